@@ -1,0 +1,3 @@
+//! The block cache: frames, eviction, dirty set, readahead
+
+#![forbid(unsafe_code)]

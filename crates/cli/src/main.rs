@@ -1,0 +1,2 @@
+//! The nvmed command
+fn main() {}

@@ -1,0 +1,62 @@
+//! Device-visible memory, and the transport over which a host driver reaches a controller.
+//!
+//! In: a [`Mapping`] to be shown to a device. Out: its [`DeviceAddress`], and on the device's side
+//! checked copies from and to such addresses. Neighbours: `engine` drives a [`Transport`],
+//! `vdev` implements one. Invariant: a device reaches mapped memory and nothing else.
+#![forbid(unsafe_code)]
+
+mod space;
+
+pub use nvmed_units::DeviceAddress;
+pub use space::{AddressSpace, DmaFault};
+
+use nvmed_sys::Mapping;
+use std::sync::Arc;
+
+/// Registers and DMA memory: all that a host driver needs of a controller's attachment.
+///
+/// Offsets are those of the controller's BAR0 (NVMe over PCIe 1.0, 3.1): properties below
+/// `0x1000`, doorbells from there on.
+pub trait Transport: Send + Sync {
+    /// Reads a 32-bit property. A controller that is gone reads as all ones.
+    fn read32(&self, offset: u32) -> u32;
+    /// Writes a 32-bit property or a doorbell. Everything written to DMA memory before is visible
+    /// to the controller when it sees this write (release; pairs with the controller's acquire).
+    fn write32(&self, offset: u32, value: u32);
+    /// Reads a 64-bit property.
+    fn read64(&self, offset: u32) -> u64 {
+        u64::from(self.read32(offset)) | u64::from(self.read32(offset + 4)) << 32
+    }
+    /// Writes a 64-bit property, low half first.
+    fn write64(&self, offset: u32, value: u64) {
+        self.write32(offset, value as u32);
+        self.write32(offset + 4, (value >> 32) as u32);
+    }
+    /// Lets the controller reach `memory` until [`Transport::unmap`]; the answer is page-aligned.
+    ///
+    /// # Errors
+    /// No room in the address space, or the IOMMU refused.
+    fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, MapError>;
+    /// Ends the controller's reach; commands that use the range must have completed.
+    fn unmap(&self, address: DeviceAddress);
+}
+
+/// Why memory could not be shown to a device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// Every slot of the address space is taken.
+    #[error("all {limit} DMA mappings are in use; unmap some, or map fewer and larger ranges")]
+    Full {
+        /// The number of slots.
+        limit: usize,
+    },
+    /// The host refused.
+    #[error("the IOMMU refused to map {len} bytes: {errno}")]
+    Refused {
+        /// Length of the range.
+        len: usize,
+        /// The host's errno.
+        errno: rustix::io::Errno,
+    },
+}

@@ -1,0 +1,3 @@
+//! Engines: a device behind queue pairs
+
+#![forbid(unsafe_code)]

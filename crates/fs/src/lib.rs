@@ -1,0 +1,3 @@
+//! NVMeDFS
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! I/O handles, tickets and queues
+
+#![forbid(unsafe_code)]

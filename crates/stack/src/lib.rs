@@ -1,0 +1,3 @@
+//! Assembly: configuration to concrete types
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,324 @@
+//! A range of memory mapped from the kernel, shared with whoever else has it.
+
+use core::ffi::c_void;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+
+/// Which pages should stand behind a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// The base page size, 4 KiB.
+    Base,
+    /// Transparent huge pages where the kernel has them (`MADV_HUGEPAGE`); base pages otherwise.
+    Huge,
+}
+
+/// Memory that others may write while we read it.
+///
+/// Bytes move in and out by copies; words by atomics. No reference to the bytes ever exists, so a
+/// device or a second process that writes them at the same moment makes a copy stale, not unsound.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: `base` is an address of a mapping that lives until `Drop`; every access through it is a
+// raw copy or an atomic, which tolerate other threads.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Send`; no method hands out a reference to non-atomic memory.
+unsafe impl Sync for Mapping {}
+
+/// The alignment given to huge mappings, the x86-64 and common arm64 huge page.
+const HUGE_BYTES: usize = 2 << 20;
+
+impl Mapping {
+    /// Zeroed private memory of `len` bytes, rounded up to whole pages.
+    ///
+    /// # Errors
+    /// What `mmap` answers, `ENOMEM` in practice.
+    pub fn anonymous(len: usize, pages: Pages) -> Result<Self, Errno> {
+        let len = len.max(1).next_multiple_of(4096);
+        if pages == Pages::Base {
+            // SAFETY: a null hint lets the kernel place the mapping; no existing memory is touched.
+            let base = unsafe {
+                rustix::mm::mmap_anonymous(
+                    ptr::null_mut(),
+                    len,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::PRIVATE | MapFlags::NORESERVE,
+                )?
+            };
+            let mapping = Self::adopt(base, len);
+            // SAFETY: the range was mapped just above and is ours alone; the advice changes no bytes.
+            // A kernel without huge pages refuses it, which is what was asked for anyway.
+            let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxNoHugepage) };
+            return Ok(mapping);
+        }
+        let len = len.next_multiple_of(HUGE_BYTES);
+        // SAFETY: as above; the surplus is returned below, so that the rest starts on a huge page.
+        let wide = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                len + HUGE_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let lead = wide.align_offset(HUGE_BYTES);
+        // SAFETY: `lead < HUGE_BYTES`, so head and tail lie inside the mapping made above and no
+        // one else knows of them yet.
+        let base = unsafe {
+            if lead > 0 {
+                rustix::mm::munmap(wide, lead)?;
+            }
+            let base = wide.byte_add(lead);
+            rustix::mm::munmap(base.byte_add(len), HUGE_BYTES - lead)?;
+            base
+        };
+        // SAFETY: `[base, base + len)` is ours; the advice changes no bytes. A refusal (no THP in
+        // this kernel) leaves base pages, which are only slower.
+        let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
+        Ok(Self::adopt(base, len))
+    }
+
+    /// `len` bytes of `fd` from `offset`, shared with every other mapping of them.
+    ///
+    /// Touching a page past the end of the file is a `SIGBUS`: the caller keeps the file long enough.
+    ///
+    /// # Errors
+    /// What `mmap` answers.
+    pub fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize, pages: Pages) -> Result<Self, Errno> {
+        // SAFETY: a null hint; the mapping touches no existing memory.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                fd,
+                offset,
+            )?
+        };
+        if pages == Pages::Huge {
+            // SAFETY: the range was mapped just above; the advice changes no bytes.
+            let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
+        }
+        Ok(Self::adopt(base, len))
+    }
+
+    fn adopt(base: *mut c_void, len: usize) -> Self {
+        Self { base: NonNull::new(base.cast()).expect("mmap never answers null on success"), len }
+    }
+
+    /// Bytes in the mapping.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the mapping has no byte; it never has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte, for those who hand it to the kernel or to a device.
+    #[must_use]
+    pub fn address(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at {offset} of a mapping of {} bytes", self.len);
+        // SAFETY: `offset + len <= self.len`, and one mapping is one allocation.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Copies `dst.len()` bytes from `offset` out of the mapping.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    #[inline]
+    pub fn read(&self, offset: usize, dst: &mut [u8]) {
+        let src = self.at(offset, dst.len());
+        // SAFETY: `src` is valid for `dst.len()` bytes by `at`; `dst` is a unique reference, so it
+        // cannot overlap a mapping to which no reference exists; u8 has no alignment. A concurrent
+        // writer can tear the copied bytes, which callers detect by a sequence number or a checksum.
+        unsafe { ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) }
+    }
+
+    /// Copies `src` into the mapping at `offset`.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    #[inline]
+    pub fn write(&self, offset: usize, src: &[u8]) {
+        let dst = self.at(offset, src.len());
+        // SAFETY: as for `read`, with the roles exchanged.
+        unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) }
+    }
+
+    /// Sets `len` bytes from `offset` to `byte`.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    #[inline]
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
+        let dst = self.at(offset, len);
+        // SAFETY: `dst` is valid for `len` bytes by `at`; nobody holds a reference to them.
+        unsafe { ptr::write_bytes(dst, byte, len) }
+    }
+
+    /// Copies `len` bytes from `offset` of this mapping to `to_offset` of `to`; ranges may overlap.
+    ///
+    /// # Panics
+    /// When either range is not inside its mapping.
+    #[inline]
+    pub fn copy(&self, offset: usize, to: &Mapping, to_offset: usize, len: usize) {
+        let (src, dst) = (self.at(offset, len), to.at(to_offset, len));
+        // SAFETY: both ranges are valid for `len` bytes by `at`; `copy` allows overlap.
+        unsafe { ptr::copy(src, dst, len) }
+    }
+
+    /// Whether `len` bytes at `offset` equal the bytes at `other_offset` of `other`.
+    ///
+    /// # Panics
+    /// When either range is not inside its mapping.
+    #[must_use]
+    pub fn equal(&self, offset: usize, other: &Mapping, other_offset: usize, len: usize) -> bool {
+        let (mut a, mut b) = ([0u8; 512], [0u8; 512]);
+        (0..len).step_by(512).all(|done| {
+            let part = (len - done).min(512);
+            self.read(offset + done, &mut a[..part]);
+            other.read(other_offset + done, &mut b[..part]);
+            a[..part] == b[..part]
+        })
+    }
+
+    /// The atomic byte at `offset`.
+    ///
+    /// # Panics
+    /// When it is outside.
+    #[inline]
+    #[must_use]
+    pub fn u8(&self, offset: usize) -> &AtomicU8 {
+        // SAFETY: in bounds by `at`; a byte is always aligned; lives as long as `self`; everyone
+        // else reaches it by atomics or by racy copies, which the type's contract allows.
+        unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
+    }
+
+    /// The atomic 16-bit word at `offset`.
+    ///
+    /// # Panics
+    /// When it is outside, or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u16(&self, offset: usize) -> &AtomicU16 {
+        assert!(offset.is_multiple_of(2), "16-bit word at odd offset {offset}");
+        // SAFETY: in bounds by `at`, aligned by the assert (the base is page-aligned), otherwise as `u8`.
+        unsafe { AtomicU16::from_ptr(self.at(offset, 2).cast()) }
+    }
+
+    /// The atomic 32-bit word at `offset`.
+    ///
+    /// # Panics
+    /// When it is outside, or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4), "32-bit word at offset {offset}");
+        // SAFETY: as `u16`.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+
+    /// The atomic 64-bit word at `offset`.
+    ///
+    /// # Panics
+    /// When it is outside, or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u64(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "64-bit word at offset {offset}");
+        // SAFETY: as `u16`.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
+
+    /// Keeps a forked child from inheriting these pages (`MADV_DONTFORK`): memory a device writes
+    /// must not be copied under it.
+    ///
+    /// # Errors
+    /// What `madvise` answers.
+    pub fn forbid_fork(&self) -> Result<(), Errno> {
+        // SAFETY: the range is ours; the advice changes no bytes in this process.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
+    }
+
+    /// Gives a forked child zeroes in place of these pages (`MADV_WIPEONFORK`): how it knows.
+    ///
+    /// # Errors
+    /// What `madvise` answers; `EINVAL` for a mapping that is not private and anonymous.
+    pub fn wipe_on_fork(&self) -> Result<(), Errno> {
+        // SAFETY: as for `forbid_fork`.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxWipeOnFork) }
+    }
+
+    /// Writes changed pages of a shared file mapping back to the file, and waits.
+    ///
+    /// # Errors
+    /// What `msync` answers.
+    pub fn sync(&self) -> Result<(), Errno> {
+        // SAFETY: the range is ours and stays mapped during the call.
+        unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by us, no reference to it can outlive `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own range cannot fail");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering;
+
+    #[test]
+    fn bytes_and_words_are_the_same_memory() {
+        let memory = Mapping::anonymous(8192, Pages::Base).unwrap();
+        memory.write(4090, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        let mut out = [0; 8];
+        memory.read(4090, &mut out);
+        assert_eq!(out, [1, 2, 3, 4, 5, 6, 7, 8]);
+        memory.u64(8).store(0x0807_0605_0403_0201, Ordering::Release);
+        memory.read(8, &mut out);
+        assert_eq!(out, [1, 2, 3, 4, 5, 6, 7, 8]);
+        memory.copy(8, &memory, 10, 8);
+        assert!(memory.equal(10, &memory, 4090, 8));
+    }
+
+    #[test]
+    fn a_range_that_leaves_the_mapping_is_refused() {
+        let memory = Mapping::anonymous(4096, Pages::Base).unwrap();
+        for (offset, len) in [(4096, 1), (4090, 8), (usize::MAX, 2)] {
+            let read = std::panic::catch_unwind(|| memory.read(offset, &mut vec![0; len]));
+            assert!(read.is_err(), "{len} bytes at {offset} were read");
+        }
+    }
+
+    #[test]
+    fn huge_mappings_start_on_a_huge_page() {
+        let memory = Mapping::anonymous(3 << 20, Pages::Huge).unwrap();
+        assert_eq!(memory.address() as usize % HUGE_BYTES, 0);
+        memory.write(memory.len() - 1, &[7]);
+        assert_eq!(memory.u8(memory.len() - 1).load(Ordering::Relaxed), 7);
+    }
+}

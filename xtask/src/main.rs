@@ -1,0 +1,2 @@
+//! The gate and the project's own chores.
+fn main() {}
