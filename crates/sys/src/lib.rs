@@ -1,12 +1,16 @@
 //! Memory that somebody else may be writing: a device, another thread, another process.
 //!
 //! In: sizes and descriptors. Out: [`Mapping`], bytes reached only by bounded copies and atomics,
-//! never by `&` or `&mut` (style rule 12). Neighbours: everybody above; below is the kernel.
+//! never by `&` or `&mut` (style rule 12); and threads that take no signal.
+//! Neighbours: everybody above; below is the kernel.
 //! Invariant: every access is inside the mapping, or the caller's mistake panics before it happens.
 //! Source: rust-vmm's `VolatileSlice` for the idea.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "raw memory lives here and nowhere else")]
 mod mapping;
+#[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
+mod thread;
 
 pub use mapping::{Mapping, Pages};
+pub use thread::spawn_quiet;
