@@ -1,3 +1,13 @@
-//! Assembly: configuration to concrete types
-
+//! Assembly: a configuration becomes a device, a cache and a mounted file system.
+//!
+//! In: [`Config`] or a [`DeviceSpec`]. Out: [`Mount`], [`open_device`]. The only room that names all
+//! concrete types. Neighbours: every room below; the edges above.
+//! Invariant: one mount per device at a time; what a dead mount left in shared memory is written
+//! back before the next one begins.
 #![forbid(unsafe_code)]
+
+pub mod config;
+mod spec;
+
+pub use config::{Config, ConfigError, Durability};
+pub use spec::{DeviceSpec, FlushTo, Medium, SpecError};

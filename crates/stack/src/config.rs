@@ -1,0 +1,421 @@
+//! The configuration file of the paper (NVMeDirect 2.0, "Config file example: default.conf"), with
+//! keys of our own beside its seven.
+
+use crate::spec::{DeviceSpec, SpecError};
+use nvmed_units::parse_bytes;
+use rustix::fs::{Mode, OFlags};
+use std::path::{Path, PathBuf};
+
+/// Room for a configuration file; a larger one is not a configuration file.
+const FILE_BYTES_MAX: usize = 64 << 10;
+/// Cache of a private mount unless `cache_size` says otherwise.
+pub const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
+/// Fewer frames than this cannot hold one large request and its neighbours.
+pub const CACHE_BYTES_MIN: u64 = 1 << 20;
+/// The cache's table has 32-bit frame numbers: 2^32 frames would be 16 TiB; one is plenty.
+pub const CACHE_BYTES_MAX: u64 = 1 << 40;
+/// Readahead window unless `ffs_readahead` says otherwise: what Linux uses.
+pub const READAHEAD_BYTES_DEFAULT: u64 = 128 << 10;
+/// Largest readahead window and preallocation; beyond, one file starves the others.
+const WINDOW_BYTES_MAX: u64 = 1 << 30;
+
+/// What a SIGKILL of the program costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Completed calls live in the process's cache: SIGKILL loses what was not synced, unless
+    /// `nvmed run` holds the cache's memory. Exit and signals that end in exit lose nothing.
+    Process,
+    /// Each completed call has reached the device: a SIGKILL loses nothing, at the price of a device
+    /// write per call.
+    Device,
+}
+
+/// Settings of one mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Absolute path below which calls are ours.
+    pub wrap_dir: PathBuf,
+    /// Bytes allocated ahead of a growing file (`ffs_prealloc`); 0 is none.
+    pub prealloc_bytes: u64,
+    /// Largest readahead window (`ffs_readahead`); 0 is none.
+    pub readahead_bytes: u64,
+    /// Format the device at the first mount if it is blank (`ffs_format`). A device that holds a file
+    /// system, ours included, is never formatted by a configuration file.
+    pub format: bool,
+    /// Which device (`storage_engine` and `storage_dev`).
+    pub device: DeviceSpec,
+    /// Bytes of block cache (`cache_size`).
+    pub cache_bytes: u64,
+    /// Whether cache frames should lie on huge pages (`cache_pages = huge`).
+    pub cache_huge: bool,
+    /// Dirty bytes at which writers start to write back (`cache_dirty_limit`).
+    pub dirty_limit_bytes: u64,
+    /// What a SIGKILL costs (`durability`).
+    pub durability: Durability,
+    /// Seconds after which dirty data is written back unasked (`writeback_seconds`); 0 is never.
+    pub writeback_seconds: u32,
+}
+
+/// A configuration that cannot be used, with where and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{file}: {errno}; set WRAPPER_CONFIG to a configuration file, or use `nvmed run`")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// The host's answer.
+        errno: rustix::io::Errno,
+    },
+    /// The file is no configuration file.
+    #[error("{file}: {what}; a configuration file holds lines `key = value`")]
+    NotText {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A line is wrong.
+    #[error("{file}:{line}: {what}")]
+    Line {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong and what would be right.
+        what: String,
+    },
+    /// A key that has no default is absent.
+    #[error("{file}: `{key}` is not set; {hint}")]
+    Missing {
+        /// The file.
+        file: String,
+        /// The key.
+        key: &'static str,
+        /// An example.
+        hint: &'static str,
+    },
+}
+
+/// The values as written, each with its line, before they are put together.
+struct Draft<'a> {
+    file: &'a str,
+    base: &'a Path,
+    config: Config,
+    wrap_dir_set: bool,
+    engine: Option<(usize, String)>,
+    device: Option<(usize, String)>,
+    seen: Vec<&'a str>,
+}
+
+impl Config {
+    /// Settings for `device` seen at `wrap_dir`, everything else as by default.
+    #[must_use]
+    pub fn new(wrap_dir: PathBuf, device: DeviceSpec) -> Self {
+        Self {
+            wrap_dir,
+            prealloc_bytes: 0,
+            readahead_bytes: READAHEAD_BYTES_DEFAULT,
+            format: false,
+            device,
+            cache_bytes: CACHE_BYTES_DEFAULT,
+            cache_huge: true,
+            dirty_limit_bytes: CACHE_BYTES_DEFAULT / 2,
+            durability: Durability::Process,
+            writeback_seconds: 5,
+        }
+    }
+
+    /// Reads a configuration file. Relative paths in it are taken from the working directory, as the
+    /// paper's `./dbstore` is.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file and line.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let unreadable = |errno| ConfigError::Unreadable { file: file.clone(), errno };
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(unreadable)?;
+        let mut bytes = vec![0; FILE_BYTES_MAX + 1];
+        let mut len = 0;
+        while len < bytes.len() {
+            match rustix::io::read(&fd, &mut bytes[len..]).map_err(unreadable)? {
+                0 => break,
+                more => len += more,
+            }
+        }
+        let not_text = |what| ConfigError::NotText { file: file.clone(), what };
+        if len > FILE_BYTES_MAX {
+            return Err(not_text("larger than 64 KiB"));
+        }
+        let text = std::str::from_utf8(&bytes[..len]).map_err(|_| not_text("not text"))?;
+        let base = working_directory().map_err(unreadable)?;
+        Self::parse(text, &file, &base)
+    }
+
+    /// Parses the text of a configuration; `file` names it in errors, relative paths start at `base`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file and line.
+    pub fn parse(text: &str, file: &str, base: &Path) -> Result<Self, ConfigError> {
+        let config = Self::new(PathBuf::new(), DeviceSpec::default());
+        let (wrap_dir_set, engine, device) = (false, None, None);
+        let mut draft = Draft { file, base, config, wrap_dir_set, engine, device, seen: Vec::new() };
+        for (index, line) in text.lines().enumerate() {
+            draft.line(index + 1, line)?;
+        }
+        draft.finish()
+    }
+
+    /// The configuration as a file that [`Config::parse`] reads back to the same settings.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let size = |bytes: u64| if bytes == 0 { "none".to_owned() } else { bytes.to_string() };
+        format!(
+            "wrap_dir = {}\nfilesystem = nvmedfs\nffs_prealloc = {}\nffs_readahead = {}\nffs_format = {}\n\
+             storage_engine = {}\nstorage_dev = {}\ncache_size = {}\ncache_pages = {}\n\
+             cache_dirty_limit = {}\ndurability = {}\nwriteback_seconds = {}\n",
+            self.wrap_dir.display(),
+            size(self.prealloc_bytes),
+            size(self.readahead_bytes),
+            if self.format { "TRUE" } else { "FALSE" },
+            self.device.engine(),
+            self.device.location(),
+            self.cache_bytes,
+            if self.cache_huge { "huge" } else { "base" },
+            self.dirty_limit_bytes,
+            match self.durability {
+                Durability::Process => "process",
+                Durability::Device => "device",
+            },
+            self.writeback_seconds,
+        )
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn wrong(&self, line: usize, what: impl Into<String>) -> ConfigError {
+        ConfigError::Line { file: self.file.to_owned(), line, what: what.into() }
+    }
+
+    fn line(&mut self, number: usize, line: &'a str) -> Result<(), ConfigError> {
+        let text = line.trim();
+        if text.is_empty() || text.starts_with('#') {
+            return Ok(());
+        }
+        let Some((key, value)) = text.split_once('=') else {
+            return Err(self.wrong(number, format!("`{text}` is not `key = value`")));
+        };
+        let (key, value) = (key.trim(), value.trim());
+        if self.seen.contains(&key) {
+            return Err(self.wrong(number, format!("`{key}` is set twice; keep one of the lines")));
+        }
+        self.seen.push(key);
+        if value.is_empty() {
+            return Err(self.wrong(number, format!("`{key}` has no value")));
+        }
+        self.set(number, key, value)
+    }
+
+    fn set(&mut self, line: usize, key: &str, value: &str) -> Result<(), ConfigError> {
+        match key {
+            "wrap_dir" => {
+                self.config.wrap_dir = absolute(self.base, value);
+                self.wrap_dir_set = true;
+            }
+            "filesystem" => self.filesystem(line, value)?,
+            "ffs_prealloc" => self.config.prealloc_bytes = self.window(line, key, value)?,
+            "ffs_readahead" => self.config.readahead_bytes = self.window(line, key, value)?,
+            "ffs_format" => self.config.format = self.truth(line, key, value)?,
+            "storage_engine" => self.engine = Some((line, value.to_owned())),
+            "storage_dev" => self.device = Some((line, value.to_owned())),
+            "cache_size" => {
+                let range = CACHE_BYTES_MIN..=CACHE_BYTES_MAX;
+                self.config.cache_bytes = self.size(line, key, value, range)?;
+                if !self.seen.contains(&"cache_dirty_limit") {
+                    self.config.dirty_limit_bytes = self.config.cache_bytes / 2;
+                }
+            }
+            "cache_pages" => self.config.cache_huge = self.choice(line, key, value, ["base", "huge"])? == 1,
+            "cache_dirty_limit" => {
+                self.config.dirty_limit_bytes = self.size(line, key, value, 65536..=CACHE_BYTES_MAX)?;
+            }
+            "durability" => {
+                let device = self.choice(line, key, value, ["process", "device"])? == 1;
+                self.config.durability = if device { Durability::Device } else { Durability::Process };
+            }
+            "writeback_seconds" => {
+                let seconds = value.parse().map_err(|_| {
+                    self.wrong(line, format!("`writeback_seconds` is a number of seconds, not `{value}`"))
+                })?;
+                self.config.writeback_seconds = seconds;
+            }
+            _ => return Err(self.wrong(line, format!("unknown key `{key}`; known: {KEYS}"))),
+        }
+        Ok(())
+    }
+
+    /// The paper's library names mean our file system; a second one comes with `filesystem = host`.
+    fn filesystem(&self, line: usize, value: &str) -> Result<(), ConfigError> {
+        match file_name(value) {
+            "nvmedfs" | "forestfs" | "lib_ffs.so" | "libffs.so" => Ok(()),
+            _ => Err(self.wrong(line, format!("unknown file system `{value}`; known: nvmedfs (alias lib_ffs.so)"))),
+        }
+    }
+
+    fn window(&self, line: usize, key: &str, value: &str) -> Result<u64, ConfigError> {
+        if value.eq_ignore_ascii_case("none") {
+            return Ok(0);
+        }
+        self.size(line, key, value, 0..=WINDOW_BYTES_MAX)
+    }
+
+    fn size(
+        &self,
+        line: usize,
+        key: &str,
+        value: &str,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Result<u64, ConfigError> {
+        let bytes = parse_bytes(value)
+            .map_err(|text| self.wrong(line, format!("`{key}` is a size such as 128K or 1G, not `{text}`")))?;
+        if range.contains(&bytes) {
+            return Ok(bytes);
+        }
+        let (low, high) = range.into_inner();
+        Err(self.wrong(line, format!("`{key}` = {bytes} bytes is not within {low} to {high}")))
+    }
+
+    fn truth(&self, line: usize, key: &str, value: &str) -> Result<bool, ConfigError> {
+        match value {
+            "TRUE" | "true" => Ok(true),
+            "FALSE" | "false" => Ok(false),
+            _ => Err(self.wrong(line, format!("`{key}` is TRUE or FALSE, not `{value}`"))),
+        }
+    }
+
+    fn choice<const N: usize>(
+        &self,
+        line: usize,
+        key: &str,
+        value: &str,
+        of: [&str; N],
+    ) -> Result<usize, ConfigError> {
+        of.iter()
+            .position(|&one| one == value)
+            .ok_or_else(|| self.wrong(line, format!("`{key}` is {}, not `{value}`", of.join(" or "))))
+    }
+
+    fn finish(mut self) -> Result<Config, ConfigError> {
+        let missing = |key, hint| ConfigError::Missing { file: self.file.to_owned(), key, hint };
+        if !self.wrap_dir_set {
+            return Err(missing("wrap_dir", "for example `wrap_dir = ./dbstore`"));
+        }
+        let Some((line, location)) = self.device.take() else {
+            return Err(missing("storage_dev", "for example `storage_dev = disk.img`"));
+        };
+        let engine = self.engine.take();
+        let spec = DeviceSpec::from_keys(engine.as_ref().map(|(_, name)| name.as_str()), &location);
+        let spec = spec.map_err(|error| {
+            let unknown = matches!(error, SpecError::UnknownEngine { .. });
+            let line = if unknown { engine.as_ref().map_or(line, |(line, _)| *line) } else { line };
+            self.wrong(line, error.to_string())
+        })?;
+        self.config.device = spec.absolute(self.base);
+        Ok(self.config)
+    }
+}
+
+/// All keys, for the message that meets an unknown one.
+const KEYS: &str = "wrap_dir, filesystem, ffs_prealloc, ffs_readahead, ffs_format, storage_engine, \
+                    storage_dev, cache_size, cache_pages, cache_dirty_limit, durability, writeback_seconds";
+
+fn file_name(value: &str) -> &str {
+    value.rsplit('/').next().unwrap_or(value)
+}
+
+/// `path` from `base`, without `.`, `..` and doubled slashes, by its text alone: the directory need
+/// not exist on the host.
+#[must_use]
+pub fn absolute(base: &Path, path: impl AsRef<Path>) -> PathBuf {
+    let mut clean = PathBuf::from("/");
+    for part in base.join(path).components() {
+        match part {
+            std::path::Component::Normal(name) => clean.push(name),
+            std::path::Component::ParentDir => {
+                clean.pop();
+            }
+            _ => {}
+        }
+    }
+    clean
+}
+
+/// The working directory, by a raw system call.
+///
+/// # Errors
+/// What `getcwd` answers.
+pub fn working_directory() -> Result<PathBuf, rustix::io::Errno> {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = rustix::process::getcwd(Vec::new())?.into_bytes();
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, "default.conf", Path::new("/home/u"))
+    }
+
+    #[test]
+    fn the_papers_example_is_understood() {
+        let config = parse(
+            "wrap_dir = ./dbstore\n\nfilesystem = lib_ffs.so\nffs_prealloc = 128K\nffs_readahead = none\n\
+             ffs_format = FALSE\n\nstorage_engine = lib_nvmed.so\nstorage_dev = disk.img\n",
+        )
+        .unwrap();
+        assert_eq!(config.wrap_dir, Path::new("/home/u/dbstore"));
+        assert_eq!((config.prealloc_bytes, config.readahead_bytes, config.format), (128 << 10, 0, false));
+        assert_eq!(config.device.to_string(), "virtual:/home/u/disk.img");
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let mut config = parse("wrap_dir=/w\nstorage_dev=virtual:/d.img?flush=process").unwrap();
+        config.cache_huge = false;
+        config.durability = Durability::Device;
+        config.prealloc_bytes = 4096;
+        assert_eq!(parse(&config.to_text()), Ok(config));
+    }
+
+    #[test]
+    fn errors_name_file_and_line() {
+        let head = "wrap_dir = /w\nstorage_dev = d.img\n";
+        for (tail, want) in [
+            ("frobnicate = 1", "default.conf:3: unknown key `frobnicate`"),
+            ("ffs_prealloc = lots", "default.conf:3: `ffs_prealloc` is a size such as 128K or 1G, not `lots`"),
+            ("\nffs_format = maybe", "default.conf:4: `ffs_format` is TRUE or FALSE, not `maybe`"),
+            ("storage_engine = lib_spdk.so", "default.conf:3: unknown engine `lib_spdk.so`"),
+            ("durability = eternal", "default.conf:3: `durability` is process or device, not `eternal`"),
+            ("cache_size = 1", "default.conf:3: `cache_size` = 1 bytes is not within"),
+            ("filesystem = ext4", "default.conf:3: unknown file system `ext4`"),
+            ("wrap_dir = /x", "default.conf:3: `wrap_dir` is set twice"),
+            ("just words", "default.conf:3: `just words` is not `key = value`"),
+            ("ffs_format =", "default.conf:3: `ffs_format` has no value"),
+        ] {
+            let said = parse(&format!("{head}{tail}")).unwrap_err().to_string();
+            assert!(said.starts_with(want), "for {tail:?} it said {said:?}");
+        }
+        let said = parse("storage_dev = d.img").unwrap_err().to_string();
+        assert!(said.contains("`wrap_dir` is not set"), "{said}");
+    }
+
+    #[test]
+    fn paths_are_cleaned_by_text() {
+        let clean = |path| absolute(Path::new("/a/b"), path);
+        assert_eq!(clean("./c//d/../e"), Path::new("/a/b/c/e"));
+        assert_eq!(clean("/x/../../y/."), Path::new("/y"));
+    }
+}
