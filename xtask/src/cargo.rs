@@ -1,0 +1,170 @@
+//! The steps that Cargo does, all in the development profile so that they share what they build.
+
+use crate::gate::Found;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Cases a property test runs in the fuzz step; its default is 256.
+const FUZZ_CASES: &str = "4096";
+/// What a test prints when it cannot run here, followed by the reason.
+const SKIP_MARK: &str = "SKIPPED:";
+
+/// Tests by outcome.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct TestCount {
+    /// Passed.
+    pub passed: u64,
+    /// Failed.
+    pub failed: u64,
+    /// Not run: ignored by attribute, or skipped by their own word.
+    pub ignored: u64,
+}
+
+impl TestCount {
+    /// Adds another count to this one.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+/// Formatting.
+#[must_use]
+pub fn fmt(root: &Path) -> Found {
+    plain(root, &["fmt", "--all", "--check"], &[])
+}
+
+/// Lints of everything, the benchmarks and the tests included; functions over 70 lines are one.
+#[must_use]
+pub fn clippy(root: &Path) -> Found {
+    let args = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings", "-D"];
+    plain(root, &[&args[..], &["clippy::too_many_lines"]].concat(), &[])
+}
+
+/// Documentation of every public item, its links included.
+#[must_use]
+pub fn docs(root: &Path) -> Found {
+    plain(root, &["doc", "--locked", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
+}
+
+/// All tests. The programs are built first: some tests run them, and preload the wrapper.
+#[must_use]
+pub fn tests(root: &Path) -> Found {
+    let built = plain(root, &["build", "--locked"], &[]);
+    if !built.wrong.is_empty() {
+        return built;
+    }
+    let mut found = test_run(root, &["test", "--locked", "--no-fail-fast", "--", "--show-output"], &[]);
+    let own = test_run(root, &["test", "--locked", "--package", "xtask", "--", "--show-output"], &[]);
+    found.wrong.extend(own.wrong);
+    found.tests.add(own.tests);
+    found
+}
+
+/// The tests that throw arbitrary bytes at a parser (`fuzz` in their names), with more cases.
+#[must_use]
+pub fn fuzz(root: &Path) -> Found {
+    let args = ["test", "--locked", "--no-fail-fast", "fuzz", "--", "--show-output"];
+    let mut found = test_run(root, &args, &[("PROPTEST_CASES", FUZZ_CASES)]);
+    if found.tests.passed + found.tests.failed == 0 {
+        found.wrong.push("no test has `fuzz` in its name: this step ran nothing".to_owned());
+    }
+    found
+}
+
+/// Runs Cargo; its own output is the report.
+fn plain(root: &Path, args: &[&str], env: &[(&str, &str)]) -> Found {
+    let status = cargo(root, args, env).status();
+    let mut found = Found::default();
+    if !status.is_ok_and(|status| status.success()) {
+        found.wrong.push(format!("`cargo {}` failed", args.join(" ")));
+    }
+    found
+}
+
+fn cargo(root: &Path, args: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root).args(args).envs(env.iter().copied());
+    command
+}
+
+/// Runs tests, lets their report through without what passing tests printed, and counts.
+fn test_run(root: &Path, args: &[&str], env: &[(&str, &str)]) -> Found {
+    let mut found = Found::default();
+    let failed = format!("`cargo {}` failed", args.join(" "));
+    let Ok(mut child) = cargo(root, args, env).stdout(Stdio::piped()).spawn() else {
+        found.wrong.push(failed);
+        return found;
+    };
+    let mut reader = Report::default();
+    for line in BufReader::new(child.stdout.take().expect("the pipe asked for")).split(b'\n') {
+        let Ok(line) = line else { break };
+        if let Some(line) = reader.line(&String::from_utf8_lossy(&line), &mut found) {
+            println!("{line}");
+        }
+    }
+    if !child.wait().is_ok_and(|status| status.success()) {
+        found.wrong.push(failed);
+    }
+    found
+}
+
+/// Reads libtest's report line by line.
+#[derive(Default)]
+struct Report {
+    /// Between `successes:` and the next heading: output of tests that passed.
+    in_successes: bool,
+}
+
+impl Report {
+    /// The line as it is to be shown, if at all; counts go to `found`.
+    fn line<'a>(&mut self, line: &'a str, found: &mut Found) -> Option<&'a str> {
+        if let Some(at) = line.find(SKIP_MARK) {
+            found.skipped.push(line[at + SKIP_MARK.len()..].trim().to_owned());
+            found.tests.ignored += 1;
+            return Some(line);
+        }
+        if line == "successes:" {
+            self.in_successes = true;
+        } else if line == "failures:" || line.starts_with("test result:") {
+            self.in_successes = false;
+        }
+        if let Some(counts) = line.strip_prefix("test result:") {
+            found.tests.add(counted(counts));
+            let nothing = counted(counts) == TestCount::default();
+            return (!nothing).then_some(line);
+        }
+        let noise = line.is_empty() || line == "running 0 tests";
+        (!self.in_successes && !noise).then_some(line)
+    }
+}
+
+/// ` ok. 3 passed; 0 failed; 1 ignored; …` as numbers.
+fn counted(text: &str) -> TestCount {
+    let number = |name: &str| {
+        let before = text.split(name).next().unwrap_or("").trim_end();
+        let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or("");
+        digits.parse().unwrap_or(0)
+    };
+    TestCount { passed: number(" passed"), failed: number(" failed"), ignored: number(" ignored") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_counted_and_passing_output_left_out() {
+        let mut found = Found::default();
+        let mut report = Report::default();
+        let text = "running 3 tests\ntest a ... ok\nsuccesses:\n\n---- a stdout ----\nchatter\nSKIPPED: no KVM here\n\n\
+                    successes:\n    a\n\nfailures:\n\n---- b stdout ----\nwhy\n\
+                    test result: FAILED. 2 passed; 1 failed; 3 ignored; 0 measured; 9 filtered out; finished in 0.00s";
+        let shown: Vec<_> = text.lines().filter_map(|line| report.line(line, &mut found)).collect();
+        assert_eq!(found.tests, TestCount { passed: 2, failed: 1, ignored: 4 });
+        assert_eq!(found.skipped, ["no KVM here"]);
+        assert!(shown.contains(&"why") && !shown.contains(&"chatter"), "{shown:?}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The steps of the gate, in the order in which they are cheapest to fail.
+
+use crate::cargo::{self, TestCount};
+use crate::{deny, links, rooms, tidy};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// What a step found.
+#[derive(Default)]
+pub struct Found {
+    /// What must be mended, one line each.
+    pub wrong: Vec<String>,
+    /// What was not checked and why; printed again at the end.
+    pub skipped: Vec<String>,
+    /// Tests that ran in this step.
+    pub tests: TestCount,
+}
+
+impl Found {
+    /// A step that only looks for things that are wrong.
+    #[must_use]
+    pub fn wrong(wrong: Vec<String>) -> Self {
+        Self { wrong, ..Self::default() }
+    }
+}
+
+/// Name, purpose, action.
+type Step = (&'static str, &'static str, fn(&Path) -> Found);
+
+const STEPS: [Step; 9] = [
+    ("rooms", "dependencies and names point down", rooms::check),
+    ("tidy", "file length, unsafe, panics, door plates", tidy::check),
+    ("links", "every link of the documents leads somewhere", links::check),
+    ("fmt", "formatting", cargo::fmt),
+    ("deny", "licences, bans and sources of dependencies", deny::check),
+    ("clippy", "lints, as errors", cargo::clippy),
+    ("docs", "documentation builds without a warning", cargo::docs),
+    ("tests", "all tests of the default members", cargo::tests),
+    ("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz),
+];
+
+/// The names of all steps.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    STEPS.iter().map(|step| step.0).collect()
+}
+
+/// Runs the named steps, or all of them; a failed step does not keep the later ones from running.
+pub fn run(wanted: &[String]) -> ExitCode {
+    if let Some(unknown) = wanted.iter().find(|name| !names().contains(&name.as_str())) {
+        eprintln!("no step `{unknown}`; steps: {}", names().join(" "));
+        return ExitCode::from(2);
+    }
+    let root = root();
+    let mut total = Found::default();
+    let mut report = Vec::new();
+    for (name, purpose, action) in STEPS {
+        if !wanted.is_empty() && !wanted.iter().any(|one| one == name) {
+            continue;
+        }
+        println!("\n== {name}: {purpose}");
+        let start = Instant::now();
+        let found = action(&root);
+        for line in &found.wrong {
+            println!("{name}: {line}");
+        }
+        let verdict = if found.wrong.is_empty() { "ok" } else { "FAILED" };
+        let line = format!("{name:8} {verdict:6} {:6.1} s", start.elapsed().as_secs_f64());
+        println!("== {line}");
+        report.push(line);
+        total.wrong.extend(found.wrong);
+        total.skipped.extend(found.skipped);
+        total.tests.add(found.tests);
+    }
+    close(&report, &total)
+}
+
+/// The last lines: a table of steps, what was skipped, and the counted tests.
+fn close(report: &[String], total: &Found) -> ExitCode {
+    println!("\n== the gate\n{}", report.join("\n"));
+    for line in &total.skipped {
+        println!("SKIPPED: {line}");
+    }
+    let broken = report.iter().filter(|line| line.contains("FAILED")).count();
+    println!("{} of {} steps passed", report.len() - broken, report.len());
+    let TestCount { passed, failed, ignored } = total.tests;
+    if passed + failed > 0 {
+        println!("{passed} passed, {failed} failed, {ignored} skipped");
+    }
+    if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The workspace's root: the parent of this crate's directory.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the workspace").to_path_buf()
+}
