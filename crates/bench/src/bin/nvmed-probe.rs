@@ -1,0 +1,119 @@
+//! A small unmodified program: plain libc file calls in loops, timed from inside.
+//!
+//! It knows nothing of nvmed; run bare it measures the kernel, run under the wrapper it measures us.
+//! Each mode prints one line per slice: nanoseconds per operation.
+
+use std::ffi::CString;
+use std::io::Write;
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+/// Bytes per operation.
+const BLOCK: usize = 4096;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let words: Vec<&str> = args.iter().skip(1).map(String::as_str).collect();
+    let done = match words[..] {
+        ["pread", file, bytes, slices, ops] => random(file, bytes, slices, ops, Mode::Read),
+        ["pwrite", file, bytes, slices, ops] => random(file, bytes, slices, ops, Mode::Write),
+        ["create", dir, files, dirs] => create(dir, files, dirs),
+        ["nothing"] => Ok(()),
+        _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS | nothing".into()),
+    };
+    if let Err(message) = done {
+        eprintln!("nvmed-probe: {message}");
+        std::process::exit(1);
+    }
+}
+
+enum Mode {
+    Read,
+    Write,
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a number"))
+}
+
+fn failed(what: &str) -> String {
+    format!("{what}: {}", std::io::Error::last_os_error())
+}
+
+fn path(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|_| "a path with a NUL byte".to_owned())
+}
+
+fn open(name: &str, flags: i32) -> Result<RawFd, String> {
+    let name_c = path(name)?;
+    // SAFETY: `name_c` is a NUL-terminated string that lives during the call.
+    let fd = unsafe { libc::open(name_c.as_ptr(), flags, 0o644) };
+    if fd < 0 { Err(failed(name)) } else { Ok(fd) }
+}
+
+fn pwrite(fd: RawFd, block: &[u8], at: usize) -> Result<(), String> {
+    // SAFETY: `block` is valid for its length.
+    let n = unsafe { libc::pwrite(fd, block.as_ptr().cast(), block.len(), at as i64) };
+    if n == block.len() as isize { Ok(()) } else { Err(failed("pwrite")) }
+}
+
+fn pread(fd: RawFd, block: &mut [u8], at: usize) -> Result<(), String> {
+    // SAFETY: `block` is valid for writes of its length.
+    let n = unsafe { libc::pread(fd, block.as_mut_ptr().cast(), block.len(), at as i64) };
+    if n == block.len() as isize { Ok(()) } else { Err(failed("pread")) }
+}
+
+/// Random 4 KiB operations within the first `bytes` of `file`, which is written once beforehand.
+fn random(file: &str, bytes: &str, slices: &str, ops: &str, mode: Mode) -> Result<(), String> {
+    let (bytes, slices, ops) = (number(bytes)?, number(slices)?, number(ops)?);
+    let blocks = bytes / BLOCK;
+    let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
+    let mut block: Vec<u8> = (0..BLOCK).map(|i| (i * 131 % 251) as u8).collect();
+    for index in 0..blocks {
+        block[..8].copy_from_slice(&(index as u64).to_le_bytes());
+        pwrite(fd, &block, index * BLOCK)?;
+    }
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..=slices {
+        let begin = Instant::now();
+        for _ in 0..ops {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            let at = (seed as usize % blocks) * BLOCK;
+            match mode {
+                Mode::Read => pread(fd, &mut block, at)?,
+                Mode::Write => pwrite(fd, &block, at)?,
+            }
+        }
+        println!("{:.2}", begin.elapsed().as_nanos() as f64 / ops as f64);
+    }
+    // SAFETY: `fd` is ours and closed once.
+    unsafe { libc::close(fd) };
+    std::io::stdout().flush().map_err(|error| error.to_string())
+}
+
+/// Create, write 4 KiB, fsync and close `files` files spread over `dirs` directories.
+fn create(root: &str, files: &str, dirs: &str) -> Result<(), String> {
+    let (files, dirs) = (number(files)?, number(dirs)?);
+    for dir in 0..dirs {
+        let name = path(&format!("{root}/{dir:03}"))?;
+        // SAFETY: a NUL-terminated string that lives during the call.
+        if unsafe { libc::mkdir(name.as_ptr(), 0o755) } != 0 {
+            return Err(failed("mkdir"));
+        }
+    }
+    let names: Vec<String> = (0..files).map(|i| format!("{root}/{:03}/file{i:06}", i % dirs)).collect();
+    let block = vec![0x5au8; BLOCK];
+    let begin = Instant::now();
+    for name in &names {
+        let fd = open(name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;
+        pwrite(fd, &block, 0)?;
+        // SAFETY: plain calls on a descriptor of ours.
+        if unsafe { libc::fsync(fd) } != 0 || unsafe { libc::close(fd) } != 0 {
+            return Err(failed("fsync or close"));
+        }
+    }
+    println!("{:.2}", begin.elapsed().as_nanos() as f64 / files as f64);
+    Ok(())
+}
