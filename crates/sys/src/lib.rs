@@ -10,7 +10,10 @@
 #[allow(unsafe_code, reason = "raw memory lives here and nowhere else")]
 mod mapping;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
+mod signal;
+#[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
 
 pub use mapping::{Mapping, Pages};
+pub use signal::{Signal, Signals};
 pub use thread::spawn_quiet;

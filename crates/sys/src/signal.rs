@@ -1,0 +1,90 @@
+//! Signals as values: read one by one where the reader chooses, instead of interrupting it anywhere.
+
+use core::mem::MaybeUninit;
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::Error;
+
+/// Signals that this process takes by [`Signals::next`] (signalfd(2)).
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+/// One signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// Whether a process sent it to this one; the terminal and the kernel send to whole groups.
+    pub from_process: bool,
+}
+
+impl Signals {
+    /// Blocks `numbers` in the calling thread, and so in threads that it starts later, and collects
+    /// them. Child processes started by [`std::process::Command`] begin with nothing blocked.
+    ///
+    /// # Errors
+    /// A number is no signal, or the host has no descriptor left.
+    pub fn take(numbers: &[i32]) -> Result<Self, Error> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: `sigemptyset` initialises `set`, which lives on this stack for the whole block.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        for &number in numbers {
+            // SAFETY: `set` is initialised; a bad number is answered, not acted on.
+            if unsafe { libc::sigaddset(set.as_mut_ptr(), number) } != 0 {
+                return Err(Error::last_os_error());
+            }
+        }
+        // SAFETY: `set` is initialised and only read; the previous mask is not asked for.
+        let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), core::ptr::null_mut()) };
+        if blocked != 0 {
+            return Err(Error::from_raw_os_error(blocked));
+        }
+        // SAFETY: -1 asks for a new descriptor; `set` is initialised and only read.
+        let fd = unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made, is valid, and nobody else owns it.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Waits for the next signal.
+    ///
+    /// # Errors
+    /// What reading the descriptor answers.
+    pub fn next(&self) -> Result<Signal, Error> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let len = size_of::<libc::signalfd_siginfo>();
+        loop {
+            // SAFETY: `info` is `len` writable bytes on this stack, aligned for its type.
+            let read = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), len) };
+            if usize::try_from(read) == Ok(len) {
+                break;
+            }
+            let error = Error::last_os_error();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        // SAFETY: zeroed, then filled by the kernel; every bit pattern is valid for its integer fields.
+        let info = unsafe { info.assume_init() };
+        let from_process = info.ssi_code == libc::SI_USER || info.ssi_code == libc::SI_QUEUE;
+        Ok(Signal { number: info.ssi_signo.cast_signed(), from_process })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_to_this_thread_is_read_and_not_delivered() {
+        let signals = Signals::take(&[libc::SIGUSR2]).unwrap();
+        // SAFETY: both calls take no pointer; the signal is blocked here, so nothing is interrupted.
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGUSR2) };
+        assert_eq!(sent, 0);
+        assert_eq!(signals.next().unwrap().number, libc::SIGUSR2);
+        assert!(Signals::take(&[9999]).is_err());
+    }
+}
