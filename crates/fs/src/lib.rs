@@ -1,3 +1,35 @@
-//! NVMeDFS
-
+//! NVMeDFS: a POSIX file system in user space (TCE 2017, III.C).
+//!
+//! In: paths, buffers and credentials. Out: metadata records for `kv`, cached pages for `cache`,
+//! device requests for `io`. Neighbours: those three below, `stack` above.
+//! Invariants: an operation is one atomic batch of records, or nothing; a record is durable only after
+//! the data that it tells of; blocks are reused only after the record that freed them is durable.
+//! Source: docs/spec/fs.md for the format; POSIX.1-2017 and the Linux manual pages for behaviour.
 #![forbid(unsafe_code)]
+
+mod error;
+mod file;
+mod filesystem;
+mod lock;
+mod status;
+
+pub use error::FsError;
+pub use file::{File, MappedFile};
+pub use filesystem::{FileSystem, Node};
+pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
+pub use status::{
+    Allocate, Credentials, DirEntry, Follow, Kind, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time,
+    Whence,
+};
+
+/// Longest name of a directory entry, in bytes: what every POSIX file system offers, and a key of the
+/// metadata store holds four of them.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Shortest path that is too long, in bytes: `PATH_MAX`, which counts the terminating NUL.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Symbolic links followed in one resolution: Linux's limit.
+pub const SYMLINKS_MAX: u32 = 40;
+/// Names that one inode can have, and subdirectories of a directory: `nlink_t` of 32-bit programs.
+pub const LINKS_MAX: u32 = 65_000;
+/// Largest file: offsets stay well inside `i64` and block numbers inside 44 bits.
+pub const FILE_BYTES_MAX: u64 = 1 << 56;

@@ -1,0 +1,150 @@
+//! What can go wrong, and the one table that maps it to errno.
+
+use rustix::io::Errno;
+
+/// Why a call failed.
+///
+/// The message is for people; programs get [`FsError::errno`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FsError {
+    /// The path leaves this file system: an absolute symbolic link (`/target/rest`), or `..` above the
+    /// root (`../rest`). Whoever knows the tree around the mount resolves it further.
+    #[error("the path leads out of the file system, to {}", String::from_utf8_lossy(.0))]
+    Away(Box<[u8]>),
+    /// A component does not exist.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("the name exists already")]
+    Exists,
+    /// A component that must be a directory is none.
+    #[error("not a directory")]
+    NotDirectory,
+    /// The call does not work on directories.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// Mode bits forbid it.
+    #[error("permission denied by the mode bits")]
+    Access,
+    /// Only the owner or root may.
+    #[error("only the owner or root may do that")]
+    NotPermitted,
+    /// More than [`crate::SYMLINKS_MAX`] symbolic links, or one where `O_NOFOLLOW` forbids it.
+    #[error("too many levels of symbolic links")]
+    Loop,
+    /// A name of more than [`crate::NAME_BYTES_MAX`] bytes or a path of [`crate::PATH_BYTES_MAX`] or more.
+    #[error("a name has at most 255 bytes and a path at most 4095")]
+    NameTooLong,
+    /// An argument that has no meaning here.
+    #[error("invalid argument")]
+    Invalid,
+    /// Mounted read-only.
+    #[error("the file system is mounted read-only")]
+    ReadOnly,
+    /// No room for data, or none for metadata.
+    #[error("no space left on the device; delete something, or format a larger one")]
+    NoSpace,
+    /// One more link than [`crate::LINKS_MAX`].
+    #[error("too many links to one file")]
+    TooManyLinks,
+    /// In use in a way that forbids the call.
+    #[error("in use")]
+    Busy,
+    /// The descriptor was not opened for this.
+    #[error("the file is not open for that")]
+    BadDescriptor,
+    /// Not offered by this file system.
+    #[error("the file system does not offer that")]
+    NotSupported,
+    /// A lock or a resource is taken, and the caller did not want to wait.
+    #[error("would have to wait")]
+    WouldBlock,
+    /// More than 65,536 record locks on one file.
+    #[error("too many locks on one file")]
+    TooManyLocks,
+    /// The wait was cancelled.
+    #[error("interrupted")]
+    Interrupted,
+    /// Past [`crate::FILE_BYTES_MAX`].
+    #[error("the file would become larger than 2^56 bytes")]
+    TooBig,
+    /// No data, or no hole, at or after the offset.
+    #[error("no data or hole there")]
+    NoData,
+    /// The cache has no frame that could be freed: all are dirty and the device refuses them.
+    #[error("the cache is full of data that the device did not take")]
+    NoMemory,
+    /// Not a file system of ours.
+    #[error("the device holds no nvmed file system; `nvmed format` makes one")]
+    NotOurs,
+    /// A version that this program does not know.
+    #[error(
+        "the file system has format version {found}, this program knows {known}; use a program of its age"
+    )]
+    Version {
+        /// What the superblock says.
+        found: u32,
+        /// What we know.
+        known: u32,
+    },
+    /// The device is smaller than the file system on it.
+    #[error("the device has {found} blocks and the file system {expected}; was the image truncated?")]
+    Truncated {
+        /// Blocks of the device.
+        found: u64,
+        /// Blocks that the superblock claims.
+        expected: u64,
+    },
+    /// The device is too small, or the options make no sense.
+    #[error("cannot format: {0}")]
+    Format(&'static str),
+    /// What is on the device contradicts itself.
+    #[error("damaged metadata: {what} of {of}; run `nvmed fsck`")]
+    Damaged {
+        /// What is wrong.
+        what: &'static str,
+        /// Inode or block number.
+        of: u64,
+    },
+    /// The host refused memory or a file.
+    #[error("the host refused: {0}")]
+    Host(#[from] Errno),
+}
+
+impl FsError {
+    /// The errno that a program gets.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            // Nobody resolved the rest: to a program the path does not exist.
+            Self::Away(_) | Self::NotFound => Errno::NOENT,
+            Self::Exists => Errno::EXIST,
+            Self::NotDirectory => Errno::NOTDIR,
+            Self::IsDirectory => Errno::ISDIR,
+            Self::NotEmpty => Errno::NOTEMPTY,
+            Self::Access => Errno::ACCESS,
+            Self::NotPermitted => Errno::PERM,
+            Self::Loop => Errno::LOOP,
+            Self::NameTooLong => Errno::NAMETOOLONG,
+            Self::Invalid | Self::NotOurs | Self::Version { .. } | Self::Format(_) => Errno::INVAL,
+            Self::ReadOnly => Errno::ROFS,
+            Self::NoSpace => Errno::NOSPC,
+            Self::TooManyLinks => Errno::MLINK,
+            Self::Busy => Errno::BUSY,
+            Self::BadDescriptor => Errno::BADF,
+            Self::NotSupported => Errno::OPNOTSUPP,
+            Self::WouldBlock => Errno::AGAIN,
+            Self::TooManyLocks => Errno::NOLCK,
+            Self::Interrupted => Errno::INTR,
+            Self::TooBig => Errno::FBIG,
+            Self::NoData => Errno::NXIO,
+            Self::NoMemory => Errno::NOMEM,
+            Self::Truncated { .. } | Self::Damaged { .. } => Errno::IO,
+            Self::Host(errno) => *errno,
+        }
+    }
+}
