@@ -1,1 +1,13 @@
-//! Benchmarks beside their rivals
+//! Benchmarks beside their rivals.
+//!
+//! In: a row's name. Out: a line `ours | rival | ratio | goal | met` and a JSON file a row.
+//! Neighbours: every room; the default build leaves this one out.
+//! Invariants: a rival runs in the same run, alternating with us, on the same kind of medium; whatever was
+//! mounted or made is undone.
+
+pub mod files;
+pub mod place;
+pub mod row;
+pub mod samples;
+pub mod shell;
+pub mod sqlite;

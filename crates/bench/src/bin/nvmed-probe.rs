@@ -27,6 +27,26 @@ fn main() {
     }
 }
 
+/// Where the pseudo-random sequence starts.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The next number of Marsaglia's xorshift64.
+fn next(mut seed: u64) -> u64 {
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^ seed << 17
+}
+
+/// A block that does not compress, so that a compressing medium has no gift to give.
+fn noise() -> Vec<u8> {
+    let mut seed = SEED;
+    let words = (0..BLOCK / 8).map(|_| {
+        seed = next(seed);
+        seed.to_le_bytes()
+    });
+    words.flatten().collect()
+}
+
 enum Mode {
     Read,
     Write,
@@ -68,18 +88,16 @@ fn random(file: &str, bytes: &str, slices: &str, ops: &str, mode: Mode) -> Resul
     let (bytes, slices, ops) = (number(bytes)?, number(slices)?, number(ops)?);
     let blocks = bytes / BLOCK;
     let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
-    let mut block: Vec<u8> = (0..BLOCK).map(|i| (i * 131 % 251) as u8).collect();
+    let mut block = noise();
     for index in 0..blocks {
         block[..8].copy_from_slice(&(index as u64).to_le_bytes());
         pwrite(fd, &block, index * BLOCK)?;
     }
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut seed = SEED;
     for _ in 0..=slices {
         let begin = Instant::now();
         for _ in 0..ops {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
+            seed = next(seed);
             let at = (seed as usize % blocks) * BLOCK;
             match mode {
                 Mode::Read => pread(fd, &mut block, at)?,
@@ -104,7 +122,7 @@ fn create(root: &str, files: &str, dirs: &str) -> Result<(), String> {
         }
     }
     let names: Vec<String> = (0..files).map(|i| format!("{root}/{:03}/file{i:06}", i % dirs)).collect();
-    let block = vec![0x5au8; BLOCK];
+    let block = noise();
     let begin = Instant::now();
     for name in &names {
         let fd = open(name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;

@@ -1,0 +1,81 @@
+//! `nvmed-bench [ROW]`: measures the rows whose name begins with ROW, or all.
+
+use nvmed_bench::row::Row;
+use nvmed_bench::{files, sqlite};
+use std::path::Path;
+
+/// A group of rows measured together, under the names that `ROW=` takes.
+struct Group {
+    names: &'static [&'static str],
+    measure: fn() -> Result<Vec<Row>, String>,
+}
+
+const GROUPS: &[Group] = &[
+    Group { names: &["wrapper.pread_1m"], measure: files::pread_1m },
+    Group {
+        names: &["wrapper.pread_1g.base", "wrapper.pread_1g.huge", "wrapper.pread_1g.huge_rival"],
+        measure: files::pread_1g,
+    },
+    Group { names: &["wrapper.pwrite_1g"], measure: files::pwrite_1g },
+    Group {
+        names: &["sqlite.insert_delete.kernel", "sqlite.insert_delete.tmpfs"],
+        measure: sqlite::delete,
+    },
+    Group { names: &["sqlite.insert_wal.kernel", "sqlite.insert_wal.tmpfs"], measure: sqlite::wal },
+    Group { names: &["fs.create_fsync.kernel", "fs.create_fsync.tmpfs"], measure: files::create },
+    Group { names: &["wrapper.start"], measure: files::start },
+];
+
+fn main() {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    if wanted == "--list" {
+        for name in GROUPS.iter().flat_map(|group| group.names) {
+            println!("{name}");
+        }
+        return;
+    }
+    let chosen: Vec<&Group> =
+        GROUPS.iter().filter(|group| group.names.iter().any(|name| name.starts_with(&wanted))).collect();
+    if chosen.is_empty() {
+        eprintln!("nvmed-bench: no row begins with `{wanted}`; `nvmed-bench --list` names them");
+        std::process::exit(2);
+    }
+    std::process::exit(i32::from(!measure(&chosen)));
+}
+
+/// Measures and prints; `false` when a row could not be measured. A goal that is not met is a result.
+fn measure(groups: &[&Group]) -> bool {
+    let machine = machine();
+    let dir = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let dir = Path::new(&dir).join("bench");
+    println!("{machine}\nname | ours | rival | ratio (spread over rounds) | goal | met");
+    let mut whole = true;
+    for group in groups {
+        match (group.measure)() {
+            Ok(rows) => {
+                for row in rows {
+                    println!("{}", row.line());
+                    if let Err(error) = row.save(&dir, &machine) {
+                        eprintln!("nvmed-bench: {}: {error}", dir.display());
+                        whole = false;
+                    }
+                }
+            }
+            Err(message) => {
+                eprintln!("nvmed-bench: {}: SKIPPED: {message}", group.names.join(", "));
+                whole = false;
+            }
+        }
+    }
+    whole
+}
+
+/// Processor, number of cores and kernel: what a figure cannot be read without.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let info = read("/proc/cpuinfo");
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown processor");
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    format!("{}, {cores} cores, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())
+}

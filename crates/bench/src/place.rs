@@ -1,0 +1,227 @@
+//! Places where a workload's files can lie: kernel file systems made for the occasion, and ours.
+//!
+//! A kernel place is undone when it is dropped, also by a panic.
+
+use crate::shell::run;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Bytes of each zram disk and tmpfs: the largest set plus room for metadata.
+const PLACE_BYTES: u64 = 3 << 30;
+
+/// Which kernel file system, on what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// tmpfs, base pages.
+    Tmpfs,
+    /// tmpfs, `huge=always`.
+    TmpfsHuge,
+    /// ext4 (ordered journal) on zram.
+    Ext4,
+    /// xfs on zram.
+    Xfs,
+}
+
+/// A kernel file system, mounted.
+pub struct Place {
+    /// Its name in the table.
+    pub name: &'static str,
+    /// Where it is mounted.
+    pub dir: PathBuf,
+    zram: Option<Zram>,
+}
+
+/// A zram disk, removed when dropped.
+pub struct Zram {
+    number: u32,
+}
+
+impl Zram {
+    /// Makes a disk of `bytes` bytes.
+    ///
+    /// # Errors
+    /// No zram in this kernel, or no permission.
+    pub fn new(bytes: u64) -> Result<Self, String> {
+        let control = "/sys/class/zram-control/hot_add";
+        let text = std::fs::read_to_string(control).map_err(|error| format!("{control}: {error}"))?;
+        let number = text.trim().parse().map_err(|_| format!("{control} said {text:?}"))?;
+        let zram = Self { number };
+        let size = format!("/sys/block/zram{number}/disksize");
+        std::fs::write(&size, bytes.to_string()).map_err(|error| format!("{size}: {error}"))?;
+        Ok(zram)
+    }
+
+    /// Its block device.
+    #[must_use]
+    pub fn device(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/zram{}", self.number))
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        let reset = format!("/sys/block/zram{}/reset", self.number);
+        let undone = std::fs::write(&reset, "1")
+            .and_then(|()| std::fs::write("/sys/class/zram-control/hot_remove", self.number.to_string()));
+        if let Err(error) = undone {
+            eprintln!("nvmed-bench: zram{} is left behind: {error}", self.number);
+        }
+    }
+}
+
+impl Place {
+    /// Makes and mounts a file system.
+    ///
+    /// # Errors
+    /// Missing permission or tools; nothing is left behind.
+    pub fn new(kind: Kind) -> Result<Self, String> {
+        let (name, word) = match kind {
+            Kind::Tmpfs => ("tmpfs", "tmpfs"),
+            Kind::TmpfsHuge => ("tmpfs huge=always", "tmpfs-huge"),
+            Kind::Ext4 => ("ext4 on zram", "ext4"),
+            Kind::Xfs => ("xfs on zram", "xfs"),
+        };
+        let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let mounted = match kind {
+            Kind::Tmpfs => mount_tmpfs(&dir, "never").map(|()| None),
+            Kind::TmpfsHuge => mount_tmpfs(&dir, "always").map(|()| None),
+            Kind::Ext4 => mount_zram(&dir, "mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).map(Some),
+            Kind::Xfs => mount_zram(&dir, "mkfs.xfs", &["-q", "-f"]).map(Some),
+        };
+        match mounted {
+            Ok(zram) => Ok(Self { name, dir, zram }),
+            Err(message) => {
+                let _ = std::fs::remove_dir(&dir);
+                Err(message)
+            }
+        }
+    }
+
+    /// The two kernel rivals of durable work.
+    ///
+    /// # Errors
+    /// As [`Place::new`].
+    pub fn kernel() -> Result<Vec<Self>, String> {
+        Ok(vec![Self::new(Kind::Ext4)?, Self::new(Kind::Xfs)?])
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let undone = run(Command::new("umount").arg(&self.dir))
+            .and_then(|_| std::fs::remove_dir(&self.dir).map_err(|error| error.to_string()));
+        if let Err(message) = undone {
+            eprintln!("nvmed-bench: {} is left behind: {message}", self.dir.display());
+        }
+        self.zram.take();
+    }
+}
+
+fn mount_tmpfs(dir: &Path, huge: &str) -> Result<(), String> {
+    let options = format!("size={PLACE_BYTES},huge={huge}");
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir)).map(|_| ())
+}
+
+fn mount_zram(dir: &Path, mkfs: &str, options: &[&str]) -> Result<Zram, String> {
+    let zram = Zram::new(PLACE_BYTES)?;
+    run(Command::new(mkfs).args(options).arg(zram.device()))?;
+    run(Command::new("mount").arg(zram.device()).arg(dir))?;
+    Ok(zram)
+}
+
+/// Our place: an image in a tmpfs, seen by programs at a directory that exists for them only.
+pub struct Ours {
+    tmpfs: Place,
+    wrapper: PathBuf,
+    probe: PathBuf,
+}
+
+impl Ours {
+    /// Formats a device of `device_bytes` in a fresh tmpfs and writes its configuration.
+    ///
+    /// # Errors
+    /// The release build is missing, or formatting failed.
+    pub fn new(device_bytes: u64, cache_bytes: u64, cache_pages: &str) -> Result<Self, String> {
+        let tmpfs = Place::mounted_as("ours")?;
+        let tools = tools()?;
+        let image = tmpfs.dir.join("disk.img");
+        let size = format!("{device_bytes}");
+        run(Command::new(tools.join("nvmed")).arg("format").arg(&image).args(["--size", &size]))?;
+        let config = format!(
+            "wrap_dir = {}\nfilesystem = nvmedfs\nstorage_engine = virtual\nstorage_dev = {}\n\
+             cache_size = {cache_bytes}\ncache_pages = {cache_pages}\ncache_dirty_limit = {}\n\
+             writeback_seconds = 0\n",
+            tmpfs.dir.join("on").display(),
+            image.display(),
+            cache_bytes - cache_bytes / 16,
+        );
+        std::fs::write(tmpfs.dir.join("default.conf"), config).map_err(|error| error.to_string())?;
+        let (wrapper, probe) = (tools.join("libnvmed_wrapper.so"), tools.join("nvmed-probe"));
+        Ok(Self { tmpfs, wrapper, probe })
+    }
+
+    /// The directory below which files are ours.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        self.tmpfs.dir.join("on")
+    }
+
+    /// The same command, run under the wrapper; it writes its statistics to a file.
+    pub fn wrap<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command
+            .env("LD_PRELOAD", &self.wrapper)
+            .env("WRAPPER_CONFIG", self.tmpfs.dir.join("default.conf"))
+            .env("NVMED_STATS", self.statistics())
+    }
+
+    fn statistics(&self) -> PathBuf {
+        self.tmpfs.dir.join("statistics.json")
+    }
+
+    /// Device flushes of the programs run since the last call.
+    ///
+    /// # Errors
+    /// No program has written statistics.
+    pub fn flushes(&self) -> Result<f64, String> {
+        let path = self.statistics();
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::remove_file(&path).map_err(|error| error.to_string())?;
+        let mut flushes = 0.0;
+        for line in text.lines() {
+            let value: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+            let device = &value["device"];
+            for key in ["flushes", "fua_writes"] {
+                flushes += device[key].as_f64().ok_or_else(|| format!("no device.{key} in {line}"))?;
+            }
+        }
+        Ok(flushes)
+    }
+
+    /// The probe program.
+    #[must_use]
+    pub fn probe(&self) -> Command {
+        Command::new(&self.probe)
+    }
+}
+
+impl Place {
+    fn mounted_as(word: &str) -> Result<Self, String> {
+        let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        mount_tmpfs(&dir, "never")?;
+        Ok(Self { name: "ours, image in tmpfs", dir, zram: None })
+    }
+}
+
+/// Where this build's programs lie: beside the benchmark itself.
+fn tools() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let dir = own.parent().ok_or("the benchmark has no directory")?.to_owned();
+    for needed in ["nvmed", "libnvmed_wrapper.so", "nvmed-probe"] {
+        if !dir.join(needed).exists() {
+            return Err(format!("{} is missing: run `make bench`", dir.join(needed).display()));
+        }
+    }
+    Ok(dir)
+}
