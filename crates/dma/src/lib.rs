@@ -39,6 +39,32 @@ pub trait Transport: Send + Sync {
     fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, MapError>;
     /// Ends the controller's reach; commands that use the range must have completed.
     fn unmap(&self, address: DeviceAddress);
+    /// A number that changes after the controller has posted completions or changed its status:
+    /// what an interrupt is to a driver that would rather look first. A transport without
+    /// interrupts, or whose controller works within the doorbell's write, answers a constant.
+    fn events(&self) -> u32 {
+        0
+    }
+    /// Waits until [`Transport::events`] is no longer `seen`, at most `timeout_us` microseconds.
+    ///
+    /// A driver reads `events`, looks for completions, then waits: what is posted in between ends the
+    /// wait at once. All waiting of a driver happens here, so a transport of a test has its own time.
+    fn wait(&self, seen: u32, timeout_us: u32) -> Waited {
+        let _ = seen;
+        let span = rustix::time::Timespec { tv_sec: 0, tv_nsec: 1000 * i64::from(timeout_us.min(999_999)) };
+        // A wait cut short by a signal only makes the driver look once more.
+        let _ = rustix::thread::nanosleep(&span);
+        Waited::Timeout
+    }
+}
+
+/// What ended a [`Transport::wait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Something was posted, or may have been.
+    Event,
+    /// The time passed.
+    Timeout,
 }
 
 /// Why memory could not be shown to a device.
