@@ -10,8 +10,11 @@
 mod error;
 mod file;
 mod filesystem;
+mod keys;
 mod lock;
+mod record;
 mod status;
+mod superblock;
 
 pub use error::FsError;
 pub use file::{File, MappedFile};
