@@ -39,7 +39,7 @@ test:
 
 demo: build
 	@tools/need sqlite3:sqlite3 /usr/share/unicode/UnicodeData.txt:unicode-data
-	@demo/main-job $(TARGET)/release
+	@demo/main-job $(TARGET)/release $(TARGET)/demo
 
 bench: build
 	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
