@@ -1,3 +1,20 @@
-//! The NVMe protocol: entries, registers, identify, features, logs, status
-
+//! The NVMe protocol as data: queue entries, registers, identify structures, features, logs, status.
+//!
+//! In and out: bytes and the types that are laid over them. Both sides use it: the host driver and the
+//! virtual controller. Neighbours: `units` below; `engine` and `vdev` above.
+//! Invariants: no I/O, no unsafe; every structure's size is asserted; little-endian throughout.
+//! Source: NVM Express Base Specification 2.0, NVM Command Set Specification 1.0.
 #![forbid(unsafe_code)]
+
+mod entry;
+mod identify;
+mod log;
+mod opcode;
+pub mod register;
+mod status;
+
+pub use entry::{CompletionEntry, DsmRange, SubmissionEntry};
+pub use identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat};
+pub use log::{ErrorEntry, LogPage, SmartLog};
+pub use opcode::{AdminOpcode, AsyncEvent, FeatureId, IoOpcode};
+pub use status::Status;
