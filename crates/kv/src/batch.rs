@@ -1,0 +1,164 @@
+//! Changes that happen together or not at all, in the encoding that goes to the log.
+
+use crate::{KEY_BYTES_MAX, KvError, VALUE_BYTES_MAX};
+
+/// Bytes before the key of an operation: kind, key length, value length.
+const OPERATION_HEADER: usize = 5;
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+
+/// A list of changes for [`crate::Store::apply`]. Reuse one: after `clear` it keeps its memory.
+///
+/// Later operations on a key win over earlier ones.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    refused: Option<KvError>,
+    flush_first: bool,
+    headroom: bool,
+}
+
+impl Batch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets `key` to `value`. A key or value that is too long makes `apply` fail.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.push(PUT, key, value);
+    }
+
+    /// Removes `key`; it need not exist. The whole batch may then use the space kept for deleting.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.headroom = true;
+        self.push(DELETE, key, &[]);
+    }
+
+    /// Says that a value in this batch names data that was written but not flushed: whoever writes
+    /// the batch to the log flushes first, whatever barrier it was asked for.
+    pub fn require_flush(&mut self) {
+        self.flush_first = true;
+    }
+
+    /// Lets the batch use the space kept for deleting, as one with a `delete` in it does.
+    pub fn use_headroom(&mut self) {
+        self.headroom = true;
+    }
+
+    /// Forgets all operations and marks, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        (self.refused, self.flush_first, self.headroom) = (None, false, false);
+    }
+
+    /// Whether nothing was asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.refused.is_none()
+    }
+
+    /// Encoded bytes so far; see [`crate::Store::batch_bytes_max`].
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn push(&mut self, kind: u8, key: &[u8], value: &[u8]) {
+        let (Some(key_bytes), Some(value_bytes)) =
+            (length(key, KEY_BYTES_MAX), length(value, VALUE_BYTES_MAX))
+        else {
+            let refusal = if key.len() > KEY_BYTES_MAX {
+                KvError::KeyTooLong { bytes: key.len() }
+            } else {
+                KvError::ValueTooLong { bytes: value.len() }
+            };
+            self.refused.get_or_insert(refusal);
+            return;
+        };
+        let mut header = [kind, 0, 0, 0, 0];
+        header[1..3].copy_from_slice(&key_bytes.to_le_bytes());
+        header[3..5].copy_from_slice(&value_bytes.to_le_bytes());
+        self.bytes.reserve(OPERATION_HEADER + key.len() + value.len());
+        self.bytes.extend_from_slice(&header);
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// The encoded operations, or why there are none.
+    pub(crate) fn encoded(&self) -> Result<&[u8], KvError> {
+        match &self.refused {
+            Some(refusal) => Err(refusal.clone()),
+            None => Ok(&self.bytes),
+        }
+    }
+
+    pub(crate) fn flush_first(&self) -> bool {
+        self.flush_first
+    }
+
+    pub(crate) fn may_use_headroom(&self) -> bool {
+        self.headroom
+    }
+}
+
+fn length(bytes: &[u8], max: usize) -> Option<u16> {
+    u16::try_from(bytes.len()).ok().filter(|_| bytes.len() <= max)
+}
+
+/// One change: the key and its new value, or `None` when the key goes.
+pub(crate) type Operation<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// Reads encoded operations one by one. Yields `None` at the end, and an error on bytes that are not
+/// operations, once.
+pub(crate) struct Operations<'a> {
+    rest: &'a [u8],
+}
+
+/// The bytes are no operations.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+impl<'a> Operations<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Whether all of `bytes` is well-formed operations.
+    pub(crate) fn are_valid(bytes: &'a [u8]) -> bool {
+        Self::new(bytes).all(|operation| operation.is_ok())
+    }
+
+    fn take(&mut self) -> Option<Operation<'a>> {
+        let (header, rest) = self.rest.split_at_checked(OPERATION_HEADER)?;
+        let key_bytes = usize::from(u16::from_le_bytes([header[1], header[2]]));
+        let value_bytes = usize::from(u16::from_le_bytes([header[3], header[4]]));
+        if key_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
+            return None;
+        }
+        let (key, rest) = rest.split_at_checked(key_bytes)?;
+        let (value, rest) = rest.split_at_checked(value_bytes)?;
+        self.rest = rest;
+        match header[0] {
+            PUT => Some((key, Some(value))),
+            DELETE if value.is_empty() => Some((key, None)),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Iterator for Operations<'a> {
+    type Item = Result<Operation<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let operation = self.take();
+        if operation.is_none() {
+            self.rest = &[];
+        }
+        Some(operation.ok_or(Malformed))
+    }
+}

@@ -1,0 +1,126 @@
+//! What can go wrong, with the numbers in it.
+
+use thiserror::Error;
+
+/// The medium refused or failed a read, write or flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("errno {errno}")]
+pub struct MediumError {
+    /// The positive errno that describes it best; `EIO` (5) when nothing better is known.
+    pub errno: i32,
+}
+
+/// Why a call on a store failed.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum KvError {
+    /// The medium failed.
+    #[error("{operation} of metadata block {block} failed: {source}")]
+    Medium {
+        /// `read`, `write` or `flush`.
+        operation: &'static str,
+        /// The first block of the transfer; 0 for a flush.
+        block: u64,
+        /// What the medium said.
+        source: MediumError,
+    },
+    /// A block does not hold what its place says: damage, or a bug.
+    #[error("metadata block {block} ({structure}) is damaged: {reason}")]
+    Corrupt {
+        /// The block.
+        block: u64,
+        /// What should be there: `superblock`, `tree node`, `bitmap page`, `log`.
+        structure: &'static str,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Neither superblock is one of ours.
+    #[error("no key-value store here: neither block 0 nor block {last} holds a superblock")]
+    NotAStore {
+        /// The last block looked at.
+        last: u64,
+    },
+    /// The store was written by a newer version.
+    #[error("the key-value store has format version {found}; this program knows version {known}")]
+    Version {
+        /// On the medium.
+        found: u32,
+        /// Ours.
+        known: u32,
+    },
+    /// The medium is smaller than the store on it.
+    #[error("the key-value store has {stored} blocks but the medium only {medium}: truncated?")]
+    Truncated {
+        /// Blocks by the superblock.
+        stored: u64,
+        /// Blocks of the medium.
+        medium: u64,
+    },
+    /// The medium cannot hold a store with these options.
+    #[error("a key-value store needs {needed} blocks of 4096 bytes; the medium has {found}")]
+    TooSmall {
+        /// Blocks needed at least.
+        needed: u64,
+        /// Blocks there are.
+        found: u64,
+    },
+    /// The memory for the pending log is too small.
+    #[error("the pending log needs {needed} bytes of memory at an offset divisible by 8; it got {found}")]
+    PendingTooSmall {
+        /// Bytes needed at least.
+        needed: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// A key is longer than [`crate::KEY_BYTES_MAX`].
+    #[error("a key of {bytes} bytes is longer than 1024")]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A value is longer than [`crate::VALUE_BYTES_MAX`].
+    #[error("a value of {bytes} bytes is longer than 1024")]
+    ValueTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A batch does not fit the log.
+    #[error("a batch of {bytes} bytes is larger than {max}; split it")]
+    BatchTooLarge {
+        /// Encoded bytes of the batch.
+        bytes: usize,
+        /// The limit of this store, see [`crate::Store::batch_bytes_max`].
+        max: usize,
+    },
+    /// No room for new keys; deleting still works.
+    #[error("the metadata region is full: delete something")]
+    Full,
+    /// An earlier write of the log or a superblock failed; nothing later can be made durable.
+    #[error("an earlier metadata write failed (errno {errno}); remount to go on from what is durable")]
+    Failed {
+        /// The errno of that write.
+        errno: i32,
+    },
+}
+
+impl KvError {
+    /// The positive errno that a program should see.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Medium { source, .. } => source.errno,
+            Self::Full => ENOSPC,
+            Self::KeyTooLong { .. } => ENAMETOOLONG,
+            Self::ValueTooLong { .. } | Self::BatchTooLarge { .. } => E2BIG,
+            Self::NotAStore { .. } | Self::Version { .. } => EINVAL,
+            Self::TooSmall { .. } | Self::PendingTooSmall { .. } => EINVAL,
+            Self::Corrupt { .. } | Self::Truncated { .. } | Self::Failed { .. } => EIO,
+        }
+    }
+}
+
+const EIO: i32 = 5;
+const E2BIG: i32 = 7;
+const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
+const ENAMETOOLONG: i32 = 36;

@@ -1,0 +1,96 @@
+//! The blocks below a store.
+
+use crate::MediumError;
+use nvmed_units::BLOCK_BYTES;
+use std::sync::RwLock;
+
+/// 4 KiB blocks, numbered from 0. Everything a store needs of the device under it.
+///
+/// A write with `fua` is durable when the call returns. Any other write is durable once a later
+/// `flush` has returned; until then a power cut may keep all of it, some of its 512-byte sectors, or none.
+/// Calls may come from several threads at once, never two writes to one block.
+pub trait Medium: Send + Sync {
+    /// How many blocks there are.
+    fn blocks(&self) -> u64;
+
+    /// Fills `into`, a whole number of blocks, from `block` on.
+    ///
+    /// # Errors
+    /// What the device answered.
+    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError>;
+
+    /// Writes `data`, a whole number of blocks, from `block` on.
+    ///
+    /// # Errors
+    /// What the device answered; the blocks may hold any mixture of old and new sectors.
+    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError>;
+
+    /// Makes every write that returned before this call durable.
+    ///
+    /// # Errors
+    /// What the device answered; nothing is known about what is durable.
+    fn flush(&self) -> Result<(), MediumError>;
+}
+
+/// A medium in memory, for tests and measurements.
+#[derive(Debug)]
+pub struct MemoryMedium {
+    bytes: RwLock<Vec<u8>>,
+}
+
+/// `EINVAL`: the caller left the medium.
+const OUTSIDE: MediumError = MediumError { errno: 22 };
+
+impl MemoryMedium {
+    /// `blocks` zeroed blocks.
+    #[must_use]
+    pub fn new(blocks: u64) -> Self {
+        let blocks = usize::try_from(blocks).expect("a medium in memory is smaller than the address space");
+        Self::from_bytes(vec![0; blocks * BLOCK_BYTES])
+    }
+
+    /// A medium that holds `bytes`; a last partial block is dropped.
+    #[must_use]
+    pub fn from_bytes(mut bytes: Vec<u8>) -> Self {
+        bytes.truncate(bytes.len() / BLOCK_BYTES * BLOCK_BYTES);
+        Self { bytes: RwLock::new(bytes) }
+    }
+
+    /// A copy of all bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.bytes.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+}
+
+/// Byte range of `len` bytes from `block` on, if it lies in `total` bytes.
+fn range(block: u64, len: usize, total: usize) -> Result<core::ops::Range<usize>, MediumError> {
+    let start =
+        usize::try_from(block).ok().and_then(|block| block.checked_mul(BLOCK_BYTES)).ok_or(OUTSIDE)?;
+    let end = start.checked_add(len).filter(|&end| end <= total).ok_or(OUTSIDE)?;
+    if len.is_multiple_of(BLOCK_BYTES) { Ok(start..end) } else { Err(OUTSIDE) }
+}
+
+impl Medium for MemoryMedium {
+    fn blocks(&self) -> u64 {
+        (self.bytes.read().unwrap_or_else(|poisoned| poisoned.into_inner()).len() / BLOCK_BYTES) as u64
+    }
+
+    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+        let bytes = self.bytes.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let range = range(block, into.len(), bytes.len())?;
+        into.copy_from_slice(&bytes[range]);
+        Ok(())
+    }
+
+    fn write(&self, block: u64, data: &[u8], _fua: bool) -> Result<(), MediumError> {
+        let mut bytes = self.bytes.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let range = range(block, data.len(), bytes.len())?;
+        bytes[range].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        Ok(())
+    }
+}
