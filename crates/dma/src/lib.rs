@@ -68,7 +68,7 @@ pub enum Waited {
 }
 
 /// Why memory could not be shown to a device.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// Every slot of the address space is taken.

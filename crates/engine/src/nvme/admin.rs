@@ -1,0 +1,220 @@
+//! The admin queue: one command at a time, each with an end (NVMe Base 2.0, 5).
+
+use super::handshake::{AdminQueues, Patience};
+use super::ring::{CQE_BYTES, Region, Ring, SQE_BYTES, Shape};
+use crate::{EngineError, QueueFault};
+use nvmed_dma::Transport;
+use nvmed_nvme::{AdminOpcode, AsyncEvent, Cns, CompletionEntry, FeatureId, SubmissionEntry};
+use nvmed_sys::{Mapping, Pages};
+use nvmed_units::{CommandId, DeviceAddress, NamespaceId, QueueId};
+use std::sync::Arc;
+
+/// Entries of each admin queue: one command, one event request, and room to see a fault in.
+const ENTRIES: u16 = 16;
+/// Bytes of the buffer for what admin commands answer: the largest structure of Identify.
+pub(super) const DATA_BYTES: usize = 4096;
+const CQ_OFFSET: usize = 4096;
+const DATA_OFFSET: usize = 2 * 4096;
+const _: () = assert!(ENTRIES as usize * SQE_BYTES <= CQ_OFFSET);
+const _: () = assert!(ENTRIES as usize * CQE_BYTES <= DATA_OFFSET - CQ_OFFSET);
+/// How long an admin command may take, as Linux has it (`admin_timeout`).
+const TIMEOUT_MS: u32 = 60_000;
+/// Set in the identifier of the event request, clear in all others.
+const EVENT_CID: u16 = 0x8000;
+
+/// Maps memory that a device reaches.
+pub(super) fn region(transport: &Arc<dyn Transport>, bytes: usize) -> Result<Region, EngineError> {
+    let memory =
+        Mapping::anonymous(bytes, Pages::Base).map_err(|errno| EngineError::Memory { bytes, errno })?;
+    let memory = Arc::new(memory);
+    let address = transport.map(Arc::clone(&memory)).map_err(EngineError::Map)?;
+    Ok(Region { memory, address, transport: Arc::clone(transport) })
+}
+
+/// The admin queue pair and a page for answers.
+pub(super) struct Admin {
+    ring: Ring,
+    cid: u16,
+    fault: Option<QueueFault>,
+    /// Whether the event request is with the controller.
+    armed: bool,
+    event: Option<AsyncEvent>,
+}
+
+impl Admin {
+    /// Queues in fresh memory, not yet known to the controller.
+    pub(super) fn new(transport: &Arc<dyn Transport>, stride: u32) -> Result<Self, EngineError> {
+        let region = region(transport, DATA_OFFSET + DATA_BYTES)?;
+        let shape = Shape {
+            queue: QueueId(0),
+            sq_entries: ENTRIES,
+            cq_entries: ENTRIES,
+            sq_offset: 0,
+            cq_offset: CQ_OFFSET,
+            stride,
+        };
+        Ok(Self { ring: Ring::new(region, shape), cid: 0, fault: None, armed: false, event: None })
+    }
+
+    /// What the controller must be told before it is enabled.
+    pub(super) fn queues(&self) -> AdminQueues {
+        let base = self.ring.region().address;
+        AdminQueues { submission: base, completion: base.plus(CQ_OFFSET as u64), entries: ENTRIES }
+    }
+
+    fn data(&self) -> DeviceAddress {
+        self.ring.region().address.plus(DATA_OFFSET as u64)
+    }
+
+    /// Sends one command and waits for its end; answers dword 0 of the completion.
+    fn run(&mut self, command: &'static str, mut entry: SubmissionEntry) -> Result<u32, EngineError> {
+        let failed = |fault| EngineError::Queue { command, fault };
+        if let Some(fault) = self.fault {
+            return Err(failed(fault));
+        }
+        self.cid = (self.cid + 1) % EVENT_CID;
+        entry.cid = self.cid;
+        self.ring.push(&entry);
+        self.ring.ring();
+        let done = self.await_cid(self.cid).map_err(|fault| {
+            self.fault = Some(fault);
+            failed(fault)
+        })?;
+        let status = done.status();
+        if status.is_success() { Ok(done.result) } else { Err(EngineError::Command { command, status }) }
+    }
+
+    fn await_cid(&mut self, cid: u16) -> Result<CompletionEntry, QueueFault> {
+        let transport = Arc::clone(&self.ring.region().transport);
+        let mut patience = Patience::new(TIMEOUT_MS);
+        loop {
+            let seen = transport.events();
+            if let Some(done) = self.look(Some(cid))? {
+                return Ok(done);
+            }
+            super::alive(&*transport)?;
+            if !patience.wait(&*transport, seen) {
+                return Err(QueueFault::Timeout);
+            }
+        }
+    }
+
+    /// Takes completions until that of `wanted`; notes an event on the way.
+    fn look(&mut self, wanted: Option<u16>) -> Result<Option<CompletionEntry>, QueueFault> {
+        while let Some(entry) = self.ring.take()? {
+            self.ring.settle();
+            if Some(entry.cid) == wanted {
+                return Ok(Some(entry));
+            }
+            if !(self.armed && entry.cid == EVENT_CID) {
+                return Err(QueueFault::UnknownCommand { cid: entry.cid });
+            }
+            self.armed = false;
+            if entry.status().is_success() {
+                let [kind, info, log, _] = entry.result.to_le_bytes();
+                self.event = Some(AsyncEvent { kind: kind & 7, info, log });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Identify, into the answer page.
+    pub(super) fn identify(&mut self, cns: Cns, nsid: NamespaceId) -> Result<Answer, EngineError> {
+        let mut entry = SubmissionEntry::new(AdminOpcode::Identify as u8, CommandId(0), nsid)
+            .with_prps(self.data(), DeviceAddress(0));
+        entry.cdw10 = u32::from(cns.0);
+        self.ring.region().memory.fill(DATA_OFFSET, DATA_BYTES, 0);
+        self.run("Identify", entry)?;
+        Ok(self.answer())
+    }
+
+    /// The first `bytes` of a log page, a multiple of 4; reading it clears its event.
+    pub(super) fn log_page(&mut self, page: u8, bytes: usize) -> Result<Answer, EngineError> {
+        let mut entry =
+            SubmissionEntry::new(AdminOpcode::GetLogPage as u8, CommandId(0), NamespaceId(u32::MAX))
+                .with_prps(self.data(), DeviceAddress(0));
+        // NUMDL, 0's based; 1,024 dwords at most, so that the high half stays 0.
+        entry.cdw10 = u32::from(page) | (bytes as u32 / 4 - 1) << 16;
+        self.ring.region().memory.fill(DATA_OFFSET, DATA_BYTES, 0);
+        self.run("Get Log Page", entry)?;
+        Ok(self.answer())
+    }
+
+    fn answer(&self) -> Answer {
+        let mut answer = Answer([0; DATA_BYTES]);
+        self.ring.region().memory.read(DATA_OFFSET, &mut answer.0);
+        answer
+    }
+
+    pub(super) fn set_feature(&mut self, feature: FeatureId, value: u32) -> Result<u32, EngineError> {
+        let mut entry = SubmissionEntry::new(AdminOpcode::SetFeatures as u8, CommandId(0), NamespaceId(0));
+        (entry.cdw10, entry.cdw11) = (feature as u32, value);
+        self.run("Set Features", entry)
+    }
+
+    pub(super) fn get_feature(&mut self, feature: FeatureId) -> Result<u32, EngineError> {
+        let mut entry = SubmissionEntry::new(AdminOpcode::GetFeatures as u8, CommandId(0), NamespaceId(0));
+        entry.cdw10 = feature as u32;
+        self.run("Get Features", entry)
+    }
+
+    /// Create I/O Completion Queue, then Submission Queue (Base 2.0, 5.4 and 5.5).
+    pub(super) fn create_queues(&mut self, shape: &Shape, base: DeviceAddress) -> Result<(), EngineError> {
+        /// The queue is one contiguous range.
+        const CONTIGUOUS: u32 = 1;
+        /// Completions raise the transport's event; vector 0.
+        const INTERRUPTS: u32 = 1 << 1;
+        let id = u32::from(shape.queue.0);
+        let mut entry = SubmissionEntry::new(AdminOpcode::CreateCq as u8, CommandId(0), NamespaceId(0))
+            .with_prps(base.plus(shape.cq_offset as u64), DeviceAddress(0));
+        (entry.cdw10, entry.cdw11) = (id | (u32::from(shape.cq_entries) - 1) << 16, CONTIGUOUS | INTERRUPTS);
+        self.run("Create I/O Completion Queue", entry)?;
+        let mut entry = SubmissionEntry::new(AdminOpcode::CreateSq as u8, CommandId(0), NamespaceId(0))
+            .with_prps(base.plus(shape.sq_offset as u64), DeviceAddress(0));
+        (entry.cdw10, entry.cdw11) = (id | (u32::from(shape.sq_entries) - 1) << 16, CONTIGUOUS | id << 16);
+        let created = self.run("Create I/O Submission Queue", entry);
+        if created.is_err() {
+            // The completion queue alone is of no use; what failed first is what is reported.
+            let _ = self.delete(AdminOpcode::DeleteCq, shape.queue);
+        }
+        created.map(|_| ())
+    }
+
+    /// Delete I/O Submission Queue, then Completion Queue; outstanding commands are aborted.
+    pub(super) fn delete_queues(&mut self, queue: QueueId) -> Result<(), EngineError> {
+        self.delete(AdminOpcode::DeleteSq, queue)?;
+        self.delete(AdminOpcode::DeleteCq, queue)
+    }
+
+    fn delete(&mut self, opcode: AdminOpcode, queue: QueueId) -> Result<(), EngineError> {
+        let mut entry = SubmissionEntry::new(opcode as u8, CommandId(0), NamespaceId(0));
+        entry.cdw10 = u32::from(queue.0);
+        self.run("Delete I/O Queue", entry).map(|_| ())
+    }
+
+    /// Asks the controller to tell of the next event (Base 2.0, 5.2).
+    pub(super) fn arm(&mut self) {
+        if self.armed || self.fault.is_some() {
+            return;
+        }
+        let opcode = AdminOpcode::AsyncEventRequest as u8;
+        self.ring.push(&SubmissionEntry::new(opcode, CommandId(EVENT_CID), NamespaceId(0)));
+        self.ring.ring();
+        self.armed = true;
+    }
+
+    /// The event that the controller told of, if one came; its log is read, so that the next can come.
+    pub(super) fn take_event(&mut self) -> Result<Option<AsyncEvent>, EngineError> {
+        if let Err(fault) = self.look(None) {
+            self.fault = Some(fault);
+            return Err(EngineError::Queue { command: "Asynchronous Event Request", fault });
+        }
+        let Some(event) = self.event.take() else { return Ok(None) };
+        self.log_page(event.log, 512)?;
+        self.arm();
+        Ok(Some(event))
+    }
+}
+
+/// What an admin command answered.
+pub(super) struct Answer(pub(super) [u8; DATA_BYTES]);

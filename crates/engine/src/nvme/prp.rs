@@ -1,0 +1,187 @@
+//! Physical region pages: a request's memory as commands name it (NVMe Base 2.0, 4.1.1).
+
+use crate::{InvalidRequest, Segment};
+use nvmed_sys::Mapping;
+use nvmed_units::DeviceAddress;
+use std::sync::atomic::Ordering;
+
+/// The page size that the driver gives the controller (CC.MPS = 0).
+pub(super) const PAGE_BYTES: u64 = 4096;
+/// Bytes of one list entry.
+const ENTRY_BYTES: usize = 8;
+
+/// Bytes of a list that describes `transfer_bytes` wherever they start, rounded so that lists of that
+/// size laid end to end never cross a page.
+///
+/// 1 MiB from the middle of a page touches 257 pages: one in PRP1, 256 in the list, 2048 bytes.
+pub(super) fn list_bytes(transfer_bytes: u32) -> usize {
+    let entries = u64::from(transfer_bytes).div_ceil(PAGE_BYTES) as usize;
+    (entries * ENTRY_BYTES).next_power_of_two()
+}
+
+/// Where one command's list lies.
+#[derive(Clone, Copy)]
+pub(super) struct List<'a> {
+    pub(super) memory: &'a Mapping,
+    pub(super) offset: usize,
+    pub(super) address: DeviceAddress,
+}
+
+/// Checks the PRP rule for all segments, and that they hold `wanted` bytes.
+///
+/// # Errors
+/// Which segment, or the lengths.
+#[inline]
+pub(super) fn check(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
+    let mut bytes = 0;
+    for (index, segment) in segments.iter().enumerate() {
+        let end = segment.address.0.wrapping_add(u64::from(segment.bytes));
+        let start_ok =
+            if index == 0 { segment.address.0 % 4 == 0 } else { segment.address.0 % PAGE_BYTES == 0 };
+        let end_ok = index + 1 == segments.len() || end % PAGE_BYTES == 0;
+        if !(start_ok && end_ok) || segment.bytes == 0 {
+            return Err(InvalidRequest::Misaligned { index });
+        }
+        bytes += u64::from(segment.bytes);
+    }
+    if bytes == wanted { Ok(()) } else { Err(InvalidRequest::Length { bytes, wanted }) }
+}
+
+/// What is left of a request's memory while its commands are built.
+pub(super) struct Pages<'a> {
+    segments: &'a [Segment],
+    /// Bytes of the first segment that are used up.
+    used: u32,
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(segments: &'a [Segment]) -> Self {
+        Self { segments, used: 0 }
+    }
+
+    /// The next part that lies in one page: address and length, at most `limit` bytes.
+    #[inline]
+    fn next(&mut self, limit: u32) -> Option<(u64, u32)> {
+        let (first, rest) = self.segments.split_first()?;
+        let address = first.address.0.wrapping_add(u64::from(self.used));
+        let to_page_end = (PAGE_BYTES - address % PAGE_BYTES) as u32;
+        let bytes = (first.bytes - self.used).min(to_page_end).min(limit);
+        self.used += bytes;
+        if self.used == first.bytes {
+            (self.segments, self.used) = (rest, 0);
+        }
+        Some((address, bytes))
+    }
+
+    /// PRP1 and PRP2 of a command that moves the next `bytes`, which the segments must hold.
+    #[inline]
+    pub(super) fn take(&mut self, bytes: u32, list: List<'_>) -> (u64, u64) {
+        let Some((first, mut done)) = self.next(bytes) else { return (0, 0) };
+        if done == bytes {
+            return (first, 0);
+        }
+        let Some((second, more)) = self.next(bytes - done) else { return (first, 0) };
+        done += more;
+        if done == bytes {
+            return (first, second);
+        }
+        let mut offset = list.offset;
+        list.memory.u64(offset).store(second.to_le(), Ordering::Relaxed);
+        while done < bytes {
+            let Some((page, more)) = self.next(bytes - done) else { break };
+            offset += ENTRY_BYTES;
+            list.memory.u64(offset).store(page.to_le(), Ordering::Relaxed);
+            done += more;
+        }
+        (first, list.address.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_sys::Pages as HostPages;
+    use proptest::prelude::*;
+
+    fn segment(address: u64, bytes: u32) -> Segment {
+        Segment { address: DeviceAddress(address), bytes }
+    }
+
+    /// The bytes that a controller would touch, as (address, length) pieces, merged where they meet.
+    fn touched(prp: (u64, u64), bytes: u32, memory: &Mapping) -> Vec<(u64, u64)> {
+        let mut pieces = vec![];
+        let first = u64::from(bytes).min(PAGE_BYTES - prp.0 % PAGE_BYTES);
+        pieces.push((prp.0, first));
+        let left = u64::from(bytes) - first;
+        for n in 0..left.div_ceil(PAGE_BYTES) {
+            let page =
+                if left <= PAGE_BYTES { prp.1 } else { memory.u64(8 * n as usize).load(Ordering::Relaxed) };
+            assert_eq!(page % PAGE_BYTES, 0, "a list entry with an offset");
+            pieces.push((page, (left - n * PAGE_BYTES).min(PAGE_BYTES)));
+        }
+        merged(&pieces)
+    }
+
+    fn merged(pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut out: Vec<(u64, u64)> = vec![];
+        for &(address, bytes) in pieces {
+            match out.last_mut() {
+                Some(last) if last.0 + last.1 == address => last.1 += bytes,
+                _ => out.push((address, bytes)),
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn lists_hold_the_longest_unaligned_transfer() {
+        assert_eq!(list_bytes(1 << 20), 2048);
+        assert_eq!(list_bytes(2 << 20), 4096);
+        assert_eq!(list_bytes(4096), 8);
+    }
+
+    #[test]
+    fn a_broken_rule_names_its_segment() {
+        let rule = |segments: &[Segment], bytes| check(segments, bytes);
+        assert_eq!(rule(&[segment(2, 512)], 512), Err(InvalidRequest::Misaligned { index: 0 }));
+        assert_eq!(
+            rule(&[segment(0, 512), segment(4096, 512)], 1024),
+            Err(InvalidRequest::Misaligned { index: 0 })
+        );
+        assert_eq!(
+            rule(&[segment(3584, 512), segment(4097, 512)], 1024),
+            Err(InvalidRequest::Misaligned { index: 1 })
+        );
+        assert_eq!(rule(&[segment(0, 0)], 0), Err(InvalidRequest::Misaligned { index: 0 }));
+        assert_eq!(rule(&[segment(0, 512)], 1024), Err(InvalidRequest::Length { bytes: 512, wanted: 1024 }));
+        assert_eq!(rule(&[segment(3584, 512), segment(8192, 512)], 1024), Ok(()));
+    }
+
+    proptest! {
+        /// Whatever the segments and wherever they are cut, a controller touches exactly their bytes.
+        #[test]
+        fn commands_touch_the_segments_bytes(
+            lead in 0u64..8, middle in prop::collection::vec((1u64..64, 1u32..4), 0..6), tail in 1u32..9,
+            part in 1u32..40,
+        ) {
+            let mut segments = vec![segment((1 << 20) + lead * 512, 4096 - lead as u32 * 512)];
+            for (index, (gap, pages)) in middle.iter().enumerate() {
+                segments.push(segment((10 + index as u64) * (1 << 20) + gap * 4096, pages * 4096));
+            }
+            segments.push(segment(1 << 30, tail * 512));
+            let total: u32 = segments.iter().map(|s| s.bytes).sum();
+            prop_assert_eq!(check(&segments, u64::from(total)), Ok(()));
+            let memory = Mapping::anonymous(4096, HostPages::Base).unwrap();
+            let list = List { memory: &memory, offset: 0, address: DeviceAddress(0x7000) };
+            let mut pages = Pages::new(&segments);
+            let (mut pieces, mut done) = (vec![], 0);
+            while done < total {
+                let bytes = (part * 512).min(total - done);
+                pieces.extend(touched(pages.take(bytes, list), bytes, &memory));
+                done += bytes;
+            }
+            let wanted: Vec<_> = segments.iter().map(|s| (s.address.0, u64::from(s.bytes))).collect();
+            prop_assert_eq!(merged(&pieces), merged(&wanted));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Command slots: who waits for which command identifier.
+
+use crate::{Completion, DeviceError, Operation, QueueFault};
+use nvmed_nvme::Status;
+use nvmed_units::Lba;
+
+/// Bits of a command identifier that number the slot; the rest count its uses, so that a stale or
+/// repeated completion names a command that is not outstanding (Linux does the same).
+const SLOT_BITS: u32 = 12;
+/// Slots that identifiers can tell apart.
+pub(super) const SLOTS_MAX: u16 = 1 << SLOT_BITS;
+
+/// One command's place. The slot of a request's first command also stands for the request, and
+/// stays taken until all its commands are done.
+struct Slot {
+    /// Identifier of the current or last command.
+    cid: u16,
+    /// Whether that command is with the device.
+    live: bool,
+    /// The slot that stands for the request.
+    parent: u16,
+    /// In a request's slot: commands not done.
+    remaining: u16,
+    /// In a request's slot: its tag.
+    tag: u64,
+    /// First block of the command.
+    lba: Lba,
+    operation: Operation,
+    /// In a request's slot: what failed first.
+    error: Option<DeviceError>,
+}
+
+impl Slot {
+    fn new(index: u16) -> Self {
+        Self {
+            cid: index,
+            live: false,
+            parent: index,
+            remaining: 0,
+            tag: 0,
+            lba: Lba(0),
+            operation: Operation::Flush,
+            error: None,
+        }
+    }
+
+    fn failed(&self, status: Status, fault: Option<QueueFault>) -> DeviceError {
+        DeviceError { operation: self.operation, lba: self.lba, status, fault }
+    }
+}
+
+/// All slots of one queue.
+pub(super) struct Slots {
+    slots: Box<[Slot]>,
+    /// Free slots; the last freed is the next used, since its memory is still in the processor's cache.
+    free: Vec<u16>,
+    /// Requests not handed out.
+    requests: usize,
+}
+
+impl Slots {
+    /// `count` free slots.
+    ///
+    /// # Panics
+    /// When identifiers cannot number that many.
+    pub(super) fn new(count: u16) -> Self {
+        assert!((1..=SLOTS_MAX).contains(&count), "a queue of {count} slots");
+        Self { slots: (0..count).map(Slot::new).collect(), free: (0..count).rev().collect(), requests: 0 }
+    }
+
+    pub(super) fn count(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
+    #[inline]
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Takes a slot for a request of `commands` commands. Its first command is `take`n separately.
+    #[inline]
+    pub(super) fn open(&mut self, tag: u64, commands: u16) -> Option<u16> {
+        let index = self.free.pop()?;
+        let slot = &mut self.slots[usize::from(index)];
+        (slot.parent, slot.remaining, slot.tag, slot.error) = (index, commands, tag, None);
+        self.requests += 1;
+        Some(index)
+    }
+
+    /// A further slot for the request of `parent`.
+    pub(super) fn join(&mut self, parent: u16) -> Option<u16> {
+        let index = self.free.pop()?;
+        self.slots[usize::from(index)].parent = parent;
+        Some(index)
+    }
+
+    /// The identifier for a command in slot `index`, which is with the device from here on.
+    #[inline]
+    pub(super) fn issue(&mut self, index: u16, operation: Operation, lba: Lba) -> u16 {
+        let slot = &mut self.slots[usize::from(index)];
+        debug_assert!(!slot.live, "slot {index} issues two commands");
+        slot.cid = slot.cid.wrapping_add(SLOTS_MAX);
+        (slot.live, slot.operation, slot.lba) = (true, operation, lba);
+        slot.cid
+    }
+
+    /// Ends command `cid`. Answers the request's completion when that was its last command.
+    ///
+    /// # Errors
+    /// No such command is outstanding.
+    #[inline]
+    pub(super) fn finish(&mut self, cid: u16, status: Status) -> Result<Option<Completion>, QueueFault> {
+        let index = cid & (SLOTS_MAX - 1);
+        let known = self.slots.get_mut(usize::from(index)).filter(|slot| slot.live && slot.cid == cid);
+        let slot = known.ok_or(QueueFault::UnknownCommand { cid })?;
+        slot.live = false;
+        let parent = slot.parent;
+        let error = if status.is_success() { None } else { Some(slot.failed(status, None)) };
+        let whole = &mut self.slots[usize::from(parent)];
+        if error.is_some() && whole.error.is_none() {
+            whole.error = error;
+        }
+        whole.remaining -= 1;
+        let done = whole.remaining == 0;
+        let completion = Completion { tag: whole.tag, result: whole.error.map_or(Ok(()), Err) };
+        if parent != index {
+            self.free.push(index);
+        }
+        if done {
+            self.free.push(parent);
+            self.requests -= 1;
+        }
+        Ok(done.then_some(completion))
+    }
+
+    /// Ends one outstanding request without the device's help.
+    #[cold]
+    pub(super) fn abort_one(&mut self, fault: QueueFault) -> Option<Completion> {
+        let slot = self.slots.iter_mut().find(|slot| slot.remaining > 0)?;
+        slot.remaining = 0;
+        self.requests -= 1;
+        // The slot is not freed: a queue that failed takes no further request.
+        let error = slot.error.unwrap_or_else(|| slot.failed(DeviceError::ABORTED, Some(fault)));
+        Some(Completion { tag: slot.tag, result: Err(error) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(slots: &mut Slots, tag: u64) -> u16 {
+        let index = slots.open(tag, 1).unwrap();
+        slots.issue(index, Operation::Read, Lba(tag))
+    }
+
+    #[test]
+    fn a_completion_counts_once() {
+        let mut slots = Slots::new(2);
+        let cid = one(&mut slots, 7);
+        assert_eq!(slots.finish(cid, Status::SUCCESS), Ok(Some(Completion { tag: 7, result: Ok(()) })));
+        assert_eq!(slots.finish(cid, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid }));
+        let next = one(&mut slots, 8);
+        assert_ne!(next, cid, "an identifier is not used twice in a row");
+        assert_eq!(slots.finish(cid, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid }));
+        assert_eq!(slots.finish(0xffff, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid: 0xffff }));
+    }
+
+    #[test]
+    fn a_request_of_several_commands_ends_once_with_its_first_error() {
+        let mut slots = Slots::new(3);
+        let parent = slots.open(5, 3).unwrap();
+        let first = slots.issue(parent, Operation::Read, Lba(0));
+        let rest: Vec<u16> = (1..3)
+            .map(|n| {
+                let index = slots.join(parent).unwrap();
+                slots.issue(index, Operation::Read, Lba(n * 100))
+            })
+            .collect();
+        assert!(slots.open(6, 1).is_none());
+        assert_eq!(slots.finish(first, Status::SUCCESS), Ok(None));
+        assert_eq!(slots.finish(rest[1], Status::UNRECOVERED_READ), Ok(None));
+        let done = slots.finish(rest[0], Status::INVALID_FIELD).unwrap().unwrap();
+        let error = done.result.unwrap_err();
+        assert_eq!((done.tag, error.lba, error.status), (5, Lba(200), Status::UNRECOVERED_READ));
+        assert_eq!((slots.free(), slots.requests()), (3, 0));
+    }
+
+    #[test]
+    fn a_failed_queue_ends_every_request_once() {
+        let mut slots = Slots::new(4);
+        let parent = slots.open(1, 2).unwrap();
+        slots.issue(parent, Operation::Flush, Lba(0));
+        slots.join(parent).unwrap();
+        one(&mut slots, 2);
+        let mut tags: Vec<u64> =
+            core::iter::from_fn(|| slots.abort_one(QueueFault::Timeout)).map(|done| done.tag).collect();
+        tags.sort_unstable();
+        assert_eq!((tags, slots.requests()), (vec![1, 2], 0));
+    }
+}
