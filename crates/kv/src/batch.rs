@@ -86,6 +86,14 @@ impl Batch {
         self.bytes.extend_from_slice(value);
     }
 
+    /// The batch that was encoded as `operations`, by a process that died.
+    ///
+    /// What its data was flushed of is unknown, so it asks for a flush; that it was admitted once
+    /// lets it use the headroom.
+    pub(crate) fn from_encoded(operations: &[u8]) -> Self {
+        Self { bytes: operations.to_vec(), refused: None, flush_first: true, headroom: true }
+    }
+
     /// The encoded operations, or why there are none.
     pub(crate) fn encoded(&self) -> Result<&[u8], KvError> {
         match &self.refused {

@@ -9,14 +9,26 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod commit;
+mod delta;
+mod disk;
 mod error;
+mod guard;
+mod layout;
+mod log;
 mod medium;
+mod pending;
+mod record;
+mod scan;
 mod store;
+mod superblock;
 
 pub use batch::Batch;
+pub use commit::Barrier;
 pub use error::{KvError, MediumError};
 pub use medium::{Medium, MemoryMedium};
-pub use store::{Barrier, Options, PendingMemory, Sequence, Stats, Store};
+pub use scan::Visit;
+pub use store::{Options, PendingMemory, Sequence, Stats, Store};
 
 /// Bytes in the longest key.
 ///

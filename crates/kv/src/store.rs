@@ -1,29 +1,22 @@
 //! The store.
 
 use crate::batch::Operations;
+use crate::commit::{Barrier, Commits};
+use crate::delta::Delta;
+use crate::disk::{self, Disk};
+use crate::guard::{lock, read, write};
+use crate::layout::Layout;
+use crate::log::{self, Appender};
+use crate::pending::Pending;
+use crate::record::{self, Expected, Next};
+use crate::superblock::{Root, Superblock};
 use crate::{Batch, KvError, Medium};
-use core::ops::{Bound, ControlFlow};
 use nvmed_sys::Mapping;
-use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// A batch's place in the order of all batches of a store; 0 is before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
-
-/// How a commit orders its log append against data that the caller wrote to the device itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Barrier {
-    /// No data is concerned: one log append with FUA. With nothing to append, nothing.
-    #[default]
-    None,
-    /// The batches name data that is written but not flushed: FLUSH, then the log append with FUA.
-    /// With nothing to append, one FLUSH unless one was sent since the batch was applied.
-    Before,
-    /// Data was written in place of older data that the log already names: log append, then one FLUSH
-    /// for both. With nothing to append, one FLUSH.
-    After,
-}
 
 /// Settings of a store. `Default` is right for a file system.
 #[derive(Clone, Debug)]
@@ -86,12 +79,47 @@ pub struct Stats {
 
 /// An ordered map on a medium. Share it between threads.
 pub struct Store {
-    medium: Arc<dyn Medium>,
-    state: RwLock<(u64, BTreeMap<Vec<u8>, Vec<u8>>)>,
+    pub(crate) disk: Disk,
+    pub(crate) identity: u64,
+    pub(crate) layout: Layout,
+    /// Of the records that this open appends.
+    epoch: u64,
+    pub(crate) state: RwLock<State>,
+    pub(crate) pending: Pending<Arc<Mapping>>,
+    pub(crate) commits: Commits,
+    pub(crate) superblock: Mutex<Superblock>,
+    opened: Stats,
+    /// The log's end when it was opened: where the pending memory of a dead process goes on.
+    opened_at: Expected,
+    opened_position: u64,
 }
 
-/// What `scan` hands a key and its value to.
-pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+/// What readers and writers share. Never held during I/O.
+pub(crate) struct State {
+    /// The last batch applied.
+    pub(crate) sequence: u64,
+    /// The end of the stream: after that batch.
+    pub(crate) end: u64,
+    /// The last batch that asked for a flush before its append.
+    pub(crate) flush_first: u64,
+    /// Where the log begins: after the last batch that the tree holds.
+    pub(crate) head: u64,
+    /// Changes that no checkpoint has begun to take up.
+    pub(crate) active: Delta,
+    /// Changes that a checkpoint is merging into the tree.
+    pub(crate) frozen: Option<Arc<Delta>>,
+    pub(crate) root: Option<Root>,
+}
+
+impl State {
+    fn apply(&mut self, operations: &[u8]) {
+        for (key, value) in Operations::new(operations).flatten() {
+            self.active.set(key, value);
+        }
+        self.sequence += 1;
+        self.end += (record::HEADER_BYTES + operations.len()) as u64;
+    }
+}
 
 impl Store {
     /// Writes an empty store to `medium`. Everything on it is lost.
@@ -99,7 +127,21 @@ impl Store {
     /// # Errors
     /// [`KvError::TooSmall`], or the medium's.
     pub fn format(medium: &dyn Medium, options: &Options) -> Result<(), KvError> {
-        let _ = (medium, options);
+        let layout = Layout::plan(medium.blocks(), options)?;
+        // The slots and the first log block first: an interrupted format leaves no store, not two halves.
+        let zeroes = [0; nvmed_units::BLOCK_BYTES];
+        let bitmap = (0..layout.pages).map(|page| layout.bitmap_block(page, false));
+        for block in
+            [layout.superblock(0), layout.superblock(1), layout.log_block(0)].into_iter().chain(bitmap)
+        {
+            disk::write(medium, block, &zeroes, false)?;
+        }
+        disk::flush(medium)?;
+        let mut superblock = Superblock::empty(options.identity, layout);
+        for revision in [1, 2] {
+            superblock.revision = revision;
+            disk::write(medium, layout.superblock(revision % 2), &superblock.encode(), true)?;
+        }
         Ok(())
     }
 
@@ -111,8 +153,62 @@ impl Store {
     /// # Errors
     /// Not a store, a newer version, a truncated medium, a damaged block, or the medium's.
     pub fn open(medium: Arc<dyn Medium>, pending: PendingMemory, options: &Options) -> Result<Self, KvError> {
-        let _ = (pending, options);
-        Ok(Self { medium, state: RwLock::default() })
+        let disk = Disk::new(medium);
+        let pending = Pending::new(pending.memory, pending.offset, pending.len)?;
+        let superblock = Superblock::load(&disk)?;
+        let (identity, layout) = (superblock.identity, superblock.layout);
+        let mut state = State {
+            sequence: superblock.head_sequence,
+            end: superblock.head,
+            flush_first: 0,
+            head: superblock.head,
+            active: Delta::new(),
+            frozen: None,
+            root: superblock.root,
+        };
+        let expected = Expected { identity, sequence: superblock.head_sequence + 1, epoch: 0 };
+        let recovered = log::recover(&disk, &layout, superblock.head, expected, &mut |_, operations| {
+            state.apply(operations);
+        })?;
+        let batches_recovered = recovered.sequence - superblock.head_sequence;
+        let opened_at = Expected { identity, sequence: recovered.sequence + 1, epoch: recovered.epoch };
+        let appender = Appender::new(identity, layout, recovered.position, &recovered.tail);
+        let _ = options;
+        let opened = Stats { mount_blocks_read: disk.counts().0, batches_recovered, ..Stats::default() };
+        let store = Self {
+            epoch: superblock.epoch.max(recovered.epoch) + 1,
+            commits: Commits::new(appender, recovered.sequence),
+            opened_position: recovered.position,
+            disk,
+            identity,
+            layout,
+            state: RwLock::new(state),
+            pending,
+            superblock: Mutex::new(superblock),
+            opened,
+            opened_at,
+        };
+        store.adopt_pending();
+        Ok(store)
+    }
+
+    /// Takes up what an earlier life of our own pending memory left; it stays where it is.
+    fn adopt_pending(&self) {
+        let left = self.pending.left_behind(self.identity, self.opened_position).unwrap_or_default();
+        let mut state = write(&self.state);
+        let mut expected = self.opened_at;
+        let mut rest = left.as_slice();
+        while let Next::Record(header, operations) = record::next(rest, &expected) {
+            rest = &rest[record::HEADER_BYTES + header.bytes..];
+            (expected.sequence, expected.epoch) = (header.sequence + 1, header.epoch);
+            state.apply(operations);
+            state.flush_first = state.sequence;
+        }
+        if state.end == self.opened_position {
+            self.pending.reset(self.identity, state.end);
+        } else {
+            self.pending.cut(state.end);
+        }
     }
 
     /// Copies the value of `key` into `value`, replacing what is there; `false` when there is none.
@@ -121,53 +217,14 @@ impl Store {
     /// A damaged block, or the medium's.
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, KvError> {
         value.clear();
-        let state = self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found = state.1.get(key);
-        value.extend_from_slice(found.map_or(&[], |found| found));
-        Ok(found.is_some())
-    }
-
-    /// Calls `visit` for every key between the bounds in ascending byte order until it breaks.
-    ///
-    /// No lock is held during `visit`: it may call the store. Changes made meanwhile may or may not be seen.
-    ///
-    /// # Errors
-    /// A damaged block, or the medium's.
-    pub fn scan(&self, from: Bound<&[u8]>, to: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), KvError> {
-        for (key, value) in self.between(from, to) {
-            if visit(&key, &value).is_break() {
-                break;
-            }
+        let state = read(&self.state);
+        let known = state.active.get(key);
+        let known = known.or_else(|| state.frozen.as_ref().and_then(|frozen| frozen.get(key)));
+        if let Some(known) = known {
+            value.extend_from_slice(known.unwrap_or(&[]));
+            return Ok(known.is_some());
         }
-        Ok(())
-    }
-
-    /// As [`Store::scan`], from `to` down to `from`.
-    ///
-    /// # Errors
-    /// A damaged block, or the medium's.
-    pub fn scan_reverse(
-        &self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        visit: &mut Visit<'_>,
-    ) -> Result<(), KvError> {
-        for (key, value) in self.between(from, to).into_iter().rev() {
-            if visit(&key, &value).is_break() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn between(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let state = self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let inside = state.1.iter().filter(|(key, _)| {
-            (from, to) != (Bound::Unbounded, Bound::Unbounded)
-                && core::ops::RangeBounds::<[u8]>::contains(&(from, to), key.as_slice())
-                || (from, to) == (Bound::Unbounded, Bound::Unbounded)
-        });
-        inside.map(|(key, value)| (key.clone(), value.clone())).collect()
+        Ok(false)
     }
 
     /// Makes all of `batch` visible at once. Not durable before [`Store::commit`] of what it returns.
@@ -176,53 +233,74 @@ impl Store {
     /// A key, value or batch that is too long; [`KvError::Full`]; [`KvError::Failed`]; the medium's when
     /// room had to be made. The batch is then not applied.
     pub fn apply(&self, batch: &Batch) -> Result<Sequence, KvError> {
-        let bytes = batch.encoded()?;
-        let mut state = self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for (key, value) in Operations::new(bytes).flatten() {
-            match value {
-                Some(value) => drop(state.1.insert(key.to_vec(), value.to_vec())),
-                None => drop(state.1.remove(key)),
-            }
+        let operations = batch.encoded()?;
+        let max = self.batch_bytes_max();
+        if operations.len() > max {
+            return Err(KvError::BatchTooLarge { bytes: operations.len(), max });
         }
-        state.0 += 1;
-        Ok(Sequence(state.0))
+        let length = (record::HEADER_BYTES + operations.len()) as u64;
+        loop {
+            let mut state = write(&self.state);
+            if !self.log_has_room(&state, length) {
+                return Err(KvError::Full);
+            }
+            if state.end + length - self.pending.start() > self.pending.capacity() {
+                let all = Sequence(state.sequence);
+                drop(state);
+                self.commit(all, Barrier::Before)?;
+                continue;
+            }
+            let header = record::seal(self.identity, state.sequence + 1, self.epoch, operations);
+            self.pending.append(state.end, [&header, operations]);
+            state.apply(operations);
+            if batch.flush_first() {
+                state.flush_first = state.sequence;
+            }
+            return Ok(Sequence(state.sequence));
+        }
     }
 
-    /// Returns once every batch up to `sequence` is durable. Calls of many threads share log appends.
-    ///
-    /// # Errors
-    /// The medium's, the first time; [`KvError::Failed`] from then on.
-    pub fn commit(&self, sequence: Sequence, barrier: Barrier) -> Result<(), KvError> {
-        let _ = (sequence, barrier, &self.medium);
-        Ok(())
+    /// Whether `length` more bytes leave the block of the log's head alone.
+    fn log_has_room(&self, state: &State, length: u64) -> bool {
+        log::stream_block(state.end + length) - log::stream_block(state.head) < self.layout.log_blocks
     }
 
     /// The last batch applied.
     #[must_use]
     pub fn applied(&self) -> Sequence {
-        Sequence(self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner()).0)
-    }
-
-    /// The last batch known to be durable.
-    #[must_use]
-    pub fn durable(&self) -> Sequence {
-        self.applied()
+        Sequence(read(&self.state).sequence)
     }
 
     /// The longest batch, in [`Batch::bytes`], that `apply` takes.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        64 << 10
+        let log = self.layout.log_blocks * log::PAYLOAD_BYTES / 4;
+        let most = log.min(self.pending.capacity() / 2).min(record::OPERATION_BYTES_MAX as u64);
+        most as usize - record::HEADER_BYTES
     }
 
     /// Applies the batches that a process which died left in its pending memory, those that continue
-    /// this store exactly, and makes them durable. Answers how many.
+    /// this store exactly, and makes them durable. Answers how many. Call it before the first `apply`.
     ///
     /// # Errors
     /// As for `apply` and `commit`.
     pub fn replay_pending(&self, memory: &Mapping, offset: usize, len: usize) -> Result<u64, KvError> {
-        let _ = (memory, offset, len);
-        Ok(0)
+        let dead = Pending::new(memory, offset, len)?;
+        let left = dead.left_behind(self.identity, self.opened_position).unwrap_or_default();
+        let mut expected = self.opened_at;
+        let mut rest = left.as_slice();
+        let mut count = 0;
+        let mut last = Sequence(0);
+        while let Next::Record(header, operations) = record::next(rest, &expected) {
+            rest = &rest[record::HEADER_BYTES + header.bytes..];
+            (expected.sequence, expected.epoch) = (header.sequence + 1, header.epoch);
+            last = self.apply(&Batch::from_encoded(operations))?;
+            count += 1;
+        }
+        if count > 0 {
+            self.commit(last, Barrier::Before)?;
+        }
+        Ok(count)
     }
 
     /// Moves everything in the log into the tree; the log is empty afterwards.
@@ -230,7 +308,7 @@ impl Store {
     /// # Errors
     /// The medium's, or a damaged block.
     pub fn checkpoint(&self) -> Result<(), KvError> {
-        Ok(())
+        self.commit(self.applied(), Barrier::Before)
     }
 
     /// Makes everything durable and leaves a short log, so that the next `open` is quick.
@@ -238,7 +316,7 @@ impl Store {
     /// # Errors
     /// As for `commit` and `checkpoint`.
     pub fn close(&self) -> Result<(), KvError> {
-        Ok(())
+        self.commit(self.applied(), Barrier::Before)
     }
 
     /// Reads every block in use and checks it; for `fsck`. Answers the number of records.
@@ -246,12 +324,107 @@ impl Store {
     /// # Errors
     /// The first damaged block, or the medium's.
     pub fn verify(&self) -> Result<u64, KvError> {
-        Ok(self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner()).1.len() as u64)
+        let mut records = 0;
+        self.scan(core::ops::Bound::Unbounded, core::ops::Bound::Unbounded, &mut |_, _| {
+            records += 1;
+            core::ops::ControlFlow::Continue(())
+        })?;
+        Ok(records)
     }
 
     /// Counters since `open`.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        let (blocks_read, blocks_written, flushes) = self.disk.counts();
+        let state = read(&self.state);
+        Stats {
+            blocks_read,
+            blocks_written,
+            flushes,
+            batches: state.sequence - self.opened_at.sequence + 1,
+            log_bytes: state.end - state.head,
+            log_appends: self.commits.appends(),
+            tree_blocks: self.layout.tree_blocks(),
+            tree_blocks_used: lock(&self.superblock).used,
+            ..self.opened
+        }
+    }
+
+    /// The epoch of this open's records, to be on the medium before the first of them.
+    pub(crate) fn store_epoch(&self) -> Result<(), KvError> {
+        let mut superblock = lock(&self.superblock);
+        if superblock.epoch < self.epoch {
+            superblock.epoch = self.epoch;
+            superblock.store(&self.disk)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryMedium;
+    use nvmed_sys::Pages;
+
+    fn pending() -> PendingMemory {
+        let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
+        PendingMemory { memory, offset: 0, len: 1 << 20 }
+    }
+
+    fn put(store: &Store, key: &[u8], value: &[u8]) -> Sequence {
+        let mut batch = Batch::new();
+        batch.put(key, value);
+        store.apply(&batch).unwrap()
+    }
+
+    fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
+        let mut value = Vec::new();
+        store.get(key, &mut value).unwrap().then_some(value)
+    }
+
+    #[test]
+    fn what_was_committed_is_there_after_the_next_open() {
+        let medium = Arc::new(MemoryMedium::new(1024));
+        Store::format(&*medium, &Options::default()).unwrap();
+        for round in 0..5u8 {
+            let store = Store::open(medium.clone(), pending(), &Options::default()).unwrap();
+            for old in 0..round {
+                assert_eq!(get(&store, &[old]), Some(vec![old; 900]), "round {round}");
+            }
+            assert_eq!(get(&store, b"lost"), None, "an uncommitted batch came back");
+            let last = put(&store, &[round], &[round; 900]);
+            store.commit(last, Barrier::None).unwrap();
+            put(&store, b"lost", b"");
+            assert_eq!(store.durable(), last);
+        }
+    }
+
+    #[test]
+    fn batches_of_a_dead_process_are_taken_up() {
+        for same_memory in [true, false] {
+            let medium = Arc::new(MemoryMedium::new(1024));
+            Store::format(&*medium, &Options::default()).unwrap();
+            let memory = pending();
+            let store = Store::open(medium.clone(), memory.clone(), &Options::default()).unwrap();
+            let durable = put(&store, b"a", b"1");
+            store.commit(durable, Barrier::None).unwrap();
+            put(&store, b"b", b"2");
+            put(&store, b"a", b"3");
+            drop(store); // dies: nothing was closed
+            let next = if same_memory { memory.clone() } else { pending() };
+            let store = Store::open(medium.clone(), next, &Options::default()).unwrap();
+            if !same_memory {
+                assert_eq!(get(&store, b"b"), None);
+                assert_eq!(store.replay_pending(&memory.memory, 0, memory.len), Ok(2));
+            }
+            assert_eq!(get(&store, b"a"), Some(b"3".to_vec()));
+            assert_eq!(get(&store, b"b"), Some(b"2".to_vec()));
+            store.commit(store.applied(), Barrier::None).unwrap();
+            drop(store);
+            let store = Store::open(medium, pending(), &Options::default()).unwrap();
+            assert_eq!(get(&store, b"b"), Some(b"2".to_vec()));
+            assert_eq!(store.replay_pending(&memory.memory, 0, memory.len), Ok(0));
+        }
     }
 }

@@ -1,0 +1,209 @@
+//! Group commit: callers of many threads share one append to the log.
+//!
+//! One caller at a time leads a round: it takes everything applied so far to the medium, with the
+//! strictest ordering that anybody who waits has asked for. The others sleep until a round that began
+//! after their call is over. No lock that `get` or `apply` needs is held during I/O.
+
+use crate::guard::{lock, read};
+use crate::log::Appender;
+use crate::{KvError, Sequence, Store};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How a commit orders its log append against data that the caller wrote to the device itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Barrier {
+    /// No data is concerned: one log append with FUA. With nothing to append, nothing.
+    #[default]
+    None,
+    /// The batches name data that is written but not flushed: FLUSH, then the log append with FUA.
+    /// With nothing to append, one FLUSH unless one was sent since the batch was applied.
+    Before,
+    /// Data was written in place of older data that the log already names: log append, then one FLUSH
+    /// for both. With nothing to append, one FLUSH.
+    After,
+}
+
+/// What commits share.
+pub(crate) struct Commits {
+    rounds: Mutex<Rounds>,
+    over: Condvar,
+    /// Held by the leader of a round, during its I/O.
+    appender: Mutex<Appender>,
+}
+
+/// The round that runs and the one to come.
+struct Rounds {
+    /// A leader is at work.
+    running: bool,
+    /// Rounds that are over.
+    finished: u64,
+    /// Callers asleep.
+    waiting: u32,
+    /// What the next round must do besides appending.
+    flush_before: bool,
+    flush_after: bool,
+    /// The last batch that is durable.
+    durable: u64,
+    /// The last batch that was applied before a flush which has returned.
+    flushed: u64,
+    appends: u64,
+    failed: Option<i32>,
+}
+
+/// What a round has done.
+struct Done {
+    durable: u64,
+    flushed: bool,
+    appended: bool,
+}
+
+impl Commits {
+    pub(crate) fn new(appender: Appender, durable: u64) -> Self {
+        let rounds = Rounds {
+            running: false,
+            finished: 0,
+            waiting: 0,
+            flush_before: false,
+            flush_after: false,
+            durable,
+            flushed: durable,
+            appends: 0,
+            failed: None,
+        };
+        Self { rounds: Mutex::new(rounds), over: Condvar::new(), appender: Mutex::new(appender) }
+    }
+
+    pub(crate) fn appends(&self) -> u64 {
+        lock(&self.rounds).appends
+    }
+
+    /// The error that everything gets after the first failed write.
+    pub(crate) fn check(&self) -> Result<(), KvError> {
+        lock(&self.rounds).check()
+    }
+
+    /// From now on nothing can be made durable.
+    pub(crate) fn fail(&self, error: &KvError) {
+        lock(&self.rounds).failed.get_or_insert(error.errno());
+        self.over.notify_all();
+    }
+
+    fn wait<'a>(&self, mut rounds: MutexGuard<'a, Rounds>) -> MutexGuard<'a, Rounds> {
+        rounds.waiting += 1;
+        let mut rounds = self.over.wait(rounds).unwrap_or_else(PoisonError::into_inner);
+        rounds.waiting -= 1;
+        rounds
+    }
+}
+
+impl Rounds {
+    fn check(&self) -> Result<(), KvError> {
+        self.failed.map_or(Ok(()), |errno| Err(KvError::Failed { errno }))
+    }
+
+    /// Whether what was done so far is all that a caller wants.
+    fn satisfies(&self, sequence: Sequence, barrier: Barrier) -> bool {
+        let durable = self.durable >= sequence.0;
+        match barrier {
+            Barrier::None => durable,
+            Barrier::Before => durable && self.flushed >= sequence.0,
+            Barrier::After => false,
+        }
+    }
+
+    fn queue(&mut self, barrier: Barrier) {
+        self.flush_before |= barrier == Barrier::Before;
+        self.flush_after |= barrier == Barrier::After;
+    }
+
+    fn finish(&mut self, outcome: &Result<Done, KvError>) {
+        self.running = false;
+        self.finished += 1;
+        match outcome {
+            Ok(done) => {
+                self.durable = self.durable.max(done.durable);
+                self.appends += u64::from(done.appended);
+                if done.flushed {
+                    self.flushed = self.durable;
+                }
+            }
+            Err(error) => _ = self.failed.get_or_insert(error.errno()),
+        }
+    }
+}
+
+impl Store {
+    /// Returns once every batch up to `sequence` is durable. Calls of many threads share log appends.
+    ///
+    /// # Errors
+    /// The medium's, the first time; [`KvError::Failed`] from then on.
+    pub fn commit(&self, sequence: Sequence, barrier: Barrier) -> Result<(), KvError> {
+        let mut rounds = lock(&self.commits.rounds);
+        rounds.check()?;
+        if rounds.satisfies(sequence, barrier) {
+            return Ok(());
+        }
+        rounds.queue(barrier);
+        // A round that runs already may have sent its flush before our data was written.
+        let ours = rounds.finished + 1 + u64::from(rounds.running);
+        while rounds.finished < ours && !rounds.satisfies(sequence, barrier) {
+            if rounds.running {
+                rounds = self.commits.wait(rounds);
+            } else {
+                rounds = self.lead(rounds)?;
+            }
+            rounds.check()?;
+        }
+        Ok(())
+    }
+
+    fn lead<'a>(&'a self, mut rounds: MutexGuard<'a, Rounds>) -> Result<MutexGuard<'a, Rounds>, KvError> {
+        rounds.running = true;
+        let before = core::mem::take(&mut rounds.flush_before);
+        let after = core::mem::take(&mut rounds.flush_after);
+        let flushed = rounds.flushed;
+        drop(rounds);
+        let outcome = self.round(before, after, flushed);
+        let mut rounds = lock(&self.commits.rounds);
+        rounds.finish(&outcome);
+        if rounds.waiting > 0 {
+            self.commits.over.notify_all();
+        }
+        outcome.map(|_| rounds)
+    }
+
+    /// Appends everything applied so far. `flushed` is the last batch that a flush has followed.
+    fn round(&self, before: bool, after: bool, flushed: u64) -> Result<Done, KvError> {
+        let mut appender = lock(&self.commits.appender);
+        let (end, durable, flush_first) = {
+            let state = read(&self.state);
+            (state.end, state.sequence, state.flush_first)
+        };
+        if end == appender.position() {
+            let flush = before || after;
+            if flush {
+                self.disk.flush()?;
+            }
+            return Ok(Done { durable, flushed: flush, appended: false });
+        }
+        self.store_epoch()?;
+        let before = before || flush_first > flushed;
+        if before {
+            self.disk.flush()?;
+        }
+        // Data written before the call is covered by either flush; after a first one FUA will do.
+        let after = after && !before;
+        appender.append(&self.disk, &self.pending, end, !after)?;
+        if after {
+            self.disk.flush()?;
+        }
+        self.pending.release(end);
+        Ok(Done { durable, flushed: before || after, appended: true })
+    }
+
+    /// The last batch known to be durable.
+    #[must_use]
+    pub fn durable(&self) -> Sequence {
+        Sequence(lock(&self.commits.rounds).durable)
+    }
+}

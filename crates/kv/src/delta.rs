@@ -1,0 +1,468 @@
+//! Changes since the last checkpoint: an ordered map in memory, from key to new value or "deleted".
+//!
+//! A B+tree whose nodes hold the first 16 bytes of each key as a number, so that most comparisons touch
+//! no key. Keys and values lie in one arena. Entries never go; the whole delta does, after a checkpoint.
+
+use core::cmp::Ordering;
+use core::ops::Bound;
+
+/// Entries in a node: a node of prefixes is then eight cache lines, five steps of binary search.
+const FANOUT: usize = 32;
+/// Key length, value length, value capacity.
+const ENTRY_HEADER: usize = 6;
+/// The value length of a deleted key.
+const DELETED: u16 = u16::MAX;
+const NONE: u32 = u32::MAX;
+/// Inner levels at most: 16^8 leaves fill the arena's 4 GiB many times over.
+const HEIGHT_MAX: usize = 8;
+
+/// Which way a cursor goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Ascending,
+    Descending,
+}
+
+/// A place in a delta: an entry, or past the end on either side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    leaf: u32,
+    index: u16,
+}
+
+#[derive(Clone)]
+struct Leaf {
+    len: u16,
+    previous: u32,
+    next: u32,
+    prefixes: [u128; FANOUT],
+    entries: [u32; FANOUT],
+}
+
+/// `prefixes[i]` and `entries[i]` are the smallest key below `children[i]`; those of 0 are not looked at.
+#[derive(Clone)]
+struct Inner {
+    len: u16,
+    prefixes: [u128; FANOUT],
+    entries: [u32; FANOUT],
+    children: [u32; FANOUT],
+}
+
+const EMPTY_LEAF: Leaf =
+    Leaf { len: 0, previous: NONE, next: NONE, prefixes: [0; FANOUT], entries: [0; FANOUT] };
+const EMPTY_INNER: Inner =
+    Inner { len: 0, prefixes: [0; FANOUT], entries: [0; FANOUT], children: [0; FANOUT] };
+
+/// See the module.
+pub(crate) struct Delta {
+    arena: Vec<u8>,
+    leaves: Vec<Leaf>,
+    inners: Vec<Inner>,
+    root: u32,
+    /// Inner levels above the leaves.
+    height: usize,
+    records: usize,
+}
+
+/// The first 16 bytes as a number that orders as they do; shorter keys as if followed by zeroes.
+fn prefix(key: &[u8]) -> u128 {
+    if let Some(first) = key.first_chunk::<16>() {
+        return u128::from_be_bytes(*first);
+    }
+    let mut bytes = [0; 16];
+    bytes[..key.len()].copy_from_slice(key);
+    u128::from_be_bytes(bytes)
+}
+
+impl Delta {
+    pub(crate) fn new() -> Self {
+        Self {
+            arena: Vec::new(),
+            leaves: vec![EMPTY_LEAF],
+            inners: Vec::new(),
+            root: 0,
+            height: 0,
+            records: 0,
+        }
+    }
+
+    /// Keys in it, deleted ones too.
+    pub(crate) fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Bytes of keys and values, overwritten ones too.
+    pub(crate) fn bytes(&self) -> usize {
+        self.arena.len()
+    }
+
+    fn key(&self, entry: u32) -> &[u8] {
+        let at = entry as usize;
+        let length = usize::from(self.word(at));
+        &self.arena[at + ENTRY_HEADER..at + ENTRY_HEADER + length]
+    }
+
+    fn value(&self, entry: u32) -> Option<&[u8]> {
+        let at = entry as usize;
+        let start = at + ENTRY_HEADER + usize::from(self.word(at));
+        let length = self.word(at + 2);
+        (length != DELETED).then(|| &self.arena[start..start + usize::from(length)])
+    }
+
+    fn word(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.arena[at], self.arena[at + 1]])
+    }
+
+    fn set_word(&mut self, at: usize, value: u16) {
+        self.arena[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn compare(&self, entry: u32, key: &[u8]) -> Ordering {
+        self.key(entry).cmp(key)
+    }
+
+    /// How many of the first `len` keys are below `key`, and whether the next one is `key`.
+    fn rank(&self, prefixes: &[u128], entries: &[u32], key: &[u8], prefix: u128) -> (usize, bool) {
+        let mut index = prefixes.partition_point(|&p| p < prefix);
+        while index < prefixes.len() && prefixes[index] == prefix {
+            match self.compare(entries[index], key) {
+                Ordering::Less => index += 1,
+                Ordering::Equal => return (index, true),
+                Ordering::Greater => break,
+            }
+        }
+        (index, false)
+    }
+
+    fn child_index(&self, inner: &Inner, key: &[u8], prefix: u128) -> usize {
+        let len = usize::from(inner.len);
+        let (below, exact) = self.rank(&inner.prefixes[1..len], &inner.entries[1..len], key, prefix);
+        below + usize::from(exact)
+    }
+
+    fn leaf_of(&self, key: &[u8], prefix: u128) -> u32 {
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = &self.inners[node as usize];
+            node = inner.children[self.child_index(inner, key, prefix)];
+        }
+        node
+    }
+
+    fn rank_in_leaf(&self, leaf: &Leaf, key: &[u8], prefix: u128) -> (usize, bool) {
+        let len = usize::from(leaf.len);
+        self.rank(&leaf.prefixes[..len], &leaf.entries[..len], key, prefix)
+    }
+
+    /// `None`: nothing is known of `key` here. `Some(None)`: it is deleted.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        let prefix = prefix(key);
+        let leaf = &self.leaves[self.leaf_of(key, prefix) as usize];
+        let (index, found) = self.rank_in_leaf(leaf, key, prefix);
+        found.then(|| self.value(leaf.entries[index]))
+    }
+
+    /// Sets or deletes `key`; answers whether it is new here.
+    pub(crate) fn set(&mut self, key: &[u8], value: Option<&[u8]>) -> bool {
+        let prefix = prefix(key);
+        let mut path = [(0, 0); HEIGHT_MAX];
+        let mut node = self.root;
+        for step in path.iter_mut().take(self.height) {
+            let inner = &self.inners[node as usize];
+            let index = self.child_index(inner, key, prefix);
+            *step = (node, index);
+            node = inner.children[index];
+        }
+        let leaf = &self.leaves[node as usize];
+        let (index, found) = self.rank_in_leaf(leaf, key, prefix);
+        if found {
+            let entry = leaf.entries[index];
+            if !self.overwrite(entry, value) {
+                let entry = self.push(key, value);
+                self.leaves[node as usize].entries[index] = entry;
+            }
+            return false;
+        }
+        let entry = self.push(key, value);
+        self.records += 1;
+        self.insert_in_leaf(node, index, (prefix, entry), &path[..self.height]);
+        true
+    }
+
+    /// Puts the new value where the old one is, if it fits.
+    fn overwrite(&mut self, entry: u32, value: Option<&[u8]>) -> bool {
+        let at = entry as usize;
+        let Some(value) = value else {
+            self.set_word(at + 2, DELETED);
+            return true;
+        };
+        if value.len() > usize::from(self.word(at + 4)) {
+            return false;
+        }
+        let start = at + ENTRY_HEADER + usize::from(self.word(at));
+        self.arena[start..start + value.len()].copy_from_slice(value);
+        self.set_word(at + 2, value.len() as u16);
+        true
+    }
+
+    fn push(&mut self, key: &[u8], value: Option<&[u8]>) -> u32 {
+        let entry = u32::try_from(self.arena.len()).expect("the log bounds the delta below 4 GiB");
+        let bytes = value.unwrap_or(&[]);
+        let capacity = (bytes.len() as u16).to_le_bytes();
+        let length = if value.is_some() { capacity } else { DELETED.to_le_bytes() };
+        let key_length = (key.len() as u16).to_le_bytes();
+        let header = [key_length[0], key_length[1], length[0], length[1], capacity[0], capacity[1]];
+        self.arena.reserve(ENTRY_HEADER + key.len() + bytes.len());
+        self.arena.extend_from_slice(&header);
+        self.arena.extend_from_slice(key);
+        self.arena.extend_from_slice(bytes);
+        entry
+    }
+
+    fn insert_in_leaf(&mut self, node: u32, index: usize, item: (u128, u32), path: &[(u32, usize)]) {
+        let leaf = &mut self.leaves[node as usize];
+        if usize::from(leaf.len) < FANOUT {
+            leaf.insert(index, item);
+            return;
+        }
+        let right = self.leaves.len() as u32;
+        let leaf = &mut self.leaves[node as usize];
+        // Appending in order keeps leaves full.
+        let half = if index == FANOUT && leaf.next == NONE { FANOUT } else { FANOUT / 2 };
+        let mut new = leaf.split(half);
+        (new.previous, new.next) = (node, leaf.next);
+        let after = core::mem::replace(&mut leaf.next, right);
+        if index > half || half == FANOUT {
+            new.insert(index - half, item);
+        } else {
+            leaf.insert(index, item);
+        }
+        let smallest = (new.prefixes[0], new.entries[0]);
+        self.leaves.push(new);
+        if after != NONE {
+            self.leaves[after as usize].previous = right;
+        }
+        self.insert_child(smallest, right, path);
+    }
+
+    /// Adds the child `right`, whose smallest key is `smallest`, after the one that `path` leads to.
+    fn insert_child(&mut self, smallest: (u128, u32), right: u32, path: &[(u32, usize)]) {
+        let (mut smallest, mut right) = (smallest, right);
+        for &(node, index) in path.iter().rev() {
+            let inner = &mut self.inners[node as usize];
+            if usize::from(inner.len) < FANOUT {
+                inner.insert(index + 1, smallest, right);
+                return;
+            }
+            let half = if index + 1 == FANOUT { FANOUT - 1 } else { FANOUT / 2 };
+            let mut new = inner.split(half);
+            if index + 1 > half {
+                new.insert(index + 1 - half, smallest, right);
+            } else {
+                inner.insert(index + 1, smallest, right);
+            }
+            smallest = (new.prefixes[0], new.entries[0]);
+            right = self.inners.len() as u32;
+            self.inners.push(new);
+        }
+        let mut root = EMPTY_INNER;
+        root.insert(0, (0, 0), self.root);
+        root.insert(1, smallest, right);
+        self.root = self.inners.len() as u32;
+        self.inners.push(root);
+        self.height += 1;
+        debug_assert!(self.height <= HEIGHT_MAX);
+    }
+
+    /// The first place in `direction` from `bound`: at or above it ascending, at or below it descending.
+    pub(crate) fn seek(&self, bound: Bound<&[u8]>, direction: Direction) -> Cursor {
+        let ascending = direction == Direction::Ascending;
+        let (key, exact_counts) = match bound {
+            Bound::Unbounded => return self.edge(direction),
+            Bound::Included(key) => (key, true),
+            Bound::Excluded(key) => (key, false),
+        };
+        let prefix = prefix(key);
+        let leaf = self.leaf_of(key, prefix);
+        let (index, found) = self.rank_in_leaf(&self.leaves[leaf as usize], key, prefix);
+        // `index` is the first entry at or above the key.
+        let skip_exact = found && (ascending != exact_counts);
+        let index = index + usize::from(skip_exact);
+        let at = Cursor { leaf, index: index as u16 };
+        if ascending { self.settle(at) } else { self.back(at) }
+    }
+
+    fn edge(&self, direction: Direction) -> Cursor {
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = &self.inners[node as usize];
+            let last = usize::from(inner.len) - 1;
+            node = inner.children[if direction == Direction::Ascending { 0 } else { last }];
+        }
+        match direction {
+            Direction::Ascending => self.settle(Cursor { leaf: node, index: 0 }),
+            Direction::Descending => self.back(Cursor { leaf: node, index: self.leaves[node as usize].len }),
+        }
+    }
+
+    /// From a place past the end of a leaf to the start of the next.
+    fn settle(&self, at: Cursor) -> Cursor {
+        let leaf = &self.leaves[at.leaf as usize];
+        if at.index < leaf.len { at } else { Cursor { leaf: leaf.next, index: 0 } }
+    }
+
+    fn back(&self, at: Cursor) -> Cursor {
+        if at.index > 0 {
+            return Cursor { index: at.index - 1, ..at };
+        }
+        let leaf = self.leaves[at.leaf as usize].previous;
+        let index = self.leaves.get(leaf as usize).map_or(0, |leaf| leaf.len - 1);
+        Cursor { leaf, index }
+    }
+
+    /// The entry at `at`, or `None` past the end.
+    pub(crate) fn entry(&self, at: Cursor) -> Option<(&[u8], Option<&[u8]>)> {
+        let leaf = self.leaves.get(at.leaf as usize)?;
+        let index = usize::from(at.index);
+        let entry = leaf.entries.get(index).filter(|_| at.index < leaf.len)?;
+        Some((self.key(*entry), self.value(*entry)))
+    }
+
+    /// The place after `at`, which is at an entry.
+    pub(crate) fn step(&self, at: Cursor, direction: Direction) -> Cursor {
+        match direction {
+            Direction::Ascending => self.settle(Cursor { index: at.index + 1, ..at }),
+            Direction::Descending => self.back(at),
+        }
+    }
+}
+
+fn insert_at<T: Copy>(array: &mut [T; FANOUT], len: u16, index: usize, item: T) {
+    array.copy_within(index..usize::from(len), index + 1);
+    array[index] = item;
+}
+
+impl Leaf {
+    fn insert(&mut self, index: usize, (prefix, entry): (u128, u32)) {
+        insert_at(&mut self.prefixes, self.len, index, prefix);
+        insert_at(&mut self.entries, self.len, index, entry);
+        self.len += 1;
+    }
+
+    /// Moves the entries from `half` on into a new leaf.
+    fn split(&mut self, half: usize) -> Self {
+        let mut new = EMPTY_LEAF;
+        let moved = usize::from(self.len) - half;
+        new.prefixes[..moved].copy_from_slice(&self.prefixes[half..half + moved]);
+        new.entries[..moved].copy_from_slice(&self.entries[half..half + moved]);
+        (self.len, new.len) = (half as u16, moved as u16);
+        new
+    }
+}
+
+impl Inner {
+    fn insert(&mut self, index: usize, (prefix, entry): (u128, u32), child: u32) {
+        insert_at(&mut self.prefixes, self.len, index, prefix);
+        insert_at(&mut self.entries, self.len, index, entry);
+        insert_at(&mut self.children, self.len, index, child);
+        self.len += 1;
+    }
+
+    fn split(&mut self, half: usize) -> Self {
+        let mut new = EMPTY_INNER;
+        let moved = usize::from(self.len) - half;
+        new.prefixes[..moved].copy_from_slice(&self.prefixes[half..half + moved]);
+        new.entries[..moved].copy_from_slice(&self.entries[half..half + moved]);
+        new.children[..moved].copy_from_slice(&self.children[half..half + moved]);
+        (self.len, new.len) = (half as u16, moved as u16);
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+    /// Short keys over few bytes collide, share prefixes, and differ only in trailing zeroes.
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            prop::collection::vec(0u8..3, 0..5),
+            prop::collection::vec(0u8..2, 15..19),
+            prop::collection::vec(any::<u8>(), 8..40),
+        ]
+    }
+
+    fn walk(delta: &Delta, from: Bound<&[u8]>, direction: Direction) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let mut all = Vec::new();
+        let mut at = delta.seek(from, direction);
+        while let Some((key, value)) = delta.entry(at) {
+            all.push((key.to_vec(), value.map(<[u8]>::to_vec)));
+            at = delta.step(at, direction);
+        }
+        all
+    }
+
+    fn same(delta: &Delta, model: &Model, probe: &[u8]) {
+        assert_eq!(delta.records(), model.len());
+        assert_eq!(delta.get(probe).map(|v| v.map(<[u8]>::to_vec)), model.get(probe).cloned());
+        let pairs = |range: &mut dyn Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)>| {
+            range.map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>()
+        };
+        for bound in [Bound::Included(probe), Bound::Excluded(probe), Bound::Unbounded] {
+            let up = pairs(&mut model.range::<[u8], _>((bound, Bound::Unbounded)));
+            assert_eq!(walk(delta, bound, Direction::Ascending), up, "up from {bound:?}");
+            let down = pairs(&mut model.range::<[u8], _>((Bound::Unbounded, bound)).rev());
+            assert_eq!(walk(delta, bound, Direction::Descending), down, "down from {bound:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn it_is_an_ordered_map(
+            steps in prop::collection::vec((key(), prop::option::of(0usize..20)), 1..400),
+            probes in prop::collection::vec(key(), 4),
+        ) {
+            let (mut delta, mut model) = (Delta::new(), Model::new());
+            for (n, (key, length)) in steps.into_iter().enumerate() {
+                let value = length.map(|length| vec![n as u8; length]);
+                let new = delta.set(&key, value.as_deref());
+                prop_assert_eq!(new, model.insert(key, value).is_none());
+            }
+            let some = model.keys().nth(model.len() / 2).cloned().unwrap();
+            for probe in probes.iter().chain([&some]) {
+                same(&delta, &model, probe);
+            }
+        }
+    }
+
+    #[test]
+    fn many_keys_in_any_order_stay_in_order() {
+        let orders: [fn(u32) -> u32; 3] = [|n| n, |n| 49_999 - n, |n| n.wrapping_mul(2_654_435_761)];
+        for order in orders {
+            let (mut delta, mut model) = (Delta::new(), Model::new());
+            for n in (0..50_000).map(order) {
+                let key = n.to_be_bytes();
+                delta.set(&key, Some(&key));
+                model.insert(key.to_vec(), Some(key.to_vec()));
+            }
+            same(&delta, &model, &25_000u32.to_be_bytes());
+        }
+    }
+
+    #[test]
+    fn a_value_of_the_same_size_takes_no_more_memory() {
+        let mut delta = Delta::new();
+        delta.set(b"inode", Some(&[1; 200]));
+        let bytes = delta.bytes();
+        for n in 0..100u8 {
+            delta.set(b"inode", Some(&[n; 200]));
+        }
+        assert_eq!(delta.bytes(), bytes);
+        assert_eq!(delta.get(b"inode"), Some(Some(&[99; 200][..])));
+    }
+}

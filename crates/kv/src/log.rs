@@ -1,0 +1,210 @@
+//! The log on the medium: the stream of records, cut into blocks of a ring.
+
+use crate::KvError;
+use crate::disk::Disk;
+use crate::layout::{Layout, checksum, put_u32, put_u64, u32_at, u64_at};
+use crate::pending::Pending;
+use crate::record::{self, Expected, Header, Next};
+use nvmed_sys::Mapping;
+use nvmed_units::BLOCK_BYTES;
+use std::sync::Arc;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"KVLB");
+const HEADER_BYTES: usize = 16;
+/// Stream bytes in one log block.
+pub(crate) const PAYLOAD_BYTES: u64 = (BLOCK_BYTES - HEADER_BYTES) as u64;
+/// Blocks in one write: 512 KiB, one command on most devices.
+const APPEND_BLOCKS_MAX: usize = 128;
+/// Blocks in the first read of a recovery; each further read doubles, so a short log costs few blocks.
+const RECOVERY_BLOCKS_FIRST: u64 = 4;
+/// Blocks in one read at most.
+const RECOVERY_BLOCKS_MAX: u64 = 128;
+
+/// The stream block that position `position` lies in.
+pub(crate) fn stream_block(position: u64) -> u64 {
+    position / PAYLOAD_BYTES
+}
+
+fn header(identity: u64, stream_block: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    put_u64(&mut header, 8, stream_block);
+    let crc = checksum(identity, &[&header[8..]]);
+    put_u32(&mut header, 0, MAGIC);
+    put_u32(&mut header, 4, crc);
+    header
+}
+
+fn is_block(identity: u64, stream_block: u64, block: &[u8]) -> bool {
+    u32_at(block, 0) == MAGIC
+        && u64_at(block, 8) == stream_block
+        && u32_at(block, 4) == checksum(identity, &[&block[8..HEADER_BYTES]])
+}
+
+/// Appends to the log. One at a time.
+pub(crate) struct Appender {
+    identity: u64,
+    layout: Layout,
+    /// The end of what is durable, in the stream.
+    position: u64,
+    /// Whole blocks to write; the first `tail` bytes of the first repeat what is durable in it.
+    buffer: Vec<u8>,
+}
+
+impl Appender {
+    /// Goes on at `position`; `tail` is the payload before it in its block.
+    pub(crate) fn new(identity: u64, layout: Layout, position: u64, tail: &[u8]) -> Self {
+        debug_assert_eq!(tail.len() as u64, position % PAYLOAD_BYTES);
+        let mut buffer = Vec::with_capacity(BLOCK_BYTES);
+        buffer.extend_from_slice(&header(identity, stream_block(position)));
+        buffer.extend_from_slice(tail);
+        Self { identity, layout, position, buffer }
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Writes the stream from here to `end` out of `pending`.
+    pub(crate) fn append(
+        &mut self,
+        disk: &Disk,
+        pending: &Pending<Arc<Mapping>>,
+        end: u64,
+        fua: bool,
+    ) -> Result<(), KvError> {
+        while self.position < end {
+            let first = stream_block(self.position);
+            let room = self.layout.log_blocks - first % self.layout.log_blocks;
+            let blocks = room.min(APPEND_BLOCKS_MAX as u64);
+            let upto = end.min((first + blocks) * PAYLOAD_BYTES);
+            self.fill(pending, upto);
+            disk.write(self.layout.log_block(first), &self.buffer, fua)?;
+            self.keep_tail(upto);
+        }
+        Ok(())
+    }
+
+    /// Extends the buffer to whole blocks that hold the stream up to `upto`.
+    fn fill(&mut self, pending: &Pending<Arc<Mapping>>, upto: u64) {
+        let mut at = self.position;
+        while at < upto {
+            let block_end = (stream_block(at) + 1) * PAYLOAD_BYTES;
+            if at.is_multiple_of(PAYLOAD_BYTES) && at != self.position {
+                self.buffer.extend_from_slice(&header(self.identity, stream_block(at)));
+            }
+            let length = (block_end.min(upto) - at) as usize;
+            let old = self.buffer.len();
+            self.buffer.resize(old + length, 0);
+            pending.copy_out(at, &mut self.buffer[old..]);
+            at += length as u64;
+        }
+        self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK_BYTES), 0);
+    }
+
+    /// After `fill` and a write: the start of the next write is the block that `upto` lies in.
+    fn keep_tail(&mut self, upto: u64) {
+        let tail = HEADER_BYTES + (upto % PAYLOAD_BYTES) as usize;
+        if upto.is_multiple_of(PAYLOAD_BYTES) {
+            self.buffer.clear();
+            self.buffer.extend_from_slice(&header(self.identity, stream_block(upto)));
+        } else {
+            let last = self.buffer.len() - BLOCK_BYTES;
+            self.buffer.copy_within(last..last + tail, 0);
+            self.buffer.truncate(tail);
+        }
+        self.buffer.shrink_to(APPEND_BLOCKS_MAX * BLOCK_BYTES);
+        self.position = upto;
+    }
+}
+
+/// Where recovery left off.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    /// The end of the log, in the stream.
+    pub(crate) position: u64,
+    /// The last record's sequence.
+    pub(crate) sequence: u64,
+    /// The last record's epoch.
+    pub(crate) epoch: u64,
+    /// The payload of the block of `position`, up to it.
+    pub(crate) tail: Vec<u8>,
+}
+
+/// Reads the log from `position`, after which `expected` comes, and hands every record to `take`.
+pub(crate) fn recover(
+    disk: &Disk,
+    layout: &Layout,
+    position: u64,
+    mut expected: Expected,
+    take: &mut dyn FnMut(&Header, &[u8]),
+) -> Result<Recovered, KvError> {
+    let first = stream_block(position);
+    let mut reader = Reader { disk, layout, identity: expected.identity, first, next: first, ended: false };
+    // `stream` holds payload from stream position `base` on; `at` is the offset of the next record in it.
+    let mut stream = Vec::new();
+    let mut base = first * PAYLOAD_BYTES;
+    let mut at = (position - base) as usize;
+    loop {
+        let seen = stream.get(at..).unwrap_or(&[]);
+        let more = match record::next(seen, &expected) {
+            Next::Record(header, operations) => {
+                take(&header, operations);
+                at += record::HEADER_BYTES + header.bytes;
+                (expected.sequence, expected.epoch) = (header.sequence + 1, header.epoch);
+                false
+            }
+            Next::Short => true,
+            Next::End => break,
+        };
+        if more && !reader.more(&mut stream)? {
+            break;
+        }
+        // Whole blocks before the one of `at` are done with.
+        let done = (at as u64 / PAYLOAD_BYTES * PAYLOAD_BYTES) as usize;
+        if done > RECOVERY_BLOCKS_MAX as usize * BLOCK_BYTES {
+            stream.drain(..done);
+            base += done as u64;
+            at -= done;
+        }
+    }
+    let position = base + at as u64;
+    let tail_start = at - (position % PAYLOAD_BYTES) as usize;
+    let mut tail = stream.get(tail_start..at).unwrap_or(&[]).to_vec();
+    tail.resize((position % PAYLOAD_BYTES) as usize, 0);
+    Ok(Recovered { position, sequence: expected.sequence - 1, epoch: expected.epoch, tail })
+}
+
+/// Reads blocks of the ring in stream order.
+struct Reader<'a> {
+    disk: &'a Disk,
+    layout: &'a Layout,
+    identity: u64,
+    first: u64,
+    next: u64,
+    ended: bool,
+}
+
+impl Reader<'_> {
+    /// Adds the payload of further blocks to `stream`; `false` when there are none.
+    fn more(&mut self, stream: &mut Vec<u8>) -> Result<bool, KvError> {
+        let seen = self.next - self.first;
+        let to_wrap = self.layout.log_blocks - self.next % self.layout.log_blocks;
+        let wanted = seen.clamp(RECOVERY_BLOCKS_FIRST, RECOVERY_BLOCKS_MAX);
+        let count = wanted.min(to_wrap).min(self.layout.log_blocks - seen);
+        if self.ended || count == 0 {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; count as usize * BLOCK_BYTES];
+        self.disk.read(self.layout.log_block(self.next), &mut bytes)?;
+        let before = stream.len();
+        for block in bytes.chunks_exact(BLOCK_BYTES) {
+            if !is_block(self.identity, self.next, block) {
+                self.ended = true;
+                break;
+            }
+            stream.extend_from_slice(&block[HEADER_BYTES..]);
+            self.next += 1;
+        }
+        Ok(stream.len() > before)
+    }
+}

@@ -1,0 +1,72 @@
+//! One batch in the stream: a header, then its operations.
+
+use crate::batch::Operations;
+use crate::layout::{checksum, put_u32, put_u64, u32_at, u64_at};
+
+/// Bytes of a record before its operations.
+pub(crate) const HEADER_BYTES: usize = 24;
+/// Bytes of operations in one record at most: an eighth of the smallest sensible pending memory would
+/// do for a file system's; a megabyte leaves room for bulk loads.
+pub(crate) const OPERATION_BYTES_MAX: usize = 1 << 20;
+
+/// The header of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) crc: u32,
+    pub(crate) bytes: usize,
+    pub(crate) sequence: u64,
+    pub(crate) epoch: u64,
+}
+
+/// The header for `operations` as they go to the stream.
+pub(crate) fn seal(identity: u64, sequence: u64, epoch: u64, operations: &[u8]) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    put_u32(&mut header, 4, operations.len() as u32);
+    put_u64(&mut header, 8, sequence);
+    put_u64(&mut header, 16, epoch);
+    let crc = checksum(identity, &[&header[4..], operations]);
+    put_u32(&mut header, 0, crc);
+    header
+}
+
+/// What a reader of a stream knows of the record to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    pub(crate) identity: u64,
+    pub(crate) sequence: u64,
+    pub(crate) epoch: u64,
+}
+
+/// The next record of a stream.
+pub(crate) enum Next<'a> {
+    /// It is whole: its header and operations.
+    Record(Header, &'a [u8]),
+    /// It may be one; more bytes are needed to tell.
+    Short,
+    /// The stream ends here.
+    End,
+}
+
+/// Looks for the `expected` record at the start of `bytes`.
+pub(crate) fn next<'a>(bytes: &'a [u8], expected: &Expected) -> Next<'a> {
+    let Some((header_bytes, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
+        return Next::Short;
+    };
+    let header = Header {
+        crc: u32_at(header_bytes, 0),
+        bytes: u32_at(header_bytes, 4) as usize,
+        sequence: u64_at(header_bytes, 8),
+        epoch: u64_at(header_bytes, 16),
+    };
+    let plausible = header.sequence == expected.sequence
+        && header.epoch >= expected.epoch
+        && header.bytes <= OPERATION_BYTES_MAX;
+    if !plausible {
+        return Next::End;
+    }
+    let Some(operations) = rest.get(..header.bytes) else {
+        return Next::Short;
+    };
+    let whole = checksum(expected.identity, &[&header_bytes[4..], operations]) == header.crc;
+    if whole && Operations::are_valid(operations) { Next::Record(header, operations) } else { Next::End }
+}

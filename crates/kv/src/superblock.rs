@@ -1,0 +1,226 @@
+//! The superblock: what the whole store hangs from, in two far places.
+
+use crate::KvError;
+use crate::disk::Disk;
+use crate::layout::{Layout, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use nvmed_units::BLOCK_BYTES;
+
+const MAGIC: &[u8; 8] = b"NVMEDKV1";
+/// Changed when an older program could misread the store.
+pub(crate) const VERSION: u32 = 1;
+const SLOT_BITS: usize = 256;
+/// Nodes from the root to a leaf at most, less one: with three entries a node, 2^32 leaves.
+pub(crate) const LEVEL_MAX: u16 = 20;
+
+/// What a parent knows of a child node; in the superblock, of the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reference {
+    pub(crate) block: u64,
+    pub(crate) generation: u64,
+    pub(crate) crc: u32,
+}
+
+/// The root of a tree and its level, 0 for a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) node: Reference,
+    pub(crate) level: u16,
+}
+
+/// One superblock in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) identity: u64,
+    pub(crate) revision: u64,
+    pub(crate) layout: Layout,
+    pub(crate) generation: u64,
+    pub(crate) root: Option<Root>,
+    pub(crate) used: u64,
+    pub(crate) cursor: u64,
+    pub(crate) head: u64,
+    pub(crate) head_sequence: u64,
+    pub(crate) epoch: u64,
+    /// Bit `i`: the valid slot of bitmap page `i`.
+    pub(crate) slots: Vec<u8>,
+}
+
+impl Superblock {
+    /// The superblock of an empty store.
+    pub(crate) fn empty(identity: u64, layout: Layout) -> Self {
+        let slots = vec![0; usize::try_from(layout.pages.div_ceil(8)).expect("at most 2065 bytes")];
+        Self {
+            identity,
+            revision: 1,
+            layout,
+            generation: 0,
+            root: None,
+            used: 0,
+            cursor: 0,
+            head: 0,
+            head_sequence: 0,
+            epoch: 0,
+            slots,
+        }
+    }
+
+    pub(crate) fn slot(&self, page: u64) -> bool {
+        self.slots[(page / 8) as usize] & (1 << (page % 8)) != 0
+    }
+
+    pub(crate) fn flip_slot(&mut self, page: u64) {
+        self.slots[(page / 8) as usize] ^= 1 << (page % 8);
+    }
+
+    pub(crate) fn encode(&self) -> [u8; BLOCK_BYTES] {
+        let mut bytes = [0; BLOCK_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        put_u32(&mut bytes, 8, VERSION);
+        put_u64(&mut bytes, 16, self.identity);
+        put_u64(&mut bytes, 24, self.revision);
+        put_u64(&mut bytes, 32, self.layout.blocks);
+        put_u32(&mut bytes, 40, self.layout.log_blocks as u32);
+        put_u32(&mut bytes, 44, self.layout.pages as u32);
+        put_u64(&mut bytes, 48, self.generation);
+        if let Some(root) = self.root {
+            put_u64(&mut bytes, 56, root.node.block);
+            put_u64(&mut bytes, 64, root.node.generation);
+            put_u32(&mut bytes, 72, root.node.crc);
+            put_u16(&mut bytes, 120, root.level);
+        }
+        put_u64(&mut bytes, 80, self.used);
+        put_u64(&mut bytes, 88, self.cursor);
+        put_u64(&mut bytes, 96, self.head);
+        put_u64(&mut bytes, 104, self.head_sequence);
+        put_u64(&mut bytes, 112, self.epoch);
+        bytes[SLOT_BITS..SLOT_BITS + self.slots.len()].copy_from_slice(&self.slots);
+        let crc = crc32c::crc32c(&bytes[16..]);
+        put_u32(&mut bytes, 12, crc);
+        bytes
+    }
+
+    /// Reads `bytes`, found in block `block`.
+    fn decode(block: u64, bytes: &[u8; BLOCK_BYTES]) -> Result<Self, Fault> {
+        let damaged = |reason| Fault::Is(KvError::Corrupt { block, structure: "superblock", reason });
+        if &bytes[..8] != MAGIC {
+            return Err(Fault::Foreign);
+        }
+        let version = u32_at(bytes, 8);
+        if version != VERSION {
+            return Err(Fault::Is(KvError::Version { found: version, known: VERSION }));
+        }
+        if crc32c::crc32c(&bytes[16..]) != u32_at(bytes, 12) {
+            return Err(damaged("checksum"));
+        }
+        let layout = Layout::of(u64_at(bytes, 32), u64::from(u32_at(bytes, 40)))
+            .filter(|layout| layout.pages == u64::from(u32_at(bytes, 44)))
+            .ok_or_else(|| damaged("the sizes of its regions"))?;
+        let node =
+            Reference { block: u64_at(bytes, 56), generation: u64_at(bytes, 64), crc: u32_at(bytes, 72) };
+        let root = Root { node, level: u16_at(bytes, 120) };
+        let mut this = Self::empty(u64_at(bytes, 16), layout);
+        let slots = this.slots.len();
+        this.revision = u64_at(bytes, 24);
+        this.generation = u64_at(bytes, 48);
+        this.root = (root.node.block != 0).then_some(root);
+        this.used = u64_at(bytes, 80);
+        this.cursor = u64_at(bytes, 88);
+        this.head = u64_at(bytes, 96);
+        this.head_sequence = u64_at(bytes, 104);
+        this.epoch = u64_at(bytes, 112);
+        this.slots.copy_from_slice(&bytes[SLOT_BITS..SLOT_BITS + slots]);
+        if root.level > LEVEL_MAX || node.generation > this.generation {
+            return Err(damaged("the root of the tree"));
+        }
+        if this.used > layout.tree_blocks() || this.cursor > layout.tree_blocks() {
+            return Err(damaged("the count of blocks in use"));
+        }
+        let last = u64::MAX / 2; // counters that no store reaches, so that sums with them cannot wrap
+        if [this.head, this.head_sequence, this.epoch, this.revision, this.generation]
+            .iter()
+            .any(|&n| n > last)
+        {
+            return Err(damaged("a counter"));
+        }
+        Ok(this)
+    }
+
+    /// The newest valid superblock on `disk`.
+    pub(crate) fn load(disk: &Disk) -> Result<Self, KvError> {
+        let medium = disk.blocks();
+        let last = Layout::far_block(medium);
+        if medium < 2 {
+            return Err(KvError::NotAStore { last });
+        }
+        let near = Self::read(disk, 0);
+        let far_block = near.as_ref().map_or(last, |near| near.layout.blocks - 1);
+        if far_block >= medium {
+            return Err(KvError::Truncated { stored: far_block + 1, medium });
+        }
+        let best = match (near, Self::read(disk, far_block)) {
+            (Ok(near), Ok(far)) if near.identity == far.identity && far.revision > near.revision => far,
+            (Ok(near), _) => near,
+            (Err(Fault::Foreign), Ok(far)) | (Err(Fault::Is(_)), Ok(far)) => far,
+            (Err(Fault::Is(error)), Err(_)) | (Err(Fault::Foreign), Err(Fault::Is(error))) => {
+                return Err(error);
+            }
+            (Err(Fault::Foreign), Err(Fault::Foreign)) => return Err(KvError::NotAStore { last }),
+        };
+        let stored = best.layout.blocks;
+        if stored > medium { Err(KvError::Truncated { stored, medium }) } else { Ok(best) }
+    }
+
+    fn read(disk: &Disk, block: u64) -> Result<Self, Fault> {
+        let mut bytes = [0; BLOCK_BYTES];
+        disk.read(block, &mut bytes).map_err(Fault::Is)?;
+        Self::decode(block, &bytes)
+    }
+
+    /// Writes the next revision; `self` is that revision afterwards, whatever happened.
+    pub(crate) fn store(&mut self, disk: &Disk) -> Result<(), KvError> {
+        self.revision += 1;
+        disk.write(self.layout.superblock(self.revision % 2), &self.encode(), true)
+    }
+}
+
+/// Why a block is no superblock that can be used.
+enum Fault {
+    /// Its magic is not ours.
+    Foreign,
+    /// It is ours, or cannot be read.
+    Is(KvError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    fn sample() -> Superblock {
+        let layout = Layout::plan(100_000, &Options::default()).unwrap();
+        let mut sample = Superblock::empty(77, layout);
+        let node = Reference { block: 9000, generation: 3, crc: 0xdead_beef };
+        sample.root = Some(Root { node, level: 2 });
+        (sample.generation, sample.used, sample.cursor) = (3, 40, 41);
+        (sample.head, sample.head_sequence, sample.epoch, sample.revision) = (4081, 17, 4, 9);
+        sample.flip_slot(2);
+        sample
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let sample = sample();
+        let read = Superblock::decode(0, &sample.encode()).ok().unwrap();
+        assert_eq!(read, sample);
+        assert!(read.slot(2) && !read.slot(1));
+    }
+
+    #[test]
+    fn a_changed_bit_is_an_error_and_never_a_panic() {
+        let good = sample().encode();
+        for bit in 0..BLOCK_BYTES * 8 {
+            let mut bytes = good;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(0, &bytes).is_err(), "bit {bit} went unnoticed");
+        }
+    }
+}
