@@ -1,0 +1,65 @@
+//! What can go wrong; errnos come from the engine's tables.
+
+pub use nvmed_engine::SubmitError;
+use nvmed_engine::{DeviceError, EngineError, InvalidRequest, Operation, QueueFault};
+use nvmed_units::Lba;
+use rustix::io::Errno;
+
+/// Why a call failed.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IoError {
+    /// The device did not do it: operation, LBA and status are inside.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The request can never work.
+    #[error("{} at LBA {}: {reason}", operation.name(), lba.0)]
+    Invalid {
+        /// What was asked.
+        operation: Operation,
+        /// Its first block.
+        lba: Lba,
+        /// What is wrong with it.
+        reason: InvalidRequest,
+    },
+    /// The queue failed before, or the device was shut down.
+    #[error("{} at LBA {}: {fault}", operation.name(), lba.0)]
+    Failed {
+        /// What was asked.
+        operation: Operation,
+        /// Its first block.
+        lba: Lba,
+        /// Why.
+        fault: QueueFault,
+    },
+    /// The device could not be opened, mapped to or shut down.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The device options make no sense.
+    #[error("a device needs at least one queue of at least one command")]
+    Options,
+}
+
+impl IoError {
+    /// The errno of a call that failed so.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Device(error) => error.errno(),
+            Self::Invalid { reason: InvalidRequest::Unsupported, .. } => Errno::OPNOTSUPP,
+            Self::Invalid { .. } | Self::Options => Errno::INVAL,
+            Self::Failed { .. } => Errno::IO,
+            Self::Engine(error) => error.errno(),
+        }
+    }
+
+    /// A request that its queue did not take. `NoSlot` is not an error and never comes here.
+    #[cold]
+    pub(crate) fn refused(operation: Operation, lba: Lba, error: SubmitError) -> Self {
+        match error {
+            SubmitError::Invalid { operation, lba, reason } => Self::Invalid { operation, lba, reason },
+            SubmitError::Failed(fault) => Self::Failed { operation, lba, fault },
+            _ => Self::Failed { operation, lba, fault: QueueFault::Timeout },
+        }
+    }
+}

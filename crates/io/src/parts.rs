@@ -1,0 +1,180 @@
+//! A long call, cut into requests.
+
+use crate::device::Limits;
+use nvmed_engine::{Operation, Request, Segment};
+use nvmed_units::{DeviceAddress, Lba};
+
+/// Segments that one request of a long call has at most: 256 KiB of single pages.
+pub(crate) const PART_SEGMENTS: usize = 64;
+
+/// What is left of a call.
+pub(crate) struct Parts<'a> {
+    operation: Operation,
+    /// Where the next request begins, and the blocks from there on.
+    lba: Lba,
+    left: u64,
+    /// Blocks of one request at most.
+    most: u32,
+    lba_shift: u32,
+    /// Memory from there on; `used` bytes of its first segment are behind us.
+    segments: &'a [Segment],
+    used: u32,
+    /// Blocks of the request made last.
+    made: u32,
+    done: bool,
+}
+
+impl<'a> Parts<'a> {
+    /// All of `whole`, but `blocks` long.
+    pub(crate) fn new(whole: &Request<'a>, blocks: u64, limits: &Limits) -> Self {
+        Self {
+            operation: whole.operation,
+            lba: whole.lba,
+            left: blocks,
+            most: limits.blocks(whole.operation),
+            lba_shift: limits.lba_shift,
+            segments: whole.data,
+            used: 0,
+            made: 0,
+            done: false,
+        }
+    }
+
+    pub(crate) fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    pub(crate) fn lba(&self) -> Lba {
+        self.lba
+    }
+
+    /// Whether every request was taken.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// The next request, its memory described in `room`.
+    pub(crate) fn request<'b>(&mut self, room: &'b mut [Segment; PART_SEGMENTS]) -> Request<'b> {
+        let blocks = self.left.min(u64::from(self.most));
+        let (count, blocks) = if self.operation.has_data() { self.gather(blocks, room) } else { (0, blocks) };
+        self.made = blocks as u32;
+        Request { operation: self.operation, lba: self.lba, blocks: self.made, data: &room[..count], tag: 0 }
+    }
+
+    /// Describes the memory of the next `blocks` blocks, or of as many as `room` has segments for.
+    ///
+    /// Blocks of 4096 bytes over memory that starts 512 bytes before a page end: 64 segments hold
+    /// 512 + 63 · 4096 bytes, which is 63 blocks, the last 512 bytes of the last segment left for next time.
+    fn gather(&self, blocks: u64, room: &mut [Segment; PART_SEGMENTS]) -> (usize, u64) {
+        let wanted = blocks << self.lba_shift;
+        let (mut bytes, mut count, mut used) = (0, 0, self.used);
+        for segment in self.segments {
+            if bytes == wanted || count == PART_SEGMENTS {
+                break;
+            }
+            let here = u64::from(segment.bytes - used).min(wanted - bytes) as u32;
+            let address = DeviceAddress(segment.address.0.wrapping_add(u64::from(used)));
+            room[count] = Segment { address, bytes: here };
+            (bytes, count, used) = (bytes + u64::from(here), count + 1, 0);
+        }
+        let blocks = bytes >> self.lba_shift;
+        let surplus = (bytes - (blocks << self.lba_shift)) as u32;
+        match room[..count].last_mut() {
+            // Segments too short for the PRP rule stay as they are: the queue refuses them.
+            Some(last) if last.bytes > surplus => last.bytes -= surplus,
+            _ => {}
+        }
+        (count, blocks)
+    }
+
+    /// The request made last was taken.
+    pub(crate) fn advance(&mut self) {
+        let made = u64::from(self.made);
+        self.left -= made;
+        self.done = self.left == 0;
+        self.lba = Lba(self.lba.0.wrapping_add(made));
+        if !self.operation.has_data() {
+            return;
+        }
+        let mut bytes = made << self.lba_shift;
+        while let Some((first, rest)) = self.segments.split_first() {
+            let here = u64::from(first.bytes - self.used);
+            if bytes < here {
+                self.used += bytes as u32;
+                return;
+            }
+            bytes -= here;
+            (self.segments, self.used) = (rest, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn limits(most: u32, lba_bytes: u32) -> Limits {
+        Limits::of(lba_bytes, most)
+    }
+
+    proptest! {
+        /// The requests of a call, end to end, are the call: blocks and memory.
+        #[test]
+        fn parts_add_up(
+            lead in 0u64..8, pages in prop::collection::vec(1u32..6, 1..200), most in 1u32..100,
+            small in any::<bool>(),
+        ) {
+            let lba_bytes = if small { 512 } else { 4096 };
+            let mut data = vec![Segment { address: DeviceAddress(4096 + lead * 512), bytes: 4096 - lead as u32 * 512 }];
+            data.extend(pages.iter().zip(1..).map(|(&n, at)| Segment {
+                address: DeviceAddress(at << 20), bytes: n * 4096,
+            }));
+            if lead > 0 {
+                data.push(Segment { address: DeviceAddress(1 << 30), bytes: lead as u32 * 512 });
+            }
+            let bytes = |data: &[Segment]| -> Vec<(u64, u64)> {
+                data.iter().map(|s| (s.address.0, u64::from(s.bytes))).collect()
+            };
+            let blocks: u64 = bytes(&data).iter().map(|piece| piece.1).sum::<u64>() / lba_bytes as u64;
+            let whole = Request { operation: Operation::Read, lba: Lba(9), blocks: 0, data: &data, tag: 0 };
+            let mut parts = Parts::new(&whole, blocks, &limits(most, lba_bytes));
+            let (mut at, mut seen) = (9, vec![]);
+            while !parts.is_done() {
+                let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
+                let part = parts.request(&mut room);
+                prop_assert_eq!(part.lba, Lba(at));
+                prop_assert!(part.blocks >= 1 && part.blocks <= most);
+                let moved: u64 = bytes(part.data).iter().map(|piece| piece.1).sum();
+                prop_assert_eq!(moved, u64::from(part.blocks) * u64::from(lba_bytes));
+                at += u64::from(part.blocks);
+                seen.extend(bytes(part.data));
+                parts.advance();
+            }
+            prop_assert_eq!(at, 9 + blocks);
+            prop_assert_eq!(merged(&seen), merged(&bytes(&data)));
+        }
+    }
+
+    fn merged(pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut out: Vec<(u64, u64)> = vec![];
+        for &(address, bytes) in pieces {
+            match out.last_mut() {
+                Some(last) if last.0 + last.1 == address => last.1 += bytes,
+                _ => out.push((address, bytes)),
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn a_flush_is_one_request_of_no_blocks() {
+        let whole = Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 0 };
+        let mut parts = Parts::new(&whole, 0, &limits(8, 512));
+        let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
+        assert!(!parts.is_done());
+        assert_eq!(parts.request(&mut room).blocks, 0);
+        parts.advance();
+        assert!(parts.is_done());
+    }
+}
