@@ -1,1 +1,32 @@
-//! The virtual NVMe controller
+//! A virtual NVMe controller: registers, queues, commands and media, in process.
+//!
+//! In: register writes and doorbells over [`InProcess`], a [`nvmed_dma::Transport`]; data by DMA from
+//! mapped memory. Out: completion entries. Neighbours: `nvme` and `dma` below; a host driver drives it,
+//! ours or, later, a kernel's. Invariants: whatever a host sends is answered by a status, an event or a
+//! fatal state, never by a panic; DMA leaves mapped memory never; a completion queue is never overrun.
+//! Source: NVM Express Base Specification 2.0, NVM Command Set 1.0, PCIe Transport 1.0.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod config;
+mod controller;
+mod error;
+mod features;
+mod file;
+mod holder;
+mod identify;
+mod io_command;
+mod log;
+mod media;
+mod prp;
+mod queue;
+mod transport;
+mod volatile;
+
+pub use config::{Clock, ControllerConfig};
+pub use controller::Controller;
+pub use error::MediaError;
+pub use file::{FileOptions, Flush};
+pub use log::Counters;
+pub use media::Media;
+pub use transport::InProcess;

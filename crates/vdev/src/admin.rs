@@ -1,0 +1,209 @@
+//! Admin commands (Base 2.0, 5).
+
+use crate::controller::{Controller, locked};
+use crate::features::Features;
+use crate::identify::EVENT_REQUESTS_MAX;
+use crate::prp::PrpWalk;
+use crate::queue::{CompletionQueue, SubmissionQueue};
+use nvmed_dma::DeviceAddress;
+use nvmed_nvme::{AdminOpcode, AsyncEvent, LogPage, Status, SubmissionEntry};
+use std::collections::VecDeque;
+
+/// Events kept for a host that does not ask: one of each kind there is.
+const EVENTS_MAX: usize = 8;
+/// Physically contiguous, in command dword 11 of the queue creation commands.
+const CONTIGUOUS: u32 = 1;
+
+/// What the admin queue's commands change.
+#[derive(Debug, Default)]
+pub(crate) struct AdminState {
+    pub features: Features,
+    /// Identifiers of the held Asynchronous Event Requests.
+    requests: VecDeque<u16>,
+    events: VecDeque<AsyncEvent>,
+    /// Bit a log page: an event of it was reported and the page not read since.
+    masked: u64,
+}
+
+impl AdminState {
+    /// What a controller reset does.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    pub fn record(&mut self, event: AsyncEvent) {
+        if self.events.len() < EVENTS_MAX && !self.events.contains(&event) {
+            self.events.push_back(event);
+        }
+    }
+
+    /// An event to report and the request to complete with it.
+    pub fn next_event(&mut self) -> Option<(u16, AsyncEvent)> {
+        let ready = self.events.iter().position(|event| self.masked >> event.log & 1 == 0)?;
+        let cid = self.requests.pop_front()?;
+        let event = self.events.remove(ready)?;
+        self.masked |= 1 << event.log;
+        Some((cid, event))
+    }
+}
+
+impl Controller {
+    /// Executes an admin command: result and status, or `None` for one that is held.
+    pub(crate) fn execute_admin(&self, entry: &SubmissionEntry) -> Option<(u32, Status)> {
+        let Some(opcode) = AdminOpcode::from_code(entry.opcode) else {
+            return Some((0, Status::INVALID_OPCODE.do_not_retry()));
+        };
+        let done = match opcode {
+            AdminOpcode::CreateCq => self.create_cq(entry).map(|()| 0),
+            AdminOpcode::CreateSq => self.create_sq(entry).map(|()| 0),
+            AdminOpcode::DeleteCq => self.delete_cq(entry).map(|()| 0),
+            AdminOpcode::DeleteSq => self.delete_sq(entry).map(|()| 0),
+            AdminOpcode::Identify => self.identify(entry).and_then(|bytes| self.give(entry, &bytes)).map(|()| 0),
+            AdminOpcode::GetLogPage => self.get_log_page(entry).map(|()| 0),
+            AdminOpcode::SetFeatures => self.set_feature(entry),
+            AdminOpcode::GetFeatures => self.get_feature(entry),
+            AdminOpcode::Abort => Ok(self.abort(entry)),
+            AdminOpcode::KeepAlive => Ok(0),
+            AdminOpcode::AsyncEventRequest => {
+                let mut admin = locked(&self.admin);
+                if admin.requests.len() < EVENT_REQUESTS_MAX {
+                    admin.requests.push_back(entry.cid);
+                    return None;
+                }
+                Err(Status::AER_LIMIT.do_not_retry())
+            }
+        };
+        Some(done.map_or_else(|status| (0, status), |result| (result, Status::SUCCESS)))
+    }
+
+    /// Copies `bytes` to the command's data pointer.
+    fn give(&self, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
+        let mut walk = PrpWalk::new(&self.space, entry, bytes.len() as u64);
+        let mut left = bytes;
+        while let Some(piece) = walk.next() {
+            let (address, len) = piece?;
+            let (memory, at) =
+                self.space.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+            let (part, rest) = left.split_at(len);
+            memory.write(at, part);
+            left = rest;
+        }
+        Ok(())
+    }
+
+    /// Queue identifier and entries of a creation command.
+    fn wanted(&self, entry: &SubmissionEntry) -> Result<(usize, u16), Status> {
+        let queue = (entry.cdw10 & 0xffff) as usize;
+        let entries = entry.cdw10 >> 16;
+        if queue == 0 || queue >= self.sqs.len() {
+            return Err(Status::INVALID_QID.do_not_retry());
+        }
+        if entries == 0 || entries >= u32::from(self.config.queue_entries_max) {
+            return Err(Status::INVALID_QUEUE_SIZE.do_not_retry());
+        }
+        if entry.cdw11 & CONTIGUOUS == 0 {
+            return Err(Status::INVALID_FIELD.do_not_retry());
+        }
+        Ok((queue, entries as u16 + 1))
+    }
+
+    /// The queue's memory, all of which must be mapped.
+    fn queue_base(&self, entry: &SubmissionEntry, bytes: usize) -> Result<DeviceAddress, Status> {
+        let base = DeviceAddress(entry.prp1);
+        if !base.0.is_multiple_of(4096) {
+            return Err(Status::PRP_OFFSET_INVALID.do_not_retry());
+        }
+        self.space.resolve(base, bytes).map_err(|_| Status::INVALID_FIELD.do_not_retry())?;
+        Ok(base)
+    }
+
+    fn create_cq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let (queue, entries) = self.wanted(entry)?;
+        if entry.cdw11 >> 16 > u32::from(self.config.queues_max) {
+            return Err(Status::INVALID_VECTOR.do_not_retry());
+        }
+        let base = self.queue_base(entry, usize::from(entries) * 16)?;
+        let slot = &self.cqs[queue];
+        let mut place = locked(&slot.queue);
+        if place.is_some() {
+            return Err(Status::INVALID_QID.do_not_retry());
+        }
+        slot.head.set(0);
+        *place = Some(CompletionQueue::new(base, entries));
+        Ok(())
+    }
+
+    fn create_sq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let (queue, entries) = self.wanted(entry)?;
+        let base = self.queue_base(entry, usize::from(entries) * 64)?;
+        let cq = (entry.cdw11 >> 16) as u16;
+        let mut place = locked(&self.sqs[queue]);
+        if place.queue.is_some() {
+            return Err(Status::INVALID_QID.do_not_retry());
+        }
+        let slot = self.cqs.get(usize::from(cq)).filter(|_| cq != 0);
+        let mut bound = slot.map(|slot| locked(&slot.queue));
+        let Some(bound) = bound.as_mut().and_then(|cq| cq.as_mut()) else {
+            return Err(Status::CQ_INVALID.do_not_retry());
+        };
+        bound.users += 1;
+        place.queue = Some(SubmissionQueue::new(base, entries, cq));
+        Ok(())
+    }
+
+    fn delete_sq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let unknown = Status::INVALID_QID.do_not_retry();
+        let queue = (entry.cdw10 & 0xffff) as usize;
+        let place = self.sqs.get(queue).filter(|_| queue != 0).ok_or(unknown)?;
+        let sq = locked(place).queue.take().ok_or(unknown)?;
+        if let Some(cq) = locked(&self.cqs[usize::from(sq.cq)].queue).as_mut() {
+            cq.users -= 1;
+        }
+        Ok(())
+    }
+
+    fn delete_cq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let unknown = Status::INVALID_QID.do_not_retry();
+        let queue = (entry.cdw10 & 0xffff) as usize;
+        let slot = self.cqs.get(queue).filter(|_| queue != 0).ok_or(unknown)?;
+        let mut place = locked(&slot.queue);
+        if place.as_ref().ok_or(unknown)?.users > 0 {
+            return Err(Status::INVALID_QUEUE_DELETION.do_not_retry());
+        }
+        *place = None;
+        Ok(())
+    }
+
+    /// Get Log Page: NUMD dwords from the byte offset LPO (Base 2.0, 5.16).
+    fn get_log_page(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let page = LogPage((entry.cdw10 & 0xff) as u8);
+        let log = self.log_page(page).ok_or(Status::INVALID_LOG.do_not_retry())?;
+        let dwords = u64::from(entry.cdw10 >> 16) | u64::from(entry.cdw11 & 0xffff) << 16;
+        let bytes = (dwords + 1) * 4;
+        let offset = u64::from(entry.cdw12) | u64::from(entry.cdw13) << 32;
+        if offset > log.len() as u64 || !offset.is_multiple_of(4) || bytes > self.config.transfer_bytes_max() {
+            return Err(Status::INVALID_FIELD.do_not_retry());
+        }
+        let mut part = log[offset as usize..].to_vec();
+        part.resize(bytes as usize, 0);
+        self.give(entry, &part)?;
+        let retain = entry.cdw10 >> 15 & 1 != 0;
+        if !retain && page.0 < 64 {
+            locked(&self.admin).masked &= !(1 << page.0);
+        }
+        Ok(())
+    }
+
+    /// Abort (Base 2.0, 5.1): bit 0 of the result is 0 if the command was aborted. I/O commands are executed
+    /// when they are fetched, so only a held event request can be.
+    fn abort(&self, entry: &SubmissionEntry) -> u32 {
+        let (queue, cid) = (entry.cdw10 & 0xffff, (entry.cdw10 >> 16) as u16);
+        let mut admin = locked(&self.admin);
+        let held = admin.requests.iter().position(|&request| queue == 0 && request == cid);
+        let Some(index) = held else { return 1 };
+        admin.requests.remove(index);
+        drop(admin);
+        self.complete_aborted(cid);
+        0
+    }
+}

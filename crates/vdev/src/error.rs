@@ -1,0 +1,67 @@
+//! Why a medium cannot be used.
+
+use rustix::io::Errno;
+
+/// Why a medium cannot be used: what, where, what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MediaError {
+    /// The image cannot be opened.
+    #[error("{path}: {errno}{hint}")]
+    Open {
+        /// The image.
+        path: String,
+        /// The host's answer.
+        errno: Errno,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// It is neither a regular file nor memory.
+    #[error("{path} is {what}; a virtual device needs a regular file")]
+    NotAFile {
+        /// The image.
+        path: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The size fits no device.
+    #[error("{path}: {bytes} bytes is no device size; it must be a multiple of 4096 and not 0 (a truncated image?)")]
+    Size {
+        /// The image or medium.
+        path: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Another process has it.
+    #[error("{path} is in use by {holder}; end that process first (one process at a time can use a device)")]
+    InUse {
+        /// The image.
+        path: String,
+        /// Who, as `name (pid N)`.
+        holder: String,
+    },
+    /// No memory.
+    #[error("no memory for a device of {bytes} bytes: {errno}")]
+    Memory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The host's answer.
+        errno: Errno,
+    },
+}
+
+impl MediaError {
+    pub(crate) fn size(path: &str, bytes: u64) -> Self {
+        Self::Size { path: path.to_owned(), bytes }
+    }
+
+    /// The errno with which a program's call fails.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Open { errno, .. } | Self::Memory { errno, .. } => *errno,
+            Self::NotAFile { .. } | Self::Size { .. } => Errno::INVAL,
+            Self::InUse { .. } => Errno::BUSY,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Identify (Base 2.0, 5.17; NVM 1.0, 4.1.5).
+
+use crate::controller::Controller;
+use crate::io_command::NSID;
+use crate::log::ERROR_ENTRIES;
+use nvmed_nvme::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, Status, SubmissionEntry, register};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Firmware revision.
+pub(crate) const FIRMWARE: [u8; 8] = *b"0.1     ";
+/// Asynchronous Event Requests held at once, 0's based in AERL.
+pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
+/// Bytes of every Identify data structure.
+pub(crate) const IDENTIFY_BYTES: usize = 4096;
+/// A locally administered identifier: this software's, with the namespace at its end.
+const EUI64: [u8; 8] = [0x02, b'n', b'v', b'm', b'e', b'd', 0, 1];
+
+impl Controller {
+    /// The structure that an Identify command asks for.
+    pub(crate) fn identify(&self, entry: &SubmissionEntry) -> Result<Vec<u8>, Status> {
+        let cns = Cns((entry.cdw10 & 0xff) as u8);
+        let csi = entry.cdw11 >> 24;
+        let unknown = Status::INVALID_FIELD.do_not_retry();
+        match cns {
+            Cns::NAMESPACE => self.identify_namespace(entry.nsid),
+            Cns::CONTROLLER => Ok(self.identify_controller().as_bytes().to_vec()),
+            Cns::ACTIVE_LIST => Ok(active_list(entry.nsid)),
+            Cns::DESCRIPTORS => namespace(entry.nsid).map(|()| descriptors()),
+            // The NVM command set's own structures: no limits beyond the base ones.
+            Cns::CSI_NAMESPACE if csi == 0 => namespace(entry.nsid).map(|()| vec![0; IDENTIFY_BYTES]),
+            Cns::CSI_CONTROLLER if csi == 0 => Ok(vec![0; IDENTIFY_BYTES]),
+            Cns::COMMAND_SETS => {
+                let mut bytes = vec![0; IDENTIFY_BYTES];
+                bytes[0] = 1;
+                Ok(bytes)
+            }
+            _ => Err(unknown),
+        }
+    }
+
+    fn identify_controller(&self) -> IdentifyController {
+        let mut data = IdentifyController::new_zeroed();
+        pad(&mut data.sn, &self.config.serial);
+        pad(&mut data.mn, &self.config.model);
+        data.fr = FIRMWARE;
+        data.mdts = self.config.mdts;
+        data.cntlid = 1;
+        data.ver = register::VERSION_1_4;
+        data.cntrltype = 1;
+        data.acl = 3;
+        data.aerl = EVENT_REQUESTS_MAX as u8 - 1;
+        data.frmw = 0b11;
+        // Effects log, and extended Get Log Page data: NUMDU and LPO count.
+        data.lpa = 0b110;
+        data.elpe = ERROR_ENTRIES as u8 - 1;
+        data.sqes = 0x66;
+        data.cqes = 0x44;
+        data.nn = 1;
+        data.oncs = IdentifyController::ONCS_COMPARE
+            | IdentifyController::ONCS_DSM
+            | IdentifyController::ONCS_WRITE_ZEROES;
+        data.vwc = u8::from(self.media.has_write_cache());
+        let name = format!("nqn.2026-11.io.nvmed:{}", self.config.serial);
+        let len = name.len().min(data.subnqn.len() - 1);
+        data.subnqn[..len].copy_from_slice(&name.as_bytes()[..len]);
+        data
+    }
+
+    fn identify_namespace(&self, nsid: u32) -> Result<Vec<u8>, Status> {
+        if nsid != NSID && nsid != u32::MAX {
+            namespace(nsid)?;
+        }
+        let mut data = IdentifyNamespace::new_zeroed();
+        data.nlbaf = 1;
+        data.lbaf[0] = LbaFormat { ms: 0, lbads: 9, rp: 0 };
+        data.lbaf[1] = LbaFormat { ms: 0, lbads: 12, rp: 0 };
+        data.flbas = u8::from(self.config.lba_bytes == 4096);
+        if nsid == NSID {
+            (data.nsze, data.ncap, data.nuse) = (self.lba_count, self.lba_count, self.lba_count);
+            // Deallocated blocks read as zeroes, and Write Zeroes may deallocate.
+            data.dlfeat = 0b1001;
+            data.eui64 = EUI64;
+        }
+        Ok(data.as_bytes().to_vec())
+    }
+}
+
+/// Whether `nsid` is the namespace that exists.
+fn namespace(nsid: u32) -> Result<(), Status> {
+    if nsid == NSID { Ok(()) } else { Err(Status::INVALID_NAMESPACE.do_not_retry()) }
+}
+
+/// Active namespaces with identifiers above `after`.
+fn active_list(after: u32) -> Vec<u8> {
+    let mut bytes = vec![0; IDENTIFY_BYTES];
+    if after < NSID {
+        bytes[..4].copy_from_slice(&NSID.to_le_bytes());
+    }
+    bytes
+}
+
+/// Namespace identification descriptors: EUI-64 (type 1) and command set (type 4).
+fn descriptors() -> Vec<u8> {
+    let mut bytes = vec![1, 8, 0, 0];
+    bytes.extend_from_slice(&EUI64);
+    bytes.extend_from_slice(&[4, 1, 0, 0, 0]);
+    bytes.resize(IDENTIFY_BYTES, 0);
+    bytes
+}
+
+fn pad(field: &mut [u8], text: &str) {
+    field.fill(b' ');
+    let len = text.len().min(field.len());
+    field[..len].copy_from_slice(&text.as_bytes()[..len]);
+}

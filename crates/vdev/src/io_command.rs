@@ -1,0 +1,161 @@
+//! I/O commands of the NVM command set (NVM 1.0, 3.2).
+
+use crate::controller::Controller;
+use crate::prp::PrpWalk;
+use nvmed_nvme::{DsmRange, IoOpcode, Status, SubmissionEntry};
+use nvmed_sys::Mapping;
+use zerocopy::FromBytes;
+
+/// The one namespace.
+pub(crate) const NSID: u32 = 1;
+/// All namespaces, which Flush may name.
+const NSID_ALL: u32 = u32::MAX;
+
+impl Controller {
+    /// Executes one I/O command; the status goes into its completion.
+    #[inline]
+    pub(crate) fn execute_io(&self, entry: &SubmissionEntry) -> Status {
+        let Some(opcode) = IoOpcode::from_code(entry.opcode) else {
+            return Status::INVALID_OPCODE.do_not_retry();
+        };
+        if entry.nsid != NSID && !(opcode == IoOpcode::Flush && entry.nsid == NSID_ALL) {
+            return Status::INVALID_NAMESPACE.do_not_retry();
+        }
+        if entry.flags != 0 {
+            return Status::INVALID_FIELD.do_not_retry();
+        }
+        let done = match opcode {
+            IoOpcode::Read => self.read(entry),
+            IoOpcode::Write => self.write(entry),
+            IoOpcode::Flush => self.media.flush(),
+            IoOpcode::Compare => self.compare(entry),
+            IoOpcode::WriteZeroes => self.write_zeroes(entry),
+            IoOpcode::DatasetManagement => self.dataset_management(entry),
+        };
+        match done {
+            Ok(()) => Status::SUCCESS,
+            Err(status) => status,
+        }
+    }
+
+    /// Byte offset and length of a command's range.
+    #[inline]
+    fn range(&self, lba: u64, blocks: u64) -> Result<(u64, u64), Status> {
+        let end = lba.checked_add(blocks).filter(|&end| end <= self.lba_count);
+        if end.is_none() {
+            return Err(Status::LBA_OUT_OF_RANGE.do_not_retry());
+        }
+        Ok((lba << self.lba_shift, blocks << self.lba_shift))
+    }
+
+    /// As [`Self::range`], for a command that transfers its range.
+    #[inline]
+    fn transfer(&self, entry: &SubmissionEntry) -> Result<(u64, u64), Status> {
+        let (offset, bytes) = self.range(entry.lba().0, u64::from(entry.blocks()))?;
+        if bytes > self.config.transfer_bytes_max() {
+            return Err(Status::INVALID_FIELD.do_not_retry());
+        }
+        Ok((offset, bytes))
+    }
+
+    /// Calls `step(medium offset, host memory, offset in it, length)` for each piece of the data.
+    #[inline]
+    fn pieces(
+        &self,
+        entry: &SubmissionEntry,
+        (offset, bytes): (u64, u64),
+        mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        let mut walk = PrpWalk::new(&self.space, entry, bytes);
+        let mut at = offset;
+        while let Some(piece) = walk.next() {
+            let (address, len) = piece?;
+            let (memory, host) =
+                self.space.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+            step(at, memory, host, len)?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn read(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let range = self.transfer(entry)?;
+        self.pieces(entry, range, |at, memory, host, len| self.media.read(at, memory, host, len))
+    }
+
+    #[inline]
+    fn write(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let range = self.transfer(entry)?;
+        // A piece may be shorter than a sector of the medium's cache: pieces of odd alignment are staged.
+        if !(entry.prp1 | range.1).is_multiple_of(512) {
+            return self.write_staged(entry, range);
+        }
+        self.pieces(entry, range, |at, memory, host, len| self.media.write(at, memory, host, len))?;
+        self.end_write(entry, range)
+    }
+
+    #[cold]
+    fn write_staged(&self, entry: &SubmissionEntry, range: (u64, u64)) -> Result<(), Status> {
+        let stage = self.stage(range.1)?;
+        self.pieces(entry, range, |at, memory, host, len| {
+            memory.copy(host, &stage, (at - range.0) as usize, len);
+            Ok(())
+        })?;
+        self.media.write(range.0, &stage, 0, range.1 as usize)?;
+        self.end_write(entry, range)
+    }
+
+    #[inline]
+    fn end_write(&self, entry: &SubmissionEntry, (offset, bytes): (u64, u64)) -> Result<(), Status> {
+        if entry.fua() || !self.write_cache_enabled() {
+            self.media.flush_range(offset, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn stage(&self, bytes: u64) -> Result<Mapping, Status> {
+        Mapping::anonymous(bytes as usize, nvmed_sys::Pages::Base).map_err(|_| Status::INTERNAL_ERROR)
+    }
+
+    fn compare(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let range = self.transfer(entry)?;
+        let stage = self.stage(range.1)?;
+        self.media.read(range.0, &stage, 0, range.1 as usize)?;
+        self.pieces(entry, range, |at, memory, host, len| {
+            let same = memory.equal(host, &stage, (at - range.0) as usize, len);
+            if same { Ok(()) } else { Err(Status::COMPARE_FAILURE.do_not_retry()) }
+        })
+    }
+
+    fn write_zeroes(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let range = self.range(entry.lba().0, u64::from(entry.blocks()))?;
+        self.media.zero(range.0, range.1, entry.deallocate())?;
+        self.end_write(entry, range)
+    }
+
+    fn dataset_management(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        let count = (entry.cdw10 & 0xff) as usize + 1;
+        let bytes = count * size_of::<DsmRange>();
+        let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
+        self.pieces(entry, (0, bytes as u64), |at, memory, host, len| {
+            memory.read(host, &mut list[at as usize..at as usize + len]);
+            Ok(())
+        })?;
+        let ranges: Vec<DsmRange> = list[..bytes]
+            .chunks_exact(size_of::<DsmRange>())
+            .filter_map(|range| DsmRange::read_from_bytes(range).ok())
+            .collect();
+        for range in &ranges {
+            self.range(range.lba, u64::from(range.blocks))?;
+        }
+        if entry.cdw11 & DsmRange::DEALLOCATE == 0 {
+            return Ok(());
+        }
+        for range in ranges.iter().filter(|range| range.blocks > 0) {
+            let (offset, len) = self.range(range.lba, u64::from(range.blocks))?;
+            self.media.zero(offset, len, true)?;
+        }
+        Ok(())
+    }
+}
