@@ -1,0 +1,55 @@
+//! Sleeping until a page is filled.
+
+use crate::entry::{Entry, FILLING, WAITERS};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Places to sleep; pages share them by hash, a wrong waking costs one look.
+const PLACES: usize = 16;
+
+#[derive(Default)]
+struct Place {
+    lock: Mutex<()>,
+    woken: Condvar,
+}
+
+/// Where those sleep who found a page claimed by somebody else.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    places: [Place; PLACES],
+}
+
+impl Waiting {
+    fn place(&self, page: u64) -> &Place {
+        &self.places[page as usize % PLACES]
+    }
+
+    /// Sleeps while the page is being filled.
+    pub(crate) fn sleep(&self, page: u64, slot: &AtomicU64) {
+        let place = self.place(page);
+        let mut held = place.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let seen = Entry::load(slot);
+            if !seen.has(FILLING) {
+                return;
+            }
+            let marked = seen.with(WAITERS).0;
+            if slot.compare_exchange(seen.0, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                held = place.woken.wait(held).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Ends a claim by storing what the page is now, and wakes who slept.
+    pub(crate) fn end_claim(&self, page: u64, slot: &AtomicU64, entry: Entry) {
+        // Barrier W2, as in `unlock`. Only flag WAITERS can have changed meanwhile.
+        let before = Entry(slot.swap(entry.0, Ordering::AcqRel));
+        debug_assert!(before.has(FILLING));
+        if before.has(WAITERS) {
+            let place = self.place(page);
+            // A sleeper marks and starts to wait under the lock: after it is ours, it waits.
+            drop(place.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            place.woken.notify_all();
+        }
+    }
+}

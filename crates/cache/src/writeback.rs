@@ -1,0 +1,154 @@
+//! Dirty pages on their way to the device, and pages that nobody wants any more.
+
+use crate::cache::Cache;
+use crate::entry::{self, BACKED, DIRTY, Entry, FILLING, PRESENT, WRITEBACK};
+use crate::index::Prune;
+use crate::object::Object;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{MutexGuard, PoisonError};
+
+/// A page to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirtyPage {
+    /// Page of the object.
+    pub page: u64,
+    /// Where its bytes lie in the mapping. Writers may change them until the page is completed; it is
+    /// then dirty again.
+    pub offset: usize,
+}
+
+/// How a write to the device ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The device has the bytes.
+    Written,
+    /// It has not: the pages stay dirty.
+    Failed,
+}
+
+/// The right to write back and to discard pages of one object; one thread has it at a time.
+///
+/// Pages taken must be completed before this is dropped.
+#[must_use]
+pub struct WriteBack<'a> {
+    cache: &'a Cache,
+    object: &'a Object,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Cache {
+    /// Waits for the right to write back and to discard pages of `object`.
+    pub fn write_back<'a>(&'a self, object: &'a Object) -> WriteBack<'a> {
+        let turn = object.pass.lock().unwrap_or_else(PoisonError::into_inner);
+        WriteBack { cache: self, object, _turn: turn }
+    }
+}
+
+impl WriteBack<'_> {
+    /// Appends up to `pages_max` dirty pages of a range to `out`, in ascending order.
+    ///
+    /// They count as clean from now on, unless somebody writes to them or [`WriteBack::complete`] says
+    /// that they were not written.
+    pub fn take(&mut self, range: Range<u64>, pages_max: usize, out: &mut Vec<DirtyPage>) {
+        let mut from = range.start;
+        let wanted = out.len() + pages_max;
+        while out.len() < wanted {
+            let Some(page) = self.object.index.next_dirty(from, Prune::Yes) else { return };
+            if page >= range.end {
+                return;
+            }
+            if let Some(offset) = self.begin(page) {
+                out.push(DirtyPage { page, offset });
+            }
+            from = page + 1;
+        }
+    }
+
+    fn begin(&self, page: u64) -> Option<usize> {
+        let slot = self.object.index.find(page)?;
+        let seen = entry::lock(slot)?;
+        if !seen.has(DIRTY) {
+            entry::unlock(slot, seen);
+            return None;
+        }
+        self.object.index.unmark(page);
+        self.object.dirty.fetch_sub(1, Ordering::AcqRel);
+        entry::unlock(slot, seen.without(DIRTY).with(WRITEBACK));
+        Some(self.cache.layout.frame(seen.frame()))
+    }
+
+    /// Ends the write of pages that [`WriteBack::take`] gave.
+    pub fn complete(&mut self, pages: &[DirtyPage], outcome: Outcome) {
+        for page in pages {
+            self.finish(page.page, outcome);
+        }
+        if outcome == Outcome::Written {
+            self.cache.writebacks.fetch_add(pages.len() as u64, Ordering::Relaxed);
+            let mut eviction = self.cache.eviction();
+            for page in pages {
+                // Only after the entry was made clean: an evictor who still saw it dirty has parked it.
+                if let Some(slot) = self.object.index.find(page.page) {
+                    eviction.unpark(Entry::load(slot).frame());
+                }
+            }
+        }
+    }
+
+    fn finish(&self, page: u64, outcome: Outcome) {
+        let slot = self.object.index.find(page).expect("a page in write-back keeps its entry");
+        let seen = entry::lock(slot).expect("a page in write-back stays in the cache");
+        let (clean, dirty) = (seen.without(WRITEBACK), seen.has(DIRTY));
+        let after = match outcome {
+            Outcome::Written => {
+                if !dirty {
+                    self.cache.note_clean(seen.frame());
+                }
+                clean.with(BACKED)
+            }
+            Outcome::Failed => {
+                if !dirty {
+                    self.cache.note_dirty(self.object, page, seen);
+                }
+                clean.with(DIRTY)
+            }
+        };
+        entry::unlock(slot, after);
+    }
+
+    /// Forgets the pages of a range, dirty ones too. Waits for those that somebody is filling: hold no
+    /// claim, and no lock that a filler may need.
+    pub fn discard(&mut self, range: Range<u64>) {
+        let mut frames = Vec::new();
+        self.object.index.visit(range.start, range.end, &mut |page, slot| {
+            if let Some(frame) = self.forget(page, slot) {
+                frames.push(frame);
+            }
+        });
+        if !frames.is_empty() {
+            let mut eviction = self.cache.eviction();
+            // The lowest frame is reused first, so that a large mapping stays densely used.
+            frames.iter().rev().for_each(|frame| eviction.release(*frame));
+        }
+    }
+
+    fn forget(&self, page: u64, slot: &AtomicU64) -> Option<u32> {
+        loop {
+            let seen = Entry::load(slot);
+            if seen.has(FILLING) {
+                self.cache.waiting.sleep(page, slot);
+            } else if !seen.has(PRESENT) {
+                return None;
+            } else if let Some(seen) = entry::lock(slot) {
+                debug_assert!(!seen.has(WRITEBACK), "pages taken are completed first");
+                if seen.has(DIRTY) {
+                    self.object.index.unmark(page);
+                    self.object.dirty.fetch_sub(1, Ordering::AcqRel);
+                    self.cache.note_clean(seen.frame());
+                }
+                entry::unlock(slot, seen.absent());
+                return Some(seen.frame());
+            }
+        }
+    }
+}
