@@ -5,6 +5,7 @@
 //! Invariants: a rival runs in the same run, alternating with us, on the same kind of medium; whatever was
 //! mounted or made is undone.
 
+pub mod driver;
 pub mod files;
 pub mod place;
 pub mod row;
