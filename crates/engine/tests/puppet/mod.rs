@@ -1,0 +1,252 @@
+//! A controller on strings: it brings itself up as a good one does, and then completes I/O commands
+//! exactly as a test says, well or badly.
+
+use nvmed_dma::{AddressSpace, DeviceAddress, MapError, Transport, Waited};
+use nvmed_nvme::{
+    AdminOpcode, CompletionEntry, IdentifyController, IdentifyNamespace, LbaFormat, Status, SubmissionEntry,
+    register,
+};
+use nvmed_sys::Mapping;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Blocks of the namespace, of 512 bytes.
+pub const LBAS: u64 = 1 << 20;
+
+/// What a puppet does wrong from the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vices {
+    /// CSTS.RDY never comes.
+    pub never_ready: bool,
+    /// CSTS.CFS comes in its place.
+    pub fails_to_enable: bool,
+    /// Admin commands are never completed.
+    pub mute: bool,
+    /// The namespace has no blocks.
+    pub no_namespace: bool,
+    /// Its blocks carry metadata.
+    pub metadata: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Queue {
+    sq: u64,
+    cq: u64,
+    sq_entries: u32,
+    cq_entries: u32,
+    fetched: u32,
+    posted: u32,
+    phase: bool,
+}
+
+#[derive(Default)]
+struct State {
+    cc: u32,
+    csts: u32,
+    aqa: u32,
+    bases: [u32; 4],
+    queues: HashMap<u32, Queue>,
+    tails: HashMap<u32, u32>,
+    doorbells: Vec<(u32, u32)>,
+}
+
+pub struct Puppet {
+    vices: Vices,
+    space: AddressSpace,
+    state: Mutex<State>,
+    pub waited_us: AtomicU64,
+}
+
+impl Puppet {
+    pub fn new(vices: Vices) -> Arc<Self> {
+        let (space, state) = (AddressSpace::default(), Mutex::default());
+        Arc::new(Self { vices, space, state, waited_us: AtomicU64::new(0) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// What CSTS reads as from now on.
+    pub fn set_csts(&self, csts: u32) {
+        self.state().csts = csts;
+    }
+
+    /// Doorbell writes so far: (offset, value).
+    pub fn doorbells(&self) -> Vec<(u32, u32)> {
+        self.state().doorbells.clone()
+    }
+
+    fn copy_in(&self, address: u64, bytes: &[u8]) {
+        let (memory, offset) = self.space.resolve(DeviceAddress(address), bytes.len()).unwrap();
+        memory.write(offset, bytes);
+    }
+
+    /// Commands that I/O queue `queue` was told of since the last call.
+    pub fn fetch(&self, queue: u32) -> Vec<SubmissionEntry> {
+        let mut state = self.state();
+        let tail = *state.tails.get(&queue).unwrap_or(&0);
+        let ring = state.queues.get_mut(&queue).expect("the queue was created");
+        let mut found = vec![];
+        while ring.fetched != tail {
+            let mut bytes = [0; 64];
+            let address = DeviceAddress(ring.sq + u64::from(ring.fetched) * 64);
+            let (memory, offset) = self.space.resolve(address, 64).unwrap();
+            memory.read(offset, &mut bytes);
+            found.push(SubmissionEntry::read_from_bytes(&bytes).unwrap());
+            ring.fetched = (ring.fetched + 1) % ring.sq_entries;
+        }
+        found
+    }
+
+    /// Posts a completion as it is, but for its phase, which is right.
+    pub fn post(&self, queue: u32, entry: CompletionEntry) {
+        let mut state = self.state();
+        let ring = state.queues.get_mut(&queue).expect("the queue was created");
+        let entry = entry.with_status(entry.status(), ring.phase);
+        let address = ring.cq + u64::from(ring.posted) * 16;
+        ring.posted += 1;
+        if ring.posted == ring.cq_entries {
+            (ring.posted, ring.phase) = (0, !ring.phase);
+        }
+        self.copy_in(address, entry.as_bytes());
+    }
+
+    /// A completion as a good controller gives it.
+    pub fn good(&self, queue: u32, cid: u16, status: Status) -> CompletionEntry {
+        let head = self.state().queues[&queue].fetched as u16;
+        CompletionEntry { sq_head: head, sq_id: queue as u16, cid, ..Default::default() }
+            .with_status(status, false)
+    }
+
+    /// Fetches, and completes all well.
+    pub fn serve(&self, queue: u32) -> usize {
+        let commands = self.fetch(queue);
+        for command in &commands {
+            self.post(queue, self.good(queue, command.cid, Status::SUCCESS));
+        }
+        commands.len()
+    }
+
+    fn enable(&self, cc: u32) {
+        let mut state = self.state();
+        state.cc = cc;
+        if cc & 1 == 0 {
+            state.csts = 0;
+            state.queues.clear();
+            state.tails.clear();
+            return;
+        }
+        let wide = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let admin = Queue {
+            sq: wide(state.bases[0], state.bases[1]),
+            cq: wide(state.bases[2], state.bases[3]),
+            sq_entries: (state.aqa & 0xfff) + 1,
+            cq_entries: (state.aqa >> 16) + 1,
+            phase: true,
+            ..Queue::default()
+        };
+        state.queues.insert(0, admin);
+        state.csts = match (self.vices.never_ready, self.vices.fails_to_enable, cc >> 14 & 3) {
+            (true, _, _) => 0,
+            (_, true, _) => 2,
+            (_, _, 0) => 1,
+            _ => 1 | 2 << 2,
+        };
+    }
+
+    fn serve_admin(&self) {
+        for command in self.fetch(0) {
+            if command.opcode == AdminOpcode::AsyncEventRequest as u8 {
+                continue;
+            }
+            let result = self.execute_admin(&command);
+            if !self.vices.mute {
+                let entry = CompletionEntry { result, ..self.good(0, command.cid, Status::SUCCESS) };
+                self.post(0, entry);
+            }
+        }
+    }
+
+    fn execute_admin(&self, command: &SubmissionEntry) -> u32 {
+        const IDENTIFY: u8 = AdminOpcode::Identify as u8;
+        const CREATE_CQ: u8 = AdminOpcode::CreateCq as u8;
+        const CREATE_SQ: u8 = AdminOpcode::CreateSq as u8;
+        let (queue, entries) = (command.cdw10 & 0xffff, (command.cdw10 >> 16) + 1);
+        match command.opcode {
+            IDENTIFY if command.cdw10 == 1 => {
+                let mut page = IdentifyController::new_zeroed();
+                (page.sqes, page.cqes, page.mdts, page.oncs, page.vwc) = (0x66, 0x44, 2, 0xffff, 1);
+                page.sn = *b"P-1                 ";
+                self.copy_in(command.prp1, page.as_bytes());
+            }
+            IDENTIFY => {
+                let mut page = IdentifyNamespace::new_zeroed();
+                page.nsze = if self.vices.no_namespace { 0 } else { LBAS };
+                page.lbaf[0] = LbaFormat { ms: u16::from(self.vices.metadata) * 8, lbads: 9, rp: 0 };
+                self.copy_in(command.prp1, page.as_bytes());
+            }
+            CREATE_CQ => {
+                let ring = Queue { cq: command.prp1, cq_entries: entries, phase: true, ..Queue::default() };
+                self.state().queues.insert(queue, ring);
+            }
+            CREATE_SQ => {
+                let mut state = self.state();
+                let ring = state.queues.get_mut(&queue).expect("its completion queue comes first");
+                (ring.sq, ring.sq_entries) = (command.prp1, entries);
+            }
+            _ => {}
+        }
+        u32::MAX
+    }
+}
+
+impl Transport for Puppet {
+    fn read32(&self, offset: u32) -> u32 {
+        let state = self.state();
+        match offset {
+            // 1,024 entries; ready within 2 · 500 ms; the NVM command set.
+            register::CAP => 1023 | 1 << 16 | 2 << 24,
+            0x04 => 1 << 5,
+            register::CC => state.cc,
+            register::CSTS => state.csts,
+            _ => 0,
+        }
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        match offset {
+            register::CC => return self.enable(value),
+            register::AQA => self.state().aqa = value,
+            register::ASQ..=0x34 => self.state().bases[(offset - register::ASQ) as usize / 4] = value,
+            _ => {}
+        }
+        if offset < register::DOORBELLS {
+            return;
+        }
+        let index = (offset - register::DOORBELLS) / 4;
+        self.state().doorbells.push((offset, value));
+        if index.is_multiple_of(2) {
+            self.state().tails.insert(index / 2, value);
+        }
+        if index == 0 {
+            self.serve_admin();
+        }
+    }
+
+    fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, MapError> {
+        self.space.map(memory)
+    }
+
+    fn unmap(&self, address: DeviceAddress) {
+        self.space.unmap(address);
+    }
+
+    /// Time passes at once.
+    fn wait(&self, _seen: u32, timeout_us: u32) -> Waited {
+        self.waited_us.fetch_add(u64::from(timeout_us), Ordering::Relaxed);
+        Waited::Timeout
+    }
+}
