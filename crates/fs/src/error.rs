@@ -110,9 +110,24 @@ pub enum FsError {
         /// Inode or block number.
         of: u64,
     },
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] nvmed_io::IoError),
+    /// The metadata store failed.
+    #[error("metadata: {0}")]
+    Store(nvmed_kv::KvError),
     /// The host refused memory or a file.
     #[error("the host refused: {0}")]
     Host(#[from] Errno),
+}
+
+impl From<nvmed_kv::KvError> for FsError {
+    fn from(error: nvmed_kv::KvError) -> Self {
+        match error {
+            nvmed_kv::KvError::Full => Self::NoSpace,
+            other => Self::Store(other),
+        }
+    }
 }
 
 impl FsError {
@@ -144,6 +159,8 @@ impl FsError {
             Self::NoData => Errno::NXIO,
             Self::NoMemory => Errno::NOMEM,
             Self::Truncated { .. } | Self::Damaged { .. } => Errno::IO,
+            Self::Device(error) => error.errno(),
+            Self::Store(error) => Errno::from_raw_os_error(error.errno()),
             Self::Host(errno) => *errno,
         }
     }

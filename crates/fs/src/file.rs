@@ -1,101 +1,208 @@
-//! An open description.
+//! An open description: an inode, an access mode, an offset.
 
+use crate::core::Core;
+use crate::data::Stream;
 use crate::error::FsError;
 use crate::filesystem::Node;
+use crate::inode::Inode;
+use crate::listing::Listing;
 use crate::lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
-use crate::status::{Allocate, Credentials, DirEntry, OpenFlags, Stat, Time, Whence};
+use crate::status::{Credentials, DirEntry, Kind, OpenFlags, Stat, Time, Whence};
 use core::ops::ControlFlow;
-use rustix::fd::OwnedFd;
-use std::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An open description: an inode, an access mode, an offset.
-pub struct File {}
-
-/// A mapped file: map `fd`, shared; it holds the file's bytes as long as this lives.
-pub struct MappedFile {
-    /// The per-inode memfd.
-    pub fd: Arc<OwnedFd>,
+/// An open description. Descriptors that were duplicated or inherited share one.
+///
+/// Dropping the last reference closes it: its `flock` and OFD locks go, and a file without a name goes.
+pub struct File {
+    pub(crate) core: Arc<Core>,
+    pub(crate) inode: Arc<Inode>,
+    flags: AtomicU32,
+    number: u64,
+    offset: Mutex<u64>,
+    /// The data path's part: readahead, errors already told.
+    pub(crate) stream: Stream,
+    listing: Option<Box<Mutex<Listing>>>,
 }
 
 impl File {
+    /// The caller has counted the inode's `opens`.
+    pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags) -> Self {
+        let listing = (inode.kind == Kind::Directory).then(Box::default);
+        Self {
+            number: core.new_description(),
+            stream: Stream::new(&inode),
+            core,
+            inode,
+            flags: AtomicU32::new(flags.0 & !OpenFlags::ONCE.0),
+            offset: Mutex::new(0),
+            listing,
+        }
+    }
+
     /// The inode.
+    #[must_use]
     pub fn node(&self) -> Node {
-        todo!()
+        Node(Arc::clone(&self.inode))
     }
+
+    /// A number that no other description of this mount has.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// `F_GETFL`: access mode and status flags.
+    #[must_use]
     pub fn flags(&self) -> OpenFlags {
-        todo!()
+        OpenFlags(self.flags.load(Ordering::Relaxed))
     }
+
     /// `F_SETFL`: changes the bits of [`OpenFlags::SETTABLE`], ignores others.
+    ///
+    /// # Errors
+    /// None now; a bit may be refused later.
     pub fn set_flags(&self, flags: OpenFlags) -> Result<(), FsError> {
-        todo!()
+        let settable = OpenFlags::SETTABLE.0;
+        let change = |now: u32| Some(now & !settable | flags.0 & settable);
+        let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        Ok(())
     }
-    /// Reads at an offset; fewer bytes only at the end of the file.
-    pub fn pread(&self, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
-        todo!()
+
+    /// The shared offset, locked: calls that use it are atomic towards each other (POSIX.1-2017, 2.9.7).
+    pub(crate) fn offset(&self) -> MutexGuard<'_, u64> {
+        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// Writes at an offset (with `O_APPEND` at the end, as Linux does).
-    pub fn pwrite(&self, from: &[u8], offset: u64) -> Result<usize, FsError> {
-        todo!()
-    }
-    /// Reads at the shared offset and moves it.
-    pub fn read(&self, into: &mut [u8]) -> Result<usize, FsError> {
-        todo!()
-    }
-    /// Writes at the shared offset (with `O_APPEND` at the end, atomically) and moves it.
-    pub fn write(&self, from: &[u8]) -> Result<usize, FsError> {
-        todo!()
-    }
-    /// Moves the shared offset; for a directory, `offset` is a cookie (0 rewinds).
+
+    /// Moves the shared offset; for a directory, `offset` is a cookie and 0 rewinds.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] before byte 0 or past `i64::MAX`; [`FsError::NoData`] when nothing is there;
+    /// [`FsError::BadDescriptor`] with `O_PATH`.
     pub fn seek(&self, offset: i64, whence: Whence) -> Result<u64, FsError> {
-        todo!()
+        if self.flags().has(OpenFlags::PATH) {
+            return Err(FsError::BadDescriptor);
+        }
+        if let Some(listing) = &self.listing {
+            let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
+            let from = match whence {
+                Whence::Set => 0,
+                Whence::Current => listing.position() as i64,
+                Whence::End | Whence::Data | Whence::Hole => return Err(FsError::Invalid),
+            };
+            let to =
+                from.checked_add(offset).and_then(|to| u64::try_from(to).ok()).ok_or(FsError::Invalid)?;
+            listing.seek(to);
+            return Ok(to);
+        }
+        let mut place = self.offset();
+        let from = match whence {
+            Whence::Set => 0,
+            Whence::Current => *place as i64,
+            Whence::End => self.inode.size.load(Ordering::Acquire) as i64,
+            Whence::Data | Whence::Hole => {
+                let offset = u64::try_from(offset).map_err(|_| FsError::NoData)?;
+                *place = self.data_or_hole(offset, whence == Whence::Data)?;
+                return Ok(*place);
+            }
+        };
+        let to = from.checked_add(offset).and_then(|to| u64::try_from(to).ok());
+        *place = to.ok_or(FsError::Invalid)?;
+        Ok(*place)
     }
+
     /// The shared offset; for a directory, the cookie of the last entry told.
+    #[must_use]
     pub fn position(&self) -> u64 {
-        todo!()
+        match &self.listing {
+            Some(listing) => listing.lock().unwrap_or_else(PoisonError::into_inner).position(),
+            None => *self.offset(),
+        }
     }
+
     /// Status of the inode.
+    #[must_use]
     pub fn stat(&self) -> Stat {
-        todo!()
+        self.core.status(&self.inode)
     }
-    /// Sets the size.
-    pub fn truncate(&self, bytes: u64) -> Result<(), FsError> {
-        todo!()
-    }
-    /// Allocates, punches or zeroes a range.
-    pub fn fallocate(&self, how: Allocate, offset: u64, bytes: u64) -> Result<(), FsError> {
-        todo!()
-    }
-    /// Makes data and metadata of the file durable, and every metadata operation before this call.
-    pub fn fsync(&self) -> Result<(), FsError> {
-        todo!()
-    }
-    /// As `fsync` without times.
-    pub fn fdatasync(&self) -> Result<(), FsError> {
-        todo!()
-    }
-    /// Writes a range of dirty pages back, without making it durable (`sync_file_range`).
-    pub fn sync_range(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        todo!()
-    }
+
     /// Tells entries from the current position on until `tell` breaks; an entry at which it breaks is
-    /// told again next time.
+    /// told again next time. `.` and `..` come first.
+    ///
+    /// An entry that is there all the time is told exactly once, whatever is made or removed meanwhile.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`], [`FsError::BadDescriptor`]; the store's.
     pub fn read_dir(&self, tell: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<(), FsError> {
-        todo!()
+        let listing = self.listing.as_ref().ok_or(FsError::NotDirectory)?;
+        if !self.flags().reads() {
+            return Err(FsError::BadDescriptor);
+        }
+        let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
+        listing.tell(&self.core, &self.inode, tell)?;
+        if !self.flags().has(OpenFlags::NOATIME) {
+            self.core.accessed(&self.inode);
+        }
+        Ok(())
     }
+
+    /// Calls that change the inode need more than `O_PATH`.
+    fn not_path_only(&self) -> Result<(), FsError> {
+        if self.flags().has(OpenFlags::PATH) { Err(FsError::BadDescriptor) } else { Ok(()) }
+    }
+
     /// `fchmod`.
+    ///
+    /// # Errors
+    /// [`FsError::NotPermitted`], [`FsError::BadDescriptor`]; the store's.
     pub fn chmod(&self, mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        todo!()
+        self.not_path_only()?;
+        self.core.chmod(&self.inode, mode, who)
     }
+
     /// `fchown`.
+    ///
+    /// # Errors
+    /// [`FsError::NotPermitted`], [`FsError::BadDescriptor`]; the store's.
     pub fn chown(&self, uid: Option<u32>, gid: Option<u32>, who: &Credentials<'_>) -> Result<(), FsError> {
-        todo!()
+        self.not_path_only()?;
+        self.core.chown(&self.inode, uid, gid, who)
     }
-    /// `futimens`.
+
+    /// `futimens`: access and change.
+    ///
+    /// # Errors
+    /// [`FsError::NotPermitted`], [`FsError::Access`], [`FsError::BadDescriptor`].
     pub fn utimens(&self, times: [Time; 2], who: &Credentials<'_>) -> Result<(), FsError> {
-        todo!()
+        self.not_path_only()?;
+        self.core.utimens(&self.inode, times, who)
     }
-    /// `F_SETLK`, `F_SETLKW` for [`LockOwner::Process`]; `kind` none unlocks.
+
+    /// A record lock needs an access mode that fits (fcntl(2)).
+    fn record_lock(
+        &self,
+        owner: LockOwner,
+        range: LockRange,
+        kind: Option<LockKind>,
+        wait: Wait<'_>,
+    ) -> Result<(), FsError> {
+        let fits = match kind {
+            Some(LockKind::Shared) => self.flags().reads(),
+            Some(LockKind::Exclusive) => self.flags().writes(),
+            None => !self.flags().has(OpenFlags::PATH),
+        };
+        if !fits {
+            return Err(FsError::BadDescriptor);
+        }
+        self.inode.locks().record(owner, range, kind, wait)
+    }
+
+    /// `F_SETLK`, `F_SETLKW`: the lock is the process's; `kind` none unlocks.
+    ///
+    /// # Errors
+    /// [`FsError::WouldBlock`], [`FsError::Interrupted`], [`FsError::BadDescriptor`],
+    /// [`FsError::TooManyLocks`].
     pub fn posix_lock(
         &self,
         pid: u32,
@@ -103,38 +210,56 @@ impl File {
         kind: Option<LockKind>,
         wait: Wait<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        self.record_lock(LockOwner::Process(pid), range, kind, wait)
     }
+
     /// `F_GETLK`: the first lock in the way, if any.
+    #[must_use]
     pub fn posix_getlk(&self, pid: u32, range: LockRange, kind: LockKind) -> Option<LockHeld> {
-        todo!()
+        self.inode.locks_if_any()?.in_the_way(LockOwner::Process(pid), range, kind)
     }
-    /// `F_OFD_SETLK`, `F_OFD_SETLKW`.
+
+    /// `F_OFD_SETLK`, `F_OFD_SETLKW`: the lock is this description's.
+    ///
+    /// # Errors
+    /// As [`File::posix_lock`].
     pub fn ofd_lock(&self, range: LockRange, kind: Option<LockKind>, wait: Wait<'_>) -> Result<(), FsError> {
-        todo!()
+        self.record_lock(LockOwner::Description(self.number), range, kind, wait)
     }
-    /// `F_OFD_GETLK`.
+
+    /// `F_OFD_GETLK`: the first lock in the way, if any.
+    #[must_use]
     pub fn ofd_getlk(&self, range: LockRange, kind: LockKind) -> Option<LockHeld> {
-        todo!()
+        self.inode.locks_if_any()?.in_the_way(LockOwner::Description(self.number), range, kind)
     }
+
     /// `flock`; `kind` none unlocks.
+    ///
+    /// # Errors
+    /// [`FsError::WouldBlock`], [`FsError::Interrupted`], [`FsError::BadDescriptor`].
     pub fn flock(&self, kind: Option<LockKind>, wait: Wait<'_>) -> Result<(), FsError> {
-        todo!()
+        self.not_path_only()?;
+        self.inode.locks().whole(self.number, kind, wait)
     }
-    /// Some descriptor of process `pid` for this file was closed: its POSIX locks go (POSIX, close).
+
+    /// Some descriptor of process `pid` for this file was closed: the process's record locks on the file
+    /// go, whichever description they were set through (POSIX.1-2017, close).
     pub fn closed_by_process(&self, pid: u32) {
-        todo!()
+        if let Some(locks) = self.inode.locks_if_any() {
+            locks.drop_owner(LockOwner::Process(pid));
+        }
     }
-    /// The file's memory for mmap.
-    pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
-        todo!()
-    }
-    /// One mapping fewer.
-    pub fn unmap(&self, write: bool) -> Result<(), FsError> {
-        todo!()
-    }
-    /// Makes a mapped range durable.
-    pub fn msync(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        todo!()
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let Some(locks) = self.inode.locks_if_any() {
+            locks.drop_owner(LockOwner::Description(self.number));
+        }
+        self.core.closing(self);
+        if self.inode.opens.fetch_sub(1, Ordering::SeqCst) == 1 && self.inode.nlink() == 0 {
+            // A failure leaves the orphan record: the next mount frees the file.
+            let _ = self.core.reap_if_unused(&self.inode);
+        }
     }
 }

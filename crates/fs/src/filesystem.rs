@@ -1,60 +1,169 @@
 //! The file system as its callers see it.
 
+use crate::core::{Core, MountParts, ROOT};
 use crate::error::FsError;
 use crate::file::File;
-use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs, Time};
+use crate::inode::Inode;
+use crate::namespace::Recipe;
+use crate::resolve::Last;
+use crate::status::{Credentials, Follow, Kind, OpenFlags, RenameFlags, Stat, StatFs, Time};
+use crate::{NAME_BYTES_MAX, Superblock};
+use core::sync::atomic::Ordering;
+use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
 
+/// Metadata of one small file: an inode record, an entry with a name of middling length, their keys,
+/// and what a B+tree leaves free in its nodes. For the estimate in `statfs` only.
+const FILE_META_BYTES: u64 = 512;
+
 /// A mounted file system; clones are the same one.
+///
+/// Every path call resolves from a held directory (a path that begins with `/` from the root) with the
+/// rights of `who`. Calls may come from any number of threads.
 #[derive(Clone)]
-pub struct FileSystem(Arc<()>);
+pub struct FileSystem(pub(crate) Arc<Core>);
 
 /// An inode that somebody holds: a working directory, a directory descriptor, a looked-up file.
 ///
 /// It stays the same inode whatever happens to its name.
 #[derive(Clone)]
-pub struct Node(Arc<()>);
+pub struct Node(pub(crate) Arc<Inode>);
+
+impl core::fmt::Debug for Node {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Node({:?} {})", self.0.kind, self.0.ino)
+    }
+}
 
 impl Node {
-    /// Its status.
-    #[must_use]
-    pub fn stat(&self) -> Stat {
-        todo!()
-    }
     /// Its inode number.
     #[must_use]
     pub fn ino(&self) -> u64 {
-        todo!()
+        self.0.ino
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 impl FileSystem {
-    /// The root directory.
-    #[must_use]
-    pub fn root(&self) -> Node {
-        todo!()
-    }
-    /// The path of a held inode, from `/`, this file system's root.
+    /// Mounts the file system of a device.
+    ///
+    /// Reads a bounded number of blocks, whatever the number of files; after a crash also the log.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] once it has no name.
-    pub fn path_of(&self, node: &Node) -> Result<Vec<u8>, FsError> {
-        todo!()
+    /// [`FsError::NotOurs`], [`FsError::Version`], [`FsError::Truncated`], [`FsError::Damaged`]; the
+    /// store's and the device's.
+    pub fn mount(parts: MountParts) -> Result<Self, FsError> {
+        Core::mount(parts).map(Self)
     }
-    /// Writes everything back and makes it durable; the file system is then no longer usable.
+
+    /// Writes everything back, makes it durable, and leaves a short log. Calls that change something
+    /// fail from then on.
+    ///
+    /// # Errors
+    /// What could not be written; the file system stays usable then.
     pub fn unmount(&self) -> Result<(), FsError> {
-        todo!()
+        if self.0.options.read_only {
+            return Ok(());
+        }
+        self.sync()?;
+        if self.0.begin_unmount() {
+            // What was changed between the sync and the mark.
+            self.0.settle()?;
+            self.0.store.close()?;
+        }
+        Ok(())
     }
-    /// Makes everything durable.
+
+    /// Makes everything durable that was done before the call.
+    ///
+    /// # Errors
+    /// What could not be written.
     pub fn sync(&self) -> Result<(), FsError> {
-        todo!()
+        if self.0.options.read_only {
+            return Ok(());
+        }
+        self.0.reap_orphans()?;
+        self.0.settle()
     }
+
     /// Status of the file system.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
-        todo!()
+        let core = &self.0;
+        let counters = core.counters();
+        let stats = core.store.stats();
+        let meta_free = stats.tree_blocks.saturating_sub(stats.tree_blocks_used) * BLOCK_BYTES as u64;
+        let uuid = &core.superblock.uuid;
+        StatFs {
+            block_bytes: BLOCK_BYTES as u32,
+            blocks: core.superblock.data_blocks,
+            blocks_free: core.available.load(Ordering::Relaxed),
+            files: counters.inodes + meta_free / FILE_META_BYTES,
+            files_free: meta_free / FILE_META_BYTES,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+            id: u64::from_le_bytes(uuid[..8].try_into().expect("a UUID has sixteen bytes")),
+            read_only: core.options.read_only,
+        }
     }
+
+    /// What the superblock says.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.0.superblock
+    }
+
+    /// 4 KiB blocks of metadata that the mount read, superblocks of the file system included.
+    #[must_use]
+    pub fn mount_blocks_read(&self) -> u64 {
+        // The first superblock; the far copy is read only when the first is damaged.
+        self.0.store.stats().mount_blocks_read + 1
+    }
+
+    /// Counters of the metadata store.
+    #[must_use]
+    pub fn store_stats(&self) -> nvmed_kv::Stats {
+        self.0.store.stats()
+    }
+
+    /// The root directory.
+    ///
+    /// # Panics
+    /// Never: the root is loaded by the mount and stays in memory.
+    #[must_use]
+    pub fn root(&self) -> Node {
+        Node(self.0.inodes.get(ROOT).expect("the mount loaded the root, and it is never evicted"))
+    }
+
+    /// The path of a held inode, from `/`, this file system's root.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] once it has no name; the store's.
+    pub fn path_of(&self, node: &Node) -> Result<Vec<u8>, FsError> {
+        let _namespace = self.0.names_read();
+        self.0.path_of(&node.0)
+    }
+
+    /// The status of a held inode.
+    #[must_use]
+    pub fn stat_node(&self, node: &Node) -> Stat {
+        self.0.status(&node.0)
+    }
+
     /// Opens, and with `O_CREAT` makes, a file. `mode` has the umask applied.
+    ///
+    /// # Errors
+    /// Those of open(2).
     pub fn open(
         &self,
         at: &Node,
@@ -63,18 +172,26 @@ impl FileSystem {
         mode: u32,
         who: &Credentials<'_>,
     ) -> Result<Arc<File>, FsError> {
-        todo!()
+        self.0.open_at(&at.0, path, flags, mode, who)
     }
-    /// Opens a held inode again, as `/proc/self/fd/N` does: with its permissions checked.
+
+    /// Opens a held inode again, as `/proc/self/fd/N` does: the permissions count anew.
+    ///
+    /// # Errors
+    /// Those of open(2).
     pub fn open_node(
         &self,
         node: &Node,
         flags: OpenFlags,
         who: &Credentials<'_>,
     ) -> Result<Arc<File>, FsError> {
-        todo!()
+        self.0.open_inode(&node.0, flags, who)
     }
+
     /// The inode at a path.
+    ///
+    /// # Errors
+    /// Those of resolution.
     pub fn lookup(
         &self,
         at: &Node,
@@ -82,9 +199,21 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Node, FsError> {
-        todo!()
+        let inode = self.0.at(&at.0, path, follow, who)?;
+        self.trim();
+        Ok(Node(inode))
     }
+
+    fn trim(&self) {
+        if self.0.is_overfull() {
+            self.0.trim();
+        }
+    }
+
     /// The status of the inode at a path.
+    ///
+    /// # Errors
+    /// Those of resolution.
     pub fn stat(
         &self,
         at: &Node,
@@ -92,21 +221,44 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Stat, FsError> {
-        todo!()
+        let stat = self.0.status(&*self.0.at(&at.0, path, follow, who)?);
+        self.trim();
+        Ok(stat)
     }
-    /// Makes a directory.
+
+    /// Makes a directory. `mode` has the umask applied.
+    ///
+    /// # Errors
+    /// Those of mkdir(2).
     pub fn mkdir(&self, at: &Node, path: &[u8], mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        todo!()
+        let recipe = Recipe { kind: Kind::Directory, mode: mode & 0o1777, target: b"" };
+        self.0.make_at(&at.0, path, &recipe, who)?;
+        self.trim();
+        Ok(())
     }
+
     /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// Those of rmdir(2).
     pub fn rmdir(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        todo!()
+        self.0.rmdir_at(&at.0, path, who)
     }
-    /// Removes a name of a file.
+
+    /// Removes a name of a file; the file goes with its last name and its last open description.
+    ///
+    /// # Errors
+    /// Those of unlink(2).
     pub fn unlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        todo!()
+        self.0.unlink_at(&at.0, path, who)?;
+        self.trim();
+        Ok(())
     }
-    /// Renames.
+
+    /// Renames; what the new name stood for is replaced, exchanged or an error.
+    ///
+    /// # Errors
+    /// Those of rename(2) and renameat2(2).
     pub fn rename(
         &self,
         from: &Node,
@@ -116,9 +268,13 @@ impl FileSystem {
         flags: RenameFlags,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        self.0.rename_at((&from.0, old), (&to.0, new), flags, who)
     }
+
     /// Gives a file a second name.
+    ///
+    /// # Errors
+    /// Those of link(2).
     pub fn link(
         &self,
         from: &Node,
@@ -128,9 +284,13 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        self.0.link_at((&from.0, old), (&to.0, new), follow, who)
     }
-    /// Gives a held file (`AT_EMPTY_PATH`, `/proc/self/fd/N`) a name.
+
+    /// Gives a held file a name (`AT_EMPTY_PATH`, `/proc/self/fd/N`), also one made with `O_TMPFILE`.
+    ///
+    /// # Errors
+    /// Those of link(2).
     pub fn link_node(
         &self,
         node: &Node,
@@ -138,9 +298,15 @@ impl FileSystem {
         new: &[u8],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        let _namespace = self.0.names_write();
+        let place = self.0.resolve(&to.0, new, Last::Name, who)?;
+        self.0.link_inode(&node.0, &place, true, who)
     }
+
     /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// Those of symlink(2).
     pub fn symlink(
         &self,
         target: &[u8],
@@ -148,13 +314,35 @@ impl FileSystem {
         path: &[u8],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        let recipe = Recipe { kind: Kind::Symlink, mode: 0o777, target };
+        self.0.make_at(&at.0, path, &recipe, who)
     }
+
     /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] when it is none; those of resolution.
     pub fn readlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
-        todo!()
+        let inode = self.0.at(&at.0, path, Follow::No, who)?;
+        self.readlink_node(&Node(inode))
     }
+
+    /// The target of a held symbolic link (`readlinkat` with an empty path).
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] when it is none; the store's.
+    pub fn readlink_node(&self, node: &Node) -> Result<Vec<u8>, FsError> {
+        if node.0.kind != Kind::Symlink {
+            return Err(FsError::Invalid);
+        }
+        self.0.accessed(&node.0);
+        self.0.link_target(&node.0)
+    }
+
     /// Changes mode bits.
+    ///
+    /// # Errors
+    /// Those of chmod(2).
     pub fn chmod(
         &self,
         at: &Node,
@@ -163,9 +351,13 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        self.0.chmod(&self.0.at(&at.0, path, follow, who)?, mode, who)
     }
-    /// Changes owner or group.
+
+    /// Changes owner, group or both.
+    ///
+    /// # Errors
+    /// Those of chown(2).
     pub fn chown(
         &self,
         at: &Node,
@@ -175,9 +367,13 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        self.0.chown(&self.0.at(&at.0, path, follow, who)?, uid, gid, who)
     }
-    /// Changes the times of access and change: `[atime, mtime]`.
+
+    /// Changes the times of access and of change: `[atime, mtime]`.
+    ///
+    /// # Errors
+    /// Those of utimensat(2).
     pub fn utimens(
         &self,
         at: &Node,
@@ -186,13 +382,21 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        self.0.utimens(&self.0.at(&at.0, path, follow, who)?, times, who)
     }
-    /// Sets the size.
+
+    /// Sets the size of a file.
+    ///
+    /// # Errors
+    /// Those of truncate(2).
     pub fn truncate(&self, at: &Node, path: &[u8], bytes: u64, who: &Credentials<'_>) -> Result<(), FsError> {
-        todo!()
+        self.0.truncate_checked(&self.0.at(&at.0, path, Follow::Yes, who)?, bytes, who)
     }
+
     /// Whether `who` may read (4), write (2), execute (1); 0 asks for existence.
+    ///
+    /// # Errors
+    /// Those of access(2).
     pub fn access(
         &self,
         at: &Node,
@@ -201,6 +405,55 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        todo!()
+        self.0.access(&*self.0.at(&at.0, path, follow, who)?, mask, who)
+    }
+
+    /// As [`FileSystem::access`] for a held inode.
+    ///
+    /// # Errors
+    /// [`FsError::Access`], [`FsError::ReadOnly`].
+    pub fn access_node(&self, node: &Node, mask: u32, who: &Credentials<'_>) -> Result<(), FsError> {
+        self.0.access(&node.0, mask, who)
+    }
+}
+
+impl Core {
+    /// Writes back all data and records, and makes them durable.
+    fn settle(&self) -> Result<(), FsError> {
+        self.write_back_all()?;
+        self.write_all_late()?;
+        self.commit_all()
+    }
+
+    /// The path of an inode from the root: its last known name if that is still right, for a directory
+    /// else the name that the directory above has for it.
+    fn path_of(&self, inode: &Arc<Inode>) -> Result<Vec<u8>, FsError> {
+        let mut names: Vec<Arc<[u8]>> = Vec::new();
+        let mut at = Arc::clone(inode);
+        while at.ino != ROOT {
+            if at.nlink() == 0 {
+                return Err(FsError::NotFound);
+            }
+            let place = at.place();
+            let above = match &at.directory {
+                Some(directory) => directory.parent(),
+                None => place.parent,
+            };
+            let above = self.load(above)?;
+            let hint = place.name.filter(|_| place.parent == above.ino);
+            let right = match &hint {
+                Some(name) => self.child(&above, name)?.is_some_and(|found| found.ino == at.ino),
+                None => false,
+            };
+            names.push(match hint.filter(|_| right) {
+                Some(name) => name,
+                None => self.name_in(&above, at.ino)?,
+            });
+            at = above;
+        }
+        if names.is_empty() {
+            return Ok(b"/".to_vec());
+        }
+        Ok(names.iter().rev().flat_map(|name| [b"/", &**name].concat()).collect())
     }
 }

@@ -7,23 +7,47 @@
 //! Source: docs/spec/fs.md for the format; POSIX.1-2017 and the Linux manual pages for behaviour.
 #![forbid(unsafe_code)]
 
+mod alloc;
+mod attributes;
+mod core;
+mod data;
+mod directory;
 mod error;
 mod file;
 mod filesystem;
+mod format;
+mod hash;
+mod inode;
+mod journal;
 mod keys;
+mod listing;
 mod lock;
+mod memory;
+mod namespace;
+mod open;
+mod order;
+mod orphan;
+mod permission;
 mod record;
+mod region;
+mod rename;
+mod resolve;
 mod status;
 mod superblock;
 
+pub use crate::core::{Clock, Durability, MountOptions, MountParts, host_clock};
+pub use data::{MappedFile, salvage};
 pub use error::FsError;
-pub use file::{File, MappedFile};
+pub use file::File;
 pub use filesystem::{FileSystem, Node};
+pub use format::FormatOptions;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
+pub use memory::{Memory, MemoryLayout};
 pub use status::{
     Allocate, Credentials, DirEntry, Follow, Kind, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time,
     Whence,
 };
+pub use superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
 
 /// Longest name of a directory entry, in bytes: what every POSIX file system offers, and a key of the
 /// metadata store holds four of them.
@@ -32,7 +56,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Symbolic links followed in one resolution: Linux's limit.
 pub const SYMLINKS_MAX: u32 = 40;
-/// Names that one inode can have, and subdirectories of a directory: `nlink_t` of 32-bit programs.
-pub const LINKS_MAX: u32 = 65_000;
+/// Names that one inode can have, and subdirectories of a directory: what XFS allows.
+pub const LINKS_MAX: u32 = (1 << 31) - 1;
 /// Largest file: offsets stay well inside `i64` and block numbers inside 44 bits.
 pub const FILE_BYTES_MAX: u64 = 1 << 56;

@@ -1,0 +1,434 @@
+//! A mounted file system from inside: what all operations share.
+
+use crate::alloc::Allocator;
+use crate::data::DataPath;
+use crate::error::FsError;
+use crate::inode::{Inode, InodeTable, State};
+use crate::journal::Journal;
+use crate::keys;
+use crate::memory::Memory;
+use crate::order::Order;
+use crate::record::{Counters, Record};
+use crate::region::{Region, device_blocks, lbas_per_block};
+use crate::superblock::{self, Superblock};
+use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
+use nvmed_io::{Binding, Device, Handle};
+use nvmed_kv::{Barrier, Sequence, Store};
+use nvmed_units::BLOCK_BYTES;
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The inode of the root directory.
+pub(crate) const ROOT: u64 = 1;
+/// Inodes kept in memory, about 600 bytes each without their pages; beyond, unused ones go.
+const INODES_MAX: u64 = 1 << 16;
+/// Names remembered in all directories together, about 80 bytes each.
+const NAMES_MAX: isize = 1 << 18;
+/// The share of inodes that goes when there are too many: one walk of the table pays for many loads.
+const EVICT_SHARE: u64 = 8;
+/// Inodes whose times wait to be written. Each holds its inode in memory, so the list is bounded.
+const LATE_MAX: usize = 4096;
+
+/// What a SIGKILL of the program costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Completed calls live in the mount's memory, which may outlive the process.
+    #[default]
+    Process,
+    /// Each completed call has reached the device.
+    Device,
+}
+
+/// Nanoseconds since 1970.
+pub type Clock = fn() -> i64;
+
+/// The host's clock, at the resolution of its tick: what kernels stamp files with.
+#[must_use]
+pub fn host_clock() -> i64 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+}
+
+/// Settings of a mount. `Default` is right for most.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Bytes allocated ahead of a growing file; 0 is none.
+    pub prealloc_bytes: u64,
+    /// Largest readahead window; 0 is none.
+    pub readahead_bytes: u64,
+    /// Dirty bytes at which writers begin to write back; 0 is half the cache.
+    pub dirty_limit_bytes: u64,
+    /// What a SIGKILL costs.
+    pub durability: Durability,
+    /// Nothing is changed; nor is what an unclean end left behind cleaned up.
+    pub read_only: bool,
+    /// Time stamps come from here.
+    pub clock: Clock,
+    /// A deliberate mistake: `fsync` sends nothing to the device. Tests that prove durability must fail.
+    #[cfg(feature = "mutants")]
+    pub mutant_fsync_sends_nothing: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            prealloc_bytes: 0,
+            readahead_bytes: 128 << 10,
+            dirty_limit_bytes: 0,
+            durability: Durability::Process,
+            read_only: false,
+            clock: host_clock,
+            #[cfg(feature = "mutants")]
+            mutant_fsync_sends_nothing: false,
+        }
+    }
+}
+
+/// What a mount is made of.
+pub struct MountParts {
+    /// The device.
+    pub device: Arc<Device>,
+    /// Memory for cached pages and for the log that is not on the device yet.
+    pub memory: Memory,
+    /// Settings.
+    pub options: MountOptions,
+}
+
+/// Everything that the operations share.
+pub(crate) struct Core {
+    pub(crate) options: MountOptions,
+    pub(crate) superblock: Superblock,
+    pub(crate) store: Store,
+    /// Requests for file data.
+    pub(crate) handle: Handle,
+    pub(crate) lbas_per_block: u64,
+    pub(crate) memory: Memory,
+    /// Cache, frames and their device addresses.
+    pub(crate) data: DataPath,
+    pub(crate) journal: Mutex<Journal>,
+    /// Free data blocks that are promised to nobody.
+    pub(crate) available: AtomicU64,
+    pub(crate) order: Order,
+    pub(crate) last: LastSequence,
+    pub(crate) inodes: InodeTable,
+    /// Readers look names up; a writer changes them.
+    namespace: RwLock<()>,
+    /// Names remembered in all directories.
+    names: AtomicIsize,
+    late: Mutex<Vec<Arc<Inode>>>,
+    late_full: AtomicBool,
+    next_description: AtomicU64,
+    unmounted: AtomicBool,
+    /// Whether orphans of an earlier mount may be left.
+    pub(crate) orphans_left: AtomicBool,
+}
+
+/// The sequence of the last batch applied.
+#[derive(Default)]
+pub(crate) struct LastSequence(AtomicU64);
+
+impl LastSequence {
+    pub(crate) fn store(&self, sequence: Sequence) {
+        self.0.fetch_max(sequence.0, Ordering::SeqCst);
+    }
+
+    pub(crate) fn load(&self) -> Sequence {
+        Sequence(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// Reads and checks the superblock of a device.
+///
+/// # Errors
+/// [`FsError::NotOurs`], [`FsError::Version`], [`FsError::Damaged`], [`FsError::Truncated`]; the device's.
+pub(crate) fn read_superblock(device: &Device, handle: &Handle) -> Result<Superblock, FsError> {
+    let blocks = device_blocks(device)?;
+    if blocks < 2 {
+        return Err(FsError::NotOurs);
+    }
+    let whole = Region::new(device, handle.clone(), 0..blocks)?;
+    let mut first = vec![0; BLOCK_BYTES];
+    whole.fetch(0, &mut first)?;
+    let found = match Superblock::decode(&first) {
+        Ok(found) => found,
+        Err(_) => {
+            let mut far = vec![0; BLOCK_BYTES];
+            whole.fetch(blocks - 1, &mut far)?;
+            superblock::choose(&first, &far)?
+        }
+    };
+    if found.blocks > blocks {
+        return Err(FsError::Truncated { found: blocks, expected: found.blocks });
+    }
+    Ok(found)
+}
+
+/// Reads the counters.
+pub(crate) fn read_counters(store: &Store) -> Result<Counters, FsError> {
+    let mut value = Vec::new();
+    let found = store.get(&keys::counters(), &mut value)?;
+    let counters = found.then(|| Counters::decode(&value)).flatten();
+    counters.ok_or(FsError::Damaged { what: "the counters", of: 0 })
+}
+
+impl Core {
+    /// Mounts: reads the superblock, opens the store, reads counters and root.
+    pub(crate) fn mount(parts: MountParts) -> Result<Arc<Self>, FsError> {
+        let MountParts { device, memory, options } = parts;
+        let handle = device.handle(Binding::Spread);
+        let superblock = read_superblock(&device, &handle)?;
+        let end = superblock.meta_first + superblock.meta_blocks;
+        let region = Region::new(&device, device.handle(Binding::Spread), superblock.meta_first..end)?;
+        let store = Store::open(Arc::new(region), memory.pending(), &nvmed_kv::Options::default())?;
+        let counters = read_counters(&store)?;
+        if counters.free_blocks > superblock.data_blocks || counters.next_ino >= keys::INO_END {
+            return Err(FsError::Damaged { what: "the counters", of: counters.free_blocks });
+        }
+        let alloc = Allocator::new(superblock.data_first, superblock.data_blocks, counters.cursor);
+        let core = Arc::new(Self {
+            data: DataPath::new(&device, &memory, &options)?,
+            lbas_per_block: lbas_per_block(&device)?,
+            journal: Mutex::new(Journal::new(alloc, counters)),
+            available: AtomicU64::new(counters.free_blocks),
+            last: LastSequence(AtomicU64::new(store.applied().0)),
+            order: Order::default(),
+            inodes: InodeTable::new(),
+            namespace: RwLock::new(()),
+            names: AtomicIsize::new(0),
+            late: Mutex::default(),
+            late_full: AtomicBool::new(false),
+            next_description: AtomicU64::new(1),
+            unmounted: AtomicBool::new(false),
+            orphans_left: AtomicBool::new(true),
+            options,
+            superblock,
+            store,
+            handle,
+            memory,
+        });
+        if core.load(ROOT)?.directory.is_none() {
+            return Err(FsError::Damaged { what: "the kind", of: ROOT });
+        }
+        if !core.options.read_only {
+            core.reap_orphans()?;
+        }
+        Ok(core)
+    }
+
+    /// Now, by the mount's clock.
+    pub(crate) fn now_ns(&self) -> i64 {
+        (self.options.clock)()
+    }
+
+    /// # Errors
+    /// [`FsError::ReadOnly`].
+    pub(crate) fn writable(&self) -> Result<(), FsError> {
+        if self.options.read_only || self.unmounted.load(Ordering::Relaxed) {
+            return Err(FsError::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// The namespace, to look names up.
+    pub(crate) fn names_read(&self) -> RwLockReadGuard<'_, ()> {
+        // The lock guards no data of its own: a panic under it broke nothing.
+        self.namespace.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The namespace, to change names.
+    pub(crate) fn names_write(&self) -> RwLockWriteGuard<'_, ()> {
+        self.namespace.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a new open description.
+    pub(crate) fn new_description(&self) -> u64 {
+        self.next_description.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The inode with a number, from memory or from the store.
+    ///
+    /// # Errors
+    /// [`FsError::Damaged`] when there is none or its record makes no sense; the store's.
+    pub(crate) fn load(&self, ino: u64) -> Result<Arc<Inode>, FsError> {
+        self.inodes.get_or_load(ino, || self.read_record(ino))
+    }
+
+    /// Reads an inode's record.
+    ///
+    /// # Errors
+    /// As [`Core::load`].
+    pub(crate) fn read_record(&self, ino: u64) -> Result<Record, FsError> {
+        let mut value = Vec::with_capacity(crate::record::INODE_BYTES);
+        let found = self.store.get(&keys::inode(ino), &mut value)?;
+        let record = found.then(|| Record::decode(&value)).flatten();
+        record.ok_or(FsError::Damaged { what: "the record of inode", of: ino })
+    }
+
+    /// Sets times of an inode that are written to its record later.
+    pub(crate) fn touch(
+        &self,
+        inode: &Arc<Inode>,
+        atime: Option<i64>,
+        mtime: Option<i64>,
+        ctime: Option<i64>,
+    ) {
+        if inode.touch(atime, mtime, ctime) {
+            self.list_late(inode);
+        }
+    }
+
+    fn list_late(&self, inode: &Arc<Inode>) {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.push(Arc::clone(inode));
+        if late.len().is_multiple_of(LATE_MAX) {
+            late.retain(|inode| inode.is_late());
+            if late.len() >= LATE_MAX / 2 {
+                // Not here: the caller may hold locks that writing records takes.
+                self.late_full.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Writes the times that wait.
+    ///
+    /// # Errors
+    /// The store's; what was not written waits on.
+    pub(crate) fn write_all_late(&self) -> Result<(), FsError> {
+        let late = core::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
+        self.late_full.store(false, Ordering::Relaxed);
+        let mut result = Ok(());
+        for inode in &late {
+            if inode.is_late() && result.is_ok() {
+                result = self.alter(inode, |_| Ok(()));
+            } else if inode.is_late() {
+                self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(inode));
+            }
+        }
+        result
+    }
+
+    /// Changes an inode's record and applies it with the newest times. An inode that is gone from the
+    /// device, a removed directory that somebody still holds, changes in memory only.
+    ///
+    /// # Errors
+    /// What `change` answers; the store's. Nothing changed then.
+    pub(crate) fn alter(
+        &self,
+        inode: &Arc<Inode>,
+        change: impl FnOnce(&mut Record) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let mut state = inode.lock();
+        let mut record = inode.compose(&state);
+        let result = change(&mut record).and_then(|()| self.put_record(inode, &record));
+        match result {
+            Ok(()) => inode.publish(&mut state, record),
+            Err(_) => self.touch(inode, None, None, None),
+        }
+        result
+    }
+
+    fn put_record(&self, inode: &Inode, record: &Record) -> Result<(), FsError> {
+        if inode.reaped.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let mut change = self.change();
+        change.put_inode(inode.ino, record);
+        change.apply().map(drop)
+    }
+
+    /// More or fewer names are remembered.
+    pub(crate) fn count_names(&self, more: isize) {
+        self.names.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Whether memory for inodes or names is over its limit. Asked without locks after an operation.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.inodes.len() > INODES_MAX
+            || self.names.load(Ordering::Relaxed) > NAMES_MAX
+            || self.late_full.load(Ordering::Relaxed)
+    }
+
+    /// Forgets inodes that nobody uses, and names.
+    #[cold]
+    pub(crate) fn trim(&self) {
+        // A failure leaves the inodes late and in memory; whoever syncs them is told.
+        let _ = self.write_all_late();
+        let _namespace = self.names_write();
+        if self.names.load(Ordering::Relaxed) > NAMES_MAX {
+            for inode in self.inodes.collect(|inode| inode.directory.is_some()) {
+                if let Ok(directory) = inode.directory() {
+                    self.count_names(-directory.names_mut().clear());
+                }
+            }
+        }
+        if self.inodes.len() > INODES_MAX {
+            let limit = (INODES_MAX / EVICT_SHARE) as usize;
+            let gone = self.inodes.evict(limit, |inode| {
+                inode.ino != ROOT && !inode.is_late() && inode.nlink() > 0 && self.data.is_clean(inode)
+            });
+            for inode in gone {
+                self.forget(&inode);
+            }
+        }
+    }
+
+    /// An inode leaves memory.
+    pub(crate) fn forget(&self, inode: &Arc<Inode>) {
+        if let Ok(directory) = inode.directory() {
+            self.count_names(-directory.names_mut().clear());
+        }
+        self.data.forget(self, inode);
+    }
+
+    /// Makes every change so far durable, and the data that was written up to `ticket`.
+    ///
+    /// # Errors
+    /// The store's or the device's.
+    pub(crate) fn commit(&self, ticket: u64) -> Result<(), FsError> {
+        #[cfg(feature = "mutants")]
+        if self.options.mutant_fsync_sends_nothing {
+            return Ok(());
+        }
+        // Read before the tickets: data of a batch up to here drew its ticket before the batch was applied.
+        let last = self.last.load();
+        let written = self.order.written();
+        let data_open = self.order.is_open(ticket);
+        if self.store.durable() >= last {
+            if data_open {
+                self.handle.flush()?;
+                self.order.flushed(written);
+            }
+            return Ok(());
+        }
+        let barrier = match (self.order.has_fresh(), data_open) {
+            (true, _) => Barrier::Before,
+            (false, true) => Barrier::After,
+            (false, false) => Barrier::None,
+        };
+        self.store.commit(last, barrier)?;
+        if barrier != Barrier::None {
+            self.order.flushed(written);
+        }
+        Ok(())
+    }
+
+    /// Makes every change so far durable, and all data that was written to the device.
+    ///
+    /// # Errors
+    /// As [`Core::commit`].
+    pub(crate) fn commit_all(&self) -> Result<(), FsError> {
+        self.commit(self.order.written())
+    }
+
+    /// Marks the file system as no longer usable; false if it was already.
+    pub(crate) fn begin_unmount(&self) -> bool {
+        !self.unmounted.swap(true, Ordering::SeqCst)
+    }
+}
+
+impl State {
+    /// The record as it was last applied.
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
+    }
+}

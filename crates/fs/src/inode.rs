@@ -1,0 +1,283 @@
+//! Inodes in memory, and the table that finds them by number.
+
+use crate::data::FileData;
+use crate::directory::Directory;
+use crate::error::FsError;
+use crate::lock::Locks;
+use crate::record::Record;
+use crate::status::{Kind, MODE_KIND};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// One inode. Everything that a path walk or a `stat` needs is an atomic; what changes together with
+/// records lies under `state`.
+///
+/// Order of locks: the namespace, one inode's `state` (several only under the namespace's write
+/// lock), the journal.
+pub(crate) struct Inode {
+    pub(crate) ino: u64,
+    pub(crate) kind: Kind,
+    /// Mirrors of the record, written under `state`.
+    mode: AtomicU32,
+    uid: AtomicU32,
+    gid: AtomicU32,
+    nlink: AtomicU32,
+    blocks: AtomicU64,
+    /// The size that programs see; the record's is what the device has bytes for.
+    pub(crate) size: AtomicU64,
+    atime_ns: AtomicI64,
+    mtime_ns: AtomicI64,
+    ctime_ns: AtomicI64,
+    btime_ns: i64,
+    /// Whether the times are newer than the record.
+    late: AtomicBool,
+    /// Open descriptions.
+    pub(crate) opens: AtomicU32,
+    /// Whether the inode is gone from the device: no name, no description.
+    pub(crate) reaped: AtomicBool,
+    pub(crate) state: Mutex<State>,
+    /// Pages, extents, reservations: the data path's.
+    pub(crate) data: FileData,
+    /// Only a directory has one.
+    pub(crate) directory: Option<Box<Directory>>,
+    locks: OnceLock<Box<Locks>>,
+    /// The directory and name under which it was found last; a hint.
+    place: Mutex<Place>,
+}
+
+/// What changes together with the inode's records.
+pub(crate) struct State {
+    /// The record as it was last applied to the store.
+    pub(crate) record: Record,
+}
+
+/// A directory and a name in it.
+#[derive(Clone, Default)]
+pub(crate) struct Place {
+    pub(crate) parent: u64,
+    pub(crate) name: Option<Arc<[u8]>>,
+}
+
+impl Inode {
+    /// An inode as its record describes it.
+    pub(crate) fn new(ino: u64, record: Record) -> Self {
+        let kind = record.kind();
+        let directory = (kind == Kind::Directory).then(|| Box::new(Directory::new(record.parent)));
+        Self {
+            ino,
+            kind,
+            mode: AtomicU32::new(record.mode),
+            uid: AtomicU32::new(record.uid),
+            gid: AtomicU32::new(record.gid),
+            nlink: AtomicU32::new(record.nlink),
+            blocks: AtomicU64::new(record.blocks),
+            size: AtomicU64::new(record.size),
+            atime_ns: AtomicI64::new(record.atime_ns),
+            mtime_ns: AtomicI64::new(record.mtime_ns),
+            ctime_ns: AtomicI64::new(record.ctime_ns),
+            btime_ns: record.btime_ns,
+            late: AtomicBool::new(false),
+            opens: AtomicU32::new(0),
+            reaped: AtomicBool::new(false),
+            state: Mutex::new(State { record }),
+            data: FileData::new(ino),
+            directory,
+            locks: OnceLock::new(),
+            place: Mutex::new(Place::default()),
+        }
+    }
+
+    /// The state, locked.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while the state was held left the last published record, which is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory's part.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`].
+    pub(crate) fn directory(&self) -> Result<&Directory, FsError> {
+        self.directory.as_deref().ok_or(FsError::NotDirectory)
+    }
+
+    /// Kind and mode bits.
+    pub(crate) fn mode(&self) -> u32 {
+        self.mode.load(Ordering::Relaxed)
+    }
+
+    /// Owner.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid.load(Ordering::Relaxed)
+    }
+
+    /// Group.
+    pub(crate) fn gid(&self) -> u32 {
+        self.gid.load(Ordering::Relaxed)
+    }
+
+    /// Links.
+    pub(crate) fn nlink(&self) -> u32 {
+        self.nlink.load(Ordering::SeqCst)
+    }
+
+    /// Data blocks in its extents.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// Times: access, change of data, change of the inode, creation.
+    pub(crate) fn times_ns(&self) -> [i64; 4] {
+        let load = |time: &AtomicI64| time.load(Ordering::Relaxed);
+        [load(&self.atime_ns), load(&self.mtime_ns), load(&self.ctime_ns), self.btime_ns]
+    }
+
+    /// The record that would be written now: the last one with the newest times. The times count as
+    /// written from here on; one set later makes the inode late again.
+    pub(crate) fn compose(&self, state: &State) -> Record {
+        self.late.store(false, Ordering::SeqCst);
+        let [atime_ns, mtime_ns, ctime_ns, _] = self.times_ns();
+        Record { atime_ns, mtime_ns, ctime_ns, ..state.record }
+    }
+
+    /// A record was applied: it is the inode's state from now on.
+    pub(crate) fn publish(&self, state: &mut State, record: Record) {
+        debug_assert_eq!(record.mode & MODE_KIND, self.kind.mode());
+        state.record = record;
+        self.mode.store(record.mode, Ordering::Relaxed);
+        self.uid.store(record.uid, Ordering::Relaxed);
+        self.gid.store(record.gid, Ordering::Relaxed);
+        self.nlink.store(record.nlink, Ordering::SeqCst);
+        self.blocks.store(record.blocks, Ordering::Relaxed);
+    }
+
+    /// Sets the times of access and of both changes; none leaves one as it is. True when the inode was
+    /// not late before: the caller then lists it.
+    #[must_use]
+    pub(crate) fn touch(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) -> bool {
+        for (place, time) in [(&self.atime_ns, atime), (&self.mtime_ns, mtime), (&self.ctime_ns, ctime)] {
+            if let Some(time) = time {
+                place.store(time, Ordering::Relaxed);
+            }
+        }
+        !self.late.load(Ordering::Relaxed) && !self.late.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether times wait to be written.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.load(Ordering::SeqCst)
+    }
+
+    /// The locks, made at the first use.
+    pub(crate) fn locks(&self) -> &Locks {
+        self.locks.get_or_init(Box::default)
+    }
+
+    /// The locks, if there ever were any.
+    pub(crate) fn locks_if_any(&self) -> Option<&Locks> {
+        self.locks.get().map(|locks| &**locks)
+    }
+
+    /// Where it was found last.
+    pub(crate) fn place(&self) -> Place {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Remembers where it was found.
+    pub(crate) fn set_place(&self, parent: u64, name: Arc<[u8]>) {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Place { parent, name: Some(name) };
+    }
+}
+
+/// Shards of the table: more than the threads that meet on a small machine.
+const SHARDS: usize = 16;
+
+type Shard = HashMap<u64, Arc<Inode>, crate::hash::Numbers>;
+
+/// Inodes in memory by number.
+pub(crate) struct InodeTable {
+    shards: [Mutex<Shard>; SHARDS],
+    count: AtomicU64,
+}
+
+impl InodeTable {
+    pub(crate) fn new() -> Self {
+        Self { shards: core::array::from_fn(|_| Mutex::default()), count: AtomicU64::new(0) }
+    }
+
+    fn shard(&self, ino: u64) -> MutexGuard<'_, Shard> {
+        self.shards[ino as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The inode, if it is in memory.
+    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.shard(ino).get(&ino).cloned()
+    }
+
+    /// The inode, loaded by `load` if it is not in memory. The shard is locked meanwhile, so that no
+    /// inode is ever in memory twice.
+    ///
+    /// # Errors
+    /// What `load` answers.
+    pub(crate) fn get_or_load(
+        &self,
+        ino: u64,
+        load: impl FnOnce() -> Result<Record, FsError>,
+    ) -> Result<Arc<Inode>, FsError> {
+        match self.shard(ino).entry(ino) {
+            Entry::Occupied(found) => Ok(Arc::clone(found.get())),
+            Entry::Vacant(free) => {
+                let inode = Arc::new(Inode::new(ino, load()?));
+                self.count.fetch_add(1, Ordering::Relaxed);
+                Ok(Arc::clone(free.insert(inode)))
+            }
+        }
+    }
+
+    /// Adds a new inode.
+    pub(crate) fn insert(&self, inode: &Arc<Inode>) {
+        let before = self.shard(inode.ino).insert(inode.ino, Arc::clone(inode));
+        assert!(before.is_none(), "inode {} was made twice", inode.ino);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Forgets an inode that is gone from the device.
+    pub(crate) fn remove(&self, ino: u64) {
+        if self.shard(ino).remove(&ino).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes inodes out that nobody else holds and that `may_go`, up to `limit`; the caller holds the
+    /// namespace's write lock, so that nobody finds one meanwhile through a directory.
+    pub(crate) fn evict(&self, limit: usize, may_go: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        let mut gone = Vec::with_capacity(limit);
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let enough = limit / SHARDS;
+            let idle = shard.values().filter(|inode| Arc::strong_count(inode) == 1 && may_go(inode));
+            let numbers: Vec<u64> = idle.take(enough).map(|inode| inode.ino).collect();
+            gone.extend(numbers.iter().filter_map(|ino| shard.remove(ino)));
+        }
+        self.count.fetch_sub(gone.len() as u64, Ordering::Relaxed);
+        gone
+    }
+
+    /// Every inode in memory that `wanted` accepts.
+    pub(crate) fn collect(&self, wanted: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            found.extend(shard.values().filter(|inode| wanted(inode)).cloned());
+        }
+        found
+    }
+}

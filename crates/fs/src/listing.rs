@@ -1,0 +1,164 @@
+//! Reading a directory, with positions that stay valid while it changes.
+//!
+//! A cookie is a count of entries told. The names told are kept, so that a listing can be taken up
+//! again after any of them: the next entry is the one after that name in byte order, whatever became of
+//! the name itself.
+
+use crate::core::Core;
+use crate::error::FsError;
+use crate::inode::Inode;
+use crate::keys;
+use crate::record::decode_entry;
+use crate::status::{DirEntry, Kind};
+use core::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// `.` and `..`.
+const DOTS: usize = 2;
+/// Entries read from the store at a time: the callback runs without its locks.
+const ENTRIES_PER_READ: usize = 256;
+
+/// The position in a listing, and the way back.
+#[derive(Default)]
+pub(crate) struct Listing {
+    /// Entries told: the cookie of the last one.
+    position: usize,
+    /// The names told after the dots, one after the other.
+    names: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+/// Entries read ahead.
+#[derive(Default)]
+struct Page {
+    entries: Vec<(u64, Kind, usize)>,
+    names: Vec<u8>,
+    damaged: bool,
+}
+
+impl Listing {
+    /// The cookie of the last entry told.
+    pub(crate) fn position(&self) -> u64 {
+        self.position as u64
+    }
+
+    /// Goes on after the entry with this cookie; 0 begins anew. A cookie that was not told since the
+    /// listing began goes on after the last that was.
+    pub(crate) fn seek(&mut self, cookie: u64) {
+        let told = self.ends.len() + DOTS;
+        self.position = usize::try_from(cookie).unwrap_or(told).min(told);
+        if cookie == 0 {
+            self.names.clear();
+            self.ends.clear();
+        }
+    }
+
+    /// The name after which the listing goes on; empty at its start.
+    fn last(&self) -> &[u8] {
+        match self.position.checked_sub(DOTS + 1) {
+            None => b"",
+            Some(index) => {
+                let start = if index == 0 { 0 } else { self.ends[index - 1] };
+                &self.names[start..self.ends[index]]
+            }
+        }
+    }
+
+    fn told(&mut self, name: &[u8]) {
+        let index = self.position - DOTS;
+        if let Some(&end) = self.ends.get(index) {
+            // Taken up again at an earlier place. The way is the same, or from here on a new one.
+            let start = if index == 0 { 0 } else { self.ends[index - 1] };
+            if &self.names[start..end] == name {
+                self.position += 1;
+                return;
+            }
+            self.ends.truncate(index);
+            self.names.truncate(self.ends.last().copied().unwrap_or(0));
+        }
+        self.names.extend_from_slice(name);
+        self.ends.push(self.names.len());
+        self.position += 1;
+    }
+
+    /// Tells entries until `tell` breaks or there are no more; a removed directory has none.
+    pub(crate) fn tell(
+        &mut self,
+        core: &Core,
+        directory: &Inode,
+        tell: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), FsError> {
+        if directory.nlink() == 0 {
+            return Err(FsError::NotFound);
+        }
+        while self.position < DOTS {
+            let (name, ino): (&[u8], u64) = match self.position {
+                0 => (b".", directory.ino),
+                _ => (b"..", directory.directory()?.parent()),
+            };
+            let cookie = self.position as u64 + 1;
+            if tell(DirEntry { ino, cookie, kind: Kind::Directory, name }).is_break() {
+                return Ok(());
+            }
+            self.position += 1;
+        }
+        loop {
+            let page = read_page(core, directory.ino, self.last())?;
+            let mut start = 0;
+            for &(ino, kind, end) in &page.entries {
+                let (name, cookie) = (&page.names[start..end], self.position as u64 + 1);
+                if tell(DirEntry { ino, cookie, kind, name }).is_break() {
+                    return Ok(());
+                }
+                self.told(name);
+                start = end;
+            }
+            if page.entries.len() < ENTRIES_PER_READ {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn read_page(core: &Core, directory: u64, after: &[u8]) -> Result<Page, FsError> {
+    let (from, to) = (keys::entry(directory, after), keys::entries_end(directory));
+    let mut page = Page::default();
+    core.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+        match (keys::entry_parts(key), decode_entry(value)) {
+            (Some((_, name)), Some((ino, kind))) => {
+                page.names.extend_from_slice(name);
+                page.entries.push((ino, kind, page.names.len()));
+            }
+            _ => page.damaged = true,
+        }
+        let enough = page.damaged || page.entries.len() == ENTRIES_PER_READ;
+        if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    if page.damaged {
+        return Err(FsError::Damaged { what: "an entry of directory", of: directory });
+    }
+    Ok(page)
+}
+
+impl Core {
+    /// A name that a directory has for an inode.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; the store's.
+    pub(crate) fn name_in(&self, directory: &Inode, ino: u64) -> Result<Arc<[u8]>, FsError> {
+        let (from, to) = (keys::entry(directory.ino, b""), keys::entries_end(directory.ino));
+        let mut found = None;
+        self.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| match (
+            keys::entry_parts(key),
+            decode_entry(value),
+        ) {
+            (Some((_, name)), Some((number, _))) if number == ino => {
+                found = Some(name.into());
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        })?;
+        found.ok_or(FsError::NotFound)
+    }
+}

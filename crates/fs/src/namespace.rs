@@ -1,0 +1,416 @@
+//! Making and removing names.
+//!
+//! Each operation holds the namespace's write lock, is one batch, and changes memory only after the
+//! batch was applied.
+
+use crate::LINKS_MAX;
+use crate::alloc::Run;
+use crate::core::Core;
+use crate::error::FsError;
+use crate::inode::{Inode, State};
+use crate::journal::Change;
+use crate::keys::{self, TARGET_PART_BYTES};
+use crate::permission;
+use crate::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
+use crate::resolve::{Component, Last, Resolved};
+use crate::status::{Credentials, Kind, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID};
+use crate::{PATH_BYTES_MAX, status::Follow};
+use core::ops::{Bound, ControlFlow};
+use core::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+
+/// A new inode's mode, owner and what it is.
+pub(crate) struct Recipe<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) target: &'a [u8],
+}
+
+impl Recipe<'_> {
+    /// The record of an inode made so in a directory: a setgid directory hands its group on, and to
+    /// subdirectories the bit itself (Linux, inode_init_owner).
+    fn record(&self, directory: &Inode, who: &Credentials<'_>, now_ns: i64) -> Record {
+        let mut mode = self.mode & MODE_BITS;
+        let mut gid = who.gid;
+        if directory.mode() & MODE_SETGID != 0 {
+            gid = directory.gid();
+            let runs_as_group = mode & (MODE_SETGID | MODE_GROUP_EXECUTE) == MODE_SETGID | MODE_GROUP_EXECUTE;
+            if self.kind == Kind::Directory {
+                mode |= MODE_SETGID;
+            } else if runs_as_group && !who.is_root() && !who.in_group(gid) {
+                mode &= !MODE_SETGID;
+            }
+        }
+        let mut record = Record::new(self.kind, mode, who.uid, gid, now_ns);
+        match self.kind {
+            Kind::Directory => record.parent = directory.ino,
+            Kind::Symlink => {
+                let mut tail = [0; INLINE_TARGET_BYTES];
+                let inline = self.target.len().min(INLINE_TARGET_BYTES);
+                tail[..inline].copy_from_slice(&self.target[..inline]);
+                record.tail = Tail::Target(tail);
+                record.size = self.target.len() as u64;
+            }
+            Kind::File => {}
+        }
+        record
+    }
+
+    fn put_target(&self, change: &mut Change<'_>, ino: u64) {
+        if self.target.len() > INLINE_TARGET_BYTES {
+            for (part, bytes) in self.target.chunks(TARGET_PART_BYTES).enumerate() {
+                change.put_target(ino, part as u64, bytes);
+            }
+        }
+    }
+}
+
+/// An inode that loses a name in a change under way: its locked state, and the record to be.
+pub(crate) struct Dropped<'a> {
+    inode: &'a Arc<Inode>,
+    state: MutexGuard<'a, State>,
+    record: Record,
+    gone: bool,
+}
+
+impl Core {
+    /// Makes an inode named `name` in a directory. The caller holds the namespace for writing and has
+    /// found that the name is free.
+    ///
+    /// # Errors
+    /// [`FsError::Access`], [`FsError::NoSpace`], [`FsError::TooManyLinks`]; the store's.
+    pub(crate) fn make(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        recipe: &Recipe<'_>,
+        who: &Credentials<'_>,
+    ) -> Result<Arc<Inode>, FsError> {
+        self.writable()?;
+        permission::may_change_names(directory, who)?;
+        let now = self.now_ns();
+        let record = recipe.record(directory, who, now);
+        let is_directory = recipe.kind == Kind::Directory;
+        let mut above = if is_directory { Some(grown(directory, 1)?) } else { None };
+        let mut change = self.change();
+        let ino = change.new_ino();
+        change.put_entry(directory.ino, name, ino, recipe.kind);
+        change.put_inode(ino, &record);
+        recipe.put_target(&mut change, ino);
+        if let Some((_, record)) = &above {
+            change.put_inode(directory.ino, record);
+        }
+        change.apply()?;
+        if let Some((state, record)) = &mut above {
+            directory.publish(state, *record);
+        }
+        drop(above);
+        let inode = Arc::new(Inode::new(ino, record));
+        if let Ok(made) = inode.directory() {
+            made.names_mut().begin_complete();
+        }
+        self.inodes.insert(&inode);
+        self.set_name(directory, name, &inode)?;
+        self.touch(directory, None, Some(now), Some(now));
+        Ok(inode)
+    }
+
+    /// Makes an inode without a name (`O_TMPFILE`).
+    ///
+    /// # Errors
+    /// As [`Core::make`].
+    pub(crate) fn make_nameless(
+        &self,
+        directory: &Arc<Inode>,
+        mode: u32,
+        who: &Credentials<'_>,
+    ) -> Result<Arc<Inode>, FsError> {
+        self.writable()?;
+        permission::may_change_names(directory, who)?;
+        let recipe = Recipe { kind: Kind::File, mode, target: b"" };
+        let mut record = recipe.record(directory, who, self.now_ns());
+        record.nlink = 0;
+        let mut change = self.change();
+        let ino = change.new_ino();
+        change.put_inode(ino, &record);
+        change.put_orphan(ino);
+        change.apply()?;
+        let inode = Arc::new(Inode::new(ino, record));
+        self.inodes.insert(&inode);
+        Ok(inode)
+    }
+
+    /// Makes a directory or a symbolic link at a path.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`]; those of resolution and of [`Core::make`].
+    pub(crate) fn make_at(
+        &self,
+        at: &Arc<Inode>,
+        path: &[u8],
+        recipe: &Recipe<'_>,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        if recipe.kind == Kind::Symlink && recipe.target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if recipe.target.len() >= PATH_BYTES_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let _namespace = self.names_write();
+        let place = self.resolve(at, path, Last::Name, who)?;
+        if place.inode.is_some() {
+            return Err(FsError::Exists);
+        }
+        if place.slash && recipe.kind != Kind::Directory {
+            return Err(FsError::NotFound);
+        }
+        self.make(&place.directory, place.name(), recipe, who).map(drop)
+    }
+
+    /// Gives `inode` a second name. `nameless` allows one that never had a first (`O_TMPFILE`).
+    ///
+    /// # Errors
+    /// [`FsError::NotPermitted`] for a directory, [`FsError::TooManyLinks`], [`FsError::Exists`]; those of
+    /// resolution and the store's.
+    pub(crate) fn link_inode(
+        &self,
+        inode: &Arc<Inode>,
+        place: &Resolved<'_>,
+        nameless: bool,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        self.writable()?;
+        if place.inode.is_some() {
+            return Err(FsError::Exists);
+        }
+        if place.slash {
+            return Err(FsError::NotFound);
+        }
+        permission::may_change_names(&place.directory, who)?;
+        if inode.kind == Kind::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        let now = self.now_ns();
+        let mut state = inode.lock();
+        let mut record = inode.compose(&state);
+        let was_nameless = record.nlink == 0;
+        if was_nameless && !nameless || inode.reaped.load(Ordering::SeqCst) {
+            return Err(FsError::NotFound);
+        }
+        if record.nlink >= LINKS_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        record.nlink += 1;
+        record.ctime_ns = now;
+        let mut change = self.change();
+        change.put_entry(place.directory.ino, place.name(), inode.ino, inode.kind);
+        change.put_inode(inode.ino, &record);
+        if was_nameless {
+            change.delete_orphan(inode.ino);
+        }
+        change.apply()?;
+        inode.publish(&mut state, record);
+        drop(state);
+        self.touch(inode, None, None, Some(now));
+        self.set_name(&place.directory, place.name(), inode)?;
+        self.touch(&place.directory, None, Some(now), Some(now));
+        Ok(())
+    }
+
+    /// Gives the file at one path a second name at another.
+    ///
+    /// # Errors
+    /// As [`Core::link_inode`].
+    pub(crate) fn link_at(
+        &self,
+        (from, old): (&Arc<Inode>, &[u8]),
+        (to, new): (&Arc<Inode>, &[u8]),
+        follow: Follow,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        let _namespace = self.names_write();
+        let inode = self.resolve(from, old, follow.into(), who)?.found()?;
+        let place = self.resolve(to, new, Last::Name, who)?;
+        self.link_inode(&inode, &place, false, who)
+    }
+
+    /// Removes a name of a file.
+    ///
+    /// # Errors
+    /// [`FsError::IsDirectory`]; those of resolution and the store's.
+    pub(crate) fn unlink_at(
+        &self,
+        at: &Arc<Inode>,
+        path: &[u8],
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        self.writable()?;
+        let namespace = self.names_write();
+        let place = self.resolve(at, path, Last::Name, who)?;
+        let victim = place.inode.as_ref().ok_or(FsError::NotFound)?;
+        if victim.kind == Kind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        if place.slash {
+            return Err(FsError::NotDirectory);
+        }
+        permission::may_remove(&place.directory, victim, who)?;
+        let now = self.now_ns();
+        let mut dropped = Dropped::begin(victim, now);
+        let mut change = self.change();
+        change.delete_entry(place.directory.ino, place.name());
+        dropped.log(&mut change)?;
+        change.apply()?;
+        self.forget_name(&place.directory, place.name())?;
+        self.touch(&place.directory, None, Some(now), Some(now));
+        dropped.finish(self);
+        drop(namespace);
+        self.reap_if_unused(victim)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`], [`FsError::NotEmpty`], [`FsError::Invalid`] for `.`,
+    /// [`FsError::Busy`] for the root; those of resolution and the store's.
+    pub(crate) fn rmdir_at(
+        &self,
+        at: &Arc<Inode>,
+        path: &[u8],
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        self.writable()?;
+        let _namespace = self.names_write();
+        let place = self.resolve(at, path, Last::Name, who)?;
+        match place.component {
+            Component::Name => {}
+            Component::Dot if path.iter().all(|&byte| byte == b'/') => return Err(FsError::Busy),
+            Component::Dot => return Err(FsError::Invalid),
+            Component::DotDot => return Err(FsError::NotEmpty),
+        }
+        let victim = place.inode.as_ref().ok_or(FsError::NotFound)?;
+        victim.directory()?;
+        permission::may_remove(&place.directory, victim, who)?;
+        if !self.is_empty(victim)? {
+            return Err(FsError::NotEmpty);
+        }
+        let now = self.now_ns();
+        let (mut above, above_record) = grown(&place.directory, -1)?;
+        let mut dropped = Dropped::begin(victim, now);
+        let mut change = self.change();
+        change.delete_entry(place.directory.ino, place.name());
+        change.put_inode(place.directory.ino, &above_record);
+        dropped.log(&mut change)?;
+        change.apply()?;
+        place.directory.publish(&mut above, above_record);
+        drop(above);
+        self.forget_name(&place.directory, place.name())?;
+        self.touch(&place.directory, None, Some(now), Some(now));
+        dropped.finish(self);
+        Ok(())
+    }
+
+    /// Whether a directory has no entries. The caller holds the namespace.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`]; the store's.
+    pub(crate) fn is_empty(&self, directory: &Inode) -> Result<bool, FsError> {
+        if let Some(empty) = directory.directory()?.names().is_empty() {
+            return Ok(empty);
+        }
+        let (first, end) = (keys::entry(directory.ino, b""), keys::entries_end(directory.ino));
+        let mut empty = true;
+        self.store.scan(Bound::Excluded(&first), Bound::Excluded(&end), &mut |_, _| {
+            empty = false;
+            ControlFlow::Break(())
+        })?;
+        Ok(empty)
+    }
+
+    /// A name is gone.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`].
+    pub(crate) fn forget_name(&self, directory: &Inode, name: &[u8]) -> Result<(), FsError> {
+        let more = directory.directory()?.names_mut().set_absent(name);
+        self.count_names(more);
+        Ok(())
+    }
+}
+
+/// A directory's state, locked, and its record with `more` subdirectories.
+///
+/// # Errors
+/// [`FsError::TooManyLinks`].
+pub(crate) fn grown(directory: &Inode, more: i32) -> Result<(MutexGuard<'_, State>, Record), FsError> {
+    let state = directory.lock();
+    let mut record = *state.record();
+    record.nlink = record.nlink.saturating_add_signed(more);
+    if record.nlink > LINKS_MAX { Err(FsError::TooManyLinks) } else { Ok((state, record)) }
+}
+
+impl<'a> Dropped<'a> {
+    /// `inode` is to lose a name; a directory loses all of its links.
+    pub(crate) fn begin(inode: &'a Arc<Inode>, now_ns: i64) -> Self {
+        let state = inode.lock();
+        let mut record = *state.record();
+        let is_directory = inode.kind == Kind::Directory;
+        record.nlink = if is_directory { 0 } else { record.nlink.saturating_sub(1) };
+        let [atime_ns, mtime_ns, ..] = inode.times_ns();
+        (record.atime_ns, record.mtime_ns, record.ctime_ns) = (atime_ns, mtime_ns, now_ns);
+        // Nobody opens it while we hold the namespace; someone who closes it meanwhile finds the orphan.
+        let unused = inode.opens.load(Ordering::SeqCst) == 0;
+        let few = record.flags & FLAG_KEYED_EXTENTS == 0;
+        let gone = record.nlink == 0 && (is_directory || unused && few);
+        Self { inode, state, record, gone }
+    }
+
+    /// Puts what becomes of the inode into the change.
+    ///
+    /// # Errors
+    /// What freeing its blocks answers.
+    pub(crate) fn log(&mut self, change: &mut Change<'_>) -> Result<(), FsError> {
+        let ino = self.inode.ino;
+        if !self.gone {
+            change.put_inode(ino, &self.record);
+            if self.record.nlink == 0 {
+                change.put_orphan(ino);
+            }
+            return Ok(());
+        }
+        log_removal(change, ino, &self.record)
+    }
+
+    /// The change was applied. The caller holds the namespace still.
+    pub(crate) fn finish(mut self, core: &Core) {
+        self.inode.publish(&mut self.state, self.record);
+        let ctime = self.record.ctime_ns;
+        if self.gone {
+            self.inode.reaped.store(true, Ordering::SeqCst);
+            drop(self.state);
+            core.inodes.remove(self.inode.ino);
+            core.forget(self.inode);
+        } else {
+            drop(self.state);
+        }
+        core.touch(self.inode, None, None, Some(ctime));
+    }
+}
+
+/// Puts the removal of an inode with few blocks, or of a link, into a change.
+///
+/// # Errors
+/// What freeing its blocks answers.
+pub(crate) fn log_removal(change: &mut Change<'_>, ino: u64, record: &Record) -> Result<(), FsError> {
+    for extent in record.inline_extents() {
+        change.free_run(Run { start: extent.physical, blocks: extent.blocks })?;
+    }
+    if record.kind() == Kind::Symlink && record.size as usize > INLINE_TARGET_BYTES {
+        for part in 0..record.size.div_ceil(TARGET_PART_BYTES as u64) {
+            change.delete_target(ino, part);
+        }
+    }
+    change.delete_inode(ino);
+    Ok(())
+}

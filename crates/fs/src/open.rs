@@ -1,0 +1,200 @@
+//! Opening (open(2)).
+
+use crate::core::Core;
+use crate::error::FsError;
+use crate::file::File;
+use crate::inode::Inode;
+use crate::namespace::Recipe;
+use crate::permission::{self, EXECUTE, READ, WRITE};
+use crate::resolve::{Component, Last};
+use crate::status::{Credentials, Kind, OpenFlags};
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+impl OpenFlags {
+    /// What happens at a symbolic link in last place.
+    fn last(self) -> Last {
+        let stays = self.has(Self::NOFOLLOW) || self.has(Self::CREATE.with(Self::EXCLUSIVE));
+        if stays { Last::Stay } else { Last::Follow }
+    }
+
+    /// The permissions that the access mode asks for.
+    fn wanted(self) -> u32 {
+        let read = if self.reads() { READ } else { 0 };
+        let write = if self.writes() || self.has(Self::TRUNCATE) { WRITE } else { 0 };
+        read | write
+    }
+}
+
+impl Core {
+    /// Opens the file at a path, making it if the flags say so.
+    ///
+    /// # Errors
+    /// Those of open(2): [`FsError::Exists`], [`FsError::IsDirectory`], [`FsError::NotDirectory`],
+    /// [`FsError::Loop`], [`FsError::NotPermitted`] for `O_NOATIME`; those of resolution; the store's.
+    pub(crate) fn open_at(
+        self: &Arc<Self>,
+        at: &Arc<Inode>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+        who: &Credentials<'_>,
+    ) -> Result<Arc<File>, FsError> {
+        if flags.has(OpenFlags::PATH) {
+            return self.open_path(at, path, flags, who);
+        }
+        if flags.has(OpenFlags::TMPFILE) {
+            return self.open_nameless(at, path, flags, mode, who);
+        }
+        let (inode, made) = if flags.has(OpenFlags::CREATE) {
+            self.find_or_make(at, path, flags, mode, who)?
+        } else {
+            let _namespace = self.names_read();
+            let inode = self.resolve(at, path, flags.last(), who)?.found()?;
+            check_open(&inode, flags, who)?;
+            inode.opens.fetch_add(1, Ordering::SeqCst);
+            (inode, false)
+        };
+        self.opened(inode, flags, made)
+    }
+
+    /// Opens an inode that is held already; the caller's permissions count anew.
+    ///
+    /// # Errors
+    /// As [`Core::open_at`]; [`FsError::NotFound`] once it is gone from the device.
+    pub(crate) fn open_inode(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+        who: &Credentials<'_>,
+    ) -> Result<Arc<File>, FsError> {
+        {
+            let _namespace = self.names_read();
+            if !flags.has(OpenFlags::PATH) {
+                check_open(inode, flags, who)?;
+            }
+            if inode.reaped.load(Ordering::SeqCst) && inode.kind != Kind::Directory {
+                return Err(FsError::NotFound);
+            }
+            inode.opens.fetch_add(1, Ordering::SeqCst);
+        }
+        self.opened(Arc::clone(inode), flags, false)
+    }
+
+    /// The description of an inode whose `opens` were counted already: dropping it counts back.
+    fn opened(
+        self: &Arc<Self>,
+        inode: Arc<Inode>,
+        flags: OpenFlags,
+        made: bool,
+    ) -> Result<Arc<File>, FsError> {
+        let file = Arc::new(File::new(Arc::clone(self), inode, flags));
+        if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
+            self.writable()?;
+            self.truncate(&file.inode, 0)?;
+        }
+        if flags.reads() && !made && !flags.has(OpenFlags::NOATIME) {
+            self.accessed_first(&file.inode);
+        }
+        if self.is_overfull() {
+            self.trim();
+        }
+        Ok(file)
+    }
+
+    fn find_or_make(
+        &self,
+        at: &Arc<Inode>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+        who: &Credentials<'_>,
+    ) -> Result<(Arc<Inode>, bool), FsError> {
+        let _namespace = self.names_write();
+        let place = self.resolve(at, path, flags.last(), who)?;
+        let exclusive = flags.has(OpenFlags::EXCLUSIVE);
+        if let Some(inode) = place.inode {
+            if exclusive {
+                return Err(FsError::Exists);
+            }
+            if inode.kind == Kind::Directory {
+                return Err(FsError::IsDirectory);
+            }
+            check_open(&inode, flags, who)?;
+            inode.opens.fetch_add(1, Ordering::SeqCst);
+            return Ok((inode, false));
+        }
+        if place.slash || place.component != Component::Name {
+            return Err(FsError::IsDirectory);
+        }
+        if flags.has(OpenFlags::DIRECTORY) {
+            return Err(FsError::Invalid);
+        }
+        let recipe = Recipe { kind: Kind::File, mode, target: b"" };
+        let inode = self.make(&place.directory, place.name(), &recipe, who)?;
+        inode.opens.fetch_add(1, Ordering::SeqCst);
+        Ok((inode, true))
+    }
+
+    fn open_path(
+        self: &Arc<Self>,
+        at: &Arc<Inode>,
+        path: &[u8],
+        flags: OpenFlags,
+        who: &Credentials<'_>,
+    ) -> Result<Arc<File>, FsError> {
+        let last = if flags.has(OpenFlags::NOFOLLOW) { Last::Stay } else { Last::Follow };
+        let inode = {
+            let _namespace = self.names_read();
+            let inode = self.resolve(at, path, last, who)?.found()?;
+            if flags.has(OpenFlags::DIRECTORY) {
+                inode.directory()?;
+            }
+            inode.opens.fetch_add(1, Ordering::SeqCst);
+            inode
+        };
+        self.opened(inode, flags, false)
+    }
+
+    fn open_nameless(
+        self: &Arc<Self>,
+        at: &Arc<Inode>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+        who: &Credentials<'_>,
+    ) -> Result<Arc<File>, FsError> {
+        if !flags.writes() {
+            return Err(FsError::Invalid);
+        }
+        let inode = {
+            let _namespace = self.names_write();
+            let directory = self.resolve(at, path, flags.last(), who)?.found()?;
+            directory.directory()?;
+            let inode = self.make_nameless(&directory, mode, who)?;
+            inode.opens.fetch_add(1, Ordering::SeqCst);
+            inode
+        };
+        self.opened(inode, flags, true)
+    }
+}
+
+/// Whether an inode that exists may be opened so.
+fn check_open(inode: &Inode, flags: OpenFlags, who: &Credentials<'_>) -> Result<(), FsError> {
+    match inode.kind {
+        Kind::Symlink if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
+        Kind::Symlink => return Err(FsError::Loop),
+        Kind::Directory if flags.writes() || flags.has(OpenFlags::TRUNCATE) => {
+            return Err(FsError::IsDirectory);
+        }
+        Kind::File if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
+        Kind::File | Kind::Directory => {}
+    }
+    // Access mode 3 asks for both and gives neither (open(2), "access mode 3").
+    let wanted = if flags.0 & 3 == 3 { READ | WRITE } else { flags.wanted() };
+    permission::may(inode, wanted & !EXECUTE, who)?;
+    if flags.has(OpenFlags::NOATIME) {
+        permission::may_own(inode, who)?;
+    }
+    Ok(())
+}

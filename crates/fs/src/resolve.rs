@@ -1,0 +1,298 @@
+//! From a path to inodes (POSIX.1-2017, 4.13 "Pathname Resolution"; Linux path_resolution(7)).
+
+use crate::core::{Core, ROOT};
+use crate::directory::Found;
+use crate::error::FsError;
+use crate::inode::Inode;
+use crate::keys::{self, TARGET_PART_BYTES};
+use crate::permission::{self, EXECUTE};
+use crate::record::{INLINE_TARGET_BYTES, Tail, decode_entry};
+use crate::status::{Credentials, Follow, Kind};
+use crate::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
+use core::ops::Range;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// What to do at the last component.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// A symbolic link is followed.
+    Follow,
+    /// It is not, unless a slash follows it.
+    Stay,
+    /// The name itself is meant: it is never followed, and a slash after it is the caller's business.
+    Name,
+}
+
+impl From<Follow> for Last {
+    fn from(follow: Follow) -> Self {
+        match follow {
+            Follow::Yes => Self::Follow,
+            Follow::No => Self::Stay,
+        }
+    }
+}
+
+/// What the last component is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Component {
+    /// A name.
+    Name,
+    /// `.`, or nothing after the slashes of the root.
+    Dot,
+    /// `..`.
+    DotDot,
+}
+
+/// Where a path leads.
+pub(crate) struct Resolved<'p> {
+    /// The directory of the last component; for `.` and `..`, of no meaning.
+    pub(crate) directory: Arc<Inode>,
+    /// What the last component is.
+    pub(crate) component: Component,
+    /// The inode there, if there is one.
+    pub(crate) inode: Option<Arc<Inode>>,
+    /// Whether a slash followed.
+    pub(crate) slash: bool,
+    text: Cow<'p, [u8]>,
+    name: Range<usize>,
+}
+
+impl Resolved<'_> {
+    /// The last component.
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.text[self.name.clone()]
+    }
+
+    /// The inode.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`].
+    pub(crate) fn found(self) -> Result<Arc<Inode>, FsError> {
+        self.inode.ok_or(FsError::NotFound)
+    }
+}
+
+/// The text still to be walked.
+struct Walk<'p> {
+    text: Cow<'p, [u8]>,
+    at: usize,
+    links: u32,
+}
+
+impl Walk<'_> {
+    /// The next component, and where the one after it begins; slashes are skipped.
+    fn next(&mut self) -> Option<(Range<usize>, usize)> {
+        let text = &self.text;
+        let start = self.at + text[self.at..].iter().take_while(|&&byte| byte == b'/').count();
+        if start == text.len() {
+            return None;
+        }
+        let end = start + text[start..].iter().take_while(|&&byte| byte != b'/').count();
+        let after = end + text[end..].iter().take_while(|&&byte| byte == b'/').count();
+        Some((start..end, after))
+    }
+
+    /// Puts a link's target in the place of everything up to `end`.
+    fn follow(&mut self, target: &[u8], end: usize) -> Result<(), FsError> {
+        self.links += 1;
+        if self.links > SYMLINKS_MAX {
+            return Err(FsError::Loop);
+        }
+        let text = [target, &self.text[end..]].concat();
+        if text.first() == Some(&b'/') {
+            return Err(FsError::Away(text.into_boxed_slice()));
+        }
+        check_path(&text)?;
+        self.text = Cow::Owned(text);
+        self.at = 0;
+        Ok(())
+    }
+}
+
+fn check_path(path: &[u8]) -> Result<(), FsError> {
+    match path.len() {
+        0 => Err(FsError::NotFound),
+        PATH_BYTES_MAX.. => Err(FsError::NameTooLong),
+        _ => Ok(()),
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.contains(&0) { Err(FsError::Invalid) } else { Ok(()) }
+}
+
+impl Core {
+    /// Walks `path` from `at`, or from the root if it begins with a slash. The caller holds the namespace.
+    ///
+    /// # Errors
+    /// [`FsError::Away`], [`FsError::NotFound`], [`FsError::NotDirectory`], [`FsError::Access`],
+    /// [`FsError::Loop`], [`FsError::NameTooLong`]; the store's.
+    pub(crate) fn resolve<'p>(
+        &self,
+        at: &Arc<Inode>,
+        path: &'p [u8],
+        last: Last,
+        who: &Credentials<'_>,
+    ) -> Result<Resolved<'p>, FsError> {
+        check_path(path)?;
+        let mut directory = if path[0] == b'/' { self.load(ROOT)? } else { Arc::clone(at) };
+        let mut walk = Walk { text: Cow::Borrowed(path), at: 0, links: 0 };
+        loop {
+            let Some((name, after)) = walk.next() else {
+                return Ok(arrived(directory, Component::Dot, walk, true));
+            };
+            directory.directory()?;
+            permission::may(&directory, EXECUTE, who)?;
+            let (ended, slash) = (after == walk.text.len(), after > name.end);
+            match &walk.text[name.clone()] {
+                b"." if ended => return Ok(arrived(directory, Component::Dot, walk, slash)),
+                b"." => walk.at = after,
+                b".." => {
+                    directory = self.above(&directory, &walk.text[name.start..])?;
+                    if ended {
+                        return Ok(arrived(directory, Component::DotDot, walk, slash));
+                    }
+                    walk.at = after;
+                }
+                text => {
+                    check_name(text)?;
+                    let inode = self.child(&directory, text)?;
+                    let Some(next) = &inode else {
+                        if ended {
+                            return Ok(Resolved {
+                                directory,
+                                component: Component::Name,
+                                inode,
+                                slash,
+                                text: walk.text,
+                                name,
+                            });
+                        }
+                        return Err(FsError::NotFound);
+                    };
+                    let follows = !ended || last == Last::Follow || last == Last::Stay && slash;
+                    if next.kind == Kind::Symlink && follows {
+                        let target = self.link_target(next)?;
+                        walk.follow(&target, name.end)?;
+                        continue;
+                    }
+                    if ended {
+                        if slash && last != Last::Name && next.kind != Kind::Directory {
+                            return Err(FsError::NotDirectory);
+                        }
+                        return Ok(Resolved {
+                            directory,
+                            component: Component::Name,
+                            inode,
+                            slash,
+                            text: walk.text,
+                            name,
+                        });
+                    }
+                    directory = Arc::clone(next);
+                    walk.at = after;
+                }
+            }
+        }
+    }
+
+    /// The directory above one.
+    ///
+    /// # Errors
+    /// [`FsError::Away`] with `rest` above the root; the store's.
+    fn above(&self, directory: &Arc<Inode>, rest: &[u8]) -> Result<Arc<Inode>, FsError> {
+        if directory.ino == ROOT {
+            return Err(FsError::Away(rest.into()));
+        }
+        match self.load(directory.directory()?.parent()) {
+            // A removed directory may outlive the one above it.
+            Err(FsError::Damaged { .. }) if directory.nlink() == 0 => Err(FsError::NotFound),
+            above => above,
+        }
+    }
+
+    /// The inode that a name of a directory stands for. The caller holds the namespace.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`]; the store's.
+    #[inline]
+    pub(crate) fn child(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>, FsError> {
+        let found = directory.directory()?.names().find(name);
+        match found {
+            Found::Inode(inode) => Ok(Some(inode)),
+            Found::Absent => Ok(None),
+            Found::Number(ino) => self.remember(directory, name, ino).map(Some),
+            Found::Unknown => self.ask_store(directory, name),
+        }
+    }
+
+    #[cold]
+    fn ask_store(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>, FsError> {
+        if directory.nlink() == 0 {
+            return Ok(None);
+        }
+        let mut value = Vec::with_capacity(crate::record::ENTRY_BYTES);
+        if !self.store.get(&keys::entry(directory.ino, name), &mut value)? {
+            let more = directory.directory()?.names_mut().set_absent(name);
+            self.count_names(more);
+            return Ok(None);
+        }
+        let entry = decode_entry(&value);
+        let (ino, _) = entry.ok_or(FsError::Damaged { what: "an entry of directory", of: directory.ino })?;
+        self.remember(directory, name, ino).map(Some)
+    }
+
+    fn remember(&self, directory: &Arc<Inode>, name: &[u8], ino: u64) -> Result<Arc<Inode>, FsError> {
+        let inode = self.load(ino)?;
+        self.set_name(directory, name, &inode)?;
+        Ok(inode)
+    }
+
+    /// Remembers that a name of a directory stands for an inode.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`].
+    pub(crate) fn set_name(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) -> Result<(), FsError> {
+        let name: Arc<[u8]> = name.into();
+        inode.set_place(directory.ino, Arc::clone(&name));
+        let more = directory.directory()?.names_mut().set(name, inode);
+        self.count_names(more);
+        Ok(())
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`FsError::Damaged`]; the store's.
+    pub(crate) fn link_target(&self, link: &Inode) -> Result<Vec<u8>, FsError> {
+        let record = *link.lock().record();
+        let bytes = record.size as usize;
+        let damaged = FsError::Damaged { what: "the target of link", of: link.ino };
+        match record.tail {
+            Tail::Target(target) if bytes <= INLINE_TARGET_BYTES => Ok(target[..bytes].to_vec()),
+            _ if bytes >= PATH_BYTES_MAX => Err(damaged),
+            _ => {
+                let (mut target, mut part) = (Vec::with_capacity(bytes), Vec::new());
+                for number in 0..bytes.div_ceil(TARGET_PART_BYTES) {
+                    self.store.get(&keys::target(link.ino, number as u64), &mut part)?;
+                    target.append(&mut part);
+                }
+                if target.len() == bytes { Ok(target) } else { Err(damaged) }
+            }
+        }
+    }
+}
+
+fn arrived(inode: Arc<Inode>, component: Component, walk: Walk<'_>, slash: bool) -> Resolved<'_> {
+    let directory = Arc::clone(&inode);
+    Resolved { directory, component, inode: Some(inode), slash, text: walk.text, name: 0..0 }
+}
