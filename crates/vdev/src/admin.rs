@@ -8,6 +8,7 @@ use crate::queue::{CompletionQueue, SubmissionQueue};
 use nvmed_dma::DeviceAddress;
 use nvmed_nvme::{AdminOpcode, AsyncEvent, LogPage, Status, SubmissionEntry};
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 /// Events kept for a host that does not ask: one of each kind there is.
 const EVENTS_MAX: usize = 8;
@@ -20,6 +21,8 @@ pub(crate) struct AdminState {
     pub features: Features,
     /// Identifiers of the held Asynchronous Event Requests.
     requests: VecDeque<u16>,
+    /// Requests that were aborted and not completed yet.
+    aborted: VecDeque<u16>,
     events: VecDeque<AsyncEvent>,
     /// Bit a log page: an event of it was reported and the page not read since.
     masked: u64,
@@ -37,13 +40,16 @@ impl AdminState {
         }
     }
 
-    /// An event to report and the request to complete with it.
-    pub fn next_event(&mut self) -> Option<(u16, AsyncEvent)> {
+    /// A held request to complete now: identifier, result, status.
+    pub fn next_held(&mut self) -> Option<(u16, u32, Status)> {
+        if let Some(cid) = self.aborted.pop_front() {
+            return Some((cid, 0, Status::ABORT_REQUESTED));
+        }
         let ready = self.events.iter().position(|event| self.masked >> event.log & 1 == 0)?;
         let cid = self.requests.pop_front()?;
         let event = self.events.remove(ready)?;
         self.masked |= 1 << event.log;
-        Some((cid, event))
+        Some((cid, event.dword0(), Status::SUCCESS))
     }
 }
 
@@ -95,7 +101,7 @@ impl Controller {
     fn wanted(&self, entry: &SubmissionEntry) -> Result<(usize, u16), Status> {
         let queue = (entry.cdw10 & 0xffff) as usize;
         let entries = entry.cdw10 >> 16;
-        if queue == 0 || queue >= self.sqs.len() {
+        if queue == 0 || queue >= self.places.len() {
             return Err(Status::INVALID_QID.do_not_retry());
         }
         if entries == 0 || entries >= u32::from(self.config.queue_entries_max) {
@@ -123,54 +129,58 @@ impl Controller {
             return Err(Status::INVALID_VECTOR.do_not_retry());
         }
         let base = self.queue_base(entry, usize::from(entries) * 16)?;
-        let slot = &self.cqs[queue];
-        let mut place = locked(&slot.queue);
-        if place.is_some() {
+        let place = &self.places[queue];
+        let mut group = locked(&place.group);
+        if group.cq.is_some() {
             return Err(Status::INVALID_QID.do_not_retry());
         }
-        slot.head.set(0);
-        *place = Some(CompletionQueue::new(base, entries));
+        place.head.set(0);
+        group.cq = Some(CompletionQueue::new(base, entries));
         Ok(())
     }
 
     fn create_sq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
         let (queue, entries) = self.wanted(entry)?;
         let base = self.queue_base(entry, usize::from(entries) * 64)?;
-        let cq = (entry.cdw11 >> 16) as u16;
-        let mut place = locked(&self.sqs[queue]);
-        if place.queue.is_some() {
+        let cq = entry.cdw11 >> 16;
+        if self.routes[queue].load(Ordering::Acquire) != 0 {
             return Err(Status::INVALID_QID.do_not_retry());
         }
-        let slot = self.cqs.get(usize::from(cq)).filter(|_| cq != 0);
-        let mut bound = slot.map(|slot| locked(&slot.queue));
-        let Some(bound) = bound.as_mut().and_then(|cq| cq.as_mut()) else {
+        let place = self.places.get(cq as usize).filter(|_| cq != 0);
+        let mut group = place.map(|place| locked(&place.group)).ok_or(Status::CQ_INVALID.do_not_retry())?;
+        if group.cq.is_none() {
             return Err(Status::CQ_INVALID.do_not_retry());
-        };
-        bound.users += 1;
-        place.queue = Some(SubmissionQueue::new(base, entries, cq));
+        }
+        group.sqs.push(SubmissionQueue::new(queue as u16, base, entries));
+        self.routes[queue].store(cq + 1, Ordering::Release);
         Ok(())
     }
 
     fn delete_sq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
         let unknown = Status::INVALID_QID.do_not_retry();
         let queue = (entry.cdw10 & 0xffff) as usize;
-        let place = self.sqs.get(queue).filter(|_| queue != 0).ok_or(unknown)?;
-        let sq = locked(place).queue.take().ok_or(unknown)?;
-        if let Some(cq) = locked(&self.cqs[usize::from(sq.cq)].queue).as_mut() {
-            cq.users -= 1;
-        }
+        let route = self.routes.get(queue).filter(|_| queue != 0).ok_or(unknown)?.swap(0, Ordering::AcqRel);
+        let place = self.places.get((route as usize).wrapping_sub(1)).ok_or(unknown)?;
+        let mut group = locked(&place.group);
+        let index = group.sqs.iter().position(|sq| usize::from(sq.id) == queue).ok_or(unknown)?;
+        let sq = group.sqs.remove(index);
+        let mut retired = locked(&self.retired);
+        *retired = retired.plus(sq.counters);
         Ok(())
     }
 
     fn delete_cq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
         let unknown = Status::INVALID_QID.do_not_retry();
         let queue = (entry.cdw10 & 0xffff) as usize;
-        let slot = self.cqs.get(queue).filter(|_| queue != 0).ok_or(unknown)?;
-        let mut place = locked(&slot.queue);
-        if place.as_ref().ok_or(unknown)?.users > 0 {
+        let place = self.places.get(queue).filter(|_| queue != 0).ok_or(unknown)?;
+        let mut group = locked(&place.group);
+        if group.cq.is_none() {
+            return Err(unknown);
+        }
+        if !group.sqs.is_empty() {
             return Err(Status::INVALID_QUEUE_DELETION.do_not_retry());
         }
-        *place = None;
+        group.cq = None;
         Ok(())
     }
 
@@ -202,8 +212,7 @@ impl Controller {
         let held = admin.requests.iter().position(|&request| queue == 0 && request == cid);
         let Some(index) = held else { return 1 };
         admin.requests.remove(index);
-        drop(admin);
-        self.complete_aborted(cid);
+        admin.aborted.push_back(cid);
         0
     }
 }

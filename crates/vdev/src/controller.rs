@@ -8,7 +8,7 @@ use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
 use crate::transport::Bell;
 use nvmed_dma::{AddressSpace, DeviceAddress};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
-use nvmed_nvme::{AsyncEvent, CompletionEntry, Status, SubmissionEntry};
+use nvmed_nvme::{AsyncEvent, CompletionEntry};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,25 +25,25 @@ struct Properties {
     acq: u64,
 }
 
-/// A submission queue's place, whether or not a queue is in it.
+/// A completion queue with the submission queues that complete to it: one lock for all of a command.
 #[derive(Debug, Default)]
-pub(crate) struct SqSlot {
-    pub queue: Option<SubmissionQueue>,
-    pub counters: Counters,
+pub(crate) struct Group {
+    pub cq: Option<CompletionQueue>,
+    pub sqs: Vec<SubmissionQueue>,
 }
 
-/// A completion queue's place.
+/// A group's place, and what the host's head doorbell reaches without the lock.
 #[derive(Debug, Default)]
-pub(crate) struct CqSlot {
-    pub queue: Mutex<Option<CompletionQueue>>,
+pub(crate) struct Place {
+    pub group: Mutex<Group>,
     pub head: HeadDoorbell,
-    /// A submission queue waits for room in this one.
+    /// A submission queue waits for room in the completion queue.
     pub blocked: AtomicBool,
 }
 
 /// A virtual NVMe controller with one namespace.
 ///
-/// Locks are taken in the order submission queue 0, submission queue N, admin state, completion queue.
+/// Locks are taken in the order group 0, group N, admin state or error log.
 pub struct Controller {
     pub(crate) config: ControllerConfig,
     pub(crate) media: Media,
@@ -52,8 +52,12 @@ pub struct Controller {
     pub(crate) lba_count: u64,
     properties: Mutex<Properties>,
     status: AtomicU32,
-    pub(crate) sqs: Box<[Mutex<SqSlot>]>,
-    pub(crate) cqs: Box<[CqSlot]>,
+    /// Groups, by completion queue.
+    pub(crate) places: Box<[Place]>,
+    /// Submission queue to completion queue, plus one; 0 is no such queue.
+    pub(crate) routes: Box<[AtomicU32]>,
+    /// Counters of deleted queues.
+    pub(crate) retired: Mutex<Counters>,
     /// Tail doorbells that the device thread has not seen; the value's bit 31 says that there is one.
     tails: Box<[AtomicU32]>,
     pub(crate) admin: Mutex<AdminState>,
@@ -90,8 +94,9 @@ impl Controller {
             space: AddressSpace::default(),
             properties: Mutex::default(),
             status: AtomicU32::new(0),
-            sqs: (0..places).map(|_| Mutex::default()).collect(),
-            cqs: (0..places).map(|_| CqSlot::default()).collect(),
+            places: (0..places).map(|_| Place::default()).collect(),
+            routes: (0..places).map(|_| AtomicU32::new(0)).collect(),
+            retired: Mutex::default(),
             tails: (0..places).map(|_| AtomicU32::new(0)).collect(),
             admin: Mutex::new(AdminState::default()),
             errors: Mutex::default(),
@@ -105,7 +110,12 @@ impl Controller {
     /// Commands and bytes since the controller was made, all queues together.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.sqs.iter().map(|slot| locked(slot).counters).fold(Counters::default(), Counters::plus)
+        let live = |place: &Place| {
+            let group = locked(&place.group);
+            group.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus)
+        };
+        // Not group 0: it executes no I/O command, and its lock is held while it makes a SMART log of these.
+        self.places[1..].iter().map(live).fold(*locked(&self.retired), Counters::plus)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -202,22 +212,29 @@ impl Controller {
         if !sound || !reach(asq, sq, 64) || !reach(acq, cq, 16) {
             return self.fail();
         }
-        locked(&self.sqs[0]).queue = Some(SubmissionQueue::new(asq, sq, 0));
-        self.cqs[0].head.set(0);
-        *locked(&self.cqs[0].queue) = Some(CompletionQueue::new(acq, cq));
+        let mut admin = locked(&self.places[0].group);
+        admin.cq = Some(CompletionQueue::new(acq, cq));
+        admin.sqs = vec![SubmissionQueue::new(0, asq, sq)];
+        drop(admin);
+        self.places[0].head.set(0);
+        self.routes[0].store(1, Ordering::Release);
         self.change_status(|_| ControllerStatus::default().with_rdy(1));
     }
 
     /// Controller Level Reset (Base 2.0, 3.7.2): queues and outstanding events go, AQA, ASQ and ACQ stay.
     fn reset(&self) {
-        for (slot, tail) in self.sqs.iter().zip(&self.tails) {
-            locked(slot).queue = None;
+        for tail in &self.tails {
             tail.store(0, Ordering::Release);
         }
-        for slot in &self.cqs {
-            *locked(&slot.queue) = None;
-            slot.head.set(0);
-            slot.blocked.store(false, Ordering::Release);
+        for (place, route) in self.places.iter().zip(&self.routes) {
+            route.store(0, Ordering::Release);
+            let group = std::mem::take(&mut *locked(&place.group));
+            let gone = group.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus);
+            let mut retired = locked(&self.retired);
+            *retired = retired.plus(gone);
+            drop(retired);
+            place.head.set(0);
+            place.blocked.store(false, Ordering::Release);
         }
         locked(&self.admin).reset();
         self.enable_write_cache(true);
@@ -228,7 +245,7 @@ impl Controller {
     fn doorbell(&self, offset: u32, value: u32) {
         let index = (offset - register::DOORBELLS) / 4;
         let queue = (index / 2) as usize;
-        if queue >= self.sqs.len() {
+        if queue >= self.places.len() {
             return self.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
         }
         if index % 2 == 1 {
@@ -243,73 +260,64 @@ impl Controller {
 
     #[inline]
     fn head_doorbell(&self, queue: usize, value: u32) {
-        let slot = &self.cqs[queue];
-        slot.head.set(value as u16);
+        let place = &self.places[queue];
+        place.head.set(value as u16);
         // Pairs with the store of `blocked` before the second look at `head` in `has_room`: one of the two
         // sides sees the other's store.
-        if slot.blocked.swap(false, Ordering::SeqCst) {
+        if place.blocked.swap(false, Ordering::SeqCst) {
             self.resume(queue);
         }
     }
 
-    /// Runs the submission queues of a completion queue that has room again.
+    /// Goes on with the submission queues of a completion queue that has room again.
     #[cold]
     fn resume(&self, cq: usize) {
-        for queue in 0..self.sqs.len() {
-            let bound = locked(&self.sqs[queue]).queue.as_ref().is_some_and(|sq| usize::from(sq.cq) == cq);
-            if bound && self.config.clock == Clock::Inline {
-                self.run(queue);
-            }
-        }
         if self.config.clock == Clock::Threaded {
             self.rung.ring();
+        } else {
+            let mut group = locked(&self.places[cq].group);
+            for index in 0..group.sqs.len() {
+                self.run(cq, &mut group, index);
+            }
         }
     }
 
     #[inline]
     fn tail_doorbell(&self, queue: usize, value: u32) {
-        if self.set_tail(queue, value) {
-            self.run(queue);
+        let route = self.routes[queue].load(Ordering::Acquire);
+        if route == 0 {
+            return self.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
         }
-    }
-
-    fn set_tail(&self, queue: usize, value: u32) -> bool {
-        let mut slot = locked(&self.sqs[queue]);
-        let event = match &mut slot.queue {
-            None => AsyncEvent::INVALID_DOORBELL_REGISTER,
-            Some(sq) if value < u32::from(sq.entries) => {
-                sq.tail = value as u16;
-                return true;
-            }
-            Some(_) => AsyncEvent::INVALID_DOORBELL_VALUE,
-        };
-        drop(slot);
-        self.event(event);
-        false
+        let cq = route as usize - 1;
+        let mut group = locked(&self.places[cq].group);
+        let Some(index) = group.sqs.iter().position(|sq| usize::from(sq.id) == queue) else { return };
+        let sq = &mut group.sqs[index];
+        if value >= u32::from(sq.entries) {
+            drop(group);
+            return self.event(AsyncEvent::INVALID_DOORBELL_VALUE);
+        }
+        sq.tail = value as u16;
+        self.run(cq, &mut group, index);
     }
 
     #[inline]
-    fn run(&self, queue: usize) {
-        if queue == 0 { self.run_admin() } else { self.run_io(queue) }
+    fn run(&self, cq: usize, group: &mut Group, index: usize) {
+        if cq == 0 { self.run_admin(group) } else { self.run_io(&self.places[cq], group, index) }
     }
 
     #[inline]
-    fn run_io(&self, queue: usize) {
-        let mut slot = locked(&self.sqs[queue]);
-        let SqSlot { queue: Some(sq), counters } = &mut *slot else { return };
-        let cq_slot = &self.cqs[usize::from(sq.cq)];
-        let mut cq = locked(&cq_slot.queue);
-        let Some(cq) = cq.as_mut() else { return };
+    fn run_io(&self, place: &Place, group: &mut Group, index: usize) {
+        let Group { cq: Some(cq), sqs } = group else { return };
+        let sq = &mut sqs[index];
         let mut posted = false;
-        while sq.head != sq.tail && cq_slot.has_room(cq) {
+        while sq.head != sq.tail && place.has_room(cq) {
             let Some(Ok(entry)) = sq.fetch(&self.space) else { return self.fail() };
             let status = self.execute_io(&entry);
-            counters.count(&entry, self.lba_shift, status);
+            sq.counters.count(&entry, self.lba_shift, status);
             if !status.is_success() {
-                locked(&self.errors).push(queue as u16, &entry, status);
+                locked(&self.errors).push(sq.id, &entry, status);
             }
-            let done = completion(sq, queue, entry.cid, 0);
-            if cq.post(&self.space, done, status).is_err() {
+            if cq.post(&self.space, completion(sq, entry.cid, 0), status).is_err() {
                 return self.fail();
             }
             posted = true;
@@ -319,40 +327,24 @@ impl Controller {
         }
     }
 
-    fn run_admin(&self) {
-        let mut slot = locked(&self.sqs[0]);
+    fn run_admin(&self, group: &mut Group) {
         loop {
-            let Some(sq) = slot.queue.as_mut() else { return };
-            let room = locked(&self.cqs[0].queue).as_ref().is_some_and(|cq| self.cqs[0].has_room(cq));
-            if sq.head == sq.tail || !room {
+            let Group { cq: Some(cq), sqs } = &mut *group else { return };
+            let sq = &mut sqs[0];
+            if sq.head == sq.tail || !self.places[0].has_room(cq) {
                 return;
             }
             let Some(Ok(entry)) = sq.fetch(&self.space) else { return self.fail() };
             if let Some((result, status)) = self.execute_admin(&entry) {
-                self.post_admin(completion(sq, 0, entry.cid, result), status, &entry);
+                if !status.is_success() {
+                    locked(&self.errors).push(0, &entry, status);
+                }
+                if cq.post(&self.space, completion(sq, entry.cid, result), status).is_err() {
+                    return self.fail();
+                }
+                self.posted.ring();
             }
-            self.deliver_events();
-        }
-    }
-
-    fn post_admin(&self, done: CompletionEntry, status: Status, entry: &SubmissionEntry) {
-        if !status.is_success() {
-            locked(&self.errors).push(0, entry, status);
-        }
-        let mut cq = locked(&self.cqs[0].queue);
-        if cq.as_mut().is_some_and(|cq| cq.post(&self.space, done, status).is_err()) {
-            self.fail();
-        }
-        drop(cq);
-        self.posted.ring();
-    }
-
-    /// Completes a held request that was aborted.
-    pub(crate) fn complete_aborted(&self, cid: u16) {
-        let mut cq = locked(&self.cqs[0].queue);
-        let done = CompletionEntry { cid, ..CompletionEntry::default() };
-        if cq.as_mut().is_some_and(|cq| cq.post(&self.space, done, Status::ABORT_REQUESTED).is_err()) {
-            self.fail();
+            self.deliver_events(group);
         }
     }
 
@@ -369,21 +361,15 @@ impl Controller {
     /// Records an asynchronous event and reports it if the host waits for one.
     fn event(&self, event: AsyncEvent) {
         locked(&self.admin).record(event);
-        self.deliver_events();
+        self.deliver_events(&mut locked(&self.places[0].group));
     }
 
-    /// Completes held Asynchronous Event Requests with recorded events.
-    fn deliver_events(&self) {
-        loop {
-            let mut admin = locked(&self.admin);
-            let mut cq = locked(&self.cqs[0].queue);
-            let Some(cq) = cq.as_mut() else { return };
-            if !self.cqs[0].has_room(cq) {
-                return;
-            }
-            let Some((cid, event)) = admin.next_event() else { return };
-            let done = CompletionEntry { cid, result: event.dword0(), ..CompletionEntry::default() };
-            if cq.post(&self.space, done, Status::SUCCESS).is_err() {
+    /// Completes held Asynchronous Event Requests: with recorded events, and those that were aborted.
+    fn deliver_events(&self, group: &mut Group) {
+        let Group { cq: Some(cq), sqs } = group else { return };
+        while self.places[0].has_room(cq) {
+            let Some((cid, result, status)) = locked(&self.admin).next_held() else { return };
+            if cq.post(&self.space, completion(&sqs[0], cid, result), status).is_err() {
                 return self.fail();
             }
             self.posted.ring();
@@ -393,20 +379,24 @@ impl Controller {
     /// One round of the device thread: takes the doorbells that were rung; whether there were any.
     pub(crate) fn serve(&self) -> bool {
         let mut any = false;
-        for queue in 0..self.sqs.len() {
-            let tail = self.tails[queue].swap(0, Ordering::AcqRel);
+        for (queue, tail) in self.tails.iter().enumerate() {
+            let tail = tail.swap(0, Ordering::AcqRel);
             if tail & RUNG != 0 {
                 any = true;
                 self.tail_doorbell(queue, tail & 0xffff);
-            } else if locked(&self.sqs[queue]).queue.as_ref().is_some_and(|sq| sq.head != sq.tail) {
-                self.run(queue);
+            }
+        }
+        for (cq, place) in self.places.iter().enumerate() {
+            let mut group = locked(&place.group);
+            for index in 0..group.sqs.len() {
+                self.run(cq, &mut group, index);
             }
         }
         any
     }
 }
 
-impl CqSlot {
+impl Place {
     /// Whether one more entry fits; if not, the host's next head doorbell resumes the queue.
     #[inline]
     fn has_room(&self, cq: &CompletionQueue) -> bool {
@@ -419,6 +409,6 @@ impl CqSlot {
 }
 
 #[inline]
-fn completion(sq: &SubmissionQueue, queue: usize, cid: u16, result: u32) -> CompletionEntry {
-    CompletionEntry { result, sq_head: sq.head, sq_id: queue as u16, cid, ..CompletionEntry::default() }
+fn completion(sq: &SubmissionQueue, cid: u16, result: u32) -> CompletionEntry {
+    CompletionEntry { result, sq_head: sq.head, sq_id: sq.id, cid, ..CompletionEntry::default() }
 }

@@ -69,7 +69,7 @@ impl Controller {
         if sqs == 0xffff || cqs == 0xffff {
             return Err(Status::INVALID_FIELD.do_not_retry());
         }
-        if self.cqs[1..].iter().any(|slot| locked(&slot.queue).is_some()) {
+        if self.places[1..].iter().any(|place| locked(&place.group).cq.is_some()) {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
         let most = u32::from(self.config.queues_max) - 1;

@@ -1,5 +1,6 @@
 //! Submission and completion queues in host memory (Base 2.0, 3.3).
 
+use crate::log::Counters;
 use nvmed_dma::{AddressSpace, DeviceAddress};
 use nvmed_nvme::{CompletionEntry, SubmissionEntry};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,17 +12,17 @@ const CQ_ENTRY: u64 = size_of::<CompletionEntry>() as u64;
 /// A submission queue, seen from the controller.
 #[derive(Debug)]
 pub(crate) struct SubmissionQueue {
+    pub id: u16,
     pub base: DeviceAddress,
     pub entries: u16,
     pub head: u16,
     pub tail: u16,
-    /// The completion queue that its commands complete to.
-    pub cq: u16,
+    pub counters: Counters,
 }
 
 impl SubmissionQueue {
-    pub fn new(base: DeviceAddress, entries: u16, cq: u16) -> Self {
-        Self { base, entries, head: 0, tail: 0, cq }
+    pub fn new(id: u16, base: DeviceAddress, entries: u16) -> Self {
+        Self { id, base, entries, head: 0, tail: 0, counters: Counters::default() }
     }
 
     /// Takes the command at the head, or `None` when the queue is empty. `Err` when its memory is gone.
@@ -48,13 +49,11 @@ pub(crate) struct CompletionQueue {
     pub entries: u16,
     pub tail: u16,
     pub phase: bool,
-    /// Submission queues bound to it: while there are any, it cannot be deleted.
-    pub users: u16,
 }
 
 impl CompletionQueue {
     pub fn new(base: DeviceAddress, entries: u16) -> Self {
-        Self { base, entries, tail: 0, phase: true, users: 0 }
+        Self { base, entries, tail: 0, phase: true }
     }
 
     /// Whether one more entry would overwrite one that the host has not consumed, `head` being its doorbell.

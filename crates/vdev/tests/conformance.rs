@@ -159,6 +159,25 @@ fn io_commands_check_everything_before_they_touch_anything() {
 }
 
 #[test]
+fn log_pages_tell_what_was_done() {
+    let mut host = host();
+    for lba in 0..3 {
+        assert!(host.io(host.data(1, lba * 8, 8, 4096)).status().is_success());
+    }
+    let log = |host: &Host, page: u32, dwords: u32| with_page(host, 2, 0, page | (dwords - 1) << 16);
+    assert!(host.admin(log(&host, 2, 128)).status().is_success());
+    let smart = page(&host);
+    assert_eq!(u64::from_le_bytes(smart[80..88].try_into().unwrap()), 3, "host writes");
+    assert!(host.admin(log(&host, 5, 1024)).status().is_success());
+    assert_eq!(page(&host)[1024 + 4], 3, "Write is supported and changes data");
+    assert!(host.admin(log(&host, 3, 128)).status().is_success());
+    assert_eq!(&page(&host)[8..11], b"0.1");
+    assert!(host.admin(log(&host, 0x77, 128)).status().is(Status::INVALID_LOG));
+    let beyond = SubmissionEntry { cdw12: 4096, ..log(&host, 2, 4) };
+    assert!(host.admin(beyond).status().is(Status::INVALID_FIELD));
+}
+
+#[test]
 fn a_transfer_over_mdts_is_refused() {
     let config = ControllerConfig { mdts: 1, ..ControllerConfig::default() };
     let mut host = Host::new(config, ram());
@@ -204,9 +223,9 @@ fn events_wait_for_a_request_and_aborts_take_one_back() {
     assert!(host.admin(admin(0x0c, 0, 0)).status().is(Status::AER_LIMIT));
     host.place(0, admin(8, 2 << 16, 0));
     host.ring(0);
+    assert_eq!(host.reap(0).unwrap().result, 0, "the abort says that it did");
     let aborted = host.reap(0).unwrap();
     assert_eq!((aborted.cid, aborted.status()), (2, Status::ABORT_REQUESTED));
-    assert_eq!(host.reap(0).unwrap().result, 0, "the abort says that it did");
     assert_eq!(host.admin(admin(8, 99 << 16, 0)).result, 1, "nothing to abort");
 }
 
