@@ -104,7 +104,8 @@ impl Cache {
     #[must_use]
     pub fn read(&self, object: &Object, page: u64, offset: usize, dst: &mut [u8]) -> bool {
         assert!(offset + dst.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", dst.len());
-        let Some(slot) = object.index.find(page) else { return false };
+        let Some((slot, guess)) = object.index.find_guessed(page) else { return false };
+        let guess = guess.frame(page);
         let mut spins = 0;
         loop {
             // Barrier R1, pairs with W2 in `unlock`: the bytes copied below are not older than this.
@@ -113,13 +114,17 @@ impl Cache {
                 return false;
             }
             if !before.has(LOCKED) {
-                self.memory.read(self.layout.frame(before.frame()) + offset, dst);
+                // The processor predicts the branch and copies before the entry has arrived;
+                // `black_box` keeps the compiler from noticing that both sides are the same number.
+                let frame = before.frame();
+                let frame = if frame == guess { core::hint::black_box(guess) } else { frame };
+                self.memory.read(self.layout.frame(frame) + offset, dst);
                 // Barrier R2, pairs with W1 in `lock`: had a changed byte been copied, this load would
                 // see the lock, or what came after it.
                 fence(Ordering::Acquire);
                 let after = Entry(slot.load(Ordering::Relaxed));
                 if before.same_content(after) {
-                    self.count_use(before.frame(), offset);
+                    self.count_use(frame, offset);
                     return true;
                 }
             }

@@ -81,6 +81,7 @@ impl<'a> Claim<'a> {
     /// Shows the filled page to everybody; whether it is its object's first dirty one.
     pub fn publish(mut self, state: PageState) -> bool {
         self.published = true;
+        self.object.index.learn(self.page, self.frame);
         let flags = if state.backed { BACKED } else { 0 } | if state.dirty { DIRTY } else { 0 };
         let entry = Entry(self.slot.load(Ordering::Relaxed)).present(self.frame, flags);
         let first = state.dirty && self.cache.note_dirty(self.object, self.page, entry);

@@ -65,7 +65,7 @@ impl File {
                 Ok(Claimed::Present) => return,
                 Ok(Claimed::Fill(claim)) => {
                     claim.write(0, &self.device[at]);
-                    claim.publish(PageState { dirty: false, backed: at % 2 == 0 });
+                    claim.publish(PageState { dirty: false, backed: at.is_multiple_of(2) });
                     return;
                 }
                 Err(NoCleanFrame) => {}
