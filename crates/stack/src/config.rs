@@ -133,6 +133,16 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], with file and line.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let base = working_directory()
+            .map_err(|errno| ConfigError::Unreadable { file: path.display().to_string(), errno })?;
+        Self::load_from(path, &base)
+    }
+
+    /// As [`Config::load`], with relative paths taken from `base`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with file and line.
+    pub fn load_from(path: &Path, base: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let unreadable = |errno| ConfigError::Unreadable { file: file.clone(), errno };
         let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(unreadable)?;
@@ -149,8 +159,7 @@ impl Config {
             return Err(not_text("larger than 64 KiB"));
         }
         let text = std::str::from_utf8(&bytes[..len]).map_err(|_| not_text("not text"))?;
-        let base = working_directory().map_err(unreadable)?;
-        Self::parse(text, &file, &base)
+        Self::parse(text, &file, base)
     }
 
     /// Parses the text of a configuration; `file` names it in errors, relative paths start at `base`.

@@ -7,7 +7,18 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod device;
+mod error;
+mod flusher;
+mod mount;
+mod run;
 mod spec;
+mod statistics;
 
 pub use config::{Config, ConfigError, Durability};
+pub use device::{Open, open_device};
+pub use error::StackError;
+pub use mount::{Mount, Surroundings, mount, salvage};
+pub use run::{RUN_MEMORY_VARIABLE, RunMemory};
 pub use spec::{DeviceSpec, FlushTo, Medium, SpecError};
+pub use statistics::{Calls, STATISTICS_VARIABLE};

@@ -1,0 +1,75 @@
+//! A device string becomes a device with queues.
+
+use crate::error::StackError;
+use crate::spec::{DeviceSpec, FlushTo, Medium};
+use nvmed_dma::Transport;
+use nvmed_engine::nvme::NvmeEngine;
+use nvmed_io::{Device, DeviceOptions};
+use nvmed_sys::Pages;
+use nvmed_vdev::{Clock, Controller, ControllerConfig, FileOptions, Flush, InProcess, Media};
+use std::sync::Arc;
+
+/// I/O queues of a private mount. An inline controller works in the caller's thread, so more queues
+/// than cores only cost memory; two let a flush and a read go at once on the smallest machines.
+const QUEUES: usize = 4;
+/// Commands in flight a queue: a full write-back batch of the cache.
+const QUEUE_DEPTH: u16 = 128;
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// It must exist. With `locked_by_run`, the image is locked by `nvmed run` above us.
+    Existing {
+        /// Whether the lock is held above us.
+        locked_by_run: bool,
+    },
+    /// Its file is made, or grown to `bytes`.
+    Create {
+        /// Size of the device.
+        bytes: u64,
+    },
+}
+
+/// Opens a device: medium, controller, driver, queues.
+///
+/// # Errors
+/// [`StackError`] naming the device and what is wrong with it.
+pub fn open_device(spec: &DeviceSpec, open: Open) -> Result<Arc<Device>, StackError> {
+    let name = spec.to_string();
+    let config = ControllerConfig {
+        lba_bytes: spec.lba_bytes,
+        clock: if spec.threaded { Clock::Threaded } else { Clock::Inline },
+        ..ControllerConfig::default()
+    };
+    let controller = Controller::new(config, medium(spec, open)?);
+    let attached = InProcess::new(controller).map_err(|error| StackError::Thread { error })?;
+    let transport: Arc<dyn Transport> = Arc::new(attached);
+    let engine = NvmeEngine::open(transport)
+        .map_err(|error| StackError::Engine { device: name.clone(), error })?;
+    let options = DeviceOptions { queues: QUEUES, depth: QUEUE_DEPTH };
+    Device::open(Arc::new(engine), options).map_err(|error| StackError::Io { device: name, error })
+}
+
+fn medium(spec: &DeviceSpec, open: Open) -> Result<Media, StackError> {
+    let fail = |error| StackError::Media { error };
+    let bytes = match open {
+        Open::Create { bytes } => Some(bytes),
+        Open::Existing { .. } => spec.size_bytes,
+    };
+    let missing = bytes.unwrap_or(0);
+    let medium = match spec.medium {
+        Medium::Dram => Media::ram(missing, Pages::Huge).map_err(fail)?,
+        Medium::Null => Media::null(missing).map_err(fail)?,
+        Medium::File => Media::file(FileOptions {
+            path: spec.path.clone().into(),
+            size: matches!(open, Open::Create { .. }).then_some(missing),
+            flush: match spec.flush {
+                FlushTo::Host => Flush::Host,
+                FlushTo::Process => Flush::Process,
+            },
+            lock: !matches!(open, Open::Existing { locked_by_run: true }),
+        })
+        .map_err(fail)?,
+    };
+    Ok(if spec.volatile { Media::volatile(medium) } else { medium })
+}

@@ -1,0 +1,103 @@
+//! What can go wrong between a configuration and a mounted file system.
+
+use crate::config::ConfigError;
+use crate::spec::SpecError;
+use nvmed_engine::EngineError;
+use nvmed_fs::FsError;
+use nvmed_io::IoError;
+use nvmed_vdev::MediaError;
+use rustix::io::Errno;
+
+/// Why a device could not be opened or mounted. The text is one line: what, where, what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StackError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The device string is wrong.
+    #[error("device `{device}`: {error}")]
+    Spec {
+        /// As written.
+        device: String,
+        /// What is wrong with it.
+        error: SpecError,
+    },
+    /// Another process has the device.
+    #[error("{device} is in use by {holder}; end that process first (one process at a time can mount it)")]
+    Busy {
+        /// Which device.
+        device: String,
+        /// Who, as `name (pid N)`.
+        holder: String,
+    },
+    /// The image cannot be opened.
+    #[error("{error}")]
+    Media {
+        /// What is wrong with it.
+        error: MediaError,
+    },
+    /// The controller did not come up.
+    #[error("{device}: {error}")]
+    Engine {
+        /// Which device.
+        device: String,
+        /// What it did.
+        error: EngineError,
+    },
+    /// An I/O queue could not be had.
+    #[error("{device}: {error}")]
+    Io {
+        /// Which device.
+        device: String,
+        /// What failed.
+        error: IoError,
+    },
+    /// The file system refused.
+    #[error("{device}: {error}")]
+    Fs {
+        /// Which device.
+        device: String,
+        /// Why.
+        error: FsError,
+    },
+    /// The memory of `nvmed run` cannot be used.
+    #[error("{path}: {errno}: the memory of `nvmed run` cannot be used; is that process still there?")]
+    RunMemory {
+        /// Where it should be.
+        path: String,
+        /// The host's answer.
+        errno: Errno,
+    },
+    /// The host gave no thread.
+    #[error("no thread for the device: {error}")]
+    Thread {
+        /// The host's answer.
+        error: std::io::Error,
+    },
+    /// The host gave no memory.
+    #[error("no memory for a cache of {bytes} bytes: {errno}; set a smaller `cache_size`")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The host's answer.
+        errno: Errno,
+    },
+}
+
+impl StackError {
+    /// The errno with which a program's call fails.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Busy { .. } => Errno::BUSY,
+            Self::Media { error } => error.errno(),
+            Self::Io { error, .. } => error.errno(),
+            Self::Fs { error, .. } => error.errno(),
+            Self::RunMemory { errno, .. } | Self::Memory { errno, .. } => *errno,
+            Self::Config(_) | Self::Spec { .. } => Errno::INVAL,
+            Self::Thread { .. } => Errno::AGAIN,
+            Self::Engine { .. } => Errno::IO,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The thread that writes back what nobody synced, as a kernel does.
+
+use nvmed_fs::FileSystem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How many times a period the thread looks: dirty data is at most a period and a quarter old.
+const LOOKS_PER_PERIOD: u32 = 4;
+
+/// Writes back dirty data older than a period, until dropped. It parks in between and takes no signal.
+pub(crate) struct Flusher {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flusher {
+    /// Starts for `files`; no thread at all when `period_s` is 0 or the host has none left: data is
+    /// then written back by writers over the limit, by fsync and at the end.
+    pub fn start(files: &FileSystem, period_s: u32) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let period = Duration::from_secs(u64::from(period_s));
+        let thread = (period_s > 0).then(|| {
+            let (files, stop) = (files.clone(), Arc::clone(&stop));
+            nvmed_sys::spawn_quiet("nvmed-flush", move || {
+                while !stop.load(Ordering::Acquire) {
+                    std::thread::park_timeout(period / LOOKS_PER_PERIOD);
+                    if !stop.load(Ordering::Acquire) {
+                        // A failure stays with the frames, which stay dirty, and is reported by the
+                        // next fsync of each open description.
+                        let _ = files.write_back_older_than(period);
+                    }
+                }
+            })
+        });
+        Self { stop, thread: thread.and_then(Result::ok) }
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic in the thread has been reported by its hook; there is nothing to add to it.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! One mounted file system, from a configuration.
+
+use crate::config::{Config, Durability};
+use crate::device::{Open, open_device};
+use crate::error::StackError;
+use crate::flusher::Flusher;
+use crate::run::{RunMemory, State};
+use crate::statistics::{self, Calls};
+use nvmed_fs::{FileSystem, FormatOptions, FsError, Memory, MemoryLayout, MountOptions, MountParts};
+use nvmed_io::Device;
+use nvmed_sys::{Mapping, Pages};
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A mounted file system and what keeps it going. Dropping it without [`Mount::unmount`] is what a
+/// crash of the process is.
+pub struct Mount {
+    files: FileSystem,
+    device: Arc<Device>,
+    run: Option<RunMemory>,
+    flusher: Mutex<Option<Flusher>>,
+    statistics: Option<PathBuf>,
+    /// File calls that the edge above answered.
+    pub calls: Calls,
+}
+
+impl Deref for Mount {
+    type Target = FileSystem;
+
+    fn deref(&self) -> &FileSystem {
+        &self.files
+    }
+}
+
+/// What the environment says to a mount.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Path of the memory of `nvmed run`, from [`crate::RUN_MEMORY_VARIABLE`].
+    pub run_memory: Option<String>,
+    /// Where to append a line of statistics at the end, from [`crate::STATISTICS_VARIABLE`].
+    pub statistics: Option<PathBuf>,
+    /// A deliberate mistake to switch on, by name.
+    #[cfg(feature = "mutants")]
+    pub mutant: Option<String>,
+}
+
+/// Mounts what `config` describes, in this process.
+///
+/// # Errors
+/// [`StackError`]; nothing is left open or changed.
+pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, StackError> {
+    let name = config.device.to_string();
+    let run = surroundings.run_memory.as_deref().map(RunMemory::join).transpose()?;
+    if let Some(run) = &run {
+        run.claim(&name)?;
+        salvage(config, run)?;
+    }
+    let locked_by_run = run.is_some();
+    let device = open_device(&config.device, Open::Existing { locked_by_run })?;
+    let memory = match &run {
+        Some(run) => run.memory(),
+        None => private_memory(config)?,
+    };
+    if config.format {
+        format_if_blank(&device, &name)?;
+    }
+    if let Some(run) = &run {
+        run.begin();
+    }
+    let options = options(config);
+    #[cfg(feature = "mutants")]
+    let options = MountOptions {
+        mutant_fsync_sends_nothing: surroundings.mutant.as_deref() == Some("no_fsync"),
+        ..options
+    };
+    let parts = MountParts { device: Arc::clone(&device), memory, options };
+    let files = FileSystem::mount(parts).map_err(|error| {
+        if let Some(run) = &run {
+            run.end();
+        }
+        StackError::Fs { device: name, error }
+    })?;
+    let flusher = Flusher::start(&files, config.writeback_seconds);
+    let (flusher, statistics) = (Mutex::new(Some(flusher)), surroundings.statistics);
+    Ok(Mount { files, device, run, flusher, statistics, calls: Calls::default() })
+}
+
+/// Writes to the device what a dead program had completed in the run's memory.
+///
+/// # Errors
+/// [`StackError`]; the memory is kept, so that a later attempt can succeed.
+pub fn salvage(config: &Config, run: &RunMemory) -> Result<(), StackError> {
+    if run.state() == State::Idle {
+        return Ok(());
+    }
+    let name = config.device.to_string();
+    let device = open_device(&config.device, Open::Existing { locked_by_run: true })?;
+    let fail = |error| StackError::Fs { device: name.clone(), error };
+    let memory = private_memory(config)?;
+    let parts = MountParts { device: Arc::clone(&device), memory, options: options(config) };
+    let files = FileSystem::mount(parts).map_err(fail)?;
+    nvmed_fs::salvage(&files, &run.memory()).map_err(fail)?;
+    files.unmount().map_err(fail)?;
+    device.shutdown().map_err(|error| StackError::Io { device: name.clone(), error })?;
+    run.end();
+    Ok(())
+}
+
+impl Mount {
+    /// Writes everything back, marks the file system clean and lets go of the device.
+    ///
+    /// # Errors
+    /// What could not be written. Under `nvmed run` its memory is kept for another attempt.
+    pub fn unmount(&self) -> Result<(), FsError> {
+        drop(self.flusher.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.files.unmount()?;
+        self.device.shutdown().map_err(FsError::from)?;
+        if let Some(path) = &self.statistics {
+            // Statistics that cannot be written are no reason to fail the program that they are about.
+            let _ = statistics::append(path, self.calls.get(), &self.device.stats());
+        }
+        if let Some(run) = &self.run {
+            run.end();
+        }
+        Ok(())
+    }
+
+    /// The device below, for its statistics.
+    #[must_use]
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+}
+
+fn options(config: &Config) -> MountOptions {
+    MountOptions {
+        prealloc_bytes: config.prealloc_bytes,
+        readahead_bytes: config.readahead_bytes,
+        dirty_limit_bytes: config.dirty_limit_bytes,
+        durability: match config.durability {
+            Durability::Process => nvmed_fs::Durability::Process,
+            Durability::Device => nvmed_fs::Durability::Device,
+        },
+        ..MountOptions::default()
+    }
+}
+
+fn private_memory(config: &Config) -> Result<Memory, StackError> {
+    let layout = MemoryLayout::new(config.cache_bytes);
+    let bytes = layout.total_bytes();
+    let pages = if config.cache_huge { Pages::Huge } else { Pages::Base };
+    let mapping = Mapping::anonymous(bytes, pages).map_err(|errno| StackError::Memory { bytes, errno })?;
+    Ok(Memory { mapping: Arc::new(mapping), layout })
+}
+
+fn format_if_blank(device: &Arc<Device>, name: &str) -> Result<(), StackError> {
+    let fail = |error| StackError::Fs { device: name.to_owned(), error };
+    if FileSystem::is_blank(device).map_err(fail)? {
+        FileSystem::format(device, &FormatOptions::default()).map_err(fail)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! The memory that `nvmed run` holds for the programs below it, so that the death of one loses no
+//! completed call (design decision 11, private mount).
+//!
+//! It is a memfd that the programs open as `/proc/PID/fd/N`, a path in their environment: a program
+//! may close every descriptor that it inherits, and still find it. Page 0 is the header; the file
+//! system's memory starts at 2 MiB, so that huge pages fit. One program at a time has it: the owner holds a
+//! POSIX record lock, which the kernel drops when the process ends, however it ends.
+
+use crate::config::Config;
+use crate::error::StackError;
+use nvmed_fs::{Memory, MemoryLayout};
+use nvmed_sys::{Mapping, Pages};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Environment variable that names the memory to the programs below `nvmed run`.
+pub const RUN_MEMORY_VARIABLE: &str = "NVMED_RUN_MEMORY";
+
+const MAGIC: u64 = u64::from_le_bytes(*b"nvmedrun");
+/// One huge page: the header's, and the alignment of what follows.
+const MEMORY_OFFSET: u64 = 2 << 20;
+const AT_MAGIC: usize = 0;
+const AT_STATE: usize = 8;
+const AT_OWNER: usize = 12;
+const AT_CACHE_BYTES: usize = 16;
+
+/// What the memory holds, by the header's state word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing: no mount, or one that ended cleanly.
+    Idle,
+    /// A mount's cache; if its owner is dead, all that the owner had completed is in here.
+    Mounted,
+}
+
+/// The run's memory, seen from the holder or from a program.
+#[derive(Debug)]
+pub struct RunMemory {
+    fd: OwnedFd,
+    header: Mapping,
+    memory: Arc<Mapping>,
+    cache_bytes: u64,
+}
+
+impl RunMemory {
+    /// Makes the memory for mounts by `config`.
+    ///
+    /// # Errors
+    /// The host has no room for it.
+    pub fn create(config: &Config) -> Result<Self, StackError> {
+        let fail = |errno| StackError::RunMemory { path: "memfd".to_owned(), errno };
+        let layout = MemoryLayout::new(config.cache_bytes);
+        let fd = rustix::fs::memfd_create("nvmed-run", MemfdFlags::CLOEXEC).map_err(fail)?;
+        rustix::fs::ftruncate(&fd, MEMORY_OFFSET + layout.total_bytes() as u64).map_err(fail)?;
+        let header = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), 0, 4096, Pages::Base).map_err(fail)?;
+        header.u64(AT_CACHE_BYTES).store(config.cache_bytes, Ordering::Relaxed);
+        header.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        Self::map(fd, header).map_err(fail)
+    }
+
+    /// The path by which programs below find the memory while the caller lives.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        use rustix::fd::AsRawFd;
+        let pid = rustix::process::getpid().as_raw_nonzero();
+        PathBuf::from(format!("/proc/{pid}/fd/{}", self.fd.as_raw_fd()))
+    }
+
+    /// Opens the memory that the environment names.
+    ///
+    /// # Errors
+    /// The holder is gone, or the path is not a run's memory.
+    pub fn join(path: &str) -> Result<Self, StackError> {
+        let fail = |errno| StackError::RunMemory { path: path.to_owned(), errno };
+        let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+        let header = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), 0, 4096, Pages::Base).map_err(fail)?;
+        let size = rustix::fs::fstat(&fd).map_err(fail)?.st_size as u64;
+        if size < MEMORY_OFFSET || header.u64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(fail(Errno::INVAL));
+        }
+        let layout = MemoryLayout::new(header.u64(AT_CACHE_BYTES).load(Ordering::Relaxed));
+        if size != MEMORY_OFFSET + layout.total_bytes() as u64 {
+            return Err(fail(Errno::INVAL));
+        }
+        Self::map(fd, header).map_err(fail)
+    }
+
+    fn map(fd: OwnedFd, header: Mapping) -> Result<Self, Errno> {
+        let cache_bytes = header.u64(AT_CACHE_BYTES).load(Ordering::Relaxed);
+        let bytes = MemoryLayout::new(cache_bytes).total_bytes();
+        let memory =
+            Mapping::shared(rustix::fd::AsFd::as_fd(&fd), MEMORY_OFFSET, bytes, Pages::Huge)?;
+        Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes })
+    }
+
+    /// The file system's part.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        Memory { mapping: Arc::clone(&self.memory), layout: MemoryLayout::new(self.cache_bytes) }
+    }
+
+    /// Takes the memory for this process, until it ends or drops the value.
+    ///
+    /// # Errors
+    /// [`StackError::Busy`] with the owner, when another living process has it.
+    pub(crate) fn claim(&self, device: &str) -> Result<(), StackError> {
+        match rustix::fs::fcntl_lock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(()),
+            Err(Errno::AGAIN | Errno::ACCESS) => {
+                let owner = self.header.u32(AT_OWNER).load(Ordering::Relaxed);
+                Err(StackError::Busy { device: device.to_owned(), holder: process_name(owner) })
+            }
+            Err(errno) => Err(StackError::RunMemory { path: self.path().display().to_string(), errno }),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        if self.header.u32(AT_STATE).load(Ordering::Acquire) == 0 { State::Idle } else { State::Mounted }
+    }
+
+    /// Records that this process's mount lives in the memory from now on.
+    pub(crate) fn begin(&self) {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        self.header.u32(AT_OWNER).store(pid.cast_unsigned(), Ordering::Relaxed);
+        self.header.u32(AT_STATE).store(1, Ordering::Release);
+    }
+
+    /// Records that nothing in the memory is needed any more, and gives its pages back.
+    pub(crate) fn end(&self) {
+        self.header.u32(AT_STATE).store(0, Ordering::Release);
+        let whole = self.memory.len() as u64;
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.fd, punch, MEMORY_OFFSET, whole).is_err() {
+            self.memory.fill(0, self.memory.len(), 0);
+        }
+    }
+}
+
+/// `name (pid N)`, as far as the host tells.
+fn process_name(pid: u32) -> String {
+    let read = || -> Result<String, Errno> {
+        let path = format!("/proc/{pid}/comm");
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut name = [0; 64];
+        let len = rustix::io::read(&fd, &mut name)?;
+        Ok(String::from_utf8_lossy(&name[..len]).trim().to_owned())
+    };
+    match read() {
+        Ok(name) => format!("{name} (pid {pid})"),
+        Err(_) => format!("pid {pid}"),
+    }
+}
