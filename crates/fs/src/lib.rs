@@ -16,6 +16,7 @@ mod error;
 mod file;
 mod filesystem;
 mod format;
+mod fsck;
 mod hash;
 mod inode;
 mod journal;
@@ -41,6 +42,7 @@ pub use error::FsError;
 pub use file::File;
 pub use filesystem::{FileSystem, Node};
 pub use format::FormatOptions;
+pub use fsck::{Finding, fsck};
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use memory::{Memory, MemoryLayout};
 pub use status::{

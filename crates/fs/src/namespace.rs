@@ -68,6 +68,8 @@ impl Recipe<'_> {
 /// An inode that loses a name in a change under way: its locked state, and the record to be.
 pub(crate) struct Dropped<'a> {
     inode: &'a Arc<Inode>,
+    /// Keeps write-back away from blocks that are freed.
+    quiet: Option<MutexGuard<'a, ()>>,
     state: MutexGuard<'a, State>,
     record: Record,
     gone: bool,
@@ -257,7 +259,7 @@ impl Core {
         }
         permission::may_remove(&place.directory, victim, who)?;
         let now = self.now_ns();
-        let mut dropped = Dropped::begin(victim, now);
+        let dropped = Dropped::begin(victim, now);
         let mut change = self.change();
         change.delete_entry(place.directory.ino, place.name());
         dropped.log(&mut change)?;
@@ -297,7 +299,7 @@ impl Core {
         }
         let now = self.now_ns();
         let (mut above, above_record) = grown(&place.directory, -1)?;
-        let mut dropped = Dropped::begin(victim, now);
+        let dropped = Dropped::begin(victim, now);
         let mut change = self.change();
         change.delete_entry(place.directory.ino, place.name());
         change.put_inode(place.directory.ino, &above_record);
@@ -353,33 +355,34 @@ pub(crate) fn grown(directory: &Inode, more: i32) -> Result<(MutexGuard<'_, Stat
 impl<'a> Dropped<'a> {
     /// `inode` is to lose a name; a directory loses all of its links.
     pub(crate) fn begin(inode: &'a Arc<Inode>, now_ns: i64) -> Self {
+        let is_directory = inode.kind == Kind::Directory;
+        let last = is_directory || inode.nlink() <= 1;
+        // Nobody opens it while we hold the namespace; someone who closes it meanwhile finds the orphan.
+        let unused = is_directory || inode.opens.load(Ordering::SeqCst) == 0;
+        let quiet = (last && unused).then(|| inode.data.quiet());
         let state = inode.lock();
         let mut record = *state.record();
-        let is_directory = inode.kind == Kind::Directory;
         record.nlink = if is_directory { 0 } else { record.nlink.saturating_sub(1) };
         let [atime_ns, mtime_ns, ..] = inode.times_ns();
         (record.atime_ns, record.mtime_ns, record.ctime_ns) = (atime_ns, mtime_ns, now_ns);
-        // Nobody opens it while we hold the namespace; someone who closes it meanwhile finds the orphan.
-        let unused = inode.opens.load(Ordering::SeqCst) == 0;
-        let few = record.flags & FLAG_KEYED_EXTENTS == 0;
-        let gone = record.nlink == 0 && (is_directory || unused && few);
-        Self { inode, state, record, gone }
+        let gone = quiet.is_some() && record.flags & FLAG_KEYED_EXTENTS == 0;
+        Self { inode, quiet, state, record, gone }
     }
 
     /// Puts what becomes of the inode into the change.
     ///
     /// # Errors
     /// What freeing its blocks answers.
-    pub(crate) fn log(&mut self, change: &mut Change<'_>) -> Result<(), FsError> {
+    pub(crate) fn log(&self, change: &mut Change<'_>) -> Result<(), FsError> {
         let ino = self.inode.ino;
-        if !self.gone {
-            change.put_inode(ino, &self.record);
-            if self.record.nlink == 0 {
-                change.put_orphan(ino);
-            }
-            return Ok(());
+        if self.gone {
+            return log_removal(change, ino, &self.record);
         }
-        log_removal(change, ino, &self.record)
+        change.put_inode(ino, &self.record);
+        if self.record.nlink == 0 {
+            change.put_orphan(ino);
+        }
+        Ok(())
     }
 
     /// The change was applied. The caller holds the namespace still.
@@ -388,13 +391,15 @@ impl<'a> Dropped<'a> {
         let ctime = self.record.ctime_ns;
         if self.gone {
             self.inode.reaped.store(true, Ordering::SeqCst);
-            drop(self.state);
+        }
+        drop(self.state);
+        drop(self.quiet);
+        if self.gone {
             core.inodes.remove(self.inode.ino);
             core.forget(self.inode);
         } else {
-            drop(self.state);
+            core.touch(self.inode, None, None, Some(ctime));
         }
-        core.touch(self.inode, None, None, Some(ctime));
     }
 }
 

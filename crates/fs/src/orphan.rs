@@ -40,10 +40,15 @@ impl Core {
         }
         self.forget(inode);
         self.inodes.remove(inode.ino);
-        self.remove_in_steps(inode)
+        let removed = self.remove_in_steps(inode);
+        if removed.is_err() {
+            self.orphans_left.store(true, Ordering::Relaxed);
+        }
+        removed
     }
 
     fn remove_in_steps(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        let _quiet = inode.data.quiet();
         loop {
             let mut state = inode.lock();
             if state.record().flags & FLAG_KEYED_EXTENTS == 0 {

@@ -95,6 +95,12 @@ impl Region {
     }
 }
 
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.handle.device().unmap(self.address);
+    }
+}
+
 fn errno(error: MediumError) -> rustix::io::Errno {
     rustix::io::Errno::from_raw_os_error(error.errno)
 }

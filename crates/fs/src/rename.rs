@@ -183,14 +183,14 @@ impl Core {
         let leaves = i32::from(victim.is_some_and(|victim| is_directory(victim)));
         let (less, more) = if crosses { (-arrives, arrives - leaves) } else { (-leaves, 0) };
         let edits = [Edit::links(from, less)?, Edit::links(to, more)?, Edit::parent(moved, to, crosses)];
-        let mut dropped = victim.map(|victim| Dropped::begin(victim, now));
+        let dropped = victim.map(|victim| Dropped::begin(victim, now));
         let mut change = self.change();
         change.delete_entry(from.ino, source.name());
         change.put_entry(to.ino, target.name(), moved.ino, moved.kind);
         for edit in edits.iter().flatten() {
             change.put_inode(edit.inode.ino, &edit.record);
         }
-        if let Some(dropped) = &mut dropped {
+        if let Some(dropped) = &dropped {
             dropped.log(&mut change)?;
         }
         change.apply()?;

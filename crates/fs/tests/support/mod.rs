@@ -1,0 +1,338 @@
+//! A block device in memory whose power can be cut, and a file system on it.
+//!
+//! Writes stay in a volatile cache until a flush, or go around it with FUA. A cut keeps of every
+//! cached 512-byte sector what a seeded coin says, in any combination: reordered, torn, lost.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use nvmed_dma::AddressSpace;
+use nvmed_engine::{
+    Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueuePair, Request, SubmitError,
+    Waited,
+};
+use nvmed_fs::{FileSystem, FormatOptions, Memory, MemoryLayout, MountOptions, MountParts};
+use nvmed_io::{Device, DeviceOptions};
+use nvmed_nvme::{IdentifyController, IdentifyNamespace, Status};
+use nvmed_sys::{Mapping, Pages};
+use nvmed_units::DeviceAddress;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+pub const BLOCK: usize = 4096;
+const SECTOR: usize = 512;
+
+type Block = Box<[u8; BLOCK]>;
+
+#[derive(Default)]
+struct Blocks {
+    durable: HashMap<u64, Block>,
+    /// Writes since the last flush, in order.
+    cached: Vec<(u64, Block)>,
+    newest: HashMap<u64, usize>,
+    /// Commands that change something, so far.
+    writes: u64,
+    flushes: u64,
+    reads: u64,
+    /// After this many of them, nothing reaches the device any more.
+    cut_after: Option<u64>,
+}
+
+/// The device's contents and switches, shared with whoever tests it.
+pub struct Disk {
+    blocks: Mutex<Blocks>,
+    space: AddressSpace,
+    geometry: Geometry,
+}
+
+impl Disk {
+    pub fn new(bytes: u64) -> Arc<Self> {
+        let geometry = Geometry {
+            lba_bytes: BLOCK as u32,
+            lba_count: bytes / BLOCK as u64,
+            transfer_bytes_max: 1 << 20,
+            queue_depth_max: 64,
+            queues_max: 8,
+            volatile_write_cache: true,
+            serial: "TEST".to_owned(),
+            model: "test disk".to_owned(),
+            firmware: "1".to_owned(),
+        };
+        Arc::new(Self { blocks: Mutex::default(), space: AddressSpace::default(), geometry })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Blocks> {
+        self.blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn writes(&self) -> u64 {
+        self.lock().writes
+    }
+
+    pub fn flushes(&self) -> u64 {
+        self.lock().flushes
+    }
+
+    pub fn reads(&self) -> u64 {
+        self.lock().reads
+    }
+
+    /// The power goes after `writes` more writes.
+    pub fn cut_after(&self, writes: u64) {
+        let mut blocks = self.lock();
+        blocks.cut_after = Some(blocks.writes + writes);
+    }
+
+    /// A device with what a power cut now leaves: of the cached sectors, those that `coin` keeps.
+    pub fn survivor(&self, mut coin: impl FnMut() -> bool) -> Arc<Self> {
+        let blocks = self.lock();
+        let mut durable = blocks.durable.clone();
+        for (number, data) in &blocks.cached {
+            let target = durable.entry(*number).or_insert_with(|| Box::new([0; BLOCK]));
+            for sector in (0..BLOCK).step_by(SECTOR) {
+                if coin() {
+                    target[sector..sector + SECTOR].copy_from_slice(&data[sector..sector + SECTOR]);
+                }
+            }
+        }
+        let new = Self::new(self.geometry.bytes());
+        new.lock().durable = durable;
+        new
+    }
+
+    /// A device with the same contents, nothing lost: another power-on after a clean end.
+    pub fn copy(&self) -> Arc<Self> {
+        self.survivor(|| true)
+    }
+
+    /// The bytes of a block.
+    pub fn peek(&self, block: u64) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK];
+        self.lock().read(block, &mut bytes);
+        bytes
+    }
+
+    /// Changes a block behind everybody's back.
+    pub fn poke(&self, block: u64, change: impl FnOnce(&mut [u8])) {
+        let mut bytes = self.peek(block);
+        change(&mut bytes);
+        self.lock().durable.insert(block, bytes.into_boxed_slice().try_into().expect("a block"));
+    }
+
+    pub fn device(self: &Arc<Self>) -> Arc<Device> {
+        let engine = Arc::new(DiskEngine(Arc::clone(self)));
+        Device::open(engine, DeviceOptions { queues: 4, depth: 64 }).expect("the test disk opens")
+    }
+
+    /// Formats with a fixed identity.
+    pub fn format(self: &Arc<Self>) -> &Arc<Self> {
+        let options = FormatOptions { uuid: Some([7; 16]), uid: 0, gid: 0, ..FormatOptions::default() };
+        FileSystem::format(&self.device(), &options).expect("the test disk formats");
+        self
+    }
+
+    pub fn mount(self: &Arc<Self>) -> FileSystem {
+        self.mount_with(MountOptions::default(), 8 << 20)
+    }
+
+    pub fn mount_with(self: &Arc<Self>, options: MountOptions, cache_bytes: u64) -> FileSystem {
+        self.try_mount(options, cache_bytes).expect("the file system mounts")
+    }
+
+    pub fn try_mount(
+        self: &Arc<Self>,
+        options: MountOptions,
+        cache_bytes: u64,
+    ) -> Result<FileSystem, nvmed_fs::FsError> {
+        FileSystem::mount(MountParts { device: self.device(), memory: memory(cache_bytes), options })
+    }
+
+    /// Unmounts, mounts again, and lets fsck look in between.
+    pub fn remount(self: &Arc<Self>, files: FileSystem) -> FileSystem {
+        files.unmount().expect("the file system unmounts");
+        drop(files);
+        self.assert_sound();
+        self.mount()
+    }
+
+    pub fn assert_sound(self: &Arc<Self>) {
+        let findings = nvmed_fs::fsck(&self.device()).expect("fsck reads the device");
+        assert!(findings.is_empty(), "fsck found {findings:#?}");
+    }
+}
+
+pub fn memory(cache_bytes: u64) -> Memory {
+    let layout = MemoryLayout::new(cache_bytes);
+    let mapping = Mapping::anonymous(layout.total_bytes(), Pages::Base).expect("the host has memory");
+    Memory { mapping: Arc::new(mapping), layout }
+}
+
+impl Blocks {
+    fn read(&self, block: u64, into: &mut [u8]) {
+        match (self.newest.get(&block), self.durable.get(&block)) {
+            (Some(&index), _) => into.copy_from_slice(&self.cached[index].1[..]),
+            (None, Some(data)) => into.copy_from_slice(&data[..]),
+            (None, None) => into.fill(0),
+        }
+    }
+
+    fn write(&mut self, block: u64, data: Block, fua: bool) {
+        if fua {
+            // What was cached for the block before is superseded, not merely covered.
+            self.cached.retain(|(number, _)| *number != block);
+            self.newest = self.cached.iter().enumerate().map(|(at, (number, _))| (*number, at)).collect();
+            self.durable.insert(block, data);
+        } else {
+            self.newest.insert(block, self.cached.len());
+            self.cached.push((block, data));
+        }
+    }
+
+    fn flush(&mut self) {
+        for (block, data) in core::mem::take(&mut self.cached) {
+            self.durable.insert(block, data);
+        }
+        self.newest.clear();
+    }
+}
+
+struct DiskEngine(Arc<Disk>);
+
+struct DiskQueue {
+    disk: Arc<Disk>,
+    done: Vec<Completion>,
+}
+
+impl DiskQueue {
+    fn run(&self, request: &Request<'_>) -> Result<(), Status> {
+        let mut blocks = self.disk.lock();
+        let blocks = &mut *blocks;
+        let (first, count) = (request.lba.0, u64::from(request.blocks));
+        if first + count > self.disk.geometry.lba_count {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        if !matches!(request.operation, Operation::Read) {
+            if blocks.cut_after.is_some_and(|limit| blocks.writes >= limit) {
+                return Err(Status::INTERNAL_ERROR);
+            }
+            blocks.writes += 1;
+        }
+        match request.operation {
+            Operation::Read => {
+                blocks.reads += count;
+                let mut bytes = vec![0; count as usize * BLOCK];
+                for (block, place) in (first..).zip(bytes.chunks_mut(BLOCK)) {
+                    blocks.read(block, place);
+                }
+                let mut rest = &bytes[..];
+                for segment in request.data {
+                    let (memory, offset) = self.memory(segment.address, segment.bytes)?;
+                    let (part, after) = rest.split_at(segment.bytes as usize);
+                    memory.write(offset, part);
+                    rest = after;
+                }
+            }
+            Operation::Write { fua } => {
+                let mut bytes = Vec::new();
+                for segment in request.data {
+                    let (memory, offset) = self.memory(segment.address, segment.bytes)?;
+                    let start = bytes.len();
+                    bytes.resize(start + segment.bytes as usize, 0);
+                    memory.read(offset, &mut bytes[start..]);
+                }
+                for (block, data) in (first..).zip(bytes.chunks(BLOCK)) {
+                    blocks.write(block, Box::new(data.try_into().expect("whole blocks")), fua);
+                }
+            }
+            Operation::WriteZeroes { fua } => {
+                for block in first..first + count {
+                    blocks.write(block, Box::new([0; BLOCK]), fua);
+                }
+            }
+            Operation::Flush => {
+                blocks.flushes += 1;
+                blocks.flush();
+            }
+            Operation::Discard | Operation::Compare => {}
+        }
+        Ok(())
+    }
+
+    fn memory(&self, address: DeviceAddress, bytes: u32) -> Result<(&Mapping, usize), Status> {
+        self.disk.space.resolve(address, bytes as usize).map_err(|_| Status::DATA_TRANSFER_ERROR)
+    }
+}
+
+impl QueuePair for DiskQueue {
+    fn submit(&mut self, request: &Request<'_>) -> Result<(), SubmitError> {
+        let result = self.run(request).map_err(|status| DeviceError {
+            operation: request.operation,
+            lba: request.lba,
+            status,
+            fault: None,
+        });
+        self.done.push(Completion { tag: request.tag, result });
+        Ok(())
+    }
+
+    fn ring(&mut self) {}
+
+    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let count = self.done.len().min(out.capacity() - out.len());
+        out.extend(self.done.drain(..count));
+        count
+    }
+
+    fn outstanding(&self) -> usize {
+        self.done.len()
+    }
+
+    fn check(&mut self) {}
+
+    fn expire(&mut self) {}
+
+    fn request_blocks_max(&self, _operation: Operation) -> u32 {
+        256
+    }
+}
+
+impl Engine for DiskEngine {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn queue(&self, _depth: u16) -> Result<Box<dyn QueuePair>, EngineError> {
+        Ok(Box::new(DiskQueue { disk: Arc::clone(&self.0), done: Vec::new() }))
+    }
+
+    fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, EngineError> {
+        self.0.space.map(memory).map_err(EngineError::Map)
+    }
+
+    fn unmap(&self, address: DeviceAddress) {
+        self.0.space.unmap(address);
+    }
+
+    fn shutdown(&self) -> Result<(), EngineError> {
+        self.0.lock().flush();
+        Ok(())
+    }
+
+    fn identify_controller(&self) -> Result<IdentifyController, EngineError> {
+        unimplemented!("the file system does not identify")
+    }
+
+    fn identify_namespace(&self) -> Result<IdentifyNamespace, EngineError> {
+        unimplemented!("the file system does not identify")
+    }
+
+    fn log_page(&self, _page: u8, _into: &mut [u8]) -> Result<(), EngineError> {
+        unimplemented!("the file system reads no log page")
+    }
+
+    fn events(&self) -> u32 {
+        0
+    }
+
+    fn wait(&self, _seen: u32, _timeout_us: u32) -> Waited {
+        Waited::Event
+    }
+}
