@@ -1,12 +1,13 @@
 //! Memory that somebody else may be writing: a device, another thread, another process.
 //!
 //! In: sizes and descriptors. Out: [`Mapping`], bytes reached only by bounded copies and atomics,
-//! never by `&` or `&mut` (style rule 12); and threads that take no signal.
+//! never by `&` or `&mut` (style rule 12); threads that take no signal, descriptors out of the way.
 //! Neighbours: everybody above; below is the kernel.
 //! Invariant: every access is inside the mapping, or the caller's mistake panics before it happens.
 //! Source: rust-vmm's `VolatileSlice` for the idea.
 #![deny(unsafe_code)]
 
+mod descriptor;
 #[allow(unsafe_code, reason = "raw memory lives here and nowhere else")]
 mod mapping;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
@@ -14,6 +15,7 @@ mod signal;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
 
+pub use descriptor::{QuietFd, is_quiet};
 pub use mapping::{Mapping, Pages};
 pub use signal::{Signal, Signals};
 pub use thread::spawn_quiet;

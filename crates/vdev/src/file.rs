@@ -9,7 +9,7 @@ use crate::error::MediaError;
 use crate::holder;
 use crate::media::check_size;
 use nvmed_nvme::Status;
-use nvmed_sys::{Mapping, Pages};
+use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -42,6 +42,24 @@ pub struct FileOptions {
     pub lock: bool,
 }
 
+/// An image kept from other processes until this is dropped.
+#[derive(Debug)]
+pub struct ImageLock(#[allow(dead_code, reason = "the lock lives as long as the descriptor")] OwnedFd);
+
+impl ImageLock {
+    /// Locks the image at `path`.
+    ///
+    /// # Errors
+    /// It cannot be opened, or another process has it.
+    pub fn take(path: &std::path::Path) -> Result<Self, MediaError> {
+        let name = path.display().to_string();
+        let opened = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let fd = opened.map_err(|errno| MediaError::Open { path: name.clone(), errno, hint: hint(errno) })?;
+        lock(&fd, &name)?;
+        Ok(Self(fd))
+    }
+}
+
 /// One bit a chunk.
 #[derive(Debug)]
 struct Bits(Box<[AtomicU64]>);
@@ -67,7 +85,7 @@ impl Bits {
 /// An image, open and mapped.
 #[derive(Debug)]
 pub(crate) struct FileMedium {
-    fd: OwnedFd,
+    fd: QuietFd,
     memory: Mapping,
     flush: Flush,
     /// Chunks that hold some data: loads are safe.
@@ -109,7 +127,7 @@ impl FileMedium {
         let memory = Mapping::shared(fd.as_fd(), 0, len, Pages::Base).map_err(fail)?;
         let chunks = bytes.div_ceil(CHUNK_BYTES);
         Ok(Self {
-            fd,
+            fd: QuietFd::new(fd),
             memory,
             flush: options.flush,
             data: Bits::new(chunks),

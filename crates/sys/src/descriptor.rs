@@ -1,0 +1,82 @@
+//! Descriptors that a host program never notices.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Quiet descriptors lie from here up: programs choose numbers below (a shell up to 255), and expect the
+/// kernel to give them the lowest ones.
+const NUMBER_MIN: RawFd = 512;
+/// Numbers that can be known as quiet; a process with more descriptors open has other worries.
+const NUMBER_MAX: RawFd = 65_536;
+
+static QUIET: [AtomicU64; NUMBER_MAX as usize / 64] = [const { AtomicU64::new(0) }; NUMBER_MAX as usize / 64];
+
+fn bit(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let index = usize::try_from(number).ok()?;
+    QUIET.get(index / 64).map(|word| (word, 1 << (index % 64)))
+}
+
+/// Whether a descriptor number is a living [`QuietFd`]'s, which the host program must not close.
+#[must_use]
+pub fn is_quiet(number: RawFd) -> bool {
+    bit(number).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// A descriptor out of the way of the program around us: its number is high, exec closes it, and
+/// [`is_quiet`] knows it while it lives.
+#[derive(Debug)]
+pub struct QuietFd(OwnedFd);
+
+impl QuietFd {
+    /// Moves `fd` out of the way. Where the host's limit on descriptors leaves no high number, it keeps
+    /// its own.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        let fd = match rustix::io::fcntl_dupfd_cloexec(&fd, NUMBER_MIN) {
+            Ok(high) => high,
+            Err(_) => fd,
+        };
+        if let Some((word, bit)) = bit(fd.as_raw_fd()) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Self(fd)
+    }
+}
+
+impl Drop for QuietFd {
+    fn drop(&mut self) {
+        // Before the number is free again.
+        if let Some((word, bit)) = bit(self.0.as_raw_fd()) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+}
+
+impl AsFd for QuietFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for QuietFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_low_number_is_free_again_and_the_high_one_is_known_while_it_lives() {
+        let fd = rustix::fs::memfd_create("quiet", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+        let low = fd.as_raw_fd();
+        let quiet = QuietFd::new(fd);
+        let number = quiet.as_raw_fd();
+        assert!(number >= NUMBER_MIN && is_quiet(number) && !is_quiet(low));
+        assert!(rustix::io::write(&quiet, b"x").is_ok());
+        drop(quiet);
+        assert!(!is_quiet(number) && !is_quiet(-1) && !is_quiet(RawFd::MAX));
+    }
+}
