@@ -8,12 +8,14 @@
 
 use crate::config::Config;
 use crate::error::StackError;
+use crate::spec::Medium;
 use nvmed_fs::{Memory, MemoryLayout};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_vdev::ImageLock;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -44,14 +46,21 @@ pub struct RunMemory {
     header: Mapping,
     memory: Arc<Mapping>,
     cache_bytes: u64,
+    /// The image's lock, in the holder.
+    lock: Option<ImageLock>,
 }
 
 impl RunMemory {
-    /// Makes the memory for mounts by `config`.
+    /// Makes the memory for mounts by `config`, and keeps the device from everybody but those who share
+    /// the memory.
     ///
     /// # Errors
-    /// The host has no room for it.
+    /// The host has no room for it; the device is not there, or in use.
     pub fn create(config: &Config) -> Result<Self, StackError> {
+        let path = Path::new(&config.device.path);
+        let in_file = config.device.medium == Medium::File;
+        let lock = in_file.then(|| ImageLock::take(path)).transpose();
+        let lock = lock.map_err(|error| StackError::Media { error })?;
         let fail = |errno| StackError::RunMemory { path: "memfd".to_owned(), errno };
         let layout = MemoryLayout::new(config.cache_bytes);
         let fd = rustix::fs::memfd_create("nvmed-run", MemfdFlags::CLOEXEC).map_err(fail)?;
@@ -59,7 +68,8 @@ impl RunMemory {
         let header = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), 0, 4096, Pages::Base).map_err(fail)?;
         header.u64(AT_CACHE_BYTES).store(config.cache_bytes, Ordering::Relaxed);
         header.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
-        Self::map(fd, header).map_err(fail)
+        let memory = Self::map(fd, header).map_err(fail)?;
+        Ok(Self { lock, ..memory })
     }
 
     /// The path by which programs below find the memory while the caller lives.
@@ -94,7 +104,7 @@ impl RunMemory {
         let bytes = MemoryLayout::new(cache_bytes).total_bytes();
         let memory =
             Mapping::shared(rustix::fd::AsFd::as_fd(&fd), MEMORY_OFFSET, bytes, Pages::Huge)?;
-        Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes })
+        Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, lock: None })
     }
 
     /// The file system's part.

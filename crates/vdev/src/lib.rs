@@ -26,7 +26,7 @@ mod volatile;
 pub use config::{Clock, ControllerConfig};
 pub use controller::Controller;
 pub use error::MediaError;
-pub use file::{FileOptions, Flush};
+pub use file::{FileOptions, Flush, ImageLock};
 pub use log::Counters;
 pub use media::Media;
 pub use transport::InProcess;
