@@ -20,8 +20,8 @@ help:
 	@echo '  make clean              remove what was built'
 
 build:
-	@tools/need cc:gcc
 	@tools/need-rust
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
 	cargo build --release --locked
 
 install: build
@@ -32,9 +32,9 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/nvmed $(DESTDIR)$(PREFIX)/lib/libnvmed_wrapper.so
 
 test:
-	@tools/need cc:gcc git:git sqlite3:sqlite3 fio:fio python3:python3 tar:tar \
-		/usr/share/unicode/UnicodeData.txt:unicode-data
 	@tools/need-rust
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev git:git sqlite3:sqlite3 fio:fio python3:python3 tar:tar \
+		/usr/share/unicode/UnicodeData.txt:unicode-data
 	cargo xtask gate
 
 demo: build
