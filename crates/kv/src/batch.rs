@@ -13,6 +13,7 @@ const DELETE: u8 = 2;
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
+    puts: usize,
     refused: Option<KvError>,
     flush_first: bool,
     headroom: bool,
@@ -27,6 +28,7 @@ impl Batch {
 
     /// Sets `key` to `value`. A key or value that is too long makes `apply` fail.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.puts += 1;
         self.push(PUT, key, value);
     }
 
@@ -50,6 +52,7 @@ impl Batch {
     /// Forgets all operations and marks, keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.puts = 0;
         (self.refused, self.flush_first, self.headroom) = (None, false, false);
     }
 
@@ -91,7 +94,8 @@ impl Batch {
     /// What its data was flushed of is unknown, so it asks for a flush; that it was admitted once
     /// lets it use the headroom.
     pub(crate) fn from_encoded(operations: &[u8]) -> Self {
-        Self { bytes: operations.to_vec(), refused: None, flush_first: true, headroom: true }
+        let puts = Operations::new(operations).flatten().filter(|(_, value)| value.is_some()).count();
+        Self { bytes: operations.to_vec(), puts, refused: None, flush_first: true, headroom: true }
     }
 
     /// The encoded operations, or why there are none.
@@ -100,6 +104,10 @@ impl Batch {
             Some(refusal) => Err(refusal.clone()),
             None => Ok(&self.bytes),
         }
+    }
+
+    pub(crate) fn puts(&self) -> usize {
+        self.puts
     }
 
     pub(crate) fn flush_first(&self) -> bool {

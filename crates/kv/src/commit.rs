@@ -135,9 +135,18 @@ impl Rounds {
 impl Store {
     /// Returns once every batch up to `sequence` is durable. Calls of many threads share log appends.
     ///
+    /// The call that finds the log half full also writes a checkpoint before it returns.
+    ///
     /// # Errors
     /// The medium's, the first time; [`KvError::Failed`] from then on.
     pub fn commit(&self, sequence: Sequence, barrier: Barrier) -> Result<(), KvError> {
+        self.commit_only(sequence, barrier)?;
+        self.checkpoint_if_due();
+        Ok(())
+    }
+
+    /// A commit that begins no checkpoint, for one that is under way.
+    pub(crate) fn commit_only(&self, sequence: Sequence, barrier: Barrier) -> Result<(), KvError> {
         let mut rounds = lock(&self.commits.rounds);
         rounds.check()?;
         if rounds.satisfies(sequence, barrier) {

@@ -24,7 +24,7 @@ pub(crate) enum Direction {
 }
 
 /// A place in a delta: an entry, or past the end on either side.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     leaf: u32,
     index: u16,
@@ -62,6 +62,14 @@ pub(crate) struct Delta {
     /// Inner levels above the leaves.
     height: usize,
     records: usize,
+    /// Of these, the ones that are not deleted.
+    puts: usize,
+}
+
+impl Default for Delta {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The first 16 bytes as a number that orders as they do; shorter keys as if followed by zeroes.
@@ -83,12 +91,13 @@ impl Delta {
             root: 0,
             height: 0,
             records: 0,
+            puts: 0,
         }
     }
 
-    /// Keys in it, deleted ones too.
-    pub(crate) fn records(&self) -> usize {
-        self.records
+    /// Keys in it that are not deleted.
+    pub(crate) fn puts(&self) -> usize {
+        self.puts
     }
 
     /// Bytes of keys and values, overwritten ones too.
@@ -177,6 +186,8 @@ impl Delta {
         let (index, found) = self.rank_in_leaf(leaf, key, prefix);
         if found {
             let entry = leaf.entries[index];
+            self.puts -= usize::from(self.word(entry as usize + 2) != DELETED);
+            self.puts += usize::from(value.is_some());
             if !self.overwrite(entry, value) {
                 let entry = self.push(key, value);
                 self.leaves[node as usize].entries[index] = entry;
@@ -185,6 +196,7 @@ impl Delta {
         }
         let entry = self.push(key, value);
         self.records += 1;
+        self.puts += usize::from(value.is_some());
         self.insert_in_leaf(node, index, (prefix, entry), &path[..self.height]);
         true
     }
@@ -407,7 +419,8 @@ mod tests {
     }
 
     fn same(delta: &Delta, model: &Model, probe: &[u8]) {
-        assert_eq!(delta.records(), model.len());
+        assert_eq!(delta.records, model.len());
+        assert_eq!(delta.puts(), model.values().flatten().count());
         assert_eq!(delta.get(probe).map(|v| v.map(<[u8]>::to_vec)), model.get(probe).cloned());
         let pairs = |range: &mut dyn Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)>| {
             range.map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>()

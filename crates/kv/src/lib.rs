@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod checkpoint;
 mod commit;
 mod delta;
 mod disk;
@@ -17,11 +18,19 @@ mod guard;
 mod layout;
 mod log;
 mod medium;
+mod merge;
+mod node;
+mod nodes;
+mod pack;
 mod pending;
+mod pins;
 mod record;
 mod scan;
+mod space;
 mod store;
 mod superblock;
+mod tree;
+mod verify;
 
 pub use batch::Batch;
 pub use commit::Barrier;

@@ -47,6 +47,10 @@ impl<M: Deref<Target = Mapping>> Pending<M> {
         self.memory.u64(self.offset + START).load(Acquire)
     }
 
+    pub(crate) fn end(&self) -> u64 {
+        self.memory.u64(self.offset + END).load(Acquire)
+    }
+
     /// Adds `parts` at stream position `at`, the end; visible to a later life of the memory all at once.
     pub(crate) fn append(&self, at: u64, parts: [&[u8]; 2]) {
         let mut position = at;

@@ -1,16 +1,21 @@
 //! The store.
 
 use crate::batch::Operations;
+use crate::checkpoint::{Checkpointer, Frozen, Room};
 use crate::commit::{Barrier, Commits};
 use crate::delta::Delta;
 use crate::disk::{self, Disk};
 use crate::guard::{lock, read, write};
 use crate::layout::Layout;
 use crate::log::{self, Appender};
+use crate::nodes::Nodes;
 use crate::pending::Pending;
+use crate::pins::{Parity, Pins};
 use crate::record::{self, Expected, Next};
 use crate::superblock::{Root, Superblock};
+use crate::tree::Tree;
 use crate::{Batch, KvError, Medium};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nvmed_sys::Mapping;
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -88,6 +93,13 @@ pub struct Store {
     pub(crate) pending: Pending<Arc<Mapping>>,
     pub(crate) commits: Commits,
     pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) nodes: Nodes,
+    pub(crate) pins: Pins,
+    pub(crate) checkpointer: Mutex<Checkpointer>,
+    /// Checkpoints finished.
+    pub(crate) checkpoints: AtomicU64,
+    /// A commit that finds the stream at or past this position begins a checkpoint.
+    pub(crate) due_at: AtomicU64,
     opened: Stats,
     /// The log's end when it was opened: where the pending memory of a dead process goes on.
     opened_at: Expected,
@@ -107,8 +119,12 @@ pub(crate) struct State {
     /// Changes that no checkpoint has begun to take up.
     pub(crate) active: Delta,
     /// Changes that a checkpoint is merging into the tree.
-    pub(crate) frozen: Option<Arc<Delta>>,
+    pub(crate) frozen: Option<Frozen>,
     pub(crate) root: Option<Root>,
+    /// Of the readers of `root`.
+    pub(crate) parity: Parity,
+    /// Tree blocks in use.
+    pub(crate) used: u64,
 }
 
 impl State {
@@ -165,6 +181,8 @@ impl Store {
             active: Delta::new(),
             frozen: None,
             root: superblock.root,
+            parity: Parity::default(),
+            used: superblock.used,
         };
         let expected = Expected { identity, sequence: superblock.head_sequence + 1, epoch: 0 };
         let recovered = log::recover(&disk, &layout, superblock.head, expected, &mut |_, operations| {
@@ -173,12 +191,16 @@ impl Store {
         let batches_recovered = recovered.sequence - superblock.head_sequence;
         let opened_at = Expected { identity, sequence: recovered.sequence + 1, epoch: recovered.epoch };
         let appender = Appender::new(identity, layout, recovered.position, &recovered.tail);
-        let _ = options;
         let opened = Stats { mount_blocks_read: disk.counts().0, batches_recovered, ..Stats::default() };
         let store = Self {
             epoch: superblock.epoch.max(recovered.epoch) + 1,
             commits: Commits::new(appender, recovered.sequence),
             opened_position: recovered.position,
+            nodes: Nodes::new(identity, layout, options.node_cache_bytes),
+            pins: Pins::default(),
+            checkpointer: Mutex::new(Checkpointer::new(&superblock)),
+            checkpoints: AtomicU64::new(0),
+            due_at: AtomicU64::new(superblock.head + layout.log_blocks * log::PAYLOAD_BYTES / 2),
             disk,
             identity,
             layout,
@@ -219,12 +241,20 @@ impl Store {
         value.clear();
         let state = read(&self.state);
         let known = state.active.get(key);
-        let known = known.or_else(|| state.frozen.as_ref().and_then(|frozen| frozen.get(key)));
+        let known = known.or_else(|| state.frozen.as_ref().and_then(|frozen| frozen.delta().get(key)));
         if let Some(known) = known {
             value.extend_from_slice(known.unwrap_or(&[]));
             return Ok(known.is_some());
         }
-        Ok(false)
+        let _pin = self.pins.pin(state.parity);
+        let tree = self.tree(state.root);
+        drop(state);
+        tree.get(key, value)
+    }
+
+    /// The tree below `root`, which the caller has pinned.
+    pub(crate) fn tree(&self, root: Option<Root>) -> Tree<'_> {
+        Tree { disk: &self.disk, nodes: &self.nodes, root }
     }
 
     /// Makes all of `batch` visible at once. Not durable before [`Store::commit`] of what it returns.
@@ -241,28 +271,29 @@ impl Store {
         let length = (record::HEADER_BYTES + operations.len()) as u64;
         loop {
             let mut state = write(&self.state);
-            if !self.log_has_room(&state, length) {
-                return Err(KvError::Full);
+            match self.room(&state, length, batch) {
+                Room::Enough => return Ok(self.apply_to(&mut state, operations, batch.flush_first())),
+                Room::PendingFull => {
+                    let all = Sequence(state.sequence);
+                    drop(state);
+                    self.commit_only(all, Barrier::Before)?;
+                }
+                Room::CheckpointDue => {
+                    drop(state);
+                    self.make_room(length, batch)?;
+                }
             }
-            if state.end + length - self.pending.start() > self.pending.capacity() {
-                let all = Sequence(state.sequence);
-                drop(state);
-                self.commit(all, Barrier::Before)?;
-                continue;
-            }
-            let header = record::seal(self.identity, state.sequence + 1, self.epoch, operations);
-            self.pending.append(state.end, [&header, operations]);
-            state.apply(operations);
-            if batch.flush_first() {
-                state.flush_first = state.sequence;
-            }
-            return Ok(Sequence(state.sequence));
         }
     }
 
-    /// Whether `length` more bytes leave the block of the log's head alone.
-    fn log_has_room(&self, state: &State, length: u64) -> bool {
-        log::stream_block(state.end + length) - log::stream_block(state.head) < self.layout.log_blocks
+    fn apply_to(&self, state: &mut State, operations: &[u8], flush_first: bool) -> Sequence {
+        let header = record::seal(self.identity, state.sequence + 1, self.epoch, operations);
+        self.pending.append(state.end, [&header, operations]);
+        state.apply(operations);
+        if flush_first {
+            state.flush_first = state.sequence;
+        }
+        Sequence(state.sequence)
     }
 
     /// The last batch applied.
@@ -303,35 +334,6 @@ impl Store {
         Ok(count)
     }
 
-    /// Moves everything in the log into the tree; the log is empty afterwards.
-    ///
-    /// # Errors
-    /// The medium's, or a damaged block.
-    pub fn checkpoint(&self) -> Result<(), KvError> {
-        self.commit(self.applied(), Barrier::Before)
-    }
-
-    /// Makes everything durable and leaves a short log, so that the next `open` is quick.
-    ///
-    /// # Errors
-    /// As for `commit` and `checkpoint`.
-    pub fn close(&self) -> Result<(), KvError> {
-        self.commit(self.applied(), Barrier::Before)
-    }
-
-    /// Reads every block in use and checks it; for `fsck`. Answers the number of records.
-    ///
-    /// # Errors
-    /// The first damaged block, or the medium's.
-    pub fn verify(&self) -> Result<u64, KvError> {
-        let mut records = 0;
-        self.scan(core::ops::Bound::Unbounded, core::ops::Bound::Unbounded, &mut |_, _| {
-            records += 1;
-            core::ops::ControlFlow::Continue(())
-        })?;
-        Ok(records)
-    }
-
     /// Counters since `open`.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -345,7 +347,8 @@ impl Store {
             log_bytes: state.end - state.head,
             log_appends: self.commits.appends(),
             tree_blocks: self.layout.tree_blocks(),
-            tree_blocks_used: lock(&self.superblock).used,
+            tree_blocks_used: state.used,
+            checkpoints: self.checkpoints.load(Relaxed),
             ..self.opened
         }
     }

@@ -1,0 +1,316 @@
+//! Which tree blocks are in use: bitmap pages, read when first needed, two slots a page on the medium.
+
+use crate::KvError;
+use crate::disk::Disk;
+use crate::layout::{Layout, PAGE_BITS, checksum, put_u32, put_u64, u32_at, u64_at};
+use crate::superblock::Superblock;
+use nvmed_units::BLOCK_BYTES;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"KVBM");
+const HEADER_BYTES: usize = 32;
+const WORDS: usize = (BLOCK_BYTES - HEADER_BYTES) / 8;
+
+/// One page in memory.
+struct Page {
+    /// What goes to the medium: blocks of the tree that the next superblock names.
+    used: Box<[u64; WORDS]>,
+    /// These, and blocks of trees that somebody may still need: not to be allocated.
+    busy: Box<[u64; WORDS]>,
+    dirty: bool,
+}
+
+/// The tree blocks of a store. Numbers here are relative to the first one.
+pub(crate) struct Space {
+    identity: u64,
+    layout: Layout,
+    pages: Vec<Option<Page>>,
+    /// Where the search for a free block goes on.
+    cursor: u64,
+    /// Blocks in use by the tree of the last superblock.
+    used: u64,
+    /// Allocated, and freed, since then.
+    allocated: Vec<u64>,
+    freed: Vec<u64>,
+    /// Blocks that only the tree before used.
+    limbo: Vec<u64>,
+}
+
+impl Space {
+    pub(crate) fn new(superblock: &Superblock) -> Self {
+        let layout = superblock.layout;
+        Self {
+            identity: superblock.identity,
+            layout,
+            pages: (0..layout.pages).map(|_| None).collect(),
+            cursor: superblock.cursor,
+            used: superblock.used,
+            allocated: Vec::new(),
+            freed: Vec::new(),
+            limbo: Vec::new(),
+        }
+    }
+
+    /// Blocks that can be allocated before the next superblock.
+    pub(crate) fn free(&self) -> u64 {
+        let taken = self.used + (self.allocated.len() + self.limbo.len()) as u64;
+        self.layout.tree_blocks().saturating_sub(taken)
+    }
+
+    /// No reader of the tree before the last superblock's is left: its blocks may be reused.
+    /// Answers them, as block numbers of the medium.
+    pub(crate) fn release_limbo(&mut self) -> impl Iterator<Item = u64> + use<> {
+        let limbo = core::mem::take(&mut self.limbo);
+        for &block in &limbo {
+            let (page, word, bit) = place(block);
+            if let Some(page) = &mut self.pages[page] {
+                page.busy[word] &= !bit;
+            }
+        }
+        let start = self.layout.tree_start();
+        limbo.into_iter().map(move |block| start + block)
+    }
+
+    /// A free block, as a block number of the medium.
+    pub(crate) fn allocate(&mut self, disk: &Disk, superblock: &Superblock) -> Result<u64, KvError> {
+        let total = self.layout.tree_blocks();
+        // From the cursor to the end, then from the start; the page of the cursor is looked at twice.
+        let first_page = (self.cursor % total) / PAGE_BITS;
+        for step in 0..=self.layout.pages {
+            let number = (first_page + step) % self.layout.pages;
+            let from = if step == 0 { self.cursor % total % PAGE_BITS } else { 0 };
+            let limit = (total - number * PAGE_BITS).min(PAGE_BITS);
+            let page = self.page(disk, superblock, number)?;
+            if let Some(found) = page.first_free(from, limit) {
+                let block = number * PAGE_BITS + found;
+                let (_, word, bit) = place(block);
+                page.used[word] |= bit;
+                page.busy[word] |= bit;
+                page.dirty = true;
+                self.allocated.push(block);
+                self.cursor = block + 1;
+                return Ok(self.layout.tree_start() + block);
+            }
+        }
+        Err(KvError::Full)
+    }
+
+    /// The tree to come does not use `block` of the medium any more.
+    pub(crate) fn free_block(&mut self, block: u64) {
+        self.freed.push(block - self.layout.tree_start());
+    }
+
+    /// Writes the changed pages, as they are to be with the next superblock, and notes them in it.
+    pub(crate) fn write(
+        &mut self,
+        disk: &Disk,
+        old: &Superblock,
+        new: &mut Superblock,
+    ) -> Result<(), KvError> {
+        for index in 0..self.freed.len() {
+            let (number, word, bit) = place(self.freed[index]);
+            let block = self.layout.tree_start() + self.freed[index];
+            let page = self.page(disk, old, number as u64)?;
+            if page.used[word] & bit == 0 {
+                let reason = "a block of the tree is marked free";
+                return Err(KvError::Corrupt { block, structure: "bitmap page", reason });
+            }
+            page.used[word] &= !bit;
+            page.dirty = true;
+        }
+        for number in 0..self.layout.pages {
+            let Some(page) = self.pages[number as usize].as_ref().filter(|page| page.dirty) else {
+                continue;
+            };
+            let slot = !old.slot(number);
+            let bytes = encode(self.identity, number, new.generation, &page.used);
+            disk.write(self.layout.bitmap_block(number, slot), &bytes, false)?;
+            if new.slot(number) != slot {
+                new.flip_slot(number);
+            }
+        }
+        new.used = (self.used + self.allocated.len() as u64).saturating_sub(self.freed.len() as u64);
+        new.cursor = self.cursor;
+        Ok(())
+    }
+
+    /// The superblock that `write` prepared is durable.
+    pub(crate) fn settle(&mut self, superblock: &Superblock) {
+        self.used = superblock.used;
+        self.allocated.clear();
+        self.limbo.append(&mut self.freed);
+        for page in self.pages.iter_mut().flatten() {
+            page.dirty = false;
+        }
+    }
+
+    /// The superblock that was being prepared will not be written.
+    pub(crate) fn abandon(&mut self) {
+        for block in self.freed.drain(..) {
+            let (page, word, bit) = place(block);
+            if let Some(page) = &mut self.pages[page] {
+                page.used[word] |= bit;
+            }
+        }
+        for block in self.allocated.drain(..) {
+            let (page, word, bit) = place(block);
+            if let Some(page) = &mut self.pages[page] {
+                page.used[word] &= !bit;
+                page.busy[word] &= !bit;
+            }
+        }
+    }
+
+    /// Whether the tree of the last superblock uses `block` of the medium, by the bitmap.
+    pub(crate) fn is_used(&mut self, disk: &Disk, old: &Superblock, block: u64) -> Result<bool, KvError> {
+        let (number, word, bit) = place(block - self.layout.tree_start());
+        Ok(self.page(disk, old, number as u64)?.used[word] & bit != 0)
+    }
+
+    fn page(&mut self, disk: &Disk, superblock: &Superblock, number: u64) -> Result<&mut Page, KvError> {
+        let place = &mut self.pages[number as usize];
+        if place.is_none() {
+            let slot = superblock.slot(number);
+            let block = self.layout.bitmap_block(number, slot);
+            let mut bytes = [0; BLOCK_BYTES];
+            disk.read(block, &mut bytes)?;
+            let bits = (self.layout.tree_blocks() - number * PAGE_BITS).min(PAGE_BITS);
+            let fresh = !slot && bytes.iter().all(|&byte| byte == 0);
+            let used = if fresh {
+                Ok(Box::new([0; WORDS]))
+            } else {
+                decode(self.identity, number, superblock.generation, bits, &bytes)
+            };
+            let used = used.map_err(|reason| KvError::Corrupt { block, structure: "bitmap page", reason })?;
+            *place = Some(Page { busy: used.clone(), used, dirty: false });
+        }
+        Ok(place.as_mut().expect("it was filled just above"))
+    }
+}
+
+impl Page {
+    /// The first bit that is not busy in `from..limit`.
+    fn first_free(&self, from: u64, limit: u64) -> Option<u64> {
+        let mut at = from;
+        while at < limit {
+            let word = (at / 64) as usize;
+            let free = !self.busy[word] & (u64::MAX << (at % 64));
+            if free != 0 {
+                let found = word as u64 * 64 + u64::from(free.trailing_zeros());
+                return Some(found).filter(|&found| found < limit);
+            }
+            at = (word as u64 + 1) * 64;
+        }
+        None
+    }
+}
+
+/// Page, word and bit of a block.
+fn place(block: u64) -> (usize, usize, u64) {
+    let bit = block % PAGE_BITS;
+    ((block / PAGE_BITS) as usize, (bit / 64) as usize, 1 << (bit % 64))
+}
+
+fn encode(identity: u64, number: u64, generation: u64, bits: &[u64; WORDS]) -> [u8; BLOCK_BYTES] {
+    let mut bytes = [0; BLOCK_BYTES];
+    put_u32(&mut bytes, 0, MAGIC);
+    put_u64(&mut bytes, 8, number);
+    put_u64(&mut bytes, 16, generation);
+    put_u64(&mut bytes, 24, bits.iter().map(|word| u64::from(word.count_ones())).sum());
+    for (chunk, word) in bytes[HEADER_BYTES..].chunks_exact_mut(8).zip(bits) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    let crc = checksum(identity, &[&bytes[8..]]);
+    put_u32(&mut bytes, 4, crc);
+    bytes
+}
+
+fn decode(
+    identity: u64,
+    number: u64,
+    generation: u64,
+    limit: u64,
+    bytes: &[u8; BLOCK_BYTES],
+) -> Result<Box<[u64; WORDS]>, &'static str> {
+    if u32_at(bytes, 0) != MAGIC {
+        return Err("magic");
+    }
+    if checksum(identity, &[&bytes[8..]]) != u32_at(bytes, 4) {
+        return Err("checksum");
+    }
+    if u64_at(bytes, 8) != number || u64_at(bytes, 16) > generation {
+        return Err("not the version that the superblock refers to");
+    }
+    let mut bits = Box::new([0; WORDS]);
+    for (word, chunk) in bits.iter_mut().zip(bytes[HEADER_BYTES..].chunks_exact(8)) {
+        *word = u64_at(chunk, 0);
+    }
+    let set: u64 = bits.iter().map(|word| u64::from(word.count_ones())).sum();
+    let stray = (limit..PAGE_BITS).any(|bit| bits[(bit / 64) as usize] & (1 << (bit % 64)) != 0);
+    if set != u64_at(bytes, 24) || stray { Err("number of bits") } else { Ok(bits) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryMedium, Options};
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn space(blocks: u64) -> (Disk, Superblock, Space) {
+        let layout = Layout::plan(blocks, &Options::default()).unwrap();
+        let superblock = Superblock::empty(1, layout);
+        let space = Space::new(&superblock);
+        (Disk::new(Arc::new(MemoryMedium::new(blocks))), superblock, space)
+    }
+
+    fn commit(disk: &Disk, superblock: &mut Superblock, space: &mut Space) {
+        let mut new = superblock.clone();
+        new.generation += 1;
+        space.write(disk, superblock, &mut new).unwrap();
+        space.settle(&new);
+        *superblock = new;
+    }
+
+    #[test]
+    fn every_block_is_given_once_and_a_freed_one_only_when_nobody_can_need_it() {
+        let (disk, mut superblock, mut space) = space(70_000); // three pages, the last one in part
+        let total = superblock.layout.tree_blocks();
+        let mut got = BTreeSet::new();
+        while let Ok(block) = space.allocate(&disk, &superblock) {
+            assert!(got.insert(block), "block {block} was given twice");
+        }
+        assert_eq!(got.len() as u64, total);
+        assert_eq!(space.free(), 0);
+        commit(&disk, &mut superblock, &mut space);
+        let victim = *got.iter().nth(40_000).unwrap();
+        space.free_block(victim);
+        assert_eq!(space.allocate(&disk, &superblock), Err(KvError::Full), "before the superblock");
+        commit(&disk, &mut superblock, &mut space);
+        assert_eq!(space.allocate(&disk, &superblock), Err(KvError::Full), "while readers may see it");
+        assert_eq!(space.release_limbo().collect::<Vec<_>>(), [victim]);
+        assert_eq!(space.allocate(&disk, &superblock), Ok(victim));
+        space.abandon();
+        assert_eq!(space.allocate(&disk, &superblock), Ok(victim), "an abandoned allocation is undone");
+        commit(&disk, &mut superblock, &mut space);
+        let mut again = Space::new(&superblock);
+        assert_eq!(again.allocate(&disk, &superblock), Err(KvError::Full), "what was written is read");
+        assert!(got.iter().all(|&block| again.is_used(&disk, &superblock, block).unwrap()));
+    }
+
+    #[test]
+    fn a_damaged_page_is_an_error_that_names_it() {
+        let (disk, mut superblock, mut space) = space(2000);
+        space.allocate(&disk, &superblock).unwrap();
+        commit(&disk, &mut superblock, &mut space);
+        let block = superblock.layout.bitmap_block(0, superblock.slot(0));
+        let mut good = [0; BLOCK_BYTES];
+        disk.read(block, &mut good).unwrap();
+        for bit in (0..BLOCK_BYTES * 8).filter(|bit| !(32..64).contains(bit)).step_by(7) {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            disk.write(block, &bad, true).unwrap();
+            let answer = Space::new(&superblock).allocate(&disk, &superblock);
+            assert!(matches!(answer, Err(KvError::Corrupt { block: b, .. }) if b == block), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A medium that loses power, a plain model, and numbers from a seed.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use core::ops::{Bound, ControlFlow};
+use nvmed_kv::{Batch, KvError, Medium, MediumError, Options, PendingMemory, Store};
+use nvmed_sys::{Mapping, Pages};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+const BLOCK: usize = 4096;
+const SECTOR: usize = 512;
+
+/// Numbers that follow from a seed (xorshift64*).
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 16) % limit
+    }
+}
+
+/// A device with a volatile write cache, in which power is cut at one write.
+///
+/// What was not flushed is torn at the cut: each 512-byte sector of it holds any of the versions written
+/// since the last flush, or what was there before. The write that is cut is one of these.
+pub struct VolatileMedium {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    durable: Vec<u8>,
+    now: Vec<u8>,
+    /// Sector versions since they were last durable, oldest first.
+    cached: BTreeMap<usize, Vec<Vec<u8>>>,
+    writes: u64,
+    cut_at: u64,
+    off: bool,
+}
+
+const CUT: MediumError = MediumError { errno: 5 };
+
+impl VolatileMedium {
+    /// Holds `bytes`; power goes at the write with number `cut_at`, from 0.
+    pub fn new(bytes: Vec<u8>, cut_at: u64) -> Arc<Self> {
+        let (now, cached) = (bytes.clone(), BTreeMap::new());
+        let inner = Inner { durable: bytes, now, cached, writes: 0, cut_at, off: false };
+        Arc::new(Self { inner: Mutex::new(inner) })
+    }
+
+    pub fn was_cut(&self) -> bool {
+        self.inner.lock().unwrap().off
+    }
+
+    pub fn writes(&self) -> u64 {
+        self.inner.lock().unwrap().writes
+    }
+
+    /// What the medium may hold when power comes back.
+    pub fn after_power_cut(&self, random: &mut Random) -> Vec<u8> {
+        let inner = self.inner.lock().unwrap();
+        let mut bytes = inner.durable.clone();
+        // Now and then all or nothing: the cases in between would hide them.
+        let style = random.below(4);
+        for (&sector, versions) in &inner.cached {
+            let pick = match style {
+                0 => versions.len() as u64,
+                1 => 0,
+                _ => random.below(versions.len() as u64 + 1),
+            };
+            if let Some(version) = pick.checked_sub(1).map(|index| &versions[index as usize]) {
+                bytes[sector * SECTOR..][..SECTOR].copy_from_slice(version);
+            }
+        }
+        bytes
+    }
+}
+
+impl Medium for VolatileMedium {
+    fn blocks(&self) -> u64 {
+        (self.inner.lock().unwrap().now.len() / BLOCK) as u64
+    }
+
+    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+        let inner = self.inner.lock().unwrap();
+        if inner.off {
+            return Err(CUT);
+        }
+        into.copy_from_slice(&inner.now[block as usize * BLOCK..][..into.len()]);
+        Ok(())
+    }
+
+    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+        let mut inner = self.inner.lock().unwrap();
+        if inner.off {
+            return Err(CUT);
+        }
+        let cut = inner.writes == inner.cut_at;
+        inner.writes += 1;
+        let at = block as usize * BLOCK;
+        inner.now[at..at + data.len()].copy_from_slice(data);
+        for (index, sector) in data.chunks_exact(SECTOR).enumerate() {
+            let number = at / SECTOR + index;
+            if fua && !cut {
+                inner.durable[number * SECTOR..][..SECTOR].copy_from_slice(sector);
+                inner.cached.remove(&number);
+            } else {
+                inner.cached.entry(number).or_default().push(sector.to_vec());
+            }
+        }
+        inner.off = cut;
+        if cut { Err(CUT) } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        let mut inner = self.inner.lock().unwrap();
+        if inner.off {
+            return Err(CUT);
+        }
+        inner.cached.clear();
+        inner.durable = inner.now.clone();
+        Ok(())
+    }
+}
+
+pub fn pending(bytes: usize) -> PendingMemory {
+    let memory = Arc::new(Mapping::anonymous(bytes, Pages::Base).unwrap());
+    PendingMemory { memory, offset: 0, len: bytes }
+}
+
+pub fn open(medium: Arc<dyn Medium>) -> Result<Store, KvError> {
+    Store::open(medium, pending(256 << 10), &Options { node_cache_bytes: 0, ..Options::default() })
+}
+
+/// What a store should hold.
+pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A change of each kind, as it goes to a batch and to a model.
+pub type Change = (Vec<u8>, Option<Vec<u8>>);
+
+pub fn encode(changes: &[Change]) -> Batch {
+    let mut batch = Batch::new();
+    for (key, value) in changes {
+        match value {
+            Some(value) => batch.put(key, value),
+            None => batch.delete(key),
+        }
+    }
+    batch
+}
+
+pub fn play(model: &mut Model, changes: &[Change]) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(model.insert(key.clone(), value.clone())),
+            None => drop(model.remove(key)),
+        }
+    }
+}
+
+pub fn contents(store: &Store) -> Model {
+    let mut all = Model::new();
+    store
+        .scan(Bound::Unbounded, Bound::Unbounded, &mut |key, value| {
+            let in_order = all.last_key_value().is_none_or(|(last, _)| last.as_slice() < key);
+            assert!(in_order, "keys out of order");
+            all.insert(key.to_vec(), value.to_vec());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    all
+}
+
+pub fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    store.get(key, &mut value).unwrap().then_some(value)
+}
