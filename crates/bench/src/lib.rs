@@ -7,6 +7,7 @@
 
 pub mod driver;
 pub mod files;
+pub mod mounting;
 pub mod place;
 pub mod row;
 pub mod samples;

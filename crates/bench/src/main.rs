@@ -1,7 +1,7 @@
 //! `nvmed-bench [ROW]`: measures the rows whose name begins with ROW, or all.
 
 use nvmed_bench::row::Row;
-use nvmed_bench::{driver, files, sqlite};
+use nvmed_bench::{driver, files, mounting, sqlite};
 use std::path::Path;
 
 /// A group of rows measured together, under the names that `ROW=` takes.
@@ -25,6 +25,7 @@ const GROUPS: &[Group] = &[
     Group { names: &["fs.create_fsync.kernel", "fs.create_fsync.tmpfs"], measure: files::create },
     Group { names: &["driver.randread_4k"], measure: driver::randread },
     Group { names: &["driver.command_without_copy"], measure: driver::nocopy },
+    Group { names: &["fs.mount_blocks.1k", "fs.mount_blocks.1m"], measure: mounting::blocks },
     Group { names: &["wrapper.start"], measure: files::start },
 ];
 
