@@ -1,2 +1,56 @@
-//! The nvmed command
-fn main() {}
+//! The `nvmed` command: format a device, run programs on it, look into it.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod clock;
+mod copy;
+mod failure;
+mod format;
+mod host;
+mod inspect;
+mod json;
+mod list;
+mod output;
+mod place;
+mod program;
+mod run;
+mod side;
+mod signature;
+mod tree;
+mod volume;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use failure::{Failure, Status};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match execute(&arguments.command) {
+        Ok(code) => code,
+        Err(failure) => {
+            if failure.status != Status::BrokenPipe {
+                eprintln!("nvmed: {}", failure.message);
+            }
+            failure.exit()
+        }
+    }
+}
+
+fn execute(command: &Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(arguments) => return run::run(arguments),
+        Command::Fsck(arguments) => return inspect::fsck(arguments),
+        Command::Format(arguments) => format::format(arguments),
+        Command::Ls(arguments) => list::ls(arguments),
+        Command::Cat(arguments) => tree::cat(arguments),
+        Command::Cp(arguments) => copy::cp(arguments),
+        Command::Mkdir(arguments) => tree::mkdir(arguments),
+        Command::Rm(arguments) => tree::rm(arguments),
+        Command::Mv(arguments) => tree::mv(arguments),
+        Command::Stat(arguments) => list::stat(arguments),
+        Command::Df(arguments) => inspect::df(arguments),
+        Command::Info(arguments) => inspect::info(arguments),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,259 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What every page of help ends with.
+const PLACES: &str = "\
+A DEVICE is a string: `disk.img`, or `virtual:disk.img?flush=process,lba=4096`.
+A file on it is `DEVICE:/path`, as in `disk.img:/a/b`; a host file whose name contains `:/` is `host:NAME`.
+
+Exit status: 0 done; 1 failed; 2 wrong arguments or configuration; 3 the device is in use;
+4 the device does not hold what is needed (no nvmed file system, another version, truncated;
+`format`: something that would be lost).";
+
+const RUN_STATUS: &str = "\
+Exit status: the program's own; 128 + N if signal N ended it; 125 if nvmed failed, 126 if the program
+cannot be started, 127 if there is none; 2 wrong arguments or configuration; 3 the device is in use;
+4 the device holds no nvmed file system.";
+
+/// A user-space storage stack for NVMe: unmodified programs on a file system on a queue pair.
+#[derive(Debug, Parser)]
+#[command(name = "nvmed", version, after_help = PLACES, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub enum Command {
+    /// Make an empty file system on a device
+    #[command(after_help = PLACES)]
+    Format(Format),
+    /// Run a program whose files below a directory lie on a device
+    #[command(after_help = RUN_STATUS)]
+    Run(Run),
+    /// List directories
+    #[command(after_help = PLACES)]
+    Ls(Ls),
+    /// Write files to standard output
+    #[command(after_help = PLACES)]
+    Cat(Files),
+    /// Copy files between a device and the host, or within and between devices
+    #[command(after_help = PLACES)]
+    Cp(Cp),
+    /// Make directories
+    #[command(after_help = PLACES)]
+    Mkdir(Mkdir),
+    /// Remove files
+    #[command(after_help = PLACES)]
+    Rm(Rm),
+    /// Rename files, or move them to a directory, within a device
+    #[command(after_help = PLACES)]
+    Mv(Mv),
+    /// Show what is known of files
+    #[command(after_help = PLACES)]
+    Stat(Stat),
+    /// Show how full devices are
+    #[command(after_help = PLACES)]
+    Df(Df),
+    /// Check a file system; nothing is changed
+    #[command(after_help = PLACES)]
+    Fsck(Fsck),
+    /// Show a device's controller, namespace and file system
+    #[command(after_help = PLACES)]
+    Info(Info),
+}
+
+/// `nvmed format`.
+#[derive(Debug, Args)]
+pub struct Format {
+    /// The device; a file that does not exist is made, sparse, with --size
+    pub device: OsString,
+    /// Size of a new file, or to grow an existing one to: 64M, 1G
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// Name of the file system
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// Format even if the device holds something, which is lost; never a device that is in use
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `nvmed run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Configuration file; else the one that WRAPPER_CONFIG names, else ./default.conf
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory below which files lie on the device (wrap_dir); it need not exist
+    #[arg(short, long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The device (storage_engine and storage_dev)
+    #[arg(short = 'D', long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Cache size (cache_size): 64M, 1G
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub cache: Option<u64>,
+    /// Write what was done, counted, to FILE as JSON when the program has ended
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    pub program: Vec<OsString>,
+}
+
+/// `nvmed ls`.
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// Mode, links, owner, group, size and time (UTC) before each name
+    #[arg(short)]
+    pub long: bool,
+    /// Names that start with a dot too
+    #[arg(short)]
+    pub all: bool,
+    /// Directories themselves, not what is in them
+    #[arg(short)]
+    pub directory: bool,
+    /// DEVICE or DEVICE:/path
+    #[arg(required = true, value_name = "PLACE")]
+    pub places: Vec<OsString>,
+}
+
+/// A subcommand that takes files only.
+#[derive(Debug, Args)]
+pub struct Files {
+    /// DEVICE:/path
+    #[arg(required = true, value_name = "PLACE")]
+    pub places: Vec<OsString>,
+}
+
+/// `nvmed cp`.
+#[derive(Debug, Args)]
+pub struct Cp {
+    /// Copy directories with all that is in them; symbolic links stay links
+    #[arg(short, short_alias = 'R')]
+    pub recursive: bool,
+    /// Keep times, and modes without regard to the umask; owners too, where that is permitted
+    #[arg(short)]
+    pub preserve: bool,
+    /// Say what is copied
+    #[arg(short)]
+    pub verbose: bool,
+    /// Sources and, last, the target; one side at least is DEVICE:/path
+    #[arg(required = true, num_args = 2.., value_name = "PLACE")]
+    pub places: Vec<OsString>,
+}
+
+/// `nvmed mkdir`.
+#[derive(Debug, Args)]
+pub struct Mkdir {
+    /// Missing parents too; an existing directory is no error
+    #[arg(short)]
+    pub parents: bool,
+    /// Mode of the directories, in octal
+    #[arg(short, value_name = "MODE", default_value = "777", value_parser = octal)]
+    pub mode: u32,
+    /// DEVICE:/path
+    #[arg(required = true, value_name = "PLACE")]
+    pub places: Vec<OsString>,
+}
+
+/// `nvmed rm`.
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// Directories and all that is in them
+    #[arg(short, short_alias = 'R')]
+    pub recursive: bool,
+    /// A missing file is no error
+    #[arg(short)]
+    pub force: bool,
+    /// DEVICE:/path
+    #[arg(required = true, value_name = "PLACE")]
+    pub places: Vec<OsString>,
+}
+
+/// `nvmed mv`.
+#[derive(Debug, Args)]
+pub struct Mv {
+    /// Fail rather than replace an existing file
+    #[arg(short)]
+    pub no_replace: bool,
+    /// Sources and, last, the new name or an existing directory
+    #[arg(required = true, num_args = 2.., value_name = "PLACE")]
+    pub places: Vec<OsString>,
+}
+
+/// `nvmed stat`.
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// One JSON object a file
+    #[arg(long)]
+    pub json: bool,
+    /// DEVICE:/path; symbolic links are shown, not followed
+    #[arg(required = true, value_name = "PLACE")]
+    pub places: Vec<OsString>,
+}
+
+/// `nvmed df`.
+#[derive(Debug, Args)]
+pub struct Df {
+    /// One JSON object a device, in bytes
+    #[arg(long)]
+    pub json: bool,
+    /// The devices
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<OsString>,
+}
+
+/// `nvmed fsck`.
+#[derive(Debug, Args)]
+pub struct Fsck {
+    /// The device
+    pub device: OsString,
+}
+
+/// `nvmed info`.
+#[derive(Debug, Args)]
+pub struct Info {
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// The device
+    pub device: OsString,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    nvmed_units::parse_bytes(text).map_err(|_| "not a size such as 64M or 1G".to_owned())
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| "not a mode such as 755".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_program_is_its_own() {
+        let line = ["nvmed", "run", "--dir", "d", "--", "sqlite3", "--help", "-c", "x"];
+        let Command::Run(run) = Arguments::try_parse_from(line).unwrap().command else { panic!("run") };
+        assert_eq!(run.program, ["sqlite3", "--help", "-c", "x"]);
+        assert!(run.config.is_none());
+    }
+}

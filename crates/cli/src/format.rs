@@ -1,0 +1,92 @@
+//! `nvmed format`: an empty file system, on a device that holds nothing anybody would miss.
+
+use crate::arguments::Format;
+use crate::failure::{Failure, Status};
+use crate::place::parse_spec;
+use crate::signature;
+use nvmed_fs::{FileSystem, FormatOptions};
+use nvmed_stack::{DeviceSpec, Medium, Open};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+/// Formats a device.
+///
+/// # Errors
+/// It is in use, holds something and `--force` is absent, or cannot be written.
+pub fn format(arguments: &Format) -> Result<(), Failure> {
+    let name = arguments.device.to_string_lossy().into_owned();
+    let spec = parse_spec(&name)?;
+    if spec.medium != Medium::File {
+        return Err(Failure::usage(format!(
+            "format: {name}: this medium ends with the command; format a file"
+        )));
+    }
+    let bytes = size(arguments, &spec, &name)?;
+    let device = nvmed_stack::open_device(&spec, Open::Create { bytes })?;
+    let options =
+        FormatOptions { label: arguments.label.clone().unwrap_or_default(), ..FormatOptions::default() };
+    FileSystem::format(&device, &options).map_err(|error| Failure::device(&name, &error))?;
+    device.shutdown().map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))
+}
+
+/// The size that the device is to have, after a look at what it holds now.
+fn size(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<u64, Failure> {
+    let wanted = arguments.size.or(spec.size_bytes);
+    let fd = match rustix::fs::open(spec.path.as_str(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => {
+            return wanted.ok_or_else(|| {
+                Failure::usage(format!(
+                    "format: {name}: no such file; give --size to make it, as in --size 1G"
+                ))
+            });
+        }
+        Err(errno) => return Err(Failure::host(format!("format: {name}"), errno)),
+    };
+    let fail = |errno| Failure::host(format!("format: {name}"), errno);
+    refuse_in_use(&fd, spec, name)?;
+    let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(fail)?;
+    let held = if arguments.force { None } else { signature::find(&fd, bytes).map_err(fail)? };
+    if let Some(held) = held {
+        return Err(Failure::new(
+            Status::Device,
+            format!("format: {name} holds {held}; --force overwrites it"),
+        ));
+    }
+    match wanted {
+        Some(wanted) if wanted < bytes => Err(Failure::usage(format!(
+            "format: {name} has {bytes} bytes, more than --size {wanted}; remove the file first, or leave --size out"
+        ))),
+        Some(wanted) => Ok(wanted),
+        None if bytes == 0 => {
+            Err(Failure::usage(format!("format: {name} is empty; give --size, as in --size 1G")))
+        }
+        None => Ok(bytes),
+    }
+}
+
+/// Another nvmed process holds a lock on the file; the kernel holds a block device for itself.
+fn refuse_in_use(fd: &OwnedFd, spec: &DeviceSpec, name: &str) -> Result<(), Failure> {
+    let fail = |errno| Failure::host(format!("format: {name}"), errno);
+    let stat = rustix::fs::fstat(fd).map_err(fail)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        match rustix::fs::open(spec.path.as_str(), flags, Mode::empty()) {
+            Err(Errno::BUSY) => {
+                let why = "is in use by the kernel (mounted, swap, or part of a volume); end that first";
+                return Err(Failure::new(Status::Busy, format!("format: {name} {why}")));
+            }
+            other => drop(other.map_err(fail)?),
+        }
+    }
+    match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => rustix::fs::flock(fd, FlockOperation::Unlock).map_err(fail),
+        Err(Errno::AGAIN) => {
+            // Opening it the usual way fails too, and says who has it.
+            nvmed_stack::open_device(spec, Open::Existing { locked_by_run: false })?;
+            Err(Failure::new(Status::Busy, format!("format: {name} is in use by another process")))
+        }
+        Err(errno) => Err(fail(errno)),
+    }
+}

@@ -1,0 +1,144 @@
+//! The host's side of a copy.
+
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::side::{Data, Entry, Kind, Side};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// The host's files, as the caller may reach them.
+pub struct Host;
+
+struct HostFile<'a> {
+    fd: OwnedFd,
+    place: &'a Place,
+}
+
+fn path(place: &Place) -> &OsStr {
+    OsStr::from_bytes(place.path())
+}
+
+impl Side for Host {
+    fn look(&self, place: &Place, follow: bool) -> Result<Option<Entry>, Failure> {
+        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        match rustix::fs::statat(CWD, path(place), flags) {
+            Ok(stat) => Ok(Some(entry(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Failure::host(place, errno)),
+        }
+    }
+
+    fn names(&self, place: &Place) -> Result<Vec<Vec<u8>>, Failure> {
+        let fail =
+            |error: std::io::Error| Failure::host(place, Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(path(place)).map_err(fail)? {
+            names.push(entry.map_err(fail)?.file_name().as_bytes().to_vec());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn target(&self, place: &Place) -> Result<Vec<u8>, Failure> {
+        let target = rustix::fs::readlinkat(CWD, path(place), Vec::new());
+        target.map(std::ffi::CString::into_bytes).map_err(|errno| Failure::host(place, errno))
+    }
+
+    fn open<'a>(&'a self, place: &'a Place) -> Result<Box<dyn Data + 'a>, Failure> {
+        open(place, OFlags::RDONLY, 0)
+    }
+
+    fn create<'a>(&'a self, place: &'a Place, mode: u32) -> Result<Box<dyn Data + 'a>, Failure> {
+        open(place, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC, mode)
+    }
+
+    fn make_directory(&self, place: &Place, mode: u32) -> Result<(), Failure> {
+        rustix::fs::mkdirat(CWD, path(place), Mode::from_raw_mode(mode))
+            .map_err(|errno| Failure::host(place, errno))
+    }
+
+    fn make_link(&self, place: &Place, target: &[u8]) -> Result<(), Failure> {
+        rustix::fs::symlinkat(OsStr::from_bytes(target), CWD, path(place))
+            .map_err(|errno| Failure::host(place, errno))
+    }
+
+    fn keep(&self, place: &Place, entry: &Entry) -> Result<(), Failure> {
+        let fail = |errno| Failure::host(place, errno);
+        let owner = (rustix::fs::Uid::from_raw(entry.uid), rustix::fs::Gid::from_raw(entry.gid));
+        let no_follow = AtFlags::SYMLINK_NOFOLLOW;
+        match rustix::fs::chownat(CWD, path(place), Some(owner.0), Some(owner.1), no_follow) {
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(errno) => return Err(fail(errno)),
+        }
+        if entry.kind != Kind::Symlink {
+            let mode = Mode::from_raw_mode(entry.mode);
+            rustix::fs::chmodat(CWD, path(place), mode, AtFlags::empty()).map_err(fail)?;
+        }
+        let time = |ns: i64| Timespec {
+            tv_sec: ns.div_euclid(1_000_000_000),
+            tv_nsec: ns.rem_euclid(1_000_000_000),
+        };
+        let times = Timestamps { last_access: time(entry.atime_ns), last_modification: time(entry.mtime_ns) };
+        rustix::fs::utimensat(CWD, path(place), &times, no_follow).map_err(fail)
+    }
+}
+
+fn open<'a>(place: &'a Place, flags: OFlags, mode: u32) -> Result<Box<dyn Data + 'a>, Failure> {
+    let fd = rustix::fs::open(path(place), flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
+    let fd = fd.map_err(|errno| Failure::host(place, errno))?;
+    Ok(Box::new(HostFile { fd, place }))
+}
+
+fn entry(stat: &rustix::fs::Stat) -> Entry {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        _ => Kind::Other,
+    };
+    let ns = |seconds: i64, ns: u64| seconds.saturating_mul(1_000_000_000).saturating_add_unsigned(ns);
+    Entry {
+        kind,
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        identity: (stat.st_dev, stat.st_ino),
+        atime_ns: ns(stat.st_atime, stat.st_atime_nsec),
+        mtime_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+impl Data for HostFile<'_> {
+    fn read(&mut self, into: &mut [u8], offset: u64) -> Result<usize, Failure> {
+        loop {
+            match rustix::io::pread(&self.fd, &mut *into, offset) {
+                Err(Errno::INTR) => {}
+                // Pipes and terminals have no offsets: there `cp` reads on.
+                Err(Errno::SPIPE) => {
+                    return rustix::io::read(&self.fd, into)
+                        .map_err(|errno| Failure::host(self.place, errno));
+                }
+                other => return other.map_err(|errno| Failure::host(self.place, errno)),
+            }
+        }
+    }
+
+    fn write(&mut self, data: &[u8], offset: u64) -> Result<(), Failure> {
+        let mut done = 0;
+        while done < data.len() {
+            match rustix::io::pwrite(&self.fd, &data[done..], offset + done as u64) {
+                Ok(more) => done += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Failure::host(self.place, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, bytes: u64) -> Result<(), Failure> {
+        rustix::fs::ftruncate(&self.fd, bytes).map_err(|errno| Failure::host(self.place, errno))
+    }
+}

@@ -1,0 +1,210 @@
+//! `nvmed df`, `fsck` and `info`: what a device is, holds, and whether it is sound.
+
+use crate::arguments::{Df, Fsck, Info};
+use crate::clock;
+use crate::failure::{Failure, Status};
+use crate::json::Object;
+use crate::output::Output;
+use crate::place::Place;
+use crate::volume::Volumes;
+use nvmed_fs::{FileSystem, FsError, StatFs, Superblock, VERSION};
+use nvmed_io::Device;
+use nvmed_stack::Open;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Shows how full each device is.
+///
+/// # Errors
+/// A device cannot be mounted.
+pub fn df(arguments: &Df) -> Result<(), Failure> {
+    let mut volumes = Volumes::default();
+    let mut out = Output::new();
+    if !arguments.json {
+        out.text(&format!(
+            "{:>10} {:>10} {:>10} {:>4}  {:>10} {:>10}  device\n",
+            "size", "used", "free", "use", "files", "more"
+        ))?;
+    }
+    for argument in &arguments.devices {
+        let place = Place::parse_device(argument)?;
+        let Place::Device { name, .. } = &place else { continue };
+        let status = volumes.at(&place)?.files().statfs();
+        let text = if arguments.json { df_json(name, &status) } else { df_line(name, &status) };
+        out.text(&text)?;
+    }
+    out.finish()?;
+    volumes.unmount()
+}
+
+fn df_line(name: &str, status: &StatFs) -> String {
+    let bytes = |blocks: u64| blocks * u64::from(status.block_bytes);
+    let used = status.blocks - status.blocks_free;
+    // Rounded up, so that 100 % is full and 0 % is empty.
+    let share = (used * 100).div_ceil(status.blocks.max(1));
+    format!(
+        "{:>10} {:>10} {:>10} {share:>3}%  {:>10} {:>10}  {name}\n",
+        size(bytes(status.blocks)),
+        size(bytes(used)),
+        size(bytes(status.blocks_free)),
+        status.files,
+        status.files_free
+    )
+}
+
+fn df_json(name: &str, status: &StatFs) -> String {
+    let bytes = |blocks: u64| blocks * u64::from(status.block_bytes);
+    let mut object = Object::new();
+    object.text("device", name);
+    object.number("size", bytes(status.blocks));
+    object.number("used", bytes(status.blocks - status.blocks_free));
+    object.number("free", bytes(status.blocks_free));
+    object.number("files", status.files);
+    object.number("files_free", status.files_free);
+    object.line()
+}
+
+/// A size with the unit in which it has one to four digits before the point.
+fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1024.0 {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
+/// What `info` tells.
+struct Facts {
+    name: String,
+    device: Arc<Device>,
+    nvme: String,
+    files: Result<Superblock, FsError>,
+}
+
+/// Shows a device's controller, namespace and file system; it need not hold one.
+///
+/// # Errors
+/// The device cannot be opened, or does not say what it is.
+pub fn info(arguments: &Info) -> Result<(), Failure> {
+    let place = Place::parse_device(&arguments.device)?;
+    let Place::Device { name, spec, .. } = place else {
+        return Err(Failure::usage(format!("info: {place}: not a device")));
+    };
+    let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false })?;
+    let identified = device.engine().identify_controller();
+    let version = identified.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?.ver;
+    // Base 2.0, 3.1.3.2: major, minor and tertiary version number.
+    let nvme = format!("{}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff);
+    let files = FileSystem::probe(&device);
+    let facts = Facts { name, device, nvme, files };
+    let mut out = Output::new();
+    out.text(&if arguments.json { facts.json() } else { facts.page() })?;
+    out.finish()?;
+    let ended = facts.device.shutdown();
+    ended.map_err(|error| Failure::new(Status::Failed, format!("{}: {error}", facts.name)))
+}
+
+impl Facts {
+    fn page(&self) -> String {
+        let geometry = self.device.geometry();
+        let files = match &self.files {
+            Ok(files) => format!(
+                "format {VERSION}, label \"{}\", UUID {}, made {} UTC\n            {} of {} blocks for metadata, {} for data",
+                files.label,
+                uuid(&files.uuid),
+                clock::date(files.created_ns),
+                files.meta_blocks,
+                files.blocks,
+                files.data_blocks
+            ),
+            Err(error) => format!("none: {error}"),
+        };
+        format!(
+            "device      {}\ncontroller  NVMe {}, {}, serial {}, firmware {}\n            \
+             {} I/O queues of {} entries, {} a command, {} write cache\n\
+             namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
+            self.name,
+            self.nvme,
+            geometry.model,
+            geometry.serial,
+            geometry.firmware,
+            geometry.queues_max,
+            geometry.queue_depth_max,
+            size(u64::from(geometry.transfer_bytes_max)),
+            if geometry.volatile_write_cache { "volatile" } else { "no volatile" },
+            size(geometry.bytes()),
+            geometry.lba_count,
+            geometry.lba_bytes,
+        )
+    }
+
+    fn json(&self) -> String {
+        let geometry = self.device.geometry();
+        let mut object = Object::new();
+        object.text("device", &self.name);
+        object.text("nvme", &self.nvme);
+        object.text("model", &geometry.model);
+        object.text("serial", &geometry.serial);
+        object.text("firmware", &geometry.firmware);
+        object.number("queues", geometry.queues_max);
+        object.number("queue_depth", geometry.queue_depth_max);
+        object.number("transfer_bytes", geometry.transfer_bytes_max);
+        object.truth("volatile_write_cache", geometry.volatile_write_cache);
+        object.number("lba_bytes", geometry.lba_bytes);
+        object.number("lba_count", geometry.lba_count);
+        if let Ok(files) = &self.files {
+            let mut inner = Object::new();
+            inner.number("version", VERSION);
+            inner.text("label", &files.label);
+            inner.text("uuid", &uuid(&files.uuid));
+            inner.number("created_ns", files.created_ns);
+            inner.number("blocks", files.blocks);
+            inner.number("meta_blocks", files.meta_blocks);
+            inner.number("data_blocks", files.data_blocks);
+            object.object("file_system", inner);
+        }
+        object.line()
+    }
+}
+
+/// A UUID in its usual form (RFC 9562, 4).
+fn uuid(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (index, byte) in bytes.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&index) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// Checks a file system that nobody has mounted, and says what it found: a line each, then a verdict.
+///
+/// # Errors
+/// The device cannot be opened or read, or holds no file system of ours.
+pub fn fsck(arguments: &Fsck) -> Result<ExitCode, Failure> {
+    let place = Place::parse_device(&arguments.device)?;
+    let Place::Device { name, spec, .. } = place else {
+        return Err(Failure::usage(format!("fsck: {place}: not a device")));
+    };
+    let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false })?;
+    let findings = nvmed_fs::fsck(&device).map_err(|error| Failure::device(&name, &error))?;
+    let mut out = Output::new();
+    for finding in &findings {
+        out.text(&format!("{name}: {finding}\n"))?;
+    }
+    let verdict = match findings.len() {
+        0 => "clean".to_owned(),
+        1 => "1 contradiction; copy what you need with `nvmed cp -r`, then format".to_owned(),
+        many => format!("{many} contradictions; copy what you need with `nvmed cp -r`, then format"),
+    };
+    out.text(&format!("{name}: {verdict}\n"))?;
+    out.finish()?;
+    let ended = device.shutdown();
+    ended.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?;
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(Status::Failed as u8) })
+}

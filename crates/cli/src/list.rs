@@ -1,0 +1,186 @@
+//! `nvmed ls` and `nvmed stat`.
+
+use crate::arguments::{Ls, Stat as StatArguments};
+use crate::clock;
+use crate::failure::Failure;
+use crate::json::Object;
+use crate::output::Output;
+use crate::place::Place;
+use crate::volume::{Volume, Volumes};
+use nvmed_fs::{Follow, Kind, Stat};
+
+/// Lists directories, and files by their names.
+///
+/// # Errors
+/// A place does not exist or cannot be read.
+pub fn ls(arguments: &Ls) -> Result<(), Failure> {
+    let mut volumes = Volumes::default();
+    let mut out = Output::new();
+    for (index, argument) in arguments.places.iter().enumerate() {
+        let place = Place::parse_device(argument)?;
+        let volume = volumes.at(&place)?;
+        let stat = volume.stat(&place, if arguments.long { Follow::No } else { Follow::Yes })?;
+        if stat.kind() != Kind::Directory || arguments.directory {
+            let name = place.path().to_vec();
+            line(&mut out, arguments, volume, &place, &name)?;
+            continue;
+        }
+        if arguments.places.len() > 1 {
+            let gap = if index == 0 { "" } else { "\n" };
+            out.text(&format!("{gap}{place}:\n"))?;
+        }
+        for (name, _) in volume.entries(&place)? {
+            if arguments.all || !name.starts_with(b".") {
+                line(&mut out, arguments, volume, &place.join(&name), &name)?;
+            }
+        }
+    }
+    out.finish()?;
+    volumes.unmount()
+}
+
+fn line(
+    out: &mut Output,
+    arguments: &Ls,
+    volume: &Volume,
+    place: &Place,
+    name: &[u8],
+) -> Result<(), Failure> {
+    let mut target = Vec::new();
+    if arguments.long {
+        let stat = volume.stat(place, Follow::No)?;
+        out.text(&format!(
+            "{} {:>3} {:>6} {:>6} {:>12} {} ",
+            mode_text(&stat),
+            stat.nlink,
+            stat.uid,
+            stat.gid,
+            stat.size,
+            clock::date(stat.mtime_ns)
+        ))?;
+        if stat.kind() == Kind::Symlink {
+            target = crate::side::Side::target(volume, place)?;
+        }
+    }
+    out.bytes(name)?;
+    if !target.is_empty() {
+        out.text(" -> ")?;
+        out.bytes(&target)?;
+    }
+    out.text("\n")
+}
+
+/// Shows what is known of each file.
+///
+/// # Errors
+/// A place does not exist.
+pub fn stat(arguments: &StatArguments) -> Result<(), Failure> {
+    let mut volumes = Volumes::default();
+    let mut out = Output::new();
+    for argument in &arguments.places {
+        let place = Place::parse_device(argument)?;
+        let stat = volumes.at(&place)?.stat(&place, Follow::No)?;
+        let text = if arguments.json { json(&place, &stat) } else { page(&place, &stat) };
+        out.text(&text)?;
+    }
+    out.finish()?;
+    volumes.unmount()
+}
+
+fn page(place: &Place, stat: &Stat) -> String {
+    format!(
+        "  File: {place}\n  Size: {:<12} Blocks: {:<8} {}\n Inode: {:<12} Links: {}\n  Mode: {:04o} ({})  \
+         Uid: {}  Gid: {}\nAccess: {}\nModify: {}\nChange: {}\n Birth: {}\n",
+        stat.size,
+        stat.blocks_512,
+        kind_name(stat.kind()),
+        stat.ino,
+        stat.nlink,
+        stat.mode & 0o7777,
+        mode_text(stat),
+        stat.uid,
+        stat.gid,
+        clock::date(stat.atime_ns),
+        clock::date(stat.mtime_ns),
+        clock::date(stat.ctime_ns),
+        clock::date(stat.btime_ns),
+    )
+}
+
+fn json(place: &Place, stat: &Stat) -> String {
+    let mut object = Object::new();
+    object.text("file", &place.to_string());
+    object.text("kind", kind_name(stat.kind()));
+    object.text("mode", &format!("{:04o}", stat.mode & 0o7777));
+    object.number("inode", stat.ino);
+    object.number("links", stat.nlink);
+    object.number("uid", stat.uid);
+    object.number("gid", stat.gid);
+    object.number("size", stat.size);
+    object.number("blocks_512", stat.blocks_512);
+    for (name, ns) in [("atime_ns", stat.atime_ns), ("mtime_ns", stat.mtime_ns), ("ctime_ns", stat.ctime_ns)]
+    {
+        object.number(name, ns);
+    }
+    object.line()
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::File => "regular file",
+        Kind::Directory => "directory",
+        Kind::Symlink => "symbolic link",
+    }
+}
+
+/// `drwxr-xr-x`, with `s` and `t` where set-id and sticky bits change an `x`.
+fn mode_text(stat: &Stat) -> String {
+    let mut text = String::with_capacity(10);
+    text.push(match stat.kind() {
+        Kind::File => '-',
+        Kind::Directory => 'd',
+        Kind::Symlink => 'l',
+    });
+    for (shift, special, mark) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = stat.mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (stat.mode & special != 0, bits & 1 != 0) {
+            (true, true) => mark,
+            (true, false) => mark.to_ascii_uppercase(),
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_read_as_in_ls() {
+        let text = |mode| {
+            mode_text(&Stat {
+                mode,
+                dev: 0,
+                ino: 0,
+                nlink: 0,
+                uid: 0,
+                gid: 0,
+                size: 0,
+                blocks_512: 0,
+                block_bytes: 4096,
+                atime_ns: 0,
+                mtime_ns: 0,
+                ctime_ns: 0,
+                btime_ns: 0,
+            })
+        };
+        assert_eq!(text(0o100_644), "-rw-r--r--");
+        assert_eq!(text(0o041_777), "drwxrwxrwt");
+        assert_eq!(text(0o104_655), "-rwSr-xr-x");
+        assert_eq!(text(0o120_777), "lrwxrwxrwx");
+    }
+}

@@ -1,0 +1,66 @@
+//! What `cp` needs of either side, so that one walk serves every direction.
+
+use crate::failure::Failure;
+use crate::place::Place;
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, a socket, a pipe: nothing that can be copied.
+    Other,
+}
+
+/// What a side knows of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device and inode number: the same for two names of one file.
+    pub identity: (u64, u64),
+    /// Last read, nanoseconds since 1970.
+    pub atime_ns: i64,
+    /// Last change of the data.
+    pub mtime_ns: i64,
+}
+
+/// A tree of files: the host's, or a device's.
+pub trait Side {
+    /// What is at `place`; `None` if nothing is.
+    fn look(&self, place: &Place, follow: bool) -> Result<Option<Entry>, Failure>;
+    /// The names in a directory, without `.` and `..`, sorted.
+    fn names(&self, place: &Place) -> Result<Vec<Vec<u8>>, Failure>;
+    /// Where a symbolic link leads.
+    fn target(&self, place: &Place) -> Result<Vec<u8>, Failure>;
+    /// Opens a file to read it.
+    fn open<'a>(&'a self, place: &'a Place) -> Result<Box<dyn Data + 'a>, Failure>;
+    /// Makes a file, or empties an existing one, to write it; the umask is applied to `mode`.
+    fn create<'a>(&'a self, place: &'a Place, mode: u32) -> Result<Box<dyn Data + 'a>, Failure>;
+    /// Makes a directory; the umask is applied to `mode`.
+    fn make_directory(&self, place: &Place, mode: u32) -> Result<(), Failure>;
+    /// Makes a symbolic link to `target`.
+    fn make_link(&self, place: &Place, target: &[u8]) -> Result<(), Failure>;
+    /// Gives `place` the owner, mode and times of `entry`; an owner that may not be given is left.
+    fn keep(&self, place: &Place, entry: &Entry) -> Result<(), Failure>;
+}
+
+/// An open file.
+pub trait Data {
+    /// Reads at `offset`; 0 at the end.
+    fn read(&mut self, into: &mut [u8], offset: u64) -> Result<usize, Failure>;
+    /// Writes all of `data` at `offset`.
+    fn write(&mut self, data: &[u8], offset: u64) -> Result<(), Failure>;
+    /// Sets the size.
+    fn resize(&mut self, bytes: u64) -> Result<(), Failure>;
+}

@@ -1,0 +1,175 @@
+//! `nvmed cat`, `mkdir`, `rm` and `mv`: one call of the file system each, or a walk of them.
+
+use crate::arguments::{Files, Mkdir, Mv, Rm};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::place::Place;
+use crate::volume::{Volume, Volumes, within};
+use nvmed_fs::{Follow, FsError, Kind, OpenFlags, RenameFlags};
+use std::ffi::OsString;
+
+/// Bytes read at a time.
+const CHUNK_BYTES: usize = 128 << 10;
+
+/// Does `each` to every place, then writes back what was done, all of it or up to the failure.
+fn for_each(
+    arguments: &[OsString],
+    mut each: impl FnMut(&Volume, &Place) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut volumes = Volumes::default();
+    let mut done = Ok(());
+    for argument in arguments {
+        done = Place::parse_device(argument).and_then(|place| each(volumes.at(&place)?, &place));
+        if done.is_err() {
+            break;
+        }
+    }
+    done.and(volumes.unmount())
+}
+
+/// Writes files to standard output.
+///
+/// # Errors
+/// A file cannot be read, or the output not written.
+pub fn cat(arguments: &Files) -> Result<(), Failure> {
+    let mut out = Output::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    for_each(&arguments.places, |volume, place| {
+        let file = volume.open_file(place, OpenFlags::READ, 0)?;
+        loop {
+            match file.read(&mut chunk).map_err(|error| Failure::device(place, &error))? {
+                0 => return Ok(()),
+                len => out.bytes(&chunk[..len])?,
+            }
+        }
+    })?;
+    out.finish()
+}
+
+/// Makes directories.
+///
+/// # Errors
+/// One cannot be made.
+pub fn mkdir(arguments: &Mkdir) -> Result<(), Failure> {
+    for_each(&arguments.places, |volume, place| {
+        if !arguments.parents {
+            return make(volume, place, within(place), arguments.mode);
+        }
+        let path = within(place);
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+        for end in ends {
+            // A parent must let its owner fill it, whatever the mode of the last directory.
+            make_missing(volume, place, &path[..end], 0o777)?;
+        }
+        make_missing(volume, place, path, arguments.mode)
+    })
+}
+
+fn make(volume: &Volume, place: &Place, path: &[u8], mode: u32) -> Result<(), Failure> {
+    let made = volume.files().mkdir(&volume.root(), path, volume.masked(mode), &volume.who());
+    made.map_err(|error| Failure::device(place, &error))
+}
+
+fn make_missing(volume: &Volume, place: &Place, path: &[u8], mode: u32) -> Result<(), Failure> {
+    let there = volume.files().stat(&volume.root(), path, Follow::Yes, &volume.who());
+    match there {
+        Ok(stat) if stat.kind() == Kind::Directory => Ok(()),
+        Ok(_) => Err(Failure::device(place, &FsError::NotDirectory)),
+        Err(FsError::NotFound) => make(volume, place, path, mode),
+        Err(error) => Err(Failure::device(place, &error)),
+    }
+}
+
+/// Removes files, and with `-r` directories.
+///
+/// # Errors
+/// One cannot be removed; what was removed before it stays removed.
+pub fn rm(arguments: &Rm) -> Result<(), Failure> {
+    for_each(&arguments.places, |volume, place| {
+        let stat = volume.files().stat(&volume.root(), within(place), Follow::No, &volume.who());
+        match stat {
+            Err(FsError::NotFound) if arguments.force => Ok(()),
+            Err(error) => Err(Failure::device(place, &error)),
+            Ok(stat) if stat.kind() != Kind::Directory => unlink(volume, place),
+            Ok(_) if within(place) == b"." => Err(Failure::usage(format!(
+                "rm: {place}: the root stays; `nvmed format --force` empties a device"
+            ))),
+            Ok(_) if arguments.recursive => remove_tree(volume, place),
+            Ok(_) => Err(Failure::usage(format!("rm: {place}: is a directory; add -r"))),
+        }
+    })
+}
+
+fn unlink(volume: &Volume, place: &Place) -> Result<(), Failure> {
+    let removed = volume.files().unlink(&volume.root(), within(place), &volume.who());
+    removed.map_err(|error| Failure::device(place, &error))
+}
+
+/// Removes a directory and what is in it, without recursion: depth is the user's, the stack is ours.
+fn remove_tree(volume: &Volume, top: &Place) -> Result<(), Failure> {
+    let mut waiting = vec![(top.clone(), false)];
+    while let Some((place, emptied)) = waiting.pop() {
+        if emptied {
+            let removed = volume.files().rmdir(&volume.root(), within(&place), &volume.who());
+            removed.map_err(|error| Failure::device(&place, &error))?;
+            continue;
+        }
+        let entries = volume.entries(&place)?;
+        waiting.push((place.clone(), true));
+        for (name, kind) in entries {
+            let child = place.join(&name);
+            if kind == Kind::Directory {
+                waiting.push((child, false));
+            } else {
+                unlink(volume, &child)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Renames files, or moves them to a directory.
+///
+/// # Errors
+/// One cannot be renamed, or lies on another device.
+pub fn mv(arguments: &Mv) -> Result<(), Failure> {
+    let (target, sources) = arguments.places.split_last().expect("clap asks for two places at least");
+    let target = Place::parse_device(target)?;
+    let mut volumes = Volumes::default();
+    let volume = volumes.at(&target)?;
+    let mut done = Ok(());
+    for source in sources {
+        done = Place::parse_device(source)
+            .and_then(|source| move_one(volume, &source, &target, arguments, sources.len() > 1));
+        if done.is_err() {
+            break;
+        }
+    }
+    done.and(volumes.unmount())
+}
+
+fn move_one(
+    volume: &Volume,
+    source: &Place,
+    target: &Place,
+    arguments: &Mv,
+    many: bool,
+) -> Result<(), Failure> {
+    if !volume.is_at(source) {
+        return Err(Failure::usage(format!("mv: {source} and {target} are on two devices; use cp, then rm")));
+    }
+    let (files, root, who) = (volume.files(), volume.root(), volume.who());
+    let into =
+        files.stat(&root, within(target), Follow::Yes, &who).is_ok_and(|stat| stat.kind() == Kind::Directory);
+    if many && !into {
+        return Err(Failure::usage(format!("mv: {target}: several sources need an existing directory")));
+    }
+    let target = match source.file_name() {
+        Some(name) if into => target.join(&name),
+        _ => target.clone(),
+    };
+    let flags = if arguments.no_replace { RenameFlags::NoReplace } else { RenameFlags::Replace };
+    files
+        .rename(&root, within(source), &root, within(&target), flags, &who)
+        .map_err(|error| Failure::device(format!("{source} -> {target}"), &error))
+}

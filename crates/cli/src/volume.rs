@@ -1,0 +1,273 @@
+//! A device's side: its file system, mounted in this process for the length of a command.
+
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::side::{Data, Entry, Side};
+use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Node, OpenFlags, Stat, Time};
+use nvmed_stack::{Config, DeviceSpec, Mount, Surroundings};
+use rustix::fs::Mode;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A mounted device and who uses it.
+pub struct Volume {
+    name: String,
+    spec: DeviceSpec,
+    mount: Mount,
+    who: Who,
+}
+
+/// The caller, as the file system checks permissions.
+struct Who {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    umask: u32,
+}
+
+/// The volumes of one command line, each mounted once.
+#[derive(Default)]
+pub struct Volumes(Vec<Volume>);
+
+impl Volumes {
+    /// The volume of `place`, mounted if it is not yet.
+    ///
+    /// # Errors
+    /// It cannot be mounted.
+    pub fn mount(&mut self, place: &Place) -> Result<(), Failure> {
+        let Place::Device { name, spec, .. } = place else { return Ok(()) };
+        if self.of(place).is_none() {
+            self.0.push(Volume::mount(name, spec)?);
+        }
+        Ok(())
+    }
+
+    /// The volume of `place`, mounted before.
+    pub fn of(&self, place: &Place) -> Option<&Volume> {
+        self.0.iter().find(|volume| volume.is_at(place))
+    }
+
+    /// Mounts the device of `place` and answers its volume.
+    ///
+    /// # Errors
+    /// It cannot be mounted, or the place is on the host.
+    pub fn at(&mut self, place: &Place) -> Result<&Volume, Failure> {
+        self.mount(place)?;
+        self.of(place).ok_or_else(|| Failure::usage(format!("{place}: not on a device; write DEVICE:/path")))
+    }
+
+    /// Writes everything back and lets go of the devices.
+    ///
+    /// # Errors
+    /// The first thing that could not be written; the other devices are let go all the same.
+    pub fn unmount(self) -> Result<(), Failure> {
+        let ends: Vec<_> = self.0.iter().map(Volume::unmount).collect();
+        ends.into_iter().collect()
+    }
+}
+
+impl Volume {
+    /// Mounts a device.
+    ///
+    /// # Errors
+    /// The device cannot be opened, or holds no file system of ours.
+    pub fn mount(name: &str, spec: &DeviceSpec) -> Result<Self, Failure> {
+        let mut config = Config::new(PathBuf::from("/"), spec.clone());
+        // A command ends soon, and writes back then.
+        config.writeback_seconds = 0;
+        config.cache_huge = false;
+        let mount = nvmed_stack::mount(&config, Surroundings::default())?;
+        Ok(Self { name: name.to_owned(), spec: spec.clone(), mount, who: Who::caller() })
+    }
+
+    /// Writes everything back and lets go of the device.
+    ///
+    /// # Errors
+    /// What could not be written.
+    pub fn unmount(&self) -> Result<(), Failure> {
+        self.mount.unmount().map_err(|error| Failure::device(&self.name, &error))
+    }
+
+    /// Whether `place` is on this device.
+    pub fn is_at(&self, place: &Place) -> bool {
+        matches!(place, Place::Device { spec, .. } if *spec == self.spec)
+    }
+
+    /// The file system.
+    pub fn files(&self) -> &FileSystem {
+        &self.mount
+    }
+
+    /// Its root, from which every path of the command line starts.
+    pub fn root(&self) -> Node {
+        self.mount.root()
+    }
+
+    /// The caller.
+    pub fn who(&self) -> Credentials<'_> {
+        Credentials { uid: self.who.uid, gid: self.who.gid, groups: &self.who.groups }
+    }
+
+    /// `mode` less the caller's umask.
+    pub fn masked(&self, mode: u32) -> u32 {
+        mode & !self.who.umask
+    }
+
+    /// What is at `place`.
+    ///
+    /// # Errors
+    /// Nothing is, or it may not be seen.
+    pub fn stat(&self, place: &Place, follow: Follow) -> Result<Stat, Failure> {
+        self.files()
+            .stat(&self.root(), within(place), follow, &self.who())
+            .map_err(|error| Failure::device(place, &error))
+    }
+
+    /// Opens what is at `place`.
+    ///
+    /// # Errors
+    /// It does not exist, or may not be opened so.
+    pub fn open_file(&self, place: &Place, flags: OpenFlags, mode: u32) -> Result<Arc<File>, Failure> {
+        self.files()
+            .open(&self.root(), within(place), flags, mode, &self.who())
+            .map_err(|error| Failure::device(place, &error))
+    }
+
+    /// The names in a directory and what they are, without `.` and `..`, sorted.
+    ///
+    /// # Errors
+    /// It is no directory, or may not be read.
+    pub fn entries(&self, place: &Place) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
+        let directory = self.open_file(place, OpenFlags::READ.with(OpenFlags::DIRECTORY), 0)?;
+        let mut entries = Vec::new();
+        let listed = directory.read_dir(&mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                entries.push((entry.name.to_vec(), entry.kind));
+            }
+            ControlFlow::Continue(())
+        });
+        listed.map_err(|error| Failure::device(place, &error))?;
+        entries.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(entries)
+    }
+}
+
+impl Who {
+    fn caller() -> Self {
+        let umask = rustix::process::umask(Mode::empty());
+        rustix::process::umask(umask);
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.iter().map(|group| group.as_raw()).collect(),
+            umask: umask.as_raw_mode(),
+        }
+    }
+}
+
+/// The path from the root directory's inode, which is where every path of the command line starts.
+pub fn within(place: &Place) -> &[u8] {
+    let path = place.path();
+    let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    if start == path.len() { b"." } else { &path[start..] }
+}
+
+struct VolumeFile<'a> {
+    file: Arc<File>,
+    place: &'a Place,
+}
+
+impl Side for Volume {
+    fn look(&self, place: &Place, follow: bool) -> Result<Option<Entry>, Failure> {
+        let follow = if follow { Follow::Yes } else { Follow::No };
+        match self.files().stat(&self.root(), within(place), follow, &self.who()) {
+            Ok(stat) => Ok(Some(entry(&stat))),
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(Failure::device(place, &error)),
+        }
+    }
+
+    fn names(&self, place: &Place) -> Result<Vec<Vec<u8>>, Failure> {
+        Ok(self.entries(place)?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn target(&self, place: &Place) -> Result<Vec<u8>, Failure> {
+        self.files()
+            .readlink(&self.root(), within(place), &self.who())
+            .map_err(|error| Failure::device(place, &error))
+    }
+
+    fn open<'a>(&'a self, place: &'a Place) -> Result<Box<dyn Data + 'a>, Failure> {
+        let file = self.open_file(place, OpenFlags::READ, 0)?;
+        Ok(Box::new(VolumeFile { file, place }))
+    }
+
+    fn create<'a>(&'a self, place: &'a Place, mode: u32) -> Result<Box<dyn Data + 'a>, Failure> {
+        let flags = OpenFlags::WRITE.with(OpenFlags::CREATE).with(OpenFlags::TRUNCATE);
+        let file = self.open_file(place, flags, self.masked(mode))?;
+        Ok(Box::new(VolumeFile { file, place }))
+    }
+
+    fn make_directory(&self, place: &Place, mode: u32) -> Result<(), Failure> {
+        self.files()
+            .mkdir(&self.root(), within(place), self.masked(mode), &self.who())
+            .map_err(|error| Failure::device(place, &error))
+    }
+
+    fn make_link(&self, place: &Place, target: &[u8]) -> Result<(), Failure> {
+        self.files()
+            .symlink(target, &self.root(), within(place), &self.who())
+            .map_err(|error| Failure::device(place, &error))
+    }
+
+    fn keep(&self, place: &Place, entry: &Entry) -> Result<(), Failure> {
+        let (files, root, who) = (self.files(), self.root(), self.who());
+        let fail = |error: FsError| Failure::device(place, &error);
+        match files.chown(&root, within(place), Some(entry.uid), Some(entry.gid), Follow::No, &who) {
+            Ok(()) | Err(FsError::NotPermitted) => {}
+            Err(error) => return Err(fail(error)),
+        }
+        if entry.kind != crate::side::Kind::Symlink {
+            files.chmod(&root, within(place), entry.mode, Follow::Yes, &who).map_err(fail)?;
+        }
+        let times = [Time::At(entry.atime_ns), Time::At(entry.mtime_ns)];
+        files.utimens(&root, within(place), times, Follow::No, &who).map_err(fail)
+    }
+}
+
+fn entry(stat: &Stat) -> Entry {
+    Entry {
+        kind: match stat.kind() {
+            Kind::File => crate::side::Kind::File,
+            Kind::Directory => crate::side::Kind::Directory,
+            Kind::Symlink => crate::side::Kind::Symlink,
+        },
+        mode: stat.mode & 0o7777,
+        uid: stat.uid,
+        gid: stat.gid,
+        identity: (stat.dev, stat.ino),
+        atime_ns: stat.atime_ns,
+        mtime_ns: stat.mtime_ns,
+    }
+}
+
+impl Data for VolumeFile<'_> {
+    fn read(&mut self, into: &mut [u8], offset: u64) -> Result<usize, Failure> {
+        self.file.pread(into, offset).map_err(|error| Failure::device(self.place, &error))
+    }
+
+    fn write(&mut self, data: &[u8], offset: u64) -> Result<(), Failure> {
+        let mut done = 0;
+        while done < data.len() {
+            let more = self.file.pwrite(&data[done..], offset + done as u64);
+            done += more.map_err(|error| Failure::device(self.place, &error))?;
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, bytes: u64) -> Result<(), Failure> {
+        self.file.truncate(bytes).map_err(|error| Failure::device(self.place, &error))
+    }
+}

@@ -1,0 +1,149 @@
+//! The subcommands that look into a device and change what is on it, against the host's own files.
+
+mod scratch;
+
+use scratch::Scratch;
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+/// Every name below `dir` with what it is: the bytes of a file, the target of a link.
+fn tree(dir: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![dir.to_path_buf()];
+    while let Some(here) = waiting.pop() {
+        for entry in std::fs::read_dir(&here).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(dir).unwrap().display().to_string();
+            let meta = path.symlink_metadata().unwrap();
+            let bytes = if meta.is_symlink() {
+                std::fs::read_link(&path).unwrap().display().to_string().into_bytes()
+            } else if meta.is_dir() {
+                waiting.push(path);
+                Vec::new()
+            } else {
+                std::fs::read(&path).unwrap()
+            };
+            found.insert(name, (meta.mode(), bytes));
+        }
+    }
+    found
+}
+
+/// A tree with what trees have: sizes around block edges, holes, links, odd names, modes.
+fn sample(scratch: &Scratch) {
+    for (index, size) in [0, 1, 511, 4095, 4096, 4097, 131_072, 300_001].into_iter().enumerate() {
+        let bytes: Vec<u8> = (0..size).map(|byte| (byte * 7 + index) as u8).collect();
+        scratch.file(&format!("src/deep/er/f{index}"), bytes);
+    }
+    scratch.file("src/with space", "x");
+    scratch.file("src/.hidden", "h");
+    scratch.file("src/übung", "ü");
+    scratch.file(&format!("src/{}", "n".repeat(255)), "long");
+    let sparse = std::fs::File::create(scratch.path("src/sparse")).unwrap();
+    sparse.set_len(8 << 20).unwrap();
+    symlink("deep/er/f1", scratch.path("src/link")).unwrap();
+    symlink("nowhere", scratch.path("src/dangling")).unwrap();
+    let tool = scratch.file("src/tool", "#!/bin/sh\n");
+    std::fs::set_permissions(tool, std::fs::Permissions::from_mode(0o751)).unwrap();
+    std::fs::create_dir(scratch.path("src/empty")).unwrap();
+}
+
+#[test]
+fn a_tree_comes_back_as_it_went() {
+    let scratch = Scratch::with_device("256M");
+    sample(&scratch);
+    scratch.ok(["cp", "-rp", "src", "d.img:/dst"]);
+    scratch.ok(["cp", "-rp", "d.img:/dst", "back"]);
+    assert_eq!(tree(&scratch.path("src")), tree(&scratch.path("back")));
+    let times = |dir: &str| scratch.path(dir).join("tool").metadata().unwrap().mtime_nsec();
+    assert_eq!(times("src"), times("back"), "times are kept");
+    assert!(scratch.path("back/sparse").metadata().unwrap().blocks() < 64, "holes are kept");
+    assert!(scratch.ok(["fsck", "d.img"]).contains("clean"));
+}
+
+#[test]
+fn copies_go_into_directories_and_between_devices() {
+    let scratch = Scratch::with_device("64M");
+    scratch.ok(["format", "e.img", "--size", "64M"]);
+    scratch.file("a", "aa");
+    scratch.file("b", "bb");
+    scratch.ok(["mkdir", "d.img:/in"]);
+    scratch.ok(["cp", "a", "b", "d.img:/in"]);
+    scratch.ok(["cp", "-r", "d.img:/in", "e.img:/"]);
+    assert_eq!(scratch.ok(["cat", "e.img:/in/a", "e.img:/in/b"]), "aabb");
+    scratch.ok(["cp", "d.img:/in/a", "d.img:/in/c"]);
+    assert_eq!(scratch.ok(["ls", "d.img:/in"]), "a\nb\nc\n");
+    scratch.fails(["cp", "d.img:/in", "x"], 2, "add -r");
+    scratch.fails(["cp", "a", "b", "d.img:/file"], 2, "existing directory");
+    scratch.fails(["cp", "a", "b"], 2, "all files are on the host");
+    scratch.fails(["cp", "d.img:/in/a", "d.img:/in/a"], 2, "are the same file");
+    scratch.fails(["cp", "missing", "d.img:/x"], 1, "missing: No such file");
+    scratch.fails(["cp", "d.img:/missing", "x"], 1, "d.img:/missing: ");
+}
+
+#[test]
+fn a_directory_copied_into_itself_ends() {
+    let scratch = Scratch::with_device("64M");
+    scratch.ok(["mkdir", "-p", "d.img:/a/b"]);
+    scratch.ok(["cp", "-r", "d.img:/a", "d.img:/a/b/c"]);
+    assert_eq!(scratch.ok(["ls", "d.img:/a/b/c"]), "b\n");
+    assert_eq!(scratch.ok(["ls", "d.img:/a/b/c/b"]), "");
+}
+
+#[test]
+fn directories_are_made_and_removed() {
+    let scratch = Scratch::with_device("64M");
+    scratch.ok(["mkdir", "-p", "d.img:/a/b/c", "d.img:/a/b/c"]);
+    scratch.fails(["mkdir", "d.img:/a"], 1, "exists already");
+    scratch.fails(["mkdir", "d.img:/x/y"], 1, "no such file or directory");
+    scratch.ok(["mkdir", "-m", "700", "d.img:/private"]);
+    assert!(scratch.ok(["ls", "-ld", "d.img:/private"]).starts_with("drwx------"));
+    scratch.fails(["rm", "d.img:/a"], 2, "add -r");
+    scratch.ok(["rm", "-r", "d.img:/a"]);
+    scratch.fails(["rm", "d.img:/a"], 1, "no such file");
+    scratch.ok(["rm", "-f", "d.img:/a"]);
+    scratch.fails(["rm", "-r", "d.img:/"], 2, "the root stays");
+    assert_eq!(scratch.ok(["ls", "d.img"]), "private\n");
+}
+
+#[test]
+fn files_are_moved() {
+    let scratch = Scratch::with_device("64M");
+    scratch.file("a", "aa");
+    scratch.ok(["cp", "a", "d.img:/a"]);
+    scratch.ok(["cp", "a", "d.img:/b"]);
+    scratch.fails(["mv", "-n", "d.img:/a", "d.img:/b"], 1, "exists already");
+    scratch.ok(["mv", "d.img:/a", "d.img:/b"]);
+    scratch.ok(["mkdir", "d.img:/dir"]);
+    scratch.ok(["mv", "d.img:/b", "d.img:/dir"]);
+    assert_eq!(scratch.ok(["cat", "d.img:/dir/b"]), "aa");
+    scratch.ok(["format", "e.img", "--size", "64M"]);
+    scratch.fails(["mv", "d.img:/dir/b", "e.img:/b"], 2, "two devices");
+    scratch.fails(["mv", "d.img:/dir", "d.img:/dir/in/itself"], 1, "d.img:/dir");
+}
+
+#[test]
+fn status_is_told_for_people_and_programs() {
+    let scratch = Scratch::with_device("64M");
+    scratch.file("a", "12345");
+    scratch.ok(["cp", "a", "d.img:/a"]);
+    let long = scratch.ok(["ls", "-l", "d.img"]);
+    assert!(long.starts_with("-rw") && long.contains(" 5 20") && long.ends_with(" a\n"), "{long}");
+    assert!(scratch.ok(["stat", "d.img:/a"]).contains("regular file"));
+    assert!(scratch.ok(["stat", "--json", "d.img:/a"]).contains("\"size\":5"));
+    assert!(scratch.ok(["df", "d.img"]).contains("d.img"));
+    let json = scratch.ok(["df", "--json", "d.img"]);
+    assert!(json.starts_with('{') && json.contains("\"free\":"), "{json}");
+    assert!(scratch.ok(["info", "d.img"]).contains("NVMe"));
+    assert!(scratch.ok(["info", "--json", "d.img"]).contains("\"lba_bytes\":512"));
+}
+
+#[test]
+fn every_command_has_help() {
+    let scratch = Scratch::new();
+    for command in ["format", "run", "ls", "cat", "cp", "mkdir", "rm", "mv", "stat", "df", "fsck", "info"] {
+        let help = scratch.ok([command, "--help"]);
+        assert!(help.contains("Usage: nvmed ") && help.contains("Exit status"), "{help}");
+    }
+}
