@@ -44,7 +44,7 @@ impl File {
     /// The inode.
     #[must_use]
     pub fn node(&self) -> Node {
-        Node(Arc::clone(&self.inode))
+        Node(Arc::clone(&self.inode), Arc::clone(&self.core))
     }
 
     /// A number that no other description of this mount has.

@@ -27,7 +27,7 @@ pub struct FileSystem(pub(crate) Arc<Core>);
 ///
 /// It stays the same inode whatever happens to its name.
 #[derive(Clone)]
-pub struct Node(pub(crate) Arc<Inode>);
+pub struct Node(pub(crate) Arc<Inode>, pub(crate) Arc<Core>);
 
 impl core::fmt::Debug for Node {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -40,6 +40,12 @@ impl Node {
     #[must_use]
     pub fn ino(&self) -> u64 {
         self.0.ino
+    }
+
+    /// Its status.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        self.1.status(&self.0)
     }
 
     /// What it is.
@@ -142,7 +148,12 @@ impl FileSystem {
     /// Never: the root is loaded by the mount and stays in memory.
     #[must_use]
     pub fn root(&self) -> Node {
-        Node(self.0.inodes.get(ROOT).expect("the mount loaded the root, and it is never evicted"))
+        let root = self.0.inodes.get(ROOT).expect("the mount loaded the root, and it is never evicted");
+        self.node(root)
+    }
+
+    fn node(&self, inode: Arc<Inode>) -> Node {
+        Node(inode, Arc::clone(&self.0))
     }
 
     /// The path of a held inode, from `/`, this file system's root.
@@ -152,12 +163,6 @@ impl FileSystem {
     pub fn path_of(&self, node: &Node) -> Result<Vec<u8>, FsError> {
         let _namespace = self.0.names_read();
         self.0.path_of(&node.0)
-    }
-
-    /// The status of a held inode.
-    #[must_use]
-    pub fn stat_node(&self, node: &Node) -> Stat {
-        self.0.status(&node.0)
     }
 
     /// Opens, and with `O_CREAT` makes, a file. `mode` has the umask applied.
@@ -201,7 +206,7 @@ impl FileSystem {
     ) -> Result<Node, FsError> {
         let inode = self.0.at(&at.0, path, follow, who)?;
         self.trim();
-        Ok(Node(inode))
+        Ok(self.node(inode))
     }
 
     fn trim(&self) {
@@ -324,7 +329,7 @@ impl FileSystem {
     /// [`FsError::Invalid`] when it is none; those of resolution.
     pub fn readlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
         let inode = self.0.at(&at.0, path, Follow::No, who)?;
-        self.readlink_node(&Node(inode))
+        self.readlink_node(&self.node(inode))
     }
 
     /// The target of a held symbolic link (`readlinkat` with an empty path).

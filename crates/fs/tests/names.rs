@@ -41,5 +41,5 @@ fn what_was_made_is_there_after_a_remount() {
     assert_eq!(files.readlink(&root, b"link", &ROOT).unwrap(), b"dir/file");
     let dir = files.stat(&root, b"dir", Follow::No, &ROOT).unwrap();
     assert_eq!((dir.mode, dir.nlink), (0o040_750, 2));
-    assert_eq!(files.stat_node(&root).nlink, 3);
+    assert_eq!(root.stat().nlink, 3);
 }
