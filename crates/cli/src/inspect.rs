@@ -23,7 +23,7 @@ pub fn df(arguments: &Df) -> Result<(), Failure> {
     if !arguments.json {
         out.text(&format!(
             "{:>10} {:>10} {:>10} {:>4}  {:>10} {:>10}  device\n",
-            "size", "used", "free", "use", "files", "more"
+            "size", "used", "free", "use", "inodes", "ifree"
         ))?;
     }
     for argument in &arguments.devices {

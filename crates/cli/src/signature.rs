@@ -191,8 +191,6 @@ mod tests {
     #[test]
     fn marks_that_need_thought() {
         assert_eq!(found(0x438, b"\x53\xef"), Some("an ext2 file system"));
-        let mut ext = vec![0; 0x46];
-        ext[0x38..0x3a].copy_from_slice(b"\x53\xef");
         let superblock = |compatible: u8, incompatible: u8| {
             let mut bytes = vec![0; 0x80];
             bytes[0x38..0x3a].copy_from_slice(b"\x53\xef");
