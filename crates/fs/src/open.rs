@@ -5,7 +5,7 @@ use crate::error::FsError;
 use crate::file::File;
 use crate::inode::Inode;
 use crate::namespace::Recipe;
-use crate::permission::{self, EXECUTE, READ, WRITE};
+use crate::permission::{self, READ, WRITE};
 use crate::resolve::{Component, Last};
 use crate::status::{Credentials, Kind, OpenFlags};
 use core::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ impl Core {
         } else {
             let _namespace = self.names_read();
             let inode = self.resolve(at, path, flags.last(), who)?.found()?;
-            check_open(&inode, flags, who)?;
+            self.check_open(&inode, flags, who)?;
             inode.opens.fetch_add(1, Ordering::SeqCst);
             (inode, false)
         };
@@ -71,7 +71,7 @@ impl Core {
         {
             let _namespace = self.names_read();
             if !flags.has(OpenFlags::PATH) {
-                check_open(inode, flags, who)?;
+                self.check_open(inode, flags, who)?;
             }
             if inode.reaped.load(Ordering::SeqCst) && inode.kind != Kind::Directory {
                 return Err(FsError::NotFound);
@@ -90,7 +90,6 @@ impl Core {
     ) -> Result<Arc<File>, FsError> {
         let file = Arc::new(File::new(Arc::clone(self), inode, flags));
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
-            self.writable()?;
             self.truncate(&file.inode, 0)?;
         }
         if flags.reads() && !made && !flags.has(OpenFlags::NOATIME) {
@@ -120,7 +119,7 @@ impl Core {
             if inode.kind == Kind::Directory {
                 return Err(FsError::IsDirectory);
             }
-            check_open(&inode, flags, who)?;
+            self.check_open(&inode, flags, who)?;
             inode.opens.fetch_add(1, Ordering::SeqCst);
             return Ok((inode, false));
         }
@@ -177,24 +176,26 @@ impl Core {
         };
         self.opened(inode, flags, true)
     }
-}
 
-/// Whether an inode that exists may be opened so.
-fn check_open(inode: &Inode, flags: OpenFlags, who: &Credentials<'_>) -> Result<(), FsError> {
-    match inode.kind {
-        Kind::Symlink if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
-        Kind::Symlink => return Err(FsError::Loop),
-        Kind::Directory if flags.writes() || flags.has(OpenFlags::TRUNCATE) => {
-            return Err(FsError::IsDirectory);
+    /// Whether an inode that exists may be opened so.
+    fn check_open(&self, inode: &Inode, flags: OpenFlags, who: &Credentials<'_>) -> Result<(), FsError> {
+        let changes = flags.writes() || flags.has(OpenFlags::TRUNCATE);
+        match inode.kind {
+            Kind::Symlink if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
+            Kind::Symlink => return Err(FsError::Loop),
+            Kind::Directory if changes => return Err(FsError::IsDirectory),
+            Kind::File if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
+            Kind::File | Kind::Directory => {}
         }
-        Kind::File if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
-        Kind::File | Kind::Directory => {}
+        // Access mode 3 asks for both and gives neither (open(2), "access mode 3").
+        let wanted = if flags.0 & 3 == 3 { READ | WRITE } else { flags.wanted() };
+        permission::may(inode, wanted, who)?;
+        if changes {
+            self.writable()?;
+        }
+        if flags.has(OpenFlags::NOATIME) {
+            permission::may_own(inode, who)?;
+        }
+        Ok(())
     }
-    // Access mode 3 asks for both and gives neither (open(2), "access mode 3").
-    let wanted = if flags.0 & 3 == 3 { READ | WRITE } else { flags.wanted() };
-    permission::may(inode, wanted & !EXECUTE, who)?;
-    if flags.has(OpenFlags::NOATIME) {
-        permission::may_own(inode, who)?;
-    }
-    Ok(())
 }
