@@ -47,7 +47,7 @@ pub struct RunMemory {
     memory: Arc<Mapping>,
     cache_bytes: u64,
     /// The image's lock, in the holder.
-    lock: Option<ImageLock>,
+    _lock: Option<ImageLock>,
 }
 
 impl RunMemory {
@@ -69,7 +69,7 @@ impl RunMemory {
         header.u64(AT_CACHE_BYTES).store(config.cache_bytes, Ordering::Relaxed);
         header.u64(AT_MAGIC).store(MAGIC, Ordering::Release);
         let memory = Self::map(fd, header).map_err(fail)?;
-        Ok(Self { lock, ..memory })
+        Ok(Self { _lock: lock, ..memory })
     }
 
     /// The path by which programs below find the memory while the caller lives.
@@ -104,7 +104,7 @@ impl RunMemory {
         let bytes = MemoryLayout::new(cache_bytes).total_bytes();
         let memory =
             Mapping::shared(rustix::fd::AsFd::as_fd(&fd), MEMORY_OFFSET, bytes, Pages::Huge)?;
-        Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, lock: None })
+        Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, _lock: None })
     }
 
     /// The file system's part.
