@@ -153,12 +153,9 @@ impl Store {
             disk::write(medium, block, &zeroes, false)?;
         }
         disk::flush(medium)?;
-        let mut superblock = Superblock::empty(options.identity, layout);
-        for revision in [1, 2] {
-            superblock.revision = revision;
-            disk::write(medium, layout.superblock(revision % 2), &superblock.encode(), true)?;
-        }
-        Ok(())
+        let bytes = Superblock::empty(options.identity, layout).encode();
+        disk::write(medium, layout.superblock(0), &bytes, true)?;
+        disk::write(medium, layout.superblock(1), &bytes, true)
     }
 
     /// Opens the store on `medium`: reads the superblocks and the log.
@@ -343,7 +340,7 @@ impl Store {
             blocks_read,
             blocks_written,
             flushes,
-            batches: state.sequence - self.opened_at.sequence + 1,
+            batches: state.sequence + 1 - self.opened_at.sequence,
             log_bytes: state.end - state.head,
             log_appends: self.commits.appends(),
             tree_blocks: self.layout.tree_blocks(),
@@ -358,7 +355,7 @@ impl Store {
         let mut superblock = lock(&self.superblock);
         if superblock.epoch < self.epoch {
             superblock.epoch = self.epoch;
-            superblock.store(&self.disk)?;
+            superblock.store_far(&self.disk)?;
         }
         Ok(())
     }

@@ -175,10 +175,18 @@ impl Superblock {
         Self::decode(block, &bytes)
     }
 
-    /// Writes the next revision; `self` is that revision afterwards, whatever happened.
+    /// Writes the next revision to both places; `self` is that revision afterwards, whatever happened.
     pub(crate) fn store(&mut self, disk: &Disk) -> Result<(), KvError> {
         self.revision += 1;
-        disk.write(self.layout.superblock(self.revision % 2), &self.encode(), true)
+        disk.write(self.layout.superblock(0), &self.encode(), true)?;
+        disk.write(self.layout.superblock(1), &self.encode(), true)
+    }
+
+    /// As `store`, to the far place only: enough for a new epoch. `store` writes the near one first, so
+    /// that one place knows the epoch whatever is interrupted.
+    pub(crate) fn store_far(&mut self, disk: &Disk) -> Result<(), KvError> {
+        self.revision += 1;
+        disk.write(self.layout.superblock(1), &self.encode(), true)
     }
 }
 

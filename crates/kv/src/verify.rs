@@ -70,6 +70,6 @@ impl Store {
 }
 
 fn miscounted(superblock: &Superblock) -> KvError {
-    let block = superblock.layout.superblock(superblock.revision % 2);
+    let block = superblock.layout.superblock(0);
     KvError::Corrupt { block, structure: "superblock", reason: "the count of blocks in use" }
 }
