@@ -1,0 +1,65 @@
+//! Nothing on the path of a request allocates.
+
+use nvmed_engine::nvme::NvmeEngine;
+use nvmed_engine::{Operation, Request, Segment};
+use nvmed_io::{Binding, Device, DeviceOptions};
+use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Lba;
+use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is the system allocator's, whose contract is the same; the counter is a plain cell
+// of this thread without a destructor, so touching it never allocates.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `System.alloc` with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn requests_do_not_allocate() {
+    let controller = Controller::new(ControllerConfig::default(), Media::ram(64 << 20, Pages::Base).unwrap());
+    let engine = NvmeEngine::open(Arc::new(InProcess::new(controller).unwrap())).unwrap();
+    let device = Device::open(Arc::new(engine), DeviceOptions { queues: 2, depth: 16 }).unwrap();
+    let memory = Arc::new(Mapping::anonymous(48 << 20, Pages::Base).unwrap());
+    let base = device.map(memory).unwrap();
+    let handles = [device.handle(Binding::Queue(0)), device.handle(Binding::Spread)];
+    let page = [Segment { address: base, bytes: 4096 }];
+    let long = [Segment { address: base.plus(512), bytes: 40 << 20 }];
+    let before = ALLOCATIONS.with(Cell::get);
+    for round in 0..100 {
+        let handle = &handles[round % 2];
+        handle.read(Lba(0), &page).unwrap();
+        handle.write(Lba(8), &page, true).unwrap();
+        handle.flush().unwrap();
+        handle.write_zeroes(Lba(0), 100, false).unwrap();
+        let read = Request { operation: Operation::Read, lba: Lba(0), blocks: 8, data: &page, tag: 0 };
+        let ticket = handle.submit(&read).unwrap();
+        while handle.poll(&ticket).is_none() {}
+        handle.wait(ticket).unwrap();
+    }
+    // Longer than the queue holds at once: split, twice.
+    handles[0].read(Lba(0), &long).unwrap();
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    // A canary: what is counted, is counted.
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 1);
+}
