@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::inode::Inode;
 use crate::namespace::Recipe;
 use crate::permission::{self, READ, WRITE};
-use crate::resolve::{Component, Last};
+use crate::resolve::Last;
 use crate::status::{Credentials, Kind, OpenFlags};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -15,7 +15,11 @@ impl OpenFlags {
     /// What happens at a symbolic link in last place.
     fn last(self) -> Last {
         let stays = self.has(Self::NOFOLLOW) || self.has(Self::CREATE.with(Self::EXCLUSIVE));
-        if stays { Last::Stay } else { Last::Follow }
+        match (self.has(Self::CREATE), stays) {
+            (true, stays) => Last::Create { follow: !stays },
+            (false, true) => Last::Stay,
+            (false, false) => Last::Follow,
+        }
     }
 
     /// The permissions that the access mode asks for.
@@ -122,9 +126,6 @@ impl Core {
             self.check_open(&inode, flags, who)?;
             inode.opens.fetch_add(1, Ordering::SeqCst);
             return Ok((inode, false));
-        }
-        if place.slash || place.component != Component::Name {
-            return Err(FsError::IsDirectory);
         }
         if flags.has(OpenFlags::DIRECTORY) {
             return Err(FsError::Invalid);

@@ -68,9 +68,10 @@ impl Core {
         let namespace = self.names_write();
         let source = self.resolve(from, old, Last::Name, who)?;
         let target = self.resolve(to, new, Last::Name, who)?;
-        if source.component != Component::Name || target.component != Component::Name {
-            let taken = flags == RenameFlags::NoReplace && target.component != Component::Name;
-            return Err(if taken { FsError::Exists } else { FsError::Busy });
+        match (source.component, target.component, flags) {
+            (Component::Name, Component::Name, _) => {}
+            (Component::Name, _, RenameFlags::NoReplace) => return Err(FsError::Exists),
+            _ => return Err(FsError::Busy),
         }
         let moved = source.inode.as_ref().ok_or(FsError::NotFound)?;
         match (&target.inode, flags) {
@@ -78,12 +79,16 @@ impl Core {
             (None, RenameFlags::Exchange) => return Err(FsError::NotFound),
             _ => {}
         }
-        if !is_directory(moved) && (source.slash || target.slash && flags != RenameFlags::Exchange) {
+        // A slash asks for a directory: after the old name, and after the new one where, in an exchange,
+        // it is the other's.
+        let exchange = flags == RenameFlags::Exchange;
+        let meant = target.inode.as_ref().filter(|_| exchange).unwrap_or(moved);
+        if source.slash && !is_directory(moved) || target.slash && !is_directory(meant) {
             return Err(FsError::NotDirectory);
         }
         match &target.inode {
             Some(victim) if victim.ino == moved.ino => Ok(()),
-            Some(victim) if flags == RenameFlags::Exchange => {
+            Some(victim) if exchange => {
                 self.check_exchange(&source, &target, moved, victim, who)?;
                 self.exchange(&source, &target, moved, victim)
             }
@@ -147,8 +152,7 @@ impl Core {
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
         self.check_leave(moved, &source.directory, &target.directory, who)?;
-        self.check_leave(other, &target.directory, &source.directory, who)?;
-        if target.slash && !is_directory(other) { Err(FsError::NotDirectory) } else { Ok(()) }
+        self.check_leave(other, &target.directory, &source.directory, who)
     }
 
     /// Whether `upper` is `directory` or one of those above it.

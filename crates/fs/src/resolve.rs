@@ -22,6 +22,22 @@ pub(crate) enum Last {
     Stay,
     /// The name itself is meant: it is never followed, and a slash after it is the caller's business.
     Name,
+    /// A file may be made there: no slash may follow. A symbolic link is followed, or is not.
+    Create {
+        /// Whether it is.
+        follow: bool,
+    },
+}
+
+impl Last {
+    /// Whether a symbolic link is followed at the last component.
+    fn follows(self, slash: bool) -> bool {
+        match self {
+            Self::Follow | Self::Create { follow: true } => true,
+            Self::Stay => slash,
+            Self::Name | Self::Create { follow: false } => false,
+        }
+    }
 }
 
 impl From<Follow> for Last {
@@ -78,6 +94,21 @@ struct Walk<'p> {
     text: Cow<'p, [u8]>,
     at: usize,
     links: u32,
+}
+
+/// A component of the text: where it is, where the next one begins, whether it is the last.
+struct Step {
+    name: Range<usize>,
+    after: usize,
+    ended: bool,
+    slash: bool,
+}
+
+/// What a component led to.
+enum Stepped {
+    Into(Arc<Inode>),
+    Again,
+    At(Option<Arc<Inode>>),
 }
 
 impl Walk<'_> {
@@ -141,63 +172,75 @@ impl Core {
         check_path(path)?;
         let mut directory = if path[0] == b'/' { self.load(ROOT)? } else { Arc::clone(at) };
         let mut walk = Walk { text: Cow::Borrowed(path), at: 0, links: 0 };
-        loop {
-            let Some((name, after)) = walk.next() else {
-                return Ok(arrived(directory, Component::Dot, walk, true));
-            };
+        while let Some((name, after)) = walk.next() {
             directory.directory()?;
             permission::may(&directory, EXECUTE, who)?;
-            let (ended, slash) = (after == walk.text.len(), after > name.end);
-            match &walk.text[name.clone()] {
-                b"." if ended => return Ok(arrived(directory, Component::Dot, walk, slash)),
-                b"." => walk.at = after,
+            let step = Step { ended: after == walk.text.len(), slash: after > name.end, name, after };
+            let component = match &walk.text[step.name.clone()] {
+                b"." => Component::Dot,
                 b".." => {
-                    directory = self.above(&directory, &walk.text[name.start..])?;
-                    if ended {
-                        return Ok(arrived(directory, Component::DotDot, walk, slash));
-                    }
-                    walk.at = after;
+                    directory = self.above(&directory, &walk.text[step.name.start..])?;
+                    Component::DotDot
                 }
-                text => {
-                    check_name(text)?;
-                    let inode = self.child(&directory, text)?;
-                    let Some(next) = &inode else {
-                        if ended {
-                            return Ok(Resolved {
-                                directory,
-                                component: Component::Name,
-                                inode,
-                                slash,
-                                text: walk.text,
-                                name,
-                            });
-                        }
-                        return Err(FsError::NotFound);
-                    };
-                    let follows = !ended || last == Last::Follow || last == Last::Stay && slash;
-                    if next.kind == Kind::Symlink && follows {
-                        let target = self.link_target(next)?;
-                        walk.follow(&target, name.end)?;
+                _ => match self.step(&directory, &mut walk, &step, last)? {
+                    Stepped::Into(next) => {
+                        directory = next;
                         continue;
                     }
-                    if ended {
-                        if slash && last != Last::Name && next.kind != Kind::Directory {
-                            return Err(FsError::NotDirectory);
-                        }
+                    Stepped::Again => continue,
+                    Stepped::At(inode) => {
+                        let (text, slash, name) = (walk.text, step.slash, step.name);
                         return Ok(Resolved {
                             directory,
                             component: Component::Name,
                             inode,
                             slash,
-                            text: walk.text,
+                            text,
                             name,
                         });
                     }
-                    directory = Arc::clone(next);
-                    walk.at = after;
-                }
+                },
+            };
+            if step.ended {
+                return Ok(arrived(directory, component, walk, step.slash));
             }
+            walk.at = step.after;
         }
+        Ok(arrived(directory, Component::Dot, walk, true))
+    }
+
+    /// One name: into a directory, through a symbolic link, or at the end.
+    #[inline]
+    fn step(
+        &self,
+        directory: &Arc<Inode>,
+        walk: &mut Walk<'_>,
+        step: &Step,
+        last: Last,
+    ) -> Result<Stepped, FsError> {
+        let name = &walk.text[step.name.clone()];
+        check_name(name)?;
+        if step.ended && step.slash && matches!(last, Last::Create { .. }) {
+            return Err(FsError::IsDirectory);
+        }
+        let inode = match self.child(directory, name)? {
+            Some(inode) => inode,
+            None if step.ended => return Ok(Stepped::At(None)),
+            None => return Err(FsError::NotFound),
+        };
+        if inode.kind == Kind::Symlink && (!step.ended || last.follows(step.slash)) {
+            let target = self.link_target(&inode)?;
+            walk.follow(&target, step.name.end)?;
+            return Ok(Stepped::Again);
+        }
+        if !step.ended {
+            walk.at = step.after;
+            return Ok(Stepped::Into(inode));
+        }
+        if step.slash && last != Last::Name && inode.kind != Kind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        Ok(Stepped::At(Some(inode)))
     }
 
     /// The directory above one.

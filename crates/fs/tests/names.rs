@@ -133,7 +133,7 @@ fn open_flags_do_what_open_2_says() {
     let first = open("f", make).unwrap();
     assert_eq!(errno(open("f", make.with(OpenFlags::EXCLUSIVE))), libc(Errno::EXIST));
     assert_eq!(open("f", make).unwrap().stat().ino, first.stat().ino);
-    assert_eq!(errno(open("f/", make)), libc(Errno::NOTDIR));
+    assert_eq!(errno(open("f/", make)), libc(Errno::ISDIR));
     assert_eq!(errno(open("new/", make)), libc(Errno::ISDIR));
     assert_eq!(errno(open("f", OpenFlags::DIRECTORY)), libc(Errno::NOTDIR));
     files.mkdir(&root, b"d", 0o755, &ROOT).unwrap();
