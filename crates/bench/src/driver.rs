@@ -53,9 +53,7 @@ fn round(mut one: impl FnMut(u64) -> Result<(), String>) -> Result<f64, String> 
 
 fn read_round(handle: &Handle, page: Segment) -> Result<f64, String> {
     let lbas = u64::from(handle.device().geometry().lba_bytes);
-    round(|block| {
-        handle.read(Lba(block * BLOCK as u64 / lbas), &[page]).map_err(|error| error.to_string())
-    })
+    round(|block| handle.read(Lba(block * BLOCK as u64 / lbas), &[page]).map_err(|error| error.to_string()))
 }
 
 /// Random 4 KiB reads at depth 1: the whole driver and an inline controller over memory, against the
@@ -80,7 +78,9 @@ pub fn randread() -> Result<Vec<Row>, String> {
         rival: Some(Contender { name: "pread O_DIRECT on zram".to_owned(), samples: rival }),
         goal: Goal::Ratio(0.4),
         flushes_per_op: None,
-        conditions: format!("4 KiB random reads of {SET_BYTES} bytes, depth 1, one thread; {ROUNDS} rounds, median of {SLICES} slices of {OPS}"),
+        conditions: format!(
+            "4 KiB random reads of {SET_BYTES} bytes, depth 1, one thread; {ROUNDS} rounds, median of {SLICES} slices of {OPS}"
+        ),
     }])
 }
 
@@ -95,7 +95,9 @@ pub fn nocopy() -> Result<Vec<Row>, String> {
         rival: None,
         goal: Goal::Figure(100.0),
         flushes_per_op: None,
-        conditions: format!("4 KiB reads, depth 1, media=null, through an I/O handle; {ROUNDS} rounds, median of {SLICES} slices of {OPS}"),
+        conditions: format!(
+            "4 KiB reads, depth 1, media=null, through an I/O handle; {ROUNDS} rounds, median of {SLICES} slices of {OPS}"
+        ),
     }])
 }
 
@@ -135,8 +137,7 @@ fn fill(zram: &Zram) -> Result<(), String> {
 fn direct_read(fd: &rustix::fd::OwnedFd, buffer: &Mapping, block: u64) -> Result<(), String> {
     use rustix::fd::AsRawFd;
     // SAFETY: `buffer` is a mapping of at least `BLOCK` bytes that lives during the call.
-    let n = unsafe {
-        libc::pread(fd.as_raw_fd(), buffer.address().cast(), BLOCK, (block * BLOCK as u64) as i64)
-    };
+    let n =
+        unsafe { libc::pread(fd.as_raw_fd(), buffer.address().cast(), BLOCK, (block * BLOCK as u64) as i64) };
     if n == BLOCK as isize { Ok(()) } else { Err(std::io::Error::last_os_error().to_string()) }
 }

@@ -26,7 +26,11 @@ fn round(command: &mut Command, mode: &str, dir: &Path, bytes: u64) -> Result<f6
     let file = dir.join("probe.dat");
     command.arg(mode).arg(&file).args([bytes.to_string(), SLICES.to_string(), OPS.to_string()]);
     let figures: Samples = run(command)?.lines().skip(1).filter_map(|line| line.parse().ok()).collect();
-    if figures.len() == SLICES { Ok(figures.median()) } else { Err(format!("{mode}: the probe said too little")) }
+    if figures.len() == SLICES {
+        Ok(figures.median())
+    } else {
+        Err(format!("{mode}: the probe said too little"))
+    }
 }
 
 struct Cached {
@@ -173,6 +177,8 @@ pub fn start() -> Result<Vec<Row>, String> {
         rival: Some(Contender { name: "without".to_owned(), samples: without }),
         goal: Goal::Excess(0.5),
         flushes_per_op: None,
-        conditions: format!("fork, exec, wait of a program that makes no file call; {STARTS} alternating starts"),
+        conditions: format!(
+            "fork, exec, wait of a program that makes no file call; {STARTS} alternating starts"
+        ),
     }])
 }

@@ -17,10 +17,7 @@ const GROUPS: &[Group] = &[
         measure: files::pread_1g,
     },
     Group { names: &["wrapper.pwrite_1g"], measure: files::pwrite_1g },
-    Group {
-        names: &["sqlite.insert_delete.kernel", "sqlite.insert_delete.tmpfs"],
-        measure: sqlite::delete,
-    },
+    Group { names: &["sqlite.insert_delete.kernel", "sqlite.insert_delete.tmpfs"], measure: sqlite::delete },
     Group { names: &["sqlite.insert_wal.kernel", "sqlite.insert_wal.tmpfs"], measure: sqlite::wal },
     Group { names: &["fs.create_fsync.kernel", "fs.create_fsync.tmpfs"], measure: files::create },
     Group { names: &["driver.randread_4k"], measure: driver::randread },
@@ -77,7 +74,8 @@ fn measure(groups: &[&Group]) -> bool {
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown processor");
+    let model =
+        info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown processor");
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = read("/proc/sys/kernel/osrelease");
     format!("{}, {cores} cores, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())

@@ -65,7 +65,9 @@ pub fn blocks() -> Result<Vec<Row>, String> {
                 rival: None,
                 goal: Goal::Figure(64.0),
                 flushes_per_op: None,
-                conditions: format!("{files} empty files in directories of {PER_DIRECTORY}; one run: a count"),
+                conditions: format!(
+                    "{files} empty files in directories of {PER_DIRECTORY}; one run: a count"
+                ),
             })
         })
         .collect()

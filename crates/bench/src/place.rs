@@ -86,7 +86,10 @@ impl Place {
         let mounted = match kind {
             Kind::Tmpfs => mount_tmpfs(&dir, "never").map(|()| None),
             Kind::TmpfsHuge => mount_tmpfs(&dir, "always").map(|()| None),
-            Kind::Ext4 => mount_zram(&dir, "mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).map(Some),
+            Kind::Ext4 => {
+                mount_zram(&dir, "mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
+                    .map(Some)
+            }
             Kind::Xfs => mount_zram(&dir, "mkfs.xfs", &["-q", "-f"]).map(Some),
         };
         match mounted {

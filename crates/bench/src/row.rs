@@ -101,9 +101,10 @@ impl Row {
     /// The row as a line of the table.
     #[must_use]
     pub fn line(&self) -> String {
-        let rival = self.rival.as_ref().map_or("-".to_owned(), |rival| {
-            format!("{:.2} ({})", rival.samples.median(), rival.name)
-        });
+        let rival = self
+            .rival
+            .as_ref()
+            .map_or("-".to_owned(), |rival| format!("{:.2} ({})", rival.samples.median(), rival.name));
         let ratio = self.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
         let (low, high) = self.spread();
         let flushes = self.flushes_per_op.map_or(String::new(), |n| format!("  [{n:.2} flushes/op]"));

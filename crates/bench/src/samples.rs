@@ -66,7 +66,10 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle_whatever_the_order() {
-        assert_eq!([3.0, 1.0, 2.0].into_iter().collect::<Samples>().median().total_cmp(&2.0), std::cmp::Ordering::Equal);
+        assert_eq!(
+            [3.0, 1.0, 2.0].into_iter().collect::<Samples>().median().total_cmp(&2.0),
+            std::cmp::Ordering::Equal
+        );
         let even: Samples = [4.0, 1.0, 2.0, 3.0].into_iter().collect();
         assert_eq!(even.median().total_cmp(&2.5), std::cmp::Ordering::Equal);
         assert!(Samples::default().median().is_nan());

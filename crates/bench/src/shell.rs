@@ -23,7 +23,9 @@ pub fn run(command: &mut Command) -> Result<String, String> {
 pub fn time(command: &mut Command, input: Option<&std::path::Path>) -> Result<f64, String> {
     let shown = format!("{command:?}");
     let stdin = match input {
-        Some(path) => std::fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?.into(),
+        Some(path) => {
+            std::fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?.into()
+        }
         None => Stdio::null(),
     };
     let begin = Instant::now();

@@ -49,7 +49,8 @@ fn inserts(journal: &str) -> Result<Vec<Row>, String> {
         own.push(time(ours.wrap(sqlite.arg(ours.dir().join(&database))), Some(&sql))? * per_insert);
         flushes += ours.flushes()? / INSERTS as f64 / ROUNDS as f64;
         let mut check = Command::new("sqlite3");
-        let check = check.arg(ours.dir().join(&database)).arg("PRAGMA integrity_check; SELECT count(*) FROM t");
+        let check =
+            check.arg(ours.dir().join(&database)).arg("PRAGMA integrity_check; SELECT count(*) FROM t");
         let said = run(ours.wrap(check))?;
         if said != format!("ok\n{INSERTS}\n") {
             return Err(format!("the database is wrong after the run: {said}"));

@@ -145,7 +145,8 @@ impl Config {
     pub fn load_from(path: &Path, base: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let unreadable = |errno| ConfigError::Unreadable { file: file.clone(), errno };
-        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(unreadable)?;
+        let fd =
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(unreadable)?;
         let mut bytes = vec![0; FILE_BYTES_MAX + 1];
         let mut len = 0;
         while len < bytes.len() {
@@ -268,7 +269,10 @@ impl<'a> Draft<'a> {
     fn filesystem(&self, line: usize, value: &str) -> Result<(), ConfigError> {
         match file_name(value) {
             "nvmedfs" | "forestfs" | "lib_ffs.so" | "libffs.so" => Ok(()),
-            _ => Err(self.wrong(line, format!("unknown file system `{value}`; known: nvmedfs (alias lib_ffs.so)"))),
+            _ => {
+                Err(self
+                    .wrong(line, format!("unknown file system `{value}`; known: nvmedfs (alias lib_ffs.so)")))
+            }
         }
     }
 
@@ -286,8 +290,9 @@ impl<'a> Draft<'a> {
         value: &str,
         range: std::ops::RangeInclusive<u64>,
     ) -> Result<u64, ConfigError> {
-        let bytes = parse_bytes(value)
-            .map_err(|text| self.wrong(line, format!("`{key}` is a size such as 128K or 1G, not `{text}`")))?;
+        let bytes = parse_bytes(value).map_err(|text| {
+            self.wrong(line, format!("`{key}` is a size such as 128K or 1G, not `{text}`"))
+        })?;
         if range.contains(&bytes) {
             return Ok(bytes);
         }
@@ -404,7 +409,10 @@ mod tests {
         let head = "wrap_dir = /w\nstorage_dev = d.img\n";
         for (tail, want) in [
             ("frobnicate = 1", "default.conf:3: unknown key `frobnicate`"),
-            ("ffs_prealloc = lots", "default.conf:3: `ffs_prealloc` is a size such as 128K or 1G, not `lots`"),
+            (
+                "ffs_prealloc = lots",
+                "default.conf:3: `ffs_prealloc` is a size such as 128K or 1G, not `lots`",
+            ),
             ("\nffs_format = maybe", "default.conf:4: `ffs_format` is TRUE or FALSE, not `maybe`"),
             ("storage_engine = lib_spdk.so", "default.conf:3: unknown engine `lib_spdk.so`"),
             ("durability = eternal", "default.conf:3: `durability` is process or device, not `eternal`"),

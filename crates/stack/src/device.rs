@@ -44,8 +44,8 @@ pub fn open_device(spec: &DeviceSpec, open: Open) -> Result<Arc<Device>, StackEr
     let controller = Controller::new(config, medium(spec, open)?);
     let attached = InProcess::new(controller).map_err(|error| StackError::Thread { error })?;
     let transport: Arc<dyn Transport> = Arc::new(attached);
-    let engine = NvmeEngine::open(transport)
-        .map_err(|error| StackError::Engine { device: name.clone(), error })?;
+    let engine =
+        NvmeEngine::open(transport).map_err(|error| StackError::Engine { device: name.clone(), error })?;
     let options = DeviceOptions { queues: QUEUES, depth: QUEUE_DEPTH };
     Device::open(Arc::new(engine), options).map_err(|error| StackError::Io { device: name, error })
 }

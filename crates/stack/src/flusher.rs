@@ -1,8 +1,8 @@
 //! The thread that writes back what nobody synced, as a kernel does.
 
 use nvmed_fs::FileSystem;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 

@@ -10,9 +10,8 @@ use crate::config::Config;
 use crate::error::StackError;
 use crate::spec::Medium;
 use nvmed_fs::{Memory, MemoryLayout};
-use nvmed_sys::{Mapping, Pages};
+use nvmed_sys::{Mapping, Pages, QuietFd};
 use nvmed_vdev::ImageLock;
-use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -42,7 +41,7 @@ pub(crate) enum State {
 /// The run's memory, seen from the holder or from a program.
 #[derive(Debug)]
 pub struct RunMemory {
-    fd: OwnedFd,
+    fd: QuietFd,
     header: Mapping,
     memory: Arc<Mapping>,
     cache_bytes: u64,
@@ -63,7 +62,8 @@ impl RunMemory {
         let lock = lock.map_err(|error| StackError::Media { error })?;
         let fail = |errno| StackError::RunMemory { path: "memfd".to_owned(), errno };
         let layout = MemoryLayout::new(config.cache_bytes);
-        let fd = rustix::fs::memfd_create("nvmed-run", MemfdFlags::CLOEXEC).map_err(fail)?;
+        let fd =
+            rustix::fs::memfd_create("nvmed-run", MemfdFlags::CLOEXEC).map(QuietFd::new).map_err(fail)?;
         rustix::fs::ftruncate(&fd, MEMORY_OFFSET + layout.total_bytes() as u64).map_err(fail)?;
         let header = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), 0, 4096, Pages::Base).map_err(fail)?;
         header.u64(AT_CACHE_BYTES).store(config.cache_bytes, Ordering::Relaxed);
@@ -86,7 +86,8 @@ impl RunMemory {
     /// The holder is gone, or the path is not a run's memory.
     pub fn join(path: &str) -> Result<Self, StackError> {
         let fail = |errno| StackError::RunMemory { path: path.to_owned(), errno };
-        let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map(QuietFd::new).map_err(fail)?;
         let header = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), 0, 4096, Pages::Base).map_err(fail)?;
         let size = rustix::fs::fstat(&fd).map_err(fail)?.st_size as u64;
         if size < MEMORY_OFFSET || header.u64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
@@ -99,11 +100,10 @@ impl RunMemory {
         Self::map(fd, header).map_err(fail)
     }
 
-    fn map(fd: OwnedFd, header: Mapping) -> Result<Self, Errno> {
+    fn map(fd: QuietFd, header: Mapping) -> Result<Self, Errno> {
         let cache_bytes = header.u64(AT_CACHE_BYTES).load(Ordering::Relaxed);
         let bytes = MemoryLayout::new(cache_bytes).total_bytes();
-        let memory =
-            Mapping::shared(rustix::fd::AsFd::as_fd(&fd), MEMORY_OFFSET, bytes, Pages::Huge)?;
+        let memory = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), MEMORY_OFFSET, bytes, Pages::Huge)?;
         Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, _lock: None })
     }
 

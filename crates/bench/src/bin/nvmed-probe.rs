@@ -19,7 +19,10 @@ fn main() {
         ["pwrite", file, bytes, slices, ops] => random(file, bytes, slices, ops, Mode::Write),
         ["create", dir, files, dirs] => create(dir, files, dirs),
         ["nothing"] => Ok(()),
-        _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS | nothing".into()),
+        _ => {
+            Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS | nothing"
+                .into())
+        }
     };
     if let Err(message) = done {
         eprintln!("nvmed-probe: {message}");
