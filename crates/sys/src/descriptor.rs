@@ -6,10 +6,12 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 /// Quiet descriptors lie from here up: programs choose numbers below (a shell up to 255), and expect the
 /// kernel to give them the lowest ones.
 const NUMBER_MIN: RawFd = 512;
-/// Numbers that can be known as quiet; a process with more descriptors open has other worries.
-const NUMBER_MAX: RawFd = 65_536;
+/// One past the largest number that can be known as quiet; a process with more descriptors open has
+/// other worries.
+pub const QUIET_NUMBER_MAX: RawFd = 65_536;
 
-static QUIET: [AtomicU64; NUMBER_MAX as usize / 64] = [const { AtomicU64::new(0) }; NUMBER_MAX as usize / 64];
+static QUIET: [AtomicU64; QUIET_NUMBER_MAX as usize / 64] =
+    [const { AtomicU64::new(0) }; QUIET_NUMBER_MAX as usize / 64];
 
 fn bit(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let index = usize::try_from(number).ok()?;

@@ -280,6 +280,28 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(base.cast(), len, Advice::LinuxPopulateWrite) };
     }
 
+    /// Gives the pages that lie wholly in a range back to the kernel: private anonymous memory reads as
+    /// zeroes from then on (`MADV_DONTNEED`). Of a shared mapping it only drops the page table entries.
+    ///
+    /// # Errors
+    /// What `madvise` answers; `EINVAL` for locked pages.
+    ///
+    /// # Panics
+    /// When the range is not inside the mapping.
+    pub fn release(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        let begin = offset.next_multiple_of(4096);
+        let end = (offset + len) & !4095;
+        let base = self.at(offset, len);
+        if begin >= end {
+            return Ok(());
+        }
+        // SAFETY: whole pages inside `[offset, offset + len)`, which is ours by `at`; no reference to their
+        // bytes exists, so that others only see them change, as they may at any time.
+        unsafe {
+            rustix::mm::madvise(base.byte_add(begin - offset).cast(), end - begin, Advice::LinuxDontNeed)
+        }
+    }
+
     /// Writes changed pages of a shared file mapping back to the file, and waits.
     ///
     /// # Errors
@@ -315,6 +337,18 @@ mod tests {
         assert_eq!(out, [1, 2, 3, 4, 5, 6, 7, 8]);
         memory.copy(8, &memory, 10, 8);
         assert!(memory.equal(10, &memory, 4090, 8));
+    }
+
+    #[test]
+    fn released_pages_read_as_zeroes_and_their_neighbours_stay() {
+        let memory = Mapping::anonymous(16_384, Pages::Base).unwrap();
+        memory.fill(0, 16_384, 7);
+        memory.release(100, 12_000).unwrap();
+        memory.release(16_000, 100).unwrap();
+        let mut bytes = vec![0; 16_384];
+        memory.read(0, &mut bytes);
+        assert!(bytes[..4096].iter().chain(&bytes[8192..]).all(|&byte| byte == 7));
+        assert!(bytes[4096..8192].iter().all(|&byte| byte == 0));
     }
 
     #[test]

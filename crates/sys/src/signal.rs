@@ -3,11 +3,14 @@
 use core::mem::MaybeUninit;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io::Error;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Signals that this process takes by [`Signals::next`] (signalfd(2)).
-#[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
+    /// What was blocked before.
+    before: libc::sigset_t,
 }
 
 /// One signal that arrived.
@@ -20,8 +23,8 @@ pub struct Signal {
 }
 
 impl Signals {
-    /// Blocks `numbers` in the calling thread, and so in threads that it starts later, and collects
-    /// them. Child processes started by [`std::process::Command`] begin with nothing blocked.
+    /// Blocks `numbers` in the calling thread, and so in threads and programs that it starts later, and
+    /// collects them; see [`Signals::release_in`] for programs.
     ///
     /// # Errors
     /// A number is no signal, or the host has no descriptor left.
@@ -35,8 +38,9 @@ impl Signals {
                 return Err(Error::last_os_error());
             }
         }
-        // SAFETY: `set` is initialised and only read; the previous mask is not asked for.
-        let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), core::ptr::null_mut()) };
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: `set` is initialised and only read; `before` is writable and lives on this stack.
+        let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) };
         if blocked != 0 {
             return Err(Error::from_raw_os_error(blocked));
         }
@@ -46,7 +50,22 @@ impl Signals {
             return Err(Error::last_os_error());
         }
         // SAFETY: the descriptor was just made, is valid, and nobody else owns it.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: the call that blocked succeeded, so it initialised `before`.
+        Ok(Self { fd, before: unsafe { before.assume_init() } })
+    }
+
+    /// Lets the program that `command` starts have the signals that are collected here.
+    pub fn release_in(&self, command: &mut Command) {
+        let before = self.before;
+        let release = move || {
+            // SAFETY: `before` is an initialised set owned by this closure; it is only read.
+            let failed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut()) };
+            if failed == 0 { Ok(()) } else { Err(Error::from_raw_os_error(failed)) }
+        };
+        // SAFETY: between fork and exec the closure makes one system call, which is async-signal-safe; it
+        // neither allocates nor takes a lock.
+        unsafe { command.pre_exec(release) };
     }
 
     /// Waits for the next signal.
@@ -86,5 +105,11 @@ mod tests {
         assert_eq!(sent, 0);
         assert_eq!(signals.next().unwrap().number, libc::SIGUSR2);
         assert!(Signals::take(&[9999]).is_err());
+        // A program started now is ended by the signal only if it is not blocked there.
+        let mut command = Command::new("sh");
+        command.args(["-c", "kill -USR2 $$; exit 7"]);
+        signals.release_in(&mut command);
+        let status = command.status().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGUSR2));
     }
 }
