@@ -165,6 +165,7 @@ fn watch(mut command: Command, program: &OsString) -> Result<ExitStatus, Failure
     let mut wanted = PASSED_ON.to_vec();
     wanted.push(libc::SIGCHLD);
     let signals = Signals::take(&wanted).map_err(fail)?;
+    signals.release_in(&mut command);
     let mut child = command.spawn().map_err(|error| {
         let status = match error.kind() {
             std::io::ErrorKind::NotFound => Status::NotFound,
