@@ -1,0 +1,81 @@
+//! read, write and their kin: the hot path. A lookup, a pin, the file system's own copy.
+
+use crate::descriptor::on_descriptor;
+use crate::edge::{bytes_mut, bytes_ref, offset};
+use core::ffi::{c_int, c_void};
+use libc::{off_t, size_t, ssize_t};
+
+hook! {
+    /// read(2)
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, as [__read] {
+        on_descriptor(fd, || sys!(SYS_read, fd, buffer, count), |body| {
+            Ok(body.file()?.read(bytes_mut(buffer, count)?)? as isize)
+        })
+    }
+}
+
+hook! {
+    /// write(2)
+    fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t, as [__write] {
+        on_descriptor(fd, || sys!(SYS_write, fd, buffer, count), |body| {
+            Ok(body.file()?.write(bytes_ref(buffer, count)?)? as isize)
+        })
+    }
+}
+
+hook! {
+    /// pread(2)
+    fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t,
+        as [pread64, __pread64, __libc_pread] {
+        on_descriptor(fd, || sys!(SYS_pread64, fd, buffer, count, at), |body| {
+            Ok(body.file()?.pread(bytes_mut(buffer, count)?, offset(at)?)? as isize)
+        })
+    }
+}
+
+hook! {
+    /// pwrite(2)
+    fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t,
+        as [pwrite64, __pwrite64, __libc_pwrite] {
+        on_descriptor(fd, || sys!(SYS_pwrite64, fd, buffer, count, at), |body| {
+            Ok(body.file()?.pwrite(bytes_ref(buffer, count)?, offset(at)?)? as isize)
+        })
+    }
+}
+
+/// What glibc does when a program asks for more than its buffer holds.
+fn overflow() -> ! {
+    crate::raw::say(format_args!("buffer overflow detected: terminated"));
+    // SAFETY: abort takes nothing and does not return.
+    unsafe { libc::abort() }
+}
+
+hook! {
+    /// read(2), as compiled with _FORTIFY_SOURCE
+    fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, size: size_t) -> ssize_t {
+        if count > size {
+            overflow();
+        }
+        read(fd, buffer, count)
+    }
+}
+
+hook! {
+    /// pread(2), as compiled with _FORTIFY_SOURCE
+    fn __pread_chk(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t, size: size_t) -> ssize_t,
+        as [__pread64_chk] {
+        if count > size {
+            overflow();
+        }
+        pread(fd, buffer, count, at)
+    }
+}
+
+hook! {
+    /// lseek(2)
+    fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t, as [lseek64, __lseek, llseek] {
+        on_descriptor(fd, || sys!(SYS_lseek, fd, by, whence), |body| {
+            Ok(body.file()?.seek(by, crate::extent::whence(whence)?)? as isize)
+        })
+    }
+}

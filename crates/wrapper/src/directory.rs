@@ -1,0 +1,302 @@
+//! Directory streams. Ours lie in one static array, so that a `DIR *` tells by its address whose it is.
+
+use crate::descriptor::{self, on_descriptor};
+use crate::edge::{Answer, Fail, caught, fail, guard};
+use crate::place::{Place, Touch, on_path};
+use crate::walk::Last;
+use crate::{mount, open, raw, table};
+use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::{DIR, dirent, off_t, size_t, ssize_t};
+use nvmed_fs::{DirEntry, File, Kind, Whence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Streams open at once. A program that walks a tree holds one a level.
+const STREAMS_MAX: usize = 4096;
+/// Room for the entries read at once; the kernel's libc uses the same.
+const BUFFER_BYTES: usize = 32 << 10;
+/// Offset of `d_name` in `struct dirent`.
+const NAME_OFFSET: usize = 19;
+/// Records begin where a 64-bit number may.
+const ALIGN: usize = 8;
+
+struct Stream {
+    fd: c_int,
+    /// `struct dirent`s one after another; 64-bit words so that they are aligned.
+    buffer: Vec<u64>,
+    /// Bytes used and bytes told of `buffer`.
+    filled: usize,
+    told: usize,
+    /// Where the listing stands after what was told: `telldir`.
+    position: u64,
+}
+
+struct Slot {
+    taken: AtomicBool,
+    stream: Mutex<Stream>,
+}
+
+impl Slot {
+    const fn free() -> Self {
+        let stream = Stream { fd: -1, buffer: Vec::new(), filled: 0, told: 0, position: 0 };
+        Self { taken: AtomicBool::new(false), stream: Mutex::new(stream) }
+    }
+}
+
+static STREAMS: [Slot; STREAMS_MAX] = [const { Slot::free() }; STREAMS_MAX];
+
+/// The slot that a `DIR *` is, if it is ours.
+fn slot(dir: *mut DIR) -> Option<&'static Slot> {
+    let distance = (dir as usize).checked_sub(STREAMS.as_ptr() as usize)?;
+    STREAMS.get(distance / size_of::<Slot>())
+}
+
+fn stream(slot: &Slot) -> MutexGuard<'_, Stream> {
+    slot.stream.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream over a descriptor of ours; closing it closes the descriptor.
+fn stream_over(fd: c_int) -> Answer {
+    table::pin(fd)?.file()?;
+    let claim = |slot: &&Slot| !slot.taken.swap(true, Ordering::Acquire);
+    let slot = STREAMS.iter().find(claim).ok_or(Fail::Errno(libc::EMFILE))?;
+    let mut stream = stream(slot);
+    (stream.fd, stream.filled, stream.told, stream.position) = (fd, 0, 0, 0);
+    // Programs may copy a whole `struct dirent` from the last record.
+    stream.buffer.resize((BUFFER_BYTES + size_of::<dirent>()) / ALIGN, 0);
+    Ok(core::ptr::from_ref(slot) as isize)
+}
+
+/// Writes entries as `struct dirent`s until `buffer` is full; the bytes written.
+///
+/// # Errors
+/// `EINVAL` when not even one fits.
+pub(crate) fn fill(file: &File, buffer: &mut [u8]) -> Answer<usize> {
+    let (mut used, mut full) = (0, false);
+    file.read_dir(&mut |entry: DirEntry<'_>| {
+        let bytes = (NAME_OFFSET + entry.name.len() + 1).next_multiple_of(ALIGN);
+        let Some(record) = buffer.get_mut(used..used + bytes) else {
+            full = true;
+            return ControlFlow::Break(());
+        };
+        record[0..8].copy_from_slice(&entry.ino.to_ne_bytes());
+        record[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
+        record[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
+        record[18] = entry.kind.d_type();
+        record[NAME_OFFSET..].fill(0);
+        record[NAME_OFFSET..NAME_OFFSET + entry.name.len()].copy_from_slice(entry.name);
+        used += bytes;
+        ControlFlow::Continue(())
+    })?;
+    if used == 0 && full { fail(libc::EINVAL) } else { Ok(used) }
+}
+
+impl Stream {
+    /// The next record; null at the end.
+    fn next(&mut self) -> Answer<*mut dirent> {
+        if self.told == self.filled {
+            let pinned = table::pin(self.fd)?;
+            let base = self.buffer.as_mut_ptr().cast::<u8>();
+            // SAFETY: the vector has at least `BUFFER_BYTES` bytes, and nobody else borrows them now.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(base, BUFFER_BYTES) };
+            self.filled = fill(pinned.file()?, bytes)?;
+            self.told = 0;
+        }
+        if self.filled == 0 {
+            return Ok(core::ptr::null_mut());
+        }
+        // SAFETY: `told < filled`, and `fill` left whole, aligned records up to `filled`.
+        let record = unsafe { self.buffer.as_mut_ptr().byte_add(self.told) }.cast::<dirent>();
+        // SAFETY: as above.
+        let (bytes, cookie) = unsafe { ((*record).d_reclen, (*record).d_off) };
+        self.told += usize::from(bytes);
+        self.position = cookie as u64;
+        Ok(record)
+    }
+
+    fn seek(&mut self, cookie: u64) -> Answer<()> {
+        table::pin(self.fd)?.file()?.seek(cookie as i64, Whence::Set)?;
+        (self.filled, self.told, self.position) = (0, 0, cookie);
+        Ok(())
+    }
+}
+
+/// What opendir(3) opens with.
+const FLAGS: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+
+/// Opens a stream on a path; for the host's own, `libc` does.
+fn open_stream(dirfd: c_int, path: *const c_char, libc: impl Fn(*const c_char) -> *mut DIR) -> *mut DIR {
+    on_path(dirfd, path, Touch::Look(Last::Follow), |place| match place {
+        Place::Host { path, .. } => {
+            let dir = libc(path);
+            if dir.is_null() { fail(raw::errno()) } else { unless_hidden(dir) }
+        }
+        ours => {
+            let fd = open::open_at(ours, FLAGS, 0)? as c_int;
+            stream_over(fd).inspect_err(|_| {
+                let _ = descriptor::close_ours(fd);
+            })
+        }
+    })
+}
+
+fn unless_hidden(dir: *mut DIR) -> Answer {
+    if let Some(setting) = mount::setting().filter(|setting| setting.prefix.hides()) {
+        // SAFETY: libc has just made the stream, and nobody else knows it.
+        unsafe {
+            let mut status = core::mem::zeroed::<libc::stat>();
+            let fd = next!(c"dirfd", fn(*mut DIR) -> c_int)(dir);
+            sys!(SYS_fstat, fd, &raw mut status);
+            if setting.prefix.is_hidden(status.st_dev, status.st_ino) {
+                next!(c"closedir", fn(*mut DIR) -> c_int)(dir);
+                return Err(Fail::Root);
+            }
+        }
+    }
+    Ok(dir as isize)
+}
+
+/// A stream on a path below a directory: `scandirat`.
+pub(crate) fn open_at(dirfd: c_int, path: *const c_char) -> *mut DIR {
+    open_stream(dirfd, path, |path| {
+        let fd = sys!(SYS_openat, dirfd, path, FLAGS, 0);
+        let fd: c_int = crate::edge::reply(fd);
+        if fd < 0 {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: a fresh descriptor of a directory.
+        unsafe { next!(c"fdopendir", fn(c_int) -> *mut DIR)(fd) }
+    })
+}
+
+hook! {
+    /// opendir(3)
+    fn opendir(path: *const c_char) -> *mut DIR {
+        open_stream(libc::AT_FDCWD, path, |path| next!(c"opendir", fn(*const c_char) -> *mut DIR)(path))
+    }
+}
+
+hook! {
+    /// fdopendir(3)
+    fn fdopendir(fd: c_int) -> *mut DIR {
+        if !table::is_ours(fd) {
+            return next!(c"fdopendir", fn(c_int) -> *mut DIR)(fd);
+        }
+        guard(|| {
+            if table::pin(fd)?.node.kind() != Kind::Directory {
+                return fail(libc::ENOTDIR);
+            }
+            stream_over(fd)
+        })
+    }
+}
+
+hook! {
+    /// closedir(3)
+    fn closedir(dir: *mut DIR) -> c_int {
+        let Some(slot) = slot(dir) else { return next!(c"closedir", fn(*mut DIR) -> c_int)(dir) };
+        let fd = core::mem::replace(&mut stream(slot).fd, -1);
+        slot.taken.store(false, Ordering::Release);
+        crate::descriptor::close(fd)
+    }
+}
+
+hook! {
+    /// readdir(3)
+    fn readdir(dir: *mut DIR) -> *mut dirent, as [readdir64] {
+        match slot(dir) {
+            None => next!(c"readdir", fn(*mut DIR) -> *mut dirent)(dir),
+            Some(slot) => guard(|| stream(slot).next().map(|record| record as isize)),
+        }
+    }
+}
+
+hook! {
+    /// readdir_r(3): answers the error itself
+    fn readdir_r(dir: *mut DIR, entry: *mut dirent, result: *mut *mut dirent) -> c_int, as [readdir64_r] {
+        let Some(slot) = slot(dir) else {
+            return next!(c"readdir_r", fn(*mut DIR, *mut dirent, *mut *mut dirent) -> c_int)(dir, entry, result);
+        };
+        match caught(|| stream(slot).next()) {
+            Ok(record) if record.is_null() => *result = record,
+            Ok(record) => {
+                entry.cast::<u8>().copy_from_nonoverlapping(record.cast(), usize::from((*record).d_reclen));
+                *result = entry;
+            }
+            Err(failure) => {
+                *result = core::ptr::null_mut();
+                return crate::edge::errno_of(&failure);
+            }
+        }
+        0
+    }
+}
+
+hook! {
+    /// rewinddir(3)
+    fn rewinddir(dir: *mut DIR) -> () {
+        match slot(dir) {
+            None => next!(c"rewinddir", fn(*mut DIR) -> ())(dir),
+            Some(slot) => {
+                // It has no way to fail.
+                let _ = caught(|| stream(slot).seek(0));
+            }
+        }
+    }
+}
+
+hook! {
+    /// telldir(3)
+    fn telldir(dir: *mut DIR) -> c_long {
+        match slot(dir) {
+            None => next!(c"telldir", fn(*mut DIR) -> c_long)(dir),
+            Some(slot) => stream(slot).position as c_long,
+        }
+    }
+}
+
+hook! {
+    /// seekdir(3)
+    fn seekdir(dir: *mut DIR, position: c_long) -> () {
+        match slot(dir) {
+            None => next!(c"seekdir", fn(*mut DIR, c_long) -> ())(dir, position),
+            Some(slot) => {
+                // It has no way to fail.
+                let _ = caught(|| stream(slot).seek(position as u64));
+            }
+        }
+    }
+}
+
+hook! {
+    /// dirfd(3)
+    fn dirfd(dir: *mut DIR) -> c_int {
+        match slot(dir) {
+            None => next!(c"dirfd", fn(*mut DIR) -> c_int)(dir),
+            Some(slot) => stream(slot).fd,
+        }
+    }
+}
+
+hook! {
+    /// getdents64(2)
+    fn getdents64(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
+        on_descriptor(fd, || sys!(SYS_getdents64, fd, buffer, size), |body| {
+            Ok(fill(body.file()?, crate::edge::bytes_mut(buffer, size)?)? as isize)
+        })
+    }
+}
+
+hook! {
+    /// getdirentries(3)
+    fn getdirentries(fd: c_int, buffer: *mut c_char, size: size_t, base: *mut off_t) -> ssize_t,
+        as [getdirentries64] {
+        let before = crate::data::lseek(fd, 0, libc::SEEK_CUR);
+        let got = getdents64(fd, buffer.cast(), size);
+        if got >= 0 && !base.is_null() {
+            *base = before;
+        }
+        got
+    }
+}

@@ -1,0 +1,209 @@
+//! What every entry point shares: how a call of ours ends, and what never crosses the edge.
+//!
+//! Contract for the bodies of `hook!`: a function that libc documents is called with the arguments
+//! that libc documents for it. What the host program passes (pointers valid for the sizes passed with
+//! them, C strings that end, buffers nobody else frees) is all that the bodies rely on.
+
+use crate::raw;
+use core::ffi::{c_int, c_long, c_void};
+use nvmed_fs::FsError;
+use rustix::io::Errno;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Why a call of ours did not succeed.
+#[derive(Debug)]
+pub(crate) enum Fail {
+    /// The program gets this errno.
+    Errno(c_int),
+    /// The path left our file system; the rest is resolved further.
+    Away(Box<[u8]>),
+    /// The host's answer was about the directory that `wrap_dir` hides: ask our root instead.
+    Root,
+}
+
+/// How a call of ours ends.
+pub(crate) type Answer<T = isize> = Result<T, Fail>;
+
+impl From<FsError> for Fail {
+    fn from(error: FsError) -> Self {
+        match error {
+            FsError::Away(rest) => Self::Away(rest),
+            other => Self::Errno(other.errno().raw_os_error()),
+        }
+    }
+}
+
+impl From<Errno> for Fail {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno.raw_os_error())
+    }
+}
+
+/// `Err` with an errno.
+pub(crate) fn fail<T>(errno: c_int) -> Answer<T> {
+    Err(Fail::Errno(errno))
+}
+
+/// A raw system call's answer as ours.
+#[inline]
+pub(crate) fn host(answer: isize) -> Answer {
+    if answer < 0 { Err(Fail::Errno(-answer as c_int)) } else { Ok(answer) }
+}
+
+/// What a libc function answers.
+pub(crate) trait Reply: Copy {
+    /// What it answers on failure, beside errno.
+    const FAILED: Self;
+    /// What it answers on success.
+    fn done(value: isize) -> Self;
+}
+
+macro_rules! replies {
+    ($($ty:ty),*) => { $(impl Reply for $ty {
+        const FAILED: Self = -1;
+        #[inline(always)]
+        fn done(value: isize) -> Self { value as $ty }
+    })* };
+}
+replies!(c_int, c_long, isize);
+
+impl<T> Reply for *mut T {
+    const FAILED: Self = core::ptr::null_mut();
+    fn done(value: isize) -> Self {
+        value as *mut T
+    }
+}
+
+/// A raw system call's answer as libc gives it: errno set on failure.
+#[inline(always)]
+pub(crate) fn reply<R: Reply>(answer: isize) -> R {
+    if (-4095..0).contains(&answer) {
+        raw::set_errno(-answer as c_int);
+        return R::FAILED;
+    }
+    R::done(answer)
+}
+
+/// An answer of ours as libc gives it.
+#[inline(always)]
+pub(crate) fn finish<R: Reply>(answer: Answer) -> R {
+    match answer {
+        Ok(value) => R::done(value),
+        Err(failure) => {
+            raw::set_errno(errno_of(&failure));
+            R::FAILED
+        }
+    }
+}
+
+/// The errno of a failure that nobody resolves further.
+pub(crate) fn errno_of(failure: &Fail) -> c_int {
+    match failure {
+        Fail::Errno(errno) => *errno,
+        Fail::Away(_) | Fail::Root => libc::ENOENT,
+    }
+}
+
+/// Runs the body of an entry point: a panic becomes `EIO` and one line.
+#[inline(always)]
+pub(crate) fn guard<R: Reply>(body: impl FnOnce() -> Answer) -> R {
+    finish(caught(body))
+}
+
+/// Runs `body`; a panic becomes `EIO`.
+#[inline(always)]
+pub(crate) fn caught<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    // The state behind is the file system's, which has its own locks; a poisoned one panics again
+    // and ends here again.
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(answer) => answer,
+        Err(_) => fail(libc::EIO),
+    }
+}
+
+/// Installed at the first mount: our own defect is one line on stderr, not Rust's page.
+pub(crate) fn panic_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        raw::say(format_args!("defect in the wrapper, the call fails with EIO: {info}"));
+    }));
+}
+
+/// For libc functions that answer the error itself and leave errno alone (`posix_*`).
+pub(crate) fn posix(answer: Answer) -> c_int {
+    match answer {
+        Ok(_) => 0,
+        Err(failure) => errno_of(&failure),
+    }
+}
+
+/// The bytes that a program wants filled.
+///
+/// # Safety
+/// `buffer` is valid for writes of `count` bytes for `'a`, as the read calls of libc demand.
+#[inline(always)]
+pub(crate) unsafe fn bytes_mut<'a>(buffer: *mut c_void, count: usize) -> Answer<&'a mut [u8]> {
+    if buffer.is_null() && count > 0 {
+        return fail(libc::EFAULT);
+    }
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: the caller's contract. The bytes may be uninitialised; they are only written before
+    // the program reads them, and `u8` has no invalid value.
+    Ok(unsafe { core::slice::from_raw_parts_mut(buffer.cast(), count.min(TRANSFER_BYTES_MAX)) })
+}
+
+/// The bytes that a program wants written.
+///
+/// # Safety
+/// `buffer` is valid for reads of `count` bytes for `'a`, as the write calls of libc demand.
+#[inline(always)]
+pub(crate) unsafe fn bytes_ref<'a>(buffer: *const c_void, count: usize) -> Answer<&'a [u8]> {
+    if buffer.is_null() && count > 0 {
+        return fail(libc::EFAULT);
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the caller's contract.
+    Ok(unsafe { core::slice::from_raw_parts(buffer.cast(), count.min(TRANSFER_BYTES_MAX)) })
+}
+
+/// What the kernel moves at most in one call (`MAX_RW_COUNT`).
+pub(crate) const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
+
+/// A file offset argument.
+#[inline(always)]
+pub(crate) fn offset(value: i64) -> Answer<u64> {
+    if value < 0 { fail(libc::EINVAL) } else { Ok(value as u64) }
+}
+
+/// Defines an exported libc function and its other names.
+///
+/// The body runs as one `unsafe` block under this module's contract.
+macro_rules! hook {
+    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, as [$($alias:ident),* $(,)?] $body:block) => {
+        hook!(@one [$(#[$meta])*] $name $arguments $ret $body);
+        $(hook!(@alias $alias $name $arguments $ret);)*
+    };
+    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty $body:block) => {
+        hook!(@one [$(#[$meta])*] $name $arguments $ret $body);
+    };
+    (@one [$(#[$meta:meta])*] $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty $body:block) => {
+        $(#[$meta])*
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C" fn $name($($argument: $ty),*) -> $ret {
+            // SAFETY: libc's contract for this function; see `edge`.
+            #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks)]
+            unsafe { $body }
+        }
+    };
+    (@alias $alias:ident $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty) => {
+        #[allow(non_snake_case)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C" fn $alias($($argument: $ty),*) -> $ret {
+            // SAFETY: another name of the same function, with the same contract.
+            unsafe { $name($($argument),*) }
+        }
+    };
+}

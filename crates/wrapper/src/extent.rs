@@ -1,0 +1,124 @@
+//! Sizes and ranges: truncation, allocation, advice.
+
+use crate::descriptor::on_descriptor;
+use crate::edge::{Answer, caught, fail, host, offset, posix};
+use crate::place::{Place, Touch, on_path};
+use crate::table;
+use crate::walk::Last;
+use core::ffi::{c_char, c_int, c_uint};
+use libc::{off_t, off64_t, size_t, ssize_t};
+use nvmed_fs::{Allocate, Whence};
+
+/// `SEEK_*` as the file system has it.
+pub(crate) fn whence(value: c_int) -> Answer<Whence> {
+    match value {
+        libc::SEEK_SET => Ok(Whence::Set),
+        libc::SEEK_CUR => Ok(Whence::Current),
+        libc::SEEK_END => Ok(Whence::End),
+        libc::SEEK_DATA => Ok(Whence::Data),
+        libc::SEEK_HOLE => Ok(Whence::Hole),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+hook! {
+    /// ftruncate(2)
+    fn ftruncate(fd: c_int, size: off_t) -> c_int, as [ftruncate64] {
+        on_descriptor(fd, || sys!(SYS_ftruncate, fd, size), |body| {
+            let file = body.file()?;
+            if !file.flags().writes() {
+                return fail(libc::EINVAL);
+            }
+            file.truncate(offset(size)?)?;
+            Ok(0)
+        })
+    }
+}
+
+hook! {
+    /// truncate(2)
+    fn truncate(path: *const c_char, size: off_t) -> c_int, as [truncate64] {
+        on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
+            Place::Host { path, .. } => host(sys!(SYS_truncate, path, size)),
+            Place::Ours(spot) => {
+                spot.files.truncate(&spot.at, spot.path(), offset(size)?, &spot.who())?;
+                Ok(0)
+            }
+        })
+    }
+}
+
+fn how(mode: c_int) -> Answer<Allocate> {
+    let known = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
+    if mode & !known != 0 {
+        return fail(libc::EOPNOTSUPP);
+    }
+    Ok(Allocate {
+        keep_size: mode & libc::FALLOC_FL_KEEP_SIZE != 0,
+        punch_hole: mode & libc::FALLOC_FL_PUNCH_HOLE != 0,
+        zero_range: mode & libc::FALLOC_FL_ZERO_RANGE != 0,
+    })
+}
+
+fn allocate(body: &table::Body, mode: c_int, start: off_t, len: off_t) -> Answer {
+    if len <= 0 {
+        return fail(libc::EINVAL);
+    }
+    body.file()?.fallocate(how(mode)?, offset(start)?, len as u64)?;
+    Ok(0)
+}
+
+hook! {
+    /// fallocate(2)
+    fn fallocate(fd: c_int, mode: c_int, start: off_t, len: off_t) -> c_int, as [fallocate64] {
+        on_descriptor(
+            fd,
+            || sys!(SYS_fallocate, fd, mode, start, len),
+            |body| allocate(body, mode, start, len),
+        )
+    }
+}
+
+hook! {
+    /// posix_fallocate(3): answers the error itself
+    fn posix_fallocate(fd: c_int, start: off_t, len: off_t) -> c_int, as [posix_fallocate64] {
+        if !table::is_ours(fd) {
+            return next!(c"posix_fallocate", fn(c_int, off_t, off_t) -> c_int)(fd, start, len);
+        }
+        posix(caught(|| allocate(&*table::pin(fd)?, 0, start, len)))
+    }
+}
+
+hook! {
+    /// posix_fadvise(2): answers the error itself. Our cache sees access patterns by itself.
+    fn posix_fadvise(fd: c_int, start: off_t, len: off_t, advice: c_int) -> c_int, as [posix_fadvise64] {
+        if !table::is_ours(fd) {
+            return -sys!(SYS_fadvise64, fd, start, len, advice) as c_int;
+        }
+        let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+        if known && len >= 0 { 0 } else { libc::EINVAL }
+    }
+}
+
+hook! {
+    /// readahead(2)
+    fn readahead(fd: c_int, start: off64_t, count: size_t) -> ssize_t {
+        on_descriptor(fd, || sys!(SYS_readahead, fd, start, count), |body| {
+            if !body.file()?.flags().reads() {
+                return fail(libc::EBADF);
+            }
+            Ok(0)
+        })
+    }
+}
+
+hook! {
+    /// sync_file_range(2)
+    fn sync_file_range(fd: c_int, start: off64_t, len: off64_t, flags: c_uint) -> c_int {
+        on_descriptor(fd, || sys!(SYS_sync_file_range, fd, start, len, flags), |body| {
+            let bytes = if len == 0 { u64::MAX } else { offset(len)? };
+            body.file()?.sync_range(offset(start)?, bytes)?;
+            Ok(0)
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! fcntl, and the locks that come through it, flock and lockf.
+
+use crate::descriptor::{self, on_descriptor};
+use crate::edge::{Answer, fail, guard, reply};
+use crate::table::{self, Body};
+use core::ffi::{c_int, c_long};
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::off_t;
+use nvmed_fs::{File, LockHeld, LockKind, LockOwner, LockRange, OpenFlags, Wait};
+
+// fcntl.h of Linux, not in the `libc` crate for this target.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+
+/// Whether this process ever took a POSIX record lock on a file of ours: if not, closing drops none.
+static LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// A signal does not end a wait for a lock of another thread's description here.
+const FOR_EVER: Wait<'static> = Wait::Until(&|| false);
+
+fn pid() -> u32 {
+    sys!(SYS_getpid) as u32
+}
+
+/// What closing a descriptor does to the process's record locks on the file.
+pub(crate) fn drop_record_locks(file: &File) {
+    if LOCKED.load(Ordering::Relaxed) {
+        file.closed_by_process(pid());
+    }
+}
+
+hook! {
+    /// fcntl(2)
+    fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int, as [fcntl64, __fcntl, __libc_fcntl64] {
+        if !table::is_ours(fd) {
+            return reply(sys!(SYS_fcntl, fd, command, argument));
+        }
+        guard(|| on_ours(fd, command, argument))
+    }
+}
+
+/// fcntl on a descriptor of ours.
+fn on_ours(fd: c_int, command: c_int, argument: c_long) -> Answer {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            descriptor::duplicate(fd, || sys!(SYS_fcntl, fd, command, argument))
+        }
+        // The kernel's entry has the flag that exec looks at.
+        libc::F_GETFD | libc::F_SETFD => {
+            table::pin_unfenced(fd)?;
+            crate::edge::host(sys!(SYS_fcntl, fd, command, argument))
+        }
+        _ => on_description(&*table::pin(fd)?, command, argument),
+    }
+}
+
+fn on_description(body: &Body, command: c_int, argument: c_long) -> Answer {
+    let lock = argument as *mut libc::flock;
+    match command {
+        libc::F_GETFL => match &body.file {
+            Some(file) => Ok(file.flags().0 as isize),
+            None => Ok(libc::O_PATH as isize),
+        },
+        libc::F_SETFL => {
+            body.file()?.set_flags(OpenFlags(argument as u32))?;
+            Ok(0)
+        }
+        libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+            // SAFETY: these commands take a `struct flock`, under `edge`'s contract.
+            set_lock(body.file()?, command, unsafe { &*lock })
+        }
+        libc::F_GETLK | libc::F_OFD_GETLK => {
+            // SAFETY: as above.
+            get_lock(body.file()?, command, unsafe { &mut *lock })
+        }
+        libc::F_GETOWN | F_GETSIG => Ok(0),
+        libc::F_SETOWN | F_SETSIG => Ok(0),
+        libc::F_GETLEASE => Ok(libc::F_UNLCK as isize),
+        libc::F_SETLEASE => fail(libc::EAGAIN),
+        libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => fail(libc::EBADF),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+/// The bytes that a `struct flock` names.
+fn range(file: &File, lock: &libc::flock) -> Answer<LockRange> {
+    let base = match c_int::from(lock.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => file.position() as i64,
+        libc::SEEK_END => file.stat().size as i64,
+        _ => return fail(libc::EINVAL),
+    };
+    match base.checked_add(lock.l_start) {
+        Some(start) => Ok(LockRange::of(start, lock.l_len)?),
+        None => fail(libc::EOVERFLOW),
+    }
+}
+
+/// The kind of a `struct flock`, checked against how the file is open; `None` unlocks.
+fn kind(file: &File, lock: &libc::flock) -> Answer<Option<LockKind>> {
+    match c_int::from(lock.l_type) {
+        libc::F_UNLCK => Ok(None),
+        libc::F_RDLCK if file.flags().reads() => Ok(Some(LockKind::Shared)),
+        libc::F_WRLCK if file.flags().writes() => Ok(Some(LockKind::Exclusive)),
+        libc::F_RDLCK | libc::F_WRLCK => fail(libc::EBADF),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+fn set_lock(file: &File, command: c_int, lock: &libc::flock) -> Answer {
+    let (range, kind) = (range(file, lock)?, kind(file, lock)?);
+    let waits = command == libc::F_SETLKW || command == libc::F_OFD_SETLKW;
+    let wait = if waits { FOR_EVER } else { Wait::No };
+    if command == libc::F_SETLK || command == libc::F_SETLKW {
+        LOCKED.store(true, Ordering::Relaxed);
+        file.posix_lock(pid(), range, kind, wait)?;
+    } else {
+        if lock.l_pid != 0 {
+            return fail(libc::EINVAL);
+        }
+        file.ofd_lock(range, kind, wait)?;
+    }
+    Ok(0)
+}
+
+fn get_lock(file: &File, command: c_int, lock: &mut libc::flock) -> Answer {
+    let range = range(file, lock)?;
+    let wanted = match c_int::from(lock.l_type) {
+        libc::F_RDLCK => LockKind::Shared,
+        libc::F_WRLCK => LockKind::Exclusive,
+        _ => return fail(libc::EINVAL),
+    };
+    let held = if command == libc::F_GETLK {
+        file.posix_getlk(pid(), range, wanted)
+    } else {
+        file.ofd_getlk(range, wanted)
+    };
+    match held {
+        None => lock.l_type = libc::F_UNLCK as i16,
+        Some(held) => describe(&held, lock),
+    }
+    Ok(0)
+}
+
+fn describe(held: &LockHeld, lock: &mut libc::flock) {
+    let shared = held.kind == LockKind::Shared;
+    lock.l_type = if shared { libc::F_RDLCK } else { libc::F_WRLCK } as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    lock.l_start = held.range.start as i64;
+    let to_the_end = held.range.end == u64::MAX;
+    lock.l_len = if to_the_end { 0 } else { (held.range.end - held.range.start) as i64 };
+    lock.l_pid = match held.owner {
+        LockOwner::Process(pid) => pid as i32,
+        LockOwner::Description(_) => -1,
+    };
+}
+
+hook! {
+    /// flock(2)
+    fn flock(fd: c_int, operation: c_int) -> c_int {
+        on_descriptor(fd, || sys!(SYS_flock, fd, operation), |body| {
+            let wait = if operation & libc::LOCK_NB != 0 { Wait::No } else { FOR_EVER };
+            let kind = match operation & !libc::LOCK_NB {
+                libc::LOCK_SH => Some(LockKind::Shared),
+                libc::LOCK_EX => Some(LockKind::Exclusive),
+                libc::LOCK_UN => None,
+                _ => return fail(libc::EINVAL),
+            };
+            body.file()?.flock(kind, wait)?;
+            Ok(0)
+        })
+    }
+}
+
+hook! {
+    /// lockf(3)
+    fn lockf(fd: c_int, operation: c_int, len: off_t) -> c_int, as [lockf64] {
+        if !table::is_ours(fd) {
+            return next!(c"lockf", fn(c_int, c_int, off_t) -> c_int)(fd, operation, len);
+        }
+        let mut lock: libc::flock = core::mem::zeroed();
+        lock.l_whence = libc::SEEK_CUR as i16;
+        lock.l_len = len;
+        lock.l_type = if operation == libc::F_ULOCK { libc::F_UNLCK } else { libc::F_WRLCK } as i16;
+        guard(|| {
+            let pinned = table::pin(fd)?;
+            match operation {
+                libc::F_ULOCK | libc::F_TLOCK => set_lock(pinned.file()?, libc::F_SETLK, &lock),
+                libc::F_LOCK => set_lock(pinned.file()?, libc::F_SETLKW, &lock),
+                libc::F_TEST => {
+                    get_lock(pinned.file()?, libc::F_GETLK, &mut lock)?;
+                    if c_int::from(lock.l_type) == libc::F_UNLCK { Ok(0) } else { fail(libc::EACCES) }
+                }
+                _ => fail(libc::EINVAL),
+            }
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! The mark that a fork wipes: the child of a process that has mounted never touches the mount.
+
+use crate::raw;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+/// A word in a page with MADV_WIPEONFORK; null until the first mount. Non-zero in the process that
+/// mounted, zero in its children.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+/// The process that set the mark; survives the fork.
+static HOLDER: AtomicU32 = AtomicU32::new(0);
+/// Whether this process has said why its calls fail.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+const PAGE_BYTES: usize = 4096;
+
+/// Sets the mark, once, before anything is mounted.
+///
+/// # Errors
+/// The host's errno, when it has no page or no MADV_WIPEONFORK (Linux before 4.14).
+pub(crate) fn raise() -> Result<(), i32> {
+    if !MARK.load(Ordering::Acquire).is_null() {
+        return Ok(());
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let page = sys!(SYS_mmap, 0usize, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0usize);
+    if page < 0 {
+        return Err(-page as i32);
+    }
+    let advised = sys!(SYS_madvise, page, PAGE_BYTES, libc::MADV_WIPEONFORK);
+    if advised < 0 {
+        sys!(SYS_munmap, page, PAGE_BYTES);
+        return Err(-advised as i32);
+    }
+    let mark = page as *mut AtomicU32;
+    let pid = sys!(SYS_getpid) as u32;
+    // SAFETY: the page was mapped just above, is aligned, zeroed, and never unmapped.
+    unsafe { (*mark).store(pid, Ordering::Relaxed) };
+    HOLDER.store(pid, Ordering::Relaxed);
+    MARK.store(mark, Ordering::Release);
+    Ok(())
+}
+
+/// Whether this process was forked from one that has mounted.
+#[inline(always)]
+pub(crate) fn is_child() -> bool {
+    let mark = MARK.load(Ordering::Relaxed);
+    // SAFETY: null or the word that `raise` published, which is never unmapped.
+    unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
+}
+
+/// Says why calls fail in this process, once.
+#[cold]
+pub(crate) fn report() {
+    if SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let holder = HOLDER.load(Ordering::Relaxed);
+    let own = sys!(SYS_getpid);
+    raw::say(format_args!(
+        "process {own} was forked from process {holder}, which holds the file system in private: its \
+         calls on it fail with EIO; use threads (fio: --thread), or let the parent do the file work"
+    ));
+}

@@ -1,0 +1,99 @@
+//! ioctl and the terminal questions that libc asks by it.
+
+use crate::descriptor::on_descriptor;
+use crate::edge::{Answer, fail, guard, reply};
+use crate::table::{self, Body};
+use core::ffi::{c_int, c_ulong, c_void};
+use nvmed_fs::OpenFlags;
+
+// asm-generic/ioctls.h and linux/fs.h.
+const FIONREAD: c_ulong = 0x541b;
+const FIONBIO: c_ulong = 0x5421;
+const FIONCLEX: c_ulong = 0x5450;
+const FIOCLEX: c_ulong = 0x5451;
+const FIOQSIZE: c_ulong = 0x5460;
+const FIGETBSZ: c_ulong = 2;
+const FICLONE: c_ulong = 0x4004_9409;
+const FICLONERANGE: c_ulong = 0x4020_940d;
+const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+const FS_IOC_FIEMAP: c_ulong = 0xc020_660b;
+
+hook! {
+    /// ioctl(2)
+    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+        if table::is_ours(fd) {
+            return guard(|| match request {
+                FIOCLEX | FIONCLEX => {
+                    let flag = if request == FIOCLEX { libc::FD_CLOEXEC } else { 0 };
+                    crate::edge::host(sys!(SYS_fcntl, fd, libc::F_SETFD, flag))
+                }
+                _ => on_ours(&*table::pin(fd)?, request, argument.cast()),
+            });
+        }
+        // A copy from a file of ours into one of the host's.
+        let source = match request {
+            FICLONE => Some(argument as usize as c_int),
+            FICLONERANGE if !argument.is_null() => Some(argument.cast::<i64>().read_unaligned() as c_int),
+            _ => None,
+        };
+        if source.is_some_and(table::is_ours) {
+            return crate::edge::finish(fail(libc::EXDEV));
+        }
+        reply(sys!(SYS_ioctl, fd, request, argument))
+    }
+}
+
+fn on_ours(body: &Body, request: c_ulong, argument: *mut c_int) -> Answer {
+    let number = |value: i64| {
+        if argument.is_null() {
+            return fail(libc::EFAULT);
+        }
+        // SAFETY: these requests take the address of an int, under `edge`'s contract.
+        unsafe { argument.write_unaligned(value.clamp(0, i64::from(c_int::MAX)) as c_int) };
+        Ok(0)
+    };
+    match request {
+        FIONREAD => {
+            let file = body.file()?;
+            number((file.stat().size as i64).saturating_sub(file.position() as i64))
+        }
+        FIGETBSZ => number(i64::from(crate::mount::status(&body.node)?.block_bytes)),
+        FIOQSIZE if !argument.is_null() => {
+            // SAFETY: this request takes the address of a 64-bit number.
+            unsafe { argument.cast::<i64>().write_unaligned(crate::mount::status(&body.node)?.size as i64) };
+            Ok(0)
+        }
+        FIONBIO if !argument.is_null() => {
+            let file = body.file()?;
+            // SAFETY: this request takes the address of an int.
+            let on = unsafe { argument.read_unaligned() } != 0;
+            let bit = OpenFlags::NONBLOCK.0;
+            let flags = if on { file.flags().0 | bit } else { file.flags().0 & !bit };
+            file.set_flags(OpenFlags(flags))?;
+            Ok(0)
+        }
+        FICLONE | FICLONERANGE | FIDEDUPERANGE | FS_IOC_FIEMAP => fail(libc::EOPNOTSUPP),
+        _ => fail(libc::ENOTTY),
+    }
+}
+
+hook! {
+    /// isatty(3)
+    fn isatty(fd: c_int) -> c_int, as [__isatty] {
+        if table::is_ours(fd) {
+            crate::raw::set_errno(libc::ENOTTY);
+            return 0;
+        }
+        next!(c"isatty", fn(c_int) -> c_int)(fd)
+    }
+}
+
+hook! {
+    /// tcgetattr(3)
+    fn tcgetattr(fd: c_int, into: *mut libc::termios) -> c_int {
+        if table::is_ours(fd) {
+            return on_descriptor(fd, || 0, |_| fail(libc::ENOTTY));
+        }
+        next!(c"tcgetattr", fn(c_int, *mut libc::termios) -> c_int)(fd, into)
+    }
+}

@@ -1,0 +1,49 @@
+//! The beginning and the end of the process.
+
+use crate::{credentials, cwd, fence, mount, stdio};
+use core::ffi::{c_int, c_void};
+
+/// Run by the dynamic loader before the program's own code.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
+unsafe extern "C" {
+    fn __cxa_atexit(run: extern "C" fn(*mut c_void), argument: *mut c_void, object: *mut c_void) -> c_int;
+    fn __cxa_at_quick_exit(run: extern "C" fn(*mut c_void), object: *mut c_void) -> c_int;
+}
+
+/// Nothing is mounted here, and no thread made: a program that touches nothing of ours pays for reading
+/// its configuration.
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn load() {
+    mount::configure();
+    credentials::learn_umask();
+    if let Some(setting) = mount::setting() {
+        cwd::follow_kernel(setting);
+    }
+    // Registered before anything of the program's, so run after all of it: its own handlers and
+    // destructors may still write. Belonging to no object, it is not run with our own destructors.
+    // SAFETY: a function that lives as long as the process; no argument.
+    unsafe {
+        __cxa_atexit(end, core::ptr::null_mut(), core::ptr::null_mut());
+        __cxa_at_quick_exit(end, core::ptr::null_mut());
+    }
+}
+
+/// Run by exit(3) after the program's own handlers, before libc flushes its streams.
+extern "C" fn end(_: *mut c_void) {
+    if !fence::is_child() {
+        stdio::flush_all();
+        mount::end();
+    }
+}
+
+hook! {
+    /// _exit(2)
+    fn _exit(status: c_int) -> (), as [_Exit] {
+        mount::end();
+        sys!(SYS_exit_group, status);
+    }
+}

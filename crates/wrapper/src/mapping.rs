@@ -1,0 +1,285 @@
+//! mmap of files of ours: the kernel maps the file system's per-inode memfd, and we remember where.
+//!
+//! Nothing is allocated under this module's lock: allocators call munmap.
+
+use crate::edge::{Answer, Fail, fail, guard, host, offset, reply};
+use crate::{fence, table};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use libc::{off_t, size_t};
+use nvmed_fs::{File, MappedFile};
+use rustix::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Mapped pieces at once: the kernel's own default limit (`vm.max_map_count`).
+const RANGES_MAX: usize = 65_530;
+const PAGE_BYTES: usize = 4096;
+
+/// One mmap call's hold on a file.
+struct Backing {
+    file: Arc<File>,
+    mapped: MappedFile,
+    shared: bool,
+    write: bool,
+}
+
+impl Backing {
+    fn new(file: &Arc<File>, shared: bool, write: bool) -> Answer<Arc<Self>> {
+        let mapped = file.map(write)?;
+        Ok(Arc::new(Self { file: Arc::clone(file), mapped, shared, write }))
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // What cannot be written back stays dirty in the cache; the next fsync reports it.
+        let _ = self.file.unmap(self.write);
+    }
+}
+
+/// Pages of the program's that are a file's.
+struct Range {
+    start: usize,
+    end: usize,
+    /// File offset of `start`.
+    offset: u64,
+    backing: Arc<Backing>,
+}
+
+static RANGES: Mutex<Vec<Range>> = Mutex::new(Vec::new());
+/// How many there are: none, and no call here looks further.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn ranges() -> MutexGuard<'static, Vec<Range>> {
+    RANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether calls on addresses need to look for ranges of ours.
+#[inline(always)]
+fn any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0 && !fence::is_child()
+}
+
+/// Remembers a range.
+fn add(range: Range) -> Answer<()> {
+    let mut ranges = ranges();
+    if ranges.capacity() == 0 {
+        // Untouched pages of it cost nothing.
+        ranges.reserve_exact(RANGES_MAX);
+    }
+    if ranges.len() == ranges.capacity() {
+        return fail(libc::ENOMEM);
+    }
+    ranges.push(range);
+    COUNT.store(ranges.len(), Ordering::Release);
+    Ok(())
+}
+
+/// Forgets what lies between two addresses, and answers one piece of it; `None` when there is no more.
+fn cut(start: usize, end: usize) -> Option<Range> {
+    let mut ranges = ranges();
+    let index = ranges.iter().position(|range| range.start < end && start < range.end)?;
+    let whole = ranges.swap_remove(index);
+    let piece = |from: usize, to: usize| Range {
+        start: from,
+        end: to,
+        offset: whole.offset + (from - whole.start) as u64,
+        backing: Arc::clone(&whole.backing),
+    };
+    // One range less, at most two more: past the limit, the tail's pages stay mapped and are only no
+    // longer written back by address.
+    for (from, to) in [(whole.start, start), (end, whole.end)] {
+        if from < to && ranges.len() < ranges.capacity() {
+            ranges.push(piece(from, to));
+        }
+    }
+    COUNT.store(ranges.len(), Ordering::Release);
+    Some(piece(start.max(whole.start), end.min(whole.end)))
+}
+
+fn forget(start: usize, len: usize) {
+    // Each piece is dropped, and so written back, without the lock.
+    while let Some(piece) = cut(start, start.saturating_add(pages(len))) {
+        drop(piece);
+    }
+}
+
+fn pages(len: usize) -> usize {
+    len.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
+}
+
+fn map_ours(
+    place: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    at: off_t,
+) -> Answer {
+    let pinned = table::pin(fd)?;
+    let file = pinned.file()?;
+    let shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
+    let write = shared && protection & libc::PROT_WRITE != 0;
+    if !file.flags().reads() || write && !file.flags().writes() {
+        return fail(libc::EACCES);
+    }
+    let at_bytes = offset(at)?;
+    let backing = Backing::new(file, shared, write)?;
+    let memory = backing.mapped.fd.as_raw_fd();
+    let start = host(sys!(SYS_mmap, place, len, protection, flags, memory, at))?;
+    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+        forget(start as usize, len);
+    }
+    let range = Range { start: start as usize, end: start as usize + pages(len), offset: at_bytes, backing };
+    add(range).inspect_err(|_| {
+        sys!(SYS_munmap, start, len);
+    })?;
+    Ok(start)
+}
+
+hook! {
+    /// mmap(2)
+    fn mmap(place: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, at: off_t)
+        -> *mut c_void, as [mmap64, __mmap] {
+        let answer: isize = if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && table::is_ours(fd) {
+            guard(|| map_ours(place, len, protection, flags, fd, at))
+        } else {
+            let answer = reply(sys!(SYS_mmap, place, len, protection, flags, fd, at));
+            if answer != -1 && flags & libc::MAP_FIXED != 0 && any() {
+                let _: isize = guard(|| {
+                    forget(answer as usize, len);
+                    Ok(0)
+                });
+            }
+            answer
+        };
+        answer as *mut c_void
+    }
+}
+
+hook! {
+    /// munmap(2)
+    fn munmap(start: *mut c_void, len: size_t) -> c_int, as [__munmap] {
+        let answer = sys!(SYS_munmap, start, len);
+        if answer < 0 || !any() {
+            return reply(answer);
+        }
+        guard(|| {
+            forget(start as usize, len);
+            Ok(0)
+        })
+    }
+}
+
+/// Calls `each` with file and range of what of ours lies between two addresses, without the lock.
+fn for_each(start: usize, end: usize, mut each: impl FnMut(&File, u64, u64) -> Answer<()>) -> Answer<bool> {
+    let mut from = start;
+    loop {
+        let next = {
+            let ranges = ranges();
+            let found = ranges.iter().filter(|range| range.start < end && from < range.end);
+            found.min_by_key(|range| range.start).map(|range| {
+                let low = from.max(range.start);
+                let bytes = end.min(range.end) - low;
+                let offset = range.offset + (low - range.start) as u64;
+                (Arc::clone(&range.backing), offset, bytes as u64, range.end)
+            })
+        };
+        let Some((backing, offset, bytes, reached)) = next else { return Ok(from > start) };
+        if backing.shared {
+            each(&backing.file, offset, bytes)?;
+        }
+        from = reached;
+        if from >= end {
+            return Ok(true);
+        }
+    }
+}
+
+hook! {
+    /// msync(2)
+    fn msync(start: *mut c_void, len: size_t, flags: c_int) -> c_int {
+        let answer = sys!(SYS_msync, start, len, flags);
+        if answer < 0 || !any() {
+            return reply(answer);
+        }
+        guard(|| {
+            for_each(start as usize, start as usize + pages(len), |file, offset, bytes| {
+                if flags & libc::MS_SYNC != 0 {
+                    file.msync(offset, bytes)?;
+                }
+                Ok(())
+            })?;
+            Ok(0)
+        })
+    }
+}
+
+hook! {
+    /// mprotect(2): pages that become writable count as written from then on
+    fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int {
+        if protection & libc::PROT_WRITE != 0 && any() {
+            let prepared: c_int = guard(|| prepare_writes(start as usize, start as usize + pages(len)));
+            if prepared < 0 {
+                return prepared;
+            }
+        }
+        reply(sys!(SYS_mprotect, start, len, protection))
+    }
+}
+
+/// Turns read-only shared ranges into written ones.
+fn prepare_writes(start: usize, end: usize) -> Answer {
+    loop {
+        let found = {
+            let ranges = ranges();
+            let read_only = |range: &&Range| range.backing.shared && !range.backing.write;
+            let range = ranges.iter().filter(read_only).find(|range| range.start < end && start < range.end);
+            range.map(|range| (Arc::clone(&range.backing), range.start))
+        };
+        let Some((old, at)) = found else { return Ok(0) };
+        if !old.file.flags().writes() {
+            return fail(libc::EACCES);
+        }
+        let fresh = Backing::new(&old.file, true, true)?;
+        let mut ranges = ranges();
+        match ranges.iter_mut().find(|range| range.start == at && Arc::ptr_eq(&range.backing, &old)) {
+            // The old hold goes with `old`, after the lock.
+            Some(range) => range.backing = fresh,
+            None => return Ok(0),
+        }
+        drop(ranges);
+    }
+}
+
+hook! {
+    /// mremap(2)
+    fn mremap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, place: *mut c_void)
+        -> *mut c_void {
+        let answer: isize = reply(sys!(SYS_mremap, old, old_len, new_len, flags, place));
+        if answer != -1 && any() {
+            let moved: isize = guard(|| moved(old as usize, old_len, answer as usize, new_len));
+            if moved < 0 {
+                return libc::MAP_FAILED;
+            }
+        }
+        answer as *mut c_void
+    }
+}
+
+/// The kernel has moved or resized a mapping: so does what we remember.
+fn moved(old: usize, old_len: usize, new: usize, new_len: usize) -> Answer {
+    let Some(piece) = cut(old, old.saturating_add(pages(old_len))) else { return Ok(0) };
+    forget(old, old_len);
+    if new != old {
+        forget(new, new_len);
+    }
+    let range = Range {
+        start: new,
+        end: new + pages(new_len),
+        offset: piece.offset,
+        backing: Arc::clone(&piece.backing),
+    };
+    add(range).map_err(|_| Fail::Errno(libc::ENOMEM))?;
+    Ok(0)
+}

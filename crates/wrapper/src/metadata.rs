@@ -1,0 +1,253 @@
+//! Mode, owner and times.
+
+use crate::descriptor::on_descriptor;
+use crate::edge::{Answer, fail, host};
+use crate::place::{Place, Spot, held, on_path};
+use crate::stat::look;
+use crate::table;
+use core::ffi::{c_char, c_int};
+use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
+use nvmed_fs::{Follow, Time};
+
+fn follow(flags: c_int) -> Follow {
+    if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Follow::No } else { Follow::Yes }
+}
+
+fn chmod_ours(spot: &Spot<'_>, mode: mode_t, follow: Follow) -> Answer {
+    spot.files.chmod(&spot.at, spot.path(), mode & 0o7777, follow, &spot.who())?;
+    Ok(0)
+}
+
+fn chmod_at(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+    on_path(dirfd, path, look(flags), |place| match place {
+        Place::Host { dirfd, path } if flags == 0 => host(sys!(SYS_fchmodat, dirfd, path, mode)),
+        Place::Host { dirfd, path } => crate::stat::through_libc(libc_fchmodat(dirfd, path, mode, flags)),
+        // Links have no mode of their own (Linux).
+        Place::Ours(_) if flags & libc::AT_SYMLINK_NOFOLLOW != 0 => fail(libc::EOPNOTSUPP),
+        Place::Ours(spot) => chmod_ours(&spot, mode, Follow::Yes),
+    })
+}
+
+/// libc emulates the flags that older kernels' call does not take.
+fn libc_fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+    // SAFETY: the program's arguments, under `edge`'s contract.
+    unsafe { next!(c"fchmodat", fn(c_int, *const c_char, mode_t, c_int) -> c_int)(dirfd, path, mode, flags) }
+}
+
+hook! {
+    /// chmod(2)
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int {
+        chmod_at(libc::AT_FDCWD, path, mode, 0)
+    }
+}
+
+hook! {
+    /// lchmod(3)
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int {
+        chmod_at(libc::AT_FDCWD, path, mode, libc::AT_SYMLINK_NOFOLLOW)
+    }
+}
+
+hook! {
+    /// fchmodat(2)
+    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        chmod_at(dirfd, path, mode, flags)
+    }
+}
+
+hook! {
+    /// fchmod(2)
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+        on_descriptor(fd, || sys!(SYS_fchmod, fd, mode), |body| {
+            body.file()?.chmod(mode & 0o7777, &crate::credentials::who())?;
+            Ok(0)
+        })
+    }
+}
+
+/// `-1` leaves an id as it is.
+fn id(value: u32) -> Option<u32> {
+    (value != u32::MAX).then_some(value)
+}
+
+fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
+    on_path(dirfd, path, look(flags), |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_fchownat, dirfd, path, uid, gid, flags)),
+        Place::Ours(spot) => chown_ours(&spot, uid, gid, follow(flags)),
+    })
+}
+
+fn chown_ours(spot: &Spot<'_>, uid: uid_t, gid: gid_t, follow: Follow) -> Answer {
+    spot.files.chown(&spot.at, spot.path(), id(uid), id(gid), follow, &spot.who())?;
+    Ok(0)
+}
+
+hook! {
+    /// chown(2)
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int {
+        chown_at(libc::AT_FDCWD, path, uid, gid, 0)
+    }
+}
+
+hook! {
+    /// lchown(2)
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int {
+        chown_at(libc::AT_FDCWD, path, uid, gid, libc::AT_SYMLINK_NOFOLLOW)
+    }
+}
+
+hook! {
+    /// fchownat(2)
+    fn fchownat(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
+        let empty = flags & libc::AT_EMPTY_PATH != 0 && !path.is_null() && *path == 0;
+        if empty && table::is_ours(dirfd) {
+            return on_descriptor(dirfd, || -libc::EBADF as isize, |body| {
+                chown_ours(&held(body.node.clone())?, uid, gid, Follow::No)
+            });
+        }
+        chown_at(dirfd, path, uid, gid, flags)
+    }
+}
+
+hook! {
+    /// fchown(2)
+    fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
+        on_descriptor(fd, || sys!(SYS_fchown, fd, uid, gid), |body| {
+            body.file()?.chown(id(uid), id(gid), &crate::credentials::who())?;
+            Ok(0)
+        })
+    }
+}
+
+const NANOSECONDS: i64 = 1_000_000_000;
+
+fn time(given: timespec) -> Answer<Time> {
+    match given.tv_nsec {
+        libc::UTIME_NOW => Ok(Time::Now),
+        libc::UTIME_OMIT => Ok(Time::Omit),
+        nsec @ 0..NANOSECONDS => Ok(Time::At(given.tv_sec.saturating_mul(NANOSECONDS).saturating_add(nsec))),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+/// The times argument of utimensat: null is now.
+///
+/// # Safety
+/// Null or two `timespec`s.
+unsafe fn times(given: *const timespec) -> Answer<[Time; 2]> {
+    if given.is_null() {
+        return Ok([Time::Now; 2]);
+    }
+    // SAFETY: the caller's contract.
+    let [atime, mtime] = unsafe { given.cast::<[timespec; 2]>().read_unaligned() };
+    Ok([time(atime)?, time(mtime)?])
+}
+
+unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int {
+    on_path(dirfd, path, look(flags), |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_utimensat, dirfd, path, given, flags)),
+        Place::Ours(spot) => {
+            // SAFETY: the program's times, under `edge`'s contract.
+            let times = unsafe { times(given) }?;
+            spot.files.utimens(&spot.at, spot.path(), times, follow(flags), &spot.who())?;
+            Ok(0)
+        }
+    })
+}
+
+unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
+    let none = core::ptr::null::<c_char>();
+    on_descriptor(
+        fd,
+        || sys!(SYS_utimensat, fd, none, given, 0),
+        |body| {
+            // SAFETY: the program's times, under `edge`'s contract.
+            body.file()?.utimens(unsafe { times(given) }?, &crate::credentials::who())?;
+            Ok(0)
+        },
+    )
+}
+
+hook! {
+    /// utimensat(2)
+    fn utimensat(dirfd: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int {
+        if path.is_null() || (flags & libc::AT_EMPTY_PATH != 0 && *path == 0) {
+            if path.is_null() && dirfd == libc::AT_FDCWD {
+                return crate::edge::finish(fail(libc::EFAULT));
+            }
+            return futimens_of(dirfd, given);
+        }
+        utimens_at(dirfd, path, given, flags)
+    }
+}
+
+hook! {
+    /// futimens(3)
+    fn futimens(fd: c_int, given: *const timespec) -> c_int {
+        if fd < 0 {
+            return crate::edge::finish(fail(libc::EBADF));
+        }
+        futimens_of(fd, given)
+    }
+}
+
+/// Seconds and microseconds as seconds and nanoseconds; `None` when out of range.
+unsafe fn from_timevals(given: *const timeval) -> Option<[timespec; 2]> {
+    // SAFETY: two `timeval`s, by the contract of utimes(2).
+    let given = unsafe { given.cast::<[timeval; 2]>().read_unaligned() };
+    let valid = given.iter().all(|time| (0..1_000_000).contains(&time.tv_usec));
+    valid.then(|| given.map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 }))
+}
+
+/// Runs a call that takes timespecs with times given as timevals.
+unsafe fn with_timevals(given: *const timeval, run: impl FnOnce(*const timespec) -> c_int) -> c_int {
+    if given.is_null() {
+        return run(core::ptr::null());
+    }
+    // SAFETY: the caller's contract.
+    match unsafe { from_timevals(given) } {
+        Some(times) => run(times.as_ptr()),
+        None => crate::edge::finish(fail(libc::EINVAL)),
+    }
+}
+
+hook! {
+    /// utimes(2)
+    fn utimes(path: *const c_char, given: *const timeval) -> c_int {
+        with_timevals(given, |times| utimens_at(libc::AT_FDCWD, path, times, 0))
+    }
+}
+
+hook! {
+    /// lutimes(3)
+    fn lutimes(path: *const c_char, given: *const timeval) -> c_int {
+        with_timevals(given, |times| utimens_at(libc::AT_FDCWD, path, times, libc::AT_SYMLINK_NOFOLLOW))
+    }
+}
+
+hook! {
+    /// futimes(3)
+    fn futimes(fd: c_int, given: *const timeval) -> c_int {
+        with_timevals(given, |times| futimens_of(fd, times))
+    }
+}
+
+hook! {
+    /// futimesat(2)
+    fn futimesat(dirfd: c_int, path: *const c_char, given: *const timeval) -> c_int {
+        with_timevals(given, |times| {
+            if path.is_null() { futimens_of(dirfd, times) } else { utimens_at(dirfd, path, times, 0) }
+        })
+    }
+}
+
+hook! {
+    /// utime(2)
+    fn utime(path: *const c_char, given: *const utimbuf) -> c_int {
+        let times = given.as_ref().map(|given| {
+            [given.actime, given.modtime].map(|tv_sec| timespec { tv_sec, tv_nsec: 0 })
+        });
+        let times = times.as_ref().map_or(core::ptr::null(), |times| times.as_ptr());
+        utimens_at(libc::AT_FDCWD, path, times, 0)
+    }
+}

@@ -1,0 +1,446 @@
+//! Names: making, removing, linking, renaming.
+
+use crate::edge::{Answer, Fail, fail, guard, host, reply};
+use crate::place::{self, Place, Spot, Touch, on_path};
+use crate::walk::{self, LINKS_MAX, Last};
+use crate::{credentials, mount, stat, table};
+use core::ffi::{c_char, c_int, c_uint};
+use libc::{dev_t, mode_t, size_t, ssize_t};
+use nvmed_fs::{Follow, Kind, RenameFlags};
+use std::ffi::CString;
+
+/// The last component itself is made or removed.
+const CHANGE: Touch = Touch::Change(Last::Keep);
+
+fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+    on_path(dirfd, path, CHANGE, |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_unlinkat, dirfd, path, flags)),
+        Place::Ours(spot) => remove_ours(&spot, flags),
+    })
+}
+
+fn remove_ours(spot: &Spot<'_>, flags: c_int) -> Answer {
+    if flags & !libc::AT_REMOVEDIR != 0 {
+        return fail(libc::EINVAL);
+    }
+    let directory = flags & libc::AT_REMOVEDIR != 0;
+    if spot.is_root() {
+        return fail(if directory { libc::EBUSY } else { libc::EISDIR });
+    }
+    if directory {
+        spot.files.rmdir(&spot.at, spot.path(), &spot.who())?;
+    } else {
+        spot.files.unlink(&spot.at, spot.path(), &spot.who())?;
+    }
+    Ok(0)
+}
+
+hook! {
+    /// unlink(2)
+    fn unlink(path: *const c_char) -> c_int {
+        unlink_at(libc::AT_FDCWD, path, 0)
+    }
+}
+
+hook! {
+    /// unlinkat(2)
+    fn unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        unlink_at(dirfd, path, flags)
+    }
+}
+
+hook! {
+    /// rmdir(2)
+    fn rmdir(path: *const c_char) -> c_int {
+        unlink_at(libc::AT_FDCWD, path, libc::AT_REMOVEDIR)
+    }
+}
+
+hook! {
+    /// remove(3)
+    fn remove(path: *const c_char) -> c_int {
+        on_path(libc::AT_FDCWD, path, CHANGE, |place| match place {
+            Place::Host { dirfd, path } => match sys!(SYS_unlinkat, dirfd, path, 0) {
+                answer if answer == -libc::EISDIR as isize => {
+                    host(sys!(SYS_unlinkat, dirfd, path, libc::AT_REMOVEDIR))
+                }
+                answer => host(answer),
+            },
+            Place::Ours(spot) => {
+                let kind = stat::of(&spot, Follow::No)?.kind();
+                remove_ours(&spot, if kind == Kind::Directory { libc::AT_REMOVEDIR } else { 0 })
+            }
+        })
+    }
+}
+
+fn mkdir_at(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+    on_path(dirfd, path, CHANGE, |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_mkdirat, dirfd, path, mode)),
+        Place::Ours(spot) if spot.is_root() => fail(libc::EEXIST),
+        Place::Ours(spot) => {
+            // The sticky bit is kept, as Linux does.
+            spot.files.mkdir(&spot.at, spot.path(), credentials::masked(mode) & 0o1777, &spot.who())?;
+            Ok(0)
+        }
+    })
+}
+
+hook! {
+    /// mkdir(2)
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
+        mkdir_at(libc::AT_FDCWD, path, mode)
+    }
+}
+
+hook! {
+    /// mkdirat(2)
+    fn mkdirat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        mkdir_at(dirfd, path, mode)
+    }
+}
+
+/// Regular files are made; pipes, sockets and devices are the host's (`EPERM`, as mknod(2) says).
+fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+    on_path(dirfd, path, CHANGE, |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, device as u32)),
+        Place::Ours(_) if mode & libc::S_IFMT != 0 && mode & libc::S_IFMT != libc::S_IFREG => {
+            fail(libc::EPERM)
+        }
+        Place::Ours(spot) => {
+            let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+            let (flags, mode) = (nvmed_fs::OpenFlags(flags as u32), credentials::masked(mode));
+            spot.files.open(&spot.at, spot.path(), flags, mode, &spot.who())?;
+            Ok(0)
+        }
+    })
+}
+
+hook! {
+    /// mknod(2)
+    fn mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode, device)
+    }
+}
+
+hook! {
+    /// mknodat(2)
+    fn mknodat(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+        mknod_at(dirfd, path, mode, device)
+    }
+}
+
+hook! {
+    /// mknod(2), before glibc 2.33
+    fn __xmknod(_version: c_int, path: *const c_char, mode: mode_t, device: *const dev_t) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode, *device)
+    }
+}
+
+hook! {
+    /// mknodat(2), before glibc 2.33
+    fn __xmknodat(_version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, device: *const dev_t)
+        -> c_int {
+        mknod_at(dirfd, path, mode, *device)
+    }
+}
+
+hook! {
+    /// mkfifo(3)
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode | libc::S_IFIFO, 0)
+    }
+}
+
+hook! {
+    /// mkfifoat(3)
+    fn mkfifoat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        mknod_at(dirfd, path, mode | libc::S_IFIFO, 0)
+    }
+}
+
+unsafe fn symlink_at(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
+    on_path(dirfd, path, CHANGE, |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_symlinkat, target, dirfd, path)),
+        Place::Ours(spot) if spot.is_root() => fail(libc::EEXIST),
+        Place::Ours(spot) => {
+            // SAFETY: the program's C string, under `edge`'s contract.
+            let target = unsafe { walk::argument(target) };
+            spot.files.symlink(target, &spot.at, spot.path(), &spot.who())?;
+            Ok(0)
+        }
+    })
+}
+
+hook! {
+    /// symlink(2)
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+        symlink_at(target, libc::AT_FDCWD, path)
+    }
+}
+
+hook! {
+    /// symlinkat(2)
+    fn symlinkat(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
+        symlink_at(target, dirfd, path)
+    }
+}
+
+unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, size: size_t) -> ssize_t {
+    // SAFETY: the program's C string, under `edge`'s contract.
+    if let Some(target) = (!path.is_null()).then(|| unsafe { walk::argument(path) }).and_then(link_of_ours) {
+        return guard(|| {
+            let target = target?;
+            // SAFETY: as in `readlink_at`'s other arm.
+            Ok(unsafe { copy_out(&target, buffer, size) })
+        });
+    }
+    on_path(dirfd, path, Touch::Look(Last::Keep), |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_readlinkat, dirfd, path, buffer, size)),
+        Place::Ours(_) if size == 0 => fail(libc::EINVAL),
+        Place::Ours(spot) => {
+            let target = spot.files.readlink(&spot.at, spot.path(), &spot.who())?;
+            // SAFETY: the program says that the buffer has `size` bytes.
+            Ok(unsafe { copy_out(&target, buffer, size) })
+        }
+    })
+}
+
+unsafe fn copy_out(text: &[u8], buffer: *mut c_char, size: size_t) -> isize {
+    let len = text.len().min(size);
+    // SAFETY: the caller's contract: `buffer` is valid for writes of `size` bytes.
+    unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), len) };
+    len as isize
+}
+
+/// `readlink("/proc/self/fd/N")` of a descriptor of ours: its present path.
+fn link_of_ours(path: &[u8]) -> Option<Answer<Vec<u8>>> {
+    if !path.starts_with(b"/proc/") {
+        return None;
+    }
+    let fd = place::descriptor_named(path).filter(|&fd| table::is_ours(fd))?;
+    Some(table::pin(fd).and_then(|pinned| {
+        let files = mount::files()?;
+        match files.path_of(&pinned.node) {
+            Ok(path) => Ok(crate::real::absolute(&path)),
+            Err(_) => Ok(b"(deleted)".to_vec()),
+        }
+    }))
+}
+
+hook! {
+    /// readlink(2)
+    fn readlink(path: *const c_char, buffer: *mut c_char, size: size_t) -> ssize_t {
+        readlink_at(libc::AT_FDCWD, path, buffer, size)
+    }
+}
+
+hook! {
+    /// readlinkat(2)
+    fn readlinkat(dirfd: c_int, path: *const c_char, buffer: *mut c_char, size: size_t) -> ssize_t {
+        readlink_at(dirfd, path, buffer, size)
+    }
+}
+
+hook! {
+    /// readlink(2), as compiled with _FORTIFY_SOURCE
+    fn __readlink_chk(path: *const c_char, buffer: *mut c_char, size: size_t, room: size_t) -> ssize_t {
+        readlink_at(libc::AT_FDCWD, path, buffer, size.min(room))
+    }
+}
+
+hook! {
+    /// readlinkat(2), as compiled with _FORTIFY_SOURCE
+    fn __readlinkat_chk(dirfd: c_int, path: *const c_char, buffer: *mut c_char, size: size_t, room: size_t)
+        -> ssize_t {
+        readlink_at(dirfd, path, buffer, size.min(room))
+    }
+}
+
+/// One of the two paths of a rename or a link.
+struct Side {
+    dirfd: c_int,
+    path: CString,
+    last: Last,
+}
+
+impl Side {
+    unsafe fn new(dirfd: c_int, path: *const c_char, last: Last) -> Answer<Self> {
+        if path.is_null() {
+            return fail(libc::EFAULT);
+        }
+        // SAFETY: the program's C string, under `edge`'s contract.
+        let path = unsafe { core::ffi::CStr::from_ptr(path) }.to_owned();
+        Ok(Self { dirfd, path, last })
+    }
+
+    /// Where it lies; the host is looked at through its symbolic links too.
+    fn spot(&self) -> Answer<Option<Spot<'_>>> {
+        let Some(setting) = mount::setting() else { return Ok(None) };
+        let path = self.path.as_bytes();
+        if path.is_empty() {
+            return Ok(None);
+        }
+        match place::find(setting, self.dirfd, path, Touch::Look(self.last))? {
+            Some(spot) => Ok(Some(spot)),
+            None => place::entered(walk::leads_in(setting, self.dirfd, path, self.last)),
+        }
+    }
+
+    /// If the way to the last component leaves our file system: the path from there.
+    fn moved(&self) -> Answer<Option<CString>> {
+        let Some(spot) = self.spot()? else { return Ok(None) };
+        let path = spot.path();
+        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        let cut = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let (parent, name) = path.split_at(cut);
+        let parent = if parent.is_empty() { b"." } else { parent };
+        match spot.files.lookup(&spot.at, parent, Follow::Yes, &spot.who()).map_err(Fail::from) {
+            Err(Fail::Away(rest)) => {
+                Ok(walk::c_path(&[walk::outside(&rest).as_slice(), b"/", name].concat()))
+            }
+            Err(failure) => Err(failure),
+            Ok(_) => Ok(None),
+        }
+    }
+}
+
+/// Runs a call on two paths where both belong; across the border it is `EXDEV`.
+fn on_both(
+    mut from: Side,
+    mut to: Side,
+    on_host: impl Fn(&Side, &Side) -> isize,
+    run: impl Fn(&Spot<'_>, &Spot<'_>) -> Answer,
+) -> Answer {
+    for _ in 0..LINKS_MAX {
+        let failure = match (from.spot()?, to.spot()?) {
+            (None, None) => return host(on_host(&from, &to)),
+            (Some(from), Some(to)) => match run(&from, &to) {
+                Err(failure @ Fail::Away(_)) => failure,
+                answer => return answer,
+            },
+            _ => Fail::Errno(libc::EXDEV),
+        };
+        let (from_moved, to_moved) = (from.moved()?, to.moved()?);
+        match (failure, from_moved.is_none() && to_moved.is_none()) {
+            // A link that the call itself follows: `linkat` with AT_SYMLINK_FOLLOW.
+            (Fail::Away(_), true) => return fail(libc::EXDEV),
+            (failure, true) => return Err(failure),
+            _ => {}
+        }
+        for (side, moved) in [(&mut from, from_moved), (&mut to, to_moved)] {
+            if let Some(path) = moved {
+                (side.dirfd, side.path) = (libc::AT_FDCWD, path);
+            }
+        }
+    }
+    fail(libc::ELOOP)
+}
+
+/// Whether no path can be ours, so that the kernel may be asked at once.
+fn surely_host() -> bool {
+    mount::setting().is_none()
+}
+
+unsafe fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_uint) -> c_int {
+    if surely_host() {
+        return reply(sys!(SYS_renameat2, from.0, from.1, to.0, to.1, flags));
+    }
+    guard(|| {
+        // SAFETY: the program's C strings, under `edge`'s contract.
+        let (from, to) =
+            unsafe { (Side::new(from.0, from.1, Last::Keep)?, Side::new(to.0, to.1, Last::Keep)?) };
+        on_both(
+            from,
+            to,
+            |from, to| sys!(SYS_renameat2, from.dirfd, from.path.as_ptr(), to.dirfd, to.path.as_ptr(), flags),
+            |from, to| {
+                let how = match flags {
+                    0 => RenameFlags::Replace,
+                    libc::RENAME_NOREPLACE => RenameFlags::NoReplace,
+                    libc::RENAME_EXCHANGE => RenameFlags::Exchange,
+                    _ => return fail(libc::EINVAL),
+                };
+                if from.is_root() || to.is_root() {
+                    return fail(libc::EBUSY);
+                }
+                from.files.rename(&from.at, from.path(), &to.at, to.path(), how, &from.who())?;
+                Ok(0)
+            },
+        )
+    })
+}
+
+hook! {
+    /// rename(2)
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        rename_at((libc::AT_FDCWD, from), (libc::AT_FDCWD, to), 0)
+    }
+}
+
+hook! {
+    /// renameat(2)
+    fn renameat(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char) -> c_int {
+        rename_at((from_fd, from), (to_fd, to), 0)
+    }
+}
+
+hook! {
+    /// renameat2(2)
+    fn renameat2(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_uint)
+        -> c_int {
+        rename_at((from_fd, from), (to_fd, to), flags)
+    }
+}
+
+unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_int) -> c_int {
+    // SAFETY: the program's C string, under `edge`'s contract.
+    let empty = flags & libc::AT_EMPTY_PATH != 0 && !from.1.is_null() && unsafe { *from.1 } == 0;
+    if empty && table::is_ours(from.0) {
+        return guard(|| {
+            let node = table::pin(from.0)?.node.clone();
+            // SAFETY: as above.
+            let to = unsafe { Side::new(to.0, to.1, Last::Keep) }?;
+            let Some(to) = to.spot()? else { return fail(libc::EXDEV) };
+            to.files.link_node(&node, &to.at, to.path(), &to.who())?;
+            Ok(0)
+        });
+    }
+    if surely_host() || empty {
+        return reply(sys!(SYS_linkat, from.0, from.1, to.0, to.1, flags));
+    }
+    guard(|| {
+        let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+        let last = if follow { Last::Follow } else { Last::Keep };
+        // SAFETY: as above.
+        let (from, to) = unsafe { (Side::new(from.0, from.1, last)?, Side::new(to.0, to.1, Last::Keep)?) };
+        on_both(
+            from,
+            to,
+            |from, to| sys!(SYS_linkat, from.dirfd, from.path.as_ptr(), to.dirfd, to.path.as_ptr(), flags),
+            |from, to| {
+                if let Some(node) = &from.exact {
+                    from.files.link_node(node, &to.at, to.path(), &to.who())?;
+                    return Ok(0);
+                }
+                let follow = if follow { Follow::Yes } else { Follow::No };
+                from.files.link(&from.at, from.path(), &to.at, to.path(), follow, &from.who())?;
+                Ok(0)
+            },
+        )
+    })
+}
+
+hook! {
+    /// link(2)
+    fn link(from: *const c_char, to: *const c_char) -> c_int {
+        link_at((libc::AT_FDCWD, from), (libc::AT_FDCWD, to), 0)
+    }
+}
+
+hook! {
+    /// linkat(2)
+    fn linkat(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_int) -> c_int {
+        link_at((from_fd, from), (to_fd, to), flags)
+    }
+}

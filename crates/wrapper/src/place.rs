@@ -1,0 +1,241 @@
+//! Each path call goes to one place, ours or the host's; this decides which and runs it there.
+
+use crate::edge::{self, Answer, Fail, Reply};
+use crate::mount::{self, Setting};
+use crate::prefix::Lexical;
+use crate::walk::{self, LINKS_MAX, Last};
+use crate::{cwd, table};
+use core::ffi::{c_char, c_int};
+use nvmed_fs::{Credentials, FileSystem, Kind, Node};
+use std::borrow::Cow;
+use std::ffi::CString;
+
+/// Where a call goes.
+pub(crate) enum Place<'a> {
+    /// To the kernel, with these arguments.
+    Host { dirfd: c_int, path: *const c_char },
+    /// To our file system.
+    Ours(Spot<'a>),
+}
+
+/// A path of ours: from a node, what is left to resolve.
+pub(crate) struct Spot<'a> {
+    pub files: &'static FileSystem,
+    pub at: Node,
+    pub rest: Cow<'a, [u8]>,
+    /// The inode itself, when a descriptor named it; `at` and `rest` are then its present name.
+    pub exact: Option<Node>,
+}
+
+impl Spot<'_> {
+    /// The path as the file system takes it: never empty.
+    pub(crate) fn path(&self) -> &[u8] {
+        if self.rest.is_empty() { b"." } else { &self.rest }
+    }
+
+    /// Who asks.
+    #[expect(clippy::unused_self, reason = "reads as what it belongs to")]
+    pub(crate) fn who(&self) -> Credentials<'static> {
+        crate::credentials::who()
+    }
+
+    /// Whether the path is the root of ours itself, which nobody can remove or rename.
+    pub(crate) fn is_root(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
+
+/// What a call does with the path, as far as it matters for finding its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    /// Looks at what is there, or fails.
+    Look(Last),
+    /// May create, remove or change a name: the host is asked only if it is surely the host's.
+    Change(Last),
+}
+
+impl Touch {
+    fn last(self) -> Last {
+        match self {
+            Self::Look(last) | Self::Change(last) => last,
+        }
+    }
+}
+
+/// Runs a path call where it belongs. `run` is called again when a symbolic link leads elsewhere.
+#[inline]
+pub(crate) fn on_path<R: Reply>(
+    dirfd: c_int,
+    path: *const c_char,
+    touch: Touch,
+    mut run: impl FnMut(Place<'_>) -> Answer,
+) -> R {
+    match mount::setting() {
+        Some(setting) if !path.is_null() => edge::guard(|| in_place(setting, dirfd, path, touch, &mut run)),
+        _ => edge::finish(run(Place::Host { dirfd, path })),
+    }
+}
+
+/// As [`on_path`], for calls that end as an [`Answer`].
+pub(crate) fn answer_on_path(
+    dirfd: c_int,
+    path: *const c_char,
+    touch: Touch,
+    run: &mut dyn FnMut(Place<'_>) -> Answer,
+) -> Answer {
+    match mount::setting() {
+        Some(setting) if !path.is_null() => edge::caught(|| in_place(setting, dirfd, path, touch, run)),
+        _ => run(Place::Host { dirfd, path }),
+    }
+}
+
+fn in_place(
+    setting: &Setting,
+    dirfd: c_int,
+    path: *const c_char,
+    touch: Touch,
+    run: &mut dyn FnMut(Place<'_>) -> Answer,
+) -> Answer {
+    let (mut dirfd, mut path) = (dirfd, path);
+    let mut owned: CString;
+    for _ in 0..LINKS_MAX {
+        // SAFETY: the program's path argument, or `owned`, which lives until the next round.
+        let text = unsafe { walk::argument(path) };
+        if text.is_empty() {
+            return run(Place::Host { dirfd, path });
+        }
+        let answer = match find(setting, dirfd, text, touch)? {
+            Some(spot) => {
+                mount::count();
+                run(Place::Ours(spot))
+            }
+            None => on_host(setting, dirfd, path, text, touch, run),
+        };
+        let Err(Fail::Away(rest)) = answer else { return answer };
+        owned = walk::c_path(&walk::outside(&rest)).ok_or(Fail::Errno(libc::ENOENT))?;
+        (dirfd, path) = (libc::AT_FDCWD, owned.as_ptr());
+    }
+    edge::fail(libc::ELOOP)
+}
+
+/// Asks the host, and looks again if its answer may be about a path that leads to us.
+fn on_host(
+    setting: &Setting,
+    dirfd: c_int,
+    path: *const c_char,
+    text: &[u8],
+    touch: Touch,
+    run: &mut dyn FnMut(Place<'_>) -> Answer,
+) -> Answer {
+    match run(Place::Host { dirfd, path }) {
+        Err(Fail::Errno(errno @ (libc::ENOENT | libc::ENOTDIR))) if !text.is_empty() => {
+            match walk::leads_in(setting, dirfd, text, touch.last()) {
+                Some(rest) => run(Place::Ours(from_root(Cow::Owned(rest))?)),
+                None => edge::fail(errno),
+            }
+        }
+        Err(Fail::Root) => run(Place::Ours(from_root(Cow::Borrowed(&[]))?)),
+        answer => answer,
+    }
+}
+
+fn from_root(rest: Cow<'_, [u8]>) -> Answer<Spot<'_>> {
+    let files = mount::files()?;
+    Ok(Spot { files, at: files.root(), rest, exact: None })
+}
+
+/// Where the path lies: `None` is the host.
+pub(crate) fn find<'a>(
+    setting: &Setting,
+    dirfd: c_int,
+    path: &'a [u8],
+    touch: Touch,
+) -> Answer<Option<Spot<'a>>> {
+    let absolute = path.first() == Some(&b'/');
+    let found = if absolute {
+        if let Some(spot) = by_descriptor(path)? {
+            return Ok(Some(spot));
+        }
+        setting.prefix.place(path)
+    } else if dirfd == libc::AT_FDCWD {
+        match cwd::current() {
+            None => Lexical::Outside,
+            Some(cwd::Cwd::Host { below }) => cwd::place(below.as_deref(), path),
+            Some(_) => match cwd::node()? {
+                Some(at) => return below(at, path),
+                None => Lexical::Outside,
+            },
+        }
+    } else if table::is_ours(dirfd) {
+        return below(table::pin(dirfd)?.node.clone(), path);
+    } else {
+        Lexical::Outside
+    };
+    match found {
+        Lexical::Inside(rest) => from_root(Cow::Borrowed(rest)).map(Some),
+        Lexical::Unsure => {
+            let base = if absolute { b"/".to_vec() } else { walk::kernel_cwd().ok_or_else(cwd::lost)? };
+            entered(walk::enter(setting, base, path, touch.last()))
+        }
+        Lexical::Outside if setting.prefix.hides() && matches!(touch, Touch::Change(_)) => {
+            entered(walk::leads_in(setting, dirfd, path, touch.last()))
+        }
+        Lexical::Outside => Ok(None),
+    }
+}
+
+pub(crate) fn entered<'a>(rest: Option<Vec<u8>>) -> Answer<Option<Spot<'a>>> {
+    rest.map(|rest| from_root(Cow::Owned(rest))).transpose()
+}
+
+/// `/dev/fd/N`, `/proc/self/fd/N` and their kin, when N is ours: the kernel's entry is a placeholder's.
+fn by_descriptor<'a>(path: &[u8]) -> Answer<Option<Spot<'a>>> {
+    if !path.starts_with(b"/dev/") && !path.starts_with(b"/proc/") {
+        return Ok(None);
+    }
+    let Some(fd) = descriptor_named(path) else { return Ok(None) };
+    if !table::is_ours(fd) {
+        return Ok(None);
+    }
+    let node = table::pin(fd)?.node.clone();
+    held(node).map(Some)
+}
+
+/// A path from a directory of ours.
+fn below(at: Node, path: &[u8]) -> Answer<Option<Spot<'_>>> {
+    Ok(Some(Spot { files: mount::files()?, at, rest: Cow::Borrowed(path), exact: None }))
+}
+
+/// An inode that somebody holds, as a place: `/proc/self/fd/N`, `AT_EMPTY_PATH`.
+pub(crate) fn held<'a>(node: Node) -> Answer<Spot<'a>> {
+    let files = mount::files()?;
+    if node.kind() == Kind::Directory {
+        return Ok(Spot { files, at: node.clone(), rest: Cow::Borrowed(b"."), exact: Some(node) });
+    }
+    // What has lost its name is reached by `exact` alone; no name holds a NUL.
+    let named = files.path_of(&node).unwrap_or_else(|_| b"/\0".to_vec());
+    Ok(Spot { files, at: files.root(), rest: Cow::Owned(named[1..].to_vec()), exact: Some(node) })
+}
+
+/// The descriptor that a path of `/dev` or `/proc` names.
+pub(crate) fn descriptor_named(path: &[u8]) -> Option<c_int> {
+    let number = match path {
+        b"/dev/stdin" => return Some(0),
+        b"/dev/stdout" => return Some(1),
+        b"/dev/stderr" => return Some(2),
+        _ => [&b"/dev/fd/"[..], b"/proc/self/fd/", b"/proc/thread-self/fd/"]
+            .iter()
+            .find_map(|head| path.strip_prefix(*head))
+            .or_else(|| own_process(path))?,
+    };
+    core::str::from_utf8(number).ok()?.parse().ok().filter(|&fd| fd >= 0)
+}
+
+/// What follows `/proc/PID/fd/` when PID is this process.
+fn own_process(path: &[u8]) -> Option<&[u8]> {
+    let rest = path.strip_prefix(b"/proc/")?;
+    let cut = rest.iter().position(|&byte| byte == b'/')?;
+    let pid: isize = core::str::from_utf8(&rest[..cut]).ok()?.parse().ok()?;
+    let number = rest[cut..].strip_prefix(b"/fd/")?;
+    (pid == sys!(SYS_getpid)).then_some(number)
+}

@@ -1,0 +1,168 @@
+//! Raw system calls, errno, and libc's own functions below ours.
+//!
+//! Contract for all `unsafe` here: numbers and arguments are those that the host program passed for
+//! the same call, or pointers to memory of ours that outlives the call.
+
+use core::arch::asm;
+use core::ffi::{CStr, c_int, c_long, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// An argument of a system call, widened as the C compiler does.
+pub(crate) trait Word {
+    fn word(self) -> usize;
+}
+
+macro_rules! words {
+    ($($ty:ty),*) => { $(impl Word for $ty { #[inline(always)] fn word(self) -> usize { self as usize } })* };
+}
+words!(i32, u32, i64, u64, isize, usize, u16);
+
+impl<T> Word for *const T {
+    #[inline(always)]
+    fn word(self) -> usize {
+        self as usize
+    }
+}
+
+impl<T> Word for *mut T {
+    #[inline(always)]
+    fn word(self) -> usize {
+        self as usize
+    }
+}
+
+/// One system call; a negative answer is `-errno`.
+#[inline(always)]
+pub(crate) fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
+    let at = |index: usize| if index < N { arguments[index] } else { 0 };
+    let answer: isize;
+    // SAFETY: the kernel checks every argument; which memory it may write is what the caller, by the
+    // module's contract, passed for that purpose. The instruction clobbers rcx and r11 only.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => answer,
+            in("rdi") at(0), in("rsi") at(1), in("rdx") at(2),
+            in("r10") at(3), in("r8") at(4), in("r9") at(5),
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    answer
+}
+
+/// `sys!(SYS_read, fd, buffer, count)`: the raw system call, `-errno` on failure.
+macro_rules! sys {
+    ($name:ident $(, $argument:expr)* $(,)?) => {
+        $crate::raw::call(libc::$name, [$($crate::raw::Word::word($argument)),*])
+    };
+}
+
+/// Sets the host program's errno.
+#[inline]
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: libc answers the address of this thread's errno, valid while the thread lives.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The host program's errno.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: as in `set_errno`.
+    unsafe { *libc::__errno_location() }
+}
+
+/// libc's own function of a name that we interpose, looked up once.
+pub(crate) struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// The function's address.
+    ///
+    /// # Panics
+    /// When libc has no such function, which a program that calls it has just disproved.
+    pub(crate) fn address(&self) -> *mut c_void {
+        let known = self.found.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the name is a C string; RTLD_NEXT asks the libraries after this one.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        assert!(!found.is_null(), "libc has no {:?}", self.name);
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// `next!(c"fopen", fn(*const c_char, *const c_char) -> *mut FILE)`: libc's own function below ours.
+macro_rules! next {
+    ($name:literal, fn($($argument:ty),* $(,)?) -> $ret:ty) => {{
+        static NEXT: $crate::raw::Next = $crate::raw::Next::new($name);
+        // SAFETY: the type written at the call site is the C prototype of the named function.
+        #[allow(unused_unsafe)]
+        let function = unsafe {
+            core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($argument),*) -> $ret>(
+                NEXT.address(),
+            )
+        };
+        function
+    }};
+}
+
+/// Room for one line of ours on stderr; longer ones are cut.
+const LINE_BYTES: usize = 1024;
+
+/// Text of bounded length on the stack: no allocation, no stdio.
+pub(crate) struct Line {
+    bytes: [u8; LINE_BYTES],
+    len: usize,
+}
+
+impl Line {
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [0; LINE_BYTES], len: 0 }
+    }
+
+    pub(crate) fn push(&mut self, text: &[u8]) {
+        let room = LINE_BYTES - 1 - self.len;
+        let take = text.len().min(room);
+        self.bytes[self.len..self.len + take].copy_from_slice(&text[..take]);
+        self.len += take;
+    }
+}
+
+impl core::fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Writes `nvmed: …` and a newline to the kernel's descriptor 2, whatever stands there.
+pub(crate) fn say(text: core::fmt::Arguments<'_>) {
+    let mut line = Line::new();
+    line.push(b"nvmed: ");
+    // `Line` cuts rather than fails.
+    let _ = core::fmt::Write::write_fmt(&mut line, text);
+    for byte in &mut line.bytes[..line.len] {
+        if *byte == b'\n' {
+            *byte = b' ';
+        }
+    }
+    line.bytes[line.len] = b'\n';
+    sys!(SYS_write, 2, line.bytes.as_ptr(), line.len + 1);
+}
+
+/// The bytes of a path argument.
+///
+/// # Safety
+/// `path` is a C string that lives for `'a`.
+pub(crate) unsafe fn bytes<'a>(path: *const core::ffi::c_char) -> &'a [u8] {
+    // SAFETY: the caller's contract.
+    unsafe { CStr::from_ptr(path) }.to_bytes()
+}

@@ -1,0 +1,355 @@
+//! stat, statx, statfs and access, in all the shapes that programs were compiled with.
+
+use crate::descriptor::on_descriptor;
+use crate::edge::{Answer, Fail, fail, host};
+use crate::place::{Place, Spot, Touch, on_path};
+use crate::walk::Last;
+use crate::{credentials, mount, table};
+use core::ffi::{c_char, c_int, c_uint};
+use libc::{statvfs as StatVfs, statx as Statx};
+use nvmed_fs::{Follow, STATFS_MAGIC, Stat, StatFs};
+
+/// The mount flag `ST_RDONLY` of statvfs(3).
+const ST_RDONLY: u64 = 1;
+/// `ST_NOSUID`, `ST_NODEV`, `ST_NOEXEC`: programs do not run from here.
+const ST_NO_PROGRAMS: u64 = 2 | 4 | 8;
+/// `ST_VALID`, which tells glibc's statvfs that the flags are real.
+const ST_VALID: u64 = 0x20;
+/// Offset of `f_flags` in `struct statfs` (bits/statfs.h), which the `libc` crate keeps private.
+const STATFS_FLAGS_OFFSET: usize = 80;
+const NANOSECONDS: i64 = 1_000_000_000;
+
+fn seconds(nanoseconds: i64) -> (i64, i64) {
+    (nanoseconds.div_euclid(NANOSECONDS), nanoseconds.rem_euclid(NANOSECONDS))
+}
+
+/// Our status in the kernel's form.
+///
+/// # Safety
+/// `into` is valid for writes of a `struct stat`.
+pub(crate) unsafe fn fill(stat: &Stat, into: *mut libc::stat) {
+    let ((atime, atime_nsec), (mtime, mtime_nsec), (ctime, ctime_nsec)) =
+        (seconds(stat.atime_ns), seconds(stat.mtime_ns), seconds(stat.ctime_ns));
+    // SAFETY: a struct of integers; zero is a value of each.
+    let mut out: libc::stat = unsafe { core::mem::zeroed() };
+    out.st_dev = stat.dev;
+    out.st_ino = stat.ino;
+    out.st_nlink = u64::from(stat.nlink);
+    out.st_mode = stat.mode;
+    out.st_uid = stat.uid;
+    out.st_gid = stat.gid;
+    out.st_size = stat.size as i64;
+    out.st_blksize = i64::from(stat.block_bytes);
+    out.st_blocks = stat.blocks_512 as i64;
+    (out.st_atime, out.st_atime_nsec) = (atime, atime_nsec);
+    (out.st_mtime, out.st_mtime_nsec) = (mtime, mtime_nsec);
+    (out.st_ctime, out.st_ctime_nsec) = (ctime, ctime_nsec);
+    // SAFETY: the caller's contract.
+    unsafe { into.write_unaligned(out) };
+}
+
+fn follow(flags: c_int) -> Follow {
+    if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Follow::No } else { Follow::Yes }
+}
+
+/// What a look at the path means for finding its place.
+pub(crate) fn look(flags: c_int) -> Touch {
+    Touch::Look(if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Last::Keep } else { Last::Follow })
+}
+
+/// The status of a path of ours.
+pub(crate) fn of(spot: &Spot<'_>, follow: Follow) -> Answer<Stat> {
+    match &spot.exact {
+        Some(node) => mount::status(node),
+        None => Ok(spot.files.stat(&spot.at, spot.path(), follow, &spot.who())?),
+    }
+}
+
+/// Whether an `AT_EMPTY_PATH` call is about a descriptor (or working directory) of ours.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn about_descriptor(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
+    // SAFETY: the caller's contract.
+    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
+    empty && table::is_ours(dirfd)
+}
+
+unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
+    // SAFETY: the program's arguments, under `edge`'s contract, here and below.
+    if unsafe { about_descriptor(dirfd, path, flags) } {
+        // SAFETY: as above.
+        return unsafe { fstat(dirfd, into) };
+    }
+    on_path(dirfd, path, look(flags), |place| match place {
+        Place::Host { dirfd, path } => {
+            let answer = host(sys!(SYS_newfstatat, dirfd, path, into, flags))?;
+            // SAFETY: the kernel has just filled it.
+            unless_hidden(answer, || unsafe { ((*into).st_dev, (*into).st_ino) })
+        }
+        Place::Ours(spot) => {
+            let stat = of(&spot, follow(flags))?;
+            // SAFETY: as above.
+            unsafe { fill(&stat, into) };
+            Ok(0)
+        }
+    })
+}
+
+/// A host answer, unless it is about the directory that `wrap_dir` hides.
+fn unless_hidden(answer: isize, identity: impl FnOnce() -> (u64, u64)) -> Answer {
+    match mount::setting().filter(|setting| setting.prefix.hides()) {
+        Some(setting) => {
+            let (dev, ino) = identity();
+            if setting.prefix.is_hidden(dev, ino) { Err(Fail::Root) } else { Ok(answer) }
+        }
+        None => Ok(answer),
+    }
+}
+
+hook! {
+    /// stat(2)
+    fn stat(path: *const c_char, into: *mut libc::stat) -> c_int, as [stat64] {
+        stat_at(libc::AT_FDCWD, path, into, 0)
+    }
+}
+
+hook! {
+    /// lstat(2)
+    fn lstat(path: *const c_char, into: *mut libc::stat) -> c_int, as [lstat64] {
+        stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW)
+    }
+}
+
+hook! {
+    /// fstatat(2)
+    fn fstatat(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int,
+        as [fstatat64] {
+        stat_at(dirfd, path, into, flags)
+    }
+}
+
+hook! {
+    /// fstat(2)
+    fn fstat(fd: c_int, into: *mut libc::stat) -> c_int, as [fstat64, __fstat64] {
+        on_descriptor(fd, || sys!(SYS_fstat, fd, into), |body| {
+            fill(&mount::status(&body.node)?, into);
+            Ok(0)
+        })
+    }
+}
+
+// What `stat` was in binaries made before glibc 2.33: a version number first.
+hook! {
+    /// stat(2), before glibc 2.33
+    fn __xstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int, as [__xstat64] {
+        stat_at(libc::AT_FDCWD, path, into, 0)
+    }
+}
+
+hook! {
+    /// lstat(2), before glibc 2.33
+    fn __lxstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int, as [__lxstat64] {
+        stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW)
+    }
+}
+
+hook! {
+    /// fstat(2), before glibc 2.33
+    fn __fxstat(_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int, as [__fxstat64] {
+        fstat(fd, into)
+    }
+}
+
+hook! {
+    /// fstatat(2), before glibc 2.33
+    fn __fxstatat(_version: c_int, dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int)
+        -> c_int, as [__fxstatat64] {
+        stat_at(dirfd, path, into, flags)
+    }
+}
+
+unsafe fn fill_statx(stat: &Stat, into: *mut Statx) {
+    let time = |nanoseconds| {
+        let (tv_sec, tv_nsec) = seconds(nanoseconds);
+        // SAFETY: a struct of integers.
+        let mut stamp: libc::statx_timestamp = unsafe { core::mem::zeroed() };
+        (stamp.tv_sec, stamp.tv_nsec) = (tv_sec, tv_nsec as u32);
+        stamp
+    };
+    // SAFETY: a struct of integers.
+    let mut out: Statx = unsafe { core::mem::zeroed() };
+    out.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    out.stx_blksize = stat.block_bytes;
+    out.stx_nlink = stat.nlink;
+    (out.stx_uid, out.stx_gid) = (stat.uid, stat.gid);
+    out.stx_mode = stat.mode as u16;
+    (out.stx_ino, out.stx_size, out.stx_blocks) = (stat.ino, stat.size, stat.blocks_512);
+    out.stx_atime = time(stat.atime_ns);
+    out.stx_btime = time(stat.btime_ns);
+    out.stx_ctime = time(stat.ctime_ns);
+    out.stx_mtime = time(stat.mtime_ns);
+    (out.stx_dev_major, out.stx_dev_minor) = (libc::major(stat.dev), libc::minor(stat.dev));
+    // SAFETY: `into` is valid for writes, by the contract of statx(2).
+    unsafe { into.write_unaligned(out) };
+}
+
+hook! {
+    /// statx(2)
+    fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut Statx) -> c_int {
+        if about_descriptor(dirfd, path, flags) {
+            return on_descriptor(dirfd, || -libc::EBADF as isize, |body| {
+                fill_statx(&mount::status(&body.node)?, into);
+                Ok(0)
+            });
+        }
+        on_path(dirfd, path, look(flags), |place| match place {
+            Place::Host { dirfd, path } => {
+                let answer = host(sys!(SYS_statx, dirfd, path, flags, mask, into))?;
+                unless_hidden(answer, || {
+                    let found = &*into;
+                    (libc::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino)
+                })
+            }
+            Place::Ours(spot) => {
+                fill_statx(&of(&spot, follow(flags))?, into);
+                Ok(0)
+            }
+        })
+    }
+}
+
+fn flags_of(status: &StatFs) -> u64 {
+    ST_NO_PROGRAMS | if status.read_only { ST_RDONLY } else { 0 }
+}
+
+unsafe fn fill_statfs(status: &StatFs, into: *mut libc::statfs) {
+    // SAFETY: a struct of integers.
+    let mut out: libc::statfs = unsafe { core::mem::zeroed() };
+    out.f_type = i64::from(STATFS_MAGIC);
+    out.f_bsize = i64::from(status.block_bytes);
+    (out.f_blocks, out.f_bfree, out.f_bavail) = (status.blocks, status.blocks_free, status.blocks_free);
+    (out.f_files, out.f_ffree) = (status.files + status.files_free, status.files_free);
+    // SAFETY: an fsid is two 32-bit words.
+    out.f_fsid = unsafe { core::mem::transmute::<u64, libc::fsid_t>(status.id) };
+    out.f_namelen = i64::from(status.name_bytes_max);
+    out.f_frsize = i64::from(status.block_bytes);
+    // SAFETY: `into` is valid for writes, by the contract of statfs(2); the flags are one of its words.
+    unsafe {
+        into.write_unaligned(out);
+        into.byte_add(STATFS_FLAGS_OFFSET).cast::<u64>().write_unaligned(flags_of(status) | ST_VALID);
+    }
+}
+
+unsafe fn fill_statvfs(status: &StatFs, into: *mut StatVfs) {
+    // SAFETY: a struct of integers.
+    let mut out: StatVfs = unsafe { core::mem::zeroed() };
+    (out.f_bsize, out.f_frsize) = (u64::from(status.block_bytes), u64::from(status.block_bytes));
+    (out.f_blocks, out.f_bfree, out.f_bavail) = (status.blocks, status.blocks_free, status.blocks_free);
+    let files = status.files + status.files_free;
+    (out.f_files, out.f_ffree, out.f_favail) = (files, status.files_free, status.files_free);
+    out.f_fsid = status.id;
+    out.f_flag = flags_of(status);
+    out.f_namemax = u64::from(status.name_bytes_max);
+    // SAFETY: `into` is valid for writes, by the contract of statvfs(3).
+    unsafe { into.write_unaligned(out) };
+}
+
+/// The path must exist; then the answer is the file system's.
+fn statfs_of(spot: &Spot<'_>) -> Answer<StatFs> {
+    of(spot, Follow::Yes)?;
+    Ok(spot.files.statfs())
+}
+
+hook! {
+    /// statfs(2)
+    fn statfs(path: *const c_char, into: *mut libc::statfs) -> c_int, as [statfs64, __statfs] {
+        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
+            Place::Host { path, .. } => host(sys!(SYS_statfs, path, into)),
+            Place::Ours(spot) => {
+                fill_statfs(&statfs_of(&spot)?, into);
+                Ok(0)
+            }
+        })
+    }
+}
+
+hook! {
+    /// fstatfs(2)
+    fn fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int, as [fstatfs64] {
+        on_descriptor(fd, || sys!(SYS_fstatfs, fd, into), |_| {
+            fill_statfs(&mount::files()?.statfs(), into);
+            Ok(0)
+        })
+    }
+}
+
+hook! {
+    /// statvfs(3)
+    fn statvfs(path: *const c_char, into: *mut StatVfs) -> c_int, as [statvfs64] {
+        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
+            Place::Host { path, .. } => {
+                through_libc(next!(c"statvfs", fn(*const c_char, *mut StatVfs) -> c_int)(path, into))
+            }
+            Place::Ours(spot) => {
+                fill_statvfs(&statfs_of(&spot)?, into);
+                Ok(0)
+            }
+        })
+    }
+}
+
+/// A libc function's `-1` and errno as an [`Answer`].
+pub(crate) fn through_libc(answer: c_int) -> Answer {
+    if answer == -1 { fail(crate::raw::errno()) } else { Ok(answer as isize) }
+}
+
+hook! {
+    /// fstatvfs(3)
+    fn fstatvfs(fd: c_int, into: *mut StatVfs) -> c_int, as [fstatvfs64] {
+        if !table::is_ours(fd) {
+            return next!(c"fstatvfs", fn(c_int, *mut StatVfs) -> c_int)(fd, into);
+        }
+        on_descriptor(fd, || 0, |_| {
+            fill_statvfs(&mount::files()?.statfs(), into);
+            Ok(0)
+        })
+    }
+}
+
+fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    on_path(dirfd, path, look(flags), |place| match place {
+        Place::Host { dirfd, path } if flags == 0 => host(sys!(SYS_faccessat, dirfd, path, mode)),
+        // faccessat2 is the call that takes flags, Linux 5.8.
+        Place::Host { dirfd, path } => host(sys!(SYS_faccessat2, dirfd, path, mode, flags)),
+        Place::Ours(spot) => {
+            if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
+                return fail(libc::EINVAL);
+            }
+            let who = if flags & libc::AT_EACCESS != 0 { spot.who() } else { credentials::who_really() };
+            spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), &who)?;
+            Ok(0)
+        }
+    })
+}
+
+hook! {
+    /// access(2)
+    fn access(path: *const c_char, mode: c_int) -> c_int {
+        access_at(libc::AT_FDCWD, path, mode, 0)
+    }
+}
+
+hook! {
+    /// euidaccess(3)
+    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, as [eaccess] {
+        access_at(libc::AT_FDCWD, path, mode, libc::AT_EACCESS)
+    }
+}
+
+hook! {
+    /// faccessat(2)
+    fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+        access_at(dirfd, path, mode, flags)
+    }
+}

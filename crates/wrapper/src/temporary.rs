@@ -1,0 +1,114 @@
+//! Temporary names: libc makes them with calls of its own, so ours are made here.
+
+use crate::edge::{Answer, fail, finish};
+use crate::name::mkdir;
+use crate::open::open;
+use crate::place::{self, Touch};
+use crate::walk::Last;
+use crate::{mount, raw};
+use core::ffi::{c_char, c_int};
+
+/// What a name's six letters are drawn from, as in glibc.
+const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+const PLACEHOLDER: &[u8] = b"XXXXXX";
+/// Attempts before giving up, glibc's bound: 62^3.
+const ATTEMPTS_MAX: usize = 238_328;
+
+/// Fills the template's X's until `attempt` does not say that the name is taken.
+unsafe fn make(
+    template: *mut c_char,
+    suffix: c_int,
+    mut attempt: impl FnMut(*const c_char) -> c_int,
+) -> Answer {
+    // SAFETY: the program's template, a C string that it lets us change.
+    let len = unsafe { raw::bytes(template) }.len();
+    let Some(start) =
+        usize::try_from(suffix).ok().and_then(|suffix| len.checked_sub(suffix + PLACEHOLDER.len()))
+    else {
+        return fail(libc::EINVAL);
+    };
+    // SAFETY: `start + 6 <= len`.
+    let place =
+        unsafe { core::slice::from_raw_parts_mut(template.add(start).cast::<u8>(), PLACEHOLDER.len()) };
+    if place != PLACEHOLDER {
+        return fail(libc::EINVAL);
+    }
+    for _ in 0..ATTEMPTS_MAX {
+        let mut random = [0u8; PLACEHOLDER.len()];
+        sys!(SYS_getrandom, random.as_mut_ptr(), random.len(), 0);
+        for (letter, random) in place.iter_mut().zip(random) {
+            *letter = LETTERS[usize::from(random) % LETTERS.len()];
+        }
+        let answer = attempt(template);
+        if answer >= 0 {
+            return Ok(answer as isize);
+        }
+        if raw::errno() != libc::EEXIST {
+            return fail(raw::errno());
+        }
+    }
+    fail(libc::EEXIST)
+}
+
+/// Whether the template's path can be ours: if so, our own calls decide at each attempt.
+unsafe fn may_be_ours(template: *const c_char) -> bool {
+    let Some(setting) = mount::setting() else { return false };
+    // SAFETY: the program's C string, under `edge`'s contract.
+    let path = unsafe { raw::bytes(template) };
+    let found = crate::edge::caught(|| {
+        Ok(place::find(setting, libc::AT_FDCWD, path, Touch::Change(Last::Keep))?.is_some()
+            || crate::walk::leads_in(setting, libc::AT_FDCWD, path, Last::Keep).is_some())
+    });
+    found.unwrap_or(true)
+}
+
+unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+    // SAFETY: the program's template, under `edge`'s contract, here and below.
+    if !unsafe { may_be_ours(template) } {
+        // SAFETY: as above.
+        return unsafe {
+            next!(c"mkostemps", fn(*mut c_char, c_int, c_int) -> c_int)(template, suffix, flags)
+        };
+    }
+    let flags = (flags & !libc::O_ACCMODE) | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    // SAFETY: as above.
+    finish(unsafe { make(template, suffix, |path| open(path, flags, 0o600)) })
+}
+
+hook! {
+    /// mkstemp(3)
+    fn mkstemp(template: *mut c_char) -> c_int, as [mkstemp64] {
+        make_file(template, 0, 0)
+    }
+}
+
+hook! {
+    /// mkostemp(3)
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int, as [mkostemp64] {
+        make_file(template, 0, flags)
+    }
+}
+
+hook! {
+    /// mkstemps(3)
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int, as [mkstemps64] {
+        make_file(template, suffix, 0)
+    }
+}
+
+hook! {
+    /// mkostemps(3)
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, as [mkostemps64] {
+        make_file(template, suffix, flags)
+    }
+}
+
+hook! {
+    /// mkdtemp(3)
+    fn mkdtemp(template: *mut c_char) -> *mut c_char {
+        if !may_be_ours(template) {
+            return next!(c"mkdtemp", fn(*mut c_char) -> *mut c_char)(template);
+        }
+        finish(make(template, 0, |path| mkdir(path, 0o700)).map(|_| template as isize))
+    }
+}

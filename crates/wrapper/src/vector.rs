@@ -1,0 +1,210 @@
+//! readv, writev and their kin. One vector goes straight through; several are gathered, so that a call
+//! is one read or one write of the file as POSIX wants it.
+
+use crate::descriptor::on_descriptor;
+use crate::edge::{Answer, TRANSFER_BYTES_MAX, bytes_mut, bytes_ref, fail, offset};
+use crate::table::Body;
+use core::ffi::c_int;
+use libc::{iovec, off_t, ssize_t};
+
+/// The kernel's `IOV_MAX`.
+const VECTORS_MAX: c_int = 1024;
+/// Vectors up to this many bytes are gathered and moved as one; longer calls go vector by vector, as
+/// each of them is a large transfer anyway.
+const GATHER_BYTES_MAX: usize = 1 << 20;
+
+/// The buffer of one vector, of which `count` bytes matter.
+#[expect(clippy::mut_from_ref, reason = "a vector points to bytes that are not its own")]
+fn room(vector: &iovec, count: usize) -> Answer<&mut [u8]> {
+    // SAFETY: the program's vectors are valid for the call, under `edge`'s contract; they may overlap,
+    // and only one is looked at at a time.
+    unsafe { bytes_mut(vector.iov_base, count) }
+}
+
+/// The bytes of one vector.
+fn bytes(vector: &iovec) -> Answer<&[u8]> {
+    // SAFETY: as in `room`.
+    unsafe { bytes_ref(vector.iov_base, vector.iov_len) }
+}
+
+/// Where a vector call reads or writes.
+#[derive(Clone, Copy)]
+enum At {
+    Shared,
+    Offset(u64),
+}
+
+unsafe fn vectors<'a>(vectors: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
+    match count {
+        0 => Ok(&[]),
+        1..=VECTORS_MAX if vectors.is_null() => fail(libc::EFAULT),
+        // SAFETY: the program passes `count` vectors, under `edge`'s contract.
+        1..=VECTORS_MAX => Ok(unsafe { core::slice::from_raw_parts(vectors, count as usize) }),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+fn total(vectors: &[iovec]) -> Answer<usize> {
+    let sum = vectors.iter().try_fold(0usize, |sum, vector| sum.checked_add(vector.iov_len));
+    match sum {
+        Some(sum) if sum <= isize::MAX as usize => Ok(sum.min(TRANSFER_BYTES_MAX)),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+fn read_at(body: &Body, into: &mut [u8], at: At) -> Answer<usize> {
+    let file = body.file()?;
+    Ok(match at {
+        At::Shared => file.read(into)?,
+        At::Offset(offset) => file.pread(into, offset)?,
+    })
+}
+
+fn write_at(body: &Body, from: &[u8], at: At) -> Answer<usize> {
+    let file = body.file()?;
+    Ok(match at {
+        At::Shared => file.write(from)?,
+        At::Offset(offset) => file.pwrite(from, offset)?,
+    })
+}
+
+fn advanced(at: At, by: usize) -> At {
+    match at {
+        At::Shared => At::Shared,
+        At::Offset(offset) => At::Offset(offset.saturating_add(by as u64)),
+    }
+}
+
+unsafe fn read_vectors(body: &Body, list: *const iovec, count: c_int, at: At) -> Answer {
+    // SAFETY: the program's vectors, under `edge`'s contract.
+    let list = unsafe { vectors(list, count) }?;
+    let count_all = total(list)?;
+    if let [one] = list {
+        return Ok(read_at(body, room(one, one.iov_len)?, at)? as isize);
+    }
+    if count_all <= GATHER_BYTES_MAX {
+        let mut whole = vec![0; count_all];
+        let got = read_at(body, &mut whole, at)?;
+        let mut rest = &whole[..got];
+        for vector in list {
+            let (now, later) = rest.split_at(rest.len().min(vector.iov_len));
+            room(vector, now.len())?.copy_from_slice(now);
+            rest = later;
+        }
+        return Ok(got as isize);
+    }
+    let mut done = 0;
+    for vector in list {
+        match read_at(body, room(vector, vector.iov_len)?, advanced(at, done)) {
+            Ok(got) => {
+                done += got;
+                if got < vector.iov_len {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(done as isize)
+}
+
+unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At) -> Answer {
+    // SAFETY: the program's vectors, under `edge`'s contract.
+    let list = unsafe { vectors(list, count) }?;
+    let count_all = total(list)?;
+    if let [one] = list {
+        return Ok(write_at(body, bytes(one)?, at)? as isize);
+    }
+    if count_all <= GATHER_BYTES_MAX {
+        let mut whole = Vec::with_capacity(count_all);
+        for vector in list {
+            whole.extend_from_slice(bytes(vector)?);
+        }
+        return Ok(write_at(body, &whole, at)? as isize);
+    }
+    let mut done = 0;
+    for vector in list {
+        match write_at(body, bytes(vector)?, advanced(at, done)) {
+            Ok(put) => {
+                done += put;
+                if put < vector.iov_len {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(done as isize)
+}
+
+hook! {
+    /// readv(2)
+    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+        on_descriptor(fd, || sys!(SYS_readv, fd, list, count), |body| read_vectors(body, list, count, At::Shared))
+    }
+}
+
+hook! {
+    /// writev(2)
+    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+        on_descriptor(fd, || sys!(SYS_writev, fd, list, count), |body| write_vectors(body, list, count, At::Shared))
+    }
+}
+
+hook! {
+    /// preadv(2)
+    fn preadv(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t, as [preadv64] {
+        on_descriptor(fd, || sys!(SYS_preadv, fd, list, count, at, 0), |body| {
+            read_vectors(body, list, count, At::Offset(offset(at)?))
+        })
+    }
+}
+
+hook! {
+    /// pwritev(2)
+    fn pwritev(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t, as [pwritev64] {
+        on_descriptor(fd, || sys!(SYS_pwritev, fd, list, count, at, 0), |body| {
+            write_vectors(body, list, count, At::Offset(offset(at)?))
+        })
+    }
+}
+
+/// `preadv2` and `pwritev2` take -1 for the shared offset.
+fn at(value: off_t) -> Answer<At> {
+    if value == -1 { Ok(At::Shared) } else { Ok(At::Offset(offset(value)?)) }
+}
+
+hook! {
+    /// preadv2(2)
+    fn preadv2(fd: c_int, list: *const iovec, count: c_int, from: off_t, flags: c_int) -> ssize_t,
+        as [preadv64v2] {
+        on_descriptor(fd, || sys!(SYS_preadv2, fd, list, count, from, 0, flags), |body| {
+            // All our reads are what RWF_HIPRI asks for; none can be refused for RWF_NOWAIT.
+            if flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT) != 0 {
+                return fail(libc::EOPNOTSUPP);
+            }
+            read_vectors(body, list, count, at(from)?)
+        })
+    }
+}
+
+hook! {
+    /// pwritev2(2)
+    fn pwritev2(fd: c_int, list: *const iovec, count: c_int, to: off_t, flags: c_int) -> ssize_t,
+        as [pwritev64v2] {
+        on_descriptor(fd, || sys!(SYS_pwritev2, fd, list, count, to, 0, flags), |body| {
+            if flags & !(libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC) != 0 {
+                return fail(libc::EOPNOTSUPP);
+            }
+            let done = write_vectors(body, list, count, at(to)?)?;
+            if flags & libc::RWF_SYNC != 0 {
+                body.file()?.fsync()?;
+            } else if flags & libc::RWF_DSYNC != 0 {
+                body.file()?.fdatasync()?;
+            }
+            Ok(done)
+        })
+    }
+}

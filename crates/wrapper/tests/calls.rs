@@ -1,0 +1,77 @@
+//! Every shape of every call, from a C and a Python program, against what the manual pages say.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::Bench;
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+/// Compiles a C program of this directory; `None`, loudly, without a compiler.
+fn compiled(bench: &Bench, name: &str, options: &[&str]) -> PathBuf {
+    let program = bench.host().join(name);
+    let status = Command::new("cc")
+        .args(["-w", "-o"])
+        .arg(&program)
+        .arg(source(&format!("c/{name}.c")))
+        .args(options)
+        .status()
+        .expect("cc runs");
+    assert!(status.success(), "{name}.c does not compile");
+    program
+}
+
+fn all_calls_are_answered(options: &[&str]) {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "calls", options);
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let words = [program.to_str().unwrap(), &bench.path(""), host.to_str().unwrap()];
+    assert_eq!(bench.ok(&[words[0], words[1].trim_end_matches('/'), words[2]]), "all calls answered\n");
+    assert_eq!(bench.ok(&["cat", &bench.path("unflushed")]), "late", "exit flushes before the unmount");
+    bench.fsck();
+}
+
+#[test]
+fn a_c_program_gets_what_the_manual_says() {
+    all_calls_are_answered(&[]);
+}
+
+/// `_FORTIFY_SOURCE` turns read into `__read_chk`, open into `__open_2`, …
+#[test]
+fn a_fortified_c_program_does_too() {
+    all_calls_are_answered(&["-O2", "-D_FORTIFY_SOURCE=2"]);
+}
+
+#[test]
+fn python_gets_what_its_library_promises() {
+    let Some(bench) = Bench::new("", &["python3"]) else { return };
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let script = source("scripts/files.py");
+    let output = bench.run(&[
+        "python3",
+        script.to_str().unwrap(),
+        bench.path("").trim_end_matches('/'),
+        host.to_str().unwrap(),
+    ]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    // The one line is the fence's, from the child that the script forks.
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("which holds the file system in private"), "{errors}");
+    bench.fsck();
+}
+
+/// What slips past every hook, by system calls of its own, must fail loudly rather than read nothing
+/// and lose writes.
+#[test]
+fn what_slips_past_fails_loudly() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "slips", &[]);
+    let file = bench.path("f");
+    assert_eq!(bench.ok(&[program.to_str().unwrap(), &file]), "everything that slipped failed\n");
+}
