@@ -11,6 +11,8 @@ const TOUR: &str = "docs/one-write.md";
 /// What may define a symbol in Rust.
 const DEFINERS: [&str; 9] =
     ["fn ", "struct ", "enum ", "trait ", "const ", "static ", "type ", "mod ", "macro_rules! "];
+/// What follows an enum's variant on its line.
+const VARIANT_ENDS: [&str; 3] = [",", " {", "("];
 
 /// Checks all documents.
 #[must_use]
@@ -96,7 +98,11 @@ fn defines(source: &str, symbol: &str) -> bool {
             rest.strip_prefix(symbol)
                 .is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
         };
-        DEFINERS.iter().any(|word| line.match_indices(word).any(|(at, _)| starts(&line[at + word.len()..])))
+        let variant = line.trim_start().strip_prefix(symbol);
+        variant.is_some_and(|after| VARIANT_ENDS.iter().any(|end| after == *end))
+            || DEFINERS
+                .iter()
+                .any(|word| line.match_indices(word).any(|(at, _)| starts(&line[at + word.len()..])))
     })
 }
 
@@ -137,6 +143,7 @@ mod tests {
         let fault = |text, target| Link { line: 1, text, target }.fault(home);
         assert_eq!(fault("`check`", "src/links.rs"), None);
         assert_eq!(fault("`Link::fault`", "src/links.rs"), None);
+        assert!(defines("enum E {\n    Before,\n}", "Before") && !defines("f(Before, 1)", "Before"));
         assert!(fault("`chec`", "src/links.rs").is_some_and(|said| said.contains("not defined")));
         assert!(fault("x", "src/gone.rs").is_some_and(|said| said.contains("does not exist")));
     }
