@@ -109,6 +109,9 @@ impl AsyncEvent {
     /// A doorbell was given a value outside its queue.
     pub const INVALID_DOORBELL_VALUE: Self = Self { kind: 0, info: 1, log: 1 };
 
+    /// The composite temperature passed a threshold.
+    pub const TEMPERATURE_THRESHOLD: Self = Self { kind: 1, info: 1, log: 2 };
+
     /// As completion dword 0.
     #[must_use]
     pub fn dword0(self) -> u32 {

@@ -77,6 +77,8 @@ statuses! {
     FEATURE_NOT_SAVEABLE = 1, 0x0d, "Feature Identifier Not Saveable";
     /// Command specific 0Eh.
     FEATURE_NOT_CHANGEABLE = 1, 0x0e, "Feature Not Changeable";
+    /// Command specific 0Fh.
+    FEATURE_NOT_NAMESPACE_SPECIFIC = 1, 0x0f, "Feature Not Namespace Specific";
     /// Command specific 81h (NVM).
     INVALID_PROTECTION = 1, 0x81, "Invalid Protection Information";
     /// Command specific 82h (NVM).
@@ -144,5 +146,20 @@ impl fmt::Display for Status {
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_its_name_and_code_whatever_its_flags() {
+        let status = Status::INVALID_QUEUE_DELETION.do_not_retry().with_more();
+        assert_eq!(status.to_string(), "Invalid Queue Deletion (SCT 1h, SC 0ch)");
+        assert!(status.is(Status::INVALID_QUEUE_DELETION) && status.is_final() && !status.is_success());
+        assert!(Status::SUCCESS.with_more().is_success());
+        assert!(!Status(0x17f).is_success());
+        assert_eq!(Status(0x77f).name(), "unknown status");
     }
 }

@@ -6,7 +6,7 @@ use crate::identify::EVENT_REQUESTS_MAX;
 use crate::prp::PrpWalk;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use nvmed_dma::DeviceAddress;
-use nvmed_nvme::{AdminOpcode, AsyncEvent, LogPage, Status, SubmissionEntry};
+use nvmed_nvme::{AdminOpcode, AsyncEvent, CompletionEntry, LogPage, Status, SubmissionEntry};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
@@ -59,17 +59,23 @@ impl Controller {
         let Some(opcode) = AdminOpcode::from_code(entry.opcode) else {
             return Some((0, Status::INVALID_OPCODE.do_not_retry()));
         };
+        if entry.flags != 0 {
+            return Some((0, Status::INVALID_FIELD.do_not_retry()));
+        }
         let done = match opcode {
             AdminOpcode::CreateCq => self.create_cq(entry).map(|()| 0),
             AdminOpcode::CreateSq => self.create_sq(entry).map(|()| 0),
             AdminOpcode::DeleteCq => self.delete_cq(entry).map(|()| 0),
             AdminOpcode::DeleteSq => self.delete_sq(entry).map(|()| 0),
-            AdminOpcode::Identify => self.identify(entry).and_then(|bytes| self.give(entry, &bytes)).map(|()| 0),
+            AdminOpcode::Identify => {
+                self.identify(entry).and_then(|bytes| self.give(entry, &bytes)).map(|()| 0)
+            }
             AdminOpcode::GetLogPage => self.get_log_page(entry).map(|()| 0),
             AdminOpcode::SetFeatures => self.set_feature(entry),
             AdminOpcode::GetFeatures => self.get_feature(entry),
             AdminOpcode::Abort => Ok(self.abort(entry)),
-            AdminOpcode::KeepAlive => Ok(0),
+            // Identify says that there is no keep alive timer (KAS 0).
+            AdminOpcode::KeepAlive => Err(Status::INVALID_OPCODE.do_not_retry()),
             AdminOpcode::AsyncEventRequest => {
                 let mut admin = locked(&self.admin);
                 if admin.requests.len() < EVENT_REQUESTS_MAX {
@@ -88,8 +94,7 @@ impl Controller {
         let mut left = bytes;
         while let Some(piece) = walk.next() {
             let (address, len) = piece?;
-            let (memory, at) =
-                self.space.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+            let (memory, at) = self.space.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
             let (part, rest) = left.split_at(len);
             memory.write(at, part);
             left = rest;
@@ -97,14 +102,20 @@ impl Controller {
         Ok(())
     }
 
-    /// Queue identifier and entries of a creation command.
-    fn wanted(&self, entry: &SubmissionEntry) -> Result<(usize, u16), Status> {
+    /// Queue identifier and entries of a creation command; `entry_size` is log2 of an entry's bytes as CC has
+    /// it, `expected` what it must be (Base 2.0, 3.1.3.5: set before the first queue is made).
+    fn wanted(
+        &self,
+        entry: &SubmissionEntry,
+        entry_size: u32,
+        expected: u32,
+    ) -> Result<(usize, u16), Status> {
         let queue = (entry.cdw10 & 0xffff) as usize;
         let entries = entry.cdw10 >> 16;
         if queue == 0 || queue >= self.places.len() {
             return Err(Status::INVALID_QID.do_not_retry());
         }
-        if entries == 0 || entries >= u32::from(self.config.queue_entries_max) {
+        if entries == 0 || entries >= u32::from(self.config.queue_entries_max) || entry_size != expected {
             return Err(Status::INVALID_QUEUE_SIZE.do_not_retry());
         }
         if entry.cdw11 & CONTIGUOUS == 0 {
@@ -124,7 +135,8 @@ impl Controller {
     }
 
     fn create_cq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
-        let (queue, entries) = self.wanted(entry)?;
+        let sizes = (self.configuration().iocqes(), CompletionEntry::SIZE_SHIFT);
+        let (queue, entries) = self.wanted(entry, sizes.0, sizes.1)?;
         if entry.cdw11 >> 16 > u32::from(self.config.queues_max) {
             return Err(Status::INVALID_VECTOR.do_not_retry());
         }
@@ -134,13 +146,13 @@ impl Controller {
         if group.cq.is_some() {
             return Err(Status::INVALID_QID.do_not_retry());
         }
-        place.head.set(0);
-        group.cq = Some(CompletionQueue::new(base, entries));
+        place.open(&mut group, CompletionQueue::new(base, entries));
         Ok(())
     }
 
     fn create_sq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
-        let (queue, entries) = self.wanted(entry)?;
+        let sizes = (self.configuration().iosqes(), SubmissionEntry::SIZE_SHIFT);
+        let (queue, entries) = self.wanted(entry, sizes.0, sizes.1)?;
         let base = self.queue_base(entry, usize::from(entries) * 64)?;
         let cq = entry.cdw11 >> 16;
         if self.routes[queue].load(Ordering::Acquire) != 0 {
@@ -180,7 +192,7 @@ impl Controller {
         if !group.sqs.is_empty() {
             return Err(Status::INVALID_QUEUE_DELETION.do_not_retry());
         }
-        group.cq = None;
+        place.close(&mut group);
         Ok(())
     }
 
@@ -188,10 +200,15 @@ impl Controller {
     fn get_log_page(&self, entry: &SubmissionEntry) -> Result<(), Status> {
         let page = LogPage((entry.cdw10 & 0xff) as u8);
         let log = self.log_page(page).ok_or(Status::INVALID_LOG.do_not_retry())?;
+        // LPA bit 0: the health log is the controller's, not a namespace's.
+        if page == LogPage::SMART && entry.nsid != 0 && entry.nsid != u32::MAX {
+            return Err(Status::INVALID_FIELD.do_not_retry());
+        }
         let dwords = u64::from(entry.cdw10 >> 16) | u64::from(entry.cdw11 & 0xffff) << 16;
         let bytes = (dwords + 1) * 4;
         let offset = u64::from(entry.cdw12) | u64::from(entry.cdw13) << 32;
-        if offset > log.len() as u64 || !offset.is_multiple_of(4) || bytes > self.config.transfer_bytes_max() {
+        if offset > log.len() as u64 || !offset.is_multiple_of(4) || bytes > self.config.transfer_bytes_max()
+        {
             return Err(Status::INVALID_FIELD.do_not_retry());
         }
         let mut part = log[offset as usize..].to_vec();

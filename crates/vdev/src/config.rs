@@ -20,6 +20,8 @@ pub struct ControllerConfig {
     pub queues_max: u16,
     /// Entries of a queue, 2 to 4096.
     pub queue_entries_max: u16,
+    /// Distance between doorbells, CAP.DSTRD: `4 << doorbell_stride` bytes; 0 to 10.
+    pub doorbell_stride: u8,
     /// Who executes commands.
     pub clock: Clock,
     /// Serial number, at most 20 ASCII characters.
@@ -35,6 +37,7 @@ impl Default for ControllerConfig {
             mdts: 8,
             queues_max: 64,
             queue_entries_max: 1024,
+            doorbell_stride: 0,
             clock: Clock::Inline,
             serial: "NVMED0001".to_owned(),
             model: "nvmed virtual controller".to_owned(),
@@ -56,5 +59,6 @@ impl ControllerConfig {
         assert!((1..=9).contains(&self.mdts), "MDTS {}", self.mdts);
         assert!((1..=255).contains(&self.queues_max), "{} queues", self.queues_max);
         assert!((2..=4096).contains(&self.queue_entries_max), "{} entries", self.queue_entries_max);
+        assert!(self.doorbell_stride <= 10, "doorbell stride {}", self.doorbell_stride);
     }
 }

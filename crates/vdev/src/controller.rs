@@ -1,14 +1,14 @@
-//! The controller: properties, enabling, doorbells (Base 2.0, 3.1.3 and 3.5).
+//! The controller: properties, enabling, shutdown, reset (Base 2.0, 3.1.3, 3.5 to 3.7).
 
 use crate::admin::AdminState;
-use crate::config::{Clock, ControllerConfig};
+use crate::config::ControllerConfig;
+use crate::doorbell::{Pending, Place};
 use crate::log::{Counters, ErrorLog};
 use crate::media::Media;
-use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
+use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::transport::Bell;
 use nvmed_dma::{AddressSpace, DeviceAddress};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
-use nvmed_nvme::{AsyncEvent, CompletionEntry};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,32 +18,16 @@ const SHST_COMPLETE: u32 = 2;
 /// The writable properties.
 #[derive(Debug, Default)]
 struct Properties {
-    cc: Configuration,
     interrupt_mask: u32,
     aqa: AdminQueueAttributes,
     asq: u64,
     acq: u64,
 }
 
-/// A completion queue with the submission queues that complete to it: one lock for all of a command.
-#[derive(Debug, Default)]
-pub(crate) struct Group {
-    pub cq: Option<CompletionQueue>,
-    pub sqs: Vec<SubmissionQueue>,
-}
-
-/// A group's place, and what the host's head doorbell reaches without the lock.
-#[derive(Debug, Default)]
-pub(crate) struct Place {
-    pub group: Mutex<Group>,
-    pub head: HeadDoorbell,
-    /// A submission queue waits for room in the completion queue.
-    pub blocked: AtomicBool,
-}
-
 /// A virtual NVMe controller with one namespace.
 ///
-/// Locks are taken in the order group 0, group N, admin state or error log.
+/// Locks are taken in the order properties, group 0, group N, and then one of admin state, error log and
+/// retired counters.
 pub struct Controller {
     pub(crate) config: ControllerConfig,
     pub(crate) media: Media,
@@ -51,6 +35,7 @@ pub struct Controller {
     pub(crate) lba_shift: u32,
     pub(crate) lba_count: u64,
     properties: Mutex<Properties>,
+    cc: AtomicU32,
     status: AtomicU32,
     /// Groups, by completion queue.
     pub(crate) places: Box<[Place]>,
@@ -58,8 +43,8 @@ pub struct Controller {
     pub(crate) routes: Box<[AtomicU32]>,
     /// Counters of deleted queues.
     pub(crate) retired: Mutex<Counters>,
-    /// Tail doorbells that the device thread has not seen; the value's bit 31 says that there is one.
-    tails: Box<[AtomicU32]>,
+    /// What the device thread has to look at, where there is one.
+    pub(crate) pending: Pending,
     pub(crate) admin: Mutex<AdminState>,
     pub(crate) errors: Mutex<ErrorLog>,
     /// The Volatile Write Cache feature, where the write path looks.
@@ -68,8 +53,6 @@ pub struct Controller {
     pub(crate) posted: Bell,
     pub(crate) rung: Bell,
 }
-
-const RUNG: u32 = 1 << 31;
 
 /// A lock's content, also after a panic of another holder: every state in here is valid between statements.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -93,11 +76,12 @@ impl Controller {
             media,
             space: AddressSpace::default(),
             properties: Mutex::default(),
+            cc: AtomicU32::new(0),
             status: AtomicU32::new(0),
             places: (0..places).map(|_| Place::default()).collect(),
             routes: (0..places).map(|_| AtomicU32::new(0)).collect(),
             retired: Mutex::default(),
-            tails: (0..places).map(|_| AtomicU32::new(0)).collect(),
+            pending: Pending::new(places),
             admin: Mutex::new(AdminState::default()),
             errors: Mutex::default(),
             write_cache: AtomicBool::new(true),
@@ -115,7 +99,9 @@ impl Controller {
             group.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus)
         };
         // Not group 0: it executes no I/O command, and its lock is held while it makes a SMART log of these.
-        self.places[1..].iter().map(live).fold(*locked(&self.retired), Counters::plus)
+        // A queue that is deleted meanwhile may be missed this once; its lock is not taken under `retired`'s.
+        let live = self.places[1..].iter().map(live).fold(Counters::default(), Counters::plus);
+        live.plus(*locked(&self.retired))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -123,6 +109,7 @@ impl Controller {
             .with_mqes(u64::from(self.config.queue_entries_max) - 1)
             .with_cqr(1)
             .with_to(10)
+            .with_dstrd(u64::from(self.config.doorbell_stride))
             .with_css(1)
     }
 
@@ -135,8 +122,8 @@ impl Controller {
             0x04 => (self.capabilities().0 >> 32) as u32,
             register::VS => register::VERSION_1_4,
             register::INTMS | register::INTMC => properties().interrupt_mask,
-            register::CC => properties().cc.0,
-            register::CSTS => self.status.load(Ordering::Acquire),
+            register::CC => self.cc.load(Ordering::Acquire),
+            register::CSTS => self.status().0,
             register::AQA => properties().aqa.0,
             register::ASQ => properties().asq as u32,
             0x2c => (properties().asq >> 32) as u32,
@@ -146,9 +133,13 @@ impl Controller {
         }
     }
 
-    /// Writes a property or rings a doorbell. What is read-only or does not exist ignores it.
+    /// Writes a property or rings a doorbell. What is read-only, does not exist or is not 4-byte aligned
+    /// ignores it.
     #[inline]
     pub fn write32(&self, offset: u32, value: u32) {
+        if !offset.is_multiple_of(4) {
+            return;
+        }
         if offset >= register::DOORBELLS {
             self.doorbell(offset, value);
         } else {
@@ -170,29 +161,39 @@ impl Controller {
             0x34 => properties.acq = high(properties.acq),
             register::CC => {
                 // Linux since 5.19 writes CC once without EN and once with: only EN's edges act.
-                let before = std::mem::replace(&mut properties.cc, Configuration(value));
-                self.configure(&mut properties, before);
+                let before = Configuration(self.cc.swap(value, Ordering::AcqRel));
+                self.configure(&properties, before, Configuration(value));
             }
             _ => {}
         }
     }
 
-    fn configure(&self, properties: &mut Properties, before: Configuration) {
-        match (before.en(), properties.cc.en()) {
-            (0, 1) => self.enable(properties),
+    fn configure(&self, properties: &Properties, before: Configuration, cc: Configuration) {
+        match (before.en(), cc.en()) {
+            (0, 1) => self.enable(properties, cc),
             (1, 0) => self.reset(),
             _ => {}
         }
-        if properties.cc.shn() != 0 && before.shn() == 0 {
+        if cc.shn() != 0 && before.shn() == 0 {
             // Shutdown complete even when the flush fails: the host is told by its own Flush.
             let _ = self.media.flush();
             self.change_status(|status| status.with_shst(SHST_COMPLETE));
         }
     }
 
+    /// Controller Configuration as the host wrote it last.
+    pub(crate) fn configuration(&self) -> Configuration {
+        Configuration(self.cc.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn status(&self) -> ControllerStatus {
+        ControllerStatus(self.status.load(Ordering::Acquire))
+    }
+
     fn change_status(&self, change: impl Fn(ControllerStatus) -> ControllerStatus) {
-        let before = ControllerStatus(self.status.load(Ordering::Acquire));
-        self.status.store(change(before).0, Ordering::Release);
+        let changed = |before| Some(change(ControllerStatus(before)).0);
+        // The closure never refuses, so that this never fails.
+        let _ = self.status.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
         self.posted.ring();
     }
 
@@ -201,8 +202,7 @@ impl Controller {
         self.change_status(|status| status.with_cfs(1));
     }
 
-    fn enable(&self, properties: &Properties) {
-        let cc = properties.cc;
+    fn enable(&self, properties: &Properties, cc: Configuration) {
         let (sq, cq) = (properties.aqa.asqs() as u16 + 1, properties.aqa.acqs() as u16 + 1);
         let (asq, acq) = (DeviceAddress(properties.asq), DeviceAddress(properties.acq));
         let reach = |base: DeviceAddress, entries: u16, bytes: usize| {
@@ -212,140 +212,29 @@ impl Controller {
         if !sound || !reach(asq, sq, 64) || !reach(acq, cq, 16) {
             return self.fail();
         }
-        let mut admin = locked(&self.places[0].group);
-        admin.cq = Some(CompletionQueue::new(acq, cq));
+        let place = &self.places[0];
+        let mut admin = locked(&place.group);
+        place.open(&mut admin, CompletionQueue::new(acq, cq));
         admin.sqs = vec![SubmissionQueue::new(0, asq, sq)];
         drop(admin);
-        self.places[0].head.set(0);
         self.routes[0].store(1, Ordering::Release);
         self.change_status(|_| ControllerStatus::default().with_rdy(1));
     }
 
     /// Controller Level Reset (Base 2.0, 3.7.2): queues and outstanding events go, AQA, ASQ and ACQ stay.
     fn reset(&self) {
-        for tail in &self.tails {
-            tail.store(0, Ordering::Release);
-        }
+        // Before the routes: a device thread that finds no route finds no doorbell either.
+        self.pending.clear();
         for (place, route) in self.places.iter().zip(&self.routes) {
             route.store(0, Ordering::Release);
-            let group = std::mem::take(&mut *locked(&place.group));
-            let gone = group.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus);
+            let gone = place.close(&mut locked(&place.group));
             let mut retired = locked(&self.retired);
             *retired = retired.plus(gone);
-            drop(retired);
-            place.head.set(0);
-            place.blocked.store(false, Ordering::Release);
         }
         locked(&self.admin).reset();
         self.enable_write_cache(true);
+        // Last: who sees RDY 0 knows that the controller touches no memory any more.
         self.change_status(|_| ControllerStatus::default());
-    }
-
-    #[inline]
-    fn doorbell(&self, offset: u32, value: u32) {
-        let index = (offset - register::DOORBELLS) / 4;
-        let queue = (index / 2) as usize;
-        if queue >= self.places.len() {
-            return self.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
-        }
-        if index % 2 == 1 {
-            self.head_doorbell(queue, value);
-        } else if self.config.clock == Clock::Inline {
-            self.tail_doorbell(queue, value);
-        } else {
-            self.tails[queue].store(value & 0xffff | RUNG, Ordering::Release);
-            self.rung.ring();
-        }
-    }
-
-    #[inline]
-    fn head_doorbell(&self, queue: usize, value: u32) {
-        let place = &self.places[queue];
-        place.head.set(value as u16);
-        // Pairs with the store of `blocked` before the second look at `head` in `has_room`: one of the two
-        // sides sees the other's store.
-        if place.blocked.swap(false, Ordering::SeqCst) {
-            self.resume(queue);
-        }
-    }
-
-    /// Goes on with the submission queues of a completion queue that has room again.
-    #[cold]
-    fn resume(&self, cq: usize) {
-        if self.config.clock == Clock::Threaded {
-            self.rung.ring();
-        } else {
-            let mut group = locked(&self.places[cq].group);
-            for index in 0..group.sqs.len() {
-                self.run(cq, &mut group, index);
-            }
-        }
-    }
-
-    #[inline]
-    fn tail_doorbell(&self, queue: usize, value: u32) {
-        let route = self.routes[queue].load(Ordering::Acquire);
-        if route == 0 {
-            return self.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
-        }
-        let cq = route as usize - 1;
-        let mut group = locked(&self.places[cq].group);
-        let Some(index) = group.sqs.iter().position(|sq| usize::from(sq.id) == queue) else { return };
-        let sq = &mut group.sqs[index];
-        if value >= u32::from(sq.entries) {
-            drop(group);
-            return self.event(AsyncEvent::INVALID_DOORBELL_VALUE);
-        }
-        sq.tail = value as u16;
-        self.run(cq, &mut group, index);
-    }
-
-    #[inline]
-    fn run(&self, cq: usize, group: &mut Group, index: usize) {
-        if cq == 0 { self.run_admin(group) } else { self.run_io(&self.places[cq], group, index) }
-    }
-
-    #[inline]
-    fn run_io(&self, place: &Place, group: &mut Group, index: usize) {
-        let Group { cq: Some(cq), sqs } = group else { return };
-        let sq = &mut sqs[index];
-        let mut posted = false;
-        while sq.head != sq.tail && place.has_room(cq) {
-            let Some(Ok(entry)) = sq.fetch(&self.space) else { return self.fail() };
-            let status = self.execute_io(&entry);
-            sq.counters.count(&entry, self.lba_shift, status);
-            if !status.is_success() {
-                locked(&self.errors).push(sq.id, &entry, status);
-            }
-            if cq.post(&self.space, completion(sq, entry.cid, 0), status).is_err() {
-                return self.fail();
-            }
-            posted = true;
-        }
-        if posted && self.config.clock == Clock::Threaded {
-            self.posted.ring();
-        }
-    }
-
-    fn run_admin(&self, group: &mut Group) {
-        loop {
-            let Group { cq: Some(cq), sqs } = &mut *group else { return };
-            let sq = &mut sqs[0];
-            if sq.head == sq.tail || !self.places[0].has_room(cq) {
-                return;
-            }
-            let Some(Ok(entry)) = sq.fetch(&self.space) else { return self.fail() };
-            if let Some((result, status)) = self.execute_admin(&entry) {
-                if !status.is_success() {
-                    locked(&self.errors).push(0, &entry, status);
-                }
-                if cq.post(&self.space, completion(sq, entry.cid, result), status).is_err() {
-                    return self.fail();
-                }
-                self.posted.ring();
-            }
-            self.deliver_events(group);
-        }
     }
 
     /// Whether written data may stay in the medium's cache.
@@ -357,58 +246,4 @@ impl Controller {
     pub(crate) fn enable_write_cache(&self, enabled: bool) {
         self.write_cache.store(enabled, Ordering::Release);
     }
-
-    /// Records an asynchronous event and reports it if the host waits for one.
-    fn event(&self, event: AsyncEvent) {
-        locked(&self.admin).record(event);
-        self.deliver_events(&mut locked(&self.places[0].group));
-    }
-
-    /// Completes held Asynchronous Event Requests: with recorded events, and those that were aborted.
-    fn deliver_events(&self, group: &mut Group) {
-        let Group { cq: Some(cq), sqs } = group else { return };
-        while self.places[0].has_room(cq) {
-            let Some((cid, result, status)) = locked(&self.admin).next_held() else { return };
-            if cq.post(&self.space, completion(&sqs[0], cid, result), status).is_err() {
-                return self.fail();
-            }
-            self.posted.ring();
-        }
-    }
-
-    /// One round of the device thread: takes the doorbells that were rung; whether there were any.
-    pub(crate) fn serve(&self) -> bool {
-        let mut any = false;
-        for (queue, tail) in self.tails.iter().enumerate() {
-            let tail = tail.swap(0, Ordering::AcqRel);
-            if tail & RUNG != 0 {
-                any = true;
-                self.tail_doorbell(queue, tail & 0xffff);
-            }
-        }
-        for (cq, place) in self.places.iter().enumerate() {
-            let mut group = locked(&place.group);
-            for index in 0..group.sqs.len() {
-                self.run(cq, &mut group, index);
-            }
-        }
-        any
-    }
-}
-
-impl Place {
-    /// Whether one more entry fits; if not, the host's next head doorbell resumes the queue.
-    #[inline]
-    fn has_room(&self, cq: &CompletionQueue) -> bool {
-        if !cq.is_full(self.head.get()) {
-            return true;
-        }
-        self.blocked.store(true, Ordering::SeqCst);
-        !cq.is_full(self.head.get())
-    }
-}
-
-#[inline]
-fn completion(sq: &SubmissionQueue, cid: u16, result: u32) -> CompletionEntry {
-    CompletionEntry { result, sq_head: sq.head, sq_id: sq.id, cid, ..CompletionEntry::default() }
 }

@@ -25,7 +25,9 @@ pub enum MediaError {
         what: &'static str,
     },
     /// The size fits no device.
-    #[error("{path}: {bytes} bytes is no device size; it must be a multiple of 4096 and not 0 (a truncated image?)")]
+    #[error(
+        "{path}: {bytes} bytes is no device size; it must be a multiple of 4096 and not 0 (a truncated image?)"
+    )]
     Size {
         /// The image or medium.
         path: String,

@@ -1,16 +1,37 @@
 //! Set Features and Get Features (Base 2.0, 5.27).
 
 use crate::controller::{Controller, locked};
-use nvmed_nvme::{FeatureId, Status, SubmissionEntry};
+use crate::log::TEMPERATURE_K;
+use nvmed_nvme::{AsyncEvent, FeatureId, Status, SubmissionEntry};
 
 /// Feature identifiers run from 1 to here.
 const FEATURES: usize = 12;
 /// Over-temperature threshold until the host sets one, kelvin.
 const TEMPERATURE_MAX_K: u32 = 343;
+/// Temperature Threshold: sensor select; the composite temperature, and all sensors.
+const SENSORS: u32 = 0xf;
+/// Error Recovery: deallocated blocks give errors, which this namespace does not offer.
+const DULBE: u32 = 1 << 16;
+/// Interrupt Vector Configuration: coalescing disabled.
+const COALESCING_DISABLED: u32 = 1 << 16;
 
-/// Current values, by identifier.
+/// Get Features: which value (Base 2.0, figure 190).
+const SELECT_CURRENT: u32 = 0;
+const SELECT_DEFAULT: u32 = 1;
+const SELECT_SAVED: u32 = 2;
+const SELECT_CAPABILITIES: u32 = 3;
+/// Supported Capabilities: changeable.
+const CHANGEABLE: u32 = 1 << 2;
+
+/// Current values, by identifier; and those that have an index of their own.
 #[derive(Debug)]
-pub(crate) struct Features([u32; FEATURES]);
+pub(crate) struct Features {
+    values: [u32; FEATURES],
+    /// Under-temperature threshold, kelvin; the over-temperature threshold is the value of the feature.
+    under_k: u32,
+    /// A bit an interrupt vector: coalescing is disabled.
+    uncoalesced: [u64; 4],
+}
 
 impl Default for Features {
     fn default() -> Self {
@@ -18,47 +39,104 @@ impl Default for Features {
         values[FeatureId::VolatileWriteCache as usize] = 1;
         values[FeatureId::TemperatureThreshold as usize] = TEMPERATURE_MAX_K;
         values[FeatureId::AsyncEventConfiguration as usize] = 0xff;
-        Self(values)
+        Self { values, under_k: 0, uncoalesced: [0; 4] }
     }
 }
 
-fn feature(entry: &SubmissionEntry) -> Result<FeatureId, Status> {
-    FeatureId::from_code((entry.cdw10 & 0xff) as u8).ok_or(Status::INVALID_FIELD.do_not_retry())
+impl Features {
+    /// The value of a feature; `cdw11` is the index of those that have one.
+    fn get(&self, id: FeatureId, cdw11: u32) -> u32 {
+        let vector = cdw11 & 0xffff;
+        match id {
+            FeatureId::TemperatureThreshold if cdw11 >> 20 & 3 == 1 => self.under_k,
+            FeatureId::InterruptVectorConfiguration => {
+                let word = self.uncoalesced.get(vector as usize / 64).copied().unwrap_or(0);
+                if word >> (vector % 64) & 1 != 0 { vector | COALESCING_DISABLED } else { vector }
+            }
+            _ => self.values[id as usize],
+        }
+    }
+
+    fn set(&mut self, id: FeatureId, value: u32) {
+        match id {
+            FeatureId::TemperatureThreshold if value >> 20 & 3 == 1 => self.under_k = value & 0xffff,
+            FeatureId::TemperatureThreshold => self.values[id as usize] = value & 0xffff,
+            FeatureId::InterruptVectorConfiguration => {
+                let vector = (value & 0xffff) as usize;
+                if let Some(word) = self.uncoalesced.get_mut(vector / 64) {
+                    let bit = 1 << (vector % 64);
+                    *word = if value & COALESCING_DISABLED != 0 { *word | bit } else { *word & !bit };
+                }
+            }
+            _ => self.values[id as usize] = value,
+        }
+    }
+
+    /// Whether the temperature is outside its thresholds: bit 1 of SMART's critical warning.
+    pub fn temperature_warning(&self) -> bool {
+        let over = self.values[FeatureId::TemperatureThreshold as usize];
+        u32::from(TEMPERATURE_K) >= over || u32::from(TEMPERATURE_K) <= self.under_k
+    }
+
+    /// Whether the host wants an event for that warning.
+    fn temperature_event(&self) -> bool {
+        self.values[FeatureId::AsyncEventConfiguration as usize] & 1 << 1 != 0
+    }
 }
 
 impl Controller {
+    /// The feature that a command names, if there is one; the write cache only where the medium has one.
+    fn feature(&self, entry: &SubmissionEntry) -> Result<FeatureId, Status> {
+        FeatureId::from_code((entry.cdw10 & 0xff) as u8)
+            .filter(|&id| id != FeatureId::VolatileWriteCache || self.media.has_write_cache())
+            .ok_or(Status::INVALID_FIELD.do_not_retry())
+    }
+
     pub(crate) fn set_feature(&self, entry: &SubmissionEntry) -> Result<u32, Status> {
-        let id = feature(entry)?;
+        let id = self.feature(entry)?;
         if entry.cdw10 >> 31 != 0 {
             return Err(Status::FEATURE_NOT_SAVEABLE.do_not_retry());
         }
-        let value = entry.cdw11;
-        match id {
-            FeatureId::NumberOfQueues => return self.number_of_queues(value),
-            FeatureId::VolatileWriteCache => self.set_write_cache(value)?,
-            FeatureId::PowerManagement if value & 0x1f != 0 => {
-                return Err(Status::INVALID_FIELD.do_not_retry());
-            }
-            FeatureId::InterruptVectorConfiguration if value & 0xffff > u32::from(self.config.queues_max) => {
-                return Err(Status::INVALID_FIELD.do_not_retry());
-            }
-            _ => {}
+        if entry.nsid != 0 && entry.nsid != u32::MAX {
+            return Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC.do_not_retry());
         }
-        locked(&self.admin).features.0[id as usize] = value;
+        let value = entry.cdw11;
+        let valid = match id {
+            FeatureId::NumberOfQueues => return self.number_of_queues(value),
+            FeatureId::PowerManagement => value & 0x1f == 0,
+            FeatureId::ErrorRecovery => value & DULBE == 0,
+            FeatureId::InterruptVectorConfiguration => value & 0xffff <= u32::from(self.config.queues_max),
+            FeatureId::TemperatureThreshold => {
+                matches!(value >> 16 & SENSORS, 0 | SENSORS) && value >> 20 & 3 <= 1
+            }
+            _ => true,
+        };
+        if !valid {
+            return Err(Status::INVALID_FIELD.do_not_retry());
+        }
+        if id == FeatureId::VolatileWriteCache {
+            self.set_write_cache(value & 1 != 0)?;
+        }
+        let mut admin = locked(&self.admin);
+        admin.features.set(id, value);
+        if id == FeatureId::TemperatureThreshold
+            && admin.features.temperature_warning()
+            && admin.features.temperature_event()
+        {
+            admin.record(AsyncEvent::TEMPERATURE_THRESHOLD);
+        }
         Ok(0)
     }
 
     pub(crate) fn get_feature(&self, entry: &SubmissionEntry) -> Result<u32, Status> {
-        let id = feature(entry)?;
-        let select = entry.cdw10 >> 8 & 7;
+        let id = self.feature(entry)?;
         let granted = u32::from(self.config.queues_max) - 1;
-        match (select, id) {
-            // Supported capabilities: changeable, except the write cache of a device without one.
-            (3, FeatureId::VolatileWriteCache) => Ok(u32::from(self.media.has_write_cache()) << 2),
-            (3, _) => Ok(1 << 2),
-            (_, FeatureId::NumberOfQueues) => Ok(granted | granted << 16),
-            (0, _) => Ok(locked(&self.admin).features.0[id as usize]),
-            (1 | 2, _) => Ok(Features::default().0[id as usize]),
+        match (entry.cdw10 >> 8 & 7, id) {
+            (SELECT_CAPABILITIES, _) => Ok(CHANGEABLE),
+            (SELECT_CURRENT..=SELECT_SAVED, FeatureId::NumberOfQueues) => Ok(granted | granted << 16),
+            (SELECT_CURRENT, _) => Ok(locked(&self.admin).features.get(id, entry.cdw11)),
+            // Nothing is saveable: the saved value is the default.
+            (SELECT_DEFAULT | SELECT_SAVED, _) => Ok(Features::default().get(id, entry.cdw11)),
             _ => Err(Status::INVALID_FIELD.do_not_retry()),
         }
     }
@@ -72,19 +150,14 @@ impl Controller {
         if self.places[1..].iter().any(|place| locked(&place.group).cq.is_some()) {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
-        let most = u32::from(self.config.queues_max) - 1;
-        Ok(sqs.min(most) | cqs.min(most) << 16)
+        // All queues there are, whatever was asked for: asking reserves nothing (as other controllers do).
+        let granted = u32::from(self.config.queues_max) - 1;
+        Ok(granted | granted << 16)
     }
 
-    fn set_write_cache(&self, value: u32) -> Result<(), Status> {
-        if !self.media.has_write_cache() {
-            return Err(Status::INVALID_FIELD.do_not_retry());
-        }
-        let enabled = value & 1 != 0;
-        if !enabled {
-            self.media.flush()?;
-        }
+    /// What is in a cache that is switched off reaches the medium first.
+    fn set_write_cache(&self, enabled: bool) -> Result<(), Status> {
         self.enable_write_cache(enabled);
-        Ok(())
+        if enabled { Ok(()) } else { self.media.flush() }
     }
 }

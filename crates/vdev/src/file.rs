@@ -2,9 +2,10 @@
 //!
 //! Blocks are copied from and to the mapping, without a system call. What a mapping does badly is
 //! done by calls: a store to a hole of a full host file system is a SIGBUS, so the first write to a chunk
-//! allocates the chunk (`fallocate`), whose failure is a status; and a load from a hole may allocate, so
-//! holes are not touched by reads.
+//! allocates the chunk (`fallocate`), whose failure is a status; and a load from a hole may allocate (a
+//! tmpfs does), so holes are not touched by reads.
 
+use crate::controller::locked;
 use crate::error::MediaError;
 use crate::holder;
 use crate::media::check_size;
@@ -14,7 +15,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Bytes allocated and mapped at once: big enough that the calls do not show in sequential writes, small
 /// enough that a program which writes one block does not wait.
@@ -60,26 +62,24 @@ impl ImageLock {
     }
 }
 
-/// One bit a chunk.
+/// What is known of a chunk, one byte a chunk; a new state is all zeroes.
+mod chunk {
+    /// Nothing: the host was not asked yet.
+    pub const UNKNOWN: u8 = 0;
+    /// It is a hole throughout: reads are zeroes.
+    pub const HOLE: u8 = 1;
+    /// It has data and holes: loads could allocate, so it is read by calls.
+    pub const MIXED: u8 = 2;
+    /// It is allocated throughout: loads and stores are safe.
+    pub const OWNED: u8 = 3;
+}
+
+/// Whether there is something to make persistent.
 #[derive(Debug)]
-struct Bits(Box<[AtomicU64]>);
-
-impl Bits {
-    fn new(bits: u64) -> Self {
-        Self((0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    fn get(&self, bit: u64) -> bool {
-        self.0[(bit / 64) as usize].load(Ordering::Acquire) >> (bit % 64) & 1 != 0
-    }
-
-    fn set(&self, bit: u64) {
-        self.0[(bit / 64) as usize].fetch_or(1 << (bit % 64), Ordering::Release);
-    }
-
-    fn clear(&self, bit: u64) {
-        self.0[(bit / 64) as usize].fetch_and(!(1 << (bit % 64)), Ordering::Release);
-    }
+struct Syncing {
+    /// The host failed to. It may have dropped what it could not write, so that a later success would lie:
+    /// every flush fails from then on.
+    failed: bool,
 }
 
 /// An image, open and mapped.
@@ -88,18 +88,23 @@ pub(crate) struct FileMedium {
     fd: QuietFd,
     memory: Mapping,
     flush: Flush,
-    /// Chunks that hold some data: loads are safe.
-    data: Bits,
-    /// Chunks that are allocated throughout: stores are safe.
-    owned: Bits,
-    /// Something was written since the last flush.
+    /// A byte a chunk, see [`chunk`]. Its pages appear when touched, so that opening does not depend on the size.
+    states: Mapping,
+    /// Held while chunks are allocated or punched, so that a state never says more than the file has.
+    shaping: Mutex<()>,
+    /// Something was written since the last flush began.
     unflushed: AtomicBool,
+    /// Held during a flush: a second one waits for the first, whose end it may be the only one to need.
+    syncing: Mutex<Syncing>,
 }
 
 impl FileMedium {
     pub fn open(options: FileOptions) -> Result<Self, MediaError> {
         let path = options.path.display().to_string();
         let fail = |errno| MediaError::Open { path: path.clone(), errno, hint: hint(errno) };
+        if let Some(size) = options.size {
+            check_size(&path, size)?;
+        }
         let create = if options.size.is_some() { OFlags::CREATE } else { OFlags::empty() };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | create;
         let fd = rustix::fs::open(&options.path, flags, Mode::from_raw_mode(0o644)).map_err(|errno| {
@@ -116,7 +121,6 @@ impl FileMedium {
         }
         let bytes = match options.size {
             Some(size) if size > stat.st_size as u64 => {
-                check_size(&path, size)?;
                 rustix::fs::ftruncate(&fd, size).map_err(fail)?;
                 size
             }
@@ -125,14 +129,15 @@ impl FileMedium {
         check_size(&path, bytes)?;
         let len = usize::try_from(bytes).map_err(|_| fail(Errno::FBIG))?;
         let memory = Mapping::shared(fd.as_fd(), 0, len, Pages::Base).map_err(fail)?;
-        let chunks = bytes.div_ceil(CHUNK_BYTES);
+        let chunks = bytes.div_ceil(CHUNK_BYTES) as usize;
         Ok(Self {
             fd: QuietFd::new(fd),
             memory,
             flush: options.flush,
-            data: Bits::new(chunks),
-            owned: Bits::new(chunks),
+            states: Mapping::anonymous(chunks, Pages::Base).map_err(fail)?,
+            shaping: Mutex::new(()),
             unflushed: AtomicBool::new(false),
+            syncing: Mutex::new(Syncing { failed: false }),
         })
     }
 
@@ -140,17 +145,54 @@ impl FileMedium {
         self.memory.len() as u64
     }
 
-    pub fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) {
-        for (at, part) in chunks(offset, len as u64) {
-            let into = to_offset + (at - offset) as usize;
-            if self.holds_data(at / CHUNK_BYTES) {
-                self.memory.copy(at as usize, to, into, part as usize);
-            } else {
-                to.fill(into, part as usize, 0);
-            }
-        }
+    #[inline]
+    fn state(&self, chunk: u64) -> &AtomicU8 {
+        self.states.u8(chunk as usize)
     }
 
+    #[inline]
+    pub fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) -> Result<(), Status> {
+        for (at, part) in chunks(offset, len as u64) {
+            let into = to_offset + (at - offset) as usize;
+            if self.state(at / CHUNK_BYTES).load(Ordering::Acquire) == chunk::OWNED {
+                self.memory.copy(at as usize, to, into, part as usize);
+            } else {
+                self.read_with_care(at, to, into, part as usize)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads from a chunk that may have holes.
+    #[cold]
+    fn read_with_care(&self, at: u64, to: &Mapping, into: usize, len: usize) -> Result<(), Status> {
+        match self.survey(at / CHUNK_BYTES) {
+            chunk::HOLE => to.fill(into, len, 0),
+            chunk::OWNED => self.memory.copy(at as usize, to, into, len),
+            _ => return self.read_by_call(at, to, into, len),
+        }
+        Ok(())
+    }
+
+    fn read_by_call(&self, at: u64, to: &Mapping, into: usize, len: usize) -> Result<(), Status> {
+        let mut page = [0; 4096];
+        let mut done = 0;
+        while done < len {
+            let want = (len - done).min(page.len());
+            match rustix::io::pread(&self.fd, &mut page[..want], at + done as u64) {
+                Ok(0) => return Err(Status::UNRECOVERED_READ),
+                Ok(n) => {
+                    to.write(into + done, &page[..n]);
+                    done += n;
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Status::UNRECOVERED_READ),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
     pub fn write(&self, offset: u64, from: &Mapping, from_offset: usize, len: usize) -> Result<(), Status> {
         for (at, part) in chunks(offset, len as u64) {
             self.own(at / CHUNK_BYTES)?;
@@ -160,20 +202,17 @@ impl FileMedium {
         Ok(())
     }
 
+    /// Makes a range read as zeroes. `release` punches a hole, where the host can; so does a length that
+    /// is cheaper to punch than to fill.
     pub fn zero(&self, offset: u64, len: u64, release: bool) -> Result<(), Status> {
-        if release || len >= CHUNK_BYTES {
-            for (at, _) in chunks(offset, len) {
-                self.owned.clear(at / CHUNK_BYTES);
-            }
-            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            if rustix::fs::fallocate(&self.fd, punch, offset, len).is_ok() {
-                self.touched();
-                return Ok(());
-            }
+        if (release || len >= CHUNK_BYTES) && self.punch(offset, len) {
+            self.touched();
+            return Ok(());
         }
         for (at, part) in chunks(offset, len) {
-            if self.holds_data(at / CHUNK_BYTES) {
-                self.own(at / CHUNK_BYTES)?;
+            let chunk = at / CHUNK_BYTES;
+            if self.survey(chunk) != chunk::HOLE {
+                self.own(chunk)?;
                 self.memory.fill(at as usize, part as usize, 0);
             }
         }
@@ -181,62 +220,114 @@ impl FileMedium {
         Ok(())
     }
 
+    /// Punches a hole; whether the host did.
+    fn punch(&self, offset: u64, len: u64) -> bool {
+        let _shaping = locked(&self.shaping);
+        for (at, _) in chunks(offset, len) {
+            // Before the hole is there: a store through the mapping would have to allocate again.
+            let state = self.state(at / CHUNK_BYTES);
+            if state.load(Ordering::Relaxed) == chunk::OWNED {
+                state.store(chunk::MIXED, Ordering::Release);
+            }
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.fd, flags, offset, len).is_err() {
+            return false;
+        }
+        for (at, part) in chunks(offset, len) {
+            if part == self.chunk_len(at / CHUNK_BYTES) {
+                self.state(at / CHUNK_BYTES).store(chunk::HOLE, Ordering::Release);
+            }
+        }
+        true
+    }
+
     pub fn flush(&self) -> Result<(), Status> {
-        // Pairs with the store in `touched`, which follows the copy: a write that this swap sees is in
-        // the page cache before the call.
-        if self.flush == Flush::Process || !self.unflushed.swap(false, Ordering::AcqRel) {
+        if self.flush == Flush::Process {
+            return Ok(());
+        }
+        let mut syncing = locked(&self.syncing);
+        if syncing.failed {
+            return Err(Status::WRITE_FAULT);
+        }
+        // Pairs with the swap in `touched`, which follows the copy: what this clears is in the page cache
+        // before the call.
+        if !self.unflushed.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
         rustix::fs::fdatasync(&self.fd).map_err(|_| {
-            self.unflushed.store(true, Ordering::Release);
+            syncing.failed = true;
             Status::WRITE_FAULT
         })
     }
 
+    /// Notes a write. A read-modify-write, also when it changes nothing: it keeps the copy before it, whose
+    /// stores could otherwise still wait in this processor while another one's flush takes the mark away.
+    #[inline]
     fn touched(&self) {
-        if !self.unflushed.load(Ordering::Relaxed) {
-            self.unflushed.store(true, Ordering::Release);
-        }
+        self.unflushed.swap(true, Ordering::AcqRel);
     }
 
-    /// Whether the chunk has any data; asks the host once.
-    fn holds_data(&self, chunk: u64) -> bool {
-        if self.data.get(chunk) {
-            return true;
+    fn chunk_len(&self, chunk: u64) -> u64 {
+        CHUNK_BYTES.min(self.bytes() - chunk * CHUNK_BYTES)
+    }
+
+    /// The state of a chunk; asks the host once.
+    fn survey(&self, chunk: u64) -> u8 {
+        let known = self.state(chunk).load(Ordering::Acquire);
+        if known != chunk::UNKNOWN {
+            return known;
         }
+        let _shaping = locked(&self.shaping);
+        let state = self.state(chunk);
+        if state.load(Ordering::Relaxed) == chunk::UNKNOWN {
+            state.store(self.ask(chunk), Ordering::Release);
+        }
+        state.load(Ordering::Relaxed)
+    }
+
+    fn ask(&self, chunk: u64) -> u8 {
         let begin = chunk * CHUNK_BYTES;
-        let end = (begin + CHUNK_BYTES).min(self.bytes());
-        let found = match rustix::fs::seek(&self.fd, SeekFrom::Data(begin)) {
-            Ok(at) => at < end,
-            Err(Errno::NXIO) => false,
-            // A host without SEEK_DATA: its files have no holes that matter.
-            Err(_) => true,
-        };
-        if found {
-            self.data.set(chunk);
+        let end = begin + self.chunk_len(chunk);
+        match rustix::fs::seek(&self.fd, SeekFrom::Data(begin)) {
+            Err(Errno::NXIO) => chunk::HOLE,
+            Ok(at) if at >= end => chunk::HOLE,
+            Ok(at) if at == begin => match rustix::fs::seek(&self.fd, SeekFrom::Hole(begin)) {
+                Ok(hole) if hole >= end => chunk::OWNED,
+                _ => chunk::MIXED,
+            },
+            // Data and holes, or a host that cannot tell.
+            _ => chunk::MIXED,
         }
-        found
     }
 
     /// Makes stores to the chunk safe; asks the host once.
     #[inline]
     fn own(&self, chunk: u64) -> Result<(), Status> {
-        if self.owned.get(chunk) { Ok(()) } else { self.allocate(chunk) }
+        let owned = self.state(chunk).load(Ordering::Acquire) == chunk::OWNED;
+        if owned { Ok(()) } else { self.allocate(chunk) }
     }
 
     #[cold]
     fn allocate(&self, chunk: u64) -> Result<(), Status> {
-        let begin = chunk * CHUNK_BYTES;
-        let len = CHUNK_BYTES.min(self.bytes() - begin);
+        let before = self.survey(chunk);
+        let _shaping = locked(&self.shaping);
+        let state = self.state(chunk);
+        if state.load(Ordering::Relaxed) == chunk::OWNED {
+            return Ok(());
+        }
+        let (begin, len) = (chunk * CHUNK_BYTES, self.chunk_len(chunk));
         match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), begin, len) {
             // A host without fallocate allocates at the store; it says nothing about its space anyway.
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(Errno::NOSPC | Errno::DQUOT) => return Err(Status::CAPACITY_EXCEEDED),
             Err(_) => return Err(Status::WRITE_FAULT),
         }
-        self.memory.populate(begin as usize, len as usize);
-        self.data.set(chunk);
-        self.owned.set(chunk);
+        // All pages of a new chunk at once. Those of an old one would all be written at the next flush.
+        if before == chunk::HOLE {
+            self.memory.populate(begin as usize, len as usize);
+        }
+        state.store(chunk::OWNED, Ordering::Release);
         Ok(())
     }
 }

@@ -12,8 +12,8 @@ pub(crate) const FIRMWARE: [u8; 8] = *b"0.1     ";
 pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 /// Bytes of every Identify data structure.
 pub(crate) const IDENTIFY_BYTES: usize = 4096;
-/// A locally administered identifier: this software's, with the namespace at its end.
-const EUI64: [u8; 8] = [0x02, b'n', b'v', b'm', b'e', b'd', 0, 1];
+/// Namespace identifiers from here on name no namespace: all, and reserved.
+const NSID_RESERVED: u32 = 0xffff_fffe;
 
 impl Controller {
     /// The structure that an Identify command asks for.
@@ -24,8 +24,9 @@ impl Controller {
         match cns {
             Cns::NAMESPACE => self.identify_namespace(entry.nsid),
             Cns::CONTROLLER => Ok(self.identify_controller().as_bytes().to_vec()),
+            Cns::ACTIVE_LIST if entry.nsid >= NSID_RESERVED => Err(Status::INVALID_NAMESPACE.do_not_retry()),
             Cns::ACTIVE_LIST => Ok(active_list(entry.nsid)),
-            Cns::DESCRIPTORS => namespace(entry.nsid).map(|()| descriptors()),
+            Cns::DESCRIPTORS => namespace(entry.nsid).map(|()| self.descriptors()),
             // The NVM command set's own structures: no limits beyond the base ones.
             Cns::CSI_NAMESPACE if csi == 0 => namespace(entry.nsid).map(|()| vec![0; IDENTIFY_BYTES]),
             Cns::CSI_CONTROLLER if csi == 0 => Ok(vec![0; IDENTIFY_BYTES]),
@@ -79,9 +80,29 @@ impl Controller {
             (data.nsze, data.ncap, data.nuse) = (self.lba_count, self.lba_count, self.lba_count);
             // Deallocated blocks read as zeroes, and Write Zeroes may deallocate.
             data.dlfeat = 0b1001;
-            data.eui64 = EUI64;
+            data.eui64 = self.eui64();
         }
         Ok(data.as_bytes().to_vec())
+    }
+
+    /// A locally administered identifier made of the serial number (FNV-1a): hosts take two namespaces with
+    /// the same one for two paths to one.
+    fn eui64(&self) -> [u8; 8] {
+        let hash = self.config.serial.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let mut bytes = hash.to_be_bytes();
+        bytes[0] = 0x02;
+        bytes
+    }
+
+    /// Namespace identification descriptors: EUI-64 (type 1) and command set (type 4).
+    fn descriptors(&self) -> Vec<u8> {
+        let mut bytes = vec![1, 8, 0, 0];
+        bytes.extend_from_slice(&self.eui64());
+        bytes.extend_from_slice(&[4, 1, 0, 0, 0]);
+        bytes.resize(IDENTIFY_BYTES, 0);
+        bytes
     }
 }
 
@@ -96,15 +117,6 @@ fn active_list(after: u32) -> Vec<u8> {
     if after < NSID {
         bytes[..4].copy_from_slice(&NSID.to_le_bytes());
     }
-    bytes
-}
-
-/// Namespace identification descriptors: EUI-64 (type 1) and command set (type 4).
-fn descriptors() -> Vec<u8> {
-    let mut bytes = vec![1, 8, 0, 0];
-    bytes.extend_from_slice(&EUI64);
-    bytes.extend_from_slice(&[4, 1, 0, 0, 0]);
-    bytes.resize(IDENTIFY_BYTES, 0);
     bytes
 }
 

@@ -70,8 +70,7 @@ impl Controller {
         let mut at = offset;
         while let Some(piece) = walk.next() {
             let (address, len) = piece?;
-            let (memory, host) =
-                self.space.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+            let (memory, host) = self.space.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
             step(at, memory, host, len)?;
             at += len as u64;
         }
@@ -87,8 +86,8 @@ impl Controller {
     #[inline]
     fn write(&self, entry: &SubmissionEntry) -> Result<(), Status> {
         let range = self.transfer(entry)?;
-        // A piece may be shorter than a sector of the medium's cache: pieces of odd alignment are staged.
-        if !(entry.prp1 | range.1).is_multiple_of(512) {
+        // A piece of odd alignment ends within a sector, which a volatile cache keeps or loses as a whole.
+        if !entry.prp1.is_multiple_of(512) && self.media.wants_sectors() {
             return self.write_staged(entry, range);
         }
         self.pieces(entry, range, |at, memory, host, len| self.media.write(at, memory, host, len))?;

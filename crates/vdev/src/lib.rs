@@ -10,6 +10,7 @@
 mod admin;
 mod config;
 mod controller;
+mod doorbell;
 mod error;
 mod features;
 mod file;

@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 /// Entries of the error log; ELPE says so.
 pub(crate) const ERROR_ENTRIES: usize = 64;
 /// Temperature of a device without one: 300 K.
-const TEMPERATURE_K: u16 = 300;
+pub(crate) const TEMPERATURE_K: u16 = 300;
 
 /// Commands and bytes of one queue, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,13 +21,19 @@ pub struct Counters {
     pub fua_writes: u64,
     /// Flush commands.
     pub flushes: u64,
-    /// All other I/O commands.
-    pub others: u64,
+    /// Compare commands.
+    pub compares: u64,
+    /// Write Zeroes commands.
+    pub write_zeroes: u64,
+    /// Dataset Management commands.
+    pub dataset_managements: u64,
     /// Commands that failed.
     pub errors: u64,
-    /// Bytes read.
+    /// Commands, counted in `errors`, whose data the medium could not read or keep.
+    pub media_errors: u64,
+    /// Bytes read by commands that succeeded.
     pub bytes_read: u64,
-    /// Bytes written.
+    /// Bytes written, likewise.
     pub bytes_written: u64,
 }
 
@@ -35,20 +41,25 @@ impl Counters {
     #[inline]
     pub(crate) fn count(&mut self, entry: &SubmissionEntry, lba_shift: u32, status: Status) {
         let bytes = u64::from(entry.blocks()) << lba_shift;
+        let done = u64::from(status.is_success());
         match IoOpcode::from_code(entry.opcode) {
             Some(IoOpcode::Read) => {
                 self.reads += 1;
-                self.bytes_read += bytes;
+                self.bytes_read += bytes * done;
             }
             Some(IoOpcode::Write) => {
                 self.writes += 1;
                 self.fua_writes += u64::from(entry.fua());
-                self.bytes_written += bytes;
+                self.bytes_written += bytes * done;
             }
             Some(IoOpcode::Flush) => self.flushes += 1,
-            _ => self.others += 1,
+            Some(IoOpcode::Compare) => self.compares += 1,
+            Some(IoOpcode::WriteZeroes) => self.write_zeroes += 1,
+            Some(IoOpcode::DatasetManagement) => self.dataset_managements += 1,
+            None => {}
         }
-        self.errors += u64::from(!status.is_success());
+        self.errors += 1 - done;
+        self.media_errors += u64::from(status.code_type() == 2 && !status.is(Status::COMPARE_FAILURE));
     }
 
     pub(crate) fn plus(self, other: Self) -> Self {
@@ -57,8 +68,11 @@ impl Counters {
             writes: self.writes + other.writes,
             fua_writes: self.fua_writes + other.fua_writes,
             flushes: self.flushes + other.flushes,
-            others: self.others + other.others,
+            compares: self.compares + other.compares,
+            write_zeroes: self.write_zeroes + other.write_zeroes,
+            dataset_managements: self.dataset_managements + other.dataset_managements,
             errors: self.errors + other.errors,
+            media_errors: self.media_errors + other.media_errors,
             bytes_read: self.bytes_read + other.bytes_read,
             bytes_written: self.bytes_written + other.bytes_written,
         }
@@ -73,6 +87,8 @@ pub(crate) struct ErrorLog {
 }
 
 impl ErrorLog {
+    /// Enters a failed command; `queue` 0 is the admin queue, whose commands have no logical block.
+    #[cold]
     pub fn push(&mut self, queue: u16, entry: &SubmissionEntry, status: Status) {
         self.count += 1;
         self.entries.truncate(ERROR_ENTRIES - 1);
@@ -82,7 +98,7 @@ impl ErrorLog {
         error.cid = entry.cid;
         error.status = status.0 << 1;
         error.location = u16::MAX;
-        error.lba = entry.lba().0;
+        error.lba = if queue == 0 { 0 } else { entry.lba().0 };
         error.nsid = entry.nsid;
         self.entries.push_front(error);
     }
@@ -112,13 +128,17 @@ impl Controller {
     fn smart_log(&self) -> SmartLog {
         let counters = self.counters();
         let mut log = SmartLog::default();
+        log.critical_warning = u8::from(locked(&self.admin).features.temperature_warning()) << 1;
         log.temperature = TEMPERATURE_K.to_le_bytes();
         log.available_spare = 100;
         log.spare_threshold = 10;
         log.data_units_read[0] = counters.bytes_read.div_ceil(512_000);
         log.data_units_written[0] = counters.bytes_written.div_ceil(512_000);
-        log.host_reads[0] = counters.reads;
+        // Compare reads, as the specification counts.
+        log.host_reads[0] = counters.reads + counters.compares;
         log.host_writes[0] = counters.writes;
+        log.power_cycles[0] = 1;
+        log.media_errors[0] = counters.media_errors;
         log.error_entries[0] = locked(&self.errors).count;
         log
     }

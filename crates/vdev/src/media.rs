@@ -8,6 +8,7 @@ use nvmed_sys::{Mapping, Pages};
 
 /// Bytes in a page of every host memory and medium.
 pub(crate) const PAGE_BYTES: u64 = 4096;
+const PAGE: usize = PAGE_BYTES as usize;
 
 /// A store of bytes, addressed by byte offset. All accesses are inside [`Media::bytes`]: the controller
 /// has checked the range.
@@ -75,7 +76,7 @@ impl Media {
         match &self.0 {
             Kind::Ram(memory) => memory.copy(offset as usize, to, to_offset, len),
             Kind::Null(_) => {}
-            Kind::File(file) => file.read(offset, to, to_offset, len),
+            Kind::File(file) => file.read(offset, to, to_offset, len)?,
             Kind::Volatile(cache) => cache.read(offset, to, to_offset, len)?,
         }
         Ok(())
@@ -94,7 +95,7 @@ impl Media {
             Kind::Ram(memory) => from.copy(from_offset, memory, offset as usize, len),
             Kind::Null(_) => {}
             Kind::File(file) => file.write(offset, from, from_offset, len)?,
-            Kind::Volatile(cache) => cache.write(offset, from, from_offset, len)?,
+            Kind::Volatile(cache) => cache.write(offset, from, from_offset, len),
         }
         Ok(())
     }
@@ -102,12 +103,18 @@ impl Media {
     /// Makes `len` bytes at `offset` read as zeroes; `release` gives their space back where it can.
     pub(crate) fn zero(&self, offset: u64, len: u64, release: bool) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(memory) => memory.fill(offset as usize, len as usize, 0),
+            Kind::Ram(memory) => zero_memory(memory, offset as usize, len as usize),
             Kind::Null(_) => {}
             Kind::File(file) => file.zero(offset, len, release)?,
-            Kind::Volatile(cache) => cache.zero(offset, len)?,
+            Kind::Volatile(cache) => cache.zero(offset, len),
         }
         Ok(())
+    }
+
+    /// Whether writes must come in whole sectors, to whole sectors.
+    #[inline]
+    pub(crate) fn wants_sectors(&self) -> bool {
+        matches!(self.0, Kind::Volatile(_))
     }
 
     /// Whether the medium has something to flush at all.
@@ -135,6 +142,18 @@ impl Media {
             Kind::Volatile(cache) => cache.flush_range(offset, len),
         }
     }
+}
+
+/// From this length on, giving pages back is cheaper than filling them, whose memory it also frees.
+const RELEASE_BYTES: usize = 256 << 10;
+
+fn zero_memory(memory: &Mapping, offset: usize, len: usize) {
+    let (begin, end) = (offset.next_multiple_of(PAGE), (offset + len) & !(PAGE - 1));
+    if len < RELEASE_BYTES || memory.release(begin, end - begin).is_err() {
+        return memory.fill(offset, len, 0);
+    }
+    memory.fill(offset, begin - offset, 0);
+    memory.fill(end, offset + len - end, 0);
 }
 
 /// A device is a whole number of pages, at least one.

@@ -33,7 +33,9 @@ impl SubmissionQueue {
         }
         let address = self.base.plus(u64::from(self.head) * SQ_ENTRY);
         let mut bytes = [0; SQ_ENTRY as usize];
-        if let Err(fault) = space.resolve(address, bytes.len()).map(|(memory, at)| memory.read(at, &mut bytes)) {
+        if let Err(fault) =
+            space.resolve(address, bytes.len()).map(|(memory, at)| memory.read(at, &mut bytes))
+        {
             return Some(Err(fault));
         }
         self.head = if self.head + 1 == self.entries { 0 } else { self.head + 1 };
@@ -91,7 +93,7 @@ pub(crate) struct HeadDoorbell(AtomicU32);
 
 impl HeadDoorbell {
     pub fn get(&self) -> u16 {
-        self.0.load(Ordering::Acquire) as u16
+        self.0.load(Ordering::SeqCst) as u16
     }
 
     pub fn set(&self, head: u16) {

@@ -13,7 +13,8 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     count: AtomicU32,
-    waiting: Mutex<u32>,
+    waiting: AtomicU32,
+    lock: Mutex<()>,
     changed: Condvar,
 }
 
@@ -22,22 +23,24 @@ impl Bell {
         self.count.load(Ordering::SeqCst)
     }
 
+    #[inline]
     pub fn ring(&self) {
-        // Pairs with the look at `count` under the lock in `wait`: either the waiter sees this, or we
-        // see the waiter.
+        // Pairs with `wait`, which counts itself before it looks at `count`: either the waiter sees this, or
+        // we see the waiter. Taking the lock waits until it sleeps.
         self.count.fetch_add(1, Ordering::SeqCst);
-        if *locked(&self.waiting) > 0 {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            drop(locked(&self.lock));
             self.changed.notify_all();
         }
     }
 
     /// Waits until the count is no longer `seen`, at most `timeout`; whether it changed.
     pub fn wait(&self, seen: u32, timeout: Duration) -> bool {
-        let mut waiting = locked(&self.waiting);
-        *waiting += 1;
-        let waited = self.changed.wait_timeout_while(waiting, timeout, |_| self.count() == seen);
-        let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        *waiting -= 1;
+        let guard = locked(&self.lock);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let waited = self.changed.wait_timeout_while(guard, timeout, |()| self.count() == seen);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
         self.count() != seen
     }
 }
@@ -116,11 +119,10 @@ impl Transport for InProcess {
         self.controller.space.unmap(address);
     }
 
+    /// With an inline clock only admin completions and changes of status count: an I/O command has completed
+    /// before its doorbell's write returns.
     fn events(&self) -> u32 {
-        match self.controller.config.clock {
-            Clock::Inline => 0,
-            Clock::Threaded => self.controller.posted.count(),
-        }
+        self.controller.posted.count()
     }
 
     fn wait(&self, seen: u32, timeout_us: u32) -> Waited {

@@ -1,19 +1,23 @@
 //! A write cache that is lost with the process: a power cut is a SIGKILL.
 
+use crate::controller::locked;
 use crate::media::{Media, PAGE_BYTES};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
+use std::sync::Mutex;
 
 /// The unit that a power cut keeps or loses.
-const SECTOR_BYTES: u64 = 512;
+const SECTOR: usize = 512;
 const PAGE: usize = PAGE_BYTES as usize;
+const SECTORS: usize = PAGE / SECTOR;
 
 /// A page with the sectors of it that were written since the last flush.
 #[derive(Debug)]
 struct Page {
-    bytes: Box<[u8; PAGE]>,
+    /// `None` when all of these sectors are zeroes, so that discarding a whole device costs no memory of its size.
+    bytes: Option<Box<[u8; PAGE]>>,
     sectors: u8,
 }
 
@@ -41,93 +45,142 @@ impl Volatile {
         self.inner.bytes()
     }
 
-    fn dirty(&self) -> MutexGuard<'_, Dirty> {
-        self.dirty.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+    /// Reads any range; what is dirty lies over the inner medium.
     pub fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) -> Result<(), Status> {
-        let dirty = self.dirty();
+        let dirty = locked(&self.dirty);
         self.inner.read(offset, to, to_offset, len)?;
-        for (at, part) in sectors(offset, len as u64) {
-            let Some(page) = dirty.pages.get(&(at / PAGE_BYTES)) else { continue };
-            if page.sectors & bit(at) != 0 {
-                let within = (at % PAGE_BYTES) as usize;
-                to.write(to_offset + (at - offset) as usize, &page.bytes[within..within + part]);
+        for (number, within) in pages(offset, len as u64) {
+            let Some(page) = dirty.pages.get(&number) else { continue };
+            let base = to_offset + (number * PAGE_BYTES + within.start as u64 - offset) as usize;
+            for run in page.runs(u8::MAX) {
+                let (begin, end) = (run.start.max(within.start), run.end.min(within.end));
+                if begin >= end {
+                    continue;
+                }
+                match &page.bytes {
+                    Some(bytes) => to.write(base + begin - within.start, &bytes[begin..end]),
+                    None => to.fill(base + begin - within.start, end - begin, 0),
+                }
             }
         }
         Ok(())
     }
 
-    pub fn write(&self, offset: u64, from: &Mapping, from_offset: usize, len: usize) -> Result<(), Status> {
-        let mut dirty = self.dirty();
-        for (at, part) in sectors(offset, len as u64) {
-            let source = from_offset + (at - offset) as usize;
-            dirty.put(at, part, |into| from.read(source, into));
+    /// Writes whole sectors.
+    pub fn write(&self, offset: u64, from: &Mapping, from_offset: usize, len: usize) {
+        let mut dirty = locked(&self.dirty);
+        for (number, within) in pages(offset, len as u64) {
+            let source = from_offset + (number * PAGE_BYTES + within.start as u64 - offset) as usize;
+            let page = dirty.pages.entry(number).or_insert(Page { bytes: None, sectors: 0 });
+            let bytes = page.bytes.get_or_insert_with(|| Box::new([0; PAGE]));
+            from.read(source, &mut bytes[within.clone()]);
+            page.sectors |= mask(&within);
         }
-        Ok(())
     }
 
-    pub fn zero(&self, offset: u64, len: u64) -> Result<(), Status> {
-        let mut dirty = self.dirty();
-        for (at, part) in sectors(offset, len) {
-            dirty.put(at, part, |into| into.fill(0));
+    /// Zeroes whole sectors.
+    pub fn zero(&self, offset: u64, len: u64) {
+        let mut dirty = locked(&self.dirty);
+        for (number, within) in pages(offset, len) {
+            let page = dirty.pages.entry(number).or_insert(Page { bytes: None, sectors: 0 });
+            if within.len() == PAGE {
+                page.bytes = None;
+            } else if let Some(bytes) = &mut page.bytes {
+                bytes[within.clone()].fill(0);
+            }
+            page.sectors |= mask(&within);
         }
-        Ok(())
     }
 
     pub fn flush(&self) -> Result<(), Status> {
-        let mut dirty = self.dirty();
-        let pages: Vec<u64> = dirty.pages.keys().copied().collect();
-        for page in pages {
-            dirty.drain(&self.inner, page, u8::MAX)?;
+        let mut dirty = locked(&self.dirty);
+        while let Some((&number, page)) = dirty.pages.first_key_value() {
+            if page.bytes.is_none() && page.sectors == u8::MAX {
+                dirty.drain_zeroes(&self.inner, number)?;
+            } else {
+                dirty.drain(&self.inner, number, u8::MAX)?;
+            }
         }
         self.inner.flush()
     }
 
+    /// Flushes the sectors of a range, and no other.
     pub fn flush_range(&self, offset: u64, len: u64) -> Result<(), Status> {
-        let mut dirty = self.dirty();
-        for (at, _) in sectors(offset, len) {
-            dirty.drain(&self.inner, at / PAGE_BYTES, bit(at))?;
+        let mut dirty = locked(&self.dirty);
+        for (number, within) in pages(offset, len) {
+            dirty.drain(&self.inner, number, mask(&within))?;
         }
         self.inner.flush_range(offset, len)
     }
 }
 
-impl Dirty {
-    fn put(&mut self, at: u64, part: usize, fill: impl FnOnce(&mut [u8])) {
-        let page = self
-            .pages
-            .entry(at / PAGE_BYTES)
-            .or_insert_with(|| Page { bytes: Box::new([0; PAGE]), sectors: 0 });
-        let within = (at % PAGE_BYTES) as usize;
-        fill(&mut page.bytes[within..within + part]);
-        page.sectors |= bit(at);
+impl Page {
+    /// Byte ranges of the written sectors among `sectors`, neighbours together.
+    fn runs(&self, sectors: u8) -> impl Iterator<Item = Range<usize>> + use<> {
+        let wanted = self.sectors & sectors;
+        let has = move |sector: usize| sector < SECTORS && wanted >> sector & 1 != 0;
+        let mut sector = 0;
+        std::iter::from_fn(move || {
+            let begin = (sector..SECTORS).find(|&sector| has(sector))?;
+            let end = (begin..=SECTORS).find(|&sector| !has(sector))?;
+            sector = end;
+            Some(begin * SECTOR..end * SECTOR)
+        })
     }
+}
 
+impl Dirty {
     /// Moves the written sectors among `sectors` of a page to the inner medium.
     fn drain(&mut self, inner: &Media, number: u64, sectors: u8) -> Result<(), Status> {
         let Some(page) = self.pages.get_mut(&number) else { return Ok(()) };
-        self.stage.write(0, &page.bytes[..]);
-        for sector in 0..8u64 {
-            if page.sectors & sectors & (1 << sector) != 0 {
-                let within = sector * SECTOR_BYTES;
-                inner.write(number * PAGE_BYTES + within, &self.stage, within as usize, SECTOR_BYTES as usize)?;
-                page.sectors &= !(1 << sector);
+        if let Some(bytes) = &page.bytes {
+            self.stage.write(0, &bytes[..]);
+        }
+        for run in page.runs(sectors) {
+            let at = number * PAGE_BYTES + run.start as u64;
+            match page.bytes {
+                Some(_) => inner.write(at, &self.stage, run.start, run.len())?,
+                None => inner.zero(at, run.len() as u64, true)?,
             }
+            page.sectors &= !mask(&run);
         }
         if page.sectors == 0 {
             self.pages.remove(&number);
         }
         Ok(())
     }
+
+    /// Moves the run of wholly zero pages that begins with `first` to the inner medium, in one step.
+    fn drain_zeroes(&mut self, inner: &Media, first: u64) -> Result<(), Status> {
+        let zero = |page: &Page| page.bytes.is_none() && page.sectors == u8::MAX;
+        let run = self.pages.range(first..).zip(first..);
+        let count = run.take_while(|((at, page), expected)| *at == expected && zero(page)).count() as u64;
+        inner.zero(first * PAGE_BYTES, count * PAGE_BYTES, true)?;
+        for number in first..first + count {
+            self.pages.remove(&number);
+        }
+        Ok(())
+    }
 }
 
-fn bit(at: u64) -> u8 {
-    1 << (at % PAGE_BYTES / SECTOR_BYTES)
+/// The sectors of a range within a page.
+fn mask(within: &Range<usize>) -> u8 {
+    debug_assert!(within.start.is_multiple_of(SECTOR) && within.end.is_multiple_of(SECTOR), "whole sectors");
+    let bits = |sectors: usize| (1u16 << sectors) - 1;
+    (bits(within.end / SECTOR) & !bits(within.start / SECTOR)) as u8
 }
 
-/// The sectors of a range of whole sectors: (offset, length).
-fn sectors(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize)> {
-    debug_assert!(offset.is_multiple_of(SECTOR_BYTES) && len.is_multiple_of(SECTOR_BYTES), "whole sectors");
-    (0..len / SECTOR_BYTES).map(move |index| (offset + index * SECTOR_BYTES, SECTOR_BYTES as usize))
+/// A range, page by page: page number, bytes within the page.
+fn pages(offset: u64, len: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let end = offset + len;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let number = at / PAGE_BYTES;
+        let stop = end.min((number + 1) * PAGE_BYTES);
+        let within = (at % PAGE_BYTES) as usize..(stop - number * PAGE_BYTES) as usize;
+        (at < end).then(|| {
+            at = stop;
+            (number, within)
+        })
+    })
 }

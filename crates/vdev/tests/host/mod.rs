@@ -68,7 +68,13 @@ impl Host {
 
     pub fn create_io(&mut self) {
         let size = u32::from(ENTRIES - 1) << 16 | 1;
-        let cq = SubmissionEntry { opcode: 5, prp1: self.address(0x4000).0, cdw10: size, cdw11: 1, ..Default::default() };
+        let cq = SubmissionEntry {
+            opcode: 5,
+            prp1: self.address(0x4000).0,
+            cdw10: size,
+            cdw11: 1,
+            ..Default::default()
+        };
         assert!(self.admin(cq).status().is_success());
         let sq = SubmissionEntry {
             opcode: 1,
@@ -78,6 +84,16 @@ impl Host {
             ..Default::default()
         };
         assert!(self.admin(sq).status().is_success());
+    }
+
+    /// Where a submission queue lies in the host's memory.
+    pub fn queue(&self, queue: usize) -> usize {
+        self.pairs[queue].sq
+    }
+
+    /// The tail that was rung last.
+    pub fn tail(&self, queue: usize) -> u32 {
+        u32::from(self.pairs[queue].tail)
     }
 
     /// Puts an entry into a queue without ringing.
