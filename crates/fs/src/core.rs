@@ -13,7 +13,7 @@ use crate::region::{Region, device_blocks, lbas_per_block};
 use crate::superblock::{self, Superblock};
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device, Handle};
-use nvmed_kv::{Barrier, Sequence, Store};
+use nvmed_kv::{Barrier, PendingMemory, Sequence, Store};
 use nvmed_units::BLOCK_BYTES;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -24,7 +24,7 @@ pub(crate) const ROOT: u64 = 1;
 const INODES_MAX: u64 = 1 << 16;
 /// Names remembered in all directories together, about 80 bytes each.
 const NAMES_MAX: isize = 1 << 18;
-/// The share of inodes that goes when there are too many: one walk of the table pays for many loads.
+/// The share of them that goes when there are too many: one walk of the table pays for many loads.
 const EVICT_SHARE: u64 = 8;
 /// Inodes whose times wait to be written. Each holds its inode in memory, so the list is bounded.
 const LATE_MAX: usize = 4096;
@@ -102,7 +102,6 @@ pub(crate) struct Core {
     /// Requests for file data.
     pub(crate) handle: Handle,
     pub(crate) lbas_per_block: u64,
-    pub(crate) memory: Memory,
     /// Cache, frames and their device addresses.
     pub(crate) data: DataPath,
     pub(crate) journal: Mutex<Journal>,
@@ -117,6 +116,8 @@ pub(crate) struct Core {
     names: AtomicIsize,
     late: Mutex<Vec<Arc<Inode>>>,
     late_full: AtomicBool,
+    /// Inodes in memory at which unused ones go.
+    inodes_limit: AtomicU64,
     next_description: AtomicU64,
     unmounted: AtomicBool,
     /// Whether orphans of an earlier mount may be left.
@@ -174,12 +175,21 @@ pub(crate) fn read_counters(store: &Store) -> Result<Counters, FsError> {
 impl Core {
     /// Mounts: reads the superblock, opens the store, reads counters and root.
     pub(crate) fn mount(parts: MountParts) -> Result<Arc<Self>, FsError> {
+        Self::mount_over(parts, None)
+    }
+
+    /// As [`Core::mount`], over what a dead process left: its batches go on where the log ends.
+    pub(crate) fn mount_over(parts: MountParts, dead: Option<&Memory>) -> Result<Arc<Self>, FsError> {
         let MountParts { device, memory, options } = parts;
         let handle = device.handle(Binding::Spread);
         let superblock = read_superblock(&device, &handle)?;
         let end = superblock.meta_first + superblock.meta_blocks;
         let region = Region::new(&device, device.handle(Binding::Spread), superblock.meta_first..end)?;
         let store = Store::open(Arc::new(region), memory.pending(), &nvmed_kv::Options::default())?;
+        if let Some(dead) = dead {
+            let PendingMemory { memory, offset, len } = dead.pending();
+            store.replay_pending(&memory, offset, len)?;
+        }
         let counters = read_counters(&store)?;
         if counters.free_blocks > superblock.data_blocks || counters.next_ino >= keys::INO_END {
             return Err(FsError::Damaged { what: "the counters", of: counters.free_blocks });
@@ -197,6 +207,7 @@ impl Core {
             names: AtomicIsize::new(0),
             late: Mutex::default(),
             late_full: AtomicBool::new(false),
+            inodes_limit: AtomicU64::new(INODES_MAX),
             next_description: AtomicU64::new(1),
             unmounted: AtomicBool::new(false),
             orphans_left: AtomicBool::new(true),
@@ -204,7 +215,6 @@ impl Core {
             superblock,
             store,
             handle,
-            memory,
         });
         if core.load(ROOT)?.directory.is_none() {
             return Err(FsError::Damaged { what: "the kind", of: ROOT });
@@ -229,14 +239,22 @@ impl Core {
         Ok(())
     }
 
-    /// The namespace, to look names up.
+    /// The namespace, to look names up. The caller holds no other lock.
+    #[inline]
     pub(crate) fn names_read(&self) -> RwLockReadGuard<'_, ()> {
+        if self.is_overfull() {
+            self.trim();
+        }
         // The lock guards no data of its own: a panic under it broke nothing.
         self.namespace.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The namespace, to change names.
+    /// The namespace, to change names. The caller holds no other lock.
+    #[inline]
     pub(crate) fn names_write(&self) -> RwLockWriteGuard<'_, ()> {
+        if self.is_overfull() {
+            self.trim();
+        }
         self.namespace.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -341,19 +359,20 @@ impl Core {
         self.names.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Whether memory for inodes or names is over its limit. Asked without locks after an operation.
-    pub(crate) fn is_overfull(&self) -> bool {
-        self.inodes.len() > INODES_MAX
+    /// Whether memory for inodes, names or late times is over its limit.
+    #[inline]
+    fn is_overfull(&self) -> bool {
+        self.inodes.len() > self.inodes_limit.load(Ordering::Relaxed)
             || self.names.load(Ordering::Relaxed) > NAMES_MAX
             || self.late_full.load(Ordering::Relaxed)
     }
 
     /// Forgets inodes that nobody uses, and names.
     #[cold]
-    pub(crate) fn trim(&self) {
+    fn trim(&self) {
         // A failure leaves the inodes late and in memory; whoever syncs them is told.
         let _ = self.write_all_late();
-        let _namespace = self.names_write();
+        let _namespace = self.namespace.write().unwrap_or_else(PoisonError::into_inner);
         if self.names.load(Ordering::Relaxed) > NAMES_MAX {
             for inode in self.inodes.collect(|inode| inode.directory.is_some()) {
                 if let Ok(directory) = inode.directory() {
@@ -361,15 +380,17 @@ impl Core {
                 }
             }
         }
-        if self.inodes.len() > INODES_MAX {
-            let limit = (INODES_MAX / EVICT_SHARE) as usize;
-            let gone = self.inodes.evict(limit, |inode| {
+        // Twice, because the first time spares what was used lately.
+        for _ in 0..2 {
+            let over = self.inodes.len().saturating_sub(INODES_MAX - INODES_MAX / EVICT_SHARE);
+            let gone = self.inodes.evict(over as usize, |inode| {
                 inode.ino != ROOT && !inode.is_late() && inode.nlink() > 0 && self.data.is_clean(inode)
             });
-            for inode in gone {
-                self.forget(&inode);
-            }
+            gone.iter().for_each(|inode| self.forget(inode));
         }
+        // Those that are open or dirty stay; look again only when there are many more.
+        let limit = (self.inodes.len() + INODES_MAX / EVICT_SHARE).max(INODES_MAX);
+        self.inodes_limit.store(limit, Ordering::Relaxed);
     }
 
     /// An inode leaves memory.

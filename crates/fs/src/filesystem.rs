@@ -204,15 +204,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Node, FsError> {
-        let inode = self.0.at(&at.0, path, follow, who)?;
-        self.trim();
-        Ok(self.node(inode))
-    }
-
-    fn trim(&self) {
-        if self.0.is_overfull() {
-            self.0.trim();
-        }
+        Ok(self.node(self.0.at(&at.0, path, follow, who)?))
     }
 
     /// The status of the inode at a path.
@@ -226,9 +218,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Stat, FsError> {
-        let stat = self.0.status(&*self.0.at(&at.0, path, follow, who)?);
-        self.trim();
-        Ok(stat)
+        Ok(self.0.status(&*self.0.at(&at.0, path, follow, who)?))
     }
 
     /// Makes a directory. `mode` has the umask applied.
@@ -237,9 +227,7 @@ impl FileSystem {
     /// Those of mkdir(2).
     pub fn mkdir(&self, at: &Node, path: &[u8], mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
         let recipe = Recipe { kind: Kind::Directory, mode: mode & 0o1777, target: b"" };
-        self.0.make_at(&at.0, path, &recipe, who)?;
-        self.trim();
-        Ok(())
+        self.0.make_at(&at.0, path, &recipe, who)
     }
 
     /// Removes an empty directory.
@@ -255,9 +243,7 @@ impl FileSystem {
     /// # Errors
     /// Those of unlink(2).
     pub fn unlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.unlink_at(&at.0, path, who)?;
-        self.trim();
-        Ok(())
+        self.0.unlink_at(&at.0, path, who)
     }
 
     /// Renames; what the new name stood for is replaced, exchanged or an error.

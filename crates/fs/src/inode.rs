@@ -35,6 +35,8 @@ pub(crate) struct Inode {
     late: AtomicBool,
     /// Open descriptions.
     pub(crate) opens: AtomicU32,
+    /// Whether it was found since inodes were evicted last.
+    recent: AtomicBool,
     /// Whether the inode is gone from the device: no name, no description.
     pub(crate) reaped: AtomicBool,
     pub(crate) state: Mutex<State>,
@@ -80,6 +82,7 @@ impl Inode {
             btime_ns: record.btime_ns,
             late: AtomicBool::new(false),
             opens: AtomicU32::new(0),
+            recent: AtomicBool::new(true),
             reaped: AtomicBool::new(false),
             state: Mutex::new(State { record }),
             data: FileData::new(ino),
@@ -163,6 +166,15 @@ impl Inode {
             }
         }
         !self.late.load(Ordering::Relaxed) && !self.late.swap(true, Ordering::SeqCst)
+    }
+
+    /// It was found by name.
+    #[inline]
+    pub(crate) fn found(&self) {
+        // Mostly it is set already, and a store would take the line from other cores.
+        if !self.recent.load(Ordering::Relaxed) {
+            self.recent.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether times wait to be written.
@@ -256,15 +268,17 @@ impl InodeTable {
         }
     }
 
-    /// Takes inodes out that nobody else holds and that `may_go`, up to `limit`; the caller holds the
-    /// namespace's write lock, so that nobody finds one meanwhile through a directory.
+    /// Takes inodes out that nobody else holds and that `may_go`, about `limit` of them, and spares those
+    /// found since the last time; the caller holds the namespace's write lock, so that nobody finds one
+    /// meanwhile through a directory.
     pub(crate) fn evict(&self, limit: usize, may_go: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
-        let mut gone = Vec::with_capacity(limit);
+        let mut gone = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let enough = limit / SHARDS;
-            let idle = shard.values().filter(|inode| Arc::strong_count(inode) == 1 && may_go(inode));
-            let numbers: Vec<u64> = idle.take(enough).map(|inode| inode.ino).collect();
+            let idle = shard.values().filter(|inode| {
+                Arc::strong_count(inode) == 1 && may_go(inode) && !inode.recent.swap(false, Ordering::Relaxed)
+            });
+            let numbers: Vec<u64> = idle.take(limit.div_ceil(SHARDS)).map(|inode| inode.ino).collect();
             gone.extend(numbers.iter().filter_map(|ino| shard.remove(ino)));
         }
         self.count.fetch_sub(gone.len() as u64, Ordering::Relaxed);

@@ -99,9 +99,6 @@ impl Core {
         if flags.reads() && !made && !flags.has(OpenFlags::NOATIME) {
             self.accessed_first(&file.inode);
         }
-        if self.is_overfull() {
-            self.trim();
-        }
         Ok(file)
     }
 

@@ -266,7 +266,10 @@ impl Core {
     pub(crate) fn child(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>, FsError> {
         let found = directory.directory()?.names().find(name);
         match found {
-            Found::Inode(inode) => Ok(Some(inode)),
+            Found::Inode(inode) => {
+                inode.found();
+                Ok(Some(inode))
+            }
             Found::Absent => Ok(None),
             Found::Number(ino) => self.remember(directory, name, ino).map(Some),
             Found::Unknown => self.ask_store(directory, name),

@@ -95,7 +95,9 @@ fn a_full_metadata_region_refuses_new_names_and_lets_old_ones_go() {
     let (root, who) = (files.root(), &Credentials::ROOT);
     let make = |files: &FileSystem, number: u64| {
         let name = format!("{number:0200}");
-        files.open(&files.root(), name.as_bytes(), OpenFlags::WRITE.with(OpenFlags::CREATE), 0o644, who).map(drop)
+        files
+            .open(&files.root(), name.as_bytes(), OpenFlags::WRITE.with(OpenFlags::CREATE), 0o644, who)
+            .map(drop)
     };
     let mut count = 0;
     let full = loop {
@@ -109,7 +111,9 @@ fn a_full_metadata_region_refuses_new_names_and_lets_old_ones_go() {
     files.sync().unwrap();
     for number in 0..count {
         let name = format!("{number:0200}");
-        files.unlink(&root, name.as_bytes(), who).unwrap_or_else(|error| panic!("{number} of {count}: {error}"));
+        files
+            .unlink(&root, name.as_bytes(), who)
+            .unwrap_or_else(|error| panic!("{number} of {count}: {error}"));
     }
     files.sync().unwrap();
     for number in 0..count / 2 {
