@@ -39,14 +39,19 @@ pub fn fmt(root: &Path) -> Found {
 /// Lints of everything, the benchmarks and the tests included; functions over 70 lines are one.
 #[must_use]
 pub fn clippy(root: &Path) -> Found {
-    let args = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings", "-D"];
+    let args =
+        ["clippy", "--locked", "--keep-going", "--workspace", "--all-targets", "--", "-D", "warnings", "-D"];
     plain(root, &[&args[..], &["clippy::too_many_lines"]].concat(), &[])
 }
 
 /// Documentation of every public item, its links included.
 #[must_use]
 pub fn docs(root: &Path) -> Found {
-    plain(root, &["doc", "--locked", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
+    plain(
+        root,
+        &["doc", "--locked", "--keep-going", "--workspace", "--no-deps"],
+        &[("RUSTDOCFLAGS", "-D warnings")],
+    )
 }
 
 /// All tests. The programs are built first: some tests run them, and preload the wrapper.

@@ -45,7 +45,7 @@ impl AddressSpace {
     /// Gives `memory` an address.
     ///
     /// # Errors
-    /// [`MapError::Full`] after [`SLOTS`] mappings.
+    /// [`MapError::Full`] after 256 mappings.
     pub fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, MapError> {
         let index = self.used.fetch_add(1, Ordering::Relaxed);
         let Some(slot) = self.slots.get(index) else {
