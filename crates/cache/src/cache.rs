@@ -27,6 +27,8 @@ pub enum Written {
     Done {
         /// The object had no dirty page before.
         first_dirty: bool,
+        /// The page had neither block nor promise before: the caller's promise is its now.
+        promise_used: bool,
     },
     /// The page is not in the cache; nothing was written.
     Absent,
@@ -152,7 +154,16 @@ impl Cache {
     #[inline]
     pub fn write(&self, object: &Object, page: u64, offset: usize, src: &[u8]) -> Written {
         assert!(offset + src.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", src.len());
-        self.change(object, page, |at| self.memory.write(at + offset, src), offset)
+        self.change(object, page, |at| self.memory.write(at + offset, src), offset, false)
+    }
+
+    /// As [`Cache::write`], by a caller who holds the promise of a block for the page.
+    ///
+    /// # Panics
+    /// When the range leaves the page.
+    pub fn write_promised(&self, object: &Object, page: u64, offset: usize, src: &[u8]) -> Written {
+        assert!(offset + src.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", src.len());
+        self.change(object, page, |at| self.memory.write(at + offset, src), offset, true)
     }
 
     /// Zeroes `len` bytes at `offset` of a page, as [`Cache::write`] would.
@@ -161,23 +172,31 @@ impl Cache {
     /// When the range leaves the page.
     pub fn zero(&self, object: &Object, page: u64, offset: usize, len: usize) -> Written {
         assert!(offset + len <= BLOCK_BYTES, "{len} bytes at {offset} of a page");
-        self.change(object, page, |at| self.memory.fill(at + offset, len, 0), offset)
+        self.change(object, page, |at| self.memory.fill(at + offset, len, 0), offset, false)
     }
 
     #[inline]
-    fn change(&self, object: &Object, page: u64, store: impl FnOnce(usize), offset: usize) -> Written {
+    fn change(
+        &self,
+        object: &Object,
+        page: u64,
+        store: impl FnOnce(usize),
+        offset: usize,
+        promised: bool,
+    ) -> Written {
         let Some(slot) = object.index.find(page) else { return Written::Absent };
         let Some(seen) = entry::lock(slot) else { return Written::Absent };
-        if !seen.has(BACKED) {
+        let promise_used = !seen.has(BACKED);
+        if promise_used && !promised {
             entry::unlock(slot, seen);
             return Written::Unbacked;
         }
         let frame = seen.frame();
         store(self.layout.frame(frame));
         let first_dirty = !seen.has(DIRTY) && self.note_dirty(object, page, seen);
-        entry::unlock(slot, seen.next().with(DIRTY));
+        entry::unlock(slot, seen.next().with(DIRTY | BACKED));
         self.count_use(frame, offset);
-        Written::Done { first_dirty }
+        Written::Done { first_dirty, promise_used }
     }
 
     /// Accounts for a locked or claimed page that becomes dirty; whether it is the object's first.

@@ -217,7 +217,10 @@ fn a_page_written_during_its_write_back_stays_dirty() {
     let mut pass = file.cache.write_back(&file.object);
     pass.take(0..10, 10, &mut pages);
     assert_eq!((file.object.dirty_pages(), file.cache.is_dirty(&file.object, 0)), (0, true));
-    assert_eq!(file.cache.write(&file.object, 0, 5, &[2]), Written::Done { first_dirty: true });
+    assert_eq!(
+        file.cache.write(&file.object, 0, 5, &[2]),
+        Written::Done { first_dirty: true, promise_used: false }
+    );
     pass.complete(&pages, Outcome::Written);
     drop(pass);
     assert_eq!((file.object.dirty_pages(), file.cache.stats().dirty), (1, 1));

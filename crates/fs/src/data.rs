@@ -1,172 +1,499 @@
-//! Reading and writing files (stub of the seam; the data path fills it).
+//! Reading and writing files: what of the data path lies in a mount, an inode, an open description,
+//! and the calls whose pages are in the cache. Everything slower is in `fill`, `write`, `writeback`.
 
-use crate::core::{Core, MountOptions};
+use crate::alloc::Run;
+use crate::core::{Core, Durability, MountOptions};
 use crate::error::FsError;
+use crate::extent::Extents;
 use crate::file::File;
-use crate::filesystem::FileSystem;
-use crate::inode::Inode;
-use crate::memory::Memory;
-use crate::status::Allocate;
-use nvmed_io::Device;
-use rustix::fd::OwnedFd;
+use crate::inode::{Inode, State};
+use crate::map::Map;
+use crate::memory::{Memory, Slots};
+use crate::status::{Kind, OpenFlags};
+use crate::writeback::DirtyList;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use nvmed_cache::{Cache, Object, Options, Readahead, Written};
+use nvmed_io::{Device, Segment};
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+
+/// Share of the frames that may be dirty, unless the options say otherwise: one in two.
+const DIRTY_SHARE: u32 = 2;
+/// Share of the frames that one call fills at once at most: one in four.
+const FILL_SHARE: u32 = 4;
+/// Least alignment of offset, length and buffer under `O_DIRECT`, the smallest LBA format.
+const DIRECT_ALIGN_MIN: u32 = 512;
 
 /// The data path's part of a mount: cache, frames and their device addresses.
-pub(crate) struct DataPath {}
+pub(crate) struct DataPath {
+    device: Arc<Device>,
+    pub(crate) cache: Cache,
+    /// Where the device finds the mapping that the frames are in.
+    address: DeviceAddress,
+    pub(crate) slots: Slots,
+    pub(crate) dirty: DirtyList,
+    /// Pages of the largest readahead window, and of one fill.
+    pub(crate) readahead_pages: u64,
+    pub(crate) fill_pages: u64,
+    pub(crate) prealloc_blocks: u32,
+    /// Inodes that programs may store into.
+    pub(crate) maps_written: AtomicU32,
+    direct_align: u32,
+}
 
 /// The data path's part of an inode.
+///
+/// Order of locks: `grow`, `io`, the inode's `state`, `extents`, `slot`. Who waits for a claim of the
+/// cache holds neither `state` nor any lock below it; who holds a claim takes only `state` and below.
 pub(crate) struct FileData {
+    pub(crate) object: Arc<Object>,
+    /// Held by who changes the size, or gives a page its first block or promise.
+    grow: Mutex<()>,
+    /// Held by who writes back, and who takes blocks away.
     io: Mutex<()>,
+    /// Loaded at the first use.
+    extents: Mutex<Option<Extents>>,
+    /// Dirty pages without a block; for each one a block is promised.
+    pub(crate) promised: AtomicU64,
+    /// Blocks taken ahead of a growing file, each with a promise of its own.
+    pub(crate) prealloc: Mutex<Option<Run>>,
+    /// Where the memory says the size, while the record does not.
+    slot: Mutex<Option<u32>>,
+    /// Whether the size is newer than the record and the memory has no slot for it.
+    pub(crate) exposed: AtomicBool,
+    /// Whether the inode is in the list of dirty ones.
+    pub(crate) listed: AtomicBool,
+    /// Failed write-backs.
+    pub(crate) errors: AtomicU32,
+    /// The ticket of its last data write.
+    pub(crate) ticket: AtomicU64,
+    /// Whether programs have the file mapped: a write is no mere copy then.
+    pub(crate) mapped: AtomicBool,
+    /// Whether they may store into it: reads come from the mapping then.
+    pub(crate) map_written: AtomicBool,
+    map: Mutex<Option<Box<Map>>>,
 }
 
 /// The data path's part of an open description.
-pub(crate) struct Stream {}
+pub(crate) struct Stream {
+    pub(crate) readahead: Readahead,
+    /// Failed write-backs of the inode that this description knows of.
+    pub(crate) errors_seen: AtomicU32,
+}
 
 impl Stream {
-    pub(crate) fn new(_inode: &Inode) -> Self {
-        Self {}
+    pub(crate) fn new(inode: &Inode) -> Self {
+        let errors_seen = AtomicU32::new(inode.data.errors.load(Ordering::Relaxed));
+        Self { readahead: Readahead::default(), errors_seen }
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each of these guards either nothing or a value that is whole at every step.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl FileData {
-    pub(crate) fn new(_ino: u64) -> Self {
-        Self { io: Mutex::new(()) }
+    pub(crate) fn new(ino: u64) -> Self {
+        Self {
+            object: Object::new(ino),
+            grow: Mutex::new(()),
+            io: Mutex::new(()),
+            extents: Mutex::new(None),
+            promised: AtomicU64::new(0),
+            prealloc: Mutex::new(None),
+            slot: Mutex::new(None),
+            exposed: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
+            errors: AtomicU32::new(0),
+            ticket: AtomicU64::new(0),
+            mapped: AtomicBool::new(false),
+            map_written: AtomicBool::new(false),
+            map: Mutex::new(None),
+        }
     }
 
     /// Keeps write-back of this inode from beginning, after one under way has ended.
     pub(crate) fn quiet(&self) -> MutexGuard<'_, ()> {
-        self.io.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.io)
+    }
+
+    /// As [`FileData::quiet`], or none when somebody is at it.
+    pub(crate) fn try_quiet(&self) -> Option<MutexGuard<'_, ()>> {
+        self.io.try_lock().ok()
+    }
+
+    /// The right to change the size and to give pages their first block.
+    pub(crate) fn grow(&self) -> MutexGuard<'_, ()> {
+        lock(&self.grow)
+    }
+
+    /// What maps the file into programs, locked.
+    pub(crate) fn map(&self) -> MutexGuard<'_, Option<Box<Map>>> {
+        lock(&self.map)
+    }
+
+    pub(crate) fn prealloc(&self) -> MutexGuard<'_, Option<Run>> {
+        lock(&self.prealloc)
     }
 }
 
 impl DataPath {
-    pub(crate) fn new(_device: &Device, _memory: &Memory, _options: &MountOptions) -> Result<Self, FsError> {
-        Ok(Self {})
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        memory: &Memory,
+        options: &MountOptions,
+    ) -> Result<Self, FsError> {
+        let layout = memory.layout.cache();
+        let limit = match options.dirty_limit_bytes / BLOCK_BYTES as u64 {
+            0 => layout.frames / DIRTY_SHARE,
+            pages => u32::try_from(pages).unwrap_or(u32::MAX).min(layout.frames / DIRTY_SHARE),
+        };
+        let fill_pages = u64::from(layout.frames / FILL_SHARE).max(1);
+        Ok(Self {
+            device: Arc::clone(device),
+            cache: Cache::new(Arc::clone(&memory.mapping), layout, Options { dirty_limit_frames: limit }),
+            address: device.map(Arc::clone(&memory.mapping))?,
+            slots: Slots::new(memory),
+            dirty: DirtyList::default(),
+            readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
+            fill_pages,
+            prealloc_blocks: u32::try_from(options.prealloc_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX),
+            maps_written: AtomicU32::new(0),
+            direct_align: device.geometry().lba_bytes.max(DIRECT_ALIGN_MIN),
+        })
     }
 
     /// Whether nothing of the inode waits to be written.
-    pub(crate) fn is_clean(&self, _inode: &Inode) -> bool {
-        true
+    pub(crate) fn is_clean(&self, inode: &Inode) -> bool {
+        let data = &inode.data;
+        !data.listed.load(Ordering::SeqCst) && !self.wants_write(inode) && lock(&data.map).is_none()
+    }
+
+    /// Whether the device lacks pages or the size of the inode.
+    pub(crate) fn wants_write(&self, inode: &Inode) -> bool {
+        let data = &inode.data;
+        data.object.dirty_pages() > 0 || data.exposed.load(Ordering::SeqCst) || lock(&data.slot).is_some()
     }
 
     /// Data blocks that the inode will need for what is not allocated yet.
-    pub(crate) fn blocks_promised(&self, _inode: &Inode) -> u64 {
-        0
+    pub(crate) fn blocks_promised(&self, inode: &Inode) -> u64 {
+        inode.data.promised.load(Ordering::Relaxed)
     }
 
     /// The inode leaves memory: its pages go, promises and preallocation are given back.
-    pub(crate) fn forget(&self, _core: &Core, _inode: &Arc<Inode>) {}
+    pub(crate) fn forget(&self, core: &Core, inode: &Arc<Inode>) {
+        if inode.kind != Kind::File {
+            return;
+        }
+        let data = &inode.data;
+        let _quiet = data.quiet();
+        self.cache.write_back(&data.object).discard(0..u64::MAX);
+        core.unreserve(data.promised.swap(0, Ordering::SeqCst));
+        core.drop_prealloc(inode);
+        if let Some(slot) = lock(&data.slot).take() {
+            self.slots.put_back(slot);
+        }
+        data.exposed.store(false, Ordering::SeqCst);
+    }
+
+    /// The frame at an offset of the mapping, for the device.
+    pub(crate) fn segment(&self, offset: usize) -> Segment {
+        Segment { address: self.address.plus(offset as u64), bytes: BLOCK_BYTES as u32 }
+    }
+}
+
+impl Drop for DataPath {
+    fn drop(&mut self) {
+        self.device.unmap(self.address);
+    }
 }
 
 impl Core {
-    /// Sets the size of a file, which the caller may write.
-    pub(crate) fn truncate(&self, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
-        let _ = (inode, bytes);
-        Err(FsError::NotSupported)
+    /// Lets `use_them` work on the extents of an inode, whose state the caller has locked.
+    ///
+    /// # Errors
+    /// What loading them answers, and what `use_them` does.
+    pub(crate) fn with_extents<T>(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        use_them: impl FnOnce(&mut State, &mut Extents) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let mut held = lock(&inode.data.extents);
+        let extents = match &mut *held {
+            Some(extents) => extents,
+            none => none.insert(Extents::load(self, inode.ino, state.record())?),
+        };
+        use_them(state, extents)
     }
 
-    /// Writes all dirty data back.
-    pub(crate) fn write_back_all(&self) -> Result<(), FsError> {
-        Ok(())
+    /// What is known of an inode's extents may be wrong: they are loaded again.
+    pub(crate) fn forget_extents(&self, inode: &Inode) {
+        *lock(&inode.data.extents) = None;
+    }
+
+    /// Makes a file's size `size`, in the memory that outlives the process too.
+    pub(crate) fn set_size(&self, inode: &Arc<Inode>, size: u64) {
+        let data = &inode.data;
+        let mtime = inode.times_ns()[1];
+        let mut slot = lock(&data.slot);
+        match *slot {
+            Some(slot) => self.data.slots.set(slot, size, mtime),
+            None => *slot = self.data.slots.take(inode.ino, size, mtime),
+        }
+        inode.size.store(size, Ordering::Release);
+        if slot.is_none() {
+            data.exposed.store(true, Ordering::SeqCst);
+        }
+        drop(slot);
+        self.list_dirty(inode);
+    }
+
+    /// The record has the size `recorded`: if that is the size, the memory need not keep it.
+    pub(crate) fn size_recorded(&self, inode: &Inode, recorded: u64) {
+        let mut slot = lock(&inode.data.slot);
+        if inode.size.load(Ordering::Acquire) == recorded {
+            if let Some(slot) = slot.take() {
+                self.data.slots.put_back(slot);
+            }
+            inode.data.exposed.store(false, Ordering::SeqCst);
+        }
     }
 
     /// A description is being closed.
-    pub(crate) fn closing(&self, _file: &File) {}
-}
+    pub(crate) fn closing(&self, file: &File) {
+        if file.inode.kind == Kind::File && file.inode.opens.load(Ordering::SeqCst) == 1 {
+            self.drop_prealloc(&file.inode);
+        }
+    }
 
-impl File {
-    /// The next data, or hole, at or after an offset.
-    pub(crate) fn data_or_hole(&self, offset: u64, data: bool) -> Result<u64, FsError> {
-        let _ = (offset, data);
-        Err(FsError::NoData)
+    /// Reads what is there of `into.len()` bytes at an offset.
+    #[inline]
+    fn read_at(&self, file: &File, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
+        let inode = &file.inode;
+        if inode.data.map_written.load(Ordering::Acquire) {
+            return self.read_mapped(inode, into, offset);
+        }
+        let mut done = 0;
+        loop {
+            let position = offset + done as u64;
+            let size = inode.size.load(Ordering::Acquire);
+            if position >= size || done == into.len() {
+                return Ok(done);
+            }
+            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
+            let rest = (into.len() - done).min((size - position).min(usize::MAX as u64) as usize);
+            let part = rest.min(BLOCK_BYTES - within);
+            if self.data.cache.read(&inode.data.object, page, within, &mut into[done..done + part]) {
+                done += part;
+            } else if let Err(error) = self.miss(file, page, (within + rest) as u64) {
+                return if done > 0 { Ok(done) } else { Err(error) };
+            }
+        }
+    }
+
+    /// Writes as long as pages are there and have blocks; answers the bytes written.
+    #[inline]
+    fn write_resident(&self, inode: &Arc<Inode>, from: &[u8], offset: u64) -> usize {
+        let mut done = 0;
+        while done < from.len() {
+            let position = offset + done as u64;
+            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
+            let part = (from.len() - done).min(BLOCK_BYTES - within);
+            let object = &inode.data.object;
+            match self.data.cache.write(object, page, within, &from[done..done + part]) {
+                Written::Done { first_dirty, .. } => {
+                    if first_dirty {
+                        self.list_dirty(inode);
+                    }
+                    done += part;
+                }
+                Written::Absent | Written::Unbacked => break,
+            }
+        }
+        done
+    }
+
+    /// Writes at an offset. Fewer bytes than asked for are written only when something fails later.
+    #[inline]
+    pub(crate) fn write_at(&self, inode: &Arc<Inode>, from: &[u8], offset: u64) -> Result<usize, FsError> {
+        let end = offset.checked_add(from.len() as u64).filter(|end| *end <= crate::FILE_BYTES_MAX);
+        let end = end.ok_or(FsError::TooBig)?;
+        let mut done = 0;
+        if end <= inode.size.load(Ordering::Acquire) && !inode.data.mapped.load(Ordering::Acquire) {
+            done = self.write_resident(inode, from, offset);
+            if inode.size.load(Ordering::Acquire) < offset + done as u64 {
+                // Truncated meanwhile: what was written past the end must not come back.
+                self.clean_end(inode);
+            }
+            if inode.data.mapped.load(Ordering::Acquire) {
+                // Mapped meanwhile, perhaps after the page was copied for it.
+                done = 0;
+            }
+        }
+        if done < from.len() {
+            match self.write_missing(inode, &from[done..], offset + done as u64) {
+                Ok(more) => done += more,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+        self.modified(inode);
+        if self.data.cache.over_limit() {
+            self.relieve();
+        }
+        Ok(done)
     }
 }
 
-/// A mapped file: map `fd`, shared; it holds the file's bytes as long as this lives.
-pub struct MappedFile {
-    /// The per-inode memfd.
-    pub fd: Arc<OwnedFd>,
-}
-
-impl FileSystem {
-    /// Writes back data that has been dirty for longer than `age`.
-    ///
-    /// # Errors
-    /// What could not be written; it stays dirty.
-    pub fn write_back_older_than(&self, age: Duration) -> Result<(), FsError> {
-        let _ = age;
+impl Core {
+    /// Reads all of `into` from the cache; the caller knows that it lies inside the file.
+    pub(crate) fn read_cached(
+        &self,
+        inode: &Arc<Inode>,
+        into: &mut [u8],
+        offset: u64,
+    ) -> Result<(), FsError> {
+        let mut done = 0;
+        while done < into.len() {
+            let position = offset + done as u64;
+            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
+            let part = (into.len() - done).min(BLOCK_BYTES - within);
+            if self.data.cache.read(&inode.data.object, page, within, &mut into[done..done + part]) {
+                done += part;
+            } else {
+                let wanted = (into.len() - done).div_ceil(BLOCK_BYTES) as u64;
+                self.fill(inode, page, wanted.min(self.data.fill_pages))?;
+            }
+        }
         Ok(())
     }
 }
 
-/// Writes what a dead process left in `memory` into the file system.
-///
-/// # Errors
-/// What could not be written.
-pub fn salvage(files: &FileSystem, memory: &Memory) -> Result<(), FsError> {
-    let _ = (files, memory);
-    Err(FsError::NotSupported)
-}
-
 impl File {
-    /// Reads at an offset; fewer bytes only at the end of the file.
+    /// Whether data may be read through this description.
+    #[inline]
+    fn readable(&self, flags: OpenFlags) -> Result<(), FsError> {
+        match self.inode.kind {
+            _ if !flags.reads() => Err(FsError::BadDescriptor),
+            Kind::File => Ok(()),
+            Kind::Directory => Err(FsError::IsDirectory),
+            Kind::Symlink => Err(FsError::Invalid),
+        }
+    }
+
+    /// Whether data may be changed through this description.
+    #[inline]
+    pub(crate) fn changeable(&self, flags: OpenFlags) -> Result<(), FsError> {
+        if !flags.writes() || self.inode.kind != Kind::File {
+            return Err(FsError::BadDescriptor);
+        }
+        self.core.writable()
+    }
+
+    /// The rule of `O_DIRECT`: offset, length and address are multiples of the LBA size.
+    ///
+    /// The bytes go through the cache all the same; a direct write is on the device when it returns.
+    fn aligned(&self, buffer: &[u8], offset: u64) -> Result<(), FsError> {
+        let align = self.core.data.direct_align as usize;
+        let aligned = (buffer.as_ptr().addr() | buffer.len() | offset as usize).is_multiple_of(align);
+        if aligned { Ok(()) } else { Err(FsError::Invalid) }
+    }
+
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`], [`FsError::IsDirectory`], [`FsError::Invalid`] for a misaligned direct
+    /// read, [`FsError::NoMemory`]; the device's.
+    #[inline]
     pub fn pread(&self, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
-        let _ = (into, offset);
-        Err(FsError::NotSupported)
+        let flags = self.flags();
+        self.readable(flags)?;
+        if flags.has(OpenFlags::DIRECT) {
+            self.aligned(into, offset)?;
+        }
+        let done = self.core.read_at(self, into, offset)?;
+        if !flags.has(OpenFlags::NOATIME) {
+            self.core.accessed(&self.inode);
+        }
+        Ok(done)
     }
-    /// Writes at an offset (with `O_APPEND` at the end, as Linux does).
+
+    /// Writes at an offset (with `O_APPEND` at the end, as Linux does). Fewer bytes than asked for are
+    /// written only when room or the device gave out in between.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`], [`FsError::NoSpace`], [`FsError::TooBig`], [`FsError::Invalid`] for a
+    /// misaligned direct write, [`FsError::ReadOnly`]; the device's.
+    #[inline]
     pub fn pwrite(&self, from: &[u8], offset: u64) -> Result<usize, FsError> {
-        let _ = (from, offset);
-        Err(FsError::NotSupported)
+        /// Any of these makes a write more than a copy.
+        const SPECIAL: u32 = OpenFlags::APPEND.0 | OpenFlags::SYNC.0 | OpenFlags::DIRECT.0;
+        let flags = self.flags();
+        self.changeable(flags)?;
+        if from.is_empty() {
+            return Ok(0);
+        }
+        if flags.0 & SPECIAL != 0 || self.core.options.durability == Durability::Device {
+            return self.write_specially(flags, from, offset).map(|(written, _)| written);
+        }
+        let written = self.core.write_at(&self.inode, from, offset)?;
+        if self.inode.data.exposed.load(Ordering::Relaxed) {
+            self.core.write_back(&self.inode)?;
+        }
+        Ok(written)
     }
+
+    /// A write that appends, or is on the device when it returns; answers bytes and offset too.
+    fn write_specially(&self, flags: OpenFlags, from: &[u8], offset: u64) -> Result<(usize, u64), FsError> {
+        if flags.has(OpenFlags::DIRECT) {
+            self.aligned(from, offset)?;
+        }
+        let (written, at) = if flags.has(OpenFlags::APPEND) {
+            self.core.append(&self.inode, from)?
+        } else {
+            (self.core.write_at(&self.inode, from, offset)?, offset)
+        };
+        if flags.has(OpenFlags::SYNC) {
+            self.fsync()?;
+        } else if flags.has(OpenFlags::DSYNC) {
+            self.fdatasync()?;
+        } else if self.core.options.durability == Durability::Device {
+            self.core.write_back(&self.inode)?;
+            self.core.commit(0)?;
+        } else if flags.has(OpenFlags::DIRECT) || self.inode.data.exposed.load(Ordering::Relaxed) {
+            self.core.write_back(&self.inode)?;
+        }
+        Ok((written, at))
+    }
+
     /// Reads at the shared offset and moves it.
+    ///
+    /// # Errors
+    /// As [`File::pread`].
     pub fn read(&self, into: &mut [u8]) -> Result<usize, FsError> {
-        let _ = into;
-        Err(FsError::NotSupported)
+        let mut offset = self.offset();
+        let done = self.pread(into, *offset)?;
+        *offset += done as u64;
+        Ok(done)
     }
+
     /// Writes at the shared offset (with `O_APPEND` at the end, atomically) and moves it.
+    ///
+    /// # Errors
+    /// As [`File::pwrite`].
     pub fn write(&self, from: &[u8]) -> Result<usize, FsError> {
-        let _ = from;
-        Err(FsError::NotSupported)
-    }
-    /// Sets the size.
-    pub fn truncate(&self, bytes: u64) -> Result<(), FsError> {
-        let _ = bytes;
-        Err(FsError::NotSupported)
-    }
-    /// Allocates, punches or zeroes a range.
-    pub fn fallocate(&self, how: Allocate, offset: u64, bytes: u64) -> Result<(), FsError> {
-        let _ = (how, offset, bytes);
-        Err(FsError::NotSupported)
-    }
-    /// Makes data and metadata of the file durable, and every metadata operation before this call.
-    pub fn fsync(&self) -> Result<(), FsError> {
-        self.core.write_all_late()?;
-        self.core.commit_all()
-    }
-    /// As `fsync` without times.
-    pub fn fdatasync(&self) -> Result<(), FsError> {
-        self.core.commit_all()
-    }
-    /// Writes a range of dirty pages back, without making it durable (`sync_file_range`).
-    pub fn sync_range(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        let _ = (offset, bytes);
-        Err(FsError::NotSupported)
-    }
-    /// The file's memory for mmap.
-    pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
-        let _ = write;
-        Err(FsError::NotSupported)
-    }
-    /// One mapping fewer.
-    pub fn unmap(&self, write: bool) -> Result<(), FsError> {
-        let _ = write;
-        Err(FsError::NotSupported)
-    }
-    /// Makes a mapped range durable.
-    pub fn msync(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        let _ = (offset, bytes);
-        Err(FsError::NotSupported)
+        let mut offset = self.offset();
+        let flags = self.flags();
+        if flags.has(OpenFlags::APPEND) && !from.is_empty() {
+            self.changeable(flags)?;
+            let (done, at) = self.write_specially(flags, from, *offset)?;
+            *offset = at + done as u64;
+            return Ok(done);
+        }
+        let done = self.pwrite(from, *offset)?;
+        *offset += done as u64;
+        Ok(done)
     }
 }

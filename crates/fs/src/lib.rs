@@ -13,8 +13,10 @@ mod core;
 mod data;
 mod directory;
 mod error;
+mod extent;
 mod file;
 mod filesystem;
+mod fill;
 mod format;
 mod fsck;
 mod hash;
@@ -23,6 +25,7 @@ mod journal;
 mod keys;
 mod listing;
 mod lock;
+mod map;
 mod memory;
 mod namespace;
 mod open;
@@ -32,19 +35,24 @@ mod permission;
 mod record;
 mod region;
 mod rename;
+mod resize;
 mod resolve;
+mod salvage;
 mod status;
 mod superblock;
+mod write;
+mod writeback;
 
 pub use crate::core::{Clock, Durability, MountOptions, MountParts, host_clock};
-pub use data::{MappedFile, salvage};
 pub use error::FsError;
 pub use file::File;
 pub use filesystem::{FileSystem, Node};
 pub use format::FormatOptions;
 pub use fsck::{Finding, fsck};
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
+pub use map::MappedFile;
 pub use memory::{Memory, MemoryLayout};
+pub use salvage::salvage;
 pub use status::{
     Allocate, Credentials, DirEntry, Follow, Kind, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time,
     Whence,

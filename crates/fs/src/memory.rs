@@ -1,43 +1,206 @@
 //! The memory of a mount, which may outlive its process.
+//!
+//! `header 4 KiB | log not yet on the device 4 MiB | slots of sizes 512 KiB | cache table | frames`, the
+//! frames on a 2 MiB boundary so that huge pages fit. Zeroed memory is empty.
 
+use core::sync::atomic::Ordering;
 use nvmed_kv::PendingMemory;
 use nvmed_sys::Mapping;
-use std::sync::Arc;
+use nvmed_units::BLOCK_BYTES;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes for batches that are applied and not yet in the log: some thousand operations.
+const PENDING_BYTES: usize = 4 << 20;
+const PENDING_OFFSET: usize = BLOCK_BYTES;
+const SLOTS_OFFSET: usize = PENDING_OFFSET + PENDING_BYTES;
+/// Files whose size is newer than their record, at once; beyond, a write goes to the device.
+pub(crate) const SLOTS: usize = 16_384;
+const SLOT_BYTES: usize = 32;
+const TABLE_OFFSET: usize = SLOTS_OFFSET + SLOTS * SLOT_BYTES;
+const FRAMES_ALIGN: usize = 2 << 20;
+/// Fewest frames: a write of a few pages and the readahead beside it have room.
+const FRAMES_MIN: u64 = 16;
+
+/// Word of the header: slots from here on were never used.
+const AT_SLOTS_USED: usize = 0;
 
 /// Where things lie in a mount's memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLayout {
-    cache_bytes: u64,
+    frames: u32,
 }
 
 /// Memory of a mount.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// The bytes.
+    /// The bytes, zeroed or an earlier mount's; at least [`MemoryLayout::total_bytes`].
     pub mapping: Arc<Mapping>,
     /// What lies where.
     pub layout: MemoryLayout,
 }
 
-const PENDING: usize = 4 << 20;
-
 impl MemoryLayout {
-    /// For a cache of `cache_bytes` bytes.
+    /// For a cache of `cache_bytes` bytes, at least 64 KiB and at most 1 TiB.
     #[must_use]
     pub fn new(cache_bytes: u64) -> Self {
-        Self { cache_bytes }
+        let most = u64::from(nvmed_cache::FRAMES_MAX);
+        Self { frames: (cache_bytes / BLOCK_BYTES as u64).clamp(FRAMES_MIN, most) as u32 }
+    }
+
+    /// Frames of the cache.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.frames
     }
 
     /// Bytes of the whole.
     #[must_use]
     pub fn total_bytes(&self) -> usize {
-        PENDING + self.cache_bytes as usize
+        self.frames_offset() + self.frames as usize * BLOCK_BYTES
+    }
+
+    fn frames_offset(&self) -> usize {
+        (TABLE_OFFSET + nvmed_cache::Layout::table_bytes(self.frames)).next_multiple_of(FRAMES_ALIGN)
+    }
+
+    /// The cache's part.
+    pub(crate) fn cache(&self) -> nvmed_cache::Layout {
+        nvmed_cache::Layout {
+            table_offset: TABLE_OFFSET,
+            frames_offset: self.frames_offset(),
+            frames: self.frames,
+        }
     }
 }
 
 impl Memory {
     /// The store's part.
     pub(crate) fn pending(&self) -> PendingMemory {
-        PendingMemory { memory: Arc::clone(&self.mapping), offset: 0, len: PENDING }
+        PendingMemory { memory: Arc::clone(&self.mapping), offset: PENDING_OFFSET, len: PENDING_BYTES }
+    }
+
+    /// The sizes that a dead process left: completed calls had made them, no record has them yet.
+    pub(crate) fn sizes_left(&self) -> impl Iterator<Item = SizeLeft> + '_ {
+        let used = self.mapping.u32(AT_SLOTS_USED).load(Ordering::Acquire) as usize;
+        (0..used.min(SLOTS)).filter_map(|slot| {
+            let at = SLOTS_OFFSET + slot * SLOT_BYTES;
+            // Barrier S2, pairs with S1 in `Slots::take`.
+            let ino = self.mapping.u64(at).load(Ordering::Acquire);
+            let size = self.mapping.u64(at + 8).load(Ordering::Relaxed);
+            let mtime_ns = self.mapping.u64(at + 16).load(Ordering::Relaxed).cast_signed();
+            (ino != 0).then_some(SizeLeft { ino, size, mtime_ns })
+        })
+    }
+}
+
+/// A size that outlived its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SizeLeft {
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) mtime_ns: i64,
+}
+
+/// The slots of the mount's own memory.
+pub(crate) struct Slots {
+    memory: Arc<Mapping>,
+    free: Mutex<Free>,
+}
+
+struct Free {
+    returned: Vec<u32>,
+    used: u32,
+}
+
+impl Slots {
+    /// Empties the slots of an earlier life.
+    pub(crate) fn new(memory: &Memory) -> Self {
+        let mapping = Arc::clone(&memory.mapping);
+        let used = mapping.u32(AT_SLOTS_USED).load(Ordering::Acquire) as usize;
+        mapping.fill(SLOTS_OFFSET, used.min(SLOTS) * SLOT_BYTES, 0);
+        mapping.u32(AT_SLOTS_USED).store(0, Ordering::Release);
+        Self { memory: mapping, free: Mutex::new(Free { returned: Vec::new(), used: 0 }) }
+    }
+
+    /// A slot that says that `ino` has `size` bytes; none when all are taken.
+    pub(crate) fn take(&self, ino: u64, size: u64, mtime_ns: i64) -> Option<u32> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = match free.returned.pop() {
+            Some(slot) => slot,
+            None if (free.used as usize) < SLOTS => {
+                free.used += 1;
+                self.memory.u32(AT_SLOTS_USED).store(free.used, Ordering::Release);
+                free.used - 1
+            }
+            None => return None,
+        };
+        drop(free);
+        self.set(slot, size, mtime_ns);
+        // Barrier S1, pairs with S2 in `Memory::sizes_left`: who sees the inode sees its size.
+        self.memory.u64(self.at(slot)).store(ino, Ordering::Release);
+        Some(slot)
+    }
+
+    /// Changes what a slot says.
+    pub(crate) fn set(&self, slot: u32, size: u64, mtime_ns: i64) {
+        self.memory.u64(self.at(slot) + 16).store(mtime_ns.cast_unsigned(), Ordering::Relaxed);
+        self.memory.u64(self.at(slot) + 8).store(size, Ordering::Release);
+    }
+
+    /// The record says it now.
+    pub(crate) fn put_back(&self, slot: u32) {
+        self.memory.u64(self.at(slot)).store(0, Ordering::Release);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).returned.push(slot);
+    }
+
+    fn at(&self, slot: u32) -> usize {
+        SLOTS_OFFSET + slot as usize * SLOT_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_sys::Pages;
+
+    fn memory() -> Memory {
+        let layout = MemoryLayout::new(1 << 20);
+        let mapping = Mapping::anonymous(layout.total_bytes(), Pages::Base).unwrap();
+        Memory { mapping: Arc::new(mapping), layout }
+    }
+
+    #[test]
+    fn the_parts_do_not_overlap() {
+        let layout = MemoryLayout::new(1 << 20);
+        let cache = layout.cache();
+        assert_eq!(layout.frames(), 256);
+        assert!(SLOTS_OFFSET >= PENDING_OFFSET + PENDING_BYTES);
+        assert!(cache.frames_offset >= cache.table_offset + nvmed_cache::Layout::table_bytes(256));
+        assert_eq!(layout.total_bytes(), cache.frames_offset + (1 << 20));
+    }
+
+    #[test]
+    fn sizes_outlive_the_slots_until_they_are_put_back() {
+        let memory = memory();
+        let slots = Slots::new(&memory);
+        let one = slots.take(7, 100, -1).unwrap();
+        let two = slots.take(8, 200, 5).unwrap();
+        slots.set(one, 300, 6);
+        drop(slots);
+        let left: Vec<_> = memory.sizes_left().map(|left| (left.ino, left.size, left.mtime_ns)).collect();
+        assert_eq!(left, [(7, 300, 6), (8, 200, 5)]);
+        let slots = Slots::new(&memory);
+        assert_eq!(memory.sizes_left().count(), 0, "a new life begins empty");
+        let again = slots.take(9, 1, 1).unwrap();
+        slots.put_back(again);
+        assert_eq!(memory.sizes_left().count(), 0);
+        assert_eq!((again, two), (0, 1));
+    }
+
+    #[test]
+    fn there_is_an_end_of_slots() {
+        let memory = memory();
+        let slots = Slots::new(&memory);
+        assert_eq!((0..SLOTS + 5).filter_map(|ino| slots.take(ino as u64 + 1, 0, 0)).count(), SLOTS);
     }
 }

@@ -99,8 +99,7 @@ pub fn salvage(config: &Config, run: &RunMemory) -> Result<(), StackError> {
     let fail = |error| StackError::Fs { device: name.clone(), error };
     let memory = private_memory(config)?;
     let parts = MountParts { device: Arc::clone(&device), memory, options: options(config) };
-    let files = FileSystem::mount(parts).map_err(fail)?;
-    nvmed_fs::salvage(&files, &run.memory()).map_err(fail)?;
+    let files = nvmed_fs::salvage(parts, &run.memory()).map_err(fail)?;
     files.unmount().map_err(fail)?;
     device.shutdown().map_err(|error| StackError::Io { device: name.clone(), error })?;
     run.end();

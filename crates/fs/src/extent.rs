@@ -1,0 +1,306 @@
+//! Where a file's blocks lie: its extents in memory, in the inode's record, in records of their own.
+
+use crate::alloc::Run;
+use crate::core::Core;
+use crate::error::FsError;
+use crate::journal::Change;
+use crate::keys::{self, Subject};
+use crate::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
+use core::ops::{Bound, ControlFlow, Range};
+use std::collections::BTreeMap;
+
+/// Blocks of the longest extent, 128 MiB: so many bitmap records one extent touches, and a batch has a
+/// limit.
+pub(crate) const EXTENT_BLOCKS_MAX: u32 = 1 << 15;
+
+/// What a page of a file lies on, and how far that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nothing, up to this page.
+    Hole {
+        /// One past the last page of the hole.
+        end: u64,
+    },
+    /// A block of the device.
+    Block {
+        /// The page's block.
+        block: u64,
+        /// One past the last page of the extent.
+        end: u64,
+        /// Reads as zeroes.
+        unwritten: bool,
+    },
+}
+
+/// The extents of one file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extents {
+    map: BTreeMap<u64, Extent>,
+    /// Logical blocks at which records of their own have changed.
+    touched: Vec<u64>,
+    blocks: u64,
+}
+
+impl Extents {
+    /// Reads the extents of an inode.
+    ///
+    /// # Errors
+    /// [`FsError::Damaged`] when they overlap or lie outside the data region; the store's.
+    pub(crate) fn load(core: &Core, ino: u64, record: &Record) -> Result<Self, FsError> {
+        let mut all = Self::default();
+        let mut sane = true;
+        let (first, end) = (core.superblock.data_first, core.superblock.data_blocks);
+        let mut add = |extent: Extent| {
+            let last = all.map.last_key_value().map_or(0, |(_, last)| last.logical_end());
+            sane &=
+                extent.logical >= last && extent.physical >= first && extent.physical_end() <= first + end;
+            all.blocks += u64::from(extent.blocks);
+            all.map.insert(extent.logical, extent);
+        };
+        if record.flags & FLAG_KEYED_EXTENTS == 0 {
+            record.inline_extents().iter().copied().for_each(&mut add);
+        } else {
+            let (from, to) = (keys::extent(ino, 0), keys::extent(ino, u64::MAX));
+            core.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
+                if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
+                    Extent::decode(logical, value).into_iter().for_each(&mut add);
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino }) }
+    }
+
+    /// What a page lies on.
+    pub(crate) fn place(&self, page: u64) -> Place {
+        match self.map.range(..=page).next_back() {
+            Some((_, extent)) if page < extent.logical_end() => Place::Block {
+                block: extent.physical + (page - extent.logical),
+                end: extent.logical_end(),
+                unwritten: extent.flags & EXTENT_UNWRITTEN != 0,
+            },
+            _ => {
+                let next = self.map.range(page..).next();
+                Place::Hole { end: next.map_or(u64::MAX, |(logical, _)| *logical) }
+            }
+        }
+    }
+
+    /// Whether a page has a block.
+    pub(crate) fn has(&self, page: u64) -> bool {
+        matches!(self.place(page), Place::Block { .. })
+    }
+
+    /// The block after that of the nearest page before, where the page would best lie.
+    pub(crate) fn goal(&self, page: u64) -> Option<u64> {
+        self.map.range(..page).next_back().map(|(_, extent)| extent.physical_end())
+    }
+
+    /// The last extent that begins before a page.
+    pub(crate) fn last_before(&self, page: u64) -> Option<Extent> {
+        self.map.range(..page).next_back().map(|(_, extent)| *extent)
+    }
+
+    /// Whether anything changed that is not logged yet.
+    pub(crate) fn is_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// The first extent with a page in a range.
+    pub(crate) fn first_in(&self, pages: &Range<u64>) -> Option<Extent> {
+        let before = self.map.range(..=pages.start).next_back().map(|(_, extent)| *extent);
+        before
+            .filter(|extent| extent.logical_end() > pages.start)
+            .or_else(|| self.map.range(pages.start..pages.end).next().map(|(_, extent)| *extent))
+    }
+
+    fn put(&mut self, extent: Extent) {
+        self.blocks += u64::from(extent.blocks);
+        self.touched.push(extent.logical);
+        self.map.insert(extent.logical, extent);
+    }
+
+    fn take(&mut self, logical: u64) -> Option<Extent> {
+        let extent = self.map.remove(&logical)?;
+        self.blocks -= u64::from(extent.blocks);
+        self.touched.push(logical);
+        Some(extent)
+    }
+
+    /// Adds blocks to pages that have none; it joins with its neighbours where they go on.
+    pub(crate) fn insert(&mut self, new: Extent) {
+        debug_assert!(self.first_in(&(new.logical..new.logical_end())).is_none(), "pages have one block");
+        let mut new = new;
+        if let Some((_, before)) = self.map.range(..new.logical).next_back()
+            && joins(before, &new)
+        {
+            let before = *before;
+            self.take(before.logical);
+            new = Extent { blocks: before.blocks + new.blocks, ..before };
+        }
+        if let Some(after) = self.map.get(&new.logical_end())
+            && joins(&new, after)
+        {
+            let after = *after;
+            self.take(after.logical);
+            new.blocks += after.blocks;
+        }
+        self.put(new);
+    }
+
+    /// Takes the blocks of a range of pages away, telling each piece.
+    pub(crate) fn cut(&mut self, pages: Range<u64>, mut gone: impl FnMut(Extent)) {
+        while let Some(extent) = self.first_in(&pages) {
+            self.take(extent.logical);
+            let from = pages.start.max(extent.logical);
+            let to = pages.end.min(extent.logical_end());
+            for (start, end) in [(extent.logical, from), (to, extent.logical_end())] {
+                if start < end {
+                    self.put(part(&extent, start, end));
+                }
+            }
+            gone(part(&extent, from, to));
+        }
+    }
+
+    /// Marks the blocks of a range as written, or as never written.
+    pub(crate) fn mark(&mut self, pages: Range<u64>, unwritten: bool) {
+        let flags = if unwritten { EXTENT_UNWRITTEN } else { 0 };
+        let mut pieces = Vec::new();
+        self.cut(pages, |piece| pieces.push(piece));
+        for piece in pieces {
+            self.insert(Extent { flags, ..piece });
+        }
+    }
+
+    /// Puts what has changed into a change, and into the inode's record of it.
+    pub(crate) fn log(&mut self, change: &mut Change<'_>, ino: u64, record: &mut Record) {
+        let keyed = record.flags & FLAG_KEYED_EXTENTS != 0;
+        record.extent_count = self.map.len() as u32;
+        record.blocks = self.blocks;
+        if keyed {
+            self.log_touched(change, ino);
+            if self.map.is_empty() {
+                record.flags &= !FLAG_KEYED_EXTENTS;
+            }
+        } else if self.map.len() <= INLINE_EXTENTS {
+            let mut inline = [Extent::default(); INLINE_EXTENTS];
+            for (place, extent) in inline.iter_mut().zip(self.map.values()) {
+                *place = *extent;
+            }
+            record.tail = Tail::Extents(inline);
+        } else {
+            record.flags |= FLAG_KEYED_EXTENTS;
+            record.tail = Tail::Extents([Extent::default(); INLINE_EXTENTS]);
+            self.map.values().for_each(|extent| change.put_extent(ino, extent));
+        }
+        self.touched.clear();
+    }
+
+    fn log_touched(&mut self, change: &mut Change<'_>, ino: u64) {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        for logical in &self.touched {
+            match self.map.get(logical) {
+                Some(extent) => change.put_extent(ino, extent),
+                None => change.delete_extent(ino, *logical),
+            }
+        }
+    }
+}
+
+/// Whether the second goes on where the first ends.
+fn joins(first: &Extent, second: &Extent) -> bool {
+    first.logical_end() == second.logical
+        && first.physical_end() == second.physical
+        && first.flags == second.flags
+        && u64::from(first.blocks) + u64::from(second.blocks) <= u64::from(EXTENT_BLOCKS_MAX)
+}
+
+fn part(extent: &Extent, start: u64, end: u64) -> Extent {
+    Extent {
+        logical: start,
+        physical: extent.physical + (start - extent.logical),
+        blocks: (end - start) as u32,
+        flags: extent.flags,
+    }
+}
+
+impl Extent {
+    /// Its blocks on the device.
+    pub(crate) fn run(&self) -> Run {
+        Run { start: self.physical, blocks: self.blocks }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn extent(logical: u64, physical: u64, blocks: u32, flags: u32) -> Extent {
+        Extent { logical, physical, blocks, flags }
+    }
+
+    #[test]
+    fn neighbours_join_and_cuts_split() {
+        let mut extents = Extents::default();
+        extents.insert(extent(10, 100, 5, 0));
+        extents.insert(extent(20, 110, 5, 0));
+        extents.insert(extent(15, 105, 5, 0));
+        assert_eq!(extents.map.len(), 1);
+        assert_eq!(extents.place(19), Place::Block { block: 109, end: 25, unwritten: false });
+        assert_eq!(extents.place(0), Place::Hole { end: 10 });
+        assert_eq!(extents.place(25), Place::Hole { end: u64::MAX });
+        let mut gone = Vec::new();
+        extents.cut(12..14, |piece| gone.push(piece));
+        assert_eq!(gone, [extent(12, 102, 2, 0)]);
+        assert_eq!((extents.map.len(), extents.blocks), (2, 13));
+        assert_eq!(extents.goal(12), Some(102));
+        extents.mark(0..11, true);
+        assert_eq!(extents.place(10), Place::Block { block: 100, end: 11, unwritten: true });
+        extents.mark(0..11, false);
+        assert_eq!(extents.map.len(), 2, "joined again");
+    }
+
+    proptest! {
+        /// Against one entry a page.
+        #[test]
+        fn extents_are_an_array_of_blocks(
+            steps in prop::collection::vec((0u64..60, 1u64..12, 0u8..4), 1..60),
+        ) {
+            let mut extents = Extents::default();
+            let mut model: Vec<Option<(u64, bool)>> = vec![None; 80];
+            let mut next = 1000;
+            for (from, len, what) in steps {
+                let to = from + len;
+                if what == 0 {
+                    extents.cut(from..to, |_| {});
+                    model[from as usize..to as usize].fill(None);
+                } else if what == 1 {
+                    extents.mark(from..to, true);
+                    for page in model[from as usize..to as usize].iter_mut().flatten() {
+                        *page = (page.0, true);
+                    }
+                } else if model[from as usize..to as usize].iter().all(Option::is_none) {
+                    extents.insert(extent(from, next, len as u32, 0));
+                    for page in &mut model[from as usize..to as usize] {
+                        *page = Some((next, false));
+                        next += 1;
+                    }
+                    next += u64::from(what == 3);
+                }
+            }
+            for (page, expected) in model.iter().enumerate() {
+                let found = match extents.place(page as u64) {
+                    Place::Block { block, unwritten, .. } => Some((block, unwritten)),
+                    Place::Hole { .. } => None,
+                };
+                prop_assert_eq!(found, *expected, "page {}", page);
+            }
+            prop_assert_eq!(extents.blocks, model.iter().flatten().count() as u64);
+            let all: Vec<Extent> = extents.map.values().copied().collect();
+            prop_assert!(all.windows(2).all(|pair| !joins(&pair[0], &pair[1])), "neighbours are joined");
+        }
+    }
+}

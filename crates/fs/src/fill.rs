@@ -1,0 +1,141 @@
+//! Bringing pages into the cache: one request for each run of blocks side by side, into frames
+//! wherever they are.
+
+use crate::core::Core;
+use crate::error::FsError;
+use crate::extent::Place;
+use crate::file::File;
+use crate::inode::Inode;
+use core::sync::atomic::Ordering;
+use nvmed_cache::{Claim, Claimed, PageState};
+use nvmed_io::Segment;
+use nvmed_units::{BLOCK_BYTES, Lba};
+use std::sync::Arc;
+
+/// Rounds of looking for a frame while others write back, before giving up.
+const ROUNDS_MAX: u32 = 10_000;
+
+/// Adds a frame to the memory of a request; frames side by side become one segment.
+pub(crate) fn push_frame(segments: &mut Vec<Segment>, next: Segment) {
+    if let Some(last) = segments.last_mut()
+        && last.address.plus(u64::from(last.bytes)) == next.address
+    {
+        last.bytes += next.bytes;
+    } else {
+        segments.push(next);
+    }
+}
+
+impl Core {
+    /// A page that a reader wants is missing; `bytes` bytes from its start on are wanted in all.
+    #[cold]
+    pub(crate) fn miss(&self, file: &File, page: u64, bytes: u64) -> Result<(), FsError> {
+        let wanted = bytes.div_ceil(BLOCK_BYTES as u64).min(self.data.fill_pages);
+        let window = file.stream.readahead.miss(page, wanted, self.data.readahead_pages);
+        self.fill(&file.inode, window.start, window.pages.min(self.data.fill_pages))
+    }
+
+    /// Fills a page, and as many of the following ones as are missing, inside the file and at hand.
+    ///
+    /// # Errors
+    /// [`FsError::NoMemory`]; the device's and the store's.
+    pub(crate) fn fill(&self, inode: &Arc<Inode>, page: u64, pages: u64) -> Result<(), FsError> {
+        let object = &inode.data.object;
+        let Claimed::Fill(first) = self.claim(inode, page)? else { return Ok(()) };
+        let end = inode.size.load(Ordering::Acquire).div_ceil(BLOCK_BYTES as u64).min(page + pages);
+        let mut claims = Vec::with_capacity(pages as usize);
+        claims.push(first);
+        for next in page + 1..end {
+            match self.data.cache.try_claim(object, next) {
+                Ok(Some(claim)) => claims.push(claim),
+                // There already, or no frame left for reading ahead.
+                Ok(None) | Err(_) => break,
+            }
+        }
+        let places = self.places(inode, &claims)?;
+        self.load_pages(inode, claims, &places)
+    }
+
+    /// Claims a page, writing others back if there is no frame. The caller holds no claim.
+    pub(crate) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
+        for _ in 0..ROUNDS_MAX {
+            if let Ok(claimed) = self.data.cache.claim(&inode.data.object, page) {
+                return Ok(claimed);
+            }
+            if !self.relieve() {
+                // Others hold all clean frames at this moment, or write back.
+                std::thread::yield_now();
+            }
+        }
+        Err(FsError::NoMemory)
+    }
+
+    /// What claimed pages lie on.
+    fn places(&self, inode: &Inode, claims: &[Claim<'_>]) -> Result<Vec<Place>, FsError> {
+        let mut state = inode.lock();
+        self.with_extents(inode, &mut state, |_, extents| {
+            Ok(claims.iter().map(|claim| extents.place(claim.page())).collect())
+        })
+    }
+
+    /// What a page lies on.
+    pub(crate) fn place(&self, inode: &Inode, page: u64) -> Result<Place, FsError> {
+        let mut state = inode.lock();
+        self.with_extents(inode, &mut state, |_, extents| Ok(extents.place(page)))
+    }
+
+    /// Fills claimed pages and publishes them. What fails is an error only for the first run.
+    fn load_pages(&self, inode: &Inode, claims: Vec<Claim<'_>>, places: &[Place]) -> Result<(), FsError> {
+        let mut segments = Vec::with_capacity(claims.len());
+        let mut claims = claims.into_iter().zip(places).peekable();
+        let mut run: Vec<Claim<'_>> = Vec::new();
+        let mut first = true;
+        while let Some((claim, place)) = claims.next() {
+            let Place::Block { block, unwritten: false, .. } = *place else {
+                claim.zero(0, BLOCK_BYTES);
+                claim.publish(PageState { dirty: false, backed: matches!(place, Place::Block { .. }) });
+                first = false;
+                continue;
+            };
+            segments.clear();
+            push_frame(&mut segments, self.data.segment(claim.offset()));
+            run.push(claim);
+            let goes_on = |next: &(Claim<'_>, &Place), length: u64| matches!(*next.1, Place::Block { block: at, unwritten: false, .. } if at == block + length);
+            while let Some((claim, _)) = claims.next_if(|next| goes_on(next, run.len() as u64)) {
+                push_frame(&mut segments, self.data.segment(claim.offset()));
+                run.push(claim);
+            }
+            match self.handle.read(Lba(block * self.lbas_per_block), &segments) {
+                Ok(()) => run.drain(..).for_each(|claim| self.publish_read(inode, claim)),
+                Err(error) if first => return Err(error.into()),
+                Err(_) => return Ok(()),
+            }
+            first = false;
+        }
+        Ok(())
+    }
+
+    /// Shows a page that was read; what lies past the end of the file is zero in the cache, whatever
+    /// the device has there.
+    fn publish_read(&self, inode: &Inode, claim: Claim<'_>) {
+        self.zero_past_end(inode, &claim);
+        claim.publish(PageState { dirty: false, backed: true });
+    }
+
+    fn zero_past_end(&self, inode: &Inode, claim: &Claim<'_>) {
+        let size = inode.size.load(Ordering::Acquire);
+        let inside = size.saturating_sub(claim.page() * BLOCK_BYTES as u64).min(BLOCK_BYTES as u64) as usize;
+        claim.zero(inside, BLOCK_BYTES - inside);
+    }
+
+    /// Reads the block of one claimed page into its frame.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: u64) -> Result<(), FsError> {
+        let segment = [self.data.segment(claim.offset())];
+        self.handle.read(Lba(block * self.lbas_per_block), &segment)?;
+        self.zero_past_end(inode, claim);
+        Ok(())
+    }
+}

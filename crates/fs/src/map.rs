@@ -1,0 +1,311 @@
+//! Files mapped into programs.
+//!
+//! The kernel maps a memfd that holds a copy of the file; it is made by the first map and goes with the
+//! last. The cache stays what is written back and what outlives the process: a write goes to both, and
+//! what programs stored into a writable mapping is found by comparing, at msync, fsync, unmap and
+//! periodic write-back. Reads of a file that is mapped writable come from the memfd.
+
+use crate::core::Core;
+use crate::error::FsError;
+use crate::file::File;
+use crate::inode::Inode;
+use crate::status::{Kind, OpenFlags};
+use core::ops::Range;
+use core::sync::atomic::{Ordering, fence};
+use nvmed_units::BLOCK_BYTES;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom};
+use rustix::io::Errno;
+use rustix::thread::{MembarrierCommand, membarrier};
+use std::sync::{Arc, MutexGuard};
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+/// Bytes moved at once between cache and memfd.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A mapped file: map `fd`, shared or private. It holds the file's bytes until every [`File::map`] has
+/// seen its [`File::unmap`].
+#[derive(Debug)]
+pub struct MappedFile {
+    /// The per-inode memfd.
+    pub fd: Arc<OwnedFd>,
+}
+
+/// What maps an inode.
+pub(crate) struct Map {
+    fd: Arc<OwnedFd>,
+    readers: u32,
+    writers: u32,
+}
+
+type Grow<'a> = MutexGuard<'a, ()>;
+
+fn write_all(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsError> {
+    while !bytes.is_empty() {
+        let done = rustix::io::pwrite(fd, bytes, offset)?;
+        if done == 0 {
+            return Err(FsError::Host(Errno::IO));
+        }
+        bytes = &bytes[done..];
+        offset += done as u64;
+    }
+    Ok(())
+}
+
+/// Reads what is there; bytes past the end of the memfd stay as they are.
+fn read_some(fd: &OwnedFd, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
+    let mut done = 0;
+    while done < into.len() {
+        match rustix::io::pread(fd, &mut into[done..], offset + done as u64)? {
+            0 => break,
+            more => done += more,
+        }
+    }
+    Ok(done)
+}
+
+/// Writers copy to the cache, then look whether the file is mapped, without a barrier in between: after
+/// this call one that did not see the flag has finished its copy. The kernel runs the barrier on them.
+fn settle_writers() {
+    fence(Ordering::SeqCst);
+    // A kernel without the command leaves a window of some nanoseconds between two racing threads.
+    let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited)
+        .and_then(|()| membarrier(MembarrierCommand::PrivateExpedited));
+}
+
+impl Core {
+    fn map(&self, inode: &Arc<Inode>, write: bool) -> Result<Arc<OwnedFd>, FsError> {
+        let _grow = inode.data.grow();
+        let mut map = inode.data.map();
+        if map.is_none() {
+            // From here on no write is only a copy; one that began before looks again when it is done.
+            inode.data.mapped.store(true, Ordering::SeqCst);
+            settle_writers();
+            match self.copy_out(inode) {
+                Ok(fd) => *map = Some(Box::new(Map { fd: Arc::new(fd), readers: 0, writers: 0 })),
+                Err(error) => {
+                    inode.data.mapped.store(false, Ordering::SeqCst);
+                    return Err(error);
+                }
+            }
+        }
+        let map = map.as_mut().expect("it was just made");
+        if write {
+            map.writers += 1;
+            if !inode.data.map_written.swap(true, Ordering::SeqCst) {
+                self.data.maps_written.fetch_add(1, Ordering::SeqCst);
+            }
+        } else {
+            map.readers += 1;
+        }
+        Ok(Arc::clone(&map.fd))
+    }
+
+    /// A memfd with the bytes of the file.
+    fn copy_out(&self, inode: &Arc<Inode>) -> Result<OwnedFd, FsError> {
+        let fd = rustix::fs::memfd_create("nvmed-file", MemfdFlags::CLOEXEC)?;
+        let size = inode.size.load(Ordering::Acquire);
+        rustix::fs::ftruncate(&fd, size)?;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        while let Some(data) = self.next_of(inode, at, true)?.filter(|data| *data < size) {
+            let end = self.next_of(inode, data, false)?.unwrap_or(size).min(size);
+            at = data;
+            while at < end {
+                let part = CHUNK_BYTES.min((end - at) as usize);
+                self.read_cached(inode, &mut chunk[..part], at)?;
+                write_all(&fd, &chunk[..part], at)?;
+                at += part as u64;
+            }
+        }
+        Ok(fd)
+    }
+
+    fn unmap(&self, inode: &Arc<Inode>, write: bool) -> Result<(), FsError> {
+        let grow = inode.data.grow();
+        let gathered = if write { self.gather(&grow, inode, 0..u64::MAX) } else { Ok(()) };
+        let mut held = inode.data.map();
+        let Some(map) = held.as_mut() else { return Err(FsError::Invalid) };
+        let count = if write { &mut map.writers } else { &mut map.readers };
+        *count = count.checked_sub(1).ok_or(FsError::Invalid)?;
+        let written = map.writers > 0;
+        let gone = !written && map.readers == 0;
+        if !written && inode.data.map_written.swap(false, Ordering::SeqCst) {
+            self.data.maps_written.fetch_sub(1, Ordering::SeqCst);
+        }
+        if gone {
+            *held = None;
+            inode.data.mapped.store(false, Ordering::SeqCst);
+        }
+        gathered
+    }
+
+    /// Brings what programs stored into their mappings of an inode into the cache.
+    ///
+    /// # Errors
+    /// As for a write.
+    pub(crate) fn gather_mapped(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+        if inode.data.map_written.load(Ordering::Acquire) {
+            self.gather(&inode.data.grow(), inode, pages)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Core::gather_mapped`], for all inodes.
+    ///
+    /// # Errors
+    /// The first that occurred; the others were tried.
+    pub(crate) fn gather_all_mapped(&self) -> Result<(), FsError> {
+        if self.data.maps_written.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let mapped = self.inodes.collect(|inode| inode.data.map_written.load(Ordering::Relaxed));
+        let gather = |result: Result<(), FsError>, inode| result.and(self.gather_mapped(inode, 0..u64::MAX));
+        mapped.iter().fold(Ok(()), gather)
+    }
+
+    /// As [`Core::gather_mapped`], by who holds `grow`.
+    pub(crate) fn gather(
+        &self,
+        grow: &Grow<'_>,
+        inode: &Arc<Inode>,
+        pages: Range<u64>,
+    ) -> Result<(), FsError> {
+        let fd = match &*inode.data.map() {
+            Some(map) if map.writers > 0 => Arc::clone(&map.fd),
+            _ => return Ok(()),
+        };
+        let size = inode.size.load(Ordering::Acquire);
+        let end = pages.end.saturating_mul(PAGE).min(size);
+        let mut at = pages.start.saturating_mul(PAGE);
+        let (mut stored, mut cached) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+        let mut changed = false;
+        while at < end {
+            // A hole of the memfd was never stored to, and is one of the file's: holes are copied as such.
+            at = match rustix::fs::seek(&fd, SeekFrom::Data(at)) {
+                Ok(data) => data / PAGE * PAGE,
+                Err(Errno::NXIO) => break,
+                Err(errno) => return Err(errno.into()),
+            };
+            let part = CHUNK_BYTES.min(end.saturating_sub(at) as usize);
+            let part = read_some(&fd, &mut stored[..part], at)?;
+            if part == 0 {
+                break;
+            }
+            changed |= self.gather_chunk(grow, inode, at, &stored[..part], &mut cached[..part])?;
+            at += part as u64;
+        }
+        if changed {
+            self.modified(inode);
+        }
+        Ok(())
+    }
+
+    /// Writes the pages of a chunk that differ from the cache's into it; whether there were any.
+    fn gather_chunk(
+        &self,
+        grow: &Grow<'_>,
+        inode: &Arc<Inode>,
+        at: u64,
+        stored: &[u8],
+        cached: &mut [u8],
+    ) -> Result<bool, FsError> {
+        self.read_cached(inode, cached, at)?;
+        let mut changed = false;
+        for (index, (stored, cached)) in
+            stored.chunks(BLOCK_BYTES).zip(cached.chunks(BLOCK_BYTES)).enumerate()
+        {
+            if stored != cached {
+                self.write_inside(grow, inode, stored, at + (index * BLOCK_BYTES) as u64)?;
+                changed = true;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// A write that is also seen by those who have the file mapped. The caller holds `grow`.
+    pub(crate) fn write_mapped(&self, inode: &Inode, from: &[u8], offset: u64) -> Result<(), FsError> {
+        match inode.data.mapped.load(Ordering::SeqCst).then(|| inode.data.map()).as_deref() {
+            Some(Some(map)) => write_all(&map.fd, from, offset),
+            _ => Ok(()),
+        }
+    }
+
+    /// The file's size changes: the memfd's too. The kernel sees to SIGBUS past the end.
+    pub(crate) fn resize_mapped(&self, inode: &Inode, size: u64) -> Result<(), FsError> {
+        match &*inode.data.map() {
+            Some(map) => Ok(rustix::fs::ftruncate(&map.fd, size)?),
+            None => Ok(()),
+        }
+    }
+
+    /// A range of the file became a hole.
+    pub(crate) fn punch_mapped(&self, inode: &Inode, range: Range<u64>) -> Result<(), FsError> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match &*inode.data.map() {
+            Some(map) => Ok(rustix::fs::fallocate(&map.fd, how, range.start, range.end - range.start)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads from the memory that programs store into.
+    #[cold]
+    pub(crate) fn read_mapped(
+        &self,
+        inode: &Arc<Inode>,
+        into: &mut [u8],
+        offset: u64,
+    ) -> Result<usize, FsError> {
+        let size = inode.size.load(Ordering::Acquire);
+        let len = into.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let fd = inode.data.map().as_ref().map(|map| Arc::clone(&map.fd));
+        match fd {
+            Some(fd) => read_some(&fd, &mut into[..len], offset),
+            // Unmapped at this moment: the cache has everything.
+            None => self.read_cached(inode, &mut into[..len], offset).map(|()| len),
+        }
+    }
+}
+
+impl File {
+    /// The file's memory for mmap; `write` when stores into it are to become the file's.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`], [`FsError::NotSupported`] for what is no file; the host has no
+    /// memory; the device's.
+    pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
+        self.check_map(write)?;
+        self.core.map(&self.inode, write).map(|fd| MappedFile { fd })
+    }
+
+    fn check_map(&self, write: bool) -> Result<(), FsError> {
+        if self.flags().has(OpenFlags::PATH) {
+            return Err(FsError::BadDescriptor);
+        }
+        if self.inode.kind != Kind::File {
+            return Err(FsError::NotSupported);
+        }
+        if write { self.core.writable() } else { Ok(()) }
+    }
+
+    /// One mapping fewer, made with the same `write`; with it, stores become the file's.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] without such a mapping. What could not be written to the cache is lost.
+    pub fn unmap(&self, write: bool) -> Result<(), FsError> {
+        self.core.unmap(&self.inode, write)
+    }
+
+    /// Makes a mapped range durable.
+    ///
+    /// # Errors
+    /// As [`File::fsync`].
+    pub fn msync(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
+        if self.core.options.read_only {
+            return Ok(());
+        }
+        let end = offset.saturating_add(bytes);
+        self.core.write_back_range(&self.inode, offset / PAGE..end.div_ceil(PAGE))?;
+        self.core.commit(self.inode.data.ticket.load(Ordering::SeqCst))
+    }
+}

@@ -1,0 +1,402 @@
+//! Changing what a file has without writing to it: truncate, fallocate, and the map of its holes.
+
+use crate::core::Core;
+use crate::error::FsError;
+use crate::extent::{EXTENT_BLOCKS_MAX, Extents, Place};
+use crate::file::File;
+use crate::inode::Inode;
+use crate::journal::Change;
+use crate::record::{EXTENT_UNWRITTEN, Extent};
+use crate::status::{Allocate, OpenFlags};
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use nvmed_cache::{Claimed, Written};
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
+use std::sync::{Arc, MutexGuard};
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+/// Extents changed in one batch, which has a limit.
+const STEP_EXTENTS: usize = 64;
+
+impl Core {
+    /// Sets the size of a file, which the caller may write.
+    ///
+    /// # Errors
+    /// [`FsError::TooBig`]; the store's. A file of many extents shrinks in steps, each of them durable
+    /// or not as a whole.
+    pub(crate) fn truncate(&self, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
+        if bytes > crate::FILE_BYTES_MAX {
+            return Err(FsError::TooBig);
+        }
+        let grow = inode.data.grow();
+        let size = inode.size.load(Ordering::Acquire);
+        if bytes > size {
+            self.clean_tail(&grow, inode, size)?;
+            self.resize_mapped(inode, bytes)?;
+            self.set_size(inode, bytes);
+        } else if bytes < size {
+            self.shrink(&grow, inode, bytes)?;
+        }
+        drop(grow);
+        self.modified(inode);
+        Ok(())
+    }
+
+    fn shrink(&self, grow: &MutexGuard<'_, ()>, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
+        let kept = bytes.div_ceil(PAGE);
+        self.gather(grow, inode, 0..kept)?;
+        let quiet = inode.data.quiet();
+        self.drop_prealloc(inode);
+        self.resize_mapped(inode, bytes)?;
+        let before = inode.size.load(Ordering::Acquire);
+        self.set_size(inode, bytes);
+        self.zero_tail(inode, bytes);
+        let removed = self.remove_pages(inode, kept..u64::MAX, Some(bytes));
+        if removed.is_err() {
+            self.set_size(inode, before);
+        } else {
+            let recorded = inode.lock().record().size;
+            self.size_recorded(inode, recorded);
+        }
+        drop(quiet);
+        removed
+    }
+
+    /// Zeroes the last page past the end; a page that is being filled is waited for.
+    fn zero_tail(&self, inode: &Arc<Inode>, bytes: u64) {
+        let (page, within) = (bytes >> BLOCK_SHIFT, bytes as usize % BLOCK_BYTES);
+        if within == 0 {
+            return;
+        }
+        let object = &inode.data.object;
+        if !self.data.cache.has(object, page)
+            && let Ok(Claimed::Fill(claim)) = self.data.cache.claim(object, page)
+        {
+            // Nobody was filling it: it stays absent, and is zeroed when it is filled.
+            drop(claim);
+        }
+        let zeroed = self.data.cache.zero(object, page, within, BLOCK_BYTES - within);
+        if let Written::Done { first_dirty: true, .. } = zeroed {
+            self.list_dirty(inode);
+        }
+    }
+
+    /// Takes blocks, promises and cached pages of a range away, and with `size` lowers the recorded
+    /// size with them. The caller holds `grow` and `io`.
+    fn remove_pages(&self, inode: &Arc<Inode>, pages: Range<u64>, size: Option<u64>) -> Result<(), FsError> {
+        let promised = self.promised_in(inode, pages.clone())?;
+        let object = &inode.data.object;
+        let removed = self.remove_blocks(inode, pages.clone(), size);
+        if removed.is_ok() {
+            // After the extents: who fills a page from now on finds a hole.
+            self.data.cache.write_back(object).discard(pages);
+            inode.data.promised.fetch_sub(promised, Ordering::SeqCst);
+            self.unreserve(promised);
+        }
+        removed
+    }
+
+    /// Dirty pages of a range that have a promise instead of a block.
+    fn promised_in(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64, FsError> {
+        if inode.data.promised.load(Ordering::SeqCst) == 0 {
+            return Ok(0);
+        }
+        let mut state = inode.lock();
+        self.with_extents(inode, &mut state, |_, extents| {
+            let mut promised = 0;
+            let mut from = pages.start;
+            while let Some(page) = inode.data.object.next_dirty(from).filter(|page| *page < pages.end) {
+                promised += u64::from(!extents.has(page));
+                from = page + 1;
+            }
+            Ok(promised)
+        })
+    }
+
+    /// Frees the blocks of a range, the last first, in as many batches as it needs.
+    fn remove_blocks(&self, inode: &Arc<Inode>, pages: Range<u64>, size: Option<u64>) -> Result<(), FsError> {
+        let mut end = pages.end;
+        loop {
+            let mut start = pages.start;
+            let done = self.edit(inode, |change, extents, record_size| {
+                start = step_start(extents, pages.start..end);
+                let mut freed = Ok(());
+                extents.cut(start..end, |piece| {
+                    freed =
+                        core::mem::replace(&mut freed, Ok(())).and_then(|()| change.free_run(piece.run()));
+                });
+                if let Some(size) = size {
+                    // Between two steps the file ends where its blocks do.
+                    *record_size =
+                        (*record_size).min(size.max(if start > pages.start { start * PAGE } else { 0 }));
+                }
+                freed
+            });
+            done?;
+            if start <= pages.start {
+                return Ok(());
+            }
+            end = start;
+        }
+    }
+
+    /// Changes extents, and the size in the record, as one batch. `edit` gets the recorded size. Nothing
+    /// is written when nothing changes.
+    fn edit(
+        &self,
+        inode: &Arc<Inode>,
+        edit: impl FnOnce(&mut Change<'_>, &mut Extents, &mut u64) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let mut state = inode.lock();
+        let before = *state.record();
+        let mut record = inode.compose(&state);
+        let applied = self.with_extents(inode, &mut state, |_, extents| {
+            let mut change = self.change();
+            edit(&mut change, extents, &mut record.size)?;
+            if !extents.is_touched() && record.size == before.size {
+                return Ok(false);
+            }
+            extents.log(&mut change, inode.ino, &mut record);
+            change.put_inode(inode.ino, &record);
+            change.apply().map(|_| true)
+        });
+        match applied {
+            Ok(true) => {
+                inode.publish(&mut state, record);
+                return Ok(());
+            }
+            Ok(false) => {}
+            Err(_) => self.forget_extents(inode),
+        }
+        if record.mtime_ns != before.mtime_ns || record.atime_ns != before.atime_ns {
+            // The times are as unwritten as before.
+            self.touch(inode, None, None, None);
+        }
+        applied.map(drop)
+    }
+
+    /// Allocates, punches or zeroes a range.
+    fn allocate_range(&self, inode: &Arc<Inode>, how: Allocate, range: Range<u64>) -> Result<(), FsError> {
+        let grow = inode.data.grow();
+        let size = inode.size.load(Ordering::Acquire);
+        let grows = range.end > size && !how.keep_size;
+        if how.punch_hole || how.zero_range {
+            let inside = range.start..range.end.min(if how.keep_size { size } else { range.end });
+            self.zero_edges(&grow, inode, &inside, size)?;
+            let whole = range.start.div_ceil(PAGE)..range.end / PAGE;
+            if whole.start < whole.end {
+                let _quiet = inode.data.quiet();
+                self.remove_pages(inode, whole, None)?;
+                self.punch_mapped(inode, range.clone())?;
+            }
+        }
+        if !how.punch_hole {
+            self.allocate_holes(inode, range.start / PAGE..range.end.div_ceil(PAGE))?;
+        }
+        if grows {
+            self.clean_tail(&grow, inode, size)?;
+            self.resize_mapped(inode, range.end)?;
+            self.set_size(inode, range.end);
+        }
+        drop(grow);
+        self.modified(inode);
+        Ok(())
+    }
+
+    /// Zeroes the parts of a range that do not fill a page, where the file has data.
+    fn zero_edges(
+        &self,
+        grow: &MutexGuard<'_, ()>,
+        inode: &Arc<Inode>,
+        range: &Range<u64>,
+        size: u64,
+    ) -> Result<(), FsError> {
+        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        let end = range.end.min(size);
+        let first_end = range.start.next_multiple_of(PAGE).min(end);
+        let last_start = (end / PAGE * PAGE).max(first_end);
+        for (from, to) in [(range.start, first_end), (last_start, end)] {
+            let page = from >> BLOCK_SHIFT;
+            // A last page that the range covers to its end is no edge.
+            let whole = from % PAGE == 0 && range.end >= (page + 1) * PAGE;
+            if from >= to || whole {
+                continue;
+            }
+            let written = matches!(self.place(inode, page)?, Place::Block { unwritten: false, .. });
+            if written || self.data.cache.is_dirty(&inode.data.object, page) {
+                self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every page of a range a block; new ones read as zeroes. Dirty pages exchange their promise.
+    fn allocate_holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+        let _quiet = inode.data.quiet();
+        let mut at = pages.start;
+        while at < pages.end {
+            match self.place(inode, at)? {
+                Place::Block { end, .. } => at = end,
+                Place::Hole { end } => {
+                    let want = (end.min(pages.end) - at).min(u64::from(EXTENT_BLOCKS_MAX));
+                    at += self.allocate_hole(inode, at, want)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate_hole(&self, inode: &Arc<Inode>, page: u64, want: u64) -> Result<u64, FsError> {
+        self.promise(want)?;
+        let goal = {
+            let mut state = inode.lock();
+            self.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
+        };
+        let run = self.take_blocks(goal, want as u32).inspect_err(|_| self.unreserve(want))?;
+        let got = u64::from(run.blocks);
+        self.unreserve(want - got);
+        let promised = self.promised_in(inode, page..page + got)?;
+        let extent =
+            Extent { logical: page, physical: run.start, blocks: run.blocks, flags: EXTENT_UNWRITTEN };
+        let edited = self.edit(inode, |change, extents, _| {
+            extents.insert(extent);
+            change.use_run(run)
+        });
+        if let Err(error) = edited {
+            self.return_blocks(run);
+            self.unreserve(got);
+            return Err(error);
+        }
+        inode.data.promised.fetch_sub(promised, Ordering::SeqCst);
+        self.unreserve(promised);
+        Ok(got)
+    }
+}
+
+impl Core {
+    /// The offset of the next data, or hole, at or after an offset, whatever the size of the file.
+    ///
+    /// # Errors
+    /// What loading the extents answers.
+    pub(crate) fn next_of(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: bool,
+    ) -> Result<Option<u64>, FsError> {
+        // Pages on their way to the device are neither dirty nor in an extent for a moment.
+        let _quiet = inode.data.quiet();
+        let mut state = inode.lock();
+        let found = self.with_extents(inode, &mut state, |_, extents| {
+            let page = offset >> BLOCK_SHIFT;
+            let next_dirty = |page| inode.data.object.next_dirty(page);
+            Ok(if data { next_data(extents, page, next_dirty) } else { next_hole(extents, page, next_dirty) })
+        })?;
+        Ok(found.and_then(|page| page.checked_mul(PAGE)).map(|at| at.max(offset)))
+    }
+}
+
+/// Where a step of freeing begins, so that it frees a bounded number of extents at the end of a range.
+fn step_start(extents: &Extents, pages: Range<u64>) -> u64 {
+    let mut start = pages.end;
+    for _ in 0..STEP_EXTENTS {
+        match extents.last_before(start).filter(|extent| extent.logical_end() > pages.start) {
+            Some(extent) => start = extent.logical.max(pages.start),
+            None => return pages.start,
+        }
+    }
+    start
+}
+
+impl File {
+    /// Sets the size.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`], [`FsError::Invalid`] for what is not a file open for writing,
+    /// [`FsError::TooBig`], [`FsError::ReadOnly`]; the store's.
+    pub fn truncate(&self, bytes: u64) -> Result<(), FsError> {
+        let flags = self.flags();
+        if !flags.writes() && !flags.has(OpenFlags::PATH) {
+            // ftruncate(2): EINVAL for a descriptor that is not open for writing.
+            return Err(FsError::Invalid);
+        }
+        self.changeable(flags)?;
+        self.core.truncate(&self.inode, bytes)?;
+        self.written_through()
+    }
+
+    /// Allocates, punches or zeroes a range.
+    ///
+    /// # Errors
+    /// Those of fallocate(2): [`FsError::Invalid`] for an empty range, [`FsError::NotSupported`] for a
+    /// combination that makes no sense, [`FsError::TooBig`], [`FsError::NoSpace`].
+    pub fn fallocate(&self, how: Allocate, offset: u64, bytes: u64) -> Result<(), FsError> {
+        self.changeable(self.flags())?;
+        if bytes == 0 {
+            return Err(FsError::Invalid);
+        }
+        if how.punch_hole && (!how.keep_size || how.zero_range) {
+            return Err(FsError::NotSupported);
+        }
+        let end = offset.checked_add(bytes).filter(|end| *end <= crate::FILE_BYTES_MAX);
+        let end = end.ok_or(FsError::TooBig)?;
+        self.core.gather_mapped(&self.inode, 0..u64::MAX)?;
+        self.core.allocate_range(&self.inode, how, offset..end)?;
+        self.written_through()
+    }
+
+    /// The next data, or hole, at or after an offset; the end of the file counts as a hole.
+    ///
+    /// # Errors
+    /// [`FsError::NoData`] at or past the end, or when no data follows.
+    pub(crate) fn data_or_hole(&self, offset: u64, data: bool) -> Result<u64, FsError> {
+        self.core.gather_mapped(&self.inode, 0..u64::MAX)?;
+        let size = self.inode.size.load(Ordering::Acquire);
+        if offset >= size {
+            return Err(FsError::NoData);
+        }
+        match self.core.next_of(&self.inode, offset, data)?.filter(|found| *found < size) {
+            Some(found) => Ok(found),
+            None if data => Err(FsError::NoData),
+            None => Ok(size),
+        }
+    }
+
+    /// With durability `device`, what was done is on the device before the call returns.
+    fn written_through(&self) -> Result<(), FsError> {
+        let everything = self.core.options.durability == crate::core::Durability::Device;
+        if everything || self.inode.data.exposed.load(Ordering::Relaxed) {
+            self.core.write_back(&self.inode)?;
+        }
+        if everything { self.core.commit(0) } else { Ok(()) }
+    }
+}
+
+fn next_data(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    let mut page = from;
+    loop {
+        match extents.place(page) {
+            Place::Block { unwritten: false, .. } => return Some(page),
+            Place::Block { end, .. } | Place::Hole { end } => {
+                if let Some(dirty) = next_dirty(page).filter(|dirty| *dirty < end) {
+                    return Some(dirty);
+                }
+                if end == u64::MAX {
+                    return None;
+                }
+                page = end;
+            }
+        }
+    }
+}
+
+fn next_hole(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    let mut page = from;
+    loop {
+        match extents.place(page) {
+            Place::Block { unwritten: false, end, .. } => page = end,
+            _ if next_dirty(page) == Some(page) => page += 1,
+            _ => return Some(page),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Writes that the cache cannot take as they are: pages that are missing, new, or past the end.
+
+use crate::core::Core;
+use crate::error::FsError;
+use crate::extent::Place;
+use crate::inode::Inode;
+use core::sync::atomic::Ordering;
+use nvmed_cache::{Claim, Claimed, PageState, Written};
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
+use std::sync::{Arc, MutexGuard};
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// A block promised for a page that has none; given back unless it was used.
+struct Promise<'a> {
+    core: &'a Core,
+    inode: &'a Inode,
+    used: bool,
+}
+
+impl<'a> Promise<'a> {
+    /// # Errors
+    /// [`FsError::NoSpace`].
+    fn make(core: &'a Core, inode: &'a Inode) -> Result<Self, FsError> {
+        core.promise(1)?;
+        // Counted before the page is dirty: write-back redeems it from then on.
+        inode.data.promised.fetch_add(1, Ordering::SeqCst);
+        Ok(Self { core, inode, used: false })
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if !self.used {
+            self.inode.data.promised.fetch_sub(1, Ordering::SeqCst);
+            self.core.unreserve(1);
+        }
+    }
+}
+
+impl Core {
+    /// Promises blocks; what is allocated ahead of other files is called back if need be.
+    pub(crate) fn promise(&self, blocks: u64) -> Result<(), FsError> {
+        self.reserve(blocks).or_else(|_| {
+            for inode in self.inodes.collect(|inode| inode.data.prealloc().is_some()) {
+                self.drop_prealloc(&inode);
+            }
+            self.reserve(blocks)
+        })
+    }
+
+    /// Appends; answers bytes written, and where.
+    ///
+    /// # Errors
+    /// As [`Core::write_missing`].
+    pub(crate) fn append(&self, inode: &Arc<Inode>, from: &[u8]) -> Result<(usize, u64), FsError> {
+        let grow = inode.data.grow();
+        let at = inode.size.load(Ordering::Acquire);
+        if at.checked_add(from.len() as u64).is_none_or(|end| end > crate::FILE_BYTES_MAX) {
+            return Err(FsError::TooBig);
+        }
+        let written = self.write_growing(&grow, inode, from, at);
+        drop(grow);
+        self.modified(inode);
+        if self.data.cache.over_limit() {
+            self.relieve();
+        }
+        written.map(|written| (written, at))
+    }
+
+    /// Writes at an offset, whatever the state of the pages. Fewer bytes than asked for are written when
+    /// something fails after some were.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::NoMemory`]; the device's and the store's.
+    #[cold]
+    pub(crate) fn write_missing(
+        &self,
+        inode: &Arc<Inode>,
+        from: &[u8],
+        offset: u64,
+    ) -> Result<usize, FsError> {
+        let grow = inode.data.grow();
+        self.write_growing(&grow, inode, from, offset)
+    }
+
+    /// As [`Core::write_missing`], by who holds `grow` of the inode.
+    pub(crate) fn write_growing(
+        &self,
+        grow: &MutexGuard<'_, ()>,
+        inode: &Arc<Inode>,
+        from: &[u8],
+        offset: u64,
+    ) -> Result<usize, FsError> {
+        let size = inode.size.load(Ordering::Acquire);
+        if offset > size {
+            self.clean_tail(grow, inode, size)?;
+        }
+        let mut done = 0;
+        let mut failed = None;
+        while done < from.len() {
+            let position = offset + done as u64;
+            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
+            let part = (from.len() - done).min(BLOCK_BYTES - within);
+            match self.write_page(inode, page, within, &from[done..done + part]) {
+                Ok(()) => done += part,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if done > 0 {
+            self.write_mapped(inode, &from[..done], offset)?;
+            if offset + done as u64 > size {
+                self.set_size(inode, offset + done as u64);
+            }
+        }
+        match failed {
+            Some(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    /// Writes whole pages that lie inside the file, to the cache only.
+    ///
+    /// # Errors
+    /// As [`Core::write_missing`].
+    pub(crate) fn write_inside(
+        &self,
+        _grow: &MutexGuard<'_, ()>,
+        inode: &Arc<Inode>,
+        from: &[u8],
+        offset: u64,
+    ) -> Result<(), FsError> {
+        for (page, bytes) in (offset >> BLOCK_SHIFT..).zip(from.chunks(BLOCK_BYTES)) {
+            self.write_page(inode, page, 0, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes inside one page. The caller holds `grow`.
+    fn write_page(&self, inode: &Arc<Inode>, page: u64, within: usize, from: &[u8]) -> Result<(), FsError> {
+        let cache = &self.data.cache;
+        let object = &inode.data.object;
+        let mut promise: Option<Promise<'_>> = None;
+        loop {
+            let written = match &promise {
+                Some(_) => cache.write_promised(object, page, within, from),
+                None => cache.write(object, page, within, from),
+            };
+            match written {
+                Written::Done { first_dirty, promise_used } => {
+                    if let Some(promise) = &mut promise {
+                        promise.used = promise_used;
+                    }
+                    if first_dirty {
+                        self.list_dirty(inode);
+                    }
+                    return Ok(());
+                }
+                Written::Unbacked => match self.place(inode, page)? {
+                    // Allocated since the page was read: the block needs no promise.
+                    Place::Block { .. } => _ = cache.back(object, page),
+                    Place::Hole { .. } => promise = Some(Promise::make(self, inode)?),
+                },
+                Written::Absent => {
+                    if let Claimed::Fill(claim) = self.claim(inode, page)? {
+                        return self.write_claimed(inode, claim, (within, from), promise);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fills a missing page with what it has and what is written to it. A page that is written whole, is
+    /// a hole, or lies past the end is not read.
+    fn write_claimed<'a>(
+        &'a self,
+        inode: &'a Arc<Inode>,
+        claim: Claim<'a>,
+        (within, from): (usize, &[u8]),
+        mut promise: Option<Promise<'a>>,
+    ) -> Result<(), FsError> {
+        let place = self.place(inode, claim.page())?;
+        let hole = matches!(place, Place::Hole { .. });
+        if hole && promise.is_none() {
+            promise = Some(Promise::make(self, inode)?);
+        }
+        let inside = claim.page() * PAGE < inode.size.load(Ordering::Acquire);
+        match place {
+            Place::Block { block, unwritten: false, .. } if inside && from.len() < BLOCK_BYTES => {
+                self.load_page(inode, &claim, block)?;
+            }
+            _ => {
+                let end = within + from.len();
+                claim.zero(0, within);
+                claim.zero(end, BLOCK_BYTES - end);
+            }
+        }
+        claim.write(within, from);
+        if let Some(promise) = &mut promise {
+            promise.used = hole;
+        }
+        if claim.publish(PageState { dirty: true, backed: true }) {
+            self.list_dirty(inode);
+        }
+        Ok(())
+    }
+
+    /// Before a file grows past `size`: the rest of its last page is zero from now on, in the cache, in a
+    /// mapping, and, since the page becomes dirty, on the device before the new size is.
+    pub(crate) fn clean_tail(
+        &self,
+        _grow: &MutexGuard<'_, ()>,
+        inode: &Arc<Inode>,
+        size: u64,
+    ) -> Result<(), FsError> {
+        let (page, within) = (size >> BLOCK_SHIFT, size as usize % BLOCK_BYTES);
+        if within == 0 {
+            return Ok(());
+        }
+        let needed = match self.place(inode, page)? {
+            Place::Block { unwritten, .. } => !unwritten || self.data.cache.has(&inode.data.object, page),
+            Place::Hole { .. } => self.data.cache.is_dirty(&inode.data.object, page),
+        };
+        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        if needed {
+            self.write_page(inode, page, within, &ZEROES[within..])?;
+        }
+        self.write_mapped(inode, &ZEROES[within..], size)
+    }
+
+    /// Zeroes what a writer may have left past the end that moved under it.
+    #[cold]
+    pub(crate) fn clean_end(&self, inode: &Arc<Inode>) {
+        let _grow = inode.data.grow();
+        let size = inode.size.load(Ordering::Acquire);
+        let (page, within) = (size >> BLOCK_SHIFT, size as usize % BLOCK_BYTES);
+        if within > 0 {
+            // Absent or never written: then nothing of the writer's is there.
+            let zeroed = self.data.cache.zero(&inode.data.object, page, within, BLOCK_BYTES - within);
+            if let Written::Done { first_dirty: true, .. } = zeroed {
+                self.list_dirty(inode);
+            }
+        }
+    }
+}
