@@ -43,7 +43,8 @@ demo: build
 
 bench: build
 	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
-	cargo run --release --locked -p nvmed-bench -- $(ROW)
+	cargo build --release --locked -p nvmed-bench
+	$(TARGET)/release/nvmed-bench $(ROW)
 
 clean:
 	cargo clean
