@@ -109,6 +109,15 @@ pub trait QueuePair: Send {
     /// Appends finished requests to `out`, at most as many as `out` has room for without growing.
     /// Answers how many. Of a queue that failed, every outstanding request comes out as an error.
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize;
+    /// Submits, rings and polls, for a caller who would do all three anyway.
+    ///
+    /// # Errors
+    /// As [`QueuePair::submit`]; then nothing was rung or polled.
+    fn execute(&mut self, request: &Request<'_>, out: &mut Vec<Completion>) -> Result<usize, SubmitError> {
+        self.submit(request)?;
+        self.ring();
+        Ok(self.poll(out))
+    }
     /// Requests submitted and not yet handed out by [`QueuePair::poll`].
     fn outstanding(&self) -> usize;
     /// Looks whether the device is still alive; if not, the queue fails. For those who wait for

@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{IoError, SubmitError};
-use crate::lane::{Inner, Lane};
+use crate::lane::{Called, Inner, Lane};
 use crate::parts::{PART_SEGMENTS, Parts};
 use crate::stats::Stats;
 use crate::ticket::Ticket;
@@ -216,30 +216,14 @@ impl Handle {
             return self.run_parts(Parts::new(&whole, blocks, &self.device.limits));
         }
         let (lane, mut inner) = self.lane(&whole);
-        let Some(index) = inner.tickets.open(self.id, true) else {
-            drop(inner);
-            return self.run_parts(Parts::new(&whole, blocks, &self.device.limits));
-        };
-        match inner.submit(&whole, index, self.id) {
-            Ok(()) => {}
-            Err(SubmitError::NoSlot) => {
-                inner.tickets.close(index);
-                drop(inner);
-                return self.run_parts(Parts::new(&whole, blocks, &self.device.limits));
-            }
-            Err(refused) => {
-                inner.tickets.close(index);
-                return Err(IoError::refused(operation, lba, refused));
-            }
-        }
-        inner.pair.ring();
-        inner.reap();
-        if let Some(result) = inner.tickets.result(index) {
-            inner.tickets.close(index);
-            return result.map_err(IoError::Device);
-        }
+        let called = inner.call(&whole, self.id);
         drop(inner);
-        self.finish(lane, index)
+        match called {
+            Ok(Called::Done(result)) => result.map_err(IoError::Device),
+            Ok(Called::Waiting(index)) => self.finish(lane, index),
+            Err(SubmitError::NoSlot) => self.run_parts(Parts::new(&whole, blocks, &self.device.limits)),
+            Err(refused) => Err(IoError::refused(operation, lba, refused)),
+        }
     }
 
     /// Waits for the requests of a synchronous call.

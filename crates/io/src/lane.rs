@@ -2,7 +2,7 @@
 
 use crate::stats::Stats;
 use crate::ticket::Tickets;
-use nvmed_engine::{Completion, QueuePair, Request, SubmitError};
+use nvmed_engine::{Completion, DeviceError, QueuePair, Request, SubmitError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Completions taken from the queue pair at once.
@@ -29,6 +29,14 @@ pub(crate) struct Inner {
     stats: Vec<Stats>,
     batch: Vec<Completion>,
     lba_bytes: u32,
+}
+
+/// What became of a call.
+pub(crate) enum Called {
+    /// It is done.
+    Done(Result<(), DeviceError>),
+    /// Its result will be in this place.
+    Waiting(usize),
 }
 
 impl Lane {
@@ -68,21 +76,53 @@ impl Inner {
         Ok(())
     }
 
+    /// Submits one request of `handle`, rings, and takes all completions that are there. Answers the
+    /// request's result, or the place where it will be.
+    ///
+    /// # Errors
+    /// As [`QueuePair::submit`]; [`SubmitError::NoSlot`] also when too many calls are under way.
+    #[inline]
+    pub(crate) fn call(&mut self, request: &Request<'_>, handle: u32) -> Result<Called, SubmitError> {
+        let index = self.tickets.next_for_call().ok_or(SubmitError::NoSlot)?;
+        let tag = index as u64;
+        self.pair.execute(&Request { tag, ..*request }, &mut self.batch)?;
+        let lba_bytes = self.lba_bytes;
+        self.stats[handle as usize].count(request, lba_bytes);
+        if let [done] = self.batch[..]
+            && done.tag == tag
+        {
+            self.batch.clear();
+            self.stats[handle as usize].errors += u64::from(done.result.is_err());
+            return Ok(Called::Done(done.result));
+        }
+        Ok(self.sort_out(tag, handle))
+    }
+
+    /// [`Inner::call`], when what came is not just the answer.
+    #[cold]
+    fn sort_out(&mut self, tag: u64, handle: u32) -> Called {
+        self.tickets.keep(handle);
+        self.settle();
+        self.reap();
+        Called::Waiting(tag as usize)
+    }
+
     /// Takes all completions that are there and leaves each for whoever waits for it.
     #[inline]
     pub(crate) fn reap(&mut self) {
-        loop {
-            let taken = self.pair.poll(&mut self.batch);
-            for done in &self.batch {
-                if let Some(handle) = self.tickets.complete(done) {
-                    self.stats[handle as usize].errors += 1;
-                }
-            }
-            self.batch.clear();
-            if taken < BATCH {
-                return;
+        while self.pair.poll(&mut self.batch) > 0 {
+            self.settle();
+        }
+    }
+
+    /// Leaves what was taken for whoever waits for it.
+    fn settle(&mut self) {
+        for done in &self.batch {
+            if let Some(handle) = self.tickets.complete(done) {
+                self.stats[handle as usize].errors += 1;
             }
         }
+        self.batch.clear();
     }
 
     /// Makes room for the counts of handles up to `handle`.

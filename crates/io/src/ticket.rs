@@ -84,6 +84,19 @@ impl Tickets {
         Some(index)
     }
 
+    /// The place that [`Tickets::keep`] would give to a synchronous call, which may do without it.
+    #[inline]
+    pub(crate) fn next_for_call(&self) -> Option<usize> {
+        if self.calls_left == 0 { None } else { self.free.last().map(|&index| index as usize) }
+    }
+
+    /// Takes the place that [`Tickets::next_for_call`] named just before, for one request.
+    #[cold]
+    pub(crate) fn keep(&mut self, handle: u32) {
+        let kept = self.open(handle, true).map(|index| self.expect(index));
+        debug_assert!(kept.is_some(), "there was a place");
+    }
+
     /// One more request of `index` is with the device.
     #[inline]
     pub(crate) fn expect(&mut self, index: usize) {

@@ -4,7 +4,7 @@ use super::handshake::{AdminQueues, Patience};
 use super::ring::{CQE_BYTES, Region, Ring, SQE_BYTES, Shape};
 use crate::{EngineError, QueueFault};
 use nvmed_dma::Transport;
-use nvmed_nvme::{AdminOpcode, AsyncEvent, Cns, CompletionEntry, FeatureId, SubmissionEntry};
+use nvmed_nvme::{AdminOpcode, AsyncEvent, Cns, FeatureId, Status, SubmissionEntry};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{CommandId, DeviceAddress, NamespaceId, QueueId};
 use std::sync::Arc;
@@ -80,11 +80,11 @@ impl Admin {
             self.fault = Some(fault);
             failed(fault)
         })?;
-        let status = done.status();
-        if status.is_success() { Ok(done.result) } else { Err(EngineError::Command { command, status }) }
+        let Done { result, status } = done;
+        if status.is_success() { Ok(result) } else { Err(EngineError::Command { command, status }) }
     }
 
-    fn await_cid(&mut self, cid: u16) -> Result<CompletionEntry, QueueFault> {
+    fn await_cid(&mut self, cid: u16) -> Result<Done, QueueFault> {
         let transport = Arc::clone(&self.ring.region().transport);
         let mut patience = Patience::new(TIMEOUT_MS);
         loop {
@@ -100,18 +100,19 @@ impl Admin {
     }
 
     /// Takes completions until that of `wanted`; notes an event on the way.
-    fn look(&mut self, wanted: Option<u16>) -> Result<Option<CompletionEntry>, QueueFault> {
-        while let Some(entry) = self.ring.take()? {
+    fn look(&mut self, wanted: Option<u16>) -> Result<Option<Done>, QueueFault> {
+        while let Some(taken) = self.ring.take()? {
+            let result = self.ring.result(&taken);
             self.ring.settle();
-            if Some(entry.cid) == wanted {
-                return Ok(Some(entry));
+            if Some(taken.cid) == wanted {
+                return Ok(Some(Done { result, status: taken.status }));
             }
-            if !(self.armed && entry.cid == EVENT_CID) {
-                return Err(QueueFault::UnknownCommand { cid: entry.cid });
+            if !(self.armed && taken.cid == EVENT_CID) {
+                return Err(QueueFault::UnknownCommand { cid: taken.cid });
             }
             self.armed = false;
-            if entry.status().is_success() {
-                let [kind, info, log, _] = entry.result.to_le_bytes();
+            if taken.status.is_success() {
+                let [kind, info, log, _] = result.to_le_bytes();
                 self.event = Some(AsyncEvent { kind: kind & 7, info, log });
             }
         }
@@ -216,5 +217,12 @@ impl Admin {
     }
 }
 
-/// What an admin command answered.
+/// How an admin command ended.
+struct Done {
+    /// Dword 0 of the completion.
+    result: u32,
+    status: Status,
+}
+
+/// What an admin command answered in memory.
 pub(super) struct Answer(pub(super) [u8; DATA_BYTES]);

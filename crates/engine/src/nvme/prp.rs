@@ -33,6 +33,17 @@ pub(super) struct List<'a> {
 /// Which segment, or the lengths.
 #[inline]
 pub(super) fn check(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
+    if let [one] = segments
+        && u64::from(one.bytes) == wanted
+        && one.address.0.is_multiple_of(4)
+        && wanted > 0
+    {
+        return Ok(());
+    }
+    check_each(segments, wanted)
+}
+
+fn check_each(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
     let mut bytes = 0;
     for (index, segment) in segments.iter().enumerate() {
         let end = segment.address.0.wrapping_add(u64::from(segment.bytes));
@@ -73,27 +84,33 @@ impl<'a> Pages<'a> {
         Some((address, bytes))
     }
 
-    /// PRP1 and PRP2 of a command that moves the next `bytes`, which the segments must hold.
+    /// PRP1 and PRP2 of a command that moves the next `bytes`, which the segments must hold. A command
+    /// of more than two pages fills `list`.
     #[inline]
-    pub(super) fn take(&mut self, bytes: u32, list: List<'_>) -> (u64, u64) {
-        let Some((first, mut done)) = self.next(bytes) else { return (0, 0) };
+    pub(super) fn take<'b>(&mut self, bytes: u32, list: impl FnOnce() -> List<'b>) -> (u64, u64) {
+        let Some((first, done)) = self.next(bytes) else { return (0, 0) };
         if done == bytes {
             return (first, 0);
         }
         let Some((second, more)) = self.next(bytes - done) else { return (first, 0) };
-        done += more;
-        if done == bytes {
+        if done + more == bytes {
             return (first, second);
         }
+        let list = list();
+        list.memory.u64(list.offset).store(second.to_le(), Ordering::Relaxed);
+        self.fill(bytes - done - more, list);
+        (first, list.address.0)
+    }
+
+    /// Lists the pages of the next `left` bytes from the list's second entry on.
+    #[inline(never)]
+    fn fill(&mut self, mut left: u32, list: List<'_>) {
         let mut offset = list.offset;
-        list.memory.u64(offset).store(second.to_le(), Ordering::Relaxed);
-        while done < bytes {
-            let Some((page, more)) = self.next(bytes - done) else { break };
+        while let Some((page, bytes)) = self.next(left).filter(|_| left > 0) {
             offset += ENTRY_BYTES;
             list.memory.u64(offset).store(page.to_le(), Ordering::Relaxed);
-            done += more;
+            left -= bytes;
         }
-        (first, list.address.0)
     }
 }
 
@@ -177,7 +194,7 @@ mod tests {
             let (mut pieces, mut done) = (vec![], 0);
             while done < total {
                 let bytes = (part * 512).min(total - done);
-                pieces.extend(touched(pages.take(bytes, list), bytes, &memory));
+                pieces.extend(touched(pages.take(bytes, || list), bytes, &memory));
                 done += bytes;
             }
             let wanted: Vec<_> = segments.iter().map(|s| (s.address.0, u64::from(s.bytes))).collect();

@@ -12,6 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
+/// Force Unit Access, in command dword 12 (NVM Command Set 1.0, 3.2.6).
+const FUA_BIT: u32 = 30;
+/// Deallocate, in command dword 12 of Write Zeroes (3.2.8).
+const DEALLOCATE_BIT: u32 = 25;
+
 /// One queue pair of a controller.
 pub(super) struct NvmeQueue {
     shared: Arc<Shared>,
@@ -36,43 +41,58 @@ impl NvmeQueue {
         Self { shared, ring, slots: Slots::new(depth), namespace, lists_offset, list_bytes, fault: None }
     }
 
-    /// Puts one command of the request that `parent` stands for into the queue, in slot `index`.
+    /// Puts one command into the queue, in slot `index`.
     #[inline]
     fn issue(&mut self, index: u16, operation: Operation, lba: Lba, blocks: u32, pages: &mut Pages<'_>) {
-        let cid = CommandId(self.slots.issue(index, operation, lba));
+        let cid = self.slots.issue(index, operation, lba);
+        let (opcode, flags) = match operation {
+            Operation::Read => (IoOpcode::Read, 0),
+            Operation::Write { fua } => (IoOpcode::Write, u32::from(fua) << FUA_BIT),
+            Operation::Compare => (IoOpcode::Compare, 0),
+            Operation::WriteZeroes { fua } => {
+                let deallocate = u32::from(self.namespace.zeroes_deallocate) << DEALLOCATE_BIT;
+                (IoOpcode::WriteZeroes, u32::from(fua) << FUA_BIT | deallocate)
+            }
+            Operation::Flush | Operation::Discard => {
+                return self.issue_bare(index, cid, operation, lba, blocks);
+            }
+        };
+        let (prp1, prp2) = pages.take(blocks << self.namespace.lba_shift, || self.list(index));
+        self.ring.push(&SubmissionEntry {
+            opcode: opcode as u8,
+            cid,
+            nsid: self.namespace.nsid.0,
+            prp1,
+            prp2,
+            cdw10: lba.0 as u32,
+            cdw11: (lba.0 >> 32) as u32,
+            cdw12: (blocks - 1) & 0xffff | flags,
+            ..SubmissionEntry::default()
+        });
+    }
+
+    /// As [`Self::issue`], for a command that transfers no blocks.
+    fn issue_bare(&mut self, index: u16, cid: u16, operation: Operation, lba: Lba, blocks: u32) {
+        let (cid, nsid) = (CommandId(cid), self.namespace.nsid);
+        let mut entry = SubmissionEntry::new(IoOpcode::Flush as u8, cid, nsid);
+        if operation == Operation::Discard {
+            let list = self.list(index);
+            let range = DsmRange { attributes: 0, blocks, lba: lba.0 };
+            list.memory.write(list.offset, range.as_bytes());
+            entry = SubmissionEntry::new(IoOpcode::DatasetManagement as u8, cid, nsid)
+                .with_prps(list.address, DeviceAddress(0));
+            // Dword 10 is the number of ranges, 0's based: one.
+            entry.cdw11 = DsmRange::DEALLOCATE;
+        }
+        self.ring.push(&entry);
+    }
+
+    /// The memory of slot `index` for a PRP list, or for a range.
+    #[inline]
+    fn list(&self, index: u16) -> List<'_> {
         let offset = self.lists_offset + usize::from(index) * self.list_bytes;
         let region = self.ring.region();
-        let list = List { memory: &region.memory, offset, address: region.address.plus(offset as u64) };
-        let nsid = self.namespace.nsid;
-        let transfer = |opcode: IoOpcode, pages: &mut Pages<'_>| {
-            let (prp1, prp2) = pages.take(blocks << self.namespace.lba_shift, list);
-            SubmissionEntry::new(opcode as u8, cid, nsid)
-                .with_range(lba, blocks)
-                .with_prps(DeviceAddress(prp1), DeviceAddress(prp2))
-        };
-        let entry = match operation {
-            Operation::Read => transfer(IoOpcode::Read, pages),
-            Operation::Write { fua } => transfer(IoOpcode::Write, pages).with_fua(fua),
-            Operation::Compare => transfer(IoOpcode::Compare, pages),
-            Operation::Flush => SubmissionEntry::new(IoOpcode::Flush as u8, cid, nsid),
-            Operation::WriteZeroes { fua } => {
-                let mut entry = SubmissionEntry::new(IoOpcode::WriteZeroes as u8, cid, nsid)
-                    .with_range(lba, blocks)
-                    .with_fua(fua);
-                entry.cdw12 |= u32::from(self.namespace.zeroes_deallocate) << 25;
-                entry
-            }
-            Operation::Discard => {
-                let range = DsmRange { attributes: 0, blocks, lba: lba.0 };
-                region.memory.write(offset, range.as_bytes());
-                let mut entry = SubmissionEntry::new(IoOpcode::DatasetManagement as u8, cid, nsid)
-                    .with_prps(list.address, DeviceAddress(0));
-                // Number of ranges, 0's based, in dword 10.
-                (entry.cdw10, entry.cdw11) = (0, DsmRange::DEALLOCATE);
-                entry
-            }
-        };
-        self.ring.push(&entry);
+        List { memory: &region.memory, offset, address: region.address.plus(offset as u64) }
     }
 
     /// A request longer than one command may be: several, of which the first stands for all.
@@ -107,16 +127,17 @@ impl NvmeQueue {
         self.fault.get_or_insert(fault);
     }
 
-    /// Takes completions until none is left or `out` is full.
+    /// Takes completions until none is left, none is due, or `out` is full. One that comes although
+    /// nothing is outstanding is found by the next poll that looks for one.
     #[inline]
     fn reap(&mut self, out: &mut Vec<Completion>) {
-        while out.len() < out.capacity() {
-            let entry = match self.ring.take() {
-                Ok(Some(entry)) => entry,
+        while self.slots.requests() > 0 && out.len() < out.capacity() {
+            let taken = match self.ring.take() {
+                Ok(Some(taken)) => taken,
                 Ok(None) => break,
                 Err(fault) => return self.fail(fault),
             };
-            match self.slots.finish(entry.cid, entry.status()) {
+            match self.slots.finish(taken.cid, taken.status) {
                 Ok(Some(done)) => out.push(done),
                 Ok(None) => {}
                 Err(fault) => return self.fail(fault),

@@ -2,7 +2,7 @@
 
 use crate::QueueFault;
 use nvmed_dma::Transport;
-use nvmed_nvme::{CompletionEntry, SubmissionEntry, register};
+use nvmed_nvme::{CompletionEntry, Status, SubmissionEntry, register};
 use nvmed_sys::Mapping;
 use nvmed_units::{DeviceAddress, QueueId};
 use std::sync::Arc;
@@ -40,6 +40,14 @@ impl Drop for Region {
     fn drop(&mut self) {
         self.transport.unmap(self.address);
     }
+}
+
+/// What a completion says of its command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) cid: u16,
+    pub(super) status: Status,
+    offset: usize,
 }
 
 /// Indices of both queues, and the doorbells.
@@ -115,43 +123,39 @@ impl Ring {
     /// # Errors
     /// It names another queue, or a head that no submission explains.
     #[inline]
-    pub(super) fn take(&mut self) -> Result<Option<CompletionEntry>, QueueFault> {
+    pub(super) fn take(&mut self) -> Result<Option<Taken>, QueueFault> {
         let offset = self.shape.cq_offset + usize::from(self.next) * CQE_BYTES;
         let memory = &*self.region.memory;
-        // Acquire: pairs with the device's publishing store of this dword; the rest is older.
+        // Acquire: pairs with the device's publishing store of this dword; the rest is older. Dwords are
+        // read one by one, since that is how controllers in this process write the last one.
         let dword3 = u32::from_le(memory.u32(offset + 12).load(Ordering::Acquire));
-        let phase = dword3 >> 16 & 1 != 0;
-        if phase != self.phase {
+        if (dword3 >> 16 & 1 != 0) != self.phase {
             return Ok(None);
         }
         let dword2 = u32::from_le(memory.u32(offset + 8).load(Ordering::Relaxed));
-        let entry = CompletionEntry {
-            result: u32::from_le(memory.u32(offset).load(Ordering::Relaxed)),
-            result_high: 0,
-            sq_head: dword2 as u16,
-            sq_id: (dword2 >> 16) as u16,
-            cid: dword3 as u16,
-            status_phase: (dword3 >> 16) as u16,
-        };
-        self.believe(&entry)?;
+        self.believe(dword2 as u16, (dword2 >> 16) as u16)?;
         self.next = after(self.next, self.shape.cq_entries);
         self.phase ^= self.next == 0;
         self.taken += 1;
-        Ok(Some(entry))
+        Ok(Some(Taken { cid: dword3 as u16, status: Status((dword3 >> 17) as u16), offset }))
+    }
+
+    /// Dword 0 of a completion just taken; its entry is the device's again after [`Ring::settle`].
+    pub(super) fn result(&self, taken: &Taken) -> u32 {
+        u32::from_le(self.region.memory.u32(taken.offset).load(Ordering::Relaxed))
     }
 
     /// Checks what a completion says about the submission queue.
     #[inline]
-    fn believe(&mut self, entry: &CompletionEntry) -> Result<(), QueueFault> {
-        if entry.sq_id != self.shape.queue.0 {
-            return Err(QueueFault::WrongQueue { expected: self.shape.queue.0, found: entry.sq_id });
+    fn believe(&mut self, head: u16, queue: u16) -> Result<(), QueueFault> {
+        let (expected, entries) = (self.shape.queue.0, self.shape.sq_entries);
+        if queue != expected {
+            return Err(QueueFault::WrongQueue { expected, found: queue });
         }
-        let entries = self.shape.sq_entries;
-        let advanced = distance(self.head, entry.sq_head, entries);
-        if entry.sq_head >= entries || advanced > distance(self.head, self.rung, entries) {
-            return Err(QueueFault::BadHead { head: entry.sq_head });
+        if head >= entries || distance(self.head, head, entries) > distance(self.head, self.rung, entries) {
+            return Err(QueueFault::BadHead { head });
         }
-        self.head = entry.sq_head;
+        self.head = head;
         Ok(())
     }
 

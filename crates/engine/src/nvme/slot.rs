@@ -26,8 +26,8 @@ struct Slot {
     /// First block of the command.
     lba: Lba,
     operation: Operation,
-    /// In a request's slot: what failed first.
-    error: Option<DeviceError>,
+    /// In a request's slot: whether a command failed; what failed first is in [`Slots::errors`].
+    failed: bool,
 }
 
 impl Slot {
@@ -40,11 +40,11 @@ impl Slot {
             tag: 0,
             lba: Lba(0),
             operation: Operation::Flush,
-            error: None,
+            failed: false,
         }
     }
 
-    fn failed(&self, status: Status, fault: Option<QueueFault>) -> DeviceError {
+    fn error(&self, status: Status, fault: Option<QueueFault>) -> DeviceError {
         DeviceError { operation: self.operation, lba: self.lba, status, fault }
     }
 }
@@ -52,6 +52,8 @@ impl Slot {
 /// All slots of one queue.
 pub(super) struct Slots {
     slots: Box<[Slot]>,
+    /// First errors of requests, by slot; apart from the slots, which every request touches.
+    errors: Box<[Option<DeviceError>]>,
     /// Free slots; the last freed is the next used, since its memory is still in the processor's cache.
     free: Vec<u16>,
     /// Requests not handed out.
@@ -65,7 +67,12 @@ impl Slots {
     /// When identifiers cannot number that many.
     pub(super) fn new(count: u16) -> Self {
         assert!((1..=SLOTS_MAX).contains(&count), "a queue of {count} slots");
-        Self { slots: (0..count).map(Slot::new).collect(), free: (0..count).rev().collect(), requests: 0 }
+        Self {
+            slots: (0..count).map(Slot::new).collect(),
+            errors: vec![None; usize::from(count)].into(),
+            free: (0..count).rev().collect(),
+            requests: 0,
+        }
     }
 
     pub(super) fn count(&self) -> u16 {
@@ -86,7 +93,7 @@ impl Slots {
     pub(super) fn open(&mut self, tag: u64, commands: u16) -> Option<u16> {
         let index = self.free.pop()?;
         let slot = &mut self.slots[usize::from(index)];
-        (slot.parent, slot.remaining, slot.tag, slot.error) = (index, commands, tag, None);
+        (slot.parent, slot.remaining, slot.tag, slot.failed) = (index, commands, tag, false);
         self.requests += 1;
         Some(index)
     }
@@ -119,32 +126,44 @@ impl Slots {
         let slot = known.ok_or(QueueFault::UnknownCommand { cid })?;
         slot.live = false;
         let parent = slot.parent;
-        let error = if status.is_success() { None } else { Some(slot.failed(status, None)) };
-        let whole = &mut self.slots[usize::from(parent)];
-        if error.is_some() && whole.error.is_none() {
-            whole.error = error;
+        if !status.is_success() {
+            self.note(index, parent, status);
         }
-        whole.remaining -= 1;
-        let done = whole.remaining == 0;
-        let completion = Completion { tag: whole.tag, result: whole.error.map_or(Ok(()), Err) };
         if parent != index {
             self.free.push(index);
         }
-        if done {
-            self.free.push(parent);
-            self.requests -= 1;
+        let whole = &mut self.slots[usize::from(parent)];
+        whole.remaining -= 1;
+        if whole.remaining > 0 {
+            return Ok(None);
         }
-        Ok(done.then_some(completion))
+        self.free.push(parent);
+        self.requests -= 1;
+        let result = if whole.failed { self.errors[usize::from(parent)].map_or(Ok(()), Err) } else { Ok(()) };
+        Ok(Some(Completion { tag: whole.tag, result }))
+    }
+
+    /// Notes that the command of slot `index` failed, if it is the first of its request to do so.
+    #[cold]
+    fn note(&mut self, index: u16, parent: u16, status: Status) {
+        let error = self.slots[usize::from(index)].error(status, None);
+        let whole = &mut self.slots[usize::from(parent)];
+        if !whole.failed {
+            whole.failed = true;
+            self.errors[usize::from(parent)] = Some(error);
+        }
     }
 
     /// Ends one outstanding request without the device's help.
     #[cold]
     pub(super) fn abort_one(&mut self, fault: QueueFault) -> Option<Completion> {
-        let slot = self.slots.iter_mut().find(|slot| slot.remaining > 0)?;
+        let index = self.slots.iter().position(|slot| slot.remaining > 0)?;
+        let slot = &mut self.slots[index];
         slot.remaining = 0;
         self.requests -= 1;
         // The slot is not freed: a queue that failed takes no further request.
-        let error = slot.error.unwrap_or_else(|| slot.failed(DeviceError::ABORTED, Some(fault)));
+        let first = self.errors[index].filter(|_| slot.failed);
+        let error = first.unwrap_or_else(|| slot.error(DeviceError::ABORTED, Some(fault)));
         Some(Completion { tag: slot.tag, result: Err(error) })
     }
 }
