@@ -2,12 +2,13 @@
 
 mod host;
 
-use host::{DATA, ENTRIES, Host};
+use host::{DATA, ENTRIES, Host, MEMORY};
 use nvmed_dma::Transport;
 use nvmed_nvme::{Status, SubmissionEntry, register};
 use nvmed_sys::Pages;
+use nvmed_units::QueueId;
 use nvmed_vdev::{Clock, ControllerConfig, Media};
-use proptest::prelude::*;
+use std::sync::atomic::Ordering;
 
 const BYTES: u64 = 1 << 20;
 
@@ -195,8 +196,8 @@ fn compare_zeroes_and_deallocate() {
     host.memory.fill(DATA + 8191, 1, 0);
     assert!(host.io(host.data(5, 8, 16, 8192)).status().is(Status::COMPARE_FAILURE));
     assert!(host.io(host.data(8, 8, 4, 0)).status().is_success());
-    host.memory.u32(DATA + 4).store(4, std::sync::atomic::Ordering::Relaxed);
-    host.memory.u64(DATA + 8).store(14, std::sync::atomic::Ordering::Relaxed);
+    host.memory.u32(DATA + 4).store(4, Ordering::Relaxed);
+    host.memory.u64(DATA + 8).store(14, Ordering::Relaxed);
     let discard = SubmissionEntry { cdw10: 0, cdw11: 4, cdw12: 0, ..host.data(9, 0, 1, 16) };
     assert!(host.io(discard).status().is_success());
     assert!(host.io(host.data(2, 8, 16, 8192)).status().is_success());
@@ -210,8 +211,8 @@ fn compare_zeroes_and_deallocate() {
 #[test]
 fn events_wait_for_a_request_and_aborts_take_one_back() {
     let mut host = host();
-    host.device.write32(register::sq_doorbell(nvmed_units::QueueId(1), 0), u32::from(ENTRIES));
-    host.device.write32(register::sq_doorbell(nvmed_units::QueueId(9), 0), 0);
+    host.device.write32(register::sq_doorbell(QueueId(1), 0), u32::from(ENTRIES));
+    host.device.write32(register::sq_doorbell(QueueId(9), 0), 0);
     host.place(0, SubmissionEntry { opcode: 0x0c, cid: 77, ..Default::default() });
     host.ring(0);
     let event = host.reap(0).expect("an event was waiting");
@@ -257,70 +258,192 @@ fn the_threaded_clock_completes_behind_the_doorbell() {
     }
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Property(u32, u32),
-    Doorbell(u16, bool, u32),
-    Entry(usize, Box<[u8; 64]>),
-    Sound,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let entry = (0usize..2, prop::collection::vec(any::<u8>(), 64), 0u8..16, any::<bool>()).prop_map(
-        |(queue, bytes, opcode, near)| {
-            let mut entry: [u8; 64] = bytes.try_into().unwrap();
-            entry[0] = opcode;
-            if near {
-                // Addresses near mapped memory and small identifiers get further than random ones.
-                entry[4..8].copy_from_slice(&1u32.to_le_bytes());
-                entry[28..32].copy_from_slice(&[0, 1, 0, 0]);
-                entry[36..40].copy_from_slice(&[0, 1, 0, 0]);
-                entry[42..48].fill(0);
-                entry[49] &= 7;
-            }
-            Step::Entry(queue, Box::new(entry))
-        },
-    );
-    prop_oneof![
-        2 => (prop::sample::select(vec![0u32, 0x0c, 0x10, 0x14, 0x1c, 0x24, 0x28, 0x2c, 0x30, 0x34, 0x777]), any::<u32>())
-            .prop_map(|(at, value)| Step::Property(at, value)),
-        3 => (0u16..70, any::<bool>(), prop_oneof![0u32..20, any::<u32>()])
-            .prop_map(|(queue, head, value)| Step::Doorbell(queue, head, value)),
-        10 => entry,
-        2 => Just(Step::Sound),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-
-    /// No host brings the controller down; after a reset it works.
-    #[test]
-    fn fuzz_a_hostile_host_is_survived(steps in prop::collection::vec(step(), 1..60)) {
-        let mut host = host();
-        for step in steps {
-            match step {
-                Step::Property(at, value) => host.device.write32(at, value),
-                Step::Doorbell(queue, head, value) => {
-                    let queue = nvmed_units::QueueId(queue);
-                    let at = if head { register::cq_doorbell(queue, 0) } else { register::sq_doorbell(queue, 0) };
-                    host.device.write32(at, value);
-                }
-                Step::Entry(queue, bytes) => {
-                    host.place(queue, zerocopy::FromBytes::read_from_bytes(&bytes[..]).unwrap());
-                    host.ring(queue);
-                    host.reap(queue);
-                }
-                Step::Sound => {
-                    host.device.write32(register::CC, 0);
-                    host.enable();
-                    host.create_io();
-                }
-            }
-        }
-        host.device.write32(register::CC, 0);
-        host.enable();
-        host.create_io();
-        prop_assert!(host.io(host.data(2, 0, 8, 4096)).status().is_success());
+#[test]
+fn a_list_of_pages_goes_on_in_further_pages() {
+    let config = ControllerConfig { lba_bytes: 4096, ..ControllerConfig::default() };
+    let mut host = Host::new(config, ram());
+    let pages = 256;
+    for page in 0..pages {
+        host.memory.fill(DATA + 4096 * page, 4096, page as u8);
     }
+    // The list begins with the last two slots of a page: an entry, and the address of the page with the rest.
+    let list = MEMORY - (1 << 20);
+    let put = |at: usize, address: usize| {
+        host.memory.u64(at).store(host.address(address).0, Ordering::Relaxed);
+    };
+    put(list + 4080, DATA + 4096);
+    put(list + 4088, list + 4096);
+    (2..pages).for_each(|page| put(list + 4096 + 8 * (page - 2), DATA + 4096 * page));
+    let chained = SubmissionEntry { prp2: host.address(list + 4080).0, ..host.data(1, 0, 256, 4096) };
+    assert!(host.io(chained).status().is_success());
+    host.memory.fill(DATA, pages * 4096, 0);
+    let plain = host.data(2, 0, 256, pages * 4096);
+    assert!(host.io(plain).status().is_success());
+    for page in 0..pages {
+        let at = DATA + 4096 * page + page;
+        assert_eq!(host.memory.u8(at).load(Ordering::Relaxed), page as u8, "page {page}");
+    }
+    host.memory.u64(list + 4088).store(host.address(list + 4096 + 8).0, Ordering::Relaxed);
+    assert!(host.io(chained).status().is(Status::PRP_OFFSET_INVALID), "a list goes on at a page's begin");
+}
+
+#[test]
+fn doorbells_of_nothing_and_values_of_nothing_are_events() {
+    let sq = |queue| register::sq_doorbell(QueueId(queue), 0);
+    let cq = |queue| register::cq_doorbell(QueueId(queue), 0);
+    for (offset, value, info) in [
+        (sq(1), u32::from(ENTRIES), 1),
+        (cq(1), u32::from(ENTRIES), 1),
+        (cq(0), 4095, 1),
+        (sq(2), 0, 0),
+        (cq(2), 0, 0),
+        (sq(300), 0, 0),
+    ] {
+        let mut host = host();
+        host.device.write32(offset, value);
+        host.place(0, SubmissionEntry { opcode: 0x0c, cid: 9, ..Default::default() });
+        host.ring(0);
+        let event = host.reap(0).expect("an event was waiting");
+        assert_eq!(event.result, info << 8 | 1 << 16, "{offset:x} was given {value}");
+        assert!(host.io(host.data(2, 0, 8, 4096)).status().is_success(), "the queue goes on");
+    }
+}
+
+#[test]
+fn a_disabled_controller_has_no_doorbells_and_forgets_what_it_had() {
+    let mut host = Host::disabled(ControllerConfig::default(), ram());
+    host.device.write32(register::sq_doorbell(QueueId(1), 0), 3);
+    host.enable();
+    host.create_io();
+    host.place(0, SubmissionEntry { opcode: 0x0c, cid: 9, ..Default::default() });
+    host.ring(0);
+    assert!(host.reap(0).is_none(), "no event from before it was ready");
+    assert!(host.admin(admin(9, 1, 5)).status().is_success());
+    host.device.write32(register::CC, 0);
+    assert_eq!(csts(&host), 0);
+    assert_ne!(host.device.read64(register::ASQ), 0, "ASQ survives a reset");
+    host.ring(1);
+    host.enable();
+    assert!(host.reap(0).is_none(), "no request and no event from before the reset");
+    assert_eq!(host.admin(admin(0x0a, 1, 0)).result, 0, "features have their defaults");
+    let gone = SubmissionEntry { cdw10: 1, ..admin(4, 1, 0) };
+    assert!(host.admin(gone).status().is(Status::INVALID_QID), "queues are gone");
+}
+
+#[test]
+fn queues_need_the_entry_sizes_of_the_configuration() {
+    let mut host = Host::disabled(ControllerConfig::default(), ram());
+    host.enable();
+    let create = |host: &Host, opcode, cdw11| SubmissionEntry {
+        opcode,
+        prp1: host.address(0x8000).0,
+        cdw10: 7 << 16 | 1,
+        cdw11,
+        ..Default::default()
+    };
+    host.device.write32(register::CC, 0x0006_0001);
+    let entry = create(&host, 5, 1);
+    assert!(host.admin(entry).status().is(Status::INVALID_QUEUE_SIZE));
+    host.device.write32(register::CC, 0x0040_0001);
+    assert!(host.admin(entry).status().is_success());
+    let entry = create(&host, 1, 1 | 1 << 16);
+    assert!(host.admin(entry).status().is(Status::INVALID_QUEUE_SIZE));
+}
+
+#[test]
+fn queues_share_a_completion_queue_and_events_wait_for_its_room() {
+    let mut host = host();
+    let sq = SubmissionEntry {
+        opcode: 1,
+        prp1: host.address(0x8000).0,
+        cdw10: u32::from(ENTRIES - 1) << 16 | 2,
+        cdw11: 1 | 1 << 16,
+        ..Default::default()
+    };
+    assert!(host.admin(sq).status().is_success());
+    assert!(host.admin(admin(4, 1, 0)).status().is(Status::INVALID_QUEUE_DELETION));
+    let flush = SubmissionEntry { opcode: 0, nsid: 1, ..Default::default() };
+    for slot in 0..7u16 {
+        host.place(1, SubmissionEntry { cid: slot, ..flush });
+        let second = SubmissionEntry { cid: 100 + slot, ..flush };
+        host.memory.write(0x8000 + 64 * usize::from(slot), zerocopy::IntoBytes::as_bytes(&second));
+    }
+    host.ring(1);
+    host.device.write32(register::sq_doorbell(QueueId(2), 0), 7);
+    let done: Vec<_> = std::iter::from_fn(|| host.reap(1)).map(|done| (done.sq_id, done.cid)).collect();
+    let expected: Vec<_> = (0..7).map(|cid| (1, cid)).chain((100..107).map(|cid| (2, cid))).collect();
+    assert_eq!(done, expected);
+
+    // The admin completion queue is full when the event comes; it follows when there is room.
+    host.place(0, SubmissionEntry { opcode: 0x0c, cid: 77, ..Default::default() });
+    for cid in 0..6 {
+        host.place(0, SubmissionEntry { cid, ..admin(0x0a, 1, 0) });
+    }
+    host.ring(0);
+    host.place(0, SubmissionEntry { cid: 6, ..admin(0x0a, 1, 0) });
+    host.ring(0);
+    host.device.write32(register::sq_doorbell(QueueId(9), 0), 0);
+    let done: Vec<_> = std::iter::from_fn(|| host.reap(0)).map(|done| done.cid).collect();
+    assert_eq!(done, [0, 1, 2, 3, 4, 5, 6, 77]);
+}
+
+#[test]
+fn the_doorbell_stride_is_what_the_capabilities_say() {
+    let config = ControllerConfig { doorbell_stride: 4, ..ControllerConfig::default() };
+    let mut host = Host::new(config, ram());
+    assert_eq!(host.device.read64(register::CAP) >> 32 & 0xf, 4);
+    assert!(host.io(host.data(2, 0, 8, 4096)).status().is_success());
+}
+
+#[test]
+fn thresholds_and_vectors_have_values_of_their_own() {
+    let mut host = host();
+    host.place(0, SubmissionEntry { opcode: 0x0c, cid: 55, ..Default::default() });
+    host.ring(0);
+    let under = 1 << 20;
+    assert!(host.admin(admin(9, 4, 250 | under)).status().is_success());
+    assert_eq!(host.admin(admin(0x0a, 4, under)).result, 250);
+    assert_eq!(host.admin(admin(0x0a, 4, 0)).result, 343);
+    assert_eq!(host.admin(admin(0x0a, 4 | 1 << 8, 0)).result, 343, "the default");
+    assert!(host.admin(admin(9, 9, 3 | 1 << 16)).status().is_success());
+    assert_eq!(host.admin(admin(0x0a, 9, 3)).result, 3 | 1 << 16);
+    assert_eq!(host.admin(admin(0x0a, 9, 4)).result, 4);
+    for (entry, want) in [
+        (admin(9, 4, 300 | 3 << 16), Status::INVALID_FIELD),
+        (admin(9, 5, 1 << 16), Status::INVALID_FIELD),
+        (admin(9, 9, 65), Status::INVALID_FIELD),
+        (admin(0x0a, 1 | 5 << 8, 0), Status::INVALID_FIELD),
+        (admin(0x0a, 6, 0), Status::INVALID_FIELD),
+        (SubmissionEntry { nsid: 1, ..admin(9, 1, 0) }, Status::FEATURE_NOT_NAMESPACE_SPECIFIC),
+        (SubmissionEntry { flags: 0x40, ..admin(9, 1, 0) }, Status::INVALID_FIELD),
+        (admin(0x18, 0, 0), Status::INVALID_OPCODE),
+    ] {
+        let status = host.admin(entry).status();
+        assert!(status.is(want), "{entry:?} answered {status}");
+    }
+    host.place(0, SubmissionEntry { cid: 1, ..admin(9, 4, 290) });
+    host.ring(0);
+    assert_eq!(host.reap(0).unwrap().cid, 1);
+    let event = host.reap(0).expect("300 K is above the threshold of 290 K");
+    assert_eq!((event.cid, event.result), (55, 0x0002_0101));
+    let smart = SubmissionEntry { cdw10: 2 | 127 << 16, ..with_page(&host, 2, u32::MAX, 0) };
+    assert!(host.admin(smart).status().is_success());
+    assert_eq!(page(&host)[0], 2, "critical warning: temperature");
+    let of_namespace = SubmissionEntry { nsid: 1, ..smart };
+    assert!(host.admin(of_namespace).status().is(Status::INVALID_FIELD));
+}
+
+#[test]
+fn two_devices_have_two_identifiers() {
+    let eui64 = |serial: &str| {
+        let config = ControllerConfig { serial: serial.to_owned(), ..ControllerConfig::default() };
+        let mut host = Host::new(config, ram());
+        assert!(host.admin(with_page(&host, 6, 1, 0)).status().is_success());
+        let found = page(&host)[120..128].to_vec();
+        assert!(host.admin(with_page(&host, 6, 1, 3)).status().is_success());
+        assert_eq!(page(&host)[4..12], found, "the descriptor says the same");
+        found
+    };
+    assert_eq!(eui64("A"), eui64("A"));
+    assert_ne!(eui64("A"), eui64("B"));
 }

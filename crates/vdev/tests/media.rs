@@ -52,100 +52,185 @@ fn flush() -> SubmissionEntry {
     SubmissionEntry { opcode: 0, nsid: 1, ..Default::default() }
 }
 
+/// Ranges are in logical blocks, cut to the device.
 #[derive(Clone, Debug)]
 enum Step {
-    Write { at: u64, blocks: u32, byte: u8, fua: bool },
-    Zero { at: u64, blocks: u32, release: bool },
+    Write { at: u64, blocks: u64, byte: u8, fua: bool, skew: usize },
+    Zero { at: u64, blocks: u64, release: bool },
+    Discard { at: u64, blocks: u64 },
+    Read { at: u64, blocks: u64, skew: usize },
+    Compare { at: u64, blocks: u64, skew: usize },
     Flush,
 }
 
-/// Steps within 256 blocks of 4 KiB, in such blocks.
 fn step() -> impl Strategy<Value = Step> {
-    let range = (0u64..250, 1u32..6);
+    // Mostly within the first chunks, where steps meet.
+    let range = (prop_oneof![3 => 0u64..80, 1 => 0u64..2048], prop_oneof![6 => 1u64..40, 1 => 200u64..600]);
+    let skew = prop::sample::select(vec![0usize, 0, 0, 4, 512, 1536, 3000]);
+    let span = (range.clone(), skew);
     prop_oneof![
-        5 => (range.clone(), any::<u8>(), any::<bool>())
-            .prop_map(|((at, blocks), byte, fua)| Step::Write { at, blocks, byte, fua }),
-        2 => (range, any::<bool>()).prop_map(|((at, blocks), release)| Step::Zero { at, blocks, release }),
+        6 => (span.clone(), any::<u8>(), any::<bool>()).prop_map(|(((at, blocks), skew), byte, fua)| {
+            Step::Write { at, blocks: blocks.min(40), byte, fua, skew }
+        }),
+        2 => (range.clone(), any::<bool>()).prop_map(|((at, blocks), release)| Step::Zero { at, blocks, release }),
+        1 => range.prop_map(|(at, blocks)| Step::Discard { at, blocks }),
+        3 => span.clone().prop_map(|((at, blocks), skew)| Step::Read { at, blocks: blocks.min(40), skew }),
+        1 => span.prop_map(|((at, blocks), skew)| Step::Compare { at, blocks: blocks.min(40), skew }),
         1 => Just(Step::Flush),
     ]
 }
 
-/// Runs steps on a device and on a flat array.
-fn run(host: &mut Host, lba_bytes: u64, steps: &[Step], model: &mut [u8]) {
-    let scale = 4096 / lba_bytes;
-    for step in steps {
-        let entry = match *step {
-            Step::Write { at, blocks, byte, fua } => {
-                let len = blocks as usize * 4096;
-                host.memory.fill(DATA, len, byte);
-                model[at as usize * 4096..][..len].fill(byte);
-                let entry = host.data(1, at * scale, blocks * scale as u32, len);
-                SubmissionEntry { cdw12: entry.cdw12 | u32::from(fua) << 30, ..entry }
-            }
-            Step::Zero { at, blocks, release } => {
-                model[at as usize * 4096..][..blocks as usize * 4096].fill(0);
-                let entry = host.data(8, at * scale, blocks * scale as u32, 0);
-                SubmissionEntry { cdw12: entry.cdw12 | u32::from(release) << 25, ..entry }
-            }
-            Step::Flush => flush(),
-        };
-        assert!(host.io(entry).status().is_success(), "{step:?}");
-    }
+/// A device under test and the flat array that it must be.
+struct Bench {
+    host: Host,
+    lba_bytes: u64,
+    model: Vec<u8>,
+    /// What a power cut must leave.
+    durable: Vec<u8>,
 }
 
-/// The whole device, read in commands of 64 pages.
-fn contents(host: &mut Host, lba_bytes: u64) -> Vec<u8> {
-    let mut all = vec![0; BYTES as usize];
-    for (index, part) in all.chunks_mut(64 * 4096).enumerate() {
-        let lba = (index * 64 * 4096) as u64 / lba_bytes;
-        let entry = host.data(2, lba, (part.len() as u64 / lba_bytes) as u32, part.len());
-        assert!(host.io(entry).status().is_success());
-        host.memory.read(DATA, part);
+impl Bench {
+    fn new(media: Media, lba_bytes: u32) -> Self {
+        let empty = vec![0; BYTES as usize];
+        let host = with(media, lba_bytes);
+        Self { host, lba_bytes: u64::from(lba_bytes), model: empty.clone(), durable: empty }
     }
-    all
+
+    /// A range within the device, in blocks and in bytes of the model.
+    fn cut(&self, at: u64, blocks: u64) -> ((u64, u32), std::ops::Range<usize>) {
+        let count = BYTES / self.lba_bytes;
+        let at = at % count;
+        let blocks = blocks.min(count - at);
+        let bytes = (at * self.lba_bytes) as usize..((at + blocks) * self.lba_bytes) as usize;
+        ((at, blocks as u32), bytes)
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Write { at, blocks, byte, fua, skew } => {
+                self.write(self.cut(at, blocks), (byte, fua, skew))
+            }
+            Step::Zero { at, blocks, release } => {
+                let (range, bytes) = self.cut(at, blocks);
+                self.model[bytes].fill(0);
+                let entry = self.host.rings[1].data_from(0, 8, range, 0);
+                self.done(SubmissionEntry { cdw12: entry.cdw12 | u32::from(release) << 25, ..entry });
+            }
+            Step::Discard { at, blocks } => {
+                let (range, bytes) = self.cut(at, blocks);
+                self.model[bytes].fill(0);
+                self.host.memory.fill(DATA, 4, 0);
+                self.host.memory.write(DATA + 4, &range.1.to_le_bytes());
+                self.host.memory.write(DATA + 8, &range.0.to_le_bytes());
+                let entry = self.host.data(9, 0, 1, 16);
+                self.done(SubmissionEntry { cdw10: 0, cdw11: 4, cdw12: 0, ..entry });
+            }
+            Step::Read { at, blocks, skew } => {
+                let (range, bytes) = self.cut(at, blocks);
+                assert!(self.read(range, skew) == self.model[bytes], "{step:?}");
+            }
+            Step::Compare { at, blocks, skew } => {
+                let (range, bytes) = self.cut(at, blocks);
+                let len = bytes.len();
+                self.host.memory.write(DATA + skew, &self.model[bytes]);
+                let entry = self.host.rings[1].data_from(skew, 5, range, len);
+                self.done(entry);
+                let at = DATA + skew + len - 1;
+                let other = !self.host.memory.u8(at).load(Ordering::Relaxed);
+                self.host.memory.u8(at).store(other, Ordering::Relaxed);
+                assert!(self.host.io(entry).status().is(Status::COMPARE_FAILURE), "{step:?}");
+            }
+            Step::Flush => {
+                self.done(flush());
+                self.durable.clone_from(&self.model);
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        (range, bytes): ((u64, u32), std::ops::Range<usize>),
+        (byte, fua, skew): (u8, bool, usize),
+    ) {
+        for (index, at) in bytes.clone().enumerate() {
+            self.model[at] = byte ^ (index / 512) as u8;
+        }
+        self.host.memory.write(DATA + skew, &self.model[bytes.clone()]);
+        let entry = self.host.rings[1].data_from(skew, 1, range, bytes.len());
+        self.done(SubmissionEntry { cdw12: entry.cdw12 | u32::from(fua) << 30, ..entry });
+        if fua {
+            self.durable[bytes.clone()].copy_from_slice(&self.model[bytes]);
+        }
+    }
+
+    fn done(&mut self, entry: SubmissionEntry) {
+        let status = self.host.io(entry).status();
+        assert!(status.is_success(), "{entry:?} answered {status}");
+    }
+
+    fn read(&mut self, range: (u64, u32), skew: usize) -> Vec<u8> {
+        let mut bytes = vec![0; u64::from(range.1) as usize * self.lba_bytes as usize];
+        let entry = self.host.rings[1].data_from(skew, 2, range, bytes.len());
+        self.done(entry);
+        self.host.memory.read(DATA + skew, &mut bytes);
+        bytes
+    }
+
+    fn contents(&mut self) -> Vec<u8> {
+        let step = (64 << 10) / self.lba_bytes;
+        (0..BYTES / self.lba_bytes)
+            .step_by(step as usize)
+            .flat_map(|at| self.read((at, step as u32), 0))
+            .collect()
+    }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_medium_is_a_flat_array(steps in prop::collection::vec(step(), 1..40), kind in 0..4, large in any::<bool>()) {
+    fn every_medium_is_a_flat_array(
+        steps in prop::collection::vec(step(), 1..50),
+        kind in 0..5,
+        large in any::<bool>(),
+    ) {
         let scratch = Scratch::new();
         let media = match kind {
             0 => Media::ram(BYTES, Pages::Base).unwrap(),
-            1 => file(&scratch.image()),
-            2 => Media::volatile(Media::ram(BYTES, Pages::Base).unwrap()),
+            1 => Media::ram(BYTES, Pages::Huge).unwrap(),
+            2 => file(&scratch.image()),
+            3 => Media::volatile(Media::ram(BYTES, Pages::Base).unwrap()),
             _ => Media::volatile(file(&scratch.image())),
         };
         let lba_bytes = if large { 4096 } else { 512 };
-        let mut host = with(media, lba_bytes);
-        let mut model = vec![0; BYTES as usize];
-        run(&mut host, u64::from(lba_bytes), &steps, &mut model);
-        prop_assert!(contents(&mut host, u64::from(lba_bytes)) == model);
-        if kind == 1 {
+        let mut bench = Bench::new(media, lba_bytes);
+        bench.host.memory.fill(DATA, 64 * 4096, 0xee);
+        steps.iter().for_each(|step| bench.apply(step));
+        prop_assert!(bench.contents() == bench.model);
+        if kind == 2 {
+            let Bench { host, model, .. } = bench;
             drop(host);
             prop_assert!(std::fs::read(scratch.image()).unwrap() == model, "the image is the device, byte for byte");
+            // What a chunk has is asked of the host anew.
+            let mut again = Bench { model, ..Bench::new(file(&scratch.image()), lba_bytes) };
+            prop_assert!(again.contents() == again.model);
+            steps.iter().for_each(|step| again.apply(step));
+            prop_assert!(again.contents() == again.model);
         }
     }
 
     /// After a power cut the image holds every FUA write and everything before the last Flush, and of the
     /// rest nothing.
     #[test]
-    fn a_power_cut_loses_what_was_not_flushed(steps in prop::collection::vec(step(), 1..40)) {
+    fn a_power_cut_loses_what_was_not_flushed(
+        steps in prop::collection::vec(step(), 1..50),
+        large in any::<bool>(),
+    ) {
         let scratch = Scratch::new();
-        let mut host = with(Media::volatile(file(&scratch.image())), 4096);
-        let (mut model, mut durable) = (vec![0; BYTES as usize], vec![0; BYTES as usize]);
-        for step in &steps {
-            run(&mut host, 4096, std::slice::from_ref(step), &mut model);
-            match *step {
-                Step::Flush => durable.clone_from(&model),
-                Step::Write { at, blocks, fua: true, .. } => {
-                    let range = at as usize * 4096..(at as usize + blocks as usize) * 4096;
-                    durable[range.clone()].copy_from_slice(&model[range]);
-                }
-                _ => {}
-            }
-        }
+        let lba_bytes = if large { 4096 } else { 512 };
+        let mut bench = Bench::new(Media::volatile(file(&scratch.image())), lba_bytes);
+        steps.iter().for_each(|step| bench.apply(step));
+        let Bench { host, durable, .. } = bench;
         drop(host);
         prop_assert!(std::fs::read(scratch.image()).unwrap() == durable);
     }
@@ -179,29 +264,54 @@ fn what_is_no_image_is_refused_by_name() {
     assert!(said(Path::new("/dev/null")).contains("a character device"));
 }
 
-#[test]
-fn holes_of_the_image_stay_holes_when_read() {
+fn allocated(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let scratch = Scratch::new();
-    let mut host = with(file(&scratch.image()), 512);
-    assert!(contents(&mut host, 512).iter().all(|&byte| byte == 0));
-    assert_eq!(std::fs::metadata(scratch.image()).unwrap().blocks(), 0);
+    std::fs::metadata(path).unwrap().blocks() * 512
 }
 
-/// A full host file system is a status, and what was there stays readable.
+#[test]
+fn holes_of_the_image_stay_holes_when_read() {
+    let scratch = Scratch::new();
+    let mut bench = Bench::new(file(&scratch.image()), 512);
+    assert!(bench.contents().iter().all(|&byte| byte == 0));
+    assert_eq!(allocated(&scratch.image()), 0);
+    bench.apply(&Step::Write { at: 0, blocks: 40, byte: 3, fua: true, skew: 0 });
+    let one_chunk = allocated(&scratch.image());
+    bench.apply(&Step::Discard { at: 8, blocks: 600 });
+    assert!(allocated(&scratch.image()) < one_chunk, "discarded space goes back to the host");
+    let left = allocated(&scratch.image());
+    assert!(bench.contents() == bench.model);
+    assert_eq!(allocated(&scratch.image()), left);
+}
+
+/// A host file system of 512 KiB, unmounted when dropped.
+struct SmallDisk(Scratch);
+
+impl SmallDisk {
+    fn new() -> Option<Self> {
+        let scratch = Scratch::new();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"]).arg(&scratch.0);
+        if mount.status().is_ok_and(|status| status.success()) {
+            return Some(Self(scratch));
+        }
+        eprintln!("SKIPPED: mounting a tmpfs of 512 KiB needs root");
+        None
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0.0).status();
+    }
+}
+
+/// A full host file system is a status, never a signal, and what was there stays readable.
 #[test]
 fn a_full_host_is_a_status() {
-    let scratch = Scratch::new();
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"])
-        .arg(&scratch.0)
-        .status()
-        .is_ok_and(|status| status.success());
-    if !mounted {
-        eprintln!("SKIPPED: mounting a tmpfs of 512 KiB needs root");
-        return;
-    }
-    let mut host = with(Media::file(options(&scratch.image(), Some(4 << 20))).unwrap(), 4096);
+    let Some(disk) = SmallDisk::new() else { return };
+    let image = disk.0.image();
+    let mut host = with(Media::file(options(&image, Some(4 << 20))).unwrap(), 4096);
     host.memory.fill(DATA, 4096, 9);
     let mut statuses = Vec::new();
     for lba in 0..1024 {
@@ -210,9 +320,19 @@ fn a_full_host_is_a_status() {
     let written = statuses.iter().filter(|status| status.is_success()).count();
     assert!((1..1024).contains(&written), "{written} of 1024 blocks fit into 512 KiB");
     assert!(statuses[1023].is(Status::CAPACITY_EXCEEDED), "{}", statuses[1023]);
-    assert!(host.io(host.data(2, 0, 1, 4096)).status().is_success());
-    assert_eq!(host.memory.u8(DATA).load(Ordering::Relaxed), 9);
-    drop(host);
-    let undone = Command::new("umount").arg(&scratch.0).status();
-    assert!(undone.is_ok_and(|status| status.success()));
+
+    // Space that was given back is somebody else's: reading the hole needs none, writing it has none.
+    let release = |lba| SubmissionEntry { cdw12: 3 | 1 << 25, ..host.data(8, lba, 4, 0) };
+    let entry = release(8);
+    assert!(host.io(entry).status().is_success());
+    let mut other = std::fs::File::create(disk.0.0.join("other")).unwrap();
+    while std::io::Write::write(&mut other, &[1; 4096]).is_ok() {}
+    for (lba, byte) in [(7, 9), (8, 0), (11, 0), (12, 9), (1023, 0)] {
+        assert!(host.io(host.data(2, lba, 1, 4096)).status().is_success());
+        assert_eq!(host.memory.u8(DATA).load(Ordering::Relaxed), byte, "block {lba}");
+    }
+    assert!(host.io(host.data(1, 9, 1, 4096)).status().is(Status::CAPACITY_EXCEEDED));
+    std::fs::remove_file(disk.0.0.join("other")).unwrap();
+    drop(other);
+    assert!(host.io(host.data(1, 9, 1, 4096)).status().is_success());
 }
