@@ -183,10 +183,8 @@ impl Store {
         let mut next = Some(merge::start(&work.delta));
         while let Some(at) = next {
             self.commits.check()?;
+            // From here on, blocks that only the tree before used may be written.
             self.pins.drain(checkpointer.before);
-            for block in checkpointer.space.release_limbo() {
-                self.nodes.forget(block);
-            }
             let step = self.step(checkpointer, work, at);
             if step.is_err() {
                 checkpointer.space.abandon();
@@ -222,7 +220,9 @@ impl Store {
         }
         self.disk.flush()?;
         self.store_superblock(&mut new)?;
-        space.settle(&new);
+        for block in space.settle(&new) {
+            self.nodes.forget(block);
+        }
         checkpointer.before = self.publish(&new, next.is_none());
         Ok(next)
     }

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 
 /// Shards, so that readers rarely meet at a lock.
 const SHARDS: usize = 16;
-/// Nodes kept at least in each shard, however small the limit: a path from root to leaf.
-const SHARD_NODES_MIN: usize = 8;
+/// Nodes kept at least in each shard, however small the limit.
+const SHARD_NODES_MIN: usize = 1;
 
 /// Where nodes come from.
 pub(crate) struct Nodes {
@@ -160,7 +160,7 @@ mod tests {
     fn memory_is_bounded_and_what_is_used_stays() {
         let layout = Layout::plan(10_000, &Options::default()).unwrap();
         let disk = Disk::new(Arc::new(MemoryMedium::new(1)));
-        let nodes = Nodes::new(1, layout, 0);
+        let nodes = Nodes::new(1, layout, 2 * SHARDS * BLOCK_BYTES);
         let hot = node(3000);
         let want = Reference { block: 3000, generation: 1, crc: hot.crc() };
         nodes.keep(hot);
@@ -169,7 +169,7 @@ mod tests {
             assert!(nodes.get(&disk, &want, 0).is_ok(), "the hot node went at block {block}");
         }
         let kept: usize = nodes.shards.iter().map(|shard| lock(shard).index.len()).sum();
-        assert_eq!(kept, SHARDS * SHARD_NODES_MIN);
+        assert_eq!(kept, SHARDS * 2);
         nodes.forget(3000);
         assert!(nodes.get(&disk, &want, 0).is_err(), "a forgotten node is read from the medium");
     }

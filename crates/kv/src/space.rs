@@ -12,14 +12,15 @@ const WORDS: usize = (BLOCK_BYTES - HEADER_BYTES) / 8;
 
 /// One page in memory.
 struct Page {
-    /// What goes to the medium: blocks of the tree that the next superblock names.
     used: Box<[u64; WORDS]>,
-    /// These, and blocks of trees that somebody may still need: not to be allocated.
-    busy: Box<[u64; WORDS]>,
     dirty: bool,
 }
 
 /// The tree blocks of a store. Numbers here are relative to the first one.
+///
+/// Between two superblocks only blocks that the old tree does not use are allocated: what is freed is
+/// marked free by `write`, after the last allocation. Who allocates next makes sure first that no reader
+/// of the old tree is left.
 pub(crate) struct Space {
     identity: u64,
     layout: Layout,
@@ -31,8 +32,6 @@ pub(crate) struct Space {
     /// Allocated, and freed, since then.
     allocated: Vec<u64>,
     freed: Vec<u64>,
-    /// Blocks that only the tree before used.
-    limbo: Vec<u64>,
 }
 
 impl Space {
@@ -46,28 +45,12 @@ impl Space {
             used: superblock.used,
             allocated: Vec::new(),
             freed: Vec::new(),
-            limbo: Vec::new(),
         }
     }
 
     /// Blocks that can be allocated before the next superblock.
     pub(crate) fn free(&self) -> u64 {
-        let taken = self.used + (self.allocated.len() + self.limbo.len()) as u64;
-        self.layout.tree_blocks().saturating_sub(taken)
-    }
-
-    /// No reader of the tree before the last superblock's is left: its blocks may be reused.
-    /// Answers them, as block numbers of the medium.
-    pub(crate) fn release_limbo(&mut self) -> impl Iterator<Item = u64> + use<> {
-        let limbo = core::mem::take(&mut self.limbo);
-        for &block in &limbo {
-            let (page, word, bit) = place(block);
-            if let Some(page) = &mut self.pages[page] {
-                page.busy[word] &= !bit;
-            }
-        }
-        let start = self.layout.tree_start();
-        limbo.into_iter().map(move |block| start + block)
+        self.layout.tree_blocks().saturating_sub(self.used + self.allocated.len() as u64)
     }
 
     /// A free block, as a block number of the medium.
@@ -84,7 +67,6 @@ impl Space {
                 let block = number * PAGE_BITS + found;
                 let (_, word, bit) = place(block);
                 page.used[word] |= bit;
-                page.busy[word] |= bit;
                 page.dirty = true;
                 self.allocated.push(block);
                 self.cursor = block + 1;
@@ -133,14 +115,15 @@ impl Space {
         Ok(())
     }
 
-    /// The superblock that `write` prepared is durable.
-    pub(crate) fn settle(&mut self, superblock: &Superblock) {
+    /// The superblock that `write` prepared is durable. Answers the blocks that it freed.
+    pub(crate) fn settle(&mut self, superblock: &Superblock) -> impl Iterator<Item = u64> + use<> {
         self.used = superblock.used;
         self.allocated.clear();
-        self.limbo.append(&mut self.freed);
         for page in self.pages.iter_mut().flatten() {
             page.dirty = false;
         }
+        let start = self.layout.tree_start();
+        core::mem::take(&mut self.freed).into_iter().map(move |block| start + block)
     }
 
     /// The superblock that was being prepared will not be written.
@@ -155,7 +138,6 @@ impl Space {
             let (page, word, bit) = place(block);
             if let Some(page) = &mut self.pages[page] {
                 page.used[word] &= !bit;
-                page.busy[word] &= !bit;
             }
         }
     }
@@ -181,19 +163,19 @@ impl Space {
                 decode(self.identity, number, superblock.generation, bits, &bytes)
             };
             let used = used.map_err(|reason| KvError::Corrupt { block, structure: "bitmap page", reason })?;
-            *place = Some(Page { busy: used.clone(), used, dirty: false });
+            *place = Some(Page { used, dirty: false });
         }
         Ok(place.as_mut().expect("it was filled just above"))
     }
 }
 
 impl Page {
-    /// The first bit that is not busy in `from..limit`.
+    /// The first clear bit in `from..limit`.
     fn first_free(&self, from: u64, limit: u64) -> Option<u64> {
         let mut at = from;
         while at < limit {
             let word = (at / 64) as usize;
-            let free = !self.busy[word] & (u64::MAX << (at % 64));
+            let free = !self.used[word] & (u64::MAX << (at % 64));
             if free != 0 {
                 let found = word as u64 * 64 + u64::from(free.trailing_zeros());
                 return Some(found).filter(|&found| found < limit);
@@ -267,12 +249,12 @@ mod tests {
         let mut new = superblock.clone();
         new.generation += 1;
         space.write(disk, superblock, &mut new).unwrap();
-        space.settle(&new);
+        drop(space.settle(&new));
         *superblock = new;
     }
 
     #[test]
-    fn every_block_is_given_once_and_a_freed_one_only_when_nobody_can_need_it() {
+    fn every_block_is_given_once_and_a_freed_one_only_after_the_superblock() {
         let (disk, mut superblock, mut space) = space(70_000); // three pages, the last one in part
         let total = superblock.layout.tree_blocks();
         let mut got = BTreeSet::new();
@@ -286,8 +268,6 @@ mod tests {
         space.free_block(victim);
         assert_eq!(space.allocate(&disk, &superblock), Err(KvError::Full), "before the superblock");
         commit(&disk, &mut superblock, &mut space);
-        assert_eq!(space.allocate(&disk, &superblock), Err(KvError::Full), "while readers may see it");
-        assert_eq!(space.release_limbo().collect::<Vec<_>>(), [victim]);
         assert_eq!(space.allocate(&disk, &superblock), Ok(victim));
         space.abandon();
         assert_eq!(space.allocate(&disk, &superblock), Ok(victim), "an abandoned allocation is undone");

@@ -22,6 +22,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => (0u16..400).prop_map(|n| [&[0; 7][..], &n.to_be_bytes(), b"\0name"].concat()),
         1 => prop::collection::vec(0u8..2, 0..6),
+        3 => (0u16..500).prop_map(long_key),
         1 => (0u8..5, 1000usize..=1024).prop_map(|(n, length)| vec![n; length]),
     ]
 }
@@ -108,6 +109,38 @@ proptest! {
     #[test]
     fn a_store_is_an_ordered_map(steps in prop::collection::vec(step(), 1..80)) {
         run(steps);
+    }
+}
+
+/// Separators of a thousand bytes, three to a node: a deep tree of few records.
+fn long_key(n: u16) -> Vec<u8> {
+    [&[1; 1000][..], &n.to_be_bytes()].concat()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_deep_tree_loses_nothing_when_subtrees_go_and_come(
+        steps in prop::collection::vec((0u16..150, 1u16..50, 1u16..9, any::<bool>()), 1..100),
+    ) {
+        let medium = Arc::new(MemoryMedium::new(3000));
+        Store::format(&*medium, &Options { log_blocks: Some(128), ..Options::default() }).unwrap();
+        let store = open(medium).unwrap();
+        let mut model = Model::new();
+        for (first, count, stride, put) in steps {
+            let keys = (first..first + count).step_by(usize::from(stride));
+            let changes: Vec<_> = keys.map(|n| (long_key(n), put.then(|| vec![n as u8; 800]))).collect();
+            for changes in changes.chunks(20) {
+                store.apply(&encode(changes)).unwrap();
+                play(&mut model, changes);
+            }
+            store.checkpoint().unwrap();
+            for key in model.keys() {
+                prop_assert!(get(&store, key).is_some(), "a key is lost");
+            }
+        }
+        prop_assert_eq!(contents(&store), model.clone());
+        prop_assert_eq!(store.verify(), Ok(model.len() as u64));
     }
 }
 

@@ -180,6 +180,9 @@ fn readers_see_whole_batches_while_checkpoints_reuse_blocks() {
                     let side = |side: u8| get(store, &[&[side][..], &n.to_be_bytes()].concat()).unwrap();
                     let (left, right) = (side(0), side(1));
                     assert!(right[..8] >= left[..8], "half a batch was visible");
+                    if n % 10 > 0 {
+                        continue;
+                    }
                     let mut count = 0;
                     store
                         .scan(Bound::Included(&[0]), Bound::Excluded(&[1]), &mut |_, _| {
@@ -191,7 +194,7 @@ fn readers_see_whole_batches_while_checkpoints_reuse_blocks() {
                 }
             });
         }
-        for round in 1..120 {
+        for round in 1..600 {
             for n in (0..150).filter(|n| (n + round) % 3 == 0) {
                 store.apply(&pair(n, round)).unwrap();
             }
