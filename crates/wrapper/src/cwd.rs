@@ -48,6 +48,7 @@ pub(crate) fn node() -> Answer<Option<Node>> {
         Some(Cwd::Ours { node }) => Ok(Some(node.clone())),
         Some(Cwd::Hidden { rest }) => {
             let files = mount::files()?;
+            let rest: &[u8] = if rest.is_empty() { b"." } else { rest };
             let node = files.lookup(&files.root(), rest, Follow::Yes, &crate::credentials::who())?;
             replace(Cwd::Ours { node: node.clone() });
             Ok(Some(node))

@@ -23,8 +23,9 @@ const ALIGN: usize = 8;
 
 struct Stream {
     fd: c_int,
-    /// `struct dirent`s one after another; 64-bit words so that they are aligned.
-    buffer: Vec<u64>,
+    /// `struct dirent`s one after another; 64-bit words so that they are aligned. None until the slot is
+    /// used, so that the array of slots is zeros, which no file has to hold.
+    buffer: Option<Box<[u64]>>,
     /// Bytes used and bytes told of `buffer`.
     filled: usize,
     told: usize,
@@ -39,7 +40,7 @@ struct Slot {
 
 impl Slot {
     const fn free() -> Self {
-        let stream = Stream { fd: -1, buffer: Vec::new(), filled: 0, told: 0, position: 0 };
+        let stream = Stream { fd: 0, buffer: None, filled: 0, told: 0, position: 0 };
         Self { taken: AtomicBool::new(false), stream: Mutex::new(stream) }
     }
 }
@@ -64,7 +65,8 @@ fn stream_over(fd: c_int) -> Answer {
     let mut stream = stream(slot);
     (stream.fd, stream.filled, stream.told, stream.position) = (fd, 0, 0, 0);
     // Programs may copy a whole `struct dirent` from the last record.
-    stream.buffer.resize((BUFFER_BYTES + size_of::<dirent>()) / ALIGN, 0);
+    let words = (BUFFER_BYTES + size_of::<dirent>()) / ALIGN;
+    stream.buffer.get_or_insert_with(|| vec![0; words].into_boxed_slice());
     Ok(core::ptr::from_ref(slot) as isize)
 }
 
@@ -95,10 +97,11 @@ pub(crate) fn fill(file: &File, buffer: &mut [u8]) -> Answer<usize> {
 impl Stream {
     /// The next record; null at the end.
     fn next(&mut self) -> Answer<*mut dirent> {
+        let buffer = self.buffer.as_mut().ok_or(Fail::Errno(libc::EBADF))?;
         if self.told == self.filled {
             let pinned = table::pin(self.fd)?;
-            let base = self.buffer.as_mut_ptr().cast::<u8>();
-            // SAFETY: the vector has at least `BUFFER_BYTES` bytes, and nobody else borrows them now.
+            let base = buffer.as_mut_ptr().cast::<u8>();
+            // SAFETY: the buffer has at least `BUFFER_BYTES` bytes, and nobody else borrows them now.
             let bytes = unsafe { core::slice::from_raw_parts_mut(base, BUFFER_BYTES) };
             self.filled = fill(pinned.file()?, bytes)?;
             self.told = 0;
@@ -107,7 +110,7 @@ impl Stream {
             return Ok(core::ptr::null_mut());
         }
         // SAFETY: `told < filled`, and `fill` left whole, aligned records up to `filled`.
-        let record = unsafe { self.buffer.as_mut_ptr().byte_add(self.told) }.cast::<dirent>();
+        let record = unsafe { buffer.as_mut_ptr().byte_add(self.told) }.cast::<dirent>();
         // SAFETY: as above.
         let (bytes, cookie) = unsafe { ((*record).d_reclen, (*record).d_off) };
         self.told += usize::from(bytes);

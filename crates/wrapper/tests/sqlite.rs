@@ -10,7 +10,7 @@ fn work(mode: &str, extra: &str) -> String {
     format!(
         "PRAGMA journal_mode={mode}; PRAGMA synchronous=FULL; {extra}\n\
          CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT);\n\
-         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 5000)\n\
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 1200)\n\
          INSERT INTO t SELECT i, hex(zeroblob(i % 300)) FROM n;\n\
          CREATE INDEX by_v ON t(v);\n\
          BEGIN; DELETE FROM t WHERE id % 7 = 0; ROLLBACK;\n\
