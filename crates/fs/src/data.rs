@@ -323,10 +323,6 @@ impl Core {
         let mut done = 0;
         if end <= inode.size.load(Ordering::Acquire) && !inode.data.mapped.load(Ordering::Acquire) {
             done = self.write_resident(inode, from, offset);
-            if inode.size.load(Ordering::Acquire) < offset + done as u64 {
-                // Truncated meanwhile: what was written past the end must not come back.
-                self.clean_end(inode);
-            }
             if inode.data.mapped.load(Ordering::Acquire) {
                 // Mapped meanwhile, perhaps after the page was copied for it.
                 done = 0;

@@ -1,5 +1,6 @@
 //! Bringing pages into the cache: one request for each run of blocks side by side, into frames
-//! wherever they are.
+//! wherever they are. What a page holds past the end of the file may be anything: who makes the file
+//! grow zeroes it first.
 
 use crate::core::Core;
 use crate::error::FsError;
@@ -53,7 +54,7 @@ impl Core {
             }
         }
         let places = self.places(inode, &claims)?;
-        self.load_pages(inode, claims, &places)
+        self.load_pages(claims, &places)
     }
 
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
@@ -85,7 +86,7 @@ impl Core {
     }
 
     /// Fills claimed pages and publishes them. What fails is an error only for the first run.
-    fn load_pages(&self, inode: &Inode, claims: Vec<Claim<'_>>, places: &[Place]) -> Result<(), FsError> {
+    fn load_pages(&self, claims: Vec<Claim<'_>>, places: &[Place]) -> Result<(), FsError> {
         let mut segments = Vec::with_capacity(claims.len());
         let mut claims = claims.into_iter().zip(places).peekable();
         let mut run: Vec<Claim<'_>> = Vec::new();
@@ -106,7 +107,9 @@ impl Core {
                 run.push(claim);
             }
             match self.handle.read(Lba(block * self.lbas_per_block), &segments) {
-                Ok(()) => run.drain(..).for_each(|claim| self.publish_read(inode, claim)),
+                Ok(()) => run.drain(..).for_each(|claim| {
+                    claim.publish(PageState { dirty: false, backed: true });
+                }),
                 Err(error) if first => return Err(error.into()),
                 Err(_) => return Ok(()),
             }
@@ -115,27 +118,12 @@ impl Core {
         Ok(())
     }
 
-    /// Shows a page that was read; what lies past the end of the file is zero in the cache, whatever
-    /// the device has there.
-    fn publish_read(&self, inode: &Inode, claim: Claim<'_>) {
-        self.zero_past_end(inode, &claim);
-        claim.publish(PageState { dirty: false, backed: true });
-    }
-
-    fn zero_past_end(&self, inode: &Inode, claim: &Claim<'_>) {
-        let size = inode.size.load(Ordering::Acquire);
-        let inside = size.saturating_sub(claim.page() * BLOCK_BYTES as u64).min(BLOCK_BYTES as u64) as usize;
-        claim.zero(inside, BLOCK_BYTES - inside);
-    }
-
     /// Reads the block of one claimed page into its frame.
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: u64) -> Result<(), FsError> {
+    pub(crate) fn load_page(&self, claim: &Claim<'_>, block: u64) -> Result<(), FsError> {
         let segment = [self.data.segment(claim.offset())];
-        self.handle.read(Lba(block * self.lbas_per_block), &segment)?;
-        self.zero_past_end(inode, claim);
-        Ok(())
+        Ok(self.handle.read(Lba(block * self.lbas_per_block), &segment)?)
     }
 }

@@ -10,7 +10,6 @@ use crate::record::{EXTENT_UNWRITTEN, Extent};
 use crate::status::{Allocate, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use nvmed_cache::{Claimed, Written};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
 use std::sync::{Arc, MutexGuard};
 
@@ -34,7 +33,8 @@ impl Core {
             self.clean_tail(&grow, inode, size)?;
             self.resize_mapped(inode, bytes)?;
             self.set_size(inode, bytes);
-        } else if bytes < size {
+        } else if bytes < size || inode.blocks() > 0 {
+            // Also to the size that it has: blocks allocated past the end go.
             self.shrink(&grow, inode, bytes)?;
         }
         drop(grow);
@@ -50,7 +50,6 @@ impl Core {
         self.resize_mapped(inode, bytes)?;
         let before = inode.size.load(Ordering::Acquire);
         self.set_size(inode, bytes);
-        self.zero_tail(inode, bytes);
         let removed = self.remove_pages(inode, kept..u64::MAX, Some(bytes));
         if removed.is_err() {
             self.set_size(inode, before);
@@ -60,25 +59,6 @@ impl Core {
         }
         drop(quiet);
         removed
-    }
-
-    /// Zeroes the last page past the end; a page that is being filled is waited for.
-    fn zero_tail(&self, inode: &Arc<Inode>, bytes: u64) {
-        let (page, within) = (bytes >> BLOCK_SHIFT, bytes as usize % BLOCK_BYTES);
-        if within == 0 {
-            return;
-        }
-        let object = &inode.data.object;
-        if !self.data.cache.has(object, page)
-            && let Ok(Claimed::Fill(claim)) = self.data.cache.claim(object, page)
-        {
-            // Nobody was filling it: it stays absent, and is zeroed when it is filled.
-            drop(claim);
-        }
-        let zeroed = self.data.cache.zero(object, page, within, BLOCK_BYTES - within);
-        if let Written::Done { first_dirty: true, .. } = zeroed {
-            self.list_dirty(inode);
-        }
     }
 
     /// Takes blocks, promises and cached pages of a range away, and with `size` lowers the recorded

@@ -190,7 +190,7 @@ impl Core {
         let inside = claim.page() * PAGE < inode.size.load(Ordering::Acquire);
         match place {
             Place::Block { block, unwritten: false, .. } if inside && from.len() < BLOCK_BYTES => {
-                self.load_page(inode, &claim, block)?;
+                self.load_page(&claim, block)?;
             }
             _ => {
                 let end = within + from.len();
@@ -210,6 +210,9 @@ impl Core {
 
     /// Before a file grows past `size`: the rest of its last page is zero from now on, in the cache, in a
     /// mapping, and, since the page becomes dirty, on the device before the new size is.
+    ///
+    /// Whatever lay past the end until now (what a truncation left, what a slow writer wrote that a
+    /// truncation overtook, what a program stored past the end of a mapping) nobody ever sees.
     pub(crate) fn clean_tail(
         &self,
         _grow: &MutexGuard<'_, ()>,
@@ -229,20 +232,5 @@ impl Core {
             self.write_page(inode, page, within, &ZEROES[within..])?;
         }
         self.write_mapped(inode, &ZEROES[within..], size)
-    }
-
-    /// Zeroes what a writer may have left past the end that moved under it.
-    #[cold]
-    pub(crate) fn clean_end(&self, inode: &Arc<Inode>) {
-        let _grow = inode.data.grow();
-        let size = inode.size.load(Ordering::Acquire);
-        let (page, within) = (size >> BLOCK_SHIFT, size as usize % BLOCK_BYTES);
-        if within > 0 {
-            // Absent or never written: then nothing of the writer's is there.
-            let zeroed = self.data.cache.zero(&inode.data.object, page, within, BLOCK_BYTES - within);
-            if let Written::Done { first_dirty: true, .. } = zeroed {
-                self.list_dirty(inode);
-            }
-        }
     }
 }

@@ -4,18 +4,28 @@
 mod support;
 
 use nvmed_fs::{
-    Allocate, Credentials, File, FileSystem, FsError, MountOptions, MountParts, OpenFlags, Whence,
+    Allocate, Credentials, File, FileSystem, FsError, Memory, MountOptions, MountParts, OpenFlags, Whence,
+    salvage,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
 use support::{Disk, memory};
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
-const KIB: u64 = 1024;
+/// 64 frames: most tests do not fit.
+const SMALL_CACHE: u64 = 256 << 10;
+const PUNCH: Allocate = Allocate { keep_size: true, punch_hole: true, zero_range: false };
+const ZERO: Allocate = Allocate { keep_size: false, punch_hole: false, zero_range: true };
+const KEEP: Allocate = Allocate { keep_size: true, punch_hole: false, zero_range: false };
+const EXTEND: Allocate = Allocate { keep_size: false, punch_hole: false, zero_range: false };
+
+fn open_with(files: &FileSystem, path: &[u8], flags: OpenFlags) -> Arc<File> {
+    let flags = flags.with(OpenFlags::READ_WRITE).with(OpenFlags::CREATE);
+    files.open(&files.root(), path, flags, 0o644, &ROOT).expect("the file opens")
+}
 
 fn open(files: &FileSystem, path: &[u8]) -> Arc<File> {
-    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
-    files.open(&files.root(), path, flags, 0o644, &ROOT).expect("the file opens")
+    open_with(files, path, OpenFlags::READ)
 }
 
 fn read_all(file: &File) -> Vec<u8> {
@@ -23,6 +33,246 @@ fn read_all(file: &File) -> Vec<u8> {
     let done = file.pread(&mut bytes, 0).expect("the file is read");
     bytes.truncate(done);
     bytes
+}
+
+/// A mount whose memory outlives it, with one open file.
+struct World {
+    disk: Arc<Disk>,
+    memory: Memory,
+    options: MountOptions,
+    files: Option<FileSystem>,
+    file: Option<Arc<File>>,
+}
+
+impl World {
+    fn new(options: MountOptions) -> Self {
+        let disk = Disk::new(16 << 20);
+        disk.format();
+        let mut world = Self { disk, memory: memory(SMALL_CACHE), options, files: None, file: None };
+        world.mount();
+        world
+    }
+
+    fn parts(&self) -> MountParts {
+        let memory = self.memory.clone();
+        MountParts { device: self.disk.device(), memory, options: self.options.clone() }
+    }
+
+    fn mount(&mut self) {
+        let files = FileSystem::mount(self.parts()).expect("the file system mounts");
+        self.file = Some(open(&files, b"file"));
+        self.files = Some(files);
+    }
+
+    fn file(&self) -> &File {
+        self.file.as_ref().expect("the file is open")
+    }
+
+    fn files(&self) -> &FileSystem {
+        self.files.as_ref().expect("it is mounted")
+    }
+
+    fn remount(&mut self) {
+        self.file = None;
+        self.files.take().expect("it is mounted").unmount().expect("it unmounts");
+        self.disk.assert_sound();
+        self.mount();
+    }
+
+    /// SIGKILL: nothing runs any more, the memory stays; somebody else salvages it.
+    fn die(&mut self) {
+        (self.file, self.files) = (None, None);
+        let dead = core::mem::replace(&mut self.memory, memory(SMALL_CACHE));
+        let files = salvage(self.parts(), &dead).expect("the memory is salvaged");
+        files.unmount().expect("it unmounts");
+        drop(files);
+        self.disk.assert_sound();
+        self.mount();
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { at: u64, len: usize, byte: u8 },
+    Append { len: usize, byte: u8 },
+    Read { at: u64, len: usize },
+    Truncate { size: u64 },
+    Allocate { how: Allocate, at: u64, len: u64 },
+    Sync { data_only: bool },
+    SyncRange { at: u64, len: u64 },
+    Map { write: Option<(u64, u8)> },
+    Seek,
+    Remount,
+    Die,
+}
+
+const FILE_MAX: u64 = 700_000;
+
+fn place() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => 0..FILE_MAX, 1 => (0..FILE_MAX / 4096).prop_map(|page| page * 4096), 1 => 0..20_000u64]
+}
+
+fn length() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => 1..5000usize, 1 => (1..20usize).prop_map(|pages| pages * 4096), 1 => 1..120_000usize]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let how = prop_oneof![Just(PUNCH), Just(ZERO), Just(KEEP), Just(EXTEND)];
+    prop_oneof![
+        8 => (place(), length(), 1u8..).prop_map(|(at, len, byte)| Step::Write { at, len, byte }),
+        3 => (length(), 1u8..).prop_map(|(len, byte)| Step::Append { len, byte }),
+        6 => (place(), length()).prop_map(|(at, len)| Step::Read { at, len }),
+        3 => place().prop_map(|size| Step::Truncate { size }),
+        3 => (how, place(), length())
+            .prop_map(|(how, at, len)| Step::Allocate { how, at, len: len as u64 }),
+        2 => any::<bool>().prop_map(|data_only| Step::Sync { data_only }),
+        1 => (place(), length()).prop_map(|(at, len)| Step::SyncRange { at, len: len as u64 }),
+        1 => prop::option::of((place(), 1u8..)).prop_map(|write| Step::Map { write }),
+        2 => Just(Step::Seek),
+        1 => Just(Step::Remount),
+        1 => Just(Step::Die),
+    ]
+}
+
+/// What a call does to the bytes.
+fn put(model: &mut Vec<u8>, at: u64, len: usize, byte: u8) {
+    let (at, end) = (at as usize, at as usize + len);
+    if model.len() < end {
+        model.resize(end, 0);
+    }
+    model[at..end].fill(byte);
+}
+
+/// The holes and data that the file tells of must agree with the bytes, and cover the file.
+fn check_seek(file: &File, model: &[u8]) {
+    let size = model.len() as u64;
+    let mut at = 0;
+    while at < size {
+        let data = match file.seek(at as i64, Whence::Data) {
+            Ok(data) => data,
+            Err(FsError::NoData) => size,
+            Err(error) => panic!("{error}"),
+        };
+        assert!(
+            data >= at && model[at as usize..data as usize].iter().all(|byte| *byte == 0),
+            "data in a hole"
+        );
+        if data == size {
+            break;
+        }
+        at = file.seek(data as i64, Whence::Hole).unwrap();
+        assert!(at > data && at <= size);
+    }
+    assert!(matches!(file.seek(size as i64, Whence::Hole), Err(FsError::NoData)));
+}
+
+fn map(world: &World, write: Option<(u64, u8)>, model: &mut [u8]) {
+    let file = world.file();
+    let mapped = file.map(write.is_some()).unwrap();
+    let mut bytes = vec![0xee; model.len()];
+    let mut done = 0;
+    while done < bytes.len() {
+        done += rustix::io::pread(&mapped.fd, &mut bytes[done..], done as u64).unwrap();
+    }
+    assert!(bytes == model, "the mapping has the file's bytes");
+    if let Some((at, byte)) = write.filter(|(at, _)| *at < model.len() as u64) {
+        // What a store through the mapping does to the memfd.
+        assert_eq!(rustix::io::pwrite(&mapped.fd, &[byte], at).unwrap(), 1);
+        model[at as usize] = byte;
+        let mut found = [0];
+        assert_eq!(file.pread(&mut found, at).unwrap(), 1);
+        assert_eq!(found[0], byte, "a read sees the store");
+    }
+    // And a write is seen in the mapping.
+    if let Some(last) = model.last_mut() {
+        let at = bytes.len() as u64 - 1;
+        file.pwrite(&[0x5a], at).unwrap();
+        *last = 0x5a;
+        let mut found = [0];
+        assert_eq!(rustix::io::pread(&mapped.fd, &mut found, at).unwrap(), 1);
+        assert_eq!(found[0], 0x5a, "the mapping sees the write");
+    }
+    file.unmap(write.is_some()).unwrap();
+}
+
+fn run(world: &mut World, model: &mut Vec<u8>, step: &Step) {
+    let size = model.len() as u64;
+    match *step {
+        Step::Write { at, len, byte } => {
+            assert_eq!(world.file().pwrite(&vec![byte; len], at).unwrap(), len);
+            put(model, at, len, byte);
+        }
+        Step::Append { len, byte } => {
+            let end = open_with(world.files(), b"file", OpenFlags::APPEND);
+            assert_eq!(end.write(&vec![byte; len]).unwrap(), len);
+            assert_eq!(end.position(), size + len as u64);
+            put(model, size, len, byte);
+        }
+        Step::Read { at, len } => {
+            let mut bytes = vec![0xee; len];
+            let done = world.file().pread(&mut bytes, at).unwrap();
+            let expected = &model[model.len().min(at as usize)..model.len().min(at as usize + len)];
+            assert!(bytes[..done] == *expected, "{len} bytes at {at}");
+        }
+        Step::Truncate { size } => {
+            world.file().truncate(size).unwrap();
+            model.resize(size as usize, 0);
+        }
+        Step::Allocate { how, at, len } => {
+            world.file().fallocate(how, at, len).unwrap();
+            if !how.keep_size && at + len > size {
+                model.resize((at + len) as usize, 0);
+            }
+            if how.punch_hole || how.zero_range {
+                let end = model.len().min((at + len) as usize);
+                model[(at as usize).min(end)..end].fill(0);
+            }
+        }
+        Step::Sync { data_only: true } => world.file().fdatasync().unwrap(),
+        Step::Sync { data_only: false } => world.file().fsync().unwrap(),
+        Step::SyncRange { at, len } => world.file().sync_range(at, len).unwrap(),
+        Step::Map { write } => map(world, write, model),
+        Step::Seek => check_seek(world.file(), model),
+        Step::Remount => world.remount(),
+        Step::Die => world.die(),
+    }
+    assert_eq!(world.file().stat().size, model.len() as u64);
+}
+
+fn run_all(options: MountOptions, steps: &[Step]) {
+    let mut world = World::new(options);
+    let free = world.files().statfs().blocks_free;
+    let mut model = Vec::new();
+    for step in steps {
+        run(&mut world, &mut model, step);
+    }
+    assert!(read_all(world.file()) == model, "the file after all");
+    world.remount();
+    assert!(read_all(world.file()) == model, "the file after a remount");
+    world.file().truncate(0).unwrap();
+    world.files().sync().unwrap();
+    assert_eq!(world.files().statfs().blocks_free, free, "every block came back");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_file_is_its_bytes(steps in prop::collection::vec(step(), 1..60)) {
+        run_all(MountOptions::default(), &steps);
+    }
+
+    #[test]
+    fn a_file_is_its_bytes_with_preallocation_and_on_the_device(
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let options = MountOptions {
+            prealloc_bytes: 100 << 10,
+            durability: nvmed_fs::Durability::Device,
+            ..MountOptions::default()
+        };
+        run_all(options, &steps);
+    }
 }
 
 #[test]
@@ -38,4 +288,109 @@ fn what_is_written_is_read_after_a_remount() {
     drop(file);
     let files = disk.remount(files);
     assert_eq!(read_all(&open(&files, b"a")), expected);
+}
+
+#[test]
+fn a_full_device_says_so_at_the_write_and_deleting_works() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount_with(MountOptions::default(), SMALL_CACHE);
+    let chunk = vec![7; 64 << 10];
+    let mut written = 0;
+    let mut names = Vec::new();
+    'full: for name in 0..100u8 {
+        let file = open(&files, &[b'f', name + 1]);
+        names.push([b'f', name + 1]);
+        for _ in 0..16 {
+            match file.write(&chunk) {
+                Ok(done) if done == chunk.len() => written += done,
+                Ok(_) => {}
+                Err(FsError::NoSpace) => break 'full,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(written > 10 << 20, "only {written} bytes fitted");
+    // What was accepted can be written: there is no late ENOSPC.
+    files.sync().unwrap();
+    for name in &names {
+        let file = open(&files, name);
+        assert!(read_all(&file).iter().all(|byte| *byte == 7));
+        drop(file);
+        files.unlink(&files.root(), name, &ROOT).unwrap();
+    }
+    let file = open(&files, b"again");
+    for _ in 0..100 {
+        assert_eq!(file.write(&chunk).unwrap(), chunk.len(), "freed blocks are used again");
+    }
+    drop(file);
+    disk.remount(files);
+}
+
+#[test]
+fn a_failed_write_back_is_told_once_to_each_description() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let (one, two) = (open(&files, b"a"), open(&files, b"a"));
+    one.write(b"first").unwrap();
+    files.sync().unwrap();
+    one.write(b"second").unwrap();
+    disk.cut_after(0);
+    assert!(one.fsync().is_err());
+    disk.cut_after(u64::MAX / 2);
+    assert!(two.fdatasync().is_err(), "the other description is told too");
+    let third = open(&files, b"a");
+    assert_eq!(read_all(&third), b"firstsecond", "the bytes are still there");
+}
+
+#[test]
+fn sync_flushes_once_and_an_overwrite_writes_no_log() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    // The first commit of a mount also writes a superblock of the store.
+    open(&files, b"first").fsync().unwrap();
+    let file = open(&files, b"a");
+    file.write(&[1; 8192]).unwrap();
+    let cost = |what: &dyn Fn()| {
+        let before = (disk.writes(), disk.flushes());
+        what();
+        (disk.writes() - before.0, disk.flushes() - before.1)
+    };
+    // Writes counted include flushes, each of which is a command that changes something.
+    assert_eq!(cost(&|| file.fsync().unwrap()), (3, 1), "data, flush, log with FUA");
+    assert_eq!(cost(&|| file.fsync().unwrap()), (0, 0), "nothing is dirty");
+    file.pwrite(&[2; 4096], 0).unwrap();
+    assert_eq!(cost(&|| file.fdatasync().unwrap()), (2, 1), "data, flush");
+    file.pwrite(&[2; 4096], 0).unwrap();
+    file.truncate(5000).unwrap();
+    assert_eq!(cost(&|| file.fsync().unwrap()), (3, 1), "data, log, flush");
+}
+
+#[test]
+fn direct_io_has_its_rules() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let file = open_with(&files, b"a", OpenFlags::DIRECT);
+    let bytes = vec![3; 16384];
+    let skew = bytes.as_ptr().addr().next_multiple_of(4096) - bytes.as_ptr().addr();
+    let page = &bytes[skew..skew + 4096];
+    assert!(matches!(file.pwrite(&page[..100], 0), Err(FsError::Invalid)));
+    assert!(matches!(file.pwrite(page, 100), Err(FsError::Invalid)));
+    assert!(matches!(file.pwrite(&bytes[skew + 1..skew + 4097], 0), Err(FsError::Invalid)));
+    let before = disk.writes();
+    assert_eq!(file.pwrite(page, 4096).unwrap(), 4096);
+    assert!(disk.writes() > before, "a direct write is on the device");
+}
+
+#[test]
+fn files_closed_and_forgotten_come_back_from_the_device() {
+    let mut world = World::new(MountOptions::default());
+    for file in 0..300u32 {
+        let name = format!("n{file}");
+        open(world.files(), name.as_bytes()).write(&file.to_le_bytes().repeat(500)).unwrap();
+    }
+    world.die();
+    for file in 0..300u32 {
+        let name = format!("n{file}");
+        assert_eq!(read_all(&open(world.files(), name.as_bytes())), file.to_le_bytes().repeat(500));
+    }
 }
