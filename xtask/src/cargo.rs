@@ -54,6 +54,24 @@ pub fn docs(root: &Path) -> Found {
     )
 }
 
+/// The tests that prove durability, on a build with deliberate mistakes that they must notice. Before
+/// the other tests, which build the library anew without them.
+#[must_use]
+pub fn mutants(root: &Path) -> Found {
+    let package = ["--locked", "--package", "nvmed-wrapper", "--features", "mutants"];
+    let built = plain(root, &[&["build"], &package[..]].concat(), &[]);
+    if !built.wrong.is_empty() {
+        return built;
+    }
+    let args =
+        [&["test"], &package[..], &["--test", "power_cut", "--", "--show-output", "is_caught"]].concat();
+    let mut found = test_run(root, &args, &[]);
+    if found.tests.passed + found.tests.failed == 0 {
+        found.wrong.push("no test looks for a deliberate mistake: this step ran nothing".to_owned());
+    }
+    found
+}
+
 /// All tests. The programs are built first: some tests run them, and preload the wrapper.
 #[must_use]
 pub fn tests(root: &Path) -> Found {

@@ -28,7 +28,7 @@ impl Found {
 /// Name, purpose, action.
 type Step = (&'static str, &'static str, fn(&Path) -> Found);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     ("rooms", "dependencies and names point down", rooms::check),
     ("tidy", "file length, unsafe, panics, door plates", tidy::check),
     ("links", "every link of the documents leads somewhere", links::check),
@@ -36,6 +36,7 @@ const STEPS: [Step; 9] = [
     ("deny", "licences, bans and sources of dependencies", deny::check),
     ("clippy", "lints, as errors", cargo::clippy),
     ("docs", "documentation builds without a warning", cargo::docs),
+    ("mutants", "deliberate mistakes are caught", cargo::mutants),
     ("tests", "all tests of the default members", cargo::tests),
     ("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz),
 ];
