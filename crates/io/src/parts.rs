@@ -122,7 +122,7 @@ mod tests {
         /// The requests of a call, end to end, are the call: blocks and memory.
         #[test]
         fn parts_add_up(
-            lead in 0u64..8, pages in prop::collection::vec(1u32..6, 1..200), most in 1u32..100,
+            lead in 0u64..8, pages in prop::collection::vec(1u32..6, 1..200), most in 1u32..1000,
             small in any::<bool>(),
         ) {
             let lba_bytes = if small { 512 } else { 4096 };

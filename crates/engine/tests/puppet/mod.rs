@@ -3,8 +3,8 @@
 
 use nvmed_dma::{AddressSpace, DeviceAddress, MapError, Transport, Waited};
 use nvmed_nvme::{
-    AdminOpcode, CompletionEntry, IdentifyController, IdentifyNamespace, LbaFormat, Status, SubmissionEntry,
-    register,
+    AdminOpcode, CompletionEntry, DsmRange, IdentifyController, IdentifyNamespace, LbaFormat, Status,
+    SubmissionEntry, register,
 };
 use nvmed_sys::Mapping;
 use std::collections::HashMap;
@@ -99,6 +99,18 @@ impl Puppet {
             ring.fetched = (ring.fetched + 1) % ring.sq_entries;
         }
         found
+    }
+
+    /// The range of a Dataset Management command: (blocks, first block).
+    pub fn ranges(&self, command: &SubmissionEntry) -> Vec<(u32, u64)> {
+        let count = (command.cdw10 as usize & 0xff) + 1;
+        let (memory, offset) = self.space.resolve(DeviceAddress(command.prp1), count * 16).unwrap();
+        let read = |at: usize| {
+            let mut bytes = [0; 16];
+            memory.read(offset + at * 16, &mut bytes);
+            DsmRange::read_from_bytes(&bytes).unwrap()
+        };
+        (0..count).map(read).map(|range| (range.blocks, range.lba)).collect()
     }
 
     /// Posts a completion as it is, but for its phase, which is right.
