@@ -16,8 +16,10 @@ pub(crate) struct Group {
     pub sqs: Vec<SubmissionQueue>,
 }
 
-/// A group's place, and what the host's head doorbell reaches without the lock.
+/// A group's place, and what the host's head doorbell reaches without the lock. Queues of different
+/// processors share no cache line (two, as lines are fetched in pairs).
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Place {
     pub group: Mutex<Group>,
     head: HeadDoorbell,
