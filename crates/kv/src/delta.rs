@@ -1,8 +1,10 @@
 //! Changes since the last checkpoint: an ordered map in memory, from key to new value or "deleted".
 //!
 //! A B+tree whose nodes hold the first 16 bytes of each key as a number, so that most comparisons touch
-//! no key. Keys and values lie in one arena. Entries never go; the whole delta does, after a checkpoint.
+//! no key; and a hash table for single keys. Keys and values lie in one arena. Entries never go; the
+//! whole delta does, after a checkpoint.
 
+use crate::table::{Table, hash};
 use core::cmp::Ordering;
 use core::ops::Bound;
 
@@ -56,6 +58,7 @@ const EMPTY_INNER: Inner =
 /// See the module.
 pub(crate) struct Delta {
     arena: Vec<u8>,
+    table: Table,
     leaves: Vec<Leaf>,
     inners: Vec<Inner>,
     root: u32,
@@ -86,6 +89,7 @@ impl Delta {
     pub(crate) fn new() -> Self {
         Self {
             arena: Vec::new(),
+            table: Table::new(),
             leaves: vec![EMPTY_LEAF],
             inners: Vec::new(),
             root: 0,
@@ -165,14 +169,33 @@ impl Delta {
 
     /// `None`: nothing is known of `key` here. `Some(None)`: it is deleted.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
-        let prefix = prefix(key);
-        let leaf = &self.leaves[self.leaf_of(key, prefix) as usize];
-        let (index, found) = self.rank_in_leaf(leaf, key, prefix);
-        found.then(|| self.value(leaf.entries[index]))
+        let entry = self.table.find(hash(key), |entry| self.key(entry) == key)?;
+        Some(self.value(entry))
     }
 
     /// Sets or deletes `key`; answers whether it is new here.
     pub(crate) fn set(&mut self, key: &[u8], value: Option<&[u8]>) -> bool {
+        let hash = hash(key);
+        if let Some(entry) = self.table.find(hash, |entry| self.key(entry) == key) {
+            self.puts -= usize::from(self.word(entry as usize + 2) != DELETED);
+            self.puts += usize::from(value.is_some());
+            if !self.overwrite(entry, value) {
+                let moved = self.push(key, value);
+                self.table.replace(hash, entry, moved);
+                self.place(key, moved);
+            }
+            return false;
+        }
+        let entry = self.push(key, value);
+        self.table.insert(hash, entry);
+        self.records += 1;
+        self.puts += usize::from(value.is_some());
+        self.place(key, entry);
+        true
+    }
+
+    /// Puts `entry` in its place in the tree, or in that of an older entry of `key`.
+    fn place(&mut self, key: &[u8], entry: u32) {
         let prefix = prefix(key);
         let mut path = [(0, 0); HEIGHT_MAX];
         let mut node = self.root;
@@ -182,23 +205,12 @@ impl Delta {
             *step = (node, index);
             node = inner.children[index];
         }
-        let leaf = &self.leaves[node as usize];
-        let (index, found) = self.rank_in_leaf(leaf, key, prefix);
+        let (index, found) = self.rank_in_leaf(&self.leaves[node as usize], key, prefix);
         if found {
-            let entry = leaf.entries[index];
-            self.puts -= usize::from(self.word(entry as usize + 2) != DELETED);
-            self.puts += usize::from(value.is_some());
-            if !self.overwrite(entry, value) {
-                let entry = self.push(key, value);
-                self.leaves[node as usize].entries[index] = entry;
-            }
-            return false;
+            self.leaves[node as usize].entries[index] = entry;
+        } else {
+            self.insert_in_leaf(node, index, (prefix, entry), &path[..self.height]);
         }
-        let entry = self.push(key, value);
-        self.records += 1;
-        self.puts += usize::from(value.is_some());
-        self.insert_in_leaf(node, index, (prefix, entry), &path[..self.height]);
-        true
     }
 
     /// Puts the new value where the old one is, if it fits.

@@ -29,6 +29,7 @@ mod scan;
 mod space;
 mod store;
 mod superblock;
+mod table;
 mod tree;
 mod verify;
 

@@ -25,14 +25,15 @@ pub(crate) struct Nodes {
 
 /// A clock: a node that was used since the hand last passed stays.
 struct Shard {
-    index: HashMap<u64, usize, BuildHasherDefault<BlockHasher>>,
-    slots: Vec<Slot>,
+    kept: HashMap<u64, Kept, BuildHasherDefault<BlockHasher>>,
+    /// The blocks in `kept`, and some that were forgotten since.
+    clock: Vec<u64>,
     hand: usize,
     limit: usize,
 }
 
-struct Slot {
-    node: Option<Arc<Node>>,
+struct Kept {
+    node: Arc<Node>,
     used: bool,
 }
 
@@ -60,7 +61,7 @@ impl Nodes {
     /// Keeps about `bytes` bytes of nodes.
     pub(crate) fn new(identity: u64, layout: Layout, bytes: usize) -> Self {
         let limit = (bytes / BLOCK_BYTES / SHARDS).max(SHARD_NODES_MIN);
-        let shard = || Mutex::new(Shard { index: HashMap::default(), slots: Vec::new(), hand: 0, limit });
+        let shard = || Mutex::new(Shard { kept: HashMap::default(), clock: Vec::new(), hand: 0, limit });
         Self { identity, layout, shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
@@ -101,44 +102,38 @@ impl Nodes {
 
 impl Shard {
     fn get(&mut self, block: u64) -> Option<Arc<Node>> {
-        let slot = &mut self.slots[*self.index.get(&block)?];
-        slot.used = true;
-        slot.node.clone()
+        let kept = self.kept.get_mut(&block)?;
+        kept.used = true;
+        Some(Arc::clone(&kept.node))
     }
 
     fn put(&mut self, node: Arc<Node>) {
         let block = node.block();
-        let slot = Slot { node: Some(node), used: false };
-        if let Some(&at) = self.index.get(&block) {
-            self.slots[at] = slot;
-        } else if self.slots.len() < self.limit {
-            self.index.insert(block, self.slots.len());
-            self.slots.push(slot);
+        if self.kept.insert(block, Kept { node, used: false }).is_some() {
+            return;
+        }
+        if self.clock.len() < self.limit {
+            self.clock.push(block);
         } else {
             let at = self.victim();
-            if let Some(old) = self.slots[at].node.take() {
-                self.index.remove(&old.block());
-            }
-            self.index.insert(block, at);
-            self.slots[at] = slot;
+            self.kept.remove(&self.clock[at]);
+            self.clock[at] = block;
         }
     }
 
     fn victim(&mut self) -> usize {
         loop {
             let at = self.hand;
-            self.hand = (at + 1) % self.slots.len();
-            let slot = &mut self.slots[at];
-            if !core::mem::take(&mut slot.used) || slot.node.is_none() {
-                return at;
+            self.hand = (at + 1) % self.clock.len();
+            match self.kept.get_mut(&self.clock[at]) {
+                Some(kept) if kept.used => kept.used = false,
+                _ => return at,
             }
         }
     }
 
     fn remove(&mut self, block: u64) {
-        if let Some(at) = self.index.remove(&block) {
-            self.slots[at] = Slot { node: None, used: false };
-        }
+        self.kept.remove(&block);
     }
 }
 
@@ -168,7 +163,7 @@ mod tests {
             nodes.keep(node(block));
             assert!(nodes.get(&disk, &want, 0).is_ok(), "the hot node went at block {block}");
         }
-        let kept: usize = nodes.shards.iter().map(|shard| lock(shard).index.len()).sum();
+        let kept: usize = nodes.shards.iter().map(|shard| lock(shard).kept.len()).sum();
         assert_eq!(kept, SHARDS * 2);
         nodes.forget(3000);
         assert!(nodes.get(&disk, &want, 0).is_err(), "a forgotten node is read from the medium");
