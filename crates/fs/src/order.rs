@@ -26,6 +26,11 @@ impl Order {
         ticket
     }
 
+    /// A record is about to show what the write with this ticket wrote: a flush goes before it.
+    pub(crate) fn exposes(&self, ticket: u64) {
+        self.fresh.fetch_max(ticket, Ordering::SeqCst);
+    }
+
     /// The last ticket drawn: what a flush that begins now will cover.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::SeqCst)

@@ -16,7 +16,6 @@ use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome};
 use nvmed_io::Segment;
 use nvmed_units::{BLOCK_BYTES, Lba};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,19 +42,13 @@ struct List {
 
 struct Listed {
     inode: Arc<Inode>,
-    since: Duration,
+    since_ns: i64,
 }
 
 impl DirtyList {
     fn lock(&self) -> MutexGuard<'_, List> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Nanoseconds of a clock that nobody sets.
-fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 /// What lies under a page that is to be written.
@@ -118,7 +111,7 @@ impl Core {
     /// An inode has something to write.
     pub(crate) fn list_dirty(&self, inode: &Arc<Inode>) {
         if !inode.data.listed.swap(true, Ordering::SeqCst) {
-            let listed = Listed { inode: Arc::clone(inode), since: monotonic() };
+            let listed = Listed { inode: Arc::clone(inode), since_ns: self.now_ns() };
             let mut list = self.data.dirty.lock();
             list.inodes.push_back(listed);
             if list.inodes.len() > list.purge_at + LIST_SLACK {
@@ -148,10 +141,10 @@ impl Core {
         clean
     }
 
-    /// The first listed inode, if it is not younger than `before`; it is no longer listed.
-    fn unlist(&self, before: Duration) -> Option<Listed> {
+    /// The first listed inode, if it was listed in a time that `due` accepts; it is no longer listed.
+    fn unlist(&self, due: &dyn Fn(i64) -> bool) -> Option<Listed> {
         let mut list = self.data.dirty.lock();
-        let listed = list.inodes.front().is_some_and(|listed| listed.since <= before);
+        let listed = list.inodes.front().is_some_and(|listed| due(listed.since_ns));
         let listed = if listed { list.inodes.pop_front() } else { None }?;
         listed.inode.data.listed.store(false, Ordering::SeqCst);
         Some(listed)
@@ -171,7 +164,7 @@ impl Core {
     pub(crate) fn relieve(&self) -> bool {
         let tries = self.data.dirty.lock().inodes.len();
         for _ in 0..tries {
-            let Some(listed) = self.unlist(Duration::MAX) else { return false };
+            let Some(listed) = self.unlist(&|_| true) else { return false };
             let wrote = match listed.inode.data.try_quiet() {
                 Some(quiet) if listed.inode.data.object.dirty_pages() > 0 => {
                     self.write_back_some(&quiet, &listed.inode, 0..u64::MAX, RELIEF_PAGES).is_ok()
@@ -375,6 +368,13 @@ impl Core {
         if !fresh && size == state.record().size {
             return Ok(());
         }
+        // Within a block that the file had before, a larger size shows what the device has there: what was
+        // cut off earlier, until the page that was written over it is durable.
+        let ticket = inode.data.ticket.load(Ordering::SeqCst);
+        let grows = size > state.record().size && self.order.is_open(ticket);
+        if grows {
+            self.order.exposes(ticket);
+        }
         let mut record = inode.compose(&state);
         record.size = size;
         let logged = self.with_extents(inode, &mut state, |_, extents| {
@@ -389,6 +389,9 @@ impl Core {
                     change.use_run(*run)?;
                 }
                 extents.log(&mut change, inode.ino, &mut record);
+            }
+            if grows {
+                change.require_flush();
             }
             change.put_inode(inode.ino, &record);
             change.apply()
@@ -421,14 +424,14 @@ impl Core {
     /// The first that occurred; the others were tried.
     pub(crate) fn write_back_all(&self) -> Result<(), FsError> {
         self.gather_all_mapped()?;
-        self.write_back_before(Duration::MAX)
+        self.write_back_due(&|_| true)
     }
 
-    fn write_back_before(&self, before: Duration) -> Result<(), FsError> {
+    fn write_back_due(&self, due: &dyn Fn(i64) -> bool) -> Result<(), FsError> {
         let mut result = Ok(());
         let listed = self.data.dirty.lock().inodes.len();
         for _ in 0..listed {
-            let Some(listed) = self.unlist(before) else { break };
+            let Some(listed) = self.unlist(due) else { break };
             let written = self.write_back(&listed.inode);
             self.relist(listed, false);
             result = result.and(written);
@@ -509,7 +512,10 @@ impl FileSystem {
             return Ok(());
         }
         self.0.gather_all_mapped()?;
-        self.0.write_back_before(monotonic().saturating_sub(age))
+        let now = self.0.now_ns();
+        let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+        // A time to come means that somebody has set the clock back.
+        self.0.write_back_due(&|since| since > now || now.saturating_sub(since) >= age)
     }
 }
 
