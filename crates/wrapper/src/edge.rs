@@ -4,7 +4,7 @@
 //! that libc documents for it. What the host program passes (pointers valid for the sizes passed with
 //! them, C strings that end, buffers nobody else frees) is all that the bodies rely on.
 
-use crate::raw;
+use crate::{raw, signal};
 use core::ffi::{c_int, c_long, c_void};
 use nvmed_fs::FsError;
 use rustix::io::Errno;
@@ -115,10 +115,10 @@ pub(crate) fn guard<R: Reply>(body: impl FnOnce() -> Answer) -> R {
 pub(crate) fn caught<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
     // The state behind is the file system's, which has its own locks; a poisoned one panics again
     // and ends here again.
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(answer) => answer,
-        Err(_) => fail(libc::EIO),
-    }
+    signal::enter();
+    let answer = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| fail(libc::EIO));
+    signal::leave();
+    answer
 }
 
 /// Installed at the first mount: our own defect is one line on stderr, not Rust's page.

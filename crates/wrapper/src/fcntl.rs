@@ -2,6 +2,7 @@
 
 use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, fail, guard, reply};
+use crate::signal;
 use crate::table::{self, Body};
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,8 @@ const F_GETSIG: c_int = 11;
 /// Whether this process ever took a POSIX record lock on a file of ours: if not, closing drops none.
 static LOCKED: AtomicBool = AtomicBool::new(false);
 
-/// A signal does not end a wait for a lock of another thread's description here.
-const FOR_EVER: Wait<'static> = Wait::Until(&|| false);
+/// Until a signal with a handler comes.
+const UNTIL_A_SIGNAL: Wait<'static> = Wait::Until(&signal::is_waiting);
 
 fn pid() -> u32 {
     sys!(SYS_getpid) as u32
@@ -110,7 +111,7 @@ fn kind(file: &File, lock: &libc::flock) -> Answer<Option<LockKind>> {
 fn set_lock(file: &File, command: c_int, lock: &libc::flock) -> Answer {
     let (range, kind) = (range(file, lock)?, kind(file, lock)?);
     let waits = command == libc::F_SETLKW || command == libc::F_OFD_SETLKW;
-    let wait = if waits { FOR_EVER } else { Wait::No };
+    let wait = if waits { UNTIL_A_SIGNAL } else { Wait::No };
     if command == libc::F_SETLK || command == libc::F_SETLKW {
         LOCKED.store(true, Ordering::Relaxed);
         file.posix_lock(pid(), range, kind, wait)?;
@@ -159,7 +160,7 @@ hook! {
     /// flock(2)
     fn flock(fd: c_int, operation: c_int) -> c_int {
         on_descriptor(fd, || sys!(SYS_flock, fd, operation), |body| {
-            let wait = if operation & libc::LOCK_NB != 0 { Wait::No } else { FOR_EVER };
+            let wait = if operation & libc::LOCK_NB != 0 { Wait::No } else { UNTIL_A_SIGNAL };
             let kind = match operation & !libc::LOCK_NB {
                 libc::LOCK_SH => Some(LockKind::Shared),
                 libc::LOCK_EX => Some(LockKind::Exclusive),

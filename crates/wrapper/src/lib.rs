@@ -38,6 +38,7 @@ mod poll;
 mod prefix;
 mod real;
 mod scan;
+mod signal;
 mod standard;
 mod stat;
 mod stdio;

@@ -4,7 +4,7 @@ use crate::edge::{self, Answer, Fail, Reply};
 use crate::mount::{self, Setting};
 use crate::prefix::Lexical;
 use crate::walk::{self, LINKS_MAX, Last};
-use crate::{cwd, table};
+use crate::{cwd, signal, table};
 use core::ffi::{c_char, c_int};
 use nvmed_fs::{Credentials, FileSystem, Kind, Node};
 use std::borrow::Cow;
@@ -127,7 +127,7 @@ fn on_host(
     touch: Touch,
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
-    match run(Place::Host { dirfd, path }) {
+    match signal::outside(|| run(Place::Host { dirfd, path })) {
         Err(Fail::Errno(errno @ (libc::ENOENT | libc::ENOTDIR))) if !text.is_empty() => {
             match walk::leads_in(setting, dirfd, text, touch.last()) {
                 Some(rest) => run(Place::Ours(from_root(Cow::Owned(rest))?)),

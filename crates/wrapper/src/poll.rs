@@ -1,6 +1,7 @@
 //! Waiting: files of ours are always ready, as regular files are.
 
 use crate::edge::{Answer, fail, finish, guard, host, reply};
+use crate::signal;
 use crate::table::is_ours;
 use core::ffi::{c_int, c_short};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -28,7 +29,7 @@ unsafe fn poll_with(
             host.fd = -1;
         }
     }
-    let found = host(wait(hosts.as_mut_ptr(), ready > 0))?;
+    let found = host(signal::outside(|| wait(hosts.as_mut_ptr(), ready > 0)))?;
     for (entry, host) in list.iter_mut().zip(&hosts).filter(|(_, host)| host.fd >= 0) {
         entry.revents = host.revents;
     }
@@ -129,7 +130,7 @@ unsafe fn select_with(count: c_int, sets: [*mut fd_set; 3], wait: impl FnOnce(bo
     // SAFETY: the caller's contract. A file has no exceptional state.
     let [reads, writes, _] = sets.map(|set| unsafe { Set::split(set, count) });
     let ready = reads.count() + writes.count();
-    let found = host(wait(ready > 0))?;
+    let found = host(signal::outside(|| wait(ready > 0)))?;
     reads.join();
     writes.join();
     Ok(found + ready as isize)

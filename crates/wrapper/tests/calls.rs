@@ -75,3 +75,15 @@ fn what_slips_past_fails_loudly() {
     let file = bench.path("f");
     assert_eq!(bench.ok(&[program.to_str().unwrap(), &file]), "everything that slipped failed\n");
 }
+
+/// A signal that comes in the middle of a call finds no lock that its handler would wait for.
+#[test]
+fn handlers_may_make_file_calls() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "signals", &[]);
+    let output =
+        bench.run(&["timeout", "60", program.to_str().unwrap(), bench.path("").trim_end_matches('/')]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(bench.ok(&["cat", &bench.path("b")]), "written");
+    bench.fsck();
+}
