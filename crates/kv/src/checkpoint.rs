@@ -26,6 +26,8 @@ pub(crate) struct Checkpointer {
     pub(crate) space: Space,
     /// Whose readers may still see the blocks that the last superblock freed.
     before: Parity,
+    /// The memory of the delta before, for the one to come: fresh pages cost as much as filling them.
+    spare: Option<Delta>,
 }
 
 /// A delta on its way into the tree.
@@ -61,7 +63,7 @@ pub(crate) enum Room {
 
 impl Checkpointer {
     pub(crate) fn new(superblock: &Superblock) -> Self {
-        Self { space: Space::new(superblock), before: Parity::default().other() }
+        Self { space: Space::new(superblock), before: Parity::default().other(), spare: None }
     }
 }
 
@@ -155,22 +157,23 @@ impl Store {
     fn checkpoint_all(&self, checkpointer: &mut Checkpointer) -> Result<(), KvError> {
         // What a failed checkpoint left comes first.
         if let Some(work) = read(&self.state).frozen.as_ref().map(|frozen| frozen.work.clone()) {
-            self.merge(checkpointer, &work)?;
+            self.merge(checkpointer, work)?;
         }
-        match self.freeze() {
-            Some(work) => self.merge(checkpointer, &work),
+        match self.freeze(checkpointer) {
+            Some(work) => self.merge(checkpointer, work),
             None => Ok(()),
         }
     }
 
     /// Turns the active delta into the frozen one.
-    fn freeze(&self) -> Option<Work> {
+    fn freeze(&self, checkpointer: &mut Checkpointer) -> Option<Work> {
         let mut state = write(&self.state);
         if state.end == state.head {
             return None;
         }
         debug_assert!(state.frozen.is_none());
-        let delta = Arc::new(core::mem::take(&mut state.active));
+        let empty = checkpointer.spare.take().unwrap_or_default();
+        let delta = Arc::new(core::mem::replace(&mut state.active, empty));
         let charge = charge(delta.puts(), delta.bytes(), state.used);
         let work = Work { delta, end: state.end, sequence: state.sequence };
         state.frozen = Some(Frozen { work: work.clone(), charge });
@@ -178,14 +181,14 @@ impl Store {
     }
 
     /// Merges `work` into the tree, in one step or in as many as the free blocks make necessary.
-    fn merge(&self, checkpointer: &mut Checkpointer, work: &Work) -> Result<(), KvError> {
+    fn merge(&self, checkpointer: &mut Checkpointer, work: Work) -> Result<(), KvError> {
         self.commit_only(Sequence(work.sequence), Barrier::Before)?;
         let mut next = Some(merge::start(&work.delta));
         while let Some(at) = next {
             self.commits.check()?;
             // From here on, blocks that only the tree before used may be written.
             self.pins.drain(checkpointer.before);
-            let step = self.step(checkpointer, work, at);
+            let step = self.step(checkpointer, &work, at);
             if step.is_err() {
                 checkpointer.space.abandon();
             }
@@ -193,6 +196,8 @@ impl Store {
         }
         self.checkpoints.fetch_add(1, Relaxed);
         self.due_at.store(work.end + self.layout.log_blocks * log::PAYLOAD_BYTES / 2, Relaxed);
+        // A scan may still hold it; then its memory goes when the scan ends.
+        checkpointer.spare = Arc::into_inner(work.delta).map(Delta::cleared);
         Ok(())
     }
 
@@ -246,9 +251,9 @@ impl Store {
         let before = state.parity;
         state.parity = before.other();
         (state.root, state.used, state.head) = (new.root, new.used, new.head);
-        let merged = if done { state.frozen.take() } else { None };
-        drop(state);
-        drop(merged); // frees a delta of many megabytes, which nobody should wait for
+        if done {
+            state.frozen = None;
+        }
         before
     }
 }

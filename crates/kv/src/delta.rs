@@ -99,6 +99,17 @@ impl Delta {
         }
     }
 
+    /// An empty delta in the memory of this one.
+    pub(crate) fn cleared(mut self) -> Self {
+        self.arena.clear();
+        self.table.clear();
+        self.leaves.clear();
+        self.leaves.push(EMPTY_LEAF);
+        self.inners.clear();
+        (self.root, self.height, self.records, self.puts) = (0, 0, 0, 0);
+        self
+    }
+
     /// Keys in it that are not deleted.
     pub(crate) fn puts(&self) -> usize {
         self.puts
@@ -462,6 +473,10 @@ mod tests {
             for probe in probes.iter().chain([&some]) {
                 same(&delta, &model, probe);
             }
+            let mut delta = delta.cleared();
+            same(&delta, &Model::new(), &some);
+            delta.set(&some, None);
+            same(&delta, &Model::from([(some.clone(), None)]), &some);
         }
     }
 

@@ -34,6 +34,12 @@ impl Table {
         Self { slots: vec![EMPTY; SLOTS_MIN], len: 0 }
     }
 
+    /// Empties it; it keeps its memory.
+    pub(crate) fn clear(&mut self) {
+        self.slots.fill(EMPTY);
+        self.len = 0;
+    }
+
     fn start(&self, hash: u64) -> usize {
         (hash >> 32) as usize & (self.slots.len() - 1)
     }
