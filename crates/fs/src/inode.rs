@@ -39,6 +39,8 @@ pub(crate) struct Inode {
     recent: AtomicBool,
     /// Whether the inode is gone from the device: no name, no description.
     pub(crate) reaped: AtomicBool,
+    /// Whether a program has synced the file: then the end of its name is worth a commit, too.
+    pub(crate) synced: AtomicBool,
     pub(crate) state: Mutex<State>,
     /// Pages, extents, reservations: the data path's.
     pub(crate) data: FileData,
@@ -84,6 +86,7 @@ impl Inode {
             opens: AtomicU32::new(0),
             recent: AtomicBool::new(true),
             reaped: AtomicBool::new(false),
+            synced: AtomicBool::new(false),
             state: Mutex::new(State { record }),
             data: FileData::new(ino),
             directory,

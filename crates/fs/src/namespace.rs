@@ -268,7 +268,10 @@ impl Core {
         self.touch(&place.directory, None, Some(now), Some(now));
         dropped.finish(self);
         drop(namespace);
-        self.reap_if_unused(victim)
+        self.reap_if_unused(victim)?;
+        // Removing a rollback journal is how SQLite commits, and with synchronous=FULL nothing is synced
+        // after it: a name that was worth a sync goes durably.
+        if victim.synced.load(Ordering::Relaxed) { self.commit(0) } else { Ok(()) }
     }
 
     /// Removes an empty directory.

@@ -447,6 +447,7 @@ impl Core {
         }
         if inode.kind == Kind::File {
             self.write_back(inode)?;
+            inode.synced.store(true, Ordering::Relaxed);
         }
         if times && inode.is_late() {
             self.alter(inode, |_| Ok(()))?;
