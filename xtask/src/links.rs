@@ -99,7 +99,7 @@ fn defines(source: &str, symbol: &str) -> bool {
                 .is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
         };
         let variant = line.trim_start().strip_prefix(symbol);
-        variant.is_some_and(|after| VARIANT_ENDS.iter().any(|end| after == *end))
+        variant.is_some_and(|after| VARIANT_ENDS.contains(&after))
             || DEFINERS
                 .iter()
                 .any(|word| line.match_indices(word).any(|(at, _)| starts(&line[at + word.len()..])))
