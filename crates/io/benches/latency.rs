@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const SET_BYTES: u64 = 256 << 20;
-const SLICES: usize = 31;
-const OPS: u64 = 20_000;
+const SLICES: usize = 301;
+const OPS: u64 = 1_000;
 
 fn handle(media: Media, binding: Binding, queues: usize) -> (Handle, Segment, Arc<Mapping>) {
     let controller = Controller::new(ControllerConfig::default(), media);
@@ -27,11 +27,12 @@ fn handle(media: Media, binding: Binding, queues: usize) -> (Handle, Segment, Ar
     (device.handle(binding), Segment { address, bytes: 4096 }, page)
 }
 
-/// Median slice, nanoseconds a call.
-fn measure(mut one: impl FnMut(u64)) -> f64 {
+/// Slices of `OPS` calls, the contenders by turns; smallest and middle slice of each, nanoseconds a call.
+fn race(contenders: &mut [(&str, &mut dyn FnMut(u64))]) {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut slices: Vec<f64> = (0..SLICES)
-        .map(|_| {
+    let mut slices = vec![vec![]; contenders.len()];
+    for _ in 0..SLICES {
+        for ((_, one), slices) in contenders.iter_mut().zip(&mut slices) {
             let begin = Instant::now();
             for _ in 0..OPS {
                 seed ^= seed << 13;
@@ -39,11 +40,13 @@ fn measure(mut one: impl FnMut(u64)) -> f64 {
                 seed ^= seed << 17;
                 one(seed % (SET_BYTES / 4096));
             }
-            begin.elapsed().as_nanos() as f64 / OPS as f64
-        })
-        .collect();
-    slices.sort_by(f64::total_cmp);
-    slices[SLICES / 2]
+            slices.push(begin.elapsed().as_nanos() as f64 / OPS as f64);
+        }
+    }
+    for ((name, _), slices) in contenders.iter().zip(&mut slices) {
+        slices.sort_by(f64::total_cmp);
+        println!("  {name:28} min {:6.1} ns, median {:6.1} ns", slices[0], slices[SLICES / 2]);
+    }
 }
 
 fn main() {
@@ -56,29 +59,29 @@ fn main() {
         }
         return;
     }
-    for (name, binding, queues) in
-        [("one queue", Binding::Queue(0), 1), ("spread over 4", Binding::Spread, 4)]
-    {
-        let (handle, page, _memory) = handle(null(), binding, queues);
-        let read = measure(|block| handle.read(Lba(block * 8), &[page]).expect("a read"));
-        let flush = measure(|_| handle.flush().expect("a flush"));
-        println!("no copy, {name}: read {read:.1} ns, flush {flush:.1} ns");
-    }
-    let (handle, page, memory) =
-        handle(Media::ram(SET_BYTES, Pages::Huge).expect("memory"), Binding::Queue(0), 1);
+    println!("no copy (null medium):");
+    let ((one, page, _a), (four, page4, _b)) =
+        (handle(null(), Binding::Queue(0), 1), handle(null(), Binding::Spread, 4));
+    race(&mut [
+        ("read, one queue", &mut |block| one.read(Lba(block * 8), &[page]).expect("a read")),
+        ("read, spread over 4 queues", &mut |block| four.read(Lba(block * 8), &[page4]).expect("a read")),
+        ("flush", &mut |_| one.flush().expect("a flush")),
+    ]);
+    let ram = Media::ram(SET_BYTES, Pages::Huge).expect("memory");
+    let (handle, target, memory) = handle(ram, Binding::Queue(0), 1);
     let plain = Mapping::anonymous(SET_BYTES as usize, Pages::Huge).expect("memory");
     for block in 0..SET_BYTES / 4096 {
-        handle.write(Lba(block * 8), &[page], false).expect("a write");
+        handle.write(Lba(block * 8), &[target], false).expect("a write");
         memory.copy(0, &plain, block as usize * 4096, 4096);
     }
-    for _ in 0..3 {
-        let copy = measure(|block| plain.copy(block as usize * 4096, &memory, 0, 4096));
-        // A copy that the next one cannot overtake: what is left to a driver that takes any lock.
-        let fenced = measure(|block| {
+    println!("4 KiB random, DRAM medium of {} MiB:", SET_BYTES >> 20);
+    race(&mut [
+        ("memcpy", &mut |block| plain.copy(block as usize * 4096, &memory, 0, 4096)),
+        // Back to back, a copy hides its first misses behind the one before; beside a command it cannot.
+        ("a null read, then memcpy", &mut |block| {
+            one.read(Lba(block * 8), &[page]).expect("a read");
             plain.copy(block as usize * 4096, &memory, 0, 4096);
-            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        });
-        let read = measure(|block| handle.read(Lba(block * 8), &[page]).expect("a read"));
-        println!("4 KiB random, DRAM: memcpy {copy:.0} ns, with a fence {fenced:.0} ns, read {read:.0} ns");
-    }
+        }),
+        ("read", &mut |block| handle.read(Lba(block * 8), &[target]).expect("a read")),
+    ]);
 }
