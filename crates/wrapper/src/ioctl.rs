@@ -79,7 +79,7 @@ fn on_ours(body: &Body, request: c_ulong, argument: *mut c_int) -> Answer {
 
 hook! {
     /// isatty(3)
-    fn isatty(fd: c_int) -> c_int, as [__isatty] {
+    fn isatty(fd: c_int) -> c_int {
         if table::is_ours(fd) {
             crate::raw::set_errno(libc::ENOTTY);
             return 0;

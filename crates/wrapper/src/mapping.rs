@@ -217,7 +217,7 @@ hook! {
 
 hook! {
     /// mprotect(2): pages that become writable count as written from then on
-    fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int, as [__mprotect] {
         if protection & libc::PROT_WRITE != 0 && any() {
             let prepared: c_int = guard(|| prepare_writes(start as usize, start as usize + pages(len)));
             if prepared < 0 {

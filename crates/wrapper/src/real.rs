@@ -135,6 +135,13 @@ hook! {
     }
 }
 
+hook! {
+    /// getwd(3), as compiled with _FORTIFY_SOURCE
+    fn __getwd_chk(buffer: *mut c_char, room: size_t) -> *mut c_char {
+        getcwd(buffer, room.min(PATH_BYTES_MAX))
+    }
+}
+
 /// The real path of a place of ours: the directory's own, then the name.
 fn real(spot: &Spot<'_>) -> Answer<Vec<u8>> {
     let node = match &spot.exact {

@@ -4,8 +4,8 @@ use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, Fail, fail, host};
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::walk::Last;
-use crate::{credentials, mount, table};
-use core::ffi::{c_char, c_int, c_uint};
+use crate::{credentials, mount, raw, table};
+use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
 use nvmed_fs::{Follow, STATFS_MAGIC, Stat, StatFs};
 
@@ -301,7 +301,7 @@ hook! {
 
 /// A libc function's `-1` and errno as an [`Answer`].
 pub(crate) fn through_libc(answer: c_int) -> Answer {
-    if answer == -1 { fail(crate::raw::errno()) } else { Ok(answer as isize) }
+    if answer == -1 { fail(raw::errno()) } else { Ok(answer as isize) }
 }
 
 hook! {
@@ -351,5 +351,76 @@ hook! {
     /// faccessat(2)
     fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
         access_at(dirfd, path, mode, flags)
+    }
+}
+
+/// What pathconf(3) answers for a file system like ours; `None` for what is the host's business.
+fn limit(name: c_int) -> Option<c_long> {
+    match name {
+        libc::_PC_NAME_MAX => Some(nvmed_fs::NAME_BYTES_MAX as c_long),
+        libc::_PC_PATH_MAX => Some(nvmed_fs::PATH_BYTES_MAX as c_long),
+        libc::_PC_LINK_MAX => Some(c_long::from(nvmed_fs::LINKS_MAX)),
+        libc::_PC_FILESIZEBITS => Some(64),
+        libc::_PC_2_SYMLINKS | libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => Some(1),
+        libc::_PC_REC_INCR_XFER_SIZE
+        | libc::_PC_REC_MIN_XFER_SIZE
+        | libc::_PC_REC_XFER_ALIGN
+        | libc::_PC_ALLOC_SIZE_MIN => Some(4096),
+        libc::_PC_PIPE_BUF => Some(4096),
+        _ => None,
+    }
+}
+
+fn limit_here(name: c_int) -> Answer {
+    match limit(name) {
+        Some(value) => Ok(value as isize),
+        // The rest does not depend on the file: the host's root has the same answer.
+        None => {
+            // SAFETY: a C string and a number.
+            let value =
+                unsafe { next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(c"/".as_ptr(), name) };
+            Ok(value as isize)
+        }
+    }
+}
+
+hook! {
+    /// pathconf(3)
+    fn pathconf(path: *const c_char, name: c_int) -> c_long {
+        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
+            Place::Host { path, .. } => {
+                raw::set_errno(0);
+                match next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(path, name) {
+                    -1 if raw::errno() != 0 => fail(raw::errno()),
+                    value => Ok(value as isize),
+                }
+            }
+            Place::Ours(spot) => {
+                of(&spot, Follow::Yes)?;
+                limit_here(name)
+            }
+        })
+    }
+}
+
+hook! {
+    /// fpathconf(3)
+    fn fpathconf(fd: c_int, name: c_int) -> c_long {
+        if !table::is_ours(fd) {
+            return next!(c"fpathconf", fn(c_int, c_int) -> c_long)(fd, name);
+        }
+        on_descriptor(fd, || 0, |_| limit_here(name))
+    }
+}
+
+hook! {
+    /// ftok(3): a key from an inode
+    fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
+        let mut status: libc::stat = core::mem::zeroed();
+        if stat(path, &raw mut status) != 0 {
+            return -1;
+        }
+        let number = (status.st_ino & 0xffff) | ((status.st_dev & 0xff) << 16) | ((project as u64 & 0xff) << 24);
+        number as libc::key_t
     }
 }

@@ -4,6 +4,7 @@ use crate::edge::{Answer, fail, finish};
 use crate::name::mkdir;
 use crate::open::open;
 use crate::place::{self, Touch};
+use crate::stat::lstat;
 use crate::walk::Last;
 use crate::{mount, raw};
 use core::ffi::{c_char, c_int};
@@ -110,5 +111,27 @@ hook! {
             return next!(c"mkdtemp", fn(*mut c_char) -> *mut c_char)(template);
         }
         finish(make(template, 0, |path| mkdir(path, 0o700)).map(|_| template as isize))
+    }
+}
+
+hook! {
+    /// mktemp(3): a name that is free now; an empty one when there is none
+    fn mktemp(template: *mut c_char) -> *mut c_char, as [__mktemp] {
+        if !may_be_ours(template) {
+            return next!(c"mktemp", fn(*mut c_char) -> *mut c_char)(template);
+        }
+        let made = make(template, 0, |path| {
+            let mut status: libc::stat = core::mem::zeroed();
+            let found = lstat(path, &raw mut status) == 0;
+            if found {
+                raw::set_errno(libc::EEXIST);
+            }
+            if !found && raw::errno() == libc::ENOENT { 0 } else { -1 }
+        });
+        if made.is_err() {
+            *template = 0;
+            let _: c_int = finish(made);
+        }
+        template
     }
 }
