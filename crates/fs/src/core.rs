@@ -441,6 +441,12 @@ impl Core {
         self.commit(self.order.written())
     }
 
+    /// With durability `device`: makes what the call has changed durable before it returns. Times that are
+    /// written late are no call's result and wait as ever.
+    pub(crate) fn written_through(&self) -> Result<(), FsError> {
+        if self.options.durability == Durability::Device { self.commit(0) } else { Ok(()) }
+    }
+
     /// Marks the file system as no longer usable; false if it was already.
     pub(crate) fn begin_unmount(&self) -> bool {
         !self.unmounted.swap(true, Ordering::SeqCst)

@@ -158,7 +158,8 @@ impl File {
     /// [`FsError::NotPermitted`], [`FsError::BadDescriptor`]; the store's.
     pub fn chmod(&self, mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
         self.not_path_only()?;
-        self.core.chmod(&self.inode, mode, who)
+        self.core.chmod(&self.inode, mode, who)?;
+        self.core.written_through()
     }
 
     /// `fchown`.
@@ -167,7 +168,8 @@ impl File {
     /// [`FsError::NotPermitted`], [`FsError::BadDescriptor`]; the store's.
     pub fn chown(&self, uid: Option<u32>, gid: Option<u32>, who: &Credentials<'_>) -> Result<(), FsError> {
         self.not_path_only()?;
-        self.core.chown(&self.inode, uid, gid, who)
+        self.core.chown(&self.inode, uid, gid, who)?;
+        self.core.written_through()
     }
 
     /// `futimens`: access and change.

@@ -177,7 +177,11 @@ impl FileSystem {
         mode: u32,
         who: &Credentials<'_>,
     ) -> Result<Arc<File>, FsError> {
-        self.0.open_at(&at.0, path, flags, mode, who)
+        let file = self.0.open_at(&at.0, path, flags, mode, who)?;
+        if flags.has(OpenFlags::CREATE) || flags.has(OpenFlags::TRUNCATE) {
+            self.0.written_through()?;
+        }
+        Ok(file)
     }
 
     /// Opens a held inode again, as `/proc/self/fd/N` does: the permissions count anew.
@@ -227,7 +231,8 @@ impl FileSystem {
     /// Those of mkdir(2).
     pub fn mkdir(&self, at: &Node, path: &[u8], mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
         let recipe = Recipe { kind: Kind::Directory, mode: mode & 0o1777, target: b"" };
-        self.0.make_at(&at.0, path, &recipe, who)
+        self.0.make_at(&at.0, path, &recipe, who)?;
+        self.0.written_through()
     }
 
     /// Removes an empty directory.
@@ -235,7 +240,8 @@ impl FileSystem {
     /// # Errors
     /// Those of rmdir(2).
     pub fn rmdir(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.rmdir_at(&at.0, path, who)
+        self.0.rmdir_at(&at.0, path, who)?;
+        self.0.written_through()
     }
 
     /// Removes a name of a file; the file goes with its last name and its last open description.
@@ -243,7 +249,8 @@ impl FileSystem {
     /// # Errors
     /// Those of unlink(2).
     pub fn unlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.unlink_at(&at.0, path, who)
+        self.0.unlink_at(&at.0, path, who)?;
+        self.0.written_through()
     }
 
     /// Renames; what the new name stood for is replaced, exchanged or an error.
@@ -259,7 +266,8 @@ impl FileSystem {
         flags: RenameFlags,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.rename_at((&from.0, old), (&to.0, new), flags, who)
+        self.0.rename_at((&from.0, old), (&to.0, new), flags, who)?;
+        self.0.written_through()
     }
 
     /// Gives a file a second name.
@@ -275,7 +283,8 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.link_at((&from.0, old), (&to.0, new), follow, who)
+        self.0.link_at((&from.0, old), (&to.0, new), follow, who)?;
+        self.0.written_through()
     }
 
     /// Gives a held file a name (`AT_EMPTY_PATH`, `/proc/self/fd/N`), also one made with `O_TMPFILE`.
@@ -291,7 +300,8 @@ impl FileSystem {
     ) -> Result<(), FsError> {
         let _namespace = self.0.names_write();
         let place = self.0.resolve(&to.0, new, Last::Name, who)?;
-        self.0.link_inode(&node.0, &place, true, who)
+        self.0.link_inode(&node.0, &place, true, who)?;
+        self.0.written_through()
     }
 
     /// Makes a symbolic link.
@@ -306,7 +316,8 @@ impl FileSystem {
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
         let recipe = Recipe { kind: Kind::Symlink, mode: 0o777, target };
-        self.0.make_at(&at.0, path, &recipe, who)
+        self.0.make_at(&at.0, path, &recipe, who)?;
+        self.0.written_through()
     }
 
     /// The target of a symbolic link.
@@ -342,7 +353,8 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.chmod(&self.0.at(&at.0, path, follow, who)?, mode, who)
+        self.0.chmod(&self.0.at(&at.0, path, follow, who)?, mode, who)?;
+        self.0.written_through()
     }
 
     /// Changes owner, group or both.
@@ -358,7 +370,8 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.chown(&self.0.at(&at.0, path, follow, who)?, uid, gid, who)
+        self.0.chown(&self.0.at(&at.0, path, follow, who)?, uid, gid, who)?;
+        self.0.written_through()
     }
 
     /// Changes the times of access and of change: `[atime, mtime]`.
@@ -381,7 +394,8 @@ impl FileSystem {
     /// # Errors
     /// Those of truncate(2).
     pub fn truncate(&self, at: &Node, path: &[u8], bytes: u64, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.truncate_checked(&self.0.at(&at.0, path, Follow::Yes, who)?, bytes, who)
+        self.0.truncate_checked(&self.0.at(&at.0, path, Follow::Yes, who)?, bytes, who)?;
+        self.0.written_through()
     }
 
     /// Whether `who` may read (4), write (2), execute (1); 0 asks for existence.
