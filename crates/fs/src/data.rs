@@ -9,6 +9,7 @@ use crate::file::File;
 use crate::inode::{Inode, State};
 use crate::map::Map;
 use crate::memory::{Memory, Slots};
+use crate::record::FLAG_KEYED_EXTENTS;
 use crate::status::{Kind, OpenFlags};
 use crate::writeback::DirtyList;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -167,7 +168,7 @@ impl DataPath {
     /// Whether nothing of the inode waits to be written.
     pub(crate) fn is_clean(&self, inode: &Inode) -> bool {
         let data = &inode.data;
-        !data.listed.load(Ordering::SeqCst) && !self.wants_write(inode) && lock(&data.map).is_none()
+        !data.listed.load(Ordering::SeqCst) && !self.wants_write(inode) && !data.mapped.load(Ordering::SeqCst)
     }
 
     /// Whether the device lacks pages or the size of the inode.
@@ -263,8 +264,13 @@ impl Core {
 
     /// A description is being closed.
     pub(crate) fn closing(&self, file: &File) {
-        if file.inode.kind == Kind::File && file.inode.opens.load(Ordering::SeqCst) == 1 {
-            self.drop_prealloc(&file.inode);
+        let inode = &file.inode;
+        if inode.kind == Kind::File && inode.opens.load(Ordering::SeqCst) == 1 {
+            self.drop_prealloc(inode);
+            if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
+                // A small file's are in its record: no need to keep them twice.
+                self.forget_extents(inode);
+            }
         }
     }
 

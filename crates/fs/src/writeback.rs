@@ -504,7 +504,8 @@ impl File {
 }
 
 impl FileSystem {
-    /// Writes back data that has been dirty for longer than `age`.
+    /// Writes back data that has been dirty for longer than `age`, then makes durable what is on the
+    /// device and in the store: called every so often, it bounds what a power cut can take.
     ///
     /// # Errors
     /// What could not be written; it stays dirty.
@@ -516,7 +517,9 @@ impl FileSystem {
         let now = self.0.now_ns();
         let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
         // A time to come means that somebody has set the clock back.
-        self.0.write_back_due(&|since| since > now || now.saturating_sub(since) >= age)
+        let written = self.0.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
+        self.0.commit_all()?;
+        written
     }
 }
 
