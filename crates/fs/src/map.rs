@@ -12,8 +12,8 @@ use crate::inode::Inode;
 use crate::status::{Kind, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
+use nvmed_sys::QuietFd;
 use nvmed_units::BLOCK_BYTES;
-use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -28,19 +28,19 @@ const CHUNK_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct MappedFile {
     /// The per-inode memfd.
-    pub fd: Arc<OwnedFd>,
+    pub fd: Arc<QuietFd>,
 }
 
 /// What maps an inode.
 pub(crate) struct Map {
-    fd: Arc<OwnedFd>,
+    fd: Arc<QuietFd>,
     readers: u32,
     writers: u32,
 }
 
 type Grow<'a> = MutexGuard<'a, ()>;
 
-fn write_all(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsError> {
+fn write_all(fd: &QuietFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsError> {
     while !bytes.is_empty() {
         let done = rustix::io::pwrite(fd, bytes, offset)?;
         if done == 0 {
@@ -53,7 +53,7 @@ fn write_all(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsEr
 }
 
 /// Reads what is there; bytes past the end of the memfd stay as they are.
-fn read_some(fd: &OwnedFd, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
+fn read_some(fd: &QuietFd, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
     let mut done = 0;
     while done < into.len() {
         match rustix::io::pread(fd, &mut into[done..], offset + done as u64)? {
@@ -74,7 +74,7 @@ fn settle_writers() {
 }
 
 impl Core {
-    fn map(&self, inode: &Arc<Inode>, write: bool) -> Result<Arc<OwnedFd>, FsError> {
+    fn map(&self, inode: &Arc<Inode>, write: bool) -> Result<Arc<QuietFd>, FsError> {
         let _grow = inode.data.grow();
         let mut map = inode.data.map();
         if map.is_none() {
@@ -102,8 +102,8 @@ impl Core {
     }
 
     /// A memfd with the bytes of the file.
-    fn copy_out(&self, inode: &Arc<Inode>) -> Result<OwnedFd, FsError> {
-        let fd = rustix::fs::memfd_create("nvmed-file", MemfdFlags::CLOEXEC)?;
+    fn copy_out(&self, inode: &Arc<Inode>) -> Result<QuietFd, FsError> {
+        let fd = QuietFd::new(rustix::fs::memfd_create("nvmed-file", MemfdFlags::CLOEXEC)?);
         let size = inode.size.load(Ordering::Acquire);
         rustix::fs::ftruncate(&fd, size)?;
         let mut chunk = vec![0; CHUNK_BYTES];
