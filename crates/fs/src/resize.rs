@@ -211,42 +211,66 @@ impl Core {
     }
 
     /// Gives every page of a range a block; new ones read as zeroes. Dirty pages exchange their promise.
+    /// Without room for all of them, none is allocated.
     fn allocate_holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
         let _quiet = inode.data.quiet();
+        let mut left = self.holes(inode, pages.clone())?;
+        self.promise(left)?;
         let mut at = pages.start;
-        while at < pages.end {
-            match self.place(inode, at)? {
-                Place::Block { end, .. } => at = end,
+        let mut result = Ok(());
+        while at < pages.end && result.is_ok() {
+            result = self.place(inode, at).and_then(|place| match place {
+                Place::Block { end, .. } => {
+                    at = end;
+                    Ok(())
+                }
                 Place::Hole { end } => {
                     let want = (end.min(pages.end) - at).min(u64::from(EXTENT_BLOCKS_MAX));
-                    at += self.allocate_hole(inode, at, want)?;
+                    let got = self.allocate_hole(inode, at, want as u32)?;
+                    left -= got;
+                    at += got;
+                    Ok(())
                 }
-            }
+            });
         }
-        Ok(())
+        self.unreserve(left);
+        result
     }
 
-    fn allocate_hole(&self, inode: &Arc<Inode>, page: u64, want: u64) -> Result<u64, FsError> {
-        self.promise(want)?;
+    /// Pages of a range that have no block.
+    fn holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64, FsError> {
+        let mut state = inode.lock();
+        self.with_extents(inode, &mut state, |_, extents| {
+            let (mut at, mut holes) = (pages.start, 0);
+            while at < pages.end {
+                at = match extents.place(at) {
+                    Place::Block { end, .. } => end,
+                    Place::Hole { end } => {
+                        holes += end.min(pages.end) - at;
+                        end
+                    }
+                };
+            }
+            Ok(holes)
+        })
+    }
+
+    /// Allocates promised blocks for a hole, as many as lie side by side; answers how many.
+    fn allocate_hole(&self, inode: &Arc<Inode>, page: u64, want: u32) -> Result<u64, FsError> {
         let goal = {
             let mut state = inode.lock();
             self.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
         };
-        let run = self.take_blocks(goal, want as u32).inspect_err(|_| self.unreserve(want))?;
+        let run = self.take_blocks(goal, want)?;
         let got = u64::from(run.blocks);
-        self.unreserve(want - got);
         let promised = self.promised_in(inode, page..page + got)?;
         let extent =
             Extent { logical: page, physical: run.start, blocks: run.blocks, flags: EXTENT_UNWRITTEN };
-        let edited = self.edit(inode, |change, extents, _| {
+        self.edit(inode, |change, extents, _| {
             extents.insert(extent);
             change.use_run(run)
-        });
-        if let Err(error) = edited {
-            self.return_blocks(run);
-            self.unreserve(got);
-            return Err(error);
-        }
+        })
+        .inspect_err(|_| self.return_blocks(run))?;
         inode.data.promised.fetch_sub(promised, Ordering::SeqCst);
         self.unreserve(promised);
         Ok(got)

@@ -394,3 +394,65 @@ fn files_closed_and_forgotten_come_back_from_the_device() {
         assert_eq!(read_all(&open(world.files(), name.as_bytes())), file.to_le_bytes().repeat(500));
     }
 }
+
+#[test]
+fn a_file_of_many_pieces_is_written_cut_and_freed_in_steps() {
+    let mut world = World::new(MountOptions::default());
+    let free = world.files().statfs().blocks_free;
+    // Every other page: more runs than one batch takes, so more than one batch.
+    for page in 0..400u64 {
+        world.file().pwrite(&page.to_le_bytes().repeat(512), page * 8192).unwrap();
+    }
+    world.file().fsync().unwrap();
+    world.remount();
+    let check = |file: &File, pages: u64| {
+        let bytes = read_all(file);
+        for (page, bytes) in bytes.chunks(4096).enumerate().map(|(page, bytes)| (page as u64, bytes)) {
+            let expected = if page % 2 == 0 { (page / 2).to_le_bytes() } else { [0; 8] };
+            assert!(bytes.chunks(8).all(|word| word == &expected[..word.len()]), "page {page}");
+        }
+        assert_eq!(bytes.len() as u64, pages * 4096);
+    };
+    check(world.file(), 799);
+    assert_eq!(world.file().stat().blocks_512, 400 * 8);
+    world.file().truncate(301 * 4096).unwrap();
+    check(world.file(), 301);
+    world.die();
+    check(world.file(), 301);
+    world.file().fallocate(PUNCH, 4096, 300 * 4096).unwrap();
+    assert_eq!(read_all(world.file())[4096..], vec![0; 300 * 4096]);
+    world.remount();
+    world.file = None;
+    world.files().unlink(&world.files().root(), b"file", &ROOT).unwrap();
+    world.files().sync().unwrap();
+    assert_eq!(world.files().statfs().blocks_free, free);
+}
+
+#[test]
+fn a_large_allocation_reads_as_zeroes_and_takes_writes_anywhere() {
+    let disk = Disk::new(1 << 30);
+    let files = disk.format().mount_with(MountOptions::default(), SMALL_CACHE);
+    let free = files.statfs().blocks_free;
+    let file = open(&files, b"big");
+    let mib = 1 << 20;
+    file.fallocate(EXTEND, 0, 400 * mib).unwrap();
+    assert_eq!((file.stat().size, file.stat().blocks_512), (400 * mib, 400 * mib / 512));
+    assert_eq!(free - files.statfs().blocks_free, 400 * mib / 4096);
+    for at in [0, 127 * mib, 128 * mib - 2, 256 * mib + 1, 400 * mib - 5] {
+        file.pwrite(b"12345", at).unwrap();
+    }
+    drop(file);
+    let files = disk.remount(files);
+    let file = open(&files, b"big");
+    let mut bytes = [9; 9];
+    for at in [127 * mib, 128 * mib - 2, 256 * mib + 1] {
+        assert_eq!(file.pread(&mut bytes, at - 2).unwrap(), 9);
+        assert_eq!(&bytes, b"\0\x0012345\0\0");
+    }
+    let before = files.statfs().blocks_free;
+    assert!(matches!(file.fallocate(EXTEND, 0, 1 << 40), Err(FsError::NoSpace)));
+    assert_eq!(files.statfs().blocks_free, before, "it took nothing");
+    file.truncate(0).unwrap();
+    files.sync().unwrap();
+    assert_eq!(files.statfs().blocks_free, free);
+}
