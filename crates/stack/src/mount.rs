@@ -149,7 +149,9 @@ fn private_memory(config: &Config) -> Result<Memory, StackError> {
     let layout = MemoryLayout::new(config.cache_bytes);
     let bytes = layout.total_bytes();
     let pages = if config.cache_huge { Pages::Huge } else { Pages::Base };
-    let mapping = Mapping::anonymous(bytes, pages).map_err(|errno| StackError::Memory { bytes, errno })?;
+    let fail = |errno| StackError::Memory { bytes, errno };
+    let mapping = Mapping::anonymous(bytes, pages).map_err(fail)?;
+    mapping.forbid_fork().map_err(fail)?;
     Ok(Memory { mapping: Arc::new(mapping), layout })
 }
 

@@ -8,7 +8,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 const NUMBER_MIN: RawFd = 512;
 /// One past the largest number that can be known as quiet; a process with more descriptors open has
 /// other worries.
-pub const QUIET_NUMBER_MAX: RawFd = 65_536;
+const QUIET_NUMBER_MAX: RawFd = 65_536;
 
 static QUIET: [AtomicU64; QUIET_NUMBER_MAX as usize / 64] =
     [const { AtomicU64::new(0) }; QUIET_NUMBER_MAX as usize / 64];
@@ -22,6 +22,17 @@ fn bit(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
 #[must_use]
 pub fn is_quiet(number: RawFd) -> bool {
     bit(number).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// The first quiet descriptor from `number` up.
+#[must_use]
+pub fn next_quiet(number: RawFd) -> Option<RawFd> {
+    let from = usize::try_from(number).ok()?;
+    (from / 64..QUIET.len()).find_map(|index| {
+        let below = if index == from / 64 { (1u64 << (from % 64)) - 1 } else { 0 };
+        let word = QUIET[index].load(Ordering::Relaxed) & !below;
+        (word != 0).then(|| (index * 64) as RawFd + word.trailing_zeros() as RawFd)
+    })
 }
 
 /// A descriptor out of the way of the program around us: its number is high, exec closes it, and
@@ -78,6 +89,9 @@ mod tests {
         let number = quiet.as_raw_fd();
         assert!(number >= NUMBER_MIN && is_quiet(number) && !is_quiet(low));
         assert!(rustix::io::write(&quiet, b"x").is_ok());
+        assert!(next_quiet(0).is_some_and(|first| first <= number));
+        assert_eq!(next_quiet(number), Some(number));
+        assert!(next_quiet(number + 1).is_none_or(|next| next > number));
         drop(quiet);
         assert!(!is_quiet(number) && !is_quiet(-1) && !is_quiet(RawFd::MAX));
     }

@@ -15,7 +15,7 @@ mod signal;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
 
-pub use descriptor::{QUIET_NUMBER_MAX, QuietFd, is_quiet};
+pub use descriptor::{QuietFd, is_quiet, next_quiet};
 pub use mapping::{Mapping, Pages};
 pub use signal::{Signal, Signals};
 pub use thread::spawn_quiet;

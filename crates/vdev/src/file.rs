@@ -129,6 +129,8 @@ impl FileMedium {
         check_size(&path, bytes)?;
         let len = usize::try_from(bytes).map_err(|_| fail(Errno::FBIG))?;
         let memory = Mapping::shared(fd.as_fd(), 0, len, Pages::Base).map_err(fail)?;
+        // A child would keep the image open, and so locked, after its parent is gone.
+        memory.forbid_fork().map_err(fail)?;
         let chunks = bytes.div_ceil(CHUNK_BYTES) as usize;
         Ok(Self {
             fd: QuietFd::new(fd),

@@ -7,7 +7,7 @@ use crate::edge::{self, Answer, Reply, guard, host, reply};
 use crate::table::{self, Body, Pinned};
 use crate::{fcntl, fence, mount, standard};
 use core::ffi::{c_int, c_uint};
-use nvmed_sys::{QuietFd, is_quiet};
+use nvmed_sys::{QuietFd, is_quiet, next_quiet};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -223,8 +223,8 @@ fn close_many(first: c_uint, last: c_uint, flags: c_uint) -> Answer {
 
 /// The first descriptor from `first` to `last` that is ours or the stack's.
 fn first_special(first: c_uint, last: c_uint) -> Option<c_int> {
-    let last = last.min(nvmed_sys::QUIET_NUMBER_MAX as c_uint);
-    let quiet = (first..last).map(|fd| fd as c_int).find(|&fd| is_quiet(fd));
+    let start = c_int::try_from(first).ok()?;
+    let quiet = next_quiet(start).filter(|&fd| fd as c_uint <= last);
     let ours = table::first_within(first, last);
     quiet.into_iter().chain(ours).min()
 }
@@ -268,6 +268,16 @@ pub(crate) fn first_inherited() -> Option<c_int> {
         start = fd as c_uint + 1;
     }
     None
+}
+
+/// In a forked child: the stack's descriptors are closed, or the child would keep the device locked when
+/// its parent is gone. Its memory was not inherited either.
+pub(crate) fn close_quiet() {
+    let mut from = 0;
+    while let Some(fd) = next_quiet(from) {
+        sys!(SYS_close, fd);
+        from = fd + 1;
+    }
 }
 
 /// Runs `ours` on a pinned description, or `host` when the descriptor is not ours.

@@ -38,7 +38,13 @@ pub(crate) fn raise() -> Result<(), i32> {
     unsafe { (*mark).store(pid, Ordering::Relaxed) };
     HOLDER.store(pid, Ordering::Relaxed);
     MARK.store(mark, Ordering::Release);
+    // SAFETY: a function that lives as long as the process; libc calls it in children of its own forks.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(())
+}
+
+unsafe extern "C" fn in_child() {
+    crate::descriptor::close_quiet();
 }
 
 /// Whether this process was forked from one that has mounted.

@@ -48,7 +48,7 @@ fn a_number_is_ours_until_it_is_removed_and_duplicates_keep_the_description() {
 #[test]
 fn readers_race_with_close_and_reopen() {
     const SWAPS: usize = 20_000;
-    let (mount, fd) = (mounted(), FIRST + 10);
+    let (mount, fd) = (mounted(), FIRST - 10);
     let inos = ["x", "y"].map(|name| body(&mount, name).node.ino());
     let (stop, hits) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -318,3 +318,45 @@ fn a_pipe_of_programs_of_which_one_is_ours() {
     let script = format!("cat {} | cat | cat", bench.path("sorted"));
     assert_eq!(bench.ok(&["dash", "-c", &script]), "a\nb\n");
 }
+
+/// A child that lives on keeps neither the device nor the memory of a parent that was killed.
+#[test]
+fn a_surviving_child_does_not_keep_the_device() {
+    let Some(bench) = Bench::new("", &["python3", "cat"]) else { return };
+    let script = "
+import os, signal, sys
+with open(sys.argv[1], 'w') as file: file.write('kept'); file.flush(); os.fsync(file.fileno())
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+";
+    let mut parent = bench
+        .wrapped(Command::new("python3").args(["-c", script, &bench.path("f")]))
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("python3 starts");
+    let to_the_child = parent.stdin.take();
+    assert!(!parent.wait().expect("it is killed").success());
+    assert_eq!(bench.ok(&["cat", &bench.path("f")]), "kept");
+    drop(to_the_child);
+}
+
+/// The first touch by many threads at once is one mount.
+#[test]
+fn threads_that_come_first_together_share_one_mount() {
+    let Some(bench) = Bench::new("", &["python3"]) else { return };
+    let script = "
+import os, sys, threading
+barrier, answers = threading.Barrier(8), []
+def first(number):
+    barrier.wait()
+    fd = os.open('%s%d' % (sys.argv[1], number), os.O_CREAT | os.O_WRONLY)
+    answers.append(os.write(fd, b'x'))
+threads = [threading.Thread(target=first, args=[n]) for n in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+assert answers == [1] * 8, answers
+";
+    bench.ok(&["python3", "-c", script, &bench.path("f")]);
+    assert_eq!(bench.ok(&["ls", &bench.path("")]).lines().count(), 8);
+}
