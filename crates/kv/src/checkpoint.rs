@@ -156,7 +156,8 @@ impl Store {
 
     fn checkpoint_all(&self, checkpointer: &mut Checkpointer) -> Result<(), KvError> {
         // What a failed checkpoint left comes first.
-        if let Some(work) = read(&self.state).frozen.as_ref().map(|frozen| frozen.work.clone()) {
+        let left = read(&self.state).frozen.as_ref().map(|frozen| frozen.work.clone());
+        if let Some(work) = left {
             self.merge(checkpointer, work)?;
         }
         match self.freeze(checkpointer) {

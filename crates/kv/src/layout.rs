@@ -69,6 +69,11 @@ impl Layout {
         1 + self.log_blocks + 2 * self.pages
     }
 
+    /// Whether a node may lie in `block`.
+    pub(crate) fn is_tree_block(&self, block: u64) -> bool {
+        (self.tree_start()..self.blocks - 1).contains(&block)
+    }
+
     /// How many tree blocks there are.
     pub(crate) fn tree_blocks(&self) -> u64 {
         self.blocks - 1 - self.tree_start()

@@ -111,7 +111,9 @@ impl Node {
     fn with_hints(mut self) -> Self {
         let (first, last) = (self.key(0), self.key(self.len() - 1));
         let shared = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-        self.hints = (0..self.len()).map(|index| hint(&self.key(index)[shared..])).collect();
+        // A tree made by somebody else may have handed us keys out of order: no key need be that long.
+        let after = |index| self.key(index).get(shared..).unwrap_or(&[]);
+        self.hints = (0..self.len()).map(|index| hint(after(index))).collect();
         self.shared = shared as u16;
         self
     }
@@ -135,8 +137,7 @@ impl Node {
             }
             if self.level > 0 {
                 let child = entry_child(header);
-                let tree = layout.tree_start()..layout.tree_start() + layout.tree_blocks();
-                if !tree.contains(&child.block) || child.generation > generation {
+                if !layout.is_tree_block(child.block) || child.generation > generation {
                     return Err("a child's place");
                 }
             }
@@ -256,5 +257,87 @@ impl Builder {
         let crc = checksum(identity, &[&self.bytes[8..]]);
         put_u32(&mut *self.bytes, 4, crc);
         Node { bytes: self.bytes, level, len, shared: 0, hints: Box::default() }.with_hints()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use proptest::prelude::*;
+
+    fn layout() -> Layout {
+        Layout::plan(10_000, &Options::default()).expect("large enough")
+    }
+
+    /// A node of `level` with `keys`, as it would be read from block 5000.
+    fn sample(level: u16, keys: &[&[u8]]) -> (Box<Block>, Reference) {
+        let child = Reference { block: 6000, generation: 2, crc: 1 };
+        let mut builder = Builder::new();
+        for key in keys {
+            let mut entry = Vec::new();
+            match level {
+                0 => push_record(&mut entry, key, b"value"),
+                _ => push_child(&mut entry, key, &child),
+            }
+            builder.push(&entry);
+        }
+        let node = builder.finish(7, 5000, 3, level);
+        let want = Reference { block: 5000, generation: 3, crc: node.crc() };
+        (node.bytes, want)
+    }
+
+    fn exercise(node: &Node) {
+        for index in 0..node.len() {
+            assert_eq!(node.rank(node.key(index)), (index, true));
+            if node.level() == 0 {
+                let _ = (node.value(index), node.entry(index));
+            } else {
+                let _ = (node.child(index), node.entry(index), node.child_index(node.key(index)));
+            }
+        }
+        assert_eq!(node.rank(&[0xff; KEY_BYTES_MAX + 1]), (node.len(), false));
+    }
+
+    #[test]
+    fn a_search_finds_the_rank_of_any_key() {
+        let keys: [&[u8]; 7] =
+            [b"same", b"same\0", b"same1234567", b"same12345678", b"same123456789", b"samf", b"sb"];
+        let (bytes, want) = sample(0, &keys);
+        let node = Node::parse(bytes, &want, 0, 7, &layout()).unwrap();
+        for probe in [&b""[..], b"s", b"same\0\0", b"same123456", b"same12345678\0", b"sz", b"r", b"samez"] {
+            let below = keys.iter().filter(|&&key| key < probe).count();
+            assert_eq!(node.rank(probe), (below, false), "{probe:?}");
+        }
+        exercise(&node);
+    }
+
+    proptest! {
+        /// Bytes that somebody else made, with a checksum that fits: an error or a sound node.
+        #[test]
+        fn hostile_bytes_never_panic(
+            level in 0u16..2,
+            damage in prop::collection::vec((0usize..400, any::<u8>()), 0..6),
+            tail in prop::collection::vec((3900usize..BLOCK_BYTES, any::<u8>()), 0..6),
+        ) {
+            let (mut bytes, mut want) = sample(level, &[b"a", b"ab", b"abc", b"b", b"bcd"]);
+            for (at, byte) in damage.into_iter().filter(|(at, _)| !(4..26).contains(at)).chain(tail) {
+                bytes[at] = byte;
+            }
+            want.crc = checksum(7, &[&bytes[8..]]);
+            put_u32(&mut *bytes, 4, want.crc);
+            if let Ok(node) = Node::parse(bytes, &want, level, 7, &layout()) {
+                exercise(&node);
+            }
+        }
+
+        #[test]
+        fn a_changed_bit_is_noticed(bit in 0usize..BLOCK_BYTES * 8) {
+            let (mut bytes, want) = sample(0, &[b"a", b"b"]);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let refused = Node::parse(bytes, &want, 0, 7, &layout()).err();
+            let named = matches!(refused, Some(KvError::Corrupt { block: 5000, .. }));
+            prop_assert!(named);
+        }
     }
 }

@@ -113,6 +113,15 @@ impl Store {
             let Some((last, _)) = last.filter(|_| more) else {
                 return Ok(());
             };
+            if keys_max > CHUNK_FIRST && span.order(last, &passed) != Ordering::Greater {
+                // Only a tree that was not made by us goes back; it must not keep us here for ever.
+                let block = read(&self.state).root.map_or(0, |root| root.node.block);
+                return Err(KvError::Corrupt {
+                    block,
+                    structure: "tree node",
+                    reason: "order of keys below",
+                });
+            }
             passed.clear();
             passed.extend_from_slice(last);
             keys_max = (keys_max * 4).min(CHUNK_MAX);

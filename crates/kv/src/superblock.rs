@@ -121,14 +121,18 @@ impl Superblock {
         let slots = this.slots.len();
         this.revision = u64_at(bytes, 24);
         this.generation = u64_at(bytes, 48);
-        this.root = (root.node.block != 0).then_some(root);
+        this.root = (node.block != 0).then_some(root);
         this.used = u64_at(bytes, 80);
         this.cursor = u64_at(bytes, 88);
         this.head = u64_at(bytes, 96);
         this.head_sequence = u64_at(bytes, 104);
         this.epoch = u64_at(bytes, 112);
         this.slots.copy_from_slice(&bytes[SLOT_BITS..SLOT_BITS + slots]);
-        if root.level > LEVEL_MAX || node.generation > this.generation {
+        let rootless = node.block == 0;
+        if root.level > LEVEL_MAX
+            || node.generation > this.generation
+            || !(rootless || layout.is_tree_block(node.block))
+        {
             return Err(damaged("the root of the tree"));
         }
         if this.used > layout.tree_blocks() || this.cursor > layout.tree_blocks() {
@@ -220,6 +224,35 @@ mod tests {
         let read = Superblock::decode(0, &sample.encode()).ok().unwrap();
         assert_eq!(read, sample);
         assert!(read.slot(2) && !read.slot(1));
+    }
+
+    #[test]
+    fn hostile_fields_with_a_good_checksum_never_panic() {
+        use crate::{MemoryMedium, Store};
+        let medium = std::sync::Arc::new(MemoryMedium::new(1000));
+        Store::format(&*medium, &Options::default()).unwrap();
+        let good = medium.to_bytes();
+        for at in (16..128).chain([256, 300]) {
+            for byte in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut bytes = good.clone();
+                bytes[at] = byte;
+                let crc = crc32c::crc32c(&bytes[16..BLOCK_BYTES]);
+                put_u32(&mut bytes, 12, crc);
+                bytes[999 * BLOCK_BYTES..].fill(0);
+                let medium = std::sync::Arc::new(MemoryMedium::from_bytes(bytes));
+                let memory = nvmed_sys::Mapping::anonymous(65_536, nvmed_sys::Pages::Base).unwrap();
+                let pending = crate::PendingMemory { memory: memory.into(), offset: 0, len: 65_536 };
+                let Ok(store) = Store::open(medium, pending, &Options::default()) else {
+                    continue;
+                };
+                let mut batch = crate::Batch::new();
+                batch.put(b"key", b"value");
+                let _ = store.get(b"key", &mut Vec::new());
+                let _ =
+                    store.apply(&batch).and_then(|sequence| store.commit(sequence, crate::Barrier::After));
+                let _ = (store.checkpoint(), store.verify(), store.close());
+            }
+        }
     }
 
     #[test]
