@@ -287,6 +287,29 @@ fn a_list_of_pages_goes_on_in_further_pages() {
     assert!(host.io(chained).status().is(Status::PRP_OFFSET_INVALID), "a list goes on at a page's begin");
 }
 
+/// The last slot of a list's page is an entry if one page of data is left, else the way to the next page.
+#[test]
+fn the_last_slot_of_a_list_is_read_by_what_is_left() {
+    let config = ControllerConfig { lba_bytes: 4096, ..ControllerConfig::default() };
+    let mut host = Host::new(config, ram());
+    let list = MEMORY - (1 << 20);
+    let put = |at: usize, address: usize| {
+        host.memory.u64(at).store(host.address(address).0, Ordering::Relaxed);
+    };
+    (0..3).for_each(|page| host.memory.fill(DATA + 4096 * page, 4096, 1 + page as u8));
+    put(list + 4080, DATA + 4096);
+    put(list + 4088, DATA + 8192);
+    let entries = SubmissionEntry { prp2: host.address(list + 4080).0, ..host.data(1, 0, 3, 4096) };
+    put(list + 8192 + 4088, list + 12_288);
+    put(list + 12_288, DATA + 4096);
+    put(list + 12_296, DATA + 8192);
+    let chain = SubmissionEntry { prp2: host.address(list + 8192 + 4088).0, ..host.data(5, 0, 3, 4096) };
+    assert!(host.io(entries).status().is_success());
+    assert!(host.io(chain).status().is_success(), "both lists name the same pages");
+    assert!(host.io(host.data(2, 2, 1, 4096)).status().is_success());
+    assert_eq!(host.memory.u8(DATA).load(Ordering::Relaxed), 3);
+}
+
 #[test]
 fn doorbells_of_nothing_and_values_of_nothing_are_events() {
     let sq = |queue| register::sq_doorbell(QueueId(queue), 0);

@@ -237,6 +237,40 @@ proptest! {
 }
 
 #[test]
+fn a_long_range_is_zeroed_to_its_last_block_and_no_further() {
+    for pages in [Pages::Base, Pages::Huge] {
+        let mut bench = Bench::new(Media::ram(BYTES, pages).unwrap(), 512);
+        for at in (0..2048).step_by(32) {
+            bench.apply(&Step::Write { at, blocks: 32, byte: 0xa5, fua: false, skew: 0 });
+        }
+        bench.apply(&Step::Zero { at: 3, blocks: 2026, release: true });
+        assert!(bench.contents() == bench.model);
+    }
+}
+
+/// With the cache off every write is durable when it completes, and what was in the cache when it was
+/// switched off is.
+#[test]
+fn a_write_cache_that_is_off_loses_nothing() {
+    let scratch = Scratch::new();
+    let mut bench = Bench::new(Media::volatile(file(&scratch.image())), 512);
+    let set = |bench: &mut Bench, cdw11| {
+        let entry = SubmissionEntry { opcode: 9, cdw10: 6, cdw11, ..Default::default() };
+        assert!(bench.host.admin(entry).status().is_success());
+    };
+    let write = |at| Step::Write { at, blocks: 5, byte: 1, fua: false, skew: 0 };
+    bench.apply(&write(10));
+    set(&mut bench, 0);
+    assert!(std::fs::read(scratch.image()).unwrap() == bench.model);
+    bench.apply(&write(20));
+    bench.apply(&Step::Zero { at: 10, blocks: 2, release: false });
+    assert!(std::fs::read(scratch.image()).unwrap() == bench.model);
+    set(&mut bench, 1);
+    bench.apply(&write(30));
+    assert!(std::fs::read(scratch.image()).unwrap() != bench.model);
+}
+
+#[test]
 fn an_image_in_use_names_its_user() {
     let scratch = Scratch::new();
     let first = file(&scratch.image());
@@ -327,6 +361,14 @@ fn a_full_host_is_a_status() {
     assert!(host.io(entry).status().is_success());
     let mut other = std::fs::File::create(disk.0.0.join("other")).unwrap();
     while std::io::Write::write(&mut other, &[1; 4096]).is_ok() {}
+    for (lba, byte) in [(7, 9), (8, 0), (11, 0), (12, 9), (1023, 0)] {
+        assert!(host.io(host.data(2, lba, 1, 4096)).status().is_success());
+        assert_eq!(host.memory.u8(DATA).load(Ordering::Relaxed), byte, "block {lba}");
+    }
+    assert!(host.io(host.data(1, 9, 1, 4096)).status().is(Status::CAPACITY_EXCEEDED));
+    drop(host);
+    // Opened anew, what a chunk has is asked of the host.
+    let mut host = with(Media::file(options(&image, None)).unwrap(), 4096);
     for (lba, byte) in [(7, 9), (8, 0), (11, 0), (12, 9), (1023, 0)] {
         assert!(host.io(host.data(2, lba, 1, 4096)).status().is_success());
         assert_eq!(host.memory.u8(DATA).load(Ordering::Relaxed), byte, "block {lba}");

@@ -120,7 +120,8 @@ fn resets_among_commands() {
     for clock in [Clock::Inline, Clock::Threaded] {
         let config = ControllerConfig { clock, ..ControllerConfig::default() };
         let mut host = Host::new(config, media(0));
-        for round in 0..300 {
+        for round in 0..300u64 {
+            assert!(host.device.controller().counters().reads >= round, "commands stay counted");
             let entry = host.data(2, 0, 8, 4096);
             for _ in 0..round % 7 {
                 host.place(1, entry);
@@ -136,6 +137,8 @@ fn resets_among_commands() {
                 "nothing of before the reset runs after it"
             );
             assert!(host.io(host.data(2, 0, 8, 4096)).status().is_success());
+            let features = SubmissionEntry { opcode: 0x0a, cid: 5, cdw10: 1, ..Default::default() };
+            assert_eq!(host.admin(features).cid, 5, "no event of a doorbell from before the reset");
         }
     }
 }
