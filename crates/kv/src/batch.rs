@@ -178,3 +178,44 @@ impl<'a> Iterator for Operations<'a> {
         Some(operation.ok_or(Malformed))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn operations_come_out_as_they_went_in(
+            changes in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 0..40), prop::option::of(prop::collection::vec(any::<u8>(), 0..40))),
+                0..20,
+            ),
+        ) {
+            let mut batch = Batch::new();
+            for (key, value) in &changes {
+                match value {
+                    Some(value) => batch.put(key, value),
+                    None => batch.delete(key),
+                }
+            }
+            let bytes = batch.encoded().unwrap();
+            prop_assert!(Operations::are_valid(bytes));
+            let read: Vec<_> = Operations::new(bytes).map(Result::unwrap).collect();
+            let want: Vec<Operation<'_>> =
+                changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref())).collect();
+            prop_assert_eq!(read, want);
+            if let Some((_, cut)) = bytes.split_last() {
+                let shorter = &bytes[..cut.len()];
+                let whole = Operations::new(shorter).flatten().count();
+                prop_assert!(!Operations::are_valid(shorter) && whole < changes.len());
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(prop_oneof![0u8..3, any::<u8>()], 0..200)) {
+            let ends = Operations::new(&bytes).take(300).count();
+            prop_assert!(ends < 300, "reading never ends");
+        }
+    }
+}

@@ -70,3 +70,40 @@ pub(crate) fn next<'a>(bytes: &'a [u8], expected: &Expected) -> Next<'a> {
     let whole = checksum(expected.identity, &[&header_bytes[4..], operations]) == header.crc;
     if whole && Operations::are_valid(operations) { Next::Record(header, operations) } else { Next::End }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Batch;
+
+    const EXPECTED: Expected = Expected { identity: 5, sequence: 9, epoch: 2 };
+
+    fn record(identity: u64, sequence: u64, epoch: u64, operations: &[u8]) -> Vec<u8> {
+        [&seal(identity, sequence, epoch, operations)[..], operations].concat()
+    }
+
+    fn is_record(bytes: &[u8]) -> bool {
+        matches!(next(bytes, &EXPECTED), Next::Record(..))
+    }
+
+    #[test]
+    fn only_the_expected_record_is_taken() {
+        let mut batch = Batch::new();
+        batch.put(b"key", b"value");
+        let operations = batch.encoded().unwrap();
+        let good = record(5, 9, 2, operations);
+        assert!(is_record(&good) && is_record(&record(5, 9, 3, operations)));
+        assert!(!is_record(&record(6, 9, 2, operations)), "another store's");
+        assert!(!is_record(&record(5, 10, 2, operations)), "a gap");
+        assert!(!is_record(&record(5, 9, 1, operations)), "of an earlier epoch");
+        assert!(!is_record(&record(5, 9, 2, b"no operation")), "a good checksum over nonsense");
+        for length in 0..good.len() {
+            assert!(matches!(next(&good[..length], &EXPECTED), Next::Short), "{length} bytes");
+        }
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_record(&bad), "bit {bit} went unnoticed");
+        }
+    }
+}

@@ -127,6 +127,12 @@ pub(crate) struct State {
     pub(crate) used: u64,
 }
 
+impl core::fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("Store").field("layout", &self.layout).finish_non_exhaustive()
+    }
+}
+
 impl State {
     fn apply(&mut self, operations: &[u8]) {
         for (key, value) in Operations::new(operations).flatten() {
@@ -255,6 +261,7 @@ impl Store {
     }
 
     /// Makes all of `batch` visible at once. Not durable before [`Store::commit`] of what it returns.
+    /// An empty batch answers the last sequence.
     ///
     /// # Errors
     /// A key, value or batch that is too long; [`KvError::Full`]; [`KvError::Failed`]; the medium's when
@@ -264,6 +271,9 @@ impl Store {
         let max = self.batch_bytes_max();
         if operations.len() > max {
             return Err(KvError::BatchTooLarge { bytes: operations.len(), max });
+        }
+        if operations.is_empty() {
+            return Ok(self.applied());
         }
         let length = (record::HEADER_BYTES + operations.len()) as u64;
         loop {

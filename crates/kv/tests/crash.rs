@@ -23,7 +23,7 @@ fn formatted() -> Vec<u8> {
 
 /// Batches of one length often: leftovers of the log then lie exactly where later batches end.
 fn batch(random: &mut Random, sequence: u64) -> Vec<Change> {
-    let operations = if random.below(3) == 0 { random.below(12) } else { 3 };
+    let operations = if random.below(3) == 0 { 1 + random.below(11) } else { 3 };
     let mut changes = Vec::new();
     for _ in 0..operations {
         let key = format!("key{:03}", random.below(300)).into_bytes();

@@ -129,8 +129,10 @@ impl Medium for VolatileMedium {
         if inner.off {
             return Err(CUT);
         }
-        inner.cached.clear();
-        inner.durable = inner.now.clone();
+        for (sector, versions) in core::mem::take(&mut inner.cached) {
+            let last = versions.last().expect("a cached sector has a version");
+            inner.durable[sector * SECTOR..][..SECTOR].copy_from_slice(last);
+        }
         Ok(())
     }
 }
