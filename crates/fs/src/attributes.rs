@@ -152,7 +152,7 @@ impl Core {
         let owner = who.uid == inode.uid();
         let keeps_uid = uid.is_none_or(|uid| owner && uid == inode.uid());
         let own_group = gid.is_none_or(|gid| owner && (who.in_group(gid) || gid == inode.gid()));
-        if !who.is_root() && !(keeps_uid && own_group) {
+        if !(who.is_root() || keeps_uid && own_group) {
             return Err(FsError::NotPermitted);
         }
         let now = self.now_ns();

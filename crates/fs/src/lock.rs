@@ -159,8 +159,8 @@ impl Locks {
     }
 
     /// Retries `attempt` as the locks change, until it succeeds or waiting is over.
-    fn until<'a>(
-        &'a self,
+    fn until(
+        &self,
         wait: Wait<'_>,
         mut attempt: impl FnMut(&mut Held) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
