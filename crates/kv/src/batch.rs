@@ -213,7 +213,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(prop_oneof![0u8..3, any::<u8>()], 0..200)) {
+        fn fuzz_operations(bytes in prop::collection::vec(prop_oneof![0u8..3, any::<u8>()], 0..200)) {
             let ends = Operations::new(&bytes).take(300).count();
             prop_assert!(ends < 300, "reading never ends");
         }

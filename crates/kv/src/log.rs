@@ -208,3 +208,93 @@ impl Reader<'_> {
         Ok(stream.len() > before)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batch, MemoryMedium, Options};
+    use nvmed_sys::Pages;
+    use proptest::prelude::*;
+
+    const IDENTITY: u64 = 3;
+
+    fn ring() -> (Disk, Layout) {
+        let options = Options { log_blocks: Some(64), ..Options::default() };
+        let layout = Layout::plan(300, &options).unwrap();
+        (Disk::new(Arc::new(MemoryMedium::new(300))), layout)
+    }
+
+    fn found(disk: &Disk, layout: &Layout, position: u64, sequence: u64) -> (Recovered, Vec<usize>) {
+        let mut lengths = Vec::new();
+        let expected = Expected { identity: IDENTITY, sequence, epoch: 0 };
+        let take = &mut |_: &Header, operations: &[u8]| lengths.push(operations.len());
+        let recovered = recover(disk, layout, position, expected, take).unwrap();
+        (recovered, lengths)
+    }
+
+    proptest! {
+        /// Appends of any sizes from any position around the ring are found again, record by record,
+        /// whether they were written in one go or in many; and an appender goes on where they end.
+        #[test]
+        fn what_is_appended_is_recovered(
+            start in 0u64..3 * 64 * PAYLOAD_BYTES,
+            lengths in prop::collection::vec(prop_oneof![0usize..300, 3000usize..9000], 1..18),
+            every in 1usize..6,
+        ) {
+            let (disk, layout) = ring();
+            let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
+            let pending = Pending::new(memory, 0, 1 << 20).unwrap();
+            pending.reset(IDENTITY, start);
+            let mut appender = Appender::new(IDENTITY, layout, start, &vec![0; (start % PAYLOAD_BYTES) as usize]);
+            let (mut end, mut sizes) = (start, Vec::new());
+            for (index, length) in lengths.iter().enumerate() {
+                let mut batch = Batch::new();
+                (0..length / 100).for_each(|n| batch.put(&n.to_le_bytes(), &[index as u8; 87]));
+                let operations = batch.encoded().unwrap();
+                let header = record::seal(IDENTITY, index as u64 + 1, 1, operations);
+                pending.append(end, [&header, operations]);
+                end += (header.len() + operations.len()) as u64;
+                sizes.push(operations.len());
+                if index % every == 0 || index + 1 == lengths.len() {
+                    let (from, before) = (appender.position(), disk.counts().1);
+                    appender.append(&disk, &pending, end, true).unwrap();
+                    let touched = stream_block(end - 1) - stream_block(from) + 1;
+                    prop_assert_eq!(disk.counts().1 - before, touched, "blocks that did not change were written");
+                    pending.release(end);
+                }
+            }
+            let (recovered, lengths) = found(&disk, &layout, start, 1);
+            prop_assert_eq!(lengths, sizes);
+            prop_assert_eq!(recovered.position, end);
+            let again = Appender::new(IDENTITY, layout, recovered.position, &recovered.tail);
+            let from_start = stream_block(start) != stream_block(end) || start % PAYLOAD_BYTES == 0;
+            prop_assert!(!from_start || again.buffer == appender.buffer);
+        }
+
+        /// Any bytes in blocks whose headers are good, and records whose checksums are: recovery ends.
+        #[test]
+        fn fuzz_a_log(
+            start in 0u64..2 * PAYLOAD_BYTES,
+            noise in prop::collection::vec(any::<u8>(), 0..PAYLOAD_BYTES as usize),
+            lengths in prop::collection::vec(0usize..3000, 0..4),
+        ) {
+            let (disk, layout) = ring();
+            let mut stream = vec![0; (start % PAYLOAD_BYTES) as usize];
+            for (index, &length) in lengths.iter().enumerate() {
+                let body: Vec<u8> = noise.iter().cycle().take(if noise.is_empty() { 0 } else { length }).copied().collect();
+                stream.extend_from_slice(&record::seal(IDENTITY, index as u64 + 1, 1, &body));
+                stream.extend_from_slice(&body);
+            }
+            stream.extend_from_slice(&noise);
+            for (index, payload) in stream.chunks(PAYLOAD_BYTES as usize).enumerate() {
+                let number = stream_block(start) + index as u64;
+                let mut block = header(IDENTITY, number).to_vec();
+                block.extend_from_slice(payload);
+                block.resize(BLOCK_BYTES, 0xff);
+                disk.write(layout.log_block(number), &block, true).unwrap();
+            }
+            let (recovered, _) = found(&disk, &layout, start, 1);
+            prop_assert!(recovered.position >= start);
+        }
+    }
+}

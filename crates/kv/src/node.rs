@@ -315,7 +315,7 @@ mod tests {
     proptest! {
         /// Bytes that somebody else made, with a checksum that fits: an error or a sound node.
         #[test]
-        fn hostile_bytes_never_panic(
+        fn fuzz_a_node_with_a_good_checksum(
             level in 0u16..2,
             damage in prop::collection::vec((0usize..400, any::<u8>()), 0..6),
             tail in prop::collection::vec((3900usize..BLOCK_BYTES, any::<u8>()), 0..6),

@@ -293,4 +293,37 @@ mod tests {
             assert!(matches!(answer, Err(KvError::Corrupt { block: b, .. }) if b == block), "bit {bit}");
         }
     }
+
+    proptest::proptest! {
+        /// Bytes that somebody else made, with a checksum that fits: an error, or pages that can be used.
+        #[test]
+        fn fuzz_a_page_with_a_good_checksum(
+            header in proptest::collection::vec(proptest::num::u8::ANY, 24),
+            keep in proptest::bool::ANY,
+            bits in proptest::collection::vec((32usize..BLOCK_BYTES, proptest::num::u8::ANY), 0..20),
+        ) {
+            let (disk, superblock, _) = space(2000);
+            let mut bytes = encode(1, 0, 0, &[0; WORDS]);
+            for (at, byte) in bits {
+                bytes[at] = byte;
+            }
+            if keep {
+                let set: u32 = bytes[HEADER_BYTES..].iter().map(|byte| byte.count_ones()).sum();
+                put_u64(&mut bytes, 24, set.into());
+            } else {
+                bytes[8..32].copy_from_slice(&header);
+            }
+            let crc = checksum(1, &[&bytes[8..]]);
+            put_u32(&mut bytes, 4, crc);
+            disk.write(superblock.layout.bitmap_block(0, false), &bytes, true).unwrap();
+            let mut space = Space::new(&superblock);
+            if let Ok(block) = space.allocate(&disk, &superblock) {
+                space.free_block(block);
+                let mut new = superblock.clone();
+                new.generation += 1;
+                space.write(&disk, &superblock, &mut new).unwrap();
+                drop(space.settle(&new));
+            }
+        }
+    }
 }

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_fields_with_a_good_checksum_never_panic() {
+    fn fuzz_a_superblock_with_a_good_checksum() {
         use crate::{MemoryMedium, Store};
         let medium = std::sync::Arc::new(MemoryMedium::new(1000));
         Store::format(&*medium, &Options::default()).unwrap();

@@ -80,7 +80,7 @@ fn a_damaged_block_is_an_error_that_names_it() {
 }
 
 #[test]
-fn arbitrary_bytes_never_panic() {
+fn fuzz_an_image() {
     let good = filled().to_bytes();
     let mut random = Random::new(11);
     for _ in 0..400 {
