@@ -16,6 +16,8 @@ pub(crate) const CHUNK_BYTES: usize = 128;
 const WORDS: usize = 16;
 /// Chunks kept in memory, some 300 bytes each; beyond, unchanged ones are dropped and loaded again.
 const CHUNKS_MAX: usize = 1 << 16;
+/// Blocks of a run that is long: 256 KiB, from where on a piece more or less costs a device nothing.
+const LONG_RUN: u32 = 64;
 /// Chunks looked at for a run of the wanted length before the longest so far is taken.
 const SEARCH_CHUNKS: u64 = 4;
 
@@ -50,7 +52,10 @@ pub(crate) struct Allocator {
     first: u64,
     blocks: u64,
     chunks: HashMap<u64, Box<Chunk>>,
-    /// Where the next search without a goal begins, counted from the region's first block.
+    /// Few blocks below this one are free, counted from the region's first: short runs are looked for from
+    /// here on, so that what was freed is used again before the medium grows (a sparse image stays small).
+    low: u64,
+    /// Where the last long run ended: the next one is looked for from here on, past the small gaps.
     cursor: u64,
     /// Chunks whose record the open batch changes.
     touched: Vec<u64>,
@@ -67,6 +72,7 @@ impl Allocator {
             first,
             blocks,
             chunks: HashMap::new(),
+            low: cursor.saturating_sub(first).min(blocks),
             cursor: cursor.saturating_sub(first).min(blocks),
             touched: Vec::new(),
             undo: Vec::new(),
@@ -76,7 +82,7 @@ impl Allocator {
 
     /// Where the next search begins, a block of the device.
     pub(crate) fn cursor(&self) -> u64 {
-        self.first + self.cursor
+        self.first + self.low
     }
 
     /// Whether a run lies inside the data region.
@@ -121,7 +127,13 @@ impl Allocator {
             },
         };
         let blocks = self.grab(start, want, load)?;
-        self.cursor = start + u64::from(blocks);
+        let end = start + u64::from(blocks);
+        if start == self.low {
+            self.low = end;
+        }
+        if want >= LONG_RUN {
+            self.cursor = end;
+        }
         Ok(Some(Run { start: self.first + start, blocks }))
     }
 
@@ -134,7 +146,8 @@ impl Allocator {
     /// The start of a run of `want` free blocks, or of the longest among the first few chunks with any.
     fn search(&mut self, want: u32, load: Load<'_>) -> Result<Option<u64>, FsError> {
         let count = self.blocks.div_ceil(CHUNK_BLOCKS);
-        let from = if self.cursor >= self.blocks { 0 } else { self.cursor };
+        let begin = if want >= LONG_RUN { self.cursor } else { self.low };
+        let from = if begin >= self.blocks { 0 } else { begin };
         let mut best: Option<(usize, u64)> = None;
         let mut fruitful = 0;
         // The first chunk comes twice: from the cursor on, and at last from its start.
@@ -143,8 +156,12 @@ impl Allocator {
             let first_bit = if step == 0 { (from % CHUNK_BLOCKS) as usize } else { 0 };
             let chunk = self.chunk(number, load)?;
             let Some((bit, length)) = longest_free(&chunk.taken, first_bit, want as usize) else { continue };
+            let gap = next_bit(&chunk.taken, first_bit, CHUNK_BLOCKS as usize, false);
             if best.is_none_or(|(longest, _)| length > longest) {
                 best = Some((length, number * CHUNK_BLOCKS + bit as u64));
+            }
+            if fruitful == 0 && want < LONG_RUN {
+                self.low = number * CHUNK_BLOCKS + gap as u64;
             }
             fruitful += 1;
             if length >= want as usize || fruitful == SEARCH_CHUNKS {
@@ -181,6 +198,7 @@ impl Allocator {
 
     /// Gives back blocks that were taken and never logged.
     pub(crate) fn give_back(&mut self, run: Run) {
+        self.low = self.low.min(run.start.saturating_sub(self.first));
         self.each_loaded(run, |chunk, from, to| mark(&mut chunk.taken, from, to, false));
     }
 
@@ -374,6 +392,19 @@ mod tests {
         assert_eq!(alloc.take(Some(3990), 100, NOTHING).unwrap(), Some(run(3990, 10)), "up to the taken one");
         let outside = alloc.take(Some(9_999_999), 1, NOTHING).unwrap().unwrap();
         assert!(alloc.contains(outside));
+    }
+
+    #[test]
+    fn short_runs_fill_what_was_freed_and_long_ones_pass_over_it() {
+        let mut alloc = Allocator::new(0, 9000, 0);
+        alloc.take(None, 3000, NOTHING).unwrap();
+        alloc.give_back(run(10, 2));
+        alloc.give_back(run(500, 1));
+        assert_eq!(alloc.take(None, LONG_RUN, NOTHING).unwrap(), Some(run(3000, LONG_RUN)));
+        assert_eq!(alloc.take(None, 1, NOTHING).unwrap(), Some(run(10, 1)));
+        assert_eq!(alloc.take(None, 1, NOTHING).unwrap(), Some(run(11, 1)));
+        assert_eq!(alloc.take(None, 1, NOTHING).unwrap(), Some(run(500, 1)));
+        assert_eq!(alloc.take(None, 1, NOTHING).unwrap(), Some(run(3000 + u64::from(LONG_RUN), 1)));
     }
 
     #[test]
