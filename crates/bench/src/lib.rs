@@ -13,3 +13,4 @@ pub mod row;
 pub mod samples;
 pub mod shell;
 pub mod sqlite;
+pub mod undo;

@@ -1,7 +1,7 @@
 //! `nvmed-bench [ROW]`: measures the rows whose name begins with ROW, or all.
 
 use nvmed_bench::row::Row;
-use nvmed_bench::{driver, files, mounting, sqlite};
+use nvmed_bench::{driver, files, mounting, sqlite, undo};
 use std::path::Path;
 
 /// A group of rows measured together, under the names that `ROW=` takes.
@@ -40,7 +40,14 @@ fn main() {
         eprintln!("nvmed-bench: no row begins with `{wanted}`; `nvmed-bench --list` names them");
         std::process::exit(2);
     }
-    std::process::exit(i32::from(!measure(&chosen)));
+    match undo::supervise() {
+        Ok(Some(status)) => std::process::exit(status),
+        Ok(None) => std::process::exit(i32::from(!measure(&chosen))),
+        Err(message) => {
+            eprintln!("nvmed-bench: {message}");
+            std::process::exit(1);
+        }
+    }
 }
 
 /// Measures and prints; `false` when a row could not be measured. A goal that is not met is a result.

@@ -1,8 +1,9 @@
 //! Places where a workload's files can lie: kernel file systems made for the occasion, and ours.
 //!
-//! A kernel place is undone when it is dropped, also by a panic.
+//! A kernel place is undone when it is dropped, also by a panic, and by the supervisor otherwise.
 
 use crate::shell::run;
+use crate::undo::{self, Made};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -46,6 +47,7 @@ impl Zram {
         let text = std::fs::read_to_string(control).map_err(|error| format!("{control}: {error}"))?;
         let number = text.trim().parse().map_err(|_| format!("{control} said {text:?}"))?;
         let zram = Self { number };
+        undo::made(&Made::Zram(number));
         let size = format!("/sys/block/zram{number}/disksize");
         std::fs::write(&size, bytes.to_string()).map_err(|error| format!("{size}: {error}"))?;
         Ok(zram)
@@ -60,12 +62,7 @@ impl Zram {
 
 impl Drop for Zram {
     fn drop(&mut self) {
-        let reset = format!("/sys/block/zram{}/reset", self.number);
-        let undone = std::fs::write(&reset, "1")
-            .and_then(|()| std::fs::write("/sys/class/zram-control/hot_remove", self.number.to_string()));
-        if let Err(error) = undone {
-            eprintln!("nvmed-bench: zram{} is left behind: {error}", self.number);
-        }
+        undo::undo(&Made::Zram(self.number));
     }
 }
 
@@ -95,6 +92,7 @@ impl Place {
         match mounted {
             Ok(zram) => Ok(Self { name, dir, zram }),
             Err(message) => {
+                undo::forget(&Made::Mount(dir.clone()));
                 let _ = std::fs::remove_dir(&dir);
                 Err(message)
             }
@@ -112,23 +110,21 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let undone = run(Command::new("umount").arg(&self.dir))
-            .and_then(|_| std::fs::remove_dir(&self.dir).map_err(|error| error.to_string()));
-        if let Err(message) = undone {
-            eprintln!("nvmed-bench: {} is left behind: {message}", self.dir.display());
-        }
+        undo::undo(&Made::Mount(self.dir.clone()));
         self.zram.take();
     }
 }
 
 fn mount_tmpfs(dir: &Path, huge: &str) -> Result<(), String> {
     let options = format!("size={PLACE_BYTES},huge={huge}");
+    undo::made(&Made::Mount(dir.to_owned()));
     run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir)).map(|_| ())
 }
 
 fn mount_zram(dir: &Path, mkfs: &str, options: &[&str]) -> Result<Zram, String> {
     let zram = Zram::new(PLACE_BYTES)?;
     run(Command::new(mkfs).args(options).arg(zram.device()))?;
+    undo::made(&Made::Mount(dir.to_owned()));
     run(Command::new("mount").arg(zram.device()).arg(dir))?;
     Ok(zram)
 }
@@ -212,7 +208,10 @@ impl Place {
     fn mounted_as(word: &str) -> Result<Self, String> {
         let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        mount_tmpfs(&dir, "never")?;
+        if let Err(message) = mount_tmpfs(&dir, "never") {
+            undo::forget(&Made::Mount(dir.clone()));
+            return Err(message);
+        }
         Ok(Self { name: "ours, image in tmpfs", dir, zram: None })
     }
 }

@@ -1,0 +1,190 @@
+//! Mounts and disks that must go, however the measurement ends.
+//!
+//! The measuring process runs below a supervisor, which is this same program and does nothing but wait.
+//! What is made and what is undone goes into a journal; the supervisor undoes the rest, so that an
+//! interrupt, a kill or an abort leaves no file system and no disk behind.
+
+use crate::shell::run;
+use nvmed_sys::Signals;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Names the journal to the measuring process.
+const VARIABLE: &str = "NVMED_BENCH_JOURNAL";
+/// How often and how patiently something in use is undone: its users are ending.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Something made on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// A file system mounted here, in a directory made for it.
+    Mount(PathBuf),
+    /// The zram disk of this number.
+    Zram(u32),
+}
+
+impl Made {
+    /// As a line of the journal.
+    fn line(&self) -> String {
+        match self {
+            Self::Mount(dir) => format!("mount {}", dir.display()),
+            Self::Zram(number) => format!("zram {number}"),
+        }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        match line.split_once(' ')? {
+            ("mount", dir) => Some(Self::Mount(dir.into())),
+            ("zram", number) => number.parse().ok().map(Self::Zram),
+            _ => None,
+        }
+    }
+
+    /// Undoes it.
+    ///
+    /// # Errors
+    /// The host's answer; it is still there.
+    pub fn undo(&self) -> Result<(), String> {
+        match self {
+            Self::Mount(dir) => {
+                run(Command::new("umount").arg(dir))?;
+                std::fs::remove_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))
+            }
+            Self::Zram(number) => {
+                let reset = format!("/sys/block/zram{number}/reset");
+                std::fs::write(&reset, "1").map_err(|error| format!("{reset}: {error}"))?;
+                let remove = "/sys/class/zram-control/hot_remove";
+                std::fs::write(remove, number.to_string()).map_err(|error| format!("{remove}: {error}"))
+            }
+        }
+    }
+}
+
+/// Notes in the journal that something was made, before it is used.
+pub fn made(thing: &Made) {
+    note('+', thing);
+}
+
+/// Notes that it was not made after all.
+pub fn forget(thing: &Made) {
+    note('-', thing);
+}
+
+/// Undoes something and notes that; says so if it is left behind.
+pub fn undo(thing: &Made) {
+    match thing.undo() {
+        Ok(()) => note('-', thing),
+        Err(message) => eprintln!("nvmed-bench: {} is left behind: {message}", thing.line()),
+    }
+}
+
+fn note(sign: char, thing: &Made) {
+    static JOURNAL: Mutex<Option<File>> = Mutex::new(None);
+    let Some(path) = std::env::var_os(VARIABLE) else { return };
+    let mut journal = JOURNAL.lock().expect("nobody panics while writing a line");
+    if journal.is_none() {
+        *journal = OpenOptions::new().append(true).open(path).ok();
+    }
+    let line = format!("{sign}{}\n", thing.line());
+    let written = journal.as_mut().map(|file| file.write_all(line.as_bytes()));
+    if !matches!(written, Some(Ok(()))) {
+        eprintln!("nvmed-bench: the journal of what must be undone cannot be written");
+    }
+}
+
+/// What a journal says is still there, the newest first.
+fn left(journal: &str) -> Vec<Made> {
+    let mut there: Vec<Made> = Vec::new();
+    for line in journal.lines() {
+        let (sign, rest) = line.split_at(line.len().min(1));
+        let Some(thing) = Made::parse(rest) else { continue };
+        there.retain(|one| *one != thing);
+        if sign == "+" {
+            there.push(thing);
+        }
+    }
+    there.reverse();
+    there
+}
+
+/// In the supervisor: runs this program once more, to measure, and undoes what it leaves behind; answers
+/// its exit status. `None` in the measuring process itself.
+///
+/// # Errors
+/// The program cannot be started a second time.
+pub fn supervise() -> Result<Option<i32>, String> {
+    if std::env::var_os(VARIABLE).is_some() {
+        return Ok(None);
+    }
+    let journal = std::env::temp_dir().join(format!("nvmed-bench-{}.journal", std::process::id()));
+    std::fs::write(&journal, "").map_err(|error| format!("{}: {error}", journal.display()))?;
+    let wanted = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGCHLD];
+    let signals = Signals::take(&wanted).map_err(|error| format!("signals: {error}"))?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(own);
+    command.args(std::env::args_os().skip(1)).env(VARIABLE, &journal).process_group(0);
+    signals.release_in(&mut command);
+    let started = command.spawn().map_err(|error| format!("{command:?}: {error}"));
+    let ended = started.and_then(|child| wait(child, &signals));
+    sweep(&journal);
+    let status = ended?;
+    Ok(Some(status.code().unwrap_or(128 + status.signal().unwrap_or(0))))
+}
+
+/// Waits for the measuring process. It leads a process group, so that whatever ends the supervisor's wait
+/// ends the programs that it measures too; they would keep file systems busy.
+fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, String> {
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    // A group that has just ended needs no signal.
+    let tell = |signal| group.map(|group| kill_process_group(group, signal));
+    loop {
+        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+            tell(Signal::KILL);
+            return Ok(status);
+        }
+        if signals.next().map_err(|error| error.to_string())?.number != libc::SIGCHLD {
+            tell(Signal::TERM);
+        }
+    }
+}
+
+/// Undoes what the journal names, and removes it.
+fn sweep(journal: &Path) {
+    let text = std::fs::read_to_string(journal).unwrap_or_default();
+    for thing in left(&text) {
+        eprintln!("nvmed-bench: undoing {}", thing.line());
+        let mut undone = thing.undo();
+        for _ in 0..ATTEMPTS {
+            if undone.is_ok() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            undone = thing.undo();
+        }
+        if let Err(message) = undone {
+            eprintln!("nvmed-bench: {} is left behind: {message}", thing.line());
+        }
+    }
+    // The journal lies in a temporary directory; left there it harms nobody.
+    let _ = std::fs::remove_file(journal);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journal_tells_what_is_left_newest_first() {
+        let (tmpfs, disk) = (Made::Mount("/tmp/a b".into()), Made::Zram(3));
+        let journal = format!("+{0}\n+{1}\n-{0}\n+zram 7\n+{0}\nnoise\n", tmpfs.line(), disk.line());
+        assert_eq!(left(&journal), [tmpfs, Made::Zram(7), disk]);
+        assert!(left("").is_empty());
+    }
+}
