@@ -62,6 +62,9 @@ impl ImageLock {
     }
 }
 
+/// Chunks noted by one look at the host, 8 GiB: a bound on the time that the look takes.
+const SURVEY_CHUNKS: u64 = 65_536;
+
 /// What is known of a chunk, one byte a chunk; a new state is all zeroes.
 mod chunk {
     /// Nothing: the host was not asked yet.
@@ -281,25 +284,38 @@ impl FileMedium {
             return known;
         }
         let _shaping = locked(&self.shaping);
-        let state = self.state(chunk);
-        if state.load(Ordering::Relaxed) == chunk::UNKNOWN {
-            state.store(self.ask(chunk), Ordering::Release);
+        if self.state(chunk).load(Ordering::Relaxed) == chunk::UNKNOWN {
+            self.ask(chunk);
         }
-        state.load(Ordering::Relaxed)
+        self.state(chunk).load(Ordering::Relaxed)
     }
 
-    fn ask(&self, chunk: u64) -> u8 {
+    /// Asks the host about a chunk, and notes what the answer says of those behind it, too: the host walks
+    /// as far as the run of data or the hole reaches, so asking for each chunk would walk it again and again.
+    fn ask(&self, chunk: u64) {
         let begin = chunk * CHUNK_BYTES;
-        let end = begin + self.chunk_len(chunk);
-        match rustix::fs::seek(&self.fd, SeekFrom::Data(begin)) {
-            Err(Errno::NXIO) => chunk::HOLE,
-            Ok(at) if at >= end => chunk::HOLE,
-            Ok(at) if at == begin => match rustix::fs::seek(&self.fd, SeekFrom::Hole(begin)) {
-                Ok(hole) if hole >= end => chunk::OWNED,
-                _ => chunk::MIXED,
-            },
-            // Data and holes, or a host that cannot tell.
-            _ => chunk::MIXED,
+        let (state, end) = match rustix::fs::seek(&self.fd, SeekFrom::Data(begin)) {
+            Err(Errno::NXIO) => (chunk::HOLE, self.bytes()),
+            Ok(at) if at > begin => (chunk::HOLE, at),
+            Ok(_) => {
+                let hole = rustix::fs::seek(&self.fd, SeekFrom::Hole(begin));
+                (chunk::OWNED, hole.unwrap_or(begin))
+            }
+            // A host that cannot tell.
+            Err(_) => (chunk::MIXED, begin),
+        };
+        let whole = (chunk..chunk + SURVEY_CHUNKS).take_while(|&next| {
+            next * CHUNK_BYTES < self.bytes() && next * CHUNK_BYTES + self.chunk_len(next) <= end
+        });
+        for next in whole {
+            let known = self.state(next);
+            if known.load(Ordering::Relaxed) == chunk::UNKNOWN {
+                known.store(state, Ordering::Release);
+            }
+        }
+        if self.state(chunk).load(Ordering::Relaxed) == chunk::UNKNOWN {
+            // Data and holes.
+            self.state(chunk).store(chunk::MIXED, Ordering::Release);
         }
     }
 
