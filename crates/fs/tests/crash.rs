@@ -256,6 +256,10 @@ fn options(dice: &mut Dice) -> MountOptions {
 
 /// Some rounds of steps, each ended by a cut after a random number of device writes.
 fn power_cuts(seed: u64) {
+    power_cuts_with(seed, options);
+}
+
+fn power_cuts_with(seed: u64, options: fn(&mut Dice) -> MountOptions) {
     let mut dice = Dice(seed);
     let mut disk = Disk::new(16 << 20);
     disk.format();
@@ -288,6 +292,15 @@ fn after_a_power_cut_everything_fsynced_is_there() {
         let run = std::panic::catch_unwind(|| power_cuts(seed));
         assert!(run.is_ok(), "seed {seed} failed: power_cuts({seed}) replays it");
     }
+}
+
+/// The canary: were nothing sent at an fsync, the test above would have to notice.
+#[cfg(feature = "mutants")]
+#[test]
+fn an_fsync_that_sends_nothing_is_noticed() {
+    let forgetful = |dice: &mut Dice| MountOptions { mutant_fsync_sends_nothing: true, ..options(dice) };
+    let noticed = (0..20).any(|seed| std::panic::catch_unwind(|| power_cuts_with(seed, forgetful)).is_err());
+    assert!(noticed, "twenty seeds of power cuts passed without a single flush");
 }
 
 /// The process dies; its memory and what the device had cached live on.
