@@ -47,6 +47,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         .env(RUN_MEMORY_VARIABLE, memory.path())
         .env("LD_PRELOAD", preload(&library)?);
     if let Some(file) = &arguments.stats {
+        writable(file)?;
         command.env(STATISTICS_VARIABLE, absolute(file));
     }
     let status = watch(command, &arguments.program[0])?;
@@ -90,6 +91,13 @@ fn config(arguments: &Run) -> Result<Config, Failure> {
     // What is written is read back by the program: an error in it is ours to tell, here and now.
     Config::parse(&config.to_text(), "settings", Path::new("/"))
         .map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Statistics are written when the program has ended; that they cannot be is told before it starts.
+fn writable(file: &Path) -> Result<(), Failure> {
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+    let fail = |error| Failure::new(Status::Run, format!("run: --stats {}: {error}", file.display()));
+    opened.map(drop).map_err(fail)
 }
 
 fn config_file(arguments: &Run) -> Option<PathBuf> {

@@ -149,5 +149,6 @@ fn statistics_are_written_when_asked_for() {
     child.stdin.take().unwrap().write_all(&[7; 10_000]).unwrap();
     assert!(child.wait().unwrap().success());
     let json = std::fs::read_to_string(scratch.path("s.json")).unwrap();
+    scratch.fails(["run", "-D", "d.img", "-d", "s", "--stats", "no/such/dir/s", "true"], 125, "no/such/dir");
     assert!(json.contains("\"writes\"") && json.contains("\"flushes\""), "{json}");
 }
