@@ -7,16 +7,21 @@ use crate::walk;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use nvmed_fs::{Follow, Node};
+use std::ffi::{CStr, CString};
 
 /// Where relative paths start.
 pub(crate) enum Cwd {
     /// On the host; what of `wrap_dir` lies below, if it does.
     Host { below: Option<Vec<u8>> },
-    /// On the host in the directory that `wrap_dir` hides: the rest of the way below our root.
-    Hidden { rest: Vec<u8> },
-    /// In our file system.
-    Ours { node: Node },
+    /// In our file system, not yet looked up: the process was started there, by the kernel's directory
+    /// that `wrap_dir` hides or by the environment.
+    Named { rest: Vec<u8> },
+    /// In our file system; `rest` is the name below the root that it had when it was entered.
+    Ours { node: Node, rest: Vec<u8> },
 }
+
+/// Tells a program that is executed its working directory, if that is ours: the kernel cannot.
+pub(crate) const VARIABLE: &CStr = c"NVMED_CWD";
 
 static CURRENT: AtomicPtr<Cwd> = AtomicPtr::new(ptr::null_mut());
 
@@ -45,12 +50,12 @@ pub(crate) fn current() -> Option<&'static Cwd> {
 /// The node of a working directory of ours; `None` on the host.
 pub(crate) fn node() -> Answer<Option<Node>> {
     match current() {
-        Some(Cwd::Ours { node }) => Ok(Some(node.clone())),
-        Some(Cwd::Hidden { rest }) => {
+        Some(Cwd::Ours { node, .. }) => Ok(Some(node.clone())),
+        Some(Cwd::Named { rest }) => {
             let files = mount::files()?;
-            let rest: &[u8] = if rest.is_empty() { b"." } else { rest };
-            let node = files.lookup(&files.root(), rest, Follow::Yes, &crate::credentials::who())?;
-            replace(Cwd::Ours { node: node.clone() });
+            let path: &[u8] = if rest.is_empty() { b"." } else { rest };
+            let node = files.lookup(&files.root(), path, Follow::Yes, &crate::credentials::who())?;
+            replace(Cwd::Ours { node: node.clone(), rest: rest.clone() });
             Ok(Some(node))
         }
         _ => Ok(None),
@@ -58,8 +63,46 @@ pub(crate) fn node() -> Answer<Option<Node>> {
 }
 
 /// Enters a directory of ours.
-pub(crate) fn enter(node: Node) {
-    replace(Cwd::Ours { node });
+pub(crate) fn enter(node: Node) -> Answer<()> {
+    let path = mount::files()?.path_of(&node)?;
+    replace(Cwd::Ours { node, rest: path[1..].to_vec() });
+    Ok(())
+}
+
+/// The path of a working directory of ours as it was when it was entered; nothing is mounted or asked.
+pub(crate) fn named() -> Option<Vec<u8>> {
+    match current()? {
+        Cwd::Host { .. } => None,
+        Cwd::Named { rest } | Cwd::Ours { rest, .. } if rest.is_empty() => Some(crate::real::absolute(b"/")),
+        Cwd::Named { rest } | Cwd::Ours { rest, .. } => {
+            Some(crate::real::absolute(&[b"/", rest.as_slice()].concat()))
+        }
+    }
+}
+
+/// The environment's entry for a program that is executed now.
+pub(crate) fn entry() -> Option<CString> {
+    walk::c_path(&[VARIABLE.to_bytes(), b"=", &named()?].concat())
+}
+
+/// Whether an entry of an environment is the one above.
+pub(crate) fn is_entry(entry: &[u8]) -> bool {
+    entry.strip_prefix(VARIABLE.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+}
+
+/// Where the process starts: what the program that executed it said, else the kernel's directory.
+pub(crate) fn begin(setting: &Setting) {
+    // SAFETY: a C string; the answer is null or one, copied at once: the program's own code has not begun.
+    let said =
+        unsafe { libc::getenv(VARIABLE.as_ptr()).as_ref().map(|value| crate::raw::bytes(value).to_vec()) };
+    if let Some(said) = said {
+        // SAFETY: as above.
+        unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
+        if let Lexical::Inside(rest) = setting.prefix.place(&said) {
+            return replace(Cwd::Named { rest: rest.to_vec() });
+        }
+    }
+    follow_kernel(setting);
 }
 
 /// The kernel's working directory has changed, or was never looked at.
@@ -67,7 +110,7 @@ pub(crate) fn follow_kernel(setting: &Setting) {
     let cwd = match walk::kernel_cwd() {
         None => Cwd::Host { below: None },
         Some(path) => match setting.prefix.place(&path) {
-            Lexical::Inside(rest) => Cwd::Hidden { rest: rest.to_vec() },
+            Lexical::Inside(rest) => Cwd::Named { rest: rest.to_vec() },
             _ => Cwd::Host { below: setting.prefix.below(&path).map(<[u8]>::to_vec) },
         },
     };

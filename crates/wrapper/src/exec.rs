@@ -4,10 +4,11 @@ use crate::descriptor;
 use crate::edge::{Answer, caught, errno_of, fail, finish, reply};
 use crate::place::{self, Touch};
 use crate::walk::Last;
-use crate::{mount, raw, table};
+use crate::{cwd, mount, raw, table};
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{mode_t, pid_t};
+use std::ffi::CString;
 
 hook! {
     /// vfork(2), as fork: a child that shares our memory would change the parent's descriptor table
@@ -68,7 +69,73 @@ unsafe fn exec(path: *const c_char, argv: *const *const c_char, environment: *co
         return finish(Err(failure));
     }
     leave();
-    reply(sys!(SYS_execve, path, argv, environment))
+    // SAFETY: as above.
+    let told = unsafe { Environment::new(environment) };
+    reply(sys!(SYS_execve, path, argv, told.list(environment)))
+}
+
+/// The environment of a program that is executed: with our working directory, which the kernel cannot
+/// hand on.
+struct Environment {
+    /// Null-terminated; empty when the program's own environment serves.
+    list: Vec<*const c_char>,
+    _entry: Option<CString>,
+}
+
+impl Environment {
+    unsafe fn new(given: *const *const c_char) -> Self {
+        let entry = mount::setting().and_then(|_| cwd::entry());
+        let mut list: Vec<_> = entry.iter().map(|entry| entry.as_ptr()).collect();
+        let mut stale = false;
+        // SAFETY: null, or a null-terminated list of C strings, under `edge`'s contract.
+        unsafe {
+            let mut at = given;
+            while !at.is_null() && !(*at).is_null() {
+                if cwd::is_entry(raw::bytes(*at)) {
+                    stale = true;
+                } else {
+                    list.push(*at);
+                }
+                at = at.add(1);
+            }
+        }
+        if given.is_null() || entry.is_none() && !stale {
+            return Self { list: Vec::new(), _entry: None };
+        }
+        list.push(core::ptr::null());
+        Self { list, _entry: entry }
+    }
+
+    fn list(&self, given: *const *const c_char) -> *const *const c_char {
+        if self.list.is_empty() { given } else { self.list.as_ptr() }
+    }
+}
+
+/// For programs that libc starts with the environment of this process.
+fn tell_environment() {
+    match mount::setting().and_then(|_| cwd::entry()) {
+        // SAFETY: a C string that is leaked, as putenv wants; the calls that come here say of themselves
+        // that they use the environment.
+        Some(entry) => unsafe { libc::putenv(entry.into_raw()) },
+        // SAFETY: a C string.
+        None => unsafe { libc::unsetenv(cwd::VARIABLE.as_ptr()) },
+    };
+}
+
+hook! {
+    /// system(3)
+    fn system(command: *const c_char) -> c_int {
+        tell_environment();
+        next!(c"system", fn(*const c_char) -> c_int)(command)
+    }
+}
+
+hook! {
+    /// popen(3)
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+        tell_environment();
+        next!(c"popen", fn(*const c_char, *const c_char) -> *mut libc::FILE)(command, mode)
+    }
 }
 
 unsafe extern "C" {
@@ -105,8 +172,9 @@ hook! {
             return finish(Err(failure));
         }
         leave();
+        let told = Environment::new(environment);
         next!(c"execvpe", fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int)
-            (file, argv, environment)
+            (file, argv, told.list(environment))
     }
 }
 
@@ -117,7 +185,9 @@ hook! {
             return finish(fail(libc::EACCES));
         }
         leave();
-        next!(c"fexecve", fn(c_int, *const *const c_char, *const *const c_char) -> c_int)(fd, argv, environment)
+        let told = Environment::new(environment);
+        next!(c"fexecve", fn(c_int, *const *const c_char, *const *const c_char) -> c_int)
+            (fd, argv, told.list(environment))
     }
 }
 
@@ -131,18 +201,21 @@ hook! {
             return finish(Err(failure));
         }
         leave();
-        reply(sys!(SYS_execveat, dirfd, path, argv, environment, flags))
+        let told = Environment::new(environment);
+        reply(sys!(SYS_execveat, dirfd, path, argv, told.list(environment), flags))
     }
 }
 
 extern "C" fn before_execl() -> *mut c_void {
     leave();
+    tell_environment();
     static NEXT: raw::Next = raw::Next::new(c"execl");
     NEXT.address()
 }
 
 extern "C" fn before_execlp() -> *mut c_void {
     leave();
+    tell_environment();
     static NEXT: raw::Next = raw::Next::new(c"execlp");
     NEXT.address()
 }
@@ -182,13 +255,14 @@ hook! {
     /// posix_spawn(3): answers the error itself
     fn posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
-        argv: *const *mut c_char, environment: *const *mut c_char,
+        argv: *const *mut c_char, environment: *const *const c_char,
     ) -> c_int {
         if let Err(failure) = check(libc::AT_FDCWD, path) {
             return errno_of(&failure);
         }
+        let told = Environment::new(environment);
         next!(c"posix_spawn", fn(*mut pid_t, *const c_char, *const c_void, *const c_void, *const *mut c_char,
-            *const *mut c_char) -> c_int)(pid, path, actions, attributes, argv, environment)
+            *const *const c_char) -> c_int)(pid, path, actions, attributes, argv, told.list(environment))
     }
 }
 
@@ -196,15 +270,16 @@ hook! {
     /// posix_spawnp(3): answers the error itself
     fn posix_spawnp(
         pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
-        argv: *const *mut c_char, environment: *const *mut c_char,
+        argv: *const *mut c_char, environment: *const *const c_char,
     ) -> c_int {
         if !file.is_null() && raw::bytes(file).contains(&b'/')
             && let Err(failure) = check(libc::AT_FDCWD, file)
         {
             return errno_of(&failure);
         }
+        let told = Environment::new(environment);
         next!(c"posix_spawnp", fn(*mut pid_t, *const c_char, *const c_void, *const c_void, *const *mut c_char,
-            *const *mut c_char) -> c_int)(pid, file, actions, attributes, argv, environment)
+            *const *const c_char) -> c_int)(pid, file, actions, attributes, argv, told.list(environment))
     }
 }
 

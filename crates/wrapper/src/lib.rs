@@ -39,6 +39,7 @@ mod prefix;
 mod real;
 mod scan;
 mod signal;
+mod socket;
 mod standard;
 mod stat;
 mod stdio;

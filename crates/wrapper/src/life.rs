@@ -21,7 +21,7 @@ extern "C" fn load() {
     mount::configure();
     credentials::learn_umask();
     if let Some(setting) = mount::setting() {
-        cwd::follow_kernel(setting);
+        cwd::begin(setting);
     }
     // Registered before anything of the program's, so run after all of it: its own handlers and
     // destructors may still write. Belonging to no object, it is not run with our own destructors.

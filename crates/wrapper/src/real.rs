@@ -39,7 +39,7 @@ fn enter_node(node: Node) -> Answer {
         return fail(libc::ENOTDIR);
     }
     mount::files()?.access_node(&node, libc::X_OK as u32, &crate::credentials::who())?;
-    cwd::enter(node);
+    cwd::enter(node)?;
     Ok(0)
 }
 
@@ -51,7 +51,7 @@ hook! {
                 left(sys!(SYS_chdir, path))?;
                 // Through a link into the directory that `wrap_dir` hides: ours.
                 match cwd::current() {
-                    Some(cwd::Cwd::Hidden { .. }) => cwd::node().map(|_| 0),
+                    Some(cwd::Cwd::Named { .. }) => cwd::node().map(|_| 0),
                     _ => Ok(0),
                 }
             }
@@ -73,8 +73,8 @@ hook! {
 /// The working directory if it is ours.
 fn cwd_of_ours() -> Answer<Option<Vec<u8>>> {
     match cwd::current() {
-        Some(cwd::Cwd::Ours { node }) => Ok(Some(absolute(&mount::files()?.path_of(node)?))),
-        _ => Ok(None),
+        Some(cwd::Cwd::Ours { node, .. }) => Ok(Some(absolute(&mount::files()?.path_of(node)?))),
+        _ => Ok(cwd::named()),
     }
 }
 
@@ -129,7 +129,7 @@ hook! {
     /// get_current_dir_name(3)
     fn get_current_dir_name() -> *mut c_char {
         match cwd::current() {
-            Some(cwd::Cwd::Ours { .. }) => getcwd(core::ptr::null_mut(), 0),
+            Some(cwd::Cwd::Ours { .. } | cwd::Cwd::Named { .. }) => getcwd(core::ptr::null_mut(), 0),
             _ => next!(c"get_current_dir_name", fn() -> *mut c_char)(),
         }
     }

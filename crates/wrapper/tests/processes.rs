@@ -360,3 +360,26 @@ assert answers == [1] * 8, answers
     bench.ok(&["python3", "-c", script, &bench.path("f")]);
     assert_eq!(bench.ok(&["ls", &bench.path("")]).lines().count(), 8);
 }
+
+/// The kernel does not know a working directory of ours; a program executed there starts there all the same.
+#[test]
+fn the_working_directory_goes_with_an_exec() {
+    let Some(bench) = Bench::new("", &["env", "dash", "bash", "python3", "cat", "touch"]) else { return };
+    bench.ok(&["mkdir", "-p", &bench.path("d/e")]);
+    let (inner, root) = (bench.path("d/e"), bench.path("").trim_end_matches('/').to_owned());
+    assert_eq!(bench.ok(&["env", "-C", &inner, "pwd"]), format!("{inner}\n"));
+    bench.ok(&["env", "-C", &inner, "touch", "made"]);
+    for shell in ["dash", "bash"] {
+        let script = format!("cd {inner} && exec cat made ../e/made && exit 1");
+        assert_eq!(bench.ok(&[shell, "-c", &script]), "", "{shell}");
+    }
+    let popen = "import os, sys; os.chdir(sys.argv[1]); os.execlp('sh', 'sh', '-c', 'exec /bin/ls ..')";
+    assert_eq!(bench.ok(&["python3", "-c", popen, &inner]), "e\n");
+    // Where this process goes on, the child does not get the device, but it knows where it is.
+    let popen = "import os, sys; os.chdir(sys.argv[1]); a = os.popen('/bin/pwd').read(); os.chdir('/'); \
+                 print(a + os.popen('/bin/pwd').read(), end='')";
+    let output = bench.run(&["python3", "-c", popen, &inner]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{inner}\n/\n"));
+    assert_eq!(bench.ok(&["env", "-C", &root, "ls"]), "d\n");
+    assert!(!bench.host().join("made").exists(), "nothing was made where the kernel thinks we are");
+}

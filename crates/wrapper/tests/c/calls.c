@@ -17,9 +17,12 @@
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <stddef.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -521,6 +524,22 @@ static void mappings(void) {
     CHECK(close(fd) == 0);
 }
 
+static void sockets(void) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0), other = socket(AF_UNIX, SOCK_STREAM, 0);
+    // A path of ours may be too long for an address: from its directory it is not.
+    CHECK(chdir(ours) == 0);
+    strcpy(address.sun_path, "sock");
+    FAILS(bind(fd, (struct sockaddr *)&address, sizeof address), EPERM);
+    FAILS(connect(fd, (struct sockaddr *)&address, sizeof address), ENOENT);
+    CHECK(chdir("/") == 0 && access(at("sock"), F_OK) == -1);
+    socklen_t len = offsetof(struct sockaddr_un, sun_path) + 1 + snprintf(address.sun_path + 1, 50, "nvmed-%d", getpid());
+    address.sun_path[0] = 0;
+    CHECK(bind(fd, (struct sockaddr *)&address, len) == 0 && listen(fd, 1) == 0);
+    CHECK(connect(other, (struct sockaddr *)&address, len) == 0);
+    close(fd), close(other);
+}
+
 static void numbers(void) {
     // syscall(2): the same answers by number.
     long fd = syscall(SYS_openat, AT_FDCWD, at("y"), O_CREAT | O_RDWR, 0644);
@@ -565,7 +584,7 @@ int main(int argc, char **argv) {
     CHECK(first == 3); // the lowest number, as without us
     close(first);
     opening(), data(), waiting(), names(), metadata(), directories(), whereabouts(), temporaries(), locks();
-    streams(), standards(), mappings(), numbers(), itself();
+    streams(), standards(), mappings(), numbers(), itself(), sockets();
     if (failures == 0)
         puts("all calls answered");
     return failures > 98 ? 98 : failures;
