@@ -219,7 +219,8 @@ hook! {
     /// readdir_r(3): answers the error itself
     fn readdir_r(dir: *mut DIR, entry: *mut dirent, result: *mut *mut dirent) -> c_int, as [readdir64_r] {
         let Some(slot) = slot(dir) else {
-            return next!(c"readdir_r", fn(*mut DIR, *mut dirent, *mut *mut dirent) -> c_int)(dir, entry, result);
+            let libc = next!(c"readdir_r", fn(*mut DIR, *mut dirent, *mut *mut dirent) -> c_int);
+            return libc(dir, entry, result);
         };
         match caught(|| stream(slot).next()) {
             Ok(record) if record.is_null() => *result = record,

@@ -308,8 +308,10 @@ hook! {
         if refused(path, "posix_spawn's open") {
             return libc::ENOTSUP;
         }
-        next!(c"posix_spawn_file_actions_addopen", fn(*mut c_void, c_int, *const c_char, c_int, mode_t) -> c_int)
-            (actions, fd, path, flags, mode)
+        next!(
+            c"posix_spawn_file_actions_addopen",
+            fn(*mut c_void, c_int, *const c_char, c_int, mode_t) -> c_int
+        )(actions, fd, path, flags, mode)
     }
 }
 

@@ -48,7 +48,8 @@ hook! {
         if !touches_ours(fds, count) {
             return reply(sys!(SYS_poll, fds, count, timeout_ms));
         }
-        guard(|| poll_with(fds, count, |fds, now| sys!(SYS_poll, fds, count, if now { 0 } else { timeout_ms })))
+        let wait = |fds, now: bool| sys!(SYS_poll, fds, count, if now { 0 } else { timeout_ms });
+        guard(|| poll_with(fds, count, wait))
     }
 }
 
@@ -146,8 +147,9 @@ unsafe fn selects_ours(count: c_int, sets: [*mut fd_set; 3]) -> bool {
 
 hook! {
     /// select(2)
-    fn select(count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval)
-        -> c_int, as [__select] {
+    fn select(
+        count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval,
+    ) -> c_int, as [__select] {
         let sets = [reads, writes, excepts];
         let wait = |now: bool| {
             let mut zero = timeval { tv_sec: 0, tv_usec: 0 };

@@ -93,14 +93,16 @@ hook! {
         if is_ours(libc::AT_FDCWD, path) {
             return scan(libc::AT_FDCWD, path, list, filter, compare);
         }
-        next!(c"scandir", fn(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)(path, list, filter, compare)
+        next!(c"scandir", fn(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
+            (path, list, filter, compare)
     }
 }
 
 hook! {
     /// scandirat(3)
-    fn scandirat(dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare)
-        -> c_int, as [scandirat64] {
+    fn scandirat(
+        dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare,
+    ) -> c_int, as [scandirat64] {
         if is_ours(dirfd, path) {
             return scan(dirfd, path, list, filter, compare);
         }
@@ -276,7 +278,8 @@ hook! {
     /// nftw(3)
     fn nftw(path: *const c_char, call: NftwFn, descriptors: c_int, flags: c_int) -> c_int, as [nftw64] {
         if !is_ours(libc::AT_FDCWD, path) {
-            return next!(c"nftw", fn(*const c_char, NftwFn, c_int, c_int) -> c_int)(path, call, descriptors, flags);
+            let libc = next!(c"nftw", fn(*const c_char, NftwFn, c_int, c_int) -> c_int);
+            return libc(path, call, descriptors, flags);
         }
         finish(walk(path, flags, &mut |path, status, class, ftw| call(path, status, class, ftw)))
     }

@@ -420,7 +420,8 @@ hook! {
         if stat(path, &raw mut status) != 0 {
             return -1;
         }
-        let number = (status.st_ino & 0xffff) | ((status.st_dev & 0xff) << 16) | ((project as u64 & 0xff) << 24);
+        let (ino, dev, project) = (status.st_ino & 0xffff, status.st_dev & 0xff, project as u64 & 0xff);
+        let number = ino | dev << 16 | project << 24;
         number as libc::key_t
     }
 }

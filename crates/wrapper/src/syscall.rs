@@ -179,7 +179,7 @@ hook! {
     /// syscall(2): variadic in C; a seventh word is read from the stack, where the caller's frame is
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         let words = [a, b, c, d, e, f];
-        let ours = descriptors(number, words).or_else(|| paths(number, words)).or_else(|| special(number, words));
-        ours.unwrap_or_else(|| reply(crate::raw::call(number, words)))
+        let ours = descriptors(number, words).or_else(|| paths(number, words));
+        ours.or_else(|| special(number, words)).unwrap_or_else(|| reply(crate::raw::call(number, words)))
     }
 }

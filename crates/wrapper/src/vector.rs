@@ -142,14 +142,18 @@ unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At) -
 hook! {
     /// readv(2)
     fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-        on_descriptor(fd, || sys!(SYS_readv, fd, list, count), |body| read_vectors(body, list, count, At::Shared))
+        on_descriptor(fd, || sys!(SYS_readv, fd, list, count), |body| {
+            read_vectors(body, list, count, At::Shared)
+        })
     }
 }
 
 hook! {
     /// writev(2)
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-        on_descriptor(fd, || sys!(SYS_writev, fd, list, count), |body| write_vectors(body, list, count, At::Shared))
+        on_descriptor(fd, || sys!(SYS_writev, fd, list, count), |body| {
+            write_vectors(body, list, count, At::Shared)
+        })
     }
 }
 

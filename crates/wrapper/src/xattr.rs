@@ -15,7 +15,9 @@ fn none(spot: &Spot<'_>, follow: Follow) -> crate::edge::Answer {
 }
 
 macro_rules! attribute_calls {
-    ($($name:ident($($argument:ident: $ty:ty),*) -> $ret:ty = $number:ident, $flags:expr, $follow:ident;)*) => { $(
+    ($(
+        $name:ident($($argument:ident: $ty:ty),*) -> $ret:ty = $number:ident, $flags:expr, $follow:ident;
+    )*) => { $(
         hook! {
             fn $name(path: *const c_char $(, $argument: $ty)*) -> $ret {
                 on_path(libc::AT_FDCWD, path, look($flags), |place| match place {
@@ -67,7 +69,9 @@ hook! {
         let looks = if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
         on_path(dirfd, path, look(looks), |place| match place {
             Place::Host { dirfd, .. } if crate::table::is_ours(dirfd) => fail(libc::EOPNOTSUPP),
-            Place::Host { dirfd, path } => host(sys!(SYS_name_to_handle_at, dirfd, path, handle, mount, flags)),
+            Place::Host { dirfd, path } => {
+                host(sys!(SYS_name_to_handle_at, dirfd, path, handle, mount, flags))
+            }
             Place::Ours(_) => fail(libc::EOPNOTSUPP),
         })
     }

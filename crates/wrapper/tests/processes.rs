@@ -76,7 +76,8 @@ fn programs_do_not_run_from_here() {
 
 /// A process that has the device, until its standard input ends.
 fn holder(bench: &Bench) -> std::process::Child {
-    let script = "import os,sys; f=open(sys.argv[1],'w'); f.write('x'); f.flush(); print('ready',flush=True); sys.stdin.read()";
+    let script = "import os,sys; f=open(sys.argv[1],'w'); f.write('x'); f.flush(); \
+                  print('ready',flush=True); sys.stdin.read()";
     let mut child = bench
         .wrapped(Command::new("python3").args(["-c", script, &bench.path("held")]))
         .stdin(Stdio::piped())
