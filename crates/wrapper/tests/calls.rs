@@ -87,3 +87,15 @@ fn handlers_may_make_file_calls() {
     assert_eq!(bench.ok(&["cat", &bench.path("b")]), "written");
     bench.fsck();
 }
+
+/// The process ends while four threads are in the middle of everything; nothing hangs, nothing is torn.
+#[test]
+fn the_end_comes_while_threads_write() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "writers", &["-pthread"]);
+    for milliseconds in ["20", "45", "80", "130"] {
+        let words = ["timeout", "60", program.to_str().unwrap(), &bench.path(""), milliseconds];
+        bench.ok(&words);
+        bench.fsck();
+    }
+}

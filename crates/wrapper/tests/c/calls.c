@@ -130,6 +130,15 @@ static void data(void) {
     CHECK(ftruncate(fd, 100) == 0 && pread(fd, buffer, 64, 90) == 10 && buffer[0] == 0);
     CHECK(truncate(at("d"), 4) == 0 && same("d", "abcd"));
     FAILS(ftruncate(fd, -1), EINVAL);
+    // Seeking past the end makes nothing longer; two opens are of one file; what a hole reads is zeros.
+    struct stat before;
+    int twin = open(at("d"), O_RDWR);
+    CHECK(lseek(fd, 1 << 20, SEEK_SET) == 1 << 20 && fstat(fd, &before) == 0 && before.st_size == 4);
+    CHECK(pwrite(twin, "Z", 1, 9000) == 1 && fstat(fd, &before) == 0 && before.st_size == 9001);
+    CHECK(pread(fd, buffer, 2, 8999) == 2 && buffer[0] == 0 && buffer[1] == 'Z');
+    CHECK(lseek(fd, 0, SEEK_DATA) == 0 && lseek(fd, 0, SEEK_HOLE) == 4096 && lseek(fd, 4096, SEEK_DATA) == 8192);
+    FAILS(lseek(fd, 9001, SEEK_DATA), ENXIO);
+    CHECK(ftruncate(twin, 4) == 0 && pread(fd, buffer, 64, 4) == 0 && close(twin) == 0);
     CHECK(posix_fallocate(fd, 0, 8192) == 0);
     struct stat st;
     CHECK(fstat(fd, &st) == 0 && st.st_size == 8192);
