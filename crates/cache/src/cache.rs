@@ -12,6 +12,9 @@ use nvmed_sys::Mapping;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Cache lines of a frame that a write asks for ahead: the processor's own prefetcher follows from there.
+const LINES_EXPECTED: usize = 8;
+
 /// How a cache behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -108,6 +111,7 @@ impl Cache {
         assert!(offset + dst.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", dst.len());
         let Some((slot, guess)) = object.index.find_guessed(page) else { return false };
         let guess = guess.frame(page);
+        self.memory.prefetch(self.layout.uses(guess));
         let mut spins = 0;
         loop {
             // Barrier R1, pairs with W2 in `unlock`: the bytes copied below are not older than this.
@@ -184,7 +188,8 @@ impl Cache {
         offset: usize,
         promised: bool,
     ) -> Written {
-        let Some(slot) = object.index.find(page) else { return Written::Absent };
+        let Some((slot, guess)) = object.index.find_guessed(page) else { return Written::Absent };
+        self.expect_write(guess.frame(page), offset);
         let Some(seen) = entry::lock(slot) else { return Written::Absent };
         let promise_used = !seen.has(BACKED);
         if promise_used && !promised {
@@ -197,6 +202,17 @@ impl Cache {
         entry::unlock(slot, seen.next().with(DIRTY | BACKED));
         self.count_use(frame, offset);
         Written::Done { first_dirty, promise_used }
+    }
+
+    /// Asks for the first lines of what a write to the guessed frame touches. Taking the entry's lock waits for
+    /// the entry to arrive from memory; these arrive meanwhile.
+    #[inline]
+    fn expect_write(&self, guess: u32, offset: usize) {
+        self.memory.prefetch(self.layout.uses(guess));
+        let start = self.layout.frame(guess) + offset;
+        for line in 0..LINES_EXPECTED {
+            self.memory.prefetch(start + line * 64);
+        }
     }
 
     /// Accounts for a locked or claimed page that becomes dirty; whether it is the object's first.

@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Share of the frames that may be dirty, unless the options say otherwise: one in two.
 const DIRTY_SHARE: u32 = 2;
+/// The share of frames that stays clean whatever the settings say: reads need some.
+const CLEAN_SHARE: u32 = 8;
 /// Share of the frames that one call fills at once at most: one in four.
 const FILL_SHARE: u32 = 4;
 /// Least alignment of offset, length and buffer under `O_DIRECT`, the smallest LBA format.
@@ -148,7 +150,9 @@ impl DataPath {
         let layout = memory.layout.cache();
         let limit = match options.dirty_limit_bytes / BLOCK_BYTES as u64 {
             0 => layout.frames / DIRTY_SHARE,
-            pages => u32::try_from(pages).unwrap_or(u32::MAX).min(layout.frames / DIRTY_SHARE),
+            pages => {
+                u32::try_from(pages).unwrap_or(u32::MAX).min(layout.frames - layout.frames / CLEAN_SHARE)
+            }
         };
         let fill_pages = u64::from(layout.frames / FILL_SHARE).max(1);
         Ok(Self {
