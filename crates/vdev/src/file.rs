@@ -46,7 +46,13 @@ pub struct FileOptions {
 
 /// An image kept from other processes until this is dropped.
 #[derive(Debug)]
-pub struct ImageLock(#[allow(dead_code, reason = "the lock lives as long as the descriptor")] OwnedFd);
+pub struct ImageLock(OwnedFd);
+
+impl Drop for ImageLock {
+    fn drop(&mut self) {
+        unlock(&self.0);
+    }
+}
 
 impl ImageLock {
     /// Locks the image at `path`.
@@ -372,6 +378,19 @@ fn check_type(path: &str, kind: FileType) -> Result<(), MediaError> {
         _ => "not a regular file",
     };
     Err(MediaError::NotAFile { path: path.to_owned(), what })
+}
+
+impl Drop for FileMedium {
+    fn drop(&mut self) {
+        unlock(&self.fd);
+    }
+}
+
+/// Lets go of an image. Closing is not enough: a child that another thread has just forked has the
+/// descriptor too, until it executes its program.
+fn unlock(fd: impl AsFd) {
+    // A lock that is not held, or cannot be, is none.
+    let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
 }
 
 fn lock(fd: &OwnedFd, path: &str) -> Result<(), MediaError> {
