@@ -49,14 +49,14 @@ print(right)
 
 const FILES: usize = 200;
 
-fn write_until_killed(bench: &Bench, memory: &RunMemory) {
+fn write_until_killed(bench: &Bench, memory: Option<&RunMemory>) {
     let root = bench.path("");
-    let mut child = bench
-        .wrapped(Command::new("python3").args(["-c", WRITER, &root]))
-        .env(RUN_MEMORY_VARIABLE, memory.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3 starts");
+    let mut command = Command::new("python3");
+    bench.wrapped(command.args(["-c", WRITER, &root]));
+    if let Some(memory) = memory {
+        command.env(RUN_MEMORY_VARIABLE, memory.path());
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("python3 starts");
     let lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
     assert_eq!(lines.map_while(Result::ok).take(FILES).count(), FILES, "the writer stopped early");
     child.kill().expect("the writer can be killed");
@@ -80,7 +80,7 @@ fn the_holder_saves_what_a_killed_program_had_done() {
     let Some(bench) = Bench::new("", &["python3"]) else { return };
     let config = Config::load(&bench.config()).expect("the test's configuration");
     let memory = RunMemory::create(&config).expect("memory for a run");
-    write_until_killed(&bench, &memory);
+    write_until_killed(&bench, Some(&memory));
     salvage(&config, &memory).expect("the holder writes it back");
     drop(memory);
     check(&bench, None);
@@ -92,7 +92,7 @@ fn the_next_program_of_the_run_finds_it_too() {
     let Some(bench) = Bench::new("", &["python3"]) else { return };
     let config = Config::load(&bench.config()).expect("the test's configuration");
     let memory = RunMemory::create(&config).expect("memory for a run");
-    write_until_killed(&bench, &memory);
+    write_until_killed(&bench, Some(&memory));
     check(&bench, Some(&memory));
     drop(memory);
     bench.fsck();
@@ -101,17 +101,7 @@ fn the_next_program_of_the_run_finds_it_too() {
 #[test]
 fn with_durability_device_nothing_is_lost_without_a_holder() {
     let Some(bench) = Bench::with_config("", "durability = device", &["python3"]) else { return };
-    let root = bench.path("");
-    let mut command = Command::new("python3");
-    let mut child = bench
-        .wrapped(command.args(["-c", WRITER, &root]))
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3 starts");
-    let lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-    assert_eq!(lines.map_while(Result::ok).take(FILES).count(), FILES, "the writer stopped early");
-    child.kill().expect("the writer can be killed");
-    child.wait().expect("the writer ends");
+    write_until_killed(&bench, None);
     check(&bench, None);
     bench.fsck();
 }
