@@ -7,20 +7,26 @@ use std::path::Path;
 
 /// Each room and the rooms that it may use directly; what those may use is allowed too.
 /// The table of `docs/ARCHITECTURE.md`, "Rooms".
-const ROOMS: [(&str, &[&str]); 14] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("units", &[]),
     ("sys", &["units"]),
     ("dma", &["sys"]),
     ("nvme", &["units"]),
     ("engine", &["nvme", "dma"]),
-    ("vdev", &["nvme", "dma"]),
+    ("vfio", &["dma"]),
+    ("vfio-user", &["dma"]),
+    ("vdev", &["nvme", "dma", "vfio-user"]),
+    ("uring", &["engine"]),
     ("io", &["engine"]),
     ("cache", &["sys"]),
+    ("block", &["io", "cache"]),
     ("kv", &["sys"]),
     ("fs", &["kv", "cache", "io"]),
-    ("stack", &["fs", "vdev"]),
+    ("stack", &["fs", "block", "vdev", "vfio", "uring"]),
     ("wrapper", &["stack"]),
-    ("cli", &["stack"]),
+    ("capi", &["stack"]),
+    ("lab", &["stack"]),
+    ("cli", &["stack", "lab"]),
     ("bench", &["stack", "wrapper", "cli"]),
 ];
 

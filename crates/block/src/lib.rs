@@ -1,0 +1,2 @@
+//! A device as bytes.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Engines over io_uring.
+
