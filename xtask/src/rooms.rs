@@ -108,7 +108,8 @@ fn names_above(text: &str, room: &str, below: &BTreeSet<&str>) -> Vec<(usize, &'
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
         for (name, _) in ROOMS.iter().filter(|(name, _)| *name != room && !below.contains(name)) {
-            let spelled = [format!("nvmed_{name}"), format!("nvmed-{name}"), format!("crates/{name}/")];
+            let module = name.replace('-', "_");
+            let spelled = [format!("nvmed_{module}"), format!("nvmed-{name}"), format!("crates/{name}/")];
             if spelled.iter().any(|word| contains_word(line, word)) {
                 found.push((index + 1, *name));
             }
@@ -123,7 +124,7 @@ fn contains_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let after = line[at + word.len()..].chars().next();
-        let inner = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+        let inner = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '-');
         !inner(before) && (word.ends_with('/') || !inner(after))
     })
 }

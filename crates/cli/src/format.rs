@@ -5,7 +5,7 @@ use crate::failure::{Failure, Status};
 use crate::place::parse_spec;
 use crate::signature;
 use nvmed_fs::{FileSystem, FormatOptions};
-use nvmed_stack::{DeviceSpec, Medium, Open};
+use nvmed_stack::{DeviceSpec, Open};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -17,12 +17,12 @@ use rustix::io::Errno;
 pub fn format(arguments: &Format) -> Result<(), Failure> {
     let name = arguments.device.to_string_lossy().into_owned();
     let spec = parse_spec(&name)?;
-    if spec.medium != Medium::File {
+    let Some(path) = spec.file() else {
         return Err(Failure::usage(format!(
             "format: {name}: this medium ends with the command; format a file"
         )));
-    }
-    let bytes = size(arguments, &spec, &name)?;
+    };
+    let bytes = size(arguments, &spec, path, &name)?;
     let device = nvmed_stack::open_device(&spec, Open::Create { bytes })?;
     let options =
         FormatOptions { label: arguments.label.clone().unwrap_or_default(), ..FormatOptions::default() };
@@ -31,9 +31,9 @@ pub fn format(arguments: &Format) -> Result<(), Failure> {
 }
 
 /// The size that the device is to have, after a look at what it holds now.
-fn size(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<u64, Failure> {
-    let wanted = arguments.size.or(spec.size_bytes);
-    let fd = match rustix::fs::open(spec.path.as_str(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+fn size(arguments: &Format, spec: &DeviceSpec, path: &str, name: &str) -> Result<u64, Failure> {
+    let wanted = arguments.size.or(spec.size_bytes());
+    let fd = match rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => {
             return wanted.ok_or_else(|| {
@@ -45,7 +45,7 @@ fn size(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<u64, Failur
         Err(errno) => return Err(Failure::host(format!("format: {name}"), errno)),
     };
     let fail = |errno| Failure::host(format!("format: {name}"), errno);
-    refuse_in_use(&fd, spec, name)?;
+    refuse_in_use(&fd, spec, path, name)?;
     let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(fail)?;
     let held = if arguments.force { None } else { signature::find(&fd, bytes).map_err(fail)? };
     if let Some(held) = held {
@@ -67,12 +67,12 @@ fn size(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<u64, Failur
 }
 
 /// Another nvmed process holds a lock on the file; the kernel holds a block device for itself.
-fn refuse_in_use(fd: &OwnedFd, spec: &DeviceSpec, name: &str) -> Result<(), Failure> {
+fn refuse_in_use(fd: &OwnedFd, spec: &DeviceSpec, path: &str, name: &str) -> Result<(), Failure> {
     let fail = |errno| Failure::host(format!("format: {name}"), errno);
     let stat = rustix::fs::fstat(fd).map_err(fail)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
         let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-        match rustix::fs::open(spec.path.as_str(), flags, Mode::empty()) {
+        match rustix::fs::open(path, flags, Mode::empty()) {
             Err(Errno::BUSY) => {
                 let why = "is in use by the kernel (mounted, swap, or part of a volume); end that first";
                 return Err(Failure::new(Status::Busy, format!("format: {name} {why}")));

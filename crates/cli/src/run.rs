@@ -8,7 +8,7 @@ use crate::failure::{Failure, Status};
 use crate::place::parse_spec;
 use crate::program;
 use nvmed_fs::FileSystem;
-use nvmed_stack::{Config, Medium, Open, RUN_MEMORY_VARIABLE, RunMemory, STATISTICS_VARIABLE, StackError};
+use nvmed_stack::{Config, Open, RUN_MEMORY_VARIABLE, RunMemory, STATISTICS_VARIABLE, StackError};
 use nvmed_sys::Signals;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
@@ -57,7 +57,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
 
 /// A device that holds no file system of ours is told now, not by each call of the program.
 fn probe(config: &Config) -> Result<(), Failure> {
-    if config.format || config.device.medium != Medium::File {
+    if config.format || !config.device.is_lasting() {
         return Ok(());
     }
     let name = config.device.to_string();

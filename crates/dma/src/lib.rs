@@ -10,7 +10,8 @@ mod space;
 pub use nvmed_units::DeviceAddress;
 pub use space::{AddressSpace, DmaFault};
 
-use nvmed_sys::Mapping;
+use nvmed_sys::{Mapping, Pages};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Registers and DMA memory: all that a host driver needs of a controller's attachment.
@@ -37,24 +38,47 @@ pub trait Transport: Send + Sync {
     /// # Errors
     /// No room in the address space, or the IOMMU refused.
     fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, MapError>;
+    /// Memory of a kind that this transport can map; private memory of the process where any will do.
+    ///
+    /// # Errors
+    /// What `mmap` answers.
+    fn memory(&self, bytes: usize, pages: Pages) -> Result<Mapping, rustix::io::Errno> {
+        Mapping::anonymous(bytes, pages)
+    }
     /// Ends the controller's reach; commands that use the range must have completed.
     fn unmap(&self, address: DeviceAddress);
-    /// A number that changes after the controller has posted completions or changed its status:
-    /// what an interrupt is to a driver that would rather look first. A transport without
-    /// interrupts, or whose controller works within the doorbell's write, answers a constant.
-    fn events(&self) -> u32 {
+    /// Interrupt vectors that completion queues can be bound to, at least 1. Vector 0 is the admin queue's.
+    fn vectors(&self) -> u16 {
+        1
+    }
+    /// A number that changes after the controller has posted completions to a queue of `vector`, or, for
+    /// vector 0, changed its status: what an interrupt is to a driver that would rather look first. A
+    /// transport without interrupts, or whose controller works within the doorbell's write, answers a constant.
+    fn events(&self, vector: u16) -> u32 {
+        let _ = vector;
         0
     }
-    /// Waits until [`Transport::events`] is no longer `seen`, at most `timeout_us` microseconds.
+    /// Waits until [`Transport::events`] of `vector` is no longer `seen`, at most `timeout_us` microseconds.
     ///
     /// A driver reads `events`, looks for completions, then waits: what is posted in between ends the
     /// wait at once. All waiting of a driver happens here, so a transport of a test has its own time.
-    fn wait(&self, seen: u32, timeout_us: u32) -> Waited {
-        let _ = seen;
+    fn wait(&self, vector: u16, seen: u32, timeout_us: u32) -> Waited {
+        let _ = (vector, seen);
         let span = rustix::time::Timespec { tv_sec: 0, tv_nsec: 1000 * i64::from(timeout_us.min(999_999)) };
         // A wait cut short by a signal only makes the driver look once more.
         let _ = rustix::thread::nanosleep(&span);
         Waited::Timeout
+    }
+    /// A descriptor that becomes readable when [`Transport::events`] of `vector` has changed, for callers
+    /// with an event loop of their own; they read it, 8 bytes, to arm it again.
+    fn event_fd(&self, vector: u16) -> Option<BorrowedFd<'_>> {
+        let _ = vector;
+        None
+    }
+    /// The device's time in nanoseconds; never goes back. A simulated device has a time of its own.
+    fn now_ns(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 }
 

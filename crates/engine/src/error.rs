@@ -101,6 +101,10 @@ pub enum QueueFault {
     /// No answer for longer than any device takes.
     #[error("the controller did not answer in time")]
     Timeout,
+    /// The controller was reset while the request was outstanding; it may have been done or not. Queues
+    /// go on.
+    #[error("the controller was reset; the request may have been done or not")]
+    Reset,
     /// The engine was shut down.
     #[error("the device was shut down")]
     Shutdown,
@@ -238,8 +242,14 @@ pub enum EngineError {
         /// Commands possible.
         depth_max: u16,
     },
+    /// The engine has no such thing.
+    #[error("this engine does not offer {what}")]
+    Unsupported {
+        /// What was asked.
+        what: &'static str,
+    },
     /// The caller's buffer has a wrong length.
-    #[error("{bytes} bytes; a log page is read in multiples of 4 bytes, 4096 at most")]
+    #[error("{bytes} bytes; administrative data comes in multiples of 4 bytes, 4096 at most")]
     Buffer {
         /// Its length.
         bytes: usize,
@@ -264,6 +274,7 @@ impl EngineError {
         match self {
             Self::Unsuitable(_) | Self::Namespace { .. } => Errno::NODEV,
             Self::NoQueue { .. } => Errno::BUSY,
+            Self::Unsupported { .. } => Errno::OPNOTSUPP,
             Self::Depth { .. } | Self::Buffer { .. } => Errno::INVAL,
             Self::Map(_) => Errno::NOMEM,
             Self::Memory { errno, .. } => *errno,

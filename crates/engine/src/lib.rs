@@ -13,12 +13,15 @@ mod request;
 
 pub use error::{DeviceError, EngineError, InvalidRequest, QueueFault, SubmitError};
 pub use nvmed_dma::Waited;
-pub use request::{Completion, Operation, Request, Segment};
+pub use nvmed_nvme::AsyncEvent;
+pub use request::{Command, Completion, Operation, Priority, QueueOptions, Request, Segment, Transfer};
 
-use nvmed_nvme::{IdentifyController, IdentifyNamespace};
-use nvmed_sys::Mapping;
-use nvmed_units::DeviceAddress;
+use nvmed_nvme::{AdminOpcode, Cns, IdentifyController, IdentifyNamespace};
+use nvmed_sys::{Mapping, Pages};
+use nvmed_units::{DeviceAddress, Lba};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// What a device is, read once when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,17 +58,28 @@ impl Geometry {
 pub trait Engine: Send + Sync {
     /// What the device is.
     fn geometry(&self) -> &Geometry;
-    /// A new queue pair for `depth` commands in flight. Dropping it gives it back to the device.
+    /// Logical blocks of the namespace now: it may have grown or shrunk since it was opened.
+    fn lba_count(&self) -> u64 {
+        self.geometry().lba_count
+    }
+    /// A new queue pair. Dropping it gives it back to the device.
     ///
     /// # Errors
-    /// The device has no queue left or refused, `depth` is 0 or above
+    /// The device has no queue left or refused, the depth is 0 or above
     /// [`Geometry::queue_depth_max`], or the host has no memory.
-    fn queue(&self, depth: u16) -> Result<Box<dyn QueuePair>, EngineError>;
+    fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError>;
     /// Shows memory to the device; the answer is page-aligned.
     ///
     /// # Errors
     /// [`EngineError::Map`].
     fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, EngineError>;
+    /// Memory of a kind that [`Engine::map`] takes; private memory of the process where any will do.
+    ///
+    /// # Errors
+    /// [`EngineError::Memory`].
+    fn memory(&self, bytes: usize, pages: Pages) -> Result<Mapping, EngineError> {
+        Mapping::anonymous(bytes, pages).map_err(|errno| EngineError::Memory { bytes, errno })
+    }
     /// Hides it again. Requests that use it must have completed.
     fn unmap(&self, address: DeviceAddress);
     /// Tells the device to get ready for the loss of power, and waits until it is. Queues fail from then
@@ -74,25 +88,94 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// The device is gone, failed, or took longer than it said.
     fn shutdown(&self) -> Result<(), EngineError>;
+    /// Executes an administrative command and answers dword 0 of its completion. It is sent as it is:
+    /// one that deletes a queue or formats the namespace does so.
+    ///
+    /// # Errors
+    /// The device refused or failed, the data is longer than [`ADMIN_BYTES_MAX`], or the engine has no
+    /// such commands.
+    fn admin(&self, command: &Command, data: Transfer<'_>) -> Result<u32, EngineError> {
+        let _ = (command, data);
+        Err(EngineError::Unsupported { what: "an NVMe administrative command" })
+    }
+    /// The namespace's number, where there is one.
+    fn namespace(&self) -> u32 {
+        0
+    }
     /// The controller's own description.
     ///
     /// # Errors
     /// The admin command failed.
-    fn identify_controller(&self) -> Result<IdentifyController, EngineError>;
+    fn identify_controller(&self) -> Result<IdentifyController, EngineError> {
+        let mut page = IdentifyController::new_zeroed();
+        let command = identify(Cns::CONTROLLER, 0);
+        self.admin(&command, Transfer::FromDevice(page.as_mut_bytes()))?;
+        Ok(page)
+    }
     /// The namespace's description.
     ///
     /// # Errors
     /// The admin command failed.
-    fn identify_namespace(&self) -> Result<IdentifyNamespace, EngineError>;
+    fn identify_namespace(&self) -> Result<IdentifyNamespace, EngineError> {
+        let mut page = IdentifyNamespace::new_zeroed();
+        let command = identify(Cns::NAMESPACE, self.namespace());
+        self.admin(&command, Transfer::FromDevice(page.as_mut_bytes()))?;
+        Ok(page)
+    }
     /// Fills `into` with a log page from its start; the length must be a multiple of 4, at most 4096.
     ///
     /// # Errors
     /// The admin command failed, or the length is wrong.
-    fn log_page(&self, page: u8, into: &mut [u8]) -> Result<(), EngineError>;
-    /// See [`nvmed_dma::Transport::events`].
-    fn events(&self) -> u32;
+    fn log_page(&self, page: u8, into: &mut [u8]) -> Result<(), EngineError> {
+        let bytes = into.len();
+        if bytes == 0 || bytes > ADMIN_BYTES_MAX || !bytes.is_multiple_of(4) {
+            return Err(EngineError::Buffer { bytes });
+        }
+        // NUMDL, 0's based; 1,024 dwords at most, so that the high half stays 0.
+        let cdw10 = u32::from(page) | (bytes as u32 / 4 - 1) << 16;
+        let opcode = AdminOpcode::GetLogPage as u8;
+        let command = Command { opcode, nsid: u32::MAX, cdw10, ..Command::default() };
+        self.admin(&command, Transfer::FromDevice(into)).map(|_| ())
+    }
+    /// Resets the controller and brings it up again. Queue pairs live on: what was outstanding completes
+    /// with [`QueueFault::Reset`], whether or not the device did it; then they work again.
+    ///
+    /// # Errors
+    /// The controller did not come back: then every queue pair fails. Or the engine has no reset.
+    fn reset(&self) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported { what: "a controller reset" })
+    }
+    /// An asynchronous event that the device told of since the last call, if one came. The engine has
+    /// acted on it: a changed namespace was looked at again.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn take_event(&self) -> Result<Option<AsyncEvent>, EngineError> {
+        Ok(None)
+    }
+    /// See [`nvmed_dma::Transport::events`]; `vector` is [`QueuePair::vector`]'s.
+    fn events(&self, vector: u16) -> u32;
     /// See [`nvmed_dma::Transport::wait`].
-    fn wait(&self, seen: u32, timeout_us: u32) -> Waited;
+    fn wait(&self, vector: u16, seen: u32, timeout_us: u32) -> Waited;
+    /// See [`nvmed_dma::Transport::event_fd`].
+    fn event_fd(&self, vector: u16) -> Option<BorrowedFd<'_>> {
+        let _ = vector;
+        None
+    }
+    /// See [`nvmed_dma::Transport::now_ns`].
+    fn now_ns(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
+
+/// Bytes that an administrative command moves at most: the largest structure of Identify.
+pub const ADMIN_BYTES_MAX: usize = 4096;
+
+/// Identify (Base 2.0, 5.17).
+fn identify(cns: Cns, nsid: u32) -> Command {
+    let opcode = AdminOpcode::Identify as u8;
+    Command { opcode, nsid, cdw10: u32::from(cns.0), ..Command::default() }
 }
 
 /// One submission and one completion queue. Not shared: whoever shares it locks it.
@@ -117,6 +200,29 @@ pub trait QueuePair: Send {
         self.submit(request)?;
         self.ring();
         Ok(self.poll(out))
+    }
+    /// As [`QueuePair::submit`], for a command of any kind. `data` follows the rule of [`Segment`] and is at
+    /// most [`Geometry::transfer_bytes_max`] long. Its completion carries dword 0.
+    ///
+    /// # Errors
+    /// As [`QueuePair::submit`]; [`InvalidRequest::Unsupported`] where a device has no such commands.
+    fn passthrough(&mut self, command: &Command, data: &[Segment], tag: u64) -> Result<(), SubmitError> {
+        let _ = (command, data, tag);
+        let (operation, lba) = (Operation::Passthrough { opcode: command.opcode }, Lba(0));
+        Err(SubmitError::Invalid { operation, lba, reason: InvalidRequest::Unsupported })
+    }
+    /// Asks the device to give up a request. It still completes, by [`QueuePair::poll`]: aborted, or done
+    /// if it was faster. Nothing happens when no request has the tag.
+    ///
+    /// # Errors
+    /// The device did not take the question; the request is where it was.
+    fn cancel(&mut self, tag: u64) -> Result<(), EngineError> {
+        let _ = tag;
+        Ok(())
+    }
+    /// The interrupt vector of this queue, for [`Engine::events`] and [`Engine::wait`].
+    fn vector(&self) -> u16 {
+        0
     }
     /// Requests submitted and not yet handed out by [`QueuePair::poll`].
     fn outstanding(&self) -> usize;

@@ -1,6 +1,7 @@
 //! What is asked of a device, and what comes back.
 
 use crate::DeviceError;
+use nvmed_nvme::SubmissionEntry;
 use nvmed_units::{DeviceAddress, Lba};
 
 /// What a request does.
@@ -24,6 +25,11 @@ pub enum Operation {
     Discard,
     /// Compares memory with the device; a difference is an error.
     Compare,
+    /// A command as its sender encoded it: stands in completions and errors, is no request's operation.
+    Passthrough {
+        /// Its opcode.
+        opcode: u8,
+    },
 }
 
 impl Operation {
@@ -37,6 +43,7 @@ impl Operation {
             Self::WriteZeroes { .. } => "write zeroes",
             Self::Discard => "discard",
             Self::Compare => "compare",
+            Self::Passthrough { .. } => "passthrough command",
         }
     }
 
@@ -72,6 +79,9 @@ pub struct Request<'a> {
     pub data: &'a [Segment],
     /// Comes back in the [`Completion`].
     pub tag: u64,
+    /// The stream of a write: data of one stream is put together by a device with the streams directive
+    /// (Base 2.0, 8.7.3); 0 is none. Other devices and operations ignore it.
+    pub stream: u16,
 }
 
 /// The end of one request.
@@ -82,4 +92,108 @@ pub struct Completion {
     pub tag: u64,
     /// Whether it worked. Of a request that became several commands: the first error that arrived.
     pub result: Result<(), DeviceError>,
+    /// Dword 0 of the device's completion; means something after a passthrough command only.
+    pub value: u32,
+}
+
+/// A command of any kind, as its sender encodes it (Base 2.0, 3.3.3): passthrough. Data pointers and identifier
+/// are the driver's. It is not checked; the device does that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Command {
+    /// Opcode.
+    pub opcode: u8,
+    /// Namespace; 0 is none.
+    pub nsid: u32,
+    /// Command dword 2.
+    pub cdw2: u32,
+    /// Command dword 3.
+    pub cdw3: u32,
+    /// Command dword 10.
+    pub cdw10: u32,
+    /// Command dword 11.
+    pub cdw11: u32,
+    /// Command dword 12.
+    pub cdw12: u32,
+    /// Command dword 13.
+    pub cdw13: u32,
+    /// Command dword 14.
+    pub cdw14: u32,
+    /// Command dword 15.
+    pub cdw15: u32,
+}
+
+impl Command {
+    /// As a submission queue entry without identifier and data pointers.
+    #[must_use]
+    pub fn entry(&self) -> SubmissionEntry {
+        SubmissionEntry {
+            opcode: self.opcode,
+            nsid: self.nsid,
+            cdw2: self.cdw2,
+            cdw3: self.cdw3,
+            cdw10: self.cdw10,
+            cdw11: self.cdw11,
+            cdw12: self.cdw12,
+            cdw13: self.cdw13,
+            cdw14: self.cdw14,
+            cdw15: self.cdw15,
+            ..SubmissionEntry::default()
+        }
+    }
+}
+
+/// The data of an administrative command.
+#[derive(Debug)]
+pub enum Transfer<'a> {
+    /// None.
+    None,
+    /// Filled by the device.
+    FromDevice(&'a mut [u8]),
+    /// Read by the device.
+    ToDevice(&'a [u8]),
+}
+
+impl Transfer<'_> {
+    /// Its length.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::FromDevice(data) => data.len(),
+            Self::ToDevice(data) => data.len(),
+        }
+    }
+}
+
+/// Weighted round robin class of a queue (Base 2.0, 3.4.4), for devices that arbitrate so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Priority {
+    /// Before all others.
+    Urgent,
+    /// The heaviest of the weighted.
+    High,
+    /// The ordinary.
+    #[default]
+    Medium,
+    /// The lightest.
+    Low,
+}
+
+/// What a queue pair is made like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// Commands in flight, 1 to [`crate::Geometry::queue_depth_max`].
+    pub depth: u16,
+    /// Its class; ignored by devices with one class.
+    pub priority: Priority,
+    /// Whether completions raise an interrupt. Without, waiting for the queue is sleeping.
+    pub interrupts: bool,
+}
+
+impl QueueOptions {
+    /// An ordinary queue of `depth` commands, with interrupts.
+    #[must_use]
+    pub fn depth(depth: u16) -> Self {
+        Self { depth, priority: Priority::Medium, interrupts: true }
+    }
 }

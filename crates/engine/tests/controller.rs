@@ -1,7 +1,9 @@
 //! The driver against the virtual controller: what is written is read, whatever its shape.
 
 use nvmed_engine::nvme::NvmeEngine;
-use nvmed_engine::{Completion, DeviceError, Engine, Operation, QueuePair, Request, Segment, Waited};
+use nvmed_engine::{
+    Completion, DeviceError, Engine, Operation, QueueOptions, QueuePair, Request, Segment, Waited,
+};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
@@ -37,12 +39,12 @@ fn run(engine: &NvmeEngine, pair: &mut dyn QueuePair, request: &Request<'_>) -> 
     let mut out: Vec<Completion> = Vec::with_capacity(4);
     let mut quiet = 0;
     loop {
-        let seen = engine.events();
+        let seen = engine.events(0);
         if pair.poll(&mut out) > 0 {
             assert_eq!((out.len(), out[0].tag), (1, request.tag));
             return out[0].result;
         }
-        quiet += u32::from(engine.wait(seen, 100_000) == Waited::Timeout);
+        quiet += u32::from(engine.wait(0, seen, 100_000) == Waited::Timeout);
         assert!(quiet < 100, "nothing came for 10 s");
     }
 }
@@ -71,9 +73,10 @@ fn a_controller_can_be_opened_again() {
     for _ in 0..3 {
         let engine = NvmeEngine::open(Arc::<InProcess>::clone(&transport)).unwrap();
         let host = Host::new(&engine);
-        let mut pair = engine.queue(4).unwrap();
+        let mut pair = engine.queue(QueueOptions::depth(4)).unwrap();
         let data = [Segment { address: host.base, bytes: 4096 }];
-        let request = Request { operation: Operation::Read, lba: Lba(0), blocks: 8, data: &data, tag: 1 };
+        let request =
+            Request { operation: Operation::Read, lba: Lba(0), blocks: 8, data: &data, tag: 1, stream: 0 };
         run(&engine, &mut *pair, &request).unwrap();
         engine.shutdown().unwrap();
     }
@@ -83,21 +86,23 @@ fn a_controller_can_be_opened_again() {
 fn a_device_error_comes_with_its_block() {
     let engine = engine(512, 4, Clock::Inline);
     let host = Host::new(&engine);
-    let mut pair = engine.queue(4).unwrap();
+    let mut pair = engine.queue(QueueOptions::depth(4)).unwrap();
     host.memory.write(0, &[1; 512]);
     let data = [Segment { address: host.base, bytes: 512 }];
-    let request = Request { operation: Operation::Compare, lba: Lba(7), blocks: 1, data: &data, tag: 3 };
+    let request =
+        Request { operation: Operation::Compare, lba: Lba(7), blocks: 1, data: &data, tag: 3, stream: 0 };
     let error = run(&engine, &mut *pair, &request).unwrap_err();
     assert!(error.status.is(Status::COMPARE_FAILURE));
     assert_eq!((error.lba, error.errno()), (Lba(7), rustix::io::Errno::ILSEQ));
     // Memory that is not mapped: the controller says so, and the queue lives on.
     let data = [Segment { address: DeviceAddress(200 << 40), bytes: 512 }];
-    let request = Request { operation: Operation::Read, lba: Lba(7), blocks: 1, data: &data, tag: 4 };
+    let request =
+        Request { operation: Operation::Read, lba: Lba(7), blocks: 1, data: &data, tag: 4, stream: 0 };
     assert!(run(&engine, &mut *pair, &request).unwrap_err().status.is(Status::DATA_TRANSFER_ERROR));
     run(
         &engine,
         &mut *pair,
-        &Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 5 },
+        &Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 5, stream: 0 },
     )
     .unwrap();
 }
@@ -166,7 +171,7 @@ fn gather(host: &Host, data: &[Segment]) -> Vec<u8> {
 fn against_model(lba_bytes: u32, mdts: u8, clock: Clock, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let engine = engine(lba_bytes, mdts, clock);
     let host = Host::new(&engine);
-    let mut pair = engine.queue(250).unwrap();
+    let mut pair = engine.queue(QueueOptions::depth(250)).unwrap();
     let mut model = vec![0u8; DEVICE_BYTES as usize];
     let lbas = DEVICE_BYTES / u64::from(lba_bytes);
     for (tag, step) in steps.into_iter().enumerate() {
@@ -180,6 +185,7 @@ fn against_model(lba_bytes: u32, mdts: u8, clock: Clock, steps: Vec<Step>) -> Re
             blocks: blocks as u32,
             data,
             tag: tag as u64,
+            stream: 0,
         };
         match step.what {
             0 | 1 => {

@@ -5,8 +5,8 @@ mod puppet;
 use nvmed_dma::Transport;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{
-    Completion, Engine, EngineError, InvalidRequest, Operation, QueueFault, QueuePair, Request, Segment,
-    SubmitError,
+    Completion, Engine, EngineError, InvalidRequest, Operation, QueueFault, QueueOptions, QueuePair, Request,
+    Segment, SubmitError,
 };
 use nvmed_nvme::{CompletionEntry, Status};
 use nvmed_units::{DeviceAddress, Lba};
@@ -28,12 +28,12 @@ fn open(vices: Vices) -> (Arc<Puppet>, Result<NvmeEngine, EngineError>) {
 fn queue(depth: u16) -> (Arc<Puppet>, NvmeEngine, Box<dyn QueuePair>) {
     let (puppet, engine) = open(Vices::default());
     let engine = engine.expect("a good puppet comes up");
-    let pair = engine.queue(depth).expect("a queue");
+    let pair = engine.queue(QueueOptions::depth(depth)).expect("a queue");
     (puppet, engine, pair)
 }
 
 fn read(tag: u64) -> Request<'static> {
-    Request { operation: Operation::Read, lba: Lba(8 * tag), blocks: 8, data: &PAGE, tag }
+    Request { operation: Operation::Read, lba: Lba(8 * tag), blocks: 8, data: &PAGE, tag, stream: 0 }
 }
 
 fn polled(pair: &mut dyn QueuePair) -> Vec<Completion> {
@@ -85,7 +85,7 @@ fn completions_come_back_by_tag_in_any_order() {
     puppet.post(FIRST, puppet.good(FIRST, commands[2].cid, Status::SUCCESS));
     puppet.post(FIRST, puppet.good(FIRST, commands[0].cid, Status::UNRECOVERED_READ.do_not_retry()));
     let done = polled(&mut *pair);
-    assert_eq!(done[0], Completion { tag: 3, result: Ok(()) });
+    assert_eq!(done[0], Completion { tag: 3, result: Ok(()), value: 0 });
     let error = done[1].result.expect_err("a media error");
     assert_eq!((done[1].tag, error.lba, error.fault), (1, Lba(8), None));
     assert!(error.status.is(Status::UNRECOVERED_READ));
@@ -98,7 +98,7 @@ fn operations_become_the_commands_of_the_specification() {
     let (puppet, _engine, mut pair) = queue(16);
     const FUA: u32 = 1 << 30;
     let none: &[Segment] = &[];
-    let ask = |operation, blocks, data| Request { operation, lba: Lba(8), blocks, data, tag: 0 };
+    let ask = |operation, blocks, data| Request { operation, lba: Lba(8), blocks, data, tag: 0, stream: 0 };
     for request in [
         ask(Operation::Read, 8, &PAGE),
         ask(Operation::Write { fua: false }, 8, &PAGE),
@@ -135,7 +135,8 @@ fn a_long_request_completes_once_with_the_first_error_and_its_block() {
     let (puppet, _engine, mut pair) = queue(4);
     // MDTS is 16 KiB: 40 KiB are three commands.
     let data = [Segment { address: DeviceAddress(1 << 40), bytes: 40 << 10 }];
-    let request = Request { operation: Operation::Read, lba: Lba(100), blocks: 80, data: &data, tag: 9 };
+    let request =
+        Request { operation: Operation::Read, lba: Lba(100), blocks: 80, data: &data, tag: 9, stream: 0 };
     pair.submit(&request).unwrap();
     assert_eq!(pair.submit(&request), Err(SubmitError::NoSlot), "one slot is left, three are needed");
     pair.submit(&read(1)).unwrap();
@@ -219,7 +220,7 @@ fn a_command_completed_twice_fails_the_queue_and_counts_once() {
     puppet.post(FIRST, puppet.good(FIRST, first.cid, Status::SUCCESS));
     puppet.post(FIRST, puppet.good(FIRST, first.cid, Status::SUCCESS));
     let done = polled(&mut *pair);
-    assert_eq!(done[0], Completion { tag: 1, result: Ok(()) });
+    assert_eq!(done[0], Completion { tag: 1, result: Ok(()), value: 0 });
     let error = done[1].result.expect_err("the queue failed");
     assert_eq!((done.len(), done[1].tag), (2, 2));
     assert_eq!(error.fault, Some(QueueFault::UnknownCommand { cid: first.cid }));
@@ -307,13 +308,14 @@ fn after_a_shutdown_nothing_is_taken() {
 #[test]
 fn queue_numbers_are_lent_and_given_back() {
     let (_puppet, engine, pair) = queue(4);
-    assert!(matches!(engine.queue(0), Err(EngineError::Depth { .. })));
-    assert!(matches!(engine.queue(u16::MAX), Err(EngineError::Depth { .. })));
+    assert!(matches!(engine.queue(QueueOptions::depth(0)), Err(EngineError::Depth { .. })));
+    assert!(matches!(engine.queue(QueueOptions::depth(u16::MAX)), Err(EngineError::Depth { .. })));
     drop(pair);
-    let all: Vec<_> = (0..engine.geometry().queues_max).map(|_| engine.queue(1).unwrap()).collect();
-    assert!(matches!(engine.queue(1), Err(EngineError::NoQueue { .. })));
+    let all: Vec<_> =
+        (0..engine.geometry().queues_max).map(|_| engine.queue(QueueOptions::depth(1)).unwrap()).collect();
+    assert!(matches!(engine.queue(QueueOptions::depth(1)), Err(EngineError::NoQueue { .. })));
     drop(all);
-    engine.queue(1).unwrap();
+    engine.queue(QueueOptions::depth(1)).unwrap();
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use crate::handle::{Binding, Handle};
 use crate::lane::Lane;
 use crate::pace::{Next, Pace};
 use crate::stats::Stats;
-use nvmed_engine::{Engine, Geometry, Operation};
+use nvmed_engine::{Engine, Geometry, Operation, QueueOptions};
 use nvmed_sys::Mapping;
 use nvmed_units::DeviceAddress;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Limits {
     pub(crate) fn blocks(&self, operation: Operation) -> u32 {
         match operation {
             Operation::WriteZeroes { .. } => self.zero_blocks,
-            Operation::Discard | Operation::Flush => self.discard_blocks,
+            Operation::Discard | Operation::Flush | Operation::Passthrough { .. } => self.discard_blocks,
             Operation::Read | Operation::Write { .. } | Operation::Compare => self.data_blocks,
         }
     }
@@ -88,7 +88,8 @@ impl Device {
         let geometry = engine.geometry();
         let depth = options.depth.min(geometry.queue_depth_max);
         let queues = options.queues.min(usize::from(geometry.queues_max));
-        let pairs: Result<Vec<_>, _> = (0..queues).map(|_| engine.queue(depth)).collect();
+        let pairs: Result<Vec<_>, _> =
+            (0..queues).map(|_| engine.queue(QueueOptions::depth(depth))).collect();
         let pairs = pairs?;
         let first = pairs.first().ok_or(IoError::Options)?;
         let limits = Limits::new(geometry, |operation| first.request_blocks_max(operation));
@@ -176,7 +177,7 @@ impl Device {
         let mut pace = Pace::new();
         let mut next = Next::Look;
         loop {
-            let seen = self.engine.events();
+            let seen = self.engine.events(lane.vector());
             let mut inner = lane.lock();
             match next {
                 Next::Look => {}
@@ -189,7 +190,7 @@ impl Device {
                 return thing;
             }
             drop(inner);
-            next = pace.pause(&*self.engine, seen);
+            next = pace.pause(&*self.engine, lane.vector(), seen);
         }
     }
 }

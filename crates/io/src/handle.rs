@@ -211,7 +211,7 @@ impl Handle {
     /// A synchronous call. With a device that works inside the doorbell: lock, submit, ring, poll, unlock.
     #[inline]
     fn run(&self, operation: Operation, lba: Lba, blocks: u64, data: &[Segment]) -> Result<(), IoError> {
-        let whole = Request { operation, lba, blocks: blocks as u32, data, tag: 0 };
+        let whole = Request { operation, lba, blocks: blocks as u32, data, tag: 0, stream: 0 };
         if blocks > u64::from(self.device.limits.blocks(operation)) {
             return self.run_parts(Parts::new(&whole, blocks, &self.device.limits));
         }

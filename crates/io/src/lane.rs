@@ -13,6 +13,7 @@ const TICKETS_PER_COMMAND: usize = 2;
 /// One queue pair and the tickets of what is in it, under one lock.
 pub(crate) struct Lane {
     inner: Mutex<Inner>,
+    vector: u16,
 }
 
 impl core::fmt::Debug for Lane {
@@ -41,9 +42,15 @@ pub(crate) enum Called {
 
 impl Lane {
     pub(crate) fn new(pair: Box<dyn QueuePair>, depth: u16, lba_bytes: u32) -> Self {
+        let vector = pair.vector();
         let tickets = Tickets::new(usize::from(depth) * TICKETS_PER_COMMAND);
         let inner = Inner { pair, tickets, stats: Vec::new(), batch: Vec::with_capacity(BATCH), lba_bytes };
-        Self { inner: Mutex::new(inner) }
+        Self { inner: Mutex::new(inner), vector }
+    }
+
+    /// The interrupt vector of its queue.
+    pub(crate) fn vector(&self) -> u16 {
+        self.vector
     }
 
     #[inline]

@@ -39,7 +39,7 @@ impl Pace {
     }
 
     /// Lets some time pass. `seen` is [`Engine::events`] from before the last look.
-    pub(crate) fn pause(&mut self, engine: &dyn Engine, seen: u32) -> Next {
+    pub(crate) fn pause(&mut self, engine: &dyn Engine, vector: u16, seen: u32) -> Next {
         self.looks += 1;
         if self.looks <= LOOKS {
             core::hint::spin_loop();
@@ -49,7 +49,7 @@ impl Pace {
             std::thread::yield_now();
             return Next::Look;
         }
-        self.slept_us += match engine.wait(seen, self.sleep_us) {
+        self.slept_us += match engine.wait(vector, seen, self.sleep_us) {
             Waited::Event => 1,
             Waited::Timeout => u64::from(self.sleep_us),
         };

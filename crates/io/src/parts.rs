@@ -22,6 +22,7 @@ pub(crate) struct Parts<'a> {
     /// Blocks of the request made last.
     made: u32,
     done: bool,
+    stream: u16,
 }
 
 impl<'a> Parts<'a> {
@@ -37,6 +38,7 @@ impl<'a> Parts<'a> {
             used: 0,
             made: 0,
             done: false,
+            stream: whole.stream,
         }
     }
 
@@ -58,7 +60,14 @@ impl<'a> Parts<'a> {
         let blocks = self.left.min(u64::from(self.most));
         let (count, blocks) = if self.operation.has_data() { self.gather(blocks, room) } else { (0, blocks) };
         self.made = blocks as u32;
-        Request { operation: self.operation, lba: self.lba, blocks: self.made, data: &room[..count], tag: 0 }
+        Request {
+            operation: self.operation,
+            lba: self.lba,
+            blocks: self.made,
+            data: &room[..count],
+            tag: 0,
+            stream: self.stream,
+        }
     }
 
     /// Describes the memory of the next `blocks` blocks, or of as many as `room` has segments for.
@@ -137,7 +146,7 @@ mod tests {
                 data.iter().map(|s| (s.address.0, u64::from(s.bytes))).collect()
             };
             let blocks: u64 = bytes(&data).iter().map(|piece| piece.1).sum::<u64>() / lba_bytes as u64;
-            let whole = Request { operation: Operation::Read, lba: Lba(9), blocks: 0, data: &data, tag: 0 };
+            let whole = Request { operation: Operation::Read, lba: Lba(9), blocks: 0, data: &data, tag: 0, stream: 0 };
             let mut parts = Parts::new(&whole, blocks, &limits(most, lba_bytes));
             let (mut at, mut seen) = (9, vec![]);
             while !parts.is_done() {
@@ -169,7 +178,8 @@ mod tests {
 
     #[test]
     fn a_flush_is_one_request_of_no_blocks() {
-        let whole = Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 0 };
+        let whole =
+            Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 0, stream: 0 };
         let mut parts = Parts::new(&whole, 0, &limits(8, 512));
         let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
         assert!(!parts.is_done());

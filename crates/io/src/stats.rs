@@ -53,6 +53,7 @@ impl Stats {
             }
             Operation::Discard => self.discards += 1,
             Operation::Compare => self.compares += 1,
+            Operation::Passthrough { .. } => {}
         }
     }
 }

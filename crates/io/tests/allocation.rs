@@ -51,7 +51,8 @@ fn requests_do_not_allocate() {
         handle.write(Lba(8), &page, true).unwrap();
         handle.flush().unwrap();
         handle.write_zeroes(Lba(0), 100, false).unwrap();
-        let read = Request { operation: Operation::Read, lba: Lba(0), blocks: 8, data: &page, tag: 0 };
+        let read =
+            Request { operation: Operation::Read, lba: Lba(0), blocks: 8, data: &page, tag: 0, stream: 0 };
         let ticket = handle.submit(&read).unwrap();
         while handle.poll(&ticket).is_none() {}
         handle.wait(ticket).unwrap();

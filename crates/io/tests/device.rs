@@ -48,8 +48,14 @@ fn many_threads(clock: Clock, binding: Binding, queues: usize, depth: u16) {
                         if round % 2 == 0 {
                             handle.read(lba, &back).unwrap();
                         } else {
-                            let read =
-                                Request { operation: Operation::Read, lba, blocks: 8, data: &back, tag: 0 };
+                            let read = Request {
+                                operation: Operation::Read,
+                                lba,
+                                blocks: 8,
+                                data: &back,
+                                tag: 0,
+                                stream: 0,
+                            };
                             let ticket = loop {
                                 match handle.submit(&read) {
                                     Ok(ticket) => break ticket,
@@ -65,7 +71,14 @@ fn many_threads(clock: Clock, binding: Binding, queues: usize, depth: u16) {
             .collect();
         let poller = scope.spawn(|| {
             let mine = [Segment { address: base.plus(THREADS * 8192), bytes: 512 }];
-            let read = Request { operation: Operation::Read, lba: Lba(0), blocks: 1, data: &mine, tag: 0 };
+            let read = Request {
+                operation: Operation::Read,
+                lba: Lba(0),
+                blocks: 1,
+                data: &mine,
+                tag: 0,
+                stream: 0,
+            };
             while !stop.load(Ordering::Relaxed) {
                 let Ok(ticket) = handle.submit(&read) else { continue };
                 while handle.poll(&ticket).is_none() {

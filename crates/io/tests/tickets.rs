@@ -19,7 +19,7 @@ fn device(mode: Mode, queues: usize, depth: u16) -> (Arc<Fake>, Arc<Device>) {
 const PAGE: [Segment; 1] = [Segment { address: DeviceAddress(0), bytes: 4096 }];
 
 fn read(lba: u64) -> Request<'static> {
-    Request { operation: Operation::Read, lba: Lba(lba), blocks: 8, data: &PAGE, tag: 0 }
+    Request { operation: Operation::Read, lba: Lba(lba), blocks: 8, data: &PAGE, tag: 0, stream: 0 }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! A device string becomes a device with queues.
 
 use crate::error::StackError;
-use crate::spec::{DeviceSpec, FlushTo, Medium};
+use crate::spec::{DeviceSpec, FlushTo, Medium, SpecError, VirtualSpec};
 use nvmed_dma::Transport;
+use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
 use nvmed_sys::Pages;
@@ -30,27 +31,45 @@ pub enum Open {
     },
 }
 
-/// Opens a device: medium, controller, driver, queues.
+/// Opens a device: an engine with queues.
 ///
 /// # Errors
 /// [`StackError`] naming the device and what is wrong with it.
 pub fn open_device(spec: &DeviceSpec, open: Open) -> Result<Arc<Device>, StackError> {
-    let name = spec.to_string();
+    let engine = open_engine(spec, open)?;
+    let options = DeviceOptions { queues: QUEUES, depth: QUEUE_DEPTH };
+    Device::open(engine, options).map_err(|error| StackError::Io { device: spec.to_string(), error })
+}
+
+/// Opens the engine that a device string names.
+///
+/// # Errors
+/// [`StackError`] naming the device and what is wrong with it.
+pub fn open_engine(spec: &DeviceSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
+    let name = || spec.to_string();
+    let transport: Arc<dyn Transport> = match spec {
+        DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open)?),
+        _ => {
+            let error = SpecError::NotYet { name: spec.engine().to_owned() };
+            return Err(StackError::Spec { device: name(), error });
+        }
+    };
+    let engine = NvmeEngine::open(transport).map_err(|error| StackError::Engine { device: name(), error })?;
+    Ok(Arc::new(engine))
+}
+
+/// A virtual controller, in this process.
+fn attach(spec: &VirtualSpec, open: Open) -> Result<InProcess, StackError> {
     let config = ControllerConfig {
         lba_bytes: spec.lba_bytes,
         clock: if spec.threaded { Clock::Threaded } else { Clock::Inline },
         ..ControllerConfig::default()
     };
     let controller = Controller::new(config, medium(spec, open)?);
-    let attached = InProcess::new(controller).map_err(|error| StackError::Thread { error })?;
-    let transport: Arc<dyn Transport> = Arc::new(attached);
-    let engine =
-        NvmeEngine::open(transport).map_err(|error| StackError::Engine { device: name.clone(), error })?;
-    let options = DeviceOptions { queues: QUEUES, depth: QUEUE_DEPTH };
-    Device::open(Arc::new(engine), options).map_err(|error| StackError::Io { device: name, error })
+    InProcess::new(controller).map_err(|error| StackError::Thread { error })
 }
 
-fn medium(spec: &DeviceSpec, open: Open) -> Result<Media, StackError> {
+fn medium(spec: &VirtualSpec, open: Open) -> Result<Media, StackError> {
     let fail = |error| StackError::Media { error };
     let bytes = match open {
         Open::Create { bytes } => Some(bytes),

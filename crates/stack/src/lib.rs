@@ -16,9 +16,11 @@ mod spec;
 mod statistics;
 
 pub use config::{Config, ConfigError, Durability};
-pub use device::{Open, open_device};
+pub use device::{Open, open_device, open_engine};
 pub use error::StackError;
 pub use mount::{Mount, Surroundings, mount, salvage};
 pub use run::{RUN_MEMORY_VARIABLE, RunMemory};
-pub use spec::{DeviceSpec, FlushTo, Medium, SpecError};
+pub use spec::{
+    DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,
+};
 pub use statistics::{Calls, STATISTICS_VARIABLE};

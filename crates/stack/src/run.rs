@@ -8,7 +8,6 @@
 
 use crate::config::Config;
 use crate::error::StackError;
-use crate::spec::Medium;
 use nvmed_fs::{Memory, MemoryLayout};
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use nvmed_vdev::ImageLock;
@@ -56,9 +55,7 @@ impl RunMemory {
     /// # Errors
     /// The host has no room for it; the device is not there, or in use.
     pub fn create(config: &Config) -> Result<Self, StackError> {
-        let path = Path::new(&config.device.path);
-        let in_file = config.device.medium == Medium::File;
-        let lock = in_file.then(|| ImageLock::take(path)).transpose();
+        let lock = config.device.file().map(|path| ImageLock::take(Path::new(path))).transpose();
         let lock = lock.map_err(|error| StackError::Media { error })?;
         let fail = |errno| StackError::RunMemory { path: "memfd".to_owned(), errno };
         let layout = MemoryLayout::new(config.cache_bytes);

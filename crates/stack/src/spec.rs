@@ -4,8 +4,8 @@ use nvmed_units::parse_bytes;
 use std::fmt;
 use std::path::Path;
 
-/// Engines of this version, for messages.
-const ENGINES: &str = "virtual (aliases nvmed, lib_nvmed.so)";
+/// Engines, for messages.
+const ENGINES: &str = "virtual (aliases nvmed, lib_nvmed.so), vfio, vfio-user, uring, uring-cmd";
 
 /// Where the bytes of a virtual device live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,23 @@ pub enum FlushTo {
 
 /// A device, as a user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceSpec {
+#[non_exhaustive]
+pub enum DeviceSpec {
+    /// `virtual:`, the default: our own controller, in this process.
+    Virtual(VirtualSpec),
+    /// `vfio:0000:01:00.0`: a controller on the PCI bus, by the kernel's VFIO.
+    Vfio(VfioSpec),
+    /// `vfio-user:/run/x.sock`: a controller in another process.
+    VfioUser(VfioUserSpec),
+    /// `uring:/dev/nvme0n1`, or a file: the kernel's block layer by io_uring.
+    Uring(UringSpec),
+    /// `uring-cmd:/dev/ng0n1`: NVMe commands through the kernel's driver.
+    UringCmd(UringCmdSpec),
+}
+
+/// Our own controller, in this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VirtualSpec {
     /// Path of the image; empty for a medium that has none.
     pub path: String,
     /// `media=`.
@@ -46,7 +62,49 @@ pub struct DeviceSpec {
     pub threaded: bool,
 }
 
-impl Default for DeviceSpec {
+/// A controller on the PCI bus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfioSpec {
+    /// PCI address, as `0000:01:00.0`.
+    pub address: String,
+    /// `nsid=`: namespace.
+    pub nsid: u32,
+    /// `interrupts=on`: completions raise MSI-X interrupts; `off` polls.
+    pub interrupts: bool,
+}
+
+/// A controller in another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfioUserSpec {
+    /// Path of its socket.
+    pub socket: String,
+    /// `nsid=`: namespace.
+    pub nsid: u32,
+}
+
+/// A file or a block device of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UringSpec {
+    /// Its path.
+    pub path: String,
+    /// `size=`: bytes, for the creation of a file.
+    pub size_bytes: Option<u64>,
+    /// `direct=off`: through the page cache.
+    pub direct: bool,
+    /// `iopoll=on`: completions are polled for in the kernel.
+    pub iopoll: bool,
+    /// `lba=`: 512 or 4096 bytes; as the kernel says where it is not given.
+    pub lba_bytes: Option<u32>,
+}
+
+/// A namespace of the kernel's NVMe driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UringCmdSpec {
+    /// Its character device.
+    pub path: String,
+}
+
+impl Default for VirtualSpec {
     fn default() -> Self {
         Self {
             path: String::new(),
@@ -57,6 +115,12 @@ impl Default for DeviceSpec {
             lba_bytes: 512,
             threaded: false,
         }
+    }
+}
+
+impl Default for DeviceSpec {
+    fn default() -> Self {
+        Self::Virtual(VirtualSpec::default())
     }
 }
 
@@ -71,27 +135,195 @@ pub enum SpecError {
         name: String,
     },
     /// An engine of the plan that is not built yet.
-    #[error("engine `{name}` is not in this version, which has: {ENGINES}; use a file, such as `disk.img`")]
+    #[error("engine `{name}` is not in this version, which has: {ENGINES}")]
     NotYet {
         /// As written.
         name: String,
     },
     /// An option is not known or its value is not.
-    #[error("device option `{option}` is not understood; known: {OPTIONS}")]
+    #[error("device option `{option}` is not understood; engine {engine} knows: {known}")]
     Option {
         /// As written.
         option: String,
+        /// The engine.
+        engine: &'static str,
+        /// Its options.
+        known: &'static str,
     },
-    /// A file medium needs a file.
-    #[error("a device in a file needs its path, as in `virtual:disk.img`")]
-    NoPath,
+    /// Nothing says which device.
+    #[error("engine {engine} needs to know which device, as in `{example}`")]
+    NoPath {
+        /// The engine.
+        engine: &'static str,
+        /// A string that would do.
+        example: &'static str,
+    },
 }
 
-const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
-                       lba=512|4096, clock=inline|threaded";
+/// One `key=value` of a device string.
+type Setting<'a> = (&'a str, &'a str);
+
+impl VirtualSpec {
+    const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
+                           lba=512|4096, clock=inline|threaded";
+
+    fn set(&mut self, setting: Setting<'_>) -> Option<()> {
+        match setting {
+            ("media", "file") => self.medium = Medium::File,
+            ("media", "dram") => self.medium = Medium::Dram,
+            ("media", "null") => self.medium = Medium::Null,
+            ("flush", "host") => self.flush = FlushTo::Host,
+            ("flush", "process") => self.flush = FlushTo::Process,
+            ("write_cache", "volatile") => self.volatile = true,
+            ("write_cache", "none") => self.volatile = false,
+            ("lba", bytes) => self.lba_bytes = lba_bytes(bytes)?,
+            ("clock", "inline") => self.threaded = false,
+            ("clock", "threaded") => self.threaded = true,
+            ("size", size) => self.size_bytes = Some(parse_bytes(size).ok()?),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn options(&self) -> Vec<String> {
+        let plain = Self::default();
+        let mut options = Vec::new();
+        match self.medium {
+            Medium::File => {}
+            Medium::Dram => options.push("media=dram".to_owned()),
+            Medium::Null => options.push("media=null".to_owned()),
+        }
+        options.extend(self.size_bytes.map(|bytes| format!("size={bytes}")));
+        if self.flush != plain.flush {
+            options.push("flush=process".to_owned());
+        }
+        if self.volatile {
+            options.push("write_cache=volatile".to_owned());
+        }
+        if self.lba_bytes != plain.lba_bytes {
+            options.push(format!("lba={}", self.lba_bytes));
+        }
+        if self.threaded {
+            options.push("clock=threaded".to_owned());
+        }
+        options
+    }
+}
+
+impl VfioSpec {
+    const OPTIONS: &str = "nsid=1, interrupts=on|off";
+
+    fn new(address: &str) -> Self {
+        Self { address: address.to_owned(), nsid: 1, interrupts: true }
+    }
+
+    fn set(&mut self, setting: Setting<'_>) -> Option<()> {
+        match setting {
+            ("nsid", number) => self.nsid = number.parse().ok().filter(|&nsid| nsid > 0)?,
+            ("interrupts", value) => self.interrupts = switch(value)?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn options(&self) -> Vec<String> {
+        let mut options = nsid(self.nsid);
+        if !self.interrupts {
+            options.push("interrupts=off".to_owned());
+        }
+        options
+    }
+}
+
+impl VfioUserSpec {
+    const OPTIONS: &str = "nsid=1";
+
+    fn new(socket: &str) -> Self {
+        Self { socket: socket.to_owned(), nsid: 1 }
+    }
+
+    fn set(&mut self, setting: Setting<'_>) -> Option<()> {
+        match setting {
+            ("nsid", number) => self.nsid = number.parse().ok().filter(|&nsid| nsid > 0)?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl UringSpec {
+    const OPTIONS: &str = "size=1G, direct=on|off, iopoll=on|off, lba=512|4096";
+
+    fn new(path: &str) -> Self {
+        Self { path: path.to_owned(), size_bytes: None, direct: true, iopoll: false, lba_bytes: None }
+    }
+
+    fn set(&mut self, setting: Setting<'_>) -> Option<()> {
+        match setting {
+            ("size", size) => self.size_bytes = Some(parse_bytes(size).ok()?),
+            ("direct", value) => self.direct = switch(value)?,
+            ("iopoll", value) => self.iopoll = switch(value)?,
+            ("lba", bytes) => self.lba_bytes = Some(lba_bytes(bytes)?),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn options(&self) -> Vec<String> {
+        let mut options: Vec<_> = self.size_bytes.map(|bytes| format!("size={bytes}")).into_iter().collect();
+        if !self.direct {
+            options.push("direct=off".to_owned());
+        }
+        if self.iopoll {
+            options.push("iopoll=on".to_owned());
+        }
+        options.extend(self.lba_bytes.map(|bytes| format!("lba={bytes}")));
+        options
+    }
+}
+
+/// `on` or `off`.
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn lba_bytes(value: &str) -> Option<u32> {
+    match value {
+        "512" => Some(512),
+        "4096" => Some(4096),
+        _ => None,
+    }
+}
+
+fn nsid(nsid: u32) -> Vec<String> {
+    if nsid == 1 { Vec::new() } else { vec![format!("nsid={nsid}")] }
+}
+
+/// Gives every option of `text` to `set`.
+fn settings(
+    text: &str,
+    engine: &'static str,
+    known: &'static str,
+    mut set: impl FnMut(Setting<'_>) -> Option<()>,
+) -> Result<(), SpecError> {
+    for option in text.split(',').filter(|option| !option.is_empty()) {
+        let done = option.split_once('=').and_then(&mut set);
+        done.ok_or_else(|| SpecError::Option { option: option.to_owned(), engine, known })?;
+    }
+    Ok(())
+}
+
+/// What an engine needs to be told.
+fn named(path: &str, engine: &'static str, example: &'static str) -> Result<(), SpecError> {
+    if path.is_empty() { Err(SpecError::NoPath { engine, example }) } else { Ok(()) }
+}
 
 impl DeviceSpec {
-    /// Reads a device string: `[virtual:]PATH[?option,option…]`.
+    /// Reads a device string: `[ENGINE:]PATH[?option,option…]`. Without an engine it is `virtual`.
     ///
     /// # Errors
     /// [`SpecError`] says what is not understood.
@@ -111,92 +343,124 @@ impl DeviceSpec {
     pub fn from_keys(engine: Option<&str>, location: &str) -> Result<Self, SpecError> {
         let Some(engine) = engine else { return Self::parse(location) };
         let name = engine.rsplit('/').next().unwrap_or(engine);
-        let location = location.strip_prefix("virtual:").unwrap_or(location);
+        let own = match name {
+            "nvmed" | "lib_nvmed.so" => "virtual",
+            name => name,
+        };
+        let location = location.strip_prefix(own).and_then(|rest| rest.strip_prefix(':')).unwrap_or(location);
         Self::from_engine(name, location)
     }
 
     fn from_engine(engine: &str, location: &str) -> Result<Self, SpecError> {
-        match engine {
-            "virtual" | "nvmed" | "lib_nvmed.so" => {}
-            "vfio" | "vfio-user" | "uring" | "uring-cmd" | "tcp" | "nvm" => {
-                return Err(SpecError::NotYet { name: engine.to_owned() });
-            }
-            _ => return Err(SpecError::UnknownEngine { name: engine.to_owned() }),
-        }
         let (path, options) = location.split_once('?').unwrap_or((location, ""));
-        let mut spec = Self { path: path.to_owned(), ..Self::default() };
-        for option in options.split(',').filter(|option| !option.is_empty()) {
-            spec.option(option)?;
-        }
-        if spec.path.is_empty() && spec.medium == Medium::File {
-            return Err(SpecError::NoPath);
-        }
-        Ok(spec)
-    }
-
-    fn option(&mut self, option: &str) -> Result<(), SpecError> {
-        match option {
-            "media=file" => self.medium = Medium::File,
-            "media=dram" => self.medium = Medium::Dram,
-            "media=null" => self.medium = Medium::Null,
-            "flush=host" => self.flush = FlushTo::Host,
-            "flush=process" => self.flush = FlushTo::Process,
-            "write_cache=volatile" => self.volatile = true,
-            "write_cache=none" => self.volatile = false,
-            "lba=512" => self.lba_bytes = 512,
-            "lba=4096" => self.lba_bytes = 4096,
-            "clock=inline" => self.threaded = false,
-            "clock=threaded" => self.threaded = true,
-            _ => {
-                let size = option.strip_prefix("size=").and_then(|size| parse_bytes(size).ok());
-                self.size_bytes = Some(size.ok_or_else(|| SpecError::Option { option: option.to_owned() })?);
+        match engine {
+            "virtual" | "nvmed" | "lib_nvmed.so" => {
+                let mut spec = VirtualSpec { path: path.to_owned(), ..VirtualSpec::default() };
+                settings(options, "virtual", VirtualSpec::OPTIONS, |setting| spec.set(setting))?;
+                if spec.medium == Medium::File {
+                    named(path, "virtual", "virtual:disk.img")?;
+                }
+                Ok(Self::Virtual(spec))
             }
+            "vfio" => {
+                named(path, "vfio", "vfio:0000:01:00.0")?;
+                let mut spec = VfioSpec::new(path);
+                settings(options, "vfio", VfioSpec::OPTIONS, |setting| spec.set(setting))?;
+                Ok(Self::Vfio(spec))
+            }
+            "vfio-user" => {
+                named(path, "vfio-user", "vfio-user:/run/nvmed.sock")?;
+                let mut spec = VfioUserSpec::new(path);
+                settings(options, "vfio-user", VfioUserSpec::OPTIONS, |setting| spec.set(setting))?;
+                Ok(Self::VfioUser(spec))
+            }
+            "uring" => {
+                named(path, "uring", "uring:/dev/nvme0n1")?;
+                let mut spec = UringSpec::new(path);
+                settings(options, "uring", UringSpec::OPTIONS, |setting| spec.set(setting))?;
+                Ok(Self::Uring(spec))
+            }
+            "uring-cmd" => {
+                named(path, "uring-cmd", "uring-cmd:/dev/ng0n1")?;
+                settings(options, "uring-cmd", "none", |_| None)?;
+                Ok(Self::UringCmd(UringCmdSpec { path: path.to_owned() }))
+            }
+            "tcp" | "nvm" => Err(SpecError::NotYet { name: engine.to_owned() }),
+            _ => Err(SpecError::UnknownEngine { name: engine.to_owned() }),
         }
-        Ok(())
     }
 
     /// The same device with its path made absolute from `base`.
     #[must_use]
     pub fn absolute(mut self, base: &Path) -> Self {
-        if !self.path.is_empty() {
-            self.path = crate::config::absolute(base, &self.path).display().to_string();
+        if let Some(path) = self.path_mut()
+            && !path.is_empty()
+        {
+            *path = crate::config::absolute(base, &*path).display().to_string();
         }
         self
+    }
+
+    fn path_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Virtual(spec) => Some(&mut spec.path),
+            Self::VfioUser(spec) => Some(&mut spec.socket),
+            Self::Uring(spec) => Some(&mut spec.path),
+            Self::UringCmd(spec) => Some(&mut spec.path),
+            Self::Vfio(_) => None,
+        }
+    }
+
+    /// The file that holds the device's bytes and can be made: an image, or what io_uring opens.
+    #[must_use]
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Virtual(spec) if spec.medium == Medium::File => Some(&spec.path),
+            Self::Uring(spec) => Some(&spec.path),
+            _ => None,
+        }
+    }
+
+    /// Whether what is written stays when this process ends.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        !matches!(self, Self::Virtual(spec) if spec.medium != Medium::File)
+    }
+
+    /// `size=`, where it is given.
+    #[must_use]
+    pub fn size_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Virtual(spec) => spec.size_bytes,
+            Self::Uring(spec) => spec.size_bytes,
+            _ => None,
+        }
     }
 
     /// The engine's name.
     #[must_use]
     pub fn engine(&self) -> &'static str {
-        "virtual"
+        match self {
+            Self::Virtual(_) => "virtual",
+            Self::Vfio(_) => "vfio",
+            Self::VfioUser(_) => "vfio-user",
+            Self::Uring(_) => "uring",
+            Self::UringCmd(_) => "uring-cmd",
+        }
     }
 
     /// What follows the engine's name: the path and the options that differ from the defaults.
     #[must_use]
     pub fn location(&self) -> String {
-        let plain = Self::default();
-        let mut options = Vec::new();
-        match self.medium {
-            Medium::File => {}
-            Medium::Dram => options.push("media=dram".to_owned()),
-            Medium::Null => options.push("media=null".to_owned()),
-        }
-        if let Some(bytes) = self.size_bytes {
-            options.push(format!("size={bytes}"));
-        }
-        if self.flush != plain.flush {
-            options.push("flush=process".to_owned());
-        }
-        if self.volatile {
-            options.push("write_cache=volatile".to_owned());
-        }
-        if self.lba_bytes != plain.lba_bytes {
-            options.push(format!("lba={}", self.lba_bytes));
-        }
-        if self.threaded {
-            options.push("clock=threaded".to_owned());
-        }
+        let (path, options) = match self {
+            Self::Virtual(spec) => (&spec.path, spec.options()),
+            Self::Vfio(spec) => (&spec.address, spec.options()),
+            Self::VfioUser(spec) => (&spec.socket, nsid(spec.nsid)),
+            Self::Uring(spec) => (&spec.path, spec.options()),
+            Self::UringCmd(spec) => (&spec.path, Vec::new()),
+        };
         let mark = if options.is_empty() { "" } else { "?" };
-        format!("{}{mark}{}", self.path, options.join(","))
+        format!("{path}{mark}{}", options.join(","))
     }
 }
 
@@ -216,21 +480,28 @@ mod tests {
             "virtual:disk.img",
             "virtual:/a/b.img?size=1073741824,flush=process,write_cache=volatile,lba=4096,clock=threaded",
             "virtual:?media=dram,size=65536",
+            "vfio:0000:01:00.0?nsid=2,interrupts=off",
+            "vfio-user:/run/nvmed.sock",
+            "uring:/dev/nvme0n1?iopoll=on",
+            "uring:disk.img?size=1048576,direct=off,lba=4096",
+            "uring-cmd:/dev/ng0n1",
         ] {
             assert_eq!(DeviceSpec::parse(text).unwrap().to_string(), text);
         }
-        assert_eq!(DeviceSpec::parse("disk.img?size=1G").unwrap().size_bytes, Some(1 << 30));
-        assert_eq!(DeviceSpec::parse("./a:b.img").unwrap().path, "./a:b.img");
+        assert_eq!(DeviceSpec::parse("disk.img?size=1G").unwrap().size_bytes(), Some(1 << 30));
+        assert_eq!(DeviceSpec::parse("./a:b.img").unwrap().file(), Some("./a:b.img"));
     }
 
     #[test]
     fn what_is_not_understood_is_named() {
         for (text, want) in [
             ("warp:x", "unknown engine `warp`"),
-            ("vfio:0000:01:00.0", "engine `vfio` is not in this version"),
+            ("tcp:host:4420", "engine `tcp` is not in this version"),
+            ("vfio:", "as in `vfio:0000:01:00.0`"),
+            ("uring-cmd:/dev/ng0n1?lba=512", "engine uring-cmd knows: none"),
             ("d.img?speed=fast", "device option `speed=fast`"),
             ("d.img?size=big", "device option `size=big`"),
-            ("virtual:", "needs its path"),
+            ("virtual:", "as in `virtual:disk.img`"),
         ] {
             let said = DeviceSpec::parse(text).unwrap_err().to_string();
             assert!(said.contains(want), "for {text:?} it said {said:?}");

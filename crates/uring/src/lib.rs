@@ -1,2 +1,1 @@
 //! Engines over io_uring.
-

@@ -121,11 +121,11 @@ impl Transport for InProcess {
 
     /// With an inline clock only admin completions and changes of status count: an I/O command has completed
     /// before its doorbell's write returns.
-    fn events(&self) -> u32 {
+    fn events(&self, _vector: u16) -> u32 {
         self.controller.posted.count()
     }
 
-    fn wait(&self, seen: u32, timeout_us: u32) -> Waited {
+    fn wait(&self, _vector: u16, seen: u32, timeout_us: u32) -> Waited {
         let timeout = Duration::from_micros(u64::from(timeout_us));
         if self.controller.posted.wait(seen, timeout) { Waited::Event } else { Waited::Timeout }
     }

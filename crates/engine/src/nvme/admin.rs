@@ -2,10 +2,10 @@
 
 use super::handshake::{AdminQueues, Patience};
 use super::ring::{CQE_BYTES, Region, Ring, SQE_BYTES, Shape};
-use crate::{EngineError, QueueFault};
+use crate::{Command, EngineError, QueueFault, Transfer};
 use nvmed_dma::Transport;
 use nvmed_nvme::{AdminOpcode, AsyncEvent, Cns, FeatureId, Status, SubmissionEntry};
-use nvmed_sys::{Mapping, Pages};
+use nvmed_sys::Pages;
 use nvmed_units::{CommandId, DeviceAddress, NamespaceId, QueueId};
 use std::sync::Arc;
 
@@ -24,9 +24,8 @@ const EVENT_CID: u16 = 0x8000;
 
 /// Maps memory that a device reaches.
 pub(super) fn region(transport: &Arc<dyn Transport>, bytes: usize) -> Result<Region, EngineError> {
-    let memory =
-        Mapping::anonymous(bytes, Pages::Base).map_err(|errno| EngineError::Memory { bytes, errno })?;
-    let memory = Arc::new(memory);
+    let memory = transport.memory(bytes, Pages::Base);
+    let memory = Arc::new(memory.map_err(|errno| EngineError::Memory { bytes, errno })?);
     let address = transport.map(Arc::clone(&memory)).map_err(EngineError::Map)?;
     Ok(Region { memory, address, transport: Arc::clone(transport) })
 }
@@ -88,7 +87,7 @@ impl Admin {
         let transport = Arc::clone(&self.ring.region().transport);
         let mut patience = Patience::new(TIMEOUT_MS);
         loop {
-            let seen = transport.events();
+            let seen = transport.events(0);
             if let Some(done) = self.look(Some(cid))? {
                 return Ok(done);
             }
@@ -117,6 +116,26 @@ impl Admin {
             }
         }
         Ok(None)
+    }
+
+    /// A command as its sender encoded it, with its data by way of the answer page.
+    pub(super) fn execute(&mut self, command: &Command, data: Transfer<'_>) -> Result<u32, EngineError> {
+        let bytes = data.bytes();
+        if bytes > DATA_BYTES || !bytes.is_multiple_of(4) {
+            return Err(EngineError::Buffer { bytes });
+        }
+        let memory = Arc::clone(&self.ring.region().memory);
+        memory.fill(DATA_OFFSET, DATA_BYTES, 0);
+        if let Transfer::ToDevice(data) = &data {
+            memory.write(DATA_OFFSET, data);
+        }
+        let address = if bytes == 0 { DeviceAddress(0) } else { self.data() };
+        let entry = command.entry().with_prps(address, DeviceAddress(0));
+        let value = self.run("administrative command", entry)?;
+        if let Transfer::FromDevice(data) = data {
+            memory.read(DATA_OFFSET, data);
+        }
+        Ok(value)
     }
 
     /// Identify, into the answer page.

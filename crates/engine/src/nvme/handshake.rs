@@ -34,7 +34,7 @@ impl Patience {
         if self.left_us == 0 {
             return false;
         }
-        let spent = match transport.wait(seen, self.slice_us) {
+        let spent = match transport.wait(0, seen, self.slice_us) {
             Waited::Event => 1,
             Waited::Timeout => u64::from(self.slice_us),
         };
@@ -84,7 +84,7 @@ fn wait_for(
 ) -> Result<(), EngineError> {
     let mut patience = Patience::new(timeout_ms);
     loop {
-        let seen = transport.events();
+        let seen = transport.events(0);
         let now = status(transport);
         let failed = EngineError::NotReady { goal, timeout_ms, csts: now.0 };
         if now == ControllerStatus::GONE {

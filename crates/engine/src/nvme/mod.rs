@@ -8,16 +8,17 @@ mod queue;
 mod ring;
 mod slot;
 
-use crate::{Engine, EngineError, Geometry, QueueFault, QueuePair, Waited};
-use admin::{Admin, DATA_BYTES};
+use crate::{Command, Engine, EngineError, Geometry, QueueFault, QueueOptions, QueuePair, Transfer, Waited};
+use admin::Admin;
 use namespace::Namespace;
 use nvmed_dma::Transport;
 use nvmed_nvme::register::{Capabilities, ControllerStatus};
 use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespace};
-use nvmed_sys::Mapping;
+use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, NamespaceId, QueueId};
 use queue::NvmeQueue;
 use ring::Shape;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::FromBytes;
@@ -186,13 +187,14 @@ impl Engine for NvmeEngine {
         &self.geometry
     }
 
-    fn queue(&self, depth: u16) -> Result<Box<dyn QueuePair>, EngineError> {
+    fn queue(&self, options: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
+        let depth = options.depth;
         let (depth_max, queues_max) = (self.geometry.queue_depth_max, self.geometry.queues_max);
         if !(1..=depth_max).contains(&depth) {
             return Err(EngineError::Depth { depth, depth_max });
         }
         let number = self.shared.free().pop().ok_or(EngineError::NoQueue { queues_max })?;
-        let made = self.create(QueueId(number), depth);
+        let made = self.create(QueueId(number), options);
         if made.is_err() {
             self.shared.free().push(number);
         }
@@ -215,37 +217,40 @@ impl Engine for NvmeEngine {
         handshake::shutdown(&*self.shared.transport)
     }
 
-    fn identify_controller(&self) -> Result<IdentifyController, EngineError> {
-        identify_controller(&mut self.shared.admin())
+    fn admin(&self, command: &Command, data: Transfer<'_>) -> Result<u32, EngineError> {
+        self.shared.admin().execute(command, data)
     }
 
-    fn identify_namespace(&self) -> Result<IdentifyNamespace, EngineError> {
-        identify_namespace(&mut self.shared.admin(), self.namespace.nsid)
+    fn namespace(&self) -> u32 {
+        self.namespace.nsid.0
     }
 
-    fn log_page(&self, page: u8, into: &mut [u8]) -> Result<(), EngineError> {
-        let bytes = into.len();
-        if bytes == 0 || bytes > DATA_BYTES || !bytes.is_multiple_of(4) {
-            return Err(EngineError::Buffer { bytes });
-        }
-        let answer = self.shared.admin().log_page(page, bytes)?;
-        into.copy_from_slice(&answer.0[..bytes]);
-        Ok(())
+    fn events(&self, vector: u16) -> u32 {
+        self.shared.transport.events(vector)
     }
 
-    fn events(&self) -> u32 {
-        self.shared.transport.events()
+    fn wait(&self, vector: u16, seen: u32, timeout_us: u32) -> Waited {
+        self.shared.transport.wait(vector, seen, timeout_us)
     }
 
-    fn wait(&self, seen: u32, timeout_us: u32) -> Waited {
-        self.shared.transport.wait(seen, timeout_us)
+    fn event_fd(&self, vector: u16) -> Option<BorrowedFd<'_>> {
+        self.shared.transport.event_fd(vector)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.shared.transport.now_ns()
+    }
+
+    fn memory(&self, bytes: usize, pages: Pages) -> Result<Mapping, EngineError> {
+        self.shared.transport.memory(bytes, pages).map_err(|errno| EngineError::Memory { bytes, errno })
     }
 }
 
 impl NvmeEngine {
     /// Makes queue `queue` in fresh memory: entries, completions, then one PRP list a slot.
-    fn create(&self, queue: QueueId, depth: u16) -> Result<NvmeQueue, EngineError> {
+    fn create(&self, queue: QueueId, options: QueueOptions) -> Result<NvmeQueue, EngineError> {
         const PAGE: usize = 4096;
+        let depth = options.depth;
         let sq_entries = depth + 1;
         let cq_entries = (u32::from(sq_entries) * 2).min(self.cap.mqes() as u32 + 1) as u16;
         let cq_offset = (usize::from(sq_entries) * ring::SQE_BYTES).next_multiple_of(PAGE);

@@ -77,7 +77,7 @@ impl Namespace {
         match operation {
             Operation::Read | Operation::Write { .. } | Operation::Compare => self.transfer_blocks_max,
             Operation::WriteZeroes { .. } => FIELD_BLOCKS_MAX,
-            Operation::Flush | Operation::Discard => u32::MAX,
+            Operation::Flush | Operation::Discard | Operation::Passthrough { .. } => u32::MAX,
         }
     }
 
@@ -111,6 +111,8 @@ impl Namespace {
             Operation::Compare => IdentifyController::ONCS_COMPARE,
             Operation::WriteZeroes { .. } => IdentifyController::ONCS_WRITE_ZEROES,
             Operation::Discard => IdentifyController::ONCS_DSM,
+            // Has a call of its own: it has no blocks to check.
+            Operation::Passthrough { .. } => return false,
         };
         self.oncs & bit != 0
     }

@@ -53,7 +53,7 @@ impl NvmeQueue {
                 let deallocate = u32::from(self.namespace.zeroes_deallocate) << DEALLOCATE_BIT;
                 (IoOpcode::WriteZeroes, u32::from(fua) << FUA_BIT | deallocate)
             }
-            Operation::Flush | Operation::Discard => {
+            Operation::Flush | Operation::Discard | Operation::Passthrough { .. } => {
                 return self.issue_bare(index, cid, operation, lba, blocks);
             }
         };

@@ -140,7 +140,7 @@ impl Slots {
         self.free.push(parent);
         self.requests -= 1;
         let result = if whole.failed { self.errors[usize::from(parent)].map_or(Ok(()), Err) } else { Ok(()) };
-        Ok(Some(Completion { tag: whole.tag, result }))
+        Ok(Some(Completion { tag: whole.tag, result, value: 0 }))
     }
 
     /// Notes that the command of slot `index` failed, if it is the first of its request to do so.
@@ -164,7 +164,7 @@ impl Slots {
         // The slot is not freed: a queue that failed takes no further request.
         let first = self.errors[index].filter(|_| slot.failed);
         let error = first.unwrap_or_else(|| slot.error(DeviceError::ABORTED, Some(fault)));
-        Some(Completion { tag: slot.tag, result: Err(error) })
+        Some(Completion { tag: slot.tag, result: Err(error), value: 0 })
     }
 }
 
@@ -181,7 +181,10 @@ mod tests {
     fn a_completion_counts_once() {
         let mut slots = Slots::new(2);
         let cid = one(&mut slots, 7);
-        assert_eq!(slots.finish(cid, Status::SUCCESS), Ok(Some(Completion { tag: 7, result: Ok(()) })));
+        assert_eq!(
+            slots.finish(cid, Status::SUCCESS),
+            Ok(Some(Completion { tag: 7, result: Ok(()), value: 0 }))
+        );
         assert_eq!(slots.finish(cid, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid }));
         let next = one(&mut slots, 8);
         assert_ne!(next, cid, "an identifier is not used twice in a row");

@@ -257,7 +257,7 @@ impl Transport for Puppet {
     }
 
     /// Time passes at once.
-    fn wait(&self, _seen: u32, timeout_us: u32) -> Waited {
+    fn wait(&self, _vector: u16, _seen: u32, timeout_us: u32) -> Waited {
         self.waited_us.fetch_add(u64::from(timeout_us), Ordering::Relaxed);
         Waited::Timeout
     }

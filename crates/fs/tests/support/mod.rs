@@ -6,12 +6,12 @@
 
 use nvmed_dma::AddressSpace;
 use nvmed_engine::{
-    Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueuePair, Request, SubmitError,
-    Waited,
+    Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueOptions, QueuePair, Request,
+    SubmitError, Waited,
 };
 use nvmed_fs::{FileSystem, FormatOptions, Memory, MemoryLayout, MountOptions, MountParts};
 use nvmed_io::{Device, DeviceOptions};
-use nvmed_nvme::{IdentifyController, IdentifyNamespace, Status};
+use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::DeviceAddress;
 use std::collections::HashMap;
@@ -251,7 +251,7 @@ impl DiskQueue {
                 blocks.flushes += 1;
                 blocks.flush();
             }
-            Operation::Discard | Operation::Compare => {}
+            Operation::Discard | Operation::Compare | Operation::Passthrough { .. } => {}
         }
         Ok(())
     }
@@ -269,7 +269,7 @@ impl QueuePair for DiskQueue {
             status,
             fault: None,
         });
-        self.done.push(Completion { tag: request.tag, result });
+        self.done.push(Completion { tag: request.tag, result, value: 0 });
         Ok(())
     }
 
@@ -299,7 +299,7 @@ impl Engine for DiskEngine {
         &self.0.geometry
     }
 
-    fn queue(&self, _depth: u16) -> Result<Box<dyn QueuePair>, EngineError> {
+    fn queue(&self, _: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
         Ok(Box::new(DiskQueue { disk: Arc::clone(&self.0), done: Vec::new() }))
     }
 
@@ -316,23 +316,11 @@ impl Engine for DiskEngine {
         Ok(())
     }
 
-    fn identify_controller(&self) -> Result<IdentifyController, EngineError> {
-        unimplemented!("the file system does not identify")
-    }
-
-    fn identify_namespace(&self) -> Result<IdentifyNamespace, EngineError> {
-        unimplemented!("the file system does not identify")
-    }
-
-    fn log_page(&self, _page: u8, _into: &mut [u8]) -> Result<(), EngineError> {
-        unimplemented!("the file system reads no log page")
-    }
-
-    fn events(&self) -> u32 {
+    fn events(&self, _vector: u16) -> u32 {
         0
     }
 
-    fn wait(&self, _seen: u32, _timeout_us: u32) -> Waited {
+    fn wait(&self, _vector: u16, _seen: u32, _timeout_us: u32) -> Waited {
         Waited::Event
     }
 }

@@ -2,10 +2,10 @@
 
 use nvmed_dma::MapError;
 use nvmed_engine::{
-    Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueFault, QueuePair, Request,
-    SubmitError, Waited,
+    Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueFault, QueueOptions, QueuePair,
+    Request, SubmitError, Waited,
 };
-use nvmed_nvme::{IdentifyController, IdentifyNamespace, Status};
+use nvmed_nvme::Status;
 use nvmed_sys::Mapping;
 use nvmed_units::{DeviceAddress, Lba};
 use std::collections::VecDeque;
@@ -119,7 +119,7 @@ fn finish(state: &mut State, queue: usize) {
         let failed =
             DeviceError { operation: one.operation, lba: one.lba, status: Status::WRITE_FAULT, fault: None };
         let result = if bad.contains(&one.lba) { Err(failed) } else { Ok(()) };
-        queue.done.push_back(Completion { tag: one.tag, result });
+        queue.done.push_back(Completion { tag: one.tag, result, value: 0 });
     }
 }
 
@@ -168,7 +168,7 @@ impl QueuePair for Pair {
                     status: DeviceError::ABORTED,
                     fault: Some(fault),
                 };
-                queue.done.push_back(Completion { tag: one.tag, result: Err(error) });
+                queue.done.push_back(Completion { tag: one.tag, result: Err(error), value: 0 });
             }
         }
         let count = queue.done.len().min(out.capacity() - out.len());
@@ -205,7 +205,7 @@ impl Engine for Fake {
         &self.geometry
     }
 
-    fn queue(&self, depth: u16) -> Result<Box<dyn QueuePair>, EngineError> {
+    fn queue(&self, QueueOptions { depth, .. }: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
         let mut state = self.state();
         state.queues.push(Queue::default());
         let index = state.queues.len() - 1;
@@ -225,23 +225,11 @@ impl Engine for Fake {
         Ok(())
     }
 
-    fn identify_controller(&self) -> Result<IdentifyController, EngineError> {
-        Ok(IdentifyController::default())
-    }
-
-    fn identify_namespace(&self) -> Result<IdentifyNamespace, EngineError> {
-        Ok(IdentifyNamespace::default())
-    }
-
-    fn log_page(&self, _: u8, _: &mut [u8]) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn events(&self) -> u32 {
+    fn events(&self, _vector: u16) -> u32 {
         self.state().events
     }
 
-    fn wait(&self, seen: u32, timeout_us: u32) -> Waited {
+    fn wait(&self, _vector: u16, seen: u32, timeout_us: u32) -> Waited {
         let mut state = self.state();
         state.waited_us += u64::from(timeout_us);
         if self.mode == Mode::OnRelease {

@@ -85,11 +85,11 @@ impl Ring {
 
     pub fn wait(&mut self) -> CompletionEntry {
         for _ in 0..30 {
-            let seen = self.device.events();
+            let seen = self.device.events(0);
             if let Some(done) = self.reap() {
                 return done;
             }
-            self.device.wait(seen, 1_000_000);
+            self.device.wait(0, seen, 1_000_000);
         }
         panic!("no completion on queue {} in half a minute", self.id.0);
     }
