@@ -8,7 +8,7 @@
 mod space;
 
 pub use nvmed_units::DeviceAddress;
-pub use space::{AddressSpace, DmaFault};
+pub use space::{AddressSpace, DmaFault, View};
 
 use nvmed_sys::{Mapping, Pages};
 use std::os::fd::BorrowedFd;
@@ -100,6 +100,30 @@ pub enum MapError {
     Full {
         /// The number of slots.
         limit: usize,
+    },
+    /// A range is larger than an address has bits for.
+    #[error("a DMA mapping of {len} bytes is too large; map at most {limit} bytes at once")]
+    TooLarge {
+        /// Its length.
+        len: u64,
+        /// The largest.
+        limit: u64,
+    },
+    /// The address that was asked for is taken, or the range ends past the last address.
+    #[error("{len} bytes at device address {:#x} overlap a mapping or the end of the addresses; unmap first", address.0)]
+    Overlap {
+        /// Where it was to begin.
+        address: DeviceAddress,
+        /// How long it was.
+        len: u64,
+    },
+    /// A range to unmap holds only a part of a mapping.
+    #[error("unmapping {len} bytes at device address {:#x} would cut a mapping; name whole mappings", address.0)]
+    Cut {
+        /// Where the range began.
+        address: DeviceAddress,
+        /// How long it was.
+        len: u64,
     },
     /// The host refused.
     #[error("the IOMMU refused to map {len} bytes: {errno}")]

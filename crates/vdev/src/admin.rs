@@ -5,7 +5,7 @@ use crate::features::Features;
 use crate::identify::EVENT_REQUESTS_MAX;
 use crate::prp::PrpWalk;
 use crate::queue::{CompletionQueue, SubmissionQueue};
-use nvmed_dma::DeviceAddress;
+use nvmed_dma::{DeviceAddress, View};
 use nvmed_nvme::{AdminOpcode, AsyncEvent, CompletionEntry, LogPage, Status, SubmissionEntry};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 const EVENTS_MAX: usize = 8;
 /// Physically contiguous, in command dword 11 of the queue creation commands.
 const CONTIGUOUS: u32 = 1;
+/// Interrupts enabled, in command dword 11 of Create I/O Completion Queue; the vector is its upper half.
+const INTERRUPTS: u32 = 1 << 1;
 
 /// What the admin queue's commands change.
 #[derive(Debug, Default)]
@@ -55,7 +57,7 @@ impl AdminState {
 
 impl Controller {
     /// Executes an admin command: result and status, or `None` for one that is held.
-    pub(crate) fn execute_admin(&self, entry: &SubmissionEntry) -> Option<(u32, Status)> {
+    pub(crate) fn execute_admin(&self, view: &View, entry: &SubmissionEntry) -> Option<(u32, Status)> {
         let Some(opcode) = AdminOpcode::from_code(entry.opcode) else {
             return Some((0, Status::INVALID_OPCODE.do_not_retry()));
         };
@@ -63,14 +65,14 @@ impl Controller {
             return Some((0, Status::INVALID_FIELD.do_not_retry()));
         }
         let done = match opcode {
-            AdminOpcode::CreateCq => self.create_cq(entry).map(|()| 0),
-            AdminOpcode::CreateSq => self.create_sq(entry).map(|()| 0),
+            AdminOpcode::CreateCq => self.create_cq(view, entry).map(|()| 0),
+            AdminOpcode::CreateSq => self.create_sq(view, entry).map(|()| 0),
             AdminOpcode::DeleteCq => self.delete_cq(entry).map(|()| 0),
             AdminOpcode::DeleteSq => self.delete_sq(entry).map(|()| 0),
             AdminOpcode::Identify => {
-                self.identify(entry).and_then(|bytes| self.give(entry, &bytes)).map(|()| 0)
+                self.identify(entry).and_then(|bytes| self.give(view, entry, &bytes)).map(|()| 0)
             }
-            AdminOpcode::GetLogPage => self.get_log_page(entry).map(|()| 0),
+            AdminOpcode::GetLogPage => self.get_log_page(view, entry).map(|()| 0),
             AdminOpcode::SetFeatures => self.set_feature(entry),
             AdminOpcode::GetFeatures => self.get_feature(entry),
             AdminOpcode::Abort => Ok(self.abort(entry)),
@@ -89,12 +91,12 @@ impl Controller {
     }
 
     /// Copies `bytes` to the command's data pointer.
-    fn give(&self, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
-        let mut walk = PrpWalk::new(&self.space, entry, bytes.len() as u64);
+    fn give(&self, view: &View, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
+        let mut walk = PrpWalk::new(view, entry, bytes.len() as u64);
         let mut left = bytes;
         while let Some(piece) = walk.next() {
             let (address, len) = piece?;
-            let (memory, at) = self.space.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+            let (memory, at) = view.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
             let (part, rest) = left.split_at(len);
             memory.write(at, part);
             left = rest;
@@ -125,35 +127,39 @@ impl Controller {
     }
 
     /// The queue's memory, all of which must be mapped.
-    fn queue_base(&self, entry: &SubmissionEntry, bytes: usize) -> Result<DeviceAddress, Status> {
+    fn queue_base(view: &View, entry: &SubmissionEntry, bytes: usize) -> Result<DeviceAddress, Status> {
         let base = DeviceAddress(entry.prp1);
         if !base.0.is_multiple_of(4096) {
             return Err(Status::PRP_OFFSET_INVALID.do_not_retry());
         }
-        self.space.resolve(base, bytes).map_err(|_| Status::INVALID_FIELD.do_not_retry())?;
-        Ok(base)
+        if view.covers(base, bytes) { Ok(base) } else { Err(Status::INVALID_FIELD.do_not_retry()) }
     }
 
-    fn create_cq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn create_cq(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let sizes = (self.configuration().iocqes(), CompletionEntry::SIZE_SHIFT);
         let (queue, entries) = self.wanted(entry, sizes.0, sizes.1)?;
-        if entry.cdw11 >> 16 > u32::from(self.config.queues_max) {
+        let vector = (entry.cdw11 >> 16) as u16;
+        if vector >= self.vectors() {
             return Err(Status::INVALID_VECTOR.do_not_retry());
         }
-        let base = self.queue_base(entry, usize::from(entries) * 16)?;
+        let base = Self::queue_base(view, entry, usize::from(entries) * 16)?;
+        let interrupt = (entry.cdw11 & INTERRUPTS != 0).then_some(vector);
         let place = &self.places[queue];
         let mut group = locked(&place.group);
         if group.cq.is_some() {
             return Err(Status::INVALID_QID.do_not_retry());
         }
-        place.open(&mut group, CompletionQueue::new(base, entries));
+        // The group's own view, which an unmap that is under way has refreshed or will refresh.
+        group.refresh(&self.space);
+        let cq = CompletionQueue::new((base, entries), interrupt, &group.view);
+        place.open(&mut group, cq);
         Ok(())
     }
 
-    fn create_sq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn create_sq(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let sizes = (self.configuration().iosqes(), SubmissionEntry::SIZE_SHIFT);
         let (queue, entries) = self.wanted(entry, sizes.0, sizes.1)?;
-        let base = self.queue_base(entry, usize::from(entries) * 64)?;
+        let base = Self::queue_base(view, entry, usize::from(entries) * 64)?;
         let cq = entry.cdw11 >> 16;
         if self.routes[queue].load(Ordering::Acquire) != 0 {
             return Err(Status::INVALID_QID.do_not_retry());
@@ -163,7 +169,9 @@ impl Controller {
         if group.cq.is_none() {
             return Err(Status::CQ_INVALID.do_not_retry());
         }
-        group.sqs.push(SubmissionQueue::new(queue as u16, base, entries));
+        group.refresh(&self.space);
+        let sq = SubmissionQueue::new(queue as u16, (base, entries), &group.view);
+        group.sqs.push(sq);
         self.routes[queue].store(cq + 1, Ordering::Release);
         Ok(())
     }
@@ -197,7 +205,7 @@ impl Controller {
     }
 
     /// Get Log Page: NUMD dwords from the byte offset LPO (Base 2.0, 5.16).
-    fn get_log_page(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn get_log_page(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let page = LogPage((entry.cdw10 & 0xff) as u8);
         let log = self.log_page(page).ok_or(Status::INVALID_LOG.do_not_retry())?;
         // LPA bit 0: the health log is the controller's, not a namespace's.
@@ -213,7 +221,7 @@ impl Controller {
         }
         let mut part = log[offset as usize..].to_vec();
         part.resize(bytes as usize, 0);
-        self.give(entry, &part)?;
+        self.give(view, entry, &part)?;
         let retain = entry.cdw10 >> 15 & 1 != 0;
         if !retain && page.0 < 64 {
             locked(&self.admin).masked &= !(1 << page.0);

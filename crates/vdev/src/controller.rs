@@ -1,14 +1,16 @@
 //! The controller: properties, enabling, shutdown, reset (Base 2.0, 3.1.3, 3.5 to 3.7).
 
 use crate::admin::AdminState;
+use crate::bell::Bell;
 use crate::config::ControllerConfig;
 use crate::doorbell::{Pending, Place};
 use crate::log::{Counters, ErrorLog};
 use crate::media::Media;
 use crate::queue::{CompletionQueue, SubmissionQueue};
-use crate::transport::Bell;
-use nvmed_dma::{AddressSpace, DeviceAddress};
+use nvmed_dma::{AddressSpace, DeviceAddress, MapError};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
+use nvmed_sys::{Mapping, QuietFd};
+use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,8 +51,9 @@ pub struct Controller {
     pub(crate) errors: Mutex<ErrorLog>,
     /// The Volatile Write Cache feature, where the write path looks.
     write_cache: AtomicBool,
-    /// Rung for the host when completions were posted, for the device when doorbells were.
-    pub(crate) posted: Bell,
+    /// Rung for the host when completions were posted: one a vector.
+    pub(crate) bells: Box<[Bell]>,
+    /// Rung for the device thread when doorbells were.
     pub(crate) rung: Bell,
 }
 
@@ -85,8 +88,8 @@ impl Controller {
             admin: Mutex::new(AdminState::default()),
             errors: Mutex::default(),
             write_cache: AtomicBool::new(true),
-            posted: Bell::default(),
-            rung: Bell::default(),
+            bells: (0..places).map(|_| Bell::default()).collect(),
+            rung: Bell::watched(),
             config,
         })
     }
@@ -111,6 +114,70 @@ impl Controller {
             .with_to(10)
             .with_dstrd(u64::from(self.config.doorbell_stride))
             .with_css(1)
+    }
+
+    /// Lets the controller reach `memory` at an address of the host's choice, until [`Self::unmap_range`].
+    ///
+    /// # Errors
+    /// What [`AddressSpace::map_at`] answers.
+    pub fn map_at(&self, address: DeviceAddress, memory: Arc<Mapping>) -> Result<(), MapError> {
+        self.space.map_at(address, memory)
+    }
+
+    /// Ends the controller's reach of the ranges within `len` bytes from `address`, whose bytes it answers.
+    /// When it returns, no access to them is under way and the controller does not keep their memory.
+    ///
+    /// # Errors
+    /// What [`AddressSpace::unmap_range`] answers; nothing has changed then.
+    pub fn unmap_range(&self, address: DeviceAddress, len: u64) -> Result<u64, MapError> {
+        let bytes = self.space.unmap_range(address, len)?;
+        self.settle();
+        Ok(bytes)
+    }
+
+    /// As [`Self::unmap_range`], of a mapping whose address was the space's choice.
+    pub(crate) fn unmap(&self, address: DeviceAddress) {
+        self.space.unmap(address);
+        self.settle();
+    }
+
+    /// Waits until every queue has seen all that was changed before.
+    fn settle(&self) {
+        for place in &self.places {
+            locked(&place.group).refresh(&self.space);
+        }
+    }
+
+    /// Interrupt vectors that completion queues can have: one for the admin queue, and one for each I/O queue.
+    #[must_use]
+    pub fn vectors(&self) -> u16 {
+        self.bells.len() as u16
+    }
+
+    /// The bell of a vector, whose rings count from now on.
+    pub(crate) fn bell(&self, vector: u16) -> Option<&Bell> {
+        let bell = self.bells.get(usize::from(vector))?;
+        if !bell.watch() {
+            // Bells are rung under their queues' locks.
+            self.settle();
+        }
+        Some(bell)
+    }
+
+    /// Sends the interrupts of a vector to `fd`, an eventfd, from now on; `None` ends that. A write to the
+    /// descriptor must not block. Answers whether there is such a vector.
+    pub fn connect_interrupt(&self, vector: u16, fd: Option<OwnedFd>) -> bool {
+        self.bell(vector).map(|bell| bell.connect(fd.map(QuietFd::new))).is_some()
+    }
+
+    /// Calls `change` for the vectors of `mask`'s bits.
+    fn masked(&self, mask: u32, change: impl Fn(&Bell)) {
+        self.bells
+            .iter()
+            .take(32)
+            .enumerate()
+            .filter(|(vector, _)| mask >> vector & 1 != 0)
+            .for_each(|(_, bell)| change(bell));
     }
 
     /// Reads a property. What does not exist reads as zero.
@@ -152,8 +219,14 @@ impl Controller {
         let high = |word: u64| word & 0xffff_ffff | u64::from(value) << 32;
         let mut properties = locked(&self.properties);
         match offset {
-            register::INTMS => properties.interrupt_mask |= value,
-            register::INTMC => properties.interrupt_mask &= !value,
+            register::INTMS => {
+                properties.interrupt_mask |= value;
+                self.masked(value, Bell::mask);
+            }
+            register::INTMC => {
+                properties.interrupt_mask &= !value;
+                self.masked(value, Bell::unmask);
+            }
             register::AQA => properties.aqa = AdminQueueAttributes(value & 0x0fff_0fff),
             register::ASQ => properties.asq = low(properties.asq),
             0x2c => properties.asq = high(properties.asq),
@@ -162,16 +235,19 @@ impl Controller {
             register::CC => {
                 // Linux since 5.19 writes CC once without EN and once with: only EN's edges act.
                 let before = Configuration(self.cc.swap(value, Ordering::AcqRel));
-                self.configure(&properties, before, Configuration(value));
+                self.configure(&mut properties, before, Configuration(value));
             }
             _ => {}
         }
     }
 
-    fn configure(&self, properties: &Properties, before: Configuration, cc: Configuration) {
+    fn configure(&self, properties: &mut Properties, before: Configuration, cc: Configuration) {
         match (before.en(), cc.en()) {
             (0, 1) => self.enable(properties, cc),
-            (1, 0) => self.reset(),
+            (1, 0) => {
+                properties.interrupt_mask = 0;
+                self.reset();
+            }
             _ => {}
         }
         if cc.shn() != 0 && before.shn() == 0 {
@@ -194,7 +270,7 @@ impl Controller {
         let changed = |before| Some(change(ControllerStatus(before)).0);
         // The closure never refuses, so that this never fails.
         let _ = self.status.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
-        self.posted.ring();
+        self.bells.iter().for_each(Bell::nudge);
     }
 
     /// The controller cannot go on until it is reset.
@@ -205,8 +281,9 @@ impl Controller {
     fn enable(&self, properties: &Properties, cc: Configuration) {
         let (sq, cq) = (properties.aqa.asqs() as u16 + 1, properties.aqa.acqs() as u16 + 1);
         let (asq, acq) = (DeviceAddress(properties.asq), DeviceAddress(properties.acq));
+        let view = self.space.view();
         let reach = |base: DeviceAddress, entries: u16, bytes: usize| {
-            base.0.is_multiple_of(4096) && self.space.resolve(base, usize::from(entries) * bytes).is_ok()
+            base.0.is_multiple_of(4096) && view.covers(base, usize::from(entries) * bytes)
         };
         let sound = cc.css() == 0 && cc.mps() == 0 && cc.ams() == 0 && sq >= 2 && cq >= 2;
         if !sound || !reach(asq, sq, 64) || !reach(acq, cq, 16) {
@@ -214,8 +291,10 @@ impl Controller {
         }
         let place = &self.places[0];
         let mut admin = locked(&place.group);
-        place.open(&mut admin, CompletionQueue::new(acq, cq));
-        admin.sqs = vec![SubmissionQueue::new(0, asq, sq)];
+        admin.refresh(&self.space);
+        let cq = CompletionQueue::new((acq, cq), Some(0), &admin.view);
+        place.open(&mut admin, cq);
+        admin.sqs = vec![SubmissionQueue::new(0, (asq, sq), &admin.view)];
         drop(admin);
         self.routes[0].store(1, Ordering::Release);
         self.change_status(|_| ControllerStatus::default().with_rdy(1));
@@ -233,6 +312,7 @@ impl Controller {
         }
         locked(&self.admin).reset();
         self.enable_write_cache(true);
+        self.masked(u32::MAX, Bell::unmask);
         // Last: who sees RDY 0 knows that the controller touches no memory any more.
         self.change_status(|_| ControllerStatus::default());
     }

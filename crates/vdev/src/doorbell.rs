@@ -4,6 +4,7 @@ use crate::config::Clock;
 use crate::controller::{Controller, locked};
 use crate::log::Counters;
 use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
+use nvmed_dma::{AddressSpace, View};
 use nvmed_nvme::register;
 use nvmed_nvme::{AsyncEvent, CompletionEntry};
 use std::sync::Mutex;
@@ -14,6 +15,25 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) struct Group {
     pub cq: Option<CompletionQueue>,
     pub sqs: Vec<SubmissionQueue>,
+    /// Host memory as this group's commands see it; refreshed at the begin of each round.
+    pub view: View,
+}
+
+impl Group {
+    /// Sees what is mapped now.
+    #[inline]
+    pub fn refresh(&mut self, space: &AddressSpace) {
+        if self.view.refresh(space) {
+            self.move_queues();
+        }
+    }
+
+    #[cold]
+    fn move_queues(&mut self) {
+        let Self { cq, sqs, view } = self;
+        cq.iter_mut().for_each(|cq| cq.memory.refresh(view));
+        sqs.iter_mut().for_each(|sq| sq.memory.refresh(view));
+    }
 }
 
 /// A group's place, and what the host's head doorbell reaches without the lock. Queues of different
@@ -227,43 +247,52 @@ impl Controller {
 
     #[inline]
     fn run_io(&self, place: &Place, group: &mut Group, index: usize) {
-        let Group { cq: Some(cq), sqs } = group else { return };
+        group.refresh(&self.space);
+        let Group { cq: Some(cq), sqs, view } = group else { return };
         let sq = &mut sqs[index];
         let mut posted = false;
         while sq.head != sq.tail && place.has_room(cq) {
-            let Some(Ok(entry)) = sq.fetch(&self.space) else { return self.fail() };
-            let status = self.execute_io(&entry);
+            let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
+            let status = self.execute_io(view, &entry);
             sq.counters.count(&entry, self.lba_shift, status);
             if !status.is_success() {
                 locked(&self.errors).push(sq.id, &entry, status);
             }
-            if cq.post(&self.space, completion(sq, entry.cid, 0), status).is_err() {
+            if cq.post(view, completion(sq, entry.cid, 0), status).is_err() {
                 return self.fail();
             }
             posted = true;
         }
-        if posted && self.config.clock == Clock::Threaded {
-            self.posted.ring();
+        if posted {
+            self.interrupt(cq);
+        }
+    }
+
+    /// Tells the host of posted completions.
+    #[inline]
+    fn interrupt(&self, cq: &CompletionQueue) {
+        if let Some(vector) = cq.vector {
+            self.bells[usize::from(vector)].ring();
         }
     }
 
     fn run_admin(&self, group: &mut Group) {
         loop {
             self.deliver_events(group);
-            let Group { cq: Some(cq), sqs } = &mut *group else { return };
+            let Group { cq: Some(cq), sqs, view } = &mut *group else { return };
             let Some(sq) = sqs.first_mut() else { return };
             if sq.head == sq.tail || !self.places[0].has_room(cq) {
                 return;
             }
-            let Some(Ok(entry)) = sq.fetch(&self.space) else { return self.fail() };
-            if let Some((result, status)) = self.execute_admin(&entry) {
+            let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
+            if let Some((result, status)) = self.execute_admin(view, &entry) {
                 if !status.is_success() {
                     locked(&self.errors).push(0, &entry, status);
                 }
-                if cq.post(&self.space, completion(sq, entry.cid, result), status).is_err() {
+                if cq.post(view, completion(sq, entry.cid, result), status).is_err() {
                     return self.fail();
                 }
-                self.posted.ring();
+                self.interrupt(cq);
             }
         }
     }
@@ -281,14 +310,15 @@ impl Controller {
 
     /// Completes held Asynchronous Event Requests: with recorded events, and those that were aborted.
     fn deliver_events(&self, group: &mut Group) {
-        let Group { cq: Some(cq), sqs } = group else { return };
+        group.refresh(&self.space);
+        let Group { cq: Some(cq), sqs, view } = group else { return };
         let Some(sq) = sqs.first() else { return };
         while self.places[0].has_room(cq) {
             let Some((cid, result, status)) = locked(&self.admin).next_held() else { return };
-            if cq.post(&self.space, completion(sq, cid, result), status).is_err() {
+            if cq.post(view, completion(sq, cid, result), status).is_err() {
                 return self.fail();
             }
-            self.posted.ring();
+            self.interrupt(cq);
         }
     }
 }

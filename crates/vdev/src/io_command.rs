@@ -2,6 +2,7 @@
 
 use crate::controller::Controller;
 use crate::prp::PrpWalk;
+use nvmed_dma::View;
 use nvmed_nvme::{DsmRange, IoOpcode, Status, SubmissionEntry};
 use nvmed_sys::Mapping;
 use zerocopy::FromBytes;
@@ -14,7 +15,7 @@ const NSID_ALL: u32 = u32::MAX;
 impl Controller {
     /// Executes one I/O command; the status goes into its completion.
     #[inline]
-    pub(crate) fn execute_io(&self, entry: &SubmissionEntry) -> Status {
+    pub(crate) fn execute_io(&self, view: &View, entry: &SubmissionEntry) -> Status {
         let Some(opcode) = IoOpcode::from_code(entry.opcode) else {
             return Status::INVALID_OPCODE.do_not_retry();
         };
@@ -25,12 +26,12 @@ impl Controller {
             return Status::INVALID_FIELD.do_not_retry();
         }
         let done = match opcode {
-            IoOpcode::Read => self.read(entry),
-            IoOpcode::Write => self.write(entry),
+            IoOpcode::Read => self.read(view, entry),
+            IoOpcode::Write => self.write(view, entry),
             IoOpcode::Flush => self.media.flush(),
-            IoOpcode::Compare => self.compare(entry),
+            IoOpcode::Compare => self.compare(view, entry),
             IoOpcode::WriteZeroes => self.write_zeroes(entry),
-            IoOpcode::DatasetManagement => self.dataset_management(entry),
+            IoOpcode::DatasetManagement => self.dataset_management(view, entry),
         };
         match done {
             Ok(()) => Status::SUCCESS,
@@ -62,15 +63,15 @@ impl Controller {
     #[inline]
     fn pieces(
         &self,
-        entry: &SubmissionEntry,
+        (view, entry): (&View, &SubmissionEntry),
         (offset, bytes): (u64, u64),
         mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        let mut walk = PrpWalk::new(&self.space, entry, bytes);
+        let mut walk = PrpWalk::new(view, entry, bytes);
         let mut at = offset;
         while let Some(piece) = walk.next() {
             let (address, len) = piece?;
-            let (memory, host) = self.space.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+            let (memory, host) = view.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
             step(at, memory, host, len)?;
             at += len as u64;
         }
@@ -78,26 +79,26 @@ impl Controller {
     }
 
     #[inline]
-    fn read(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn read(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let range = self.transfer(entry)?;
-        self.pieces(entry, range, |at, memory, host, len| self.media.read(at, memory, host, len))
+        self.pieces((view, entry), range, |at, memory, host, len| self.media.read(at, memory, host, len))
     }
 
     #[inline]
-    fn write(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn write(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let range = self.transfer(entry)?;
         // A piece of odd alignment ends within a sector, which a volatile cache keeps or loses as a whole.
         if !entry.prp1.is_multiple_of(512) && self.media.wants_sectors() {
-            return self.write_staged(entry, range);
+            return self.write_staged(view, entry, range);
         }
-        self.pieces(entry, range, |at, memory, host, len| self.media.write(at, memory, host, len))?;
+        self.pieces((view, entry), range, |at, memory, host, len| self.media.write(at, memory, host, len))?;
         self.end_write(entry, range)
     }
 
     #[cold]
-    fn write_staged(&self, entry: &SubmissionEntry, range: (u64, u64)) -> Result<(), Status> {
+    fn write_staged(&self, view: &View, entry: &SubmissionEntry, range: (u64, u64)) -> Result<(), Status> {
         let stage = self.stage(range.1)?;
-        self.pieces(entry, range, |at, memory, host, len| {
+        self.pieces((view, entry), range, |at, memory, host, len| {
             memory.copy(host, &stage, (at - range.0) as usize, len);
             Ok(())
         })?;
@@ -117,11 +118,11 @@ impl Controller {
         Mapping::anonymous(bytes as usize, nvmed_sys::Pages::Base).map_err(|_| Status::INTERNAL_ERROR)
     }
 
-    fn compare(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn compare(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let range = self.transfer(entry)?;
         let stage = self.stage(range.1)?;
         self.media.read(range.0, &stage, 0, range.1 as usize)?;
-        self.pieces(entry, range, |at, memory, host, len| {
+        self.pieces((view, entry), range, |at, memory, host, len| {
             let same = memory.equal(host, &stage, (at - range.0) as usize, len);
             if same { Ok(()) } else { Err(Status::COMPARE_FAILURE.do_not_retry()) }
         })
@@ -133,11 +134,11 @@ impl Controller {
         self.end_write(entry, range)
     }
 
-    fn dataset_management(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+    fn dataset_management(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let count = (entry.cdw10 & 0xff) as usize + 1;
         let bytes = count * size_of::<DsmRange>();
         let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
-        self.pieces(entry, (0, bytes as u64), |at, memory, host, len| {
+        self.pieces((view, entry), (0, bytes as u64), |at, memory, host, len| {
             memory.read(host, &mut list[at as usize..at as usize + len]);
             Ok(())
         })?;

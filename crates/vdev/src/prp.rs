@@ -1,13 +1,13 @@
 //! Physical Region Pages: where a command's data lies in host memory (Base 2.0, 4.1.1).
 
 use crate::media::PAGE_BYTES;
-use nvmed_dma::{AddressSpace, DeviceAddress};
+use nvmed_dma::{DeviceAddress, View};
 use nvmed_nvme::{Status, SubmissionEntry};
 use std::sync::atomic::Ordering;
 
 /// The pieces of a command's data, one page at most each, in order.
 pub(crate) struct PrpWalk<'a> {
-    space: &'a AddressSpace,
+    view: &'a View,
     left: u64,
     first: u64,
     second: u64,
@@ -17,8 +17,8 @@ pub(crate) struct PrpWalk<'a> {
 
 impl<'a> PrpWalk<'a> {
     /// Starts at the command's data pointer, for `bytes` bytes.
-    pub fn new(space: &'a AddressSpace, entry: &SubmissionEntry, bytes: u64) -> Self {
-        Self { space, left: bytes, first: entry.prp1, second: entry.prp2, list: None, index: 0 }
+    pub fn new(view: &'a View, entry: &SubmissionEntry, bytes: u64) -> Self {
+        Self { view, left: bytes, first: entry.prp1, second: entry.prp2, list: None, index: 0 }
     }
 
     /// The next piece: device address and length.
@@ -70,7 +70,7 @@ impl<'a> PrpWalk<'a> {
 
     fn load(&self, at: u64) -> Result<u64, Status> {
         let fault = Status::DATA_TRANSFER_ERROR;
-        let (memory, offset) = self.space.resolve(DeviceAddress(at), 8).map_err(|_| fault)?;
+        let (memory, offset) = self.view.resolve(DeviceAddress(at), 8).map_err(|_| fault)?;
         Ok(u64::from_le(memory.u64(offset).load(Ordering::Relaxed)))
     }
 }

@@ -1,19 +1,50 @@
 //! Submission and completion queues in host memory (Base 2.0, 3.3).
 
 use crate::log::Counters;
-use nvmed_dma::{AddressSpace, DeviceAddress};
+use nvmed_dma::{DeviceAddress, DmaFault, View};
 use nvmed_nvme::{CompletionEntry, SubmissionEntry};
+use nvmed_sys::Mapping;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SQ_ENTRY: u64 = size_of::<SubmissionEntry>() as u64;
 const CQ_ENTRY: u64 = size_of::<CompletionEntry>() as u64;
 
+/// Where a queue lies in host memory, looked up once and not for each entry.
+#[derive(Debug)]
+pub(crate) struct QueueMemory {
+    base: DeviceAddress,
+    bytes: usize,
+    /// `None`: nothing, or several mappings in a row; each entry is looked up.
+    whole: Option<(Arc<Mapping>, usize)>,
+}
+
+impl QueueMemory {
+    fn new(base: DeviceAddress, bytes: usize, view: &View) -> Self {
+        Self { base, bytes, whole: view.hold(base, bytes).ok() }
+    }
+
+    /// Looks the queue up again, after `view` has changed.
+    pub fn refresh(&mut self, view: &View) {
+        self.whole = view.hold(self.base, self.bytes).ok();
+    }
+
+    /// The memory of `len` bytes at `offset`.
+    #[inline]
+    fn at<'a>(&'a self, view: &'a View, offset: u64, len: usize) -> Result<(&'a Mapping, usize), DmaFault> {
+        match &self.whole {
+            Some((memory, begin)) => Ok((memory, begin + offset as usize)),
+            None => view.resolve(self.base.plus(offset), len),
+        }
+    }
+}
+
 /// A submission queue, seen from the controller.
 #[derive(Debug)]
 pub(crate) struct SubmissionQueue {
     pub id: u16,
-    pub base: DeviceAddress,
+    pub memory: QueueMemory,
     pub entries: u16,
     pub head: u16,
     pub tail: u16,
@@ -21,22 +52,21 @@ pub(crate) struct SubmissionQueue {
 }
 
 impl SubmissionQueue {
-    pub fn new(id: u16, base: DeviceAddress, entries: u16) -> Self {
-        Self { id, base, entries, head: 0, tail: 0, counters: Counters::default() }
+    pub fn new(id: u16, (base, entries): (DeviceAddress, u16), view: &View) -> Self {
+        let memory = QueueMemory::new(base, usize::from(entries) * SQ_ENTRY as usize, view);
+        Self { id, memory, entries, head: 0, tail: 0, counters: Counters::default() }
     }
 
     /// Takes the command at the head, or `None` when the queue is empty. `Err` when its memory is gone.
     #[inline]
-    pub fn fetch(&mut self, space: &AddressSpace) -> Option<Result<SubmissionEntry, nvmed_dma::DmaFault>> {
+    pub fn fetch(&mut self, view: &View) -> Option<Result<SubmissionEntry, DmaFault>> {
         if self.head == self.tail {
             return None;
         }
-        let address = self.base.plus(u64::from(self.head) * SQ_ENTRY);
         let mut bytes = [0; SQ_ENTRY as usize];
-        if let Err(fault) =
-            space.resolve(address, bytes.len()).map(|(memory, at)| memory.read(at, &mut bytes))
-        {
-            return Some(Err(fault));
+        match self.memory.at(view, u64::from(self.head) * SQ_ENTRY, bytes.len()) {
+            Ok((memory, at)) => memory.read(at, &mut bytes),
+            Err(fault) => return Some(Err(fault)),
         }
         self.head = if self.head + 1 == self.entries { 0 } else { self.head + 1 };
         let entry = SubmissionEntry::read_from_bytes(&bytes).expect("64 bytes are an entry");
@@ -47,15 +77,18 @@ impl SubmissionQueue {
 /// A completion queue, seen from the controller.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
-    pub base: DeviceAddress,
+    pub memory: QueueMemory,
     pub entries: u16,
     pub tail: u16,
     pub phase: bool,
+    /// The interrupt vector, if interrupts are enabled.
+    pub vector: Option<u16>,
 }
 
 impl CompletionQueue {
-    pub fn new(base: DeviceAddress, entries: u16) -> Self {
-        Self { base, entries, tail: 0, phase: true }
+    pub fn new((base, entries): (DeviceAddress, u16), vector: Option<u16>, view: &View) -> Self {
+        let memory = QueueMemory::new(base, usize::from(entries) * CQ_ENTRY as usize, view);
+        Self { memory, entries, tail: 0, phase: true, vector }
     }
 
     /// Whether one more entry would overwrite one that the host has not consumed, `head` being its doorbell.
@@ -68,13 +101,12 @@ impl CompletionQueue {
     #[inline]
     pub fn post(
         &mut self,
-        space: &AddressSpace,
+        view: &View,
         entry: CompletionEntry,
         status: nvmed_nvme::Status,
-    ) -> Result<(), nvmed_dma::DmaFault> {
+    ) -> Result<(), DmaFault> {
         let entry = entry.with_status(status, self.phase);
-        let address = self.base.plus(u64::from(self.tail) * CQ_ENTRY);
-        let (memory, at) = space.resolve(address, CQ_ENTRY as usize)?;
+        let (memory, at) = self.memory.at(view, u64::from(self.tail) * CQ_ENTRY, CQ_ENTRY as usize)?;
         memory.write(at, &entry.as_bytes()[..12]);
         // Release: the host that sees the phase tag (acquire) sees the rest of the entry and the data.
         memory.u32(at + 12).store(entry.dword3().to_le(), Ordering::Release);

@@ -1,49 +1,15 @@
 //! The in-process attachment of a controller, and its thread.
 
+use crate::bell::Bell;
 use crate::config::Clock;
-use crate::controller::{Controller, locked};
+use crate::controller::Controller;
 use nvmed_dma::{DeviceAddress, MapError, Transport, Waited};
 use nvmed_sys::Mapping;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use rustix::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// Something that one side rings and the other waits for.
-#[derive(Debug, Default)]
-pub(crate) struct Bell {
-    count: AtomicU32,
-    waiting: AtomicU32,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Bell {
-    pub fn count(&self) -> u32 {
-        self.count.load(Ordering::SeqCst)
-    }
-
-    #[inline]
-    pub fn ring(&self) {
-        // Pairs with `wait`, which counts itself before it looks at `count`: either the waiter sees this, or
-        // we see the waiter. Taking the lock waits until it sleeps.
-        self.count.fetch_add(1, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            drop(locked(&self.lock));
-            self.changed.notify_all();
-        }
-    }
-
-    /// Waits until the count is no longer `seen`, at most `timeout`; whether it changed.
-    pub fn wait(&self, seen: u32, timeout: Duration) -> bool {
-        let guard = locked(&self.lock);
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let waited = self.changed.wait_timeout_while(guard, timeout, |()| self.count() == seen);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
-        self.count() != seen
-    }
-}
 
 /// How long the device thread sleeps when nobody rings: a bound on the loss of a wake-up, not a period.
 const IDLE: Duration = Duration::from_secs(1);
@@ -116,17 +82,29 @@ impl Transport for InProcess {
     }
 
     fn unmap(&self, address: DeviceAddress) {
-        self.controller.space.unmap(address);
+        self.controller.unmap(address);
     }
 
-    /// With an inline clock only admin completions and changes of status count: an I/O command has completed
-    /// before its doorbell's write returns.
-    fn events(&self, _vector: u16) -> u32 {
-        self.controller.posted.count()
+    fn vectors(&self) -> u16 {
+        self.controller.vectors()
     }
 
-    fn wait(&self, _vector: u16, seen: u32, timeout_us: u32) -> Waited {
+    /// Rings are counted from the first look on, so that a host which never looks does not pay for them.
+    fn events(&self, vector: u16) -> u32 {
+        self.controller.bell(vector).map_or(0, Bell::count)
+    }
+
+    /// A vector that does not exist is never rung.
+    fn wait(&self, vector: u16, seen: u32, timeout_us: u32) -> Waited {
         let timeout = Duration::from_micros(u64::from(timeout_us));
-        if self.controller.posted.wait(seen, timeout) { Waited::Event } else { Waited::Timeout }
+        let Some(bell) = self.controller.bell(vector) else {
+            std::thread::sleep(timeout);
+            return Waited::Timeout;
+        };
+        if bell.wait(seen, timeout) { Waited::Event } else { Waited::Timeout }
+    }
+
+    fn event_fd(&self, vector: u16) -> Option<BorrowedFd<'_>> {
+        self.controller.bell(vector)?.descriptor()
     }
 }

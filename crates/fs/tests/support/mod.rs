@@ -256,7 +256,7 @@ impl DiskQueue {
         Ok(())
     }
 
-    fn memory(&self, address: DeviceAddress, bytes: u32) -> Result<(&Mapping, usize), Status> {
+    fn memory(&self, address: DeviceAddress, bytes: u32) -> Result<(Arc<Mapping>, usize), Status> {
         self.disk.space.resolve(address, bytes as usize).map_err(|_| Status::DATA_TRANSFER_ERROR)
     }
 }

@@ -85,11 +85,11 @@ impl Ring {
 
     pub fn wait(&mut self) -> CompletionEntry {
         for _ in 0..30 {
-            let seen = self.device.events(0);
+            let seen = self.device.events(self.id.0);
             if let Some(done) = self.reap() {
                 return done;
             }
-            self.device.wait(0, seen, 1_000_000);
+            self.device.wait(self.id.0, seen, 1_000_000);
         }
         panic!("no completion on queue {} in half a minute", self.id.0);
     }
@@ -183,7 +183,8 @@ impl Host {
 
     fn create(&mut self, (id, entries): (u16, u16), (sq, cq): (u64, u64)) {
         let cdw10 = u32::from(entries - 1) << 16 | u32::from(id);
-        let cq = SubmissionEntry { opcode: 5, prp1: cq, cdw10, cdw11: 1, ..Default::default() };
+        let cdw11 = 3 | u32::from(id) << 16;
+        let cq = SubmissionEntry { opcode: 5, prp1: cq, cdw10, cdw11, ..Default::default() };
         assert!(self.admin(cq).status().is_success());
         let cdw11 = 1 | u32::from(id) << 16;
         let sq = SubmissionEntry { opcode: 1, prp1: sq, cdw10, cdw11, ..Default::default() };
