@@ -1,0 +1,258 @@
+//! Asynchronous calls: queued, rung for together, reaped when they are done.
+
+use crate::buffer::Buffer;
+use crate::disk::Disk;
+use crate::error::BlockError;
+use crate::range::RangeId;
+use nvmed_io::{Handle, Operation, Request, Segment, SubmitError, Ticket};
+use nvmed_units::Lba;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Asynchronous calls of one handle that are not reaped yet: several full queues. Further ones are refused, so that
+/// a program that never reaps is told so.
+pub const AIO_MAX: usize = 1024;
+
+/// An asynchronous call.
+#[derive(Clone, Debug)]
+pub struct Aio {
+    /// What to do.
+    pub operation: Operation,
+    /// First byte on the device.
+    pub offset: u64,
+    /// How many bytes; 0 for a flush.
+    pub bytes: usize,
+    /// The memory and the first byte in it, for operations that move or compare data. It stays with the call.
+    pub buffer: Option<(Arc<Buffer>, usize)>,
+    /// Comes back with the result.
+    pub user: u64,
+}
+
+/// An asynchronous call that is done.
+#[derive(Debug)]
+#[must_use]
+pub struct Finished {
+    /// The call.
+    pub aio: Aio,
+    /// Bytes moved, as the synchronous call would have answered.
+    pub result: Result<usize, BlockError>,
+}
+
+/// A call that the device is working on.
+struct Flight {
+    id: u64,
+    aio: Aio,
+    /// Which of the handle's queues.
+    queue: usize,
+    /// Bytes on the device; fewer than asked for at its end.
+    bytes: usize,
+    /// Bytes of requests submitted.
+    submitted: usize,
+    tickets: Vec<Ticket>,
+    /// Tickets that a thread is waiting for outside.
+    waiting: usize,
+    flush_due: bool,
+    error: Option<BlockError>,
+    range: Option<RangeId>,
+}
+
+#[derive(Default)]
+struct Inner {
+    flying: Vec<Flight>,
+    done: VecDeque<Finished>,
+    /// Calls taken and not reaped.
+    count: usize,
+    next: u64,
+}
+
+/// The asynchronous calls of one handle.
+pub(crate) struct Flights {
+    disk: Arc<Disk>,
+    pub(crate) io: Vec<Handle>,
+    inner: Mutex<Inner>,
+}
+
+impl Flights {
+    pub(crate) fn new(disk: &Arc<Disk>, io: Vec<Handle>) -> Arc<Self> {
+        let flights = Arc::new(Self { disk: Arc::clone(disk), io, inner: Mutex::default() });
+        disk.watch(&flights);
+        flights
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Flights move between the lists by calls that do not panic in between.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for one more call.
+    pub(crate) fn admit(&self) -> Result<(), BlockError> {
+        let mut inner = self.lock();
+        if inner.count == AIO_MAX {
+            return Err(BlockError::Busy { limit: AIO_MAX });
+        }
+        inner.count += 1;
+        Ok(())
+    }
+
+    /// A call that was admitted is done already.
+    pub(crate) fn finish(&self, aio: Aio, result: Result<usize, BlockError>) {
+        self.lock().done.push_back(Finished { aio, result });
+    }
+
+    /// A call that was admitted goes to the device: `bytes` of it, which are whole blocks in aligned memory.
+    pub(crate) fn launch(&self, aio: Aio, queue: usize, bytes: usize, range: Option<RangeId>) {
+        let flush_due = aio.operation == Operation::Flush;
+        let mut inner = self.lock();
+        let id = inner.next;
+        inner.next += 1;
+        let mut flight = Flight {
+            id,
+            aio,
+            queue,
+            bytes,
+            submitted: 0,
+            tickets: Vec::new(),
+            waiting: 0,
+            flush_due,
+            error: None,
+            range,
+        };
+        self.submit(&mut flight);
+        inner.flying.push(flight);
+        self.land(&mut inner);
+    }
+
+    /// Submits as much of a call as its queue has slots for.
+    fn submit(&self, flight: &mut Flight) {
+        while flight.error.is_none() && (flight.submitted < flight.bytes || flight.flush_due) {
+            let (lba_shift, most) = (self.disk.lba_shift(), self.disk.request_bytes());
+            let bytes = (flight.bytes - flight.submitted).min(most);
+            let data = flight.aio.buffer.as_ref().map(|(buffer, start)| {
+                let from = start + flight.submitted;
+                buffer.segment(from..from + bytes)
+            });
+            let data: Vec<Segment> = match data.transpose() {
+                Ok(segment) => segment.into_iter().collect(),
+                Err(error) => return flight.error = Some(error),
+            };
+            let request = Request {
+                operation: flight.aio.operation,
+                lba: Lba((flight.aio.offset + flight.submitted as u64) >> lba_shift),
+                blocks: (bytes >> lba_shift) as u32,
+                data: &data,
+                tag: 0,
+            };
+            match self.io[flight.queue].enqueue(&request) {
+                Ok(ticket) => flight.tickets.push(ticket),
+                Err(SubmitError::NoSlot) => return,
+                Err(refused) => {
+                    flight.error = Some(BlockError::refused(flight.aio.operation, request.lba, refused));
+                    return;
+                }
+            }
+            flight.submitted += bytes;
+            flight.flush_due = false;
+        }
+    }
+
+    /// Rings the doorbell for all that was queued.
+    pub(crate) fn ring(&self) {
+        // Of one device: one handle rings for all queues.
+        if let Some(io) = self.io.first() {
+            io.ring();
+        }
+    }
+
+    /// Looks what the device has done, and submits what had to wait.
+    pub(crate) fn advance(&self) {
+        let mut inner = self.lock();
+        for flight in &mut inner.flying {
+            let io = &self.io[flight.queue];
+            let mut error = flight.error;
+            flight.tickets.retain(|ticket| match io.poll(ticket) {
+                None => true,
+                Some(result) => {
+                    error = error.or(result.err().map(BlockError::Io));
+                    false
+                }
+            });
+            flight.error = error;
+            self.submit(flight);
+        }
+        self.land(&mut inner);
+    }
+
+    /// Moves flights that are over to the finished ones.
+    fn land(&self, inner: &mut Inner) {
+        let Inner { flying, done, .. } = inner;
+        for mut flight in flying.extract_if(.., |flight| flight.is_over()) {
+            if let Some(range) = flight.range.take() {
+                self.disk.unlock(range);
+            }
+            let result = flight.error.map_or(Ok(flight.bytes), Err);
+            done.push_back(Finished { aio: flight.aio, result });
+        }
+    }
+
+    /// Appends up to `max` finished calls to `out`; answers how many.
+    pub(crate) fn reap(&self, max: usize, out: &mut Vec<Finished>) -> usize {
+        self.advance();
+        let mut inner = self.lock();
+        let count = max.min(inner.done.len());
+        out.extend(inner.done.drain(..count));
+        inner.count -= count;
+        count
+    }
+
+    /// Calls taken and not reaped.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.lock().count
+    }
+
+    /// Waits until a call is finished, if any is under way; whether there is one to reap.
+    pub(crate) fn wait(&self) -> bool {
+        loop {
+            self.advance();
+            let mut inner = self.lock();
+            if !inner.done.is_empty() {
+                return true;
+            }
+            let Some(flight) = inner.flying.iter_mut().find(|flight| !flight.tickets.is_empty()) else {
+                let idle = inner.flying.is_empty();
+                drop(inner);
+                if idle {
+                    return false;
+                }
+                // Others have all slots, or wait for our tickets already.
+                std::thread::yield_now();
+                continue;
+            };
+            let ticket = flight.tickets.swap_remove(0);
+            let (id, queue) = (flight.id, flight.queue);
+            flight.waiting += 1;
+            drop(inner);
+            let result = self.io[queue].wait(ticket);
+            let mut inner = self.lock();
+            if let Some(flight) = inner.flying.iter_mut().find(|flight| flight.id == id) {
+                flight.waiting -= 1;
+                flight.error = flight.error.or(result.err().map(BlockError::Io));
+            }
+        }
+    }
+
+    /// Waits until the device is done with every call.
+    pub(crate) fn drain(&self) {
+        let mut gone = Vec::new();
+        while self.wait() {
+            self.reap(AIO_MAX, &mut gone);
+            gone.clear();
+        }
+    }
+}
+
+impl Flight {
+    fn is_over(&self) -> bool {
+        let sent = self.error.is_some() || (self.submitted == self.bytes && !self.flush_due);
+        sent && self.tickets.is_empty() && self.waiting == 0
+    }
+}

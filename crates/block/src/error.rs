@@ -1,0 +1,117 @@
+//! What can go wrong with a call on bytes.
+
+use nvmed_io::{IoError, Operation, QueueFault, SubmitError};
+use nvmed_units::Lba;
+use rustix::io::Errno;
+
+/// Why a call failed.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The device, or the way to it: operation, LBA and status are inside.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// A write that begins at or past the end.
+    #[error("{bytes} bytes at byte {offset} lie past the end of the device at byte {end}")]
+    NoSpace {
+        /// First byte asked for.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// Bytes of the device.
+        end: u64,
+    },
+    /// A range that leaves the device, of a call that does not shorten.
+    #[error("bytes {offset} to {offset} + {bytes} are not all on the device, which ends at byte {end}")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// Bytes of the device.
+        end: u64,
+    },
+    /// A position before the start or past the end.
+    #[error("a position {distance} bytes from byte {base} is not on the device, which ends at byte {end}")]
+    Seek {
+        /// Where the distance counts from.
+        base: u64,
+        /// The distance.
+        distance: i64,
+        /// Bytes of the device.
+        end: u64,
+    },
+    /// A range that leaves its buffer.
+    #[error("{bytes} bytes at byte {start} leave a buffer of {len} bytes")]
+    BufferRange {
+        /// First byte of the buffer.
+        start: usize,
+        /// How many.
+        bytes: usize,
+        /// Bytes of the buffer.
+        len: usize,
+    },
+    /// The host gave no memory, or no more may be shown to the device.
+    #[error("no memory for {bytes} bytes of buffer: {errno}; give buffers back, or ask for smaller ones")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The host's answer.
+        errno: Errno,
+    },
+    /// Compared bytes differ.
+    #[error("the device holds other bytes than compared, from byte {offset} on")]
+    Different {
+        /// The first byte of the blocks in which they differ.
+        offset: u64,
+    },
+    /// As many asynchronous calls are under way as a handle takes.
+    #[error("{limit} asynchronous calls are under way; reap some, then try again")]
+    Busy {
+        /// How many a handle takes.
+        limit: usize,
+    },
+    /// Every frame of the cache is dirty and cannot be written back.
+    #[error("every frame of the cache is dirty and the device does not take them; see the error of flush")]
+    CacheFull,
+    /// Data written before did not reach the device. It is still in the cache, and the next flush tries again.
+    #[error("{count} write-backs of cached data failed since this handle was last told")]
+    WriteBack {
+        /// How many failed.
+        count: u32,
+    },
+    /// A queue, or a cache, that the disk cannot have.
+    #[error("{0}")]
+    Options(&'static str),
+}
+
+impl BlockError {
+    /// The errno of a call that failed so.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Io(error) => error.errno(),
+            Self::NoSpace { .. } => Errno::NOSPC,
+            Self::OutOfRange { .. } | Self::Seek { .. } | Self::Options(_) => Errno::INVAL,
+            Self::BufferRange { .. } => Errno::FAULT,
+            Self::Memory { .. } => Errno::NOMEM,
+            Self::Different { .. } => Errno::ILSEQ,
+            Self::Busy { .. } => Errno::AGAIN,
+            Self::CacheFull | Self::WriteBack { .. } => Errno::IO,
+        }
+    }
+
+    /// A request that its queue did not take for good.
+    pub(crate) fn refused(operation: Operation, lba: Lba, error: SubmitError) -> Self {
+        Self::Io(match error {
+            SubmitError::Invalid { operation, lba, reason } => IoError::Invalid { operation, lba, reason },
+            SubmitError::Failed(fault) => IoError::Failed { operation, lba, fault },
+            _ => IoError::Failed { operation, lba, fault: QueueFault::Timeout },
+        })
+    }
+}
+
+/// What a call that had moved `done` bytes answers to an error: fewer bytes, if there are any (POSIX `read`, `write`).
+pub(crate) fn short(done: usize, error: BlockError) -> Result<usize, BlockError> {
+    if done > 0 { Ok(done) } else { Err(error) }
+}

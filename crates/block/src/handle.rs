@@ -1,0 +1,417 @@
+//! A handle on a disk, and the calls on it.
+
+use crate::aio::{Aio, Finished, Flights};
+use crate::buffer::Buffer;
+use crate::disk::Disk;
+use crate::error::BlockError;
+use crate::memory::Memory;
+use crate::range::Mode;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+use nvmed_io::{Binding, Handle, Operation};
+use nvmed_units::Lba;
+use std::io::{IoSlice, IoSliceMut, SeekFrom};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a call is about to do: what a queue may be chosen by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// What it does.
+    pub operation: Operation,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Chooses among the queues of a handle: an index into them, counted modulo their number.
+pub type Choice = Arc<dyn Fn(&Access) -> usize + Send + Sync>;
+
+/// The queues of a handle.
+#[derive(Clone)]
+pub enum Route {
+    /// As the binding says: one queue, or all of a device.
+    Bound(Binding),
+    /// One of these for each call, by choice.
+    Chosen(Vec<Binding>, Choice),
+}
+
+impl core::fmt::Debug for Route {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Bound(binding) => f.debug_tuple("Bound").field(binding).finish(),
+            Self::Chosen(bindings, _) => f.debug_tuple("Chosen").field(bindings).finish_non_exhaustive(),
+        }
+    }
+}
+
+/// What can be changed while a handle is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Past the cache, if the disk has one.
+    pub direct: bool,
+    /// A write is durable when it returns.
+    pub sync: bool,
+}
+
+/// A way to the bytes of a disk, with a position of its own.
+///
+/// Threads may share it. Calls that use the position take turns, as on a file descriptor.
+pub struct ByteHandle {
+    disk: Arc<Disk>,
+    flights: Arc<Flights>,
+    choice: Option<Choice>,
+    position: Mutex<u64>,
+    direct: AtomicBool,
+    sync: AtomicBool,
+}
+
+impl core::fmt::Debug for ByteHandle {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ByteHandle").field("settings", &self.settings()).finish_non_exhaustive()
+    }
+}
+
+impl ByteHandle {
+    pub(crate) fn new(disk: Arc<Disk>, route: Route, settings: Settings) -> Self {
+        let (bindings, choice) = match route {
+            Route::Bound(binding) => (vec![binding], None),
+            Route::Chosen(bindings, _) if bindings.is_empty() => (vec![Binding::Spread], None),
+            Route::Chosen(bindings, choice) => (bindings, Some(choice)),
+        };
+        let io = bindings.into_iter().map(|binding| disk.device().handle(binding)).collect();
+        Self {
+            flights: Flights::new(&disk, io),
+            disk,
+            choice,
+            position: Mutex::new(0),
+            direct: AtomicBool::new(settings.direct),
+            sync: AtomicBool::new(settings.sync),
+        }
+    }
+
+    /// The disk.
+    #[must_use]
+    pub fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+
+    /// What it is set to.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        Settings { direct: self.direct.load(Ordering::Relaxed), sync: self.sync.load(Ordering::Relaxed) }
+    }
+
+    /// Sets it for the calls to come.
+    pub fn set(&self, settings: Settings) {
+        self.direct.store(settings.direct, Ordering::Relaxed);
+        self.sync.store(settings.sync, Ordering::Relaxed);
+    }
+
+    /// The queue for a call.
+    fn io(&self, operation: Operation, offset: u64, bytes: u64) -> &Handle {
+        &self.flights.io[self.queue(operation, offset, bytes)]
+    }
+
+    fn queue(&self, operation: Operation, offset: u64, bytes: u64) -> usize {
+        match &self.choice {
+            None => 0,
+            Some(choose) => choose(&Access { operation, offset, bytes }) % self.flights.io.len(),
+        }
+    }
+
+    fn position(&self) -> MutexGuard<'_, u64> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves the position and answers it, in bytes from the start of the device.
+    ///
+    /// # Errors
+    /// [`BlockError::Seek`] for a position before the start or past the end, as Linux has it for block devices.
+    pub fn seek(&self, to: SeekFrom) -> Result<u64, BlockError> {
+        let end = self.disk.bytes();
+        let mut position = self.position();
+        let (base, distance) = match to {
+            SeekFrom::Start(at) if at <= end => (at, 0),
+            SeekFrom::Start(at) => return Err(BlockError::Seek { base: at, distance: 0, end }),
+            SeekFrom::Current(distance) => (*position, distance),
+            SeekFrom::End(distance) => (end, distance),
+        };
+        let moved = base.checked_add_signed(distance).filter(|at| *at <= end);
+        *position = moved.ok_or(BlockError::Seek { base, distance, end })?;
+        Ok(*position)
+    }
+
+    /// Reads from the position on, and moves it. Fewer bytes come at the end of the device, and none past it.
+    ///
+    /// # Errors
+    /// [`BlockError`]; after an error in the middle, the bytes before it.
+    pub fn read(&self, into: &mut [u8]) -> Result<usize, BlockError> {
+        self.readv(&mut [IoSliceMut::new(into)])
+    }
+
+    /// As [`ByteHandle::read`], into several pieces of memory one after the other.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::read`].
+    pub fn readv(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, BlockError> {
+        let mut position = self.position();
+        let done = self.preadv(into, *position)?;
+        *position += done as u64;
+        Ok(done)
+    }
+
+    /// As [`ByteHandle::read`], from byte `offset` on; the position stays.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::read`].
+    pub fn pread(&self, into: &mut [u8], offset: u64) -> Result<usize, BlockError> {
+        self.preadv(&mut [IoSliceMut::new(into)], offset)
+    }
+
+    /// As [`ByteHandle::readv`], from byte `offset` on; the position stays.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::read`].
+    pub fn preadv(&self, into: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize, BlockError> {
+        self.read_at(&mut Memory::Into(into), offset)
+    }
+
+    /// As [`ByteHandle::pread`], into a range of a registered buffer: without a copy if all is aligned to blocks.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::read`], and [`BlockError::BufferRange`].
+    pub fn read_buffer(&self, into: &Buffer, range: Range<usize>, offset: u64) -> Result<usize, BlockError> {
+        self.read_at(&mut Memory::buffer(into, range)?, offset)
+    }
+
+    /// Writes from the position on, and moves it. Fewer bytes fit at the end of the device.
+    ///
+    /// # Errors
+    /// [`BlockError`]; [`BlockError::NoSpace`] at the end. After an error in the middle, the bytes before it.
+    pub fn write(&self, from: &[u8]) -> Result<usize, BlockError> {
+        self.writev(&[IoSlice::new(from)])
+    }
+
+    /// As [`ByteHandle::write`], from several pieces of memory one after the other.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::write`].
+    pub fn writev(&self, from: &[IoSlice<'_>]) -> Result<usize, BlockError> {
+        let mut position = self.position();
+        let done = self.pwritev(from, *position)?;
+        *position += done as u64;
+        Ok(done)
+    }
+
+    /// As [`ByteHandle::write`], from byte `offset` on; the position stays.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::write`].
+    pub fn pwrite(&self, from: &[u8], offset: u64) -> Result<usize, BlockError> {
+        self.pwritev(&[IoSlice::new(from)], offset)
+    }
+
+    /// As [`ByteHandle::writev`], from byte `offset` on; the position stays.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::write`].
+    pub fn pwritev(&self, from: &[IoSlice<'_>], offset: u64) -> Result<usize, BlockError> {
+        self.write_at(&Memory::From(from), offset)
+    }
+
+    /// As [`ByteHandle::pwrite`], from a range of a registered buffer: without a copy if all is aligned to blocks.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::write`], and [`BlockError::BufferRange`].
+    pub fn write_buffer(&self, from: &Buffer, range: Range<usize>, offset: u64) -> Result<usize, BlockError> {
+        self.write_at(&Memory::buffer(from, range)?, offset)
+    }
+
+    fn read_at(&self, memory: &mut Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
+        let left = self.disk.bytes().saturating_sub(offset);
+        let len = memory.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        if len == 0 {
+            return Ok(0);
+        }
+        self.disk.read_direct(self.io(Operation::Read, offset, len as u64), memory, offset, len)
+    }
+
+    fn write_at(&self, memory: &Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
+        let (wanted, end) = (memory.len(), self.disk.bytes());
+        if wanted == 0 {
+            return Ok(0);
+        }
+        if offset >= end {
+            return Err(BlockError::NoSpace { offset, bytes: wanted as u64, end });
+        }
+        let len = wanted.min(usize::try_from(end - offset).unwrap_or(usize::MAX));
+        let fua = self.sync.load(Ordering::Relaxed);
+        let io = self.io(Operation::Write { fua }, offset, len as u64);
+        let aligned = self.disk.is_aligned(offset, len as u64);
+        let mode = if aligned { Mode::Shared } else { Mode::Alone };
+        let _held = self.disk.lock(self.disk.blocks_of(offset, len as u64), mode);
+        self.disk.write_direct(io, memory, offset, len, fua)
+    }
+
+    /// Makes every write that returned before durable.
+    ///
+    /// # Errors
+    /// The device's; nothing is known of what is durable then.
+    pub fn flush(&self) -> Result<(), BlockError> {
+        Ok(self.io(Operation::Flush, 0, 0).flush()?)
+    }
+
+    /// Tells the device that a range is no longer needed: its blocks may read as anything from then on. Blocks that lie
+    /// only partly in the range are left alone.
+    ///
+    /// # Errors
+    /// [`BlockError::OutOfRange`], the device's.
+    pub fn discard(&self, offset: u64, bytes: u64) -> Result<(), BlockError> {
+        self.check(offset, bytes)?;
+        let block = u64::from(self.disk.lba_bytes());
+        let (first, last) = (offset.next_multiple_of(block), (offset + bytes) / block * block);
+        if first >= last {
+            return Ok(());
+        }
+        let _held = self.disk.lock(first..last, Mode::Alone);
+        let shift = self.disk.lba_shift();
+        Ok(self
+            .io(Operation::Discard, offset, bytes)
+            .discard(Lba(first >> shift), (last - first) >> shift)?)
+    }
+
+    /// Makes a range read as zeroes.
+    ///
+    /// # Errors
+    /// [`BlockError::OutOfRange`], the device's.
+    pub fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), BlockError> {
+        self.check(offset, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let fua = self.sync.load(Ordering::Relaxed);
+        let io = self.io(Operation::WriteZeroes { fua }, offset, bytes);
+        let _held = self.disk.lock(self.disk.blocks_of(offset, bytes), Mode::Alone);
+        self.disk.zero_direct(io, offset, bytes, fua)
+    }
+
+    /// Compares the bytes at `offset` with `with`.
+    ///
+    /// # Errors
+    /// [`BlockError::Different`], or the device's own status, both `EILSEQ`; [`BlockError::OutOfRange`].
+    pub fn compare(&self, with: &[u8], offset: u64) -> Result<(), BlockError> {
+        self.compare_at(&Memory::From(&[IoSlice::new(with)]), offset)
+    }
+
+    /// As [`ByteHandle::compare`], with a range of a registered buffer; aligned to blocks, the device compares.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::compare`], and [`BlockError::BufferRange`].
+    pub fn compare_buffer(&self, with: &Buffer, range: Range<usize>, offset: u64) -> Result<(), BlockError> {
+        self.compare_at(&Memory::buffer(with, range)?, offset)
+    }
+
+    fn compare_at(&self, memory: &Memory<'_, '_>, offset: u64) -> Result<(), BlockError> {
+        let len = memory.len();
+        self.check(offset, len as u64)?;
+        if len == 0 {
+            return Ok(());
+        }
+        self.disk.compare_direct(self.io(Operation::Compare, offset, len as u64), memory, offset, len)
+    }
+
+    /// Checks that a range lies on the device.
+    fn check(&self, offset: u64, bytes: u64) -> Result<(), BlockError> {
+        let end = self.disk.bytes();
+        let inside = offset.checked_add(bytes).is_some_and(|last| last <= end);
+        if inside { Ok(()) } else { Err(BlockError::OutOfRange { offset, bytes, end }) }
+    }
+
+    /// Queues an asynchronous call; [`ByteHandle::ring`], or any call that looks at the queue, tells the device.
+    ///
+    /// A read, write or compare of whole blocks in aligned memory past the cache, and a flush, run in the device;
+    /// everything else is done before this returns. Either way the result comes by [`ByteHandle::reap`].
+    ///
+    /// # Errors
+    /// [`BlockError::Busy`]: reap, then try again. All other errors come with the result.
+    pub fn submit(&self, aio: Aio) -> Result<(), BlockError> {
+        self.flights.admit()?;
+        match self.whole_blocks(&aio) {
+            Some(bytes) => {
+                let queue = self.queue(aio.operation, aio.offset, bytes as u64);
+                let writes = matches!(aio.operation, Operation::Write { .. });
+                let range = writes
+                    .then(|| self.disk.lock(aio.offset..aio.offset + bytes as u64, Mode::Shared).keep());
+                self.flights.launch(aio, queue, bytes, range);
+            }
+            None => {
+                let result = self.run(&aio);
+                self.flights.finish(aio, result);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many bytes of a call the device can work on alone; none when the call has to be done here.
+    fn whole_blocks(&self, aio: &Aio) -> Option<usize> {
+        if aio.operation == Operation::Flush {
+            return Some(0);
+        }
+        let (buffer, start) = aio.buffer.as_ref()?;
+        let moves = matches!(aio.operation, Operation::Read | Operation::Write { .. });
+        let left = self.disk.bytes().checked_sub(aio.offset).filter(|left| *left > 0)?;
+        let bytes = aio.bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
+        if !moves || bytes == 0 || !self.disk.is_aligned(aio.offset, bytes as u64) {
+            return None;
+        }
+        let end = start.checked_add(aio.bytes)?;
+        let memory = Memory::buffer(buffer, *start..end).ok()?;
+        memory.segment(0, bytes).map(|_| bytes)
+    }
+
+    /// Does an asynchronous call at once.
+    fn run(&self, aio: &Aio) -> Result<usize, BlockError> {
+        let end = |start: usize| start.saturating_add(aio.bytes);
+        let memory = aio.buffer.as_ref().map(|(buffer, start)| Memory::buffer(buffer, *start..end(*start)));
+        match (aio.operation, memory.transpose()?) {
+            (Operation::Read, Some(mut memory)) => self.read_at(&mut memory, aio.offset),
+            (Operation::Write { .. }, Some(memory)) => self.write_at(&memory, aio.offset),
+            (Operation::Compare, Some(memory)) => self.compare_at(&memory, aio.offset).map(|()| aio.bytes),
+            (Operation::WriteZeroes { .. }, _) => {
+                self.write_zeroes(aio.offset, aio.bytes as u64).map(|()| aio.bytes)
+            }
+            (Operation::Discard, _) => self.discard(aio.offset, aio.bytes as u64).map(|()| aio.bytes),
+            (Operation::Flush, _) => self.flush().map(|()| 0),
+            (_, None) => Err(BlockError::Options("a call that moves data needs a buffer")),
+        }
+    }
+
+    /// Tells the device of everything queued: one doorbell for each queue that has something new.
+    pub fn ring(&self) {
+        self.flights.ring();
+    }
+
+    /// Appends up to `max` finished asynchronous calls to `out`; answers how many. Does not wait.
+    pub fn reap(&self, max: usize, out: &mut Vec<Finished>) -> usize {
+        self.flights.reap(max, out)
+    }
+
+    /// Waits until an asynchronous call is there to reap; false when none was submitted.
+    pub fn wait(&self) -> bool {
+        self.flights.wait()
+    }
+
+    /// Asynchronous calls submitted and not reaped.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.flights.outstanding()
+    }
+}
+
+impl Drop for ByteHandle {
+    fn drop(&mut self) {
+        // The device still writes to the memory of what is under way.
+        self.flights.drain();
+    }
+}

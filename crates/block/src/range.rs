@@ -1,0 +1,191 @@
+//! Who works on which bytes: shared for whole blocks, alone for parts of blocks.
+//!
+//! First come, first served: a call goes on when nothing that came before it is in its way, so nobody starves. A
+//! call that has to wait helps asynchronous ones along: the range in its way may belong to a request that
+//! only this thread would look after.
+
+use core::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a waiting call sleeps before it looks after asynchronous requests again: about one access to a fast SSD.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// What a call does with its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Others who say so may do the same.
+    Shared,
+    /// Nobody else may.
+    Alone,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    start: u64,
+    end: u64,
+    mode: Mode,
+}
+
+impl Entry {
+    fn hinders(&self, other: &Self) -> bool {
+        self.start < other.end
+            && other.start < self.end
+            && (self.mode, other.mode) != (Mode::Shared, Mode::Shared)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Those who have a range, and those who wait for one, in the order in which they came.
+    entries: Vec<Entry>,
+    /// Entries of [`Mode::Alone`].
+    alone: usize,
+    next: u64,
+    sleepers: usize,
+}
+
+impl Inner {
+    fn is_free(&self, id: u64) -> bool {
+        let at = self.entries.partition_point(|entry| entry.id < id);
+        let mine = &self.entries[at];
+        if mine.mode == Mode::Shared && self.alone == 0 {
+            return true;
+        }
+        !self.entries[..at].iter().any(|before| before.hinders(mine))
+    }
+}
+
+/// The ranges of one disk that calls work on.
+#[derive(Debug, Default)]
+pub(crate) struct Ranges {
+    inner: Mutex<Inner>,
+    freed: Condvar,
+}
+
+/// The number of a range that is held beyond one call; [`Ranges::unlock`] ends it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct RangeId(u64);
+
+/// A range held for the time of one call.
+#[must_use]
+pub(crate) struct Held<'a> {
+    ranges: &'a Ranges,
+    id: u64,
+}
+
+impl Held<'_> {
+    /// Keeps the range beyond this call.
+    pub(crate) fn keep(self) -> RangeId {
+        let id = self.id;
+        core::mem::forget(self);
+        RangeId(id)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.ranges.free(self.id);
+    }
+}
+
+impl Ranges {
+    fn guard(&self) -> MutexGuard<'_, Inner> {
+        // The list is whole at every step.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the right to work on `bytes`; meanwhile `help` looks after asynchronous requests. Who calls
+    /// holds no range and nothing that `help` needs.
+    pub(crate) fn lock(&self, bytes: Range<u64>, mode: Mode, help: impl Fn()) -> Held<'_> {
+        let mut inner = self.guard();
+        let id = inner.next;
+        inner.next += 1;
+        inner.alone += usize::from(mode == Mode::Alone);
+        inner.entries.push(Entry { id, start: bytes.start, end: bytes.end, mode });
+        let held = Held { ranges: self, id };
+        while !inner.is_free(id) {
+            drop(inner);
+            help();
+            inner = self.guard();
+            if !inner.is_free(id) {
+                inner.sleepers += 1;
+                inner = self.freed.wait_timeout(inner, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+                inner.sleepers -= 1;
+            }
+        }
+        held
+    }
+
+    /// Ends what [`Held::keep`] has kept.
+    pub(crate) fn unlock(&self, id: RangeId) {
+        self.free(id.0);
+    }
+
+    fn free(&self, id: u64) {
+        let mut inner = self.guard();
+        let at = inner.entries.partition_point(|entry| entry.id < id);
+        let entry = inner.entries.remove(at);
+        debug_assert_eq!(entry.id, id);
+        inner.alone -= usize::from(entry.mode == Mode::Alone);
+        if inner.sleepers > 0 {
+            self.freed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    #[test]
+    fn shared_ranges_overlap_and_lonely_ones_do_not() {
+        let ranges = Ranges::default();
+        let first = ranges.lock(0..10, Mode::Shared, || panic!("nobody is in the way"));
+        let second = ranges.lock(5..15, Mode::Shared, || panic!("both are shared"));
+        let beside = ranges.lock(20..30, Mode::Alone, || panic!("it lies beside"));
+        drop((first, second, beside));
+        let kept = ranges.lock(0..10, Mode::Alone, || ()).keep();
+        let kept = std::cell::Cell::new(Some(kept));
+        // The call that waits is the one that ends what it waits for.
+        let held = ranges.lock(9..11, Mode::Shared, || {
+            kept.take().into_iter().for_each(|id| ranges.unlock(id));
+        });
+        drop(held);
+        assert!(ranges.guard().entries.is_empty() && ranges.guard().alone == 0);
+    }
+
+    /// A writer of part of a block waits for those before it, and those after it wait for it.
+    #[test]
+    fn nobody_passes_who_came_earlier() {
+        let ranges = Ranges::default();
+        let first = ranges.lock(0..4, Mode::Shared, || ());
+        let inside = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let alone = scope.spawn(|| {
+                let held = ranges.lock(2..6, Mode::Alone, || ());
+                inside.store(true, Ordering::SeqCst);
+                drop(held);
+            });
+            while ranges.guard().entries.len() < 2 {
+                thread::yield_now();
+            }
+            assert!(!inside.load(Ordering::SeqCst));
+            let late = scope.spawn(|| {
+                let held = ranges.lock(5..8, Mode::Shared, || ());
+                assert!(inside.load(Ordering::SeqCst), "it passed the one that waits");
+                drop(held);
+            });
+            while ranges.guard().entries.len() < 3 {
+                thread::yield_now();
+            }
+            drop(first);
+            alone.join().unwrap();
+            late.join().unwrap();
+        });
+    }
+}

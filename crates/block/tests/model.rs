@@ -1,0 +1,376 @@
+//! A disk against an array of bytes: whatever mix of calls, positions and memory, both hold the same.
+
+mod support;
+
+use nvmed_block::{Aio, BlockError, ByteHandle, Disk, DiskOptions, Route, Settings};
+use nvmed_io::{Binding, Operation};
+use nvmed_vdev::Clock;
+use proptest::prelude::*;
+use std::io::{IoSlice, IoSliceMut, SeekFrom};
+use std::sync::Arc;
+use std::thread;
+use support::disk;
+
+/// Small, so that calls meet.
+const BYTES: u64 = 40 * 4096;
+
+#[derive(Clone, Debug)]
+enum Call {
+    Read { at: u64, len: usize, buffer: bool },
+    Write { at: u64, len: usize, byte: u8, buffer: bool },
+    Vector { at: u64, pieces: Vec<usize>, byte: u8 },
+    Async { at: u64, len: usize, byte: u8, shift: usize },
+    Zero { at: u64, len: u64 },
+    Compare { at: u64, len: usize, buffer: bool, differs: bool },
+    Cursor { at: u64, len: usize, byte: u8 },
+    Flush,
+    Switch { direct: bool, sync: bool },
+}
+
+/// Offsets and lengths that like block and page edges, and the end of the device.
+fn offset() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        (0..BYTES / 512).prop_map(|block| block * 512),
+        (0..BYTES / 4096).prop_map(|page| page * 4096),
+        0..BYTES + 100,
+    ]
+}
+
+fn length() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        (0usize..40).prop_map(|blocks| blocks * 512),
+        Just(4096),
+        1usize..10_000,
+        60_000usize..150_000
+    ]
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let b = any::<bool>;
+    prop_oneof![
+        4 => (offset(), length(), b()).prop_map(|(at, len, buffer)| Call::Read { at, len, buffer }),
+        6 => (offset(), length(), any::<u8>(), b())
+            .prop_map(|(at, len, byte, buffer)| Call::Write { at, len, byte, buffer }),
+        2 => (offset(), prop::collection::vec(0usize..3000, 0..6), any::<u8>())
+            .prop_map(|(at, pieces, byte)| Call::Vector { at, pieces, byte }),
+        3 => (offset(), length(), any::<u8>(), prop_oneof![Just(0usize), Just(512), 0usize..600])
+            .prop_map(|(at, len, byte, shift)| Call::Async { at, len, byte, shift }),
+        1 => (offset(), 0u64..50_000).prop_map(|(at, len)| Call::Zero { at, len }),
+        2 => (offset(), 1usize..9000, b(), b())
+            .prop_map(|(at, len, buffer, differs)| Call::Compare { at, len, buffer, differs }),
+        2 => (offset(), length(), any::<u8>()).prop_map(|(at, len, byte)| Call::Cursor { at, len, byte }),
+        1 => Just(Call::Flush),
+        1 => (b(), b()).prop_map(|(direct, sync)| Call::Switch { direct, sync }),
+    ]
+}
+
+/// Bytes that tell where they belong, so that a shifted copy shows.
+fn pattern(len: usize, byte: u8) -> Vec<u8> {
+    (0..len).map(|at| byte.wrapping_add((at / 7) as u8)).collect()
+}
+
+struct Model {
+    bytes: Vec<u8>,
+}
+
+impl Model {
+    fn clip(&self, at: u64, len: usize) -> usize {
+        len.min((self.bytes.len() as u64).saturating_sub(at) as usize)
+    }
+
+    fn write(&mut self, at: u64, data: &[u8]) -> Result<usize, ()> {
+        let len = self.clip(at, data.len());
+        if len == 0 && !data.is_empty() {
+            return Err(());
+        }
+        if len > 0 {
+            self.bytes[at as usize..at as usize + len].copy_from_slice(&data[..len]);
+        }
+        Ok(len)
+    }
+
+    fn read(&self, at: u64, len: usize) -> &[u8] {
+        let len = self.clip(at, len);
+        if len == 0 { &[] } else { &self.bytes[at as usize..at as usize + len] }
+    }
+}
+
+fn wrote(result: Result<usize, BlockError>, wanted: Result<usize, ()>) {
+    match (result, wanted) {
+        (Ok(done), Ok(wanted)) => assert_eq!(done, wanted),
+        (Err(BlockError::NoSpace { .. }), Err(())) => {}
+        (result, wanted) => panic!("{result:?}, wanted {wanted:?}"),
+    }
+}
+
+fn run(disk: &Arc<Disk>, handle: &ByteHandle, model: &mut Model, call: &Call) {
+    match *call {
+        Call::Read { at, len, buffer: false } => {
+            let mut got = vec![0xee; len];
+            let done = handle.pread(&mut got, at).unwrap();
+            assert_eq!(&got[..done], model.read(at, len));
+        }
+        Call::Read { at, len, buffer: true } => {
+            let buffer = disk.buffer(len.max(1)).unwrap();
+            let done = handle.read_buffer(&buffer, 0..len, at).unwrap();
+            let mut got = vec![0; done];
+            buffer.read(0, &mut got).unwrap();
+            assert_eq!(got, model.read(at, len));
+        }
+        Call::Write { at, len, byte, buffer } => {
+            let data = pattern(len, byte);
+            let done = if buffer {
+                let buffer = disk.buffer(len + 512).unwrap();
+                buffer.write(512, &data).unwrap();
+                handle.write_buffer(&buffer, 512..512 + len, at)
+            } else {
+                handle.pwrite(&data, at)
+            };
+            wrote(done, model.write(at, &data));
+        }
+        Call::Vector { at, ref pieces, byte } => {
+            let data = pattern(pieces.iter().sum(), byte);
+            let mut rest = &data[..];
+            let from: Vec<_> =
+                pieces.iter().map(|len| IoSlice::new(rest.split_off(..*len).unwrap())).collect();
+            wrote(handle.pwritev(&from, at), model.write(at, &data));
+            let mut back: Vec<_> = pieces.iter().rev().map(|len| vec![0; *len]).collect();
+            let mut into: Vec<_> = back.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+            let done = handle.preadv(&mut into, at).unwrap();
+            assert_eq!(&back.concat()[..done], model.read(at, data.len()));
+        }
+        Call::Async { at, len, byte, shift } => {
+            asynchronous(disk, handle, model, at, &pattern(len, byte), shift)
+        }
+        Call::Zero { at, len } => match handle.write_zeroes(at, len) {
+            Ok(()) => model.bytes[at as usize..(at + len) as usize].fill(0),
+            Err(BlockError::OutOfRange { .. }) => assert!(at + len > model.bytes.len() as u64),
+            Err(error) => panic!("{error}"),
+        },
+        Call::Compare { at, len, buffer, differs } => {
+            let len = model.clip(at, len);
+            let mut data = model.read(at, len).to_vec();
+            if differs && let Some(last) = data.last_mut() {
+                *last ^= 1;
+            }
+            let memory = disk.buffer(len.max(1)).unwrap();
+            memory.write(0, &data).unwrap();
+            let at = if len == 0 { 0 } else { at };
+            let same =
+                if buffer { handle.compare_buffer(&memory, 0..len, at) } else { handle.compare(&data, at) };
+            match same {
+                Ok(()) => assert!(!differs || len == 0),
+                Err(error) => {
+                    assert_eq!(error.errno(), rustix::io::Errno::ILSEQ);
+                    assert!(differs);
+                }
+            }
+        }
+        Call::Cursor { at, len, byte } => {
+            let end = model.bytes.len() as u64;
+            let at = at.min(end);
+            assert_eq!(handle.seek(SeekFrom::End(at as i64 - end as i64)).unwrap(), at);
+            let data = pattern(len, byte);
+            let done = handle.write(&data);
+            let moved = *done.as_ref().unwrap_or(&0) as u64;
+            wrote(done, model.write(at, &data));
+            assert_eq!(handle.seek(SeekFrom::Current(-(moved as i64))).unwrap(), at);
+            let mut got = vec![0; len];
+            let done = handle.read(&mut got).unwrap();
+            assert_eq!(&got[..done], model.read(at, len));
+        }
+        Call::Flush => handle.flush().unwrap(),
+        Call::Switch { direct: past, sync } => handle.set(Settings { direct: past, sync, ..handle.settings() }),
+    }
+}
+
+/// Several writes at once, beside each other, then reads of the same.
+fn asynchronous(
+    disk: &Arc<Disk>,
+    handle: &ByteHandle,
+    model: &mut Model,
+    at: u64,
+    data: &[u8],
+    shift: usize,
+) {
+    let len = data.len();
+    let buffer = Arc::new(disk.buffer(2 * len + 2 * shift + 1).unwrap());
+    buffer.write(shift, data).unwrap();
+    let mut aio = Aio {
+        operation: Operation::Write { fua: false },
+        offset: at,
+        bytes: len,
+        buffer: Some((Arc::clone(&buffer), shift)),
+        user: 1,
+    };
+    let mut done = Vec::new();
+    handle.submit(aio.clone()).unwrap();
+    handle.ring();
+    assert!(handle.wait());
+    assert_eq!(handle.reap(10, &mut done), 1);
+    wrote(done[0].result, model.write(at, data));
+    (aio.operation, aio.buffer, aio.user) = (Operation::Read, Some((Arc::clone(&buffer), shift + len)), 2);
+    handle.submit(aio.clone()).unwrap();
+    handle.submit(Aio { operation: Operation::Flush, bytes: 0, buffer: None, user: 3, ..aio }).unwrap();
+    done.clear();
+    while done.len() < 2 {
+        assert!(handle.wait());
+        handle.reap(10, &mut done);
+    }
+    assert_eq!(handle.outstanding(), 0);
+    let read = done.iter().find(|done| done.aio.user == 2).unwrap().result.unwrap();
+    let mut got = vec![0; read];
+    buffer.read(shift + len, &mut got).unwrap();
+    assert_eq!(got, model.read(at, len));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn calls_are_those_on_an_array(
+        calls in prop::collection::vec((call(), 0usize..3), 1..60),
+        large_blocks in any::<bool>(),
+    ) {
+        let lba_bytes = if large_blocks { 4096 } else { 512 };
+        let disk = disk(BYTES, lba_bytes, Clock::Inline, DiskOptions::default());
+        let handles = [
+            disk.handle(Route::Bound(Binding::Spread), Settings::default()),
+            disk.handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() }),
+            disk.handle(
+                Route::Chosen(vec![Binding::Queue(0), Binding::Queue(1)], Arc::new(|access| access.offset as usize)),
+                Settings::default(),
+            ),
+        ];
+        let mut model = Model { bytes: vec![0; BYTES as usize] };
+        for (call, handle) in &calls {
+            run(&disk, &handles[*handle], &mut model, call);
+        }
+        let mut all = vec![0; BYTES as usize];
+        prop_assert_eq!(handles[0].pread(&mut all, 0).unwrap(), all.len());
+        prop_assert!(all == model.bytes);
+    }
+}
+
+/// Threads write bytes that lie between each other's, in the same blocks: each finds all of its own in the end.
+fn neighbours(clock: Clock, options: DiskOptions) {
+    const THREADS: usize = 4;
+    const GRAIN: usize = 100;
+    const ROUNDS: usize = 600;
+    const DISK: usize = 64 << 10;
+    let disk = disk(DISK as u64, 512, clock, options);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let disk = &disk;
+            scope.spawn(move || {
+                let settings = Settings { direct: thread % 2 == 0, ..Settings::default() };
+                let handle = disk.handle(Route::Bound(Binding::Spread), settings);
+                let grains = DISK / (GRAIN * THREADS);
+                let mut mine = vec![0u8; grains];
+                let mut random = thread as u64 + 1;
+                for round in 0..ROUNDS {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let grain = (random >> 33) as usize % grains;
+                    let at = ((grain * THREADS + thread) * GRAIN) as u64;
+                    mine[grain] = round as u8 | 1;
+                    assert_eq!(handle.pwrite(&[mine[grain]; GRAIN], at).unwrap(), GRAIN);
+                    if round % 50 == 0 {
+                        handle.flush().unwrap();
+                    }
+                }
+                for (grain, byte) in mine.iter().enumerate() {
+                    let mut got = [0; GRAIN];
+                    handle.pread(&mut got, ((grain * THREADS + thread) * GRAIN) as u64).unwrap();
+                    assert_eq!(got, [*byte; GRAIN], "grain {grain} of thread {thread}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn neighbours_in_a_block_keep_their_bytes() {
+    neighbours(Clock::Threaded, DiskOptions::default());
+    neighbours(Clock::Inline, DiskOptions::default());
+}
+
+/// A write of part of a block waits for an asynchronous write of the same block, which only the same thread
+/// would reap: it must not wait for ever.
+#[test]
+fn a_partial_write_passes_an_unreaped_asynchronous_one() {
+    let disk = disk(1 << 20, 512, Clock::Inline, DiskOptions::default());
+    let handle =
+        disk.handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() });
+    let buffer = Arc::new(disk.buffer(8192).unwrap());
+    buffer.fill(0..8192, 7).unwrap();
+    let aio = Aio {
+        operation: Operation::Write { fua: false },
+        offset: 0,
+        bytes: 8192,
+        buffer: Some((Arc::clone(&buffer), 0)),
+        user: 0,
+    };
+    handle.submit(aio).unwrap();
+    // Not rung: the device has not even seen it.
+    assert_eq!(handle.pwrite(b"xyz", 100).unwrap(), 3);
+    let mut got = [0; 5];
+    handle.pread(&mut got, 99).unwrap();
+    assert_eq!(&got, b"\x07xyz\x07");
+    assert_eq!(handle.outstanding(), 1);
+}
+
+#[test]
+fn a_handle_takes_so_many_asynchronous_calls_and_refuses_more() {
+    let disk = disk(1 << 20, 512, Clock::Inline, DiskOptions::default());
+    let handle =
+        disk.handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() });
+    let buffer = Arc::new(disk.buffer(512).unwrap());
+    let aio = Aio { operation: Operation::Read, offset: 0, bytes: 512, buffer: Some((buffer, 0)), user: 0 };
+    for user in 0..nvmed_block::AIO_MAX as u64 {
+        handle.submit(Aio { user, ..aio.clone() }).unwrap();
+    }
+    assert!(matches!(handle.submit(aio.clone()), Err(BlockError::Busy { .. })));
+    let mut done = Vec::new();
+    while done.len() < nvmed_block::AIO_MAX {
+        assert!(handle.wait());
+        handle.reap(32, &mut done);
+    }
+    let mut users: Vec<_> = done.iter().map(|done| done.aio.user).collect();
+    users.sort_unstable();
+    assert!(users.into_iter().eq(0..nvmed_block::AIO_MAX as u64), "each once");
+    handle.submit(aio).unwrap();
+}
+
+#[test]
+fn the_end_of_the_device_is_that_of_a_block_device() {
+    let disk = disk(1 << 20, 512, Clock::Inline, DiskOptions::default());
+    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default());
+    let end = 1 << 20;
+    assert_eq!(handle.pread(&mut [0; 10], end).unwrap(), 0);
+    assert_eq!(handle.pread(&mut [0; 10], u64::MAX).unwrap(), 0);
+    assert_eq!(handle.pread(&mut [0; 10], end - 4).unwrap(), 4);
+    assert_eq!(handle.pwrite(&[1; 10], end - 4).unwrap(), 4);
+    assert_eq!(handle.pwrite(&[1; 10], end).unwrap_err().errno(), rustix::io::Errno::NOSPC);
+    assert_eq!(handle.pwrite(&[], u64::MAX).unwrap(), 0);
+    assert_eq!(handle.discard(u64::MAX, 2).unwrap_err().errno(), rustix::io::Errno::INVAL);
+    assert_eq!(handle.write_zeroes(end - 1, 2).unwrap_err().errno(), rustix::io::Errno::INVAL);
+    for wrong in [SeekFrom::End(1), SeekFrom::Current(-1), SeekFrom::Start(u64::MAX), SeekFrom::End(i64::MIN)]
+    {
+        assert_eq!(handle.seek(wrong).unwrap_err().errno(), rustix::io::Errno::INVAL, "{wrong:?}");
+    }
+    assert_eq!(handle.seek(SeekFrom::End(0)).unwrap(), end);
+}
+
+#[test]
+fn a_buffer_comes_back_to_the_pool() {
+    let disk = disk(1 << 20, 512, Clock::Inline, DiskOptions::default());
+    // A device takes a few hundred mappings in its life: buffers must not use them up.
+    for round in 0..5000 {
+        let buffers: Vec<_> = (0..4).map(|n| disk.buffer(1 << (12 + (round + n) % 10)).unwrap()).collect();
+        buffers[0].fill(0..4096, 1).unwrap();
+        assert!(buffers.iter().all(|buffer| (buffer.address() as usize).is_multiple_of(4096)));
+    }
+    assert!(disk.buffer(0).is_err() && disk.buffer(usize::MAX).is_err());
+    let buffer = disk.buffer(100).unwrap();
+    assert!(buffer.segment(50..101).is_err() && buffer.read(usize::MAX, &mut [0]).is_err());
+}
