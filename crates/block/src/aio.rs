@@ -141,6 +141,7 @@ impl Flights {
                 blocks: (bytes >> lba_shift) as u32,
                 data: &data,
                 tag: 0,
+                stream: 0,
             };
             match self.io[flight.queue].enqueue(&request) {
                 Ok(ticket) => flight.tickets.push(ticket),

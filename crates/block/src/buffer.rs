@@ -98,10 +98,10 @@ impl Pool {
     fn grow(&self, inner: &mut Inner, len: usize) -> Result<(), BlockError> {
         let bytes = SLAB_BYTES.max(inner.bytes).max(len.next_multiple_of(SLAB_BYTES));
         let fail = |errno| BlockError::Memory { bytes, errno };
-        let memory = Mapping::anonymous(bytes, self.pages)
-            // Doubling is a wish; what is needed is `len`.
-            .or_else(|_| Mapping::anonymous(len, self.pages))
-            .map_err(fail)?;
+        let engine = self.device.engine();
+        // Doubling is a wish; what is needed is `len`.
+        let memory = engine.memory(bytes, self.pages).or_else(|_| engine.memory(len, self.pages));
+        let memory = memory.map_err(|error| fail(error.errno()))?;
         // A forked child must not make the parent's pages change under the device.
         memory.forbid_fork().map_err(fail)?;
         let memory = Arc::new(memory);

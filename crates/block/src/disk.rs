@@ -52,10 +52,10 @@ impl Disk {
         &self.device
     }
 
-    /// Bytes of the device.
+    /// Bytes of the device now: its namespace may grow or shrink.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.device.geometry().bytes()
+        self.device.engine().lba_count().saturating_mul(u64::from(self.lba_bytes()))
     }
 
     /// Bytes of a logical block.

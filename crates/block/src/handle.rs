@@ -383,6 +383,9 @@ impl ByteHandle {
             }
             (Operation::Discard, _) => self.discard(aio.offset, aio.bytes as u64).map(|()| aio.bytes),
             (Operation::Flush, _) => self.flush().map(|()| 0),
+            (Operation::Passthrough { .. }, _) => {
+                Err(BlockError::Options("passthrough has a call of its own"))
+            }
             (_, None) => Err(BlockError::Options("a call that moves data needs a buffer")),
         }
     }

@@ -180,7 +180,9 @@ fn run(disk: &Arc<Disk>, handle: &ByteHandle, model: &mut Model, call: &Call) {
             assert_eq!(&got[..done], model.read(at, len));
         }
         Call::Flush => handle.flush().unwrap(),
-        Call::Switch { direct: past, sync } => handle.set(Settings { direct: past, sync, ..handle.settings() }),
+        Call::Switch { direct: past, sync } => {
+            handle.set(Settings { direct: past, sync, ..handle.settings() })
+        }
     }
 }
 
