@@ -45,6 +45,10 @@ codes! {
         AsyncEventRequest = 0x0c,
         /// Keep Alive.
         KeepAlive = 0x18,
+        /// Directive Send.
+        DirectiveSend = 0x19,
+        /// Directive Receive.
+        DirectiveReceive = 0x1a,
     }
 }
 
@@ -108,6 +112,9 @@ impl AsyncEvent {
     pub const INVALID_DOORBELL_REGISTER: Self = Self { kind: 0, info: 0, log: 1 };
     /// A doorbell was given a value outside its queue.
     pub const INVALID_DOORBELL_VALUE: Self = Self { kind: 0, info: 1, log: 1 };
+
+    /// The namespace's attributes, such as its size, changed.
+    pub const NAMESPACE_CHANGED: Self = Self { kind: 2, info: 0, log: 4 };
 
     /// The composite temperature passed a threshold.
     pub const TEMPERATURE_THRESHOLD: Self = Self { kind: 1, info: 1, log: 2 };

@@ -77,7 +77,9 @@ impl Controller {
             AdminOpcode::GetFeatures => self.get_feature(entry),
             AdminOpcode::Abort => Ok(self.abort(entry)),
             // Identify says that there is no keep alive timer (KAS 0).
-            AdminOpcode::KeepAlive => Err(Status::INVALID_OPCODE.do_not_retry()),
+            AdminOpcode::KeepAlive | AdminOpcode::DirectiveSend | AdminOpcode::DirectiveReceive => {
+                Err(Status::INVALID_OPCODE.do_not_retry())
+            }
             AdminOpcode::AsyncEventRequest => {
                 let mut admin = locked(&self.admin);
                 if admin.requests.len() < EVENT_REQUESTS_MAX {

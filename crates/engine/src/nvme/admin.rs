@@ -2,7 +2,7 @@
 
 use super::handshake::{AdminQueues, Patience};
 use super::ring::{CQE_BYTES, Region, Ring, SQE_BYTES, Shape};
-use crate::{Command, EngineError, QueueFault, Transfer};
+use crate::{Command, EngineError, Priority, QueueFault, Transfer};
 use nvmed_dma::Transport;
 use nvmed_nvme::{AdminOpcode, AsyncEvent, Cns, FeatureId, Status, SubmissionEntry};
 use nvmed_sys::Pages;
@@ -19,6 +19,8 @@ const _: () = assert!(ENTRIES as usize * SQE_BYTES <= CQ_OFFSET);
 const _: () = assert!(ENTRIES as usize * CQE_BYTES <= DATA_OFFSET - CQ_OFFSET);
 /// How long an admin command may take, as Linux has it (`admin_timeout`).
 const TIMEOUT_MS: u32 = 60_000;
+/// How long an Abort may take: one that hangs is answered by a reset, for which somebody waits.
+const ABORT_TIMEOUT_MS: u32 = 5_000;
 /// Set in the identifier of the event request, clear in all others.
 const EVENT_CID: u16 = 0x8000;
 
@@ -65,8 +67,28 @@ impl Admin {
         self.ring.region().address.plus(DATA_OFFSET as u64)
     }
 
+    /// Begins again with empty queues, for a controller that is disabled.
+    pub(super) fn restart(&mut self) {
+        self.ring.restart();
+        (self.fault, self.armed, self.event) = (None, false, None);
+    }
+
+    /// Takes no more commands: the controller did not come back.
+    pub(super) fn fail(&mut self, fault: QueueFault) {
+        self.fault.get_or_insert(fault);
+    }
+
     /// Sends one command and waits for its end; answers dword 0 of the completion.
-    fn run(&mut self, command: &'static str, mut entry: SubmissionEntry) -> Result<u32, EngineError> {
+    fn run(&mut self, command: &'static str, entry: SubmissionEntry) -> Result<u32, EngineError> {
+        self.run_for(TIMEOUT_MS, command, entry)
+    }
+
+    fn run_for(
+        &mut self,
+        timeout_ms: u32,
+        command: &'static str,
+        mut entry: SubmissionEntry,
+    ) -> Result<u32, EngineError> {
         let failed = |fault| EngineError::Queue { command, fault };
         if let Some(fault) = self.fault {
             return Err(failed(fault));
@@ -75,7 +97,7 @@ impl Admin {
         entry.cid = self.cid;
         self.ring.push(&entry);
         self.ring.ring();
-        let done = self.await_cid(self.cid).map_err(|fault| {
+        let done = self.await_cid(self.cid, timeout_ms).map_err(|fault| {
             self.fault = Some(fault);
             failed(fault)
         })?;
@@ -83,9 +105,9 @@ impl Admin {
         if status.is_success() { Ok(result) } else { Err(EngineError::Command { command, status }) }
     }
 
-    fn await_cid(&mut self, cid: u16) -> Result<Done, QueueFault> {
+    fn await_cid(&mut self, cid: u16, timeout_ms: u32) -> Result<Done, QueueFault> {
         let transport = Arc::clone(&self.ring.region().transport);
-        let mut patience = Patience::new(TIMEOUT_MS);
+        let mut patience = Patience::new(timeout_ms);
         loop {
             let seen = transport.events(0);
             if let Some(done) = self.look(Some(cid))? {
@@ -179,25 +201,54 @@ impl Admin {
     }
 
     /// Create I/O Completion Queue, then Submission Queue (Base 2.0, 5.4 and 5.5).
-    pub(super) fn create_queues(&mut self, shape: &Shape, base: DeviceAddress) -> Result<(), EngineError> {
+    pub(super) fn create_queues(
+        &mut self,
+        shape: &Shape,
+        base: DeviceAddress,
+        class: &Class,
+    ) -> Result<(), EngineError> {
         /// The queue is one contiguous range.
         const CONTIGUOUS: u32 = 1;
-        /// Completions raise the transport's event; vector 0.
+        /// Completions raise an interrupt.
         const INTERRUPTS: u32 = 1 << 1;
         let id = u32::from(shape.queue.0);
+        let interrupts = if class.interrupts { INTERRUPTS | u32::from(class.vector) << 16 } else { 0 };
         let mut entry = SubmissionEntry::new(AdminOpcode::CreateCq as u8, CommandId(0), NamespaceId(0))
             .with_prps(base.plus(shape.cq_offset as u64), DeviceAddress(0));
-        (entry.cdw10, entry.cdw11) = (id | (u32::from(shape.cq_entries) - 1) << 16, CONTIGUOUS | INTERRUPTS);
+        (entry.cdw10, entry.cdw11) = (id | (u32::from(shape.cq_entries) - 1) << 16, CONTIGUOUS | interrupts);
         self.run("Create I/O Completion Queue", entry)?;
         let mut entry = SubmissionEntry::new(AdminOpcode::CreateSq as u8, CommandId(0), NamespaceId(0))
             .with_prps(base.plus(shape.sq_offset as u64), DeviceAddress(0));
-        (entry.cdw10, entry.cdw11) = (id | (u32::from(shape.sq_entries) - 1) << 16, CONTIGUOUS | id << 16);
+        (entry.cdw10, entry.cdw11) =
+            (id | (u32::from(shape.sq_entries) - 1) << 16, CONTIGUOUS | class.priority() | id << 16);
         let created = self.run("Create I/O Submission Queue", entry);
         if created.is_err() {
             // The completion queue alone is of no use; what failed first is what is reported.
             let _ = self.delete(AdminOpcode::DeleteCq, shape.queue);
         }
         created.map(|_| ())
+    }
+
+    /// Enables the streams directive of a namespace (Base 2.0, 5.8 and 8.7.2.3).
+    ///
+    /// # Errors
+    /// The controller has none, or failed.
+    pub(super) fn enable_streams(&mut self, nsid: NamespaceId) -> Result<(), EngineError> {
+        /// Directive type Identify, operation Enable Directive.
+        const ENABLE: u32 = 1;
+        /// Enable; the type to enable: Streams.
+        const STREAMS: u32 = 1 | 1 << 8;
+        let mut entry = SubmissionEntry::new(AdminOpcode::DirectiveSend as u8, CommandId(0), nsid);
+        (entry.cdw11, entry.cdw12) = (ENABLE, STREAMS);
+        self.run("Directive Send", entry).map(|_| ())
+    }
+
+    /// Abort (Base 2.0, 5.1): asks the controller to give up a command. Whether it did, the command's own
+    /// completion tells.
+    pub(super) fn abort(&mut self, queue: QueueId, cid: u16) -> Result<(), EngineError> {
+        let mut entry = SubmissionEntry::new(AdminOpcode::Abort as u8, CommandId(0), NamespaceId(0));
+        entry.cdw10 = u32::from(queue.0) | u32::from(cid) << 16;
+        self.run_for(ABORT_TIMEOUT_MS, "Abort", entry).map(|_| ())
     }
 
     /// Delete I/O Submission Queue, then Completion Queue; outstanding commands are aborted.
@@ -233,6 +284,27 @@ impl Admin {
         self.log_page(event.log, 512)?;
         self.arm();
         Ok(Some(event))
+    }
+}
+
+/// How a queue pair is served.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Class {
+    pub(super) priority: Priority,
+    pub(super) interrupts: bool,
+    pub(super) vector: u16,
+}
+
+impl Class {
+    /// QPRIO, in dword 11 of Create I/O Submission Queue (Base 2.0, figure 156).
+    fn priority(self) -> u32 {
+        let class = match self.priority {
+            Priority::Urgent => 0,
+            Priority::High => 1,
+            Priority::Medium => 2,
+            Priority::Low => 3,
+        };
+        class << 1
     }
 }
 

@@ -75,6 +75,11 @@ pub(super) fn timeout_ms(cap: Capabilities) -> u32 {
     (cap.to() as u32).max(1) * TIMEOUT_UNIT_MS
 }
 
+/// Whether the controller arbitrates by weight, with an urgent class (CAP.AMS bit 0).
+pub(super) fn arbitrates(cap: Capabilities) -> bool {
+    cap.ams() & 1 != 0
+}
+
 /// Waits until `reached` says so of the status.
 fn wait_for(
     transport: &dyn Transport,
@@ -118,15 +123,17 @@ pub(super) struct AdminQueues {
     pub(super) entries: u16,
 }
 
-/// Sets CC.EN with 4 KiB pages and the NVM command set, and waits for CSTS.RDY.
+/// Sets CC.EN with 4 KiB pages, the NVM command set and, where the controller has it, weighted round robin,
+/// and waits for CSTS.RDY.
 ///
 /// # Errors
 /// [`EngineError::NotReady`], also when the controller reports a fatal error.
 pub(super) fn enable(
     transport: &dyn Transport,
-    timeout_ms: u32,
+    cap: Capabilities,
     admin: &AdminQueues,
 ) -> Result<(), EngineError> {
+    let timeout_ms = timeout_ms(cap);
     let last = u32::from(admin.entries) - 1;
     let attributes = AdminQueueAttributes::default().with_asqs(last).with_acqs(last);
     transport.write32(register::AQA, attributes.0);
@@ -134,7 +141,8 @@ pub(super) fn enable(
     transport.write64(register::ACQ, admin.completion.0);
     let cc = Configuration::default()
         .with_iosqes(SubmissionEntry::SIZE_SHIFT)
-        .with_iocqes(CompletionEntry::SIZE_SHIFT);
+        .with_iocqes(CompletionEntry::SIZE_SHIFT)
+        .with_ams(u32::from(arbitrates(cap)));
     transport.write32(register::CC, cc.with_en(1).0);
     wait_for(transport, timeout_ms, "become ready", |csts| csts.rdy() == 1 || csts.cfs() == 1)?;
     let csts = status(transport);

@@ -17,11 +17,14 @@ const DLFEAT_WRITE_ZEROES: u8 = 1 << 3;
 pub(super) struct Namespace {
     pub(super) nsid: NamespaceId,
     pub(super) lba_shift: u32,
+    /// Blocks when it was looked at; a queue is checked against the engine's count, which follows changes.
     pub(super) lba_count: u64,
     /// Logical blocks that one command with data moves at most.
     pub(super) transfer_blocks_max: u32,
     /// Whether zeroed blocks may be deallocated and still read as zeroes.
     pub(super) zeroes_deallocate: bool,
+    /// Whether the streams directive is enabled for it.
+    pub(super) streams: bool,
     oncs: u16,
 }
 
@@ -63,6 +66,7 @@ impl Namespace {
             lba_count: namespace.nsze,
             transfer_blocks_max: transfer_bytes >> lba_shift,
             zeroes_deallocate: namespace.dlfeat & 7 == 1 && namespace.dlfeat & DLFEAT_WRITE_ZEROES != 0,
+            streams: false,
             oncs: controller.oncs,
         })
     }
@@ -86,7 +90,7 @@ impl Namespace {
     /// # Errors
     /// Why not.
     #[inline]
-    pub(super) fn check(&self, request: &Request<'_>) -> Result<(), InvalidRequest> {
+    pub(super) fn check(&self, request: &Request<'_>, lba_count: u64) -> Result<(), InvalidRequest> {
         if request.operation == Operation::Flush {
             return prp::check(request.data, 0);
         }
@@ -94,8 +98,8 @@ impl Namespace {
             return Err(InvalidRequest::Empty);
         }
         let blocks = u64::from(request.blocks);
-        if request.lba.0.checked_add(blocks).is_none_or(|end| end > self.lba_count) {
-            return Err(InvalidRequest::OutOfRange { blocks, lba_count: self.lba_count });
+        if request.lba.0.checked_add(blocks).is_none_or(|end| end > lba_count) {
+            return Err(InvalidRequest::OutOfRange { blocks, lba_count });
         }
         if !self.offers(request.operation) {
             return Err(InvalidRequest::Unsupported);

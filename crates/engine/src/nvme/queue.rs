@@ -1,28 +1,35 @@
 //! An I/O queue pair: requests in, commands out, completions back (NVM Command Set 1.0, 3.2).
 
+use super::controller::Controller;
 use super::namespace::Namespace;
-use super::prp::{List, Pages, list_bytes};
+use super::prp::{List, Pages, check, list_bytes};
 use super::ring::Ring;
 use super::slot::Slots;
-use super::{Shared, alive};
-use crate::{Completion, InvalidRequest, Operation, QueueFault, QueuePair, Request, SubmitError};
+use crate::{
+    Command, Completion, EngineError, InvalidRequest, Operation, QueueFault, QueueOptions, QueuePair,
+    Request, Segment, SubmitError,
+};
 use nvmed_nvme::{DsmRange, IoOpcode, SubmissionEntry};
 use nvmed_units::{CommandId, DeviceAddress, Lba};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
 /// Force Unit Access, in command dword 12 (NVM Command Set 1.0, 3.2.6).
 const FUA_BIT: u32 = 30;
 /// Deallocate, in command dword 12 of Write Zeroes (3.2.8).
 const DEALLOCATE_BIT: u32 = 25;
+/// Directive type Streams, in the directive type field of dword 12 (3.2.6).
+const STREAMS: u32 = 1 << 20;
 
 /// One queue pair of a controller.
 pub(super) struct NvmeQueue {
-    shared: Arc<Shared>,
+    controller: Arc<Controller>,
     ring: Ring,
     slots: Slots,
     namespace: Namespace,
+    options: QueueOptions,
+    /// The controller's epoch in which the device was told of this queue.
+    epoch: u32,
     /// Where the slots' PRP lists begin, and the bytes of each.
     lists_offset: usize,
     list_bytes: usize,
@@ -30,24 +37,75 @@ pub(super) struct NvmeQueue {
 }
 
 impl NvmeQueue {
+    /// Makes the queue known to the device.
+    ///
+    /// # Errors
+    /// The device refused or failed.
     pub(super) fn new(
-        shared: Arc<Shared>,
+        controller: Arc<Controller>,
         ring: Ring,
         namespace: Namespace,
-        depth: u16,
+        options: QueueOptions,
         lists_offset: usize,
-    ) -> Self {
+    ) -> Result<Self, EngineError> {
         let list_bytes = list_bytes(namespace.transfer_blocks_max * namespace.lba_bytes());
-        Self { shared, ring, slots: Slots::new(depth), namespace, lists_offset, list_bytes, fault: None }
+        let epoch = controller.epoch();
+        controller.create(ring.shape(), ring.region().address, &options)?;
+        let slots = Slots::new(options.depth);
+        Ok(Self { controller, ring, slots, namespace, options, epoch, lists_offset, list_bytes, fault: None })
+    }
+
+    /// After a reset, when every request of before was handed out: makes the queue known again.
+    ///
+    /// # Errors
+    /// Requests of before are still to be polled, or the queue failed.
+    #[cold]
+    fn revive(&mut self) -> Result<(), SubmitError> {
+        if self.controller.is_closed() {
+            return Err(SubmitError::Failed(QueueFault::Shutdown));
+        }
+        if self.slots.requests() > 0 {
+            return Err(SubmitError::NoSlot);
+        }
+        let epoch = self.controller.epoch();
+        self.ring.restart();
+        self.slots = Slots::new(self.options.depth);
+        let base = self.ring.region().address;
+        if let Err(error) = self.controller.create(self.ring.shape(), base, &self.options) {
+            let fault = match error {
+                EngineError::Queue { fault, .. } => fault,
+                _ => self.controller.check().err().unwrap_or(QueueFault::Reset),
+            };
+            self.fail(fault);
+            return Err(SubmitError::Failed(fault));
+        }
+        self.epoch = epoch;
+        Ok(())
+    }
+
+    /// Whether a request can be queued now.
+    ///
+    /// # Errors
+    /// The queue failed, or a reset is not over.
+    #[inline]
+    fn ready(&mut self) -> Result<(), SubmitError> {
+        if let Some(fault) = self.fault {
+            return Err(SubmitError::Failed(fault));
+        }
+        if self.controller.epoch() != self.epoch { self.revive() } else { Ok(()) }
     }
 
     /// Puts one command into the queue, in slot `index`.
     #[inline]
-    fn issue(&mut self, index: u16, operation: Operation, lba: Lba, blocks: u32, pages: &mut Pages<'_>) {
+    fn issue(&mut self, index: u16, part: &Part, pages: &mut Pages<'_>) {
+        let Part { operation, lba, blocks, stream } = *part;
         let cid = self.slots.issue(index, operation, lba);
         let (opcode, flags) = match operation {
             Operation::Read => (IoOpcode::Read, 0),
-            Operation::Write { fua } => (IoOpcode::Write, u32::from(fua) << FUA_BIT),
+            Operation::Write { fua } => {
+                let directive = if stream == 0 { 0 } else { STREAMS };
+                (IoOpcode::Write, u32::from(fua) << FUA_BIT | directive)
+            }
             Operation::Compare => (IoOpcode::Compare, 0),
             Operation::WriteZeroes { fua } => {
                 let deallocate = u32::from(self.namespace.zeroes_deallocate) << DEALLOCATE_BIT;
@@ -67,6 +125,7 @@ impl NvmeQueue {
             cdw10: lba.0 as u32,
             cdw11: (lba.0 >> 32) as u32,
             cdw12: (blocks - 1) & 0xffff | flags,
+            cdw13: u32::from(stream) << 16,
             ..SubmissionEntry::default()
         });
     }
@@ -108,17 +167,25 @@ impl NvmeQueue {
         }
         let parent = self.slots.open(request.tag, commands as u16).ok_or(SubmitError::NoSlot)?;
         let mut pages = Pages::new(request.data);
-        let (mut lba, mut left, mut index) = (request.lba, request.blocks, parent);
+        let (mut whole, mut left, mut index) = (self.part(request), request.blocks, parent);
         loop {
-            let blocks = left.min(part);
-            self.issue(index, request.operation, lba, blocks, &mut pages);
-            left -= blocks;
+            whole.blocks = left.min(part);
+            self.issue(index, &whole, &mut pages);
+            left -= whole.blocks;
             if left == 0 {
                 return Ok(());
             }
-            lba = Lba(lba.0 + u64::from(blocks));
+            whole.lba = Lba(whole.lba.0 + u64::from(whole.blocks));
             index = self.slots.join(parent).expect("as many slots as commands were free");
         }
+    }
+
+    /// What a command of `request` has of it; a stream only where the device knows streams.
+    #[inline]
+    fn part(&self, request: &Request<'_>) -> Part {
+        let Request { operation, lba, blocks, stream, .. } = *request;
+        let streamed = self.namespace.streams && matches!(operation, Operation::Write { .. });
+        Part { operation, lba, blocks, stream: if streamed { stream } else { 0 } }
     }
 
     /// From here on the queue takes nothing and believes nothing.
@@ -137,16 +204,19 @@ impl NvmeQueue {
                 Ok(None) => break,
                 Err(fault) => return self.fail(fault),
             };
-            match self.slots.finish(taken.cid, taken.status) {
+            let value = self.ring.result(&taken);
+            match self.slots.finish(taken.cid, taken.status, value) {
                 Ok(Some(done)) => out.push(done),
                 Ok(None) => {}
                 Err(fault) => return self.fail(fault),
             }
         }
-        self.ring.settle();
+        if self.controller.epoch() == self.epoch {
+            self.ring.settle();
+        }
     }
 
-    /// Hands out the requests of a failed queue as errors.
+    /// Hands out the requests of a failed or forgotten queue as errors.
     #[cold]
     fn abort(&mut self, fault: QueueFault, out: &mut Vec<Completion>) {
         while out.len() < out.capacity() {
@@ -156,6 +226,15 @@ impl NvmeQueue {
     }
 }
 
+/// One command's share of a request.
+#[derive(Clone, Copy)]
+struct Part {
+    operation: Operation,
+    lba: Lba,
+    blocks: u32,
+    stream: u16,
+}
+
 #[cold]
 fn invalid(request: &Request<'_>, reason: InvalidRequest) -> SubmitError {
     SubmitError::Invalid { operation: request.operation, lba: request.lba, reason }
@@ -163,25 +242,39 @@ fn invalid(request: &Request<'_>, reason: InvalidRequest) -> SubmitError {
 
 impl QueuePair for NvmeQueue {
     fn submit(&mut self, request: &Request<'_>) -> Result<(), SubmitError> {
-        if let Some(fault) = self.fault {
-            return Err(SubmitError::Failed(fault));
-        }
-        if self.shared.closed.load(Ordering::Relaxed) {
-            return Err(SubmitError::Failed(QueueFault::Shutdown));
-        }
-        self.namespace.check(request).map_err(|reason| invalid(request, reason))?;
+        self.ready()?;
+        self.namespace
+            .check(request, self.controller.lba_count())
+            .map_err(|reason| invalid(request, reason))?;
         let part = self.namespace.command_blocks_max(request.operation);
         if request.blocks > part {
             return self.submit_parts(request, part);
         }
         let index = self.slots.open(request.tag, 1).ok_or(SubmitError::NoSlot)?;
         let mut pages = Pages::new(request.data);
-        self.issue(index, request.operation, request.lba, request.blocks, &mut pages);
+        self.issue(index, &self.part(request), &mut pages);
+        Ok(())
+    }
+
+    fn passthrough(&mut self, command: &Command, data: &[Segment], tag: u64) -> Result<(), SubmitError> {
+        self.ready()?;
+        let operation = Operation::Passthrough { opcode: command.opcode };
+        let refuse = |reason| SubmitError::Invalid { operation, lba: Lba(0), reason };
+        let bytes = data.iter().map(|segment| u64::from(segment.bytes)).sum();
+        check(data, bytes).map_err(refuse)?;
+        let most = u64::from(self.namespace.transfer_blocks_max) << self.namespace.lba_shift;
+        if bytes > most {
+            return Err(refuse(InvalidRequest::Length { bytes, wanted: most }));
+        }
+        let index = self.slots.open(tag, 1).ok_or(SubmitError::NoSlot)?;
+        let cid = self.slots.issue(index, operation, Lba(0));
+        let (prp1, prp2) = Pages::new(data).take(bytes as u32, || self.list(index));
+        self.ring.push(&SubmissionEntry { cid, prp1, prp2, ..command.entry() });
         Ok(())
     }
 
     fn ring(&mut self) {
-        if self.fault.is_none() {
+        if self.fault.is_none() && self.controller.epoch() == self.epoch {
             self.ring.ring();
         }
     }
@@ -193,6 +286,8 @@ impl QueuePair for NvmeQueue {
         }
         if let Some(fault) = self.fault {
             self.abort(fault, out);
+        } else if self.controller.has_forgotten(self.epoch) {
+            self.abort(QueueFault::Reset, out);
         }
         out.len() - before
     }
@@ -202,9 +297,23 @@ impl QueuePair for NvmeQueue {
     }
 
     fn check(&mut self) {
-        if let Err(fault) = alive(&*self.shared.transport) {
-            self.fail(fault);
+        match self.controller.check() {
+            // A forgotten queue is revived by the next request.
+            Err(fault) if self.controller.epoch() == self.epoch => self.fail(fault),
+            _ => self.controller.glance(),
         }
+    }
+
+    fn cancel(&mut self, tag: u64) -> Result<(), EngineError> {
+        if self.controller.epoch() != self.epoch {
+            return Ok(());
+        }
+        let commands: Vec<u16> = self.slots.commands_of(tag).collect();
+        commands.iter().try_for_each(|&cid| self.controller.admin().abort(self.ring.queue(), cid))
+    }
+
+    fn vector(&self) -> u16 {
+        self.controller.vector(self.ring.queue())
     }
 
     fn expire(&mut self) {
@@ -219,6 +328,6 @@ impl QueuePair for NvmeQueue {
 
 impl Drop for NvmeQueue {
     fn drop(&mut self) {
-        self.shared.release(self.ring.queue());
+        self.controller.release(self.ring.queue(), self.epoch);
     }
 }

@@ -92,6 +92,18 @@ impl Ring {
         }
     }
 
+    /// Empties both queues, whose device has forgotten them.
+    pub(super) fn restart(&mut self) {
+        let Shape { sq_entries, sq_offset, cq_entries, cq_offset, .. } = self.shape;
+        self.region.memory.fill(sq_offset, usize::from(sq_entries) * SQE_BYTES, 0);
+        self.region.memory.fill(cq_offset, usize::from(cq_entries) * CQE_BYTES, 0);
+        (self.tail, self.rung, self.head, self.next, self.taken, self.phase) = (0, 0, 0, 0, 0, true);
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
     pub(super) fn region(&self) -> &Region {
         &self.region
     }

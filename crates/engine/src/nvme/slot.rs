@@ -120,7 +120,12 @@ impl Slots {
     /// # Errors
     /// No such command is outstanding.
     #[inline]
-    pub(super) fn finish(&mut self, cid: u16, status: Status) -> Result<Option<Completion>, QueueFault> {
+    pub(super) fn finish(
+        &mut self,
+        cid: u16,
+        status: Status,
+        value: u32,
+    ) -> Result<Option<Completion>, QueueFault> {
         let index = cid & (SLOTS_MAX - 1);
         let known = self.slots.get_mut(usize::from(index)).filter(|slot| slot.live && slot.cid == cid);
         let slot = known.ok_or(QueueFault::UnknownCommand { cid })?;
@@ -140,7 +145,7 @@ impl Slots {
         self.free.push(parent);
         self.requests -= 1;
         let result = if whole.failed { self.errors[usize::from(parent)].map_or(Ok(()), Err) } else { Ok(()) };
-        Ok(Some(Completion { tag: whole.tag, result, value: 0 }))
+        Ok(Some(Completion { tag: whole.tag, result, value }))
     }
 
     /// Notes that the command of slot `index` failed, if it is the first of its request to do so.
@@ -152,6 +157,15 @@ impl Slots {
             whole.failed = true;
             self.errors[usize::from(parent)] = Some(error);
         }
+    }
+
+    /// Identifiers of the commands of request `tag` that are with the device.
+    pub(super) fn commands_of(&self, tag: u64) -> impl Iterator<Item = u16> {
+        let of = move |slot: &&Slot| {
+            let whole = &self.slots[usize::from(slot.parent)];
+            slot.live && whole.remaining > 0 && whole.tag == tag
+        };
+        self.slots.iter().filter(of).map(|slot| slot.cid)
     }
 
     /// Ends one outstanding request without the device's help.
@@ -182,14 +196,14 @@ mod tests {
         let mut slots = Slots::new(2);
         let cid = one(&mut slots, 7);
         assert_eq!(
-            slots.finish(cid, Status::SUCCESS),
+            slots.finish(cid, Status::SUCCESS, 0),
             Ok(Some(Completion { tag: 7, result: Ok(()), value: 0 }))
         );
-        assert_eq!(slots.finish(cid, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid }));
+        assert_eq!(slots.finish(cid, Status::SUCCESS, 0), Err(QueueFault::UnknownCommand { cid }));
         let next = one(&mut slots, 8);
         assert_ne!(next, cid, "an identifier is not used twice in a row");
-        assert_eq!(slots.finish(cid, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid }));
-        assert_eq!(slots.finish(0xffff, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid: 0xffff }));
+        assert_eq!(slots.finish(cid, Status::SUCCESS, 0), Err(QueueFault::UnknownCommand { cid }));
+        assert_eq!(slots.finish(0xffff, Status::SUCCESS, 0), Err(QueueFault::UnknownCommand { cid: 0xffff }));
     }
 
     #[test]
@@ -204,9 +218,9 @@ mod tests {
             })
             .collect();
         assert!(slots.open(6, 1).is_none());
-        assert_eq!(slots.finish(first, Status::SUCCESS), Ok(None));
-        assert_eq!(slots.finish(rest[1], Status::UNRECOVERED_READ), Ok(None));
-        let done = slots.finish(rest[0], Status::INVALID_FIELD).unwrap().unwrap();
+        assert_eq!(slots.finish(first, Status::SUCCESS, 0), Ok(None));
+        assert_eq!(slots.finish(rest[1], Status::UNRECOVERED_READ, 0), Ok(None));
+        let done = slots.finish(rest[0], Status::INVALID_FIELD, 0).unwrap().unwrap();
         let error = done.result.unwrap_err();
         assert_eq!((done.tag, error.lba, error.status), (5, Lba(200), Status::UNRECOVERED_READ));
         assert_eq!((slots.free(), slots.requests()), (3, 0));

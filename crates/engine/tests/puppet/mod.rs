@@ -3,8 +3,8 @@
 
 use nvmed_dma::{AddressSpace, DeviceAddress, MapError, Transport, Waited};
 use nvmed_nvme::{
-    AdminOpcode, CompletionEntry, DsmRange, IdentifyController, IdentifyNamespace, LbaFormat, Status,
-    SubmissionEntry, register,
+    AdminOpcode, AsyncEvent, CompletionEntry, DsmRange, IdentifyController, IdentifyNamespace, LbaFormat,
+    Status, SubmissionEntry, register,
 };
 use nvmed_sys::Mapping;
 use std::collections::HashMap;
@@ -28,6 +28,10 @@ pub struct Vices {
     pub no_namespace: bool,
     /// Its blocks carry metadata.
     pub metadata: bool,
+    /// Disabled once, it does not come back.
+    pub one_life: bool,
+    /// Interrupt vectors; 0 is as 1.
+    pub vectors: u16,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -50,6 +54,12 @@ struct State {
     queues: HashMap<u32, Queue>,
     tails: HashMap<u32, u32>,
     doorbells: Vec<(u32, u32)>,
+    /// Admin commands, all of them.
+    admin: Vec<SubmissionEntry>,
+    /// Identifier of the Asynchronous Event Request, if there is one.
+    event: Option<u16>,
+    lbas: Option<u64>,
+    lives: u32,
 }
 
 pub struct Puppet {
@@ -72,6 +82,20 @@ impl Puppet {
     /// What CSTS reads as from now on.
     pub fn set_csts(&self, csts: u32) {
         self.state().csts = csts;
+    }
+
+    /// Admin commands of that opcode so far.
+    pub fn admin(&self, opcode: AdminOpcode) -> Vec<SubmissionEntry> {
+        let state = self.state();
+        state.admin.iter().filter(|entry| entry.opcode == opcode as u8).copied().collect()
+    }
+
+    /// Tells the host that the namespace has another size.
+    pub fn resize(&self, lbas: u64) {
+        self.state().lbas = Some(lbas);
+        let cid = self.state().event.take().expect("the host waits for events");
+        let result = AsyncEvent::NAMESPACE_CHANGED.dword0();
+        self.post(0, CompletionEntry { result, ..self.good(0, cid, Status::SUCCESS) });
     }
 
     /// Doorbell writes so far: (offset, value).
@@ -161,7 +185,9 @@ impl Puppet {
             ..Queue::default()
         };
         state.queues.insert(0, admin);
-        state.csts = match (self.vices.never_ready, self.vices.fails_to_enable, cc >> 14 & 3) {
+        state.lives += 1;
+        let dead = self.vices.never_ready || (self.vices.one_life && state.lives > 1);
+        state.csts = match (dead, self.vices.fails_to_enable, cc >> 14 & 3) {
             (true, _, _) => 0,
             (_, true, _) => 2,
             (_, _, 0) => 1,
@@ -171,7 +197,9 @@ impl Puppet {
 
     fn serve_admin(&self) {
         for command in self.fetch(0) {
+            self.state().admin.push(command);
             if command.opcode == AdminOpcode::AsyncEventRequest as u8 {
+                self.state().event = Some(command.cid);
                 continue;
             }
             let result = self.execute_admin(&command);
@@ -196,7 +224,7 @@ impl Puppet {
             }
             IDENTIFY => {
                 let mut page = IdentifyNamespace::new_zeroed();
-                page.nsze = if self.vices.no_namespace { 0 } else { LBAS };
+                page.nsze = if self.vices.no_namespace { 0 } else { self.state().lbas.unwrap_or(LBAS) };
                 page.lbaf[0] = LbaFormat { ms: u16::from(self.vices.metadata) * 8, lbads: 9, rp: 0 };
                 self.copy_in(command.prp1, page.as_bytes());
             }
@@ -254,6 +282,10 @@ impl Transport for Puppet {
 
     fn unmap(&self, address: DeviceAddress) {
         self.space.unmap(address);
+    }
+
+    fn vectors(&self) -> u16 {
+        self.vices.vectors.max(1)
     }
 
     /// Time passes at once.

@@ -1,0 +1,303 @@
+//! The controller as the engine and its queues share it: bringing it up, resetting it, hearing from it.
+
+use super::admin::{Admin, Class};
+use super::handshake;
+use super::namespace::Namespace;
+use super::ring::Shape;
+use crate::{EngineError, Geometry, QueueFault, QueueOptions};
+use nvmed_dma::Transport;
+use nvmed_nvme::register::{Capabilities, ControllerStatus};
+use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespace};
+use nvmed_units::{DeviceAddress, NamespaceId, QueueId};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zerocopy::FromBytes;
+
+/// I/O queue pairs asked for: more than the cores of most machines, and few enough to count.
+const QUEUES_WANTED: u16 = 64;
+/// Commands in flight a queue at most: 64 KiB of entries and 2 MiB of PRP lists.
+const DEPTH_MAX: u16 = 1024;
+const _: () = assert!(DEPTH_MAX <= super::slot::SLOTS_MAX);
+/// The epoch of a controller that was shut down.
+const CLOSED: u32 = u32::MAX;
+/// Events kept for [`Controller::take_event`]; of more, the oldest are forgotten: each was acted on.
+const EVENTS_KEPT: usize = 16;
+/// Feature Arbitration (Base 2.0, 5.27.1.1): bursts of 8 commands; of the weighted classes, high may send 16
+/// commands for 4 of medium and 1 of low.
+const ARBITRATION: u32 = 3 | 3 << 16 | 15 << 24;
+/// OACS bit 5: Directive Send and Receive.
+const OACS_DIRECTIVES: u16 = 1 << 5;
+
+/// A controller behind a transport. Dropped after the last of its queues, it disables the controller, so that
+/// the device lets go of all memory.
+pub(super) struct Controller {
+    pub(super) transport: Arc<dyn Transport>,
+    admin: Mutex<Admin>,
+    cap: Capabilities,
+    nsid: NamespaceId,
+    /// Counts resets, so that queues learn of them; [`CLOSED`] once shut down: queues take nothing more.
+    epoch: AtomicU32,
+    /// Logical blocks of the namespace now.
+    lba_count: AtomicU64,
+    /// Held while the controller is reset.
+    resetting: Mutex<()>,
+    /// Events that were acted on and not told.
+    events: Mutex<VecDeque<AsyncEvent>>,
+    /// Queue numbers not in use.
+    free: Mutex<Vec<u16>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Controller {
+    /// Resets and enables the controller behind `transport`.
+    ///
+    /// # Errors
+    /// It does not answer in its time, cannot be driven, or has no such namespace.
+    pub(super) fn open(
+        transport: Arc<dyn Transport>,
+        nsid: NamespaceId,
+    ) -> Result<(Self, Namespace, Geometry), EngineError> {
+        let cap = handshake::capabilities(&*transport)?;
+        handshake::disable(&*transport, handshake::timeout_ms(cap))?;
+        let admin = Admin::new(&transport, cap.dstrd() as u32)?;
+        let controller = Self {
+            transport,
+            admin: Mutex::new(admin),
+            cap,
+            nsid,
+            epoch: AtomicU32::new(0),
+            lba_count: AtomicU64::new(0),
+            resetting: Mutex::default(),
+            events: Mutex::default(),
+            free: Mutex::default(),
+        };
+        let (namespace, geometry) = controller.bring_up(&mut controller.admin())?;
+        *locked(&controller.free) = (1..=geometry.queues_max).rev().collect();
+        Ok((controller, namespace, geometry))
+    }
+
+    pub(super) fn admin(&self) -> MutexGuard<'_, Admin> {
+        locked(&self.admin)
+    }
+
+    /// Enables the controller, which is disabled, and asks what it is.
+    fn bring_up(&self, admin: &mut Admin) -> Result<(Namespace, Geometry), EngineError> {
+        handshake::enable(&*self.transport, self.cap, &admin.queues())?;
+        let (namespace, geometry) = describe(admin, self.cap, self.nsid)?;
+        self.lba_count.store(namespace.lba_count, Ordering::Relaxed);
+        if handshake::arbitrates(self.cap) {
+            // A controller that keeps its own weights still serves every class.
+            let _ = admin.set_feature(FeatureId::Arbitration, ARBITRATION);
+        }
+        admin.arm();
+        Ok((namespace, geometry))
+    }
+
+    /// How many resets there were; another number than before tells a queue that its device forgot it.
+    #[inline]
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Logical blocks of the namespace now.
+    #[inline]
+    pub(super) fn lba_count(&self) -> u64 {
+        self.lba_count.load(Ordering::Relaxed)
+    }
+
+    /// Whether a reset has ended what the device knew in `epoch`. One that is shut down still knows it.
+    #[inline]
+    pub(super) fn has_forgotten(&self, epoch: u32) -> bool {
+        let now = self.epoch();
+        now != epoch && now != CLOSED
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.epoch() == CLOSED
+    }
+
+    /// Whether the controller is there, ready and has not failed. One that is being reset counts as alive.
+    ///
+    /// # Errors
+    /// What it says of itself.
+    pub(super) fn check(&self) -> Result<(), QueueFault> {
+        match self.resetting.try_lock() {
+            Ok(_guard) => super::alive(&*self.transport),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Controller reset (Base 2.0, 3.7.2). The epoch changes when the device has let go of all memory.
+    ///
+    /// # Errors
+    /// It was shut down, is gone, did not stop or did not come back.
+    pub(super) fn reset(&self) -> Result<(), EngineError> {
+        let _resetting = locked(&self.resetting);
+        let mut admin = self.admin();
+        let failed = |fault| EngineError::Queue { command: "Controller Reset", fault };
+        if self.is_closed() {
+            return Err(failed(QueueFault::Shutdown));
+        }
+        let csts = handshake::status(&*self.transport);
+        if csts == ControllerStatus::GONE {
+            return Err(failed(QueueFault::Gone { csts: csts.0 }));
+        }
+        handshake::disable(&*self.transport, handshake::timeout_ms(self.cap))?;
+        // Release: queues that see the new epoch give their memory back, which the device has let go of.
+        self.epoch.fetch_add(1, Ordering::Release);
+        admin.restart();
+        let up = self.bring_up(&mut admin);
+        if up.is_err() {
+            let csts = handshake::status(&*self.transport).0;
+            admin.fail(QueueFault::Fatal { csts });
+        }
+        up.map(|_| ())
+    }
+
+    /// Tells the device to get ready for the loss of power.
+    ///
+    /// # Errors
+    /// As [`handshake::shutdown`].
+    pub(super) fn shutdown(&self) -> Result<(), EngineError> {
+        let _resetting = locked(&self.resetting);
+        let _admin = self.admin();
+        if self.epoch.swap(CLOSED, Ordering::AcqRel) == CLOSED {
+            return Ok(());
+        }
+        handshake::shutdown(&*self.transport)
+    }
+
+    /// Notes what the device has to tell, and looks at its namespace again if that changed.
+    ///
+    /// # Errors
+    /// The admin queue failed.
+    pub(super) fn watch(&self, admin: &mut Admin) -> Result<(), EngineError> {
+        while let Some(event) = admin.take_event()? {
+            if event == AsyncEvent::NAMESPACE_CHANGED {
+                let now = identify_namespace(admin, self.nsid)?;
+                self.lba_count.store(now.nsze, Ordering::Relaxed);
+            }
+            let mut events = locked(&self.events);
+            if events.len() == EVENTS_KEPT {
+                events.pop_front();
+            }
+            events.push_back(event);
+        }
+        Ok(())
+    }
+
+    /// As [`Controller::watch`], unless somebody else talks to the controller just now.
+    pub(super) fn glance(&self) {
+        if let Ok(mut admin) = self.admin.try_lock() {
+            // Whoever asks the admin queue next is told of its failure.
+            let _ = self.watch(&mut admin);
+        }
+    }
+
+    pub(super) fn take_event(&self) -> Result<Option<AsyncEvent>, EngineError> {
+        self.watch(&mut self.admin())?;
+        Ok(locked(&self.events).pop_front())
+    }
+
+    /// A queue number that nobody uses.
+    pub(super) fn number(&self, queues_max: u16) -> Result<QueueId, EngineError> {
+        locked(&self.free).pop().map(QueueId).ok_or(EngineError::NoQueue { queues_max })
+    }
+
+    pub(super) fn give_back(&self, queue: QueueId) {
+        locked(&self.free).push(queue.0);
+    }
+
+    /// The interrupt vector of a queue: those after the admin queue's in turn, or all on one.
+    pub(super) fn vector(&self, queue: QueueId) -> u16 {
+        match self.transport.vectors() {
+            0 | 1 => 0,
+            vectors => 1 + (queue.0 - 1) % (vectors - 1),
+        }
+    }
+
+    /// Makes a queue pair known to the device.
+    ///
+    /// # Errors
+    /// The device refused or failed.
+    pub(super) fn create(
+        &self,
+        shape: &Shape,
+        base: DeviceAddress,
+        options: &QueueOptions,
+    ) -> Result<(), EngineError> {
+        let vector = self.vector(shape.queue);
+        let class = Class { priority: options.priority, interrupts: options.interrupts, vector };
+        self.admin().create_queues(shape, base, &class)
+    }
+
+    /// Ends a queue of `epoch` on the device. Its number is used again only when the device agreed, or has
+    /// forgotten it.
+    pub(super) fn release(&self, queue: QueueId, epoch: u32) {
+        let forgotten = self.has_forgotten(epoch);
+        let gone = super::alive(&*self.transport).is_err() || self.is_closed();
+        if forgotten || (!gone && self.admin().delete_queues(queue).is_ok()) {
+            self.give_back(queue);
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if handshake::status(&*self.transport) != ControllerStatus::GONE {
+            // Nobody is left to tell; a controller that does not stop is found at the next open.
+            let _ = handshake::disable(&*self.transport, handshake::timeout_ms(self.cap));
+        }
+    }
+}
+
+/// Reads what controller and namespace say of themselves, and settles the number of queues.
+fn describe(
+    admin: &mut Admin,
+    cap: Capabilities,
+    nsid: NamespaceId,
+) -> Result<(Namespace, Geometry), EngineError> {
+    let controller = identify_controller(admin)?;
+    let format = identify_namespace(admin, nsid)?;
+    let mut namespace = Namespace::new(nsid, &controller, &format)?;
+    let present = controller.vwc & 1 != 0;
+    // A controller that cannot say whether its cache is on is taken to have it on.
+    let cached = present && admin.get_feature(FeatureId::VolatileWriteCache).unwrap_or(1) & 1 != 0;
+    let wanted = u32::from(QUEUES_WANTED) - 1;
+    let granted = admin.set_feature(FeatureId::NumberOfQueues, wanted | wanted << 16)?;
+    let queues_max = (granted & 0xffff).min(granted >> 16).min(wanted) as u16 + 1;
+    namespace.streams = controller.oacs & OACS_DIRECTIVES != 0 && admin.enable_streams(nsid).is_ok();
+    let geometry = Geometry {
+        lba_bytes: namespace.lba_bytes(),
+        lba_count: namespace.lba_count,
+        transfer_bytes_max: namespace.transfer_blocks_max * namespace.lba_bytes(),
+        queue_depth_max: (cap.mqes() as u16).min(DEPTH_MAX),
+        queues_max,
+        volatile_write_cache: cached,
+        serial: text(&controller.sn),
+        model: text(&controller.mn),
+        firmware: text(&controller.fr),
+    };
+    Ok((namespace, geometry))
+}
+
+fn identify_controller(admin: &mut Admin) -> Result<IdentifyController, EngineError> {
+    let answer = admin.identify(Cns::CONTROLLER, NamespaceId(0))?;
+    Ok(IdentifyController::read_from_bytes(&answer.0).expect("4096 bytes are one structure"))
+}
+
+fn identify_namespace(admin: &mut Admin, nsid: NamespaceId) -> Result<IdentifyNamespace, EngineError> {
+    let answer = admin.identify(Cns::NAMESPACE, nsid)?;
+    Ok(IdentifyNamespace::read_from_bytes(&answer.0).expect("4096 bytes are one structure"))
+}
+
+/// A field of padded ASCII; whatever is not printable becomes `?`.
+fn text(field: &[u8]) -> String {
+    let shown = field.iter().map(|&byte| if (0x20..0x7f).contains(&byte) { byte as char } else { '?' });
+    let whole: String = shown.collect();
+    whole.trim_matches(|c| c == ' ' || c == '?').to_owned()
+}
