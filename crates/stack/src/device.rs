@@ -1,12 +1,13 @@
 //! A device string becomes a device with queues.
 
 use crate::error::StackError;
-use crate::spec::{DeviceSpec, FlushTo, Medium, SpecError, VirtualSpec};
+use crate::spec::{DeviceSpec, FlushTo, Medium, SpecError, UringSpec, VirtualSpec};
 use nvmed_dma::Transport;
 use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
 use nvmed_sys::Pages;
+use nvmed_uring::{UringEngine, UringOptions};
 use nvmed_vdev::{Clock, Controller, ControllerConfig, FileOptions, Flush, InProcess, Media};
 use std::sync::Arc;
 
@@ -49,6 +50,7 @@ pub fn open_engine(spec: &DeviceSpec, open: Open) -> Result<Arc<dyn Engine>, Sta
     let name = || spec.to_string();
     let transport: Arc<dyn Transport> = match spec {
         DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open)?),
+        DeviceSpec::Uring(spec) => return uring(spec, open),
         _ => {
             let error = SpecError::NotYet { name: spec.engine().to_owned() };
             return Err(StackError::Spec { device: name(), error });
@@ -67,6 +69,23 @@ fn attach(spec: &VirtualSpec, open: Open) -> Result<InProcess, StackError> {
     };
     let controller = Controller::new(config, medium(spec, open)?);
     InProcess::new(controller).map_err(|error| StackError::Thread { error })
+}
+
+/// A file or block device, by io_uring.
+fn uring(spec: &UringSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
+    let options = UringOptions {
+        path: spec.path.clone().into(),
+        size: match open {
+            Open::Create { bytes } => Some(bytes),
+            Open::Existing { .. } => None,
+        },
+        direct: spec.direct,
+        iopoll: spec.iopoll,
+        lba_bytes: spec.lba_bytes,
+        lock: !matches!(open, Open::Existing { locked_by_run: true }),
+    };
+    let engine = UringEngine::open(&options).map_err(|error| StackError::Uring { error })?;
+    Ok(Arc::new(engine))
 }
 
 fn medium(spec: &VirtualSpec, open: Open) -> Result<Media, StackError> {

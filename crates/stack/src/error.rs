@@ -5,6 +5,7 @@ use crate::spec::SpecError;
 use nvmed_engine::EngineError;
 use nvmed_fs::FsError;
 use nvmed_io::IoError;
+use nvmed_uring::UringError;
 use nvmed_vdev::MediaError;
 use rustix::io::Errno;
 
@@ -36,6 +37,12 @@ pub enum StackError {
     Media {
         /// What is wrong with it.
         error: MediaError,
+    },
+    /// The file or device cannot be driven by io_uring.
+    #[error("{error}")]
+    Uring {
+        /// What is wrong with it.
+        error: UringError,
     },
     /// The controller did not come up.
     #[error("{device}: {error}")]
@@ -92,6 +99,7 @@ impl StackError {
         match self {
             Self::Busy { .. } => Errno::BUSY,
             Self::Media { error } => error.errno(),
+            Self::Uring { error } => error.errno(),
             Self::Io { error, .. } => error.errno(),
             Self::Fs { error, .. } => error.errno(),
             Self::RunMemory { errno, .. } | Self::Memory { errno, .. } => *errno,

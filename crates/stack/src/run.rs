@@ -8,8 +8,10 @@
 
 use crate::config::Config;
 use crate::error::StackError;
+use crate::spec::DeviceSpec;
 use nvmed_fs::{Memory, MemoryLayout};
 use nvmed_sys::{Mapping, Pages, QuietFd};
+use nvmed_uring::DeviceLock;
 use nvmed_vdev::ImageLock;
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -44,8 +46,27 @@ pub struct RunMemory {
     header: Mapping,
     memory: Arc<Mapping>,
     cache_bytes: u64,
-    /// The image's lock, in the holder.
-    _lock: Option<ImageLock>,
+    /// The device's lock, in the holder.
+    _lock: Option<Lock>,
+}
+
+/// What keeps others from the device while it is held.
+#[derive(Debug)]
+enum Lock {
+    Image(#[expect(dead_code, reason = "held for its lock")] ImageLock),
+    Device(#[expect(dead_code, reason = "held for its lock")] DeviceLock),
+}
+
+impl Lock {
+    fn take(device: &DeviceSpec) -> Result<Option<Self>, StackError> {
+        let Some(path) = device.file().map(Path::new) else { return Ok(None) };
+        let lock = if matches!(device, DeviceSpec::Virtual(_)) {
+            Self::Image(ImageLock::take(path).map_err(|error| StackError::Media { error })?)
+        } else {
+            Self::Device(DeviceLock::take(path).map_err(|error| StackError::Uring { error })?)
+        };
+        Ok(Some(lock))
+    }
 }
 
 impl RunMemory {
@@ -55,8 +76,7 @@ impl RunMemory {
     /// # Errors
     /// The host has no room for it; the device is not there, or in use.
     pub fn create(config: &Config) -> Result<Self, StackError> {
-        let lock = config.device.file().map(|path| ImageLock::take(Path::new(path))).transpose();
-        let lock = lock.map_err(|error| StackError::Media { error })?;
+        let lock = Lock::take(&config.device)?;
         let fail = |errno| StackError::RunMemory { path: "memfd".to_owned(), errno };
         let layout = MemoryLayout::new(config.cache_bytes);
         let fd =

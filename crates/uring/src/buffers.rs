@@ -1,0 +1,225 @@
+//! Memory that requests may name, and where it is registered.
+
+use nvmed_dma::MapError;
+use nvmed_sys::Mapping;
+use nvmed_units::DeviceAddress;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::ring::{BUFFERS_MAX, Ring};
+
+/// Bits of offset in an address: 1 TiB a mapping.
+const OFFSET_BITS: u32 = 40;
+/// Bits that number the place; those above count its uses, so that an old address does not name its
+/// successor.
+const INDEX_BITS: u32 = 10;
+const _: () = assert!(BUFFERS_MAX == 1 << INDEX_BITS);
+/// Uses that the rest of an address can count before they repeat; the last one never occurs, so that
+/// no address is 0 or wraps.
+const USES: u64 = (1 << (64 - OFFSET_BITS - INDEX_BITS)) - 1;
+
+/// Longest range that the kernel registers (`io_buffer_validate`).
+const REGISTER_BYTES_MAX: usize = 1 << 30;
+
+/// One mapped range.
+pub(crate) struct Buffer {
+    pub(crate) memory: Arc<Mapping>,
+    /// Its place in the table, the same in every ring.
+    pub(crate) index: usize,
+    /// Which use of the place it is, counted over all places; never 0.
+    pub(crate) serial: u64,
+    /// Its address without the offset.
+    base: u64,
+}
+
+/// All mapped ranges at one moment.
+pub(crate) type Table = Vec<Option<Arc<Buffer>>>;
+
+struct State {
+    table: Arc<Table>,
+    /// Uses of each place.
+    uses: Vec<u64>,
+    serial: u64,
+}
+
+/// The ranges of one engine. Queues keep the table that they saw last and compare its version.
+pub(crate) struct Buffers {
+    state: Mutex<State>,
+    version: AtomicU64,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        let state = State { table: Arc::default(), uses: Vec::new(), serial: 0 };
+        Self { state: Mutex::new(state), version: AtomicU64::new(0) }
+    }
+}
+
+impl Buffers {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives `memory` an address.
+    ///
+    /// # Errors
+    /// [`MapError::Full`].
+    pub(crate) fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, MapError> {
+        let mut state = self.state();
+        let mut table = Table::clone(&state.table);
+        let index = match table.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if table.len() < BUFFERS_MAX => {
+                table.push(None);
+                state.uses.push(0);
+                table.len() - 1
+            }
+            None => return Err(MapError::Full { limit: BUFFERS_MAX }),
+        };
+        let uses = state.uses[index] % USES;
+        state.uses[index] += 1;
+        state.serial += 1;
+        // The use counts from 1, so that address 0 is never mapped.
+        let base = ((uses + 1) << INDEX_BITS | index as u64) << OFFSET_BITS;
+        table[index] = Some(Arc::new(Buffer { memory, index, serial: state.serial, base }));
+        self.publish(&mut state, table);
+        Ok(DeviceAddress(base))
+    }
+
+    /// Withdraws an address. Requests that still use it keep the memory alive.
+    pub(crate) fn unmap(&self, address: DeviceAddress) {
+        let mut state = self.state();
+        let index = index_of(address);
+        let named = state.table.get(index).and_then(Option::as_ref);
+        if named.is_some_and(|buffer| buffer.base == address.0) {
+            let mut table = Table::clone(&state.table);
+            table[index] = None;
+            self.publish(&mut state, table);
+        }
+    }
+
+    fn publish(&self, state: &mut State, table: Table) {
+        state.table = Arc::new(table);
+        // Release: pairs with `version`; a queue that sees the number finds the table.
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// A number that changes with the table.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The table, and the version that it has at least.
+    pub(crate) fn table(&self) -> (Arc<Table>, u64) {
+        let state = self.state();
+        (Arc::clone(&state.table), self.version())
+    }
+}
+
+#[inline]
+fn index_of(address: DeviceAddress) -> usize {
+    (address.0 >> OFFSET_BITS) as usize & (BUFFERS_MAX - 1)
+}
+
+/// The buffer and offset behind `bytes` at `address`; `None` when any byte is not mapped.
+#[inline]
+pub(crate) fn resolve(table: &Table, address: DeviceAddress, bytes: usize) -> Option<(&Arc<Buffer>, usize)> {
+    let buffer = table.get(index_of(address))?.as_ref()?;
+    let offset = usize::try_from(address.0.checked_sub(buffer.base)?).ok()?;
+    let inside = offset.checked_add(bytes).is_some_and(|end| end <= buffer.memory.len());
+    inside.then_some((buffer, offset))
+}
+
+/// The table as one ring knows it.
+pub(crate) struct Registered {
+    table: Arc<Table>,
+    version: u64,
+    /// What was last tried for each place: the buffer's serial, and whether the kernel took it.
+    places: Vec<(u64, bool)>,
+    /// Whether the kernel has a table at all.
+    offered: bool,
+}
+
+impl Registered {
+    /// Nothing yet; the first use looks.
+    pub(crate) fn new(ring: &Ring) -> Self {
+        let offered = ring.register_table().is_ok();
+        Self { table: Arc::default(), version: 0, places: Vec::new(), offered }
+    }
+
+    /// The table as it is now; what is new in it is registered.
+    #[inline]
+    pub(crate) fn table(&mut self, buffers: &Buffers, ring: &Ring) -> &Arc<Table> {
+        if buffers.version() != self.version {
+            self.refresh(buffers, ring);
+        }
+        &self.table
+    }
+
+    /// Registers what came and lets go of what went. A buffer that the kernel does not take (no right to
+    /// lock so much memory, a file's pages) goes by its address.
+    #[cold]
+    fn refresh(&mut self, buffers: &Buffers, ring: &Ring) {
+        (self.table, self.version) = buffers.table();
+        if !self.offered {
+            return;
+        }
+        self.places.resize(self.table.len(), (0, false));
+        for (index, (place, buffer)) in self.places.iter_mut().zip(self.table.iter()).enumerate() {
+            let serial = buffer.as_ref().map_or(0, |buffer| buffer.serial);
+            if place.0 == serial {
+                continue;
+            }
+            let memory = buffer.as_ref().map(|buffer| &*buffer.memory);
+            let fits = memory.is_none_or(|memory| memory.len() <= REGISTER_BYTES_MAX);
+            let taken = ring.register_buffer(index, memory.filter(|_| fits)).is_ok();
+            *place = (serial, taken && fits && memory.is_some());
+        }
+    }
+
+    /// Whether the kernel knows the buffer by its number.
+    #[inline]
+    pub(crate) fn has(&self, buffer: &Buffer) -> bool {
+        self.places.get(buffer.index).is_some_and(|&place| place == (buffer.serial, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_sys::Pages;
+
+    #[test]
+    fn places_are_used_again_and_old_addresses_are_not() {
+        let buffers = Buffers::default();
+        let memory = Arc::new(Mapping::anonymous(8192, Pages::Base).unwrap());
+        let mut old = Vec::new();
+        for _ in 0..5000 {
+            let address = buffers.map(Arc::clone(&memory)).unwrap();
+            let (table, _) = buffers.table();
+            assert!(address.0 != 0 && address.0 % 4096 == 0);
+            assert_eq!(resolve(&table, address.plus(4096), 4096).unwrap().1, 4096);
+            assert!(resolve(&table, address.plus(4097), 4096).is_none());
+            buffers.unmap(address);
+            old.push(address);
+        }
+        let now = buffers.map(memory).unwrap();
+        let (table, _) = buffers.table();
+        assert!(old.iter().all(|&address| resolve(&table, address, 1).is_none()));
+        for address in [0, 1, u64::MAX, now.0 - 1] {
+            assert!(resolve(&table, DeviceAddress(address), 1).is_none(), "{address:#x}");
+        }
+        assert!(resolve(&table, now, usize::MAX).is_none());
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let buffers = Buffers::default();
+        let memory = Arc::new(Mapping::anonymous(4096, Pages::Base).unwrap());
+        for _ in 0..BUFFERS_MAX {
+            buffers.map(Arc::clone(&memory)).unwrap();
+        }
+        assert!(matches!(buffers.map(memory), Err(MapError::Full { limit: BUFFERS_MAX })));
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether a request can work at all, and how it is cut: the same rules for every engine.
+
+use nvmed_engine::{Geometry, InvalidRequest, Operation, Request, Segment};
+use nvmed_sys::Mapping;
+
+/// Memory pages of the rule of [`Segment`].
+const PAGE_BYTES: u64 = 4096;
+
+/// What requests are checked against and cut by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) lba_shift: u32,
+    pub(crate) lba_count: u64,
+    /// Logical blocks that one command with data moves.
+    pub(crate) transfer_blocks_max: u32,
+    /// Logical blocks that one command without data covers.
+    pub(crate) bare_blocks_max: u32,
+    /// Operations that the device does not have, as bits of [`Limits::bit`].
+    pub(crate) missing: u8,
+}
+
+impl Limits {
+    pub(crate) fn new(geometry: &Geometry) -> Self {
+        let lba_shift = geometry.lba_bytes.trailing_zeros();
+        Self {
+            lba_shift,
+            lba_count: geometry.lba_count,
+            transfer_blocks_max: geometry.transfer_bytes_max >> lba_shift,
+            bare_blocks_max: u32::MAX,
+            missing: 0,
+        }
+    }
+
+    /// The operation's bit in [`Limits::missing`].
+    pub(crate) fn bit(operation: Operation) -> u8 {
+        match operation {
+            Operation::Compare => 1,
+            Operation::WriteZeroes { .. } => 2,
+            Operation::Discard => 4,
+            // Has a call of its own: it has no blocks to check.
+            Operation::Passthrough { .. } => 8,
+            Operation::Read | Operation::Write { .. } | Operation::Flush => 0,
+        }
+    }
+
+    /// Logical blocks that one command of this kind covers at most.
+    #[inline]
+    pub(crate) fn command_blocks_max(&self, operation: Operation) -> u32 {
+        match operation {
+            Operation::Read | Operation::Write { .. } | Operation::Compare => self.transfer_blocks_max,
+            Operation::WriteZeroes { .. } => self.bare_blocks_max,
+            Operation::Flush | Operation::Discard | Operation::Passthrough { .. } => u32::MAX,
+        }
+    }
+
+    /// Whether a request can work.
+    ///
+    /// # Errors
+    /// Why not.
+    #[inline]
+    pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), InvalidRequest> {
+        let operation = request.operation;
+        if operation == Operation::Flush {
+            return segments(request.data, 0);
+        }
+        if matches!(operation, Operation::Passthrough { .. }) || self.missing & Self::bit(operation) != 0 {
+            return Err(InvalidRequest::Unsupported);
+        }
+        if request.blocks == 0 {
+            return Err(InvalidRequest::Empty);
+        }
+        let blocks = u64::from(request.blocks);
+        if request.lba.0.checked_add(blocks).is_none_or(|end| end > self.lba_count) {
+            return Err(InvalidRequest::OutOfRange { blocks, lba_count: self.lba_count });
+        }
+        segments(request.data, if operation.has_data() { blocks << self.lba_shift } else { 0 })
+    }
+}
+
+/// Checks the rule of [`Segment`], and that there are `wanted` bytes.
+///
+/// # Errors
+/// Which segment, or the lengths.
+pub(crate) fn segments(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
+    let mut bytes = 0;
+    for (index, segment) in segments.iter().enumerate() {
+        let end = segment.address.0.wrapping_add(u64::from(segment.bytes));
+        let unit = if index == 0 { 4 } else { PAGE_BYTES };
+        let start_ok = segment.address.0.is_multiple_of(unit);
+        let end_ok = index + 1 == segments.len() || end.is_multiple_of(PAGE_BYTES);
+        if !(start_ok && end_ok) || segment.bytes == 0 {
+            return Err(InvalidRequest::Misaligned { index });
+        }
+        bytes += u64::from(segment.bytes);
+    }
+    if bytes == wanted { Ok(()) } else { Err(InvalidRequest::Length { bytes, wanted }) }
+}
+
+/// Whether memory at `address` of `bytes` bytes can be moved by a device that needs `align`.
+#[inline]
+pub(crate) fn aligned(memory: &Mapping, offset: usize, bytes: usize, align: usize) -> bool {
+    (memory.address() as usize).wrapping_add(offset).is_multiple_of(align) && bytes.is_multiple_of(align)
+}
