@@ -52,16 +52,17 @@ impl Disk {
         offset / block * block..(offset + len).next_multiple_of(block)
     }
 
-    /// Reads `len` bytes, which lie on the device, to the start of `memory`.
+    /// Reads `len` bytes, which lie on the device, to `at` of `memory`.
     pub(crate) fn read_direct(
         &self,
         io: &Handle,
         memory: &mut Memory<'_, '_>,
+        at: usize,
         offset: u64,
         len: usize,
     ) -> Result<usize, BlockError> {
         if self.is_aligned(offset, len as u64)
-            && let Some(segment) = memory.segment(0, len)
+            && let Some(segment) = memory.segment(at, len)
         {
             io.read(Lba(offset >> self.lba_shift()), &[segment])?;
             return Ok(len);
@@ -73,7 +74,7 @@ impl Disk {
             if let Err(error) = io.read(cover.lba, &[bounce.segment(0..cover.bytes)?]) {
                 return short(done, error.into());
             }
-            memory.copy_in(done, cover.meant, &bounce, cover.lead)?;
+            memory.copy_in(at + done, cover.meant, &bounce, cover.lead)?;
             done += cover.meant;
         }
         Ok(len)

@@ -2,13 +2,15 @@
 
 use crate::aio::Flights;
 use crate::buffer::{Buffer, Pool};
+use crate::cached::{BlockCache, CacheOptions, CacheStats};
 use crate::error::BlockError;
 use crate::handle::{ByteHandle, Route, Settings};
 use crate::range::{Held, Mode, RangeId, Ranges};
 use core::ops::Range;
-use nvmed_io::Device;
+use core::sync::atomic::AtomicU32;
+use nvmed_io::{Binding, Device, Handle};
 use nvmed_sys::Pages;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// How a disk behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,11 @@ pub struct Disk {
     device: Arc<Device>,
     pub(crate) pool: Arc<Pool>,
     ranges: Ranges,
+    /// Write-backs, and what else needs no handle of the caller's.
+    io: Handle,
+    cache: RwLock<Option<Arc<BlockCache>>>,
+    /// Failed write-backs.
+    pub(crate) failed: Arc<AtomicU32>,
     /// The asynchronous calls of every handle, for those who wait for a range that one of them has.
     flights: Mutex<Vec<Weak<Flights>>>,
 }
@@ -43,7 +50,64 @@ impl Disk {
     #[must_use]
     pub fn new(device: Arc<Device>, options: DiskOptions) -> Arc<Self> {
         let pool = Pool::new(Arc::clone(&device), options.pages);
-        Arc::new(Self { device, pool, ranges: Ranges::default(), flights: Mutex::default() })
+        let io = device.handle(Binding::Spread);
+        Arc::new(Self {
+            device,
+            pool,
+            ranges: Ranges::default(),
+            io,
+            cache: RwLock::new(None),
+            failed: Arc::default(),
+            flights: Mutex::default(),
+        })
+    }
+
+    /// Puts a cache in front of the device, puts another one in its place, or takes it away. What the old one
+    /// has is written to the device before.
+    ///
+    /// # Errors
+    /// No memory for the new one, or the device did not take what the old one had: then nothing has changed.
+    pub fn set_cache(&self, options: Option<CacheOptions>) -> Result<(), BlockError> {
+        let new = options.map(|options| BlockCache::new(&self.device, options, &self.failed)).transpose()?;
+        let _held = self.lock(0..u64::MAX, Mode::Alone);
+        if let Some(old) = self.cache() {
+            old.write_back(&self.io, 0..u64::MAX, false)?;
+        }
+        *self.cache.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    /// How the cache was made, if there is one.
+    #[must_use]
+    pub fn cache_options(&self) -> Option<CacheOptions> {
+        self.cache().map(|cache| *cache.options())
+    }
+
+    /// What the cache did, if there is one.
+    #[must_use]
+    pub fn cache_stats(&self) -> Option<CacheStats> {
+        self.cache().map(|cache| cache.stats())
+    }
+
+    pub(crate) fn cache(&self) -> Option<Arc<BlockCache>> {
+        self.cache.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn is_current(&self, cache: &Arc<BlockCache>) -> bool {
+        self.cache
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .is_some_and(|now| Arc::ptr_eq(now, cache))
+    }
+
+    /// Writes everything that is dirty in the cache to the device. It is durable after a flush.
+    ///
+    /// # Errors
+    /// The first; pages that the device did not take stay dirty.
+    pub fn write_back(&self) -> Result<(), BlockError> {
+        let Some(cache) = self.cache() else { return Ok(()) };
+        cache.write_back(&self.io, 0..u64::MAX, false).map(|_| ())
     }
 
     /// The device.
@@ -109,5 +173,12 @@ impl Disk {
             all.iter().filter_map(Weak::upgrade).collect()
         };
         all.iter().for_each(|flights| flights.advance());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Who wants to know whether it worked flushes before.
+        let _ = self.write_back();
     }
 }

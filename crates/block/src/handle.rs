@@ -5,9 +5,9 @@ use crate::buffer::Buffer;
 use crate::disk::Disk;
 use crate::error::BlockError;
 use crate::memory::Memory;
-use crate::range::Mode;
+use crate::readahead::Ahead;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Handle, Operation};
 use nvmed_units::Lba;
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
@@ -46,12 +46,21 @@ impl core::fmt::Debug for Route {
 }
 
 /// What can be changed while a handle is in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Past the cache, if the disk has one.
     pub direct: bool,
     /// A write is durable when it returns.
     pub sync: bool,
+    /// Bytes read ahead of a sequential or advised reader at most, if there is a cache; 0 is off.
+    pub readahead_bytes: u64,
+}
+
+impl Default for Settings {
+    /// Through the cache if there is one, written back, and 128 KiB read ahead as by Linux.
+    fn default() -> Self {
+        Self { direct: false, sync: false, readahead_bytes: 128 << 10 }
+    }
 }
 
 /// A way to the bytes of a disk, with a position of its own.
@@ -64,6 +73,9 @@ pub struct ByteHandle {
     position: Mutex<u64>,
     direct: AtomicBool,
     sync: AtomicBool,
+    ahead: Ahead,
+    /// Failed write-backs that this handle was told of.
+    failed_seen: AtomicU32,
 }
 
 impl core::fmt::Debug for ByteHandle {
@@ -82,6 +94,8 @@ impl ByteHandle {
         let io = bindings.into_iter().map(|binding| disk.device().handle(binding)).collect();
         Self {
             flights: Flights::new(&disk, io),
+            ahead: Ahead::new(settings.readahead_bytes),
+            failed_seen: AtomicU32::new(disk.failed.load(Ordering::SeqCst)),
             disk,
             choice,
             position: Mutex::new(0),
@@ -99,13 +113,29 @@ impl ByteHandle {
     /// What it is set to.
     #[must_use]
     pub fn settings(&self) -> Settings {
-        Settings { direct: self.direct.load(Ordering::Relaxed), sync: self.sync.load(Ordering::Relaxed) }
+        Settings {
+            direct: self.direct.load(Ordering::Relaxed),
+            sync: self.sync.load(Ordering::Relaxed),
+            readahead_bytes: self.ahead.bytes(),
+        }
     }
 
     /// Sets it for the calls to come.
     pub fn set(&self, settings: Settings) {
         self.direct.store(settings.direct, Ordering::Relaxed);
         self.sync.store(settings.sync, Ordering::Relaxed);
+        self.ahead.set_bytes(settings.readahead_bytes);
+    }
+
+    /// Tells which ranges of bytes will be read next, and in which order: a file's extents, from a caller above that
+    /// knows them. A miss in one of them brings in the following ones too, up to the readahead of the settings.
+    /// Replaces what was told before; more than [`crate::ADVICE_MAX`] ranges are cut.
+    pub fn advise(&self, ranges: &[Range<u64>]) {
+        self.ahead.advise(ranges);
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
     }
 
     /// The queue for a call.
@@ -234,7 +264,12 @@ impl ByteHandle {
         if len == 0 {
             return Ok(0);
         }
-        self.disk.read_direct(self.io(Operation::Read, offset, len as u64), memory, offset, len)
+        let io = self.io(Operation::Read, offset, len as u64);
+        if !self.is_direct() {
+            return self.disk.read_cached(io, &self.ahead, memory, offset, len);
+        }
+        self.disk.settle(io, offset, len as u64)?;
+        self.disk.read_direct(io, memory, 0, offset, len)
     }
 
     fn write_at(&self, memory: &Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
@@ -248,18 +283,35 @@ impl ByteHandle {
         let len = wanted.min(usize::try_from(end - offset).unwrap_or(usize::MAX));
         let fua = self.sync.load(Ordering::Relaxed);
         let io = self.io(Operation::Write { fua }, offset, len as u64);
-        let aligned = self.disk.is_aligned(offset, len as u64);
-        let mode = if aligned { Mode::Shared } else { Mode::Alone };
-        let _held = self.disk.lock(self.disk.blocks_of(offset, len as u64), mode);
-        self.disk.write_direct(io, memory, offset, len, fua)
+        if self.is_direct() {
+            self.disk.write_past(io, memory, offset, len, fua)
+        } else {
+            self.disk.write_cached(io, memory, offset, len, fua)
+        }
     }
 
     /// Makes every write that returned before durable.
     ///
     /// # Errors
-    /// The device's; nothing is known of what is durable then.
+    /// The device's; nothing is known of what is durable then. [`BlockError::WriteBack`], once for each handle, when
+    /// data of the cache could not be written since the last flush; it was tried again now.
     pub fn flush(&self) -> Result<(), BlockError> {
-        Ok(self.io(Operation::Flush, 0, 0).flush()?)
+        let io = self.io(Operation::Flush, 0, 0);
+        let cleaned = self.clean(io);
+        io.flush()?;
+        cleaned
+    }
+
+    /// Writes the cache's dirty pages to the device, and tells of failures since the last time.
+    fn clean(&self, io: &Handle) -> Result<(), BlockError> {
+        let written = match self.disk.cache() {
+            Some(cache) => cache.write_back(io, 0..u64::MAX, false).map(|_| ()),
+            None => Ok(()),
+        };
+        let failed = self.disk.failed.load(Ordering::SeqCst);
+        let seen = self.failed_seen.swap(failed, Ordering::SeqCst);
+        written?;
+        if failed == seen { Ok(()) } else { Err(BlockError::WriteBack { count: failed.wrapping_sub(seen) }) }
     }
 
     /// Tells the device that a range is no longer needed: its blocks may read as anything from then on. Blocks that lie
@@ -274,11 +326,10 @@ impl ByteHandle {
         if first >= last {
             return Ok(());
         }
-        let _held = self.disk.lock(first..last, Mode::Alone);
+        let io = self.io(Operation::Discard, offset, bytes);
+        let _held = self.disk.lock_past(io, first, last - first)?;
         let shift = self.disk.lba_shift();
-        Ok(self
-            .io(Operation::Discard, offset, bytes)
-            .discard(Lba(first >> shift), (last - first) >> shift)?)
+        Ok(io.discard(Lba(first >> shift), (last - first) >> shift)?)
     }
 
     /// Makes a range read as zeroes.
@@ -292,7 +343,7 @@ impl ByteHandle {
         }
         let fua = self.sync.load(Ordering::Relaxed);
         let io = self.io(Operation::WriteZeroes { fua }, offset, bytes);
-        let _held = self.disk.lock(self.disk.blocks_of(offset, bytes), Mode::Alone);
+        let _held = self.disk.lock_past(io, offset, bytes)?;
         self.disk.zero_direct(io, offset, bytes, fua)
     }
 
@@ -318,7 +369,9 @@ impl ByteHandle {
         if len == 0 {
             return Ok(());
         }
-        self.disk.compare_direct(self.io(Operation::Compare, offset, len as u64), memory, offset, len)
+        let io = self.io(Operation::Compare, offset, len as u64);
+        self.disk.settle(io, offset, len as u64)?;
+        self.disk.compare_direct(io, memory, offset, len)
     }
 
     /// Checks that a range lies on the device.
@@ -330,27 +383,47 @@ impl ByteHandle {
 
     /// Queues an asynchronous call; [`ByteHandle::ring`], or any call that looks at the queue, tells the device.
     ///
-    /// A read, write or compare of whole blocks in aligned memory past the cache, and a flush, run in the device;
+    /// A read or write of whole blocks in aligned memory past the cache, and a flush, run in the device;
     /// everything else is done before this returns. Either way the result comes by [`ByteHandle::reap`].
     ///
     /// # Errors
     /// [`BlockError::Busy`]: reap, then try again. All other errors come with the result.
     pub fn submit(&self, aio: Aio) -> Result<(), BlockError> {
         self.flights.admit()?;
+        let aio = self.durable(aio);
         match self.whole_blocks(&aio) {
-            Some(bytes) => {
-                let queue = self.queue(aio.operation, aio.offset, bytes as u64);
-                let writes = matches!(aio.operation, Operation::Write { .. });
-                let range = writes
-                    .then(|| self.disk.lock(aio.offset..aio.offset + bytes as u64, Mode::Shared).keep());
-                self.flights.launch(aio, queue, bytes, range);
-            }
+            Some(bytes) => self.launch(aio, bytes),
             None => {
                 let result = self.run(&aio);
                 self.flights.finish(aio, result);
             }
         }
         Ok(())
+    }
+
+    /// A write of a handle that writes durably is durable.
+    fn durable(&self, mut aio: Aio) -> Aio {
+        if let Operation::Write { fua } = &mut aio.operation {
+            *fua |= self.sync.load(Ordering::Relaxed);
+        }
+        aio
+    }
+
+    /// Gives a call to the device, after the cache is out of its way.
+    fn launch(&self, aio: Aio, bytes: usize) {
+        let queue = self.queue(aio.operation, aio.offset, bytes as u64);
+        let io = &self.flights.io[queue];
+        let prepared = match aio.operation {
+            Operation::Write { .. } => {
+                self.disk.lock_past(io, aio.offset, bytes as u64).map(|held| Some(held.keep()))
+            }
+            Operation::Flush => self.clean(io).map(|()| None),
+            _ => self.disk.settle(io, aio.offset, bytes as u64).map(|()| None),
+        };
+        match prepared {
+            Ok(range) => self.flights.launch(aio, queue, bytes, range),
+            Err(error) => self.flights.finish(aio, Err(error)),
+        }
     }
 
     /// How many bytes of a call the device can work on alone; none when the call has to be done here.
@@ -360,9 +433,12 @@ impl ByteHandle {
         }
         let (buffer, start) = aio.buffer.as_ref()?;
         let moves = matches!(aio.operation, Operation::Read | Operation::Write { .. });
+        if !moves || (!self.is_direct() && self.disk.cache().is_some()) {
+            return None;
+        }
         let left = self.disk.bytes().checked_sub(aio.offset).filter(|left| *left > 0)?;
         let bytes = aio.bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
-        if !moves || bytes == 0 || !self.disk.is_aligned(aio.offset, bytes as u64) {
+        if bytes == 0 || !self.disk.is_aligned(aio.offset, bytes as u64) {
             return None;
         }
         let end = start.checked_add(aio.bytes)?;

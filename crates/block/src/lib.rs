@@ -11,15 +11,20 @@
 
 mod aio;
 mod buffer;
+mod cached;
 mod direct;
 mod disk;
 mod error;
 mod handle;
 mod memory;
 mod range;
+mod readahead;
+mod writeback;
 
 pub use aio::{AIO_MAX, Aio, Finished};
 pub use buffer::Buffer;
+pub use cached::{CacheOptions, CacheStats, WritePolicy};
 pub use disk::{Disk, DiskOptions};
 pub use error::BlockError;
 pub use handle::{Access, ByteHandle, Choice, Route, Settings};
+pub use readahead::ADVICE_MAX;

@@ -2,8 +2,11 @@
 
 mod support;
 
-use nvmed_block::{Aio, BlockError, ByteHandle, Disk, DiskOptions, Route, Settings};
+use nvmed_block::{
+    Aio, BlockError, ByteHandle, CacheOptions, Disk, DiskOptions, Route, Settings, WritePolicy,
+};
 use nvmed_io::{Binding, Operation};
+use nvmed_sys::Pages;
 use nvmed_vdev::Clock;
 use proptest::prelude::*;
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
@@ -11,8 +14,10 @@ use std::sync::Arc;
 use std::thread;
 use support::disk;
 
-/// Small, so that calls meet.
-const BYTES: u64 = 40 * 4096;
+/// More pages than the smallest cache has frames.
+const BYTES: u64 = 200 * 4096;
+/// Where most calls go, so that they meet.
+const BUSY: u64 = 40 * 4096;
 
 #[derive(Clone, Debug)]
 enum Call {
@@ -25,13 +30,17 @@ enum Call {
     Cursor { at: u64, len: usize, byte: u8 },
     Flush,
     Switch { direct: bool, sync: bool },
+    Cache(Option<CacheOptions>),
+    Advise(u64, u64),
 }
 
 /// Offsets and lengths that like block and page edges, and the end of the device.
 fn offset() -> impl Strategy<Value = u64> {
     prop_oneof![
-        (0..BYTES / 512).prop_map(|block| block * 512),
+        (0..BUSY / 512).prop_map(|block| block * 512),
+        (0..BUSY / 4096).prop_map(|page| page * 4096),
         (0..BYTES / 4096).prop_map(|page| page * 4096),
+        0..BUSY,
         0..BYTES + 100,
     ]
 }
@@ -61,7 +70,20 @@ fn call() -> impl Strategy<Value = Call> {
         2 => (offset(), length(), any::<u8>()).prop_map(|(at, len, byte)| Call::Cursor { at, len, byte }),
         1 => Just(Call::Flush),
         1 => (b(), b()).prop_map(|(direct, sync)| Call::Switch { direct, sync }),
+        1 => cache().prop_map(Call::Cache),
+        1 => (0..BYTES, 0..BYTES).prop_map(|(one, other)| Call::Advise(one, other)),
     ]
+}
+
+/// No cache, or the smallest one, so that pages come and go.
+fn cache() -> impl Strategy<Value = Option<CacheOptions>> {
+    let some = |(through, dirty_bytes)| CacheOptions {
+        pages: Pages::Base,
+        write: if through { WritePolicy::Through } else { WritePolicy::Back },
+        dirty_bytes,
+        ..CacheOptions::bytes(0)
+    };
+    prop::option::of((any::<bool>(), 0u64..100_000).prop_map(some))
 }
 
 /// Bytes that tell where they belong, so that a shifted copy shows.
@@ -180,6 +202,8 @@ fn run(disk: &Arc<Disk>, handle: &ByteHandle, model: &mut Model, call: &Call) {
             assert_eq!(&got[..done], model.read(at, len));
         }
         Call::Flush => handle.flush().unwrap(),
+        Call::Cache(options) => disk.set_cache(options).unwrap(),
+        Call::Advise(one, other) => handle.advise(&[one..one + 20_000, other..other + 20_000]),
         Call::Switch { direct: past, sync } => {
             handle.set(Settings { direct: past, sync, ..handle.settings() })
         }
@@ -233,9 +257,11 @@ proptest! {
     fn calls_are_those_on_an_array(
         calls in prop::collection::vec((call(), 0usize..3), 1..60),
         large_blocks in any::<bool>(),
+        cache in cache(),
     ) {
         let lba_bytes = if large_blocks { 4096 } else { 512 };
         let disk = disk(BYTES, lba_bytes, Clock::Inline, DiskOptions::default());
+        disk.set_cache(cache).unwrap();
         let handles = [
             disk.handle(Route::Bound(Binding::Spread), Settings::default()),
             disk.handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() }),
@@ -255,12 +281,13 @@ proptest! {
 }
 
 /// Threads write bytes that lie between each other's, in the same blocks: each finds all of its own in the end.
-fn neighbours(clock: Clock, options: DiskOptions) {
+fn neighbours(clock: Clock, cache: Option<CacheOptions>) {
     const THREADS: usize = 4;
     const GRAIN: usize = 100;
-    const ROUNDS: usize = 600;
-    const DISK: usize = 64 << 10;
-    let disk = disk(DISK as u64, 512, clock, options);
+    const ROUNDS: usize = 1500;
+    const DISK: usize = 512 << 10;
+    let disk = disk(DISK as u64, 512, clock, DiskOptions::default());
+    disk.set_cache(cache).unwrap();
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let disk = &disk;
@@ -292,8 +319,18 @@ fn neighbours(clock: Clock, options: DiskOptions) {
 
 #[test]
 fn neighbours_in_a_block_keep_their_bytes() {
-    neighbours(Clock::Threaded, DiskOptions::default());
-    neighbours(Clock::Inline, DiskOptions::default());
+    for clock in [Clock::Threaded, Clock::Inline] {
+        neighbours(clock, None);
+    }
+}
+
+/// The same through a cache and past it.
+#[test]
+fn neighbours_in_a_page_keep_their_bytes() {
+    for clock in [Clock::Threaded, Clock::Inline] {
+        neighbours(clock, Some(CacheOptions::bytes(0)));
+        neighbours(clock, Some(CacheOptions { write: WritePolicy::Through, ..CacheOptions::bytes(0) }));
+    }
 }
 
 /// A write of part of a block waits for an asynchronous write of the same block, which only the same thread

@@ -1,0 +1,174 @@
+//! Dirty pages to the device, in the order of their blocks.
+
+use crate::cached::{BlockCache, pages_of};
+use crate::error::BlockError;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering};
+use nvmed_cache::{DirtyPage, Outcome, WriteBack};
+use nvmed_io::{Handle, Operation, Request, Segment, SubmitError, Ticket};
+use nvmed_units::BLOCK_BYTES;
+use std::collections::VecDeque;
+
+/// Pages taken at once, 4 MiB: others may write back or read dirty pages past the cache in between.
+const STEP_PAGES: usize = 1024;
+
+/// Counts a thread that writes back.
+struct Busy<'a>(&'a AtomicU32);
+
+impl<'a> Busy<'a> {
+    fn new(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl BlockCache {
+    /// Writes every dirty page of a range to the device.
+    ///
+    /// # Errors
+    /// The first; pages that the device did not take stay dirty.
+    pub(crate) fn write_back(&self, io: &Handle, pages: Range<u64>, fua: bool) -> Result<u64, BlockError> {
+        let mut from = pages.start;
+        let mut written = 0;
+        while let Some((count, next)) = self.step(io, from..pages.end, fua)? {
+            (written, from) = (written + count, next);
+        }
+        Ok(written)
+    }
+
+    /// Writes a range back; with `fua`, what calls before this one wrote there is durable afterwards.
+    pub(crate) fn write_durable(&self, io: &Handle, pages: Range<u64>, fua: bool) -> Result<(), BlockError> {
+        let count = pages.end - pages.start;
+        let written = self.write_back(io, pages, fua)?;
+        if fua && written < count {
+            // Somebody else wrote the others back, perhaps into the device's cache only.
+            io.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes some dirty pages back, going round the device; answers how many.
+    pub(crate) fn relieve(&self, io: &Handle) -> Result<u64, BlockError> {
+        let from = self.cursor.load(Ordering::Relaxed);
+        let step = match self.step(io, from..u64::MAX, false)? {
+            None => self.step(io, 0..u64::MAX, false)?,
+            some => some,
+        };
+        let (count, next) = step.unwrap_or((0, 0));
+        self.cursor.store(next, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// Writes up to [`STEP_PAGES`] pages of a range; answers how many and where to go on, none when none was dirty.
+    fn step(&self, io: &Handle, pages: Range<u64>, fua: bool) -> Result<Option<(u64, u64)>, BlockError> {
+        // Counted before the first page stops being dirty: who sees neither sees the device's bytes.
+        let _busy = Busy::new(&self.busy);
+        let mut pass = self.cache.write_back(&self.object);
+        let dirty = self.object.dirty_pages() as usize;
+        let mut taken = Vec::with_capacity(dirty.min(STEP_PAGES));
+        pass.take(pages, STEP_PAGES, &mut taken);
+        let Some(last) = taken.last() else { return Ok(None) };
+        let next = last.page + 1;
+        let sent =
+            Batch { cache: self, io, fua, flying: VecDeque::new(), error: None }.send(&mut pass, &taken);
+        if sent.is_err() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        sent.map(|()| Some((taken.len() as u64, next)))
+    }
+
+    /// Writes back what is dirty in a range, and waits for what is on its way.
+    pub(crate) fn settle(&self, io: &Handle, pages: Range<u64>) -> Result<(), BlockError> {
+        // In this order: a page on its way is not dirty any more, and may become dirty again.
+        let quiet = self.object.dirty_pages() == 0
+            && self.busy.load(Ordering::SeqCst) == 0
+            && self.object.dirty_pages() == 0;
+        if !quiet && pages.clone().any(|page| self.cache.is_dirty(&self.object, page)) {
+            self.write_back(io, pages, false)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the pages of a range of bytes that will be written past the cache; what is dirty beside it in the
+    /// same pages goes to the device. The caller has the pages' range alone.
+    pub(crate) fn forget(&self, io: &Handle, offset: u64, len: u64) -> Result<(), BlockError> {
+        let pages = pages_of(offset, len);
+        if !pages.clone().any(|page| self.cache.has(&self.object, page)) {
+            return Ok(());
+        }
+        let (block, end) = (BLOCK_BYTES as u64, offset + len);
+        if !offset.is_multiple_of(block) {
+            self.write_back(io, pages.start..pages.start + 1, false)?;
+        }
+        if !end.is_multiple_of(block) {
+            self.write_back(io, pages.end - 1..pages.end, false)?;
+        }
+        self.cache.write_back(&self.object).discard(pages);
+        Ok(())
+    }
+}
+
+/// Pages side by side, on their way to the device.
+type Run<'a> = (Ticket, &'a [DirtyPage]);
+
+/// One step's requests.
+struct Batch<'a> {
+    cache: &'a BlockCache,
+    io: &'a Handle,
+    fua: bool,
+    flying: VecDeque<Run<'a>>,
+    error: Option<BlockError>,
+}
+
+impl<'a> Batch<'a> {
+    /// Writes the pages taken, one request for each run of neighbours, as many at once as the queue holds.
+    fn send(mut self, pass: &mut WriteBack<'_>, taken: &'a [DirtyPage]) -> Result<(), BlockError> {
+        let mut segments = Vec::new();
+        let most = self.cache.command_pages();
+        let runs = taken.chunk_by(|page, next| page.page + 1 == next.page).flat_map(|run| run.chunks(most));
+        for run in runs {
+            self.cache.segments(run.iter().map(|page| page.offset), &mut segments);
+            self.submit(pass, run, &segments);
+        }
+        self.io.ring();
+        while self.land(pass) {}
+        self.error.map_or(Ok(()), Err)
+    }
+
+    fn submit(&mut self, pass: &mut WriteBack<'_>, run: &'a [DirtyPage], segments: &[Segment]) {
+        let operation = Operation::Write { fua: self.fua };
+        let lba = self.cache.lba(run[0].page);
+        let blocks = (self.cache.lba(run[0].page + run.len() as u64).0 - lba.0) as u32;
+        let request = Request { operation, lba, blocks, data: segments, tag: 0, stream: 0 };
+        loop {
+            match self.io.enqueue(&request) {
+                Ok(ticket) => return self.flying.push_back((ticket, run)),
+                Err(SubmitError::NoSlot) => {
+                    if !self.land(pass) {
+                        // Others have all slots.
+                        std::thread::yield_now();
+                    }
+                }
+                Err(refused) => {
+                    self.error = self.error.or(Some(BlockError::refused(operation, lba, refused)));
+                    return pass.complete(run, Outcome::Failed);
+                }
+            }
+        }
+    }
+
+    /// Waits for the oldest request; whether there was one.
+    fn land(&mut self, pass: &mut WriteBack<'_>) -> bool {
+        let Some((ticket, run)) = self.flying.pop_front() else { return false };
+        let result = self.io.wait(ticket);
+        pass.complete(run, if result.is_ok() { Outcome::Written } else { Outcome::Failed });
+        self.error = self.error.or(result.err().map(BlockError::Io));
+        true
+    }
+}
