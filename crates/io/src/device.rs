@@ -2,14 +2,15 @@
 
 use crate::error::IoError;
 use crate::handle::{Binding, Handle};
-use crate::lane::Lane;
-use crate::pace::{Next, Pace};
+use crate::lane::{Lane, Terms};
+use crate::queue::{QueueNumber, QueueSettings, Scheduler};
 use crate::stats::Stats;
-use nvmed_engine::{Engine, Geometry, Operation, QueueOptions};
+use crate::wait::Awaited;
+use nvmed_engine::{AsyncEvent, Command, Engine, Geometry, Transfer};
 use nvmed_sys::Mapping;
 use nvmed_units::DeviceAddress;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How many queues a device is opened with, and how long they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,59 +24,59 @@ pub struct DeviceOptions {
 /// An open device.
 pub struct Device {
     pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) lanes: Box<[Arc<Lane>]>,
-    pub(crate) limits: Limits,
-    handles: AtomicU32,
+    table: Mutex<Table>,
+    me: Weak<Device>,
+    /// Held by the thread that resets the device.
+    pub(crate) resetting: Mutex<()>,
+    pub(crate) resets: AtomicU64,
+}
+
+/// What changes when queues and handles come and go.
+#[derive(Default)]
+struct Table {
+    /// By number; `None` was destroyed.
+    lanes: Vec<Option<Arc<Lane>>>,
+    /// Numbers of handles: the next one never given, those free again, and those of dropped handles whose
+    /// requests are not all done.
+    next: u32,
+    free: Vec<u32>,
+    leaving: Vec<u32>,
+    /// What destroyed queues have counted.
+    gone: Stats,
+}
+
+impl Table {
+    fn lane(&self, number: QueueNumber) -> Result<&Arc<Lane>, IoError> {
+        self.lanes.get(number).and_then(Option::as_ref).ok_or(IoError::NoSuchQueue { number })
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes.iter().flatten()
+    }
+
+    /// A number for a handle.
+    fn number(&mut self) -> u32 {
+        let (lanes, free) = (&self.lanes, &mut self.free);
+        self.leaving.retain(|&id| {
+            let done = lanes.iter().flatten().all(|lane| lane.lock().dismiss(id));
+            if done {
+                free.push(id);
+            }
+            !done
+        });
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
 }
 
 impl core::fmt::Debug for Device {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Device")
             .field("geometry", self.geometry())
-            .field("queues", &self.lanes.len())
-            .finish()
-    }
-}
-
-/// How much a synchronous call asks for in one request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) lba_shift: u32,
-    data_blocks: u32,
-    zero_blocks: u32,
-    discard_blocks: u32,
-}
-
-impl Limits {
-    fn new(geometry: &Geometry, most: impl Fn(Operation) -> u32) -> Self {
-        /// A request asks for at most this share of a queue's slots, so that others fit beside it.
-        const SHARE: u32 = 4;
-        let lba_bytes = geometry.lba_bytes;
-        let command = geometry.transfer_bytes_max / lba_bytes;
-        let data = most(Operation::Read);
-        let share = |most: u32| (most / SHARE).max(1);
-        Self {
-            lba_shift: lba_bytes.trailing_zeros(),
-            data_blocks: if data / SHARE < command { data.min(command) } else { data / SHARE },
-            zero_blocks: share(most(Operation::WriteZeroes { fua: false })),
-            discard_blocks: share(most(Operation::Discard)),
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of(lba_bytes: u32, blocks: u32) -> Self {
-        let lba_shift = lba_bytes.trailing_zeros();
-        Self { lba_shift, data_blocks: blocks, zero_blocks: blocks, discard_blocks: blocks }
-    }
-
-    /// Logical blocks of one request.
-    #[inline]
-    pub(crate) fn blocks(&self, operation: Operation) -> u32 {
-        match operation {
-            Operation::WriteZeroes { .. } => self.zero_blocks,
-            Operation::Discard | Operation::Flush | Operation::Passthrough { .. } => self.discard_blocks,
-            Operation::Read | Operation::Write { .. } | Operation::Compare => self.data_blocks,
-        }
+            .field("queues", &self.queues())
+            .finish_non_exhaustive()
     }
 }
 
@@ -85,23 +86,104 @@ impl Device {
     /// # Errors
     /// [`IoError::Options`] for no queue or no depth, [`IoError::Engine`] when the device refuses.
     pub fn open(engine: Arc<dyn Engine>, options: DeviceOptions) -> Result<Arc<Self>, IoError> {
-        let geometry = engine.geometry();
-        let depth = options.depth.min(geometry.queue_depth_max);
-        let queues = options.queues.min(usize::from(geometry.queues_max));
-        let pairs: Result<Vec<_>, _> =
-            (0..queues).map(|_| engine.queue(QueueOptions::depth(depth))).collect();
-        let pairs = pairs?;
-        let first = pairs.first().ok_or(IoError::Options)?;
-        let limits = Limits::new(geometry, |operation| first.request_blocks_max(operation));
-        let lba_bytes = geometry.lba_bytes;
-        let lanes = pairs.into_iter().map(|pair| Arc::new(Lane::new(pair, depth, lba_bytes))).collect();
-        Ok(Arc::new(Self { engine, lanes, limits, handles: AtomicU32::new(0) }))
+        let queues = options.queues.min(usize::from(engine.geometry().queues_max));
+        if queues == 0 || options.depth == 0 {
+            return Err(IoError::Options);
+        }
+        let device = Arc::new_cyclic(|me| Self {
+            engine,
+            table: Mutex::default(),
+            me: Weak::clone(me),
+            resetting: Mutex::new(()),
+            resets: AtomicU64::new(0),
+        });
+        for _ in 0..queues {
+            device.create_queue(QueueSettings::depth(options.depth))?;
+        }
+        Ok(device)
     }
 
-    /// What the device is.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All queues there are now.
+    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+        self.table().live().cloned().collect()
+    }
+
+    /// Makes a further queue; handles made from now on can be bound to it. It has the smallest number that
+    /// is free.
+    ///
+    /// # Errors
+    /// [`IoError::Options`] for no depth, [`IoError::Engine`] when the device has no queue left or refuses.
+    pub fn create_queue(&self, settings: QueueSettings) -> Result<QueueNumber, IoError> {
+        if settings.depth == 0 {
+            return Err(IoError::Options);
+        }
+        let settings =
+            QueueSettings { depth: settings.depth.min(self.geometry().queue_depth_max), ..settings };
+        let pair = self.engine.queue(settings.options())?;
+        let mut table = self.table();
+        let free = table.lanes.iter().position(Option::is_none);
+        let number = free.unwrap_or(table.lanes.len());
+        let lane = Arc::new(Lane::new(&self.engine, &self.me, number, settings, pair));
+        lane.schedule(settings.scheduler);
+        match free {
+            Some(at) => table.lanes[at] = Some(lane),
+            None => table.lanes.push(Some(lane)),
+        }
+        Ok(number)
+    }
+
+    /// Gives a queue back to the device.
+    ///
+    /// # Errors
+    /// [`IoError::Busy`] while a handle is bound to it or a ticket of it lives, [`IoError::LastQueue`],
+    /// [`IoError::NoSuchQueue`].
+    pub fn destroy_queue(&self, number: QueueNumber) -> Result<(), IoError> {
+        let mut table = self.table();
+        let lane = table.lane(number)?;
+        let handles = lane.bound.load(Ordering::Relaxed);
+        let mut inner = lane.lock();
+        inner.advance();
+        let outstanding = inner.tickets.used();
+        let counted = inner.stats_of_all();
+        drop(inner);
+        if handles > 0 || outstanding > 0 {
+            return Err(IoError::Busy { number, handles, outstanding });
+        }
+        if table.live().count() == 1 {
+            return Err(IoError::LastQueue { number });
+        }
+        table.gone += counted;
+        let lane = table.lanes[number].take();
+        drop(table);
+        drop(lane);
+        Ok(())
+    }
+
+    /// Changes the order in which a queue gives requests to the device. Requests that wait in the old
+    /// scheduler go on in the new one.
+    ///
+    /// # Errors
+    /// [`IoError::NoSuchQueue`].
+    pub fn set_scheduler(&self, number: QueueNumber, scheduler: Scheduler) -> Result<(), IoError> {
+        let lane = Arc::clone(self.table().lane(number)?);
+        lane.schedule(scheduler);
+        Ok(())
+    }
+
+    /// What the device was when it was opened.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         self.engine.geometry()
+    }
+
+    /// Logical blocks of the namespace now: it may have grown or shrunk.
+    #[must_use]
+    pub fn lba_count(&self) -> u64 {
+        self.engine.lba_count()
     }
 
     /// The engine below: identify and log pages.
@@ -113,7 +195,33 @@ impl Device {
     /// How many queues there are.
     #[must_use]
     pub fn queues(&self) -> usize {
-        self.lanes.len()
+        self.table().live().count()
+    }
+
+    /// What a queue was made like; its depth is what the device allowed.
+    ///
+    /// # Errors
+    /// [`IoError::NoSuchQueue`].
+    pub fn queue_settings(&self, number: QueueNumber) -> Result<QueueSettings, IoError> {
+        let lane = Arc::clone(self.table().lane(number)?);
+        Ok(QueueSettings { scheduler: lane.scheduler(), ..lane.settings })
+    }
+
+    /// Executes an administrative command and answers dword 0 of its completion. It is sent as it is: one
+    /// that deletes a queue or formats the namespace does so.
+    ///
+    /// # Errors
+    /// [`IoError::Engine`].
+    pub fn admin(&self, command: &Command, data: Transfer<'_>) -> Result<u32, IoError> {
+        Ok(self.engine.admin(command, data)?)
+    }
+
+    /// An event that the device told of since the last call, if one came; see [`Engine::take_event`].
+    ///
+    /// # Errors
+    /// [`IoError::Engine`].
+    pub fn take_event(&self) -> Result<Option<AsyncEvent>, IoError> {
+        Ok(self.engine.take_event()?)
     }
 
     /// Shows memory to the device; the answer is page-aligned.
@@ -129,24 +237,70 @@ impl Device {
         self.engine.unmap(address);
     }
 
-    /// A new handle. Its clones share its counts.
+    /// A new handle with the default settings. Its clones share its settings and counts. Where `binding`
+    /// names queues that are not there, it is bound to the queues that are, counted modulo their number;
+    /// [`Device::bind`] refuses instead.
     #[must_use]
     pub fn handle(self: &Arc<Self>, binding: Binding) -> Handle {
-        let id = self.handles.fetch_add(1, Ordering::Relaxed);
-        for lane in &self.lanes {
-            lane.lock().admit(id);
-        }
-        Handle::new(Arc::clone(self), binding, id)
+        let mut table = self.table();
+        let lanes = binding.lanes_modulo(&table.live().cloned().collect::<Vec<_>>(), |number| {
+            table.lane(number).ok().cloned()
+        });
+        self.admit(&mut table, binding, lanes)
     }
 
-    /// What all handles asked for, together.
+    /// As [`Device::handle`], for queues that must exist.
+    ///
+    /// # Errors
+    /// [`IoError::NoSuchQueue`]; [`IoError::Options`] for a binding to no queue.
+    pub fn bind(self: &Arc<Self>, binding: Binding) -> Result<Handle, IoError> {
+        let mut table = self.table();
+        let lanes = match &binding {
+            Binding::Queue(number) => vec![Arc::clone(table.lane(*number)?)],
+            Binding::Spread | Binding::Chosen(_) => table.live().cloned().collect(),
+            Binding::Of(numbers, _) if numbers.is_empty() => return Err(IoError::Options),
+            Binding::Of(numbers, _) => {
+                numbers.iter().map(|&number| table.lane(number).cloned()).collect::<Result<_, _>>()?
+            }
+        };
+        Ok(self.admit(&mut table, binding, lanes))
+    }
+
+    fn admit(self: &Arc<Self>, table: &mut Table, binding: Binding, lanes: Vec<Arc<Lane>>) -> Handle {
+        let id = table.number();
+        let terms = Arc::new(Terms::new());
+        for lane in &lanes {
+            lane.bound.fetch_add(1, Ordering::Relaxed);
+            lane.lock().admit(id, &terms);
+        }
+        Handle::new(Arc::clone(self), &binding, lanes.into(), id, terms)
+    }
+
+    /// The last clone of a handle is gone.
+    pub(crate) fn release(&self, id: u32, lanes: &[Arc<Lane>]) {
+        let mut table = self.table();
+        let mut done = true;
+        for lane in lanes {
+            lane.bound.fetch_sub(1, Ordering::Relaxed);
+            done &= lane.lock().dismiss(id);
+        }
+        if done { table.free.push(id) } else { table.leaving.push(id) }
+    }
+
+    /// What all handles asked for, together, those that are gone included.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut all = Stats::default();
-        for lane in &self.lanes {
+        let mut all = self.table().gone;
+        for lane in self.lanes() {
             all += lane.lock().stats_of_all();
         }
         all
+    }
+
+    /// Controller resets since the device was opened, those that failed included.
+    #[must_use]
+    pub fn resets(&self) -> u64 {
+        self.resets.load(Ordering::Relaxed)
     }
 
     /// Waits until everything submitted before is done, then tells the device to get ready for the loss
@@ -161,36 +315,9 @@ impl Device {
 
     /// Waits until everything submitted before, by whichever handle, is done.
     pub(crate) fn drain(&self) {
-        for lane in &self.lanes {
+        for lane in self.lanes() {
             let newest = lane.lock().tickets.newest();
-            self.until(lane, |inner| inner.tickets.quiet_until(newest).then_some(()));
-        }
-    }
-
-    /// Looks at a lane again and again until `found` finds something there. A device that answers
-    /// nothing fails its requests in the end, so whoever waits for requests always ends.
-    pub(crate) fn until<T>(
-        &self,
-        lane: &Lane,
-        mut found: impl FnMut(&mut crate::lane::Inner) -> Option<T>,
-    ) -> T {
-        let mut pace = Pace::new();
-        let mut next = Next::Look;
-        loop {
-            let seen = self.engine.events(lane.vector());
-            let mut inner = lane.lock();
-            match next {
-                Next::Look => {}
-                Next::Check => inner.pair.check(),
-                Next::Expire => inner.pair.expire(),
-            }
-            inner.pair.ring();
-            inner.reap();
-            if let Some(thing) = found(&mut inner) {
-                return thing;
-            }
-            drop(inner);
-            next = pace.pause(&*self.engine, lane.vector(), seen);
+            lane.until(Awaited::default(), |inner| inner.tickets.quiet_until(newest).then_some(()));
         }
     }
 }

@@ -38,6 +38,37 @@ pub enum IoError {
     /// The device options make no sense.
     #[error("a device needs at least one queue of at least one command")]
     Options,
+    /// A handle's setting makes no sense.
+    #[error("{what}")]
+    Setting {
+        /// Which, and what it may be.
+        what: &'static str,
+    },
+    /// No queue has this number.
+    #[error("the device has no queue {number}")]
+    NoSuchQueue {
+        /// The number asked for.
+        number: usize,
+    },
+    /// A queue cannot be destroyed while it is used.
+    #[error(
+        "queue {number} is in use by {handles} handles and {outstanding} requests; drop the handles, and wait for \
+         or drop the tickets"
+    )]
+    Busy {
+        /// The queue.
+        number: usize,
+        /// Handles bound to it.
+        handles: usize,
+        /// Requests not done, or done with results that nobody has taken.
+        outstanding: usize,
+    },
+    /// A device keeps one queue: handles are bound to something.
+    #[error("queue {number} is the device's last; create another before destroying it")]
+    LastQueue {
+        /// The queue.
+        number: usize,
+    },
 }
 
 impl IoError {
@@ -47,7 +78,9 @@ impl IoError {
         match self {
             Self::Device(error) => error.errno(),
             Self::Invalid { reason: InvalidRequest::Unsupported, .. } => Errno::OPNOTSUPP,
-            Self::Invalid { .. } | Self::Options => Errno::INVAL,
+            Self::Invalid { .. } | Self::Options | Self::Setting { .. } => Errno::INVAL,
+            Self::NoSuchQueue { .. } => Errno::NOENT,
+            Self::Busy { .. } | Self::LastQueue { .. } => Errno::BUSY,
             Self::Failed { .. } => Errno::IO,
             Self::Engine(error) => error.errno(),
         }

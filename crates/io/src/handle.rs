@@ -1,49 +1,149 @@
 //! Handles: how a room asks a device for I/O (NVMeDirect, TCE'17, fig. 4).
 
+use crate::call::Spent;
 use crate::device::Device;
 use crate::error::{IoError, SubmitError};
-use crate::lane::{Called, Inner, Lane};
-use crate::parts::{PART_SEGMENTS, Parts};
+use crate::lane::{Called, Held, Lane, Terms};
+use crate::limits::Limits;
+use crate::measure::Measured;
+use crate::parts::Parts;
+use crate::queue::QueueNumber;
+use crate::settings::HandleSettings;
 use crate::stats::Stats;
 use crate::ticket::Ticket;
+use crate::wait::Awaited;
 use core::cell::Cell;
-use nvmed_engine::{InvalidRequest, Operation, Request, Segment};
-use nvmed_units::{DeviceAddress, Lba};
+use nvmed_engine::{Command, InvalidRequest, Operation, Request, Segment};
+use nvmed_units::Lba;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 /// Which queues a handle uses. Several handles may share a queue, and one handle several queues.
-#[derive(Clone, Copy, Debug)]
+///
+/// The queues are those that exist when the handle is made, and they stay until it is gone.
+#[derive(Clone, Debug)]
 pub enum Binding {
-    /// This one, counted modulo the number of queues.
-    Queue(usize),
+    /// This one.
+    Queue(QueueNumber),
     /// All of them: each thread starts with its own, and takes the next one that nobody is using.
     Spread,
-    /// The one that the function names for a request, modulo the number of queues.
+    /// All of them: the one that the function names for a request, modulo their number.
+    Chosen(fn(&Request<'_>) -> usize),
+    /// These: the one at the place in the list that the function names, modulo its length.
+    Of(Vec<QueueNumber>, fn(&Request<'_>) -> usize),
+}
+
+impl Binding {
+    /// The queues meant: each by `exact`, or else one of `all` that there are.
+    pub(crate) fn lanes_modulo(
+        &self,
+        all: &[Arc<Lane>],
+        exact: impl Fn(QueueNumber) -> Option<Arc<Lane>>,
+    ) -> Vec<Arc<Lane>> {
+        let one =
+            |&number: &QueueNumber| exact(number).unwrap_or_else(|| Arc::clone(&all[number % all.len()]));
+        match self {
+            Self::Queue(number) => vec![one(number)],
+            Self::Of(numbers, _) if !numbers.is_empty() => numbers.iter().map(one).collect(),
+            Self::Spread | Self::Chosen(_) | Self::Of(..) => all.to_vec(),
+        }
+    }
+}
+
+/// How a handle of several queues takes one.
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    One,
+    Spread,
     Chosen(fn(&Request<'_>) -> usize),
 }
 
-/// A way to a device. Clones share it.
+/// A way to a device. Clones share it, and its settings.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    device: Arc<Device>,
-    binding: Binding,
-    id: u32,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the clones of a handle share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) device: Arc<Device>,
+    choice: Choice,
+    pub(crate) lanes: Box<[Arc<Lane>]>,
+    pub(crate) id: u32,
+    pub(crate) limits: Limits,
+    pub(crate) terms: Arc<Terms>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.device.release(self.id, &self.lanes);
+    }
 }
 
 impl Handle {
-    pub(crate) fn new(device: Arc<Device>, binding: Binding, id: u32) -> Self {
-        Self { device, binding, id }
+    pub(crate) fn new(
+        device: Arc<Device>,
+        binding: &Binding,
+        lanes: Box<[Arc<Lane>]>,
+        id: u32,
+        terms: Arc<Terms>,
+    ) -> Self {
+        let choice = match binding {
+            Binding::Queue(_) => Choice::One,
+            Binding::Spread => Choice::Spread,
+            Binding::Chosen(choose) | Binding::Of(_, choose) => Choice::Chosen(*choose),
+        };
+        let limits = lanes.iter().map(|lane| lane.limits).reduce(Limits::both);
+        let limits = limits.expect("a handle has at least one queue");
+        Self { shared: Arc::new(Shared { device, choice, lanes, id, limits, terms }) }
     }
 
     /// The device.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
-        &self.device
+        &self.shared.device
     }
 
-    /// Submits a request and rings the doorbell. Its `tag` is not used. The memory behind its segments
-    /// is the device's until the result is there.
+    /// The numbers of its queues.
+    #[must_use]
+    pub fn queues(&self) -> Vec<QueueNumber> {
+        self.shared.lanes.iter().map(|lane| lane.number).collect()
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn settings(&self) -> HandleSettings {
+        self.shared.terms.live.load()
+    }
+
+    /// Changes its settings, for requests from now on and for waits that begin from now on.
+    ///
+    /// # Errors
+    /// [`IoError::Setting`]; nothing changed.
+    pub fn set(&self, settings: HandleSettings) -> Result<(), IoError> {
+        self.shared.terms.live.set(&settings)?;
+        self.prepare(&settings);
+        Ok(())
+    }
+
+    /// Starts or stops measuring latency and the cost of waiting; starting begins from nothing. While it
+    /// runs, each request costs two looks at the clock more.
+    pub fn measure(&self, on: bool) {
+        if on {
+            self.shared.terms.measure.get_or_init(crate::measure::Measure::new).clear();
+        }
+        self.shared.terms.live.measure(on);
+    }
+
+    /// What was measured; `None` before [`Handle::measure`].
+    #[must_use]
+    pub fn measured(&self) -> Option<Measured> {
+        self.shared.terms.measure.get().map(crate::measure::Measure::load)
+    }
+
+    /// Submits a request and rings the doorbell. Its `tag` is not used; its `stream`, if 0, is the handle's.
+    /// The memory behind its segments is the device's until the result is there.
     ///
     /// # Errors
     /// [`SubmitError::NoSlot`] when the queue is full, or when as many results as the queue has room
@@ -62,55 +162,95 @@ impl Handle {
     }
 
     fn put(&self, request: &Request<'_>, ring: bool) -> Result<Ticket, SubmitError> {
+        let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
+        let stream = if request.stream == 0 { hot.stream() } else { request.stream };
+        let request = &Request { stream, ..*request };
         let (lane, mut inner) = self.lane(request);
-        let mut index = inner.tickets.open(self.id, false).ok_or(SubmitError::NoSlot)?;
-        let mut submitted = inner.submit(request, index, self.id);
+        let mut index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
+        let mut submitted = inner.submit_ticket(request, index, id, hot);
         if submitted == Err(SubmitError::NoSlot) {
             // Completions that lie in the queue hold slots; whoever waits for them finds them later.
             inner.tickets.close(index);
-            inner.pair.ring();
-            inner.reap();
-            index = inner.tickets.open(self.id, false).ok_or(SubmitError::NoSlot)?;
-            submitted = inner.submit(request, index, self.id);
+            inner.advance();
+            index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
+            submitted = inner.submit_ticket(request, index, id, hot);
         }
         if let Err(refused) = submitted {
             inner.tickets.close(index);
             return Err(refused);
         }
         if ring {
-            inner.pair.ring();
+            inner.ring();
+        }
+        let serve = inner.take_serve();
+        drop(inner);
+        if serve {
+            lane.wake_service();
         }
         Ok(Ticket { lane: Arc::clone(lane), index })
     }
 
-    /// Rings the doorbell of every queue that has something new.
+    /// Rings the doorbell of every queue of this handle that has something new.
     pub fn ring(&self) {
-        for lane in &self.device.lanes {
-            lane.lock().pair.ring();
+        for lane in &self.shared.lanes {
+            lane.lock().ring();
         }
     }
 
     /// The result of a request, if it is there; looking does not take it.
     #[must_use]
     pub fn poll(&self, ticket: &Ticket) -> Option<Result<(), IoError>> {
-        let mut inner = ticket.lane.lock();
-        inner.pair.ring();
-        inner.reap();
-        inner.tickets.result(ticket.index).map(|result| result.map_err(IoError::Device))
+        Lane::poll_once(&ticket.lane, ticket.index).map(|result| result.map(|_| ()))
     }
 
-    /// Waits for the result of a request.
+    /// Waits for the result of a request, as the handle's completion policy says.
     ///
     /// # Errors
-    /// [`IoError::Device`].
+    /// What became of the request.
     pub fn wait(&self, ticket: Ticket) -> Result<(), IoError> {
+        let spent = Spent::begin(&self.shared.terms);
         let lane = Arc::clone(&ticket.lane);
-        self.device.until(&lane, |inner| inner.tickets.result(ticket.index)).map_err(IoError::Device)
+        let result = self.await_place(&lane, ticket.index);
+        drop(ticket);
+        spent.end(&self.shared.terms);
+        result.map(|_| ())
+    }
+
+    /// Looks at the handle's queues and takes all completions that are there, whoever they are for; answers
+    /// how many. Results stay with their tickets.
+    #[must_use = "how many were taken; `ring` only rings"]
+    pub fn reap(&self) -> usize {
+        self.shared.lanes.iter().map(|lane| lane.lock().advance()).sum()
     }
 
     /// Waits until everything submitted to the device before is done. Results stay with their tickets.
     pub fn drain(&self) {
-        self.device.drain();
+        self.shared.device.drain();
+    }
+
+    /// Sends a command as it is and waits for its end; answers dword 0 of its completion. `data` follows the
+    /// rule of [`Segment`]. No scheduler reorders it, and after a reset it is not repeated.
+    ///
+    /// # Errors
+    /// [`IoError`]; [`InvalidRequest::Unsupported`] where the device has no such commands.
+    pub fn passthrough(&self, command: &Command, data: &[Segment]) -> Result<u32, IoError> {
+        let operation = Operation::Passthrough { opcode: command.opcode };
+        let request = Request { operation, lba: Lba(0), blocks: 0, data, tag: 0, stream: 0 };
+        let lane = Arc::clone(self.lane(&request).0);
+        let id = self.shared.id;
+        let index = lane.until(Awaited::default(), |inner| inner.tickets.open(id, true));
+        let submitted =
+            lane.until(Awaited::default(), |inner| match inner.submit_command(command, data, index, id) {
+                Err(SubmitError::NoSlot) => None,
+                other => Some(other),
+            });
+        if let Err(refused) = submitted {
+            lane.lock().tickets.close(index);
+            return Err(IoError::refused(operation, Lba(0), refused));
+        }
+        let result = self.await_place(&lane, index);
+        lane.lock().tickets.close(index);
+        result
     }
 
     /// Reads from `lba` into `data`, whose length says how much.
@@ -167,39 +307,47 @@ impl Handle {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut all = Stats::default();
-        for lane in &self.device.lanes {
-            all += lane.lock().stats(self.id);
+        for lane in &self.shared.lanes {
+            all += lane.lock().stats(self.shared.id);
         }
         all
     }
 
     /// The queue for a request, locked.
     #[inline]
-    fn lane(&self, request: &Request<'_>) -> (&Arc<Lane>, MutexGuard<'_, Inner>) {
-        let lanes = &self.device.lanes;
-        let index = match self.binding {
-            Binding::Queue(index) => index % lanes.len(),
-            Binding::Spread => return self.spread(),
-            Binding::Chosen(choose) => choose(request) % lanes.len(),
+    pub(crate) fn lane(&self, request: &Request<'_>) -> (&Arc<Lane>, Held<'_>) {
+        let lanes = &self.shared.lanes;
+        let index = match self.shared.choice {
+            Choice::One => 0,
+            Choice::Spread => return self.spread(),
+            Choice::Chosen(choose) => choose(request) % lanes.len(),
         };
         (&lanes[index], lanes[index].lock())
     }
 
-    fn spread(&self) -> (&Arc<Lane>, MutexGuard<'_, Inner>) {
-        let lanes = &self.device.lanes;
+    /// The first queue of the handle's priority that nobody is using, from the thread's own on. Where all are
+    /// used it waits for its own; where none has the priority any will do.
+    fn spread(&self) -> (&Arc<Lane>, Held<'_>) {
+        let lanes = &self.shared.lanes;
+        let priority = self.shared.terms.live.priority();
         let first = thread_number() as usize % lanes.len();
+        let mut own = None;
         for lane in lanes[first..].iter().chain(&lanes[..first]) {
-            if let Some(inner) = lane.try_lock() {
-                return (lane, inner);
+            if lane.settings.priority == priority {
+                if let Some(inner) = lane.try_lock() {
+                    return (lane, inner);
+                }
+                own.get_or_insert(lane);
             }
         }
-        (&lanes[first], lanes[first].lock())
+        let lane = own.unwrap_or(&lanes[first]);
+        (lane, lane.lock())
     }
 
     #[inline]
     fn transfer(&self, operation: Operation, lba: Lba, data: &[Segment]) -> Result<(), IoError> {
         let bytes: u64 = data.iter().map(|segment| u64::from(segment.bytes)).sum();
-        let lba_shift = self.device.limits.lba_shift;
+        let lba_shift = self.shared.limits.lba_shift;
         let blocks = bytes >> lba_shift;
         if blocks << lba_shift != bytes {
             let reason = InvalidRequest::Length { bytes, wanted: (blocks + 1) << lba_shift };
@@ -211,58 +359,48 @@ impl Handle {
     /// A synchronous call. With a device that works inside the doorbell: lock, submit, ring, poll, unlock.
     #[inline]
     fn run(&self, operation: Operation, lba: Lba, blocks: u64, data: &[Segment]) -> Result<(), IoError> {
-        let whole = Request { operation, lba, blocks: blocks as u32, data, tag: 0, stream: 0 };
-        if blocks > u64::from(self.device.limits.blocks(operation)) {
-            return self.run_parts(Parts::new(&whole, blocks, &self.device.limits));
+        let hot = self.shared.terms.live.hot();
+        let whole = Request { operation, lba, blocks: blocks as u32, data, tag: 0, stream: hot.stream() };
+        if blocks > u64::from(self.shared.limits.blocks(operation)) || !hot.is_plain() {
+            return self.run_slowly(&whole, blocks);
         }
         let (lane, mut inner) = self.lane(&whole);
-        let called = inner.call(&whole, self.id);
+        if inner.scheduled {
+            drop(inner);
+            return self.run_slowly(&whole, blocks);
+        }
+        let called = inner.call(&whole, self.shared.id);
         drop(inner);
         match called {
-            Ok(Called::Done(result)) => result.map_err(IoError::Device),
-            Ok(Called::Waiting(index)) => self.finish(lane, index),
-            Err(SubmitError::NoSlot) => self.run_parts(Parts::new(&whole, blocks, &self.device.limits)),
-            Err(refused) => Err(IoError::refused(operation, lba, refused)),
+            Ok(Called::Done(Ok(()))) => Ok(()),
+            other => self.finish(&whole, blocks, lane, other),
         }
     }
 
-    /// Waits for the requests of a synchronous call.
+    /// The rest of a synchronous call that was not done at once.
     #[cold]
-    fn finish(&self, lane: &Lane, index: usize) -> Result<(), IoError> {
-        self.device.until(lane, |inner| take(inner, index)).map_err(IoError::Device)
+    fn finish(
+        &self,
+        whole: &Request<'_>,
+        blocks: u64,
+        lane: &Lane,
+        called: Result<Called, SubmitError>,
+    ) -> Result<(), IoError> {
+        let result = match called {
+            Ok(Called::Done(result)) => result.map_err(IoError::Device),
+            Ok(Called::Waiting(index)) => self.await_call(lane, index),
+            Err(SubmitError::NoSlot) => return self.run_slowly(whole, blocks),
+            Err(refused) => return Err(IoError::refused(whole.operation, whole.lba, refused)),
+        };
+        match result {
+            Err(error) if self.replays(whole.operation, &error) => self.run_again(whole, blocks),
+            result => result,
+        }
     }
 
-    /// A synchronous call of several requests, or one that has to wait for a slot: as many as fit are
-    /// in flight, and one that fails ends the call.
-    #[cold]
-    fn run_parts(&self, mut parts: Parts<'_>) -> Result<(), IoError> {
-        let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
-        let (operation, lba) = (parts.operation(), parts.lba());
-        let lane = Arc::clone(self.lane(&parts.request(&mut room)).0);
-        let index = self.device.until(&lane, |inner| inner.tickets.open(self.id, true));
-        let mut refused = None;
-        self.device.until(&lane, |inner| {
-            while !parts.is_done() && refused.is_none() && !inner.tickets.has_failed(index) {
-                match inner.submit(&parts.request(&mut room), index, self.id) {
-                    Ok(()) => parts.advance(),
-                    Err(SubmitError::NoSlot) => break,
-                    Err(error) => refused = Some(error),
-                }
-            }
-            inner.pair.ring();
-            inner.reap();
-            let over = parts.is_done() || refused.is_some() || inner.tickets.has_failed(index);
-            if over { take(inner, index) } else { None }
-        })?;
-        refused.map_or(Ok(()), |error| Err(IoError::refused(operation, lba, error)))
+    pub(crate) fn parts<'a>(&self, whole: &Request<'a>, blocks: u64) -> Parts<'a> {
+        Parts::new(whole, blocks, &self.shared.limits)
     }
-}
-
-/// The result of a call's requests once all are done; its place is free then.
-fn take(inner: &mut Inner, index: usize) -> Option<Result<(), nvmed_engine::DeviceError>> {
-    let result = inner.tickets.result(index)?;
-    inner.tickets.close(index);
-    Some(result)
 }
 
 /// A small number of this thread, given when it first asks.

@@ -1,34 +1,88 @@
 //! A queue pair that several threads share.
 
+use crate::device::Device;
+use crate::error::IoError;
+use crate::learn::{Class, Learnt};
+use crate::limits::Limits;
+use crate::measure::Measure;
+use crate::places::{Ended, Places, Stamp, Waiter};
+use crate::queue::{QueueNumber, QueueSettings};
+use crate::settings::{Hot, Live};
 use crate::stats::Stats;
-use crate::ticket::Tickets;
-use nvmed_engine::{Completion, DeviceError, QueuePair, Request, SubmitError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::AtomicUsize;
+use nvmed_engine::{Command, Completion, DeviceError, Engine, QueuePair, Request, Segment, SubmitError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 /// Completions taken from the queue pair at once.
 const BATCH: usize = 64;
 /// Tickets for each command that the queue holds: a result may lie for a while before it is taken.
 const TICKETS_PER_COMMAND: usize = 2;
+/// Wakers called between two takings of the lock.
+const WAKE_BATCH: usize = 8;
 
-/// One queue pair and the tickets of what is in it, under one lock.
+/// One queue pair and the places of what is in it, under one lock.
 pub(crate) struct Lane {
     inner: Mutex<Inner>,
-    vector: u16,
+    pub(crate) engine: Arc<dyn Engine>,
+    /// For the reset of all queues; gone when only tickets are left.
+    pub(crate) device: Weak<Device>,
+    pub(crate) number: QueueNumber,
+    pub(crate) settings: QueueSettings,
+    /// The interrupt vector of its queue.
+    pub(crate) vector: u16,
+    /// Whether an interrupt ends a sleep.
+    pub(crate) interrupts: bool,
+    pub(crate) limits: Limits,
+    /// Handles bound to it.
+    pub(crate) bound: AtomicUsize,
 }
 
 impl core::fmt::Debug for Lane {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Lane")
+        write!(f, "Lane({})", self.number)
+    }
+}
+
+/// A handle, as one of its queues knows it.
+#[derive(Default)]
+struct Member {
+    stats: Stats,
+    /// `None` after it was dropped.
+    terms: Option<Arc<Terms>>,
+}
+
+/// What a handle shares with its queues.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) live: Live,
+    pub(crate) measure: OnceLock<Measure>,
+}
+
+impl Terms {
+    pub(crate) fn new() -> Self {
+        Self { live: Live::new(), measure: OnceLock::new() }
     }
 }
 
 /// What the lock of a lane guards.
 pub(crate) struct Inner {
     pub(crate) pair: Box<dyn QueuePair>,
-    pub(crate) tickets: Tickets,
+    pub(crate) tickets: Places,
+    pub(crate) learnt: Learnt,
+    /// Whether every request goes through the scheduler.
+    pub(crate) scheduled: bool,
+    pub(crate) scheduler: crate::Scheduler,
+    /// Whether the look that is under way is the first after a sleep.
+    pub(crate) late: bool,
     /// By handle.
-    stats: Vec<Stats>,
+    members: Vec<Member>,
+    /// Those of handles that were dropped.
+    gone: Stats,
     batch: Vec<Completion>,
+    /// To be woken when the lock is free: a waker may run anything.
+    woken: Vec<Waiter>,
+    engine: Arc<dyn Engine>,
     lba_bytes: u32,
 }
 
@@ -40,27 +94,117 @@ pub(crate) enum Called {
     Waiting(usize),
 }
 
+/// The lock of a lane. Whoever is to be woken is woken after it was given back.
+pub(crate) struct Held<'a> {
+    lane: &'a Lane,
+    /// `None` only while it is dropped.
+    guard: Option<MutexGuard<'a, Inner>>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Inner;
+    #[inline]
+    fn deref(&self) -> &Inner {
+        self.guard.as_ref().expect("the lock is held until the drop")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Inner {
+        self.guard.as_mut().expect("the lock is held until the drop")
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take()
+            && !guard.woken.is_empty()
+        {
+            wake(self.lane, guard);
+        }
+    }
+}
+
+/// Wakes whoever `guard` names, with the lock free.
+#[cold]
+fn wake<'a>(lane: &'a Lane, mut guard: MutexGuard<'a, Inner>) {
+    loop {
+        let mut some: [Option<Waiter>; WAKE_BATCH] = Default::default();
+        for one in &mut some {
+            *one = guard.woken.pop();
+        }
+        let last = guard.woken.is_empty();
+        drop(guard);
+        some.into_iter().flatten().for_each(Waiter::wake);
+        if last {
+            return;
+        }
+        guard = lane.inner.lock().unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
 impl Lane {
-    pub(crate) fn new(pair: Box<dyn QueuePair>, depth: u16, lba_bytes: u32) -> Self {
-        let vector = pair.vector();
-        let tickets = Tickets::new(usize::from(depth) * TICKETS_PER_COMMAND);
-        let inner = Inner { pair, tickets, stats: Vec::new(), batch: Vec::with_capacity(BATCH), lba_bytes };
-        Self { inner: Mutex::new(inner), vector }
+    pub(crate) fn new(
+        engine: &Arc<dyn Engine>,
+        device: &Weak<Device>,
+        number: QueueNumber,
+        settings: QueueSettings,
+        pair: Box<dyn QueuePair>,
+    ) -> Self {
+        let geometry = engine.geometry();
+        let tickets = Places::new(usize::from(settings.depth) * TICKETS_PER_COMMAND);
+        let (vector, lba_bytes) = (pair.vector(), geometry.lba_bytes);
+        let limits = Limits::new(geometry, |operation| pair.request_blocks_max(operation));
+        let inner = Inner {
+            pair,
+            learnt: Learnt::default(),
+            scheduled: false,
+            scheduler: settings.scheduler,
+            late: false,
+            members: Vec::new(),
+            gone: Stats::default(),
+            batch: Vec::with_capacity(BATCH),
+            woken: Vec::with_capacity(tickets.count()),
+            engine: Arc::clone(engine),
+            lba_bytes,
+            tickets,
+        };
+        Self {
+            inner: Mutex::new(inner),
+            engine: Arc::clone(engine),
+            device: Weak::clone(device),
+            number,
+            settings,
+            vector,
+            interrupts: settings.interrupts,
+            limits,
+            bound: AtomicUsize::new(0),
+        }
     }
 
-    /// The interrupt vector of its queue.
-    pub(crate) fn vector(&self) -> u16 {
-        self.vector
+    pub(crate) fn schedule(&self, scheduler: crate::Scheduler) {
+        self.lock().scheduler = scheduler;
+    }
+
+    pub(crate) fn scheduler(&self) -> crate::Scheduler {
+        self.lock().scheduler
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Held<'_> {
+        Held { lane: self, guard: Some(self.inner.lock().unwrap_or_else(PoisonError::into_inner)) }
     }
 
     /// The lock, if nobody has it.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
-        self.inner.try_lock().ok()
+    pub(crate) fn try_lock(&self) -> Option<Held<'_>> {
+        let guard = match self.inner.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Held { lane: self, guard: Some(guard) })
     }
 }
 
@@ -79,8 +223,74 @@ impl Inner {
         self.pair.submit(&Request { tag: index as u64, ..*request })?;
         self.tickets.expect(index);
         let lba_bytes = self.lba_bytes;
-        self.stats[handle as usize].count(request, lba_bytes);
+        self.members[handle as usize].stats.count(request, lba_bytes);
         Ok(())
+    }
+
+    /// As [`Inner::submit`], for a handle that wants more than speed.
+    ///
+    /// # Errors
+    /// As [`QueuePair::submit`].
+    pub(crate) fn submit_as(
+        &mut self,
+        request: &Request<'_>,
+        index: usize,
+        handle: u32,
+        hot: Hot,
+    ) -> Result<(), SubmitError> {
+        self.submit(request, index, handle)?;
+        if hot.is_stamped() && self.tickets.stamp_of(index).since_ns == 0 {
+            let bytes = u64::from(request.blocks) * u64::from(self.lba_bytes);
+            let stamp = Stamp {
+                since_ns: self.engine.now_ns().max(1),
+                class: Class::of(request.operation, bytes).0,
+                served: hot.is_served(),
+            };
+            self.tickets.stamp(index, stamp);
+        }
+        Ok(())
+    }
+
+    /// As [`Inner::submit_as`], for a ticket, whose segments may be gone before the device sees them.
+    ///
+    /// # Errors
+    /// As [`QueuePair::submit`].
+    #[inline]
+    pub(crate) fn submit_ticket(
+        &mut self,
+        request: &Request<'_>,
+        index: usize,
+        handle: u32,
+        hot: Hot,
+    ) -> Result<(), SubmitError> {
+        self.submit_as(request, index, handle, hot)
+    }
+
+    /// Queues a command as it is, for the place `index` of `handle`.
+    ///
+    /// # Errors
+    /// As [`QueuePair::passthrough`].
+    pub(crate) fn submit_command(
+        &mut self,
+        command: &Command,
+        data: &[Segment],
+        index: usize,
+        handle: u32,
+    ) -> Result<(), SubmitError> {
+        self.pair.passthrough(command, data, index as u64)?;
+        self.tickets.expect(index);
+        self.stats_mut(handle).passthroughs += 1;
+        Ok(())
+    }
+
+    /// Tells the device of what is new.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        self.pair.ring();
+    }
+
+    pub(crate) fn take_serve(&mut self) -> bool {
+        false
     }
 
     /// Submits one request of `handle`, rings, and takes all completions that are there. Answers the
@@ -94,12 +304,13 @@ impl Inner {
         let tag = index as u64;
         self.pair.execute(&Request { tag, ..*request }, &mut self.batch)?;
         let lba_bytes = self.lba_bytes;
-        self.stats[handle as usize].count(request, lba_bytes);
+        let stats = &mut self.members[handle as usize].stats;
+        stats.count(request, lba_bytes);
         if let [done] = self.batch[..]
             && done.tag == tag
         {
             self.batch.clear();
-            self.stats[handle as usize].errors += u64::from(done.result.is_err());
+            stats.errors += u64::from(done.result.is_err());
             return Ok(Called::Done(done.result));
         }
         Ok(self.sort_out(tag, handle))
@@ -114,37 +325,115 @@ impl Inner {
         Called::Waiting(tag as usize)
     }
 
-    /// Takes all completions that are there and leaves each for whoever waits for it.
+    /// Tells the device of what is new, and takes all completions that are there.
+    pub(crate) fn advance(&mut self) -> usize {
+        self.pair.ring();
+        self.reap()
+    }
+
+    /// Takes all completions that are there and leaves each for whoever waits for it; answers how many.
     #[inline]
-    pub(crate) fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) -> usize {
+        let mut count = 0;
         while self.pair.poll(&mut self.batch) > 0 {
+            count += self.batch.len();
             self.settle();
         }
+        count
     }
 
     /// Leaves what was taken for whoever waits for it.
     fn settle(&mut self) {
-        for done in &self.batch {
-            if let Some(handle) = self.tickets.complete(done) {
-                self.stats[handle as usize].errors += 1;
-            }
+        for at in 0..self.batch.len() {
+            let done = self.batch[at];
+            self.end(done.tag as usize, done.result.map_err(IoError::Device), done.value);
         }
         self.batch.clear();
     }
 
-    /// Makes room for the counts of handles up to `handle`.
-    pub(crate) fn admit(&mut self, handle: u32) {
-        self.stats.resize(self.stats.len().max(handle as usize + 1), Stats::default());
+    /// One request of the place `index` is over.
+    fn end(&mut self, index: usize, result: Result<(), IoError>, value: u32) {
+        let failed = result.err();
+        let Ended { handle, stamp, waiter } = self.tickets.complete(index, failed, value);
+        self.members[handle as usize].stats.errors += u64::from(failed.is_some());
+        self.woken.extend(waiter);
+        if let Some(stamp) = stamp.filter(|stamp| stamp.since_ns > 0) {
+            self.learn(handle, stamp, failed.is_some());
+        }
+    }
+
+    /// What the end of a stamped place teaches.
+    #[cold]
+    fn learn(&mut self, handle: u32, stamp: Stamp, failed: bool) {
+        let ns = self.engine.now_ns().saturating_sub(stamp.since_ns);
+        if !failed {
+            self.learnt.note(Class(stamp.class), ns, self.late);
+        }
+        let terms = self.members[handle as usize].terms.as_ref();
+        if let Some(measure) =
+            terms.filter(|terms| terms.live.hot().is_measured()).and_then(|t| t.measure.get())
+        {
+            measure.note(ns);
+        }
+    }
+
+    /// When the scheduler has something for the device that it may not give it yet.
+    pub(crate) fn later_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// The device's time.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.engine.now_ns()
+    }
+
+    /// The timeout of a handle, microseconds.
+    pub(crate) fn timeout_us(&self, handle: u32) -> Option<u64> {
+        self.members.get(handle as usize)?.terms.as_ref().map(|terms| terms.live.timeout_us())
+    }
+
+    /// Counts for a handle.
+    pub(crate) fn stats_mut(&mut self, handle: u32) -> &mut Stats {
+        &mut self.members[handle as usize].stats
+    }
+
+    /// Whom to wake when the lock is free.
+    pub(crate) fn wake_soon(&mut self, waiter: Waiter) {
+        self.woken.push(waiter);
+    }
+
+    /// Everybody who is to be woken, for a caller who holds several locks.
+    pub(crate) fn take_woken(&mut self) -> Vec<Waiter> {
+        let room = Vec::with_capacity(self.woken.capacity());
+        core::mem::replace(&mut self.woken, room)
+    }
+
+    /// A new handle.
+    pub(crate) fn admit(&mut self, handle: u32, terms: &Arc<Terms>) {
+        let count = self.members.len().max(handle as usize + 1);
+        self.members.resize_with(count, Member::default);
+        self.members[handle as usize].terms = Some(Arc::clone(terms));
+    }
+
+    /// A handle is gone; whether nothing of it is left here, so that its number can be given again.
+    pub(crate) fn dismiss(&mut self, handle: u32) -> bool {
+        let Some(member) = self.members.get_mut(handle as usize) else { return true };
+        member.terms = None;
+        if self.tickets.busy(handle) {
+            return false;
+        }
+        self.gone += core::mem::take(&mut member.stats);
+        true
     }
 
     pub(crate) fn stats(&self, handle: u32) -> Stats {
-        self.stats[handle as usize]
+        self.members.get(handle as usize).map(|member| member.stats).unwrap_or_default()
     }
 
     pub(crate) fn stats_of_all(&self) -> Stats {
-        let mut all = Stats::default();
-        for one in &self.stats {
-            all += *one;
+        let mut all = self.gone;
+        for member in &self.members {
+            all += member.stats;
         }
         all
     }

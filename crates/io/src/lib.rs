@@ -1,25 +1,41 @@
-//! I/O: handles, requests with tickets, and the choice of a queue.
+//! I/O: handles, requests with tickets, queues with schedulers, and ways of waiting.
 //!
 //! In: synchronous calls and requests on a [`Handle`]. Out: results, each exactly once, with the
-//! device's status; a [`Ticket`] stands for one that is not there yet.
+//! device's status; a [`Ticket`] stands for one that is not there yet, and can be awaited.
 //! Neighbours: `engine` below, whose queue pairs are locked here; file system and metadata store above.
 //! Invariants: thread A may submit while thread B polls, and whoever reaps a completion leaves it for
-//! whoever waits for it; no call allocates; with a device that works inside the doorbell no call waits.
-//! Source: NVMeDirect's handles and queues (TCE'17, III.B and fig. 4).
+//! whoever waits for it; no request allocates; with a device that works inside the doorbell no call waits.
+//! Source: NVMeDirect's handles and queues (TCE'17, III.B and fig. 4); `docs/io.md`.
 #![forbid(unsafe_code)]
 
+mod call;
 mod device;
 mod error;
 mod handle;
 mod lane;
-mod pace;
+mod learn;
+mod limits;
+mod measure;
 mod parts;
+mod places;
+mod queue;
+mod recover;
+mod service;
+mod settings;
 mod stats;
 mod ticket;
+mod wait;
 
 pub use device::{Device, DeviceOptions};
 pub use error::{IoError, SubmitError};
 pub use handle::{Binding, Handle};
-pub use nvmed_engine::{DeviceError, Geometry, InvalidRequest, Operation, QueueFault, Request, Segment};
+pub use measure::{Histogram, Measured};
+pub use nvmed_engine::{
+    AsyncEvent, Command, DeviceError, Geometry, InvalidRequest, Operation, Priority, QueueFault, Request,
+    Segment, Transfer,
+};
+pub use queue::{QueueNumber, QueueSettings, Scheduler};
+pub use service::ThreadStats;
+pub use settings::{Completions, HandleSettings, OnReset, Rate};
 pub use stats::Stats;
 pub use ticket::Ticket;

@@ -1,6 +1,6 @@
 //! A long call, cut into requests.
 
-use crate::device::Limits;
+use crate::limits::Limits;
 use nvmed_engine::{Operation, Request, Segment};
 use nvmed_units::{DeviceAddress, Lba};
 
@@ -40,14 +40,6 @@ impl<'a> Parts<'a> {
             done: false,
             stream: whole.stream,
         }
-    }
-
-    pub(crate) fn operation(&self) -> Operation {
-        self.operation
-    }
-
-    pub(crate) fn lba(&self) -> Lba {
-        self.lba
     }
 
     /// Whether every request was taken.

@@ -29,6 +29,18 @@ pub struct Stats {
     pub fua_writes: u64,
     /// Requests that failed.
     pub errors: u64,
+    /// Passthrough commands.
+    pub passthroughs: u64,
+    /// Requests that the device did not answer in the handle's time, and was asked to abort.
+    pub timeouts: u64,
+    /// Requests sent once more after a reset.
+    pub retries: u64,
+    /// Requests that went to the device as part of an adjacent one.
+    pub merged: u64,
+    /// Requests that waited in a scheduler, and how long together, in the device's time.
+    pub queued: u64,
+    /// See [`Stats::queued`]; nanoseconds.
+    pub queued_ns: u64,
 }
 
 impl Stats {
@@ -53,7 +65,7 @@ impl Stats {
             }
             Operation::Discard => self.discards += 1,
             Operation::Compare => self.compares += 1,
-            Operation::Passthrough { .. } => {}
+            Operation::Passthrough { .. } => self.passthroughs += 1,
         }
     }
 }
@@ -70,5 +82,11 @@ impl AddAssign for Stats {
         self.bytes_written += more.bytes_written;
         self.fua_writes += more.fua_writes;
         self.errors += more.errors;
+        self.passthroughs += more.passthroughs;
+        self.timeouts += more.timeouts;
+        self.retries += more.retries;
+        self.merged += more.merged;
+        self.queued += more.queued;
+        self.queued_ns += more.queued_ns;
     }
 }

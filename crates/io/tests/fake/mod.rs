@@ -229,6 +229,10 @@ impl Engine for Fake {
         self.state().events
     }
 
+    fn now_ns(&self) -> u64 {
+        self.state().waited_us * 1000
+    }
+
     fn wait(&self, _vector: u16, seen: u32, timeout_us: u32) -> Waited {
         let mut state = self.state();
         state.waited_us += u64::from(timeout_us);

@@ -1,0 +1,158 @@
+//! Synchronous calls that are not done at once: long ones, scheduled ones, measured ones.
+
+use crate::error::{IoError, SubmitError};
+use crate::handle::Handle;
+use crate::lane::{Inner, Lane, Terms};
+use crate::learn::Class;
+use crate::measure::thread_cpu_ns;
+use crate::parts::PART_SEGMENTS;
+use crate::settings::Completions;
+use crate::wait::Awaited;
+use nvmed_engine::{Operation, QueueFault, Request, Segment};
+use nvmed_units::DeviceAddress;
+use std::sync::Arc;
+
+/// How often a request is sent again because the device was reset under it. A request that brings the
+/// device down each time must end.
+pub(crate) const REPLAYS_MAX: u8 = 3;
+
+/// Processor time of a measured call.
+pub(crate) struct Spent(Option<u64>);
+
+impl Spent {
+    pub(crate) fn begin(terms: &Terms) -> Self {
+        Self(terms.live.hot().is_measured().then(thread_cpu_ns))
+    }
+
+    pub(crate) fn end(self, terms: &Terms) {
+        if let (Some(begin), Some(measure)) = (self.0, terms.measure.get()) {
+            measure.note_cpu(thread_cpu_ns().saturating_sub(begin));
+        }
+    }
+}
+
+/// Whether doing it twice is doing it once.
+pub(crate) fn is_idempotent(operation: Operation) -> bool {
+    !matches!(operation, Operation::Compare | Operation::Passthrough { .. })
+}
+
+/// Whether a request failed only because the device was reset under it.
+pub(crate) fn was_reset(error: &IoError) -> bool {
+    matches!(error, IoError::Device(error) if error.fault == Some(QueueFault::Reset))
+}
+
+impl Handle {
+    /// Whether a request that ended so is to be sent again.
+    pub(crate) fn replays(&self, operation: Operation, error: &IoError) -> bool {
+        was_reset(error) && is_idempotent(operation) && self.shared.terms.live.replays()
+    }
+
+    /// A synchronous call, sent again as often as a reset is in its way.
+    #[cold]
+    pub(crate) fn run_again(&self, whole: &Request<'_>, blocks: u64) -> Result<(), IoError> {
+        let mut last = Ok(());
+        for _ in 0..REPLAYS_MAX {
+            let lane = Arc::clone(self.lane(whole).0);
+            lane.lock().stats_mut(self.shared.id).retries += 1;
+            last = self.run_parts(whole, blocks);
+            if !last.as_ref().is_err_and(|error| self.replays(whole.operation, error)) {
+                break;
+            }
+        }
+        last
+    }
+
+    /// A synchronous call of several requests, one for a queue with a scheduler, one of a handle that wants
+    /// more than speed, or one that has to wait for a slot.
+    #[cold]
+    pub(crate) fn run_slowly(&self, whole: &Request<'_>, blocks: u64) -> Result<(), IoError> {
+        let spent = Spent::begin(&self.shared.terms);
+        let result = match self.run_parts(whole, blocks) {
+            Err(error) if self.replays(whole.operation, &error) => self.run_again(whole, blocks),
+            result => result,
+        };
+        spent.end(&self.shared.terms);
+        result
+    }
+
+    /// As many requests as fit are in flight, and one that fails ends the call.
+    fn run_parts(&self, whole: &Request<'_>, blocks: u64) -> Result<(), IoError> {
+        let mut parts = self.parts(whole, blocks);
+        let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
+        let (lane, mut inner) = self.lane(whole);
+        let lane = Arc::clone(lane);
+        let opened = inner.tickets.open(id, true);
+        drop(inner);
+        let index = match opened {
+            Some(index) => index,
+            None => lane.until(Awaited::default(), |inner| inner.tickets.open(id, true)),
+        };
+        let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
+        let mut refused = None;
+        let mut put = |inner: &mut Inner| {
+            while !parts.is_done() && refused.is_none() && !inner.tickets.has_failed(index) {
+                match inner.submit_as(&parts.request(&mut room), index, id, hot) {
+                    Ok(()) => parts.advance(),
+                    Err(SubmitError::NoSlot) => break,
+                    Err(error) => refused = Some(error),
+                }
+            }
+            inner.advance();
+            (parts.is_done() || refused.is_some() || inner.tickets.has_failed(index)).then_some(())
+        };
+        let mut inner = lane.lock();
+        let all = put(&mut inner);
+        let serve = inner.take_serve();
+        drop(inner);
+        if serve {
+            lane.wake_service();
+        }
+        if all.is_none() {
+            lane.until(self.awaited(&lane, index), put);
+        }
+        let result = self.await_call(&lane, index);
+        match refused {
+            Some(error) => Err(IoError::refused(whole.operation, whole.lba, error)),
+            None => result,
+        }
+    }
+
+    /// What is known of the requests of a place, for those who wait for them.
+    pub(crate) fn awaited(&self, lane: &Lane, index: usize) -> Awaited {
+        let live = &self.shared.terms.live;
+        let stamp = lane.lock().tickets.stamp_of(index);
+        Awaited {
+            completion: live.completion(),
+            request: (stamp.since_ns > 0).then_some((stamp.since_ns, Class(stamp.class))),
+            timeout_us: live.timeout_us(),
+        }
+    }
+
+    /// Waits for the requests of a synchronous call, whose place is free then.
+    pub(crate) fn await_call(&self, lane: &Lane, index: usize) -> Result<(), IoError> {
+        let result = self.await_place(lane, index);
+        lane.lock().tickets.close(index);
+        result.map(|_| ())
+    }
+
+    /// Waits for the requests of a place, as the handle's policy says.
+    pub(crate) fn await_place(&self, lane: &Lane, index: usize) -> Result<u32, IoError> {
+        if let Some(result) = lane.lock().tickets.result(index) {
+            return result;
+        }
+        let terms = &self.shared.terms;
+        let awaited = self.awaited(lane, index);
+        let measure = terms.measure.get().filter(|_| terms.live.hot().is_measured());
+        let begin = measure.map(|_| lane.engine.now_ns());
+        let (result, cost) = if awaited.completion == Completions::Thread && lane.is_served(index) {
+            lane.until_woken(index)
+        } else {
+            lane.until_counted(awaited, |inner| inner.tickets.result(index))
+        };
+        if let (Some(measure), Some(begin)) = (measure, begin) {
+            let waited = lane.engine.now_ns().saturating_sub(begin);
+            measure.note_wait(waited, cost.slept_ns, cost.sleeps);
+        }
+        result
+    }
+}
