@@ -2,6 +2,8 @@
 
 use crate::controller::{Controller, locked};
 use crate::features::Features;
+use crate::group::Group;
+use crate::held::HeldCommands;
 use crate::identify::EVENT_REQUESTS_MAX;
 use crate::prp::PrpWalk;
 use crate::queue::{CompletionQueue, SubmissionQueue};
@@ -56,8 +58,13 @@ impl AdminState {
 }
 
 impl Controller {
-    /// Executes an admin command: result and status, or `None` for one that is held.
-    pub(crate) fn execute_admin(&self, view: &View, entry: &SubmissionEntry) -> Option<(u32, Status)> {
+    /// Executes an admin command: result and status, or `None` for one that is held. `held` are those of the
+    /// admin queue.
+    pub(crate) fn execute_admin(
+        &self,
+        (view, held): (&View, &mut HeldCommands),
+        entry: &SubmissionEntry,
+    ) -> Option<(u32, Status)> {
         let Some(opcode) = AdminOpcode::from_code(entry.opcode) else {
             return Some((0, Status::INVALID_OPCODE.do_not_retry()));
         };
@@ -75,7 +82,7 @@ impl Controller {
             AdminOpcode::GetLogPage => self.get_log_page(view, entry).map(|()| 0),
             AdminOpcode::SetFeatures => self.set_feature(entry),
             AdminOpcode::GetFeatures => self.get_feature(entry),
-            AdminOpcode::Abort => Ok(self.abort(entry)),
+            AdminOpcode::Abort => Ok(self.abort(held, entry)),
             // Identify says that there is no keep alive timer (KAS 0).
             AdminOpcode::KeepAlive | AdminOpcode::DirectiveSend | AdminOpcode::DirectiveReceive => {
                 Err(Status::INVALID_OPCODE.do_not_retry())
@@ -185,10 +192,22 @@ impl Controller {
         let place = self.places.get((route as usize).wrapping_sub(1)).ok_or(unknown)?;
         let mut group = locked(&place.group);
         let index = group.sqs.iter().position(|sq| usize::from(sq.id) == queue).ok_or(unknown)?;
+        self.end_queue(route as usize - 1, &mut group, queue as u16);
         let sq = group.sqs.remove(index);
         let mut retired = locked(&self.retired);
         *retired = retired.plus(sq.counters);
         Ok(())
+    }
+
+    /// Completes the held commands of a queue that is deleted, as far as there is room: the host counts them as
+    /// gone when the queue is.
+    fn end_queue(&self, cq: usize, group: &mut Group, queue: u16) {
+        for held in group.held.take_queue(queue) {
+            group.held.push(0, held.end(Status::SQ_DELETED));
+        }
+        self.complete_due(cq, group);
+        let left = group.held.take_queue(queue).len() as u32;
+        self.holding.fetch_sub(left, Ordering::AcqRel);
     }
 
     fn delete_cq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
@@ -231,15 +250,34 @@ impl Controller {
         Ok(())
     }
 
-    /// Abort (Base 2.0, 5.1): bit 0 of the result is 0 if the command was aborted. I/O commands are executed
-    /// when they are fetched, so only a held event request can be.
-    fn abort(&self, entry: &SubmissionEntry) -> u32 {
-        let (queue, cid) = (entry.cdw10 & 0xffff, (entry.cdw10 >> 16) as u16);
+    /// Abort (Base 2.0, 5.1): bit 0 of the result is 0 if the command was aborted. A command that was taken and
+    /// is not complete can be: one whose time has not come, one that a fault holds, a held event request.
+    fn abort(&self, held: &mut HeldCommands, entry: &SubmissionEntry) -> u32 {
+        let (queue, cid) = (entry.cdw10 as u16, (entry.cdw10 >> 16) as u16);
+        let aborted = match queue {
+            0 => held.end(0, cid, Status::ABORT_REQUESTED) || self.abort_event_request(cid),
+            _ => self.abort_io(queue, cid),
+        };
+        u32::from(!aborted)
+    }
+
+    fn abort_io(&self, queue: u16, cid: u16) -> bool {
+        let Some(route) = self.routes.get(usize::from(queue)) else { return false };
+        let Some(cq) = (route.load(Ordering::Acquire) as usize).checked_sub(1) else { return false };
+        let mut group = locked(&self.places[cq].group);
+        let aborted = group.held.end(queue, cid, Status::ABORT_REQUESTED);
+        if aborted {
+            // Before the completion of the Abort itself, if there is room.
+            self.complete_due(cq, &mut group);
+        }
+        aborted
+    }
+
+    fn abort_event_request(&self, cid: u16) -> bool {
         let mut admin = locked(&self.admin);
-        let held = admin.requests.iter().position(|&request| queue == 0 && request == cid);
-        let Some(index) = held else { return 1 };
+        let Some(index) = admin.requests.iter().position(|&request| request == cid) else { return false };
         admin.requests.remove(index);
         admin.aborted.push_back(cid);
-        0
+        true
     }
 }

@@ -1,12 +1,21 @@
 //! What a controller is like.
 
+use crate::fault::FaultPlan;
+use crate::time::Latency;
+
 /// Who executes commands, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The doorbell's write does the work: nothing is outstanding when it returns.
+    /// The doorbell's write does the work: nothing is outstanding when it returns. A command that a latency or
+    /// a fault holds back completes within the next call of the transport after it is due (a doorbell of its
+    /// queue, `events`, `now_ns`, `wait`), so that a host which only looks at its memory waits in vain.
     Inline,
-    /// A thread of the device, parked while there is nothing to do.
+    /// A thread of the device, parked while there is nothing to do and nothing is due.
     Threaded,
+    /// Simulated time, without a thread: the same calls give the same times. The doorbell's write takes
+    /// commands; time passes by looks ([`crate::VIRTUAL_LOOK_NS`] each) and by waiting, which jumps to the next
+    /// completion that is due, or to the end of the wait. For one host thread at a time.
+    Virtual,
 }
 
 /// Properties of a controller, fixed for its life.
@@ -24,6 +33,10 @@ pub struct ControllerConfig {
     pub doorbell_stride: u8,
     /// Who executes commands.
     pub clock: Clock,
+    /// How long the medium takes.
+    pub latency: Latency,
+    /// What goes wrong; keep a clone to change it while the controller runs.
+    pub faults: FaultPlan,
     /// Serial number, at most 20 ASCII characters.
     pub serial: String,
     /// Model number, at most 40 ASCII characters.
@@ -39,6 +52,8 @@ impl Default for ControllerConfig {
             queue_entries_max: 1024,
             doorbell_stride: 0,
             clock: Clock::Inline,
+            latency: Latency::default(),
+            faults: FaultPlan::default(),
             serial: "NVMED0001".to_owned(),
             model: "nvmed virtual controller".to_owned(),
         }

@@ -2,20 +2,36 @@
 
 use crate::admin::AdminState;
 use crate::bell::Bell;
-use crate::config::ControllerConfig;
-use crate::doorbell::{Pending, Place};
+use crate::config::{Clock, ControllerConfig};
+use crate::group::Place;
 use crate::log::{Counters, ErrorLog};
 use crate::media::Media;
+use crate::pending::Pending;
 use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::time::Time;
 use nvmed_dma::{AddressSpace, DeviceAddress, MapError};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shutdown Status: complete.
 const SHST_COMPLETE: u32 = 2;
+
+/// What makes a controller another than one that works at once.
+pub(crate) mod shape {
+    /// The medium takes time.
+    pub const SLOW: u8 = 1;
+    /// A fault has stopped it.
+    pub const STOPPED: u8 = 2;
+    /// It says so.
+    pub const FATAL: u8 = 4;
+    /// A reset does not help.
+    pub const STICKY: u8 = 8;
+    /// It was pulled out.
+    pub const GONE: u8 = 16;
+}
 
 /// The writable properties.
 #[derive(Debug, Default)]
@@ -49,6 +65,11 @@ pub struct Controller {
     pub(crate) pending: Pending,
     pub(crate) admin: Mutex<AdminState>,
     pub(crate) errors: Mutex<ErrorLog>,
+    /// Why commands may complete otherwise than at once, see [`shape`].
+    pub(crate) shape: AtomicU8,
+    pub(crate) time: Time,
+    /// Commands that are held, of all queues.
+    pub(crate) holding: AtomicU32,
     /// The Volatile Write Cache feature, where the write path looks.
     write_cache: AtomicBool,
     /// Rung for the host when completions were posted: one a vector.
@@ -87,6 +108,9 @@ impl Controller {
             pending: Pending::new(places),
             admin: Mutex::new(AdminState::default()),
             errors: Mutex::default(),
+            shape: AtomicU8::new(if config.latency.is_none() { 0 } else { shape::SLOW }),
+            time: Time::new(config.latency, config.clock == Clock::Virtual),
+            holding: AtomicU32::new(0),
             write_cache: AtomicBool::new(true),
             bells: (0..places).map(|_| Bell::default()).collect(),
             rung: Bell::watched(),
@@ -180,9 +204,40 @@ impl Controller {
             .for_each(|(_, bell)| change(bell));
     }
 
+    /// Pulls the controller out: properties read as all ones, nothing completes any more. When it returns, the
+    /// controller touches no memory of the host.
+    pub fn remove(&self) {
+        self.vanish();
+        self.settle();
+    }
+
+    /// As [`Self::remove`], for who holds a queue's lock.
+    pub(crate) fn vanish(&self) {
+        self.reshape(shape::GONE);
+        self.bells.iter().for_each(Bell::nudge);
+    }
+
+    fn gone(&self) -> bool {
+        self.shape.load(Ordering::Acquire) & shape::GONE != 0
+    }
+
+    pub(crate) fn reshape(&self, with: u8) {
+        self.shape.fetch_or(with, Ordering::AcqRel);
+    }
+
+    /// What a reset does to a controller that a fault has stopped.
+    fn cure(&self) {
+        if self.shape.load(Ordering::Acquire) & shape::STICKY == 0 {
+            self.shape.fetch_and(!(shape::STOPPED | shape::FATAL), Ordering::AcqRel);
+        }
+    }
+
     /// Reads a property. What does not exist reads as zero.
     #[must_use]
     pub fn read32(&self, offset: u32) -> u32 {
+        if self.gone() {
+            return u32::MAX;
+        }
         let properties = || locked(&self.properties);
         match offset {
             register::CAP => self.capabilities().0 as u32,
@@ -215,6 +270,9 @@ impl Controller {
     }
 
     fn write_property(&self, offset: u32, value: u32) {
+        if self.gone() {
+            return;
+        }
         let low = |word: u64| word & !0xffff_ffff | u64::from(value);
         let high = |word: u64| word & 0xffff_ffff | u64::from(value) << 32;
         let mut properties = locked(&self.properties);
@@ -279,6 +337,12 @@ impl Controller {
     }
 
     fn enable(&self, properties: &Properties, cc: Configuration) {
+        if self.config.faults.armed() && self.config.faults.refuses_ready() {
+            return;
+        }
+        if self.shape.load(Ordering::Acquire) & shape::FATAL != 0 {
+            return self.fail();
+        }
         let (sq, cq) = (properties.aqa.asqs() as u16 + 1, properties.aqa.acqs() as u16 + 1);
         let (asq, acq) = (DeviceAddress(properties.asq), DeviceAddress(properties.acq));
         let view = self.space.view();
@@ -306,12 +370,16 @@ impl Controller {
         self.pending.clear();
         for (place, route) in self.places.iter().zip(&self.routes) {
             route.store(0, Ordering::Release);
-            let gone = place.close(&mut locked(&place.group));
+            let mut group = locked(&place.group);
+            self.holding.fetch_sub(group.held.len() as u32, Ordering::AcqRel);
+            let gone = place.close(&mut group);
+            drop(group);
             let mut retired = locked(&self.retired);
             *retired = retired.plus(gone);
         }
         locked(&self.admin).reset();
         self.enable_write_cache(true);
+        self.cure();
         self.masked(u32::MAX, Bell::unmask);
         // Last: who sees RDY 0 knows that the controller touches no memory any more.
         self.change_status(|_| ControllerStatus::default());

@@ -3,6 +3,7 @@
 use crate::controller::Controller;
 use crate::io_command::NSID;
 use crate::log::ERROR_ENTRIES;
+use crate::round::ABORTS_MAX;
 use nvmed_nvme::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, Status, SubmissionEntry, register};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -48,7 +49,7 @@ impl Controller {
         data.cntlid = 1;
         data.ver = register::VERSION_1_4;
         data.cntrltype = 1;
-        data.acl = 3;
+        data.acl = ABORTS_MAX as u8 - 1;
         data.aerl = EVENT_REQUESTS_MAX as u8 - 1;
         data.frmw = 0b11;
         // Effects log, and extended Get Log Page data: NUMDU and LPO count.

@@ -29,6 +29,8 @@ pub struct Counters {
     pub dataset_managements: u64,
     /// Commands that failed.
     pub errors: u64,
+    /// Commands, counted in `errors`, that were aborted, by an Abort or with their queue.
+    pub aborted: u64,
     /// Commands, counted in `errors`, whose data the medium could not read or keep.
     pub media_errors: u64,
     /// Bytes read by commands that succeeded.
@@ -59,6 +61,7 @@ impl Counters {
             None => {}
         }
         self.errors += 1 - done;
+        self.aborted += u64::from(status.is(Status::ABORT_REQUESTED) || status.is(Status::SQ_DELETED));
         self.media_errors += u64::from(status.code_type() == 2 && !status.is(Status::COMPARE_FAILURE));
     }
 
@@ -72,6 +75,7 @@ impl Counters {
             write_zeroes: self.write_zeroes + other.write_zeroes,
             dataset_managements: self.dataset_managements + other.dataset_managements,
             errors: self.errors + other.errors,
+            aborted: self.aborted + other.aborted,
             media_errors: self.media_errors + other.media_errors,
             bytes_read: self.bytes_read + other.bytes_read,
             bytes_written: self.bytes_written + other.bytes_written,
@@ -87,9 +91,9 @@ pub(crate) struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// Enters a failed command; `queue` 0 is the admin queue, whose commands have no logical block.
+    /// Enters a failed command; `lba` is the first block in error, 0 for commands without one.
     #[cold]
-    pub fn push(&mut self, queue: u16, entry: &SubmissionEntry, status: Status) {
+    pub fn push(&mut self, queue: u16, entry: &SubmissionEntry, status: Status, lba: u64) {
         self.count += 1;
         self.entries.truncate(ERROR_ENTRIES - 1);
         let mut error = ErrorEntry::default();
@@ -98,7 +102,7 @@ impl ErrorLog {
         error.cid = entry.cid;
         error.status = status.0 << 1;
         error.location = u16::MAX;
-        error.lba = if queue == 0 { 0 } else { entry.lba().0 };
+        error.lba = lba;
         error.nsid = entry.nsid;
         self.entries.push_front(error);
     }

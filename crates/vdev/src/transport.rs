@@ -3,9 +3,11 @@
 use crate::bell::Bell;
 use crate::config::Clock;
 use crate::controller::Controller;
+use crate::time::NEVER;
 use nvmed_dma::{DeviceAddress, MapError, Transport, Waited};
 use nvmed_sys::Mapping;
 use rustix::fd::BorrowedFd;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -31,7 +33,7 @@ impl InProcess {
     pub fn new(controller: Arc<Controller>) -> Result<Self, std::io::Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = match controller.config.clock {
-            Clock::Inline => None,
+            Clock::Inline | Clock::Virtual => None,
             Clock::Threaded => {
                 let (device, stop) = (Arc::clone(&controller), Arc::clone(&stop));
                 Some(nvmed_sys::spawn_quiet("nvmed-vdev", move || serve(&device, &stop))?)
@@ -47,11 +49,36 @@ impl InProcess {
     }
 }
 
+impl Controller {
+    /// How long nothing is due.
+    fn until_due(&self) -> Duration {
+        let next = self.next_due_ns();
+        if next == NEVER {
+            Duration::MAX
+        } else {
+            Duration::from_nanos(next.saturating_sub(self.time.now_ns()))
+        }
+    }
+}
+
 fn serve(device: &Controller, stop: &AtomicBool) {
+    // The host may round a sleep up by its timer slack, 50 us as a rule, which is more than media take. Without
+    // the permission, latencies are that much longer.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     while !stop.load(Ordering::Acquire) {
         let seen = device.rung.count();
         if !device.serve() {
-            device.rung.wait(seen, IDLE);
+            device.rung.wait(seen, device.until_due().min(IDLE));
+        }
+    }
+}
+
+impl InProcess {
+    /// A host's look: takes time where time is simulated, and completes what is due where no thread does.
+    fn look(&self) {
+        if self.controller.config.clock != Clock::Threaded {
+            self.controller.time.look();
+            self.controller.advance();
         }
     }
 }
@@ -91,20 +118,45 @@ impl Transport for InProcess {
 
     /// Rings are counted from the first look on, so that a host which never looks does not pay for them.
     fn events(&self, vector: u16) -> u32 {
+        self.look();
         self.controller.bell(vector).map_or(0, Bell::count)
     }
 
     /// A vector that does not exist is never rung.
     fn wait(&self, vector: u16, seen: u32, timeout_us: u32) -> Waited {
-        let timeout = Duration::from_micros(u64::from(timeout_us));
-        let Some(bell) = self.controller.bell(vector) else {
-            std::thread::sleep(timeout);
-            return Waited::Timeout;
-        };
-        if bell.wait(seen, timeout) { Waited::Event } else { Waited::Timeout }
+        let controller = &*self.controller;
+        let end = controller.time.now_ns().saturating_add(u64::from(timeout_us) * 1000);
+        let bell = controller.bell(vector);
+        loop {
+            if controller.config.clock != Clock::Threaded {
+                controller.advance();
+            }
+            if bell.is_some_and(|bell| bell.count() != seen) {
+                return Waited::Event;
+            }
+            let now = controller.time.now_ns();
+            if now >= end {
+                return Waited::Timeout;
+            }
+            let until = if self.thread.is_some() { end } else { controller.next_due_ns().clamp(now, end) };
+            match (controller.config.clock, bell) {
+                (Clock::Virtual, _) => controller.time.pass_until(until),
+                (_, Some(bell)) => {
+                    bell.wait(seen, Duration::from_nanos(until - now));
+                }
+                (_, None) => std::thread::sleep(Duration::from_nanos(until - now)),
+            }
+        }
     }
 
+    /// With a simulated clock there is none: time passes in calls only.
     fn event_fd(&self, vector: u16) -> Option<BorrowedFd<'_>> {
-        self.controller.bell(vector)?.descriptor()
+        let simulated = self.controller.config.clock == Clock::Virtual;
+        self.controller.bell(vector).filter(|_| !simulated)?.descriptor()
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.look();
+        self.controller.time.now_ns()
     }
 }

@@ -83,6 +83,22 @@ impl Ring {
         Some(CompletionEntry::read_from_bytes(&bytes).unwrap())
     }
 
+    /// Steps over an entry that cannot be seen.
+    pub fn skip(&mut self) {
+        self.head = (self.head + 1) % self.entries;
+        self.phase ^= self.head == 0;
+    }
+
+    /// Completions that lie there and are not reaped.
+    pub fn filled(&self) -> u16 {
+        let seen = |step: &u16| {
+            let slot = (self.head + step) % self.entries;
+            let last = self.memory.u32(self.cq + 16 * usize::from(slot) + 12).load(Ordering::Acquire);
+            (last >> 16 & 1 != 0) == (self.phase ^ (slot < self.head))
+        };
+        (0..self.entries).take_while(seen).count() as u16
+    }
+
     pub fn wait(&mut self) -> CompletionEntry {
         for _ in 0..30 {
             let seen = self.device.events(self.id.0);
@@ -215,6 +231,12 @@ impl Host {
 
     pub fn ring(&self, queue: usize) {
         self.rings[queue].ring();
+    }
+
+    /// Gives one command to the first I/O queue.
+    pub fn submit(&mut self, entry: SubmissionEntry) {
+        self.place(1, entry);
+        self.ring(1);
     }
 
     pub fn reap(&mut self, queue: usize) -> Option<CompletionEntry> {

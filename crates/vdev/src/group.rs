@@ -1,0 +1,101 @@
+//! A completion queue and what completes to it.
+
+use crate::held::HeldCommands;
+use crate::log::Counters;
+use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
+use crate::time::NEVER;
+use nvmed_dma::{AddressSpace, View};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// A completion queue with the submission queues that complete to it: one lock for all of a command.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    pub cq: Option<CompletionQueue>,
+    pub sqs: Vec<SubmissionQueue>,
+    /// Host memory as this group's commands see it; refreshed at the begin of each round.
+    pub view: View,
+    /// Commands of these queues that were taken and are not completed.
+    pub held: HeldCommands,
+}
+
+impl Group {
+    /// Sees what is mapped now.
+    #[inline]
+    pub fn refresh(&mut self, space: &AddressSpace) {
+        if self.view.refresh(space) {
+            self.move_queues();
+        }
+    }
+
+    #[cold]
+    fn move_queues(&mut self) {
+        let Self { cq, sqs, view, .. } = self;
+        cq.iter_mut().for_each(|cq| cq.memory.refresh(view));
+        sqs.iter_mut().for_each(|sq| sq.memory.refresh(view));
+    }
+}
+
+/// A group's place, and what the host's head doorbell reaches without the lock. Queues of different
+/// processors share no cache line (two, as lines are fetched in pairs).
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Place {
+    pub group: Mutex<Group>,
+    pub head: HeadDoorbell,
+    /// Entries of the completion queue; 0 is no queue.
+    pub entries: AtomicU32,
+    /// A submission queue waits for room in the completion queue.
+    pub blocked: AtomicBool,
+    /// When the next held command can complete.
+    pub due: Due,
+}
+
+/// A time that is read without the group's lock.
+#[derive(Debug)]
+pub(crate) struct Due(AtomicU64);
+
+impl Default for Due {
+    fn default() -> Self {
+        Self(AtomicU64::new(NEVER))
+    }
+}
+
+impl Due {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub fn set(&self, ns: u64) {
+        self.0.store(ns, Ordering::Release);
+    }
+}
+
+impl Place {
+    /// Puts a completion queue into the place, whose lock the caller holds.
+    pub fn open(&self, group: &mut Group, cq: CompletionQueue) {
+        self.head.set(0);
+        self.blocked.store(false, Ordering::Release);
+        self.entries.store(u32::from(cq.entries), Ordering::Release);
+        group.cq = Some(cq);
+    }
+
+    /// Empties the place, whose lock the caller holds; answers the counters of the queues that were in it.
+    pub fn close(&self, group: &mut Group) -> Counters {
+        self.entries.store(0, Ordering::Release);
+        self.due.set(NEVER);
+        let gone = std::mem::take(group);
+        gone.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus)
+    }
+
+    /// Whether one more entry fits; if not, the host's next head doorbell resumes the queue.
+    #[inline]
+    pub fn has_room(&self, cq: &CompletionQueue) -> bool {
+        if !cq.is_full(self.head.get()) {
+            return true;
+        }
+        // Pairs with the swap in `head_doorbell`: either that sees `blocked`, or this sees the new head.
+        self.blocked.store(true, Ordering::SeqCst);
+        !cq.is_full(self.head.get())
+    }
+}

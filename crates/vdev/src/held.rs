@@ -1,0 +1,92 @@
+//! Commands that were taken and are not completed yet: the medium takes its time, or a fault holds them.
+
+use crate::fault::Corrupt;
+use crate::time::NEVER;
+use nvmed_nvme::{Status, SubmissionEntry};
+use std::collections::BTreeMap;
+
+/// Commands that one completion queue's group holds: as many as its largest queue has entries.
+pub(crate) const HELD_MAX: usize = 4096;
+
+/// What is left to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// All of it.
+    Execute,
+    /// The completion with an error, whose first block is named.
+    Fail(Status, u64),
+    /// The completion.
+    Complete(u32, Status),
+}
+
+/// A held command.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub sq_id: u16,
+    pub entry: SubmissionEntry,
+    pub work: Work,
+    pub corrupt: Option<Corrupt>,
+    pub duplicate: bool,
+}
+
+impl Held {
+    /// A completion that says nothing but `status`.
+    pub fn end(mut self, status: Status) -> Self {
+        (self.work, self.corrupt, self.duplicate) = (Work::Complete(0, status), None, false);
+        self
+    }
+}
+
+/// The held commands of one group, by due time, then in the order in which they were taken.
+#[derive(Debug, Default)]
+pub(crate) struct HeldCommands {
+    by_due: BTreeMap<(u64, u64), Held>,
+    taken: u64,
+}
+
+impl HeldCommands {
+    pub fn len(&self) -> usize {
+        self.by_due.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_due.is_empty()
+    }
+
+    pub fn push(&mut self, due_ns: u64, held: Held) {
+        self.taken += 1;
+        self.by_due.insert((due_ns, self.taken), held);
+    }
+
+    /// When the next one is due; [`NEVER`] when none will be.
+    pub fn due_ns(&self) -> u64 {
+        self.by_due.first_key_value().map_or(NEVER, |((due_ns, _), _)| *due_ns)
+    }
+
+    /// Takes the next one that is due.
+    pub fn pop(&mut self, now_ns: u64) -> Option<Held> {
+        if self.due_ns() > now_ns || self.due_ns() == NEVER { None } else { self.by_due.pop_first() }
+            .map(|(_, held)| held)
+    }
+
+    /// Lets a command complete now with `status`; whether it was there.
+    pub fn end(&mut self, sq_id: u16, cid: u16, status: Status) -> bool {
+        let wanted = |held: &Held| held.sq_id == sq_id && held.entry.cid == cid;
+        let found = self.by_due.iter().find(|(_, held)| wanted(held)).map(|(key, _)| *key);
+        let Some(held) = found.and_then(|key| self.by_due.remove(&key)) else { return false };
+        self.push(0, held.end(status));
+        true
+    }
+
+    /// Takes all commands of a queue.
+    pub fn take_queue(&mut self, sq_id: u16) -> Vec<Held> {
+        let of_queue = self.by_due.iter().filter(|(_, held)| held.sq_id == sq_id);
+        let keys: Vec<_> = of_queue.map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| self.by_due.remove(key)).collect()
+    }
+
+    /// Held commands with this opcode.
+    pub fn count(&self, opcode: u8) -> usize {
+        self.by_due.values().filter(|held| held.entry.opcode == opcode).count()
+    }
+}

@@ -1,0 +1,321 @@
+//! Rounds of work: commands are taken from submission queues, executed, and completed (Base 2.0, 3.3.1).
+//!
+//! The plain round executes a command when it is taken. The round of a controller with a latency, or with
+//! faults, takes a command, holds it until it is due, and executes it then.
+
+use crate::config::Clock;
+use crate::controller::{Controller, locked, shape};
+use crate::fault::{Corrupt, FaultAction, Verdict};
+use crate::group::{Group, Place};
+use crate::held::{HELD_MAX, Held, Work};
+use crate::io_command::NSID;
+use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::time::NEVER;
+use nvmed_dma::View;
+use nvmed_nvme::{AdminOpcode, CompletionEntry, Status};
+use std::sync::atomic::Ordering;
+
+/// Abort commands outstanding at once, 0's based in ACL.
+pub(crate) const ABORTS_MAX: usize = 4;
+
+impl Controller {
+    /// Whether commands may complete otherwise than at once and as they should.
+    #[inline]
+    fn shaped(&self) -> bool {
+        self.shape.load(Ordering::Relaxed) != 0 || self.config.faults.armed()
+    }
+
+    /// Whether the controller does anything at all.
+    pub(crate) fn running(&self) -> bool {
+        self.shape.load(Ordering::Acquire) & (shape::STOPPED | shape::GONE) == 0
+    }
+
+    /// A round of all queues of a group.
+    pub(crate) fn run_all(&self, cq: usize) {
+        let mut group = locked(&self.places[cq].group);
+        if self.shaped() || !group.held.is_empty() {
+            self.run_shaped(cq, &mut group);
+        }
+        for index in 0..group.sqs.len() {
+            self.run(cq, &mut group, index);
+        }
+    }
+
+    /// A round of one submission queue.
+    #[inline]
+    pub(crate) fn run(&self, cq: usize, group: &mut Group, index: usize) {
+        if self.shaped() {
+            self.run_shaped(cq, group);
+        } else if cq == 0 {
+            self.run_admin(group);
+        } else {
+            self.run_io(&self.places[cq], group, index);
+        }
+    }
+
+    #[inline]
+    fn run_io(&self, place: &Place, group: &mut Group, index: usize) {
+        group.refresh(&self.space);
+        let Group { cq: Some(cq), sqs, view, .. } = group else { return };
+        let sq = &mut sqs[index];
+        let mut posted = false;
+        while sq.head != sq.tail && place.has_room(cq) {
+            let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
+            let status = self.execute_io(view, &entry);
+            sq.counters.count(&entry, self.lba_shift, status);
+            if !status.is_success() {
+                locked(&self.errors).push(sq.id, &entry, status, entry.lba().0);
+            }
+            if cq.post(view, completion(sq, entry.cid, 0), status).is_err() {
+                return self.fail();
+            }
+            posted = true;
+        }
+        if posted {
+            self.interrupt(cq);
+        }
+    }
+
+    /// Tells the host of posted completions.
+    #[inline]
+    fn interrupt(&self, cq: &CompletionQueue) {
+        if let Some(vector) = cq.vector {
+            self.bells[usize::from(vector)].ring();
+        }
+    }
+
+    fn run_admin(&self, group: &mut Group) {
+        loop {
+            self.deliver_events(group);
+            if !group.held.is_empty() {
+                self.complete_due(0, group);
+            }
+            let Group { cq: Some(cq), sqs, view, held } = &mut *group else { return };
+            let Some(sq) = sqs.first_mut() else { return };
+            if sq.head == sq.tail || !self.places[0].has_room(cq) {
+                return;
+            }
+            let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
+            let Some((result, status)) = self.execute_admin((view, held), &entry) else { continue };
+            if !status.is_success() {
+                locked(&self.errors).push(0, &entry, status, 0);
+            }
+            if cq.post(view, completion(sq, entry.cid, result), status).is_err() {
+                return self.fail();
+            }
+            self.interrupt(cq);
+        }
+    }
+
+    /// A round of all queues of a group, one command of each in turn; each command is held at least for a moment.
+    #[cold]
+    fn run_shaped(&self, cq: usize, group: &mut Group) {
+        loop {
+            if cq == 0 {
+                self.deliver_events(group);
+            }
+            self.complete_due(cq, group);
+            let mut any = false;
+            for index in 0..group.sqs.len() {
+                any |= self.take(cq, group, index);
+            }
+            if !any {
+                return;
+            }
+        }
+    }
+
+    /// Takes one command of a queue and decides when and how it completes; whether there was one.
+    fn take(&self, cq: usize, group: &mut Group, index: usize) -> bool {
+        group.refresh(&self.space);
+        let Group { cq: Some(_), sqs, view, held } = group else { return false };
+        let sq = &mut sqs[index];
+        if sq.head == sq.tail || held.len() >= HELD_MAX || !self.running() || self.status().cfs() != 0 {
+            return false;
+        }
+        let Some(Ok(entry)) = sq.fetch(view) else {
+            self.fail();
+            return false;
+        };
+        let verdict = self.config.faults.judge(sq.id, &entry);
+        let now = self.time.now_ns();
+        let due = if cq == 0 { now } else { self.time.due_ns(&entry, self.lba_shift, now) };
+        let mut command = Held {
+            sq_id: sq.id,
+            entry,
+            work: verdict.fail.map_or(Work::Execute, |(status, lba)| Work::Fail(status, lba)),
+            corrupt: verdict.corrupt,
+            duplicate: verdict.duplicate,
+        };
+        if cq == 0 && entry.opcode == AdminOpcode::Abort as u8 && held.count(entry.opcode) >= ABORTS_MAX {
+            command = command.end(Status::ABORT_LIMIT);
+        }
+        self.hold(cq, group, command, (due, verdict));
+        true
+    }
+
+    /// Puts a command where it waits for its time.
+    fn hold(&self, cq: usize, group: &mut Group, command: Held, (due, verdict): (u64, Verdict)) {
+        let lost = verdict.dropped.is_some() || verdict.ends.is_some();
+        let due = if lost { NEVER } else { due.saturating_add(verdict.delay_ns).min(NEVER - 1) };
+        if verdict.dropped == Some(true) {
+            // The host may see what the command did, and never its completion.
+            let _ = self.execute(cq, group, &command);
+        }
+        group.held.push(due, command);
+        self.holding.fetch_add(1, Ordering::AcqRel);
+        if let Some((action, sticky)) = verdict.ends {
+            self.end(action, sticky);
+        }
+        if self.config.clock == Clock::Inline && due != NEVER {
+            // Who waits for an interrupt has to learn until when.
+            if let Some(vector) = group.cq.as_ref().and_then(|cq| cq.vector) {
+                self.bells[usize::from(vector)].nudge();
+            }
+        }
+    }
+
+    /// What a fault does to the controller itself.
+    fn end(&self, action: FaultAction, sticky: bool) {
+        let sticky = if sticky { shape::STICKY } else { 0 };
+        match action {
+            FaultAction::Stop => self.reshape(shape::STOPPED | sticky),
+            FaultAction::Fatal => {
+                self.reshape(shape::STOPPED | shape::FATAL | sticky);
+                self.fail();
+            }
+            FaultAction::Die => self.vanish(),
+            _ => {}
+        }
+    }
+
+    /// Completes what is due in a group.
+    pub(crate) fn complete_due(&self, cq: usize, group: &mut Group) {
+        let place = &self.places[cq];
+        group.refresh(&self.space);
+        let mut next = group.held.due_ns();
+        let mut posted = false;
+        while next <= self.time.now_ns() && next != NEVER {
+            let room = group.cq.as_ref().is_some_and(|queue| place.has_room(queue));
+            if !room || !self.running() {
+                // The head doorbell goes on, or nothing does.
+                next = NEVER;
+                break;
+            }
+            let Some(command) = group.held.pop(next) else { break };
+            self.holding.fetch_sub(1, Ordering::AcqRel);
+            posted |= self.finish(cq, group, &command);
+            next = group.held.due_ns();
+        }
+        place.due.set(next);
+        if let Some(queue) = group.cq.as_ref().filter(|_| posted) {
+            self.interrupt(queue);
+        }
+    }
+
+    /// Executes a command; its result and status, or `None` when it stays with the controller.
+    fn execute(&self, cq: usize, group: &mut Group, command: &Held) -> Option<(u32, Status)> {
+        let Group { view, held, .. } = group;
+        match command.work {
+            Work::Execute if cq == 0 => self.execute_admin((view, held), &command.entry),
+            Work::Execute => Some((0, self.execute_io(view, &command.entry))),
+            Work::Fail(status, _) => Some((0, status)),
+            Work::Complete(result, status) => Some((result, status)),
+        }
+    }
+
+    /// Executes a held command and posts its completion, for which there is room; whether one was posted.
+    fn finish(&self, cq: usize, group: &mut Group, command: &Held) -> bool {
+        let Some((result, status)) = self.execute(cq, group, command) else { return false };
+        let Group { cq: Some(queue), sqs, view, .. } = group else { return false };
+        let Some(sq) = sqs.iter_mut().find(|sq| sq.id == command.sq_id) else { return false };
+        if cq != 0 {
+            sq.counters.count(&command.entry, self.lba_shift, status);
+        }
+        if !status.is_success() && !status.is(Status::ABORT_REQUESTED) {
+            let lba = match command.work {
+                Work::Fail(_, lba) => lba,
+                _ => command.entry.lba().0,
+            };
+            let lba = if command.entry.nsid == NSID && cq != 0 { lba } else { 0 };
+            locked(&self.errors).push(sq.id, &command.entry, status, lba);
+        }
+        let copies = 1 + usize::from(command.duplicate);
+        for _ in 0..copies {
+            if !self.places[cq].has_room(queue) {
+                break;
+            }
+            let entry = completion(sq, command.entry.cid, result);
+            if post_corrupt(queue, view, command.corrupt, (entry, status)).is_err() {
+                self.fail();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// When the next held command of any group is due; [`NEVER`] when none is.
+    pub(crate) fn next_due_ns(&self) -> u64 {
+        if self.holding.load(Ordering::Acquire) == 0 {
+            return NEVER;
+        }
+        self.places.iter().map(|place| place.due.get()).min().unwrap_or(NEVER)
+    }
+
+    /// Completes what is due in all groups, and goes on with their queues; whether there was anything.
+    pub(crate) fn advance(&self) -> bool {
+        if self.holding.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let now = self.time.now_ns();
+        let mut any = false;
+        for (cq, place) in self.places.iter().enumerate() {
+            if place.due.get() <= now {
+                any = true;
+                self.run_all(cq);
+            }
+        }
+        any
+    }
+
+    /// Completes held Asynchronous Event Requests: with recorded events, and those that were aborted.
+    pub(crate) fn deliver_events(&self, group: &mut Group) {
+        group.refresh(&self.space);
+        let Group { cq: Some(cq), sqs, view, .. } = group else { return };
+        let Some(sq) = sqs.first() else { return };
+        while self.running() && self.places[0].has_room(cq) {
+            let Some((cid, result, status)) = locked(&self.admin).next_held() else { return };
+            if cq.post(view, completion(sq, cid, result), status).is_err() {
+                return self.fail();
+            }
+            self.interrupt(cq);
+        }
+    }
+}
+
+#[inline]
+fn completion(sq: &SubmissionQueue, cid: u16, result: u32) -> CompletionEntry {
+    CompletionEntry { result, sq_head: sq.head, sq_id: sq.id, cid, ..CompletionEntry::default() }
+}
+
+/// Posts an entry, one part of which a fault makes wrong.
+fn post_corrupt(
+    queue: &mut CompletionQueue,
+    view: &View,
+    corrupt: Option<Corrupt>,
+    (mut entry, mut status): (CompletionEntry, Status),
+) -> Result<(), nvmed_dma::DmaFault> {
+    match corrupt {
+        None | Some(Corrupt::Phase) => {}
+        Some(Corrupt::Cid) => entry.cid ^= 0x8000,
+        Some(Corrupt::Status) => status = Status(0x7ff),
+        Some(Corrupt::SqId) => entry.sq_id ^= 0x8000,
+        Some(Corrupt::Head) => entry.sq_head = u16::MAX,
+    }
+    let flip = corrupt == Some(Corrupt::Phase);
+    // The queue goes round as ever, so the flip is undone after it.
+    queue.phase ^= flip;
+    let posted = queue.post(view, entry, status);
+    queue.phase ^= flip;
+    posted
+}
