@@ -1,5 +1,6 @@
 //! A controller on strings: it brings itself up as a good one does, and then completes I/O commands
 //! exactly as a test says, well or badly.
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use nvmed_dma::{AddressSpace, DeviceAddress, MapError, Transport, Waited};
 use nvmed_nvme::{
