@@ -4,11 +4,14 @@ use crate::arguments::Format;
 use crate::failure::{Failure, Status};
 use crate::place::parse_spec;
 use crate::signature;
+use nvmed_block::{Disk, DiskOptions, Route, Settings};
 use nvmed_fs::{FileSystem, FormatOptions};
+use nvmed_io::{Binding, Device};
 use nvmed_stack::{DeviceSpec, Open};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use std::sync::Arc;
 
 /// Formats a device.
 ///
@@ -17,17 +20,47 @@ use rustix::io::Errno;
 pub fn format(arguments: &Format) -> Result<(), Failure> {
     let name = arguments.device.to_string_lossy().into_owned();
     let spec = parse_spec(&name)?;
-    let Some(path) = spec.file() else {
+    if !spec.is_lasting() {
         return Err(Failure::usage(format!(
             "format: {name}: this medium ends with the command; format a file"
         )));
+    }
+    let device = match spec.file() {
+        Some(path) => {
+            let bytes = size(arguments, &spec, path, &name)?;
+            nvmed_stack::open_device(&spec, Open::Create { bytes })?
+        }
+        None => existing(arguments, &spec, &name)?,
     };
-    let bytes = size(arguments, &spec, path, &name)?;
-    let device = nvmed_stack::open_device(&spec, Open::Create { bytes })?;
     let options =
         FormatOptions { label: arguments.label.clone().unwrap_or_default(), ..FormatOptions::default() };
     FileSystem::format(&device, &options).map_err(|error| Failure::device(&name, &error))?;
     device.shutdown().map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))
+}
+
+/// A device that is no file, after a look at what it holds.
+fn existing(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<Arc<Device>, Failure> {
+    let device = nvmed_stack::open_device(spec, Open::Existing { locked_by_run: false })?;
+    let disk = Disk::new(Arc::clone(&device), DiskOptions::default());
+    let bytes = disk.bytes();
+    if arguments.size.is_some_and(|wanted| wanted != bytes) {
+        return Err(Failure::usage(format!("format: {name} has {bytes} bytes; leave --size out")));
+    }
+    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default());
+    let held = signature::find(bytes, |offset, len| {
+        let mut data = vec![0; len];
+        handle.pread(&mut data, offset).map(|_| data)
+    });
+    let fail = |error| Failure::new(Status::Failed, format!("format: {name}: {error}"));
+    match held.map_err(fail)?.filter(|_| !arguments.force) {
+        Some(held) => Err(refuse(name, held)),
+        None => Ok(device),
+    }
+}
+
+/// What a device holds must not be lost by a slip.
+fn refuse(name: &str, held: &str) -> Failure {
+    Failure::new(Status::Device, format!("format: {name} holds {held}; --force overwrites it"))
 }
 
 /// The size that the device is to have, after a look at what it holds now.
@@ -47,12 +80,9 @@ fn size(arguments: &Format, spec: &DeviceSpec, path: &str, name: &str) -> Result
     let fail = |errno| Failure::host(format!("format: {name}"), errno);
     refuse_in_use(&fd, spec, path, name)?;
     let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(fail)?;
-    let held = if arguments.force { None } else { signature::find(&fd, bytes).map_err(fail)? };
+    let held = if arguments.force { None } else { signature::find_in_file(&fd, bytes).map_err(fail)? };
     if let Some(held) = held {
-        return Err(Failure::new(
-            Status::Device,
-            format!("format: {name} holds {held}; --force overwrites it"),
-        ));
+        return Err(refuse(name, held));
     }
     match wanted {
         Some(wanted) if wanted < bytes => Err(Failure::usage(format!(

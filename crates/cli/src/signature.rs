@@ -76,15 +76,27 @@ const MARKS: [Mark; 46] = [
     mark("a PNG picture", 0, b"\x89PNG\r\n\x1a\n"),
 ];
 
-/// What the device behind `fd`, `bytes` long, holds; `None` when it holds nothing that is known.
+/// What a device of `bytes` bytes holds; `None` when it holds nothing that is known. `read` answers up to so
+/// many bytes from an offset.
 ///
 /// # Errors
 /// It cannot be read.
-pub fn find(fd: impl AsFd, bytes: u64) -> Result<Option<&'static str>, Errno> {
-    let front = read_at(&fd, 0, usize::try_from(bytes).unwrap_or(FRONT_BYTES).min(FRONT_BYTES))?;
+pub fn find<E>(
+    bytes: u64,
+    mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
+) -> Result<Option<&'static str>, E> {
+    let front = read(0, usize::try_from(bytes).unwrap_or(FRONT_BYTES).min(FRONT_BYTES))?;
     let back_from = bytes.saturating_sub(BACK_BYTES) & !0xfff;
-    let back = read_at(&fd, back_from, usize::try_from(bytes - back_from).unwrap_or(0))?;
+    let back = read(back_from, usize::try_from(bytes - back_from).unwrap_or(0))?;
     Ok(in_front(&front).or_else(|| in_back(&back, back_from, bytes)).or_else(|| unknown(&front)))
+}
+
+/// As [`find`], in a file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn find_in_file(fd: impl AsFd, bytes: u64) -> Result<Option<&'static str>, Errno> {
+    find(bytes, |offset, len| read_at(&fd, offset, len))
 }
 
 fn read_at(fd: &impl AsFd, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
@@ -178,7 +190,7 @@ mod tests {
     fn find_in(image: &[u8]) -> Option<&'static str> {
         let fd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::io::pwrite(&fd, image, 0).unwrap();
-        find(&fd, image.len() as u64).unwrap()
+        find_in_file(&fd, image.len() as u64).unwrap()
     }
 
     #[test]
