@@ -125,6 +125,17 @@ pub enum MapError {
         /// How long it was.
         len: u64,
     },
+    /// The device is in another process, and the memory is of a kind that cannot be given to one.
+    #[error(
+        "{len} bytes of memory cannot be shared with the process that has the device: {errno}; take memory from \
+         the transport"
+    )]
+    NotShareable {
+        /// Length of the range.
+        len: usize,
+        /// The host's errno.
+        errno: rustix::io::Errno,
+    },
     /// The host refused.
     #[error("the IOMMU refused to map {len} bytes: {errno}")]
     Refused {

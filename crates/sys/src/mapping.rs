@@ -1,11 +1,14 @@
 //! A range of memory mapped from the kernel, shared with whoever else has it.
 
+use crate::QuietFd;
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
-use rustix::fd::BorrowedFd;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Which pages should stand behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,19 @@ pub enum Pages {
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// Anonymous memory of this process alone.
+    private: bool,
+    /// What another process maps to reach the same bytes.
+    backing: OnceLock<Backing>,
+    /// A forked child does not inherit the pages.
+    fork_forbidden: AtomicBool,
+}
+
+/// The file behind a mapping.
+#[derive(Debug)]
+struct Backing {
+    fd: QuietFd,
+    offset: u64,
 }
 
 // SAFETY: `base` is an address of a mapping that lives until `Drop`; every access through it is a
@@ -34,6 +50,9 @@ unsafe impl Sync for Mapping {}
 
 /// The alignment given to huge mappings, the x86-64 and common arm64 huge page.
 const HUGE_BYTES: usize = 2 << 20;
+
+/// Held while memory is made shareable, which happens at set-up and is rare.
+static SHARING: Mutex<()> = Mutex::new(());
 
 impl Mapping {
     /// Zeroed private memory of `len` bytes, rounded up to whole pages.
@@ -52,7 +71,7 @@ impl Mapping {
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )?
             };
-            let mapping = Self::adopt(base, len);
+            let mapping = Self::adopt(base, len, true);
             // SAFETY: the range was mapped just above and is ours alone; the advice changes no bytes.
             // A kernel without huge pages refuses it, which is what was asked for anyway.
             let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxNoHugepage) };
@@ -82,7 +101,81 @@ impl Mapping {
         // SAFETY: `[base, base + len)` is ours; the advice changes no bytes. A refusal (no THP in
         // this kernel) leaves base pages, which are only slower.
         let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
-        Ok(Self::adopt(base, len))
+        Ok(Self::adopt(base, len, true))
+    }
+
+    /// Zeroed memory of `len` bytes, rounded up to whole pages, that another process can be given: see
+    /// [`Mapping::backing`].
+    ///
+    /// # Errors
+    /// What `memfd_create`, `ftruncate` or `mmap` answers.
+    pub fn shareable(len: usize, pages: Pages) -> Result<Self, Errno> {
+        let unit = if pages == Pages::Huge { HUGE_BYTES } else { 4096 };
+        let len = len.max(1).next_multiple_of(unit);
+        Self::backed(memory_file(len)?, 0, len, pages)
+    }
+
+    /// As [`Mapping::shared`], keeping the file for [`Mapping::backing`].
+    ///
+    /// # Errors
+    /// What `mmap` answers.
+    pub fn backed(fd: OwnedFd, offset: u64, len: usize, pages: Pages) -> Result<Self, Errno> {
+        let mapping = Self::shared(fd.as_fd(), offset, len, pages)?;
+        let fresh = mapping.backing.set(Backing { fd: QuietFd::new(fd), offset });
+        debug_assert!(fresh.is_ok(), "a mapping just made has no backing");
+        Ok(mapping)
+    }
+
+    /// The file behind the mapping and where in it the mapping begins; another process that maps them reaches
+    /// the same bytes. None for private memory, and for [`Mapping::shared`], which does not keep its file.
+    #[must_use]
+    pub fn backing(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.backing.get().map(|backing| (backing.fd.as_fd(), backing.offset))
+    }
+
+    /// Makes private memory shareable where it lies: same address, same bytes, now of a file in memory. Bytes
+    /// that somebody writes during the call may be lost, so it belongs where memory is set up. Nothing
+    /// happens to memory that has a backing already.
+    ///
+    /// # Errors
+    /// `ENOTSUP` for a mapping of a file that was not kept; what `memfd_create`, `write` or `mmap` answers.
+    pub fn share(&self) -> Result<(), Errno> {
+        let _one_at_a_time = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.backing.get().is_some() {
+            return Ok(());
+        }
+        if !self.private {
+            return Err(Errno::NOTSUP);
+        }
+        let fd = memory_file(self.len)?;
+        self.copy_to(&fd)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: `[base, base + len)` is our own mapping, page-aligned, and is replaced as a whole by one of
+        // the same length and protection: raw copies and atomics through it stay valid, and no other kind
+        // of reference to the bytes exists. The kernel replaces it in one step for other threads.
+        unsafe { rustix::mm::mmap(self.base.as_ptr().cast(), self.len, protection, flags, &fd, 0)? };
+        if self.fork_forbidden.load(Ordering::Relaxed) {
+            self.forbid_fork()?;
+        }
+        let fresh = self.backing.set(Backing { fd: QuietFd::new(fd), offset: 0 });
+        debug_assert!(fresh.is_ok(), "only the holder of the lock shares");
+        Ok(())
+    }
+
+    /// Writes what is not zero to the same places of `fd`, so that untouched memory stays without pages.
+    fn copy_to(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        let mut page = [0; 4096];
+        for offset in (0..self.len).step_by(4096) {
+            self.read(offset, &mut page);
+            if page.iter().any(|&byte| byte != 0) {
+                let done = rustix::io::pwrite(fd, &page, offset as u64)?;
+                if done != page.len() {
+                    return Err(Errno::NOSPC);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// `len` bytes of `fd` from `offset`, shared with every other mapping of them.
@@ -107,11 +200,17 @@ impl Mapping {
             // SAFETY: the range was mapped just above; the advice changes no bytes.
             let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
         }
-        Ok(Self::adopt(base, len))
+        Ok(Self::adopt(base, len, false))
     }
 
-    fn adopt(base: *mut c_void, len: usize) -> Self {
-        Self { base: NonNull::new(base.cast()).expect("mmap never answers null on success"), len }
+    fn adopt(base: *mut c_void, len: usize, private: bool) -> Self {
+        Self {
+            base: NonNull::new(base.cast()).expect("mmap never answers null on success"),
+            len,
+            private,
+            backing: OnceLock::new(),
+            fork_forbidden: AtomicBool::new(false),
+        }
     }
 
     /// Bytes in the mapping.
@@ -269,6 +368,7 @@ impl Mapping {
     /// # Errors
     /// What `madvise` answers.
     pub fn forbid_fork(&self) -> Result<(), Errno> {
+        self.fork_forbidden.store(true, Ordering::Relaxed);
         // SAFETY: the range is ours; the advice changes no bytes in this process.
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
     }
@@ -294,8 +394,9 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(base.cast(), len, Advice::LinuxPopulateWrite) };
     }
 
-    /// Gives the pages that lie wholly in a range back to the kernel: private anonymous memory reads as
-    /// zeroes from then on (`MADV_DONTNEED`). Of a shared mapping it only drops the page table entries.
+    /// Gives the pages that lie wholly in a range back to the kernel: private anonymous memory
+    /// (`MADV_DONTNEED`) and shareable memory (`MADV_REMOVE`) read as zeroes from then on. Of any other shared
+    /// mapping it only drops the page table entries.
     ///
     /// # Errors
     /// What `madvise` answers; `EINVAL` for locked pages.
@@ -309,11 +410,10 @@ impl Mapping {
         if begin >= end {
             return Ok(());
         }
+        let advice = if self.backing.get().is_some() { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
         // SAFETY: whole pages inside `[offset, offset + len)`, which is ours by `at`; no reference to their
         // bytes exists, so that others only see them change, as they may at any time.
-        unsafe {
-            rustix::mm::madvise(base.byte_add(begin - offset).cast(), end - begin, Advice::LinuxDontNeed)
-        }
+        unsafe { rustix::mm::madvise(base.byte_add(begin - offset).cast(), end - begin, advice) }
     }
 
     /// Writes changed pages of a shared file mapping back to the file, and waits.
@@ -324,6 +424,15 @@ impl Mapping {
         // SAFETY: the range is ours and stays mapped during the call.
         unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
     }
+}
+
+/// A file in memory that can grow no shorter: whoever maps it need not fear `SIGBUS`.
+fn memory_file(len: usize) -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("nvmed", flags)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+    Ok(fd)
 }
 
 impl Drop for Mapping {
@@ -363,6 +472,38 @@ mod tests {
         memory.read(0, &mut bytes);
         assert!(bytes[..4096].iter().chain(&bytes[8192..]).all(|&byte| byte == 7));
         assert!(bytes[4096..8192].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn shared_memory_keeps_its_bytes_and_is_seen_by_who_maps_its_file() {
+        let private = Mapping::anonymous(16_384, Pages::Base).unwrap();
+        private.write(5000, b"before");
+        assert!(private.backing().is_none());
+        private.share().unwrap();
+        private.share().unwrap();
+        for memory in [private, Mapping::shareable(16_384, Pages::Base).unwrap()] {
+            let (fd, offset) = memory.backing().unwrap();
+            let other = Mapping::shared(fd, offset, memory.len(), Pages::Base).unwrap();
+            assert!(memory.equal(0, &other, 0, 16_384));
+            other.write(9000, b"after");
+            assert!(memory.equal(0, &other, 0, 16_384));
+            memory.release(4096, 12_288).unwrap();
+            assert_eq!(
+                (other.u8(5000).load(Ordering::Relaxed), other.u8(9000).load(Ordering::Relaxed)),
+                (0, 0)
+            );
+            assert_eq!(other.share(), Err(Errno::NOTSUP));
+        }
+    }
+
+    #[test]
+    fn shared_memory_kept_its_bytes() {
+        let memory = Mapping::anonymous(2 << 20, Pages::Huge).unwrap();
+        memory.write(1_000_000, b"before");
+        memory.share().unwrap();
+        let mut bytes = [0; 6];
+        memory.read(1_000_000, &mut bytes);
+        assert_eq!(&bytes, b"before");
     }
 
     #[test]
