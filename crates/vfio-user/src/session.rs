@@ -1,0 +1,386 @@
+//! One client of a server: what it may ask, and what is answered.
+
+use crate::capability::Capabilities;
+use crate::error::ProtocolError;
+use crate::message::{Command, DATA_BYTES_MAX, Header, Message};
+use crate::payload::{DeviceInfo, DmaMap, DmaRange, DmaUnmap, IrqInfo, IrqSet, RawRegionInfo, RegionAccess};
+use crate::payload::{RegionInfo, Version, irq, region, take, take_all};
+use crate::socket::{Connection, Deadline};
+use nvmed_sys::{Mapping, Pages};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, SealFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// How long a client may leave its replies unread: they are small, so that only one that reads nothing at
+/// all comes so far.
+const SEND_TIMEOUT_MS: u32 = 5_000;
+
+/// A PCI device that a [`crate::Server`] serves. Regions and interrupts have the indices of linux/vfio.h.
+///
+/// Every number in a call was sent by the client: only that an access lies inside its region, and an interrupt
+/// inside its type's count, is certain.
+pub trait Device {
+    /// Size and access of a region.
+    fn region(&self, index: u32) -> RegionInfo;
+    /// The descriptor by which [`RegionInfo::areas`] of a region are mapped.
+    fn region_fd(&self, index: u32) -> Option<BorrowedFd<'_>> {
+        let _ = index;
+        None
+    }
+    /// Interrupts of a type.
+    fn interrupts(&self, index: u32) -> u32;
+    /// Reads a region.
+    ///
+    /// # Errors
+    /// An errno for the client.
+    fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno>;
+    /// Writes a region.
+    ///
+    /// # Errors
+    /// An errno for the client.
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno>;
+    /// Shows memory to the device; the range overlaps no other.
+    ///
+    /// # Errors
+    /// An errno for the client.
+    fn map(&mut self, range: DmaRange, memory: Arc<Mapping>) -> Result<(), Errno>;
+    /// Takes back exactly what was mapped. The device has let go of it when this returns.
+    fn unmap(&mut self, range: DmaRange);
+    /// Gives an interrupt its eventfd, or takes it away.
+    ///
+    /// # Errors
+    /// An errno for the client.
+    fn connect(&mut self, index: u32, vector: u32, fd: Option<OwnedFd>) -> Result<(), Errno>;
+    /// Raises an interrupt because the client asked for it.
+    ///
+    /// # Errors
+    /// An errno for the client.
+    fn trigger(&mut self, index: u32, vector: u32) -> Result<(), Errno>;
+    /// Resets the device; mapped memory and eventfds stay.
+    fn reset(&mut self);
+}
+
+/// What goes back.
+enum Answer {
+    Empty,
+    Bytes(Vec<u8>),
+    /// With the descriptor of a region.
+    Region(Vec<u8>, u32),
+}
+
+/// A client and what it has given to the device.
+pub(crate) struct Session {
+    connection: Connection,
+    agreed: bool,
+    ranges: BTreeMap<u64, DmaRange>,
+}
+
+impl Session {
+    pub fn new(connection: Connection) -> Self {
+        Self { connection, agreed: false, ranges: BTreeMap::new() }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+
+    /// Answers one message, if one is there; whether one was.
+    ///
+    /// # Errors
+    /// The session is over: the client closed, reads nothing, or sent a message whose end is not known.
+    pub fn step(&mut self, device: &mut dyn Device) -> Result<bool, ProtocolError> {
+        let message = match self.connection.try_receive() {
+            Ok(Some(message)) => message,
+            Ok(None) => return Ok(false),
+            Err(error) => {
+                if let Some(header) = self.connection.due() {
+                    // The session ends whether or not the client hears why.
+                    let _ = self.reply(&header, Err(error.errno()), device);
+                }
+                return Err(error);
+            }
+        };
+        let header = message.header;
+        // We send no commands, so that replies answer nothing.
+        if !header.is_command() {
+            return Ok(true);
+        }
+        let answer = self.handle(device, message).map_err(|error| error.errno());
+        self.reply(&header, answer, device)?;
+        Ok(true)
+    }
+
+    fn reply(
+        &self,
+        asked: &Header,
+        answer: Result<Answer, Errno>,
+        device: &dyn Device,
+    ) -> Result<(), ProtocolError> {
+        if !asked.wants_reply() {
+            return Ok(());
+        }
+        let deadline = Deadline::after(SEND_TIMEOUT_MS);
+        let send = |header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]| {
+            self.connection.send(&header, &[payload], fds, deadline)
+        };
+        match answer {
+            Ok(Answer::Empty) => send(asked.reply(0), &[], &[]),
+            Ok(Answer::Bytes(bytes)) => send(asked.reply(bytes.len()), &bytes, &[]),
+            Ok(Answer::Region(bytes, index)) => {
+                let fds: Vec<_> = device.region_fd(index).into_iter().collect();
+                send(asked.reply(bytes.len()), &bytes, &fds)
+            }
+            Err(errno) => send(asked.failure(errno), &[], &[]),
+        }
+    }
+
+    fn handle(&mut self, device: &mut dyn Device, message: Message) -> Result<Answer, ProtocolError> {
+        let Message { header, payload, fds } = message;
+        let refused = |errno: Errno| ProtocolError::Socket { errno };
+        let command = Command::from_number(header.command).ok_or(refused(Errno::NOSYS))?;
+        if (command == Command::Version) == self.agreed {
+            let why = "the first message agrees on a version, and only the first";
+            return Err(ProtocolError::Value { what: "command", value: header.command.into(), why });
+        }
+        if !fds.is_empty() && !matches!(command, Command::DmaMap | Command::DeviceSetIrqs) {
+            let why = "descriptors that this command has no use for";
+            return Err(ProtocolError::Value { what: "command", value: header.command.into(), why });
+        }
+        match command {
+            Command::Version => self.version(&payload),
+            Command::DmaMap => self.map(device, &payload, fds),
+            Command::DmaUnmap => self.unmap(device, &payload),
+            Command::DeviceGetInfo => device_info(&payload),
+            Command::DeviceGetRegionInfo => region_info(device, &payload),
+            Command::DeviceGetIrqInfo => irq_info(device, &payload),
+            Command::DeviceSetIrqs => set_irqs(device, &payload, fds),
+            Command::RegionRead => region_read(device, &payload),
+            Command::RegionWrite => region_write(device, &payload),
+            Command::DeviceReset if payload.is_empty() => {
+                device.reset();
+                Ok(Answer::Empty)
+            }
+            _ => Err(refused(Errno::OPNOTSUPP)),
+        }
+    }
+
+    fn version(&mut self, payload: &[u8]) -> Result<Answer, ProtocolError> {
+        let (version, json) = take::<Version>(payload, "a version")?;
+        if version.major != Version::OURS.major {
+            let why = "this server speaks 0.1";
+            return Err(ProtocolError::Value { what: "major version", value: version.major.into(), why });
+        }
+        // We send the client at most one descriptor and as many bytes as it asks for: any value will do.
+        Capabilities::from_json(json)?;
+        self.agreed = true;
+        let agreed = Version { minor: version.minor.min(Version::OURS.minor), ..Version::OURS };
+        let mut reply = agreed.as_bytes().to_vec();
+        reply.extend(Capabilities::OURS.to_json());
+        Ok(Answer::Bytes(reply))
+    }
+
+    fn map(
+        &mut self,
+        device: &mut dyn Device,
+        payload: &[u8],
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<Answer, ProtocolError> {
+        let refused = |errno: Errno| ProtocolError::Socket { errno };
+        let map = take_all::<DmaMap>(payload, "a DMA mapping")?;
+        let range = map.range()?;
+        // Memory without a descriptor would have to be copied by messages, which this server does not do.
+        let fd = fds.pop().ok_or(refused(Errno::OPNOTSUPP))?;
+        if !fds.is_empty() {
+            let why = "more than one descriptor";
+            return Err(ProtocolError::Value { what: "DMA mapping", value: range.address, why });
+        }
+        let before = self.ranges.range(..range.address + range.bytes).next_back();
+        if before.is_some_and(|(_, other)| other.address + other.bytes > range.address) {
+            return Err(refused(Errno::EXIST));
+        }
+        if self.ranges.len() >= Capabilities::OURS.dma_maps_max as usize {
+            return Err(refused(Errno::NOSPC));
+        }
+        // A range that the device may not write is memory of the client that no device is meant to reach,
+        // such as a guest's ROM: it is noted, and not shown.
+        if range.read && range.write {
+            let memory = open_memory(fd, map.offset, range.bytes).map_err(refused)?;
+            device.map(range, Arc::new(memory)).map_err(refused)?;
+        }
+        self.ranges.insert(range.address, range);
+        Ok(Answer::Empty)
+    }
+
+    fn unmap(&mut self, device: &mut dyn Device, payload: &[u8]) -> Result<Answer, ProtocolError> {
+        let unmap = take_all::<DmaUnmap>(payload, "a DMA unmapping")?;
+        unmap.check()?;
+        if unmap.flags == DmaUnmap::ALL {
+            self.unmap_all(device);
+            return Ok(Answer::Bytes(payload.to_vec()));
+        }
+        match self.ranges.get(&unmap.address) {
+            Some(range) if range.bytes == unmap.bytes => {}
+            _ => return Err(ProtocolError::Socket { errno: Errno::NOENT }),
+        }
+        self.ranges.remove(&unmap.address).into_iter().for_each(|range| take_back(device, range));
+        Ok(Answer::Bytes(payload.to_vec()))
+    }
+
+    fn unmap_all(&mut self, device: &mut dyn Device) {
+        std::mem::take(&mut self.ranges).into_values().for_each(|range| take_back(device, range));
+    }
+
+    /// The client is gone: the device forgets all that was the client's.
+    pub fn end(mut self, device: &mut dyn Device) {
+        // First, so that nothing reaches the memory while it is taken back.
+        device.reset();
+        self.unmap_all(device);
+        for index in 0..irq::COUNT {
+            let count = device.interrupts(index);
+            disconnect(device, index, 0, count);
+        }
+    }
+}
+
+fn take_back(device: &mut dyn Device, range: DmaRange) {
+    if range.read && range.write {
+        device.unmap(range);
+    }
+}
+
+/// Maps memory of the client. The file must be as long as it says; where it can be sealed, it stays so.
+fn open_memory(fd: OwnedFd, offset: u64, bytes: u64) -> Result<Mapping, Errno> {
+    let stat = rustix::fs::fstat(&fd)?;
+    let long_enough = u64::try_from(stat.st_size).is_ok_and(|size| size >= offset + bytes);
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !long_enough {
+        return Err(Errno::INVAL);
+    }
+    // Where it cannot be sealed, a client that cuts its memory short can kill this server by SIGBUS.
+    let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK);
+    Mapping::shared(fd.as_fd(), offset, bytes as usize, Pages::Base)
+}
+
+fn device_info(payload: &[u8]) -> Result<Answer, ProtocolError> {
+    take_all::<DeviceInfo>(payload, "a device info")?.check_room()?;
+    let info = DeviceInfo {
+        argsz: size_of::<DeviceInfo>() as u32,
+        flags: DeviceInfo::PCI | DeviceInfo::RESET,
+        regions: region::COUNT,
+        irqs: irq::COUNT,
+    };
+    Ok(Answer::Bytes(info.as_bytes().to_vec()))
+}
+
+fn region_info(device: &dyn Device, payload: &[u8]) -> Result<Answer, ProtocolError> {
+    let (asked, _) = take::<RawRegionInfo>(payload, "a region info")?;
+    asked.check_room()?;
+    if asked.index >= region::COUNT {
+        return Err(ProtocolError::Value {
+            what: "region",
+            value: asked.index.into(),
+            why: "no such region",
+        });
+    }
+    let info = device.region(asked.index);
+    Ok(Answer::Region(info.reply(asked.index, asked.argsz), asked.index))
+}
+
+fn irq_info(device: &dyn Device, payload: &[u8]) -> Result<Answer, ProtocolError> {
+    let asked = take_all::<IrqInfo>(payload, "an interrupt info")?;
+    asked.check_room()?;
+    if asked.index >= irq::COUNT {
+        return Err(ProtocolError::Value {
+            what: "irq",
+            value: asked.index.into(),
+            why: "no such interrupt",
+        });
+    }
+    let count = device.interrupts(asked.index);
+    let (argsz, flags) = (size_of::<IrqInfo>() as u32, if count > 0 { IrqInfo::EVENTFD } else { 0 });
+    Ok(Answer::Bytes(IrqInfo { argsz, flags, index: asked.index, count }.as_bytes().to_vec()))
+}
+
+fn set_irqs(device: &mut dyn Device, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, ProtocolError> {
+    let refused = |errno: Errno| ProtocolError::Socket { errno };
+    let (set, booleans) = take::<IrqSet>(payload, "an interrupt setting")?;
+    if set.index >= irq::COUNT {
+        return Err(ProtocolError::Value { what: "irq", value: set.index.into(), why: "no such interrupt" });
+    }
+    let available = device.interrupts(set.index);
+    set.check(available, booleans.len(), fds.len())?;
+    if set.flags & IrqSet::TRIGGER == 0 {
+        // MSI-X is masked in its table, which the client keeps for itself.
+        return Err(refused(Errno::OPNOTSUPP));
+    }
+    if set.flags & IrqSet::EVENTFD != 0 && !fds.is_empty() {
+        for (vector, fd) in (set.start..).zip(fds) {
+            device.connect(set.index, vector, Some(fd)).map_err(refused)?;
+        }
+    } else if set.flags & IrqSet::EVENTFD != 0 {
+        disconnect(device, set.index, set.start, set.count);
+    } else if set.count == 0 {
+        disconnect(device, set.index, 0, available);
+    } else {
+        let wanted = |at: usize| booleans.get(at).is_none_or(|&wanted| wanted != 0);
+        for at in (0..set.count as usize).filter(|&at| wanted(at)) {
+            device.trigger(set.index, set.start + at as u32).map_err(refused)?;
+        }
+    }
+    Ok(Answer::Empty)
+}
+
+fn disconnect(device: &mut dyn Device, index: u32, start: u32, count: u32) {
+    for vector in start..start + count {
+        // Nothing is given, so that nothing can be refused.
+        let _ = device.connect(index, vector, None);
+    }
+}
+
+/// An access that lies inside its region.
+fn access<'a>(
+    device: &dyn Device,
+    payload: &'a [u8],
+) -> Result<(RegionAccess, RegionInfo, &'a [u8]), ProtocolError> {
+    let (access, data) = take::<RegionAccess>(payload, "a region access")?;
+    let value = |what, value, why| Err(ProtocolError::Value { what, value, why });
+    if access.region >= region::COUNT {
+        return value("region", access.region.into(), "no such region");
+    }
+    let info = device.region(access.region);
+    let end = access.offset.checked_add(u64::from(access.count));
+    if access.count == 0 || end.is_none_or(|end| end > info.bytes) {
+        return value("offset", access.offset, "the access leaves the region");
+    }
+    if access.count as usize > DATA_BYTES_MAX {
+        return value("count", access.count.into(), "more than max_data_xfer_size");
+    }
+    Ok((access, info, data))
+}
+
+fn region_read(device: &mut dyn Device, payload: &[u8]) -> Result<Answer, ProtocolError> {
+    let (access, info, rest) = access(device, payload)?;
+    if !info.read || !rest.is_empty() {
+        let why = "a region that cannot be read, or bytes too many";
+        return Err(ProtocolError::Value { what: "region", value: access.region.into(), why });
+    }
+    let head = size_of::<RegionAccess>();
+    let mut reply = vec![0; head + access.count as usize];
+    reply[..head].copy_from_slice(access.as_bytes());
+    let read = device.read(access.region, access.offset, &mut reply[head..]);
+    read.map_err(|errno| ProtocolError::Socket { errno })?;
+    Ok(Answer::Bytes(reply))
+}
+
+fn region_write(device: &mut dyn Device, payload: &[u8]) -> Result<Answer, ProtocolError> {
+    let (access, info, data) = access(device, payload)?;
+    if !info.write || data.len() != access.count as usize {
+        let why = "a region that cannot be written, or not as many bytes as it says";
+        return Err(ProtocolError::Value { what: "region", value: access.region.into(), why });
+    }
+    let written = device.write(access.region, access.offset, data);
+    written.map_err(|errno| ProtocolError::Socket { errno })?;
+    Ok(Answer::Bytes(access.as_bytes().to_vec()))
+}
