@@ -18,6 +18,17 @@ Exit status: the program's own; 128 + N if signal N ended it; 125 if nvmed faile
 cannot be started, 127 if there is none; 2 wrong arguments or configuration; 3 the device is in use;
 4 the device holds no nvmed file system.";
 
+const SERVE: &str = "\
+One line on standard output says that the socket is there. One client at a time has the device, a second
+one is told that it is busy; a client that ends, however it ends, leaves a device that is reset. The socket
+belongs to the user who made it (mode 0600) and is removed at the end.
+
+Example:
+  nvmed serve-device 'virtual:?media=dram,size=1G' --socket /run/user/1000/nvmed.sock &
+  nvmed format vfio-user:/run/user/1000/nvmed.sock
+
+Exit status: 0 ended by a signal; 1 failed; 2 wrong arguments; 3 the device or the socket is in use.";
+
 /// A user-space storage stack for NVMe: unmodified programs on a file system on a queue pair.
 #[derive(Debug, Parser)]
 #[command(name = "nvmed", version, after_help = PLACES, max_term_width = 100)]
@@ -67,6 +78,9 @@ pub enum Command {
     /// Show a device's controller, namespace and file system
     #[command(after_help = PLACES)]
     Info(Info),
+    /// Serve a virtual device to another process over vfio-user, until SIGINT or SIGTERM
+    #[command(after_help = SERVE)]
+    ServeDevice(ServeDevice),
 }
 
 /// `nvmed format`.
@@ -226,6 +240,16 @@ pub struct Info {
     pub json: bool,
     /// The device
     pub device: OsString,
+}
+
+/// `nvmed serve-device`.
+#[derive(Debug, Args)]
+pub struct ServeDevice {
+    /// The device: `virtual:disk.img`, `virtual:?media=dram,size=1G`
+    pub device: OsString,
+    /// The socket to make; the next program then uses the device `vfio-user:PATH`
+    #[arg(short, long, value_name = "PATH")]
+    pub socket: PathBuf,
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -14,6 +14,7 @@ mod output;
 mod place;
 mod program;
 mod run;
+mod serve;
 mod side;
 mod signature;
 mod tree;
@@ -51,6 +52,7 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Stat(arguments) => list::stat(arguments),
         Command::Df(arguments) => inspect::df(arguments),
         Command::Info(arguments) => inspect::info(arguments),
+        Command::ServeDevice(arguments) => serve::serve_device(arguments),
     }?;
     Ok(ExitCode::SUCCESS)
 }

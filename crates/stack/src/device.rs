@@ -1,14 +1,17 @@
 //! A device string becomes a device with queues.
 
 use crate::error::StackError;
-use crate::spec::{DeviceSpec, FlushTo, Medium, SpecError, UringSpec, VirtualSpec};
+use crate::spec::{DeviceSpec, FlushTo, Medium, SpecError, UringSpec, VfioUserSpec, VirtualSpec};
 use nvmed_dma::Transport;
 use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
 use nvmed_sys::Pages;
+use nvmed_units::NamespaceId;
 use nvmed_uring::{UringEngine, UringOptions};
 use nvmed_vdev::{Clock, Controller, ControllerConfig, FileOptions, Flush, InProcess, Media};
+use nvmed_vfio_user::{Client, ClientOptions};
+use std::path::Path;
 use std::sync::Arc;
 
 /// I/O queues of a private mount. An inline controller works in the caller's thread, so more queues
@@ -51,24 +54,44 @@ pub fn open_engine(spec: &DeviceSpec, open: Open) -> Result<Arc<dyn Engine>, Sta
     let transport: Arc<dyn Transport> = match spec {
         DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open)?),
         DeviceSpec::Uring(spec) => return uring(spec, open),
+        DeviceSpec::VfioUser(spec) => Arc::new(connect(spec)?),
         _ => {
             let error = SpecError::NotYet { name: spec.engine().to_owned() };
             return Err(StackError::Spec { device: name(), error });
         }
     };
-    let engine = NvmeEngine::open(transport).map_err(|error| StackError::Engine { device: name(), error })?;
+    let engine = NvmeEngine::open_namespace(transport, namespace(spec))
+        .map_err(|error| StackError::Engine { device: name(), error })?;
     Ok(Arc::new(engine))
+}
+
+/// Which namespace of its controller a device is.
+fn namespace(spec: &DeviceSpec) -> NamespaceId {
+    match spec {
+        DeviceSpec::VfioUser(spec) => NamespaceId(spec.nsid),
+        _ => NamespaceId(1),
+    }
+}
+
+/// A controller in another process.
+fn connect(spec: &VfioUserSpec) -> Result<Client, StackError> {
+    Client::connect(Path::new(&spec.socket), ClientOptions::default())
+        .map_err(|error| StackError::Connect { error })
 }
 
 /// A virtual controller, in this process.
 fn attach(spec: &VirtualSpec, open: Open) -> Result<InProcess, StackError> {
+    InProcess::new(controller(spec, open)?).map_err(|error| StackError::Thread { error })
+}
+
+/// A virtual controller, not yet attached to anything.
+pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controller>, StackError> {
     let config = ControllerConfig {
         lba_bytes: spec.lba_bytes,
         clock: if spec.threaded { Clock::Threaded } else { Clock::Inline },
         ..ControllerConfig::default()
     };
-    let controller = Controller::new(config, medium(spec, open)?);
-    InProcess::new(controller).map_err(|error| StackError::Thread { error })
+    Ok(Controller::new(config, medium(spec, open)?))
 }
 
 /// A file or block device, by io_uring.

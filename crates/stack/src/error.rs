@@ -7,6 +7,7 @@ use nvmed_fs::FsError;
 use nvmed_io::IoError;
 use nvmed_uring::UringError;
 use nvmed_vdev::MediaError;
+use nvmed_vfio_user::{ClientError, ServerError};
 use rustix::io::Errno;
 
 /// Why a device could not be opened or mounted. The text is one line: what, where, what to do.
@@ -82,6 +83,18 @@ pub enum StackError {
         /// The host's answer.
         error: std::io::Error,
     },
+    /// A device in another process cannot be reached.
+    #[error("{error}")]
+    Connect {
+        /// What went wrong.
+        error: ClientError,
+    },
+    /// A device cannot be served.
+    #[error("{error}")]
+    Serve {
+        /// What went wrong.
+        error: ServerError,
+    },
     /// The host gave no memory.
     #[error("no memory for a cache of {bytes} bytes: {errno}; set a smaller `cache_size`")]
     Memory {
@@ -104,6 +117,8 @@ impl StackError {
             Self::Fs { error, .. } => error.errno(),
             Self::RunMemory { errno, .. } | Self::Memory { errno, .. } => *errno,
             Self::Config(_) | Self::Spec { .. } => Errno::INVAL,
+            Self::Connect { error } => error.errno(),
+            Self::Serve { error } => error.errno(),
             Self::Thread { .. } => Errno::AGAIN,
             Self::Engine { .. } => Errno::IO,
         }

@@ -12,6 +12,7 @@ mod error;
 mod flusher;
 mod mount;
 mod run;
+mod serve;
 mod spec;
 mod statistics;
 
@@ -20,6 +21,7 @@ pub use device::{Open, open_device, open_engine};
 pub use error::StackError;
 pub use mount::{Mount, Surroundings, mount, salvage};
 pub use run::{RUN_MEMORY_VARIABLE, RunMemory};
+pub use serve::ServedDevice;
 pub use spec::{
     DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,
 };

@@ -140,6 +140,12 @@ pub enum SpecError {
         /// As written.
         name: String,
     },
+    /// Only a virtual device can be served.
+    #[error("engine `{name}` is no virtual device; only those can be served (virtual:disk.img)")]
+    NotServed {
+        /// As written.
+        name: String,
+    },
     /// An option is not known or its value is not.
     #[error("device option `{option}` is not understood; engine {engine} knows: {known}")]
     Option {
