@@ -9,7 +9,7 @@ use nvmed_io::{Device, DeviceOptions};
 use nvmed_sys::Pages;
 use nvmed_units::NamespaceId;
 use nvmed_uring::{UringEngine, UringOptions};
-use nvmed_vdev::{Clock, Controller, ControllerConfig, FileOptions, Flush, InProcess, Media};
+use nvmed_vdev::{Controller, ControllerConfig, FileOptions, Flush, InProcess, Media};
 use nvmed_vfio_user::{Client, ClientOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -86,9 +86,13 @@ fn attach(spec: &VirtualSpec, open: Open) -> Result<InProcess, StackError> {
 
 /// A virtual controller, not yet attached to anything.
 pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controller>, StackError> {
+    let fail = |error| StackError::Spec { device: DeviceSpec::Virtual(spec.clone()).to_string(), error };
+    let plan = spec.behaviour.plan().map_err(|error| fail(SpecError::Faults { error }))?;
     let config = ControllerConfig {
         lba_bytes: spec.lba_bytes,
-        clock: if spec.threaded { Clock::Threaded } else { Clock::Inline },
+        clock: spec.behaviour.clock(),
+        latency: spec.behaviour.latency,
+        faults: plan,
         ..ControllerConfig::default()
     };
     Ok(Controller::new(config, medium(spec, open)?))

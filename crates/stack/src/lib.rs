@@ -6,6 +6,7 @@
 //! back before the next one begins.
 #![forbid(unsafe_code)]
 
+mod behaviour;
 pub mod config;
 mod device;
 mod error;
@@ -16,6 +17,7 @@ mod serve;
 mod spec;
 mod statistics;
 
+pub use behaviour::Behaviour;
 pub use config::{Config, ConfigError, Durability};
 pub use device::{Open, open_device, open_engine};
 pub use error::StackError;

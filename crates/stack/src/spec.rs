@@ -1,6 +1,8 @@
 //! A device in one string: `virtual:disk.img?media=dram,size=1G` (design decision 4).
 
+use crate::behaviour::Behaviour;
 use nvmed_units::parse_bytes;
+use nvmed_vdev::FaultError;
 use std::fmt;
 use std::path::Path;
 
@@ -58,8 +60,8 @@ pub struct VirtualSpec {
     pub volatile: bool,
     /// `lba=`: 512 or 4096 bytes.
     pub lba_bytes: u32,
-    /// `clock=threaded`: commands are executed by the device's own thread.
-    pub threaded: bool,
+    /// Clock, latencies and faults.
+    pub behaviour: Behaviour,
 }
 
 /// A controller on the PCI bus.
@@ -113,7 +115,7 @@ impl Default for VirtualSpec {
             flush: FlushTo::Host,
             volatile: false,
             lba_bytes: 512,
-            threaded: false,
+            behaviour: Behaviour::default(),
         }
     }
 }
@@ -156,6 +158,12 @@ pub enum SpecError {
         /// Its options.
         known: &'static str,
     },
+    /// A fault rule is not understood.
+    #[error("device option `faults`: {error}")]
+    Faults {
+        /// What is wrong with it.
+        error: FaultError,
+    },
     /// Nothing says which device.
     #[error("engine {engine} needs to know which device, as in `{example}`")]
     NoPath {
@@ -171,7 +179,8 @@ type Setting<'a> = (&'a str, &'a str);
 
 impl VirtualSpec {
     const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
-                           lba=512|4096, clock=inline|threaded";
+                           lba=512|4096, clock=inline|threaded|virtual, latency=200us, read_latency=80us, \
+                           write_latency=20us, bandwidth=2G, faults=drop:op=read+nth=3;delay:us=500";
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {
         match setting {
@@ -183,10 +192,8 @@ impl VirtualSpec {
             ("write_cache", "volatile") => self.volatile = true,
             ("write_cache", "none") => self.volatile = false,
             ("lba", bytes) => self.lba_bytes = lba_bytes(bytes)?,
-            ("clock", "inline") => self.threaded = false,
-            ("clock", "threaded") => self.threaded = true,
             ("size", size) => self.size_bytes = Some(parse_bytes(size).ok()?),
-            _ => return None,
+            _ => return self.behaviour.set(setting),
         }
         Some(())
     }
@@ -209,9 +216,7 @@ impl VirtualSpec {
         if self.lba_bytes != plain.lba_bytes {
             options.push(format!("lba={}", self.lba_bytes));
         }
-        if self.threaded {
-            options.push("clock=threaded".to_owned());
-        }
+        options.extend(self.behaviour.options());
         options
     }
 }
@@ -366,6 +371,7 @@ impl DeviceSpec {
                 if spec.medium == Medium::File {
                     named(path, "virtual", "virtual:disk.img")?;
                 }
+                spec.behaviour.plan().map_err(|error| SpecError::Faults { error })?;
                 Ok(Self::Virtual(spec))
             }
             "vfio" => {
@@ -486,6 +492,8 @@ mod tests {
             "virtual:disk.img",
             "virtual:/a/b.img?size=1073741824,flush=process,write_cache=volatile,lba=4096,clock=threaded",
             "virtual:?media=dram,size=65536",
+            "virtual:?media=dram,size=65536,clock=virtual,read_latency=80000ns,bandwidth=1000",
+            "virtual:d.img?faults=drop:op=read+lba=1..9;stop",
             "vfio:0000:01:00.0?nsid=2,interrupts=off",
             "vfio-user:/run/nvmed.sock",
             "uring:/dev/nvme0n1?iopoll=on",
@@ -508,6 +516,8 @@ mod tests {
             ("d.img?speed=fast", "device option `speed=fast`"),
             ("d.img?size=big", "device option `size=big`"),
             ("virtual:", "as in `virtual:disk.img`"),
+            ("d.img?latency=200", "device option `latency=200`"),
+            ("d.img?faults=drop:op=red", "fault rule `drop:op=red`: `op=red` is not understood"),
         ] {
             let said = DeviceSpec::parse(text).unwrap_err().to_string();
             assert!(said.contains(want), "for {text:?} it said {said:?}");

@@ -60,7 +60,14 @@ impl Counters {
             Some(IoOpcode::DatasetManagement) => self.dataset_managements += 1,
             None => {}
         }
-        self.errors += 1 - done;
+        if done == 0 {
+            self.count_error(status);
+        }
+    }
+
+    #[cold]
+    fn count_error(&mut self, status: Status) {
+        self.errors += 1;
         self.aborted += u64::from(status.is(Status::ABORT_REQUESTED) || status.is(Status::SQ_DELETED));
         self.media_errors += u64::from(status.code_type() == 2 && !status.is(Status::COMPARE_FAILURE));
     }

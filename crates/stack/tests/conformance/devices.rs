@@ -40,6 +40,7 @@ pub fn all() -> Devices {
         "virtual:?media=dram,size=64M".to_owned(),
         "virtual:?media=dram,size=64M,lba=4096".to_owned(),
         "virtual:?media=dram,size=64M,clock=threaded".to_owned(),
+        "virtual:?media=dram,size=64M,clock=virtual,latency=20us,bandwidth=1G".to_owned(),
         format!("virtual:{}", image("file.img", "")),
         format!("virtual:{}", image("threaded.img", ",lba=4096,clock=threaded")),
         format!("uring:{}", image("direct.img", "")),
