@@ -299,6 +299,19 @@ impl Mapping {
         let _ = offset;
     }
 
+    /// As [`Mapping::prefetch`], for a line that is to be read.
+    #[inline]
+    pub fn prefetch_read(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if offset < self.len {
+            let line = self.at(offset, 1).cast::<i8>();
+            // SAFETY: a prefetch changes no memory and never faults; the address is in the mapping by `at`.
+            unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
     /// Whether `len` bytes at `offset` equal the bytes at `other_offset` of `other`.
     ///
     /// # Panics

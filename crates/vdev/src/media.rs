@@ -9,6 +9,8 @@ use nvmed_sys::{Mapping, Pages};
 /// Bytes in a page of every host memory and medium.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 const PAGE: usize = PAGE_BYTES as usize;
+/// Bytes that a processor fetches at once.
+const CACHE_LINE: usize = 64;
 
 /// A store of bytes, addressed by byte offset. All accesses are inside [`Media::bytes`]: the controller
 /// has checked the range.
@@ -67,6 +69,16 @@ impl Media {
             Kind::Null(bytes) => *bytes,
             Kind::File(file) => file.bytes(),
             Kind::Volatile(cache) => cache.bytes(),
+        }
+    }
+
+    /// Asks for `len` bytes at `offset`, which may lie outside, to be at hand soon.
+    #[inline]
+    pub(crate) fn foresee(&self, offset: u64, len: usize) {
+        if let Kind::Ram(memory) = &self.0 {
+            for line in (0..len).step_by(CACHE_LINE) {
+                memory.prefetch_read((offset as usize).wrapping_add(line));
+            }
         }
     }
 

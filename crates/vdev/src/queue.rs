@@ -74,6 +74,26 @@ impl SubmissionQueue {
     }
 }
 
+impl SubmissionQueue {
+    /// First block and number of blocks of the command that is `ahead` behind the head, if it is there and one
+    /// that reads or writes. What the host has written there may still change: it is a guess.
+    #[inline]
+    pub fn ahead(&self, ahead: u16, view: &View) -> Option<(u64, u32)> {
+        let left =
+            if self.tail >= self.head { self.tail - self.head } else { self.tail + self.entries - self.head };
+        if left < ahead {
+            return None;
+        }
+        let index = self.head + ahead - 1;
+        let index = if index >= self.entries { index - self.entries } else { index };
+        let at = u64::from(index) * SQ_ENTRY;
+        let (memory, at) = self.memory.at(view, at, SQ_ENTRY as usize).ok()?;
+        let dword = |number: usize| u32::from_le(memory.u32(at + 4 * number).load(Ordering::Relaxed));
+        let lba = u64::from(dword(10)) | u64::from(dword(11)) << 32;
+        Some((lba, (dword(12) & 0xffff) + 1))
+    }
+}
+
 /// A completion queue, seen from the controller.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {

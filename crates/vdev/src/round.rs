@@ -18,6 +18,11 @@ use std::sync::atomic::Ordering;
 /// Abort commands outstanding at once, 0's based in ACL.
 pub(crate) const ABORTS_MAX: usize = 4;
 
+/// How many commands ahead data is asked for: one copy of 512 bytes is shorter than one miss, two are not.
+const FORESIGHT: u16 = 2;
+/// Bytes of it: eight lines, after which the processor foresees the rest of a page by itself.
+const FORESEEN_BYTES: usize = 512;
+
 impl Controller {
     /// Whether commands may complete otherwise than at once and as they should.
     #[inline]
@@ -61,6 +66,7 @@ impl Controller {
         let mut posted = false;
         while sq.head != sq.tail && place.has_room(cq) {
             let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
+            self.foresee(sq, view);
             let status = self.execute_io(view, &entry);
             sq.counters.count(&entry, self.lba_shift, status);
             if !status.is_success() {
@@ -73,6 +79,15 @@ impl Controller {
         }
         if posted {
             self.interrupt(cq);
+        }
+    }
+
+    /// Asks for the data of a command whose turn comes soon, so that it is on its way while others are executed.
+    #[inline]
+    fn foresee(&self, sq: &SubmissionQueue, view: &View) {
+        if let Some((lba, blocks)) = sq.ahead(FORESIGHT, view) {
+            let bytes = ((blocks as usize) << self.lba_shift).min(FORESEEN_BYTES);
+            self.media.foresee(lba << self.lba_shift, bytes);
         }
     }
 

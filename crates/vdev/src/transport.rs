@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the device thread sleeps when nobody rings: a bound on the loss of a wake-up, not a period.
 const IDLE: Duration = Duration::from_secs(1);
@@ -65,10 +65,61 @@ fn serve(device: &Controller, stop: &AtomicBool) {
     // The host may round a sleep up by its timer slack, 50 us as a rule, which is more than media take. Without
     // the permission, latencies are that much longer.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let mut hope = Hope::new();
     while !stop.load(Ordering::Acquire) {
         let seen = device.rung.count();
-        if !device.serve() {
-            device.rung.wait(seen, device.until_due().min(IDLE));
+        if device.serve() {
+            continue;
+        }
+        let due = device.until_due();
+        if due < SPIN_DUE || !hope.spin(|| device.rung.count() != seen) {
+            let parked = Instant::now();
+            device.rung.wait(seen, due.min(IDLE));
+            hope.woke(parked.elapsed());
+        }
+    }
+}
+
+/// Looks of a device thread that has nothing to do before it parks: some 20 us, a host's time between a
+/// completion and its next command; parking and waking cost as much.
+const LOOKS_MAX: u32 = 600;
+/// A thread that was woken so soon after it parked would have done better to look a little longer.
+const SOON: Duration = Duration::from_micros(100);
+/// With something due so soon, there is no time to look around.
+const SPIN_DUE: Duration = Duration::from_micros(50);
+
+/// How long looking before parking is worth it: twice as long after each success, half as long after each
+/// failure, so that a device whose host is slow, or sleeps, parks at once.
+struct Hope {
+    looks: u32,
+    looks_max: u32,
+}
+
+impl Hope {
+    /// On a single processor nobody can ring while we look.
+    fn new() -> Self {
+        let alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+        let looks_max = if alone { 0 } else { LOOKS_MAX };
+        Self { looks: looks_max, looks_max }
+    }
+
+    /// Whether `rung` came true while looking.
+    fn spin(&mut self, rung: impl Fn() -> bool) -> bool {
+        for _ in 0..self.looks {
+            if rung() {
+                self.looks = (self.looks * 2).min(self.looks_max);
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        self.looks /= 2;
+        false
+    }
+
+    /// Learns from how long the thread was parked.
+    fn woke(&mut self, parked: Duration) {
+        if parked < SOON {
+            self.looks = (self.looks * 2 + 1).min(self.looks_max);
         }
     }
 }
