@@ -1,14 +1,16 @@
 //! A device string becomes a device with queues.
 
 use crate::error::StackError;
-use crate::spec::{DeviceSpec, FlushTo, Medium, SpecError, UringSpec, VfioUserSpec, VirtualSpec};
+use crate::spec::{
+    DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioUserSpec, VirtualSpec,
+};
 use nvmed_dma::Transport;
 use nvmed_engine::Engine;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Device, DeviceOptions};
 use nvmed_sys::Pages;
 use nvmed_units::NamespaceId;
-use nvmed_uring::{UringEngine, UringOptions};
+use nvmed_uring::{UringCmdEngine, UringCmdOptions, UringEngine, UringOptions};
 use nvmed_vdev::{Controller, ControllerConfig, FileOptions, Flush, InProcess, Media};
 use nvmed_vfio_user::{Client, ClientOptions};
 use std::path::Path;
@@ -55,6 +57,7 @@ pub fn open_engine(spec: &DeviceSpec, open: Open) -> Result<Arc<dyn Engine>, Sta
         DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open)?),
         DeviceSpec::Uring(spec) => return uring(spec, open),
         DeviceSpec::VfioUser(spec) => Arc::new(connect(spec)?),
+        DeviceSpec::UringCmd(spec) => return uring_cmd(spec, open),
         _ => {
             let error = SpecError::NotYet { name: spec.engine().to_owned() };
             return Err(StackError::Spec { device: name(), error });
@@ -112,6 +115,14 @@ fn uring(spec: &UringSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
         lock: !matches!(open, Open::Existing { locked_by_run: true }),
     };
     let engine = UringEngine::open(&options).map_err(|error| StackError::Uring { error })?;
+    Ok(Arc::new(engine))
+}
+
+/// A namespace of the kernel's NVMe driver.
+fn uring_cmd(spec: &UringCmdSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
+    let lock = !matches!(open, Open::Existing { locked_by_run: true });
+    let options = UringCmdOptions { path: spec.path.clone().into(), lock };
+    let engine = UringCmdEngine::open(&options).map_err(|error| StackError::Uring { error })?;
     Ok(Arc::new(engine))
 }
 

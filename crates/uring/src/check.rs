@@ -1,7 +1,6 @@
 //! Whether a request can work at all, and how it is cut: the same rules for every engine.
 
 use nvmed_engine::{Geometry, InvalidRequest, Operation, Request, Segment};
-use nvmed_sys::Mapping;
 
 /// Memory pages of the rule of [`Segment`].
 const PAGE_BYTES: u64 = 4096;
@@ -94,10 +93,4 @@ pub(crate) fn segments(segments: &[Segment], wanted: u64) -> Result<(), InvalidR
         bytes += u64::from(segment.bytes);
     }
     if bytes == wanted { Ok(()) } else { Err(InvalidRequest::Length { bytes, wanted }) }
-}
-
-/// Whether memory at `address` of `bytes` bytes can be moved by a device that needs `align`.
-#[inline]
-pub(crate) fn aligned(memory: &Mapping, offset: usize, bytes: usize, align: usize) -> bool {
-    (memory.address() as usize).wrapping_add(offset).is_multiple_of(align) && bytes.is_multiple_of(align)
 }

@@ -3,7 +3,7 @@
 use crate::check::Limits;
 use crate::error::UringError;
 use crate::geometry::{Host, SECTOR_BYTES, release, survey};
-use crate::queue::{Queue, SPARE_ENTRIES, Shared};
+use crate::queue::{Queue, Shared};
 use crate::ring::{Kind, Ring};
 use crate::transfer::{FileDrive, Target};
 use crate::vectors::QUEUES_MAX;
@@ -26,8 +26,6 @@ const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 const DEPTH_MAX: u16 = 1024;
 /// The largest logical block.
 const LBA_BYTES_MAX: u32 = 4096;
-/// Kernel memory of a submission and two completion entries, for the message that says how much was missing.
-const ENTRY_BYTES: usize = 96;
 /// How long a trial read by polling may take.
 const POLL_TRIAL_NS: u64 = 5_000_000_000;
 
@@ -169,7 +167,7 @@ impl UringEngine {
         }
         let host = survey(held.fd.as_fd(), &path, options.direct)?;
         let lba_bytes = block_size(&path, options, &host)?;
-        let geometry = geometry(&host, lba_bytes);
+        let geometry = geometry(&host, lba_bytes, options.iopoll);
         if geometry.lba_count == 0 || options.size.is_some_and(|size| host.bytes < size) {
             return Err(UringError::Size { path, bytes: host.bytes, lba_bytes });
         }
@@ -212,13 +210,8 @@ impl UringEngine {
     }
 
     fn make(&self, depth: u16) -> Result<Box<dyn QueuePair>, EngineError> {
-        let entries = depth.saturating_add(SPARE_ENTRIES);
-        let no_ring = |error: UringError| {
-            let bytes = usize::from(entries).next_power_of_two() * ENTRY_BYTES;
-            EngineError::Memory { bytes, errno: error.errno() }
-        };
-        let ring = Ring::new(entries, Kind { iopoll: self.iopoll, large: false }).map_err(no_ring)?;
-        let side = self.iopoll.then(|| Ring::new(entries, Kind::default())).transpose().map_err(no_ring)?;
+        let ring = Ring::for_queue(depth, Kind { iopoll: self.iopoll, large: false })?;
+        let side = self.iopoll.then(|| Ring::for_queue(depth, Kind::default())).transpose()?;
         let file = self.held.fd.as_fd();
         let registered = ring.register_file(file).is_ok()
             && side.as_ref().is_none_or(|side| side.register_file(file).is_ok());
@@ -239,11 +232,13 @@ fn block_size(path: &str, options: &UringOptions, host: &Host) -> Result<u32, Ur
     Ok(lba_bytes)
 }
 
-fn geometry(host: &Host, lba_bytes: u32) -> Geometry {
+fn geometry(host: &Host, lba_bytes: u32, iopoll: bool) -> Geometry {
+    // What a disk has to cut, the kernel cannot poll for: it tries for ever (seen with Linux 6.1).
+    let whole = host.whole_bytes.filter(|_| iopoll).unwrap_or(TRANSFER_BYTES_MAX);
     Geometry {
         lba_bytes,
         lba_count: host.bytes / u64::from(lba_bytes),
-        transfer_bytes_max: TRANSFER_BYTES_MAX,
+        transfer_bytes_max: whole.min(TRANSFER_BYTES_MAX),
         queue_depth_max: DEPTH_MAX,
         queues_max: QUEUES_MAX,
         volatile_write_cache: host.volatile,

@@ -20,6 +20,8 @@ pub(crate) struct Host {
     pub(crate) direct: bool,
     pub(crate) memory_align: u32,
     pub(crate) offset_align: u32,
+    /// Bytes that the disk behind it takes as one, where it says.
+    pub(crate) whole_bytes: Option<u32>,
     /// Whether completed writes can be lost by a power cut.
     pub(crate) volatile: bool,
     pub(crate) serial: String,
@@ -51,6 +53,7 @@ pub(crate) fn survey(fd: BorrowedFd<'_>, path: &str, direct: bool) -> Result<Hos
     } else {
         ("file".to_owned(), format!("{:x}-{}", stat.st_dev, stat.st_ino))
     };
+    let disk = if block_device { stat.st_rdev } else { stat.st_dev };
     let volatile = !block_device || alignment.is_none() || write_back(stat.st_rdev);
     Ok(Host {
         block_device,
@@ -58,6 +61,7 @@ pub(crate) fn survey(fd: BorrowedFd<'_>, path: &str, direct: bool) -> Result<Hos
         direct: alignment.is_some(),
         memory_align,
         offset_align,
+        whole_bytes: whole_bytes(disk),
         volatile,
         serial,
         model: format!("{model} ({how})"),
@@ -104,6 +108,16 @@ fn attribute(major: u32, minor: u32, name: &str) -> Option<String> {
         let text = read_line(&format!("/sys/dev/block/{major}:{minor}/{up}{name}")).ok()?;
         (!text.is_empty()).then_some(text)
     })
+}
+
+/// Bytes that the disk takes as one command, wherever its memory lies.
+fn whole_bytes(device: rustix::fs::Dev) -> Option<u32> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let limit = |name| attribute(major, minor, name)?.parse::<u32>().ok();
+    let bytes = limit("queue/max_sectors_kb")?.saturating_mul(1024);
+    // The first of the pages may be a part of one.
+    let pages = limit("queue/max_segments")?.saturating_sub(1).saturating_mul(PAGE_BYTES);
+    Some(bytes.min(pages).max(PAGE_BYTES) & !(PAGE_BYTES - 1))
 }
 
 /// Whether the disk has a volatile write cache; one that does not say is taken to have one.

@@ -6,7 +6,7 @@ use crate::ring::{Cqe, Ring};
 use crate::slot::{NOBODY, Slots};
 use crate::sqe::{Sqe, op};
 use crate::vectors::Vectors;
-use crate::work::{Cursor, Step, Work};
+use crate::work::{COMMAND_BYTES, Cursor, Step, Work};
 use nvmed_engine::{
     Command, Completion, EngineError, InvalidRequest, Operation, QueueFault, QueuePair, Request, Segment,
     SubmitError,
@@ -17,8 +17,6 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Entries of a ring beyond its depth: for questions to give up a request.
-pub(crate) const SPARE_ENTRIES: u16 = 8;
 /// How long the end of a queue waits for the kernel to let go of memory; a disk that is gone answers
 /// after 30 s (`/sys/block/*/device/timeout`). What it has not let go of then is never freed.
 const DROP_MS: u32 = 40_000;
@@ -53,7 +51,7 @@ pub(crate) enum Next {
 pub(crate) struct Entry {
     pub(crate) sqe: Sqe,
     /// An NVMe command, for large rings.
-    pub(crate) command: Option<[u8; 80]>,
+    pub(crate) command: Option<[u8; COMMAND_BYTES]>,
     /// Not for a polled ring.
     pub(crate) side: bool,
 }
@@ -68,7 +66,7 @@ pub(crate) unsafe trait Drive: Send {
     /// Readies a command whose operation and memory `work` has.
     fn begin(&mut self, work: &mut Work, lba: Lba, blocks: u32);
     /// Its next entry.
-    fn entry(&self, work: &Work, registered: &Registered) -> Entry;
+    fn entry(&self, work: &mut Work, registered: &Registered) -> Entry;
     /// What a completion means.
     fn complete(&mut self, work: &mut Work, cqe: &Cqe) -> Next;
     /// Readies a command of the device's own set; `false` where there are none.
@@ -156,7 +154,7 @@ impl<D: Drive> Queue<D> {
     /// Puts the next entry of slot `index` into its ring.
     #[inline]
     fn push(&mut self, index: u16) {
-        let work = &self.works[usize::from(index)];
+        let work = &mut self.works[usize::from(index)];
         let mut entry = match work.step {
             Step::Fail(_) => {
                 Entry { sqe: Sqe { opcode: op::NOP, ..Sqe::default() }, command: None, side: false }

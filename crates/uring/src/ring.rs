@@ -5,6 +5,7 @@
 
 use crate::error::UringError;
 use crate::sqe::{IoVec, SQE_BYTES, SQE_BYTES_LARGE, Sqe};
+use nvmed_engine::EngineError;
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -143,7 +144,24 @@ struct UpdateTable {
     resv2: u32,
 }
 
+/// Entries of a queue's ring beyond its depth: for questions to give up a request.
+const SPARE_ENTRIES: u16 = 8;
+/// Kernel memory of a submission and two completion entries, for the message that says how much was missing.
+const ENTRY_BYTES: usize = 96;
+
 impl Ring {
+    /// A ring for a queue of `depth` commands.
+    ///
+    /// # Errors
+    /// [`EngineError::Memory`], with what the kernel said.
+    pub(crate) fn for_queue(depth: u16, kind: Kind) -> Result<Self, EngineError> {
+        let entries = depth.saturating_add(SPARE_ENTRIES);
+        Self::new(entries, kind).map_err(|error| {
+            let bytes = usize::from(entries).next_power_of_two() * ENTRY_BYTES;
+            EngineError::Memory { bytes, errno: error.errno() }
+        })
+    }
+
     /// A ring that holds `entries` submissions.
     ///
     /// # Errors
@@ -348,5 +366,16 @@ impl Ring {
             any = true;
         }
         any
+    }
+}
+
+impl Drop for Ring {
+    /// Lets go of the file and of memory now: the kernel takes a closed ring apart later, in its own time,
+    /// until when a device would count as open and memory as locked.
+    fn drop(&mut self) {
+        for what in [IoringRegisterOp::UnregisterFiles, IoringRegisterOp::UnregisterBuffers] {
+            // SAFETY: takes no argument. What was not registered answers an error, which is as well.
+            let _ = unsafe { io_uring_register(&self.face.fd, what, core::ptr::null(), 0) };
+        }
     }
 }

@@ -48,7 +48,6 @@ pub(crate) mod op {
     pub(crate) const FALLOCATE: u8 = 17;
     pub(crate) const READ: u8 = 22;
     pub(crate) const WRITE: u8 = 23;
-    #[expect(dead_code, reason = "for passthrough")]
     pub(crate) const URING_CMD: u8 = 46;
 }
 
@@ -65,7 +64,6 @@ pub(crate) const PUNCH_HOLE: u32 = 2;
 /// `FALLOC_FL_ZERO_RANGE`.
 pub(crate) const ZERO_RANGE: u32 = 0x10;
 /// `IORING_URING_CMD_FIXED`: the command's memory is a registered buffer.
-#[expect(dead_code, reason = "for passthrough")]
 pub(crate) const COMMAND_FIXED: u32 = 1;
 
 /// One range of memory, `struct iovec` of a 64-bit kernel.

@@ -26,7 +26,9 @@ const ZERO_STEPS: [Step; 3] = [Step::ZeroRange, Step::Punch, Step::WriteZeroes];
 /// What all queues of one file share.
 pub(crate) struct Target {
     pub(crate) direct: bool,
+    /// What memory must begin at, and be a multiple of, to be moved where it lies.
     memory_align: usize,
+    length_align: usize,
     /// Bytes of one command with data.
     transfer_bytes: usize,
     /// Which of [`ZERO_STEPS`] works.
@@ -44,6 +46,8 @@ impl Target {
         Ok(Self {
             direct: host.direct,
             memory_align: host.memory_align as usize,
+            // Newer kernels need no more than `memory_align` here; which do, and when, is not told.
+            length_align: if host.direct { host.offset_align as usize } else { 1 },
             transfer_bytes,
             zeroing: AtomicU8::new(0),
             sync_failed: AtomicBool::new(false),
@@ -191,7 +195,7 @@ unsafe impl Drive for FileDrive {
             }
             Operation::Read | Operation::Write { .. } => {
                 work.step = Step::Transfer;
-                if work.is_aligned(self.target.memory_align) {
+                if work.is_aligned(self.target.memory_align, self.target.length_align) {
                     Ok(())
                 } else {
                     work.bounce(room, work.operation != Operation::Read)
@@ -217,7 +221,7 @@ unsafe impl Drive for FileDrive {
     }
 
     #[inline]
-    fn entry(&self, work: &Work, registered: &Registered) -> Entry {
+    fn entry(&self, work: &mut Work, registered: &Registered) -> Entry {
         let (sqe, side) = match work.step {
             Step::Transfer | Step::WriteZeroes => (self.transfer(work, registered), false),
             Step::Sync => (Sqe { op_flags: sqe::DATASYNC, ..self.sqe(op::FSYNC) }, true),

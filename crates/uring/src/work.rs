@@ -1,7 +1,6 @@
 //! What one command does, from its first entry to its last completion.
 
 use crate::buffers::{Buffer, Table, resolve};
-use crate::check::aligned;
 use crate::sqe::IoVec;
 use nvmed_engine::{Operation, Segment};
 use nvmed_nvme::Status;
@@ -16,6 +15,9 @@ pub(crate) struct Piece {
     offset: usize,
     bytes: usize,
 }
+
+/// Room for an NVMe command in a large entry.
+pub(crate) const COMMAND_BYTES: usize = 80;
 
 /// What the kernel is doing for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,6 @@ pub(crate) enum Step {
     /// Giving up a range.
     Discard,
     /// A command of the device's own set.
-    #[expect(dead_code, reason = "for passthrough")]
     Command,
 }
 
@@ -48,6 +49,10 @@ pub(crate) struct Work {
     pub(crate) left: u64,
     /// Somebody asked to give it up.
     pub(crate) cancelled: bool,
+    /// Whether the last entry named its memory by number.
+    pub(crate) by_number: bool,
+    /// The NVMe command, where there is one.
+    pub(crate) command: [u8; COMMAND_BYTES],
     pieces: Vec<Piece>,
     /// What the kernel is given: the pieces, or the scratch memory.
     iovecs: Vec<IoVec>,
@@ -66,6 +71,8 @@ impl Default for Work {
             at: 0,
             left: 0,
             cancelled: false,
+            by_number: false,
+            command: [0; COMMAND_BYTES],
             // What most requests need, so that they allocate nothing.
             pieces: Vec::with_capacity(4),
             iovecs: Vec::with_capacity(4),
@@ -147,8 +154,10 @@ impl Work {
 
     /// Whether the device can reach all pieces where they lie.
     #[inline]
-    pub(crate) fn is_aligned(&self, align: usize) -> bool {
-        self.pieces.iter().all(|piece| aligned(&piece.buffer.memory, piece.offset, piece.bytes, align))
+    pub(crate) fn is_aligned(&self, start: usize, length: usize) -> bool {
+        self.iovecs.iter().all(|piece| {
+            (piece.base as usize).is_multiple_of(start) && (piece.bytes as usize).is_multiple_of(length)
+        })
     }
 
     /// Moves the command's data through memory of our own, of `room` bytes; with `copy`, filled with
@@ -179,7 +188,6 @@ impl Work {
     ///
     /// # Errors
     /// No memory.
-    #[expect(dead_code, reason = "for passthrough")]
     pub(crate) fn hold(&mut self, room: usize, data: &[u8]) -> Result<(), Errno> {
         self.left = data.len() as u64;
         self.bounce(room, false)?;
