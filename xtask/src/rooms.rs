@@ -96,7 +96,7 @@ fn dependencies(manifest: &str) -> Vec<(usize, String)> {
         }
         let counts = section.contains("dependencies") && !section.contains("dev-dependencies");
         if let (true, Some(rest)) = (counts, line.strip_prefix("nvmed-")) {
-            let name = rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or(rest);
+            let name = rest.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or(rest);
             found.push((index + 1, name.to_owned()));
         }
     }
