@@ -7,7 +7,9 @@ use crate::range::{Held, Mode};
 use crate::readahead::Ahead;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use nvmed_cache::{Cache, Claim, Claimed, FRAMES_MAX, Layout, Object, Options, PageState, Written};
+use nvmed_cache::{
+    Cache, Claim, Claimed, EvictionPolicy, FRAMES_MAX, Layout, Object, Options, PageState, Written,
+};
 use nvmed_io::{Device, Handle, Segment};
 use nvmed_sys::Pages;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress, Lba};
@@ -44,6 +46,8 @@ pub struct CacheOptions {
     pub pages: Pages,
     /// When data reaches the device.
     pub write: WritePolicy,
+    /// In which order clean pages are given up.
+    pub policy: EvictionPolicy,
     /// Dirty bytes above which a writer writes back first; 0 is half of the cache. An eighth stays clean in any case.
     pub dirty_bytes: u64,
 }
@@ -52,7 +56,8 @@ impl CacheOptions {
     /// A write-back cache of so many bytes, in huge pages if there are any.
     #[must_use]
     pub fn bytes(bytes: u64) -> Self {
-        Self { bytes, pages: Pages::Huge, write: WritePolicy::Back, dirty_bytes: 0 }
+        let policy = EvictionPolicy::default();
+        Self { bytes, pages: Pages::Huge, write: WritePolicy::Back, policy, dirty_bytes: 0 }
     }
 }
 
@@ -130,7 +135,7 @@ impl BlockCache {
         };
         Ok(Arc::new(Self {
             device: Arc::clone(device),
-            cache: Cache::new(memory, layout, Options { dirty_limit_frames: dirty }),
+            cache: Cache::new(memory, layout, Options { dirty_limit_frames: dirty, policy: options.policy }),
             object: Object::new(0),
             address,
             frames,

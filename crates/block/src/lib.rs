@@ -27,4 +27,5 @@ pub use cached::{CacheOptions, CacheStats, WritePolicy};
 pub use disk::{Disk, DiskOptions};
 pub use error::BlockError;
 pub use handle::{Access, ByteHandle, Choice, Route, Settings};
+pub use nvmed_cache::EvictionPolicy;
 pub use readahead::ADVICE_MAX;

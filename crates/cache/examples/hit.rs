@@ -36,7 +36,7 @@ fn main() {
     let layout = Layout { table_offset: 0, frames_offset: table, frames };
     let mapping = Mapping::anonymous(table + frames as usize * PAGE, pages).expect("memory");
     let mapping = Arc::new(mapping);
-    let cache = Cache::new(Arc::clone(&mapping), layout, Options { dirty_limit_frames: frames });
+    let cache = Cache::new(Arc::clone(&mapping), layout, Options::dirty_limit(frames));
     let object = Object::new(1);
     for page in 0..count {
         if let Ok(Claimed::Fill(claim)) = cache.claim(&object, page) {

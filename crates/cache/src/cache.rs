@@ -3,9 +3,10 @@
 use crate::NoCleanFrame;
 use crate::claim::{Claim, Claimed};
 use crate::entry::{self, BACKED, DIRTY, Entry, FILLING, LOCKED, PRESENT, WRITEBACK};
-use crate::eviction::{Eviction, USES_MAX};
+use crate::eviction::Eviction;
 use crate::layout::Layout;
 use crate::object::Object;
+use crate::policy::{EvictionPolicy, Uses};
 use crate::waiting::Waiting;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use nvmed_sys::Mapping;
@@ -23,6 +24,16 @@ const LINES_READ: usize = 32;
 pub struct Options {
     /// Dirty frames above which [`Cache::over_limit`] says so. Clean frames are needed to read at all.
     pub dirty_limit_frames: u32,
+    /// In which order clean frames are given up.
+    pub policy: EvictionPolicy,
+}
+
+impl Options {
+    /// Up to `frames` dirty frames, and the default policy.
+    #[must_use]
+    pub fn dirty_limit(frames: u32) -> Self {
+        Self { dirty_limit_frames: frames, policy: EvictionPolicy::default() }
+    }
 }
 
 /// What became of a write.
@@ -80,7 +91,7 @@ impl Cache {
         layout.assert_inside(&memory);
         layout.clear(&memory);
         Self {
-            eviction: Mutex::new(Eviction::new(Arc::clone(&memory), layout)),
+            eviction: Mutex::new(Eviction::new(Arc::clone(&memory), layout, options.policy)),
             memory,
             layout,
             waiting: Waiting::default(),
@@ -152,7 +163,7 @@ impl Cache {
         if offset == 0 {
             let uses = self.memory.u8(self.layout.uses(frame));
             let count = uses.load(Ordering::Relaxed);
-            if count < USES_MAX {
+            if count < Uses::MAX {
                 uses.store(count + 1, Ordering::Relaxed);
             }
         }

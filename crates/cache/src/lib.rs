@@ -9,13 +9,18 @@
 
 mod cache;
 mod claim;
+mod clock;
 mod entry;
 mod eviction;
 mod ghost;
 mod index;
 mod layout;
 mod object;
+mod policy;
+mod queue;
 mod readahead;
+mod s3fifo;
+mod sieve;
 mod waiting;
 mod writeback;
 
@@ -23,6 +28,7 @@ pub use cache::{Cache, Options, Stats, Written};
 pub use claim::{Claim, Claimed, PageState};
 pub use layout::{Layout, Survivor};
 pub use object::Object;
+pub use policy::EvictionPolicy;
 pub use readahead::{Readahead, Window};
 pub use writeback::{DirtyPage, Outcome, WriteBack};
 

@@ -2,7 +2,8 @@
 //! the bytes that were written, and memory of a dead process tells every dirty page.
 
 use nvmed_cache::{
-    Cache, Claimed, DirtyPage, Layout, NoCleanFrame, Object, Options, Outcome, PageState, Written,
+    Cache, Claimed, DirtyPage, EvictionPolicy, Layout, NoCleanFrame, Object, Options, Outcome, PageState,
+    Written,
 };
 use nvmed_sys::{Mapping, Pages};
 use proptest::prelude::*;
@@ -53,8 +54,12 @@ struct File {
 
 impl File {
     fn new(frames: u32) -> Self {
+        Self::with(frames, EvictionPolicy::default())
+    }
+
+    fn with(frames: u32, policy: EvictionPolicy) -> Self {
         let (mapping, layout) = memory(frames);
-        let options = Options { dirty_limit_frames: frames / 2 };
+        let options = Options { policy, ..Options::dirty_limit(frames / 2) };
         let cache = Cache::new(mapping, layout, options);
         Self { cache, object: Object::new(42), device: vec![[0; PAGE]; WHERE.len()] }
     }
@@ -165,9 +170,10 @@ proptest! {
     #[test]
     fn a_file_through_a_small_cache_is_a_flat_array(
         frames in 4u32..20,
+        policy in prop::sample::select(EvictionPolicy::ALL.to_vec()),
         steps in prop::collection::vec(step(), 1..200),
     ) {
-        let mut file = File::new(frames);
+        let mut file = File::with(frames, policy);
         let mut model = vec![[0; PAGE]; WHERE.len()];
         for step in &steps {
             run(&mut file, &mut model, step);
@@ -187,7 +193,7 @@ proptest! {
         }
         prop_assert_eq!(survivors, file.cache.stats().dirty);
         prop_assert!(file.device == model, "what survived is what was written");
-        let again = Cache::new(Arc::clone(&mapping), layout, Options { dirty_limit_frames: 1 });
+        let again = Cache::new(Arc::clone(&mapping), layout, Options::dirty_limit(1));
         prop_assert_eq!(Cache::survivors(&mapping, layout).count(), 0);
         prop_assert_eq!(again.stats().dirty, 0);
     }

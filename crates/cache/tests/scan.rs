@@ -16,7 +16,7 @@ impl Bench {
         let table = Layout::table_bytes(frames);
         let layout = Layout { table_offset: 0, frames_offset: table, frames };
         let mapping = Mapping::anonymous(table + frames as usize * PAGE, Pages::Base).unwrap();
-        let options = Options { dirty_limit_frames: frames / 2 };
+        let options = Options::dirty_limit(frames / 2);
         Self { cache: Cache::new(Arc::new(mapping), layout, options), misses: 0 }
     }
 

@@ -38,7 +38,7 @@ impl World {
             .map(|file| Mutex::new((0..PAGES).flat_map(|page| stamp(file, page, 0)).collect()))
             .collect();
         Self {
-            cache: Cache::new(Arc::new(mapping), layout, Options { dirty_limit_frames: FRAMES / 2 }),
+            cache: Cache::new(Arc::new(mapping), layout, Options::dirty_limit(FRAMES / 2)),
             objects: (0..FILES).map(|file| Object::new(file as u64)).collect(),
             device,
             wrong: AtomicU64::new(0),

@@ -12,6 +12,7 @@ use crate::record::{Counters, Record};
 use crate::region::{Region, device_blocks, lbas_per_block};
 use crate::superblock::{self, Superblock};
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
+use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_kv::{Barrier, PendingMemory, Sequence, Store};
 use nvmed_units::BLOCK_BYTES;
@@ -58,6 +59,8 @@ pub struct MountOptions {
     pub readahead_bytes: u64,
     /// Dirty bytes at which writers begin to write back; 0 is half the cache.
     pub dirty_limit_bytes: u64,
+    /// In which order the cache gives up clean pages.
+    pub cache_policy: EvictionPolicy,
     /// What a SIGKILL costs.
     pub durability: Durability,
     /// Nothing is changed; nor is what an unclean end left behind cleaned up.
@@ -75,6 +78,7 @@ impl Default for MountOptions {
             prealloc_bytes: 0,
             readahead_bytes: 128 << 10,
             dirty_limit_bytes: 0,
+            cache_policy: EvictionPolicy::default(),
             durability: Durability::Process,
             read_only: false,
             clock: host_clock,

@@ -157,7 +157,11 @@ impl DataPath {
         let fill_pages = u64::from(layout.frames / FILL_SHARE).max(1);
         Ok(Self {
             device: Arc::clone(device),
-            cache: Cache::new(Arc::clone(&memory.mapping), layout, Options { dirty_limit_frames: limit }),
+            cache: Cache::new(
+                Arc::clone(&memory.mapping),
+                layout,
+                Options { dirty_limit_frames: limit, policy: options.cache_policy },
+            ),
             address: device.map(Arc::clone(&memory.mapping))?,
             slots: Slots::new(memory),
             dirty: DirtyList::default(),

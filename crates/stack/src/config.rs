@@ -2,6 +2,7 @@
 //! keys of our own beside its seven.
 
 use crate::spec::{DeviceSpec, SpecError};
+use nvmed_cache::EvictionPolicy;
 use nvmed_units::parse_bytes;
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub struct Config {
     pub cache_bytes: u64,
     /// Whether cache frames should lie on huge pages (`cache_pages = huge`).
     pub cache_huge: bool,
+    /// In which order the cache gives up clean pages (`cache_policy`).
+    pub cache_policy: EvictionPolicy,
     /// Dirty bytes at which writers start to write back (`cache_dirty_limit`).
     pub dirty_limit_bytes: u64,
     /// What a SIGKILL costs (`durability`).
@@ -121,6 +124,7 @@ impl Config {
             device,
             cache_bytes: CACHE_BYTES_DEFAULT,
             cache_huge: true,
+            cache_policy: EvictionPolicy::default(),
             dirty_limit_bytes: CACHE_BYTES_DEFAULT / 2,
             durability: Durability::Process,
             writeback_seconds: 5,
@@ -184,7 +188,7 @@ impl Config {
         format!(
             "wrap_dir = {}\nfilesystem = nvmedfs\nffs_prealloc = {}\nffs_readahead = {}\nffs_format = {}\n\
              storage_engine = {}\nstorage_dev = {}\ncache_size = {}\ncache_pages = {}\n\
-             cache_dirty_limit = {}\ndurability = {}\nwriteback_seconds = {}\n",
+             cache_policy = {}\ncache_dirty_limit = {}\ndurability = {}\nwriteback_seconds = {}\n",
             self.wrap_dir.display(),
             size(self.prealloc_bytes),
             size(self.readahead_bytes),
@@ -193,6 +197,7 @@ impl Config {
             self.device.location(),
             self.cache_bytes,
             if self.cache_huge { "huge" } else { "base" },
+            self.cache_policy.name(),
             self.dirty_limit_bytes,
             match self.durability {
                 Durability::Process => "process",
@@ -247,6 +252,10 @@ impl<'a> Draft<'a> {
                 }
             }
             "cache_pages" => self.config.cache_huge = self.choice(line, key, value, ["base", "huge"])? == 1,
+            "cache_policy" => {
+                let names = EvictionPolicy::ALL.map(EvictionPolicy::name);
+                self.config.cache_policy = EvictionPolicy::ALL[self.choice(line, key, value, names)?];
+            }
             "cache_dirty_limit" => {
                 self.config.dirty_limit_bytes = self.size(line, key, value, 65536..=CACHE_BYTES_MAX)?;
             }
@@ -342,7 +351,8 @@ impl<'a> Draft<'a> {
 
 /// All keys, for the message that meets an unknown one.
 const KEYS: &str = "wrap_dir, filesystem, ffs_prealloc, ffs_readahead, ffs_format, storage_engine, \
-                    storage_dev, cache_size, cache_pages, cache_dirty_limit, durability, writeback_seconds";
+                    storage_dev, cache_size, cache_pages, cache_policy, cache_dirty_limit, durability, \
+                    writeback_seconds";
 
 fn file_name(value: &str) -> &str {
     value.rsplit('/').next().unwrap_or(value)
@@ -399,6 +409,7 @@ mod tests {
     fn what_is_written_is_read_back() {
         let mut config = parse("wrap_dir=/w\nstorage_dev=virtual:/d.img?flush=process").unwrap();
         config.cache_huge = false;
+        config.cache_policy = EvictionPolicy::Sieve;
         config.durability = Durability::Device;
         config.prealloc_bytes = 4096;
         assert_eq!(parse(&config.to_text()), Ok(config));
@@ -416,6 +427,7 @@ mod tests {
             ("\nffs_format = maybe", "default.conf:4: `ffs_format` is TRUE or FALSE, not `maybe`"),
             ("storage_engine = lib_spdk.so", "default.conf:3: unknown engine `lib_spdk.so`"),
             ("durability = eternal", "default.conf:3: `durability` is process or device, not `eternal`"),
+            ("cache_policy = lru", "default.conf:3: `cache_policy` is s3fifo or clock or sieve, not `lru`"),
             ("cache_size = 1", "default.conf:3: `cache_size` = 1 bytes is not within"),
             ("filesystem = ext4", "default.conf:3: unknown file system `ext4`"),
             ("wrap_dir = /x", "default.conf:3: `wrap_dir` is set twice"),

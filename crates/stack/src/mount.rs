@@ -137,6 +137,7 @@ fn options(config: &Config) -> MountOptions {
         prealloc_bytes: config.prealloc_bytes,
         readahead_bytes: config.readahead_bytes,
         dirty_limit_bytes: config.dirty_limit_bytes,
+        cache_policy: config.cache_policy,
         durability: match config.durability {
             Durability::Process => nvmed_fs::Durability::Process,
             Durability::Device => nvmed_fs::Durability::Device,

@@ -1,0 +1,97 @@
+//! Queues of frames: doubly linked, by frame number.
+
+/// No frame: the end of a queue.
+pub(crate) const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+struct Link {
+    newer: u32,
+    older: u32,
+    note: u8,
+}
+
+/// The neighbours of every frame, and one byte that a policy keeps beside them. A frame is in at most
+/// one queue. 12 bytes a frame.
+pub(crate) struct Links(Vec<Link>);
+
+impl Links {
+    /// Room for `frames` frames: reserved, not touched; pages of it appear as frames are first used.
+    pub(crate) fn new(frames: u32) -> Self {
+        Self(Vec::with_capacity(frames as usize))
+    }
+
+    /// Makes sure that a frame has its entry.
+    pub(crate) fn admit(&mut self, frame: u32) {
+        if frame as usize >= self.0.len() {
+            self.0.resize(frame as usize + 1, Link { newer: NONE, older: NONE, note: 0 });
+        }
+    }
+
+    /// What [`Links::set_note`] left.
+    pub(crate) fn note(&self, frame: u32) -> u8 {
+        self.0[frame as usize].note
+    }
+
+    pub(crate) fn set_note(&mut self, frame: u32, note: u8) {
+        self.0[frame as usize].note = note;
+    }
+
+    /// The frame that came into the same queue after `frame`, or [`NONE`].
+    pub(crate) fn newer(&self, frame: u32) -> u32 {
+        self.0[frame as usize].newer
+    }
+}
+
+/// One queue over [`Links`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    newest: u32,
+    oldest: u32,
+    len: u32,
+}
+
+impl Queue {
+    pub(crate) const EMPTY: Self = Self { newest: NONE, oldest: NONE, len: 0 };
+
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The frame that has been here longest.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    /// Appends a frame that is in no queue.
+    pub(crate) fn push(&mut self, links: &mut Links, frame: u32) {
+        let second = core::mem::replace(&mut self.newest, frame);
+        self.len += 1;
+        if second == NONE {
+            self.oldest = frame;
+        } else {
+            links.0[second as usize].newer = frame;
+        }
+        let link = &mut links.0[frame as usize];
+        (link.newer, link.older) = (NONE, second);
+    }
+
+    /// Takes out a frame that is in this queue.
+    pub(crate) fn unlink(&mut self, links: &mut Links, frame: u32) {
+        let Link { newer, older, .. } = links.0[frame as usize];
+        match links.0.get_mut(newer as usize) {
+            Some(link) => link.older = older,
+            None => self.newest = older,
+        }
+        match links.0.get_mut(older as usize) {
+            Some(link) => link.newer = newer,
+            None => self.oldest = newer,
+        }
+        self.len -= 1;
+    }
+
+    /// Moves a frame of this queue to its end.
+    pub(crate) fn renew(&mut self, links: &mut Links, frame: u32) {
+        self.unlink(links, frame);
+        self.push(links, frame);
+    }
+}
