@@ -262,6 +262,11 @@ impl Buffer {
         Ok(self.slab.memory.equal(at, &other.slab.memory, other_at, range.len()))
     }
 
+    /// Whether it is of a pool, whose device knows it.
+    pub(crate) fn is_of(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
     pub(crate) fn check(&self, start: usize, bytes: usize) -> Result<(), BlockError> {
         let inside = start.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         if inside { Ok(()) } else { Err(BlockError::BufferRange { start, bytes, len: self.bytes }) }

@@ -62,7 +62,7 @@ impl Disk {
         len: usize,
     ) -> Result<usize, BlockError> {
         if self.is_aligned(offset, len as u64)
-            && let Some(segment) = memory.segment(at, len)
+            && let Some(segment) = memory.segment(&self.pool, at, len)
         {
             io.read(Lba(offset >> self.lba_shift()), &[segment])?;
             return Ok(len);
@@ -91,7 +91,7 @@ impl Disk {
         fua: bool,
     ) -> Result<usize, BlockError> {
         if self.is_aligned(offset, len as u64)
-            && let Some(segment) = memory.segment(0, len)
+            && let Some(segment) = memory.segment(&self.pool, 0, len)
         {
             io.write(Lba(offset >> self.lba_shift()), &[segment], fua)?;
             return Ok(len);
@@ -175,7 +175,7 @@ impl Disk {
         len: usize,
     ) -> Result<(), BlockError> {
         if self.is_aligned(offset, len as u64)
-            && let Some(segment) = memory.segment(0, len)
+            && let Some(segment) = memory.segment(&self.pool, 0, len)
         {
             match io.compare(Lba(offset >> self.lba_shift()), &[segment]) {
                 Err(IoError::Invalid { reason: nvmed_io::InvalidRequest::Unsupported, .. }) => {}

@@ -119,7 +119,7 @@ impl Disk {
     /// Bytes of the device now: its namespace may grow or shrink.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.device.engine().lba_count().saturating_mul(u64::from(self.lba_bytes()))
+        self.device.lba_count().saturating_mul(u64::from(self.lba_bytes()))
     }
 
     /// Bytes of a logical block.
@@ -133,8 +133,10 @@ impl Disk {
     }
 
     /// A new handle over some queues.
-    #[must_use]
-    pub fn handle(self: &Arc<Self>, route: Route, settings: Settings) -> ByteHandle {
+    ///
+    /// # Errors
+    /// No such queue, no queue, or settings that make no sense.
+    pub fn handle(self: &Arc<Self>, route: Route, settings: Settings) -> Result<ByteHandle, BlockError> {
         ByteHandle::new(Arc::clone(self), route, settings)
     }
 
@@ -144,6 +146,12 @@ impl Disk {
     /// [`BlockError::Memory`].
     pub fn buffer(&self, bytes: usize) -> Result<Buffer, BlockError> {
         self.pool.take(bytes)
+    }
+
+    /// Whether a buffer is of this disk: others work too, but their bytes are copied.
+    #[must_use]
+    pub fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.is_of(&self.pool)
     }
 
     /// Waits for the right to work on a range of bytes.

@@ -5,10 +5,11 @@ use crate::buffer::Buffer;
 use crate::disk::Disk;
 use crate::error::BlockError;
 use crate::memory::Memory;
+use crate::range::Mode;
 use crate::readahead::Ahead;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use nvmed_io::{Binding, Handle, Operation};
+use nvmed_io::{Binding, Command, Handle, HandleSettings, Operation, Stats};
 use nvmed_units::Lba;
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,12 +55,14 @@ pub struct Settings {
     pub sync: bool,
     /// Bytes read ahead of a sequential or advised reader at most, if there is a cache; 0 is off.
     pub readahead_bytes: u64,
+    /// Waiting, priority, weight, rate, stream, timeout.
+    pub io: HandleSettings,
 }
 
 impl Default for Settings {
     /// Through the cache if there is one, written back, and 128 KiB read ahead as by Linux.
     fn default() -> Self {
-        Self { direct: false, sync: false, readahead_bytes: 128 << 10 }
+        Self { direct: false, sync: false, readahead_bytes: 128 << 10, io: HandleSettings::default() }
     }
 }
 
@@ -85,23 +88,27 @@ impl core::fmt::Debug for ByteHandle {
 }
 
 impl ByteHandle {
-    pub(crate) fn new(disk: Arc<Disk>, route: Route, settings: Settings) -> Self {
+    pub(crate) fn new(disk: Arc<Disk>, route: Route, settings: Settings) -> Result<Self, BlockError> {
         let (bindings, choice) = match route {
             Route::Bound(binding) => (vec![binding], None),
-            Route::Chosen(bindings, _) if bindings.is_empty() => (vec![Binding::Spread], None),
+            Route::Chosen(bindings, _) if bindings.is_empty() => {
+                return Err(BlockError::Options("a handle needs a queue"));
+            }
             Route::Chosen(bindings, choice) => (bindings, Some(choice)),
         };
-        let io = bindings.into_iter().map(|binding| disk.device().handle(binding)).collect();
-        Self {
-            flights: Flights::new(&disk, io),
-            ahead: Ahead::new(settings.readahead_bytes),
+        let io = bindings.into_iter().map(|binding| disk.device().bind(binding));
+        let handle = Self {
+            flights: Flights::new(&disk, io.collect::<Result<_, _>>()?),
+            ahead: Ahead::new(0),
             failed_seen: AtomicU32::new(disk.failed.load(Ordering::SeqCst)),
             disk,
             choice,
             position: Mutex::new(0),
-            direct: AtomicBool::new(settings.direct),
-            sync: AtomicBool::new(settings.sync),
-        }
+            direct: AtomicBool::new(false),
+            sync: AtomicBool::new(false),
+        };
+        handle.set(settings)?;
+        Ok(handle)
     }
 
     /// The disk.
@@ -117,14 +124,22 @@ impl ByteHandle {
             direct: self.direct.load(Ordering::Relaxed),
             sync: self.sync.load(Ordering::Relaxed),
             readahead_bytes: self.ahead.bytes(),
+            io: self.flights.io[0].settings(),
         }
     }
 
     /// Sets it for the calls to come.
-    pub fn set(&self, settings: Settings) {
+    ///
+    /// # Errors
+    /// [`BlockError::Io`] for a value that makes no sense; nothing has changed then.
+    pub fn set(&self, settings: Settings) -> Result<(), BlockError> {
+        for io in &self.flights.io {
+            io.set(settings.io)?;
+        }
         self.direct.store(settings.direct, Ordering::Relaxed);
         self.sync.store(settings.sync, Ordering::Relaxed);
         self.ahead.set_bytes(settings.readahead_bytes);
+        Ok(())
     }
 
     /// Tells which ranges of bytes will be read next, and in which order: a file's extents, from a caller above that
@@ -215,6 +230,17 @@ impl ByteHandle {
         self.read_at(&mut Memory::buffer(into, range)?, offset)
     }
 
+    /// As [`ByteHandle::read_buffer`], from the position on, which moves.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::read_buffer`].
+    pub fn read_buffer_next(&self, into: &Buffer, range: Range<usize>) -> Result<usize, BlockError> {
+        let mut position = self.position();
+        let done = self.read_buffer(into, range, *position)?;
+        *position += done as u64;
+        Ok(done)
+    }
+
     /// Writes from the position on, and moves it. Fewer bytes fit at the end of the device.
     ///
     /// # Errors
@@ -256,6 +282,17 @@ impl ByteHandle {
     /// As [`ByteHandle::write`], and [`BlockError::BufferRange`].
     pub fn write_buffer(&self, from: &Buffer, range: Range<usize>, offset: u64) -> Result<usize, BlockError> {
         self.write_at(&Memory::buffer(from, range)?, offset)
+    }
+
+    /// As [`ByteHandle::write_buffer`], from the position on, which moves.
+    ///
+    /// # Errors
+    /// As [`ByteHandle::write_buffer`].
+    pub fn write_buffer_next(&self, from: &Buffer, range: Range<usize>) -> Result<usize, BlockError> {
+        let mut position = self.position();
+        let done = self.write_buffer(from, range, *position)?;
+        *position += done as u64;
+        Ok(done)
     }
 
     fn read_at(&self, memory: &mut Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
@@ -374,6 +411,42 @@ impl ByteHandle {
         self.disk.compare_direct(io, memory, offset, len)
     }
 
+    /// Sends a command as it is and waits for its end; answers dword 0 of its completion. The device reads or writes a
+    /// range of a buffer of this disk, which begins on 4 bytes. The cache writes everything back and forgets it before,
+    /// since nobody knows what the command does.
+    ///
+    /// # Errors
+    /// [`BlockError::BufferRange`], [`BlockError::Options`] for another disk's buffer, the device's.
+    pub fn passthrough(
+        &self,
+        command: &Command,
+        data: Option<(&Buffer, Range<usize>)>,
+    ) -> Result<u32, BlockError> {
+        let segment = match data {
+            Some((buffer, _)) if !self.disk.owns(buffer) => {
+                return Err(BlockError::Options(
+                    "the buffer of a passthrough command is one of another disk",
+                ));
+            }
+            Some((buffer, range)) => Some(buffer.segment(range)?),
+            None => None,
+        };
+        let io = self.io(Operation::Passthrough { opcode: command.opcode }, 0, 0);
+        let _held = self.disk.lock(0..u64::MAX, Mode::Alone);
+        if let Some(cache) = self.disk.cache() {
+            cache.empty(io)?;
+        }
+        Ok(io.passthrough(command, segment.as_slice())?)
+    }
+
+    /// What this handle asked of the device.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut all = Stats::default();
+        self.flights.io.iter().for_each(|io| all += io.stats());
+        all
+    }
+
     /// Checks that a range lies on the device.
     fn check(&self, offset: u64, bytes: u64) -> Result<(), BlockError> {
         let end = self.disk.bytes();
@@ -443,11 +516,14 @@ impl ByteHandle {
         }
         let end = start.checked_add(aio.bytes)?;
         let memory = Memory::buffer(buffer, *start..end).ok()?;
-        memory.segment(0, bytes).map(|_| bytes)
+        memory.segment(&self.disk.pool, 0, bytes).map(|_| bytes)
     }
 
     /// Does an asynchronous call at once.
     fn run(&self, aio: &Aio) -> Result<usize, BlockError> {
+        if aio.bytes == 0 && aio.operation != Operation::Flush {
+            return Ok(0);
+        }
         let end = |start: usize| start.saturating_add(aio.bytes);
         let memory = aio.buffer.as_ref().map(|(buffer, start)| Memory::buffer(buffer, *start..end(*start)));
         match (aio.operation, memory.transpose()?) {

@@ -1,11 +1,12 @@
 //! The memory side of a call: pieces of the caller's memory, or a range of a registered buffer.
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Pool};
 use crate::error::BlockError;
 use core::ops::Range;
 use nvmed_io::Segment;
 use nvmed_units::BLOCK_BYTES;
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 /// Alignment of memory that goes to the device without a copy. NVMe itself wants 4 bytes; engines over the kernel's
 /// direct I/O want up to 512.
@@ -36,9 +37,13 @@ impl<'a> Memory<'a, '_> {
         }
     }
 
-    /// What the device is told for `len` bytes from `at` on, if it can have them without a copy.
-    pub(crate) fn segment(&self, at: usize, len: usize) -> Option<Segment> {
+    /// What the device is told for `len` bytes from `at` on, if it can have them without a copy: aligned, in a
+    /// buffer of its own pool.
+    pub(crate) fn segment(&self, pool: &Arc<Pool>, at: usize, len: usize) -> Option<Segment> {
         let Self::Buffer(buffer, start, _) = self else { return None };
+        if !buffer.is_of(pool) {
+            return None;
+        }
         let segment = buffer.segment(start + at..start + at + len).ok()?;
         segment.address.0.is_multiple_of(MEMORY_ALIGN).then_some(segment)
     }

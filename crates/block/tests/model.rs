@@ -205,7 +205,7 @@ fn run(disk: &Arc<Disk>, handle: &ByteHandle, model: &mut Model, call: &Call) {
         Call::Cache(options) => disk.set_cache(options).unwrap(),
         Call::Advise(one, other) => handle.advise(&[one..one + 20_000, other..other + 20_000]),
         Call::Switch { direct: past, sync } => {
-            handle.set(Settings { direct: past, sync, ..handle.settings() })
+            handle.set(Settings { direct: past, sync, ..handle.settings() }).unwrap()
         }
     }
 }
@@ -263,12 +263,12 @@ proptest! {
         let disk = disk(BYTES, lba_bytes, Clock::Inline, DiskOptions::default());
         disk.set_cache(cache).unwrap();
         let handles = [
-            disk.handle(Route::Bound(Binding::Spread), Settings::default()),
-            disk.handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() }),
+            disk.handle(Route::Bound(Binding::Spread), Settings::default()).unwrap(),
+            disk.handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() }).unwrap(),
             disk.handle(
                 Route::Chosen(vec![Binding::Queue(0), Binding::Queue(1)], Arc::new(|access| access.offset as usize)),
                 Settings::default(),
-            ),
+            ).unwrap(),
         ];
         let mut model = Model { bytes: vec![0; BYTES as usize] };
         for (call, handle) in &calls {
@@ -293,7 +293,7 @@ fn neighbours(clock: Clock, cache: Option<CacheOptions>) {
             let disk = &disk;
             scope.spawn(move || {
                 let settings = Settings { direct: thread % 2 == 0, ..Settings::default() };
-                let handle = disk.handle(Route::Bound(Binding::Spread), settings);
+                let handle = disk.handle(Route::Bound(Binding::Spread), settings).unwrap();
                 let grains = DISK / (GRAIN * THREADS);
                 let mut mine = vec![0u8; grains];
                 let mut random = thread as u64 + 1;
@@ -338,8 +338,9 @@ fn neighbours_in_a_page_keep_their_bytes() {
 #[test]
 fn a_partial_write_passes_an_unreaped_asynchronous_one() {
     let disk = disk(1 << 20, 512, Clock::Inline, DiskOptions::default());
-    let handle =
-        disk.handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() });
+    let handle = disk
+        .handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() })
+        .unwrap();
     let buffer = Arc::new(disk.buffer(8192).unwrap());
     buffer.fill(0..8192, 7).unwrap();
     let aio = Aio {
@@ -361,8 +362,9 @@ fn a_partial_write_passes_an_unreaped_asynchronous_one() {
 #[test]
 fn a_handle_takes_so_many_asynchronous_calls_and_refuses_more() {
     let disk = disk(1 << 20, 512, Clock::Inline, DiskOptions::default());
-    let handle =
-        disk.handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() });
+    let handle = disk
+        .handle(Route::Bound(Binding::Queue(0)), Settings { direct: true, ..Settings::default() })
+        .unwrap();
     let buffer = Arc::new(disk.buffer(512).unwrap());
     let aio = Aio { operation: Operation::Read, offset: 0, bytes: 512, buffer: Some((buffer, 0)), user: 0 };
     for user in 0..nvmed_block::AIO_MAX as u64 {
@@ -383,7 +385,7 @@ fn a_handle_takes_so_many_asynchronous_calls_and_refuses_more() {
 #[test]
 fn the_end_of_the_device_is_that_of_a_block_device() {
     let disk = disk(1 << 20, 512, Clock::Inline, DiskOptions::default());
-    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default());
+    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default()).unwrap();
     let end = 1 << 20;
     assert_eq!(handle.pread(&mut [0; 10], end).unwrap(), 0);
     assert_eq!(handle.pread(&mut [0; 10], u64::MAX).unwrap(), 0);

@@ -46,12 +46,12 @@ fn existing(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<Arc<Dev
     if arguments.size.is_some_and(|wanted| wanted != bytes) {
         return Err(Failure::usage(format!("format: {name} has {bytes} bytes; leave --size out")));
     }
-    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default());
+    let fail = |error| Failure::new(Status::Failed, format!("format: {name}: {error}"));
+    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default()).map_err(fail)?;
     let held = signature::find(bytes, |offset, len| {
         let mut data = vec![0; len];
         handle.pread(&mut data, offset).map(|_| data)
     });
-    let fail = |error| Failure::new(Status::Failed, format!("format: {name}: {error}"));
     match held.map_err(fail)?.filter(|_| !arguments.force) {
         Some(held) => Err(refuse(name, held)),
         None => Ok(device),

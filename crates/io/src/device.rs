@@ -9,6 +9,7 @@ use crate::wait::Awaited;
 use nvmed_engine::{AsyncEvent, Command, Engine, Geometry, Transfer};
 use nvmed_sys::Mapping;
 use nvmed_units::DeviceAddress;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -222,6 +223,16 @@ impl Device {
     /// [`IoError::Engine`].
     pub fn take_event(&self) -> Result<Option<AsyncEvent>, IoError> {
         Ok(self.engine.take_event()?)
+    }
+
+    /// A descriptor that is readable when a queue may have completions, for a caller's own event loop; none where a
+    /// device has no such thing. See [`Engine::event_fd`].
+    ///
+    /// # Errors
+    /// [`IoError::NoSuchQueue`].
+    pub fn event_fd(&self, number: QueueNumber) -> Result<Option<BorrowedFd<'_>>, IoError> {
+        let vector = self.table().lane(number)?.vector;
+        Ok(self.engine.event_fd(vector))
     }
 
     /// Shows memory to the device; the answer is page-aligned.

@@ -13,7 +13,7 @@ use nvmed_dma::{AddressSpace, DeviceAddress, MapError};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shutdown Status: complete.
@@ -51,10 +51,7 @@ pub struct Controller {
     pub(crate) media: Media,
     pub(crate) space: AddressSpace,
     pub(crate) lba_shift: u32,
-    /// Logical blocks; see [`Controller::lba_count`].
-    pub(crate) lbas: AtomicU64,
-    /// Held while the size changes.
-    pub(crate) resizing: Mutex<()>,
+    pub(crate) lba_count: u64,
     properties: Mutex<Properties>,
     cc: AtomicU32,
     status: AtomicU32,
@@ -99,8 +96,7 @@ impl Controller {
         let lba_count = media.bytes() >> lba_shift;
         Arc::new(Self {
             lba_shift,
-            lbas: AtomicU64::new(lba_count),
-            resizing: Mutex::default(),
+            lba_count,
             media,
             space: AddressSpace::default(),
             properties: Mutex::default(),
@@ -170,7 +166,7 @@ impl Controller {
     }
 
     /// Waits until every queue has seen all that was changed before.
-    pub(crate) fn settle(&self) {
+    fn settle(&self) {
         for place in &self.places {
             locked(&place.group).refresh(&self.space);
         }

@@ -24,7 +24,6 @@ mod identify;
 mod io_command;
 mod log;
 mod media;
-mod namespace;
 mod pci;
 mod pending;
 mod prp;

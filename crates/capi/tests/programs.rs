@@ -1,0 +1,38 @@
+//! C programs against the library, shared and static.
+
+mod support;
+
+use support::{Bench, Link, root};
+
+/// The examples do what they say, and check it themselves.
+#[test]
+fn the_examples_run() {
+    let bench = Bench::new();
+    for link in [Link::Shared, Link::Static] {
+        for (name, says) in [("hello", "hello, device"), ("aio", "0 errors"), ("policies", "durable write")] {
+            let program = bench.compile(&root().join(format!("examples/c/{name}.c")), link);
+            let said = bench.run(&program, &[]);
+            assert!(said.contains(says), "{name} said {said:?}");
+        }
+    }
+}
+
+/// Bytes outlive the program in an image, and the paper's names work.
+#[test]
+fn an_image_keeps_what_was_written() {
+    let bench = Bench::new();
+    let hello = bench.compile(&root().join("examples/c/hello.c"), Link::Shared);
+    std::fs::File::create(bench.dir.join("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    bench.run(&hello, &["virtual:disk.img"]);
+    let image = std::fs::read(bench.dir.join("disk.img")).unwrap();
+    assert!(image[1000..].starts_with(b"hello, device\n"));
+}
+
+/// Every call, used well and badly: the program asserts.
+#[test]
+fn every_call_keeps_its_contract() {
+    let bench = Bench::new();
+    let here = root().join("crates/capi/tests/c/contract.c");
+    bench.run(&bench.compile(&here, Link::Shared), &[]);
+    bench.run(&bench.compile(&here, Link::Static), &[]);
+}
