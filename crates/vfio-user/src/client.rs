@@ -41,6 +41,8 @@ const PCI_COMMAND: u16 = 1 << 1 | 1 << 2 | 1 << 10;
 const PCI_COMMAND_OFFSET: u64 = 4;
 /// The largest BAR0 that is believed: 32-bit offsets reach it, and no controller has so many doorbells.
 const BAR0_BYTES_MAX: u64 = 1 << 30;
+/// Properties end and doorbells begin here (NVMe over PCIe Transport 1.0, 3.1.2).
+pub(crate) const DOORBELLS: u32 = 0x1000;
 /// Where device addresses begin: beyond what a server may take for small numbers, and never 0.
 pub(crate) const ADDRESS_MIN: u64 = 1 << 32;
 
@@ -377,14 +379,19 @@ fn connect(path: &Path, shown: &str) -> Result<OwnedFd, ClientError> {
     Ok(fd)
 }
 
-/// Maps what of BAR0 can be mapped in whole pages.
+/// Maps what of BAR0 can be mapped in whole pages and holds doorbells only: properties are read by message, so
+/// that a dead server shows.
 fn windows(info: &RegionInfo, fd: &OwnedFd) -> Result<Vec<Window>, Errno> {
     let mut windows = Vec::new();
     let end = rustix::fs::fstat(fd)?.st_size.max(0) as u64;
     for area in &info.areas {
         // Beyond the end of the file a touch is a SIGBUS: such an area is reached by messages.
         let inside = info.offset + area.offset + area.bytes <= end;
-        if area.bytes == 0 || !area.bytes.is_multiple_of(4096) || !area.offset.is_multiple_of(4096) || !inside
+        if area.offset < u64::from(DOORBELLS)
+            || area.bytes == 0
+            || !area.bytes.is_multiple_of(4096)
+            || !area.offset.is_multiple_of(4096)
+            || !inside
         {
             continue;
         }

@@ -1,6 +1,6 @@
 //! The client as a [`Transport`]: what a host driver sees of the device.
 
-use crate::client::{Client, Ranges, Window};
+use crate::client::{Client, DOORBELLS, Ranges, Window};
 use crate::error::ProtocolError;
 use crate::message::Command;
 use crate::payload::{DmaMap, DmaUnmap, RegionAccess, region};
@@ -17,8 +17,6 @@ use zerocopy::IntoBytes;
 const STEP: u64 = 2 << 20;
 /// One past the last device address: what the narrowest common IOMMU has.
 const ADDRESS_END: u64 = 1 << 48;
-/// Properties end and doorbells begin here: what is above is written without waiting.
-const DOORBELLS: u32 = 0x1000;
 
 impl Client {
     /// The window that holds `bytes` at an offset of BAR0.
@@ -79,9 +77,6 @@ impl Transport for Client {
     fn read32(&self, offset: u32) -> u32 {
         if self.is_gone() {
             return u32::MAX;
-        }
-        if let Some((window, at)) = self.window(offset, 4).filter(|(_, at)| at.is_multiple_of(4)) {
-            return window.memory.u32(at).load(Ordering::Acquire);
         }
         let mut data = [0; 4];
         self.bar0_read(offset, &mut data);
