@@ -6,7 +6,6 @@ use crate::lane::{Inner, Lane, Terms};
 use crate::learn::Class;
 use crate::measure::thread_cpu_ns;
 use crate::parts::PART_SEGMENTS;
-use crate::settings::Completions;
 use crate::wait::Awaited;
 use nvmed_engine::{Operation, QueueFault, Request, Segment};
 use nvmed_units::DeviceAddress;
@@ -91,7 +90,7 @@ impl Handle {
         let mut refused = None;
         let mut put = |inner: &mut Inner| {
             while !parts.is_done() && refused.is_none() && !inner.tickets.has_failed(index) {
-                match inner.submit_as(&parts.request(&mut room), index, id, hot) {
+                match inner.submit_as(&parts.request(&mut room), index, id, hot, false) {
                     Ok(()) => parts.advance(),
                     Err(SubmitError::NoSlot) => break,
                     Err(error) => refused = Some(error),
@@ -141,10 +140,11 @@ impl Handle {
             return result;
         }
         let terms = &self.shared.terms;
+        let served = lane.paced.get().is_some() && lane.lock().tickets.stamp_of(index).served;
         let awaited = self.awaited(lane, index);
         let measure = terms.measure.get().filter(|_| terms.live.hot().is_measured());
         let begin = measure.map(|_| lane.engine.now_ns());
-        let (result, cost) = if awaited.completion == Completions::Thread && lane.is_served(index) {
+        let (result, cost) = if served {
             lane.until_woken(index)
         } else {
             lane.until_counted(awaited, |inner| inner.tickets.result(index))

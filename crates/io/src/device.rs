@@ -4,6 +4,7 @@ use crate::error::IoError;
 use crate::handle::{Binding, Handle};
 use crate::lane::{Lane, Terms};
 use crate::queue::{QueueNumber, QueueSettings, Scheduler};
+use crate::service::Services;
 use crate::stats::Stats;
 use crate::wait::Awaited;
 use nvmed_engine::{AsyncEvent, Command, Engine, Geometry, Transfer};
@@ -30,6 +31,7 @@ pub struct Device {
     /// Held by the thread that resets the device.
     pub(crate) resetting: Mutex<()>,
     pub(crate) resets: AtomicU64,
+    services: Mutex<Services>,
 }
 
 /// What changes when queues and handles come and go.
@@ -97,6 +99,7 @@ impl Device {
             me: Weak::clone(me),
             resetting: Mutex::new(()),
             resets: AtomicU64::new(0),
+            services: Mutex::default(),
         });
         for _ in 0..queues {
             device.create_queue(QueueSettings::depth(options.depth))?;
@@ -106,6 +109,11 @@ impl Device {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The completion threads.
+    pub(crate) fn services(&self) -> MutexGuard<'_, Services> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All queues there are now.

@@ -44,6 +44,12 @@ pub enum IoError {
         /// Which, and what it may be.
         what: &'static str,
     },
+    /// A completion thread could not be started.
+    #[error("the host has no room for a completion thread ({kind}); choose another completion policy")]
+    Thread {
+        /// What the host answered.
+        kind: std::io::ErrorKind,
+    },
     /// No queue has this number.
     #[error("the device has no queue {number}")]
     NoSuchQueue {
@@ -79,10 +85,20 @@ impl IoError {
             Self::Device(error) => error.errno(),
             Self::Invalid { reason: InvalidRequest::Unsupported, .. } => Errno::OPNOTSUPP,
             Self::Invalid { .. } | Self::Options | Self::Setting { .. } => Errno::INVAL,
+            Self::Thread { .. } => Errno::AGAIN,
             Self::NoSuchQueue { .. } => Errno::NOENT,
             Self::Busy { .. } | Self::LastQueue { .. } => Errno::BUSY,
             Self::Failed { .. } => Errno::IO,
             Self::Engine(error) => error.errno(),
+        }
+    }
+
+    /// Whether the queue or the device failed, not this request.
+    pub(crate) fn is_fault(&self) -> bool {
+        match self {
+            Self::Device(error) => error.fault.is_some(),
+            Self::Invalid { .. } => false,
+            _ => true,
         }
     }
 

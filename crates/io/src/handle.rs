@@ -120,10 +120,11 @@ impl Handle {
     /// Changes its settings, for requests from now on and for waits that begin from now on.
     ///
     /// # Errors
-    /// [`IoError::Setting`]; nothing changed.
+    /// [`IoError::Setting`], [`IoError::Thread`]; nothing changed.
     pub fn set(&self, settings: HandleSettings) -> Result<(), IoError> {
-        self.shared.terms.live.set(&settings)?;
-        self.prepare(&settings);
+        settings.check()?;
+        self.prepare(&settings)?;
+        self.shared.terms.live.store(&settings);
         Ok(())
     }
 
@@ -167,13 +168,13 @@ impl Handle {
         let request = &Request { stream, ..*request };
         let (lane, mut inner) = self.lane(request);
         let mut index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
-        let mut submitted = inner.submit_ticket(request, index, id, hot);
+        let mut submitted = inner.submit_as(request, index, id, hot, true);
         if submitted == Err(SubmitError::NoSlot) {
             // Completions that lie in the queue hold slots; whoever waits for them finds them later.
             inner.tickets.close(index);
             inner.advance();
             index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
-            submitted = inner.submit_ticket(request, index, id, hot);
+            submitted = inner.submit_as(request, index, id, hot, true);
         }
         if let Err(refused) = submitted {
             inner.tickets.close(index);

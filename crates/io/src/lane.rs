@@ -7,7 +7,9 @@ use crate::limits::Limits;
 use crate::measure::Measure;
 use crate::places::{Ended, Places, Stamp, Waiter};
 use crate::queue::{QueueNumber, QueueSettings};
-use crate::settings::{Hot, Live};
+use crate::schedule::{Backlog, NODE_TAG, Rights};
+use crate::service::{LATENCY_NS, Service};
+use crate::settings::{Completions, Hot, Live};
 use crate::stats::Stats;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::AtomicUsize;
@@ -36,6 +38,9 @@ pub(crate) struct Lane {
     pub(crate) limits: Limits,
     /// Handles bound to it.
     pub(crate) bound: AtomicUsize,
+    /// The completion threads that look at it, once a handle has asked for one.
+    pub(crate) paced: OnceLock<Arc<Service>>,
+    pub(crate) interrupted: OnceLock<Arc<Service>>,
 }
 
 impl core::fmt::Debug for Lane {
@@ -72,9 +77,17 @@ pub(crate) struct Inner {
     pub(crate) learnt: Learnt,
     /// Whether every request goes through the scheduler.
     pub(crate) scheduled: bool,
-    pub(crate) scheduler: crate::Scheduler,
+    /// The scheduler, where one is or was, or a handle keeps its requests.
+    pub(crate) backlog: Option<Box<Backlog>>,
     /// Whether the look that is under way is the first after a sleep.
     pub(crate) late: bool,
+    /// Places that the completion thread is to see done, what they are expected to take together, and
+    /// whether it must be told.
+    served: u64,
+    served_ns: u64,
+    serve: bool,
+    /// Looks of [`Lane::poll_once`] that found nothing.
+    in_vain: u32,
     /// By handle.
     members: Vec<Member>,
     /// Those of handles that were dropped.
@@ -83,6 +96,7 @@ pub(crate) struct Inner {
     /// To be woken when the lock is free: a waker may run anything.
     woken: Vec<Waiter>,
     engine: Arc<dyn Engine>,
+    limits: Limits,
     lba_bytes: u32,
 }
 
@@ -161,13 +175,18 @@ impl Lane {
             pair,
             learnt: Learnt::default(),
             scheduled: false,
-            scheduler: settings.scheduler,
+            backlog: None,
             late: false,
+            served: 0,
+            served_ns: 0,
+            serve: false,
+            in_vain: 0,
             members: Vec::new(),
             gone: Stats::default(),
             batch: Vec::with_capacity(BATCH),
             woken: Vec::with_capacity(tickets.count()),
             engine: Arc::clone(engine),
+            limits,
             lba_bytes,
             tickets,
         };
@@ -181,15 +200,9 @@ impl Lane {
             interrupts: settings.interrupts,
             limits,
             bound: AtomicUsize::new(0),
+            paced: OnceLock::new(),
+            interrupted: OnceLock::new(),
         }
-    }
-
-    pub(crate) fn schedule(&self, scheduler: crate::Scheduler) {
-        self.lock().scheduler = scheduler;
-    }
-
-    pub(crate) fn scheduler(&self) -> crate::Scheduler {
-        self.lock().scheduler
     }
 
     #[inline]
@@ -227,43 +240,48 @@ impl Inner {
         Ok(())
     }
 
-    /// As [`Inner::submit`], for a handle that wants more than speed.
+    /// As [`Inner::submit`], for a queue with a scheduler or a handle that wants more than speed. `keep` says
+    /// that the segments may be gone before the device sees them again.
     ///
     /// # Errors
     /// As [`QueuePair::submit`].
+    #[inline]
     pub(crate) fn submit_as(
         &mut self,
         request: &Request<'_>,
         index: usize,
         handle: u32,
         hot: Hot,
+        keep: bool,
     ) -> Result<(), SubmitError> {
-        self.submit(request, index, handle)?;
-        if hot.is_stamped() && self.tickets.stamp_of(index).since_ns == 0 {
-            let bytes = u64::from(request.blocks) * u64::from(self.lba_bytes);
-            let stamp = Stamp {
-                since_ns: self.engine.now_ns().max(1),
-                class: Class::of(request.operation, bytes).0,
-                served: hot.is_served(),
-            };
-            self.tickets.stamp(index, stamp);
+        if self.scheduled || (keep && hot.is_kept() && self.backlog.is_some()) {
+            self.queue(request, index, handle)?;
+        } else {
+            self.submit(request, index, handle)?;
+        }
+        if hot.is_stamped() {
+            self.stamp(request, index, hot);
         }
         Ok(())
     }
 
-    /// As [`Inner::submit_as`], for a ticket, whose segments may be gone before the device sees them.
-    ///
-    /// # Errors
-    /// As [`QueuePair::submit`].
-    #[inline]
-    pub(crate) fn submit_ticket(
-        &mut self,
-        request: &Request<'_>,
-        index: usize,
-        handle: u32,
-        hot: Hot,
-    ) -> Result<(), SubmitError> {
-        self.submit_as(request, index, handle, hot)
+    /// Notes when the first request of a place was submitted.
+    #[cold]
+    fn stamp(&mut self, request: &Request<'_>, index: usize, hot: Hot) {
+        if self.tickets.stamp_of(index).since_ns > 0 {
+            return;
+        }
+        let bytes = u64::from(request.blocks) * u64::from(self.lba_bytes);
+        let since_ns = self.engine.now_ns().max(1);
+        let class = Class::of(request.operation, bytes);
+        let expected_ns = self.learnt.expected_ns(class).unwrap_or(LATENCY_NS);
+        let stamp = Stamp { since_ns, class: class.0, served: hot.is_served(), expected_ns };
+        self.tickets.stamp(index, stamp);
+        if stamp.served {
+            self.serve |= self.served == 0;
+            self.served += 1;
+            self.served_ns += expected_ns;
+        }
     }
 
     /// Queues a command as it is, for the place `index` of `handle`.
@@ -286,11 +304,36 @@ impl Inner {
     /// Tells the device of what is new.
     #[inline]
     pub(crate) fn ring(&mut self) {
+        if self.backlog.is_some() {
+            self.dispatch();
+        }
         self.pair.ring();
     }
 
+    /// Whether the completion thread must be told of the first request that it is to see done.
+    #[inline]
     pub(crate) fn take_serve(&mut self) -> bool {
-        false
+        core::mem::take(&mut self.serve)
+    }
+
+    /// Places that the completion thread is to see done, and what they are expected to take together.
+    pub(crate) fn served(&self) -> (u64, u64) {
+        (self.served, self.served_ns)
+    }
+
+    /// Counts a look that found nothing; whether it is time to look for overdue requests.
+    pub(crate) fn looked_in_vain(&mut self) -> bool {
+        /// Whoever polls without end does so some million times a second.
+        const WATCH: u32 = 1 << 12;
+        self.in_vain = self.in_vain.wrapping_add(1);
+        self.in_vain.is_multiple_of(WATCH)
+    }
+
+    /// How the handle of a place waits.
+    pub(crate) fn completion_of(&self, index: usize) -> Completions {
+        let member = self.members.get(self.tickets.handle_of(index) as usize);
+        let terms = member.and_then(|member| member.terms.as_ref());
+        terms.map(|terms| terms.live.completion()).unwrap_or_default()
     }
 
     /// Submits one request of `handle`, rings, and takes all completions that are there. Answers the
@@ -327,8 +370,16 @@ impl Inner {
 
     /// Tells the device of what is new, and takes all completions that are there.
     pub(crate) fn advance(&mut self) -> usize {
-        self.pair.ring();
-        self.reap()
+        let mut count = 0;
+        loop {
+            self.ring();
+            let some = self.reap();
+            count += some;
+            // What was done has made room for what waits.
+            if some == 0 || !self.backlog.as_ref().is_some_and(|backlog| backlog.has_waiting()) {
+                return count;
+            }
+        }
     }
 
     /// Takes all completions that are there and leaves each for whoever waits for it; answers how many.
@@ -346,15 +397,21 @@ impl Inner {
     fn settle(&mut self) {
         for at in 0..self.batch.len() {
             let done = self.batch[at];
-            self.end(done.tag as usize, done.result.map_err(IoError::Device), done.value);
+            let result = done.result.map_err(IoError::Device);
+            if done.tag & NODE_TAG != 0 {
+                self.end_node(done.tag as u32, result, true);
+                continue;
+            }
+            let failed = result.err();
+            let ended = self.tickets.complete_direct(done.tag as usize, failed, done.value);
+            self.note_end(ended, failed);
         }
         self.batch.clear();
     }
 
-    /// One request of the place `index` is over.
-    fn end(&mut self, index: usize, result: Result<(), IoError>, value: u32) {
-        let failed = result.err();
-        let Ended { handle, stamp, waiter } = self.tickets.complete(index, failed, value);
+    /// One request of a place is over.
+    pub(crate) fn note_end(&mut self, ended: Ended, failed: Option<IoError>) {
+        let Ended { handle, stamp, waiter } = ended;
         self.members[handle as usize].stats.errors += u64::from(failed.is_some());
         self.woken.extend(waiter);
         if let Some(stamp) = stamp.filter(|stamp| stamp.since_ns > 0) {
@@ -365,6 +422,10 @@ impl Inner {
     /// What the end of a stamped place teaches.
     #[cold]
     fn learn(&mut self, handle: u32, stamp: Stamp, failed: bool) {
+        if stamp.served {
+            self.served -= 1;
+            self.served_ns -= stamp.expected_ns;
+        }
         let ns = self.engine.now_ns().saturating_sub(stamp.since_ns);
         if !failed {
             self.learnt.note(Class(stamp.class), ns, self.late);
@@ -377,14 +438,15 @@ impl Inner {
         }
     }
 
-    /// When the scheduler has something for the device that it may not give it yet.
-    pub(crate) fn later_ns(&self) -> Option<u64> {
-        None
-    }
-
     /// The device's time.
     pub(crate) fn now_ns(&self) -> u64 {
         self.engine.now_ns()
+    }
+
+    /// What a handle's settings say of its requests.
+    pub(crate) fn rights(&self, handle: u32) -> Rights {
+        let terms = self.members.get(handle as usize).and_then(|member| member.terms.as_ref());
+        terms.map(|terms| terms.live.rights()).unwrap_or_default()
     }
 
     /// The timeout of a handle, microseconds.
@@ -392,14 +454,24 @@ impl Inner {
         self.members.get(handle as usize)?.terms.as_ref().map(|terms| terms.live.timeout_us())
     }
 
+    /// Handles that were admitted so far, those that are gone included.
+    pub(crate) fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Counts a request that was taken.
+    pub(crate) fn count(&mut self, request: &Request<'_>, handle: u32) {
+        let lba_bytes = self.lba_bytes;
+        self.members[handle as usize].stats.count(request, lba_bytes);
+    }
+
     /// Counts for a handle.
     pub(crate) fn stats_mut(&mut self, handle: u32) -> &mut Stats {
         &mut self.members[handle as usize].stats
-    }
-
-    /// Whom to wake when the lock is free.
-    pub(crate) fn wake_soon(&mut self, waiter: Waiter) {
-        self.woken.push(waiter);
     }
 
     /// Everybody who is to be woken, for a caller who holds several locks.
@@ -413,6 +485,9 @@ impl Inner {
         let count = self.members.len().max(handle as usize + 1);
         self.members.resize_with(count, Member::default);
         self.members[handle as usize].terms = Some(Arc::clone(terms));
+        if let Some(backlog) = &mut self.backlog {
+            backlog.admit(handle);
+        }
     }
 
     /// A handle is gone; whether nothing of it is left here, so that its number can be given again.

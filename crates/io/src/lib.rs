@@ -19,7 +19,9 @@ mod measure;
 mod parts;
 mod places;
 mod queue;
+mod queued;
 mod recover;
+mod schedule;
 mod service;
 mod settings;
 mod stats;
@@ -35,7 +37,7 @@ pub use nvmed_engine::{
     Segment, Transfer,
 };
 pub use queue::{QueueNumber, QueueSettings, Scheduler};
-pub use service::ThreadStats;
+pub use service::{CompletionThreads, ThreadStats};
 pub use settings::{Completions, HandleSettings, OnReset, Rate};
 pub use stats::Stats;
 pub use ticket::Ticket;

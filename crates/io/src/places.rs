@@ -33,8 +33,10 @@ pub(crate) struct Stamp {
     pub(crate) since_ns: u64,
     /// Its kind and size, see [`crate::learn::Class`].
     pub(crate) class: u8,
-    /// Whether the completion thread reaps it.
+    /// Whether the completion thread is to see it done.
     pub(crate) served: bool,
+    /// What it was expected to take.
+    pub(crate) expected_ns: u64,
 }
 
 /// How long somebody has been waiting in vain.
@@ -52,8 +54,9 @@ pub(crate) enum Overdue {
 /// The requests behind one ticket or one synchronous call.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
-    /// Requests not done.
+    /// Requests not done, and how many of them the queue pair knows by this place.
     remaining: u32,
+    direct: u32,
     /// Nobody will take the result.
     abandoned: bool,
     /// Whether this place was taken from those for calls.
@@ -122,7 +125,7 @@ impl Places {
         let index = self.free.pop().expect("there are as many places as both budgets count") as usize;
         self.serial += 1;
         let place = &mut self.places[index];
-        (place.remaining, place.abandoned, place.call) = (0, false, call);
+        (place.remaining, place.direct, place.abandoned, place.call) = (0, 0, false, call);
         (place.handle, place.serial, place.error) = (handle, self.serial, None);
         (place.stamp, place.overdue) = (Stamp::default(), Overdue::Unseen);
         Some(index)
@@ -141,9 +144,15 @@ impl Places {
         debug_assert!(kept.is_some(), "there was a place");
     }
 
-    /// One more request of `index` is under way.
+    /// One more request of `index` is with the queue pair.
     #[inline]
     pub(crate) fn expect(&mut self, index: usize) {
+        self.places[index].remaining += 1;
+        self.places[index].direct += 1;
+    }
+
+    /// One more request of `index` waits in the scheduler.
+    pub(crate) fn expect_queued(&mut self, index: usize) {
         self.places[index].remaining += 1;
     }
 
@@ -154,6 +163,17 @@ impl Places {
 
     pub(crate) fn stamp_of(&self, index: usize) -> Stamp {
         self.places[index].stamp
+    }
+
+    pub(crate) fn handle_of(&self, index: usize) -> u32 {
+        self.places[index].handle
+    }
+
+    /// Notes the end of one request of `index` that the queue pair had.
+    #[inline]
+    pub(crate) fn complete_direct(&mut self, index: usize, failed: Option<IoError>, value: u32) -> Ended {
+        self.places[index].direct -= 1;
+        self.complete(index, failed, value)
     }
 
     /// Notes the end of one request of `index`.
@@ -169,7 +189,9 @@ impl Places {
         if place.remaining > 0 {
             return Ended { handle, ..Ended::default() };
         }
-        let ended = Ended { handle, stamp: Some(place.stamp), waiter: place.waiter.take() };
+        // A long call may go on: its next requests are timed by themselves.
+        let stamp = core::mem::take(&mut place.stamp);
+        let ended = Ended { handle, stamp: Some(stamp), waiter: place.waiter.take() };
         if place.abandoned {
             self.close(index);
         }
@@ -228,11 +250,11 @@ impl Places {
         self.places.iter().any(|place| place.remaining > 0 && place.handle == handle)
     }
 
-    /// How long the requests of `index` have been waited for, and for which handle, if any are with the
-    /// device.
+    /// How long the requests of `index` have been waited for, and for which handle, if the queue pair has
+    /// any.
     pub(crate) fn overdue(&self, index: usize) -> Option<(u32, Overdue)> {
         let place = &self.places[index];
-        (place.remaining > 0).then_some((place.handle, place.overdue))
+        (place.direct > 0).then_some((place.handle, place.overdue))
     }
 
     pub(crate) fn set_overdue(&mut self, index: usize, overdue: Overdue) {

@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::lane::{Inner, Lane};
 use crate::places::{Overdue, Waiter};
+use crate::schedule::NODE_TAG;
 use crate::settings::HandleSettings;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -25,6 +26,16 @@ impl Inner {
             self.tickets.set_overdue(index, next);
             hung |= stuck;
         }
+        let Some(mut backlog) = self.backlog.take() else { return hung };
+        for node in 0..backlog.count() {
+            let Some((handle, overdue)) = backlog.pending_at(node) else { continue };
+            let timeout_us = self.timeout_us(handle).unwrap_or(HandleSettings::TIMEOUT_US);
+            let tag = NODE_TAG | u64::from(node);
+            let (next, stuck) = self.escalate(overdue, now, timeout_us, tag, handle);
+            backlog.set_overdue(node, next);
+            hung |= stuck;
+        }
+        self.backlog = Some(backlog);
         hung
     }
 

@@ -1,6 +1,7 @@
 //! What a handle can be told at run time (NVMeDirect's handle parameters; TCE'17, III.B).
 
 use crate::error::IoError;
+use crate::schedule::Rights;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 pub use nvmed_engine::Priority;
 
@@ -76,7 +77,10 @@ impl HandleSettings {
     pub const TIMEOUT_US_MIN: u64 = 1_000;
 
     /// Whether the values make sense.
-    fn check(&self) -> Result<(), IoError> {
+    ///
+    /// # Errors
+    /// [`IoError::Setting`].
+    pub(crate) fn check(&self) -> Result<(), IoError> {
         let wrong = |what| Err(IoError::Setting { what });
         if self.weight == 0 || self.weight > Self::WEIGHT_MAX {
             return wrong("the weight of a handle is 1 to 1000");
@@ -177,17 +181,8 @@ impl Live {
         live
     }
 
-    /// Takes new settings.
-    ///
-    /// # Errors
-    /// [`IoError::Setting`]; nothing changed.
-    pub(crate) fn set(&self, settings: &HandleSettings) -> Result<(), IoError> {
-        settings.check()?;
-        self.store(settings);
-        Ok(())
-    }
-
-    fn store(&self, settings: &HandleSettings) {
+    /// Takes new settings, which were checked.
+    pub(crate) fn store(&self, settings: &HandleSettings) {
         let rate = settings.rate.unwrap_or_default();
         self.completion.store(settings.completion as u8, Ordering::Relaxed);
         self.priority.store(settings.priority as u8, Ordering::Relaxed);
@@ -261,6 +256,11 @@ impl Live {
         }
     }
 
+    /// What a scheduler must know.
+    pub(crate) fn rights(&self) -> Rights {
+        Rights { priority: self.priority(), weight: self.weight(), rate: self.rate(), replay: self.replays() }
+    }
+
     pub(crate) fn timeout_us(&self) -> u64 {
         self.timeout_us.load(Ordering::Relaxed)
     }
@@ -291,15 +291,14 @@ mod tests {
                     timeout_us: 5_000_000,
                     on_reset: OnReset::Replay,
                 };
-                live.set(&settings).unwrap();
+                live.store(&settings);
                 assert_eq!(live.load(), settings);
             }
         }
     }
 
     #[test]
-    fn senseless_settings_are_refused_and_change_nothing() {
-        let live = Live::new();
+    fn senseless_settings_are_refused() {
         let good = HandleSettings::default();
         for bad in [
             HandleSettings { weight: 0, ..good },
@@ -307,8 +306,8 @@ mod tests {
             HandleSettings { timeout_us: 0, ..good },
             HandleSettings { rate: Some(Rate::default()), ..good },
         ] {
-            assert!(matches!(live.set(&bad), Err(IoError::Setting { .. })), "{bad:?}");
+            assert!(matches!(bad.check(), Err(IoError::Setting { .. })), "{bad:?}");
         }
-        assert_eq!(live.load(), good);
+        assert!(good.check().is_ok());
     }
 }

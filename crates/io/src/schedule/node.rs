@@ -1,0 +1,265 @@
+//! Requests that wait for their turn, in a fixed number of nodes.
+
+use crate::parts::PART_SEGMENTS;
+use crate::settings::Rate;
+use nvmed_engine::{Operation, Priority, Request, Segment};
+use nvmed_units::{DeviceAddress, Lba};
+
+/// No node.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Where a node is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    #[default]
+    Free,
+    /// In a list, waiting.
+    Queued,
+    /// With the device, at the head of what became one request.
+    Sent,
+    /// With the device, in the request of another.
+    Joined,
+}
+
+/// What a handle's settings say of its requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub(crate) priority: Priority,
+    pub(crate) weight: u32,
+    pub(crate) rate: Rate,
+    /// Whether it is sent again after a reset.
+    pub(crate) replay: bool,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub(super) state: State,
+    pub(super) operation: Operation,
+    pub(super) lba: Lba,
+    pub(super) blocks: u32,
+    pub(super) stream: u16,
+    /// Where its result goes.
+    pub(super) place: u32,
+    pub(super) handle: u32,
+    /// Order of arrival.
+    pub(super) serial: u64,
+    pub(super) arrived_ns: u64,
+    /// A deadline scheduler's.
+    pub(super) expires_ns: u64,
+    pub(super) urgent: bool,
+    pub(super) replay: bool,
+    /// It failed as part of a larger one: now it goes by itself.
+    pub(super) alone: bool,
+    /// How often it was sent again.
+    pub(super) replays: u8,
+    segments: u8,
+    /// The next of those that went as one request.
+    pub(super) joined: u32,
+    next: u32,
+    prev: u32,
+}
+
+impl Node {
+    const FREE: Self = Self {
+        state: State::Free,
+        operation: Operation::Flush,
+        lba: Lba(0),
+        blocks: 0,
+        stream: 0,
+        place: 0,
+        handle: 0,
+        serial: 0,
+        arrived_ns: 0,
+        expires_ns: 0,
+        urgent: false,
+        replay: false,
+        alone: false,
+        replays: 0,
+        segments: 0,
+        joined: NONE,
+        next: NONE,
+        prev: NONE,
+    };
+
+    /// The first block behind it.
+    pub(super) fn end(&self) -> u64 {
+        self.lba.0.saturating_add(u64::from(self.blocks))
+    }
+
+    /// Whether it changes what reads return.
+    fn writes(&self) -> bool {
+        matches!(self.operation, Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Discard)
+    }
+
+    /// Whether a later request of the same handle must not pass it: one that touches the same blocks, if either
+    /// writes, and a flush for a write before it.
+    fn stops(&self, later: &Self) -> bool {
+        if later.operation == Operation::Flush || self.operation == Operation::Flush {
+            return later.operation == Operation::Flush && self.writes();
+        }
+        (self.writes() || later.writes()) && self.lba.0 < later.end() && later.lba.0 < self.end()
+    }
+}
+
+/// A list of nodes, linked through them. A node is in one list at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl List {
+    pub(super) const EMPTY: Self = Self { head: NONE, tail: NONE };
+
+    pub(super) fn front(&self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    /// Puts a node before the first that arrived later; nearly always at the end.
+    pub(super) fn insert(&mut self, nodes: &mut Nodes, index: u32) {
+        let serial = nodes[index].serial;
+        let mut after = self.tail;
+        while after != NONE && nodes[after].serial > serial {
+            after = nodes[after].prev;
+        }
+        let next = if after == NONE { self.head } else { nodes[after].next };
+        (nodes[index].prev, nodes[index].next) = (after, next);
+        *(if after == NONE { &mut self.head } else { &mut nodes[after].next }) = index;
+        *(if next == NONE { &mut self.tail } else { &mut nodes[next].prev }) = index;
+    }
+
+    pub(super) fn remove(&mut self, nodes: &mut Nodes, index: u32) {
+        let Node { next, prev, .. } = nodes[index];
+        *(if prev == NONE { &mut self.head } else { &mut nodes[prev].next }) = next;
+        *(if next == NONE { &mut self.tail } else { &mut nodes[next].prev }) = prev;
+        (nodes[index].next, nodes[index].prev) = (NONE, NONE);
+    }
+}
+
+/// All nodes of a queue, and the segments of each.
+pub(super) struct Nodes {
+    nodes: Box<[Node]>,
+    segments: Box<[[Segment; PART_SEGMENTS]]>,
+    free: Vec<u32>,
+    serial: u64,
+    queued: usize,
+}
+
+impl core::ops::Index<u32> for Nodes {
+    type Output = Node;
+    fn index(&self, index: u32) -> &Node {
+        &self.nodes[index as usize]
+    }
+}
+
+impl core::ops::IndexMut<u32> for Nodes {
+    fn index_mut(&mut self, index: u32) -> &mut Node {
+        &mut self.nodes[index as usize]
+    }
+}
+
+impl Nodes {
+    pub(super) fn new(count: usize) -> Self {
+        let none = Segment { address: DeviceAddress(0), bytes: 0 };
+        Self {
+            nodes: vec![Node::FREE; count].into(),
+            segments: vec![[none; PART_SEGMENTS]; count].into(),
+            free: (0..count as u32).rev().collect(),
+            serial: 0,
+            queued: 0,
+        }
+    }
+
+    /// Nodes that wait.
+    pub(super) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
+    /// Copies a request of at most [`PART_SEGMENTS`] segments; it waits from now on.
+    pub(super) fn add(
+        &mut self,
+        request: &Request<'_>,
+        owner: (u32, u32),
+        rights: &Rights,
+        now: u64,
+    ) -> Option<u32> {
+        let room = self.segments.get_mut(*self.free.last()? as usize)?;
+        room.get_mut(..request.data.len())?.copy_from_slice(request.data);
+        let index = self.free.pop()?;
+        self.serial += 1;
+        self.queued += 1;
+        self[index] = Node {
+            state: State::Queued,
+            operation: request.operation,
+            lba: request.lba,
+            blocks: request.blocks,
+            stream: request.stream,
+            place: owner.0,
+            handle: owner.1,
+            serial: self.serial,
+            arrived_ns: now,
+            urgent: rights.priority == Priority::Urgent,
+            replay: rights.replay,
+            segments: request.data.len() as u8,
+            ..Node::FREE
+        };
+        Some(index)
+    }
+
+    pub(super) fn segments(&self, index: u32) -> &[Segment] {
+        &self.segments[index as usize][..usize::from(self[index].segments)]
+    }
+
+    /// It goes to the device, alone or as part of another.
+    pub(super) fn leave(&mut self, index: u32, state: State) {
+        self[index].state = state;
+        self.queued -= 1;
+    }
+
+    /// It waits again.
+    pub(super) fn come_back(&mut self, index: u32) {
+        self[index].state = State::Queued;
+        self[index].joined = NONE;
+        self.queued += 1;
+    }
+
+    /// It is over.
+    pub(super) fn release(&mut self, index: u32) {
+        self[index].state = State::Free;
+        self.free.push(index);
+    }
+
+    /// The oldest waiting request of the same handle that `index` must not pass.
+    pub(super) fn stopped_by(&self, index: u32) -> Option<u32> {
+        if self.queued < 2 {
+            return None;
+        }
+        let later = &self[index];
+        let older = self.nodes.iter().enumerate().filter(|(_, node)| {
+            node.state == State::Queued
+                && node.handle == later.handle
+                && node.serial < later.serial
+                && node.stops(later)
+        });
+        older.min_by_key(|(_, node)| node.serial).map(|(at, _)| at as u32)
+    }
+
+    /// A waiting request that may go together with others and for which `fits` holds.
+    pub(super) fn find(&self, fits: impl Fn(u32, &Node) -> bool) -> Option<u32> {
+        let mut all = (0..).zip(self.nodes.iter());
+        all.find(|(at, node)| node.state == State::Queued && !node.alone && fits(*at, node)).map(|(at, _)| at)
+    }
+}
