@@ -2,7 +2,7 @@
 
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{Operation, Request, Segment};
-use nvmed_io::{Binding, Device, DeviceOptions};
+use nvmed_io::{Binding, Device, DeviceOptions, HandleSettings, OnReset, QueueSettings, Scheduler};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Lba;
 use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
@@ -41,12 +41,20 @@ fn requests_do_not_allocate() {
     let device = Device::open(Arc::new(engine), DeviceOptions { queues: 2, depth: 16 }).unwrap();
     let memory = Arc::new(Mapping::anonymous(48 << 20, Pages::Base).unwrap());
     let base = device.map(memory).unwrap();
-    let handles = [device.handle(Binding::Queue(0)), device.handle(Binding::Spread)];
+    let queue = |scheduler| {
+        let settings = QueueSettings { scheduler, merge: true, ..QueueSettings::depth(16) };
+        Binding::Queue(device.create_queue(settings).unwrap())
+    };
+    let (deadline, fair) = (queue(Scheduler::DEADLINE), queue(Scheduler::Fair));
+    let handles =
+        [Binding::Queue(0), Binding::Queue(0), Binding::Spread, deadline, fair].map(|b| device.handle(b));
+    handles[1].set(HandleSettings { on_reset: OnReset::Replay, ..HandleSettings::default() }).unwrap();
+    handles[4].measure(true);
     let page = [Segment { address: base, bytes: 4096 }];
     let long = [Segment { address: base.plus(512), bytes: 40 << 20 }];
     let before = ALLOCATIONS.with(Cell::get);
     for round in 0..100 {
-        let handle = &handles[round % 2];
+        let handle = &handles[round % handles.len()];
         handle.read(Lba(0), &page).unwrap();
         handle.write(Lba(8), &page, true).unwrap();
         handle.flush().unwrap();
@@ -58,7 +66,9 @@ fn requests_do_not_allocate() {
         handle.wait(ticket).unwrap();
     }
     // Longer than the queue holds at once: split, twice.
-    handles[0].read(Lba(0), &long).unwrap();
+    for handle in &handles {
+        handle.read(Lba(0), &long).unwrap();
+    }
     assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
     // A canary: what is counted, is counted.
     drop(std::hint::black_box(Box::new(1)));

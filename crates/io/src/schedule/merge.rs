@@ -50,15 +50,11 @@ impl Backlog {
         let (blocks, segments) = (self.nodes[index].blocks, self.nodes.segments(index).len());
         let mut chain = Chain { nodes, count: 1, blocks, segments };
         while chain.count < JOINED_MAX {
-            let behind = self.nodes.find(|at, node| self.joins(&chain, at, node, false, now));
-            let before = || self.nodes.find(|at, node| self.joins(&chain, at, node, true, now));
-            let (found, front) = match behind {
-                Some(found) => (found, false),
-                None => match before() {
-                    Some(found) => (found, true),
-                    None => break,
-                },
-            };
+            // Before it first: what was asked for in falling or mixed order then starts where it would have.
+            let before = self.nodes.find(|at, node| self.joins(&chain, at, node, true, now));
+            let front = before.is_some();
+            let behind = || self.nodes.find(|at, node| self.joins(&chain, at, node, false, now));
+            let Some(found) = before.or_else(behind) else { break };
             self.take(found, State::Joined, now);
             chain.blocks += self.nodes[found].blocks;
             chain.segments += self.nodes.segments(found).len();
