@@ -7,6 +7,7 @@ use crate::json::Object;
 use crate::output::Output;
 use crate::place::Place;
 use crate::volume::Volumes;
+use nvmed_engine::EngineError;
 use nvmed_fs::{FileSystem, FsError, StatFs, Superblock, VERSION};
 use nvmed_io::Device;
 use nvmed_stack::Open;
@@ -80,7 +81,8 @@ fn size(bytes: u64) -> String {
 struct Facts {
     name: String,
     device: Arc<Device>,
-    nvme: String,
+    /// Version of the specification, if it is an NVMe device.
+    nvme: Option<String>,
     files: Result<Superblock, FsError>,
 }
 
@@ -94,10 +96,12 @@ pub fn info(arguments: &Info) -> Result<(), Failure> {
         return Err(Failure::usage(format!("info: {place}: not a device")));
     };
     let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false })?;
-    let identified = device.engine().identify_controller();
-    let version = identified.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?.ver;
-    // Base 2.0, 3.1.3.2: major, minor and tertiary version number.
-    let nvme = format!("{}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff);
+    let nvme = match device.engine().identify_controller() {
+        // Base 2.0, 3.1.3.2: major, minor and tertiary version number.
+        Ok(page) => Some(format!("{}.{}.{}", page.ver >> 16, page.ver >> 8 & 0xff, page.ver & 0xff)),
+        Err(EngineError::Unsupported { .. }) => None,
+        Err(error) => return Err(Failure::new(Status::Failed, format!("{name}: {error}"))),
+    };
     let files = FileSystem::probe(&device);
     let facts = Facts { name, device, nvme, files };
     let mut out = Output::new();
@@ -123,11 +127,11 @@ impl Facts {
             Err(error) => format!("none: {error}"),
         };
         format!(
-            "device      {}\ncontroller  NVMe {}, {}, serial {}, firmware {}\n            \
+            "device      {}\ncontroller  {}{}, serial {}, firmware {}\n            \
              {} I/O queues of {} entries, {} a command, {} write cache\n\
              namespace   {} in {} LBAs of {} bytes\nfile system {files}\n",
             self.name,
-            self.nvme,
+            self.nvme.as_ref().map_or(String::new(), |version| format!("NVMe {version}, ")),
             geometry.model,
             geometry.serial,
             geometry.firmware,
@@ -145,7 +149,9 @@ impl Facts {
         let geometry = self.device.geometry();
         let mut object = Object::new();
         object.text("device", &self.name);
-        object.text("nvme", &self.nvme);
+        if let Some(version) = &self.nvme {
+            object.text("nvme", version);
+        }
         object.text("model", &geometry.model);
         object.text("serial", &geometry.serial);
         object.text("firmware", &geometry.firmware);

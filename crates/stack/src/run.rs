@@ -120,7 +120,9 @@ impl RunMemory {
     fn map(fd: QuietFd, header: Mapping) -> Result<Self, Errno> {
         let cache_bytes = header.u64(AT_CACHE_BYTES).load(Ordering::Relaxed);
         let bytes = MemoryLayout::new(cache_bytes).total_bytes();
-        let memory = Mapping::shared(rustix::fd::AsFd::as_fd(&fd), MEMORY_OFFSET, bytes, Pages::Huge)?;
+        // A copy of the descriptor stays with the mapping, for a device in another process to map it too.
+        let kept = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
+        let memory = Mapping::backed(kept, MEMORY_OFFSET, bytes, Pages::Huge)?;
         Ok(Self { fd, header, memory: Arc::new(memory), cache_bytes, _lock: None })
     }
 
