@@ -136,6 +136,17 @@ pub enum MapError {
         /// The host's errno.
         errno: rustix::io::Errno,
     },
+    /// The process may not lock so much memory.
+    #[error(
+        "mapping {len} bytes for DMA locks them in memory, and this process may lock {limit} bytes in all; raise the \
+         limit (`ulimit -l unlimited`, LimitMEMLOCK= of a service), or use less cache and fewer queues"
+    )]
+    Locked {
+        /// Length of the range.
+        len: usize,
+        /// `RLIMIT_MEMLOCK`, bytes.
+        limit: u64,
+    },
     /// The host refused.
     #[error("the IOMMU refused to map {len} bytes: {errno}")]
     Refused {

@@ -2,7 +2,7 @@
 
 use crate::error::StackError;
 use crate::spec::{
-    DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioUserSpec, VirtualSpec,
+    DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,
 };
 use nvmed_dma::Transport;
 use nvmed_engine::Engine;
@@ -12,6 +12,7 @@ use nvmed_sys::Pages;
 use nvmed_units::NamespaceId;
 use nvmed_uring::{UringCmdEngine, UringCmdOptions, UringEngine, UringOptions};
 use nvmed_vdev::{Controller, ControllerConfig, FileOptions, Flush, InProcess, Media};
+use nvmed_vfio::{Function, FunctionOptions, Host, VfioError};
 use nvmed_vfio_user::{Client, ClientOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -56,12 +57,9 @@ pub fn open_engine(spec: &DeviceSpec, open: Open) -> Result<Arc<dyn Engine>, Sta
     let transport: Arc<dyn Transport> = match spec {
         DeviceSpec::Virtual(spec) => Arc::new(attach(spec, open)?),
         DeviceSpec::Uring(spec) => return uring(spec, open),
+        DeviceSpec::Vfio(spec) => Arc::new(take(spec).map_err(|error| StackError::Vfio { error })?),
         DeviceSpec::VfioUser(spec) => Arc::new(connect(spec)?),
         DeviceSpec::UringCmd(spec) => return uring_cmd(spec, open),
-        _ => {
-            let error = SpecError::NotYet { name: spec.engine().to_owned() };
-            return Err(StackError::Spec { device: name(), error });
-        }
     };
     let engine = NvmeEngine::open_namespace(transport, namespace(spec))
         .map_err(|error| StackError::Engine { device: name(), error })?;
@@ -71,9 +69,16 @@ pub fn open_engine(spec: &DeviceSpec, open: Open) -> Result<Arc<dyn Engine>, Sta
 /// Which namespace of its controller a device is.
 fn namespace(spec: &DeviceSpec) -> NamespaceId {
     match spec {
+        DeviceSpec::Vfio(spec) => NamespaceId(spec.nsid),
         DeviceSpec::VfioUser(spec) => NamespaceId(spec.nsid),
         _ => NamespaceId(1),
     }
+}
+
+/// A controller on the PCI bus.
+fn take(spec: &VfioSpec) -> Result<Function, VfioError> {
+    let options = FunctionOptions { interrupts: spec.interrupts };
+    Function::open(&Host::default(), spec.address.parse()?, options)
 }
 
 /// A controller in another process.

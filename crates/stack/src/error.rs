@@ -7,6 +7,7 @@ use nvmed_fs::FsError;
 use nvmed_io::IoError;
 use nvmed_uring::UringError;
 use nvmed_vdev::MediaError;
+use nvmed_vfio::VfioError;
 use nvmed_vfio_user::{ClientError, ServerError};
 use rustix::io::Errno;
 
@@ -83,6 +84,12 @@ pub enum StackError {
         /// The host's answer.
         error: std::io::Error,
     },
+    /// A controller on the PCI bus cannot be had.
+    #[error("{error}")]
+    Vfio {
+        /// What is missing.
+        error: VfioError,
+    },
     /// A device in another process cannot be reached.
     #[error("{error}")]
     Connect {
@@ -117,6 +124,7 @@ impl StackError {
             Self::Fs { error, .. } => error.errno(),
             Self::RunMemory { errno, .. } | Self::Memory { errno, .. } => *errno,
             Self::Config(_) | Self::Spec { .. } => Errno::INVAL,
+            Self::Vfio { error } => error.errno(),
             Self::Connect { error } => error.errno(),
             Self::Serve { error } => error.errno(),
             Self::Thread { .. } => Errno::AGAIN,

@@ -10,6 +10,8 @@
 mod descriptor;
 #[allow(unsafe_code, reason = "raw memory lives here and nowhere else")]
 mod mapping;
+#[allow(unsafe_code, reason = "device registers are reached by volatile accesses")]
+mod registers;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod signal;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
@@ -17,5 +19,6 @@ mod thread;
 
 pub use descriptor::{QuietFd, is_quiet, next_quiet};
 pub use mapping::{Mapping, Pages};
+pub use registers::Registers;
 pub use signal::{Signal, Signals};
 pub use thread::spawn_quiet;
