@@ -12,6 +12,7 @@ use nvmed_dma::{DeviceAddress, MapError, Transport, Waited};
 use nvmed_sys::{Mapping, Registers};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,8 @@ const REGISTERS_MIN: u64 = 0x1000 + 8;
 const REGISTERS_MAX: u64 = 16 << 20;
 /// Vectors asked for beside the admin queue's, where the machine has more processors.
 const VECTORS_IO_MAX: usize = ioctl::VECTORS_MAX - 1;
+/// The longest sleep between looks without interrupts: about what a flash read takes.
+const NAP_US: u32 = 100;
 /// What the registers of a device that is gone read as.
 const ABSENT: u32 = u32::MAX;
 
@@ -238,6 +241,20 @@ fn listen(attachment: &Attachment, watched: &Watched) {
     }
 }
 
+/// Waits where nothing tells of completions: a short sleep, after which there may be some. The sleeps of a thread
+/// add up, so that in the end it hears of as many timeouts as time has passed.
+fn nap(timeout_us: u32) -> Waited {
+    thread_local! {
+        static SLEPT_US: Cell<u32> = const { Cell::new(0) };
+    }
+    let slice_us = timeout_us.min(NAP_US);
+    std::thread::sleep(Duration::from_micros(u64::from(slice_us)));
+    let slept_us = SLEPT_US.get().saturating_add(slice_us);
+    let over = slept_us >= timeout_us;
+    SLEPT_US.set(if over { slept_us - timeout_us } else { slept_us });
+    if over { Waited::Timeout } else { Waited::Event }
+}
+
 impl Transport for Function {
     fn read32(&self, offset: u32) -> u32 {
         if self.watched.is_gone() || offset as usize + 4 > self.registers.len() {
@@ -295,10 +312,7 @@ impl Transport for Function {
         let timeout = Duration::from_micros(u64::from(timeout_us));
         match self.watched.vectors.get(usize::from(vector)) {
             Some(vector) => vector.wait(seen, timeout),
-            None => {
-                std::thread::sleep(timeout);
-                Waited::Timeout
-            }
+            None => nap(timeout_us),
         }
     }
 
@@ -318,5 +332,17 @@ impl Drop for Function {
         for index in [ioctl::IRQ_MSIX, ioctl::IRQ_MSI, ioctl::IRQ_ERROR, ioctl::IRQ_REQUEST] {
             let _ = ioctl::clear_irqs(self.attachment.device.as_fd(), index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn naps_add_up_to_the_timeouts_that_are_told_of() {
+        let told =
+            |timeout_us: u32, naps: u32| (0..naps).filter(|_| nap(timeout_us) == Waited::Timeout).count();
+        assert_eq!((told(NAP_US * 10, 20), told(1, 5)), (2, 5));
     }
 }
