@@ -163,3 +163,25 @@ pub(crate) fn status(errno: Errno, reading: bool) -> Status {
         _ => Status::WRITE_FAULT,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_engine::{DeviceError, Operation};
+    use nvmed_units::Lba;
+
+    #[test]
+    fn what_a_program_can_tell_apart_survives_the_way_through_a_status() {
+        let through = |errno, reading| {
+            let (operation, lba) = (Operation::Read, Lba(0));
+            DeviceError { operation, lba, status: status(errno, reading), fault: None }.errno()
+        };
+        for errno in [Errno::NOSPC, Errno::ROFS, Errno::ACCESS, Errno::OPNOTSUPP, Errno::IO] {
+            assert_eq!(through(errno, false), errno);
+        }
+        assert_eq!(through(Errno::DQUOT, false), Errno::NOSPC);
+        assert_eq!(through(Errno::PERM, true), Errno::ACCESS);
+        assert_eq!(status(Errno::IO, true), Status::UNRECOVERED_READ);
+        assert_eq!(status(Errno::NODATA, false), Status::WRITE_FAULT);
+    }
+}

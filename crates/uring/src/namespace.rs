@@ -253,7 +253,7 @@ fn transfer_bytes(path: &Path, controller: &IdentifyController) -> u32 {
     // The first of the pages may be a part of one.
     let pages = limit("max_segments").map(|pages| pages.saturating_sub(1).saturating_mul(4096));
     let host = host.zip(pages).map_or(TRANSFER_BYTES_SAFE, |(bytes, pages)| bytes.min(pages));
-    device.min(host).min(TRANSFER_BYTES_MAX).max(4096) & !4095
+    device.min(host).clamp(4096, TRANSFER_BYTES_MAX) & !4095
 }
 
 /// A field of padded ASCII; whatever is not printable becomes `?`.

@@ -78,6 +78,8 @@ pub fn all() -> Devices {
         "virtual:?media=dram,size=64M".to_owned(),
         "virtual:?media=dram,size=64M,lba=4096".to_owned(),
         "virtual:?media=dram,size=64M,clock=threaded".to_owned(),
+        // Requests that take time, so that many are outstanding.
+        "virtual:?media=dram,size=64M,latency=30us,write_cache=volatile".to_owned(),
         "virtual:?media=dram,size=64M,clock=virtual,latency=20us,bandwidth=1G".to_owned(),
         format!("virtual:{}", image("file.img", "")),
         format!("virtual:{}", image("threaded.img", ",lba=4096,clock=threaded")),
