@@ -97,7 +97,15 @@ impl Client {
     /// registers.
     pub fn connect(path: &Path, options: ClientOptions) -> Result<Self, ClientError> {
         let shown = path.display().to_string();
-        let fd = connect(path, &shown)?;
+        Self::from_socket(connect(path, &shown)?, shown, options)
+    }
+
+    /// As [`Client::connect`], over a connected stream socket; `name` is for messages.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn from_socket(fd: OwnedFd, name: String, options: ClientOptions) -> Result<Self, ClientError> {
+        let shown = name;
         let host = |what, errno| ClientError::Host { path: shown.clone(), what, errno };
         let socket = fd
             .try_clone()
@@ -115,7 +123,10 @@ impl Client {
             vectors: Vec::new(),
             ranges: Mutex::new(Ranges { next: ADDRESS_MIN, live: BTreeMap::new() }),
         };
-        client.server = client.negotiate().map_err(|error| client.failed("agreeing on a version", error))?;
+        client.server = client.negotiate().map_err(|error| match error.errno() {
+            Errno::BUSY => ClientError::Busy { path: client.path.clone() },
+            _ => client.failed("agreeing on a version", error),
+        })?;
         client.open_regions()?;
         client.open_interrupts()?;
         Ok(client)

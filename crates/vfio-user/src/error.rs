@@ -1,5 +1,6 @@
 //! What goes wrong between two processes.
 
+use crate::message::Command;
 use rustix::io::Errno;
 
 /// A message that breaks the protocol, or did not come.
@@ -53,7 +54,7 @@ pub enum ProtocolError {
         got_id: u16,
     },
     /// The peer answered that the command failed.
-    #[error("it refused command {command}: {}", reason(*.errno))]
+    #[error("it refused {}: {}", named(*.command), reason(*.errno))]
     Refused {
         /// The command's number.
         command: u16,
@@ -75,6 +76,14 @@ pub enum ProtocolError {
         /// The host's answer.
         errno: Errno,
     },
+}
+
+/// A command by its name in the specification's list, or by its number.
+fn named(command: u16) -> String {
+    match Command::from_number(command) {
+        Some(known) => format!("the command {known:?}"),
+        None => format!("command {command}"),
+    }
 }
 
 fn reason(errno: u32) -> String {
@@ -116,6 +125,12 @@ pub enum ClientError {
         /// What to do.
         hint: &'static str,
     },
+    /// Another process has the device.
+    #[error("{path}: another client has the device; one at a time can use it, so end that one first")]
+    Busy {
+        /// The socket.
+        path: String,
+    },
     /// The server broke the protocol, refused, or was silent.
     #[error("the vfio-user server at {path} while {doing}: {error}")]
     Protocol {
@@ -153,6 +168,7 @@ impl ClientError {
         match self {
             Self::Connect { errno, .. } | Self::Host { errno, .. } => *errno,
             Self::Protocol { error, .. } => error.errno(),
+            Self::Busy { .. } => Errno::BUSY,
             Self::Unsuitable { .. } => Errno::NODEV,
         }
     }

@@ -7,8 +7,8 @@ use crate::payload::{DeviceInfo, DmaMap, DmaRange, DmaUnmap, IrqInfo, IrqSet, Ra
 use crate::payload::{RegionInfo, Version, irq, region, take, take_all};
 use crate::socket::{Connection, Deadline};
 use nvmed_sys::{Mapping, Pages};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, SealFlags};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, OFlags, SealFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -317,6 +317,7 @@ fn set_irqs(device: &mut dyn Device, payload: &[u8], fds: Vec<OwnedFd>) -> Resul
     }
     if set.flags & IrqSet::EVENTFD != 0 && !fds.is_empty() {
         for (vector, fd) in (set.start..).zip(fds) {
+            let fd = interrupt(fd).map_err(refused)?;
             device.connect(set.index, vector, Some(fd)).map_err(refused)?;
         }
     } else if set.flags & IrqSet::EVENTFD != 0 {
@@ -330,6 +331,18 @@ fn set_irqs(device: &mut dyn Device, payload: &[u8], fds: Vec<OwnedFd>) -> Resul
         }
     }
     Ok(Answer::Empty)
+}
+
+/// A descriptor that can be written at any time without waiting: an eventfd, made non-blocking. Its owner sees
+/// that too, as the flag belongs to what both descriptors name.
+fn interrupt(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    let name = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
+    if name.to_bytes() != b"anon_inode:[eventfd]" {
+        return Err(Errno::INVAL);
+    }
+    let flags = rustix::fs::fcntl_getfl(&fd)?;
+    rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
+    Ok(fd)
 }
 
 fn disconnect(device: &mut dyn Device, index: u32, start: u32, count: u32) {
