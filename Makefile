@@ -5,6 +5,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 ROW ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+SONAME = libnvmed.so.0
 
 .PHONY: help build install uninstall test demo bench clean
 
@@ -12,8 +14,8 @@ help:
 	@echo 'nvmed: a user-space storage stack for NVMe'
 	@echo
 	@echo '  make demo               run the main job: unmodified SQLite on a virtual NVMe device'
-	@echo '  make build              build the nvmed command and libnvmed_wrapper.so (release)'
-	@echo '  make install PREFIX=DIR install them below DIR ($(PREFIX))'
+	@echo '  make build              build the nvmed command, libnvmed_wrapper.so and libnvmed (release)'
+	@echo '  make install PREFIX=DIR install them, nvmed.h, nvmed.pc and the man pages below DIR ($(PREFIX))'
 	@echo '  make uninstall PREFIX=DIR'
 	@echo '  make test               the gate: formatting, lints, direction, docs, tests, fuzz smoke, licences'
 	@echo '  make bench [ROW=NAME]   measure beside the kernel, one JSON a row in $(TARGET)/bench/'
@@ -24,12 +26,29 @@ build:
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
 	cargo build --release --locked
 
+# The static library alone keeps the whole of the dependencies; its debugging symbols stay out of an installation.
 install: build
 	install -D -m 755 $(TARGET)/release/nvmed $(DESTDIR)$(PREFIX)/bin/nvmed
 	install -D -m 755 $(TARGET)/release/libnvmed_wrapper.so $(DESTDIR)$(PREFIX)/lib/libnvmed_wrapper.so
+	install -D -m 644 include/nvmed.h $(DESTDIR)$(PREFIX)/include/nvmed.h
+	install -D -m 755 $(TARGET)/release/libnvmed.so $(DESTDIR)$(PREFIX)/lib/libnvmed.so.$(VERSION)
+	ln -sf libnvmed.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libnvmed.so
+	install -D -m 644 $(TARGET)/release/libnvmed.a $(DESTDIR)$(PREFIX)/lib/libnvmed.a
+	strip --strip-debug $(DESTDIR)$(PREFIX)/lib/libnvmed.a
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' nvmed.pc.in \
+		>$(DESTDIR)$(PREFIX)/lib/pkgconfig/nvmed.pc
+	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3/
+	tools/man-links man $(DESTDIR)$(PREFIX)/share/man/man3 3
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/nvmed $(DESTDIR)$(PREFIX)/lib/libnvmed_wrapper.so
+	rm -f $(DESTDIR)$(PREFIX)/bin/nvmed $(DESTDIR)$(PREFIX)/lib/libnvmed_wrapper.so \
+		$(DESTDIR)$(PREFIX)/include/nvmed.h $(DESTDIR)$(PREFIX)/lib/libnvmed.so* $(DESTDIR)$(PREFIX)/lib/libnvmed.a \
+		$(DESTDIR)$(PREFIX)/lib/pkgconfig/nvmed.pc \
+		$(DESTDIR)$(PREFIX)/share/man/man1/nvmed.1 \
+		$(DESTDIR)$(PREFIX)/share/man/man3/nvmed.3 $(DESTDIR)$(PREFIX)/share/man/man3/nvmed_*.3
 
 test:
 	@tools/need-rust

@@ -76,3 +76,26 @@ fn the_header_stands_alone() {
         succeed(command.arg(&include).arg(&source));
     }
 }
+
+/// Each function has a page, and groff has nothing to say about any.
+#[test]
+fn every_function_has_a_man_page() {
+    let header = std::fs::read_to_string(root().join("include/nvmed.h")).unwrap();
+    let mut described = BTreeSet::new();
+    let lints = Command::new("groff").arg("--version").output().is_ok();
+    if !lints {
+        println!("SKIPPED: no groff here; install it to check how the man pages are written");
+    }
+    for page in std::fs::read_dir(root().join("man")).unwrap() {
+        let page = page.unwrap().path();
+        let text = std::fs::read_to_string(&page).unwrap();
+        let names = text.split(".SH NAME\n").nth(1).unwrap().split(" \\-").next().unwrap();
+        described.extend(names.split(", ").map(str::to_owned));
+        if lints {
+            let output = succeed(Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page));
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{}", page.display());
+        }
+    }
+    described.remove("nvmed");
+    assert_eq!(described, declared(&header), "left: man/, right: include/nvmed.h");
+}
