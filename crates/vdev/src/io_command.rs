@@ -59,7 +59,8 @@ impl Controller {
         Ok((offset, bytes))
     }
 
-    /// Calls `step(medium offset, host memory, offset in it, length)` for each piece of the data.
+    /// Calls `step(medium offset, host memory, offset in it, length)` for each piece of the data. Pages that
+    /// follow each other in host memory are one piece: a long copy is faster than many short ones.
     #[inline]
     fn pieces(
         &self,
@@ -69,9 +70,18 @@ impl Controller {
     ) -> Result<(), Status> {
         let mut walk = PrpWalk::new(view, entry, bytes);
         let mut at = offset;
-        while let Some(piece) = walk.next() {
-            let (address, len) = piece?;
+        let mut next = walk.next().transpose()?;
+        while let Some((address, mut len)) = next {
             let (memory, host) = view.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+            let room = memory.len() - host;
+            next = walk.next().transpose()?;
+            while let Some((page, more)) = next
+                && page.0 == address.0.wrapping_add(len as u64)
+                && len + more <= room
+            {
+                len += more;
+                next = walk.next().transpose()?;
+            }
             step(at, memory, host, len)?;
             at += len as u64;
         }

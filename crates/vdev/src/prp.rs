@@ -3,7 +3,11 @@
 use crate::media::PAGE_BYTES;
 use nvmed_dma::{DeviceAddress, View};
 use nvmed_nvme::{Status, SubmissionEntry};
+use nvmed_sys::Mapping;
 use std::sync::atomic::Ordering;
+
+/// Bytes of a list's entry.
+const ENTRY_BYTES: u64 = 8;
 
 /// The pieces of a command's data, one page at most each, in order.
 pub(crate) struct PrpWalk<'a> {
@@ -11,8 +15,15 @@ pub(crate) struct PrpWalk<'a> {
     left: u64,
     first: u64,
     second: u64,
-    list: Option<u64>,
+    list: Option<List<'a>>,
     index: u64,
+}
+
+/// What is left of one page of a list.
+struct List<'a> {
+    memory: &'a Mapping,
+    offset: usize,
+    entries: usize,
 }
 
 impl<'a> PrpWalk<'a> {
@@ -51,27 +62,39 @@ impl<'a> PrpWalk<'a> {
                 if !self.second.is_multiple_of(8) {
                     return Err(Status::PRP_OFFSET_INVALID.do_not_retry());
                 }
-                self.list = Some(self.second);
+                self.list = Some(self.page(self.second)?);
                 self.listed()
             }
             _ => self.listed(),
         }
     }
 
-    /// The next entry of the list; the last slot of a full page is the address of the next page.
+    /// The next entry of the list; the last entry of a full page is the address of the next page.
+    #[inline]
     fn listed(&mut self) -> Result<u64, Status> {
-        let mut at = self.list.ok_or(Status::INTERNAL_ERROR)?;
-        if at % PAGE_BYTES == PAGE_BYTES - 8 && self.left > PAGE_BYTES {
-            at = aligned(self.load(at)?)?;
+        if self.list.as_ref().is_some_and(|list| list.entries == 1) && self.left > PAGE_BYTES {
+            let next = aligned(self.load()?)?;
+            self.list = Some(self.page(next)?);
         }
-        self.list = Some(at.wrapping_add(8));
-        aligned(self.load(at)?)
+        aligned(self.load()?)
     }
 
-    fn load(&self, at: u64) -> Result<u64, Status> {
-        let fault = Status::DATA_TRANSFER_ERROR;
-        let (memory, offset) = self.view.resolve(DeviceAddress(at), 8).map_err(|_| fault)?;
-        Ok(u64::from_le(memory.u64(offset).load(Ordering::Relaxed)))
+    /// The entries from address `at` to the end of its page, as far as they are needed.
+    fn page(&self, at: u64) -> Result<List<'a>, Status> {
+        let room = (PAGE_BYTES - at % PAGE_BYTES) / ENTRY_BYTES;
+        let entries = room.min(self.left.div_ceil(PAGE_BYTES)) as usize;
+        let bytes = entries * ENTRY_BYTES as usize;
+        let found = self.view.resolve(DeviceAddress(at), bytes);
+        let (memory, offset) = found.map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+        Ok(List { memory, offset, entries })
+    }
+
+    #[inline]
+    fn load(&mut self) -> Result<u64, Status> {
+        let list = self.list.as_mut().filter(|list| list.entries > 0).ok_or(Status::INTERNAL_ERROR)?;
+        let entry = u64::from_le(list.memory.u64(list.offset).load(Ordering::Relaxed));
+        (list.offset, list.entries) = (list.offset + ENTRY_BYTES as usize, list.entries - 1);
+        Ok(entry)
     }
 }
 
