@@ -39,12 +39,12 @@ fn run(engine: &NvmeEngine, pair: &mut dyn QueuePair, request: &Request<'_>) -> 
     let mut out: Vec<Completion> = Vec::with_capacity(4);
     let mut quiet = 0;
     loop {
-        let seen = engine.events(0);
+        let seen = engine.events(pair.vector());
         if pair.poll(&mut out) > 0 {
             assert_eq!((out.len(), out[0].tag), (1, request.tag));
             return out[0].result;
         }
-        quiet += u32::from(engine.wait(0, seen, 100_000) == Waited::Timeout);
+        quiet += u32::from(engine.wait(pair.vector(), seen, 100_000) == Waited::Timeout);
         assert!(quiet < 100, "nothing came for 10 s");
     }
 }
