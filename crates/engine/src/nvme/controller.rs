@@ -220,7 +220,7 @@ impl Controller {
         }
     }
 
-    /// Makes a queue pair known to the device.
+    /// Makes a queue pair known to the device; answers the epoch in which it is known.
     ///
     /// # Errors
     /// The device refused or failed.
@@ -229,10 +229,13 @@ impl Controller {
         shape: &Shape,
         base: DeviceAddress,
         options: &QueueOptions,
-    ) -> Result<(), EngineError> {
+    ) -> Result<u32, EngineError> {
         let vector = self.vector(shape.queue);
         let class = Class { priority: options.priority, interrupts: options.interrupts, vector };
-        self.admin().create_queues(shape, base, &class)
+        // No reset happens while the lock is held.
+        let mut admin = self.admin();
+        admin.create_queues(shape, base, &class)?;
+        Ok(self.epoch())
     }
 
     /// Ends a queue of `epoch` on the device. Its number is used again only when the device agreed, or has

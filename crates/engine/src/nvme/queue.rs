@@ -49,8 +49,7 @@ impl NvmeQueue {
         lists_offset: usize,
     ) -> Result<Self, EngineError> {
         let list_bytes = list_bytes(namespace.transfer_blocks_max * namespace.lba_bytes());
-        let epoch = controller.epoch();
-        controller.create(ring.shape(), ring.region().address, &options)?;
+        let epoch = controller.create(ring.shape(), ring.region().address, &options)?;
         let slots = Slots::new(options.depth);
         Ok(Self { controller, ring, slots, namespace, options, epoch, lists_offset, list_bytes, fault: None })
     }
@@ -67,20 +66,23 @@ impl NvmeQueue {
         if self.slots.requests() > 0 {
             return Err(SubmitError::NoSlot);
         }
-        let epoch = self.controller.epoch();
         self.ring.restart();
         self.slots = Slots::new(self.options.depth);
         let base = self.ring.region().address;
-        if let Err(error) = self.controller.create(self.ring.shape(), base, &self.options) {
-            let fault = match error {
-                EngineError::Queue { fault, .. } => fault,
-                _ => self.controller.check().err().unwrap_or(QueueFault::Reset),
-            };
-            self.fail(fault);
-            return Err(SubmitError::Failed(fault));
+        match self.controller.create(self.ring.shape(), base, &self.options) {
+            Ok(epoch) => {
+                self.epoch = epoch;
+                Ok(())
+            }
+            Err(error) => {
+                let fault = match error {
+                    EngineError::Queue { fault, .. } => fault,
+                    _ => self.controller.check().err().unwrap_or(QueueFault::Reset),
+                };
+                self.fail(fault);
+                Err(SubmitError::Failed(fault))
+            }
         }
-        self.epoch = epoch;
-        Ok(())
     }
 
     /// Whether a request can be queued now.
