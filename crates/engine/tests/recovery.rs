@@ -107,6 +107,8 @@ fn an_engine_that_was_shut_down_is_not_reset() {
     let _ = engine.shutdown();
     assert!(matches!(engine.reset(), Err(EngineError::Queue { fault: QueueFault::Shutdown, .. })));
     assert_eq!(pair.submit(&read(1)), Err(SubmitError::Failed(QueueFault::Shutdown)));
+    let another = engine.queue(QueueOptions::depth(4)).err();
+    assert!(matches!(another, Some(EngineError::Queue { fault: QueueFault::Shutdown, .. })));
 }
 
 #[test]

@@ -234,6 +234,9 @@ impl Controller {
         let class = Class { priority: options.priority, interrupts: options.interrupts, vector };
         // No reset happens while the lock is held.
         let mut admin = self.admin();
+        if self.is_closed() {
+            return Err(EngineError::Queue { command: "Create I/O Queue", fault: QueueFault::Shutdown });
+        }
         admin.create_queues(shape, base, &class)?;
         Ok(self.epoch())
     }
