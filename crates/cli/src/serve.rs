@@ -20,6 +20,8 @@ pub fn serve_device(arguments: &ServeDevice) -> Result<(), Failure> {
     let fail = |error| Failure::new(Status::Failed, format!("serve-device: {error}"));
     // Before the device starts a thread, so that no thread takes them.
     let signals = Signals::take(&[Signal::INT.as_raw(), Signal::TERM.as_raw()]).map_err(fail)?;
+    // A client may cut short the memory that it has given us.
+    nvmed_sys::survive_cut_files().map_err(fail)?;
     let open = Open::Existing { locked_by_run: false };
     let mut served = ServedDevice::open(&spec, open, &socket)?;
     let stop = served.stop();

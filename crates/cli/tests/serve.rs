@@ -203,3 +203,22 @@ fn clients_that_are_killed_leave_the_device_to_the_next() {
     }
     assert_eq!(server.end(Signal::INT).code(), Some(0));
 }
+
+#[test]
+fn a_client_that_cuts_its_memory_short_harms_itself_only() {
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch, "virtual:?media=dram,size=16M");
+    let mut host = Host::new(&scratch.path("s.sock"));
+    // Without seals, the server cannot keep it from being cut.
+    let fd = rustix::fs::memfd_create("cut", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, 1 << 16).unwrap();
+    let memory = Mapping::backed(fd.try_clone().unwrap(), 0, 1 << 16, Pages::Base).unwrap();
+    host.base = host.engine.map(Arc::new(memory)).unwrap();
+    rustix::fs::ftruncate(&fd, 0).unwrap();
+    for operation in [Operation::Read, WRITE] {
+        host.run(operation, 5).unwrap();
+    }
+    drop(host);
+    Host::new(&scratch.path("s.sock")).run(Operation::Read, 5).unwrap();
+    assert_eq!(server.end(Signal::TERM).code(), Some(0));
+}

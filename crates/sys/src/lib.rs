@@ -8,6 +8,8 @@
 #![deny(unsafe_code)]
 
 mod descriptor;
+#[allow(unsafe_code, reason = "a signal handler that maps memory")]
+mod guard;
 #[allow(unsafe_code, reason = "raw memory lives here and nowhere else")]
 mod mapping;
 #[allow(unsafe_code, reason = "device registers are reached by volatile accesses")]
@@ -18,6 +20,7 @@ mod signal;
 mod thread;
 
 pub use descriptor::{QuietFd, is_quiet, next_quiet};
+pub use guard::survive_cut_files;
 pub use mapping::{Mapping, Pages};
 pub use registers::Registers;
 pub use signal::{Signal, Signals};

@@ -1,6 +1,7 @@
 //! A range of memory mapped from the kernel, shared with whoever else has it.
 
 use crate::QuietFd;
+use crate::guard::Guard;
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -33,6 +34,8 @@ pub struct Mapping {
     backing: OnceLock<Backing>,
     /// A forked child does not inherit the pages.
     fork_forbidden: AtomicBool,
+    /// Whoever has the file may cut it short.
+    guard: Option<Guard>,
 }
 
 /// The file behind a mapping.
@@ -203,6 +206,16 @@ impl Mapping {
         Ok(Self::adopt(base, len, false))
     }
 
+    /// As [`Mapping::shared`], of a file of somebody who may cut it short: see [`crate::survive_cut_files`].
+    ///
+    /// # Errors
+    /// What `mmap` answers.
+    pub fn foreign(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, Errno> {
+        let mut mapping = Self::shared(fd, offset, len, Pages::Base)?;
+        mapping.guard = Guard::new(mapping.base.as_ptr() as usize, len);
+        Ok(mapping)
+    }
+
     fn adopt(base: *mut c_void, len: usize, private: bool) -> Self {
         Self {
             base: NonNull::new(base.cast()).expect("mmap never answers null on success"),
@@ -210,6 +223,7 @@ impl Mapping {
             private,
             backing: OnceLock::new(),
             fork_forbidden: AtomicBool::new(false),
+            guard: None,
         }
     }
 
@@ -450,6 +464,8 @@ fn memory_file(len: usize) -> Result<OwnedFd, Errno> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Before the addresses can be somebody else's.
+        self.guard = None;
         // SAFETY: the range was mapped by us, no reference to it can outlive `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own range cannot fail");

@@ -6,7 +6,7 @@ use crate::message::{Command, DATA_BYTES_MAX, Header, Message};
 use crate::payload::{DeviceInfo, DmaMap, DmaRange, DmaUnmap, IrqInfo, IrqSet, RawRegionInfo, RegionAccess};
 use crate::payload::{RegionInfo, Version, irq, region, take, take_all};
 use crate::socket::{Connection, Deadline};
-use nvmed_sys::{Mapping, Pages};
+use nvmed_sys::Mapping;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -258,9 +258,9 @@ fn open_memory(fd: OwnedFd, offset: u64, bytes: u64) -> Result<Mapping, Errno> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !long_enough {
         return Err(Errno::INVAL);
     }
-    // Where it cannot be sealed, a client that cuts its memory short can kill this server by SIGBUS.
+    // Where it cannot be sealed, it may be cut short, which the mapping outlives in a process that asked for it.
     let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK);
-    Mapping::shared(fd.as_fd(), offset, bytes as usize, Pages::Base)
+    Mapping::foreign(fd.as_fd(), offset, bytes as usize)
 }
 
 fn device_info(payload: &[u8]) -> Result<Answer, ProtocolError> {

@@ -1,0 +1,124 @@
+//! Mappings of files that somebody else may cut short: a touch past their end is a signal (`SIGBUS`), which
+//! ends the process unless somebody answers it.
+
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io::Error;
+
+/// Ranges that can be guarded at once: as many as a served device lets its client map.
+const RANGES: usize = 4096;
+/// What is put in place of memory that is gone.
+const PAGE: usize = 4096;
+
+/// One guarded range; `begin` 0 is a free place, 1 one that is being filled.
+struct Range {
+    begin: AtomicUsize,
+    end: AtomicUsize,
+}
+
+static GUARDED: [Range; RANGES] =
+    [const { Range { begin: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; RANGES];
+
+/// A place in the table, freed with the value.
+#[derive(Debug)]
+pub(crate) struct Guard(usize);
+
+impl Guard {
+    /// Guards `[begin, begin + len)`; None when the table is full.
+    pub fn new(begin: usize, len: usize) -> Option<Self> {
+        let free =
+            |range: &Range| range.begin.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let place = GUARDED.iter().position(free)?;
+        GUARDED[place].end.store(begin + len, Ordering::Release);
+        GUARDED[place].begin.store(begin, Ordering::Release);
+        Some(Self(place))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        GUARDED[self.0].begin.store(0, Ordering::Release);
+    }
+}
+
+fn is_guarded(address: usize) -> bool {
+    GUARDED.iter().any(|range| {
+        let begin = range.begin.load(Ordering::Acquire);
+        begin > 1 && (begin..range.end.load(Ordering::Acquire)).contains(&address)
+    })
+}
+
+/// Lets this process outlive files that are cut short under [`crate::Mapping::foreign`]: from the first touch
+/// past the end on, there is a page of zeroes of our own, and whoever cut the file has lost what was there.
+/// Every other `SIGBUS` ends the process as before. For a process of our own: the handler is for all of it.
+///
+/// # Errors
+/// What `sigaction` answers.
+pub fn survive_cut_files() -> Result<(), Error> {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: zeroed is a valid `sigaction` (default handler, empty mask, no flags); `action` lives on this
+    // stack. `on_bus_error` has the signature that SA_SIGINFO asks for, and does only what a handler may:
+    // atomics, and system calls.
+    let set = unsafe {
+        let action = action.assume_init_mut();
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigaction(libc::SIGBUS, action, core::ptr::null_mut())
+    };
+    if set == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+}
+
+extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel gives an SA_SIGINFO handler a valid `siginfo_t`, and for SIGBUS it holds an address.
+    let address = unsafe { (*info).si_addr() } as usize;
+    if is_guarded(address) {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let page = core::ptr::without_provenance_mut(address & !(PAGE - 1));
+        // SAFETY: the page lies in a guarded mapping of ours, which lives while it is guarded: the thread that
+        // faulted is inside an access to it. Only raw copies and atomics reach its bytes, and they go on on
+        // the new page of the same size and protection.
+        if unsafe { rustix::mm::mmap_anonymous(page, PAGE, protection, flags) }.is_ok() {
+            return;
+        }
+    }
+    // Not ours to answer: the touch is made again, and ends the process.
+    // SAFETY: sets the default action of a signal, which takes no pointer that outlives the call.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mapping, Pages};
+    use rustix::fs::MemfdFlags;
+
+    #[test]
+    fn a_file_that_is_cut_short_reads_as_zeroes_and_can_be_written() {
+        survive_cut_files().unwrap();
+        let fd = rustix::fs::memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 16_384).unwrap();
+        let memory = Mapping::foreign(rustix::fd::AsFd::as_fd(&fd), 0, 16_384).unwrap();
+        memory.fill(0, 16_384, 7);
+        rustix::fs::ftruncate(&fd, 4096).unwrap();
+        let mut bytes = [9; 8192];
+        memory.read(2048, &mut bytes);
+        assert!(bytes[..2048].iter().all(|&byte| byte == 7) && bytes[2048..].iter().all(|&byte| byte == 0));
+        memory.write(12_000, b"into the void");
+        drop(memory);
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_size, 4096);
+    }
+
+    #[test]
+    fn a_place_in_the_table_is_free_again() {
+        let begin = 0x7000_0000_0000;
+        for _ in 0..2 * RANGES {
+            let guard = Guard::new(begin, 8192).unwrap();
+            assert!(is_guarded(begin) && is_guarded(begin + 8191) && !is_guarded(begin + 8192));
+            drop(guard);
+            assert!(!is_guarded(begin));
+        }
+    }
+}
