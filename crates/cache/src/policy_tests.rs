@@ -98,7 +98,7 @@ impl Model for MarkModel {
     }
 
     fn remove(&mut self, frame: u32) {
-        let at = self.queue.iter().position(|one| *one == frame).unwrap();
+        let at = self.queue.iter().position(|one| *one == frame).expect("the frame is in the queue");
         self.queue.remove(at);
         self.hand -= usize::from(at < self.hand);
         if self.hand == self.queue.len() {
@@ -183,7 +183,7 @@ impl Both {
     fn new(policy: EvictionPolicy) -> Self {
         let bytes = Layout::table_bytes(FRAMES);
         let frames_offset = bytes.next_multiple_of(4096);
-        let mapping = Mapping::anonymous(bytes, Pages::Base).unwrap();
+        let mapping = Mapping::anonymous(bytes, Pages::Base).expect("memory");
         let layout = Layout { table_offset: 0, frames_offset, frames: FRAMES };
         Self {
             order: policy.order(FRAMES),

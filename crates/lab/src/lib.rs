@@ -1,2 +1,3 @@
 //! Experiments.
 #![forbid(unsafe_code)]
+pub mod cache_policies;
