@@ -349,6 +349,8 @@ impl Lane {
 
     /// Looks once for the result of a ticket. Every so often in vain, it looks for overdue requests, too.
     pub(crate) fn poll_once(lane: &Arc<Self>, index: usize) -> Option<Result<u32, IoError>> {
+        // A simulated device's time passes with such looks.
+        lane.engine.events(lane.vector);
         let mut inner = lane.lock();
         inner.advance();
         if let Some(result) = inner.tickets.result(index) {

@@ -23,14 +23,33 @@ pub struct Ticket {
     pub(crate) index: usize,
 }
 
+/// In place of its index: the result was taken.
+const TAKEN: usize = usize::MAX;
+
 impl Ticket {
     /// Gives up the result, not the request.
     pub fn abandon(self) {}
+
+    /// Looks once, and takes the result if it is there; the place is free then.
+    #[inline]
+    pub(crate) fn take_now(&mut self) -> Option<Result<u32, IoError>> {
+        let mut inner = self.lane.lock();
+        inner.advance();
+        let result = inner.tickets.result(self.index)?;
+        inner.tickets.close(self.index);
+        drop(inner);
+        self.index = TAKEN;
+        Some(result)
+    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.lane.lock().tickets.abandon(self.index);
+        if self.index != TAKEN {
+            let waiter = self.lane.lock().tickets.abandon(self.index);
+            // With the lock free: it may be the last of a task that owns other tickets.
+            drop(waiter);
+        }
     }
 }
 

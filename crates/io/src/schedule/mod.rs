@@ -244,7 +244,8 @@ impl Backlog {
             index = older;
         }
         self.take(index, State::Sent, now);
-        let head = if self.merge && !self.nodes[index].alone { self.join(index, now) } else { index };
+        let joins = self.merge && self.nodes.queued() > 0 && !self.nodes[index].alone;
+        let head = if joins { self.join(index, now) } else { index };
         self.gather(head);
         Some(head)
     }
