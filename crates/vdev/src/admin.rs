@@ -28,6 +28,8 @@ pub(crate) struct AdminState {
     /// Requests that were aborted and not completed yet.
     aborted: VecDeque<u16>,
     events: VecDeque<AsyncEvent>,
+    /// The namespace's size has changed, and the log that says so was not read since.
+    pub(crate) namespace_changed: bool,
     /// Bit a log page: an event of it was reported and the page not read since.
     masked: u64,
 }
@@ -245,7 +247,9 @@ impl Controller {
         self.give(view, entry, &part)?;
         let retain = entry.cdw10 >> 15 & 1 != 0;
         if !retain && page.0 < 64 {
-            locked(&self.admin).masked &= !(1 << page.0);
+            let mut admin = locked(&self.admin);
+            admin.masked &= !(1 << page.0);
+            admin.namespace_changed &= page != LogPage::CHANGED_NAMESPACES;
         }
         Ok(())
     }

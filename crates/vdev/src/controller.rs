@@ -13,7 +13,7 @@ use nvmed_dma::{AddressSpace, DeviceAddress, MapError};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shutdown Status: complete.
@@ -51,7 +51,10 @@ pub struct Controller {
     pub(crate) media: Media,
     pub(crate) space: AddressSpace,
     pub(crate) lba_shift: u32,
-    pub(crate) lba_count: u64,
+    /// Logical blocks; see [`Controller::lba_count`].
+    pub(crate) lbas: AtomicU64,
+    /// Held while the size changes.
+    pub(crate) resizing: Mutex<()>,
     properties: Mutex<Properties>,
     cc: AtomicU32,
     status: AtomicU32,
@@ -96,7 +99,8 @@ impl Controller {
         let lba_count = media.bytes() >> lba_shift;
         Arc::new(Self {
             lba_shift,
-            lba_count,
+            lbas: AtomicU64::new(lba_count),
+            resizing: Mutex::default(),
             media,
             space: AddressSpace::default(),
             properties: Mutex::default(),
@@ -166,7 +170,7 @@ impl Controller {
     }
 
     /// Waits until every queue has seen all that was changed before.
-    fn settle(&self) {
+    pub(crate) fn settle(&self) {
         for place in &self.places {
             locked(&place.group).refresh(&self.space);
         }

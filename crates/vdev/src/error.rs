@@ -34,6 +34,24 @@ pub enum MediaError {
         /// Its size.
         bytes: u64,
     },
+    /// It cannot grow so far while it is open.
+    #[error(
+        "{bytes} bytes are more than the open medium has room for, {room}; close it and open it with that size"
+    )]
+    Room {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes that it can have.
+        room: u64,
+    },
+    /// The host cannot change the size.
+    #[error("the image cannot be made {bytes} bytes long: {errno}")]
+    Resize {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The host's answer.
+        errno: Errno,
+    },
     /// Another process has it.
     #[error("{path} is in use by {holder}; end that process first (one process at a time can use a device)")]
     InUse {
@@ -61,7 +79,8 @@ impl MediaError {
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
-            Self::Open { errno, .. } | Self::Memory { errno, .. } => *errno,
+            Self::Open { errno, .. } | Self::Memory { errno, .. } | Self::Resize { errno, .. } => *errno,
+            Self::Room { .. } => Errno::NOSPC,
             Self::NotAFile { .. } | Self::Size { .. } => Errno::INVAL,
             Self::InUse { .. } => Errno::BUSY,
         }

@@ -78,6 +78,11 @@ impl Features {
         u32::from(TEMPERATURE_K) >= over || u32::from(TEMPERATURE_K) <= self.under_k
     }
 
+    /// Whether the host wants namespace attribute notices.
+    pub fn namespace_event(&self) -> bool {
+        self.values[FeatureId::AsyncEventConfiguration as usize] & 1 << 8 != 0
+    }
+
     /// Whether the host wants an event for that warning.
     fn temperature_event(&self) -> bool {
         self.values[FeatureId::AsyncEventConfiguration as usize] & 1 << 1 != 0

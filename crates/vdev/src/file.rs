@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFro
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Bytes allocated and mapped at once: big enough that the calls do not show in sequential writes, small
 /// enough that a program which writes one block does not wait.
@@ -71,6 +71,19 @@ impl ImageLock {
 /// Chunks noted by one look at the host, 8 GiB: a bound on the time that the look takes.
 const SURVEY_CHUNKS: u64 = 65_536;
 
+/// How many times its size an image can have while it is open: addresses cost nothing.
+const ROOM: u64 = 16;
+/// Addresses that one image takes at most beyond its size, of the 128 TiB that a process has.
+const ROOM_BYTES_MAX: u64 = 1 << 42;
+
+/// Maps an image with room behind it, or, where the host gives no such room, without.
+fn map(fd: &OwnedFd, bytes: u64) -> Result<Mapping, Errno> {
+    let len = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
+    let room = bytes.saturating_mul(ROOM).min(ROOM_BYTES_MAX).max(bytes) as usize;
+    let shared = |len| Mapping::shared(fd.as_fd(), 0, len, Pages::Base);
+    shared(room).or_else(|_| shared(len))
+}
+
 /// What is known of a chunk, one byte a chunk; a new state is all zeroes.
 mod chunk {
     /// Nothing: the host was not asked yet.
@@ -95,7 +108,9 @@ struct Syncing {
 #[derive(Debug)]
 pub(crate) struct FileMedium {
     fd: QuietFd,
+    /// The image and, behind its end, addresses to grow into; only what is below `bytes` is touched.
     memory: Mapping,
+    bytes: AtomicU64,
     flush: Flush,
     /// A byte a chunk, see [`chunk`]. Its pages appear when touched, so that opening does not depend on the size.
     states: Mapping,
@@ -136,14 +151,14 @@ impl FileMedium {
             _ => stat.st_size as u64,
         };
         check_size(&path, bytes)?;
-        let len = usize::try_from(bytes).map_err(|_| fail(Errno::FBIG))?;
-        let memory = Mapping::shared(fd.as_fd(), 0, len, Pages::Base).map_err(fail)?;
+        let memory = map(&fd, bytes).map_err(fail)?;
         // A child would keep the image open, and so locked, after its parent is gone.
         memory.forbid_fork().map_err(fail)?;
-        let chunks = bytes.div_ceil(CHUNK_BYTES) as usize;
+        let chunks = memory.len().div_ceil(CHUNK_BYTES as usize);
         Ok(Self {
             fd: QuietFd::new(fd),
             memory,
+            bytes: AtomicU64::new(bytes),
             flush: options.flush,
             states: Mapping::anonymous(chunks, Pages::Base).map_err(fail)?,
             shaping: Mutex::new(()),
@@ -153,7 +168,33 @@ impl FileMedium {
     }
 
     pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Bytes that it can grow to without a new mapping.
+    pub fn room(&self) -> u64 {
         self.memory.len() as u64
+    }
+
+    /// Changes the size, within the room. Nobody touches what goes.
+    pub fn resize(&self, bytes: u64) -> Result<(), MediaError> {
+        let _shaping = locked(&self.shaping);
+        let before = self.bytes();
+        let fail = |errno| MediaError::Resize { bytes, errno };
+        if bytes >= before {
+            rustix::fs::ftruncate(&self.fd, bytes).map_err(fail)?;
+        }
+        // What was known of chunks that are cut, or that were and go on, is known no more.
+        let first = before.min(bytes) / CHUNK_BYTES;
+        for chunk in first..before.max(bytes).div_ceil(CHUNK_BYTES) {
+            self.state(chunk).store(chunk::UNKNOWN, Ordering::Release);
+        }
+        self.bytes.store(bytes, Ordering::Release);
+        if bytes < before {
+            rustix::fs::ftruncate(&self.fd, bytes).map_err(fail)?;
+        }
+        self.touched();
+        Ok(())
     }
 
     #[inline]

@@ -49,6 +49,8 @@ impl Controller {
         data.cntlid = 1;
         data.ver = register::VERSION_1_4;
         data.cntrltype = 1;
+        // Namespace attribute notices.
+        data.oaes = 1 << 8;
         data.acl = ABORTS_MAX as u8 - 1;
         data.aerl = EVENT_REQUESTS_MAX as u8 - 1;
         data.frmw = 0b11;
@@ -78,7 +80,8 @@ impl Controller {
         data.lbaf[1] = LbaFormat { ms: 0, lbads: 12, rp: 0 };
         data.flbas = u8::from(self.config.lba_bytes == 4096);
         if nsid == NSID {
-            (data.nsze, data.ncap, data.nuse) = (self.lba_count, self.lba_count, self.lba_count);
+            let blocks = self.lba_count();
+            (data.nsze, data.ncap, data.nuse) = (blocks, blocks, blocks);
             // Deallocated blocks read as zeroes, and Write Zeroes may deallocate.
             data.dlfeat = 0b1001;
             data.eui64 = self.eui64();

@@ -42,7 +42,7 @@ impl Controller {
     /// Byte offset and length of a command's range.
     #[inline]
     fn range(&self, lba: u64, blocks: u64) -> Result<(u64, u64), Status> {
-        let end = lba.checked_add(blocks).filter(|&end| end <= self.lba_count);
+        let end = lba.checked_add(blocks).filter(|&end| end <= self.lba_count());
         if end.is_none() {
             return Err(Status::LBA_OUT_OF_RANGE.do_not_retry());
         }

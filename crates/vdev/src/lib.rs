@@ -24,6 +24,7 @@ mod identify;
 mod io_command;
 mod log;
 mod media;
+mod namespace;
 mod pci;
 mod pending;
 mod prp;

@@ -123,7 +123,7 @@ impl Controller {
             LogPage::ERROR => Some(self.error_log()),
             LogPage::SMART => Some(self.smart_log().as_bytes().to_vec()),
             LogPage::FIRMWARE => Some(firmware_slots()),
-            LogPage::CHANGED_NAMESPACES => Some(vec![0; 4096]),
+            LogPage::CHANGED_NAMESPACES => Some(self.changed_namespaces()),
             LogPage::EFFECTS => Some(effects()),
             _ => None,
         }

@@ -5,12 +5,15 @@ use crate::file::{FileMedium, FileOptions};
 use crate::volatile::Volatile;
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes in a page of every host memory and medium.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 const PAGE: usize = PAGE_BYTES as usize;
 /// Bytes that a processor fetches at once.
 const CACHE_LINE: usize = 64;
+/// A medium of nothing is bounded by what byte offsets can say.
+const NULL_BYTES_MAX: u64 = 1 << 62;
 
 /// A store of bytes, addressed by byte offset. All accesses are inside [`Media::bytes`]: the controller
 /// has checked the range.
@@ -19,8 +22,8 @@ pub struct Media(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Ram(Mapping),
-    Null(u64),
+    Ram(Mapping, AtomicU64),
+    Null(AtomicU64),
     File(FileMedium),
     Volatile(Box<Volatile>),
 }
@@ -31,10 +34,19 @@ impl Media {
     /// # Errors
     /// The size is no whole number of pages, or there is no memory for it.
     pub fn ram(bytes: u64, pages: Pages) -> Result<Self, MediaError> {
+        Self::ram_with_room(bytes, bytes, pages)
+    }
+
+    /// As [`Media::ram`], that can grow to `room` bytes; memory is taken as it is touched.
+    ///
+    /// # Errors
+    /// As [`Media::ram`].
+    pub fn ram_with_room(bytes: u64, room: u64, pages: Pages) -> Result<Self, MediaError> {
         check_size("media=dram", bytes)?;
-        let len = usize::try_from(bytes).map_err(|_| MediaError::size("media=dram", bytes))?;
+        check_size("media=dram", room.max(bytes))?;
+        let len = usize::try_from(room.max(bytes)).map_err(|_| MediaError::size("media=dram", room))?;
         let memory = Mapping::anonymous(len, pages).map_err(|errno| MediaError::Memory { bytes, errno })?;
-        Ok(Self(Kind::Ram(memory)))
+        Ok(Self(Kind::Ram(memory, AtomicU64::new(bytes))))
     }
 
     /// Nothing: commands succeed and no data moves, to measure everything else.
@@ -43,7 +55,7 @@ impl Media {
     /// The size is no whole number of pages.
     pub fn null(bytes: u64) -> Result<Self, MediaError> {
         check_size("media=null", bytes)?;
-        Ok(Self(Kind::Null(bytes)))
+        Ok(Self(Kind::Null(AtomicU64::new(bytes))))
     }
 
     /// A file.
@@ -65,8 +77,7 @@ impl Media {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match &self.0 {
-            Kind::Ram(memory) => memory.len() as u64,
-            Kind::Null(bytes) => *bytes,
+            Kind::Ram(_, bytes) | Kind::Null(bytes) => bytes.load(Ordering::Acquire),
             Kind::File(file) => file.bytes(),
             Kind::Volatile(cache) => cache.bytes(),
         }
@@ -75,10 +86,48 @@ impl Media {
     /// Asks for `len` bytes at `offset`, which may lie outside, to be at hand soon.
     #[inline]
     pub(crate) fn foresee(&self, offset: u64, len: usize) {
-        if let Kind::Ram(memory) = &self.0 {
+        if let Kind::Ram(memory, _) = &self.0 {
             for line in (0..len).step_by(CACHE_LINE) {
                 memory.prefetch_read((offset as usize).wrapping_add(line));
             }
+        }
+    }
+
+    /// Bytes that it can grow to while it is open.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        match &self.0 {
+            Kind::Ram(memory, _) => memory.len() as u64,
+            Kind::Null(_) => NULL_BYTES_MAX,
+            Kind::File(file) => file.room(),
+            Kind::Volatile(cache) => cache.room(),
+        }
+    }
+
+    /// Whether [`Media::resize`] can make it this large.
+    pub(crate) fn check_room(&self, bytes: u64) -> Result<(), MediaError> {
+        check_size("a resized medium", bytes)?;
+        let room = self.room();
+        if bytes > room { Err(MediaError::Room { bytes, room }) } else { Ok(()) }
+    }
+
+    /// Changes the size. What is new reads as zeroes. The caller has checked the room, and made sure that
+    /// nobody reads or writes what goes.
+    pub(crate) fn resize(&self, bytes: u64) -> Result<(), MediaError> {
+        match &self.0 {
+            Kind::Ram(memory, size) => {
+                let before = size.swap(bytes, Ordering::AcqRel);
+                if bytes < before {
+                    zero_memory(memory, bytes as usize, (before - bytes) as usize);
+                }
+                Ok(())
+            }
+            Kind::Null(size) => {
+                size.store(bytes, Ordering::Release);
+                Ok(())
+            }
+            Kind::File(file) => file.resize(bytes),
+            Kind::Volatile(cache) => cache.resize(bytes),
         }
     }
 
@@ -86,7 +135,7 @@ impl Media {
     #[inline]
     pub(crate) fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(memory) => memory.copy(offset as usize, to, to_offset, len),
+            Kind::Ram(memory, _) => memory.copy(offset as usize, to, to_offset, len),
             Kind::Null(_) => {}
             Kind::File(file) => file.read(offset, to, to_offset, len)?,
             Kind::Volatile(cache) => cache.read(offset, to, to_offset, len)?,
@@ -104,7 +153,7 @@ impl Media {
         len: usize,
     ) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(memory) => from.copy(from_offset, memory, offset as usize, len),
+            Kind::Ram(memory, _) => from.copy(from_offset, memory, offset as usize, len),
             Kind::Null(_) => {}
             Kind::File(file) => file.write(offset, from, from_offset, len)?,
             Kind::Volatile(cache) => cache.write(offset, from, from_offset, len),
@@ -115,7 +164,7 @@ impl Media {
     /// Makes `len` bytes at `offset` read as zeroes; `release` gives their space back where it can.
     pub(crate) fn zero(&self, offset: u64, len: u64, release: bool) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(memory) => zero_memory(memory, offset as usize, len as usize),
+            Kind::Ram(memory, _) => zero_memory(memory, offset as usize, len as usize),
             Kind::Null(_) => {}
             Kind::File(file) => file.zero(offset, len, release)?,
             Kind::Volatile(cache) => cache.zero(offset, len),
@@ -132,7 +181,7 @@ impl Media {
     /// Whether the medium has something to flush at all.
     pub(crate) fn has_write_cache(&self) -> bool {
         match &self.0 {
-            Kind::Ram(_) | Kind::Null(_) => false,
+            Kind::Ram(..) | Kind::Null(_) => false,
             Kind::File(_) | Kind::Volatile(_) => true,
         }
     }
@@ -140,7 +189,7 @@ impl Media {
     /// Makes everything written before persistent.
     pub(crate) fn flush(&self) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(_) | Kind::Null(_) => Ok(()),
+            Kind::Ram(..) | Kind::Null(_) => Ok(()),
             Kind::File(file) => file.flush(),
             Kind::Volatile(cache) => cache.flush(),
         }
@@ -149,7 +198,7 @@ impl Media {
     /// Makes the `len` bytes at `offset` persistent: the end of an FUA write.
     pub(crate) fn flush_range(&self, offset: u64, len: u64) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(_) | Kind::Null(_) => Ok(()),
+            Kind::Ram(..) | Kind::Null(_) => Ok(()),
             Kind::File(file) => file.flush(),
             Kind::Volatile(cache) => cache.flush_range(offset, len),
         }

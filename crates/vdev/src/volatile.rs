@@ -1,6 +1,7 @@
 //! A write cache that is lost with the process: a power cut is a SIGKILL.
 
 use crate::controller::locked;
+use crate::error::MediaError;
 use crate::media::{Media, PAGE_BYTES};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
@@ -43,6 +44,17 @@ impl Volatile {
 
     pub fn bytes(&self) -> u64 {
         self.inner.bytes()
+    }
+
+    pub fn room(&self) -> u64 {
+        self.inner.room()
+    }
+
+    /// Changes the size; what was not flushed beyond a smaller one is gone.
+    pub fn resize(&self, bytes: u64) -> Result<(), MediaError> {
+        let mut dirty = locked(&self.dirty);
+        dirty.pages.split_off(&(bytes / PAGE_BYTES));
+        self.inner.resize(bytes)
     }
 
     /// Reads any range; what is dirty lies over the inner medium.
