@@ -113,17 +113,20 @@ fn commands_meet_the_size_of_their_moment() {
         let mut rings = [host.open(2), host.open(3)];
         let device = std::sync::Arc::clone(&host.device);
         std::thread::scope(|scope| {
-            for ring in &mut rings {
+            let workers = rings.each_mut().map(|ring| {
                 scope.spawn(move || {
-                    for round in 0..2000u64 {
-                        let lba = round * 37 % 4000;
-                        let status = ring.run(ring.data(1 + (round % 2) as u8, lba, 8, 4096)).status();
+                    // Long enough that a size often changes in their midst.
+                    for round in 0..400u64 {
+                        let entry = ring.data(1 + (round % 2) as u8, round * 37 % 1000, 2048, 1 << 20);
+                        let status = ring.run(entry).status();
                         assert!(status.is_success() || status.is(Status::LBA_OUT_OF_RANGE));
                     }
-                });
-            }
-            for round in 0..300u64 {
-                device.controller().resize(4096 * (1 + round * 97 % 500)).unwrap();
+                })
+            });
+            let mut round = 0;
+            while !workers.iter().all(|worker| worker.is_finished()) {
+                round += 1;
+                device.controller().resize(4096 * (256 + round * 97 % 700)).unwrap();
             }
         });
     }
