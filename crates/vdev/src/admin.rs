@@ -86,9 +86,9 @@ impl Controller {
             AdminOpcode::GetFeatures => self.get_feature(entry),
             AdminOpcode::Abort => Ok(self.abort(held, entry)),
             // Identify says that there is no keep alive timer (KAS 0).
-            AdminOpcode::KeepAlive | AdminOpcode::DirectiveSend | AdminOpcode::DirectiveReceive => {
-                Err(Status::INVALID_OPCODE.do_not_retry())
-            }
+            AdminOpcode::KeepAlive => Err(Status::INVALID_OPCODE.do_not_retry()),
+            AdminOpcode::DirectiveSend => self.directive_send(entry),
+            AdminOpcode::DirectiveReceive => self.directive_receive(view, entry),
             AdminOpcode::AsyncEventRequest => {
                 let mut admin = locked(&self.admin);
                 if admin.requests.len() < EVENT_REQUESTS_MAX {
@@ -102,7 +102,7 @@ impl Controller {
     }
 
     /// Copies `bytes` to the command's data pointer.
-    fn give(&self, view: &View, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
+    pub(crate) fn give(&self, view: &View, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
         let mut walk = PrpWalk::new(view, entry, bytes.len() as u64);
         let mut left = bytes;
         while let Some(piece) = walk.next() {

@@ -3,6 +3,7 @@
 use crate::admin::AdminState;
 use crate::bell::Bell;
 use crate::config::{Clock, ControllerConfig};
+use crate::directive::Streams;
 use crate::group::Place;
 use crate::log::{Counters, ErrorLog};
 use crate::media::Media;
@@ -44,8 +45,8 @@ struct Properties {
 
 /// A virtual NVMe controller with one namespace.
 ///
-/// Locks are taken in the order properties, group 0, group N, and then one of admin state, error log and
-/// retired counters.
+/// Locks are taken in the order properties, group 0, group N, and then one of admin state, streams, error
+/// log and retired counters.
 pub struct Controller {
     pub(crate) config: ControllerConfig,
     pub(crate) media: Media,
@@ -67,6 +68,7 @@ pub struct Controller {
     /// What the device thread has to look at, where there is one.
     pub(crate) pending: Pending,
     pub(crate) admin: Mutex<AdminState>,
+    pub(crate) streams: Mutex<Streams>,
     pub(crate) errors: Mutex<ErrorLog>,
     /// Why commands may complete otherwise than at once, see [`shape`].
     pub(crate) shape: AtomicU8,
@@ -111,6 +113,7 @@ impl Controller {
             retired: Mutex::default(),
             pending: Pending::new(places),
             admin: Mutex::new(AdminState::default()),
+            streams: Mutex::default(),
             errors: Mutex::default(),
             shape: AtomicU8::new(if config.latency.is_none() { 0 } else { shape::SLOW }),
             time: Time::new(config.latency, config.clock == Clock::Virtual),
@@ -382,6 +385,7 @@ impl Controller {
             *retired = retired.plus(gone);
         }
         locked(&self.admin).reset();
+        locked(&self.streams).reset();
         self.enable_write_cache(true);
         self.cure();
         self.masked(u32::MAX, Bell::unmask);

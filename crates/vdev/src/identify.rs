@@ -51,6 +51,8 @@ impl Controller {
         data.cntrltype = 1;
         // Namespace attribute notices.
         data.oaes = 1 << 8;
+        // Directives.
+        data.oacs = 1 << 5;
         data.acl = ABORTS_MAX as u8 - 1;
         data.aerl = EVENT_REQUESTS_MAX as u8 - 1;
         data.frmw = 0b11;

@@ -9,6 +9,8 @@ use zerocopy::FromBytes;
 
 /// The one namespace.
 pub(crate) const NSID: u32 = 1;
+/// Directive type, in command dword 12 of a write.
+const DIRECTIVE: u32 = 0xf << 20;
 /// All namespaces, which Flush may name.
 const NSID_ALL: u32 = u32::MAX;
 
@@ -97,6 +99,9 @@ impl Controller {
     #[inline]
     fn write(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let range = self.transfer(entry)?;
+        if entry.cdw12 & DIRECTIVE != 0 {
+            self.write_directed(entry, range.1)?;
+        }
         // A piece of odd alignment ends within a sector, which a volatile cache keeps or loses as a whole.
         if !entry.prp1.is_multiple_of(512) && self.media.wants_sectors() {
             return self.write_staged(view, entry, range);

@@ -11,6 +11,7 @@ mod admin;
 mod bell;
 mod config;
 mod controller;
+mod directive;
 mod doorbell;
 mod error;
 mod fault;
@@ -37,6 +38,7 @@ mod volatile;
 
 pub use config::{Clock, ControllerConfig};
 pub use controller::Controller;
+pub use directive::StreamUse;
 pub use error::MediaError;
 pub use fault::{Corrupt, FAULT_RULES_MAX, FaultAction, FaultPlan, FaultQueue, FaultRule};
 pub use fault_text::FaultError;
