@@ -4,7 +4,8 @@ use crate::buffer::Buffer;
 use crate::disk::Disk;
 use crate::error::BlockError;
 use crate::range::RangeId;
-use nvmed_io::{Handle, Operation, Request, Segment, SubmitError, Ticket};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use nvmed_io::{Handle, Operation, Request, SubmitError, Ticket};
 use nvmed_units::Lba;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +49,9 @@ struct Flight {
     bytes: usize,
     /// Bytes of requests submitted.
     submitted: usize,
-    tickets: Vec<Ticket>,
+    /// Almost every call is one request.
+    ticket: Option<Ticket>,
+    more: Vec<Ticket>,
     /// Tickets that a thread is waiting for outside.
     waiting: usize,
     flush_due: bool,
@@ -60,8 +63,6 @@ struct Flight {
 struct Inner {
     flying: Vec<Flight>,
     done: VecDeque<Finished>,
-    /// Calls taken and not reaped.
-    count: usize,
     next: u64,
 }
 
@@ -70,11 +71,18 @@ pub(crate) struct Flights {
     disk: Arc<Disk>,
     pub(crate) io: Vec<Handle>,
     inner: Mutex<Inner>,
+    /// Calls taken and not reaped.
+    count: AtomicUsize,
 }
 
 impl Flights {
     pub(crate) fn new(disk: &Arc<Disk>, io: Vec<Handle>) -> Arc<Self> {
-        let flights = Arc::new(Self { disk: Arc::clone(disk), io, inner: Mutex::default() });
+        let flights = Arc::new(Self {
+            disk: Arc::clone(disk),
+            io,
+            inner: Mutex::default(),
+            count: AtomicUsize::new(0),
+        });
         disk.watch(&flights);
         flights
     }
@@ -86,12 +94,9 @@ impl Flights {
 
     /// Room for one more call.
     pub(crate) fn admit(&self) -> Result<(), BlockError> {
-        let mut inner = self.lock();
-        if inner.count == AIO_MAX {
-            return Err(BlockError::Busy { limit: AIO_MAX });
-        }
-        inner.count += 1;
-        Ok(())
+        let more = |count| (count < AIO_MAX).then_some(count + 1);
+        let taken = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.map(|_| ()).map_err(|_| BlockError::Busy { limit: AIO_MAX })
     }
 
     /// A call that was admitted is done already.
@@ -111,7 +116,8 @@ impl Flights {
             queue,
             bytes,
             submitted: 0,
-            tickets: Vec::new(),
+            ticket: None,
+            more: Vec::new(),
             waiting: 0,
             flush_due,
             error: None,
@@ -131,20 +137,21 @@ impl Flights {
                 let from = start + flight.submitted;
                 buffer.segment(from..from + bytes)
             });
-            let data: Vec<Segment> = match data.transpose() {
-                Ok(segment) => segment.into_iter().collect(),
+            let data = match data.transpose() {
+                Ok(segment) => segment,
                 Err(error) => return flight.error = Some(error),
             };
             let request = Request {
                 operation: flight.aio.operation,
                 lba: Lba((flight.aio.offset + flight.submitted as u64) >> lba_shift),
                 blocks: (bytes >> lba_shift) as u32,
-                data: &data,
+                data: data.as_slice(),
                 tag: 0,
                 stream: 0,
             };
             match self.io[flight.queue].enqueue(&request) {
-                Ok(ticket) => flight.tickets.push(ticket),
+                Ok(ticket) if flight.ticket.is_none() => flight.ticket = Some(ticket),
+                Ok(ticket) => flight.more.push(ticket),
                 Err(SubmitError::NoSlot) => return,
                 Err(refused) => {
                     flight.error = Some(BlockError::refused(flight.aio.operation, request.lba, refused));
@@ -168,16 +175,7 @@ impl Flights {
     pub(crate) fn advance(&self) {
         let mut inner = self.lock();
         for flight in &mut inner.flying {
-            let io = &self.io[flight.queue];
-            let mut error = flight.error;
-            flight.tickets.retain(|ticket| match io.poll(ticket) {
-                None => true,
-                Some(result) => {
-                    error = error.or(result.err().map(BlockError::Io));
-                    false
-                }
-            });
-            flight.error = error;
+            flight.look(&self.io[flight.queue]);
             self.submit(flight);
         }
         self.land(&mut inner);
@@ -201,13 +199,13 @@ impl Flights {
         let mut inner = self.lock();
         let count = max.min(inner.done.len());
         out.extend(inner.done.drain(..count));
-        inner.count -= count;
+        self.count.fetch_sub(count, Ordering::AcqRel);
         count
     }
 
     /// Calls taken and not reaped.
     pub(crate) fn outstanding(&self) -> usize {
-        self.lock().count
+        self.count.load(Ordering::Acquire)
     }
 
     /// Waits until a call is finished, if any is under way; whether there is one to reap.
@@ -218,7 +216,9 @@ impl Flights {
             if !inner.done.is_empty() {
                 return true;
             }
-            let Some(flight) = inner.flying.iter_mut().find(|flight| !flight.tickets.is_empty()) else {
+            let Some(flight) =
+                inner.flying.iter_mut().find(|flight| flight.ticket.is_some() || !flight.more.is_empty())
+            else {
                 let idle = inner.flying.is_empty();
                 drop(inner);
                 if idle {
@@ -228,7 +228,7 @@ impl Flights {
                 std::thread::yield_now();
                 continue;
             };
-            let ticket = flight.tickets.swap_remove(0);
+            let Some(ticket) = flight.ticket.take().or_else(|| flight.more.pop()) else { continue };
             let (id, queue) = (flight.id, flight.queue);
             flight.waiting += 1;
             drop(inner);
@@ -254,6 +254,22 @@ impl Flights {
 impl Flight {
     fn is_over(&self) -> bool {
         let sent = self.error.is_some() || (self.submitted == self.bytes && !self.flush_due);
-        sent && self.tickets.is_empty() && self.waiting == 0
+        sent && self.ticket.is_none() && self.more.is_empty() && self.waiting == 0
+    }
+
+    /// Takes the results that are there.
+    fn look(&mut self, io: &Handle) {
+        let Self { ticket, more, error, .. } = self;
+        let mut is_waiting = |ticket: &Ticket| match io.poll(ticket) {
+            None => true,
+            Some(result) => {
+                *error = error.or(result.err().map(BlockError::Io));
+                false
+            }
+        };
+        *ticket = ticket.take().filter(&mut is_waiting);
+        if !more.is_empty() {
+            more.retain(is_waiting);
+        }
     }
 }

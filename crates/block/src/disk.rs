@@ -28,6 +28,8 @@ impl Default for DiskOptions {
 /// A device as one array of bytes.
 pub struct Disk {
     device: Arc<Device>,
+    lba_shift: u32,
+    request_bytes: usize,
     pub(crate) pool: Arc<Pool>,
     ranges: Ranges,
     /// Write-backs, and what else needs no handle of the caller's.
@@ -51,8 +53,13 @@ impl Disk {
     pub fn new(device: Arc<Device>, options: DiskOptions) -> Arc<Self> {
         let pool = Pool::new(Arc::clone(&device), options.pages);
         let io = device.handle(Binding::Spread);
+        let geometry = device.geometry();
+        let (lba_shift, request_bytes) =
+            (geometry.lba_bytes.trailing_zeros(), geometry.transfer_bytes_max as usize);
         Arc::new(Self {
             device,
+            lba_shift,
+            request_bytes,
             pool,
             ranges: Ranges::default(),
             io,
@@ -125,11 +132,11 @@ impl Disk {
     /// Bytes of a logical block.
     #[must_use]
     pub fn lba_bytes(&self) -> u32 {
-        self.device.geometry().lba_bytes
+        1 << self.lba_shift
     }
 
     pub(crate) fn lba_shift(&self) -> u32 {
-        self.lba_bytes().trailing_zeros()
+        self.lba_shift
     }
 
     /// A new handle over some queues.
@@ -165,7 +172,7 @@ impl Disk {
 
     /// Bytes of one asynchronous request at most: one command.
     pub(crate) fn request_bytes(&self) -> usize {
-        self.device.geometry().transfer_bytes_max as usize
+        self.request_bytes
     }
 
     pub(crate) fn watch(&self, flights: &Arc<Flights>) {

@@ -33,6 +33,14 @@ fn an_image_keeps_what_was_written() {
 fn every_call_keeps_its_contract() {
     let bench = Bench::new();
     let here = root().join("crates/capi/tests/c/contract.c");
-    bench.run(&bench.compile(&here, Link::Shared), &[]);
     bench.run(&bench.compile(&here, Link::Static), &[]);
+    let program = bench.compile(&here, Link::Shared);
+    bench.run(&program, &[]);
+    for device in ["virtual:?media=dram,size=16M,clock=threaded", "virtual:?media=dram,size=16M,lba=4096"] {
+        bench.run(&program, &[device]);
+    }
+    match bench.try_run(&program, &["uring:uring.img?size=16M,direct=off"]) {
+        Err(said) if said.contains("io_uring") => println!("SKIPPED: no io_uring here: {said}"),
+        result => drop(result.unwrap()),
+    }
 }

@@ -65,9 +65,17 @@ impl Bench {
 
     /// Runs a program to its successful end.
     pub fn run(&self, program: &Path, arguments: &[&str]) -> String {
+        self.try_run(program, arguments).unwrap_or_else(|said| panic!("{program:?} {arguments:?}: {said}"))
+    }
+
+    /// Runs a program; what it says, and its errors when it fails.
+    pub fn try_run(&self, program: &Path, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.dir).env("LD_LIBRARY_PATH", &self.dir);
-        String::from_utf8_lossy(&succeed(&mut command).stdout).into_owned()
+        let output = command.output().map_err(|error| error.to_string())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        if output.status.success() { Ok(out) } else { Err(format!("{}\n{out}{err}", output.status)) }
     }
 }
 
