@@ -184,6 +184,11 @@ impl UringEngine {
         Ok(engine)
     }
 
+    #[cfg(test)]
+    pub(crate) fn vectors(&self) -> &crate::vectors::Vectors {
+        &self.shared.vectors
+    }
+
     /// Reads one block by polling, since only that shows whether the device can be polled.
     fn try_polling(&self) -> Result<(), Errno> {
         if !self.target.direct {

@@ -221,8 +221,10 @@ impl<D: Drive> Queue<D> {
     /// Takes completions until none is left or `out` is full.
     #[inline]
     fn reap(&mut self, out: &mut Vec<Completion>) {
+        let mut taken = false;
         while out.len() < out.capacity() {
-            let Some(cqe) = self.take() else { return };
+            let Some(cqe) = self.take() else { break };
+            taken = true;
             if cqe.user_data == NOBODY {
                 continue;
             }
@@ -246,6 +248,26 @@ impl<D: Drive> Queue<D> {
                 }
             }
         }
+        if taken && self.ring.face().is_awaited() {
+            self.kick();
+        }
+    }
+
+    /// Wakes those who wait for what was taken here: a completion of nothing.
+    #[cold]
+    fn kick(&mut self) {
+        if !self.ring.has_room() {
+            self.enter();
+        }
+        if self.ring.has_room() {
+            let sqe = Sqe { opcode: op::NOP, user_data: NOBODY, ..Sqe::default() };
+            // SAFETY: the entry names no memory.
+            #[allow(unsafe_code, reason = "the kernel acts on the entry")]
+            unsafe {
+                self.ring.push(&sqe, None);
+            }
+        }
+        self.owed = true;
     }
 }
 
@@ -255,7 +277,7 @@ fn step(drive: &mut impl Drive, work: &mut Work, cqe: &Cqe) -> Next {
     if cqe.res < 0 {
         let again = match Errno::from_raw_os_error(-cqe.res) {
             Errno::AGAIN | Errno::INTR => true,
-            // The thread that submitted it ended: the kernel gives up what it had not begun.
+            // Nobody asked: the thread that submitted it ended, and the kernel gave up what it had not begun.
             Errno::CANCELED => !work.cancelled,
             _ => false,
         };
@@ -403,6 +425,39 @@ impl<D: Drive> Drop for Queue<D> {
             // The kernel may still write there.
             std::mem::forget(std::mem::take(&mut self.works));
             std::mem::forget(Arc::clone(&self.shared));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{UringEngine, UringOptions};
+    use nvmed_engine::{Engine, Operation, QueueOptions, Request};
+    use nvmed_units::Lba;
+
+    /// Between its look and the kernel's, a waiter sees nothing of a completion that another thread takes: it
+    /// must find one more in the queue.
+    #[test]
+    fn who_takes_a_completion_leaves_one_for_who_waits() {
+        let path = std::env::temp_dir().join(format!("nvmed-uring-kick-{}", std::process::id()));
+        let options = UringOptions { size: Some(1 << 20), ..UringOptions::new(&path) };
+        let engine = UringEngine::open(&options).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut pair = engine.queue(QueueOptions::depth(1)).unwrap();
+        let face = engine.vectors().face(pair.vector()).unwrap();
+        let flush =
+            Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 1, stream: 0 };
+        for awaited in [false, true, true] {
+            let mut out = Vec::with_capacity(1);
+            face.pretend_waiting(awaited, || {
+                pair.submit(&flush).unwrap();
+                pair.ring();
+                while pair.poll(&mut out) == 0 {
+                    face.wait(face.posted(), 100_000);
+                }
+            });
+            assert_eq!(face.wait(face.posted(), 1000), awaited);
+            pair.poll(&mut Vec::with_capacity(1));
         }
     }
 }

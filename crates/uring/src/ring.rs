@@ -7,16 +7,16 @@ use crate::error::UringError;
 use crate::sqe::{IoVec, SQE_BYTES, SQE_BYTES_LARGE, Sqe};
 use nvmed_engine::EngineError;
 use nvmed_sys::{Mapping, Pages, QuietFd};
-use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringEnterFlags, IoringFeatureFlags, IoringRegisterOp, IoringSetupFlags, io_uring_enter,
-    io_uring_params, io_uring_register, io_uring_setup,
+    io_uring_enter_arg, io_uring_getevents_arg, io_uring_params, io_uring_ptr, io_uring_register,
+    io_uring_setup,
 };
 use rustix::time::Timespec;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use zerocopy::{Immutable, IntoBytes};
 
 /// Where the rings and the entries are mapped (`IORING_OFF_SQ_RING`, `IORING_OFF_SQES`).
@@ -50,6 +50,8 @@ pub(crate) struct Face {
     rings: Mapping,
     cq_tail: usize,
     iopoll: bool,
+    /// Threads in [`Face::wait`].
+    waiting: AtomicU32,
 }
 
 impl Face {
@@ -62,22 +64,49 @@ impl Face {
 
     /// Waits until [`Face::posted`] is not `seen` or completions lie there untaken; whether it is so.
     ///
-    /// The kernel's poll looks at the queue after it has joined the list of those to be woken, so
-    /// what is posted between the caller's look and this one ends the wait.
+    /// The kernel wakes for completions that lie in the queue. One that is posted after the look here and
+    /// taken by another thread before the kernel looks would be slept through; so whoever takes
+    /// completions kicks those who wait ([`Face::is_awaited`]).
     pub(crate) fn wait(&self, seen: u32, timeout_us: u32) -> bool {
-        if self.posted() != seen || self.iopoll {
+        if self.iopoll {
             return true;
         }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the fence in `is_awaited`: we see what that thread took, or it sees us.
+        fence(Ordering::SeqCst);
+        let event = self.posted() != seen || self.sleep(timeout_us);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        event
+    }
+
+    /// Does something as if a thread were in [`Face::wait`] that has looked, and not yet slept.
+    #[cfg(test)]
+    pub(crate) fn pretend_waiting(&self, waiting: bool, action: impl FnOnce()) {
+        self.waiting.fetch_add(u32::from(waiting), Ordering::Relaxed);
+        action();
+        self.waiting.fetch_sub(u32::from(waiting), Ordering::Relaxed);
+    }
+
+    /// Whether somebody waits who may not have seen completions that were just taken.
+    #[inline]
+    pub(crate) fn is_awaited(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Sleeps until a completion lies in the queue; `false` when the time passed.
+    fn sleep(&self, timeout_us: u32) -> bool {
         let span = Timespec {
             tv_sec: i64::from(timeout_us / 1_000_000),
             tv_nsec: i64::from(timeout_us % 1_000_000) * 1000,
         };
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&span)) {
-            Ok(0) => false,
-            // A signal: the caller looks, and waits again.
-            Ok(_) | Err(_) => true,
-        }
+        let ts = io_uring_ptr::new((&raw const span).cast_mut().cast());
+        let argument = io_uring_getevents_arg { ts, ..Default::default() };
+        let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
+        // SAFETY: nothing is submitted; the kernel reads `argument` and `span`, which outlive the call.
+        let woken = unsafe { io_uring_enter_arg(&self.fd, 0, 1, flags, Some(&argument)) };
+        // Else it was a completion or a signal: the caller looks, and waits again.
+        woken != Err(Errno::TIME)
     }
 
     /// Has the kernel add one to the eventfd `event` at each completion.
@@ -176,8 +205,10 @@ impl Ring {
         // kernel keeps no pointer to it, and no memory of ours is named in it (flags without NO_MMAP).
         let fd = unsafe { io_uring_setup(entries, &mut params) }.map_err(UringError::ring)?;
         let fd = QuietFd::new(fd);
-        let needed =
-            IoringFeatureFlags::SINGLE_MMAP | IoringFeatureFlags::NODROP | IoringFeatureFlags::SUBMIT_STABLE;
+        let needed = IoringFeatureFlags::SINGLE_MMAP
+            | IoringFeatureFlags::EXT_ARG
+            | IoringFeatureFlags::NODROP
+            | IoringFeatureFlags::SUBMIT_STABLE;
         if !params.features.contains(needed) {
             return Err(UringError::ring(Errno::NOSYS));
         }
@@ -194,7 +225,13 @@ impl Ring {
             // Entry n of the queue is always entry n of the table.
             rings.u32(params.sq_off.array as usize + index as usize * 4).store(index, Ordering::Relaxed);
         }
-        let face = Face { fd, rings, cq_tail: params.cq_off.tail as usize, iopoll: kind.iopoll };
+        let face = Face {
+            fd,
+            rings,
+            cq_tail: params.cq_off.tail as usize,
+            iopoll: kind.iopoll,
+            waiting: AtomicU32::new(0),
+        };
         Ok(Self {
             face: Arc::new(face),
             entries,

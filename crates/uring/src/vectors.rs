@@ -55,7 +55,7 @@ impl Vectors {
         }
     }
 
-    fn face(&self, vector: u16) -> Option<Arc<Face>> {
+    pub(crate) fn face(&self, vector: u16) -> Option<Arc<Face>> {
         let place = self.places.get(usize::from(vector))?;
         place.face.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

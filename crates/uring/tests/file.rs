@@ -140,6 +140,31 @@ fn memory_lives_as_long_as_the_kernel_may_write_to_it() {
     }
 }
 
+/// A thread's end takes its workers in the kernel with it, not the requests.
+#[test]
+fn requests_outlive_the_thread_that_submitted_them() {
+    const REQUESTS: u64 = 64;
+    let image = Image::new("threads");
+    let engine = UringEngine::open(&image.options()).expect("opens");
+    let mut pair = engine.queue(QueueOptions::depth(REQUESTS as u16)).expect("a queue");
+    for _ in 0..5 {
+        pair = std::thread::spawn(move || {
+            for tag in 0..REQUESTS {
+                let operation = Operation::WriteZeroes { fua: tag % 8 == 0 };
+                let request = Request { operation, lba: Lba(tag * 8), blocks: 8, data: &[], tag, stream: 0 };
+                pair.submit(&request).expect("a slot");
+            }
+            pair.ring();
+            pair
+        })
+        .join()
+        .expect("the thread");
+        for _ in 0..REQUESTS {
+            reap(&engine, &mut *pair).result.expect("zeroes whose thread has ended");
+        }
+    }
+}
+
 #[test]
 fn waiting_costs_no_processor() {
     let image = Image::new("waiting");

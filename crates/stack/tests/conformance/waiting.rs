@@ -5,9 +5,11 @@ use crate::bench::{Bench, request};
 use nvmed_engine::{Operation, Waited};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("a completion ends the wait for it", wakes),
+    ("a wait ends also when another thread takes the completion", overtaken),
     ("a wait for nothing ends with its time", times_out),
     ("a descriptor for event loops tells of completions", descriptor),
 ];
@@ -34,6 +36,55 @@ fn wakes(bench: &Bench) {
         }
         out.drain(..).for_each(|done| assert_eq!((done.tag, done.result), (round, Ok(()))));
     }
+}
+
+/// One thread waits for a change, another makes it and takes what it made: in whatever order they come.
+fn overtaken(bench: &Bench) {
+    const ROUNDS: u32 = 300;
+    let mut pair = bench.queue(4);
+    let (vector, memory) = (pair.vector(), bench.memory(8192));
+    let mut once = || {
+        let data = [memory.segment(0, bench.lba_bytes() as usize)];
+        bench.run(&mut *pair, &request(Operation::Read, 0, 1, &data, 1)).expect("a read");
+    };
+    let before = bench.engine.events(vector);
+    once();
+    if bench.engine.events(vector) == before {
+        println!("       (completions raise no event)");
+        return;
+    }
+    if bench.name.contains("clock=virtual") {
+        println!("       (time of its own: a wait moves it, and nobody sleeps)");
+        return;
+    }
+    let turn = AtomicU32::new(0);
+    let slept = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| (1..=ROUNDS).find(|&round| !sees_change(bench, vector, &turn, round)));
+        for round in 1..=ROUNDS {
+            while turn.load(Ordering::Acquire) != round && !waiter.is_finished() {
+                std::thread::yield_now();
+            }
+            once();
+            turn.store(0, Ordering::Release);
+        }
+        waiter.join().expect("the waiter")
+    });
+    assert_eq!(slept, None, "in that round a change was slept through");
+}
+
+/// Waits for the change that the other thread makes when `turn` is `round`; whether the wait ended by it.
+fn sees_change(bench: &Bench, vector: u16, turn: &AtomicU32, round: u32) -> bool {
+    let seen = bench.engine.events(vector);
+    turn.store(round, Ordering::Release);
+    let mut awake = true;
+    while awake && bench.engine.events(vector) == seen {
+        awake = bench.engine.wait(vector, seen, LONG_US) == Waited::Event;
+    }
+    // The other has taken its completion before the next look.
+    while awake && turn.load(Ordering::Acquire) == round {
+        std::thread::yield_now();
+    }
+    awake
 }
 
 fn times_out(bench: &Bench) {
