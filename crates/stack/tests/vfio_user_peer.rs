@@ -36,7 +36,7 @@ fn work(client: Client) {
     assert_eq!(engine.geometry().bytes(), DEVICE_BYTES);
     let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
     let base = engine.map(Arc::clone(&memory)).unwrap();
-    let bytes: Vec<u8> = (0..512 << 10).map(|at: u32| (at * 7 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..512 << 10).map(|at: u32| ((at * 7) >> 3) as u8).collect();
     memory.write(0, &bytes);
     let mut pair = engine.queue(QueueOptions::depth(8)).unwrap();
     let half = 512 << 10;

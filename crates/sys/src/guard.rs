@@ -92,7 +92,7 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Mapping, Pages};
+    use crate::Mapping;
     use rustix::fs::MemfdFlags;
 
     #[test]

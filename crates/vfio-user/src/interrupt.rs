@@ -124,6 +124,18 @@ mod tests {
     }
 
     #[test]
+    fn who_only_looks_leaves_the_event_to_the_thread_that_polls() {
+        let (near, _far) = pair();
+        let vector = Vector::new().unwrap();
+        rustix::io::write(&vector, &1u64.to_ne_bytes()).unwrap();
+        *vector.polled.lock().unwrap() = true;
+        assert_eq!(vector.events(), 0);
+        assert!(!vector.poll(near.as_fd(), LONG), "the poll ends at once, or after a long time");
+        *vector.polled.lock().unwrap() = false;
+        assert_eq!((vector.events(), vector.events()), (1, 1));
+    }
+
+    #[test]
     fn a_peer_that_goes_ends_the_wait_and_time_does_too() {
         let (near, far) = pair();
         let vector = Vector::new().unwrap();

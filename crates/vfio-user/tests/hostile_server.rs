@@ -84,7 +84,7 @@ fn a_right_server_is_taken_and_its_end_is_a_removal() {
 
 #[test]
 fn wrong_replies_are_named() {
-    let cases: [(usize, Reply, &str); 15] = [
+    let cases: [(usize, Reply, &str); 16] = [
         (0, (1, vec![0, 0], false), "a version of 2 bytes; it needs 4"),
         (0, (1, b"\x01\0\0\0".to_vec(), false), "we speak 0.1"),
         (0, (1, b"\0\0\x02\0".to_vec(), false), "we speak 0.1"),
@@ -101,6 +101,11 @@ fn wrong_replies_are_named() {
             2,
             (5, words(&[48, 3 | 8, 0, 32, 16 << 10, 0, 0, 0, 1, 0, 65, 0]), false),
             "more than 64 mappable areas",
+        ),
+        (
+            2,
+            (5, words(&[48, 3 | 8, 0, 32, 16 << 10, 0, 0, 0, 9 | 1 << 16, 32, 0, 0]), false),
+            "runs backwards",
         ),
         (4, (7, vec![0; 15], false), "an interrupt info of 15 bytes"),
         (5, (8, vec![0; 4], true), ""),
