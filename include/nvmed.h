@@ -65,6 +65,11 @@ const char *nvmed_version(void);
 /* Further features. */
 #define NVMED_CACHE_WRITE_THROUGH 0x100 /* 1: a write reaches the device before it returns */
 #define NVMED_CACHE_DIRTY_LIMIT 0x101   /* dirty frames above which writers write back; 0: half */
+#define NVMED_CACHE_POLICY 0x102        /* NVMED_POLICY_*: which frame is given up for another page */
+
+#define NVMED_POLICY_S3FIFO 0
+#define NVMED_POLICY_CLOCK 1
+#define NVMED_POLICY_SIEVE 2
 
 struct nvmed_info {
 	uint64_t bytes;          /* of the namespace, now */
@@ -92,7 +97,8 @@ struct nvmed_cache_stats {
 };
 
 NVMED *nvmed_open(const char *path, int flags);
-/* Writes back and flushes. EBUSY while queues or buffers remain. After any other error the device is closed. */
+/* Writes back and flushes. EBUSY while queues or buffers remain. After any other error the device is closed. Devices that
+ * are open when the process ends by exit() are written back and flushed too, but nobody is told of errors. */
 int nvmed_close(NVMED *device);
 int nvmed_feature_get(NVMED *device, int feature);
 int nvmed_feature_set(NVMED *device, int feature, int value);

@@ -2,11 +2,11 @@
 
 use crate::error::{Failure, call};
 use crate::table::{Table, check_fork, watch_forks};
-use nvmed_block::{CacheOptions, CacheStats, Disk, DiskOptions, WritePolicy};
+use nvmed_block::{CacheOptions, CacheStats, Disk, DiskOptions, EvictionPolicy, WritePolicy};
 use nvmed_stack::{DeviceSpec, Open, open_device};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 /// Frames of the cache of a device that was opened without `NVMED_NO_CACHE`, unless told otherwise: 64 MiB.
 const CACHE_FRAMES: u64 = 16_384;
@@ -18,6 +18,7 @@ pub(crate) const NVMED_CACHE_LAZY_INIT: c_int = 4;
 pub(crate) const NVMED_CREATE: c_int = 8;
 pub(crate) const NVMED_CACHE_WRITE_THROUGH: c_int = 0x100;
 pub(crate) const NVMED_CACHE_DIRTY_LIMIT: c_int = 0x101;
+pub(crate) const NVMED_CACHE_POLICY: c_int = 0x102;
 
 /// `struct nvmed_info`.
 #[repr(C)]
@@ -73,6 +74,8 @@ struct Wish {
     frames: u64,
     through: bool,
     dirty_frames: u64,
+    /// An index into [`EvictionPolicy::ALL`].
+    policy: usize,
 }
 
 /// An open device.
@@ -115,6 +118,7 @@ impl Device {
             NVMED_CACHE_LAZY_INIT => Ok(1),
             NVMED_CACHE_WRITE_THROUGH => Ok(c_int::from(wish.through)),
             NVMED_CACHE_DIRTY_LIMIT => Ok(c_int::try_from(wish.dirty_frames).unwrap_or(c_int::MAX)),
+            NVMED_CACHE_POLICY => Ok(wish.policy as c_int),
             _ => Err(unknown(feature)),
         }
     }
@@ -129,6 +133,7 @@ impl Device {
             NVMED_CACHE_SIZE => new.frames = count,
             NVMED_CACHE_WRITE_THROUGH => new.through = count != 0,
             NVMED_CACHE_DIRTY_LIMIT => new.dirty_frames = count,
+            NVMED_CACHE_POLICY if count < EvictionPolicy::ALL.len() as u64 => new.policy = count as usize,
             NVMED_CACHE_LAZY_INIT => {}
             _ => return Err(unknown(feature)),
         }
@@ -145,6 +150,7 @@ impl Wish {
         CacheOptions {
             write: if self.through { WritePolicy::Through } else { WritePolicy::Back },
             dirty_bytes: self.dirty_frames * FRAME_BYTES,
+            policy: EvictionPolicy::ALL[self.policy],
             ..CacheOptions::bytes(self.frames * FRAME_BYTES)
         }
     }
@@ -185,8 +191,34 @@ fn open(path: &str, flags: c_int) -> Result<Device, Failure> {
     };
     let disk = Disk::new(open_device(&spec, how)?, DiskOptions::default());
     let frames = if flags & NVMED_NO_CACHE == 0 { CACHE_FRAMES } else { 0 };
-    let wish = Mutex::new(Wish { frames, through: false, dirty_frames: 0 });
+    let wish = Mutex::new(Wish { frames, through: false, dirty_frames: 0, policy: 0 });
     Ok(Device { disk, queues: AtomicUsize::new(0), buffers: AtomicUsize::new(0), wish })
+}
+
+/// Runs when the process ends by `exit`, or by returning from `main`: what was written and not closed.
+extern "C" fn leave() {
+    // In a forked child every device is the parent's.
+    if check_fork().is_err() {
+        return;
+    }
+    for device in DEVICES.all() {
+        // Nobody is left who could be told; a panic must not leave the handler.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            if device.disk.write_back().is_ok() {
+                let _ = device.disk.device().shutdown();
+            }
+        }));
+    }
+}
+
+/// Has devices that are open at the end of the process written back.
+fn watch_exit() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the handler is a function of this library, which stays loaded until the handler has run (glibc runs
+    // handlers of a library before it unloads it).
+    ONCE.call_once(|| unsafe {
+        libc::atexit(leave);
+    });
 }
 
 /// See `nvmed.h`.
@@ -198,6 +230,7 @@ pub unsafe extern "C" fn nvmed_open(path: *const c_char, flags: c_int) -> *mut N
     call(core::ptr::null_mut(), || {
         check_fork()?;
         watch_forks();
+        watch_exit();
         // SAFETY: as the caller vouches.
         let path = unsafe { text(path) }?;
         Ok(DEVICES.add(Arc::new(open(path, flags)?))? as *mut NvmedDevice)

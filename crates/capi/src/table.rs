@@ -108,6 +108,12 @@ impl<T> Table<T> {
         found.ok_or_else(|| self.unknown(name))
     }
 
+    /// Every object that has a name now.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        inner.slots.iter().filter_map(|slot| slot.object.clone()).collect()
+    }
+
     /// Takes a name away.
     pub(crate) fn remove(&self, name: usize) -> Result<Arc<T>, Failure> {
         check_fork()?;

@@ -1,6 +1,7 @@
 //! The structures and constants of C and of Rust are the same.
 
 use crate::{aio, calls, device, error, features, handle, passthrough, queue};
+use nvmed_block::EvictionPolicy;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -96,6 +97,7 @@ fn asserts() -> String {
         device::NVMED_CREATE,
         device::NVMED_CACHE_WRITE_THROUGH,
         device::NVMED_CACHE_DIRTY_LIMIT,
+        device::NVMED_CACHE_POLICY,
         queue::QUEUE_MANUAL_COMPLETION,
         queue::QUEUE_INTERRUPT,
         handle::HANDLE_DIRECT_IO,
@@ -118,6 +120,10 @@ fn asserts() -> String {
         aio::NVMED_AIO_BUSY,
         aio::NVMED_AIO_QUEUED
     );
+    for (value, policy) in EvictionPolicy::ALL.iter().enumerate() {
+        let name = policy.name().to_uppercase();
+        writeln!(out, "_Static_assert(NVMED_POLICY_{name} == {value}, \"{name}\");").unwrap();
+    }
     out
 }
 

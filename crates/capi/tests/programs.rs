@@ -28,6 +28,20 @@ fn an_image_keeps_what_was_written() {
     assert!(image[1000..].starts_with(b"hello, device\n"));
 }
 
+/// A program that forgets to close loses nothing by ending in an orderly way.
+#[test]
+fn what_was_written_survives_exit() {
+    let bench = Bench::new();
+    let program = bench.compile(&root().join("crates/capi/tests/c/leaves.c"), Link::Shared);
+    for (how, left) in [("return", "return"), ("callback", "CALLback"), ("child", "CHILD")] {
+        let image = bench.dir.join(format!("{how}.img"));
+        std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+        bench.run(&program, &[&format!("virtual:{how}.img"), how]);
+        let bytes = std::fs::read(&image).unwrap();
+        assert!(bytes[5000..].starts_with(left.as_bytes()), "{how}: {:?}", &bytes[5000..5010]);
+    }
+}
+
 /// Every call, used well and badly: the program asserts.
 #[test]
 fn every_call_keeps_its_contract() {

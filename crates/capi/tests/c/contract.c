@@ -1,6 +1,7 @@
 /* Every call of nvmed.h, used well and badly. Ends with 0, or says which line was not so. */
 #include <nvmed.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -352,6 +353,32 @@ static void passthrough(void)
 	MUST(nvmed_handle_destroy(handle) == 0);
 }
 
+/* A queue's descriptor tells of completions, so that a program can wait for several things at once. */
+static void events(void)
+{
+	NVMED_QUEUE *told = nvmed_queue_create(device, QUEUE_INTERRUPT);
+	int fd = nvmed_queue_fd(told);
+	if (fd < 0) {
+		MUST(errno == ENOTSUP && nvmed_queue_destroy(told) == 0);
+		return;
+	}
+	NVMED_HANDLE *handle = nvmed_handle_create(told, HANDLE_DIRECT_IO);
+	char *memory = nvmed_get_buffer(device, 1);
+	for (int round = 0; round < 20; round++) {
+		NVMED_AIO_CTX ctx = {.handle = handle, .offset = round * 4096, .len = 4096, .buf = memory};
+		uint64_t count;
+		MUST(nvmed_aio_write(&ctx) == NVMED_AIO_QUEUED && nvmed_aio_queue_submit(handle) == 0);
+		while (nvmed_aio_handle_complete(handle) == 0) {
+			struct pollfd wait = {.fd = fd, .events = POLLIN};
+			MUST(poll(&wait, 1, 10000) == 1); /* it comes, or the test fails */
+			MUST(read(fd, &count, sizeof count) == sizeof count || errno == EAGAIN);
+		}
+		MUST(ctx.status == AIO_COMPLETE && ctx.result == 4096);
+	}
+	nvmed_put_buffer(memory);
+	MUST(nvmed_handle_destroy(handle) == 0 && nvmed_queue_destroy(told) == 0);
+}
+
 static void *worker(void *number)
 {
 	long which = (long)number;
@@ -405,6 +432,9 @@ static void caching(void)
 	MUST(nvmed_pwrite(handle, page, sizeof page, 4096) == sizeof page);
 	MUST(nvmed_get_cache_stats(device, &s) == 0 && s.dirty == 0);
 	MUST(nvmed_feature_set(device, NVMED_CACHE_DIRTY_LIMIT, 10) == 0);
+	MUST(nvmed_feature_set(device, NVMED_CACHE_POLICY, NVMED_POLICY_SIEVE) == 0);
+	MUST(nvmed_feature_get(device, NVMED_CACHE_POLICY) == NVMED_POLICY_SIEVE);
+	FAILS(nvmed_feature_set(device, NVMED_CACHE_POLICY, 77), EINVAL);
 	MUST(nvmed_feature_set(device, NVMED_CACHE_SIZE, 0) == 0 && nvmed_feature_get(device, NVMED_NO_CACHE) == 1);
 	MUST(nvmed_get_cache_stats(device, &s) == 0 && s.frames == 0);
 	memset(page, 0, sizeof page);
@@ -427,6 +457,7 @@ int main(int argc, char **argv)
 	asynchronous(HANDLE_DIRECT_IO);
 	if (plain)
 		passthrough();
+	events();
 	threads();
 	forking();
 	caching();
