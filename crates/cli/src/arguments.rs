@@ -29,6 +29,27 @@ Example:
 
 Exit status: 0 ended by a signal; 1 failed; 2 wrong arguments; 3 the device or the socket is in use.";
 
+const LIST: &str = "\
+Each device with who drives it, who uses it, what it can do and the strings by which it can be opened now.
+Without a device, `virtual:disk.img` works everywhere.";
+
+const BIND: &str = "\
+Needs root, an IOMMU that is switched on, and `modprobe vfio-pci`. Nothing is changed when the drive is in use
+(mounted, swap, RAID, LVM), or when other functions of its IOMMU group are driven by the kernel: the message
+says which. The kernel's block devices of the controller go away until `nvmed unbind`.
+
+Example:
+  nvmed bind 0000:01:00.0
+  nvmed info vfio:0000:01:00.0
+
+Exit status: 0 done; 1 not possible; 2 wrong arguments; 3 in use.";
+
+const UNBIND: &str = "\
+The kernel's nvme driver takes the controller, and its block devices appear again. Refused while a process has
+it open.
+
+Exit status: 0 done; 1 not possible; 2 wrong arguments; 3 in use.";
+
 /// A user-space storage stack for NVMe: unmodified programs on a file system on a queue pair.
 #[derive(Debug, Parser)]
 #[command(name = "nvmed", version, after_help = PLACES, max_term_width = 100)]
@@ -78,6 +99,15 @@ pub enum Command {
     /// Show a device's controller, namespace and file system
     #[command(after_help = PLACES)]
     Info(Info),
+    /// List the NVMe devices of this machine: who drives and who uses them, how they can be opened
+    #[command(after_help = LIST)]
+    List(Devices),
+    /// Give NVMe controllers to vfio-pci, so that nvmed can drive them itself
+    #[command(after_help = BIND)]
+    Bind(Function),
+    /// Give NVMe controllers back to the kernel
+    #[command(after_help = UNBIND)]
+    Unbind(Function),
     /// Serve a virtual device to another process over vfio-user, until SIGINT or SIGTERM
     #[command(after_help = SERVE)]
     ServeDevice(ServeDevice),
@@ -250,6 +280,25 @@ pub struct ServeDevice {
     /// The socket to make; the next program then uses the device `vfio-user:PATH`
     #[arg(short, long, value_name = "PATH")]
     pub socket: PathBuf,
+}
+
+/// `nvmed list`.
+#[derive(Debug, Args)]
+pub struct Devices {
+    /// One JSON object a device
+    #[arg(long)]
+    pub json: bool,
+    /// Read the kernel's files below DIR: a copy of them, in tests
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub root: Option<PathBuf>,
+}
+
+/// `nvmed bind` and `unbind`.
+#[derive(Debug, Args)]
+pub struct Function {
+    /// PCI addresses, as 0000:01:00.0; `nvmed list` shows them
+    #[arg(required = true, value_name = "ADDRESS")]
+    pub addresses: Vec<String>,
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -66,7 +66,7 @@ fn df_json(name: &str, status: &StatFs) -> String {
 }
 
 /// A size with the unit in which it has one to four digits before the point.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value < 1024.0 {

@@ -35,6 +35,18 @@ impl Object {
         self.0.push('}');
     }
 
+    /// Adds a list of texts.
+    pub fn texts(&mut self, name: &str, values: &[String]) {
+        let values: Vec<_> = values.iter().map(|value| quoted(value)).collect();
+        self.number(name, format!("[{}]", values.join(",")));
+    }
+
+    /// Adds a list of objects.
+    pub fn objects(&mut self, name: &str, values: Vec<Object>) {
+        let values: Vec<_> = values.into_iter().map(|value| format!("{}}}", value.0)).collect();
+        self.number(name, format!("[{}]", values.join(",")));
+    }
+
     /// The object as a line.
     pub fn line(mut self) -> String {
         self.0.push_str("}\n");

@@ -4,6 +4,7 @@
 mod arguments;
 mod clock;
 mod copy;
+mod devices;
 mod failure;
 mod format;
 mod host;
@@ -51,6 +52,9 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Mv(arguments) => tree::mv(arguments),
         Command::Stat(arguments) => list::stat(arguments),
         Command::Df(arguments) => inspect::df(arguments),
+        Command::List(arguments) => devices::list(arguments),
+        Command::Bind(arguments) => devices::bind(arguments),
+        Command::Unbind(arguments) => devices::unbind(arguments),
         Command::Info(arguments) => inspect::info(arguments),
         Command::ServeDevice(arguments) => serve::serve_device(arguments),
     }?;

@@ -3,8 +3,8 @@
 use crate::address::Address;
 use crate::error::VfioError;
 use crate::host::Host;
-use crate::pci::{self, PciFunction};
-use crate::usage::{self, Use};
+use crate::pci;
+use crate::usage;
 
 /// The driver that hands functions to user space.
 pub(crate) const VFIO_PCI: &str = "vfio-pci";
@@ -14,18 +14,6 @@ const NVME: &str = "nvme";
 /// Whether a driver that is there now is VFIO's.
 pub(crate) fn is_vfio(driver: &str) -> bool {
     driver == VFIO_PCI || driver.ends_with("-vfio-pci")
-}
-
-/// What uses the block devices of a function.
-pub(crate) fn uses(function: &PciFunction) -> Vec<Use> {
-    let namespaces = function.controller.iter().flat_map(|controller| &controller.namespaces);
-    namespaces.flat_map(|namespace| namespace.uses.clone()).collect()
-}
-
-/// The functions of the group that keep VFIO from giving it out, each with its driver.
-pub(crate) fn obstacles(function: &PciFunction) -> Vec<String> {
-    let foreign = function.neighbours.iter().filter(|other| !other.is_harmless());
-    foreign.map(|other| format!("{} ({})", other.address, other.driver.as_deref().unwrap_or("?"))).collect()
 }
 
 /// Gives the NVMe controller at `address` to vfio-pci; one that is there already stays.
@@ -39,11 +27,11 @@ pub fn bind(host: &Host, address: Address) -> Result<(), VfioError> {
         return Ok(());
     }
     let Some(group) = function.group else { return Err(VfioError::NoIommu { address }) };
-    let uses = uses(&function);
+    let uses = function.uses();
     if !uses.is_empty() {
         return Err(VfioError::InUse { address, uses });
     }
-    let others = obstacles(&function);
+    let others = function.strangers();
     if !others.is_empty() {
         return Err(VfioError::NotViable { address, group, others });
     }

@@ -1,7 +1,6 @@
 //! The way to a function: its IOMMU group, a container for it, and the device's descriptor.
 
 use crate::address::Address;
-use crate::bind;
 use crate::error::VfioError;
 use crate::host::Host;
 use crate::ioctl;
@@ -28,27 +27,17 @@ pub(crate) struct Attachment {
 /// Each step that the kernel refuses, with what it is that is missing.
 pub(crate) fn attach(host: &Host, address: Address) -> Result<Attachment, VfioError> {
     let function = pci::function(host, address)?;
+    if let Some(obstacle) = function.obstacle() {
+        return Err(obstacle);
+    }
     let Some(number) = function.group else { return Err(VfioError::NoIommu { address }) };
-    match &function.driver {
-        Some(driver) if bind::is_vfio(driver) => {}
-        Some(driver) => {
-            let (driver, uses) = (driver.clone(), bind::uses(&function));
-            return Err(VfioError::Bound { address, driver, uses });
-        }
-        None => return Err(VfioError::Unbound { address }),
-    }
-    let others = bind::obstacles(&function);
-    let not_viable = || VfioError::NotViable { address, group: number, others: others.clone() };
-    if !others.is_empty() {
-        return Err(not_viable());
-    }
     let container = open(host, "dev/vfio/vfio", || "another process".to_owned(), address, number)?;
     let path = format!("dev/vfio/{number}");
     let busy =
         || usage::holder(host, &format!("/{path}")).unwrap_or_else(|| "a process of another user".to_owned());
     let group = open(host, &path, busy, address, number)?;
     if !ioctl::is_viable(group.as_fd()).map_err(|errno| VfioError::host("VFIO_GROUP_GET_STATUS", errno))? {
-        return Err(not_viable());
+        return Err(VfioError::NotViable { address, group: number, others: function.strangers() });
     }
     join(&container, &group)?;
     let name = CString::new(address.to_string()).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! NVMe controllers as the kernel lists them: on the PCI bus, and behind its own driver.
 
 use crate::address::Address;
+use crate::bind;
 use crate::error::VfioError;
 use crate::host::Host;
 use crate::usage::{self, Use};
@@ -29,6 +30,39 @@ pub struct PciFunction {
     pub neighbours: Vec<Neighbour>,
     /// The kernel's controller, when its nvme driver has it.
     pub controller: Option<Controller>,
+}
+
+impl PciFunction {
+    /// What keeps it from being opened by VFIO as it is now.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<VfioError> {
+        let address = self.address;
+        let Some(group) = self.group else { return Some(VfioError::NoIommu { address }) };
+        match self.driver.clone() {
+            None => return Some(VfioError::Unbound { address }),
+            Some(driver) if !bind::is_vfio(&driver) => {
+                return Some(VfioError::Bound { address, driver, uses: self.uses() });
+            }
+            Some(_) => {}
+        }
+        let others = self.strangers();
+        (!others.is_empty()).then_some(VfioError::NotViable { address, group, others })
+    }
+
+    /// What uses its block devices.
+    #[must_use]
+    pub fn uses(&self) -> Vec<Use> {
+        let namespaces = self.controller.iter().flat_map(|controller| &controller.namespaces);
+        namespaces.flat_map(|namespace| namespace.uses.clone()).collect()
+    }
+
+    /// The functions of its group that keep VFIO from giving it out, each with its driver.
+    pub(crate) fn strangers(&self) -> Vec<String> {
+        let foreign = self.neighbours.iter().filter(|other| !other.is_harmless());
+        foreign
+            .map(|other| format!("{} ({})", other.address, other.driver.as_deref().unwrap_or("?")))
+            .collect()
+    }
 }
 
 /// A function in the same IOMMU group.
