@@ -8,7 +8,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libnvmed.so.0
 
-.PHONY: help build install uninstall test demo bench clean
+.PHONY: help build install uninstall test test-vm demo bench bench-vm clean
 
 help:
 	@echo 'nvmed: a user-space storage stack for NVMe'
@@ -18,6 +18,8 @@ help:
 	@echo '  make install PREFIX=DIR install them, nvmed.h, nvmed.pc and the man pages below DIR ($(PREFIX))'
 	@echo '  make uninstall PREFIX=DIR'
 	@echo '  make test               the gate: formatting, lints, direction, docs, tests, fuzz smoke, licences'
+	@echo '  make test-vm            the engines on QEMU'\''s NVMe controller in a guest, by VFIO and by the kernel (root)'
+	@echo '  make bench-vm           instructions of a 4 KiB read, our driver beside the kernel'\''s, in a guest (root)'
 	@echo '  make bench [ROW=NAME]   measure beside the kernel, one JSON a row in $(TARGET)/bench/'
 	@echo '  make clean              remove what was built'
 
@@ -56,6 +58,12 @@ test:
 		/usr/share/unicode/UnicodeData.txt:unicode-data
 	cargo xtask gate
 
+# Also the gate's step `vm`.
+test-vm:
+	@tools/need-rust
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
+	tools/test-vm
+
 demo: build
 	@tools/need sqlite3:sqlite3 /usr/share/unicode/UnicodeData.txt:unicode-data
 	@demo/main-job $(TARGET)/release $(TARGET)/demo
@@ -64,6 +72,11 @@ bench: build
 	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
 	cargo build --release --locked -p nvmed-bench
 	$(TARGET)/release/nvmed-bench $(ROW)
+
+bench-vm:
+	@tools/need-rust
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
+	tools/bench-vm
 
 clean:
 	cargo clean

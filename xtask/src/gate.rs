@@ -1,7 +1,7 @@
 //! The steps of the gate, in the order in which they are cheapest to fail.
 
 use crate::cargo::{self, TestCount};
-use crate::{deny, links, rooms, tidy};
+use crate::{deny, links, rooms, tidy, vm};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -28,7 +28,7 @@ impl Found {
 /// Name, purpose, action.
 type Step = (&'static str, &'static str, fn(&Path) -> Found);
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("rooms", "dependencies and names point down", rooms::check),
     ("tidy", "file length, unsafe, panics, door plates", tidy::check),
     ("links", "every link of the documents leads somewhere", links::check),
@@ -39,6 +39,7 @@ const STEPS: [Step; 10] = [
     ("mutants", "deliberate mistakes are caught", cargo::mutants),
     ("tests", "all tests of the default members", cargo::tests),
     ("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz),
+    ("vm", "the engines on QEMU's NVMe controller, in a guest", vm::check),
 ];
 
 /// The names of all steps.

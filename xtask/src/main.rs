@@ -10,6 +10,7 @@ mod links;
 mod rooms;
 mod sources;
 mod tidy;
+mod vm;
 
 use std::process::ExitCode;
 
