@@ -181,7 +181,8 @@ impl Controller {
             return Err(Status::CQ_INVALID.do_not_retry());
         }
         group.refresh(&self.space);
-        let sq = SubmissionQueue::new(queue as u16, (base, entries), &group.view);
+        let class = (entry.cdw11 >> 1 & 3) as usize;
+        let sq = SubmissionQueue::new((queue as u16, class), (base, entries), &group.view);
         group.sqs.push(sq);
         self.routes[queue].store(cq + 1, Ordering::Release);
         Ok(())

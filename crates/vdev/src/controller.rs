@@ -1,6 +1,7 @@
 //! The controller: properties, enabling, shutdown, reset (Base 2.0, 3.1.3, 3.5 to 3.7).
 
 use crate::admin::AdminState;
+use crate::arbiter::URGENT;
 use crate::bell::Bell;
 use crate::config::{Clock, ControllerConfig};
 use crate::directive::Streams;
@@ -142,6 +143,8 @@ impl Controller {
         Capabilities::default()
             .with_mqes(u64::from(self.config.queue_entries_max) - 1)
             .with_cqr(1)
+            // Weighted round robin with urgent priority class.
+            .with_ams(1)
             .with_to(10)
             .with_dstrd(u64::from(self.config.doorbell_stride))
             .with_css(1)
@@ -356,7 +359,7 @@ impl Controller {
         let reach = |base: DeviceAddress, entries: u16, bytes: usize| {
             base.0.is_multiple_of(4096) && view.covers(base, usize::from(entries) * bytes)
         };
-        let sound = cc.css() == 0 && cc.mps() == 0 && cc.ams() == 0 && sq >= 2 && cq >= 2;
+        let sound = cc.css() == 0 && cc.mps() == 0 && cc.ams() <= 1 && sq >= 2 && cq >= 2;
         if !sound || !reach(asq, sq, 64) || !reach(acq, cq, 16) {
             return self.fail();
         }
@@ -365,7 +368,7 @@ impl Controller {
         admin.refresh(&self.space);
         let cq = CompletionQueue::new((acq, cq), Some(0), &admin.view);
         place.open(&mut admin, cq);
-        admin.sqs = vec![SubmissionQueue::new(0, (asq, sq), &admin.view)];
+        admin.sqs = vec![SubmissionQueue::new((0, URGENT), (asq, sq), &admin.view)];
         drop(admin);
         self.routes[0].store(1, Ordering::Release);
         self.change_status(|_| ControllerStatus::default().with_rdy(1));

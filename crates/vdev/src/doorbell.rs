@@ -1,9 +1,12 @@
 //! Doorbells (PCIe Transport 1.0, 3.1.2), and who goes to work when one rings.
 
+use crate::arbiter::{Arbiter, TURNS};
 use crate::config::Clock;
 use crate::controller::{Controller, locked};
+use crate::group::Group;
 use crate::pending::RUNG;
 use nvmed_nvme::{AsyncEvent, register};
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 impl Controller {
@@ -75,41 +78,94 @@ impl Controller {
 
     /// One round of the device thread: takes the doorbells that were rung and completes what is due; whether
     /// there was anything.
-    pub(crate) fn serve(&self) -> bool {
+    pub(crate) fn serve(&self, arbiter: &mut Arbiter) -> bool {
+        if self.weighted() {
+            return self.serve_weighted(arbiter);
+        }
         let tails = self.pending.tails.take(|queue| self.serve_tail(queue));
         let heads = self.pending.heads.take(|cq| self.run_all(cq));
         self.advance() || tails || heads
     }
 
-    /// As [`Self::tail_doorbell`], with the newest value, which is taken under the queue's lock: a value from
-    /// before a reset never meets a queue from after it.
+    /// As [`Self::serve`], a turn of one queue at a time; between two turns the doorbells are looked at.
+    fn serve_weighted(&self, arbiter: &mut Arbiter) -> bool {
+        let mut any = self.collect(arbiter);
+        if !arbiter.is_empty() {
+            let weights = self.weights();
+            for _ in 0..TURNS {
+                let Some(turn) = arbiter.next(weights) else { break };
+                let (taken, more) = self.run_turn(turn);
+                arbiter.took(turn.class, taken);
+                if more {
+                    arbiter.push(turn.queue, turn.class);
+                }
+                any = true;
+                self.collect(arbiter);
+            }
+        }
+        self.advance() || any
+    }
+
+    /// Takes the doorbells that were rung to the arbiter; those of the admin queue are served at once.
+    fn collect(&self, arbiter: &mut Arbiter) -> bool {
+        let tails = self.pending.tails.take(|queue| {
+            if queue == 0 {
+                self.serve_tail(queue);
+            } else if let Some((_, group, index)) = self.take_tail(queue) {
+                arbiter.push(queue as u16, group.sqs[index].class);
+            }
+        });
+        let heads = self.pending.heads.take(|cq| {
+            if cq == 0 {
+                return self.run_all(cq);
+            }
+            let mut group = locked(&self.places[cq].group);
+            self.complete_due(cq, &mut group);
+            for sq in group.sqs.iter().filter(|sq| sq.head != sq.tail) {
+                arbiter.push(sq.id, sq.class);
+            }
+        });
+        tails || heads
+    }
+
     fn serve_tail(&self, queue: usize) {
+        if let Some((cq, mut group, index)) = self.take_tail(queue) {
+            self.run(cq, &mut group, index);
+        }
+    }
+
+    /// As [`Self::tail_doorbell`], with the newest value, which is taken under the queue's lock: a value from
+    /// before a reset never meets a queue from after it. Answers the completion queue, its group, and the
+    /// queue's place in that, if there is something to do.
+    fn take_tail(&self, queue: usize) -> Option<(usize, MutexGuard<'_, Group>, usize)> {
         let value = &self.pending.values[queue];
         let route = self.routes[queue].load(Ordering::Acquire);
         if route == 0 {
             if value.swap(0, Ordering::AcqRel) & RUNG != 0 {
                 self.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
             }
-            return;
+            return None;
         }
         let cq = route as usize - 1;
         let mut group = locked(&self.places[cq].group);
         let Some(index) = group.sqs.iter().position(|sq| usize::from(sq.id) == queue) else {
             // Deleted, or made anew elsewhere, between the two looks: look again in the next round.
             drop(group);
-            return self.pending.tails.set(queue);
+            self.pending.tails.set(queue);
+            return None;
         };
         let tail = value.swap(0, Ordering::AcqRel);
         let sq = &mut group.sqs[index];
         if tail & RUNG == 0 {
-            return;
+            return None;
         }
         if tail & 0xffff >= u32::from(sq.entries) {
             drop(group);
-            return self.event(AsyncEvent::INVALID_DOORBELL_VALUE);
+            self.event(AsyncEvent::INVALID_DOORBELL_VALUE);
+            return None;
         }
         sq.tail = tail as u16;
-        self.run(cq, &mut group, index);
+        Some((cq, group, index))
     }
 
     /// Records an asynchronous event and reports it if the host waits for one. A controller that is not

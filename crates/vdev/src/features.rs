@@ -78,6 +78,11 @@ impl Features {
         u32::from(TEMPERATURE_K) >= over || u32::from(TEMPERATURE_K) <= self.under_k
     }
 
+    /// The Arbitration feature.
+    pub fn arbitration(&self) -> u32 {
+        self.values[FeatureId::Arbitration as usize]
+    }
+
     /// Whether the host wants namespace attribute notices.
     pub fn namespace_event(&self) -> bool {
         self.values[FeatureId::AsyncEventConfiguration as usize] & 1 << 8 != 0

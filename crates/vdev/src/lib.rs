@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod arbiter;
 mod bell;
 mod config;
 mod controller;

@@ -29,6 +29,10 @@ impl Bits {
     pub fn take(&self, mut each: impl FnMut(usize)) -> bool {
         let mut any = false;
         for (index, word) in self.0.iter().enumerate() {
+            // A look first: most words are empty most of the time, and a swap takes the line from the ringer.
+            if word.load(Ordering::SeqCst) == 0 {
+                continue;
+            }
             let mut bits = word.swap(0, Ordering::SeqCst);
             any |= bits != 0;
             while bits != 0 {

@@ -44,6 +44,8 @@ impl QueueMemory {
 #[derive(Debug)]
 pub(crate) struct SubmissionQueue {
     pub id: u16,
+    /// QPRIO.
+    pub class: usize,
     pub memory: QueueMemory,
     pub entries: u16,
     pub head: u16,
@@ -52,9 +54,9 @@ pub(crate) struct SubmissionQueue {
 }
 
 impl SubmissionQueue {
-    pub fn new(id: u16, (base, entries): (DeviceAddress, u16), view: &View) -> Self {
+    pub fn new((id, class): (u16, usize), (base, entries): (DeviceAddress, u16), view: &View) -> Self {
         let memory = QueueMemory::new(base, usize::from(entries) * SQ_ENTRY as usize, view);
-        Self { id, memory, entries, head: 0, tail: 0, counters: Counters::default() }
+        Self { id, class, memory, entries, head: 0, tail: 0, counters: Counters::default() }
     }
 
     /// Takes the command at the head, or `None` when the queue is empty. `Err` when its memory is gone.

@@ -3,6 +3,7 @@
 //! The plain round executes a command when it is taken. The round of a controller with a latency, or with
 //! faults, takes a command, holds it until it is due, and executes it then.
 
+use crate::arbiter::Turn;
 use crate::config::Clock;
 use crate::controller::{Controller, locked, shape};
 use crate::fault::{Corrupt, FaultAction, Verdict};
@@ -54,18 +55,42 @@ impl Controller {
         } else if cq == 0 {
             self.run_admin(group);
         } else {
-            self.run_io(&self.places[cq], group, index);
+            self.run_io(&self.places[cq], group, (index, u32::MAX));
         }
     }
 
+    /// A turn of a queue: how many commands it took, and whether it has more. One that took none although it
+    /// had some waits for room in its completion queue, whose head doorbell brings it back.
+    pub(crate) fn run_turn(&self, turn: Turn) -> (u32, bool) {
+        let route = self.routes[usize::from(turn.queue)].load(Ordering::Acquire);
+        let Some(cq) = (route as usize).checked_sub(1) else { return (0, false) };
+        let mut group = locked(&self.places[cq].group);
+        let Some(index) = group.sqs.iter().position(|sq| sq.id == turn.queue) else { return (0, false) };
+        let mut taken = 0;
+        if self.shaped() {
+            while taken < turn.limit && self.take(cq, &mut group, index) {
+                taken += 1;
+                self.complete_due(cq, &mut group);
+            }
+        } else {
+            taken = self.run_io(&self.places[cq], &mut group, (index, turn.limit));
+        }
+        let sq = &group.sqs[index];
+        (taken, taken > 0 && sq.head != sq.tail)
+    }
+
+    /// Executes commands of one queue, at most `limit`; answers how many.
     #[inline]
-    fn run_io(&self, place: &Place, group: &mut Group, index: usize) {
+    fn run_io(&self, place: &Place, group: &mut Group, (index, limit): (usize, u32)) -> u32 {
         group.refresh(&self.space);
-        let Group { cq: Some(cq), sqs, view, .. } = group else { return };
+        let Group { cq: Some(cq), sqs, view, .. } = group else { return 0 };
         let sq = &mut sqs[index];
-        let mut posted = false;
-        while sq.head != sq.tail && place.has_room(cq) {
-            let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
+        let mut taken = 0;
+        while taken < limit && sq.head != sq.tail && place.has_room(cq) {
+            let Some(Ok(entry)) = sq.fetch(view) else {
+                self.fail();
+                return 0;
+            };
             self.foresee(sq, view);
             let status = self.execute_io(view, &entry);
             sq.counters.count(&entry, self.lba_shift, status);
@@ -73,13 +98,15 @@ impl Controller {
                 locked(&self.errors).push(sq.id, &entry, status, entry.lba().0);
             }
             if cq.post(view, completion(sq, entry.cid, 0), status).is_err() {
-                return self.fail();
+                self.fail();
+                return 0;
             }
-            posted = true;
+            taken += 1;
         }
-        if posted {
+        if taken > 0 {
             self.interrupt(cq);
         }
+        taken
     }
 
     /// Asks for the data of a command whose turn comes soon, so that it is on its way while others are executed.

@@ -1,5 +1,6 @@
 //! The in-process attachment of a controller, and its thread.
 
+use crate::arbiter::Arbiter;
 use crate::bell::Bell;
 use crate::config::Clock;
 use crate::controller::Controller;
@@ -66,9 +67,10 @@ fn serve(device: &Controller, stop: &AtomicBool) {
     // the permission, latencies are that much longer.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut hope = Hope::new();
+    let mut arbiter = Arbiter::new();
     while !stop.load(Ordering::Acquire) {
         let seen = device.rung.count();
-        if device.serve() {
+        if device.serve(&mut arbiter) {
             continue;
         }
         let due = device.until_due();

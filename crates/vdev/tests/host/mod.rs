@@ -174,14 +174,19 @@ impl Host {
     }
 
     pub fn enable(&mut self) {
+        self.enable_with(0);
+    }
+
+    /// Enables with further bits of Controller Configuration.
+    pub fn enable_with(&mut self, cc: u32) {
         self.memory.fill(0x1000, 0x4000, 0);
         self.rings.iter_mut().for_each(Ring::reset);
         let size = u32::from(ENTRIES) - 1;
         self.device.write32(register::AQA, size | size << 16);
         self.device.write64(register::ASQ, self.address(ADMIN.0).0);
         self.device.write64(register::ACQ, self.address(ADMIN.1).0);
-        self.device.write32(register::CC, 0x0046_0000);
-        self.device.write32(register::CC, 0x0046_0001);
+        self.device.write32(register::CC, 0x0046_0000 | cc);
+        self.device.write32(register::CC, 0x0046_0001 | cc);
     }
 
     pub fn create_io(&mut self) {

@@ -1,0 +1,153 @@
+//! Weighted round robin with urgent priority class (Base 2.0, 3.4.4.2): whose commands a device thread takes next.
+
+use crate::controller::{Controller, locked};
+use nvmed_nvme::FeatureId;
+use std::collections::VecDeque;
+
+/// Classes of submission queues, as QPRIO numbers them.
+pub(crate) const URGENT: usize = 0;
+const CLASSES: usize = 4;
+/// Arbitration Burst: no limit.
+const BURST_UNLIMITED: u32 = 7;
+/// Turns between two looks whether the device is to stop.
+pub(crate) const TURNS: u32 = 256;
+
+/// How many commands a turn, and a round of each weighted class, may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weights {
+    burst: u32,
+    classes: [u32; CLASSES],
+}
+
+impl Weights {
+    /// From the Arbitration feature (Base 2.0, 5.27.1.1); weights are 0's based.
+    pub fn new(feature: u32) -> Self {
+        let burst = feature & 7;
+        let burst = if burst == BURST_UNLIMITED { u32::MAX } else { 1 << burst };
+        let weight = |shift: u32| (feature >> shift & 0xff) + 1;
+        Self { burst, classes: [u32::MAX, weight(24), weight(16), weight(8)] }
+    }
+}
+
+/// Submission queues with commands, by class, and what each class may still take in this round.
+#[derive(Debug)]
+pub(crate) struct Arbiter {
+    ready: [VecDeque<u16>; CLASSES],
+    /// A bit a queue: it is in `ready`.
+    there: [u64; 4],
+    credit: [u32; CLASSES],
+}
+
+/// A queue's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub queue: u16,
+    pub class: usize,
+    /// Commands that it may take.
+    pub limit: u32,
+}
+
+impl Arbiter {
+    pub fn new() -> Self {
+        Self { ready: Default::default(), there: [0; 4], credit: [0; CLASSES] }
+    }
+
+    /// A queue has commands. One that is there already stays where it is.
+    pub fn push(&mut self, queue: u16, class: usize) {
+        let (word, bit) = (usize::from(queue) / 64 % 4, 1u64 << (queue % 64));
+        if self.is_empty() {
+            // Nobody competes: a new round.
+            self.credit = [0; CLASSES];
+        }
+        if self.there[word] & bit == 0 {
+            self.there[word] |= bit;
+            self.ready[class % CLASSES].push_back(queue);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ready.iter().all(VecDeque::is_empty)
+    }
+
+    /// Whose turn it is: urgent queues as long as there are any, then the classes by their weights, and within a
+    /// class one queue after the other.
+    pub fn next(&mut self, weights: Weights) -> Option<Turn> {
+        if self.is_empty() {
+            return None;
+        }
+        self.credit[URGENT] = u32::MAX;
+        let may =
+            |arbiter: &Self, class: &usize| !arbiter.ready[*class].is_empty() && arbiter.credit[*class] > 0;
+        let class = match (0..CLASSES).find(|class| may(self, class)) {
+            Some(class) => class,
+            None => {
+                self.credit = weights.classes;
+                (0..CLASSES).find(|class| may(self, class))?
+            }
+        };
+        let queue = self.ready[class].pop_front()?;
+        self.there[usize::from(queue) / 64 % 4] &= !(1 << (queue % 64));
+        Some(Turn { queue, class, limit: weights.burst.min(self.credit[class]) })
+    }
+
+    /// A turn took this many commands.
+    pub fn took(&mut self, class: usize, commands: u32) {
+        self.credit[class] = self.credit[class].saturating_sub(commands);
+    }
+}
+
+impl Controller {
+    /// Whether the host selected weighted round robin (CC.AMS).
+    pub(crate) fn weighted(&self) -> bool {
+        self.configuration().ams() == 1
+    }
+
+    pub(crate) fn weights(&self) -> Weights {
+        Weights::new(locked(&self.admin).features.arbitration())
+    }
+}
+
+/// The Arbitration feature is what [`Weights`] reads.
+const _: () = assert!(FeatureId::Arbitration as u8 == 1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urgent_first_then_by_weight_and_by_turns() {
+        // Burst 1; weights 3, 2, 1.
+        let weights = Weights::new(2 << 24 | 1 << 16);
+        let mut arbiter = Arbiter::new();
+        let mut left = [0, 2, 4, 4, 4, 4, 4];
+        for (queue, class) in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 3)] {
+            arbiter.push(queue, class);
+            arbiter.push(queue, class);
+        }
+        let mut order = Vec::new();
+        while let Some(turn) = arbiter.next(weights) {
+            assert_eq!(turn.limit, 1);
+            order.push(turn.queue);
+            left[usize::from(turn.queue)] -= 1;
+            arbiter.took(turn.class, 1);
+            if left[usize::from(turn.queue)] > 0 {
+                arbiter.push(turn.queue, turn.class);
+            }
+        }
+        assert_eq!(order, [1, 1, 2, 3, 2, 4, 4, 5, 3, 2, 3, 4, 4, 5, 2, 3, 5, 5]);
+        assert!(arbiter.is_empty());
+    }
+
+    #[test]
+    fn a_burst_is_cut_by_the_weight() {
+        let mut arbiter = Arbiter::new();
+        arbiter.push(9, 2);
+        arbiter.push(8, 3);
+        let weights = Weights::new(3 | 4 << 16);
+        assert_eq!(arbiter.next(weights), Some(Turn { queue: 9, class: 2, limit: 5 }));
+        arbiter.took(2, 3);
+        arbiter.push(9, 2);
+        assert_eq!(arbiter.next(weights).map(|turn| turn.limit), Some(2));
+        assert_eq!(Weights::new(7).burst, u32::MAX);
+    }
+}
