@@ -59,13 +59,15 @@ enum Lock {
 
 impl Lock {
     fn take(device: &DeviceSpec) -> Result<Option<Self>, StackError> {
-        let Some(path) = device.file().map(Path::new) else { return Ok(None) };
-        let lock = if matches!(device, DeviceSpec::Virtual(_)) {
-            Self::Image(ImageLock::take(path).map_err(|error| StackError::Media { error })?)
-        } else {
-            Self::Device(DeviceLock::take(path).map_err(|error| StackError::Uring { error })?)
-        };
-        Ok(Some(lock))
+        let image = |path| ImageLock::take(Path::new(path)).map_err(|error| StackError::Media { error });
+        let kernel = |path| DeviceLock::take(Path::new(path)).map_err(|error| StackError::Uring { error });
+        Ok(match device {
+            DeviceSpec::Virtual(_) => device.file().map(image).transpose()?.map(Self::Image),
+            DeviceSpec::Uring(spec) => Some(Self::Device(kernel(&spec.path)?)),
+            DeviceSpec::UringCmd(spec) => Some(Self::Device(kernel(&spec.path)?)),
+            // One process at a time can open these.
+            DeviceSpec::Vfio(_) | DeviceSpec::VfioUser(_) => None,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::check::Limits;
 use crate::error::UringError;
 use crate::geometry::{Host, SECTOR_BYTES, release, survey};
+use crate::namespace::{Node, UringCmdOptions};
 use crate::queue::{Queue, Shared};
 use crate::ring::{Kind, Ring};
 use crate::transfer::{FileDrive, Target};
@@ -56,16 +57,28 @@ impl UringOptions {
 
 /// A file or device kept from other processes until this is dropped.
 #[derive(Debug)]
-pub struct DeviceLock(#[expect(dead_code, reason = "held for its lock")] Held);
+pub struct DeviceLock(#[expect(dead_code, reason = "held for its lock")] Kept);
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for their locks")]
+enum Kept {
+    File(Held),
+    Namespace(Node),
+}
 
 impl DeviceLock {
-    /// Locks what is at `path`. A block device that is mounted, or otherwise claimed, cannot be had.
+    /// Locks the file, block device or NVMe namespace at `path`. What is mounted, or otherwise claimed, cannot
+    /// be had.
     ///
     /// # Errors
     /// It cannot be opened, or somebody else has it.
     pub fn take(path: &Path) -> Result<Self, UringError> {
-        let options = UringOptions::new(path);
-        Ok(Self(Held::open(&options)?))
+        let kind = rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        if kind == Ok(FileType::CharacterDevice) {
+            let options = UringCmdOptions { path: path.to_owned(), lock: true };
+            return Ok(Self(Kept::Namespace(Node::open(&options)?)));
+        }
+        Ok(Self(Kept::File(Held::open(&UringOptions::new(path))?)))
     }
 }
 

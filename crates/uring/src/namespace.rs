@@ -45,6 +45,7 @@ pub struct UringCmdOptions {
 }
 
 /// An open node.
+#[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) fd: QuietFd,
     locked: bool,
@@ -62,7 +63,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    fn open(options: &UringCmdOptions) -> Result<Self, UringError> {
+    pub(crate) fn open(options: &UringCmdOptions) -> Result<Self, UringError> {
         let path = options.path.display().to_string();
         let fail = |errno| UringError::open(&path, errno);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;

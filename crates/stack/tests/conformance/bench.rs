@@ -89,7 +89,7 @@ impl Bench {
     /// How often memory is mapped in a check. A controller in this process never gives a mapping's place
     /// to another one, and has 256.
     pub fn mappings(&self) -> u32 {
-        if self.name.starts_with("uring") { 2000 } else { 150 }
+        if self.name.starts_with("uring") { 400 } else { 150 }
     }
 
     /// `bytes` as blocks.
