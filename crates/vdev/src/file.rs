@@ -414,7 +414,7 @@ fn check_type(path: &str, kind: FileType) -> Result<(), MediaError> {
     let what = match kind {
         FileType::RegularFile => return Ok(()),
         FileType::Directory => "a directory",
-        FileType::BlockDevice => "a block device, which needs an engine that this version has not",
+        FileType::BlockDevice => "a block device (drive it as `uring:PATH`)",
         FileType::CharacterDevice => "a character device",
         _ => "not a regular file",
     };
