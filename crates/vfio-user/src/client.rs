@@ -8,15 +8,15 @@ use crate::payload::{
     DeviceInfo, IrqInfo, IrqSet, RawRegionInfo, RegionAccess, RegionInfo, Version, irq, region,
 };
 use crate::payload::{take, take_all};
-use crate::socket::{Connection, Deadline};
-use nvmed_sys::{Mapping, Pages};
+use crate::socket::{Connection, Deadline, send};
+use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
 /// How a device behind a socket is used.
@@ -46,10 +46,9 @@ pub(crate) const DOORBELLS: u32 = 0x1000;
 /// Where device addresses begin: beyond what a server may take for small numbers, and never 0.
 pub(crate) const ADDRESS_MIN: u64 = 1 << 32;
 
-/// What goes over the socket; one request at a time.
-#[derive(Debug)]
-struct Channel {
-    connection: Connection,
+/// Gives messages their ids; whoever holds it sends.
+#[derive(Debug, Default)]
+struct Sender {
     id: u16,
 }
 
@@ -73,9 +72,12 @@ pub(crate) struct Window {
 /// waits end, as after a surprise removal.
 #[derive(Debug)]
 pub struct Client {
-    channel: Mutex<Channel>,
-    /// The socket once more, for those who wait while another thread holds the channel.
-    socket: OwnedSocket,
+    /// Where replies come from; one request at a time.
+    replies: Mutex<Connection>,
+    /// Taken for the length of a send, also while somebody else waits for a reply.
+    sender: Mutex<Sender>,
+    /// The socket once more, to send by and to wait for its end.
+    socket: QuietFd,
     path: String,
     options: ClientOptions,
     server: Capabilities,
@@ -86,8 +88,6 @@ pub struct Client {
     pub(crate) vectors: Vec<Vector>,
     pub(crate) ranges: Mutex<Ranges>,
 }
-
-type OwnedSocket = nvmed_sys::QuietFd;
 
 impl Client {
     /// Connects to the device served at `path`: version, regions, interrupts, bus mastering.
@@ -107,12 +107,11 @@ impl Client {
     pub fn from_socket(fd: OwnedFd, name: String, options: ClientOptions) -> Result<Self, ClientError> {
         let shown = name;
         let host = |what, errno| ClientError::Host { path: shown.clone(), what, errno };
-        let socket = fd
-            .try_clone()
-            .map_err(|error| host("descriptor", Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
+        let socket = rustix::io::fcntl_dupfd_cloexec(&fd, 0).map_err(|errno| host("descriptor", errno))?;
         let mut client = Self {
-            channel: Mutex::new(Channel { connection: Connection::new(fd), id: 0 }),
-            socket: OwnedSocket::new(socket),
+            replies: Mutex::new(Connection::new(fd)),
+            sender: Mutex::default(),
+            socket: QuietFd::new(socket),
             path: shown,
             options,
             server: Capabilities::OURS,
@@ -144,10 +143,6 @@ impl Client {
         Deadline::after(self.options.reply_timeout_ms)
     }
 
-    fn channel(&self) -> MutexGuard<'_, Channel> {
-        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The socket, to see by it that the server is gone.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -172,11 +167,12 @@ impl Client {
         payload: &[&[u8]],
         fds: &[BorrowedFd<'_>],
     ) -> Result<Message, ProtocolError> {
-        let mut channel = self.channel();
+        // Until the reply is there: replies come in the order of their commands.
+        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_gone() {
             return Err(ProtocolError::Closed);
         }
-        let answer = channel.request(command, payload, fds, self.deadline());
+        let answer = self.exchange(&mut replies, command, payload, fds);
         if !matches!(answer, Ok(_) | Err(ProtocolError::Refused { .. })) {
             self.gone.store(true, Ordering::Release);
         }
@@ -185,15 +181,25 @@ impl Client {
 
     /// Sends a command without waiting: messages arrive in order, as posted writes of a bus do.
     pub(crate) fn post(&self, command: Command, payload: &[&[u8]]) {
-        let mut channel = self.channel();
-        if self.is_gone() {
-            return;
-        }
-        let mut header = channel.header(command, payload);
-        header.flags |= Header::NO_REPLY;
-        if channel.connection.send(&header, payload, &[], self.deadline()).is_err() {
+        if !self.is_gone() && self.send(command, Header::NO_REPLY, payload, &[], self.deadline()).is_err() {
             self.gone.store(true, Ordering::Release);
         }
+    }
+
+    fn send(
+        &self,
+        command: Command,
+        flags: u32,
+        payload: &[&[u8]],
+        fds: &[BorrowedFd<'_>],
+        deadline: Deadline,
+    ) -> Result<Header, ProtocolError> {
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.id = sender.id.wrapping_add(1);
+        let bytes = payload.iter().map(|part| part.len()).sum();
+        let header = Header { flags, ..Header::command(sender.id, command, bytes) };
+        send(self.socket(), &header, payload, fds, deadline)?;
+        Ok(header)
     }
 
     fn negotiate(&self) -> Result<Capabilities, ProtocolError> {
@@ -327,37 +333,34 @@ impl Client {
     }
 }
 
-impl Channel {
-    fn header(&mut self, command: Command, payload: &[&[u8]]) -> Header {
-        self.id = self.id.wrapping_add(1);
-        Header::command(self.id, command, payload.iter().map(|part| part.len()).sum())
-    }
-
-    fn request(
-        &mut self,
+impl Client {
+    fn exchange(
+        &self,
+        replies: &mut Connection,
         command: Command,
         payload: &[&[u8]],
         fds: &[BorrowedFd<'_>],
-        deadline: Deadline,
     ) -> Result<Message, ProtocolError> {
-        let header = self.header(command, payload);
-        match self.connection.send(&header, payload, fds, deadline) {
+        let deadline = self.deadline();
+        let id = match self.send(command, 0, payload, fds, deadline) {
+            Ok(header) => Some(header.id),
             // A server that does not want us may have said why before it closed.
-            Ok(()) | Err(ProtocolError::Closed) => {}
+            Err(ProtocolError::Closed) => None,
             Err(error) => return Err(error),
-        }
+        };
         loop {
-            let message = self.connection.receive(deadline)?;
+            let message = replies.receive(deadline)?;
             let got = message.header;
+            let same = got.is_reply() && got.command == command as u16;
             if got.is_command() {
                 self.refuse(&got, deadline)?;
-            } else if got.is_reply() && got.command == header.command && got.flags & Header::ERROR != 0 {
+            } else if same && got.flags & Header::ERROR != 0 {
                 return Err(ProtocolError::Refused { command: got.command, errno: got.errno });
-            } else if got.is_reply() && (got.command, got.id) == (header.command, header.id) {
+            } else if same && id == Some(got.id) {
                 return Ok(message);
             } else {
-                let (command, id, got_id, got) = (header.command, header.id, got.id, got.command);
-                return Err(ProtocolError::Unexpected { command, id, got, got_id });
+                let (command, id) = (command as u16, id.unwrap_or(0));
+                return Err(ProtocolError::Unexpected { command, id, got: got.command, got_id: got.id });
             }
         }
     }
@@ -368,7 +371,8 @@ impl Channel {
         if !asked.wants_reply() {
             return Ok(());
         }
-        self.connection.send(&asked.failure(Errno::OPNOTSUPP), &[], &[], deadline)
+        let _turn = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        send(self.socket(), &asked.failure(Errno::OPNOTSUPP), &[], &[], deadline)
     }
 }
 

@@ -68,10 +68,7 @@ impl Connection {
         Self { fd: QuietFd::new(fd), partial: Vec::with_capacity(SMALL), fds: Vec::new() }
     }
 
-    /// Sends one message.
-    ///
-    /// # Errors
-    /// [`ProtocolError::Closed`], [`ProtocolError::Timeout`] if the peer takes nothing, or the host's refusal.
+    /// As [`send`].
     pub fn send(
         &self,
         header: &Header,
@@ -79,48 +76,7 @@ impl Connection {
         fds: &[BorrowedFd<'_>],
         deadline: Deadline,
     ) -> Result<(), ProtocolError> {
-        let bytes = header.bytes as usize;
-        let mut small = [0; SMALL];
-        let mut large = Vec::new();
-        let message = if bytes <= SMALL {
-            &mut small[..bytes]
-        } else {
-            large.resize(bytes, 0);
-            &mut large[..]
-        };
-        let mut at = 0;
-        for part in core::iter::once(&header.as_bytes()).chain(payload) {
-            message[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        assert_eq!(at, bytes, "a header says what follows it");
-        self.send_bytes(message, fds, deadline)
-    }
-
-    fn send_bytes(
-        &self,
-        mut rest: &[u8],
-        mut fds: &[BorrowedFd<'_>],
-        deadline: Deadline,
-    ) -> Result<(), ProtocolError> {
-        while !rest.is_empty() {
-            match send_some(self.fd.as_fd(), rest, fds) {
-                Ok(done) => (rest, fds) = (&rest[done..], &[]),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
-                Err(errno) => return Err(failed(errno)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for the socket, at most until the deadline.
-    fn wait(&self, flags: PollFlags, deadline: Deadline) -> Result<(), ProtocolError> {
-        let mut polled = [PollFd::new(&self.fd, flags)];
-        match rustix::event::poll(&mut polled, Some(&deadline.left()?)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(failed(errno)),
-        }
+        send(self.fd.as_fd(), header, payload, fds, deadline)
     }
 
     /// The next message, when all of it is there; None when the rest has not come yet.
@@ -155,7 +111,7 @@ impl Connection {
             if let Some(message) = self.try_receive()? {
                 return Ok(message);
             }
-            self.wait(PollFlags::IN, deadline)?;
+            wait(self.fd.as_fd(), PollFlags::IN, deadline)?;
         }
     }
 
@@ -180,6 +136,61 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Sends one message. Two senders of one socket take turns.
+///
+/// # Errors
+/// [`ProtocolError::Closed`], [`ProtocolError::Timeout`] if the peer takes nothing, or the host's refusal.
+pub fn send(
+    fd: BorrowedFd<'_>,
+    header: &Header,
+    payload: &[&[u8]],
+    fds: &[BorrowedFd<'_>],
+    deadline: Deadline,
+) -> Result<(), ProtocolError> {
+    let bytes = header.bytes as usize;
+    let mut small = [0; SMALL];
+    let mut large = Vec::new();
+    let message = if bytes <= SMALL {
+        &mut small[..bytes]
+    } else {
+        large.resize(bytes, 0);
+        &mut large[..]
+    };
+    let mut at = 0;
+    for part in core::iter::once(&header.as_bytes()).chain(payload) {
+        message[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    assert_eq!(at, bytes, "a header says what follows it");
+    send_bytes(fd, message, fds, deadline)
+}
+
+fn send_bytes(
+    fd: BorrowedFd<'_>,
+    mut rest: &[u8],
+    mut fds: &[BorrowedFd<'_>],
+    deadline: Deadline,
+) -> Result<(), ProtocolError> {
+    while !rest.is_empty() {
+        match send_some(fd, rest, fds) {
+            Ok(done) => (rest, fds) = (&rest[done..], &[]),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait(fd, PollFlags::OUT, deadline)?,
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the socket, at most until the deadline.
+fn wait(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Deadline) -> Result<(), ProtocolError> {
+    let mut polled = [PollFd::from_borrowed_fd(fd, flags)];
+    match rustix::event::poll(&mut polled, Some(&deadline.left()?)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(failed(errno)),
     }
 }
 
@@ -236,13 +247,13 @@ mod tests {
         let with = Header::command(2, Command::DmaMap, 100);
         near.send(&plain, &[], &[], deadline).unwrap();
         near.send(&with, &[&[7; 60], &[8; 40]], &[file.as_fd()], deadline).unwrap();
-        near.send_bytes(&plain.as_bytes()[..5], &[], deadline).unwrap();
+        send_bytes(near.as_fd(), &plain.as_bytes()[..5], &[], deadline).unwrap();
         let first = far.receive(deadline).unwrap();
         assert_eq!((first.header, first.fds.len()), (plain, 0));
         let second = far.receive(deadline).unwrap();
         assert_eq!((second.header, second.payload.len(), second.fds.len()), (with, 100, 1));
         assert!(far.try_receive().unwrap().is_none());
-        near.send_bytes(&plain.as_bytes()[5..], &[], deadline).unwrap();
+        send_bytes(near.as_fd(), &plain.as_bytes()[5..], &[], deadline).unwrap();
         assert_eq!(far.try_receive().unwrap().unwrap().header, plain);
         drop(near);
         assert_eq!(far.try_receive().unwrap_err(), ProtocolError::Closed);
@@ -263,7 +274,7 @@ mod tests {
         for bytes in [0, 15, MESSAGE_BYTES_MAX as u32 + 1, u32::MAX] {
             let (near, mut far) = pair();
             let header = Header { bytes, ..Header::command(9, Command::Version, 0) };
-            near.send_bytes(header.as_bytes(), &[], Deadline::after(1000)).unwrap();
+            send_bytes(near.as_fd(), header.as_bytes(), &[], Deadline::after(1000)).unwrap();
             assert!(matches!(far.try_receive(), Err(ProtocolError::Size { .. })));
             assert_eq!(far.due(), Some(header));
         }

@@ -161,6 +161,32 @@ fn a_silent_server_is_given_up_when_its_time_is_over() {
 }
 
 #[test]
+fn a_doorbell_goes_out_while_another_thread_waits_for_its_reply() {
+    let messages: Vec<_> =
+        good().iter().enumerate().map(|(index, reply)| (bytes_of(index, reply), reply.2)).collect();
+    let (socket, far) = prepared(&messages, &file());
+    let client = Client::from_socket(socket, "here".to_owned(), OPTIONS).unwrap();
+    let mut heard = Vec::new();
+    let mut hear = |wanted: &[u8]| {
+        while !heard.windows(wanted.len()).any(|bytes| bytes == wanted) {
+            let mut part = [0; 4096];
+            let got = rustix::io::read(&far, &mut part).unwrap();
+            heard.extend_from_slice(&part[..got]);
+        }
+    };
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| client.read32(0x1c));
+        hear(&access(0x1c, 0, 4));
+        client.write32(0x1000, 0x7777);
+        hear(&0x7777u32.to_ne_bytes());
+        assert!(!client.is_gone(), "the doorbell waited until the reply was given up");
+        rustix::net::shutdown(&far, rustix::net::Shutdown::Both).unwrap();
+        assert_eq!(reading.join().unwrap(), u32::MAX);
+    });
+    assert!(client.is_gone());
+}
+
+#[test]
 fn who_refuses_says_why() {
     let header = Header { id: 0, command: 1, bytes: 16, flags: Header::REPLY | Header::ERROR, errno: 16 };
     let (socket, _far) = prepared(&[(header.as_bytes().to_vec(), false)], &file());
