@@ -11,6 +11,7 @@ use nvmed_vdev::Clock;
 use proptest::prelude::*;
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use support::disk;
 
@@ -280,47 +281,88 @@ proptest! {
     }
 }
 
-/// Threads write bytes that lie between each other's, in the same blocks: each finds all of its own in the end.
-fn neighbours(clock: Clock, cache: Option<CacheOptions>) {
+/// Threads write `GRAIN` bytes here and there, which lie between each other's, by every kind of call, while `meanwhile` runs:
+/// each finds all of its own in the end.
+fn neighbours<const GRAIN: usize>(
+    clock: Clock,
+    cache: Option<CacheOptions>,
+    meanwhile: impl Fn(&Disk) + Sync,
+) {
     const THREADS: usize = 4;
-    const GRAIN: usize = 100;
-    const ROUNDS: usize = 1500;
     const DISK: usize = 512 << 10;
     let disk = disk(DISK as u64, 512, clock, DiskOptions::default());
     disk.set_cache(cache).unwrap();
+    let left = AtomicUsize::new(THREADS);
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let disk = &disk;
+            let (disk, left) = (&disk, &left);
             scope.spawn(move || {
-                let settings = Settings { direct: thread % 2 == 0, ..Settings::default() };
-                let handle = disk.handle(Route::Bound(Binding::Spread), settings).unwrap();
-                let grains = DISK / (GRAIN * THREADS);
-                let mut mine = vec![0u8; grains];
-                let mut random = thread as u64 + 1;
-                for round in 0..ROUNDS {
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    let grain = (random >> 33) as usize % grains;
-                    let at = ((grain * THREADS + thread) * GRAIN) as u64;
-                    mine[grain] = round as u8 | 1;
-                    assert_eq!(handle.pwrite(&[mine[grain]; GRAIN], at).unwrap(), GRAIN);
-                    if round % 50 == 0 {
-                        handle.flush().unwrap();
-                    }
-                }
-                for (grain, byte) in mine.iter().enumerate() {
-                    let mut got = [0; GRAIN];
-                    handle.pread(&mut got, ((grain * THREADS + thread) * GRAIN) as u64).unwrap();
-                    assert_eq!(got, [*byte; GRAIN], "grain {grain} of thread {thread}");
-                }
+                let _done = Done(left);
+                neighbour::<GRAIN>(disk, thread, THREADS, DISK);
             });
         }
+        while left.load(Ordering::SeqCst) > 0 {
+            meanwhile(&disk);
+            thread::yield_now();
+        }
     });
+}
+
+/// Counts a thread that ends, by a panic too.
+struct Done<'a>(&'a AtomicUsize);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn neighbour<const GRAIN: usize>(disk: &Arc<Disk>, thread: usize, threads: usize, bytes: usize) {
+    const ROUNDS: usize = 1200;
+    let settings = Settings { direct: thread.is_multiple_of(2), ..Settings::default() };
+    let handle = disk.handle(Route::Bound(Binding::Spread), settings).unwrap();
+    let buffer = Arc::new(disk.buffer(GRAIN).unwrap());
+    let mut mine = vec![0u8; bytes / (GRAIN * threads)];
+    let place = |grain: usize| ((grain * threads + thread) * GRAIN) as u64;
+    let mut random = thread as u64 + 1;
+    for round in 0..ROUNDS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let grain = (random >> 33) as usize % mine.len();
+        let at = place(grain);
+        mine[grain] = if random >> 60 == 0 { 0 } else { round as u8 | 1 };
+        match (random >> 40) % 4 {
+            _ if mine[grain] == 0 => handle.write_zeroes(at, GRAIN as u64).unwrap(),
+            0 => {
+                buffer.fill(0..GRAIN, mine[grain]).unwrap();
+                let operation = Operation::Write { fua: round % 3 == 0 };
+                let buffer = Some((Arc::clone(&buffer), 0));
+                handle.submit(Aio { operation, offset: at, bytes: GRAIN, buffer, user: 0 }).unwrap();
+                let mut done = Vec::new();
+                assert!(handle.wait() && handle.reap(1, &mut done) == 1 && done[0].result.is_ok());
+            }
+            1 => {
+                buffer.fill(0..GRAIN, mine[grain]).unwrap();
+                assert_eq!(handle.write_buffer(&buffer, 0..GRAIN, at).unwrap(), GRAIN);
+            }
+            _ => assert_eq!(handle.pwrite(&[mine[grain]; GRAIN], at).unwrap(), GRAIN),
+        }
+        if round % 50 == 0 {
+            handle.flush().unwrap();
+            handle.set(Settings { direct: !handle.settings().direct, ..handle.settings() }).unwrap();
+        }
+    }
+    for (grain, byte) in mine.iter().enumerate() {
+        let mut got = [0; GRAIN];
+        handle.pread(&mut got, place(grain)).unwrap();
+        assert_eq!(got, [*byte; GRAIN], "grain {grain} of thread {thread}");
+    }
 }
 
 #[test]
 fn neighbours_in_a_block_keep_their_bytes() {
     for clock in [Clock::Threaded, Clock::Inline] {
-        neighbours(clock, None);
+        neighbours::<100>(clock, None, |_| ());
+        neighbours::<512>(clock, None, |_| ());
     }
 }
 
@@ -328,8 +370,25 @@ fn neighbours_in_a_block_keep_their_bytes() {
 #[test]
 fn neighbours_in_a_page_keep_their_bytes() {
     for clock in [Clock::Threaded, Clock::Inline] {
-        neighbours(clock, Some(CacheOptions::bytes(0)));
-        neighbours(clock, Some(CacheOptions { write: WritePolicy::Through, ..CacheOptions::bytes(0) }));
+        neighbours::<100>(clock, Some(CacheOptions::bytes(0)), |_| ());
+        neighbours::<512>(clock, Some(CacheOptions::bytes(0)), |_| ());
+        let through = CacheOptions { write: WritePolicy::Through, ..CacheOptions::bytes(0) };
+        neighbours::<100>(clock, Some(through), |_| ());
+        neighbours::<512>(clock, Some(through), |_| ());
+    }
+}
+
+/// The same while the cache comes and goes.
+#[test]
+fn neighbours_keep_their_bytes_while_the_cache_is_switched() {
+    for clock in [Clock::Threaded, Clock::Inline] {
+        let switch = |disk: &Disk| {
+            disk.set_cache(Some(CacheOptions::bytes(0))).unwrap();
+            disk.write_back().unwrap();
+            disk.set_cache(None).unwrap();
+        };
+        neighbours::<100>(clock, None, switch);
+        neighbours::<512>(clock, None, switch);
     }
 }
 
