@@ -124,8 +124,11 @@ impl Flights {
             range,
         };
         self.submit(&mut flight);
+        let refused = flight.is_over();
         inner.flying.push(flight);
-        self.land(&mut inner);
+        if refused {
+            self.land(&mut inner);
+        }
     }
 
     /// Submits as much of a call as its queue has slots for.

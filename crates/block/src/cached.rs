@@ -458,7 +458,7 @@ impl Disk {
             };
             let held = self.lock(range, mode);
             match cache {
-                None if self.cache().is_none() => return Ok(held),
+                None if !self.has_cache() => return Ok(held),
                 Some(cache) if self.is_current(&cache) => {
                     cache.forget(io, offset, len)?;
                     return Ok(held);

@@ -7,7 +7,7 @@ use crate::error::BlockError;
 use crate::handle::{ByteHandle, Route, Settings};
 use crate::range::{Held, Mode, RangeId, Ranges};
 use core::ops::Range;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_sys::Pages;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -35,6 +35,8 @@ pub struct Disk {
     /// Write-backs, and what else needs no handle of the caller's.
     io: Handle,
     cache: RwLock<Option<Arc<BlockCache>>>,
+    /// Whether there is one, for those who need not know more.
+    has_cache: AtomicBool,
     /// Failed write-backs.
     pub(crate) failed: Arc<AtomicU32>,
     /// The asynchronous calls of every handle, for those who wait for a range that one of them has.
@@ -64,6 +66,7 @@ impl Disk {
             ranges: Ranges::default(),
             io,
             cache: RwLock::new(None),
+            has_cache: AtomicBool::new(false),
             failed: Arc::default(),
             flights: Mutex::default(),
         })
@@ -80,7 +83,10 @@ impl Disk {
         if let Some(old) = self.cache() {
             old.write_back(&self.io, 0..u64::MAX, false)?;
         }
-        *self.cache.write().unwrap_or_else(PoisonError::into_inner) = new;
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        // Stored while the lock on the whole range is held: who has a range of it sees no change.
+        self.has_cache.store(new.is_some(), Ordering::SeqCst);
+        *cache = new;
         Ok(())
     }
 
@@ -96,7 +102,15 @@ impl Disk {
         self.cache().map(|cache| cache.stats())
     }
 
+    #[inline]
+    pub(crate) fn has_cache(&self) -> bool {
+        self.has_cache.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn cache(&self) -> Option<Arc<BlockCache>> {
+        if !self.has_cache() {
+            return None;
+        }
         self.cache.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -506,7 +506,7 @@ impl ByteHandle {
         }
         let (buffer, start) = aio.buffer.as_ref()?;
         let moves = matches!(aio.operation, Operation::Read | Operation::Write { .. });
-        if !moves || (!self.is_direct() && self.disk.cache().is_some()) {
+        if !moves || (!self.is_direct() && self.disk.has_cache()) {
             return None;
         }
         let left = self.disk.bytes().checked_sub(aio.offset).filter(|left| *left > 0)?;
