@@ -352,6 +352,9 @@ impl Ring {
     /// The kernel's answer. `EAGAIN` and `EBUSY` leave entries for the next call.
     pub(crate) fn enter(&mut self, wanted: u32) -> Result<(), Errno> {
         let look = wanted > 0 || self.face.iopoll;
+        if self.unentered == 0 && !look {
+            return Ok(());
+        }
         let flags = if look { IoringEnterFlags::GETEVENTS } else { IoringEnterFlags::empty() };
         loop {
             // SAFETY: the kernel acts on the entries between its head and our tail; whoever pushed them

@@ -86,12 +86,6 @@ impl Bench {
         self.geometry().lba_bytes
     }
 
-    /// How often memory is mapped in a check. A controller in this process never gives a mapping's place
-    /// to another one, and has 256.
-    pub fn mappings(&self) -> u32 {
-        if self.name.starts_with("uring") { 400 } else { 150 }
-    }
-
     /// `bytes` as blocks.
     pub fn blocks(&self, bytes: u64) -> u32 {
         (bytes / u64::from(self.lba_bytes())) as u32
