@@ -34,6 +34,8 @@ enum Step {
     /// Words at random where PRP lists and queues lie.
     Scribble(usize, Vec<u64>),
     Reset,
+    /// The namespace gets this many pages.
+    Resize(u64),
 }
 
 /// Host memory is the first mapping: an address in it, near its end, or anything.
@@ -52,7 +54,9 @@ fn word() -> impl Strategy<Value = u32> {
 }
 
 fn entry() -> impl Strategy<Value = Step> {
-    let head = (0usize..2, 0u8..16, prop_oneof![8 => Just(0u8), 1 => any::<u8>()], any::<u16>(), word());
+    // Directive Send and Receive besides the low opcodes.
+    let opcode = prop_oneof![12 => 0u8..16, 1 => 0x19u8..0x1b];
+    let head = (0usize..2, opcode, prop_oneof![8 => Just(0u8), 1 => any::<u8>()], any::<u16>(), word());
     let words = prop::collection::vec(word(), 6);
     (head, address(), address(), words).prop_map(|((queue, opcode, flags, cid, nsid), prp1, prp2, words)| {
         let mut entry = SubmissionEntry { opcode, flags, cid, nsid, prp1, prp2, ..Default::default() };
@@ -74,12 +78,13 @@ fn step() -> impl Strategy<Value = Step> {
         12 => entry(),
         2 => scribble.prop_map(|(page, words)| Step::Scribble(page, words)),
         1 => Just(Step::Reset),
+        1 => (1u64..600).prop_map(Step::Resize),
     ]
 }
 
 fn medium(kind: usize) -> Media {
     match kind {
-        0 => Media::ram(BYTES, Pages::Base).unwrap(),
+        0 => Media::ram_with_room(BYTES, 2 * BYTES, Pages::Base).unwrap(),
         1 => Media::null(BYTES).unwrap(),
         2 => Media::volatile(Media::ram(BYTES, Pages::Base).unwrap()),
         _ => {
@@ -112,6 +117,10 @@ fn apply(host: &mut Host, step: Step, sound: bool) {
             }
         }
         Step::Reset if sound => restart(host),
+        Step::Resize(pages) => {
+            // More than there is room for is refused.
+            let _ = host.device.controller().resize(pages * 4096);
+        }
         // Faults may hold the commands that make queues.
         Step::Reset => {
             host.device.write32(register::CC, 0);
@@ -122,7 +131,8 @@ fn apply(host: &mut Host, step: Step, sound: bool) {
 
 fn restart(host: &mut Host) {
     host.device.write32(register::CC, 0);
-    host.enable();
+    // Weighted round robin.
+    host.enable_with(1 << 11);
     host.create_io();
 }
 
