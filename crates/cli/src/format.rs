@@ -79,7 +79,14 @@ fn size(arguments: &Format, spec: &DeviceSpec, path: &str, name: &str) -> Result
     };
     let fail = |errno| Failure::host(format!("format: {name}"), errno);
     refuse_in_use(&fd, spec, path, name)?;
-    let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(fail)?;
+    let bytes = match rustix::fs::seek(&fd, SeekFrom::End(0)) {
+        Ok(bytes) => bytes,
+        Err(errno) => {
+            // Opening it the usual way fails too, and says what it is.
+            nvmed_stack::open_device(spec, Open::Existing { locked_by_run: false })?;
+            return Err(fail(errno));
+        }
+    };
     let held = if arguments.force { None } else { signature::find_in_file(&fd, bytes).map_err(fail)? };
     if let Some(held) = held {
         return Err(refuse(name, held));
