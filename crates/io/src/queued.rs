@@ -85,11 +85,11 @@ impl Inner {
             return Ok(());
         }
         let count = self.parts_of(request)?;
-        if count > backlog.count() as usize {
-            let (commands, depth) = (count as u64, backlog.count() as u16);
+        if count > backlog.most() {
+            let (commands, depth) = (count as u64, backlog.most() as u16);
             return Err(invalid(request, InvalidRequest::TooLarge { commands, depth }));
         }
-        if count > backlog.free() {
+        if !backlog.has_room(handle, count) {
             return Err(SubmitError::NoSlot);
         }
         let mut parts = Parts::new(request, request.blocks.into(), self.limits());

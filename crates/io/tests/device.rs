@@ -2,7 +2,7 @@
 
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{Operation, Request, Segment};
-use nvmed_io::{Binding, Device, DeviceOptions, IoError};
+use nvmed_io::{Binding, Completions, Device, DeviceOptions, HandleSettings, IoError, OnReset, Scheduler};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
 use nvmed_vdev::{Clock, Controller, ControllerConfig, InProcess, Media};
@@ -27,11 +27,24 @@ fn memory(device: &Device, bytes: usize) -> (Arc<Mapping>, DeviceAddress) {
 /// Threads that write and read back their own blocks over shared queues, synchronously and with tickets,
 /// while another thread polls tickets of its own: each must see its own data and nobody may hang.
 fn many_threads(clock: Clock, binding: Binding, queues: usize, depth: u16) {
+    many_threads_with(clock, binding, queues, depth, HandleSettings::default(), Scheduler::None);
+}
+
+fn many_threads_with(
+    clock: Clock,
+    binding: Binding,
+    queues: usize,
+    depth: u16,
+    settings: HandleSettings,
+    scheduler: Scheduler,
+) {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 200;
     let device = device(16 << 20, clock, queues, depth);
     let (memory, base) = memory(&device, (THREADS as usize + 1) * 8192);
+    (0..queues).for_each(|queue| device.set_scheduler(queue, scheduler).unwrap());
     let handle = device.handle(binding);
+    handle.set(settings).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
@@ -113,6 +126,28 @@ fn threads_share_one_queue_of_a_device_thread() {
 #[test]
 fn threads_spread_over_queues_of_a_device_thread() {
     many_threads(Clock::Threaded, Binding::Spread, 2, 16);
+}
+
+#[test]
+fn threads_wait_in_every_way_under_every_scheduler() {
+    for completion in [
+        Completions::Adaptive,
+        Completions::Poll,
+        Completions::Hybrid,
+        Completions::Thread,
+        Completions::Interrupt,
+    ] {
+        for scheduler in [Scheduler::None, Scheduler::DEADLINE, Scheduler::Fair] {
+            for on_reset in [OnReset::Fail, OnReset::Replay] {
+                // Four threads that burn their time slices on two cores would take minutes.
+                if completion == Completions::Poll && on_reset == OnReset::Replay {
+                    continue;
+                }
+                let settings = HandleSettings { completion, on_reset, ..HandleSettings::default() };
+                many_threads_with(Clock::Threaded, Binding::Spread, 2, 4, settings, scheduler);
+            }
+        }
+    }
 }
 
 #[test]

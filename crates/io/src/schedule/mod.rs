@@ -77,9 +77,12 @@ pub(crate) struct Backlog {
     merge: bool,
     urgent: List,
     urgent_run: u32,
-    /// Requests with the device, and how many there may be.
+    /// Requests with the device, and how many there may be on a queue of `depth` commands.
     sent: usize,
     window: usize,
+    depth: u16,
+    /// Nodes in use, by handle.
+    held: Vec<usize>,
     /// One whose turn it was, and for which the device had no slot.
     ready: Option<u32>,
     later_ns: Option<u64>,
@@ -102,7 +105,9 @@ impl Backlog {
             urgent: List::EMPTY,
             urgent_run: 0,
             sent: 0,
-            window: depth.clamp(1, WINDOW_MAX).into(),
+            window: Self::window(scheduler, merge, depth),
+            depth,
+            held: Vec::new(),
             ready: None,
             later_ns: None,
             limits,
@@ -120,6 +125,12 @@ impl Backlog {
             }
             Scheduler::Fair => Policy::Fair(Fair::new(1 << limits.lba_shift)),
         }
+    }
+
+    /// How many requests may be with the device: where nothing is to be chosen, as many as it takes.
+    fn window(scheduler: Scheduler, merge: bool, depth: u16) -> usize {
+        let most = if scheduler == Scheduler::None && !merge { depth } else { WINDOW_MAX };
+        depth.min(most).max(1).into()
     }
 
     pub(crate) fn scheduler(&self) -> Scheduler {
@@ -142,14 +153,22 @@ impl Backlog {
         self.later_ns
     }
 
-    /// Room for so many more requests.
-    pub(crate) fn free(&self) -> usize {
-        self.nodes.free()
+    /// Whether `handle` may have `count` more nodes: as many as are free then. One that floods the queue gets
+    /// half of them, two get a third each, and there is always room for another.
+    pub(crate) fn has_room(&self, handle: u32, count: usize) -> bool {
+        let held = self.held.get(handle as usize).copied().unwrap_or(0);
+        held + count <= self.nodes.free()
+    }
+
+    /// Nodes that one request can have at most.
+    pub(crate) fn most(&self) -> usize {
+        self.overdue.len() / 2
     }
 
     /// Changes the order; what waits is taken over, oldest first.
     pub(crate) fn set(&mut self, scheduler: Scheduler, rights: impl Fn(u32) -> Rights) {
         self.scheduler = scheduler;
+        self.window = Self::window(scheduler, self.merge, self.depth);
         self.policy = Self::policy(scheduler, self.overdue.len(), self.limits);
         self.later_ns = None;
         let mut waiting: Vec<u32> = (0..self.nodes.count())
@@ -165,6 +184,7 @@ impl Backlog {
 
     /// A new handle, whose requests must find room.
     pub(crate) fn admit(&mut self, handle: u32) {
+        self.held.resize(self.held.len().max(handle as usize + 1), 0);
         if let Policy::Fair(fair) = &mut self.policy {
             fair.forget(handle);
             fair.admit(handle);
@@ -186,7 +206,13 @@ impl Backlog {
         rights: &Rights,
         now: u64,
     ) -> bool {
+        if !self.has_room(owner.1, 1) {
+            return false;
+        }
         let Some(index) = self.nodes.add(request, owner, rights, now) else { return false };
+        if let Some(held) = self.held.get_mut(owner.1 as usize) {
+            *held += 1;
+        }
         self.allow(owner.1, rights);
         self.enter(index);
         true
@@ -343,6 +369,9 @@ impl Backlog {
                 }
             } else {
                 self.nodes.release(index);
+                if let Some(held) = self.held.get_mut(handle as usize) {
+                    *held -= 1;
+                }
                 each(EndOfNode { place, handle, result: Some(result) });
             }
         }

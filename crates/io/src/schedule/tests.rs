@@ -13,7 +13,9 @@ const COMMAND_BLOCKS: u32 = 256;
 const NODES: usize = 96;
 
 fn backlog(scheduler: Scheduler, merge: bool, depth: u16) -> Backlog {
-    Backlog::new(scheduler, merge, NODES, depth, Limits::of(LBA_BYTES, COMMAND_BLOCKS))
+    let mut backlog = Backlog::new(scheduler, merge, NODES, depth, Limits::of(LBA_BYTES, COMMAND_BLOCKS));
+    (0..8).for_each(|handle| backlog.admit(handle));
+    backlog
 }
 
 fn rights(weight: u32) -> Rights {
@@ -163,7 +165,8 @@ impl Model {
         let data = segment(lba * u64::from(LBA_BYTES), blocks);
         let data = if operation.has_data() { &data[..] } else { &[] };
         let request = Request { operation, lba: Lba(lba), blocks, data, tag: 0, stream: 0 };
-        let room = self.known.len() < NODES;
+        let held = self.known.values().filter(|known| known.handle == handle).count();
+        let room = held < NODES - self.known.len();
         assert_eq!(self.backlog.push(&request, (self.next, handle), rights, self.now), room);
         if room {
             let known = Known { operation, lba, blocks, handle, serial: self.next, sent: false };
@@ -277,7 +280,8 @@ proptest! {
         over.dedup();
         prop_assert_eq!(over.len(), model.over.len(), "a request ended twice");
         prop_assert!(!model.backlog.has_waiting());
-        prop_assert_eq!(model.backlog.free(), NODES);
+        prop_assert_eq!(model.backlog.nodes.free(), NODES);
+        prop_assert!(model.backlog.held.iter().all(|&held| held == 0));
     }
 
     /// Bytes of handles that always have something waiting are as their weights, to within a request and a round.
@@ -320,7 +324,7 @@ fn passed(scheduler: Scheduler, now: u64) -> u32 {
     let mut backlog = backlog(scheduler, false, 1);
     push(&mut backlog, WRITE, 0, 8, (1000, 1), &rights(100));
     for n in 0.. {
-        while backlog.free() > 40 {
+        while backlog.nodes.queued() < 40 {
             push(&mut backlog, READ, 5000, 8, (n, 0), &rights(100));
         }
         let (head, places) = send(&mut backlog, now).unwrap();
@@ -401,6 +405,18 @@ fn a_limited_handle_alone_says_when_it_may() {
     assert!(later > now && later <= now + 100_000_000, "{later}");
     assert!(backlog.next(later - 1).is_none());
     assert!(send(&mut backlog, later).is_some());
+}
+
+#[test]
+fn a_flood_leaves_room_for_others() {
+    let mut backlog = backlog(Scheduler::Fair, false, 4);
+    let data = segment(0, 8);
+    let request = Request { operation: READ, lba: Lba(0), blocks: 8, data: &data, tag: 0, stream: 0 };
+    let mut flood =
+        |handle| (0..).take_while(|&n| backlog.push(&request, (n, handle), &rights(1), 0)).count();
+    let got: Vec<usize> = (0..3).map(&mut flood).collect();
+    assert_eq!(got, [NODES / 2, NODES / 4, NODES / 8]);
+    assert!(flood(3) > 0);
 }
 
 #[test]
