@@ -147,6 +147,9 @@ fn the_thread_serves_all_and_stands_still_when_idle() {
         for ticket in tickets {
             second.wait(ticket).unwrap();
         }
+        // A call of more requests than the queue holds, some done before others are sent.
+        let long = [Segment { address: DeviceAddress(0), bytes: 4 << 20 }];
+        second.read(Lba(0), &long).unwrap();
         let before = device.thread_stats();
         assert!(before.looks > 0 && before.sleeps > 0);
         // Idle: it parks, and wakes once a second at most. Its looks stand still while we count ours.

@@ -162,7 +162,10 @@ impl Model {
     fn push(&mut self, operation: Operation, lba: u64, blocks: u32, handle: u32, rights: &Rights) {
         let blocks = if operation == Operation::Flush { 0 } else { blocks };
         let lba = if operation == Operation::Flush { 0 } else { lba };
-        let data = segment(lba * u64::from(LBA_BYTES), blocks);
+        // Memory beside that of its neighbour, on a page of its own, or somewhere in one.
+        let far = u64::from(self.next) << 20;
+        let address = [lba * u64::from(LBA_BYTES), far, far + 512][self.next as usize % 3];
+        let data = segment(address, blocks);
         let data = if operation.has_data() { &data[..] } else { &[] };
         let request = Request { operation, lba: Lba(lba), blocks, data, tag: 0, stream: 0 };
         let held = self.known.values().filter(|known| known.handle == handle).count();
@@ -466,6 +469,18 @@ fn one_flush_stands_for_all_that_wait() {
     let (head, places) = send(&mut backlog, 0).unwrap();
     assert_eq!((places.len(), backlog.request(head).blocks), (3, 0));
     assert_eq!(end(&mut backlog, head, Ok(())).len(), 3);
+}
+
+#[test]
+fn what_comes_back_goes_before_what_was_about_to_go() {
+    let mut backlog = backlog(Scheduler::None, false, 4);
+    push(&mut backlog, WRITE, 0, 8, (0, 0), &Rights { replay: true, ..rights(1) });
+    push(&mut backlog, Operation::Flush, 0, 0, (1, 0), &rights(1));
+    let (write, _) = send(&mut backlog, 0).unwrap();
+    let flush = backlog.next(0).unwrap();
+    backlog.hold(flush);
+    end(&mut backlog, write, Err(failure(Some(QueueFault::Reset))));
+    assert_eq!(all(&mut backlog, 0), [0, 1]);
 }
 
 #[test]
