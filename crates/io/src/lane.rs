@@ -12,7 +12,7 @@ use crate::service::{LATENCY_NS, Service};
 use crate::settings::{Completions, Hot, Live};
 use crate::stats::Stats;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use nvmed_engine::{Command, Completion, DeviceError, Engine, QueuePair, Request, Segment, SubmitError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
@@ -20,6 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 const BATCH: usize = 64;
 /// Tickets for each command that the queue holds: a result may lie for a while before it is taken.
 const TICKETS_PER_COMMAND: usize = 2;
+/// Interrupts that are missed running before nobody waits for them any more: a device may be asked for them and
+/// have none (a transport that only polls). One may also come just when the sleep ends.
+const MISSED_MAX: u32 = 3;
 /// Wakers called between two takings of the lock.
 const WAKE_BATCH: usize = 8;
 
@@ -33,8 +36,10 @@ pub(crate) struct Lane {
     pub(crate) settings: QueueSettings,
     /// The interrupt vector of its queue.
     pub(crate) vector: u16,
-    /// Whether an interrupt ends a sleep.
-    pub(crate) interrupts: bool,
+    /// Whether an interrupt should end a sleep, and how many times running none did although something had
+    /// come.
+    interrupts: bool,
+    missed: AtomicU32,
     pub(crate) limits: Limits,
     /// Handles bound to it.
     pub(crate) bound: AtomicUsize,
@@ -198,10 +203,25 @@ impl Lane {
             settings,
             vector,
             interrupts: settings.interrupts,
+            missed: AtomicU32::new(0),
             limits,
             bound: AtomicUsize::new(0),
             paced: OnceLock::new(),
             interrupted: OnceLock::new(),
+        }
+    }
+
+    /// Whether a sleep on the vector ends when something comes.
+    pub(crate) fn interrupts(&self) -> bool {
+        self.interrupts && self.missed.load(Ordering::Relaxed) < MISSED_MAX
+    }
+
+    /// A sleep on the vector was over and something had come; whether the interrupt ended it.
+    pub(crate) fn note_interrupt(&self, came: bool) {
+        if came {
+            self.missed.store(0, Ordering::Relaxed);
+        } else {
+            self.missed.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -92,6 +92,8 @@ pub(crate) struct Places {
     tickets_left: usize,
     calls_left: usize,
     serial: u64,
+    /// Places that a task awaits.
+    awaited: usize,
 }
 
 impl Places {
@@ -104,6 +106,7 @@ impl Places {
             tickets_left: tickets,
             calls_left: CALLS,
             serial: 0,
+            awaited: 0,
         }
     }
 
@@ -191,7 +194,9 @@ impl Places {
         }
         // A long call may go on: its next requests are timed by themselves.
         let stamp = core::mem::take(&mut place.stamp);
-        let ended = Ended { handle, stamp: Some(stamp), waiter: place.waiter.take() };
+        let waiter = place.waiter.take();
+        self.awaited -= usize::from(matches!(waiter, Some(Waiter::Task(_))));
+        let ended = Ended { handle, stamp: Some(stamp), waiter };
         if place.abandoned {
             self.close(index);
         }
@@ -207,7 +212,15 @@ impl Places {
 
     /// Who is to be woken when the result is there; answers who was before.
     pub(crate) fn wake_later(&mut self, index: usize, waiter: Waiter) -> Option<Waiter> {
-        self.places[index].waiter.replace(waiter)
+        self.awaited += usize::from(matches!(waiter, Waiter::Task(_)));
+        let before = self.places[index].waiter.replace(waiter);
+        self.awaited -= usize::from(matches!(before, Some(Waiter::Task(_))));
+        before
+    }
+
+    /// How many places a task awaits.
+    pub(crate) fn awaited(&self) -> usize {
+        self.awaited
     }
 
     /// Whether a request of `index` has failed already.
@@ -227,6 +240,7 @@ impl Places {
     /// Nobody will take the result; answers who would have been woken.
     pub(crate) fn abandon(&mut self, index: usize) -> Option<Waiter> {
         let waiter = self.places[index].waiter.take();
+        self.awaited -= usize::from(matches!(waiter, Some(Waiter::Task(_))));
         if self.places[index].remaining == 0 {
             self.close(index);
         } else {

@@ -14,7 +14,7 @@ use crate::settings::{Completions, HandleSettings};
 use crate::wait::Cost;
 use core::num::NonZeroU64;
 use core::task::{Context, Poll};
-use nvmed_engine::Engine;
+use nvmed_engine::{Engine, Waited};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{JoinHandle, Thread};
@@ -32,8 +32,9 @@ const PERIOD_NS_MIN: u64 = 5_000;
 const PERIOD_NS_MAX: u64 = 1_000_000;
 /// How often requests without an answer are looked for.
 const WATCH_NS: u64 = 10_000_000;
-/// The longest sleep on a vector.
+/// The longest sleep on a vector, and where no interrupt comes.
 const INTERRUPT_US: u32 = 1_000_000;
+const DEAF_US: u32 = 1_000;
 /// A bound on the loss of a wake-up, not a period.
 const PARK: Duration = Duration::from_secs(1);
 
@@ -95,6 +96,8 @@ struct Found {
     expected_ns: u64,
     /// The vector of the queue with most of them.
     vector: u16,
+    /// No interrupt comes.
+    deaf: bool,
     /// When a scheduler may give something to the device that it may not yet.
     later_ns: Option<u64>,
 }
@@ -146,7 +149,7 @@ impl Service {
             // The default, 50 us, is longer than most periods. Refused, the thread is only slower.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         }
-        let (mut idle, mut watched) = (true, engine.now_ns());
+        let (mut idle, mut watched, mut event) = (true, engine.now_ns(), None);
         while self.is_running() {
             let seen: Vec<(u16, u32)> = self.vectors(engine);
             let now = engine.now_ns();
@@ -154,7 +157,7 @@ impl Service {
             if watch {
                 watched = now;
             }
-            let found = self.look(watch);
+            let found = self.look(watch, event.take());
             if found.served == 0 {
                 idle = true;
                 self.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
@@ -162,6 +165,7 @@ impl Service {
                 continue;
             }
             let us = match self.kind {
+                Kind::Interrupted if found.deaf => DEAF_US,
                 Kind::Interrupted => INTERRUPT_US,
                 Kind::Paced if idle => {
                     (found.expected_ns / found.served / 4 * FIRST_4THS / 1000).min(PERIOD_NS_MAX) as u32
@@ -172,7 +176,8 @@ impl Service {
             let events = seen.iter().find(|(vector, _)| *vector == found.vector);
             if let Some((vector, events)) = events {
                 let left = found.later_ns.map(|at| at.saturating_sub(engine.now_ns()).div_ceil(1000).max(1));
-                engine.wait(*vector, *events, left.map_or(us, |left| left.min(us.into()) as u32));
+                let us = left.map_or(us, |left| left.min(us.into()) as u32);
+                event = Some(engine.wait(*vector, *events, us));
                 self.sleeps.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -185,8 +190,9 @@ impl Service {
         live.map(|lane| (lane.vector, engine.events(lane.vector))).collect()
     }
 
-    /// Takes the completions of all queues, and sees what is outstanding.
-    fn look(&self, watch: bool) -> Found {
+    /// Takes the completions of all queues, and sees what is outstanding. `event` is what ended the sleep
+    /// before.
+    fn look(&self, watch: bool, event: Option<Waited>) -> Found {
         let lanes: Vec<Arc<Lane>> = {
             let mut lanes = self.lanes();
             lanes.retain(|lane| lane.strong_count() > 0);
@@ -196,17 +202,24 @@ impl Service {
         let mut most = 0;
         for lane in lanes {
             let mut inner = lane.lock();
+            if self.kind == Kind::Interrupted && inner.tickets.awaited() == 0 {
+                continue;
+            }
             let hung = watch && inner.watch();
-            inner.advance();
+            let took = inner.advance();
             let (served, expected_ns) = match self.kind {
                 Kind::Paced => inner.served(),
-                Kind::Interrupted => (inner.tickets.used() as u64, 0),
+                Kind::Interrupted => (inner.tickets.awaited() as u64, 0),
             };
             all.later_ns = [all.later_ns, inner.later_ns()].into_iter().flatten().min();
             drop(inner);
             if hung {
                 lane.recover();
             }
+            if self.kind == Kind::Interrupted && took > 0 {
+                lane.note_interrupt(event != Some(Waited::Timeout));
+            }
+            all.deaf |= !lane.interrupts();
             all.served += served;
             all.expected_ns += expected_ns;
             if served > most {
@@ -307,7 +320,7 @@ impl Handle {
         for lane in &self.shared.lanes {
             match settings.completion {
                 Completions::Thread => self.shared.device.serve(lane, Kind::Paced)?,
-                Completions::Interrupt if lane.interrupts => {
+                Completions::Interrupt if lane.interrupts() => {
                     self.shared.device.serve(lane, Kind::Interrupted)?;
                 }
                 _ => {}

@@ -13,8 +13,10 @@ const YIELDS: u32 = 4;
 /// The first sleep, and the longest: an event ends either early.
 const SLEEP_US: u32 = 50;
 const SLEEP_US_MAX: u32 = 10_000;
-/// The longest sleep where an interrupt ends it: how late a dead device is noticed.
-const INTERRUPT_US: u32 = 1_000_000;
+/// The first and the longest sleep where an interrupt ends it: how late one that did not come is noticed, and a
+/// dead device.
+const INTERRUPT_US: u32 = 20_000;
+const INTERRUPT_US_MAX: u32 = 1_000_000;
 /// A thread that looks without end watches for timeouts every so many looks: each look is some 20 to 50 ns, so
 /// about every millisecond.
 const WATCH_LOOKS: u32 = 1 << 14;
@@ -40,10 +42,12 @@ struct Wait<'a> {
     awaited: Awaited,
     looks: u32,
     sleep_us: u32,
+    interrupt_us: u32,
     /// The hybrid policy looks until then, in the device's time; 0 before its sleep.
     look_until_ns: u64,
-    /// A sleep ended just now.
+    /// A sleep ended just now; and it was one that an interrupt should have ended.
     slept: bool,
+    listened: bool,
     /// It is time to look for timeouts and at the device's health.
     watch: bool,
     cost: Cost,
@@ -61,16 +65,18 @@ impl Wait<'_> {
     /// the scheduler has something for the device.
     fn pause(&mut self, seen: u32, later_ns: Option<u64>) {
         self.looks = self.looks.wrapping_add(1);
-        (self.slept, self.watch) = (false, false);
+        (self.slept, self.watch, self.listened) = (false, false, false);
         match self.awaited.completion {
             Completions::Poll => {
                 core::hint::spin_loop();
                 self.watch = self.looks.is_multiple_of(WATCH_LOOKS);
             }
             Completions::Hybrid => self.hybrid(seen, later_ns),
-            Completions::Interrupt if self.lane.interrupts => {
-                let most = self.awaited.timeout_us.clamp(1, u64::from(INTERRUPT_US)) as u32;
+            Completions::Interrupt if self.lane.interrupts() => {
+                let most = self.awaited.timeout_us.clamp(1, self.interrupt_us.into()) as u32;
+                self.interrupt_us = (self.interrupt_us * 2).min(INTERRUPT_US_MAX);
                 self.sleep(seen, most, later_ns);
+                self.listened = later_ns.is_none();
             }
             Completions::Adaptive | Completions::Thread | Completions::Interrupt => {
                 self.adaptive(seen, later_ns);
@@ -156,8 +162,10 @@ impl Lane {
             awaited,
             looks: 0,
             sleep_us: SLEEP_US,
+            interrupt_us: INTERRUPT_US,
             look_until_ns: 0,
             slept: false,
+            listened: false,
             watch: false,
             cost: Cost::default(),
         };
@@ -169,6 +177,10 @@ impl Lane {
             inner.advance();
             inner.late = false;
             if let Some(thing) = found(&mut inner) {
+                drop(inner);
+                if wait.listened {
+                    self.note_interrupt(!wait.slept);
+                }
                 return (thing, wait.cost);
             }
             let later_ns = inner.later_ns();

@@ -15,7 +15,7 @@ use nvmed_vdev::{
 };
 use std::sync::Arc;
 
-const TIMEOUT_US: u64 = 50_000;
+const TIMEOUT_US: u64 = 5_000;
 const PAGE_BYTES: usize = 4096;
 
 struct Rig {
@@ -188,7 +188,7 @@ fn a_controller_that_lies_is_not_believed() {
 fn a_late_completion_is_still_one() {
     each(|completion, scheduler| {
         let rig = rig(completion, OnReset::Fail, scheduler);
-        rig.plan.add(FaultRule { every: 5, ..FaultRule::new(FaultAction::Delay { ns: 20_000_000 }) });
+        rig.plan.add(FaultRule { every: 5, ..FaultRule::new(FaultAction::Delay { ns: 2_000_000 }) });
         (0..30).for_each(|n| rig.round(n * 8, n as u8).unwrap());
         assert_eq!((rig.handle.stats().errors, rig.device.resets()), (0, 0));
     });

@@ -95,6 +95,15 @@ fn interrupt_on_a_queue_without_waits_as_adaptive() {
 }
 
 #[test]
+fn interrupts_that_never_come_are_not_waited_for_twice() {
+    let (fake, _device, handle) = open(200, true, Completions::Interrupt);
+    fake.deafen();
+    let cost = measured(&handle);
+    assert!(cost.latency.max_ns() < 1_000_000, "a read takes {} ns", cost.latency.max_ns());
+    block_on(handle.submit(&read()).unwrap()).0.unwrap();
+}
+
+#[test]
 fn polling_never_sleeps_and_adaptive_does() {
     let (_fake, _device, handle) = open(200, true, Completions::Poll);
     assert_eq!(measured(&handle).sleeps, 0);

@@ -52,6 +52,8 @@ struct State {
     waited_us: u64,
     looks: u64,
     dead: bool,
+    /// Interrupts that were asked for do not come.
+    deaf: bool,
     /// Requests that the device will forget, the next ones first.
     lose: usize,
     /// Whether an abort ends a lost request, and a reset works.
@@ -126,6 +128,11 @@ impl Fake {
     /// By how much each sleep without an event is too long, in microseconds.
     pub fn oversleep(&self, us: u64) {
         self.state().oversleep_ns = us * 1000;
+    }
+
+    /// Raises no interrupts, whatever it was asked.
+    pub fn deafen(&self) {
+        self.state().deaf = true;
     }
 
     /// Forgets the next `count` requests; whether an abort ends them, and whether a reset works.
@@ -375,7 +382,7 @@ impl Engine for Fake {
             let queue = &state.queues[usize::from(vector)];
             let due = queue.pending.iter().filter(|one| one.rung && !one.lost).map(|one| one.due_ns).min();
             let until = now + u64::from(timeout_us) * 1000;
-            let due = due.filter(|&due| queue.interrupts && due <= until);
+            let due = due.filter(|&due| queue.interrupts && !state.deaf && due <= until);
             let left = due.map_or(until + state.oversleep_ns, |due| due.max(now)) - now;
             state.waited_us += left.div_ceil(1000);
             return if due.is_some() { Waited::Event } else { Waited::Timeout };
