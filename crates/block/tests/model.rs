@@ -3,7 +3,8 @@
 mod support;
 
 use nvmed_block::{
-    Aio, BlockError, ByteHandle, CacheOptions, Disk, DiskOptions, Route, Settings, WritePolicy,
+    Aio, BlockError, ByteHandle, CacheOptions, Disk, DiskOptions, EvictionPolicy, Route, Settings,
+    WritePolicy,
 };
 use nvmed_io::{Binding, Operation};
 use nvmed_sys::Pages;
@@ -78,13 +79,15 @@ fn call() -> impl Strategy<Value = Call> {
 
 /// No cache, or the smallest one, so that pages come and go.
 fn cache() -> impl Strategy<Value = Option<CacheOptions>> {
-    let some = |(through, dirty_bytes)| CacheOptions {
+    let some = |(through, dirty_bytes, policy)| CacheOptions {
         pages: Pages::Base,
+        policy,
         write: if through { WritePolicy::Through } else { WritePolicy::Back },
         dirty_bytes,
         ..CacheOptions::bytes(0)
     };
-    prop::option::of((any::<bool>(), 0u64..100_000).prop_map(some))
+    let policy = prop::sample::select(EvictionPolicy::ALL.to_vec());
+    prop::option::of((any::<bool>(), 0u64..100_000, policy).prop_map(some))
 }
 
 /// Bytes that tell where they belong, so that a shifted copy shows.

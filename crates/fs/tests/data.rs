@@ -3,6 +3,7 @@
 
 mod support;
 
+use nvmed_cache::EvictionPolicy;
 use nvmed_fs::{
     Allocate, Credentials, File, FileSystem, FsError, Memory, MountOptions, MountParts, OpenFlags, Whence,
     salvage,
@@ -264,9 +265,11 @@ proptest! {
 
     #[test]
     fn a_file_is_its_bytes_with_preallocation_and_on_the_device(
+        cache_policy in prop::sample::select(EvictionPolicy::ALL.to_vec()),
         steps in prop::collection::vec(step(), 1..40),
     ) {
         let options = MountOptions {
+            cache_policy,
             prealloc_bytes: 100 << 10,
             durability: nvmed_fs::Durability::Device,
             ..MountOptions::default()
