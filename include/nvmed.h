@@ -174,6 +174,21 @@ int nvmed_handle_destroy_mq(NVMED_HANDLE *handle);
 int nvmed_handle_feature_get(NVMED_HANDLE *handle, int feature);
 int nvmed_handle_feature_set(NVMED_HANDLE *handle, int feature, int value);
 
+/* What a handle asked of the device, since it was made. A call may be several requests, or, through the cache, none. */
+struct nvmed_handle_stats {
+	uint64_t reads;
+	uint64_t writes;
+	uint64_t flushes;
+	uint64_t discards;
+	uint64_t write_zeroes;
+	uint64_t compares;
+	uint64_t bytes_read;
+	uint64_t bytes_written;
+	uint64_t errors;
+	uint64_t reserved[3];
+};
+int nvmed_get_handle_stats(NVMED_HANDLE *handle, struct nvmed_handle_stats *stats);
+
 /* Names of the paper (TCE'17, table I). */
 NVMED_QUEUE *nvmed_create_queue(NVMED *device, int flags);
 NVMED_HANDLE *nvmed_create_handle(NVMED_QUEUE *queue, int flags);

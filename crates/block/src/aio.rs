@@ -3,6 +3,8 @@
 use crate::buffer::Buffer;
 use crate::disk::Disk;
 use crate::error::BlockError;
+use crate::handle::ByteHandle;
+use crate::memory::Memory;
 use crate::range::RangeId;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use nvmed_io::{Handle, Operation, Request, SubmitError, Ticket};
@@ -274,5 +276,116 @@ impl Flight {
         if !more.is_empty() {
             more.retain(is_waiting);
         }
+    }
+}
+
+impl ByteHandle {
+    /// Queues an asynchronous call; [`ByteHandle::ring`], or any call that looks at the queue, tells the device.
+    ///
+    /// A read or write of whole blocks in aligned memory past the cache, and a flush, run in the device;
+    /// everything else is done before this returns. Either way the result comes by [`ByteHandle::reap`].
+    ///
+    /// # Errors
+    /// [`BlockError::Busy`]: reap, then try again. All other errors come with the result.
+    pub fn submit(&self, aio: Aio) -> Result<(), BlockError> {
+        self.flights.admit()?;
+        let aio = self.durable(aio);
+        match self.whole_blocks(&aio) {
+            Some(bytes) => self.launch(aio, bytes),
+            None => {
+                let result = self.run(&aio);
+                self.flights.finish(aio, result);
+            }
+        }
+        Ok(())
+    }
+
+    /// A write of a handle that writes durably is durable.
+    fn durable(&self, mut aio: Aio) -> Aio {
+        if let Operation::Write { fua } = &mut aio.operation {
+            *fua |= self.sync.load(Ordering::Relaxed);
+        }
+        aio
+    }
+
+    /// Gives a call to the device, after the cache is out of its way.
+    fn launch(&self, aio: Aio, bytes: usize) {
+        let queue = self.queue(aio.operation, aio.offset, bytes as u64);
+        let io = &self.flights.io[queue];
+        let prepared = match aio.operation {
+            Operation::Write { .. } => {
+                self.disk.lock_past(io, aio.offset, bytes as u64).map(|held| Some(held.keep()))
+            }
+            Operation::Flush => self.clean(io).map(|()| None),
+            _ => self.disk.settle(io, aio.offset, bytes as u64).map(|()| None),
+        };
+        match prepared {
+            Ok(range) => self.flights.launch(aio, queue, bytes, range),
+            Err(error) => self.flights.finish(aio, Err(error)),
+        }
+    }
+
+    /// How many bytes of a call the device can work on alone; none when the call has to be done here.
+    fn whole_blocks(&self, aio: &Aio) -> Option<usize> {
+        if aio.operation == Operation::Flush {
+            return Some(0);
+        }
+        let (buffer, start) = aio.buffer.as_ref()?;
+        let moves = matches!(aio.operation, Operation::Read | Operation::Write { .. });
+        if !moves || (!self.is_direct() && self.disk.has_cache()) {
+            return None;
+        }
+        let left = self.disk.bytes().checked_sub(aio.offset).filter(|left| *left > 0)?;
+        let bytes = aio.bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
+        if bytes == 0 || !self.disk.is_aligned(aio.offset, bytes as u64) {
+            return None;
+        }
+        let end = start.checked_add(aio.bytes)?;
+        let memory = Memory::buffer(buffer, *start..end).ok()?;
+        memory.segment(&self.disk.pool, 0, bytes).map(|_| bytes)
+    }
+
+    /// Does an asynchronous call at once.
+    fn run(&self, aio: &Aio) -> Result<usize, BlockError> {
+        if aio.bytes == 0 && aio.operation != Operation::Flush {
+            return Ok(0);
+        }
+        let end = |start: usize| start.saturating_add(aio.bytes);
+        let memory = aio.buffer.as_ref().map(|(buffer, start)| Memory::buffer(buffer, *start..end(*start)));
+        match (aio.operation, memory.transpose()?) {
+            (Operation::Read, Some(mut memory)) => self.read_at(&mut memory, aio.offset),
+            (Operation::Write { .. }, Some(memory)) => self.write_at(&memory, aio.offset),
+            (Operation::Compare, Some(memory)) => self.compare_at(&memory, aio.offset).map(|()| aio.bytes),
+            (Operation::WriteZeroes { .. }, _) => {
+                self.write_zeroes(aio.offset, aio.bytes as u64).map(|()| aio.bytes)
+            }
+            (Operation::Discard, _) => self.discard(aio.offset, aio.bytes as u64).map(|()| aio.bytes),
+            (Operation::Flush, _) => self.flush().map(|()| 0),
+            (Operation::Passthrough { .. }, _) => {
+                Err(BlockError::Options("passthrough has a call of its own"))
+            }
+            (_, None) => Err(BlockError::Options("a call that moves data needs a buffer")),
+        }
+    }
+
+    /// Tells the device of everything queued: one doorbell for each queue that has something new.
+    pub fn ring(&self) {
+        self.flights.ring();
+    }
+
+    /// Appends up to `max` finished asynchronous calls to `out`; answers how many. Does not wait.
+    pub fn reap(&self, max: usize, out: &mut Vec<Finished>) -> usize {
+        self.flights.reap(max, out)
+    }
+
+    /// Waits until an asynchronous call is there to reap; false when none was submitted.
+    pub fn wait(&self) -> bool {
+        self.flights.wait()
+    }
+
+    /// Asynchronous calls submitted and not reaped.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.flights.outstanding()
     }
 }

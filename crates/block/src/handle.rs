@@ -1,6 +1,6 @@
 //! A handle on a disk, and the calls on it.
 
-use crate::aio::{Aio, Finished, Flights};
+use crate::aio::Flights;
 use crate::buffer::Buffer;
 use crate::disk::Disk;
 use crate::error::BlockError;
@@ -70,12 +70,12 @@ impl Default for Settings {
 ///
 /// Threads may share it. Calls that use the position take turns, as on a file descriptor.
 pub struct ByteHandle {
-    disk: Arc<Disk>,
-    flights: Arc<Flights>,
+    pub(crate) disk: Arc<Disk>,
+    pub(crate) flights: Arc<Flights>,
     choice: Option<Choice>,
     position: Mutex<u64>,
     direct: AtomicBool,
-    sync: AtomicBool,
+    pub(crate) sync: AtomicBool,
     ahead: Ahead,
     /// Failed write-backs that this handle was told of.
     failed_seen: AtomicU32,
@@ -149,7 +149,7 @@ impl ByteHandle {
         self.ahead.advise(ranges);
     }
 
-    fn is_direct(&self) -> bool {
+    pub(crate) fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
     }
 
@@ -158,7 +158,7 @@ impl ByteHandle {
         &self.flights.io[self.queue(operation, offset, bytes)]
     }
 
-    fn queue(&self, operation: Operation, offset: u64, bytes: u64) -> usize {
+    pub(crate) fn queue(&self, operation: Operation, offset: u64, bytes: u64) -> usize {
         match &self.choice {
             None => 0,
             Some(choose) => choose(&Access { operation, offset, bytes }) % self.flights.io.len(),
@@ -295,7 +295,7 @@ impl ByteHandle {
         Ok(done)
     }
 
-    fn read_at(&self, memory: &mut Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
+    pub(crate) fn read_at(&self, memory: &mut Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
         let left = self.disk.bytes().saturating_sub(offset);
         let len = memory.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         if len == 0 {
@@ -309,7 +309,7 @@ impl ByteHandle {
         self.disk.read_direct(io, memory, 0, offset, len)
     }
 
-    fn write_at(&self, memory: &Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
+    pub(crate) fn write_at(&self, memory: &Memory<'_, '_>, offset: u64) -> Result<usize, BlockError> {
         let (wanted, end) = (memory.len(), self.disk.bytes());
         if wanted == 0 {
             return Ok(0);
@@ -340,7 +340,7 @@ impl ByteHandle {
     }
 
     /// Writes the cache's dirty pages to the device, and tells of failures since the last time.
-    fn clean(&self, io: &Handle) -> Result<(), BlockError> {
+    pub(crate) fn clean(&self, io: &Handle) -> Result<(), BlockError> {
         let written = match self.disk.cache() {
             Some(cache) => cache.write_back(io, 0..u64::MAX, false).map(|_| ()),
             None => Ok(()),
@@ -400,7 +400,7 @@ impl ByteHandle {
         self.compare_at(&Memory::buffer(with, range)?, offset)
     }
 
-    fn compare_at(&self, memory: &Memory<'_, '_>, offset: u64) -> Result<(), BlockError> {
+    pub(crate) fn compare_at(&self, memory: &Memory<'_, '_>, offset: u64) -> Result<(), BlockError> {
         let len = memory.len();
         self.check(offset, len as u64)?;
         if len == 0 {
@@ -452,115 +452,6 @@ impl ByteHandle {
         let end = self.disk.bytes();
         let inside = offset.checked_add(bytes).is_some_and(|last| last <= end);
         if inside { Ok(()) } else { Err(BlockError::OutOfRange { offset, bytes, end }) }
-    }
-
-    /// Queues an asynchronous call; [`ByteHandle::ring`], or any call that looks at the queue, tells the device.
-    ///
-    /// A read or write of whole blocks in aligned memory past the cache, and a flush, run in the device;
-    /// everything else is done before this returns. Either way the result comes by [`ByteHandle::reap`].
-    ///
-    /// # Errors
-    /// [`BlockError::Busy`]: reap, then try again. All other errors come with the result.
-    pub fn submit(&self, aio: Aio) -> Result<(), BlockError> {
-        self.flights.admit()?;
-        let aio = self.durable(aio);
-        match self.whole_blocks(&aio) {
-            Some(bytes) => self.launch(aio, bytes),
-            None => {
-                let result = self.run(&aio);
-                self.flights.finish(aio, result);
-            }
-        }
-        Ok(())
-    }
-
-    /// A write of a handle that writes durably is durable.
-    fn durable(&self, mut aio: Aio) -> Aio {
-        if let Operation::Write { fua } = &mut aio.operation {
-            *fua |= self.sync.load(Ordering::Relaxed);
-        }
-        aio
-    }
-
-    /// Gives a call to the device, after the cache is out of its way.
-    fn launch(&self, aio: Aio, bytes: usize) {
-        let queue = self.queue(aio.operation, aio.offset, bytes as u64);
-        let io = &self.flights.io[queue];
-        let prepared = match aio.operation {
-            Operation::Write { .. } => {
-                self.disk.lock_past(io, aio.offset, bytes as u64).map(|held| Some(held.keep()))
-            }
-            Operation::Flush => self.clean(io).map(|()| None),
-            _ => self.disk.settle(io, aio.offset, bytes as u64).map(|()| None),
-        };
-        match prepared {
-            Ok(range) => self.flights.launch(aio, queue, bytes, range),
-            Err(error) => self.flights.finish(aio, Err(error)),
-        }
-    }
-
-    /// How many bytes of a call the device can work on alone; none when the call has to be done here.
-    fn whole_blocks(&self, aio: &Aio) -> Option<usize> {
-        if aio.operation == Operation::Flush {
-            return Some(0);
-        }
-        let (buffer, start) = aio.buffer.as_ref()?;
-        let moves = matches!(aio.operation, Operation::Read | Operation::Write { .. });
-        if !moves || (!self.is_direct() && self.disk.has_cache()) {
-            return None;
-        }
-        let left = self.disk.bytes().checked_sub(aio.offset).filter(|left| *left > 0)?;
-        let bytes = aio.bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
-        if bytes == 0 || !self.disk.is_aligned(aio.offset, bytes as u64) {
-            return None;
-        }
-        let end = start.checked_add(aio.bytes)?;
-        let memory = Memory::buffer(buffer, *start..end).ok()?;
-        memory.segment(&self.disk.pool, 0, bytes).map(|_| bytes)
-    }
-
-    /// Does an asynchronous call at once.
-    fn run(&self, aio: &Aio) -> Result<usize, BlockError> {
-        if aio.bytes == 0 && aio.operation != Operation::Flush {
-            return Ok(0);
-        }
-        let end = |start: usize| start.saturating_add(aio.bytes);
-        let memory = aio.buffer.as_ref().map(|(buffer, start)| Memory::buffer(buffer, *start..end(*start)));
-        match (aio.operation, memory.transpose()?) {
-            (Operation::Read, Some(mut memory)) => self.read_at(&mut memory, aio.offset),
-            (Operation::Write { .. }, Some(memory)) => self.write_at(&memory, aio.offset),
-            (Operation::Compare, Some(memory)) => self.compare_at(&memory, aio.offset).map(|()| aio.bytes),
-            (Operation::WriteZeroes { .. }, _) => {
-                self.write_zeroes(aio.offset, aio.bytes as u64).map(|()| aio.bytes)
-            }
-            (Operation::Discard, _) => self.discard(aio.offset, aio.bytes as u64).map(|()| aio.bytes),
-            (Operation::Flush, _) => self.flush().map(|()| 0),
-            (Operation::Passthrough { .. }, _) => {
-                Err(BlockError::Options("passthrough has a call of its own"))
-            }
-            (_, None) => Err(BlockError::Options("a call that moves data needs a buffer")),
-        }
-    }
-
-    /// Tells the device of everything queued: one doorbell for each queue that has something new.
-    pub fn ring(&self) {
-        self.flights.ring();
-    }
-
-    /// Appends up to `max` finished asynchronous calls to `out`; answers how many. Does not wait.
-    pub fn reap(&self, max: usize, out: &mut Vec<Finished>) -> usize {
-        self.flights.reap(max, out)
-    }
-
-    /// Waits until an asynchronous call is there to reap; false when none was submitted.
-    pub fn wait(&self) -> bool {
-        self.flights.wait()
-    }
-
-    /// Asynchronous calls submitted and not reaped.
-    #[must_use]
-    pub fn outstanding(&self) -> usize {
-        self.flights.outstanding()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Handles.
 
+use crate::device::answer_to;
 use crate::error::{Failure, call};
 use crate::features;
 use crate::queue::{NvmedQueue, Queue};
@@ -27,6 +28,32 @@ pub(crate) struct Handle {
     pub(crate) bytes: ByteHandle,
     pub(crate) queues: Vec<Arc<Queue>>,
     pub(crate) mq: bool,
+}
+
+/// `struct nvmed_handle_stats`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Requests.
+    pub reads: u64,
+    /// Requests.
+    pub writes: u64,
+    /// Requests.
+    pub flushes: u64,
+    /// Requests.
+    pub discards: u64,
+    /// Requests.
+    pub write_zeroes: u64,
+    /// Requests.
+    pub compares: u64,
+    /// Bytes of reads.
+    pub bytes_read: u64,
+    /// Bytes of writes.
+    pub bytes_written: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// 0.
+    pub reserved: [u64; 3],
 }
 
 /// `NVMED_HANDLE`, of which C holds names only.
@@ -193,4 +220,29 @@ pub extern "C" fn nvmed_handle_feature_set(handle: *mut NvmedHandle, feature: c_
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_set_param(handle: *mut NvmedHandle, feature: c_int, value: c_int) -> c_int {
     nvmed_handle_feature_set(handle, feature, value)
+}
+
+/// See `nvmed.h`.
+///
+/// # Safety
+/// `stats` is NULL or can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_get_handle_stats(handle: *mut NvmedHandle, stats: *mut Stats) -> c_int {
+    call(-1, || {
+        let counted = Handle::of(handle)?.bytes.stats();
+        let answer = Stats {
+            reads: counted.reads,
+            writes: counted.writes,
+            flushes: counted.flushes,
+            discards: counted.discards,
+            write_zeroes: counted.write_zeroes,
+            compares: counted.compares,
+            bytes_read: counted.bytes_read,
+            bytes_written: counted.bytes_written,
+            errors: counted.errors,
+            reserved: [0; 3],
+        };
+        // SAFETY: as the caller vouches.
+        unsafe { answer_to(stats, answer) }
+    })
 }

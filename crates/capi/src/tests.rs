@@ -57,6 +57,21 @@ fn asserts() -> String {
         reserved
     );
     layout!(out, "struct nvmed_range", calls::Range, start, len);
+    layout!(
+        out,
+        "struct nvmed_handle_stats",
+        handle::Stats,
+        reads,
+        writes,
+        flushes,
+        discards,
+        write_zeroes,
+        compares,
+        bytes_read,
+        bytes_written,
+        errors,
+        reserved
+    );
     for name in ["struct nvmed_passthru_cmd", "struct nvme_passthru_cmd"] {
         layout!(
             out,

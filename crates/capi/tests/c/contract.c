@@ -222,6 +222,9 @@ static void handles(void)
 	memset(memory, 'q', 4096);
 	MUST(nvmed_pwrite(mq, memory, 4096, 0) == 4096 && nvmed_pwrite(mq, memory, 4096, SIZE - 4096) == 4096);
 	MUST(asked[0] == 1 && asked[1] == 1);
+	struct nvmed_handle_stats stats;
+	MUST(nvmed_get_handle_stats(mq, &stats) == 0 && stats.writes == 2 && stats.bytes_written == 8192 && !stats.reads);
+	FAILS(nvmed_get_handle_stats(mq, NULL), EFAULT);
 	nvmed_put_buffer(memory);
 	FAILS(nvmed_queue_destroy(pair[1]), EBUSY);
 	MUST(nvmed_handle_destroy_mq(mq) == 0);
