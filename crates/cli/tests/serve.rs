@@ -122,6 +122,8 @@ fn what_cannot_be_served_is_said() {
     let scratch = Scratch::new();
     let device = "virtual:?media=dram,size=16M";
     scratch.fails(["serve-device", "vfio-user:x.sock", "-s", "s.sock"], 2, "no virtual device");
+    let simulated = "virtual:?media=dram,size=16M,clock=virtual";
+    scratch.fails(["serve-device", simulated, "-s", "s.sock"], 2, "take clock=threaded");
     scratch.fails(["serve-device", device, "-s", "no/such/s.sock"], 1, "No such file");
     scratch.fails(["serve-device", device, "-s", &"s".repeat(200)], 1, "at most 107 bytes");
     scratch.file("plain", "mine");
@@ -202,6 +204,27 @@ fn clients_that_are_killed_leave_the_device_to_the_next() {
         assert!(bytes.iter().all(|&byte| byte == 0x77), "what the client had written is there");
     }
     assert_eq!(server.end(Signal::INT).code(), Some(0));
+}
+
+#[test]
+fn what_a_latency_holds_back_comes_without_another_message() {
+    let scratch = Scratch::new();
+    for clock in ["inline", "threaded"] {
+        let device = format!("virtual:?media=dram,size=16M,clock={clock},latency=20ms");
+        let _server = Server::start(&scratch, &device);
+        let mut host = Host::new(&scratch.path("s.sock"));
+        (0..4).for_each(|tag| host.submit(Operation::Read, tag));
+        // No message from here on: only the interrupt and memory are looked at.
+        let mut done = Vec::with_capacity(4);
+        for _ in 0..600 {
+            let seen = host.engine.events(host.pair.vector());
+            if host.pair.poll(&mut done) > 0 && host.pair.outstanding() == 0 {
+                break;
+            }
+            host.engine.wait(host.pair.vector(), seen, 100_000);
+        }
+        assert_eq!(done.len(), 4, "clock={clock}: nothing came for a minute");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::device;
 use crate::error::StackError;
 use crate::spec::DeviceSpec;
 use crate::{Open, SpecError};
-use nvmed_vdev::PciFunction;
+use nvmed_vdev::{Clock, PciFunction};
 use nvmed_vfio_user::{Server, Stop};
 use std::path::Path;
 
@@ -24,6 +24,9 @@ impl ServedDevice {
             let error = SpecError::NotServed { name: spec.engine().to_owned() };
             return Err(StackError::Spec { device: spec.to_string(), error });
         };
+        if virtual_spec.behaviour.clock() == Clock::Virtual {
+            return Err(StackError::Spec { device: spec.to_string(), error: SpecError::SimulatedTime });
+        }
         let controller = device::controller(virtual_spec, open)?;
         let function = PciFunction::new(controller).map_err(|error| StackError::Thread { error })?;
         let server = Server::bind(socket).map_err(|error| StackError::Serve { error })?;

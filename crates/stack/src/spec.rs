@@ -142,6 +142,9 @@ pub enum SpecError {
         /// As written.
         name: String,
     },
+    /// Simulated time passes in the calls of a host in the same process.
+    #[error("clock=virtual is simulated time, which does not pass for another process; take clock=threaded")]
+    SimulatedTime,
     /// Only a virtual device can be served.
     #[error("engine `{name}` is no virtual device; only those can be served (virtual:disk.img)")]
     NotServed {

@@ -52,7 +52,7 @@ impl InProcess {
 
 impl Controller {
     /// How long nothing is due.
-    fn until_due(&self) -> Duration {
+    pub(crate) fn until_due(&self) -> Duration {
         let next = self.next_due_ns();
         if next == NEVER {
             Duration::MAX

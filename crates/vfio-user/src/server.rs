@@ -3,7 +3,7 @@
 use crate::error::{ProtocolError, ServerError};
 use crate::message::{Command, Header};
 use crate::session::{Device, Session};
-use crate::socket::{Connection, Deadline};
+use crate::socket::{Connection, Deadline, timespec};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode};
@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Connections that wait to be looked at; each is then served or refused at once.
 const BACKLOG: i32 = 16;
@@ -89,7 +90,7 @@ impl Server {
     /// [`ServerError::Wait`].
     pub fn run(&mut self, device: &mut dyn Device) -> Result<(), ServerError> {
         loop {
-            let ready = self.wait(None)?;
+            let ready = self.poll(None, None)?;
             if ready.stop {
                 return Ok(());
             }
@@ -117,7 +118,12 @@ impl Server {
                     Err(_) => return Ok(false),
                 }
             }
-            let ready = if more { self.look()? } else { self.wait(Some(session.socket()))? };
+            let ready = if more {
+                self.poll(None, Some(Duration::ZERO))?
+            } else {
+                let due = device.advance();
+                self.poll(Some(session.socket()), due)?
+            };
             if ready.stop {
                 return Ok(true);
             }
@@ -127,24 +133,13 @@ impl Server {
         }
     }
 
-    /// Sleeps until a client, a message or the stop comes.
-    fn wait(&self, client: Option<BorrowedFd<'_>>) -> Result<Ready, ServerError> {
-        self.poll(client, None)
-    }
-
-    fn look(&self) -> Result<Ready, ServerError> {
-        self.poll(None, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 }))
-    }
-
-    fn poll(
-        &self,
-        client: Option<BorrowedFd<'_>>,
-        timeout: Option<&rustix::time::Timespec>,
-    ) -> Result<Ready, ServerError> {
+    /// Sleeps until a client, a message or the stop comes, at most `timeout`.
+    fn poll(&self, client: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<Ready, ServerError> {
+        let timeout = timeout.map(timespec);
         let mut polled =
             vec![PollFd::new(&*self.stop.0, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
         polled.extend(client.map(|client| PollFd::from_borrowed_fd(client, PollFlags::IN)));
-        match rustix::event::poll(&mut polled, timeout) {
+        match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Ready::default()),
             Err(errno) => return Err(self.failed(errno)),

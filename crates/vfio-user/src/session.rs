@@ -12,6 +12,7 @@ use rustix::fs::{FileType, OFlags, SealFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// How long a client may leave its replies unread: they are small, so that only one that reads nothing at
@@ -61,6 +62,11 @@ pub trait Device {
     fn trigger(&mut self, index: u32, vector: u32) -> Result<(), Errno>;
     /// Resets the device; mapped memory and eventfds stay.
     fn reset(&mut self);
+    /// Does what is due without a message, and says after how long something more will be. Called before the
+    /// server sleeps.
+    fn advance(&mut self) -> Option<Duration> {
+        None
+    }
 }
 
 /// What goes back.
