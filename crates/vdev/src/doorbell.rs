@@ -23,6 +23,9 @@ impl Controller {
         } else if self.config.clock != Clock::Threaded {
             self.tail_doorbell(queue, value);
         } else {
+            if self.is_slow() {
+                self.pending.rung_ns[queue].store(self.time.now_ns(), Ordering::Release);
+            }
             self.pending.values[queue].store(value | RUNG, Ordering::Release);
             self.pending.tails.set(queue);
             self.rung.ring();

@@ -31,6 +31,12 @@ impl Controller {
         self.shape.load(Ordering::Relaxed) != 0 || self.config.faults.armed()
     }
 
+    /// Whether the medium takes time.
+    #[inline]
+    pub(crate) fn is_slow(&self) -> bool {
+        self.shape.load(Ordering::Relaxed) & shape::SLOW != 0
+    }
+
     /// Whether the controller does anything at all.
     pub(crate) fn running(&self) -> bool {
         self.shape.load(Ordering::Acquire) & (shape::STOPPED | shape::GONE) == 0
@@ -180,7 +186,10 @@ impl Controller {
             return false;
         };
         let verdict = self.config.faults.judge(sq.id, &entry);
-        let now = self.time.now_ns();
+        let mut now = self.time.now_ns();
+        if self.config.clock == Clock::Threaded && self.is_slow() {
+            now = now.min(self.pending.rung_ns[usize::from(sq.id)].load(Ordering::Acquire));
+        }
         let due = if cq == 0 { now } else { self.time.due_ns(&entry, self.lba_shift, now) };
         let mut command = Held {
             sq_id: sq.id,
