@@ -74,6 +74,25 @@ fn a_static_program_is_refused_with_the_reason() {
     assert!(ran.err.contains("statically linked"), "{}", ran.err);
 }
 
+/// Shells, bash with its own `getenv` and `setenv` among them, on our controller and on the kernel's block layer.
+#[test]
+fn a_shell_runs_on_every_engine_that_needs_no_hardware() {
+    for device in ["d.img", "uring:u.img", "uring:u.img?direct=off"] {
+        let scratch = Scratch::new();
+        scratch.ok(["format", device, "--size", "64M"]);
+        for shell in ["dash", "bash"].into_iter().filter(|shell| have(shell)) {
+            // Nothing but the shell's own commands: a private mount is one process's.
+            let write = "cd store && echo one > $0 && echo two >> $0 && read x < $0 && echo got $x";
+            let run = ["run", "--device", device, "--dir", "store", "--", shell, "-c"];
+            assert_eq!(scratch.ok(run.into_iter().chain([write, shell])), "got one\n", "{device} {shell}");
+            let file = format!("store/{shell}");
+            let read = ["run", "--device", device, "--dir", "store", "--", "cat", &file];
+            assert_eq!(scratch.ok(read), "one\ntwo\n", "{device} {shell}");
+        }
+        scratch.ok(["fsck", device]);
+    }
+}
+
 #[test]
 fn signals_reach_the_program() {
     let scratch = Scratch::with_device("64M");

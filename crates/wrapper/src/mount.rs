@@ -65,15 +65,17 @@ fn load() -> Result<Setting, String> {
     };
     let base = base.map_or(here, PathBuf::from);
     let config = Config::load_from(&file, &base).map_err(|error| text(&error))?;
-    if named.as_deref() != file.to_str() || start.is_none() {
-        announce(&file, &base);
-    }
+    // Before anything is announced: bash brings a `setenv` of its own, after whose first call its own `getenv`
+    // knows nothing of the environment until the shell has read it.
     let surroundings = Surroundings {
         run_memory: variable_of(nvmed_stack::RUN_MEMORY_VARIABLE),
         statistics: variable_of(nvmed_stack::STATISTICS_VARIABLE).map(PathBuf::from),
         #[cfg(feature = "mutants")]
         mutant: variable_of("NVMED_MUTANT"),
     };
+    if named.as_deref() != file.to_str() || start.is_none() {
+        announce(&file, &base);
+    }
     Ok(Setting { prefix: Prefix::new(&config.wrap_dir), config, surroundings })
 }
 
