@@ -151,11 +151,14 @@ impl Device {
     /// [`IoError::Busy`] while a handle is bound to it or a ticket of it lives, [`IoError::LastQueue`],
     /// [`IoError::NoSuchQueue`].
     pub fn destroy_queue(&self, number: QueueNumber) -> Result<(), IoError> {
+        // What is done already is taken first, without the lock of the table: it may wake somebody who wants it.
+        let lane = Arc::clone(self.table().lane(number)?);
+        lane.lock().advance();
+        drop(lane);
         let mut table = self.table();
         let lane = table.lane(number)?;
         let handles = lane.bound.load(Ordering::Relaxed);
-        let mut inner = lane.lock();
-        inner.advance();
+        let inner = lane.lock();
         let outstanding = inner.tickets.used();
         let counted = inner.stats_of_all();
         drop(inner);
