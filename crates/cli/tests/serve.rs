@@ -130,6 +130,7 @@ fn what_cannot_be_served_is_said() {
     scratch.fails(["serve-device", device, "-s", "plain"], 1, "no socket, so it is left alone");
     assert_eq!(std::fs::read(scratch.path("plain")).unwrap(), b"mine");
     scratch.fails(["info", "vfio-user:s.sock"], 1, "start the server first");
+    scratch.fails(["info", &format!("vfio-user:{}", "s".repeat(200))], 1, "at most 107 bytes");
     let server = Server::start(&scratch, device);
     assert!(server.line.contains("s.sock"));
     scratch.fails(["serve-device", device, "-s", "s.sock"], 3, "another server serves there");

@@ -383,6 +383,8 @@ fn connect(path: &Path, shown: &str) -> Result<OwnedFd, ClientError> {
         hint: match errno {
             Errno::NOENT => "; no such socket (start the server first, as in `nvmed serve-device`)",
             Errno::CONNREFUSED => "; nobody serves there any more (start the server again)",
+            Errno::NAMETOOLONG => "; a socket's path has at most 107 bytes",
+            Errno::AGAIN => "; too many clients wait for it",
             Errno::ACCESS | Errno::PERM => "; the socket belongs to somebody else",
             _ => "",
         },
