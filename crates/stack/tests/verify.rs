@@ -4,6 +4,7 @@
 //! As `conformance`, it takes devices from `NVMED_TEST_DEVICES`, whose contents are destroyed, and otherwise
 //! makes one in memory. `SEED=N` replays a run. `verify --outside DEVICE` has the device read into memory that
 //! it was not given, and prints where that was: whether it was stopped is for the IOMMU's log to say.
+//! `verify --until-gone DEVICE` reads until the device is taken away.
 
 use nvmed_engine::{Completion, Engine, Operation, QueueOptions, QueuePair, Request, Segment, Waited};
 use nvmed_stack::{DeviceSpec, Open, open_engine};
@@ -216,12 +217,42 @@ fn outside(device: &str) {
     println!("{:x}", work.base.0);
 }
 
+/// Reads until the device is gone, as one that its kernel wants back must be, and prints what is said then.
+fn until_gone(device: &str) {
+    let engine = open(device);
+    let mut pair = engine.queue(QueueOptions::depth(DEPTH)).expect("a queue");
+    let work = Workload::new(Arc::clone(&engine), 1);
+    let data = [Segment { address: work.base, bytes: UNIT as u32 }];
+    let blocks = (UNIT / u64::from(engine.geometry().lba_bytes)) as u32;
+    let read = Request { operation: Operation::Read, lba: Lba(0), blocks, data: &data, tag: 1, stream: 0 };
+    let mut out = Vec::with_capacity(1);
+    println!("reading");
+    loop {
+        if let Err(error) = pair.submit(&read) {
+            return println!("{error}");
+        }
+        pair.ring();
+        while pair.outstanding() > 0 {
+            let seen = engine.events(pair.vector());
+            if pair.poll(&mut out) > 0 {
+                break;
+            }
+            if engine.wait(pair.vector(), seen, WAIT_US) == Waited::Timeout {
+                pair.check();
+            }
+        }
+        if let Some(Err(error)) = out.drain(..).map(|completion| completion.result).next() {
+            return println!("{error}");
+        }
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [flag, device] = &arguments[..]
-        && flag == "--outside"
-    {
-        return outside(device);
+    match &arguments[..] {
+        [flag, device] if flag == "--outside" => return outside(device),
+        [flag, device] if flag == "--until-gone" => return until_gone(device),
+        _ => {}
     }
     if arguments.iter().any(|argument| argument == "--list") {
         return println!("verify: test");

@@ -265,8 +265,9 @@ impl Transport for Function {
 
     #[inline]
     fn write32(&self, offset: u32, value: u32) {
-        // A doorbell past the end belongs to a queue that the device does not have.
-        if offset as usize + 4 <= self.registers.len() {
+        // A doorbell past the end belongs to a queue that the device does not have. A device that the kernel wants
+        // back is told of nothing more, so that those who keep it busy notice.
+        if offset as usize + 4 <= self.registers.len() && !self.watched.is_gone() {
             self.registers.write32(offset as usize, value);
         }
     }
