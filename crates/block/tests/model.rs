@@ -154,17 +154,7 @@ fn run(disk: &Arc<Disk>, handle: &ByteHandle, model: &mut Model, call: &Call) {
             };
             wrote(done, model.write(at, &data));
         }
-        Call::Vector { at, ref pieces, byte } => {
-            let data = pattern(pieces.iter().sum(), byte);
-            let mut rest = &data[..];
-            let from: Vec<_> =
-                pieces.iter().map(|len| IoSlice::new(rest.split_off(..*len).unwrap())).collect();
-            wrote(handle.pwritev(&from, at), model.write(at, &data));
-            let mut back: Vec<_> = pieces.iter().rev().map(|len| vec![0; *len]).collect();
-            let mut into: Vec<_> = back.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
-            let done = handle.preadv(&mut into, at).unwrap();
-            assert_eq!(&back.concat()[..done], model.read(at, data.len()));
-        }
+        Call::Vector { at, ref pieces, byte } => vectored(handle, model, at, pieces, byte),
         Call::Async { at, len, byte, shift } => {
             asynchronous(disk, handle, model, at, &pattern(len, byte), shift)
         }
@@ -173,38 +163,8 @@ fn run(disk: &Arc<Disk>, handle: &ByteHandle, model: &mut Model, call: &Call) {
             Err(BlockError::OutOfRange { .. }) => assert!(at + len > model.bytes.len() as u64),
             Err(error) => panic!("{error}"),
         },
-        Call::Compare { at, len, buffer, differs } => {
-            let len = model.clip(at, len);
-            let mut data = model.read(at, len).to_vec();
-            if differs && let Some(last) = data.last_mut() {
-                *last ^= 1;
-            }
-            let memory = disk.buffer(len.max(1)).unwrap();
-            memory.write(0, &data).unwrap();
-            let at = if len == 0 { 0 } else { at };
-            let same =
-                if buffer { handle.compare_buffer(&memory, 0..len, at) } else { handle.compare(&data, at) };
-            match same {
-                Ok(()) => assert!(!differs || len == 0),
-                Err(error) => {
-                    assert_eq!(error.errno(), rustix::io::Errno::ILSEQ);
-                    assert!(differs);
-                }
-            }
-        }
-        Call::Cursor { at, len, byte } => {
-            let end = model.bytes.len() as u64;
-            let at = at.min(end);
-            assert_eq!(handle.seek(SeekFrom::End(at as i64 - end as i64)).unwrap(), at);
-            let data = pattern(len, byte);
-            let done = handle.write(&data);
-            let moved = *done.as_ref().unwrap_or(&0) as u64;
-            wrote(done, model.write(at, &data));
-            assert_eq!(handle.seek(SeekFrom::Current(-(moved as i64))).unwrap(), at);
-            let mut got = vec![0; len];
-            let done = handle.read(&mut got).unwrap();
-            assert_eq!(&got[..done], model.read(at, len));
-        }
+        Call::Compare { at, len, buffer, differs } => compare(disk, handle, model, at, len, buffer, differs),
+        Call::Cursor { at, len, byte } => cursor(handle, model, at, &pattern(len, byte)),
         Call::Flush => handle.flush().unwrap(),
         Call::Cache(options) => disk.set_cache(options).unwrap(),
         Call::Advise(one, other) => handle.advise(&[one..one + 20_000, other..other + 20_000]),
@@ -212,6 +172,58 @@ fn run(disk: &Arc<Disk>, handle: &ByteHandle, model: &mut Model, call: &Call) {
             handle.set(Settings { direct: past, sync, ..handle.settings() }).unwrap()
         }
     }
+}
+
+fn vectored(handle: &ByteHandle, model: &mut Model, at: u64, pieces: &[usize], byte: u8) {
+    let data = pattern(pieces.iter().sum(), byte);
+    let mut rest = &data[..];
+    let from: Vec<_> = pieces.iter().map(|len| IoSlice::new(rest.split_off(..*len).unwrap())).collect();
+    wrote(handle.pwritev(&from, at), model.write(at, &data));
+    let mut back: Vec<_> = pieces.iter().rev().map(|len| vec![0; *len]).collect();
+    let mut into: Vec<_> = back.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+    let done = handle.preadv(&mut into, at).unwrap();
+    assert_eq!(&back.concat()[..done], model.read(at, data.len()));
+}
+
+fn compare(
+    disk: &Disk,
+    handle: &ByteHandle,
+    model: &Model,
+    at: u64,
+    len: usize,
+    buffer: bool,
+    differs: bool,
+) {
+    let len = model.clip(at, len);
+    let mut data = model.read(at, len).to_vec();
+    if differs && let Some(last) = data.last_mut() {
+        *last ^= 1;
+    }
+    let memory = disk.buffer(len.max(1)).unwrap();
+    memory.write(0, &data).unwrap();
+    let at = if len == 0 { 0 } else { at };
+    let same = if buffer { handle.compare_buffer(&memory, 0..len, at) } else { handle.compare(&data, at) };
+    match same {
+        Ok(()) => assert!(!differs || len == 0),
+        Err(error) => {
+            assert_eq!(error.errno(), rustix::io::Errno::ILSEQ);
+            assert!(differs);
+        }
+    }
+}
+
+/// A write and a read at the position.
+fn cursor(handle: &ByteHandle, model: &mut Model, at: u64, data: &[u8]) {
+    let end = model.bytes.len() as u64;
+    let at = at.min(end);
+    assert_eq!(handle.seek(SeekFrom::End(at as i64 - end as i64)).unwrap(), at);
+    let done = handle.write(data);
+    let moved = *done.as_ref().unwrap_or(&0) as u64;
+    wrote(done, model.write(at, data));
+    assert_eq!(handle.seek(SeekFrom::Current(-(moved as i64))).unwrap(), at);
+    let mut got = vec![0; data.len()];
+    let done = handle.read(&mut got).unwrap();
+    assert_eq!(&got[..done], model.read(at, data.len()));
 }
 
 /// Several writes at once, beside each other, then reads of the same.
