@@ -27,7 +27,7 @@ const ROOMS: [(&str, &[&str]); 20] = [
     ("capi", &["stack"]),
     ("lab", &["stack"]),
     ("cli", &["stack", "lab"]),
-    ("bench", &["stack", "wrapper", "cli"]),
+    ("bench", &["stack", "lab", "wrapper", "cli"]),
 ];
 
 /// Checks every manifest and every source line.

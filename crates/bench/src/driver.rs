@@ -1,12 +1,12 @@
 //! Rows of the driver with the inline controller: no file system, no cache.
 
 use crate::files::ROUNDS;
-use crate::place::Zram;
 use crate::row::{Contender, Goal, Row};
-use crate::samples::Samples;
 use nvmed_engine::Segment;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Binding, Device, DeviceOptions, Handle};
+use nvmed_lab::medium::Zram;
+use nvmed_lab::samples::Samples;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Lba;
 use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
@@ -59,8 +59,7 @@ fn read_round(handle: &Handle, page: Segment) -> Result<f64, String> {
 /// Random 4 KiB reads at depth 1: the whole driver and an inline controller over memory, against the
 /// kernel's direct reads of a zram disk with incompressible data.
 pub fn randread() -> Result<Vec<Row>, String> {
-    let zram = Zram::new(SET_BYTES)?;
-    fill(&zram)?;
+    let zram = Zram::filled(SET_BYTES)?;
     let (handle, page) = device(Media::ram(SET_BYTES, Pages::Huge).map_err(|error| error.to_string())?)?;
     touch(&handle, page)?;
     let direct = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
@@ -109,28 +108,6 @@ fn touch(handle: &Handle, page: Segment) -> Result<(), String> {
         handle.write(lba, &[page], false).map_err(|error| error.to_string())?;
     }
     Ok(())
-}
-
-/// Fills a disk with data that does not compress.
-fn fill(zram: &Zram) -> Result<(), String> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(zram.device(), flags, Mode::empty()).map_err(|error| error.to_string())?;
-    let mut seed = 1u64;
-    let mut chunk = vec![0u8; 1 << 20];
-    for _ in 0..SET_BYTES >> 20 {
-        for word in chunk.chunks_exact_mut(8) {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            word.copy_from_slice(&seed.to_le_bytes());
-        }
-        let mut left = &chunk[..];
-        while !left.is_empty() {
-            let n = rustix::io::write(&fd, left).map_err(|error| error.to_string())?;
-            left = &left[n..];
-        }
-    }
-    rustix::fs::fsync(&fd).map_err(|error| error.to_string())
 }
 
 #[allow(unsafe_code, reason = "a page-aligned buffer for O_DIRECT is raw memory")]

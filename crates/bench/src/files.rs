@@ -2,8 +2,8 @@
 
 use crate::place::{Kind, Ours, Place};
 use crate::row::{Contender, Goal, Row, better};
-use crate::samples::Samples;
-use crate::shell::{run, time};
+use nvmed_lab::samples::Samples;
+use nvmed_lab::shell::{run, time};
 use std::path::Path;
 use std::process::Command;
 

@@ -1,7 +1,8 @@
 //! `nvmed-bench [ROW]`: measures the rows whose name begins with ROW, or all.
 
 use nvmed_bench::row::Row;
-use nvmed_bench::{driver, files, mounting, sqlite, undo};
+use nvmed_bench::{driver, files, mounting, policy, requests, sqlite};
+use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
 
 /// A group of rows measured together, under the names that `ROW=` takes.
@@ -22,6 +23,21 @@ const GROUPS: &[Group] = &[
     Group { names: &["fs.create_fsync.kernel", "fs.create_fsync.tmpfs"], measure: files::create },
     Group { names: &["driver.randread_4k"], measure: driver::randread },
     Group { names: &["driver.command_without_copy"], measure: driver::nocopy },
+    Group { names: &["io.randread_4k.inline.1"], measure: requests::inline },
+    Group {
+        names: &["io.randread_4k.threaded.1", "io.randread_4k.threaded.4", "io.randread_4k.threaded.32"],
+        measure: requests::threaded,
+    },
+    Group { names: &["io.randread_512.core"], measure: requests::small },
+    Group { names: &["io.handle_over_pair"], measure: requests::handle_over_pair },
+    Group { names: &["io.seq_128k_over_memcpy"], measure: requests::sequential },
+    Group { names: &["io.hybrid.cpu_200us", "io.hybrid.latency_200us"], measure: policy::hybrid_real },
+    Group {
+        names: &["io.hybrid.cpu_50us_virtual", "io.hybrid.latency_50us_virtual"],
+        measure: policy::hybrid_virtual,
+    },
+    Group { names: &["io.thread.idle_cpu"], measure: policy::thread_idle },
+    Group { names: &["io.interrupt.wait_cpu"], measure: policy::interrupt },
     Group { names: &["fs.mount_blocks.1k", "fs.mount_blocks.1m"], measure: mounting::blocks },
     Group { names: &["wrapper.start"], measure: files::start },
 ];
@@ -75,15 +91,4 @@ fn measure(groups: &[&Group]) -> bool {
         }
     }
     whole
-}
-
-/// Processor, number of cores and kernel: what a figure cannot be read without.
-fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let info = read("/proc/cpuinfo");
-    let model =
-        info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown processor");
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let kernel = read("/proc/sys/kernel/osrelease");
-    format!("{}, {cores} cores, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())
 }

@@ -1,8 +1,8 @@
 //! Rows of what a mount reads.
 
 use crate::row::{Contender, Goal, Row};
-use crate::samples::Samples;
 use nvmed_fs::{Credentials, FileSystem, FormatOptions, OpenFlags};
+use nvmed_lab::samples::Samples;
 use nvmed_stack::{Config, DeviceSpec, Mount, Open, Surroundings, open_device};
 
 /// Files a directory.

@@ -2,8 +2,9 @@
 //!
 //! A kernel place is undone when it is dropped, also by a panic, and by the supervisor otherwise.
 
-use crate::shell::run;
-use crate::undo::{self, Made};
+use nvmed_lab::medium::Zram;
+use nvmed_lab::shell::run;
+use nvmed_lab::undo::{self, Made};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -30,40 +31,6 @@ pub struct Place {
     /// Where it is mounted.
     pub dir: PathBuf,
     zram: Option<Zram>,
-}
-
-/// A zram disk, removed when dropped.
-pub struct Zram {
-    number: u32,
-}
-
-impl Zram {
-    /// Makes a disk of `bytes` bytes.
-    ///
-    /// # Errors
-    /// No zram in this kernel, or no permission.
-    pub fn new(bytes: u64) -> Result<Self, String> {
-        let control = "/sys/class/zram-control/hot_add";
-        let text = std::fs::read_to_string(control).map_err(|error| format!("{control}: {error}"))?;
-        let number = text.trim().parse().map_err(|_| format!("{control} said {text:?}"))?;
-        let zram = Self { number };
-        undo::made(&Made::Zram(number));
-        let size = format!("/sys/block/zram{number}/disksize");
-        std::fs::write(&size, bytes.to_string()).map_err(|error| format!("{size}: {error}"))?;
-        Ok(zram)
-    }
-
-    /// Its block device.
-    #[must_use]
-    pub fn device(&self) -> PathBuf {
-        PathBuf::from(format!("/dev/zram{}", self.number))
-    }
-}
-
-impl Drop for Zram {
-    fn drop(&mut self) {
-        undo::undo(&Made::Zram(self.number));
-    }
 }
 
 impl Place {
@@ -118,7 +85,8 @@ impl Drop for Place {
 fn mount_tmpfs(dir: &Path, huge: &str) -> Result<(), String> {
     let options = format!("size={PLACE_BYTES},huge={huge}");
     undo::made(&Made::Mount(dir.to_owned()));
-    run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir)).map(|_| ())
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir))?;
+    Ok(())
 }
 
 fn mount_zram(dir: &Path, mkfs: &str, options: &[&str]) -> Result<Zram, String> {

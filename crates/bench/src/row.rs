@@ -1,6 +1,6 @@
 //! Rows of the table: what was measured, beside whom, and whether the goal is met.
 
-use crate::samples::Samples;
+use nvmed_lab::samples::Samples;
 use serde::Serialize;
 use std::path::Path;
 
@@ -13,6 +13,10 @@ pub enum Goal {
     Figure(f64),
     /// Ours at most this much more than the rival's, in the row's unit.
     Excess(f64),
+    /// Ours at least this multiple of the rival's.
+    Times(f64),
+    /// Ours at least this, in the row's unit.
+    Least(f64),
 }
 
 /// A contender's name and figures.
@@ -86,6 +90,8 @@ impl Row {
             Goal::Ratio(most) => ours <= most * rival,
             Goal::Figure(most) => ours <= most,
             Goal::Excess(most) => ours - rival <= most,
+            Goal::Times(least) => ours >= least * rival,
+            Goal::Least(least) => ours >= least,
         };
         reached && self.flushes_per_op.is_none_or(|flushes| flushes > 0.0)
     }
@@ -95,6 +101,8 @@ impl Row {
             Goal::Ratio(most) => format!("<= {most} x"),
             Goal::Figure(most) => format!("<= {most} {}", self.unit),
             Goal::Excess(most) => format!("<= +{most} {}", self.unit),
+            Goal::Times(least) => format!(">= {least} x"),
+            Goal::Least(least) => format!(">= {least} {}", self.unit),
         }
     }
 

@@ -3,8 +3,8 @@
 use crate::files::{ROUNDS, durable_rows};
 use crate::place::{Kind, Ours, Place};
 use crate::row::Row;
-use crate::samples::Samples;
-use crate::shell::{run, time};
+use nvmed_lab::samples::Samples;
+use nvmed_lab::shell::{run, time};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;

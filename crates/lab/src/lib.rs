@@ -1,3 +1,46 @@
-//! Experiments.
-#![forbid(unsafe_code)]
+//! Measurements: loads on a device, the kernel's paths beside it, and the papers' experiments.
+//!
+//! In: a [`Load`] and a handle, or an experiment's name. Out: a [`Report`], an [`Outcome`] and a page of charts.
+//! Neighbours: `stack` below; the command line and the benchmarks above.
+//! Invariants: the measured loop neither allocates nor writes anywhere but into its own memory; a rival runs in
+//! the same process and run, alternating with us, on the same kind of medium; whatever was mounted or made is
+//! undone.
+//! Source: the papers named in `data/published.json`; `docs/lab.md`.
+#![deny(unsafe_code)]
+
 pub mod cache_policies;
+pub mod chart;
+pub mod duel;
+mod error;
+pub mod experiment;
+mod experiments;
+#[cfg(test)]
+mod given;
+pub mod histogram;
+pub mod job;
+pub mod load;
+pub mod machine;
+mod measure;
+pub mod medium;
+mod outcome;
+mod page;
+mod paper;
+pub mod recorder;
+mod report;
+pub mod rival;
+pub mod samples;
+#[allow(unsafe_code, reason = "scheduling classes are a libc call on a plain structure")]
+pub mod seat;
+pub mod shell;
+pub mod undo;
+pub mod verify;
+
+pub use error::LabError;
+pub use experiment::{Effort, Experiment, Finding, Goal, experiments};
+pub use job::Job;
+pub use load::{Load, Pattern};
+pub use measure::{End, measure};
+pub use outcome::{Outcome, check, read_outcomes, run};
+pub use page::page;
+pub use paper::{Paper, paper};
+pub use report::{Report, Tick};

@@ -1,7 +1,9 @@
 //! Repeated measurements and what they say.
 
+use serde::{Deserialize, Serialize};
+
 /// Figures of one contender, one a run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
@@ -45,6 +47,12 @@ impl Samples {
     #[must_use]
     pub fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, rival)| ours / rival).collect())
+    }
+
+    /// Each figure times `factor`.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Self {
+        self.0.iter().map(|figure| figure * factor).collect()
     }
 
     /// All figures, in the order in which they were taken.

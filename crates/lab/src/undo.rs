@@ -4,6 +4,7 @@
 //! What is made and what is undone goes into a journal; the supervisor undoes the rest, so that an
 //! interrupt, a kill or an abort leaves no file system and no disk behind.
 
+use crate::error::LabError;
 use crate::shell::run;
 use nvmed_sys::Signals;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,7 +17,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 /// Names the journal to the measuring process.
-const VARIABLE: &str = "NVMED_BENCH_JOURNAL";
+const VARIABLE: &str = "NVMED_LAB_JOURNAL";
 /// How often and how patiently something in use is undone: its users are ending.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -28,6 +29,10 @@ pub enum Made {
     Mount(PathBuf),
     /// The zram disk of this number.
     Zram(u32),
+    /// This loop device.
+    Loop(PathBuf),
+    /// This file.
+    File(PathBuf),
 }
 
 impl Made {
@@ -36,6 +41,8 @@ impl Made {
         match self {
             Self::Mount(dir) => format!("mount {}", dir.display()),
             Self::Zram(number) => format!("zram {number}"),
+            Self::Loop(device) => format!("loop {}", device.display()),
+            Self::File(path) => format!("file {}", path.display()),
         }
     }
 
@@ -43,6 +50,8 @@ impl Made {
         match line.split_once(' ')? {
             ("mount", dir) => Some(Self::Mount(dir.into())),
             ("zram", number) => number.parse().ok().map(Self::Zram),
+            ("loop", device) => Some(Self::Loop(device.into())),
+            ("file", path) => Some(Self::File(path.into())),
             _ => None,
         }
     }
@@ -51,17 +60,21 @@ impl Made {
     ///
     /// # Errors
     /// The host's answer; it is still there.
-    pub fn undo(&self) -> Result<(), String> {
+    pub fn undo(&self) -> Result<(), LabError> {
         match self {
             Self::Mount(dir) => {
                 run(Command::new("umount").arg(dir))?;
-                std::fs::remove_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))
+                std::fs::remove_dir(dir).map_err(|error| LabError::program(dir.display(), &error))
+            }
+            Self::Loop(device) => run(Command::new("losetup").arg("-d").arg(device)).map(|_| ()),
+            Self::File(path) => {
+                std::fs::remove_file(path).map_err(|error| LabError::program(path.display(), &error))
             }
             Self::Zram(number) => {
                 let reset = format!("/sys/block/zram{number}/reset");
-                std::fs::write(&reset, "1").map_err(|error| format!("{reset}: {error}"))?;
+                std::fs::write(&reset, "1").map_err(|error| LabError::program(&reset, &error))?;
                 let remove = "/sys/class/zram-control/hot_remove";
-                std::fs::write(remove, number.to_string()).map_err(|error| format!("{remove}: {error}"))
+                std::fs::write(remove, number.to_string()).map_err(|error| LabError::program(remove, &error))
             }
         }
     }
@@ -79,10 +92,24 @@ pub fn forget(thing: &Made) {
 
 /// Undoes something and notes that; says so if it is left behind.
 pub fn undo(thing: &Made) {
-    match thing.undo() {
+    match patiently(thing) {
         Ok(()) => note('-', thing),
-        Err(message) => eprintln!("nvmed-bench: {} is left behind: {message}", thing.line()),
+        Err(message) => eprintln!("nvmed: {} is left behind: {message}", thing.line()),
     }
+}
+
+/// Undoes something that others may be about to let go of: a program that ends, or the host's own look at a
+/// device that was just written.
+fn patiently(thing: &Made) -> Result<(), LabError> {
+    let mut undone = thing.undo();
+    for _ in 0..ATTEMPTS {
+        if undone.is_ok() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        undone = thing.undo();
+    }
+    undone
 }
 
 fn note(sign: char, thing: &Made) {
@@ -95,7 +122,7 @@ fn note(sign: char, thing: &Made) {
     let line = format!("{sign}{}\n", thing.line());
     let written = journal.as_mut().map(|file| file.write_all(line.as_bytes()));
     if !matches!(written, Some(Ok(()))) {
-        eprintln!("nvmed-bench: the journal of what must be undone cannot be written");
+        eprintln!("nvmed: the journal of what must be undone cannot be written");
     }
 }
 
@@ -119,19 +146,19 @@ fn left(journal: &str) -> Vec<Made> {
 ///
 /// # Errors
 /// The program cannot be started a second time.
-pub fn supervise() -> Result<Option<i32>, String> {
+pub fn supervise() -> Result<Option<i32>, LabError> {
     if std::env::var_os(VARIABLE).is_some() {
         return Ok(None);
     }
-    let journal = std::env::temp_dir().join(format!("nvmed-bench-{}.journal", std::process::id()));
-    std::fs::write(&journal, "").map_err(|error| format!("{}: {error}", journal.display()))?;
+    let journal = std::env::temp_dir().join(format!("nvmed-lab-{}.journal", std::process::id()));
+    std::fs::write(&journal, "").map_err(|error| LabError::program(journal.display(), &error))?;
     let wanted = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGCHLD];
-    let signals = Signals::take(&wanted).map_err(|error| format!("signals: {error}"))?;
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let signals = Signals::take(&wanted).map_err(|error| LabError::program("signals", &error))?;
+    let own = std::env::current_exe().map_err(|error| LabError::program("this program", &error))?;
     let mut command = Command::new(own);
     command.args(std::env::args_os().skip(1)).env(VARIABLE, &journal).process_group(0);
     signals.release_in(&mut command);
-    let started = command.spawn().map_err(|error| format!("{command:?}: {error}"));
+    let started = command.spawn().map_err(|error| LabError::program(format!("{command:?}"), &error));
     let ended = started.and_then(|child| wait(child, &signals));
     sweep(&journal);
     let status = ended?;
@@ -140,16 +167,16 @@ pub fn supervise() -> Result<Option<i32>, String> {
 
 /// Waits for the measuring process. It leads a process group, so that whatever ends the supervisor's wait
 /// ends the programs that it measures too; they would keep file systems busy.
-fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, String> {
+fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, LabError> {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     // A group that has just ended needs no signal.
     let tell = |signal| group.map(|group| kill_process_group(group, signal));
     loop {
-        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+        if let Some(status) = child.try_wait().map_err(|error| LabError::program("a program", &error))? {
             tell(Signal::KILL);
             return Ok(status);
         }
-        if signals.next().map_err(|error| error.to_string())?.number != libc::SIGCHLD {
+        if signals.next().map_err(|error| LabError::program("signals", &error))?.number != libc::SIGCHLD {
             tell(Signal::TERM);
         }
     }
@@ -159,17 +186,9 @@ fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, String> {
 fn sweep(journal: &Path) {
     let text = std::fs::read_to_string(journal).unwrap_or_default();
     for thing in left(&text) {
-        eprintln!("nvmed-bench: undoing {}", thing.line());
-        let mut undone = thing.undo();
-        for _ in 0..ATTEMPTS {
-            if undone.is_ok() {
-                break;
-            }
-            std::thread::sleep(PAUSE);
-            undone = thing.undo();
-        }
-        if let Err(message) = undone {
-            eprintln!("nvmed-bench: {} is left behind: {message}", thing.line());
+        eprintln!("nvmed: undoing {}", thing.line());
+        if let Err(message) = patiently(&thing) {
+            eprintln!("nvmed: {} is left behind: {message}", thing.line());
         }
     }
     // The journal lies in a temporary directory; left there it harms nobody.

@@ -1,0 +1,105 @@
+//! What can go wrong while something is measured.
+
+use nvmed_engine::EngineError;
+use nvmed_io::{IoError, SubmitError};
+use nvmed_stack::StackError;
+use rustix::io::Errno;
+
+/// Why something could not be measured. The text is one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// This machine lacks something; what depends on it is skipped.
+    #[error("{what}")]
+    Missing {
+        /// What, and what to do.
+        what: String,
+    },
+    /// The host refused something.
+    #[error("{what}: {errno}")]
+    Host {
+        /// What was done to what.
+        what: String,
+        /// Its answer.
+        errno: Errno,
+    },
+    /// A program of the host failed.
+    #[error("{shown}: {reason}")]
+    Program {
+        /// The program and its arguments.
+        shown: String,
+        /// How it ended, and what it said.
+        reason: String,
+    },
+    /// A file of results is no such thing.
+    #[error("{path}: {reason}")]
+    Results {
+        /// Which.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The load does not fit the device.
+    #[error("{what}")]
+    Load {
+        /// What does not fit.
+        what: String,
+    },
+    /// Read data is not what was written.
+    #[error(
+        "LBA {lba}: the data is not the pattern of seed {seed}: word {word} is {found:016x}, expected {expected:016x}"
+    )]
+    Differs {
+        /// The logical block.
+        lba: u64,
+        /// The 8-byte word in it.
+        word: usize,
+        /// What is there.
+        found: u64,
+        /// What should be.
+        expected: u64,
+        /// The pattern's seed.
+        seed: u64,
+    },
+    /// No experiment has this name.
+    #[error("no experiment is called or begins with `{name}`; `nvmed lab list` names them")]
+    Unknown {
+        /// As written.
+        name: String,
+    },
+    /// The device could not be opened.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// A request failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// A request was refused.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl LabError {
+    /// Something that this machine lacks.
+    pub fn missing(what: impl Into<String>) -> Self {
+        Self::Missing { what: what.into() }
+    }
+
+    /// `shown` could not be run, written or removed.
+    pub fn program(shown: impl ToString, error: &std::io::Error) -> Self {
+        Self::Program { shown: shown.to_string(), reason: error.to_string() }
+    }
+
+    /// The host refused `what`.
+    pub fn host(what: impl Into<String>, errno: Errno) -> Self {
+        Self::Host { what: what.into(), errno }
+    }
+}
+
+impl From<LabError> for String {
+    fn from(error: LabError) -> Self {
+        error.to_string()
+    }
+}

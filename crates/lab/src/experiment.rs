@@ -1,0 +1,130 @@
+//! What an experiment is, and which there are.
+
+use crate::duel::Series;
+use crate::error::LabError;
+use crate::experiments::{baseline, share};
+use serde::{Deserialize, Serialize};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// A small set and few rounds: shows that it works, not how fast.
+    pub quick: bool,
+}
+
+impl Effort {
+    /// Rounds in which everybody has a turn.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        if self.quick { 3 } else { 7 }
+    }
+
+    /// Slices of a turn; its figure is the median slice.
+    #[must_use]
+    pub fn slices(&self) -> usize {
+        if self.quick { 3 } else { 11 }
+    }
+
+    /// Seconds of a slice: short enough that some are free of what else runs.
+    #[must_use]
+    pub fn slice_s(&self) -> f64 {
+        if self.quick { 0.005 } else { 0.03 }
+    }
+
+    /// Bytes of a random set: far beyond the processor's caches, except when quick.
+    #[must_use]
+    pub fn set_bytes(&self) -> u64 {
+        if self.quick { 64 << 20 } else { 1 << 30 }
+    }
+}
+
+/// What must be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    /// Ours at least this multiple of the best rival's.
+    AtLeast(f64),
+    /// Ours at most this multiple of the best rival's.
+    AtMost(f64),
+}
+
+impl Goal {
+    /// Whether `ratio` reaches it; no number does not.
+    #[must_use]
+    pub fn met(self, ratio: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => ratio >= least,
+            Self::AtMost(most) => ratio <= most,
+        }
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn text(self) -> String {
+        match self {
+            Self::AtLeast(least) => format!(">= {least} x"),
+            Self::AtMost(most) => format!("<= {most} x"),
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What was measured, each beside its rivals. The one furthest from the goal decides.
+    pub series: Vec<Series>,
+    /// How: device, sizes, depth, repeats.
+    pub method: String,
+    /// What the figures do not say.
+    pub limits: Vec<String>,
+}
+
+/// A published table or figure, run again.
+pub trait Experiment: Sync {
+    /// Its name: paper, figure, row.
+    fn id(&self) -> &'static str;
+    /// What is measured here.
+    fn what(&self) -> &'static str;
+    /// What must be reached.
+    fn goal(&self) -> Goal;
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`LabError::Missing`] when this machine cannot run it; otherwise something failed.
+    fn run(&self, effort: &Effort) -> Result<Finding, LabError>;
+}
+
+/// All experiments, in the order in which they run. A new one is a value that implements [`Experiment`], a line
+/// here, and its entry in `data/published.json`.
+#[must_use]
+pub fn experiments() -> &'static [&'static dyn Experiment] {
+    static ALL: [&dyn Experiment; 7] = [
+        &baseline::SEQUENTIAL,
+        &baseline::RANDREAD_1T,
+        &baseline::RANDWRITE_1T,
+        &baseline::RANDREAD_4T,
+        &baseline::RANDWRITE_4T,
+        &share::SoftwareShare,
+        &baseline::VIRTUAL_NVME,
+    ];
+    &ALL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_goals_judge() {
+        let mut names: Vec<&str> = experiments().iter().map(|one| one.id()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), experiments().len());
+        assert!(
+            Goal::AtLeast(1.5).met(1.5) && !Goal::AtLeast(1.5).met(1.49) && !Goal::AtLeast(1.5).met(f64::NAN)
+        );
+        assert!(
+            Goal::AtMost(0.5).met(0.5) && !Goal::AtMost(0.5).met(0.51) && !Goal::AtMost(0.5).met(f64::NAN)
+        );
+    }
+}

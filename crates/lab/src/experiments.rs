@@ -1,0 +1,4 @@
+//! The experiments.
+
+pub(crate) mod baseline;
+pub(crate) mod share;

@@ -1,0 +1,132 @@
+//! Media of rivals: kernel block devices and files in memory, made for the occasion.
+//!
+//! Each is undone when it is dropped, also by a panic, and by the supervisor otherwise.
+
+use crate::error::LabError;
+use crate::load::mix;
+use crate::shell::run;
+use crate::undo::{self, Made};
+use rustix::fs::{Mode, OFlags};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A zram disk, removed when dropped.
+#[derive(Debug)]
+pub struct Zram {
+    number: u32,
+}
+
+impl Zram {
+    /// Makes a disk of `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`LabError::Missing`]: no zram in this kernel, or no permission.
+    pub fn new(bytes: u64) -> Result<Self, LabError> {
+        let control = "/sys/class/zram-control/hot_add";
+        let text = std::fs::read_to_string(control).map_err(|error| {
+            LabError::missing(format!("zram needs root and its kernel module: {control}: {error}"))
+        })?;
+        let unexpected = || LabError::missing(format!("{control} said {text:?}"));
+        let zram = Self { number: text.trim().parse().map_err(|_| unexpected())? };
+        undo::made(&Made::Zram(zram.number));
+        let size = format!("/sys/block/zram{}/disksize", zram.number);
+        std::fs::write(&size, bytes.to_string())
+            .map_err(|error| LabError::missing(format!("{size}: {error}")))?;
+        Ok(zram)
+    }
+
+    /// A disk whose every page holds data that does not compress.
+    ///
+    /// # Errors
+    /// As [`Zram::new`]; it cannot be written.
+    pub fn filled(bytes: u64) -> Result<Self, LabError> {
+        let zram = Self::new(bytes)?;
+        fill(&zram.device(), bytes)?;
+        Ok(zram)
+    }
+
+    /// Its block device.
+    #[must_use]
+    pub fn device(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/zram{}", self.number))
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        undo::undo(&Made::Zram(self.number));
+    }
+}
+
+/// A loop device over a file in a tmpfs, removed when dropped.
+#[derive(Debug)]
+pub struct LoopDisk {
+    device: PathBuf,
+    file: PathBuf,
+}
+
+impl LoopDisk {
+    /// Makes one of `bytes` bytes, filled as [`Zram::filled`].
+    ///
+    /// # Errors
+    /// [`LabError::Missing`]: no permission, no `/dev/shm`, no losetup.
+    pub fn filled(bytes: u64) -> Result<Self, LabError> {
+        let file = PathBuf::from(format!("/dev/shm/nvmed-lab-{}.img", std::process::id()));
+        let missing = |what: &dyn std::fmt::Display| LabError::missing(format!("a loop device: {what}"));
+        undo::made(&Made::File(file.clone()));
+        let sized = std::fs::File::create(&file).and_then(|new| new.set_len(bytes));
+        let made = sized.map_err(|error| missing(&error)).and_then(|()| {
+            run(Command::new("losetup").args(["-f", "--show"]).arg(&file)).map_err(|error| missing(&error))
+        });
+        let device = match made {
+            Ok(text) => PathBuf::from(text.trim()),
+            Err(error) => {
+                undo::undo(&Made::File(file));
+                return Err(error);
+            }
+        };
+        undo::made(&Made::Loop(device.clone()));
+        let disk = Self { device, file };
+        fill(&disk.device, bytes)?;
+        Ok(disk)
+    }
+
+    /// Its block device.
+    #[must_use]
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        undo::undo(&Made::Loop(self.device.clone()));
+        undo::undo(&Made::File(self.file.clone()));
+    }
+}
+
+/// Bytes written at once.
+const CHUNK: usize = 1 << 20;
+
+/// Fills a device with data that does not compress.
+///
+/// # Errors
+/// It cannot be opened or written.
+pub fn fill(device: &Path, bytes: u64) -> Result<(), LabError> {
+    let fail = |errno| LabError::host(device.display().to_string(), errno);
+    let fd = rustix::fs::open(device, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+    let mut chunk = vec![0u8; CHUNK];
+    let mut state = 1u64;
+    for _ in 0..bytes.div_ceil(CHUNK as u64) {
+        for word in chunk.chunks_exact_mut(8) {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            word.copy_from_slice(&mix(state).to_le_bytes());
+        }
+        let mut left = &chunk[..];
+        while !left.is_empty() {
+            let n = rustix::io::write(&fd, left).map_err(fail)?;
+            left = &left[n..];
+        }
+    }
+    rustix::fs::fsync(&fd).map_err(fail)
+}

@@ -1,0 +1,215 @@
+//! Results: one of each experiment, as JSON, and what misses its goal.
+
+use crate::duel::Series;
+use crate::error::LabError;
+use crate::experiment::{Effort, Experiment, Goal};
+use crate::machine::{load_average, machine};
+use crate::paper::{Paper, paper};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What became of an experiment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Its name.
+    pub id: String,
+    /// What is measured.
+    pub what: String,
+    /// What the paper prints.
+    pub paper: Option<Paper>,
+    /// What was measured; empty when it was not run.
+    pub measured: Vec<Series>,
+    /// Ours over the best rival's: of the series furthest from the goal.
+    pub ratio: Option<f64>,
+    /// Smallest and largest ratio of a round of that series.
+    pub spread: Option<(f64, f64)>,
+    /// What must be reached.
+    pub goal: Goal,
+    /// The goal in words.
+    pub goal_text: String,
+    /// Whether it is reached.
+    pub met: bool,
+    /// Why it was not run, or what failed.
+    pub skipped: Option<String>,
+    /// How it was measured.
+    pub method: String,
+    /// What the figures do not say.
+    pub limits: Vec<String>,
+    /// Processor, cores, kernel.
+    pub machine: String,
+    /// Load average before it began: what else ran.
+    pub load_average: Option<f64>,
+    /// Whether only a short run was asked for.
+    pub quick: bool,
+}
+
+/// Runs an experiment. What this machine cannot run, or what fails, is an outcome too.
+#[must_use]
+pub fn run(experiment: &dyn Experiment, effort: &Effort) -> Outcome {
+    let before = load_average();
+    let goal = experiment.goal();
+    let mut outcome = Outcome {
+        id: experiment.id().to_owned(),
+        what: experiment.what().to_owned(),
+        paper: paper(experiment.id()),
+        measured: Vec::new(),
+        ratio: None,
+        spread: None,
+        goal,
+        goal_text: goal.text(),
+        met: false,
+        skipped: None,
+        method: String::new(),
+        limits: Vec::new(),
+        machine: machine(),
+        load_average: before.is_finite().then_some(before),
+        quick: effort.quick,
+    };
+    match experiment.run(effort) {
+        Ok(finding) => {
+            outcome.method = finding.method;
+            outcome.limits = finding.limits;
+            outcome.measured = finding.series;
+            outcome.judge();
+        }
+        Err(error @ LabError::Missing { .. }) => outcome.skipped = Some(error.to_string()),
+        Err(error) => outcome.skipped = Some(format!("failed: {error}")),
+    }
+    outcome
+}
+
+impl Outcome {
+    /// Takes the series that is furthest from the goal.
+    fn judge(&mut self) {
+        let far = |series: &&Series| match self.goal {
+            Goal::AtLeast(_) => series.ratio(),
+            Goal::AtMost(_) => -series.ratio(),
+        };
+        let worst = self.measured.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
+        let Some(worst) = worst else { return };
+        let (ratio, spread) = (worst.ratio(), worst.spread());
+        self.met = self.goal.met(ratio) && self.measured.iter().all(|series| self.goal.met(series.ratio()));
+        self.ratio = ratio.is_finite().then_some(ratio);
+        self.spread = (spread.0.is_finite() && spread.1.is_finite()).then_some(spread);
+    }
+
+    /// Paper, measured and ratio in a line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let paper = self.paper.as_ref().map_or("-", |paper| paper.printed.as_str());
+        if let Some(reason) = &self.skipped {
+            return format!("{:<28} | {paper} | SKIPPED: {reason}", self.id);
+        }
+        let measured: Vec<String> = self.measured.iter().map(sides).collect();
+        let ratio = self.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2} x"));
+        let spread = self.spread.map_or(String::new(), |(low, high)| format!(" ({low:.2}..{high:.2})"));
+        format!(
+            "{:<28} | {paper} | {} | {ratio}{spread} | {} | {}",
+            self.id,
+            measured.join("; "),
+            self.goal_text,
+            if self.met { "met" } else { "NOT MET" },
+        )
+    }
+
+    /// Writes it to `dir/ID.json`.
+    ///
+    /// # Errors
+    /// The host refuses.
+    pub fn save(&self, dir: &Path) -> Result<(), LabError> {
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|error| LabError::Results { path: self.id.clone(), reason: error.to_string() })?;
+        let path = dir.join(format!("{}.json", self.id));
+        std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::write(&path, text + "\n"))
+            .map_err(|error| LabError::program(path.display(), &error))
+    }
+}
+
+/// Ours and the best rival's medians.
+pub(crate) fn sides(series: &Series) -> String {
+    let rival = series.best_rival();
+    let rival = rival.map_or(String::new(), |rival| format!(", {} {:.1}", rival.name, rival.runs.median()));
+    format!("{}: {:.1} {}{rival}", series.label, series.ours.runs.median(), series.unit)
+}
+
+/// The results that lie in a directory, by name.
+///
+/// # Errors
+/// It cannot be read, holds none, or one of its files is no result.
+pub fn read_outcomes(dir: &Path) -> Result<Vec<Outcome>, LabError> {
+    let wrong = |path: &Path, reason: String| LabError::Results { path: path.display().to_string(), reason };
+    let entries = std::fs::read_dir(dir).map_err(|error| wrong(dir, error.to_string()))?;
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    paths.sort();
+    let read = |path: &std::path::PathBuf| {
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(path, error.to_string()))?;
+        serde_json::from_str(&text).map_err(|error| wrong(path, format!("no result of the lab: {error}")))
+    };
+    let outcomes = paths.iter().map(read).collect::<Result<Vec<Outcome>, _>>()?;
+    if outcomes.is_empty() {
+        return Err(wrong(dir, "holds no results; `nvmed lab run all --out DIR` writes them".to_owned()));
+    }
+    Ok(outcomes)
+}
+
+/// What misses its goal, a line each; what was skipped misses it. The goal is judged again from the figures and
+/// the goal of this program, so that a file cannot say of itself that it is met.
+#[must_use]
+pub fn check(outcomes: &[Outcome], experiments: &[&dyn Experiment]) -> Vec<String> {
+    let mut missed = Vec::new();
+    for outcome in outcomes {
+        let known = experiments.iter().find(|one| one.id() == outcome.id);
+        let mut again = Outcome { met: false, ratio: None, ..outcome.clone() };
+        if let Some(known) = known {
+            again.goal = known.goal();
+            again.goal_text = known.goal().text();
+        }
+        again.judge();
+        if !again.met || again.skipped.is_some() {
+            missed.push(again.line());
+        }
+    }
+    missed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::given::Given;
+
+    #[test]
+    fn the_series_furthest_from_its_goal_decides_against_the_best_rival() {
+        let effort = Effort::default();
+        let good = run(&Given { ours: 3.0, rival: 2.0, missing: false }, &effort);
+        assert!(good.met && good.ratio.is_some_and(|ratio| (ratio - 1.5).abs() < 1e-9), "{good:?}");
+        let bad = run(&Given { ours: 2.9, rival: 2.0, missing: false }, &effort);
+        assert!(!bad.met, "{bad:?}");
+        assert_eq!(check(&[good.clone(), bad.clone()], &[]).len(), 1);
+        let boast = Outcome { met: true, ..bad };
+        assert_eq!(check(&[boast], &[]).len(), 1, "a file that says of itself that it is met");
+        let blank = Outcome { measured: Vec::new(), ..good };
+        assert_eq!(check(&[blank], &[]).len(), 1, "a result without figures");
+    }
+
+    #[test]
+    fn what_is_skipped_says_so_and_misses_its_goal() {
+        let skipped = run(&Given { ours: 3.0, rival: 2.0, missing: true }, &Effort::default());
+        assert!(skipped.line().contains("SKIPPED: no such machine"));
+        assert_eq!(check(&[skipped], &[]).len(), 1);
+    }
+
+    #[test]
+    fn results_survive_the_disk() {
+        let dir = std::env::temp_dir().join(format!("nvmed-lab-test-{}", std::process::id()));
+        let outcome = run(&Given { ours: 3.0, rival: 2.0, missing: false }, &Effort { quick: true });
+        outcome.save(&dir).unwrap();
+        let read = read_outcomes(&dir).unwrap();
+        assert_eq!((read.len(), read[0].line()), (1, outcome.line()));
+        std::fs::write(dir.join("odd.json"), "{}").unwrap();
+        assert!(read_outcomes(&dir).unwrap_err().to_string().contains("odd.json"));
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(read_outcomes(&dir).is_err());
+    }
+}

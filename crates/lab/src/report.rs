@@ -1,0 +1,262 @@
+//! What a load did: figures, JSON, and a page.
+
+use crate::chart::{Axis, curve, document, escaped, short, time};
+use crate::histogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// What happened in one interval.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Tick {
+    /// Seconds since the beginning, at its end.
+    pub at_s: f64,
+    /// Requests a second in it.
+    pub iops: f64,
+    /// Bytes a second in it.
+    pub bytes_per_s: f64,
+    /// Median latency in it, nanoseconds; 0 where latencies are not taken.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Processors that this process kept busy in it.
+    pub cores: f64,
+}
+
+/// Percentiles that are told.
+const PERCENTILES: [f64; 8] = [1.0, 10.0, 50.0, 90.0, 95.0, 99.0, 99.9, 99.99];
+
+/// What a load did.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The device, as named.
+    pub device: String,
+    /// What was asked of it, in words.
+    pub load: String,
+    /// How long it ran, seconds.
+    pub seconds: f64,
+    /// Reads and writes done.
+    pub reads: u64,
+    /// See [`Report::reads`].
+    pub writes: u64,
+    /// Bytes of one request.
+    pub block_bytes: u64,
+    /// Latencies; `None` where they were not taken.
+    pub latency: Option<Histogram>,
+    /// What taking them cost, nanoseconds a request, as measured beforehand.
+    pub stamp_ns: f64,
+    /// Processor time of the threads that asked, nanoseconds.
+    pub thread_cpu_ns: u64,
+    /// Processor time of this process, the virtual device's and completion threads included, nanoseconds.
+    pub process_cpu_ns: u64,
+    /// Requests whose data was checked after the load, and by it.
+    pub verified: u64,
+    /// Seed of the pattern, where data was checked.
+    pub seed: Option<u64>,
+    /// Figures over time.
+    pub ticks: Vec<Tick>,
+    /// Processor, cores, kernel.
+    pub machine: String,
+}
+
+impl Report {
+    /// Requests done.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.reads + self.writes
+    }
+
+    /// Requests a second.
+    #[must_use]
+    pub fn iops(&self) -> f64 {
+        self.requests() as f64 / self.seconds.max(1e-9)
+    }
+
+    /// Bytes a second.
+    #[must_use]
+    pub fn bytes_per_s(&self) -> f64 {
+        self.iops() * self.block_bytes as f64
+    }
+
+    fn per_request(&self, ns: u64) -> f64 {
+        ns as f64 / self.requests().max(1) as f64
+    }
+
+    /// The figures as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "device      {}\nload        {}\nrequests    {} reads, {} writes in {:.2} s\n\
+             rate        {:.0} IOPS, {:.1} MB/s\n",
+            self.device,
+            self.load,
+            self.reads,
+            self.writes,
+            self.seconds,
+            self.iops(),
+            self.bytes_per_s() / 1e6
+        );
+        match &self.latency {
+            Some(latency) => {
+                let _ = write!(out, "latency     mean {}", time(latency.mean_ns() as f64));
+                for percent in PERCENTILES {
+                    let _ = write!(out, ", p{percent} {}", time(latency.percentile_ns(percent) as f64));
+                }
+                let _ = writeln!(
+                    out,
+                    ", longest {}\n            taking it cost about {:.0} ns a request; --no-latency does without",
+                    time(latency.max_ns() as f64),
+                    self.stamp_ns
+                );
+            }
+            None => out += "latency     not taken\n",
+        }
+        let _ = writeln!(
+            out,
+            "CPU         {} a request in the asking threads, {} in the whole process; {:.2} cores busy",
+            time(self.per_request(self.thread_cpu_ns)),
+            time(self.per_request(self.process_cpu_ns)),
+            self.process_cpu_ns as f64 / 1e9 / self.seconds.max(1e-9)
+        );
+        if let Some(seed) = self.seed {
+            let _ =
+                writeln!(out, "verified    {} requests against the pattern of seed {seed}", self.verified);
+        }
+        out
+    }
+
+    /// The figures as one JSON object in a line.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let mut value = serde_json::json!({
+            "device": self.device,
+            "load": self.load,
+            "machine": self.machine,
+            "seconds": self.seconds,
+            "reads": self.reads,
+            "writes": self.writes,
+            "block_bytes": self.block_bytes,
+            "iops": self.iops(),
+            "bytes_per_s": self.bytes_per_s(),
+            "cpu_thread_ns_per_request": self.per_request(self.thread_cpu_ns),
+            "cpu_process_ns_per_request": self.per_request(self.process_cpu_ns),
+            "requests_per_cpu_s": self.requests() as f64 * 1e9 / self.process_cpu_ns.max(1) as f64,
+            "ticks": self.ticks,
+        });
+        if let Some(latency) = &self.latency {
+            let percentiles: serde_json::Map<String, serde_json::Value> = PERCENTILES
+                .iter()
+                .map(|percent| (format!("p{percent}"), latency.percentile_ns(*percent).into()))
+                .collect();
+            value["latency_ns"] = serde_json::json!({
+                "mean": latency.mean_ns(),
+                "max": latency.max_ns(),
+                "percentiles": percentiles,
+                "stamp_cost": self.stamp_ns,
+            });
+        }
+        if let Some(seed) = self.seed {
+            value["verify"] = serde_json::json!({ "seed": seed, "requests": self.verified });
+        }
+        format!("{value}\n")
+    }
+
+    /// A page of its own with the figures and their charts.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let mut body = format!(
+            "<p class=\"note\">{}</p>\n<pre>{}</pre>\n",
+            escaped(&self.machine),
+            escaped(&self.text())
+        );
+        let seconds = Axis { name: "seconds", text: short, logarithmic: false, steps: 5 };
+        let rate = Axis { name: "IOPS", text: short, logarithmic: false, steps: 5 };
+        let points: Vec<(f64, f64)> = self.ticks.iter().map(|tick| (tick.at_s, tick.iops)).collect();
+        body += &curve("Requests a second over time", seconds, rate, &points, false);
+        if let Some(latency) = &self.latency {
+            body += &latency_charts(latency);
+        }
+        document(&format!("nvmed bench: {}", self.device), &body)
+    }
+}
+
+/// The histogram, coarse enough to read, and the percentiles.
+fn latency_charts(latency: &Histogram) -> String {
+    let axis = Axis { name: "latency", text: time, logarithmic: true, steps: 5 };
+    // Eighths of a doubling: an eighth of the counted resolution is plenty for the eye.
+    let mut coarse: BTreeMap<i64, u64> = BTreeMap::new();
+    for (ns, count) in latency.buckets() {
+        *coarse.entry(((ns.max(1) as f64).log2() * 8.0).round() as i64).or_default() += count;
+    }
+    let (first, last) = (coarse.keys().next().copied(), coarse.keys().next_back().copied());
+    let bins = first.unwrap_or(0) - 1..=last.unwrap_or(0) + 1;
+    let height = |bin: i64| coarse.get(&bin).copied().unwrap_or(0) as f64;
+    let coarse: Vec<(f64, f64)> = bins.map(|bin| ((bin as f64 / 8.0).exp2(), height(bin))).collect();
+    let requests = Axis { name: "requests", text: short, logarithmic: true, steps: 5 };
+    let histogram = curve("Latency histogram", axis, requests, &coarse, true);
+    // Nines: 0 is all, 1 is p90, 2 is p99, 4 is p99.99.
+    let nines: Vec<(f64, f64)> = (0..=80)
+        .map(|step| f64::from(step) / 20.0)
+        .map(|nines| (nines, latency.percentile_ns(100.0 * (1.0 - 10f64.powf(-nines))).max(1) as f64))
+        .collect();
+    let percent = Axis { name: "percentile", text: percentile, logarithmic: false, steps: 4 };
+    let scale = Axis { name: "latency", text: time, logarithmic: true, steps: 5 };
+    histogram + &curve("Latency by percentile", percent, scale, &nines, false)
+}
+
+/// Nines as the percentile that they are.
+fn percentile(nines: f64) -> String {
+    format!("p{:.*}", (nines - 1.0).ceil().max(0.0) as usize, 100.0 * (1.0 - 10f64.powf(-nines)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::histogram::Counters;
+
+    fn report() -> Report {
+        let (counters, mut latency) = (Counters::default(), Histogram::default());
+        (0..100_000u64).for_each(|i| counters.note(400 + i % 97 + if i % 1000 == 0 { 50_000 } else { 0 }));
+        counters.load(&mut latency);
+        let tick = |i: u32| Tick {
+            at_s: f64::from(i),
+            iops: 1e6 + f64::from(i) * 1e4,
+            bytes_per_s: 4e9,
+            p50_ns: 450,
+            p99_ns: 500,
+            cores: 1.0,
+        };
+        Report {
+            device: "virtual:?media=dram".to_owned(),
+            load: "randread <4096>".to_owned(),
+            seconds: 2.0,
+            reads: 100_000,
+            block_bytes: 4096,
+            latency: Some(latency),
+            process_cpu_ns: 2_000_000_000,
+            thread_cpu_ns: 1_000_000_000,
+            ticks: (1..9).map(tick).collect(),
+            seed: Some(3),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_same_figures_everywhere() {
+        let report = report();
+        let value: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(value["iops"].as_f64(), Some(50_000.0));
+        assert_eq!(value["cpu_thread_ns_per_request"].as_f64(), Some(10_000.0));
+        assert!(report.text().contains("50000 IOPS, 204.8 MB/s"), "{}", report.text());
+        assert!(report.text().contains("p99.99 50."), "{}", report.text());
+    }
+
+    #[test]
+    fn the_page_is_whole_and_holds_three_charts() {
+        let page = report().html();
+        assert_eq!(page.matches("<svg").count(), 3);
+        assert!(page.contains("&lt;4096&gt;") && !page.contains("NaN") && !page.contains("http"));
+        let empty = Report::default().html();
+        assert!(empty.contains("</html>") && !empty.contains("NaN"), "{empty}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Programs run and timed from outside.
+
+use crate::error::LabError;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+
+/// Runs a host program to its end; answers what it wrote to standard output.
+///
+/// # Errors
+/// What it wrote to standard error, when it failed or could not start.
+pub fn run(command: &mut Command) -> Result<String, LabError> {
+    let output = ended(command.stdin(Stdio::null()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a program with `input` on its standard input; answers its wall time in seconds.
+///
+/// # Errors
+/// As [`run`].
+pub fn time(command: &mut Command, input: Option<&Path>) -> Result<f64, LabError> {
+    let stdin = match input {
+        Some(path) => {
+            let open = std::fs::File::open(path);
+            open.map_err(|error| LabError::Program {
+                shown: path.display().to_string(),
+                reason: error.to_string(),
+            })?
+            .into()
+        }
+        None => Stdio::null(),
+    };
+    let begin = Instant::now();
+    ended(command.stdin(stdin))?;
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+fn ended(command: &mut Command) -> Result<Output, LabError> {
+    let shown = format!("{command:?}");
+    let failed = |reason: String| LabError::Program { shown: shown.clone(), reason };
+    let output = command.output().map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+}
