@@ -50,6 +50,27 @@ it open.
 
 Exit status: 0 done; 1 not possible; 2 wrong arguments; 3 in use.";
 
+const BENCH: &str = "\
+On a terminal, a line shows the rates while it runs; SIGINT ends it early, with what was measured. A device
+that ends with the command (media=dram) is filled first.
+
+--verify writes a pattern made of seed and LBA, and reads it back: what a write pattern wrote, after the run;
+with reads, every block that this run has written. A pattern of reads alone expects what an earlier
+`nvmed bench --pattern write --verify --seed N` wrote.
+
+Examples:
+  nvmed bench 'virtual:?media=dram,size=1G' --depth 32
+  nvmed bench uring:/dev/nvme0n1 --pattern read --bs 128K --time 30 --html nvme0n1.html
+
+Exit status: 0 done; 1 failed, or data is not what was written; 2 wrong arguments; 3 the device is in use;
+4 the device holds something, and --destroy-data is absent.";
+
+const LAB: &str = "\
+Each experiment runs us and the kernel's own paths in turns, in the same run, and judges the ratio. Memory disks
+(zram) need root: without it an experiment is skipped, and says so.
+
+Exit status: 0 done, and `check` found nothing; 1 failed, or a goal is missed; 2 wrong arguments.";
+
 /// A user-space storage stack for NVMe: unmodified programs on a file system on a queue pair.
 #[derive(Debug, Parser)]
 #[command(name = "nvmed", version, after_help = PLACES, max_term_width = 100)]
@@ -108,6 +129,18 @@ pub enum Command {
     /// Give NVMe controllers back to the kernel
     #[command(after_help = UNBIND)]
     Unbind(Function),
+    /// Show what a device says it is: controller, namespace, abilities, limits
+    #[command(after_help = PLACES)]
+    Identify(Identify),
+    /// Show a device's health log
+    #[command(after_help = PLACES)]
+    Smart(Smart),
+    /// Measure a device
+    #[command(after_help = BENCH)]
+    Bench(Bench),
+    /// Run the papers' experiments again, beside the kernel
+    #[command(after_help = LAB)]
+    Lab(Lab),
     /// Serve a virtual device to another process over vfio-user, until SIGINT or SIGTERM
     #[command(after_help = SERVE)]
     ServeDevice(ServeDevice),
@@ -272,6 +305,115 @@ pub struct Info {
     pub device: OsString,
 }
 
+/// `nvmed identify`.
+#[derive(Debug, Args)]
+pub struct Identify {
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// The device
+    pub device: OsString,
+}
+
+/// `nvmed smart`.
+#[derive(Debug, Args)]
+pub struct Smart {
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// The device
+    pub device: OsString,
+}
+
+/// `nvmed bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// The device
+    pub device: OsString,
+    /// Which requests; rw and randrw mix reads and writes
+    #[arg(long, default_value = "randread", value_parser = ["read", "write", "rw", "randread", "randwrite", "randrw"])]
+    pub pattern: String,
+    /// Reads in a hundred requests of rw and randrw
+    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(1..100))]
+    pub mix: u8,
+    /// Bytes of a request
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
+    pub bs: u64,
+    /// Requests in flight of each thread
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: u16,
+    /// Threads, each with a queue of its own while the device has some
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+    /// Seconds to run
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, conflicts_with = "count")]
+    pub time: f64,
+    /// Requests of each thread, however long they take
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Where on the device; all of it if absent
+    #[arg(long, value_name = "[OFFSET+]SIZE", value_parser = region)]
+    pub region: Option<(u64, u64)>,
+    /// How results are waited for
+    #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "poll", "hybrid", "thread", "interrupt"])]
+    pub completion: String,
+    /// In which order a queue gives requests to the device
+    #[arg(long, default_value = "none", value_parser = ["none", "deadline", "fair"])]
+    pub scheduler: String,
+    /// Check data against a pattern
+    #[arg(long)]
+    pub verify: bool,
+    /// Where pattern and random numbers begin; else from the clock
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Write even if the device holds something, which is lost
+    #[arg(long)]
+    pub destroy_data: bool,
+    /// Take no latencies: two looks at the clock less a request
+    #[arg(long)]
+    pub no_latency: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// A page with charts, which needs no other file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// `nvmed lab`.
+#[derive(Debug, Args)]
+pub struct Lab {
+    /// What to do
+    #[command(subcommand)]
+    pub command: LabCommand,
+}
+
+/// What `nvmed lab` does.
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub enum LabCommand {
+    /// Name the experiments and what their papers print
+    List,
+    /// Run experiments: one JSON file each, and a page, in a directory
+    Run {
+        /// Their names, or how they begin, or all
+        #[arg(required = true, value_name = "ID")]
+        names: Vec<String>,
+        /// Small sets and few rounds: shows that it works, not how fast
+        #[arg(long)]
+        quick: bool,
+        /// Where the results go
+        #[arg(long, value_name = "DIR", default_value = "lab-results")]
+        out: PathBuf,
+    },
+    /// Name the results of a directory that miss their goals
+    Check {
+        /// Where they are
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+}
+
 /// `nvmed serve-device`.
 #[derive(Debug, Args)]
 pub struct ServeDevice {
@@ -303,6 +445,12 @@ pub struct Function {
 
 fn size(text: &str) -> Result<u64, String> {
     nvmed_units::parse_bytes(text).map_err(|_| "not a size such as 64M or 1G".to_owned())
+}
+
+/// `[OFFSET+]SIZE` in bytes.
+fn region(text: &str) -> Result<(u64, u64), String> {
+    let (offset, bytes) = text.split_once('+').unwrap_or(("0", text));
+    Ok((size(offset)?, size(bytes)?))
 }
 
 fn octal(text: &str) -> Result<u32, String> {

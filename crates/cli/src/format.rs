@@ -46,21 +46,30 @@ fn existing(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<Arc<Dev
     if arguments.size.is_some_and(|wanted| wanted != bytes) {
         return Err(Failure::usage(format!("format: {name} has {bytes} bytes; leave --size out")));
     }
-    let fail = |error| Failure::new(Status::Failed, format!("format: {name}: {error}"));
-    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default()).map_err(fail)?;
-    let held = signature::find(bytes, |offset, len| {
-        let mut data = vec![0; len];
-        handle.pread(&mut data, offset).map(|_| data)
-    });
-    match held.map_err(fail)?.filter(|_| !arguments.force) {
-        Some(held) => Err(refuse(name, held)),
+    match held(&device, name)?.filter(|_| !arguments.force) {
+        Some(held) => Err(refuse("format", name, held, "--force")),
         None => Ok(device),
     }
 }
 
+/// What an open device holds, by the marks that it bears.
+///
+/// # Errors
+/// It cannot be read.
+pub fn held(device: &Arc<Device>, name: &str) -> Result<Option<&'static str>, Failure> {
+    let disk = Disk::new(Arc::clone(device), DiskOptions::default());
+    let fail = |error| Failure::new(Status::Failed, format!("{name}: {error}"));
+    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default()).map_err(fail)?;
+    let held = signature::find(disk.bytes(), |offset, len| {
+        let mut data = vec![0; len];
+        handle.pread(&mut data, offset).map(|_| data)
+    });
+    held.map_err(fail)
+}
+
 /// What a device holds must not be lost by a slip.
-fn refuse(name: &str, held: &str) -> Failure {
-    Failure::new(Status::Device, format!("format: {name} holds {held}; --force overwrites it"))
+pub fn refuse(command: &str, name: &str, held: &str, option: &str) -> Failure {
+    Failure::new(Status::Device, format!("{command}: {name} holds {held}; {option} overwrites it"))
 }
 
 /// The size that the device is to have, after a look at what it holds now.
@@ -89,7 +98,7 @@ fn size(arguments: &Format, spec: &DeviceSpec, path: &str, name: &str) -> Result
     };
     let held = if arguments.force { None } else { signature::find_in_file(&fd, bytes).map_err(fail)? };
     if let Some(held) = held {
-        return Err(refuse(name, held));
+        return Err(refuse("format", name, held, "--force"));
     }
     match wanted {
         Some(wanted) if wanted < bytes => Err(Failure::usage(format!(

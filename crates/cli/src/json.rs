@@ -28,17 +28,18 @@ impl Object {
         self.0.push_str(&quoted(value));
     }
 
+    /// Adds a list of texts.
+    pub fn texts(&mut self, name: &str, values: &[impl AsRef<str>]) {
+        self.name(name);
+        let quoted: Vec<String> = values.iter().map(|value| quoted(value.as_ref())).collect();
+        self.0.push_str(&format!("[{}]", quoted.join(",")));
+    }
+
     /// Adds an object.
     pub fn object(&mut self, name: &str, value: Object) {
         self.name(name);
         self.0.push_str(&value.0);
         self.0.push('}');
-    }
-
-    /// Adds a list of texts.
-    pub fn texts(&mut self, name: &str, values: &[String]) {
-        let values: Vec<_> = values.iter().map(|value| quoted(value)).collect();
-        self.number(name, format!("[{}]", values.join(",")));
     }
 
     /// Adds a list of objects.
@@ -91,9 +92,10 @@ mod tests {
         object.text("name", "a \"b\"\\\n");
         object.number("size", 7);
         object.object("inner", inner);
+        object.texts("list", &["a", "b"]);
         assert_eq!(
             object.line(),
-            "{\"name\":\"a \\\"b\\\"\\\\\\u000a\",\"size\":7,\"inner\":{\"yes\":true}}\n"
+            "{\"name\":\"a \\\"b\\\"\\\\\\u000a\",\"size\":7,\"inner\":{\"yes\":true},\"list\":[\"a\",\"b\"]}\n"
         );
     }
 }

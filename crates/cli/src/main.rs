@@ -2,14 +2,17 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bench;
 mod clock;
 mod copy;
 mod devices;
 mod failure;
 mod format;
 mod host;
+mod identify;
 mod inspect;
 mod json;
+mod lab;
 mod list;
 mod output;
 mod place;
@@ -18,6 +21,7 @@ mod run;
 mod serve;
 mod side;
 mod signature;
+mod smart;
 mod tree;
 mod volume;
 
@@ -56,6 +60,10 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Bind(arguments) => devices::bind(arguments),
         Command::Unbind(arguments) => devices::unbind(arguments),
         Command::Info(arguments) => inspect::info(arguments),
+        Command::Bench(arguments) => bench::bench(arguments),
+        Command::Lab(arguments) => return lab::lab(arguments),
+        Command::Identify(arguments) => identify::identify(arguments),
+        Command::Smart(arguments) => smart::smart(arguments),
         Command::ServeDevice(arguments) => serve::serve_device(arguments),
     }?;
     Ok(ExitCode::SUCCESS)

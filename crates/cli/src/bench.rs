@@ -1,0 +1,267 @@
+//! `nvmed bench`: a load on a device, and what it did.
+
+use crate::arguments::Bench;
+use crate::failure::{Failure, Status};
+use crate::format::{held, refuse};
+use crate::output::Output;
+use crate::place::parse_spec;
+use nvmed_io::{Binding, Completions, Device, DeviceOptions, Handle, Scheduler};
+use nvmed_lab::chart::{short, time};
+use nvmed_lab::load::mix;
+use nvmed_lab::machine::now_ns;
+use nvmed_lab::recorder::Recorder;
+use nvmed_lab::verify::{Verify, read_back};
+use nvmed_lab::{End, Job, LabError, Load, Pattern, Report, Tick, measure};
+use nvmed_stack::{DeviceSpec, Open};
+use nvmed_sys::Signals;
+use rustix::process::Signal;
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Commands that a queue holds at least: the fill of a device goes through it too.
+const QUEUE_DEPTH_MIN: u16 = 32;
+/// Bytes of one write when a device is filled.
+const FILL_BYTES: u32 = 1 << 20;
+/// The live line changes at most this often; faster cannot be read.
+const LIVE_NS: u64 = 400_000_000;
+
+/// Set by SIGINT and SIGTERM.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Measures a device.
+///
+/// # Errors
+/// It cannot be opened, holds something that would be lost, fails, or answers with other data.
+pub fn bench(arguments: &Bench) -> Result<(), Failure> {
+    let name = arguments.device.to_string_lossy().into_owned();
+    let spec = parse_spec(&name)?;
+    let fail = |error: LabError| failure(&name, &error);
+    // Before anything starts a thread, so that no thread takes them.
+    let signals = Signals::take(&[Signal::INT.as_raw(), Signal::TERM.as_raw()])
+        .map_err(|error| Failure::new(Status::Failed, format!("bench: {error}")))?;
+    let device = open(arguments, &spec)?;
+    let load = load(arguments, &device);
+    protect(arguments, &spec, &device, &name)?;
+    let handles = handles(arguments, &device).map_err(|error| fail(error.into()))?;
+    let verify = verify(arguments, &device, &load).map_err(fail)?;
+    if !spec.is_lasting() {
+        fill(&handles[0], &load, verify.as_deref()).map_err(fail)?;
+    }
+    let threads = handles.len() as u64;
+    let job = |(index, handle): (usize, &Handle)| {
+        Job::new(handle.clone(), load.share(index as u64, threads), verify.clone())
+    };
+    let mut jobs = handles.iter().enumerate().map(job).collect::<Result<Vec<_>, _>>().map_err(fail)?;
+    watch(signals)?;
+    let end = match arguments.count {
+        Some(count) => End::Count(count),
+        None => End::Time(duration(arguments.time)?),
+    };
+    let mut live = Live::new();
+    let stamps = !arguments.no_latency;
+    let measured =
+        measure(&mut jobs, u64::from(load.block_bytes), end, stamps, &STOP, |tick| live.show(tick));
+    live.end();
+    let mut report = measured.map_err(fail)?;
+    (report.device, report.load) = (spec.to_string(), describe(arguments, &load));
+    if let Some(verify) = &verify {
+        report.seed = Some(verify.seed());
+        report.verified = report.reads;
+        if load.pattern.writes() {
+            report.verified += read_back(&handles[0], &load, verify).map_err(fail)?;
+        }
+    }
+    drop(jobs);
+    tell(arguments, &report)
+}
+
+fn failure(name: &str, error: &LabError) -> Failure {
+    let status = if matches!(error, LabError::Load { .. }) { Status::Usage } else { Status::Failed };
+    Failure::new(status, format!("bench: {name}: {error}"))
+}
+
+fn duration(seconds: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| Failure::usage(format!("bench: --time {seconds}: not a time in seconds")))
+}
+
+fn open(arguments: &Bench, spec: &DeviceSpec) -> Result<Arc<Device>, Failure> {
+    let engine = nvmed_stack::open_engine(spec, Open::Existing { locked_by_run: false })?;
+    let options = DeviceOptions {
+        queues: usize::from(arguments.jobs),
+        depth: arguments.depth.max(QUEUE_DEPTH_MIN).min(engine.geometry().queue_depth_max),
+    };
+    Device::open(engine, options)
+        .map_err(|error| Failure::new(Status::Failed, format!("bench: {spec}: {error}")))
+}
+
+/// What the arguments ask for; the job checks it against the device.
+fn load(arguments: &Bench, device: &Arc<Device>) -> Load {
+    let bytes = device.lba_count().saturating_mul(u64::from(device.geometry().lba_bytes));
+    let block_bytes = u32::try_from(arguments.bs).unwrap_or(u32::MAX);
+    let (offset, bytes) = arguments.region.unwrap_or((0, bytes));
+    Load {
+        pattern: pattern(arguments),
+        block_bytes,
+        depth: arguments.depth,
+        offset,
+        bytes,
+        seed: arguments.seed.unwrap_or_else(|| mix(now_ns()) >> 32),
+    }
+}
+
+fn pattern(arguments: &Bench) -> Pattern {
+    let reads_percent = match arguments.pattern.as_str() {
+        "read" | "randread" => 100,
+        "write" | "randwrite" => 0,
+        _ => arguments.mix,
+    };
+    Pattern { sequential: !arguments.pattern.starts_with("rand"), reads_percent }
+}
+
+/// A device that holds something is not written by a slip.
+fn protect(arguments: &Bench, spec: &DeviceSpec, device: &Arc<Device>, name: &str) -> Result<(), Failure> {
+    if !pattern(arguments).writes() || arguments.destroy_data || !spec.is_lasting() {
+        return Ok(());
+    }
+    match held(device, name)? {
+        Some(what) => Err(refuse("bench", name, what, "--destroy-data")),
+        None => Ok(()),
+    }
+}
+
+/// A handle a thread, each with a queue while there are some.
+fn handles(arguments: &Bench, device: &Arc<Device>) -> Result<Vec<Handle>, nvmed_io::IoError> {
+    let completion = match arguments.completion.as_str() {
+        "poll" => Completions::Poll,
+        "hybrid" => Completions::Hybrid,
+        "thread" => Completions::Thread,
+        "interrupt" => Completions::Interrupt,
+        _ => Completions::Adaptive,
+    };
+    let scheduler = match arguments.scheduler.as_str() {
+        "deadline" => Scheduler::DEADLINE,
+        "fair" => Scheduler::Fair,
+        _ => Scheduler::None,
+    };
+    let queues = device.queues();
+    (0..queues).try_for_each(|number| device.set_scheduler(number, scheduler))?;
+    let handle = |job: u16| {
+        let handle = device.handle(Binding::Queue(usize::from(job) % queues));
+        handle.set(nvmed_io::HandleSettings { completion, ..handle.settings() })?;
+        Ok(handle)
+    };
+    (0..arguments.jobs).map(handle).collect()
+}
+
+/// The pattern to check against. Reads alone expect that an earlier run has written it all.
+fn verify(arguments: &Bench, device: &Arc<Device>, load: &Load) -> Result<Option<Arc<Verify>>, LabError> {
+    if !arguments.verify {
+        return Ok(None);
+    }
+    let lba_bytes = device.geometry().lba_bytes;
+    load.check(device.lba_count().saturating_mul(u64::from(lba_bytes)), lba_bytes)?;
+    let (first, lbas) = (load.offset / u64::from(lba_bytes), load.bytes / u64::from(lba_bytes));
+    let verify = Verify::new(load.seed, lba_bytes, first, lbas);
+    if !load.pattern.writes() {
+        verify.note(first, lbas);
+    }
+    Ok(Some(Arc::new(verify)))
+}
+
+/// Writes the region of a device that ends with this command, so that no read meets memory that was never there.
+fn fill(handle: &Handle, load: &Load, verify: Option<&Verify>) -> Result<(), LabError> {
+    let mut fill = Load { pattern: Pattern::WRITE, depth: 1, ..*load };
+    let large = u64::from(FILL_BYTES);
+    if load.bytes.is_multiple_of(large) {
+        fill.block_bytes = FILL_BYTES;
+    }
+    // The same pattern; what has been written is noted of the load's own writes only.
+    let verify = verify.map(|verify| Arc::new(verify.unwritten()));
+    Job::new(handle.clone(), fill, verify)?.run(fill.blocks(), &Recorder::new(false))
+}
+
+/// Stops the measurement at a signal; a second one ends the command.
+fn watch(signals: Signals) -> Result<(), Failure> {
+    let waiting = move || {
+        for _ in 0..2 {
+            // A descriptor that cannot be read would leave a command that nothing ends.
+            let _ = signals.next();
+            if STOP.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        }
+    };
+    let thread = nvmed_sys::spawn_quiet("nvmed-signals", waiting);
+    thread.map(drop).map_err(|error| Failure::new(Status::Failed, format!("bench: {error}")))
+}
+
+fn describe(arguments: &Bench, load: &Load) -> String {
+    let mut text = format!(
+        "{} of {} bytes, depth {}, {} threads, region {}+{}, completion {}, scheduler {}, seed {}",
+        load.pattern.name(),
+        load.block_bytes,
+        load.depth,
+        arguments.jobs,
+        load.offset,
+        load.bytes,
+        arguments.completion,
+        arguments.scheduler,
+        load.seed
+    );
+    if !matches!(load.pattern.reads_percent, 0 | 100) {
+        text += &format!(", {} % reads", load.pattern.reads_percent);
+    }
+    text
+}
+
+/// The line on a terminal while it runs.
+struct Live {
+    on: bool,
+    last_ns: u64,
+}
+
+impl Live {
+    fn new() -> Self {
+        Self { on: std::io::stderr().is_terminal(), last_ns: 0 }
+    }
+
+    fn show(&mut self, tick: &Tick) {
+        let now = now_ns();
+        if !self.on || now - self.last_ns < LIVE_NS {
+            return;
+        }
+        self.last_ns = now;
+        // A terminal that goes away takes its line with it, not the measurement.
+        let _ = write!(
+            std::io::stderr(),
+            "\r\x1b[K{:6.1} s  {} IOPS  {:.1} MB/s  p50 {}  p99 {}  {:.2} cores",
+            tick.at_s,
+            short(tick.iops),
+            tick.bytes_per_s / 1e6,
+            time(tick.p50_ns as f64),
+            time(tick.p99_ns as f64),
+            tick.cores
+        );
+    }
+
+    fn end(&self) {
+        if self.on && self.last_ns > 0 {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn tell(arguments: &Bench, report: &Report) -> Result<(), Failure> {
+    if let Some(path) = &arguments.html {
+        std::fs::write(path, report.html())
+            .map_err(|error| Failure::new(Status::Failed, format!("bench: {}: {error}", path.display())))?;
+    }
+    let mut out = Output::new();
+    out.text(&if arguments.json { report.json() } else { report.text() })?;
+    out.finish()
+}

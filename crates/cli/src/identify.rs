@@ -1,0 +1,279 @@
+//! `nvmed identify`: what a device says it is, in words.
+
+use crate::arguments::Identify;
+use crate::failure::{Failure, Status};
+use crate::inspect::size;
+use crate::json::Object;
+use crate::output::Output;
+use crate::place::parse_spec;
+use nvmed_engine::{Engine, EngineError};
+use nvmed_nvme::{IdentifyController, IdentifyNamespace};
+use nvmed_stack::Open;
+use std::sync::Arc;
+
+/// A bit of an identify structure and what it says.
+type Ability = (u16, &'static str);
+
+/// Optional NVM commands (ONCS; Base 2.0, figure 275, bytes 521:520).
+const COMMANDS: [Ability; 9] = [
+    (0, "compare"),
+    (1, "write uncorrectable"),
+    (2, "discard (dataset management)"),
+    (3, "write zeroes"),
+    (4, "saved features"),
+    (5, "reservations"),
+    (6, "timestamp"),
+    (7, "verify"),
+    (8, "copy"),
+];
+/// Optional administrative commands (OACS; the same figure, bytes 257:256).
+const ADMINISTRATION: [Ability; 10] = [
+    (0, "security send and receive"),
+    (1, "format NVM"),
+    (2, "firmware download"),
+    (3, "namespace management"),
+    (4, "self-test"),
+    (5, "directives (streams)"),
+    (6, "NVMe-MI"),
+    (7, "virtualization management"),
+    (8, "doorbell buffers"),
+    (9, "get LBA status"),
+];
+/// Namespace features (NSFEAT; NVM 1.0, figure 97, byte 24).
+const NAMESPACE: [Ability; 5] = [
+    (0, "thin provisioning"),
+    (1, "atomic units of its own"),
+    (2, "errors for deallocated blocks"),
+    (3, "identifiers that are never used again"),
+    (4, "optimal sizes for writes and discards"),
+];
+
+/// The names of the bits that are set.
+fn abilities(word: u16, table: &[Ability]) -> Vec<&'static str> {
+    table.iter().filter(|(bit, _)| word >> bit & 1 == 1).map(|(_, name)| *name).collect()
+}
+
+/// What a device says of itself.
+struct Identity {
+    name: String,
+    engine: Arc<dyn Engine>,
+    /// `None` of an engine that has no such pages.
+    pages: Option<(IdentifyController, IdentifyNamespace)>,
+}
+
+/// Shows what a device says it is.
+///
+/// # Errors
+/// It cannot be opened, or does not answer.
+pub fn identify(arguments: &Identify) -> Result<(), Failure> {
+    let name = arguments.device.to_string_lossy().into_owned();
+    let spec = parse_spec(&name)?;
+    let engine = nvmed_stack::open_engine(&spec, Open::Existing { locked_by_run: false })?;
+    let pages = engine.identify_controller().and_then(|page| Ok((page, engine.identify_namespace()?)));
+    let pages = match pages {
+        Ok(pages) => Some(pages),
+        Err(EngineError::Unsupported { .. }) => None,
+        Err(error) => return Err(Failure::new(Status::Failed, format!("{name}: identify: {error}"))),
+    };
+    let identity = Identity { name, engine, pages };
+    let mut out = Output::new();
+    out.text(&if arguments.json { identity.json() } else { identity.page() })?;
+    out.finish()
+}
+
+impl Identity {
+    fn page(&self) -> String {
+        let geometry = self.engine.geometry();
+        let mut page = format!("device      {}\n", self.name);
+        match &self.pages {
+            Some((controller, namespace)) => {
+                page += &controller_lines(controller, geometry);
+                page += &namespace_lines(self.engine.namespace(), namespace);
+            }
+            None => {
+                page += &format!(
+                    "controller  none to ask: this engine has no NVMe identify pages\nmodel       {}\n",
+                    known(&geometry.model)
+                );
+            }
+        }
+        page += &format!(
+            "capacity    {}: {} LBAs of {} bytes\n",
+            size(self.engine.lba_count().saturating_mul(u64::from(geometry.lba_bytes))),
+            self.engine.lba_count(),
+            geometry.lba_bytes
+        );
+        page += &format!(
+            "limits      {} I/O queues of {} commands, {} a command\ncache       {}\n",
+            geometry.queues_max,
+            geometry.queue_depth_max,
+            size(u64::from(geometry.transfer_bytes_max)),
+            if geometry.volatile_write_cache {
+                "volatile: writes are durable after a flush, or with FUA"
+            } else {
+                "none that loses data: a completed write is durable"
+            }
+        );
+        page
+    }
+
+    fn json(&self) -> String {
+        let geometry = self.engine.geometry();
+        let mut object = Object::new();
+        object.text("device", &self.name);
+        object.text("model", &geometry.model);
+        object.text("serial", &geometry.serial);
+        object.text("firmware", &geometry.firmware);
+        object.number("lba_bytes", geometry.lba_bytes);
+        object.number("lba_count", self.engine.lba_count());
+        object.number("queues", geometry.queues_max);
+        object.number("queue_depth", geometry.queue_depth_max);
+        object.number("transfer_bytes", geometry.transfer_bytes_max);
+        object.truth("volatile_write_cache", geometry.volatile_write_cache);
+        object.truth("identify", self.pages.is_some());
+        if let Some((controller, namespace)) = &self.pages {
+            object.object("controller", controller_json(controller));
+            object.object("namespace", namespace_json(self.engine.namespace(), namespace));
+        }
+        object.line()
+    }
+}
+
+/// A text, or that there is none.
+fn known(text: &str) -> &str {
+    if text.is_empty() { "not known" } else { text }
+}
+
+/// Base 2.0, 3.1.3.2: major, minor and tertiary version number.
+fn version(controller: &IdentifyController) -> String {
+    let version = controller.ver;
+    format!("{}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff)
+}
+
+/// What a device wrote into a field of characters: up to a NUL, without spaces around it, and without what
+/// would move a terminal's cursor.
+fn characters(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    let printable = |&byte: &u8| if byte.is_ascii_graphic() || byte == b' ' { byte as char } else { '?' };
+    bytes[..end].iter().map(printable).collect::<String>().trim().to_owned()
+}
+
+fn list(names: &[&str]) -> String {
+    if names.is_empty() { "nothing optional".to_owned() } else { names.join(", ") }
+}
+
+fn controller_lines(controller: &IdentifyController, geometry: &nvmed_engine::Geometry) -> String {
+    let kelvin = |value: u16| if value == 0 { "none".to_owned() } else { celsius(value) };
+    let commands = match controller.maxcmd {
+        0 => "not said".to_owned(),
+        most => most.to_string(),
+    };
+    let name = characters(&controller.subnqn);
+    format!(
+        "controller  {}, serial {}, firmware {}\n            NVMe {}, PCI vendor {:04x}, controller {}\n            \
+         name {}\n\
+         commands    {}\nadmin       {}\n            {} aborts and {} event requests at once, {} error log entries\n\
+         power       {} states; temperature warning {}, critical {}\n\
+         outstanding {commands} commands advised a queue\n",
+        known(&geometry.model),
+        known(&geometry.serial),
+        known(&geometry.firmware),
+        version(controller),
+        controller.vid,
+        controller.cntlid,
+        known(&name),
+        list(&abilities(controller.oncs, &COMMANDS)),
+        list(&abilities(controller.oacs, &ADMINISTRATION)),
+        u16::from(controller.acl) + 1,
+        u16::from(controller.aerl) + 1,
+        u16::from(controller.elpe) + 1,
+        u16::from(controller.npss) + 1,
+        kelvin(controller.wctemp),
+        kelvin(controller.cctemp),
+    )
+}
+
+fn namespace_lines(number: u32, namespace: &IdentifyNamespace) -> String {
+    let formats: Vec<String> = formats(namespace)
+        .map(|(index, bytes, metadata)| {
+            let mark = if index == usize::from(namespace.flbas & 0xf) { " (in use)" } else { "" };
+            let metadata = if metadata > 0 { format!(" and {metadata} of metadata") } else { String::new() };
+            format!("{bytes}{metadata}{mark}")
+        })
+        .collect();
+    format!(
+        "namespace   {number}: {} of {} LBAs allocated; LBA formats of {} bytes\n            {}\n",
+        namespace.nuse,
+        namespace.ncap,
+        formats.join(", "),
+        list(&abilities(u16::from(namespace.nsfeat), &NAMESPACE)),
+    )
+}
+
+/// The LBA formats that exist: index, bytes, metadata bytes. A device may write any exponent.
+fn formats(namespace: &IdentifyNamespace) -> impl Iterator<Item = (usize, u64, u16)> {
+    let count = usize::from(namespace.nlbaf).min(namespace.lbaf.len() - 1) + 1;
+    let formats = namespace.lbaf[..count].iter().enumerate();
+    formats.map(|(index, format)| (index, 1u64.checked_shl(format.lbads.into()).unwrap_or(0), format.ms))
+}
+
+/// Kelvin, as NVMe counts, in degrees that people know.
+pub fn celsius(kelvin: u16) -> String {
+    format!("{} C", i32::from(kelvin) - 273)
+}
+
+fn controller_json(controller: &IdentifyController) -> Object {
+    let mut object = Object::new();
+    object.text("nvme", &version(controller));
+    object.number("vendor", controller.vid);
+    object.number("id", controller.cntlid);
+    object.text("nqn", &characters(&controller.subnqn));
+    object.number("namespaces", controller.nn);
+    object.texts("commands", &abilities(controller.oncs, &COMMANDS));
+    object.texts("administration", &abilities(controller.oacs, &ADMINISTRATION));
+    object.number("aborts", u16::from(controller.acl) + 1);
+    object.number("event_requests", u16::from(controller.aerl) + 1);
+    object.number("error_entries", u16::from(controller.elpe) + 1);
+    object.number("power_states", u16::from(controller.npss) + 1);
+    object.number("temperature_warning_kelvin", controller.wctemp);
+    object.number("temperature_critical_kelvin", controller.cctemp);
+    object.number("commands_max", controller.maxcmd);
+    object
+}
+
+fn namespace_json(number: u32, namespace: &IdentifyNamespace) -> Object {
+    let mut object = Object::new();
+    object.number("id", number);
+    object.number("size", namespace.nsze);
+    object.number("capacity", namespace.ncap);
+    object.number("used", namespace.nuse);
+    object.number("format", namespace.flbas & 0xf);
+    object.texts("features", &abilities(u16::from(namespace.nsfeat), &NAMESPACE));
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_device_writes_cannot_reach_the_terminal() {
+        assert_eq!(characters(b"  a\x1b[2Jb \0junk"), "a?[2Jb");
+        assert_eq!(characters(&[0; 8]), "");
+    }
+
+    #[test]
+    fn impossible_formats_are_no_panic() {
+        let mut page = IdentifyNamespace::default();
+        page.nlbaf = 0xff;
+        page.flbas = 0xff;
+        page.lbaf[3].lbads = 200;
+        assert_eq!(formats(&page).count(), 16);
+        assert!(namespace_lines(1, &page).contains("LBA formats"));
+    }
+
+    #[test]
+    fn bits_have_names() {
+        assert_eq!(abilities(0b1101, &COMMANDS), ["compare", "discard (dataset management)", "write zeroes"]);
+    }
+}

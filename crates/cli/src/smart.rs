@@ -1,0 +1,140 @@
+//! `nvmed smart`: a device's own account of its health (SMART / Health Information; Base 2.0, 5.16.1.3).
+
+use crate::arguments::Smart;
+use crate::failure::{Failure, Status};
+use crate::identify::celsius;
+use crate::json::Object;
+use crate::output::Output;
+use crate::place::parse_spec;
+use nvmed_engine::EngineError;
+use nvmed_nvme::{LogPage, SmartLog};
+use nvmed_stack::Open;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Critical warnings (figure 207, byte 0).
+const WARNINGS: [&str; 6] = [
+    "spare space is below its threshold",
+    "a temperature is out of range",
+    "reliability is degraded",
+    "the medium is read-only",
+    "the backup of volatile memory has failed",
+    "the persistent memory region is read-only or unreliable",
+];
+/// Bytes of the unit in which data is counted.
+const UNIT_BYTES: u128 = 512_000;
+
+/// Shows a device's health log.
+///
+/// # Errors
+/// It cannot be opened, has no such log, or does not answer.
+pub fn smart(arguments: &Smart) -> Result<(), Failure> {
+    let name = arguments.device.to_string_lossy().into_owned();
+    let spec = parse_spec(&name)?;
+    let engine = nvmed_stack::open_engine(&spec, Open::Existing { locked_by_run: false })?;
+    let mut log = SmartLog::new_zeroed();
+    engine.log_page(LogPage::SMART.0, log.as_mut_bytes()).map_err(|error| match error {
+        EngineError::Unsupported { .. } => Failure::new(
+            Status::Failed,
+            format!("{name}: a health log is not offered by engine {}: no NVMe commands", spec.engine()),
+        ),
+        error => Failure::new(Status::Failed, format!("{name}: health log: {error}")),
+    })?;
+    let mut out = Output::new();
+    out.text(&if arguments.json { json(&name, &log) } else { page(&name, &log) })?;
+    out.finish()
+}
+
+/// 128 bits, the low half first.
+fn wide(halves: [u64; 2]) -> u128 {
+    u128::from(halves[0]) | u128::from(halves[1]) << 64
+}
+
+/// The warnings that are raised.
+fn warnings(log: &SmartLog) -> Vec<&'static str> {
+    let raised = |(bit, _): &(usize, &&str)| log.critical_warning >> bit & 1 == 1;
+    WARNINGS.iter().enumerate().filter(raised).map(|(_, text)| *text).collect()
+}
+
+/// Bytes in decimal units, as drives are sold.
+fn amount(units: [u64; 2]) -> String {
+    let mut value = wide(units).saturating_mul(UNIT_BYTES) as f64;
+    for unit in ["B", "kB", "MB", "GB", "TB"] {
+        if value < 1000.0 {
+            return format!("{value:.1} {unit}");
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} PB")
+}
+
+fn page(name: &str, log: &SmartLog) -> String {
+    let raised = warnings(log);
+    let health = if raised.is_empty() { "no warning".to_owned() } else { raised.join("; ") };
+    let kelvin = u16::from_le_bytes(log.temperature);
+    let temperature = if kelvin == 0 { "not measured".to_owned() } else { celsius(kelvin) };
+    format!(
+        "device       {name}\nhealth       {health}\ntemperature  {temperature}\n\
+         wear         {} % of its life used; spare space {} %, threshold {} %\n\
+         read         {} in {} commands\nwritten      {} in {} commands\n\
+         errors       {} of the medium, {} in the error log\n\
+         power        {} cycles, {} hours, {} unsafe shutdowns; busy {} minutes\n",
+        log.percentage_used,
+        log.available_spare,
+        log.spare_threshold,
+        amount(log.data_units_read),
+        wide(log.host_reads),
+        amount(log.data_units_written),
+        wide(log.host_writes),
+        wide(log.media_errors),
+        wide(log.error_entries),
+        wide(log.power_cycles),
+        wide(log.power_on_hours),
+        wide(log.unsafe_shutdowns),
+        wide(log.busy_minutes),
+    )
+}
+
+fn json(name: &str, log: &SmartLog) -> String {
+    let mut object = Object::new();
+    object.text("device", name);
+    object.number("critical_warning", log.critical_warning);
+    object.texts("warnings", &warnings(log));
+    object.number("temperature_kelvin", u16::from_le_bytes(log.temperature));
+    object.number("percentage_used", log.percentage_used);
+    object.number("available_spare", log.available_spare);
+    object.number("spare_threshold", log.spare_threshold);
+    for (name, value) in [
+        ("data_units_read", log.data_units_read),
+        ("data_units_written", log.data_units_written),
+        ("host_reads", log.host_reads),
+        ("host_writes", log.host_writes),
+        ("busy_minutes", log.busy_minutes),
+        ("power_cycles", log.power_cycles),
+        ("power_on_hours", log.power_on_hours),
+        ("unsafe_shutdowns", log.unsafe_shutdowns),
+        ("media_errors", log.media_errors),
+        ("error_entries", log.error_entries),
+    ] {
+        object.number(name, wide(value));
+    }
+    object.line()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_128_bits_and_warnings_are_told() {
+        let mut log = SmartLog::default();
+        log.data_units_written = [0, 1];
+        log.data_units_read = [2, 0];
+        log.critical_warning = 0b1001;
+        let text = page("d", &log);
+        assert!(text.contains("read-only") && text.contains("spare space is below"), "{text}");
+        assert!(text.contains("read         1.0 MB"), "{text}");
+        assert!(json("d", &log).contains("\"temperature_kelvin\":0"));
+        log.data_units_written = [u64::MAX; 2];
+        assert!(page("d", &log).contains("PB"), "a count at its end is no panic");
+    }
+}
