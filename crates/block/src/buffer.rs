@@ -5,13 +5,14 @@ use core::ops::Range;
 use nvmed_io::{Device, IoError, Segment};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, DeviceAddress};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of the first slab; each further one is as large as all before together, so that 40 of them fill any host. A
-/// device can be shown a few hundred mappings (256 in process, 65,535 by the kernel's default for VFIO).
+/// Bytes of the first slab; each further one is as large as all before together, up to the second number: a device can be
+/// shown only so many mappings (256 in process, 65,535 by the kernel's default for VFIO), and what it is shown may be
+/// pinned.
 const SLAB_BYTES: usize = 2 << 20;
+const SLAB_BYTES_MAX: usize = 256 << 20;
 /// Bytes of a bounce buffer: large enough that its request's cost is small beside the copy, small enough to stay
 /// in the processor's second-level cache meanwhile.
 pub(crate) const BOUNCE_BYTES: usize = 256 << 10;
@@ -66,7 +67,7 @@ impl Pool {
     /// A buffer of `bytes` bytes. What it holds is anything.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Buffer, BlockError> {
         if bytes == 0 || bytes > BUFFER_BYTES_MAX {
-            return Err(BlockError::Memory { bytes, errno: Errno::INVAL });
+            return Err(BlockError::Options("a buffer has 1 byte to 1 GiB"));
         }
         let len = bytes.next_multiple_of(BLOCK_BYTES);
         let mut inner = self.lock();
@@ -96,22 +97,26 @@ impl Pool {
 
     /// Another slab with room for `len` bytes.
     fn grow(&self, inner: &mut Inner, len: usize) -> Result<(), BlockError> {
-        let bytes = SLAB_BYTES.max(inner.bytes).max(len.next_multiple_of(SLAB_BYTES));
+        let need = len.next_multiple_of(SLAB_BYTES);
+        let wish = inner.bytes.clamp(SLAB_BYTES, SLAB_BYTES_MAX).max(need);
+        // More than what is needed is a wish: the host may limit what a device can be shown.
+        let slab = self.slab(wish).or_else(|error| if wish > need { self.slab(need) } else { Err(error) })?;
+        let (number, bytes) = (inner.slabs.len(), slab.memory.len());
+        inner.slabs.push(Arc::new(slab));
+        inner.free.insert((number, 0), bytes);
+        inner.bytes += bytes;
+        Ok(())
+    }
+
+    /// Memory that the device is shown.
+    fn slab(&self, bytes: usize) -> Result<Slab, BlockError> {
         let fail = |errno| BlockError::Memory { bytes, errno };
-        let engine = self.device.engine();
-        // Doubling is a wish; what is needed is `len`.
-        let memory = engine.memory(bytes, self.pages).or_else(|_| engine.memory(len, self.pages));
-        let memory = memory.map_err(|error| fail(error.errno()))?;
+        let memory = self.device.engine().memory(bytes, self.pages).map_err(|error| fail(error.errno()))?;
         // A forked child must not make the parent's pages change under the device.
         memory.forbid_fork().map_err(fail)?;
         let memory = Arc::new(memory);
         let address = self.device.map(Arc::clone(&memory)).map_err(|error: IoError| fail(error.errno()))?;
-        let bytes = memory.len();
-        let slab = inner.slabs.len();
-        inner.slabs.push(Arc::new(Slab { memory, address }));
-        inner.free.insert((slab, 0), bytes);
-        inner.bytes += bytes;
-        Ok(())
+        Ok(Slab { memory, address })
     }
 
     fn give_back(&self, extent: Extent) {

@@ -13,6 +13,7 @@ use nvmed_cache::{
 use nvmed_io::{Device, Handle, Segment};
 use nvmed_sys::Pages;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress, Lba};
+use rustix::io::Errno;
 use std::sync::Arc;
 
 /// Fewest frames: below, a call of some length would write back what it has just written.
@@ -98,6 +99,12 @@ pub(crate) struct BlockCache {
     pub(crate) cursor: AtomicU64,
 }
 
+/// Bytes of the host's memory.
+fn host_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(info.mem_unit.into())
+}
+
 /// The page of a byte, and the byte's place in it.
 fn split(offset: u64) -> (u64, usize) {
     (offset >> BLOCK_SHIFT, offset as usize % BLOCK_BYTES)
@@ -122,6 +129,10 @@ impl BlockCache {
         let frames = (options.bytes / BLOCK_BYTES as u64).clamp(FRAMES_MIN, u64::from(FRAMES_MAX)) as u32;
         let table_offset = frames as usize * BLOCK_BYTES;
         let bytes = table_offset + Layout::table_bytes(frames);
+        // The kernel would give addresses for more, and memory for none of it.
+        if bytes as u64 > host_bytes() {
+            return Err(BlockError::Memory { bytes, errno: Errno::NOMEM });
+        }
         let memory = device.engine().memory(bytes, options.pages);
         let memory = memory.map_err(|error| BlockError::Memory { bytes, errno: error.errno() })?;
         // A forked child must not make the parent's pages change under the device.

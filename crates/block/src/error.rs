@@ -52,7 +52,7 @@ pub enum BlockError {
         len: usize,
     },
     /// The host gave no memory, or no more may be shown to the device.
-    #[error("no memory for {bytes} bytes of buffer: {errno}; give buffers back, or ask for smaller ones")]
+    #[error("no memory for {bytes} bytes of buffer or cache: {errno}; give buffers back, or ask for less")]
     Memory {
         /// Bytes asked for.
         bytes: usize,

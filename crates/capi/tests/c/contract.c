@@ -1,6 +1,7 @@
 /* Every call of nvmed.h, used well and badly. Ends with 0, or says which line was not so. */
 #include <nvmed.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -28,6 +29,7 @@
 #define FAILED_EILSEQ failed
 #define FAILED_ENOENT failed
 #define FAILED_EIO failed
+#define FAILED_ENOMEM failed
 
 #define SIZE ((off_t)16 << 20)
 
@@ -63,6 +65,10 @@ static void opening(void)
 	FAILS(nvmed_set_user_quota(device, 0, 1, &max, &current), ENOTSUP);
 	FAILS(nvmed_get_user_quota(device, 0, &max, &current), ENOTSUP);
 	MUST(nvmed_feature_get(device, NVMED_CACHE_SIZE) > 0);
+	failed = 0;
+	FAILS(nvmed_get_buffer(device, 0), EINVAL);
+	FAILS(nvmed_get_buffer(device, 1 << 30), EINVAL);
+	failed = -1;
 	FAILS(nvmed_feature_set(device, NVMED_CACHE_SIZE, -1), EINVAL);
 	FAILS(nvmed_feature_get(device, 0x7777), EINVAL);
 	MUST(strcmp(nvmed_strerror(0), "success") == 0 && *nvmed_strerror(123456) && *nvmed_version());
@@ -435,6 +441,8 @@ static void caching(void)
 	MUST(nvmed_pwrite(handle, page, sizeof page, 4096) == sizeof page);
 	MUST(nvmed_get_cache_stats(device, &s) == 0 && s.dirty == 0);
 	MUST(nvmed_feature_set(device, NVMED_CACHE_DIRTY_LIMIT, 10) == 0);
+	FAILS(nvmed_feature_set(device, NVMED_CACHE_SIZE, INT_MAX), ENOMEM);
+	MUST(nvmed_feature_get(device, NVMED_CACHE_SIZE) == 128);
 	MUST(nvmed_feature_set(device, NVMED_CACHE_POLICY, NVMED_POLICY_SIEVE) == 0);
 	MUST(nvmed_feature_get(device, NVMED_CACHE_POLICY) == NVMED_POLICY_SIEVE);
 	FAILS(nvmed_feature_set(device, NVMED_CACHE_POLICY, 77), EINVAL);
