@@ -2,7 +2,7 @@
 
 use crate::duel::Series;
 use crate::error::LabError;
-use crate::experiments::{baseline, share};
+use crate::experiments::{baseline, policies, share};
 use serde::{Deserialize, Serialize};
 
 /// How much is measured.
@@ -98,7 +98,7 @@ pub trait Experiment: Sync {
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 7] = [
+    static ALL: [&dyn Experiment; 8] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -106,6 +106,7 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &baseline::RANDWRITE_4T,
         &share::SoftwareShare,
         &baseline::VIRTUAL_NVME,
+        &policies::Policies,
     ];
     &ALL
 }

@@ -1,4 +1,5 @@
 //! The experiments.
 
 pub(crate) mod baseline;
+pub(crate) mod policies;
 pub(crate) mod share;
