@@ -200,6 +200,11 @@ static void handles(void)
 	transfers(handle);
 	MUST(nvmed_handle_feature_set(handle, HANDLE_DIRECT_IO, 0) == 0 && nvmed_set_param(handle, HANDLE_SYNC_IO, 1) == 0);
 	transfers(handle);
+	for (int wait = NVMED_COMPLETION_ADAPTIVE; wait <= NVMED_COMPLETION_INTERRUPT; wait++) {
+		MUST(nvmed_handle_feature_set(handle, NVMED_PARAM_COMPLETION, wait) == 0);
+		transfers(handle);
+	}
+	MUST(nvmed_handle_feature_get(handle, HANDLE_INTERRUPT) == 1);
 	static const int values[][2] = {{NVMED_PARAM_COMPLETION, NVMED_COMPLETION_POLL}, {NVMED_PARAM_PRIORITY, 1},
 		{NVMED_PARAM_STREAM, 3}, {NVMED_PARAM_READAHEAD, 65536}, {NVMED_PARAM_WEIGHT, 7}, {NVMED_PARAM_TIMEOUT_MS, 5000},
 		{NVMED_PARAM_REPLAY, 1}, {NVMED_PARAM_RATE_IOPS, 1000}, {NVMED_PARAM_RATE_KIB, 4}, {HANDLE_SYNC_IO, 0}};
