@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_no_device_is_a_usage_error() {
-        for bad in [":/a", "warp:x:/a", "vfio:0000:01:00.0:/a"] {
+        for bad in [":/a", "warp:x:/a", "tcp:host:4420:/a"] {
             let failure = Place::parse(OsStr::new(bad)).unwrap_err();
             assert_eq!(failure.status, crate::failure::Status::Usage, "{bad}: {}", failure.message);
         }
