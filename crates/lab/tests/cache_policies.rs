@@ -1,7 +1,8 @@
 //! The replay is honest: it accounts for every access, no policy beats the optimum, what is left out is told.
 
 use nvmed_cache::EvictionPolicy;
-use nvmed_lab::cache_policies::{belady, load, lru, replay, run, zipf_and_scans};
+use nvmed_lab::cache_policies::{belady, load, lru, parse, replay, run, zipf_and_scans};
+use proptest::prelude::*;
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -79,5 +80,40 @@ fn an_absent_directory_is_told_and_the_rest_runs() {
         assert_eq!(findings.rows.len(), 3);
         assert!(findings.notes.iter().any(|note| note.starts_with("SKIPPED: real traces")));
         assert!(findings.to_table().contains("zipf"));
+    }
+}
+
+/// A line of one of the formats with any numbers in it, or anything.
+fn line(format: usize) -> impl Strategy<Value = String> {
+    let number = || prop_oneof![4 => (0u64..5000).boxed(), 1 => any::<u64>().boxed()];
+    let kind = prop::sample::select(vec!["R", "W", "D"]);
+    let call = prop::sample::select(vec!["read", "write", "pread", "pwrite", "unlink", "close", "open"]);
+    let known =
+        (number(), number(), number(), kind, call, 0..2u8).prop_map(move |(a, b, c, kind, call, bit)| {
+            match format {
+                0 => format!("0.5 ; {a} ; {b} ; {kind} ; 0 ; 0"),
+                1 => format!("{a} {} {b} {c} {bit}", a % 4),
+                2 => format!("{a}\t{b}\t{c}\t{bit}\t1.0\t1.0\t1.0\t1.0"),
+                3 => format!("8,{bit} 1 1 0.5 7 D {kind} {a} + {b} [x]"),
+                4 => format!("7 D {} {a} {b} 0.1", if bit == 0 { "write" } else { "discard" }),
+                _ => format!("1 {a} {call} {} {b} {c}", a % 4),
+            }
+        });
+    prop_oneof![8 => known, 1 => "\\PC{0,20}"]
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_trace_that_can_be_replayed_or_none(
+        lines in (0..6usize).prop_flat_map(|format| prop::collection::vec(line(format), 1..40)),
+    ) {
+        if let Some(trace) = parse("any".to_owned(), &lines.join("\n")) {
+            // Requests are short enough to be replayed whole.
+            prop_assert!(trace.requests.iter().all(|request| request.bytes > 0));
+            if trace.accesses().take(10_001).count() <= 10_000 {
+                let counts = replay(&trace, 16, EvictionPolicy::Sieve).unwrap();
+                prop_assert_eq!(counts.reads + counts.writes, trace.accesses().count() as u64);
+            }
+        }
     }
 }
