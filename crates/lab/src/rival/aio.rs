@@ -117,7 +117,11 @@ impl Aio {
         let none = std::ptr::null_mut::<libc::timespec>();
         // SAFETY: `into` has room for `most` events; the kernel keeps no pointer to it.
         let seen = unsafe { libc::syscall(libc::SYS_io_getevents, self.context, 1usize, most, into, none) };
-        let seen = answer(seen, "io_getevents")? as usize;
+        let seen = match answer(seen, "io_getevents") {
+            // Work that an io_uring of this thread left behind interrupts the wait; nothing is lost.
+            Err(LabError::Host { errno: Errno::INTR, .. }) => 0,
+            other => other? as usize,
+        };
         for event in &self.events[..seen] {
             if event.res != self.file.block_bytes as i64 {
                 let errno = i32::try_from(-event.res).unwrap_or(libc::EIO).max(1);

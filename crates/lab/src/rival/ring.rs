@@ -76,7 +76,12 @@ impl Contender for Ring {
                     .map_err(|_| LabError::host("io_uring: full", Errno::AGAIN))?;
                 started += 1;
             }
-            ring.submit_and_wait(1).map_err(|error| host("io_uring", &error))?;
+            match ring.submit_and_wait(1) {
+                Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
+                    return Err(host("io_uring", &error));
+                }
+                _ => {}
+            }
             for completion in ring.completion() {
                 if completion.result() != bytes.cast_signed() {
                     let errno = completion.result().wrapping_neg().max(1);
