@@ -105,6 +105,42 @@ impl Drop for LoopDisk {
     }
 }
 
+/// A file in memory, removed when dropped: the kernel's shortest way to bytes, without a block device.
+#[derive(Debug)]
+pub struct MemoryFile {
+    path: PathBuf,
+}
+
+impl MemoryFile {
+    /// Makes one of `bytes` bytes in `/dev/shm`, filled as [`Zram::filled`].
+    ///
+    /// # Errors
+    /// There is no such place, or no room.
+    pub fn filled(bytes: u64) -> Result<Self, LabError> {
+        let path = PathBuf::from(format!("/dev/shm/nvmed-lab-{}.bytes", std::process::id()));
+        undo::made(&Made::File(path.clone()));
+        if let Err(error) = std::fs::File::create(&path) {
+            undo::forget(&Made::File(path.clone()));
+            return Err(LabError::program(path.display(), &error));
+        }
+        let file = Self { path };
+        fill(&file.path, bytes)?;
+        Ok(file)
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        undo::undo(&Made::File(self.path.clone()));
+    }
+}
+
 /// Bytes written at once.
 const CHUNK: usize = 1 << 20;
 

@@ -5,7 +5,7 @@ use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
 use crate::load::{Load, Pattern};
 use crate::machine::cores;
-use crate::medium::{LoopDisk, Zram};
+use crate::medium::{LoopDisk, MemoryFile, Zram};
 
 /// A load on our virtual device and on the kernel's memory disks.
 pub(crate) struct Baseline {
@@ -93,6 +93,8 @@ impl Experiment for Baseline {
         let ours = device(&text, self.threads as usize)?;
         // A loop device over tmpfs is context where there is one: its workers share the few cores.
         let loops = LoopDisk::filled(bytes).ok();
+        // A file in tmpfs has no block device below it, which is less than we do: the hardest rival.
+        let file = MemoryFile::filled(bytes).ok();
         let mut found = Vec::new();
         for &pattern in self.patterns {
             let load =
@@ -101,6 +103,12 @@ impl Experiment for Baseline {
             teams.extend(Team::kernels(&zram.device(), "zram", &load, self.threads)?);
             if let Some(disk) = &loops {
                 teams.extend(Team::kernels(disk.device(), "loop over tmpfs", &load, self.threads)?);
+            }
+            if let Some(file) = &file {
+                // Kernels before 6.6 have no direct I/O there.
+                teams.extend(
+                    Team::kernels(file.path(), "a tmpfs file", &load, self.threads).unwrap_or_default(),
+                );
             }
             let (unit, scale) = if pattern.sequential {
                 ("MB/s", f64::from(self.block_bytes) / 1e6)
@@ -118,7 +126,7 @@ impl Baseline {
         format!(
             "{} bytes a request, depth {}, {} thread(s), {} MiB; ours: our NVMe driver and virtual controller in this \
              process, inline, DRAM in huge frames, an I/O handle a thread; kernel: pread/pwrite, libaio and io_uring, \
-             all O_DIRECT, on zram with incompressible data and on a loop device over tmpfs; the best of them by \
+             all O_DIRECT, on zram with incompressible data, on a loop device over tmpfs and on a file in tmpfs; the best of them by \
              median counts; in turns, {} rounds of {} slices of {} ms, median slice; one thread: on core 0, SCHED_FIFO \
              where permitted; several: pinned, ordinary",
             self.block_bytes,
@@ -137,6 +145,11 @@ impl Baseline {
              is all that is compared"
                 .to_owned(),
         ];
+        if self.patterns.iter().any(Pattern::writes) {
+            let why = "zram tries to compress what is written before it stores it as it is: of writes the other two \
+                       media are the rivals";
+            limits.push(why.to_owned());
+        }
         let cores = cores();
         if self.threads as usize > cores {
             limits.push(format!("{} threads on {cores} cores", self.threads));
