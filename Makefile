@@ -17,7 +17,7 @@ help:
 	@echo '  make build              build the nvmed command, libnvmed_wrapper.so and libnvmed (release)'
 	@echo '  make install PREFIX=DIR install them, nvmed.h, nvmed.pc and the man pages below DIR ($(PREFIX))'
 	@echo '  make uninstall PREFIX=DIR'
-	@echo '  make test               the gate: formatting, lints, direction, docs, tests, fuzz smoke, licences'
+	@echo '  make test               the gate: formatting, lints, direction, docs, tests, fuzz smoke, licences, guest'
 	@echo '  make test-vm            the engines on QEMU'\''s NVMe controller in a guest, by VFIO and by the kernel (root)'
 	@echo '  make bench-vm           instructions of a 4 KiB read, our driver beside the kernel'\''s, in a guest (root)'
 	@echo '  make bench [ROW=NAME]   measure beside the kernel, one JSON a row in $(TARGET)/bench/'
