@@ -13,7 +13,8 @@ fn what_is_no_device_of_ours_is_told_so() {
     scratch.file("text.img", "dear diary");
     scratch.fails(["ls", "text.img"], 4, "text.img");
     scratch.fails(["ls", "warp:d.img"], 2, "unknown engine `warp`");
-    scratch.fails(["ls", "vfio:0000:01:00.0"], 2, "not in this version");
+    scratch.fails(["ls", "tcp:host:4420"], 2, "not in this version");
+    scratch.fails(["ls", "vfio:0000:ff:1f.7"], 1, "no PCI function 0000:ff:1f.7");
     scratch.fails(["ls", "d.img?speed=fast"], 2, "device option `speed=fast`");
 }
 

@@ -62,5 +62,7 @@ fn main() -> ExitCode {
     if run == 0 {
         println!("no check was run: no check or device has any of the words {words:?}");
     }
-    if failed.is_empty() && run > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // Without a match a test program of Cargo's succeeds; whoever names devices means to see them checked.
+    let vacuous = run == 0 && std::env::var_os("NVMED_TEST_DEVICES").is_some();
+    if failed.is_empty() && !vacuous { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
