@@ -363,6 +363,8 @@ impl Controller {
         if !sound || !reach(asq, sq, 64) || !reach(acq, cq, 16) {
             return self.fail();
         }
+        // A doorbell that was rung while there was no queue never meets one.
+        self.pending.clear();
         let place = &self.places[0];
         let mut admin = locked(&place.group);
         admin.refresh(&self.space);
