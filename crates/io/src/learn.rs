@@ -18,6 +18,10 @@ const OUTLIER: u64 = 2;
 /// The part of the expected latency that is slept, in 1/16. The rest is for its spread, and is looked through at
 /// full speed: a fifth of the time. A sleep itself costs 5 to 30 µs of processor time, more in a virtual machine.
 const SLEPT_16THS: u64 = 13;
+/// What the first sleep may teach: timer slack and a slow wake-up.
+const OVERSLEEP_NS_FIRST: u64 = 100_000;
+/// A sleep not taken for fear of oversleeping takes 1/64 of that fear.
+const FORGET_SHIFT: u32 = 6;
 /// Shorter sleeps cost more than they save: a system call and a switch each way are some 2 µs.
 const SLEEP_NS_MIN: u64 = 4_000;
 
@@ -74,17 +78,24 @@ impl Learnt {
     pub(crate) fn note_sleep(&mut self, asked_ns: u64, took_ns: u64) {
         let over = took_ns.saturating_sub(asked_ns);
         // As above: a pause of the host's scheduler is not the timer's slack.
-        let over = if self.oversleep_ns == 0 { over } else { over.min(self.oversleep_ns * OUTLIER) };
+        let most = if self.oversleep_ns == 0 { OVERSLEEP_NS_FIRST } else { self.oversleep_ns * OUTLIER };
+        let over = over.min(most);
         self.oversleep_ns =
             (self.oversleep_ns - (self.oversleep_ns >> SHARE_SHIFT) + (over >> SHARE_SHIFT)).max(1);
     }
 
     /// How long to sleep for a request of a class that has been under way for `elapsed_ns`; `None` if it
     /// is not worth it.
-    pub(crate) fn sleep_ns(&self, class: Class, elapsed_ns: u64) -> Option<u64> {
+    pub(crate) fn sleep_ns(&mut self, class: Class, elapsed_ns: u64) -> Option<u64> {
         let until = self.expected_ns(class)? / 16 * SLEPT_16THS;
-        let left = until.checked_sub(elapsed_ns)?.checked_sub(self.oversleep_ns)?;
-        (left >= SLEEP_NS_MIN).then_some(left)
+        let left = until.checked_sub(elapsed_ns)?;
+        let asked = left.saturating_sub(self.oversleep_ns);
+        if asked >= SLEEP_NS_MIN {
+            return Some(asked);
+        }
+        // Who never sleeps never learns that sleeps have become shorter: now and then it is tried.
+        self.oversleep_ns -= self.oversleep_ns >> FORGET_SHIFT;
+        None
     }
 }
 
@@ -120,6 +131,15 @@ mod tests {
             assert!(looked * 100 <= total * 30, "looked {looked} of {total} ns");
             assert!(total <= 100 * 202_000, "slept too long: {total} ns");
         }
+    }
+
+    #[test]
+    fn sleeps_that_were_too_long_once_are_tried_again() {
+        let mut learnt = Learnt::default();
+        run(&mut learnt, |_| 200_000, 4_000_000, 20);
+        run(&mut learnt, |_| 200_000, 30_000, 300);
+        let (looked, total) = run(&mut learnt, |_| 200_000, 30_000, 100);
+        assert!(looked * 100 <= total * 30, "looked {looked} of {total} ns: {learnt:?}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::lane::{Inner, Lane};
 use crate::learn::Class;
 use crate::settings::Completions;
+use core::num::NonZeroU64;
 use nvmed_engine::Waited;
 
 /// Looks without a pause. A controller on another core answers within a microsecond or two, about
@@ -102,7 +103,7 @@ impl Wait<'_> {
         if self.look_until_ns == 0 {
             let now = self.lane.engine.now_ns();
             let (since, class) = self.awaited.request.unwrap_or((now, Class(0)));
-            let inner = self.lane.lock();
+            let mut inner = self.lane.lock();
             let asked = inner.learnt.sleep_ns(class, now.saturating_sub(since));
             let expected = inner.learnt.expected_ns(class);
             drop(inner);
@@ -123,8 +124,12 @@ impl Wait<'_> {
     fn nap(&mut self, seen: u32, asked_ns: u64, later_ns: Option<u64>) {
         let before = self.cost.slept_ns;
         let us = (asked_ns / 1000) as u32;
-        let waited = self.sleep(seen, us, later_ns);
+        let waited = on_time(|| self.sleep(seen, us, later_ns));
         self.watch = false;
+        if waited == Waited::Event {
+            // Of another request, as a rule of the one before: its completion is seen before its interrupt.
+            self.look_until_ns = 0;
+        }
         if waited == Waited::Timeout && later_ns.is_none() {
             let took = self.cost.slept_ns - before;
             self.lane.lock().learnt.note_sleep(u64::from(us) * 1000, took);
@@ -142,6 +147,19 @@ impl Wait<'_> {
         (self.slept, self.watch) = (timed_out, timed_out);
         waited
     }
+}
+
+/// Runs `sleep` without the thread's timer slack, 50 us as a rule, by which the kernel may be late: a quarter of
+/// what a medium takes. Two system calls, some 200 ns, beside a sleep of microseconds.
+fn on_time<T>(sleep: impl FnOnce() -> T) -> T {
+    let slack = rustix::thread::current_timer_slack();
+    // A kernel that refuses leaves the sleep as long as it was.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let done = sleep();
+    if let Ok(slack) = slack {
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(slack));
+    }
+    done
 }
 
 impl Lane {
