@@ -81,9 +81,11 @@ pub fn threaded() -> Result<Vec<Row>, String> {
 /// 512-byte random reads a second of one core's time.
 pub fn small() -> Result<Vec<Row>, String> {
     const COUNT: u64 = 200_000;
+    /// As many as hide the medium's memory latency.
+    const DEPTH: u16 = 32;
     let opened = device(&format!("virtual:?media=dram,size={SET_BYTES}"), 1)?;
     let measure = || -> Result<Samples, LabError> {
-        let mut job = Job::new(polled(&opened)?, randread(512, 1), None)?;
+        let mut job = Job::new(polled(&opened)?, randread(512, DEPTH), None)?;
         let recorder = Recorder::new(false);
         let _seat = Seat::take(0, true);
         job.run(COUNT, &recorder)?;
@@ -102,7 +104,7 @@ pub fn small() -> Result<Vec<Row>, String> {
         goal: Goal::Least(3.0),
         flushes_per_op: None,
         conditions: format!(
-            "512-byte random reads of {SET_BYTES} bytes, depth 1, one core, a handle; runs of {COUNT}"
+            "512-byte random reads of {SET_BYTES} bytes, depth {DEPTH}, one core, a handle; runs of {COUNT}"
         ),
     }])
 }
