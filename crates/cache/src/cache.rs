@@ -64,6 +64,8 @@ pub struct Stats {
     pub dirty: u64,
     /// Pages written back.
     pub writebacks: u64,
+    /// Frames that there are.
+    pub frames: u64,
 }
 
 /// Frames and the queues they are in.
@@ -361,6 +363,7 @@ impl Cache {
             evictions: self.eviction().evictions(),
             dirty: self.dirty.load(Ordering::Relaxed),
             writebacks: self.writebacks.load(Ordering::Relaxed),
+            frames: u64::from(self.layout.frames),
         }
     }
 }

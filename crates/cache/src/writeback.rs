@@ -18,6 +18,9 @@ pub struct DirtyPage {
     pub offset: usize,
 }
 
+/// A page that holds what the device has not.
+struct Dirty;
+
 /// How a write to the device ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -95,6 +98,24 @@ impl WriteBack<'_> {
         }
     }
 
+    /// Ends the write of a page whose bytes went somewhere else than to a block of its own. False when somebody
+    /// wrote to it meanwhile: it is dirty then and keeps its promise; else it is clean and has neither block nor
+    /// promise from now on.
+    #[must_use = "who holds the promise gives it back, or not"]
+    pub fn complete_elsewhere(&mut self, page: &DirtyPage) -> bool {
+        let slot = self.object.index.find(page.page).expect("a page in write-back keeps its entry");
+        let seen = entry::lock(slot).expect("a page in write-back stays in the cache");
+        if seen.has(DIRTY) {
+            entry::unlock(slot, seen.without(WRITEBACK));
+            return false;
+        }
+        self.cache.note_clean(seen.frame());
+        entry::unlock(slot, seen.without(WRITEBACK | BACKED));
+        self.cache.writebacks.fetch_add(1, Ordering::Relaxed);
+        self.cache.eviction().unpark(seen.frame());
+        true
+    }
+
     fn finish(&self, page: u64, outcome: Outcome) {
         let slot = self.object.index.find(page).expect("a page in write-back keeps its entry");
         let seen = entry::lock(slot).expect("a page in write-back stays in the cache");
@@ -129,6 +150,44 @@ impl WriteBack<'_> {
             let mut eviction = self.cache.eviction();
             // The lowest frame is reused first, so that a large mapping stays densely used.
             frames.iter().rev().for_each(|frame| eviction.release(*frame));
+        }
+    }
+
+    /// As [`WriteBack::discard`], but spares dirty pages; whether there was none. What is discarded was read before
+    /// this call, also if it was being filled when the call began.
+    pub fn discard_clean(&mut self, range: Range<u64>) -> bool {
+        let (mut frames, mut all) = (Vec::new(), true);
+        self.object.index.visit(
+            range.start,
+            range.end,
+            &mut |page, slot| match self.forget_clean(page, slot) {
+                Ok(frame) => frames.extend(frame),
+                Err(_dirty) => all = false,
+            },
+        );
+        if !frames.is_empty() {
+            let mut eviction = self.cache.eviction();
+            frames.iter().rev().for_each(|frame| eviction.release(*frame));
+        }
+        all
+    }
+
+    fn forget_clean(&self, page: u64, slot: &AtomicU64) -> Result<Option<u32>, Dirty> {
+        loop {
+            let seen = Entry::load(slot);
+            if seen.has(FILLING) {
+                self.cache.waiting.sleep(page, slot);
+            } else if !seen.has(PRESENT) {
+                return Ok(None);
+            } else if let Some(seen) = entry::lock(slot) {
+                debug_assert!(!seen.has(WRITEBACK), "pages taken are completed first");
+                if seen.has(DIRTY) {
+                    entry::unlock(slot, seen);
+                    return Err(Dirty);
+                }
+                entry::unlock(slot, seen.absent());
+                return Ok(Some(seen.frame()));
+            }
         }
     }
 

@@ -77,9 +77,15 @@ pub trait Transport: Send + Sync {
     }
     /// The device's time in nanoseconds; never goes back. A simulated device has a time of its own.
     fn now_ns(&self) -> u64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        monotonic_ns()
     }
+}
+
+/// The host's time in nanoseconds (CLOCK_MONOTONIC).
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// What ended a [`Transport::wait`].

@@ -14,7 +14,9 @@ mod request;
 pub use error::{DeviceError, EngineError, InvalidRequest, QueueFault, SubmitError};
 pub use nvmed_dma::Waited;
 pub use nvmed_nvme::AsyncEvent;
-pub use request::{Command, Completion, Operation, Priority, QueueOptions, Request, Segment, Transfer};
+pub use request::{
+    Command, Completion, Operation, Priority, QueueOptions, Request, Segment, Transfer, check_segments,
+};
 
 use nvmed_nvme::{AdminOpcode, Cns, IdentifyController, IdentifyNamespace};
 use nvmed_sys::{Mapping, Pages};
@@ -164,8 +166,7 @@ pub trait Engine: Send + Sync {
     }
     /// See [`nvmed_dma::Transport::now_ns`].
     fn now_ns(&self) -> u64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        nvmed_dma::monotonic_ns()
     }
 }
 

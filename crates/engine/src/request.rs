@@ -1,6 +1,6 @@
 //! What is asked of a device, and what comes back.
 
-use crate::DeviceError;
+use crate::{DeviceError, InvalidRequest};
 use nvmed_nvme::SubmissionEntry;
 use nvmed_units::{DeviceAddress, Lba};
 
@@ -54,6 +54,9 @@ impl Operation {
     }
 }
 
+/// The memory page of the rule of [`Segment`].
+const PAGE_BYTES: u64 = 4096;
+
 /// A range of device-visible memory.
 ///
 /// Several in one request follow the rule of PRP lists (NVMe Base 2.0, 4.1.1): all but the first
@@ -82,6 +85,62 @@ pub struct Request<'a> {
     /// The stream of a write: data of one stream is put together by a device with the streams directive
     /// (Base 2.0, 8.7.3); 0 is none. Other devices and operations ignore it.
     pub stream: u16,
+}
+
+/// Checks the rule of [`Segment`] for all segments, and that they hold `wanted` bytes.
+///
+/// # Errors
+/// Which segment, or the lengths.
+#[inline]
+pub fn check_segments(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
+    if let [one] = segments
+        && u64::from(one.bytes) == wanted
+        && one.address.0.is_multiple_of(4)
+        && wanted > 0
+    {
+        return Ok(());
+    }
+    check_each(segments, wanted)
+}
+
+fn check_each(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
+    let mut bytes = 0;
+    for (index, segment) in segments.iter().enumerate() {
+        let end = segment.address.0.wrapping_add(u64::from(segment.bytes));
+        let start_ok =
+            if index == 0 { segment.address.0 % 4 == 0 } else { segment.address.0 % PAGE_BYTES == 0 };
+        let end_ok = index + 1 == segments.len() || end % PAGE_BYTES == 0;
+        if !(start_ok && end_ok) || segment.bytes == 0 {
+            return Err(InvalidRequest::Misaligned { index });
+        }
+        bytes += u64::from(segment.bytes);
+    }
+    if bytes == wanted { Ok(()) } else { Err(InvalidRequest::Length { bytes, wanted }) }
+}
+
+impl Request<'_> {
+    /// Whether the request can work at all, on a device that `offers` its operation and has `lba_count` logical
+    /// blocks of `1 << lba_shift` bytes: what every engine checks before it takes one.
+    ///
+    /// # Errors
+    /// Why not.
+    #[inline]
+    pub fn check(&self, lba_shift: u32, lba_count: u64, offers: bool) -> Result<(), InvalidRequest> {
+        if self.operation == Operation::Flush {
+            return check_segments(self.data, 0);
+        }
+        if self.blocks == 0 {
+            return Err(InvalidRequest::Empty);
+        }
+        let blocks = u64::from(self.blocks);
+        if self.lba.0.checked_add(blocks).is_none_or(|end| end > lba_count) {
+            return Err(InvalidRequest::OutOfRange { blocks, lba_count });
+        }
+        if !offers {
+            return Err(InvalidRequest::Unsupported);
+        }
+        check_segments(self.data, if self.operation.has_data() { blocks << lba_shift } else { 0 })
+    }
 }
 
 /// The end of one request.

@@ -8,7 +8,7 @@ use nvmed_engine::{
     Completion, Engine, EngineError, InvalidRequest, Operation, QueueFault, QueueOptions, QueuePair, Request,
     Segment, SubmitError,
 };
-use nvmed_nvme::{CompletionEntry, Status};
+use nvmed_nvme::{AsyncEvent, CompletionEntry, Status};
 use nvmed_units::{DeviceAddress, Lba};
 use proptest::prelude::*;
 use puppet::{LBAS, Puppet, Vices};
@@ -255,6 +255,21 @@ fn a_controller_that_dies_fails_what_is_outstanding() {
         pair.check();
         let done = polled(&mut *pair);
         assert!(wanted(done[0].result.expect_err("it died").fault.expect("a fault")));
+    }
+}
+
+#[test]
+fn a_controller_that_tells_without_end_does_not_hold_the_host() {
+    let (puppet, engine) = open(Vices { chatty: true, ..Vices::default() });
+    let engine = engine.expect("it can be driven");
+    let mut pair = engine.queue(QueueOptions::depth(4)).expect("a queue");
+    for tag in 1..=4 {
+        assert_eq!(engine.take_event().unwrap(), Some(AsyncEvent::NAMESPACE_CHANGED));
+        pair.submit(&read(tag)).unwrap();
+        pair.ring();
+        pair.check();
+        puppet.serve(FIRST);
+        assert_eq!(polled(&mut *pair), [Completion { tag, result: Ok(()), value: 0 }]);
     }
 }
 

@@ -319,6 +319,12 @@ impl Device {
         all
     }
 
+    /// Requests on their way now, in all queues and their schedulers.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.lanes().iter().map(|lane| lane.lock().tickets.used()).sum()
+    }
+
     /// Controller resets since the device was opened, those that failed included.
     #[must_use]
     pub fn resets(&self) -> u64 {

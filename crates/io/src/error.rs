@@ -104,7 +104,7 @@ impl IoError {
 
     /// A request that its queue did not take. `NoSlot` is not an error and never comes here.
     #[cold]
-    pub(crate) fn refused(operation: Operation, lba: Lba, error: SubmitError) -> Self {
+    pub fn refused(operation: Operation, lba: Lba, error: SubmitError) -> Self {
         match error {
             SubmitError::Invalid { operation, lba, reason } => Self::Invalid { operation, lba, reason },
             SubmitError::Failed(fault) => Self::Failed { operation, lba, fault },

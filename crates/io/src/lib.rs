@@ -8,6 +8,7 @@
 //! Source: NVMeDirect's handles and queues (TCE'17, III.B and fig. 4); `docs/io.md`.
 #![forbid(unsafe_code)]
 
+mod buckets;
 mod call;
 mod device;
 mod error;
@@ -28,6 +29,7 @@ mod stats;
 mod ticket;
 mod wait;
 
+pub use buckets::Buckets;
 pub use device::{Device, DeviceOptions};
 pub use error::{IoError, SubmitError};
 pub use handle::{Binding, Handle};

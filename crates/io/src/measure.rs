@@ -1,32 +1,10 @@
 //! Latency and the cost of waiting, for handles that ask for it.
 
+use crate::Buckets;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Buckets of a factor of two: percentiles are right to a sixteenth.
-const STEPS: usize = 16;
-const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// Factors of two, from 16 ns up to 2^40 ns, 18 minutes; what is longer counts as that.
-const DOUBLINGS: usize = 37;
-const BUCKETS: usize = STEPS * DOUBLINGS;
-
-/// Which bucket `ns` belongs to: below 16 ns each value has its own.
-fn bucket(ns: u64) -> usize {
-    if ns < STEPS as u64 {
-        return ns as usize;
-    }
-    let doubling = ns.ilog2() - STEP_BITS;
-    let step = (ns >> doubling) as usize - STEPS;
-    (STEPS * (doubling as usize + 1) + step).min(BUCKETS - 1)
-}
-
-/// The largest value of a bucket.
-fn upper(bucket: usize) -> u64 {
-    if bucket < STEPS {
-        return bucket as u64;
-    }
-    let (doubling, step) = (bucket / STEPS - 1, bucket % STEPS);
-    (((STEPS + step + 1) as u64) << doubling) - 1
-}
+/// Percentiles are right to a sixteenth; up to 2^40 ns, 18 minutes: what is longer counts as that.
+type Nanoseconds = Buckets<16, 37>;
 
 /// Latencies, counted in buckets whose width is a sixteenth of their value or less.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,20 +38,12 @@ impl Histogram {
     /// `percentile_ns(99.99)` of fewer than 10,000 requests is the longest.
     #[must_use]
     pub fn percentile_ns(&self, percent: f64) -> u64 {
-        let wanted = (percent / 100.0 * self.count as f64).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (bucket, &count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return upper(bucket).min(self.max_ns);
-            }
-        }
-        self.max_ns
+        Nanoseconds::percentile(&self.counts, percent).map_or(self.max_ns, |ns| ns.min(self.max_ns))
     }
 
     /// Every bucket with requests in it: its largest value in nanoseconds, and how many.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, &count)| (upper(at), count))
+        Nanoseconds::filled(&self.counts)
     }
 }
 
@@ -120,7 +90,7 @@ pub(crate) struct Measure {
 impl Measure {
     pub(crate) fn new() -> Self {
         Self {
-            counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            counts: (0..Nanoseconds::COUNT).map(|_| AtomicU64::new(0)).collect(),
             sum_ns: AtomicU64::new(0),
             max_ns: AtomicU64::new(0),
             waits: AtomicU64::new(0),
@@ -133,7 +103,7 @@ impl Measure {
 
     /// A request was done after `ns`.
     pub(crate) fn note(&self, ns: u64) {
-        self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        self.counts[Nanoseconds::of(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
         self.max_ns.fetch_max(ns, Ordering::Relaxed);
     }
@@ -200,14 +170,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A bucket holds its values, and is no wider than a sixteenth of them.
-        #[test]
-        fn buckets_are_narrow(ns in 0u64..1 << 40) {
-            let at = bucket(ns);
-            prop_assert!(upper(at) >= ns && upper(at) - ns <= ns / 16 + 1, "{ns} in {at}: {}", upper(at));
-            prop_assert!(at == 0 || upper(at - 1) < ns);
-        }
-
         /// Percentiles against a sorted list.
         #[test]
         fn percentiles_are_those_of_the_values(mut values in prop::collection::vec(0u64..10_000_000, 1..300)) {
@@ -230,7 +192,7 @@ mod tests {
         let measure = Measure::new();
         assert_eq!((measure.load().latency.percentile_ns(50.0), measure.load().latency.mean_ns()), (0, 0));
         measure.note(u64::MAX);
-        assert_eq!(measure.load().latency.percentile_ns(99.99), upper(BUCKETS - 1));
+        assert_eq!(measure.load().latency.percentile_ns(99.99), (1 << 40) - 1);
         measure.clear();
         assert_eq!(measure.load().latency.count(), 0);
     }

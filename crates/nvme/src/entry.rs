@@ -43,9 +43,11 @@ pub struct SubmissionEntry {
 const _: () = assert!(size_of::<SubmissionEntry>() == 64);
 
 /// Force Unit Access, in command dword 12 (NVM 1.0, 3.2.6).
-const FUA: u32 = 1 << 30;
+pub const FUA_BIT: u32 = 30;
 /// Deallocate, in command dword 12 of Write Zeroes (NVM 1.0, 3.2.8).
-const DEAC: u32 = 1 << 25;
+pub const DEALLOCATE_BIT: u32 = 25;
+const FUA: u32 = 1 << FUA_BIT;
+const DEAC: u32 = 1 << DEALLOCATE_BIT;
 
 impl SubmissionEntry {
     /// Log2 of the size, as CC.IOSQES has it.

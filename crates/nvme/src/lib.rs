@@ -13,7 +13,7 @@ mod opcode;
 pub mod register;
 mod status;
 
-pub use entry::{CompletionEntry, DsmRange, SubmissionEntry};
+pub use entry::{CompletionEntry, DEALLOCATE_BIT, DsmRange, FUA_BIT, SubmissionEntry};
 pub use identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat};
 pub use log::{ErrorEntry, LogPage, SmartLog};
 pub use opcode::{AdminOpcode, AsyncEvent, FeatureId, IoOpcode};

@@ -6,11 +6,14 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 /// Quiet descriptors lie from here up: programs choose numbers below (a shell up to 255), and expect the
 /// kernel to give them the lowest ones.
 const NUMBER_MIN: RawFd = 512;
+/// Where they lie under low limits (`ulimit -n`), the first that is free.
+const NUMBERS_LESS: [RawFd; 5] = [NUMBER_MIN, 200, 100, 50, 25];
 /// One past the largest number that can be known as quiet; a process with more descriptors open has
 /// other worries.
 const QUIET_NUMBER_MAX: RawFd = 65_536;
 
-static QUIET: [AtomicU64; QUIET_NUMBER_MAX as usize / 64] =
+/// A bit for each number that is a living [`QuietFd`]'s; public for code that cannot call [`is_quiet`].
+pub static QUIET: [AtomicU64; QUIET_NUMBER_MAX as usize / 64] =
     [const { AtomicU64::new(0) }; QUIET_NUMBER_MAX as usize / 64];
 
 fn bit(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
@@ -41,14 +44,11 @@ pub fn next_quiet(number: RawFd) -> Option<RawFd> {
 pub struct QuietFd(OwnedFd);
 
 impl QuietFd {
-    /// Moves `fd` out of the way. Where the host's limit on descriptors leaves no high number, it keeps
-    /// its own.
+    /// Moves `fd` out of the way: as high as the host's limit on descriptors leaves room.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
-        let fd = match rustix::io::fcntl_dupfd_cloexec(&fd, NUMBER_MIN) {
-            Ok(high) => high,
-            Err(_) => fd,
-        };
+        let high = NUMBERS_LESS.iter().find_map(|&least| rustix::io::fcntl_dupfd_cloexec(&fd, least).ok());
+        let fd = high.unwrap_or(fd);
         if let Some((word, bit)) = bit(fd.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
         }

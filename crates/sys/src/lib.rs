@@ -8,10 +8,14 @@
 #![deny(unsafe_code)]
 
 mod descriptor;
+#[allow(unsafe_code, reason = "a lock is a cell that one thread at a time reaches")]
+mod fork;
 #[allow(unsafe_code, reason = "a signal handler that maps memory")]
 mod guard;
 #[allow(unsafe_code, reason = "raw memory lives here and nowhere else")]
 mod mapping;
+#[allow(unsafe_code, reason = "a socket option that is a libc call on raw memory")]
+mod peer;
 #[allow(unsafe_code, reason = "device registers are reached by volatile accesses")]
 mod registers;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
@@ -19,9 +23,11 @@ mod signal;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
 
-pub use descriptor::{QuietFd, is_quiet, next_quiet};
+pub use descriptor::{QUIET, QuietFd, is_quiet, next_quiet};
+pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
 pub use mapping::{Mapping, Pages};
+pub use peer::peer_groups;
 pub use registers::Registers;
 pub use signal::{Signal, Signals};
 pub use thread::spawn_quiet;

@@ -206,6 +206,17 @@ impl Mapping {
         Ok(Self::adopt(base, len, false))
     }
 
+    /// As [`Mapping::shared`], for who only reads: a store to it is a `SIGSEGV`.
+    ///
+    /// # Errors
+    /// What `mmap` answers.
+    pub fn read_only(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, Errno> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a null hint; the mapping touches no existing memory.
+        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ, flags, fd, offset)? };
+        Ok(Self::adopt(base, len, false))
+    }
+
     /// As [`Mapping::shared`], of a file of somebody who may cut it short: see [`crate::survive_cut_files`].
     ///
     /// # Errors

@@ -6,10 +6,10 @@ use std::thread::{Builder, JoinHandle};
 ///
 /// # Errors
 /// What the host answers when it has no room for a thread.
-pub fn spawn_quiet(
+pub fn spawn_quiet<T: Send + 'static>(
     name: &str,
-    body: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, std::io::Error> {
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, std::io::Error> {
     let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigfillset` initialises `all`; `pthread_sigmask` reads `all` and initialises `before`;

@@ -1,9 +1,6 @@
 //! Whether a request can work at all, and how it is cut: the same rules for every engine.
 
-use nvmed_engine::{Geometry, InvalidRequest, Operation, Request, Segment};
-
-/// Memory pages of the rule of [`Segment`].
-const PAGE_BYTES: u64 = 4096;
+use nvmed_engine::{Geometry, InvalidRequest, Operation, Request};
 
 /// What requests are checked against and cut by.
 #[derive(Clone, Copy, Debug)]
@@ -59,38 +56,9 @@ impl Limits {
     #[inline]
     pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), InvalidRequest> {
         let operation = request.operation;
-        if operation == Operation::Flush {
-            return segments(request.data, 0);
-        }
         if matches!(operation, Operation::Passthrough { .. }) || self.missing & Self::bit(operation) != 0 {
             return Err(InvalidRequest::Unsupported);
         }
-        if request.blocks == 0 {
-            return Err(InvalidRequest::Empty);
-        }
-        let blocks = u64::from(request.blocks);
-        if request.lba.0.checked_add(blocks).is_none_or(|end| end > self.lba_count) {
-            return Err(InvalidRequest::OutOfRange { blocks, lba_count: self.lba_count });
-        }
-        segments(request.data, if operation.has_data() { blocks << self.lba_shift } else { 0 })
+        request.check(self.lba_shift, self.lba_count, true)
     }
-}
-
-/// Checks the rule of [`Segment`], and that there are `wanted` bytes.
-///
-/// # Errors
-/// Which segment, or the lengths.
-pub(crate) fn segments(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
-    let mut bytes = 0;
-    for (index, segment) in segments.iter().enumerate() {
-        let end = segment.address.0.wrapping_add(u64::from(segment.bytes));
-        let unit = if index == 0 { 4 } else { PAGE_BYTES };
-        let start_ok = segment.address.0.is_multiple_of(unit);
-        let end_ok = index + 1 == segments.len() || end.is_multiple_of(PAGE_BYTES);
-        if !(start_ok && end_ok) || segment.bytes == 0 {
-            return Err(InvalidRequest::Misaligned { index });
-        }
-        bytes += u64::from(segment.bytes);
-    }
-    if bytes == wanted { Ok(()) } else { Err(InvalidRequest::Length { bytes, wanted }) }
 }

@@ -8,7 +8,7 @@ use crate::ring::Cqe;
 use crate::sqe::{self, Sqe, op};
 use crate::work::{COMMAND_BYTES, Step, Work};
 use nvmed_engine::{Command, Operation};
-use nvmed_nvme::{DsmRange, IoOpcode, Status};
+use nvmed_nvme::{DEALLOCATE_BIT, DsmRange, FUA_BIT, IoOpcode, Status};
 use nvmed_units::Lba;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
@@ -18,10 +18,6 @@ use zerocopy::{Immutable, IntoBytes};
 /// `NVME_URING_CMD_IO`, `_IOWR('N', 0x80, struct nvme_uring_cmd)`, and the same with a vector of memory.
 const COMMAND: u64 = 0xc048_4e80;
 const COMMAND_VECTOR: u64 = 0xc048_4e81;
-/// Force Unit Access, in command dword 12 (NVM Command Set 1.0, 3.2.6).
-const FUA_BIT: u32 = 30;
-/// Deallocate, in command dword 12 of Write Zeroes (3.2.8).
-const DEALLOCATE_BIT: u32 = 25;
 /// Memory of our own that a discard needs.
 const RANGE_BYTES: usize = 4096;
 

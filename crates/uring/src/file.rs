@@ -1,5 +1,6 @@
 //! A file or block device as an engine.
 
+use crate::calls;
 use crate::check::Limits;
 use crate::error::UringError;
 use crate::geometry::{Host, SECTOR_BYTES, release, survey};
@@ -41,6 +42,9 @@ pub struct UringOptions {
     pub direct: bool,
     /// Look for completions at the device (`IORING_SETUP_IOPOLL`); refused where it cannot be.
     pub iopoll: bool,
+    /// Do each request by a plain system call when it is submitted; `None`: where io_uring would need a worker thread
+    /// for each.
+    pub calls: Option<bool>,
     /// Bytes of a logical block, 512 or 4096; `None` is the smallest that is possible.
     pub lba_bytes: Option<u32>,
     /// Keep other processes out.
@@ -51,7 +55,15 @@ impl UringOptions {
     /// An existing file or device, direct and locked.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), size: None, direct: true, iopoll: false, lba_bytes: None, lock: true }
+        Self {
+            path: path.into(),
+            size: None,
+            direct: true,
+            iopoll: false,
+            calls: None,
+            lba_bytes: None,
+            lock: true,
+        }
     }
 }
 
@@ -184,7 +196,12 @@ impl UringEngine {
         if geometry.lba_count == 0 || options.size.is_some_and(|size| host.bytes < size) {
             return Err(UringError::Size { path, bytes: host.bytes, lba_bytes });
         }
-        let target = Target::new(&host, TRANSFER_BYTES_MAX as usize).map_err(UringError::ring)?;
+        let calls = match options.calls {
+            Some(calls) => calls,
+            None if !host.direct || options.iopoll => false,
+            None => calls::are_better(held.fd.as_fd()).map_err(UringError::ring)?,
+        };
+        let target = Target::new(&host, TRANSFER_BYTES_MAX as usize, calls).map_err(UringError::ring)?;
         let shared = Arc::new(Shared::new(Limits::new(&geometry)));
         let (iopoll, held) = (options.iopoll, Arc::new(held));
         let engine = Self { target: Arc::new(target), shared, geometry, iopoll, held };

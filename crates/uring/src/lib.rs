@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod buffers;
+mod calls;
 mod check;
 mod command;
 mod error;

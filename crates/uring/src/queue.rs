@@ -1,7 +1,7 @@
 //! A queue pair over one ring, or two: requests in, entries out, completions back.
 
 use crate::buffers::{Buffers, Registered};
-use crate::check::{Limits, segments};
+use crate::check::Limits;
 use crate::ring::{Cqe, Ring};
 use crate::slot::{NOBODY, Slots};
 use crate::sqe::{Sqe, op};
@@ -9,11 +9,12 @@ use crate::vectors::Vectors;
 use crate::work::{COMMAND_BYTES, Cursor, Step, Work};
 use nvmed_engine::{
     Command, Completion, EngineError, InvalidRequest, Operation, QueueFault, QueuePair, Request, Segment,
-    SubmitError,
+    SubmitError, check_segments,
 };
 use nvmed_nvme::Status;
 use nvmed_units::Lba;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -69,6 +70,13 @@ pub(crate) unsafe trait Drive: Send {
     fn entry(&self, work: &mut Work, registered: &Registered) -> Entry;
     /// What a completion means.
     fn complete(&mut self, work: &mut Work, cqe: &Cqe) -> Next;
+    /// Does an entry at once and answers its completion's `res`; `None`: it goes into the ring.
+    ///
+    /// # Safety
+    /// The entry is one of `entry`, whose memory is still the work's.
+    unsafe fn call(&self, _sqe: &Sqe) -> Option<i32> {
+        None
+    }
     /// Readies a command of the device's own set; `false` where there are none.
     fn passthrough(&mut self, _work: &mut Work, _command: &Command) -> bool {
         false
@@ -85,6 +93,8 @@ pub(crate) struct Queue<D: Drive> {
     slots: Slots,
     works: Box<[Work]>,
     registered: Registered,
+    /// Completions of what was done at once.
+    done: VecDeque<Cqe>,
     vector: u16,
     /// Entries wait that the caller does not know of.
     owed: bool,
@@ -111,6 +121,7 @@ impl<D: Drive> Queue<D> {
             slots: Slots::new(depth),
             works: (0..depth).map(|_| Work::default()).collect(),
             registered: Registered::new(&ring),
+            done: VecDeque::with_capacity(depth.into()),
             ring,
             side,
             vector,
@@ -162,6 +173,15 @@ impl<D: Drive> Queue<D> {
             _ => self.drive.entry(work, &self.registered),
         };
         entry.sqe.user_data = self.slots.name(index);
+        // SAFETY: the entry was made just above for this work, which does not change meanwhile.
+        #[allow(unsafe_code, reason = "the kernel acts on the entry")]
+        if let Some(res) = unsafe { self.drive.call(&entry.sqe) } {
+            self.done.push_back(Cqe { user_data: entry.sqe.user_data, res, value: 0 });
+            if self.ring.face().count() {
+                self.kick();
+            }
+            return;
+        }
         let ring = match &mut self.side {
             Some(side) if entry.side => side,
             _ => &mut self.ring,
@@ -215,7 +235,7 @@ impl<D: Drive> Queue<D> {
     }
 
     fn take(&mut self) -> Option<Cqe> {
-        self.ring.take().or_else(|| self.side.as_mut()?.take())
+        self.done.pop_front().or_else(|| self.ring.take()).or_else(|| self.side.as_mut()?.take())
     }
 
     /// Takes completions until none is left or `out` is full.
@@ -338,7 +358,7 @@ impl<D: Drive> QueuePair for Queue<D> {
         let (operation, lba) = (Operation::Passthrough { opcode: command.opcode }, Lba(0));
         let wrong = |reason| SubmitError::Invalid { operation, lba, reason };
         let bytes = data.iter().map(|segment| u64::from(segment.bytes)).sum();
-        segments(data, bytes).map_err(wrong)?;
+        check_segments(data, bytes).map_err(wrong)?;
         let room = u64::from(self.shared.limits.transfer_blocks_max) << self.shared.limits.lba_shift;
         if bytes > room {
             return Err(wrong(InvalidRequest::Length { bytes, wanted: room }));

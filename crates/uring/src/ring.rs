@@ -16,7 +16,7 @@ use rustix::io_uring::{
 };
 use rustix::time::Timespec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use zerocopy::{Immutable, IntoBytes};
 
 /// Where the rings and the entries are mapped (`IORING_OFF_SQ_RING`, `IORING_OFF_SQES`).
@@ -52,12 +52,28 @@ pub(crate) struct Face {
     iopoll: bool,
     /// Threads in [`Face::wait`].
     waiting: AtomicU32,
+    /// Completions of what was done without the ring.
+    done: AtomicU32,
+    /// Somebody has the eventfd.
+    announced: AtomicBool,
 }
 
 impl Face {
-    /// Completions posted since the ring was made, wrapping.
+    /// Completions since the ring was made, wrapping: those posted, and those of what was done without it.
     #[inline]
     pub(crate) fn posted(&self) -> u32 {
+        self.tail().wrapping_add(self.done.load(Ordering::Acquire))
+    }
+
+    /// Counts a completion of something done without the ring; whether somebody may wait for it who must be woken.
+    #[inline]
+    pub(crate) fn count(&self) -> bool {
+        self.done.fetch_add(1, Ordering::Release);
+        self.is_awaited() || self.announced.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn tail(&self) -> u32 {
         // Acquire: pairs with the kernel's release of the completion entries before.
         self.rings.u32(self.cq_tail).load(Ordering::Acquire)
     }
@@ -118,6 +134,7 @@ impl Face {
             return Err(Errno::OPNOTSUPP);
         }
         let number = event.as_raw_fd();
+        self.announced.store(true, Ordering::Relaxed);
         // SAFETY: one readable `i32`, which lives past the call; the kernel takes its own reference to
         // the eventfd and keeps no pointer.
         unsafe {
@@ -231,6 +248,8 @@ impl Ring {
             cq_tail: params.cq_off.tail as usize,
             iopoll: kind.iopoll,
             waiting: AtomicU32::new(0),
+            done: AtomicU32::new(0),
+            announced: AtomicBool::new(false),
         };
         Ok(Self {
             face: Arc::new(face),
@@ -378,7 +397,7 @@ impl Ring {
     /// Takes the next completion, if it is there.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Cqe> {
-        if self.cq_head == self.face.posted() {
+        if self.cq_head == self.face.tail() {
             return None;
         }
         let bytes = if self.large { 32 } else { 16 };

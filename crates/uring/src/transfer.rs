@@ -1,6 +1,7 @@
 //! Requests on a file or block device as io_uring operations.
 
 use crate::buffers::Registered;
+use crate::calls;
 use crate::error::status;
 use crate::file::Held;
 use crate::geometry::Host;
@@ -12,7 +13,7 @@ use nvmed_engine::Operation;
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Lba;
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -31,6 +32,8 @@ pub(crate) struct Target {
     length_align: usize,
     /// Bytes of one command with data.
     transfer_bytes: usize,
+    /// Requests are done by plain calls.
+    calls: bool,
     /// Which of [`ZERO_STEPS`] works.
     zeroing: AtomicU8,
     /// A flush failed. The host may have dropped what it could not write, so that a later success would
@@ -42,13 +45,14 @@ pub(crate) struct Target {
 impl Target {
     /// # Errors
     /// No memory.
-    pub(crate) fn new(host: &Host, transfer_bytes: usize) -> Result<Self, Errno> {
+    pub(crate) fn new(host: &Host, transfer_bytes: usize, calls: bool) -> Result<Self, Errno> {
         Ok(Self {
             direct: host.direct,
             memory_align: host.memory_align as usize,
             // Newer kernels need no more than `memory_align` here; which do, and when, is not told.
             length_align: if host.direct { host.offset_align as usize } else { 1 },
             transfer_bytes,
+            calls,
             zeroing: AtomicU8::new(0),
             sync_failed: AtomicBool::new(false),
             zeroes: Mapping::anonymous(ZERO_BYTES, Pages::Base)?,
@@ -230,6 +234,15 @@ unsafe impl Drive for FileDrive {
             Step::Fail(_) | Step::Command => (Sqe { opcode: op::NOP, ..Sqe::default() }, false),
         };
         Entry { sqe, command: None, side }
+    }
+
+    #[inline]
+    unsafe fn call(&self, sqe: &Sqe) -> Option<i32> {
+        if !self.target.calls {
+            return None;
+        }
+        // SAFETY: by contract the entry's memory is the work's, valid and held by it.
+        unsafe { calls::perform(self.held.fd.as_fd(), sqe) }
     }
 
     #[inline]

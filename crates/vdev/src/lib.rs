@@ -9,6 +9,7 @@
 
 mod admin;
 mod arbiter;
+mod backing;
 mod bell;
 mod config;
 mod controller;
@@ -37,6 +38,7 @@ mod time;
 mod transport;
 mod volatile;
 
+pub use backing::Backing;
 pub use config::{Clock, ControllerConfig};
 pub use controller::Controller;
 pub use directive::StreamUse;

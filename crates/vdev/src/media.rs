@@ -1,5 +1,6 @@
 //! What the controller stores blocks in.
 
+use crate::backing::{self, Backing};
 use crate::error::MediaError;
 use crate::file::{FileMedium, FileOptions};
 use crate::volatile::Volatile;
@@ -26,6 +27,7 @@ enum Kind {
     Null(AtomicU64),
     File(FileMedium),
     Volatile(Box<Volatile>),
+    Backed(Box<dyn Backing>),
 }
 
 impl Media {
@@ -73,6 +75,15 @@ impl Media {
         Self(Kind::Volatile(Box::new(Volatile::new(inner))))
     }
 
+    /// Blocks that lie elsewhere.
+    ///
+    /// # Errors
+    /// The size is no whole number of pages.
+    pub fn backed(backing: Box<dyn Backing>) -> Result<Self, MediaError> {
+        check_size("a backed medium", backing.bytes())?;
+        Ok(Self(Kind::Backed(backing)))
+    }
+
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -80,6 +91,7 @@ impl Media {
             Kind::Ram(_, bytes) | Kind::Null(bytes) => bytes.load(Ordering::Acquire),
             Kind::File(file) => file.bytes(),
             Kind::Volatile(cache) => cache.bytes(),
+            Kind::Backed(backing) => backing.bytes(),
         }
     }
 
@@ -101,6 +113,7 @@ impl Media {
             Kind::Null(_) => NULL_BYTES_MAX,
             Kind::File(file) => file.room(),
             Kind::Volatile(cache) => cache.room(),
+            Kind::Backed(backing) => backing.bytes(),
         }
     }
 
@@ -128,6 +141,7 @@ impl Media {
             }
             Kind::File(file) => file.resize(bytes),
             Kind::Volatile(cache) => cache.resize(bytes),
+            Kind::Backed(backing) => Err(MediaError::Room { bytes, room: backing.bytes() }),
         }
     }
 
@@ -139,6 +153,7 @@ impl Media {
             Kind::Null(_) => {}
             Kind::File(file) => file.read(offset, to, to_offset, len)?,
             Kind::Volatile(cache) => cache.read(offset, to, to_offset, len)?,
+            Kind::Backed(from) => backing::read(&**from, offset, to, to_offset, len)?,
         }
         Ok(())
     }
@@ -157,6 +172,7 @@ impl Media {
             Kind::Null(_) => {}
             Kind::File(file) => file.write(offset, from, from_offset, len)?,
             Kind::Volatile(cache) => cache.write(offset, from, from_offset, len),
+            Kind::Backed(to) => backing::write(&**to, offset, from, from_offset, len)?,
         }
         Ok(())
     }
@@ -168,6 +184,7 @@ impl Media {
             Kind::Null(_) => {}
             Kind::File(file) => file.zero(offset, len, release)?,
             Kind::Volatile(cache) => cache.zero(offset, len),
+            Kind::Backed(backing) => backing.zero(offset, len, release)?,
         }
         Ok(())
     }
@@ -175,14 +192,14 @@ impl Media {
     /// Whether writes must come in whole sectors, to whole sectors.
     #[inline]
     pub(crate) fn wants_sectors(&self) -> bool {
-        matches!(self.0, Kind::Volatile(_))
+        matches!(self.0, Kind::Volatile(_) | Kind::Backed(_))
     }
 
     /// Whether the medium has something to flush at all.
     pub(crate) fn has_write_cache(&self) -> bool {
         match &self.0 {
             Kind::Ram(..) | Kind::Null(_) => false,
-            Kind::File(_) | Kind::Volatile(_) => true,
+            Kind::File(_) | Kind::Volatile(_) | Kind::Backed(_) => true,
         }
     }
 
@@ -192,6 +209,7 @@ impl Media {
             Kind::Ram(..) | Kind::Null(_) => Ok(()),
             Kind::File(file) => file.flush(),
             Kind::Volatile(cache) => cache.flush(),
+            Kind::Backed(backing) => backing.flush(),
         }
     }
 
@@ -201,6 +219,7 @@ impl Media {
             Kind::Ram(..) | Kind::Null(_) => Ok(()),
             Kind::File(file) => file.flush(),
             Kind::Volatile(cache) => cache.flush_range(offset, len),
+            Kind::Backed(backing) => backing.flush(),
         }
     }
 }

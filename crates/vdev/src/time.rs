@@ -66,10 +66,7 @@ impl Time {
     pub fn now_ns(&self) -> u64 {
         match &self.simulated_ns {
             Some(now) => now.load(Ordering::Acquire),
-            None => {
-                let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-                now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-            }
+            None => nvmed_dma::monotonic_ns(),
         }
     }
 

@@ -171,12 +171,14 @@ impl Controller {
         handshake::shutdown(&*self.transport)
     }
 
-    /// Notes what the device has to tell, and looks at its namespace again if that changed.
+    /// Notes what the device has to tell, and looks at its namespace again if that changed. One that tells
+    /// without end is heard in turns: whoever looks also has requests to complete.
     ///
     /// # Errors
     /// The admin queue failed.
     pub(super) fn watch(&self, admin: &mut Admin) -> Result<(), EngineError> {
-        while let Some(event) = admin.take_event()? {
+        for _ in 0..EVENTS_KEPT {
+            let Some(event) = admin.take_event()? else { break };
             if event == AsyncEvent::NAMESPACE_CHANGED {
                 let now = identify_namespace(admin, self.nsid)?;
                 self.lba_count.store(now.nsze, Ordering::Relaxed);

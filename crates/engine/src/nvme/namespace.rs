@@ -1,6 +1,5 @@
 //! One namespace: its blocks, and what a request on it may be (NVM Command Set 1.0, 4.1.5).
 
-use super::prp;
 use crate::{EngineError, InvalidRequest, Operation, Request};
 use nvmed_nvme::{IdentifyController, IdentifyNamespace};
 use nvmed_units::NamespaceId;
@@ -91,21 +90,7 @@ impl Namespace {
     /// Why not.
     #[inline]
     pub(super) fn check(&self, request: &Request<'_>, lba_count: u64) -> Result<(), InvalidRequest> {
-        if request.operation == Operation::Flush {
-            return prp::check(request.data, 0);
-        }
-        if request.blocks == 0 {
-            return Err(InvalidRequest::Empty);
-        }
-        let blocks = u64::from(request.blocks);
-        if request.lba.0.checked_add(blocks).is_none_or(|end| end > lba_count) {
-            return Err(InvalidRequest::OutOfRange { blocks, lba_count });
-        }
-        if !self.offers(request.operation) {
-            return Err(InvalidRequest::Unsupported);
-        }
-        let moved = if request.operation.has_data() { blocks << self.lba_shift } else { 0 };
-        prp::check(request.data, moved)
+        request.check(self.lba_shift, lba_count, self.offers(request.operation))
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! Physical region pages: a request's memory as commands name it (NVMe Base 2.0, 4.1.1).
 
-use crate::{InvalidRequest, Segment};
+use crate::Segment;
 use nvmed_sys::Mapping;
 use nvmed_units::DeviceAddress;
 use std::sync::atomic::Ordering;
@@ -25,37 +25,6 @@ pub(super) struct List<'a> {
     pub(super) memory: &'a Mapping,
     pub(super) offset: usize,
     pub(super) address: DeviceAddress,
-}
-
-/// Checks the PRP rule for all segments, and that they hold `wanted` bytes.
-///
-/// # Errors
-/// Which segment, or the lengths.
-#[inline]
-pub(super) fn check(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
-    if let [one] = segments
-        && u64::from(one.bytes) == wanted
-        && one.address.0.is_multiple_of(4)
-        && wanted > 0
-    {
-        return Ok(());
-    }
-    check_each(segments, wanted)
-}
-
-fn check_each(segments: &[Segment], wanted: u64) -> Result<(), InvalidRequest> {
-    let mut bytes = 0;
-    for (index, segment) in segments.iter().enumerate() {
-        let end = segment.address.0.wrapping_add(u64::from(segment.bytes));
-        let start_ok =
-            if index == 0 { segment.address.0 % 4 == 0 } else { segment.address.0 % PAGE_BYTES == 0 };
-        let end_ok = index + 1 == segments.len() || end % PAGE_BYTES == 0;
-        if !(start_ok && end_ok) || segment.bytes == 0 {
-            return Err(InvalidRequest::Misaligned { index });
-        }
-        bytes += u64::from(segment.bytes);
-    }
-    if bytes == wanted { Ok(()) } else { Err(InvalidRequest::Length { bytes, wanted }) }
 }
 
 /// What is left of a request's memory while its commands are built.
@@ -117,6 +86,7 @@ impl<'a> Pages<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{InvalidRequest, check_segments as check};
     use nvmed_sys::Pages as HostPages;
     use proptest::prelude::*;
 

@@ -2,22 +2,18 @@
 
 use super::controller::Controller;
 use super::namespace::Namespace;
-use super::prp::{List, Pages, check, list_bytes};
+use super::prp::{List, Pages, list_bytes};
 use super::ring::Ring;
 use super::slot::Slots;
 use crate::{
     Command, Completion, EngineError, InvalidRequest, Operation, QueueFault, QueueOptions, QueuePair,
-    Request, Segment, SubmitError,
+    Request, Segment, SubmitError, check_segments,
 };
-use nvmed_nvme::{DsmRange, IoOpcode, SubmissionEntry};
+use nvmed_nvme::{DEALLOCATE_BIT, DsmRange, FUA_BIT, IoOpcode, SubmissionEntry};
 use nvmed_units::{CommandId, DeviceAddress, Lba};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Force Unit Access, in command dword 12 (NVM Command Set 1.0, 3.2.6).
-const FUA_BIT: u32 = 30;
-/// Deallocate, in command dword 12 of Write Zeroes (3.2.8).
-const DEALLOCATE_BIT: u32 = 25;
 /// Directive type Streams, in the directive type field of dword 12 (3.2.6).
 const STREAMS: u32 = 1 << 20;
 
@@ -263,7 +259,7 @@ impl QueuePair for NvmeQueue {
         let operation = Operation::Passthrough { opcode: command.opcode };
         let refuse = |reason| SubmitError::Invalid { operation, lba: Lba(0), reason };
         let bytes = data.iter().map(|segment| u64::from(segment.bytes)).sum();
-        check(data, bytes).map_err(refuse)?;
+        check_segments(data, bytes).map_err(refuse)?;
         let most = u64::from(self.namespace.transfer_blocks_max) << self.namespace.lba_shift;
         if bytes > most {
             return Err(refuse(InvalidRequest::Length { bytes, wanted: most }));

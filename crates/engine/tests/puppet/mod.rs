@@ -29,10 +29,28 @@ pub struct Vices {
     pub no_namespace: bool,
     /// Its blocks carry metadata.
     pub metadata: bool,
+    /// Has an event to tell whenever it is asked.
+    pub chatty: bool,
     /// Disabled once, it does not come back.
     pub one_life: bool,
     /// Interrupt vectors; 0 is as 1.
     pub vectors: u16,
+}
+
+/// What Identify says of a controller that can be driven.
+pub fn good_controller() -> IdentifyController {
+    let mut page = IdentifyController::new_zeroed();
+    (page.sqes, page.cqes, page.mdts, page.oncs, page.vwc) = (0x66, 0x44, 2, 0xffff, 1);
+    page.sn = *b"P-1                 ";
+    page
+}
+
+/// What it says of a namespace of [`LBAS`] blocks.
+pub fn good_namespace() -> IdentifyNamespace {
+    let mut page = IdentifyNamespace::new_zeroed();
+    page.nsze = LBAS;
+    page.lbaf[0] = LbaFormat { ms: 0, lbads: 9, rp: 0 };
+    page
 }
 
 #[derive(Clone, Copy, Default)]
@@ -60,6 +78,10 @@ struct State {
     /// Identifier of the Asynchronous Event Request, if there is one.
     event: Option<u16>,
     lbas: Option<u64>,
+    /// What Identify answers in place of the truth, by CNS.
+    pages: HashMap<u32, Vec<u8>>,
+    /// Dword 0 of what completes well.
+    result: Option<u32>,
     lives: u32,
 }
 
@@ -83,6 +105,18 @@ impl Puppet {
     /// What CSTS reads as from now on.
     pub fn set_csts(&self, csts: u32) {
         self.state().csts = csts;
+    }
+
+    /// What Identify answers from now on, a page each, and what all other admin commands answer.
+    pub fn pretend(&self, controller: &[u8], namespace: &[u8], result: u32) {
+        let mut state = self.state();
+        state.pages = HashMap::from([(1, controller.to_vec()), (0, namespace.to_vec())]);
+        state.result = Some(result);
+    }
+
+    /// How many admin commands there were.
+    pub fn asked(&self) -> usize {
+        self.state().admin.len()
     }
 
     /// Admin commands of that opcode so far.
@@ -201,6 +235,10 @@ impl Puppet {
             self.state().admin.push(command);
             if command.opcode == AdminOpcode::AsyncEventRequest as u8 {
                 self.state().event = Some(command.cid);
+                if self.vices.chatty {
+                    assert!(self.asked() < 1000, "the host listens without end");
+                    self.resize(LBAS);
+                }
                 continue;
             }
             let result = self.execute_admin(&command);
@@ -216,17 +254,14 @@ impl Puppet {
         const CREATE_CQ: u8 = AdminOpcode::CreateCq as u8;
         const CREATE_SQ: u8 = AdminOpcode::CreateSq as u8;
         let (queue, entries) = (command.cdw10 & 0xffff, (command.cdw10 >> 16) + 1);
+        let pretended = self.state().pages.get(&command.cdw10).cloned();
         match command.opcode {
-            IDENTIFY if command.cdw10 == 1 => {
-                let mut page = IdentifyController::new_zeroed();
-                (page.sqes, page.cqes, page.mdts, page.oncs, page.vwc) = (0x66, 0x44, 2, 0xffff, 1);
-                page.sn = *b"P-1                 ";
-                self.copy_in(command.prp1, page.as_bytes());
-            }
+            IDENTIFY if pretended.is_some() => self.copy_in(command.prp1, &pretended.unwrap_or_default()),
+            IDENTIFY if command.cdw10 == 1 => self.copy_in(command.prp1, good_controller().as_bytes()),
             IDENTIFY => {
-                let mut page = IdentifyNamespace::new_zeroed();
+                let mut page = good_namespace();
                 page.nsze = if self.vices.no_namespace { 0 } else { self.state().lbas.unwrap_or(LBAS) };
-                page.lbaf[0] = LbaFormat { ms: u16::from(self.vices.metadata) * 8, lbads: 9, rp: 0 };
+                page.lbaf[0].ms = u16::from(self.vices.metadata) * 8;
                 self.copy_in(command.prp1, page.as_bytes());
             }
             CREATE_CQ => {
@@ -240,7 +275,7 @@ impl Puppet {
             }
             _ => {}
         }
-        u32::MAX
+        self.state().result.unwrap_or(u32::MAX)
     }
 }
 
