@@ -2,10 +2,11 @@
 
 use crate::{KEY_BYTES_MAX, KvError, VALUE_BYTES_MAX};
 
-/// Bytes before the key of an operation: kind, key length, value length.
+/// Bytes before the key of an operation: kind, key length, value length. (A range: its end is the value.)
 const OPERATION_HEADER: usize = 5;
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
+const DELETE_RANGE: u8 = 3;
 
 /// A list of changes for [`crate::Store::apply`]. Reuse one: after `clear` it keeps its memory.
 ///
@@ -17,6 +18,7 @@ pub struct Batch {
     refused: Option<KvError>,
     flush_first: bool,
     headroom: bool,
+    spares_headroom: bool,
 }
 
 impl Batch {
@@ -38,6 +40,18 @@ impl Batch {
         self.push(DELETE, key, &[]);
     }
 
+    /// Removes every key at or above `from` and below `to`; none, when `to` is not above `from`.
+    ///
+    /// One record of the log, however many keys there are. Of the batch, only what comes later is spared.
+    pub fn delete_range(&mut self, from: &[u8], to: &[u8]) {
+        self.headroom = true;
+        if to.len() > KEY_BYTES_MAX {
+            self.refused.get_or_insert(KvError::KeyTooLong { bytes: to.len() });
+        } else {
+            self.push(DELETE_RANGE, from, to);
+        }
+    }
+
     /// Says that a value in this batch names data that was written but not flushed: whoever writes
     /// the batch to the log flushes first, whatever barrier it was asked for.
     pub fn require_flush(&mut self) {
@@ -49,11 +63,17 @@ impl Batch {
         self.headroom = true;
     }
 
+    /// Keeps the batch from the space kept for deleting, although it deletes: it moves keys, and frees nothing.
+    pub fn spare_headroom(&mut self) {
+        self.spares_headroom = true;
+    }
+
     /// Forgets all operations and marks, keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.puts = 0;
-        (self.refused, self.flush_first, self.headroom) = (None, false, false);
+        (self.refused, self.flush_first) = (None, false);
+        (self.headroom, self.spares_headroom) = (false, false);
     }
 
     /// Whether nothing was asked for.
@@ -94,8 +114,16 @@ impl Batch {
     /// What its data was flushed of is unknown, so it asks for a flush; that it was admitted once
     /// lets it use the headroom.
     pub(crate) fn from_encoded(operations: &[u8]) -> Self {
-        let puts = Operations::new(operations).flatten().filter(|(_, value)| value.is_some()).count();
-        Self { bytes: operations.to_vec(), puts, refused: None, flush_first: true, headroom: true }
+        let is_put = |operation: &Operation<'_>| matches!(operation, Operation::Put(..));
+        let puts = Operations::new(operations).flatten().filter(is_put).count();
+        Self {
+            bytes: operations.to_vec(),
+            puts,
+            refused: None,
+            flush_first: true,
+            headroom: true,
+            spares_headroom: false,
+        }
     }
 
     /// The encoded operations, or why there are none.
@@ -115,7 +143,7 @@ impl Batch {
     }
 
     pub(crate) fn may_use_headroom(&self) -> bool {
-        self.headroom
+        self.headroom && !self.spares_headroom
     }
 }
 
@@ -123,8 +151,16 @@ fn length(bytes: &[u8], max: usize) -> Option<u16> {
     u16::try_from(bytes.len()).ok().filter(|_| bytes.len() <= max)
 }
 
-/// One change: the key and its new value, or `None` when the key goes.
-pub(crate) type Operation<'a> = (&'a [u8], Option<&'a [u8]>);
+/// One change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation<'a> {
+    /// A key and its new value.
+    Put(&'a [u8], &'a [u8]),
+    /// A key goes.
+    Delete(&'a [u8]),
+    /// Every key at or above the first and below the second goes.
+    DeleteRange(&'a [u8], &'a [u8]),
+}
 
 /// Reads encoded operations one by one. Yields `None` at the end, and an error on bytes that are not
 /// operations, once.
@@ -157,8 +193,9 @@ impl<'a> Operations<'a> {
         let (value, rest) = rest.split_at_checked(value_bytes)?;
         self.rest = rest;
         match header[0] {
-            PUT => Some((key, Some(value))),
-            DELETE if value.is_empty() => Some((key, None)),
+            PUT => Some(Operation::Put(key, value)),
+            DELETE if value.is_empty() => Some(Operation::Delete(key)),
+            DELETE_RANGE if value.len() <= KEY_BYTES_MAX => Some(Operation::DeleteRange(key, value)),
             _ => None,
         }
     }
@@ -188,22 +225,29 @@ mod tests {
         #[test]
         fn operations_come_out_as_they_went_in(
             changes in prop::collection::vec(
-                (prop::collection::vec(any::<u8>(), 0..40), prop::option::of(prop::collection::vec(any::<u8>(), 0..40))),
+                (0u8..3, prop::collection::vec(any::<u8>(), 0..40), prop::collection::vec(any::<u8>(), 0..40)),
                 0..20,
             ),
         ) {
             let mut batch = Batch::new();
-            for (key, value) in &changes {
-                match value {
-                    Some(value) => batch.put(key, value),
-                    None => batch.delete(key),
+            let want: Vec<_> = changes
+                .iter()
+                .map(|(kind, key, value)| match kind {
+                    0 => Operation::Put(key, value),
+                    1 => Operation::Delete(key),
+                    _ => Operation::DeleteRange(key, value),
+                })
+                .collect();
+            for operation in &want {
+                match operation {
+                    Operation::Put(key, value) => batch.put(key, value),
+                    Operation::Delete(key) => batch.delete(key),
+                    Operation::DeleteRange(from, to) => batch.delete_range(from, to),
                 }
             }
             let bytes = batch.encoded().unwrap();
             prop_assert!(Operations::are_valid(bytes));
             let read: Vec<_> = Operations::new(bytes).map(Result::unwrap).collect();
-            let want: Vec<Operation<'_>> =
-                changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref())).collect();
             prop_assert_eq!(read, want);
             if let Some((_, cut)) = bytes.split_last() {
                 let shorter = &bytes[..cut.len()];
@@ -213,7 +257,7 @@ mod tests {
         }
 
         #[test]
-        fn fuzz_operations(bytes in prop::collection::vec(prop_oneof![0u8..3, any::<u8>()], 0..200)) {
+        fn fuzz_operations(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..200)) {
             let ends = Operations::new(&bytes).take(300).count();
             prop_assert!(ends < 300, "reading never ends");
         }

@@ -1,39 +1,67 @@
 //! Checkpoints: the changes in the log become part of the tree, and the log begins anew.
 //!
-//! Readers go on with the old tree and both deltas; writers fill a new delta and the rest of the log.
+//! A checkpoint goes in steps. Each merges changes of a part of the keys, in key order, and ends with a
+//! superblock; the last one moves the head of the log. Readers go on with the tree of the step before and
+//! both deltas; writers fill a new delta and the rest of the log. A commit that finds a step due does one.
 
 use crate::commit::Barrier;
-use crate::delta::{Cursor, Delta};
+use crate::delta::Delta;
 use crate::guard::{lock, read, write};
 use crate::log;
-use crate::merge::{self, Merge};
+use crate::merge::Merge;
+use crate::mutant::{self, Mutant};
 use crate::pack::PACKED_BYTES_MIN;
-use crate::pins::Parity;
+use crate::pins::{self, Version};
+use crate::snapshot::Held;
 use crate::space::Space;
 use crate::store::{State, Store};
 use crate::superblock::Superblock;
 use crate::{Batch, KvError, Sequence};
 use core::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, TryLockError};
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, TryLockError};
 
 /// Tree blocks that only a checkpoint may use: one path and what it splits into, at seven levels.
 const STEP_BLOCKS: u64 = 64;
 /// `close` leaves a log of at most this many blocks for the next `open` to read.
 const CLOSE_LOG_BLOCKS: u64 = 16;
+/// Blocks of a step's budget that the superblock takes, and those that its bitmap pages take at most.
+const SUPERBLOCK_BLOCKS: u64 = 2;
+const BITMAP_BLOCKS_MAX: u64 = 32;
 
 /// What only one checkpoint at a time uses.
 pub(crate) struct Checkpointer {
     pub(crate) space: Space,
-    /// Whose readers may still see the blocks that the last superblock freed.
-    before: Parity,
+    /// Trees that somebody may still look at, oldest first, with the blocks that the next one did without.
+    retired: VecDeque<Retired>,
+    /// Of the delta that is being merged.
+    progress: Option<Progress>,
     /// The memory of the delta before, for the one to come: fresh pages cost as much as filling them.
     spare: Option<Delta>,
+}
+
+struct Retired {
+    version: Arc<Version>,
+    freed: Vec<u64>,
+}
+
+/// How far a merge has come.
+struct Progress {
+    work: Work,
+    /// Everything below is in the tree.
+    from: Vec<u8>,
+    /// About how many keys that is.
+    done: u64,
+    /// The log holds it, durably.
+    logged: bool,
 }
 
 /// A delta on its way into the tree.
 #[derive(Clone)]
 struct Work {
     delta: Arc<Delta>,
+    /// Where the log began when it was frozen.
+    head: u64,
     /// The stream's end and the sequence of the last batch in it.
     end: u64,
     sequence: u64,
@@ -63,7 +91,20 @@ pub(crate) enum Room {
 
 impl Checkpointer {
     pub(crate) fn new(superblock: &Superblock) -> Self {
-        Self { space: Space::new(superblock), before: Parity::default().other(), spare: None }
+        Self { space: Space::new(superblock), retired: VecDeque::new(), progress: None, spare: None }
+    }
+
+    /// Gives blocks free that nobody looks at any more; answers whether there were any.
+    fn release(&mut self) -> bool {
+        let before = self.space.held();
+        while let Some(oldest) = self.retired.front_mut() {
+            if !pins::is_alone(&mut oldest.version) {
+                break;
+            }
+            self.space.release(&oldest.freed);
+            self.retired.pop_front();
+        }
+        self.space.held() < before
     }
 }
 
@@ -81,8 +122,14 @@ impl Store {
     /// # Errors
     /// The medium's, or a damaged block.
     pub fn checkpoint(&self) -> Result<(), KvError> {
+        let goal = read(&self.state).end;
         let mut checkpointer = lock(&self.checkpointer);
-        self.checkpoint_all(&mut checkpointer)
+        while read(&self.state).head < goal {
+            if !self.advance(&mut checkpointer, u64::MAX)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Makes everything durable and leaves a short log, so that the next `open` is quick.
@@ -90,7 +137,7 @@ impl Store {
     /// # Errors
     /// As for `commit` and `checkpoint`.
     pub fn close(&self) -> Result<(), KvError> {
-        self.commit(self.applied(), Barrier::Before)?;
+        self.commit_only(self.applied(), Barrier::Before)?;
         let (head, end) = {
             let state = read(&self.state);
             (state.head, state.end)
@@ -99,20 +146,49 @@ impl Store {
         if blocks > CLOSE_LOG_BLOCKS { self.checkpoint() } else { Ok(()) }
     }
 
-    /// After a commit: begins a checkpoint when half of the log is full, unless one is under way.
+    /// After a commit: one step of a checkpoint when one is due, unless somebody else is at it.
     /// If it fails, the log still holds everything, and a later one may do better.
-    pub(crate) fn checkpoint_if_due(&self) {
-        if self.pending.end() < self.due_at.load(Relaxed) {
+    pub(crate) fn step_if_due(&self) {
+        if !self.pace.is_due(self.pending.end()) {
             return;
         }
-        let mut checkpointer = match self.checkpointer.try_lock() {
-            Ok(checkpointer) => checkpointer,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+        let Some(mut checkpointer) = self.try_checkpointer() else {
+            return;
         };
-        if self.checkpoint_all(&mut checkpointer).is_err() {
-            let patience = self.layout.log_blocks * log::PAYLOAD_BYTES / 16;
-            self.due_at.store(self.pending.end() + patience, Relaxed);
+        if !self.pace.is_due(self.pending.end()) {
+            return;
+        }
+        self.step_once(&mut checkpointer);
+    }
+
+    /// After an `apply` that ended at `end`: a step when commits have not kept up.
+    pub(crate) fn step_if_urgent(&self, end: u64) {
+        if !self.pace.is_urgent(end) {
+            return;
+        }
+        let checkpointer = match self.pace.is_critical(end) {
+            true => Some(lock(&self.checkpointer)),
+            false => self.try_checkpointer(),
+        };
+        if let Some(mut checkpointer) = checkpointer
+            && self.pace.is_urgent(self.pending.end())
+        {
+            self.pace.forced.fetch_add(1, Relaxed);
+            self.step_once(&mut checkpointer);
+        }
+    }
+
+    fn step_once(&self, checkpointer: &mut Checkpointer) {
+        if self.advance(checkpointer, self.limits.commit_blocks).is_err() {
+            self.pace.failed(self.pending.end());
+        }
+    }
+
+    fn try_checkpointer(&self) -> Option<MutexGuard<'_, Checkpointer>> {
+        match self.checkpointer.try_lock() {
+            Ok(checkpointer) => Some(checkpointer),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -122,11 +198,15 @@ impl Store {
         let puts = state.active.puts() + batch.puts();
         let bytes = state.active.bytes() + batch.bytes();
         let frozen = state.frozen.as_ref().map_or(0, |frozen| frozen.charge);
-        let total = self.layout.tree_blocks();
-        let kept = STEP_BLOCKS + if batch.may_use_headroom() { 0 } else { (total / 64).clamp(64, 1024) };
-        if log_blocks >= self.layout.log_blocks
-            || state.used + frozen + charge(puts, bytes, state.used) + kept > total
-        {
+        let kept =
+            STEP_BLOCKS + if batch.may_use_headroom() { 0 } else { (state.total / 64).clamp(64, 1024) };
+        let coming = charge(puts, bytes, state.used);
+        let free = state.total.saturating_sub(state.used + frozen + kept);
+        if coming * 2 > free {
+            // The half that is being merged makes room for the other, as in the log.
+            self.pace.hurry(state.end, coming * 4 > free * 3);
+        }
+        if log_blocks >= self.log_blocks || coming > free {
             Room::CheckpointDue
         } else if state.end + length - self.pending.start() > self.pending.capacity() {
             Room::PendingFull
@@ -141,102 +221,140 @@ impl Store {
     /// [`KvError::Full`] when everything is in the tree already.
     pub(crate) fn make_room(&self, length: u64, batch: &Batch) -> Result<(), KvError> {
         let mut checkpointer = lock(&self.checkpointer);
-        {
-            // Whoever held the checkpointer may have made the room.
-            let state = read(&self.state);
-            if self.room(&state, length, batch) != Room::CheckpointDue {
-                return Ok(());
+        loop {
+            {
+                // Whoever held the checkpointer may have made the room.
+                let state = read(&self.state);
+                if self.room(&state, length, batch) != Room::CheckpointDue {
+                    return Ok(());
+                }
+                if state.head == state.end {
+                    return Err(KvError::Full);
+                }
             }
-            if state.head == state.end {
-                return Err(KvError::Full);
-            }
+            self.pace.forced.fetch_add(1, Relaxed);
+            self.advance(&mut checkpointer, self.limits.commit_blocks)?;
         }
-        self.checkpoint_all(&mut checkpointer)
     }
 
-    fn checkpoint_all(&self, checkpointer: &mut Checkpointer) -> Result<(), KvError> {
-        // What a failed checkpoint left comes first.
-        let left = read(&self.state).frozen.as_ref().map(|frozen| frozen.work.clone());
-        if let Some(work) = left {
-            self.merge(checkpointer, work)?;
+    /// One step, of a merge that is under way or of a new one; `false` when there is nothing to merge.
+    fn advance(&self, checkpointer: &mut Checkpointer, blocks: u64) -> Result<bool, KvError> {
+        if checkpointer.progress.is_none() {
+            checkpointer.progress = self.freeze(&mut checkpointer.spare);
         }
-        match self.freeze(checkpointer) {
-            Some(work) => self.merge(checkpointer, work),
-            None => Ok(()),
+        let Some(mut progress) = checkpointer.progress.take() else {
+            return Ok(false);
+        };
+        let outcome = self.advance_merge(checkpointer, &mut progress, blocks);
+        match outcome {
+            Ok(true) => {
+                self.checkpoints.fetch_add(1, Relaxed);
+                self.pace.idle(progress.work.end);
+                // A reader may still hold it; then its memory goes when the reader does.
+                checkpointer.spare = Arc::into_inner(progress.work.delta).map(Delta::cleared);
+            }
+            Ok(false) | Err(_) => checkpointer.progress = Some(progress),
         }
+        outcome.map(|_| true)
     }
 
     /// Turns the active delta into the frozen one.
-    fn freeze(&self, checkpointer: &mut Checkpointer) -> Option<Work> {
+    fn freeze(&self, spare: &mut Option<Delta>) -> Option<Progress> {
         let mut state = write(&self.state);
         if state.end == state.head {
             return None;
         }
         debug_assert!(state.frozen.is_none());
-        let empty = checkpointer.spare.take().unwrap_or_default();
+        let empty = spare.take().unwrap_or_default().since(state.sequence);
         let delta = Arc::new(core::mem::replace(&mut state.active, empty));
-        let charge = charge(delta.puts(), delta.bytes(), state.used);
-        let work = Work { delta, end: state.end, sequence: state.sequence };
-        state.frozen = Some(Frozen { work: work.clone(), charge });
-        Some(work)
-    }
-
-    /// Merges `work` into the tree, in one step or in as many as the free blocks make necessary.
-    fn merge(&self, checkpointer: &mut Checkpointer, work: Work) -> Result<(), KvError> {
-        self.commit_only(Sequence(work.sequence), Barrier::Before)?;
-        let mut next = Some(merge::start(&work.delta));
-        while let Some(at) = next {
-            self.commits.check()?;
-            // From here on, blocks that only the tree before used may be written.
-            self.pins.drain(checkpointer.before);
-            let step = self.step(checkpointer, &work, at);
-            if step.is_err() {
-                checkpointer.space.abandon();
-            }
-            next = step?;
+        for held in &state.snapshots {
+            held.freeze(&delta);
         }
-        self.checkpoints.fetch_add(1, Relaxed);
-        self.due_at.store(work.end + self.layout.log_blocks * log::PAYLOAD_BYTES / 2, Relaxed);
-        // A scan may still hold it; then its memory goes when the scan ends.
-        checkpointer.spare = Arc::into_inner(work.delta).map(Delta::cleared);
-        Ok(())
+        let charge = charge(delta.puts(), delta.bytes(), state.used);
+        let work = Work { delta, head: state.head, end: state.end, sequence: state.sequence };
+        state.frozen = Some(Frozen { work: work.clone(), charge });
+        Some(Progress { work, from: Vec::new(), done: 0, logged: false })
     }
 
-    /// Merges from `at` on as far as the free blocks go; answers where to go on, `None` at the end.
+    /// A step of a merge; `true` when it was the last.
+    fn advance_merge(
+        &self,
+        checkpointer: &mut Checkpointer,
+        progress: &mut Progress,
+        blocks: u64,
+    ) -> Result<bool, KvError> {
+        if !progress.logged {
+            self.commit_only(Sequence(progress.work.sequence), Barrier::Before)?;
+            progress.logged = true;
+        }
+        self.commits.check()?;
+        checkpointer.release();
+        if checkpointer.space.free() < STEP_BLOCKS {
+            self.reclaim(checkpointer, STEP_BLOCKS);
+        }
+        let mut step = self.step(checkpointer, progress, blocks);
+        if step == Err(KvError::Full) && checkpointer.space.held() > 0 {
+            checkpointer.space.abandon();
+            self.reclaim(checkpointer, u64::MAX);
+            step = self.step(checkpointer, progress, blocks);
+        }
+        let Some(next) = step.inspect_err(|_| checkpointer.space.abandon())? else {
+            return Ok(true);
+        };
+        let Progress { work, from, done, .. } = progress;
+        *done += work.delta.records_between(from, &next) as u64;
+        *from = next;
+        self.pace.merging(work.head, work.end, *done, work.delta.records() as u64);
+        Ok(false)
+    }
+
+    /// Merges from `progress.from` on as far as the blocks go; answers where to go on, `None` at the end.
     fn step(
         &self,
         checkpointer: &mut Checkpointer,
-        work: &Work,
-        at: Cursor,
-    ) -> Result<Option<Cursor>, KvError> {
+        progress: &Progress,
+        blocks: u64,
+    ) -> Result<Option<Vec<u8>>, KvError> {
         let old = lock(&self.superblock).clone();
-        let space = &mut checkpointer.space;
-        let mut merge = Merge::new(&self.disk, &self.nodes, space, &old, &work.delta, at);
+        let disk = self.disk.metered();
+        let (space, work) = (&mut checkpointer.space, &progress.work);
+        let around = SUPERBLOCK_BLOCKS + 2 * old.layout.pages.min(BITMAP_BLOCKS_MAX);
+        let budget = blocks.saturating_sub(around);
+        let mut merge = Merge::new(&disk, &self.nodes, space, &old, &work.delta, &progress.from, budget);
         let root = merge.run()?;
-        let next = work.delta.entry(merge.at).map(|_| merge.at);
-        if next == Some(at) {
+        let (next, moved) = (merge.at.take(), merge.moved);
+        if !moved {
             return Err(KvError::Full);
         }
         let mut new = old.clone();
         new.root = root;
         new.generation += 1;
-        space.write(&self.disk, &old, &mut new)?;
+        space.write(&disk, &old, &mut new)?;
         if next.is_none() {
             (new.head, new.head_sequence) = (work.end, work.sequence);
         }
-        self.disk.flush()?;
-        self.store_superblock(&mut new)?;
-        for block in space.settle(&new) {
-            self.nodes.forget(block);
+        if !mutant::is(Mutant::SuperblockBeforeNodes) {
+            self.flush()?;
         }
-        checkpointer.before = self.publish(&new, next.is_none());
+        self.store_superblock(&mut new)?;
+        let freed = space.settle(&new);
+        for &block in &freed {
+            self.nodes.forget(new.layout.tree_block(block));
+        }
+        let version = self.publish(&new, next.is_none());
+        checkpointer.retired.push_back(Retired { version, freed });
+        self.bound_snapshots(checkpointer);
+        self.pace.steps.fetch_add(1, Relaxed);
+        if blocks != u64::MAX {
+            self.pace.worst.fetch_max(disk.spent() + SUPERBLOCK_BLOCKS, Relaxed);
+        }
         Ok(next)
     }
 
-    /// Writes `new` over the superblock that it was made from; commits may have changed its epoch since.
+    /// Writes `new` over the superblock that it was made from; a commit may have written its epoch since.
     fn store_superblock(&self, new: &mut Superblock) -> Result<(), KvError> {
         let mut current = lock(&self.superblock);
-        (new.epoch, new.revision) = (current.epoch, current.revision);
+        (new.epoch, new.revision, new.lost) = (current.epoch, current.revision, current.lost);
         if let Err(error) = new.store(&self.disk) {
             // Which of the two counts at the next open is unknown: nothing more may rest on either.
             self.commits.fail(&error);
@@ -246,15 +364,70 @@ impl Store {
         Ok(())
     }
 
-    /// Shows readers the tree of `new`; answers the parity of those that still see the one before.
-    fn publish(&self, new: &Superblock, done: bool) -> Parity {
+    /// Shows readers the tree of `new`; answers the one before.
+    fn publish(&self, new: &Superblock, done: bool) -> Arc<Version> {
+        let version = Arc::new(Version { root: new.root, generation: new.generation });
         let mut state = write(&self.state);
-        let before = state.parity;
-        state.parity = before.other();
-        (state.root, state.used, state.head) = (new.root, new.used, new.head);
-        if done {
-            state.frozen = None;
-        }
+        (state.used, state.head) = (new.used, new.head);
+        let frozen = if done { state.frozen.take() } else { None };
+        let before = core::mem::replace(&mut state.version, version);
+        drop(state);
+        drop(frozen);
         before
+    }
+
+    /// Cuts off snapshots that are past a bound, and gives free what nobody looks at any more.
+    fn bound_snapshots(&self, checkpointer: &mut Checkpointer) {
+        let checkpoints = self.checkpoints.load(Relaxed);
+        let oldest = checkpoints.saturating_sub(self.limits.snapshot_checkpoints);
+        self.cut_off(checkpointer, &|held| held.checkpoints < oldest);
+        checkpointer.release();
+        let total = read(&self.state).total;
+        let max = self.limits.snapshot_blocks.unwrap_or(total / 4);
+        while checkpointer.space.held() > max && self.cut_off_oldest(checkpointer) {
+            checkpointer.release();
+        }
+        self.pace.pinned.store(checkpointer.space.held(), Relaxed);
+    }
+
+    /// Makes at least `wanted` blocks free, or all that are only held back: cuts snapshots off, oldest
+    /// first, then waits for calls that are reading.
+    fn reclaim(&self, checkpointer: &mut Checkpointer, wanted: u64) {
+        while checkpointer.space.free() < wanted && checkpointer.space.held() > 0 {
+            let helped = checkpointer.release();
+            if helped || self.cut_off_oldest(checkpointer) {
+                continue;
+            }
+            if let Some(oldest) = checkpointer.retired.front_mut() {
+                self.pins.wait(&mut oldest.version);
+            }
+        }
+    }
+
+    /// Cuts off the snapshots of the oldest tree; `false` when there are none.
+    fn cut_off_oldest(&self, checkpointer: &Checkpointer) -> bool {
+        let oldest = read(&self.state).snapshots.iter().map(|held| held.generation).min();
+        let Some(oldest) = oldest else {
+            return false;
+        };
+        self.cut_off(checkpointer, &|held| held.generation == oldest);
+        true
+    }
+
+    fn cut_off(&self, checkpointer: &Checkpointer, gone: &dyn Fn(&Held) -> bool) {
+        let checkpoints = self.checkpoints.load(Relaxed);
+        let (out, total) = {
+            let mut state = write(&self.state);
+            (state.forget_snapshots(|held| gone(held)), state.total)
+        };
+        for held in out {
+            held.cut_off(KvError::SnapshotTooOld {
+                sequence: held.sequence,
+                checkpoints: checkpoints - held.checkpoints,
+                checkpoints_max: self.limits.snapshot_checkpoints,
+                blocks: checkpointer.space.held(),
+                blocks_max: self.limits.snapshot_blocks.unwrap_or(total / 4),
+            });
+        }
     }
 }

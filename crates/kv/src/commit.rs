@@ -6,6 +6,7 @@
 
 use crate::guard::{lock, read};
 use crate::log::Appender;
+use crate::mutant::{self, Mutant};
 use crate::{KvError, Sequence, Store};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -135,17 +136,18 @@ impl Rounds {
 impl Store {
     /// Returns once every batch up to `sequence` is durable. Calls of many threads share log appends.
     ///
-    /// The call that finds the log half full also writes a checkpoint before it returns.
+    /// A call that finds a step of a checkpoint due does it before it returns: at most
+    /// [`crate::Options::commit_blocks_max`] blocks.
     ///
     /// # Errors
     /// The medium's, the first time; [`KvError::Failed`] from then on.
     pub fn commit(&self, sequence: Sequence, barrier: Barrier) -> Result<(), KvError> {
         self.commit_only(sequence, barrier)?;
-        self.checkpoint_if_due();
+        self.step_if_due();
         Ok(())
     }
 
-    /// A commit that begins no checkpoint, for one that is under way.
+    /// A commit that does no step, for one that is under way.
     pub(crate) fn commit_only(&self, sequence: Sequence, barrier: Barrier) -> Result<(), KvError> {
         let mut rounds = lock(&self.commits.rounds);
         rounds.check()?;
@@ -188,6 +190,10 @@ impl Store {
             let state = read(&self.state);
             (state.end, state.sequence, state.flush_first)
         };
+        // What a caller asked for, unless a mistake is being made on purpose.
+        let flushes = !mutant::is(Mutant::NoDataFlush);
+        let (before, after) = (before && flushes, after && flushes);
+        let flush_first = if flushes { flush_first } else { 0 };
         if end == appender.position() {
             let flush = before || after;
             if flush {
@@ -202,12 +208,19 @@ impl Store {
         }
         // Data written before the call is covered by either flush; after a first one FUA will do.
         let after = after && !before;
-        appender.append(&self.disk, &self.pending, end, !after)?;
-        if after {
+        let volatile = mutant::is(Mutant::NoLogFlush);
+        appender.append(&self.disk, &self.pending, end, !after && !volatile)?;
+        if after && !volatile {
             self.disk.flush()?;
         }
         self.pending.release(end);
         Ok(Done { durable, flushed: before || after, appended: true })
+    }
+
+    /// A flush outside of a round. If it fails, what was written before may be lost for good, a commit's data
+    /// among it, and the next flush would not say so: nothing is made durable from then on.
+    pub(crate) fn flush(&self) -> Result<(), KvError> {
+        self.disk.flush().inspect_err(|error| self.commits.fail(error))
     }
 
     /// The last batch known to be durable.

@@ -2,16 +2,26 @@
 //!
 //! A B+tree whose nodes hold the first 16 bytes of each key as a number, so that most comparisons touch
 //! no key; and a hash table for single keys. Keys and values lie in one arena. Entries never go; the
-//! whole delta does, after a checkpoint.
+//! whole delta does, after a checkpoint. Each entry knows the batch that made it; what a snapshot may
+//! still look at is not overwritten but hangs behind the newer entry.
+//!
+//! Beside the entries there are ranges of keys that are gone. An entry is never older than a range that
+//! its key is in: a range that comes marks the entries in it as deleted.
 
+use crate::intervals::Intervals;
 use crate::table::{Table, hash};
 use core::cmp::Ordering;
 use core::ops::Bound;
+use std::sync::Arc;
 
 /// Entries in a node: a node of prefixes is then eight cache lines, five steps of binary search.
 const FANOUT: usize = 32;
-/// Key length, value length, value capacity.
-const ENTRY_HEADER: usize = 6;
+/// Key length, value length, value capacity; the batch, counted from the delta's first; the older entry.
+const ENTRY_HEADER: usize = 14;
+const AT_VALUE: usize = 2;
+const AT_CAPACITY: usize = 4;
+const AT_BATCH: usize = 6;
+const AT_OLDER: usize = 10;
 /// The value length of a deleted key.
 const DELETED: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
@@ -67,7 +77,19 @@ pub(crate) struct Delta {
     records: usize,
     /// Of these, the ones that are not deleted.
     puts: usize,
+    /// The last batch before the first one in here.
+    base: u64,
+    /// Keys of which nothing is known here but that they are gone.
+    erased: Arc<Intervals>,
+    /// Bytes of the bounds of these.
+    erased_bytes: usize,
 }
+
+/// What a reader of a delta sees: batches up to this one.
+pub(crate) const NEWEST: u64 = u64::MAX;
+
+/// What the delta holds of a key for a reader: its value, or `None` when it is deleted.
+pub(crate) type Change<'a> = Option<&'a [u8]>;
 
 impl Default for Delta {
     fn default() -> Self {
@@ -96,7 +118,17 @@ impl Delta {
             height: 0,
             records: 0,
             puts: 0,
+            base: 0,
+            erased: Arc::default(),
+            erased_bytes: 0,
         }
+    }
+
+    /// The empty delta for the batches after `base`.
+    pub(crate) fn since(mut self, base: u64) -> Self {
+        debug_assert!(self.records == 0 && self.erased.is_empty());
+        self.base = base;
+        self
     }
 
     /// An empty delta in the memory of this one.
@@ -107,7 +139,18 @@ impl Delta {
         self.leaves.push(EMPTY_LEAF);
         self.inners.clear();
         (self.root, self.height, self.records, self.puts) = (0, 0, 0, 0);
+        (self.erased, self.erased_bytes) = (Arc::default(), 0);
         self
+    }
+
+    /// Keys in it.
+    pub(crate) fn records(&self) -> usize {
+        self.records
+    }
+
+    /// The ranges that are gone; a copy of them stays as it is.
+    pub(crate) fn erased(&self) -> &Arc<Intervals> {
+        &self.erased
     }
 
     /// Keys in it that are not deleted.
@@ -117,7 +160,7 @@ impl Delta {
 
     /// Bytes of keys and values, overwritten ones too.
     pub(crate) fn bytes(&self) -> usize {
-        self.arena.len()
+        self.arena.len() + self.erased_bytes
     }
 
     fn key(&self, entry: u32) -> &[u8] {
@@ -129,7 +172,7 @@ impl Delta {
     fn value(&self, entry: u32) -> Option<&[u8]> {
         let at = entry as usize;
         let start = at + ENTRY_HEADER + usize::from(self.word(at));
-        let length = self.word(at + 2);
+        let length = self.word(at + AT_VALUE);
         (length != DELETED).then(|| &self.arena[start..start + usize::from(length)])
     }
 
@@ -139,6 +182,36 @@ impl Delta {
 
     fn set_word(&mut self, at: usize, value: u16) {
         self.arena[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn number(&self, at: usize) -> u32 {
+        u32::from_le_bytes([self.arena[at], self.arena[at + 1], self.arena[at + 2], self.arena[at + 3]])
+    }
+
+    /// The batch of an entry.
+    fn batch(&self, entry: u32) -> u64 {
+        self.base + u64::from(self.number(entry as usize + AT_BATCH))
+    }
+
+    fn set_batch(&mut self, entry: u32, batch: u64) {
+        let (at, number) = (entry as usize + AT_BATCH, self.count(batch));
+        self.arena[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    }
+
+    /// A batch as entries name it.
+    fn count(&self, batch: u64) -> u32 {
+        u32::try_from(batch - self.base).expect("a log holds fewer than 2^32 batches")
+    }
+
+    /// The newest entry of the key of `entry` that a reader of the batches up to `seen` sees.
+    fn visible(&self, mut entry: u32, seen: u64) -> Option<u32> {
+        while self.batch(entry) > seen {
+            entry = self.number(entry as usize + AT_OLDER);
+            if entry == NONE {
+                return None;
+            }
+        }
+        Some(entry)
     }
 
     fn compare(&self, entry: u32, key: &[u8]) -> Ordering {
@@ -178,31 +251,94 @@ impl Delta {
         self.rank(&leaf.prefixes[..len], &leaf.entries[..len], key, prefix)
     }
 
-    /// `None`: nothing is known of `key` here. `Some(None)`: it is deleted.
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
-        let entry = self.table.find(hash(key), |entry| self.key(entry) == key)?;
+    /// `None`: nothing is known of `key` here but what [`Delta::erases`] says. `Some(None)`: it is deleted.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Change<'_>> {
+        let entry = self.find(key)?;
         Some(self.value(entry))
     }
 
-    /// Sets or deletes `key`; answers whether it is new here.
-    pub(crate) fn set(&mut self, key: &[u8], value: Option<&[u8]>) -> bool {
-        let hash = hash(key);
-        if let Some(entry) = self.table.find(hash, |entry| self.key(entry) == key) {
-            self.puts -= usize::from(self.word(entry as usize + 2) != DELETED);
-            self.puts += usize::from(value.is_some());
-            if !self.overwrite(entry, value) {
-                let moved = self.push(key, value);
-                self.table.replace(hash, entry, moved);
-                self.place(key, moved);
-            }
-            return false;
+    /// As [`Delta::get`], for a reader of the batches up to `seen`.
+    pub(crate) fn get_at(&self, key: &[u8], seen: u64) -> Option<Change<'_>> {
+        let entry = self.find(key).and_then(|entry| self.visible(entry, seen))?;
+        Some(self.value(entry))
+    }
+
+    fn find(&self, key: &[u8]) -> Option<u32> {
+        self.table.find(hash(key), |entry| self.key(entry) == key)
+    }
+
+    /// Whether any range of keys is gone.
+    pub(crate) fn has_ranges(&self) -> bool {
+        !self.erased.is_empty()
+    }
+
+    /// Whether anything at or above `lower` and below `upper` is changed here.
+    pub(crate) fn touches(&self, lower: &[u8], upper: Option<&[u8]>) -> bool {
+        self.next_change(lower).is_some_and(|key| upper.is_none_or(|upper| key < upper))
+    }
+
+    /// Whether `key`, of which [`Delta::get`] knows nothing, is gone all the same.
+    pub(crate) fn erases(&self, key: &[u8]) -> bool {
+        self.erased.contain(key)
+    }
+
+    /// The first key at or above `from` at which something is changed: an entry, or a range that is gone.
+    pub(crate) fn next_change<'a>(&'a self, from: &'a [u8]) -> Option<&'a [u8]> {
+        let entry = self.entry(self.seek(Bound::Included(from), Direction::Ascending)).map(|(key, _)| key);
+        let range = self.erased.after(from).map(|(start, _)| start.max(from));
+        match (entry, range) {
+            (Some(entry), Some(range)) => Some(entry.min(range)),
+            (entry, range) => entry.or(range),
         }
-        let entry = self.push(key, value);
-        self.table.insert(hash, entry);
-        self.records += 1;
+    }
+
+    /// Sets or deletes `key` in `batch`; answers whether it is new here. Entries of batches up to `kept`
+    /// are kept for snapshots.
+    pub(crate) fn set(&mut self, key: &[u8], value: Change<'_>, batch: u64, kept: u64) -> bool {
+        let hash = hash(key);
+        let Some(entry) = self.table.find(hash, |entry| self.key(entry) == key) else {
+            let entry = self.push(key, value, batch, NONE);
+            self.table.insert(hash, entry);
+            self.records += 1;
+            self.puts += usize::from(value.is_some());
+            self.place(key, entry);
+            return true;
+        };
+        self.puts -= usize::from(self.word(entry as usize + AT_VALUE) != DELETED);
         self.puts += usize::from(value.is_some());
-        self.place(key, entry);
-        true
+        let keep = self.batch(entry) <= kept;
+        if keep || !self.overwrite(entry, value, batch) {
+            // Without a snapshot that sees it, the old one is only in the way of whoever looks for older ones.
+            let older = if keep { entry } else { self.number(entry as usize + AT_OLDER) };
+            let moved = self.push(key, value, batch, older);
+            self.table.replace(hash, entry, moved);
+            self.place(key, moved);
+        }
+        false
+    }
+
+    /// Deletes every key at or above `from` and below `to` in `batch`, known here or not.
+    pub(crate) fn erase(&mut self, from: &[u8], to: &[u8], batch: u64, kept: u64) {
+        if from >= to {
+            return;
+        }
+        let mut at = self.seek(Bound::Included(from), Direction::Ascending);
+        while let Some(entry) = self.entry_at(at).filter(|&entry| self.key(entry) < to) {
+            let next = self.step(at, Direction::Ascending);
+            if self.word(entry as usize + AT_VALUE) != DELETED {
+                self.puts -= 1;
+                if self.batch(entry) <= kept {
+                    let moved = self.push_tombstone(entry, batch);
+                    self.table.replace(hash(self.key(entry)), entry, moved);
+                    self.leaves[at.leaf as usize].entries[usize::from(at.index)] = moved;
+                } else {
+                    self.overwrite(entry, None, batch);
+                }
+            }
+            at = next;
+        }
+        self.erased_bytes += from.len() + to.len();
+        Arc::make_mut(&mut self.erased).insert(from, to);
     }
 
     /// Puts `entry` in its place in the tree, or in that of an older entry of `key`.
@@ -225,32 +361,50 @@ impl Delta {
     }
 
     /// Puts the new value where the old one is, if it fits.
-    fn overwrite(&mut self, entry: u32, value: Option<&[u8]>) -> bool {
+    fn overwrite(&mut self, entry: u32, value: Change<'_>, batch: u64) -> bool {
         let at = entry as usize;
-        let Some(value) = value else {
-            self.set_word(at + 2, DELETED);
-            return true;
-        };
-        if value.len() > usize::from(self.word(at + 4)) {
-            return false;
+        if let Some(value) = value {
+            if value.len() > usize::from(self.word(at + AT_CAPACITY)) {
+                return false;
+            }
+            let start = at + ENTRY_HEADER + usize::from(self.word(at));
+            self.arena[start..start + value.len()].copy_from_slice(value);
+            self.set_word(at + AT_VALUE, value.len() as u16);
+        } else {
+            self.set_word(at + AT_VALUE, DELETED);
         }
-        let start = at + ENTRY_HEADER + usize::from(self.word(at));
-        self.arena[start..start + value.len()].copy_from_slice(value);
-        self.set_word(at + 2, value.len() as u16);
+        self.set_batch(entry, batch);
         true
     }
 
-    fn push(&mut self, key: &[u8], value: Option<&[u8]>) -> u32 {
-        let entry = u32::try_from(self.arena.len()).expect("the log bounds the delta below 4 GiB");
+    fn push(&mut self, key: &[u8], value: Change<'_>, batch: u64, older: u32) -> u32 {
         let bytes = value.unwrap_or(&[]);
-        let capacity = (bytes.len() as u16).to_le_bytes();
-        let length = if value.is_some() { capacity } else { DELETED.to_le_bytes() };
-        let key_length = (key.len() as u16).to_le_bytes();
-        let header = [key_length[0], key_length[1], length[0], length[1], capacity[0], capacity[1]];
-        self.arena.reserve(ENTRY_HEADER + key.len() + bytes.len());
-        self.arena.extend_from_slice(&header);
+        let entry = self.push_header(key.len(), value.map(<[u8]>::len), batch, older);
+        self.arena.reserve(key.len() + bytes.len());
         self.arena.extend_from_slice(key);
         self.arena.extend_from_slice(bytes);
+        entry
+    }
+
+    /// An entry that says that the key of `older` is deleted.
+    fn push_tombstone(&mut self, older: u32, batch: u64) -> u32 {
+        let start = older as usize + ENTRY_HEADER;
+        let length = usize::from(self.word(older as usize));
+        let entry = self.push_header(length, None, batch, older);
+        self.arena.extend_from_within(start..start + length);
+        entry
+    }
+
+    fn push_header(&mut self, key: usize, value: Option<usize>, batch: u64, older: u32) -> u32 {
+        let entry = u32::try_from(self.arena.len()).expect("the log bounds the delta below 4 GiB");
+        let capacity = value.unwrap_or(0) as u16;
+        let mut header = [0; ENTRY_HEADER];
+        header[..AT_VALUE].copy_from_slice(&(key as u16).to_le_bytes());
+        header[AT_VALUE..AT_CAPACITY].copy_from_slice(&value.map_or(DELETED, |_| capacity).to_le_bytes());
+        header[AT_CAPACITY..AT_BATCH].copy_from_slice(&capacity.to_le_bytes());
+        header[AT_BATCH..AT_OLDER].copy_from_slice(&self.count(batch).to_le_bytes());
+        header[AT_OLDER..].copy_from_slice(&older.to_le_bytes());
+        self.arena.extend_from_slice(&header);
         entry
     }
 
@@ -355,12 +509,34 @@ impl Delta {
         Cursor { leaf, index }
     }
 
-    /// The entry at `at`, or `None` past the end.
-    pub(crate) fn entry(&self, at: Cursor) -> Option<(&[u8], Option<&[u8]>)> {
+    fn entry_at(&self, at: Cursor) -> Option<u32> {
         let leaf = self.leaves.get(at.leaf as usize)?;
-        let index = usize::from(at.index);
-        let entry = leaf.entries.get(index).filter(|_| at.index < leaf.len)?;
-        Some((self.key(*entry), self.value(*entry)))
+        leaf.entries.get(usize::from(at.index)).filter(|_| at.index < leaf.len).copied()
+    }
+
+    /// The entry at `at`, or `None` past the end.
+    pub(crate) fn entry(&self, at: Cursor) -> Option<(&[u8], Change<'_>)> {
+        let entry = self.entry_at(at)?;
+        Some((self.key(entry), self.value(entry)))
+    }
+
+    /// As [`Delta::entry`], for a reader of the batches up to `seen`: the change is `None` when it sees none.
+    pub(crate) fn entry_seen(&self, at: Cursor, seen: u64) -> Option<(&[u8], Option<Change<'_>>)> {
+        let entry = self.entry_at(at)?;
+        Some((self.key(entry), self.visible(entry, seen).map(|entry| self.value(entry))))
+    }
+
+    /// About how many of its keys lie at or above `from` and below `to`, for who only wants to know how far
+    /// it came.
+    pub(crate) fn records_between(&self, from: &[u8], to: &[u8]) -> usize {
+        let goal = self.leaf_of(to, prefix(to));
+        let mut node = self.leaf_of(from, prefix(from));
+        let mut count = 0;
+        while let Some(leaf) = self.leaves.get(node as usize).filter(|_| node != goal) {
+            count += usize::from(leaf.len);
+            node = leaf.next;
+        }
+        count
     }
 
     /// The place after `at`, which is at an entry.
@@ -466,7 +642,7 @@ mod tests {
             let (mut delta, mut model) = (Delta::new(), Model::new());
             for (n, (key, length)) in steps.into_iter().enumerate() {
                 let value = length.map(|length| vec![n as u8; length]);
-                let new = delta.set(&key, value.as_deref());
+                let new = delta.set(&key, value.as_deref(), n as u64 + 1, 0);
                 prop_assert_eq!(new, model.insert(key, value).is_none());
             }
             let some = model.keys().nth(model.len() / 2).cloned().unwrap();
@@ -475,8 +651,70 @@ mod tests {
             }
             let mut delta = delta.cleared();
             same(&delta, &Model::new(), &some);
-            delta.set(&some, None);
+            delta.set(&some, None, 1, 0);
             same(&delta, &Model::from([(some.clone(), None)]), &some);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(Vec<u8>, Option<usize>),
+        Erase(Vec<u8>, Vec<u8>),
+        Snapshot,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (key(), prop::option::of(0usize..20)).prop_map(|(key, value)| Step::Set(key, value)),
+            1 => (key(), key()).prop_map(|(a, b)| Step::Erase(a.clone().min(b.clone()), a.max(b))),
+            1 => Just(Step::Snapshot),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        /// A delta over a base that has every key: what each snapshot sees does not change.
+        #[test]
+        fn snapshots_see_what_they_saw(steps in prop::collection::vec(step(), 1..150)) {
+            let mut delta = Delta::new();
+            // Of the keys that occur: the value, or that they are gone.
+            let keys: Vec<_> = steps.iter().filter_map(|step| match step {
+                Step::Set(key, _) | Step::Erase(key, _) => Some(key.clone()),
+                Step::Snapshot => None,
+            }).collect();
+            let mut model: BTreeMap<_, _> = keys.into_iter().map(|key| (key, Some(b"base".to_vec()))).collect();
+            let mut snapshots = Vec::new();
+            let mut kept = 0;
+            for (n, step) in steps.into_iter().enumerate() {
+                let batch = n as u64 + 1;
+                match step {
+                    Step::Set(key, length) => {
+                        let value = length.map(|length| vec![n as u8; length]);
+                        delta.set(&key, value.as_deref(), batch, kept);
+                        model.insert(key, value);
+                    }
+                    Step::Erase(from, to) => {
+                        delta.erase(&from, &to, batch, kept);
+                        model.range_mut(from..to).for_each(|(_, value)| *value = None);
+                    }
+                    Step::Snapshot => {
+                        kept = batch - 1;
+                        snapshots.push((kept, Arc::clone(delta.erased()), model.clone()));
+                    }
+                }
+            }
+            snapshots.push((NEWEST, Arc::clone(delta.erased()), model));
+            for (seen, erased, model) in &snapshots {
+                for (key, want) in model {
+                    let base = (!erased.contain(key)).then(|| &b"base"[..]);
+                    let found = delta.get_at(key, *seen).unwrap_or(base);
+                    prop_assert_eq!(found, want.as_deref(), "{:?} at {}", key, seen);
+                    let at = delta.seek(Bound::Included(key), Direction::Ascending);
+                    let walked = delta.entry_seen(at, *seen).filter(|(found, _)| found == key);
+                    prop_assert_eq!(walked.and_then(|(_, change)| change), delta.get_at(key, *seen));
+                }
+            }
+            prop_assert_eq!(delta.puts(), walk(&delta, Bound::Unbounded, Direction::Ascending).iter().filter(|(_, value)| value.is_some()).count());
         }
     }
 
@@ -487,7 +725,7 @@ mod tests {
             let (mut delta, mut model) = (Delta::new(), Model::new());
             for n in (0..50_000).map(order) {
                 let key = n.to_be_bytes();
-                delta.set(&key, Some(&key));
+                delta.set(&key, Some(&key), u64::from(n), 0);
                 model.insert(key.to_vec(), Some(key.to_vec()));
             }
             same(&delta, &model, &25_000u32.to_be_bytes());
@@ -497,10 +735,10 @@ mod tests {
     #[test]
     fn a_value_of_the_same_size_takes_no_more_memory() {
         let mut delta = Delta::new();
-        delta.set(b"inode", Some(&[1; 200]));
+        delta.set(b"inode", Some(&[1; 200]), 1, 0);
         let bytes = delta.bytes();
         for n in 0..100u8 {
-            delta.set(b"inode", Some(&[n; 200]));
+            delta.set(b"inode", Some(&[n; 200]), 2, 0);
         }
         assert_eq!(delta.bytes(), bytes);
         assert_eq!(delta.get(b"inode"), Some(Some(&[99; 200][..])));

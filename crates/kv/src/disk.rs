@@ -1,21 +1,56 @@
 //! The medium with errors that name the block, and counters.
 
-use crate::{KvError, Medium};
+use crate::{KvError, Medium, Written};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
 
+/// What a block that is written holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Log,
+    Node,
+    Value,
+    Bitmap,
+    Superblock,
+}
+
+#[derive(Default)]
+struct Counts {
+    read: AtomicU64,
+    written: [AtomicU64; 5],
+    flushes: AtomicU64,
+}
+
 pub(crate) struct Disk {
     medium: Arc<dyn Medium>,
-    blocks_read: AtomicU64,
-    blocks_written: AtomicU64,
-    flushes: AtomicU64,
+    counts: Arc<Counts>,
+    /// Blocks read and written through this value, when it was made to tell.
+    spent: Option<AtomicU64>,
 }
 
 impl Disk {
     pub(crate) fn new(medium: Arc<dyn Medium>) -> Self {
-        let (blocks_read, blocks_written, flushes) = Default::default();
-        Self { medium, blocks_read, blocks_written, flushes }
+        Self { medium, counts: Arc::default(), spent: None }
+    }
+
+    /// The same medium and counters, and a count of its own.
+    pub(crate) fn metered(&self) -> Self {
+        let spent = Some(AtomicU64::new(0));
+        Self { medium: Arc::clone(&self.medium), counts: Arc::clone(&self.counts), spent }
+    }
+
+    /// Blocks read and written since [`Disk::metered`].
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent.as_ref().map_or(0, |spent| spent.load(Relaxed))
+    }
+
+    fn count(&self, counter: &AtomicU64, bytes: usize) {
+        let blocks = (bytes / BLOCK_BYTES) as u64;
+        counter.fetch_add(blocks, Relaxed);
+        if let Some(spent) = &self.spent {
+            spent.fetch_add(blocks, Relaxed);
+        }
     }
 
     pub(crate) fn blocks(&self) -> u64 {
@@ -23,25 +58,47 @@ impl Disk {
     }
 
     pub(crate) fn read(&self, block: u64, into: &mut [u8]) -> Result<(), KvError> {
-        self.blocks_read.fetch_add((into.len() / BLOCK_BYTES) as u64, Relaxed);
-        let operation = "read";
-        self.medium.read(block, into).map_err(|source| KvError::Medium { operation, block, source })
+        self.count(&self.counts.read, into.len());
+        read(&*self.medium, block, into)
     }
 
-    pub(crate) fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), KvError> {
-        self.blocks_written.fetch_add((data.len() / BLOCK_BYTES) as u64, Relaxed);
+    pub(crate) fn write(&self, kind: Kind, block: u64, data: &[u8], fua: bool) -> Result<(), KvError> {
+        self.count(&self.counts.written[kind as usize], data.len());
         write(&*self.medium, block, data, fua)
     }
 
     pub(crate) fn flush(&self) -> Result<(), KvError> {
-        self.flushes.fetch_add(1, Relaxed);
+        self.counts.flushes.fetch_add(1, Relaxed);
         flush(&*self.medium)
     }
 
-    /// Blocks read, blocks written, flushes.
-    pub(crate) fn counts(&self) -> (u64, u64, u64) {
-        (self.blocks_read.load(Relaxed), self.blocks_written.load(Relaxed), self.flushes.load(Relaxed))
+    /// Blocks read.
+    pub(crate) fn blocks_read(&self) -> u64 {
+        self.counts.read.load(Relaxed)
     }
+
+    /// Flushes sent.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.counts.flushes.load(Relaxed)
+    }
+
+    /// Blocks written.
+    pub(crate) fn written(&self) -> Written {
+        let of = |kind: Kind| self.counts.written[kind as usize].load(Relaxed);
+        Written {
+            log: of(Kind::Log),
+            nodes: of(Kind::Node),
+            values: of(Kind::Value),
+            bitmap: of(Kind::Bitmap),
+            superblock: of(Kind::Superblock),
+        }
+    }
+}
+
+/// A read whose error names the block.
+pub(crate) fn read(medium: &dyn Medium, block: u64, into: &mut [u8]) -> Result<(), KvError> {
+    let operation = "read";
+    medium.read(block, into).map_err(|source| KvError::Medium { operation, block, source })
 }
 
 /// A write whose error names the block.

@@ -10,6 +10,43 @@ pub struct MediumError {
     pub errno: i32,
 }
 
+/// Why a medium could not be opened.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Error)]
+pub enum OpenError {
+    /// The host refused.
+    #[error("the host refused {what}: {}", std::io::Error::from_raw_os_error(*errno))]
+    Host {
+        /// What was asked for.
+        what: &'static str,
+        /// The positive errno.
+        errno: i32,
+    },
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] nvmed_io::IoError),
+    /// The device's LBAs do not divide a block.
+    #[error(
+        "the device has LBAs of {bytes} bytes; a store needs a size that divides 4096: format the namespace anew"
+    )]
+    LbaBytes {
+        /// Their size.
+        bytes: usize,
+    },
+}
+
+impl OpenError {
+    /// The positive errno that a program should see.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Host { errno, .. } => *errno,
+            Self::Device(error) => error.errno().raw_os_error(),
+            Self::LbaBytes { .. } => EOPNOTSUPP,
+        }
+    }
+}
+
 /// Why a call on a store failed.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -40,8 +77,11 @@ pub enum KvError {
         /// The last block looked at.
         last: u64,
     },
-    /// The store was written by a newer version.
-    #[error("the key-value store has format version {found}; this program knows version {known}")]
+    /// The store was written by another version.
+    #[error(
+        "the key-value store has format version {found}; this program reads version {known}: {}",
+        if found > known { "use a newer program" } else { "copy the data out with the program that made it, then format anew" }
+    )]
     Version {
         /// On the medium.
         found: u32,
@@ -79,7 +119,7 @@ pub enum KvError {
         bytes: usize,
     },
     /// A value is longer than [`crate::VALUE_BYTES_MAX`].
-    #[error("a value of {bytes} bytes is longer than 1024")]
+    #[error("a value of {bytes} bytes is longer than 32768")]
     ValueTooLong {
         /// Its length.
         bytes: usize,
@@ -92,13 +132,32 @@ pub enum KvError {
         /// The limit of this store, see [`crate::Store::batch_bytes_max`].
         max: usize,
     },
+    /// The snapshot was cut off: it kept more of the past than the store's options allow.
+    #[error(
+        "the snapshot of batch {sequence} is too old: {checkpoints} checkpoints (at most {checkpoints_max}) and {blocks} \
+         blocks freed since (at most {blocks_max}); take a new one"
+    )]
+    SnapshotTooOld {
+        /// The last batch that it saw.
+        sequence: u64,
+        /// Checkpoints written since.
+        checkpoints: u64,
+        /// [`crate::Options::snapshot_checkpoints_max`].
+        checkpoints_max: u64,
+        /// Blocks freed that snapshots kept from being used.
+        blocks: u64,
+        /// The bound on them: [`crate::Options::snapshot_blocks_max`], or less when the region was full.
+        blocks_max: u64,
+    },
     /// No room for new keys; deleting still works.
     #[error("the metadata region is full: delete something")]
     Full,
-    /// An earlier write of the log or a superblock failed; nothing later can be made durable.
-    #[error("an earlier metadata write failed (errno {errno}); remount to go on from what is durable")]
+    /// An earlier flush, or write of the log or a superblock, failed; nothing later can be made durable.
+    #[error(
+        "an earlier metadata write or flush failed (errno {errno}); remount to go on from what is durable"
+    )]
     Failed {
-        /// The errno of that write.
+        /// The errno of that call.
         errno: i32,
     },
 }
@@ -110,6 +169,7 @@ impl KvError {
         match self {
             Self::Medium { source, .. } => source.errno,
             Self::Full => ENOSPC,
+            Self::SnapshotTooOld { .. } => ESTALE,
             Self::KeyTooLong { .. } => ENAMETOOLONG,
             Self::ValueTooLong { .. } | Self::BatchTooLarge { .. } => E2BIG,
             Self::NotAStore { .. } | Self::Version { .. } => EINVAL,
@@ -124,3 +184,5 @@ const E2BIG: i32 = 7;
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
 const ENAMETOOLONG: i32 = 36;
+const EOPNOTSUPP: i32 = 95;
+const ESTALE: i32 = 116;

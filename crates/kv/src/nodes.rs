@@ -2,39 +2,45 @@
 
 use crate::KvError;
 use crate::disk::Disk;
-use crate::guard::lock;
+use crate::guard::{lock, read, write};
 use crate::layout::Layout;
 use crate::node::Node;
 use crate::superblock::Reference;
 use core::hash::{BuildHasherDefault, Hasher};
 use nvmed_units::BLOCK_BYTES;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Shards, so that readers rarely meet at a lock.
 const SHARDS: usize = 16;
 /// Nodes kept at least in each shard, however small the limit.
 const SHARD_NODES_MIN: usize = 1;
 
+/// Rounds of the hand that a node with others below outlives its last use.
+const PARENT_PASSES: u8 = 8;
+
 /// Where nodes come from.
 pub(crate) struct Nodes {
     identity: u64,
-    layout: Layout,
+    layout: RwLock<Layout>,
     shards: Vec<Mutex<Shard>>,
 }
 
-/// A clock: a node that was used since the hand last passed stays.
+/// A clock: a node that was used since the hand last passed stays; one that others hang from, longer.
 struct Shard {
     kept: HashMap<u64, Kept, BuildHasherDefault<BlockHasher>>,
     /// The blocks in `kept`, and some that were forgotten since.
     clock: Vec<u64>,
     hand: usize,
     limit: usize,
+    hits: u64,
+    misses: u64,
 }
 
 struct Kept {
     node: Arc<Node>,
-    used: bool,
+    /// Times that the hand passes it by.
+    passes: u8,
 }
 
 /// Block numbers are spread by one multiplication (Fibonacci hashing).
@@ -61,8 +67,20 @@ impl Nodes {
     /// Keeps about `bytes` bytes of nodes.
     pub(crate) fn new(identity: u64, layout: Layout, bytes: usize) -> Self {
         let limit = (bytes / BLOCK_BYTES / SHARDS).max(SHARD_NODES_MIN);
-        let shard = || Mutex::new(Shard { kept: HashMap::default(), clock: Vec::new(), hand: 0, limit });
-        Self { identity, layout, shards: (0..SHARDS).map(|_| shard()).collect() }
+        let shard = || {
+            let (kept, clock) = (HashMap::default(), Vec::new());
+            Mutex::new(Shard { kept, clock, hand: 0, limit, hits: 0, misses: 0 })
+        };
+        Self { identity, layout: RwLock::new(layout), shards: (0..SHARDS).map(|_| shard()).collect() }
+    }
+
+    /// The region grew.
+    pub(crate) fn grow(&self, layout: Layout) {
+        *write(&self.layout) = layout;
+    }
+
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity
     }
 
     fn shard(&self, block: u64) -> &Mutex<Shard> {
@@ -82,11 +100,19 @@ impl Nodes {
         Ok(node)
     }
 
+    /// How often a node was in memory, and how often it was not.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        self.shards
+            .iter()
+            .map(|shard| lock(shard))
+            .fold((0, 0), |(hits, misses), shard| (hits + shard.hits, misses + shard.misses))
+    }
+
     /// Reads a node past the cache.
     pub(crate) fn read(&self, disk: &Disk, want: &Reference, level: u16) -> Result<Node, KvError> {
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         disk.read(want.block, &mut *bytes)?;
-        Node::parse(bytes, want, level, self.identity, &self.layout)
+        Node::parse(bytes, want, level, self.identity, &read(&self.layout))
     }
 
     /// Keeps `node`, in place of what was known of its block.
@@ -102,14 +128,18 @@ impl Nodes {
 
 impl Shard {
     fn get(&mut self, block: u64) -> Option<Arc<Node>> {
-        let kept = self.kept.get_mut(&block)?;
-        kept.used = true;
+        let Some(kept) = self.kept.get_mut(&block) else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
+        kept.passes = if kept.node.is_parent { PARENT_PASSES } else { 1 };
         Some(Arc::clone(&kept.node))
     }
 
     fn put(&mut self, node: Arc<Node>) {
         let block = node.block();
-        if self.kept.insert(block, Kept { node, used: false }).is_some() {
+        if self.kept.insert(block, Kept { passes: u8::from(node.is_parent), node }).is_some() {
             return;
         }
         if self.clock.len() < self.limit {
@@ -126,7 +156,7 @@ impl Shard {
             let at = self.hand;
             self.hand = (at + 1) % self.clock.len();
             match self.kept.get_mut(&self.clock[at]) {
-                Some(kept) if kept.used => kept.used = false,
+                Some(kept) if kept.passes > 0 => kept.passes -= 1,
                 _ => return at,
             }
         }
@@ -140,15 +170,35 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{Builder, push_record};
+    use crate::leaf::{Builder, Kind};
+    use crate::node::Place;
     use crate::{MemoryMedium, Options};
 
     fn node(block: u64) -> Arc<Node> {
-        let mut entry = Vec::new();
-        push_record(&mut entry, &block.to_be_bytes(), b"");
         let mut builder = Builder::new();
-        builder.push(&entry);
-        Arc::new(builder.finish(1, block, 1, 0))
+        assert!(builder.push(&block.to_be_bytes(), Kind::Held, b"", 0));
+        Arc::new(builder.finish(Place { identity: 1, block, generation: 1 }))
+    }
+
+    #[test]
+    fn a_node_with_others_below_outlives_leaves() {
+        let layout = Layout::plan(10_000, &Options::default()).unwrap();
+        let disk = Disk::new(Arc::new(MemoryMedium::new(1)));
+        let nodes = Nodes::new(1, layout, 4 * SHARDS * BLOCK_BYTES);
+        let child = crate::node::Child { chunk: 0, node: Reference { block: 3001, generation: 1, crc: 0 } };
+        let place = Place { identity: 1, block: 3000, generation: 1 };
+        let parent = Arc::new(crate::node::inner(&[child], 1, place));
+        let want = Reference { block: 3000, generation: 1, crc: parent.crc() };
+        nodes.keep(parent);
+        assert!(nodes.get(&disk, &want, 1).is_ok());
+        // Leaves of the same shard, each used once: the hand goes around with almost every one.
+        for n in 1..8 {
+            let leaf = node(3000 + n * SHARDS as u64);
+            let want = Reference { block: leaf.block(), generation: 1, crc: leaf.crc() };
+            nodes.keep(leaf);
+            assert!(nodes.get(&disk, &want, 0).is_ok());
+        }
+        assert!(nodes.get(&disk, &want, 1).is_ok(), "the parent went before leaves");
     }
 
     #[test]

@@ -1,150 +1,225 @@
-//! Entries on their way into nodes: a row of encoded entries, cut into blocks.
+//! Entries on their way into leaves: whole rests in one arena, and how they are best grouped.
 
-use crate::node::{Builder, CAPACITY, SLOT_BYTES, entry_key};
+use crate::leaf::{Coder, Kind, common, entry_bytes};
+use crate::node::{CAPACITY, CHUNK_BYTES, chunk};
+use core::ops::Range;
 
-/// A node is filled to nine tenths when there is enough for more than one, so that the next few
-/// insertions do not split it at once.
-const FILL_BYTES: usize = CAPACITY * 9 / 10;
-/// A node below a third joins its right neighbour.
-const UNDERFULL_BYTES: usize = CAPACITY / 3;
-/// Each node but the last of a row holds this much at least: half of one, less half the largest record.
+/// Entries of one chunk that take more than this become a tree of their own.
+///
+/// A smaller bound fills leaves less: a group of more than half a block would have one alone.
+pub(crate) const BURST_BYTES: usize = CAPACITY;
+/// A tree of one leaf that would take no more than this in its parent's leaf goes back there.
+pub(crate) const FOLD_BYTES: usize = CAPACITY / 4;
+/// A leaf below a third joins its right neighbour.
+pub(crate) const UNDERFULL_BYTES: usize = CAPACITY / 3;
+/// Each leaf but the last of a row holds this much on average at least: two neighbours hold more than a
+/// block together.
 pub(crate) const PACKED_BYTES_MIN: usize = 1900;
 
-/// Encoded entries of one level, in key order.
+/// An entry of a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    key: u32,
+    payload: u32,
+    key_len: u16,
+    payload_len: u16,
+    /// Bytes shared with the entry before, if there is one.
+    common: u16,
+    pub(crate) kind: Kind,
+}
+
+/// Entries of one B+tree's leaves, by rest.
 #[derive(Default)]
 pub(crate) struct Row {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
+    pub(crate) arena: Vec<u8>,
+    pub(crate) items: Vec<Item>,
+    /// Bytes that the entries take in leaves, nearly; see [`measure`].
+    cost: usize,
+}
+
+impl Item {
+    pub(crate) fn rest<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
+        &arena[self.key as usize..self.key as usize + usize::from(self.key_len)]
+    }
+
+    pub(crate) fn payload<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
+        &arena[self.payload as usize..self.payload as usize + usize::from(self.payload_len)]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.key_len)
+    }
+
+    /// Bytes shared with the entry before.
+    pub(crate) fn common(&self) -> usize {
+        usize::from(self.common)
+    }
+
+    /// The entry below a tree whose prefix has `bytes` bytes more.
+    fn below(&self, bytes: usize) -> Self {
+        let common = self.common.saturating_sub(bytes as u16);
+        Self { key: self.key + bytes as u32, key_len: self.key_len - bytes as u16, common, ..*self }
+    }
+
+    /// Bytes in a leaf, nearly: as if the entry before were the base.
+    pub(crate) fn bytes(&self) -> usize {
+        let distance = usize::from(self.common > 0);
+        entry_bytes(distance, self.common(), self.len(), usize::from(self.payload_len))
+    }
+}
+
+/// Bytes that `items` take in a leaf that begins with them.
+pub(crate) fn measure(items: &[Item]) -> usize {
+    let mut coder = Coder::default();
+    let bytes = |item: &Item| {
+        let (distance, shared) = coder.next(item.common());
+        entry_bytes(distance, shared, item.len(), usize::from(item.payload_len))
+    };
+    items.iter().map(bytes).sum()
 }
 
 impl Row {
-    pub(crate) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.items.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.ends.clear();
+        self.arena.clear();
+        self.items.clear();
+        self.cost = 0;
     }
 
-    /// Bytes that the entries take in nodes.
+    /// Bytes that the entries take in leaves, nearly.
     pub(crate) fn cost(&self) -> usize {
-        self.bytes.len() + SLOT_BYTES * self.ends.len()
+        self.cost
     }
 
     pub(crate) fn is_underfull(&self) -> bool {
-        self.cost() < UNDERFULL_BYTES
+        self.cost < UNDERFULL_BYTES
     }
 
-    /// Adds the entry that `encode` appends.
-    pub(crate) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
-        encode(&mut self.bytes);
-        self.ends.push(self.bytes.len());
+    pub(crate) fn overflows(&self) -> bool {
+        self.cost > CAPACITY
     }
 
-    pub(crate) fn entry(&self, index: usize) -> &[u8] {
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[start..self.ends[index]]
-    }
-
-    /// Fills the next node from entry `from` on; answers it and the first entry that is not in it.
-    ///
-    /// What is left is spread evenly over the nodes that it needs, or, with `in_order`, fills each as far
-    /// as is sensible: the keys came in ascending order and will go on to.
-    pub(crate) fn fill(&self, from: usize, in_order: bool) -> (Builder, usize) {
-        let start = from.checked_sub(1).map_or(0, |before| self.ends[before]);
-        let left = self.bytes.len() - start + SLOT_BYTES * (self.len() - from);
-        let target = if left <= CAPACITY {
-            CAPACITY
-        } else if in_order {
-            FILL_BYTES
-        } else {
-            left.div_ceil(left.div_ceil(FILL_BYTES))
+    /// Adds the entry whose rest is in `pieces`, at the end.
+    pub(crate) fn push(&mut self, pieces: &[&[u8]], kind: Kind, payload: &[u8]) {
+        let key = self.arena.len();
+        for piece in pieces {
+            self.arena.extend_from_slice(piece);
+        }
+        let payload_at = self.arena.len();
+        self.arena.extend_from_slice(payload);
+        let item = Item {
+            key: key as u32,
+            payload: payload_at as u32,
+            key_len: (payload_at - key) as u16,
+            payload_len: payload.len() as u16,
+            common: 0,
+            kind,
         };
-        let mut builder = Builder::new();
-        let (mut next, mut filled) = (from, 0);
-        while next < self.len() && filled < target {
-            let entry = self.entry(next);
-            if !builder.fits(entry) {
-                break;
-            }
-            builder.push(entry);
-            filled += entry.len() + SLOT_BYTES;
-            next += 1;
-        }
-        (builder, next)
+        let before = self.items.last().map_or(&[][..], |last| last.rest(&self.arena));
+        let item = Item { common: common(before, item.rest(&self.arena)) as u16, ..item };
+        self.cost += item.bytes();
+        self.items.push(item);
     }
 
-    /// The shortest key that is above entry `index - 1` and at or below entry `index`, of a leaf's row;
-    /// of an inner node's row, the key of entry `index`.
-    pub(crate) fn separator(&self, index: usize, level: u16) -> &[u8] {
-        let key = entry_key(self.entry(index), level);
-        if level > 0 || index == 0 {
-            return key;
+    /// Adds all entries of `other`, each below `prefix`.
+    pub(crate) fn append(&mut self, prefix: &[u8], other: &Self) {
+        for item in &other.items {
+            self.push(&[prefix, item.rest(&other.arena)], item.kind, item.payload(&other.arena));
         }
-        let before = entry_key(self.entry(index - 1), level);
-        let shared = key.iter().zip(before).take_while(|(a, b)| a == b).count();
-        &key[..(shared + 1).min(key.len())]
+    }
+
+    /// Adds an entry that stands for the tree of the first `bytes` bytes of the rest of `like`.
+    pub(crate) fn subtree(&mut self, like: &Item, bytes: usize, payload: &[u8]) -> Item {
+        let at = self.arena.len() as u32;
+        self.arena.extend_from_slice(payload);
+        Item {
+            payload: at,
+            key_len: bytes as u16,
+            payload_len: payload.len() as u16,
+            common: like.common.min(bytes as u16),
+            kind: Kind::Subtree,
+            ..*like
+        }
+    }
+
+    /// Gives `item`, of this row, the payload of a long value.
+    pub(crate) fn make_long(&mut self, item: &mut Item, payload: &[u8]) {
+        item.payload = self.arena.len() as u32;
+        item.payload_len = payload.len() as u16;
+        item.kind = Kind::Long;
+        self.arena.extend_from_slice(payload);
+    }
+
+    /// The end of the group of one chunk that begins at `start`.
+    pub(crate) fn group_end(&self, start: usize) -> usize {
+        let first = chunk(self.items[start].rest(&self.arena));
+        let more = self.items[start + 1..].iter();
+        start + 1 + more.take_while(|item| chunk(item.rest(&self.arena)) == first).count()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::node::push_record;
+/// Entries that are to become a tree of their own.
+pub(crate) struct Burst {
+    /// The entries that begin with the prefix, one that equals it not among them.
+    pub(crate) range: Range<usize>,
+    /// Bytes of the prefix.
+    pub(crate) prefix: usize,
+}
 
-    fn row(count: usize, value: usize) -> Row {
-        let mut row = Row::default();
-        for n in 0..count {
-            row.push(|bytes| push_record(bytes, format!("key{n:06}").as_bytes(), &vec![1; value]));
+impl Burst {
+    /// The entries as they are in the new tree.
+    pub(crate) fn items(&self, group: &[Item]) -> Vec<Item> {
+        group[self.range.clone()].iter().map(|item| item.below(self.prefix)).collect()
+    }
+}
+
+/// The longest prefix that at least half of `group`, entries of one chunk, by bytes, begin with; at least
+/// two of them must be longer. `None`: there is none of at least a chunk.
+///
+/// Half includes the entry in the middle, so every such prefix is one of its. Of keys that each begin with
+/// the one before, half stay and half go: both leaves are half full.
+pub(crate) fn heaviest(group: &[Item]) -> Option<Burst> {
+    let first = group.iter().position(|item| item.len() >= CHUNK_BYTES)?;
+    let items = &group[first..];
+    let alike = |at: usize| if at == 0 { 0 } else { items.get(at).map_or(0, Item::common) };
+    let bytes = |at: usize| items[at].bytes();
+    let total: usize = (0..items.len()).map(bytes).sum();
+    let mut below = 0;
+    let middle = (0..items.len()).find(|&at| {
+        below += bytes(at);
+        2 * below >= total
+    })?;
+    let (mut start, mut end, mut weight) = (middle, middle + 1, bytes(middle));
+    let mut prefix = items[middle].len();
+    // A record and a subtree may equal the prefix.
+    let longer = |start: usize, end: usize, prefix: usize| {
+        let equal = items[start..end].iter().take(2).filter(|item| item.len() == prefix).count();
+        end - start - equal
+    };
+    while 2 * weight < total || longer(start, end, prefix) < 2 {
+        let (left, right) = (alike(start), alike(end));
+        if left.max(right) < CHUNK_BYTES {
+            return None;
         }
-        row
-    }
-
-    fn nodes(row: &Row, in_order: bool) -> Vec<usize> {
-        let (mut from, mut sizes) = (0, Vec::new());
-        while from < row.len() {
-            let (_, next) = row.fill(from, in_order);
-            assert!(next > from);
-            sizes.push(next - from);
-            from = next;
+        if left >= right {
+            start -= 1;
+            weight += bytes(start);
+        } else {
+            weight += bytes(end);
+            end += 1;
         }
-        sizes
+        prefix = prefix.min(left.max(right));
     }
-
-    #[test]
-    fn nodes_are_filled_evenly_or_to_nine_tenths() {
-        let row = row(1000, 50); // 65 bytes each: 62 in a full node
-        let even = nodes(&row, false);
-        assert!(even.iter().all(|&n| (48..=56).contains(&n)), "{even:?}");
-        let ordered = nodes(&row, true);
-        assert!(ordered[..ordered.len() - 1].iter().all(|&n| (54..=57).contains(&n)), "{ordered:?}");
+    while alike(start) >= prefix {
+        start -= 1;
     }
-
-    #[test]
-    fn no_node_but_the_last_is_nearly_empty() {
-        for value in [0, 100, 900, 1024] {
-            for count in 1..60 {
-                let row = row(count, value);
-                let sizes = nodes(&row, false);
-                let entry = row.cost() / count;
-                let full = &sizes[..sizes.len() - 1];
-                assert!(full.iter().all(|n| n * entry >= PACKED_BYTES_MIN), "{value} {count} {sizes:?}");
-            }
-        }
+    while alike(end) >= prefix {
+        end += 1;
     }
-
-    #[test]
-    fn separators_are_short_and_separate() {
-        let mut row = Row::default();
-        for key in [&b"a"[..], b"abc", b"abd", b"b\0", b"b\0\0"] {
-            row.push(|bytes| push_record(bytes, key, b""));
-        }
-        let all: Vec<_> = (1..5).map(|index| row.separator(index, 0)).collect();
-        assert_eq!(all, [&b"ab"[..], b"abd", b"b", b"b\0\0"]);
-    }
+    // The record that equals the prefix stays beside the tree.
+    start += items[start..end].iter().take_while(|item| item.len() == prefix).count();
+    Some(Burst { range: first + start..first + end, prefix })
 }

@@ -10,8 +10,8 @@ const IDENTITY: usize = 8;
 const START: usize = 16;
 const END: usize = 24;
 const RING: usize = 64;
-/// Bytes of memory at least: a ring that holds two batches of 16 KiB, enough for any one file operation.
-pub(crate) const BYTES_MIN: usize = 64 << 10;
+/// Bytes of memory at least: a ring that holds two batches with the longest key and value.
+pub(crate) const BYTES_MIN: usize = 128 << 10;
 
 /// A ring of stream bytes. One writer at a time adds at the end; one committer at a time releases at the start.
 pub(crate) struct Pending<M> {

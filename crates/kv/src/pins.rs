@@ -1,56 +1,68 @@
-//! Readers of a tree hold its blocks: two counters, of the readers of this tree and of the one before.
+//! Trees that readers look at: while one does, no block of its tree is reused.
 
 use crate::guard::lock;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Condvar, Mutex, PoisonError};
+use crate::superblock::Root;
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use core::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Which of the two counters; flips with every new tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parity(bool);
-
-impl Parity {
-    pub(crate) fn other(self) -> Self {
-        Self(!self.0)
-    }
+/// The tree of one superblock.
+#[derive(Debug)]
+pub(crate) struct Version {
+    pub(crate) root: Option<Root>,
+    pub(crate) generation: u64,
 }
 
+/// Who waits for readers.
 #[derive(Default)]
 pub(crate) struct Pins {
-    counts: [AtomicUsize; 2],
     awaited: AtomicBool,
     gate: Mutex<()>,
     changed: Condvar,
 }
 
-/// While it lives, no block of its tree is reused.
+/// While it lives, no block of its tree is reused. For one call: a snapshot takes one for each.
 pub(crate) struct Pin<'a> {
     pins: &'a Pins,
-    parity: Parity,
+    /// Always there, until the pin goes.
+    version: Option<Arc<Version>>,
 }
 
 impl Pins {
-    /// Called under the lock that `parity` is read under, so that it cannot flip in between.
-    pub(crate) fn pin(&self, parity: Parity) -> Pin<'_> {
-        self.counts[usize::from(parity.0)].fetch_add(1, SeqCst);
-        Pin { pins: self, parity }
+    /// A reader of `version`, which is the present one or a snapshot's, so that its blocks are safe now.
+    pub(crate) fn pin(&self, version: &Arc<Version>) -> Pin<'_> {
+        Pin { pins: self, version: Some(Arc::clone(version)) }
     }
 
-    /// Waits until no reader of `parity` is left; new ones must not come any more.
-    pub(crate) fn drain(&self, parity: Parity) {
-        let count = &self.counts[usize::from(parity.0)];
+    /// Waits until nobody but the caller has `version`; nobody new must come any more.
+    pub(crate) fn wait(&self, version: &mut Arc<Version>) {
         let mut guard = lock(&self.gate);
         self.awaited.store(true, SeqCst);
-        while count.load(SeqCst) > 0 {
-            guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        while !is_alone(version) {
+            // The time is for a processor that lets a reader's look at `awaited` pass its last act.
+            let woken = self.changed.wait_timeout(guard, Duration::from_millis(1));
+            guard = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         self.awaited.store(false, SeqCst);
     }
 }
 
+/// Whether nobody else has `version`. What they read was read before.
+pub(crate) fn is_alone(version: &mut Arc<Version>) -> bool {
+    Arc::get_mut(version).is_some()
+}
+
+impl Pin<'_> {
+    /// The root of the tree.
+    pub(crate) fn root(&self) -> Option<Root> {
+        self.version.as_ref().and_then(|version| version.root)
+    }
+}
+
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
-        let before = self.pins.counts[usize::from(self.parity.0)].fetch_sub(1, SeqCst);
-        if before == 1 && self.pins.awaited.load(SeqCst) {
+        self.version = None;
+        if self.pins.awaited.load(SeqCst) {
             // Through the gate, so that who waits is either asleep or has not looked yet.
             drop(lock(&self.pins.gate));
             self.pins.changed.notify_all();

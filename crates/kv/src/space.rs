@@ -1,7 +1,7 @@
 //! Which tree blocks are in use: bitmap pages, read when first needed, two slots a page on the medium.
 
 use crate::KvError;
-use crate::disk::Disk;
+use crate::disk::{Disk, Kind};
 use crate::layout::{Layout, PAGE_BITS, checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::superblock::Superblock;
 use nvmed_units::BLOCK_BYTES;
@@ -12,15 +12,18 @@ const WORDS: usize = (BLOCK_BYTES - HEADER_BYTES) / 8;
 
 /// One page in memory.
 struct Page {
+    /// As on the medium, or as it is to be there.
     used: Box<[u64; WORDS]>,
+    /// Freed, but a reader may still look at them; `None`: no such block.
+    held: Option<Box<[u64; WORDS]>>,
     dirty: bool,
 }
 
 /// The tree blocks of a store. Numbers here are relative to the first one.
 ///
 /// Between two superblocks only blocks that the old tree does not use are allocated: what is freed is
-/// marked free by `write`, after the last allocation. Who allocates next makes sure first that no reader
-/// of the old tree is left.
+/// marked free on the medium by `write`, after the last allocation, and held back from allocation until
+/// `release`, when no reader of the old tree is left. A rising cursor leads around the region.
 pub(crate) struct Space {
     identity: u64,
     layout: Layout,
@@ -29,6 +32,8 @@ pub(crate) struct Space {
     cursor: u64,
     /// Blocks in use by the tree of the last superblock.
     used: u64,
+    /// Free, but held back.
+    held: u64,
     /// Allocated, and freed, since then.
     allocated: Vec<u64>,
     freed: Vec<u64>,
@@ -43,6 +48,7 @@ impl Space {
             pages: (0..layout.pages).map(|_| None).collect(),
             cursor: superblock.cursor,
             used: superblock.used,
+            held: 0,
             allocated: Vec::new(),
             freed: Vec::new(),
         }
@@ -50,7 +56,18 @@ impl Space {
 
     /// Blocks that can be allocated before the next superblock.
     pub(crate) fn free(&self) -> u64 {
-        self.layout.tree_blocks().saturating_sub(self.used + self.allocated.len() as u64)
+        self.layout.tree_blocks().saturating_sub(self.used + self.held + self.allocated.len() as u64)
+    }
+
+    /// Free blocks that are held back from allocation.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// The region grew.
+    pub(crate) fn grow(&mut self, layout: Layout) {
+        self.layout = layout;
+        self.pages.resize_with(layout.pages as usize, || None);
     }
 
     /// A free block, as a block number of the medium.
@@ -70,7 +87,7 @@ impl Space {
                 page.dirty = true;
                 self.allocated.push(block);
                 self.cursor = block + 1;
-                return Ok(self.layout.tree_start() + block);
+                return Ok(self.layout.tree_block(block));
             }
         }
         Err(KvError::Full)
@@ -78,7 +95,8 @@ impl Space {
 
     /// The tree to come does not use `block` of the medium any more.
     pub(crate) fn free_block(&mut self, block: u64) {
-        self.freed.push(block - self.layout.tree_start());
+        // References were checked when they were read; one from elsewhere names nothing of ours.
+        self.freed.extend(self.layout.tree_index(block));
     }
 
     /// Writes the changed pages, as they are to be with the next superblock, and notes them in it.
@@ -90,7 +108,7 @@ impl Space {
     ) -> Result<(), KvError> {
         for index in 0..self.freed.len() {
             let (number, word, bit) = place(self.freed[index]);
-            let block = self.layout.tree_start() + self.freed[index];
+            let block = self.layout.tree_block(self.freed[index]);
             let page = self.page(disk, old, number as u64)?;
             if page.used[word] & bit == 0 {
                 let reason = "a block of the tree is marked free";
@@ -105,7 +123,7 @@ impl Space {
             };
             let slot = !old.slot(number);
             let bytes = encode(self.identity, number, new.generation, &page.used);
-            disk.write(self.layout.bitmap_block(number, slot), &bytes, false)?;
+            disk.write(Kind::Bitmap, self.layout.bitmap_block(number, slot), &bytes, false)?;
             if new.slot(number) != slot {
                 new.flip_slot(number);
             }
@@ -115,15 +133,34 @@ impl Space {
         Ok(())
     }
 
-    /// The superblock that `write` prepared is durable. Answers the blocks that it freed.
-    pub(crate) fn settle(&mut self, superblock: &Superblock) -> impl Iterator<Item = u64> + use<> {
+    /// The superblock that `write` prepared is durable. Answers the blocks that it freed, by their index
+    /// among the tree blocks; they are held back until `release`.
+    pub(crate) fn settle(&mut self, superblock: &Superblock) -> Vec<u64> {
         self.used = superblock.used;
         self.allocated.clear();
         for page in self.pages.iter_mut().flatten() {
             page.dirty = false;
         }
-        let start = self.layout.tree_start();
-        core::mem::take(&mut self.freed).into_iter().map(move |block| start + block)
+        let freed = core::mem::take(&mut self.freed);
+        for &block in &freed {
+            let (page, word, bit) = place(block);
+            if let Some(page) = &mut self.pages[page] {
+                page.held.get_or_insert_with(|| Box::new([0; WORDS]))[word] |= bit;
+                self.held += 1;
+            }
+        }
+        freed
+    }
+
+    /// Nobody looks at these blocks any more.
+    pub(crate) fn release(&mut self, blocks: &[u64]) {
+        for &block in blocks {
+            let (page, word, bit) = place(block);
+            if let Some(held) = self.pages[page].as_mut().and_then(|page| page.held.as_mut()) {
+                held[word] &= !bit;
+                self.held -= 1;
+            }
+        }
     }
 
     /// The superblock that was being prepared will not be written.
@@ -144,8 +181,19 @@ impl Space {
 
     /// Whether the tree of the last superblock uses `block` of the medium, by the bitmap.
     pub(crate) fn is_used(&mut self, disk: &Disk, old: &Superblock, block: u64) -> Result<bool, KvError> {
-        let (number, word, bit) = place(block - self.layout.tree_start());
+        let Some(index) = self.layout.tree_index(block) else {
+            return Ok(false);
+        };
+        let (number, word, bit) = place(index);
         Ok(self.page(disk, old, number as u64)?.used[word] & bit != 0)
+    }
+
+    /// How many blocks the tree of the last superblock uses, by the bitmap.
+    pub(crate) fn count_used(&mut self, disk: &Disk, old: &Superblock) -> Result<u64, KvError> {
+        (0..self.layout.pages).try_fold(0, |sum, number| {
+            let page = self.page(disk, old, number)?;
+            Ok(sum + page.used.iter().map(|word| u64::from(word.count_ones())).sum::<u64>())
+        })
     }
 
     fn page(&mut self, disk: &Disk, superblock: &Superblock, number: u64) -> Result<&mut Page, KvError> {
@@ -163,7 +211,7 @@ impl Space {
                 decode(self.identity, number, superblock.generation, bits, &bytes)
             };
             let used = used.map_err(|reason| KvError::Corrupt { block, structure: "bitmap page", reason })?;
-            *place = Some(Page { used, dirty: false });
+            *place = Some(Page { used, held: None, dirty: false });
         }
         Ok(place.as_mut().expect("it was filled just above"))
     }
@@ -175,7 +223,8 @@ impl Page {
         let mut at = from;
         while at < limit {
             let word = (at / 64) as usize;
-            let free = !self.used[word] & (u64::MAX << (at % 64));
+            let held = self.held.as_ref().map_or(0, |held| held[word]);
+            let free = !(self.used[word] | held) & (u64::MAX << (at % 64));
             if free != 0 {
                 let found = word as u64 * 64 + u64::from(free.trailing_zeros());
                 return Some(found).filter(|&found| found < limit);
@@ -190,6 +239,11 @@ impl Page {
 fn place(block: u64) -> (usize, usize, u64) {
     let bit = block % PAGE_BITS;
     ((block / PAGE_BITS) as usize, (bit / 64) as usize, 1 << (bit % 64))
+}
+
+/// The page `number` of free blocks.
+pub(crate) fn empty_page(identity: u64, number: u64, generation: u64) -> [u8; BLOCK_BYTES] {
+    encode(identity, number, generation, &[0; WORDS])
 }
 
 fn encode(identity: u64, number: u64, generation: u64, bits: &[u64; WORDS]) -> [u8; BLOCK_BYTES] {
@@ -249,7 +303,8 @@ mod tests {
         let mut new = superblock.clone();
         new.generation += 1;
         space.write(disk, superblock, &mut new).unwrap();
-        drop(space.settle(&new));
+        let freed = space.settle(&new);
+        space.release(&freed);
         *superblock = new;
     }
 
@@ -278,6 +333,23 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_a_reader_may_see_is_held_back_and_free_on_the_medium() {
+        let (disk, mut superblock, mut space) = space(2000);
+        let all: Vec<_> = std::iter::from_fn(|| space.allocate(&disk, &superblock).ok()).collect();
+        commit(&disk, &mut superblock, &mut space);
+        space.free_block(all[7]);
+        let mut new = superblock.clone();
+        new.generation += 1;
+        space.write(&disk, &superblock, &mut new).unwrap();
+        let freed = space.settle(&new);
+        assert_eq!((space.held(), space.free()), (1, 0));
+        assert_eq!(space.allocate(&disk, &new), Err(KvError::Full), "a reader may look at it");
+        assert_eq!(Space::new(&new).allocate(&disk, &new), Ok(all[7]), "after a mount nobody does");
+        space.release(&freed);
+        assert_eq!(space.allocate(&disk, &new), Ok(all[7]));
+    }
+
+    #[test]
     fn a_damaged_page_is_an_error_that_names_it() {
         let (disk, mut superblock, mut space) = space(2000);
         space.allocate(&disk, &superblock).unwrap();
@@ -288,7 +360,7 @@ mod tests {
         for bit in (0..BLOCK_BYTES * 8).filter(|bit| !(32..64).contains(bit)).step_by(7) {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            disk.write(block, &bad, true).unwrap();
+            disk.write(Kind::Bitmap, block, &bad, true).unwrap();
             let answer = Space::new(&superblock).allocate(&disk, &superblock);
             assert!(matches!(answer, Err(KvError::Corrupt { block: b, .. }) if b == block), "bit {bit}");
         }
@@ -315,14 +387,15 @@ mod tests {
             }
             let crc = checksum(1, &[&bytes[8..]]);
             put_u32(&mut bytes, 4, crc);
-            disk.write(superblock.layout.bitmap_block(0, false), &bytes, true).unwrap();
+            disk.write(Kind::Bitmap, superblock.layout.bitmap_block(0, false), &bytes, true).unwrap();
             let mut space = Space::new(&superblock);
             if let Ok(block) = space.allocate(&disk, &superblock) {
                 space.free_block(block);
                 let mut new = superblock.clone();
                 new.generation += 1;
                 space.write(&disk, &superblock, &mut new).unwrap();
-                drop(space.settle(&new));
+                let freed = space.settle(&new);
+                space.release(&freed);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The store.
 
-use crate::batch::Operations;
+use crate::batch::{Operation, Operations};
 use crate::checkpoint::{Checkpointer, Frozen, Room};
 use crate::commit::{Barrier, Commits};
 use crate::delta::Delta;
@@ -9,14 +9,16 @@ use crate::guard::{lock, read, write};
 use crate::layout::Layout;
 use crate::log::{self, Appender};
 use crate::nodes::Nodes;
+use crate::pace::Pace;
 use crate::pending::Pending;
-use crate::pins::{Parity, Pins};
+use crate::pins::{Pins, Version};
 use crate::record::{self, Expected, Next};
+use crate::snapshot::Held;
 use crate::superblock::{Root, Superblock};
 use crate::tree::Tree;
 use crate::{Batch, KvError, Medium};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use nvmed_sys::Mapping;
+use nvmed_sys::{Mapping, Pages};
 use std::sync::{Arc, Mutex, RwLock};
 
 /// A batch's place in the order of all batches of a store; 0 is before the first.
@@ -26,18 +28,42 @@ pub struct Sequence(pub u64);
 /// Settings of a store. `Default` is right for a file system.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Blocks of the log, at `format` only. `None`: an eighth of the region, 64 to 8192 blocks.
+    /// Blocks of the log, at `format` only, 64 to 6144. `None`: an eighth of the region. It bounds what
+    /// `open` reads after a crash, and the memory for changes that are not in the tree yet.
     pub log_blocks: Option<u32>,
     /// A number that differs between formats of one device (half a UUID): old blocks never pass for new.
     /// At `format` only.
     pub identity: u64,
     /// Bytes of tree nodes kept in memory, at `open` only.
     pub node_cache_bytes: usize,
+    /// Blocks that one commit reads and writes at most to bring the tree up to date, at `open` only; at
+    /// least 128. More makes fewer, longer pauses.
+    pub commit_blocks_max: u64,
+    /// Checkpoints that a snapshot may outlive, at `open` only. It is cut off after. Until then it may keep
+    /// the changes of two checkpoints in memory: twice the log at most.
+    pub snapshot_checkpoints_max: u64,
+    /// Freed blocks that snapshots may keep from being used again, at `open` only. `None`: a quarter of the
+    /// region. The oldest snapshot is cut off when there are more.
+    pub snapshot_blocks_max: Option<u64>,
+    /// Opens a store whose log is damaged as it was before the first damaged record, at `open` only: to
+    /// read what is left. Nothing more can be made durable in it.
+    pub salvage: bool,
 }
+
+/// Least for [`Options::commit_blocks_max`]: a path of the tree, what it splits into, and a long value.
+const COMMIT_BLOCKS_MIN: u64 = 128;
 
 impl Default for Options {
     fn default() -> Self {
-        Self { log_blocks: None, identity: 0, node_cache_bytes: 16 << 20 }
+        Self {
+            log_blocks: None,
+            identity: 0,
+            node_cache_bytes: 16 << 20,
+            commit_blocks_max: 512,
+            snapshot_checkpoints_max: 64,
+            snapshot_blocks_max: None,
+            salvage: false,
+        }
     }
 }
 
@@ -51,8 +77,31 @@ pub struct PendingMemory {
     pub memory: Arc<Mapping>,
     /// Byte offset in `memory`, divisible by 8.
     pub offset: usize,
-    /// Bytes; at least 64 KiB, 4 MiB is a good size.
+    /// Bytes; at least 128 KiB, 4 MiB is a good size.
     pub len: usize,
+}
+
+/// Blocks written, by what they hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The log.
+    pub log: u64,
+    /// Nodes of the tree.
+    pub nodes: u64,
+    /// Long values.
+    pub values: u64,
+    /// Bitmap pages.
+    pub bitmap: u64,
+    /// Superblocks.
+    pub superblock: u64,
+}
+
+impl Written {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.log + self.nodes + self.values + self.bitmap + self.superblock
+    }
 }
 
 /// Counters since `open`.
@@ -62,8 +111,14 @@ pub struct Stats {
     pub blocks_read: u64,
     /// Blocks written to the medium.
     pub blocks_written: u64,
+    /// The same, by what they hold.
+    pub written: Written,
     /// Flushes sent.
     pub flushes: u64,
+    /// Nodes of the tree that were looked for in memory and found.
+    pub node_cache_hits: u64,
+    /// Nodes that were not.
+    pub node_cache_misses: u64,
     /// Blocks read by `open` itself.
     pub mount_blocks_read: u64,
     /// Batches that `open` found in the log.
@@ -80,13 +135,75 @@ pub struct Stats {
     pub tree_blocks: u64,
     /// Of those, blocks in use.
     pub tree_blocks_used: u64,
+    /// Of the others, blocks that a snapshot or a reader keeps from being used.
+    pub tree_blocks_pinned: u64,
+    /// Snapshots that can be read.
+    pub snapshots: u64,
+    /// Steps of checkpoints, each ended by a superblock.
+    pub steps: u64,
+    /// Of those, steps that an `apply` had to wait for because commits did not keep up.
+    pub steps_forced: u64,
+    /// Blocks that any one commit has read and written for a checkpoint at most.
+    pub commit_blocks_worst: u64,
+}
+
+impl PendingMemory {
+    /// Memory of this process alone, 4 MiB: batches that were not committed go with the process.
+    ///
+    /// # Errors
+    /// The host has no memory.
+    pub fn private() -> Result<Self, KvError> {
+        let len = 4 << 20;
+        let memory = Mapping::anonymous(len, Pages::Base)
+            .map_err(|_| KvError::PendingTooSmall { needed: len, found: 0 })?;
+        Ok(Self { memory: Arc::new(memory), offset: 0, len })
+    }
 }
 
 /// An ordered map on a medium. Share it between threads.
+///
+/// ```
+/// use core::ops::{Bound, ControlFlow};
+/// use nvmed_kv::{Barrier, Batch, MemoryMedium, Options, PendingMemory, Store};
+/// use std::sync::Arc;
+///
+/// let medium = Arc::new(MemoryMedium::new(1024)); // 4 MiB; a FileMedium or DeviceMedium goes as well
+/// Store::format(&*medium, &Options::default())?;
+/// let store = Store::open(medium, PendingMemory::private()?, &Options::default())?;
+///
+/// let mut batch = Batch::new(); // all of it happens, or nothing
+/// batch.put(b"fruit/apple", b"green");
+/// batch.put(b"fruit/cherry", b"red");
+/// batch.put(b"tree/oak", b"tall");
+/// let sequence = store.apply(&batch)?; // visible
+/// store.commit(sequence, Barrier::None)?; // durable
+///
+/// let before = store.snapshot();
+/// batch.clear();
+/// batch.delete_range(b"fruit/", b"fruit0");
+/// store.apply(&batch)?;
+///
+/// let mut value = Vec::new();
+/// assert!(!store.get(b"fruit/apple", &mut value)?);
+/// assert!(before.get(b"fruit/apple", &mut value)? && value == b"green");
+///
+/// let mut iter = before.iter(Bound::Unbounded, Bound::Unbounded);
+/// assert_eq!(iter.seek(b"fruit/b")?, Some((&b"fruit/cherry"[..], &b"red"[..])));
+/// assert_eq!(iter.prev()?, Some((&b"fruit/apple"[..], &b"green"[..])));
+///
+/// let mut keys = Vec::new();
+/// store.scan(Bound::Unbounded, Bound::Unbounded, &mut |key, _| {
+///     keys.push(key.to_vec());
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(keys, [b"tree/oak"]);
+/// # Ok::<(), nvmed_kv::KvError>(())
+/// ```
 pub struct Store {
     pub(crate) disk: Disk,
     pub(crate) identity: u64,
-    pub(crate) layout: Layout,
+    pub(crate) log_blocks: u64,
+    pub(crate) limits: Limits,
     /// Of the records that this open appends.
     epoch: u64,
     pub(crate) state: RwLock<State>,
@@ -98,12 +215,19 @@ pub struct Store {
     pub(crate) checkpointer: Mutex<Checkpointer>,
     /// Checkpoints finished.
     pub(crate) checkpoints: AtomicU64,
-    /// A commit that finds the stream at or past this position begins a checkpoint.
-    pub(crate) due_at: AtomicU64,
+    pub(crate) pace: Pace,
     opened: Stats,
     /// The log's end when it was opened: where the pending memory of a dead process goes on.
     opened_at: Expected,
     opened_position: u64,
+}
+
+/// Bounds from the options.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) commit_blocks: u64,
+    pub(crate) snapshot_checkpoints: u64,
+    pub(crate) snapshot_blocks: Option<u64>,
 }
 
 /// What readers and writers share. Never held during I/O.
@@ -120,25 +244,35 @@ pub(crate) struct State {
     pub(crate) active: Delta,
     /// Changes that a checkpoint is merging into the tree.
     pub(crate) frozen: Option<Frozen>,
-    pub(crate) root: Option<Root>,
-    /// Of the readers of `root`.
-    pub(crate) parity: Parity,
+    /// The tree.
+    pub(crate) version: Arc<Version>,
     /// Tree blocks in use.
     pub(crate) used: u64,
+    /// Tree blocks in all.
+    pub(crate) total: u64,
+    /// Snapshots that can be read.
+    pub(crate) snapshots: Vec<Arc<Held>>,
+    /// The last batch that one of them sees; 0 without.
+    pub(crate) kept: u64,
 }
 
 impl core::fmt::Debug for Store {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.debug_struct("Store").field("layout", &self.layout).finish_non_exhaustive()
+        formatter.debug_struct("Store").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 
 impl State {
     fn apply(&mut self, operations: &[u8]) {
-        for (key, value) in Operations::new(operations).flatten() {
-            self.active.set(key, value);
-        }
         self.sequence += 1;
+        let (batch, kept) = (self.sequence, self.kept);
+        for operation in Operations::new(operations).flatten() {
+            match operation {
+                Operation::Put(key, value) => _ = self.active.set(key, Some(value), batch, kept),
+                Operation::Delete(key) => _ = self.active.set(key, None, batch, kept),
+                Operation::DeleteRange(from, to) => self.active.erase(from, to, batch, kept),
+            }
+        }
         self.end += (record::HEADER_BYTES + operations.len()) as u64;
     }
 }
@@ -150,7 +284,7 @@ impl Store {
     /// [`KvError::TooSmall`], or the medium's.
     pub fn format(medium: &dyn Medium, options: &Options) -> Result<(), KvError> {
         let layout = Layout::plan(medium.blocks(), options)?;
-        // The slots and the first log block first: an interrupted format leaves no store, not two halves.
+        // The slots and the log first: an interrupted format leaves no store, not two halves.
         let zeroes = [0; nvmed_units::BLOCK_BYTES];
         let bitmap = (0..layout.pages).map(|page| layout.bitmap_block(page, false));
         for block in
@@ -158,6 +292,7 @@ impl Store {
         {
             disk::write(medium, block, &zeroes, false)?;
         }
+        log::wipe(medium, options.identity, &layout)?;
         disk::flush(medium)?;
         let bytes = Superblock::empty(options.identity, layout).encode();
         disk::write(medium, layout.superblock(0), &bytes, true)?;
@@ -181,20 +316,25 @@ impl Store {
             end: superblock.head,
             flush_first: 0,
             head: superblock.head,
-            active: Delta::new(),
+            active: Delta::new().since(superblock.head_sequence),
             frozen: None,
-            root: superblock.root,
-            parity: Parity::default(),
+            version: Arc::new(Version { root: superblock.root, generation: superblock.generation }),
             used: superblock.used,
+            total: layout.tree_blocks(),
+            snapshots: Vec::new(),
+            kept: 0,
         };
         let expected = Expected { identity, sequence: superblock.head_sequence + 1, epoch: 0 };
         let recovered = log::recover(&disk, &layout, superblock.head, expected, &mut |_, operations| {
             state.apply(operations);
         })?;
+        if let Some(damage) = recovered.damage.as_ref().filter(|_| !options.salvage) {
+            return Err(damage.clone());
+        }
         let batches_recovered = recovered.sequence - superblock.head_sequence;
         let opened_at = Expected { identity, sequence: recovered.sequence + 1, epoch: recovered.epoch };
         let appender = Appender::new(identity, layout, recovered.position, &recovered.tail);
-        let opened = Stats { mount_blocks_read: disk.counts().0, batches_recovered, ..Stats::default() };
+        let opened = Stats { mount_blocks_read: disk.blocks_read(), batches_recovered, ..Stats::default() };
         let store = Self {
             epoch: superblock.epoch.max(recovered.epoch) + 1,
             commits: Commits::new(appender, recovered.sequence),
@@ -203,17 +343,29 @@ impl Store {
             pins: Pins::default(),
             checkpointer: Mutex::new(Checkpointer::new(&superblock)),
             checkpoints: AtomicU64::new(0),
-            due_at: AtomicU64::new(superblock.head + layout.log_blocks * log::PAYLOAD_BYTES / 2),
+            pace: Pace::new(superblock.head, layout.log_blocks),
+            limits: Limits {
+                commit_blocks: options.commit_blocks_max.max(COMMIT_BLOCKS_MIN),
+                snapshot_checkpoints: options.snapshot_checkpoints_max,
+                snapshot_blocks: options.snapshot_blocks_max,
+            },
             disk,
             identity,
-            layout,
+            log_blocks: layout.log_blocks,
             state: RwLock::new(state),
             pending,
             superblock: Mutex::new(superblock),
             opened,
             opened_at,
         };
-        store.adopt_pending();
+        match recovered.damage {
+            // What is in the pending memory continues a log that is gone.
+            Some(damage) => {
+                store.commits.fail(&damage);
+                store.pending.reset(identity, recovered.position);
+            }
+            None => store.adopt_pending(),
+        }
         Ok(store)
     }
 
@@ -243,16 +395,23 @@ impl Store {
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, KvError> {
         value.clear();
         let state = read(&self.state);
-        let known = state.active.get(key);
-        let known = known.or_else(|| state.frozen.as_ref().and_then(|frozen| frozen.delta().get(key)));
+        let mut known = state.active.get(key);
+        if known.is_none() && state.active.erases(key) {
+            known = Some(None);
+        }
+        if let (None, Some(frozen)) = (known, &state.frozen) {
+            known = frozen.delta().get(key);
+            if known.is_none() && frozen.delta().erases(key) {
+                known = Some(None);
+            }
+        }
         if let Some(known) = known {
             value.extend_from_slice(known.unwrap_or(&[]));
             return Ok(known.is_some());
         }
-        let _pin = self.pins.pin(state.parity);
-        let tree = self.tree(state.root);
+        let pin = self.pins.pin(&state.version);
         drop(state);
-        tree.get(key, value)
+        self.tree(pin.root()).get(key, value)
     }
 
     /// The tree below `root`, which the caller has pinned.
@@ -279,11 +438,17 @@ impl Store {
         loop {
             let mut state = write(&self.state);
             match self.room(&state, length, batch) {
-                Room::Enough => return Ok(self.apply_to(&mut state, operations, batch.flush_first())),
+                Room::Enough => {
+                    let sequence = self.apply_to(&mut state, operations, batch.flush_first());
+                    let end = state.end;
+                    drop(state);
+                    self.step_if_urgent(end);
+                    return Ok(sequence);
+                }
                 Room::PendingFull => {
                     let all = Sequence(state.sequence);
                     drop(state);
-                    self.commit_only(all, Barrier::Before)?;
+                    self.commit(all, Barrier::Before)?;
                 }
                 Room::CheckpointDue => {
                     drop(state);
@@ -312,7 +477,7 @@ impl Store {
     /// The longest batch, in [`Batch::bytes`], that `apply` takes.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        let log = self.layout.log_blocks * log::PAYLOAD_BYTES / 4;
+        let log = self.log_blocks * log::PAYLOAD_BYTES / 4;
         let most = log.min(self.pending.capacity() / 2).min(record::OPERATION_BYTES_MAX as u64);
         most as usize - record::HEADER_BYTES
     }
@@ -344,18 +509,27 @@ impl Store {
     /// Counters since `open`.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let (blocks_read, blocks_written, flushes) = self.disk.counts();
+        let written = self.disk.written();
+        let (node_cache_hits, node_cache_misses) = self.nodes.counts();
         let state = read(&self.state);
         Stats {
-            blocks_read,
-            blocks_written,
-            flushes,
+            blocks_read: self.disk.blocks_read(),
+            blocks_written: written.total(),
+            written,
+            flushes: self.disk.flushes(),
+            node_cache_hits,
+            node_cache_misses,
             batches: state.sequence + 1 - self.opened_at.sequence,
             log_bytes: state.end - state.head,
             log_appends: self.commits.appends(),
-            tree_blocks: self.layout.tree_blocks(),
+            tree_blocks: state.total,
             tree_blocks_used: state.used,
+            tree_blocks_pinned: self.pace.pinned.load(Relaxed),
+            snapshots: state.snapshots.len() as u64,
             checkpoints: self.checkpoints.load(Relaxed),
+            steps: self.pace.steps.load(Relaxed),
+            steps_forced: self.pace.forced.load(Relaxed),
+            commit_blocks_worst: self.pace.worst.load(Relaxed),
             ..self.opened
         }
     }
@@ -364,6 +538,11 @@ impl Store {
     pub(crate) fn store_epoch(&self) -> Result<(), KvError> {
         let mut superblock = lock(&self.superblock);
         if superblock.epoch < self.epoch {
+            // A process that died may have left records that only the device's cache holds. What is
+            // appended now says that they are durable.
+            if self.opened.batches_recovered > 0 {
+                self.disk.flush()?;
+            }
             superblock.epoch = self.epoch;
             superblock.store_far(&self.disk)?;
         }
@@ -375,7 +554,6 @@ impl Store {
 mod tests {
     use super::*;
     use crate::MemoryMedium;
-    use nvmed_sys::Pages;
 
     fn pending() -> PendingMemory {
         let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());

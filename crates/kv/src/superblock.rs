@@ -1,13 +1,16 @@
 //! The superblock: what the whole store hangs from, in two far places.
 
 use crate::KvError;
-use crate::disk::Disk;
-use crate::layout::{Layout, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use crate::disk::{Disk, Kind};
+use crate::layout::{Layout, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use crate::node::GENERATION_END;
 use nvmed_units::BLOCK_BYTES;
 
 const MAGIC: &[u8; 8] = b"NVMEDKV1";
 /// Changed when an older program could misread the store.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+/// Of a pointer, which stands at the end of a region that is growing and says where the far superblock is.
+const POINTER_MAGIC: &[u8; 8] = b"NVMEDKVP";
 const SLOT_BITS: usize = 256;
 /// Nodes from the root to a leaf at most, less one: with three entries a node, 2^32 leaves.
 pub(crate) const LEVEL_MAX: u16 = 20;
@@ -42,12 +45,14 @@ pub(crate) struct Superblock {
     pub(crate) epoch: u64,
     /// Bit `i`: the valid slot of bitmap page `i`.
     pub(crate) slots: Vec<u8>,
+    /// Not on the medium: the place, 0 or 1, that does not hold this tree. The other one is all there is.
+    pub(crate) lost: Option<u64>,
 }
 
 impl Superblock {
     /// The superblock of an empty store.
     pub(crate) fn empty(identity: u64, layout: Layout) -> Self {
-        let slots = vec![0; usize::try_from(layout.pages.div_ceil(8)).expect("at most 2065 bytes")];
+        let slots = vec![0; slot_bytes(&layout)];
         Self {
             identity,
             revision: 1,
@@ -60,6 +65,7 @@ impl Superblock {
             head_sequence: 0,
             epoch: 0,
             slots,
+            lost: None,
         }
     }
 
@@ -142,6 +148,7 @@ impl Superblock {
         if [this.head, this.head_sequence, this.epoch, this.revision, this.generation]
             .iter()
             .any(|&n| n > last)
+            || this.generation >= GENERATION_END - 1
         {
             return Err(damaged("a counter"));
         }
@@ -160,17 +167,75 @@ impl Superblock {
         if far_block >= medium {
             return Err(KvError::Truncated { stored: far_block + 1, medium });
         }
-        let best = match (near, Self::read(disk, far_block)) {
-            (Ok(near), Ok(far)) if near.identity == far.identity && far.revision > near.revision => far,
-            (Ok(near), _) => near,
-            (Err(Fault::Foreign), Ok(far)) | (Err(Fault::Is(_)), Ok(far)) => far,
+        let far = match Self::read(disk, far_block) {
+            Err(Fault::Foreign) if near.is_err() => Self::follow(disk, far_block),
+            far => far,
+        };
+        let mut best = match (&near, &far) {
+            (Ok(near), Ok(far)) if near.identity == far.identity && far.revision > near.revision => {
+                far.clone()
+            }
+            (Ok(near), _) => near.clone(),
+            (Err(_), Ok(far)) => far.clone(),
             (Err(Fault::Is(error)), Err(_)) | (Err(Fault::Foreign), Err(Fault::Is(error))) => {
-                return Err(error);
+                return Err(error.clone());
             }
             (Err(Fault::Foreign), Err(Fault::Foreign)) => return Err(KvError::NotAStore { last }),
         };
+        let lost = |slot: &Result<Self, Fault>| !slot.as_ref().is_ok_and(|slot| slot.is_tree_of(&best));
+        best.lost = [lost(&near), lost(&far)].iter().position(|&lost| lost).map(|slot| slot as u64);
         let stored = best.layout.blocks;
         if stored > medium { Err(KvError::Truncated { stored, medium }) } else { Ok(best) }
+    }
+
+    /// Whether we differ from `other` by the epoch at most.
+    fn is_tree_of(&self, other: &Self) -> bool {
+        let Self { revision, epoch, .. } = *other;
+        Self { revision, epoch, ..self.clone() } == *other
+    }
+
+    /// The superblock that a pointer in `block` leads to: power was cut while the region grew.
+    fn follow(disk: &Disk, block: u64) -> Result<Self, Fault> {
+        let mut bytes = [0; BLOCK_BYTES];
+        disk.read(block, &mut bytes).map_err(Fault::Is)?;
+        let (identity, far) = (u64_at(&bytes, 16), u64_at(&bytes, 24));
+        let sound =
+            &bytes[..8] == POINTER_MAGIC && checksum(identity, &[&bytes[16..32]]) == u32_at(&bytes, 12);
+        if !sound || far >= block {
+            return Err(Fault::Foreign);
+        }
+        Self::read(disk, far).and_then(|found| {
+            let same = found.identity == identity && found.layout.blocks == far + 1;
+            if same { Ok(found) } else { Err(Fault::Foreign) }
+        })
+    }
+
+    /// Makes the store use all of `layout`, which is larger than its own. `self` is grown afterwards. New
+    /// bitmap pages are in slot 0, but that of the page `in_slot_1`.
+    ///
+    /// While the near superblock is being written, the far one is that of the old size, and a pointer at
+    /// the end of the new size leads to it: one of the two is whole at any time.
+    pub(crate) fn store_grown(
+        &mut self,
+        layout: Layout,
+        in_slot_1: Option<u64>,
+        disk: &Disk,
+    ) -> Result<(), KvError> {
+        if self.lost.is_some() {
+            // The pointer is to lead to a far one that is whole. Until it does, the near one must stay.
+            self.store_far(disk)?;
+        }
+        let mut pointer = [0; BLOCK_BYTES];
+        pointer[..8].copy_from_slice(POINTER_MAGIC);
+        put_u64(&mut pointer, 16, self.identity);
+        put_u64(&mut pointer, 24, self.layout.superblock(1));
+        let crc = checksum(self.identity, &[&pointer[16..32]]);
+        put_u32(&mut pointer, 12, crc);
+        disk.write(Kind::Superblock, layout.superblock(1), &pointer, true)?;
+        self.layout = layout;
+        self.slots.resize(slot_bytes(&layout), 0);
+        in_slot_1.into_iter().for_each(|page| self.flip_slot(page));
+        self.store(disk)
     }
 
     fn read(disk: &Disk, block: u64) -> Result<Self, Fault> {
@@ -179,19 +244,34 @@ impl Superblock {
         Self::decode(block, &bytes)
     }
 
-    /// Writes the next revision to both places; `self` is that revision afterwards, whatever happened.
+    /// Writes the next revision to both places, first to the one that is lost; `self` is that revision
+    /// afterwards, whatever happened.
     pub(crate) fn store(&mut self, disk: &Disk) -> Result<(), KvError> {
         self.revision += 1;
-        disk.write(self.layout.superblock(0), &self.encode(), true)?;
-        disk.write(self.layout.superblock(1), &self.encode(), true)
+        let first = self.lost.unwrap_or(0);
+        for slot in [first, 1 - first] {
+            disk.write(Kind::Superblock, self.layout.superblock(slot), &self.encode(), true)?;
+        }
+        self.lost = None;
+        Ok(())
     }
 
-    /// As `store`, to the far place only: enough for a new epoch. `store` writes the near one first, so
-    /// that one place knows the epoch whatever is interrupted.
+    /// As `store`, to the far place only, unless the near one is lost: enough for a new epoch. `store` then
+    /// writes the near one first, so that one place knows the epoch whatever is interrupted.
     pub(crate) fn store_far(&mut self, disk: &Disk) -> Result<(), KvError> {
+        if self.lost == Some(0) {
+            return self.store(disk);
+        }
         self.revision += 1;
-        disk.write(self.layout.superblock(1), &self.encode(), true)
+        disk.write(Kind::Superblock, self.layout.superblock(1), &self.encode(), true)?;
+        self.lost = None;
+        Ok(())
     }
+}
+
+/// Bytes of the slot bits.
+fn slot_bytes(layout: &Layout) -> usize {
+    usize::try_from(layout.pages.div_ceil(8)).expect("at most 2065 bytes")
 }
 
 /// Why a block is no superblock that can be used.
@@ -240,8 +320,8 @@ mod tests {
                 put_u32(&mut bytes, 12, crc);
                 bytes[999 * BLOCK_BYTES..].fill(0);
                 let medium = std::sync::Arc::new(MemoryMedium::from_bytes(bytes));
-                let memory = nvmed_sys::Mapping::anonymous(65_536, nvmed_sys::Pages::Base).unwrap();
-                let pending = crate::PendingMemory { memory: memory.into(), offset: 0, len: 65_536 };
+                let memory = nvmed_sys::Mapping::anonymous(131_072, nvmed_sys::Pages::Base).unwrap();
+                let pending = crate::PendingMemory { memory: memory.into(), offset: 0, len: 131_072 };
                 let Ok(store) = Store::open(medium, pending, &Options::default()) else {
                     continue;
                 };

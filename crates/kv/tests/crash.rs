@@ -6,14 +6,17 @@
 
 mod support;
 
-use nvmed_kv::{Barrier, KvError, Medium, MemoryMedium, Options, Sequence, Store};
+use core::ops::{Bound, ControlFlow};
+use nvmed_kv::{Barrier, KvError, Medium, MediumError, MemoryMedium, Options, Sequence, Snapshot, Store};
 use std::sync::Arc;
-use support::{Change, Model, Random, VolatileMedium, contents, encode, open, play};
+use support::{Model, Op, Random, VolatileMedium, contents, encode, open, play};
 
-const BLOCKS: u64 = 420;
+/// Blocks of the store when it is made, and those that the medium has.
+const BLOCKS_AT_FIRST: usize = 480;
+const BLOCKS: u64 = 640;
 
 /// Batches in the order of their sequences.
-type History = Vec<Vec<Change>>;
+type History = Vec<Vec<Op>>;
 
 fn formatted() -> Vec<u8> {
     let medium = VolatileMedium::new(vec![0; BLOCKS as usize * 4096], u64::MAX);
@@ -21,17 +24,36 @@ fn formatted() -> Vec<u8> {
     medium.after_power_cut(&mut Random::new(1))
 }
 
+/// A store that has room to grow, over old data.
+fn formatted_small() -> Vec<u8> {
+    let medium = VolatileMedium::new(vec![0; BLOCKS_AT_FIRST * 4096], u64::MAX);
+    Store::format(&*medium, &Options { log_blocks: Some(64), ..Options::default() }).unwrap();
+    let mut image = medium.after_power_cut(&mut Random::new(1));
+    image.resize(BLOCKS as usize * 4096, 0xa5);
+    image
+}
+
 /// Batches of one length often: leftovers of the log then lie exactly where later batches end.
-fn batch(random: &mut Random, sequence: u64) -> Vec<Change> {
+fn batch(random: &mut Random, sequence: u64) -> Vec<Op> {
     let operations = if random.below(3) == 0 { 1 + random.below(11) } else { 3 };
-    let mut changes = Vec::new();
+    let mut ops = Vec::new();
     for _ in 0..operations {
-        let key = format!("key{:03}", random.below(300)).into_bytes();
-        let deleted = random.below(5) == 0;
-        let value = [&sequence.to_be_bytes()[..], &[random.next() as u8; 200]].concat();
-        changes.push((key, (!deleted).then_some(value)));
+        let n = random.below(300);
+        let key = |n: u64| format!("key{n:03}").into_bytes();
+        let value = |length: usize| [&sequence.to_be_bytes()[..], &vec![n as u8; length]].concat();
+        ops.push(match random.below(50) {
+            0..10 => Op::Delete(key(n)),
+            10 => Op::DeleteRange(key(n), key(n + random.below(40))),
+            // In blocks of their own.
+            11 => Op::Put(format!("long{}", n % 4).into_bytes(), value(1000 + random.below(5000) as usize)),
+            // Once a batch: two do not fit the log of this store.
+            12 if n < 30 && ops.iter().all(|op| !matches!(op, Op::Put(key, _) if key == b"longest")) => {
+                Op::Put(b"longest".to_vec(), value(32_768 - 8))
+            }
+            _ => Op::Put(key(n), value(200)),
+        });
     }
-    changes
+    ops
 }
 
 fn barrier(random: &mut Random) -> Barrier {
@@ -47,7 +69,15 @@ fn work(
 ) -> (u64, Result<(), KvError>) {
     let mut durable = history.len() as u64;
     let outcome = (|| {
+        let mut then = None;
         for _ in 0..batches {
+            match random.below(60) {
+                // A snapshot keeps blocks from being reused; what it saw stays.
+                0 => then = Some((store.snapshot(), history.len())),
+                1 => check_snapshot(then.take(), history)?,
+                2 => _ = store.grow()?,
+                _ => {}
+            }
             let changes = batch(random, store.applied().0 + 1);
             // Before the call: a batch whose `apply` fails may be in the log, if a checkpoint failed after it.
             history.push(changes);
@@ -67,6 +97,25 @@ fn work(
         Ok(())
     })();
     (durable, outcome)
+}
+
+fn check_snapshot(then: Option<(Snapshot<'_>, usize)>, history: &History) -> Result<(), KvError> {
+    let Some((snapshot, batches)) = then else {
+        return Ok(());
+    };
+    let mut found = Model::new();
+    let outcome = snapshot.scan(Bound::Unbounded, Bound::Unbounded, &mut |key, value| {
+        found.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    });
+    match outcome {
+        Err(KvError::SnapshotTooOld { .. }) => return Ok(()),
+        outcome => outcome?,
+    }
+    let mut model = Model::new();
+    history[..batches].iter().for_each(|ops| play(&mut model, ops));
+    assert!(found == model, "a snapshot of batch {batches} changed");
+    Ok(())
 }
 
 /// Opens what a power cut left, checks it against `history`, of which `durable` batches were promised,
@@ -94,7 +143,9 @@ fn life(image: &[u8], seed: u64, batches: u64, first: u64, second: u64) -> (u64,
     let mut durable = 0;
     if let Ok(store) = open(medium.clone()) {
         // The same work every time, up to the cut.
-        durable = work(&store, &mut history, batches, &mut Random::new(7)).0;
+        let (promised, outcome) = work(&store, &mut history, batches, &mut Random::new(7));
+        assert!(outcome.is_ok() || medium.was_cut(), "{outcome:?}");
+        durable = promised;
     }
     let (writes, cut) = (medium.writes(), medium.was_cut());
     let mut random = Random::new(seed);
@@ -112,8 +163,8 @@ fn life(image: &[u8], seed: u64, batches: u64, first: u64, second: u64) -> (u64,
 
 #[test]
 fn power_is_cut_at_every_write() {
-    let image = formatted();
-    let batches = 400;
+    let image = formatted_small();
+    let batches = 350;
     let (writes, cut) = life(&image, 0, batches, u64::MAX, u64::MAX);
     assert!(!cut && writes > 200, "{writes} writes: the test cuts nothing");
     for at in 0..writes {
@@ -126,35 +177,31 @@ fn power_is_cut_at_every_write() {
 
 #[test]
 fn power_is_cut_while_checkpoints_go_in_small_steps() {
-    // A tree that fills most of the region, so that each checkpoint has few free blocks to work with.
-    let medium = VolatileMedium::new(formatted(), u64::MAX);
+    // A tree of many leaves, so that what is in half a log takes several steps.
+    let medium = VolatileMedium::new(vec![0; 2000 * 4096], u64::MAX);
+    Store::format(&*medium, &Options { log_blocks: Some(64), ..Options::default() }).unwrap();
     let store = open(medium.clone()).unwrap();
     let mut history = History::new();
-    loop {
-        let n = history.len();
-        let changes = vec![(format!("fill{:05}", n * 7919 % 10_000).into_bytes(), Some(vec![n as u8; 400]))];
-        match store.apply(&encode(&changes)) {
-            Ok(_) => history.push(changes),
-            Err(KvError::Full) => break,
-            Err(error) => panic!("{error}"),
-        }
+    for n in 0..2500 {
+        let ops = vec![Op::Put(format!("fill{:05}", n * 7919 % 10_000).into_bytes(), vec![n as u8; 400])];
+        store.apply(&encode(&ops)).unwrap();
+        history.push(ops);
     }
     store.checkpoint().unwrap();
-    let steps_before = store.stats().checkpoints;
     drop(store);
-    assert!(history.len() > 500, "{} records filled the store", history.len());
     let image = medium.after_power_cut(&mut Random::new(3));
-    // Now a delta that touches every leaf.
+    // Now changes all over it.
     let touch = |n: usize| {
         let key = format!("fill{:05}", n * 7919 % 10_000).into_bytes();
-        (key, (!n.is_multiple_of(3)).then(|| vec![1; 400]))
+        if n.is_multiple_of(3) { Op::Delete(key) } else { Op::Put(key, vec![1; 400]) }
     };
     let life = |cut_at: u64| {
         let mut history = history.clone();
         let medium = VolatileMedium::new(image.clone(), cut_at);
         let mut durable = history.len() as u64;
+        let mut steps = 0;
         if let Ok(store) = open(medium.clone()) {
-            for chunk in (0..history.len()).step_by(20) {
+            for chunk in (0..1400).step_by(20) {
                 let changes: Vec<_> = (chunk..chunk + 20).step_by(2).map(touch).collect();
                 history.push(changes.clone());
                 match store.apply(&encode(&changes)) {
@@ -174,13 +221,15 @@ fn power_is_cut_while_checkpoints_go_in_small_steps() {
             if store.checkpoint().is_ok() {
                 durable = history.len() as u64;
             }
+            steps = store.stats().steps - store.stats().checkpoints;
         }
         let image = medium.after_power_cut(&mut Random::new(cut_at));
         reopen(VolatileMedium::new(image, u64::MAX), &mut history, durable);
-        (medium.writes(), medium.was_cut())
+        (medium.writes(), medium.was_cut(), steps)
     };
-    let (writes, cut) = life(u64::MAX);
-    assert!(!cut && writes > 30, "{writes} writes after {steps_before} checkpoints");
+    let (writes, cut, steps) = life(u64::MAX);
+    assert!(!cut && writes > 30, "{writes} writes");
+    assert!(steps > 0, "each checkpoint was one step");
     for at in 0..writes {
         eprintln!("power cut at write {at}");
         life(at);
@@ -210,9 +259,9 @@ fn a_format_that_was_cut_leaves_no_half_store() {
 #[test]
 fn leftovers_of_an_interrupted_append_never_join_the_log() {
     let medium = Arc::new(MemoryMedium::from_bytes(formatted()));
-    // Four records of 1020 bytes fill a log block's 4080: only there does a leftover follow at once,
+    // Four records of 1018 bytes fill a log block's 4072: only there does a leftover follow at once,
     // since what is behind the end of the log within its block is zeroed by each append.
-    let same_size = |n: u8| encode(&[(vec![n], Some(vec![n; 1020 - 24 - 5 - 1]))]);
+    let same_size = |n: u8| encode(&[Op::Put(vec![n], vec![n; 1018 - 24 - 5 - 1])]);
     let store = open(medium.clone()).unwrap();
     store.commit(store.apply(&same_size(0)).unwrap(), Barrier::None).unwrap();
     drop(store);
@@ -247,7 +296,7 @@ fn the_log_never_laps_itself() {
     let mut history = History::new();
     let mut random = Random::new(5);
     for n in 0..700 {
-        let changes = vec![(format!("{:03}", random.below(200)).into_bytes(), Some(vec![n as u8; 1000]))];
+        let changes = vec![Op::Put(format!("{:03}", random.below(200)).into_bytes(), vec![n as u8; 1000])];
         store.apply(&encode(&changes)).unwrap();
         history.push(changes);
         if n % 7 == 0 {
@@ -272,5 +321,54 @@ fn either_superblock_may_be_lost() {
             bytes[lost * 4096..][..4096].fill(0xa5);
             reopen(Arc::new(MemoryMedium::from_bytes(bytes)), &mut history.clone(), durable);
         }
+    }
+}
+
+/// A device whose next flush fails, with a process that dies of it.
+struct NoFlush(Arc<VolatileMedium>);
+
+impl Medium for NoFlush {
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+        self.0.read(block, into)
+    }
+
+    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+        self.0.write(block, data, fua)
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        Err(MediumError { errno: 5 })
+    }
+}
+
+#[test]
+fn records_that_only_a_cache_held_are_durable_before_more_is_appended() {
+    for seed in 0..16 {
+        let medium = VolatileMedium::new(formatted(), u64::MAX);
+        let mut history = History::new();
+        let mut put = |store: &Store, bytes: usize| {
+            let ops = vec![Op::Put(vec![history.len() as u8], vec![7; bytes])];
+            let sequence = store.apply(&encode(&ops)).unwrap();
+            history.push(ops);
+            sequence
+        };
+        let store = open(Arc::new(NoFlush(medium.clone()))).unwrap();
+        let first = put(&store, 100);
+        store.commit(first, Barrier::None).unwrap();
+        let second = put(&store, 9000);
+        // The append is in the cache; the process dies before the flush.
+        store.commit(second, Barrier::After).unwrap_err();
+        drop(store);
+        let store = open(medium.clone()).unwrap();
+        assert_eq!(store.applied(), second);
+        let third = put(&store, 100);
+        store.commit(third, Barrier::None).unwrap();
+        drop(store);
+        let image = medium.after_power_cut(&mut Random::new(seed));
+        reopen(VolatileMedium::new(image, u64::MAX), &mut history, third.0);
     }
 }

@@ -5,26 +5,37 @@
 
 mod support;
 
-use nvmed_kv::{Barrier, MemoryMedium, Options, Store};
+use nvmed_kv::{Barrier, KvError, MemoryMedium, Options, Store};
 use std::sync::Arc;
-use support::{Model, contents, encode, open, play};
+use support::{Model, Op, contents, encode, open, play};
 
-const BLOCKS: u64 = 240;
+const BLOCKS: u64 = 260;
 const BLOCK: usize = 4096;
-const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/v1.blocks");
+fn path(version: u32) -> String {
+    format!("{}/tests/fixtures/v{version}.blocks", env!("CARGO_MANIFEST_DIR"))
+}
 
-/// What was put into the image of version 1: a tree with an inner node, and a log.
+/// What was put into the image of version 2: inner nodes, a nested tree, long values, a range that is gone,
+/// a region that grew, and a log.
 fn build(store: &Store) -> Model {
     let mut model = Model::new();
-    for n in 0..60u8 {
-        let mut changes = vec![(format!("key{n:02}").into_bytes(), Some(vec![n; 100 + usize::from(n)]))];
-        if n % 5 == 4 {
-            changes.push((format!("key{:02}", n - 1).into_bytes(), None));
+    for n in 0..110u8 {
+        let mut ops = vec![
+            Op::Put(format!("key{n:03}").into_bytes(), vec![n; usize::from(n)]),
+            Op::Put([b"directory/of/many/", &[n][..]].concat(), vec![n; 30]),
+        ];
+        match n {
+            40 => ops.push(Op::Put(b"long".to_vec(), (0..9000u32).map(|at| at as u8).collect())),
+            60 => ops.push(Op::DeleteRange(b"key030".to_vec(), b"key040".to_vec())),
+            105 => ops.push(Op::DeleteRange(b"key050".to_vec(), b"key055".to_vec())),
+            _ if n % 5 == 4 => ops.push(Op::Delete(format!("key{:03}", n - 1).into_bytes())),
+            _ => {}
         }
-        let sequence = store.apply(&encode(&changes)).unwrap();
-        play(&mut model, &changes);
-        if n == 49 {
+        let sequence = store.apply(&encode(&ops)).unwrap();
+        play(&mut model, &ops);
+        if n == 50 || n == 100 {
             store.checkpoint().unwrap();
+            store.grow().unwrap();
         }
         store.commit(sequence, Barrier::None).unwrap();
     }
@@ -32,8 +43,11 @@ fn build(store: &Store) -> Model {
 }
 
 fn new_image() -> (Vec<u8>, Model) {
-    let medium = Arc::new(MemoryMedium::new(BLOCKS));
-    Store::format(&*medium, &Options { identity: 0x6e76_6d65_6421, ..Options::default() }).unwrap();
+    let small = MemoryMedium::new(BLOCKS - 10);
+    Store::format(&small, &Options { identity: 0x6e76_6d65_6421, ..Options::default() }).unwrap();
+    let mut bytes = small.to_bytes();
+    bytes.resize(BLOCKS as usize * BLOCK, 0);
+    let medium = Arc::new(MemoryMedium::from_bytes(bytes));
     let model = build(&open(medium.clone()).unwrap());
     (medium.to_bytes(), model)
 }
@@ -59,13 +73,22 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_image_of_version_1_is_read() {
+fn the_image_of_version_2_is_read() {
     let (image, model) = new_image();
     if std::env::var_os("NVMED_WRITE_FIXTURE").is_some() {
-        std::fs::write(PATH, pack(&image)).unwrap();
+        std::fs::write(path(2), pack(&image)).unwrap();
     }
-    let old = unpack(&std::fs::read(PATH).unwrap());
+    let old = unpack(&std::fs::read(path(2)).unwrap());
     let store = open(Arc::new(MemoryMedium::from_bytes(old))).unwrap();
     assert!(contents(&store) == model);
     assert_eq!(store.verify(), Ok(model.len() as u64));
+}
+
+#[test]
+fn an_image_of_version_1_is_refused_with_a_way_out() {
+    let old = unpack(&std::fs::read(path(1)).unwrap());
+    let refused = open(Arc::new(MemoryMedium::from_bytes(old))).err().unwrap();
+    assert_eq!(refused, KvError::Version { found: 1, known: 2 });
+    let message = refused.to_string();
+    assert!(message.contains("version 1") && message.contains("format anew"), "{message}");
 }

@@ -48,6 +48,8 @@ struct Inner {
     writes: u64,
     cut_at: u64,
     off: bool,
+    /// The first block of the write that was cut.
+    cut_block: Option<u64>,
 }
 
 const CUT: MediumError = MediumError { errno: 5 };
@@ -56,12 +58,22 @@ impl VolatileMedium {
     /// Holds `bytes`; power goes at the write with number `cut_at`, from 0.
     pub fn new(bytes: Vec<u8>, cut_at: u64) -> Arc<Self> {
         let (now, cached) = (bytes.clone(), BTreeMap::new());
-        let inner = Inner { durable: bytes, now, cached, writes: 0, cut_at, off: false };
+        let inner = Inner { durable: bytes, now, cached, writes: 0, cut_at, off: false, cut_block: None };
         Arc::new(Self { inner: Mutex::new(inner) })
     }
 
     pub fn was_cut(&self) -> bool {
         self.inner.lock().unwrap().off
+    }
+
+    /// Where the write that was cut begins.
+    pub fn cut_block(&self) -> Option<u64> {
+        self.inner.lock().unwrap().cut_block
+    }
+
+    /// What is there for certain.
+    pub fn durable(&self) -> Vec<u8> {
+        self.inner.lock().unwrap().durable.clone()
     }
 
     pub fn writes(&self) -> u64 {
@@ -121,6 +133,7 @@ impl Medium for VolatileMedium {
             }
         }
         inner.off = cut;
+        inner.cut_block = cut.then_some(block);
         if cut { Err(CUT) } else { Ok(()) }
     }
 
@@ -143,33 +156,73 @@ pub fn pending(bytes: usize) -> PendingMemory {
 }
 
 pub fn open(medium: Arc<dyn Medium>) -> Result<Store, KvError> {
-    Store::open(medium, pending(256 << 10), &Options { node_cache_bytes: 0, ..Options::default() })
+    // Small steps: a checkpoint of the little that a test has is not over at once.
+    let options = Options { node_cache_bytes: 0, commit_blocks_max: 128, ..Options::default() };
+    Store::open(medium, pending(256 << 10), &options)
 }
 
 /// What a store should hold.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A change of each kind, as it goes to a batch and to a model.
+/// A change of one key.
 pub type Change = (Vec<u8>, Option<Vec<u8>>);
 
-pub fn encode(changes: &[Change]) -> Batch {
-    let mut batch = Batch::new();
-    for (key, value) in changes {
-        match value {
-            Some(value) => batch.put(key, value),
-            None => batch.delete(key),
+/// A change of any kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    Put(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    DeleteRange(Vec<u8>, Vec<u8>),
+}
+
+/// What goes to a batch and to a model.
+pub trait Play {
+    fn encode(&self, batch: &mut Batch);
+    fn play(&self, model: &mut Model);
+}
+
+impl Play for Op {
+    fn encode(&self, batch: &mut Batch) {
+        match self {
+            Self::Put(key, value) => batch.put(key, value),
+            Self::Delete(key) => batch.delete(key),
+            Self::DeleteRange(from, to) => batch.delete_range(from, to),
         }
     }
+
+    fn play(&self, model: &mut Model) {
+        match self {
+            Self::Put(key, value) => drop(model.insert(key.clone(), value.clone())),
+            Self::Delete(key) => drop(model.remove(key)),
+            Self::DeleteRange(from, to) => model.retain(|key, _| key < from || key >= to),
+        }
+    }
+}
+
+impl Play for Change {
+    fn encode(&self, batch: &mut Batch) {
+        match &self.1 {
+            Some(value) => batch.put(&self.0, value),
+            None => batch.delete(&self.0),
+        }
+    }
+
+    fn play(&self, model: &mut Model) {
+        match &self.1 {
+            Some(value) => drop(model.insert(self.0.clone(), value.clone())),
+            None => drop(model.remove(&self.0)),
+        }
+    }
+}
+
+pub fn encode(changes: &[impl Play]) -> Batch {
+    let mut batch = Batch::new();
+    changes.iter().for_each(|change| change.encode(&mut batch));
     batch
 }
 
-pub fn play(model: &mut Model, changes: &[Change]) {
-    for (key, value) in changes {
-        match value {
-            Some(value) => drop(model.insert(key.clone(), value.clone())),
-            None => drop(model.remove(key)),
-        }
-    }
+pub fn play(model: &mut Model, changes: &[impl Play]) {
+    changes.iter().for_each(|change| change.play(model));
 }
 
 pub fn contents(store: &Store) -> Model {

@@ -1,0 +1,181 @@
+//! Blocks of a device as a medium.
+//!
+//! A store's buffers are ordinary memory; a device reaches only what is mapped for it. So bytes go
+//! through a few staging areas: a log append copies one block.
+
+use crate::{Medium, MediumError, OpenError};
+use core::ops::Range;
+use nvmed_io::{Device, Handle, IoError, Segment};
+use nvmed_sys::{Mapping, Pages};
+use nvmed_units::{BLOCK_BYTES, DeviceAddress, Lba};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+
+/// Bytes of one staging area: a checkpoint writes runs of nodes, an open reads runs of log.
+const AREA_BYTES: usize = 64 << 10;
+/// Areas: one for a commit, some for readers that go on meanwhile.
+const AREAS: usize = 8;
+/// Runs at most; each growth of a region adds one, and they double.
+const RUNS_MAX: usize = 256;
+/// `EINVAL`: the caller left the medium.
+const OUTSIDE: MediumError = MediumError { errno: 22 };
+
+/// Runs of blocks of a device, one after the other, as one row of blocks from 0 on.
+///
+/// The store is the only writer of these blocks. LBAs must divide a block of 4096 bytes.
+pub struct DeviceMedium {
+    handle: Handle,
+    runs: RwLock<Vec<Range<u64>>>,
+    lbas_per_block: u64,
+    memory: Arc<Mapping>,
+    address: DeviceAddress,
+    areas: [Mutex<()>; AREAS],
+}
+
+impl core::fmt::Debug for DeviceMedium {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("DeviceMedium").field("runs", &*self.runs()).finish_non_exhaustive()
+    }
+}
+
+impl DeviceMedium {
+    /// How many LBAs of `device` make a block.
+    ///
+    /// # Errors
+    /// [`OpenError::LbaBytes`] for an LBA format that does not divide a block.
+    pub fn lbas_per_block(device: &Device) -> Result<u64, OpenError> {
+        match device.geometry().lba_bytes as usize {
+            bytes if bytes > 0 && BLOCK_BYTES.is_multiple_of(bytes) => Ok((BLOCK_BYTES / bytes) as u64),
+            bytes => Err(OpenError::LbaBytes { bytes }),
+        }
+    }
+
+    /// Whole blocks of `device`.
+    ///
+    /// # Errors
+    /// As [`DeviceMedium::lbas_per_block`].
+    pub fn device_blocks(device: &Device) -> Result<u64, OpenError> {
+        Ok(device.geometry().lba_count / Self::lbas_per_block(device)?)
+    }
+
+    /// The blocks `blocks` of a device; all requests go through `handle`.
+    ///
+    /// # Errors
+    /// No memory, no room in the device's address space, or LBAs that do not divide a block.
+    pub fn new(device: &Device, handle: Handle, blocks: Range<u64>) -> Result<Self, OpenError> {
+        let lbas_per_block = Self::lbas_per_block(device)?;
+        let memory = Mapping::anonymous(AREA_BYTES * AREAS, Pages::Base)
+            .map_err(|errno| OpenError::Host { what: "memory", errno: errno.raw_os_error() })?;
+        let memory = Arc::new(memory);
+        let address = device.map(Arc::clone(&memory))?;
+        let areas = core::array::from_fn(|_| Mutex::new(()));
+        Ok(Self { handle, runs: RwLock::new(vec![blocks]), lbas_per_block, memory, address, areas })
+    }
+
+    /// Adds a run of blocks of the device at the end; [`crate::Store::grow`] then takes them into use.
+    ///
+    /// # Errors
+    /// `ENOSPC` after 256 runs.
+    pub fn extend(&self, blocks: Range<u64>) -> Result<(), MediumError> {
+        let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
+        let room = runs.len() < RUNS_MAX;
+        match runs.last_mut() {
+            Some(last) if last.end == blocks.start => last.end = blocks.end,
+            _ if room => runs.push(blocks),
+            _ => return Err(MediumError { errno: rustix::io::Errno::NOSPC.raw_os_error() }),
+        }
+        Ok(())
+    }
+
+    fn runs(&self) -> std::sync::RwLockReadGuard<'_, Vec<Range<u64>>> {
+        self.runs.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn area(&self) -> (usize, MutexGuard<'_, ()>) {
+        for (index, area) in self.areas.iter().enumerate() {
+            match area.try_lock() {
+                Ok(guard) => return (index * AREA_BYTES, guard),
+                Err(TryLockError::Poisoned(poisoned)) => return (index * AREA_BYTES, poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        (0, self.areas[0].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The device's block that `block` is, and how many follow it there.
+    fn locate(&self, block: u64) -> Option<(u64, u64)> {
+        let mut offset = block;
+        for run in self.runs().iter() {
+            let length = run.end - run.start;
+            if offset < length {
+                return Some((run.start + offset, length - offset));
+            }
+            offset -= length;
+        }
+        None
+    }
+
+    /// Splits the bytes of a transfer at areas and runs: calls `part` with LBA and byte range.
+    fn parts(
+        &self,
+        block: u64,
+        bytes: usize,
+        part: &mut dyn FnMut(Lba, Range<usize>) -> Result<(), MediumError>,
+    ) -> Result<(), MediumError> {
+        let count = (bytes / BLOCK_BYTES) as u64;
+        let inside = block.checked_add(count).is_some_and(|end| end <= self.blocks());
+        if !inside || !bytes.is_multiple_of(BLOCK_BYTES) {
+            return Err(OUTSIDE);
+        }
+        let mut at = 0;
+        while at < bytes {
+            let (first, follow) = self.locate(block + (at / BLOCK_BYTES) as u64).ok_or(OUTSIDE)?;
+            let blocks = follow.min(((bytes - at).min(AREA_BYTES) / BLOCK_BYTES) as u64);
+            let end = at + blocks as usize * BLOCK_BYTES;
+            part(Lba(first * self.lbas_per_block), at..end)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn segment(&self, offset: usize, bytes: usize) -> [Segment; 1] {
+        [Segment { address: self.address.plus(offset as u64), bytes: bytes as u32 }]
+    }
+}
+
+impl Drop for DeviceMedium {
+    fn drop(&mut self) {
+        self.handle.device().unmap(self.address);
+    }
+}
+
+fn failed(error: IoError) -> MediumError {
+    MediumError { errno: error.errno().raw_os_error() }
+}
+
+impl Medium for DeviceMedium {
+    fn blocks(&self) -> u64 {
+        self.runs().iter().map(|run| run.end - run.start).sum()
+    }
+
+    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+        let (offset, _guard) = self.area();
+        self.parts(block, into.len(), &mut |lba, range| {
+            self.handle.read(lba, &self.segment(offset, range.len())).map_err(failed)?;
+            self.memory.read(offset, &mut into[range]);
+            Ok(())
+        })
+    }
+
+    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+        let (offset, _guard) = self.area();
+        self.parts(block, data.len(), &mut |lba, range| {
+            let bytes = &data[range];
+            self.memory.write(offset, bytes);
+            self.handle.write(lba, &self.segment(offset, bytes.len()), fua).map_err(failed)
+        })
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        self.handle.flush().map_err(failed)
+    }
+}

@@ -1,0 +1,95 @@
+//! When the next step of a checkpoint is due.
+//!
+//! The log is a ring: half of it is being merged into the tree while the other half fills. Merging keeps
+//! ahead: with a share `p` of the changes merged, the next step is due when three quarters of `p` of the
+//! room that is left have filled. Commits do the steps; only when they do not keep up does `apply`.
+
+use crate::log;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Stream positions, and counters of what was done.
+pub(crate) struct Pace {
+    /// Bytes of the log.
+    capacity: u64,
+    /// A commit that finds the stream's end at or past this does a step.
+    due_at: AtomicU64,
+    /// So does an `apply` that finds it past this, unless somebody else is at it.
+    urgent_at: AtomicU64,
+    /// Past this, an `apply` waits for who is at it: many writers would fill the log before one can empty it,
+    /// and then all would wait for the whole merge.
+    critical_at: AtomicU64,
+    pub(crate) steps: AtomicU64,
+    pub(crate) forced: AtomicU64,
+    /// Blocks that one commit's step read and wrote at most.
+    pub(crate) worst: AtomicU64,
+    /// Blocks free on the medium that somebody may still look at.
+    pub(crate) pinned: AtomicU64,
+}
+
+impl Pace {
+    /// For a log of `blocks` blocks that begins at stream position `head`.
+    pub(crate) fn new(head: u64, blocks: u64) -> Self {
+        let zero = || AtomicU64::new(0);
+        // One block less: the log may begin in the middle of one.
+        let capacity = (blocks - 1) * log::PAYLOAD_BYTES;
+        let this = Self {
+            capacity,
+            due_at: zero(),
+            urgent_at: zero(),
+            critical_at: zero(),
+            steps: zero(),
+            forced: zero(),
+            worst: zero(),
+            pinned: zero(),
+        };
+        this.idle(head);
+        this
+    }
+
+    /// Nothing is being merged; the log begins at `head`.
+    pub(crate) fn idle(&self, head: u64) {
+        self.due_at.store(head + self.capacity / 2, Relaxed);
+        self.urgent_at.store(head + self.capacity * 5 / 8, Relaxed);
+        self.critical_at.store(head + self.capacity * 3 / 4, Relaxed);
+    }
+
+    /// Of the changes between `head` and `frozen`, `done` of `all` are merged.
+    pub(crate) fn merging(&self, head: u64, frozen: u64, done: u64, all: u64) {
+        let room = (head + self.capacity).saturating_sub(frozen);
+        let share = |of_done: u64| {
+            let part =
+                u128::from(room) * u128::from(done) * u128::from(of_done) / (u128::from(all.max(1)) * 16);
+            u64::try_from(part).unwrap_or(room)
+        };
+        self.due_at.store(frozen + share(12), Relaxed);
+        self.urgent_at.store(frozen + share(14) + room / 16, Relaxed);
+        self.critical_at.store(frozen + share(14) + room / 8, Relaxed);
+    }
+
+    /// A step failed: do not try again at once.
+    pub(crate) fn failed(&self, end: u64) {
+        self.due_at.store(end + self.capacity / 16, Relaxed);
+        self.urgent_at.store(end + self.capacity / 8, Relaxed);
+        self.critical_at.store(end + self.capacity, Relaxed);
+    }
+
+    /// The tree's free blocks run short before the log does.
+    pub(crate) fn hurry(&self, end: u64, urgent: bool) {
+        self.due_at.fetch_min(end, Relaxed);
+        if urgent {
+            self.urgent_at.fetch_min(end, Relaxed);
+        }
+    }
+
+    pub(crate) fn is_due(&self, end: u64) -> bool {
+        end >= self.due_at.load(Relaxed)
+    }
+
+    pub(crate) fn is_critical(&self, end: u64) -> bool {
+        end >= self.critical_at.load(Relaxed)
+    }
+
+    pub(crate) fn is_urgent(&self, end: u64) -> bool {
+        end >= self.urgent_at.load(Relaxed)
+    }
+}

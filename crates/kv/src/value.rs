@@ -1,0 +1,95 @@
+//! Values that are too long for a leaf: in blocks of their own, which the leaf's entry refers to.
+
+use crate::disk::Disk;
+use crate::layout::{Layout, checksum, put_u16, put_u32, u16_at, u32_at};
+use crate::node::{self, Block};
+use crate::superblock::Reference;
+use crate::{KvError, VALUE_BYTES_MAX};
+use nvmed_units::BLOCK_BYTES;
+
+/// Bytes of the longest value that a leaf holds.
+///
+/// The largest group of entries of one chunk that cannot become a tree of its own then fits a leaf: a record
+/// and a subtree of one rest of 1024 bytes, and the record with an empty rest.
+pub(crate) const HELD_BYTES_MAX: usize = 960;
+/// Length and generation, before the blocks.
+const HEADER_BYTES: usize = 8;
+const PART_BYTES: usize = 8;
+/// Blocks of the longest value.
+pub(crate) const BLOCKS_MAX: usize = VALUE_BYTES_MAX.div_ceil(BLOCK_BYTES);
+
+/// Blocks of a value of `len` bytes that is not held.
+pub(crate) fn blocks(len: usize) -> usize {
+    len.div_ceil(BLOCK_BYTES)
+}
+
+fn crc(identity: u64, block: u64, generation: u64, bytes: &Block) -> u32 {
+    checksum(identity, &[&block.to_le_bytes(), &generation.to_le_bytes(), bytes])
+}
+
+/// Whether `payload` can stand in a leaf of `generation`.
+pub(crate) fn is_sound(payload: &[u8], generation: u64, layout: &Layout) -> bool {
+    let Some(header) = payload.first_chunk::<HEADER_BYTES>() else {
+        return false;
+    };
+    let len = usize::from(u16_at(header, 0));
+    (1..=VALUE_BYTES_MAX).contains(&len)
+        && payload.len() == HEADER_BYTES + PART_BYTES * blocks(len)
+        && parts(payload).all(|part| node::is_sound(&part, generation, layout))
+}
+
+/// The blocks that `payload`, which is sound, refers to.
+pub(crate) fn parts(payload: &[u8]) -> impl Iterator<Item = Reference> + '_ {
+    let generation = u64::from(u16_at(payload, 2)) | u64::from(u32_at(payload, 4)) << 16;
+    payload[HEADER_BYTES..].chunks_exact(PART_BYTES).map(move |part| Reference {
+        block: u32_at(part, 0).into(),
+        crc: u32_at(part, 4),
+        generation,
+    })
+}
+
+/// Appends the value that `payload` refers to to `value`.
+pub(crate) fn read(disk: &Disk, identity: u64, payload: &[u8], value: &mut Vec<u8>) -> Result<(), KvError> {
+    let mut left = usize::from(u16_at(payload, 0));
+    let mut bytes = [0; BLOCK_BYTES];
+    for part in parts(payload) {
+        disk.read(part.block, &mut bytes)?;
+        if crc(identity, part.block, part.generation, &bytes) != part.crc {
+            let reason = "not the version that its leaf refers to";
+            return Err(KvError::Corrupt { block: part.block, structure: "value block", reason });
+        }
+        let taken = left.min(BLOCK_BYTES);
+        value.extend_from_slice(&bytes[..taken]);
+        left -= taken;
+    }
+    Ok(())
+}
+
+/// A reference to a value that is being written.
+pub(crate) struct Writer {
+    payload: [u8; HEADER_BYTES + PART_BYTES * BLOCKS_MAX],
+    len: usize,
+    identity: u64,
+    generation: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(identity: u64, generation: u64, value_len: usize) -> Self {
+        let mut payload = [0; HEADER_BYTES + PART_BYTES * BLOCKS_MAX];
+        put_u16(&mut payload, 0, value_len as u16);
+        payload[2..8].copy_from_slice(&generation.to_le_bytes()[..6]);
+        Self { payload, len: HEADER_BYTES, identity, generation }
+    }
+
+    /// Notes that `block` holds the next `bytes`.
+    pub(crate) fn push(&mut self, block: u64, bytes: &Block) {
+        let crc = crc(self.identity, block, self.generation, bytes);
+        put_u32(&mut self.payload, self.len, block as u32);
+        put_u32(&mut self.payload, self.len + 4, crc);
+        self.len += PART_BYTES;
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload[..self.len]
+    }
+}
