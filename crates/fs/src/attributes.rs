@@ -3,11 +3,13 @@
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
+use crate::paths::{Miss, Question};
 use crate::permission::{self, WRITE};
 use crate::resolve::Last;
 use crate::status::{
     Credentials, Follow, Kind, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID, Stat, Time,
 };
+use crate::view::Start;
 use core::sync::atomic::Ordering;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -25,13 +27,49 @@ impl Core {
     /// Those of resolution; [`FsError::NotFound`].
     pub(crate) fn at(
         &self,
-        at: &Arc<Inode>,
+        at: Start<'_>,
         path: &[u8],
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Arc<Inode>, FsError> {
+        let question = Question { at: at.at, root: at.view.root_ino(), path, follow, who };
+        match self.paths.find(&question, Arc::clone) {
+            Ok(inode) => Ok(inode),
+            Err(miss) => self.walk(&question, at, miss),
+        }
+    }
+
+    /// The status of the inode at a path.
+    ///
+    /// # Errors
+    /// As [`Core::at`].
+    #[inline]
+    pub(crate) fn status_at(
+        &self,
+        at: Start<'_>,
+        path: &[u8],
+        follow: Follow,
+        who: &Credentials<'_>,
+    ) -> Result<Stat, FsError> {
+        let question = Question { at: at.at, root: at.view.root_ino(), path, follow, who };
+        match self.paths.find(&question, |inode| self.status(inode)) {
+            Ok(status) => Ok(status),
+            Err(miss) => Ok(self.status(&*self.walk(&question, at, miss)?)),
+        }
+    }
+
+    fn walk(
+        &self,
+        question: &Question<'_>,
+        at: Start<'_>,
+        miss: Option<Miss>,
+    ) -> Result<Arc<Inode>, FsError> {
         let _namespace = self.names_read();
-        self.resolve(at, path, Last::from(follow), who)?.found()
+        let inode = self.resolve(at, question.path, Last::from(question.follow), question.who)?.found()?;
+        if let Some(miss) = miss {
+            self.paths.learn(question, &miss, &inode);
+        }
+        Ok(inode)
     }
 
     /// The device number: stable for a file system, and no kernel device's.
@@ -40,6 +78,12 @@ impl Core {
         let word = u32::from_le_bytes([uuid[0], uuid[1], uuid[2], uuid[3]]);
         let (major, minor) = (DEV_MAJOR_FIRST + (word >> 21), word & 0xf_ffff);
         rustix::fs::makedev(major, minor)
+    }
+
+    /// Units of 512 bytes that a file without blocks has in its record: with none, tools take it for a hole.
+    fn inline_512(&self, inode: &Inode, blocks: u64) -> u64 {
+        let inline = blocks == 0 && inode.data.inline.load(Ordering::Relaxed);
+        if inline { inode.size.load(Ordering::Relaxed).min(BLOCK_BYTES as u64).div_ceil(512) } else { 0 }
     }
 
     /// The status of an inode.
@@ -55,8 +99,9 @@ impl Core {
             nlink: inode.nlink(),
             uid: inode.uid(),
             gid: inode.gid(),
+            rdev: inode.rdev,
             size,
-            blocks_512: blocks * (BLOCK_BYTES as u64 / 512),
+            blocks_512: blocks * (BLOCK_BYTES as u64 / 512) + self.inline_512(inode, blocks),
             block_bytes: BLOCK_BYTES as u32,
             atime_ns,
             mtime_ns,
@@ -133,6 +178,9 @@ impl Core {
             record.ctime_ns = now;
             Ok(())
         })?;
+        if inode.kind == Kind::Directory {
+            self.paths.mistrust();
+        }
         self.touch(inode, None, None, Some(now));
         Ok(())
     }
@@ -165,6 +213,9 @@ impl Core {
             record.ctime_ns = now;
             Ok(())
         })?;
+        if inode.kind == Kind::Directory {
+            self.paths.mistrust();
+        }
         self.touch(inode, None, None, Some(now));
         Ok(())
     }
@@ -225,8 +276,8 @@ impl Core {
         self.writable()?;
         match inode.kind {
             Kind::Directory => return Err(FsError::IsDirectory),
-            Kind::Symlink => return Err(FsError::Invalid),
             Kind::File => permission::may(inode, WRITE, who)?,
+            _ => return Err(FsError::Invalid),
         }
         self.truncate(inode, bytes)
     }

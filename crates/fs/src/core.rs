@@ -1,23 +1,27 @@
 //! A mounted file system from inside: what all operations share.
 
+use crate::account::Accounts;
 use crate::alloc::Allocator;
 use crate::data::DataPath;
 use crate::error::FsError;
-use crate::inode::{Inode, InodeTable, State};
+use crate::freed::Freed;
+use crate::growth::{self, Growth};
+use crate::inode::{Home, Inode, InodeTable, State};
 use crate::journal::Journal;
 use crate::keys;
 use crate::memory::Memory;
 use crate::order::Order;
+use crate::paths::Paths;
 use crate::record::{Counters, Record};
-use crate::region::{Region, device_blocks, lbas_per_block};
+use crate::status::Kind;
 use crate::superblock::{self, Superblock};
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
-use nvmed_kv::{Barrier, PendingMemory, Sequence, Store};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_kv::mutant::{self, Mutant};
+use nvmed_kv::{Barrier, DeviceMedium, PendingMemory, Sequence, Store};
 use rustix::time::{ClockId, clock_gettime};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The inode of the root directory.
 pub(crate) const ROOT: u64 = 1;
@@ -29,6 +33,10 @@ const NAMES_MAX: isize = 1 << 18;
 const EVICT_SHARE: u64 = 8;
 /// Inodes whose times wait to be written. Each holds its inode in memory, so the list is bounded.
 const LATE_MAX: usize = 4096;
+
+/// Size of the largest file that lies in its record, unless told otherwise. Measured in
+/// crates/fs/examples/small_cost.rs.
+const INLINE_BYTES: u32 = 512;
 
 /// What a SIGKILL of the program costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,12 +65,17 @@ pub struct MountOptions {
     pub prealloc_bytes: u64,
     /// Largest readahead window; 0 is none.
     pub readahead_bytes: u64,
+    /// Files of up to so many bytes lie in their records, at most 800; 0 is none. A new one is durable by one write of
+    /// the log then.
+    pub inline_bytes: u32,
     /// Dirty bytes at which writers begin to write back; 0 is half the cache.
     pub dirty_limit_bytes: u64,
     /// In which order the cache gives up clean pages.
     pub cache_policy: EvictionPolicy,
     /// What a SIGKILL costs.
     pub durability: Durability,
+    /// Whether the device is told of freed blocks, in batches, once they are durably free.
+    pub discard: bool,
     /// Nothing is changed; nor is what an unclean end left behind cleaned up.
     pub read_only: bool,
     /// Time stamps come from here.
@@ -77,9 +90,11 @@ impl Default for MountOptions {
         Self {
             prealloc_bytes: 0,
             readahead_bytes: 128 << 10,
+            inline_bytes: INLINE_BYTES,
             dirty_limit_bytes: 0,
             cache_policy: EvictionPolicy::default(),
             durability: Durability::Process,
+            discard: false,
             read_only: false,
             clock: host_clock,
             #[cfg(feature = "mutants")]
@@ -101,6 +116,7 @@ pub struct MountParts {
 /// Everything that the operations share.
 pub(crate) struct Core {
     pub(crate) options: MountOptions,
+    /// As the mount found it: `growth` has the one that counts now.
     pub(crate) superblock: Superblock,
     pub(crate) store: Store,
     /// Requests for file data.
@@ -109,6 +125,12 @@ pub(crate) struct Core {
     /// Cache, frames and their device addresses.
     pub(crate) data: DataPath,
     pub(crate) journal: Mutex<Journal>,
+    /// Which data blocks are free, and which are about to be.
+    pub(crate) alloc: Allocator,
+    pub(crate) freed: Freed,
+    pub(crate) growth: Growth,
+    /// Data blocks promised and not recorded.
+    pub(crate) promised: AtomicU64,
     /// Free data blocks that are promised to nobody.
     pub(crate) available: AtomicU64,
     pub(crate) order: Order,
@@ -116,6 +138,12 @@ pub(crate) struct Core {
     pub(crate) inodes: InodeTable,
     /// Readers look names up; a writer changes them.
     namespace: RwLock<()>,
+    root: OnceLock<Arc<Inode>>,
+    pub(crate) paths: Paths,
+    /// How often names were re-keyed: prefixes computed before may be wrong.
+    pub(crate) rekeyed: AtomicU64,
+    /// No inode has this number or a higher one.
+    pub(crate) next_ino: AtomicU64,
     /// Names remembered in all directories.
     names: AtomicIsize,
     late: Mutex<Vec<Arc<Inode>>>,
@@ -124,6 +152,7 @@ pub(crate) struct Core {
     inodes_limit: AtomicU64,
     next_description: AtomicU64,
     unmounted: AtomicBool,
+    pub(crate) accounts: Accounts,
     /// Whether orphans of an earlier mount may be left.
     pub(crate) orphans_left: AtomicBool,
 }
@@ -140,32 +169,6 @@ impl LastSequence {
     pub(crate) fn load(&self) -> Sequence {
         Sequence(self.0.load(Ordering::SeqCst))
     }
-}
-
-/// Reads and checks the superblock of a device.
-///
-/// # Errors
-/// [`FsError::NotOurs`], [`FsError::Version`], [`FsError::Damaged`], [`FsError::Truncated`]; the device's.
-pub(crate) fn read_superblock(device: &Device, handle: &Handle) -> Result<Superblock, FsError> {
-    let blocks = device_blocks(device)?;
-    if blocks < 2 {
-        return Err(FsError::NotOurs);
-    }
-    let whole = Region::new(device, handle.clone(), 0..blocks)?;
-    let mut first = vec![0; BLOCK_BYTES];
-    whole.fetch(0, &mut first)?;
-    let found = match Superblock::decode(&first) {
-        Ok(found) => found,
-        Err(_) => {
-            let mut far = vec![0; BLOCK_BYTES];
-            whole.fetch(blocks - 1, &mut far)?;
-            superblock::choose(&first, &far)?
-        }
-    };
-    if found.blocks > blocks {
-        return Err(FsError::Truncated { found: blocks, expected: found.blocks });
-    }
-    Ok(found)
 }
 
 /// Reads the counters.
@@ -186,10 +189,14 @@ impl Core {
     pub(crate) fn mount_over(parts: MountParts, dead: Option<&Memory>) -> Result<Arc<Self>, FsError> {
         let MountParts { device, memory, options } = parts;
         let handle = device.handle(Binding::Spread);
-        let superblock = read_superblock(&device, &handle)?;
-        let end = superblock.meta_first + superblock.meta_blocks;
-        let region = Region::new(&device, device.handle(Binding::Spread), superblock.meta_first..end)?;
-        let store = Store::open(Arc::new(region), memory.pending(), &nvmed_kv::Options::default())?;
+        let (superblock, copies_agree) = superblock::load(&device, &handle)?;
+        let medium = Arc::new(growth::medium(&device, &superblock)?);
+        let store = Store::open(medium.clone(), memory.pending(), &nvmed_kv::Options::default())?;
+        if !options.read_only {
+            // A process that died may have left log and data in the device's cache: what is read from here on, and
+            // what is written behind it, counts as durable.
+            handle.flush()?;
+        }
         if let Some(dead) = dead {
             let PendingMemory { memory, offset, len } = dead.pending();
             store.replay_pending(&memory, offset, len)?;
@@ -201,29 +208,42 @@ impl Core {
         let alloc = Allocator::new(superblock.data_first, superblock.data_blocks, counters.cursor);
         let core = Arc::new(Self {
             data: DataPath::new(&device, &memory, &options)?,
-            lbas_per_block: lbas_per_block(&device)?,
-            journal: Mutex::new(Journal::new(alloc, counters)),
+            lbas_per_block: DeviceMedium::lbas_per_block(&device)?,
+            journal: Mutex::new(Journal::new(counters)),
+            alloc,
+            freed: Freed::default(),
+            growth: Growth::new(medium, superblock.clone()),
+            promised: AtomicU64::new(0),
             available: AtomicU64::new(counters.free_blocks),
             last: LastSequence(AtomicU64::new(store.applied().0)),
             order: Order::default(),
             inodes: InodeTable::new(),
             namespace: RwLock::new(()),
+            root: OnceLock::new(),
+            paths: Paths::new(),
+            rekeyed: AtomicU64::new(1),
+            next_ino: AtomicU64::new(counters.next_ino),
             names: AtomicIsize::new(0),
             late: Mutex::default(),
             late_full: AtomicBool::new(false),
             inodes_limit: AtomicU64::new(INODES_MAX),
             next_description: AtomicU64::new(1),
             unmounted: AtomicBool::new(false),
+            accounts: Accounts::default(),
             orphans_left: AtomicBool::new(true),
             options,
             superblock,
             store,
             handle,
         });
-        if core.load(ROOT)?.directory.is_none() {
+        let root = core.load_own(ROOT)?;
+        if root.directory.is_none() {
             return Err(FsError::Damaged { what: "the kind", of: ROOT });
         }
+        let _ = core.root.set(root);
+        core.look_at_tree();
         if !core.options.read_only {
+            core.finish_growth(copies_agree)?;
             core.reap_orphans()?;
         }
         Ok(core)
@@ -256,6 +276,7 @@ impl Core {
     /// The namespace, to change names. The caller holds no other lock.
     #[inline]
     pub(crate) fn names_write(&self) -> RwLockWriteGuard<'_, ()> {
+        self.grow_if_low();
         if self.is_overfull() {
             self.trim();
         }
@@ -267,20 +288,38 @@ impl Core {
         self.next_description.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The inode with a number, from memory or from the store.
+    /// The root directory.
+    pub(crate) fn root(&self) -> Arc<Inode> {
+        Arc::clone(self.root.get().expect("the mount loaded the root before anybody else came"))
+    }
+
+    /// The inode with a number whose record has a key of its own, from memory or from the store.
     ///
     /// # Errors
     /// [`FsError::Damaged`] when there is none or its record makes no sense; the store's.
-    pub(crate) fn load(&self, ino: u64) -> Result<Arc<Inode>, FsError> {
-        self.inodes.get_or_load(ino, || self.read_record(ino))
+    pub(crate) fn load_own(&self, ino: u64) -> Result<Arc<Inode>, FsError> {
+        self.check_number(ino)?;
+        let home = Home { own: true, place: None, zone: ino == ROOT };
+        self.inodes.get_or_load(ino, || Ok((self.read_own(ino)?, home)))
     }
 
-    /// Reads an inode's record.
+    /// Whether an inode may have this number.
     ///
     /// # Errors
-    /// As [`Core::load`].
-    pub(crate) fn read_record(&self, ino: u64) -> Result<Record, FsError> {
-        let mut value = Vec::with_capacity(crate::record::INODE_BYTES);
+    /// [`FsError::Damaged`].
+    pub(crate) fn check_number(&self, ino: u64) -> Result<(), FsError> {
+        if ino < self.next_ino.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        Err(FsError::Damaged { what: "the number of inode", of: ino })
+    }
+
+    /// Reads an inode's own record.
+    ///
+    /// # Errors
+    /// As [`Core::load_own`].
+    pub(crate) fn read_own(&self, ino: u64) -> Result<Record, FsError> {
+        let mut value = Vec::with_capacity(crate::record::RECORD_BYTES_USUAL);
         let found = self.store.get(&keys::inode(ino), &mut value)?;
         let record = found.then(|| Record::decode(&value)).flatten();
         record.ok_or(FsError::Damaged { what: "the record of inode", of: ino })
@@ -311,7 +350,7 @@ impl Core {
         }
     }
 
-    /// Writes the times that wait.
+    /// Writes the times that wait; with no room for them in the metadata region, they wait on.
     ///
     /// # Errors
     /// The store's; what was not written waits on.
@@ -319,9 +358,16 @@ impl Core {
         let late = core::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
         self.late_full.store(false, Ordering::Relaxed);
         let mut result = Ok(());
+        let mut full = false;
         for inode in &late {
-            if inode.is_late() && result.is_ok() {
+            if inode.is_late() && result.is_ok() && !full {
                 result = self.alter(inode, |_| Ok(()));
+                // Later times may take more bytes, and leaves that are full split. Nobody was promised that: they
+                // wait for room, and everything else is saved.
+                full = matches!(result, Err(FsError::NoSpace));
+                if full {
+                    result = Ok(());
+                }
             } else if inode.is_late() {
                 self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(inode));
             }
@@ -349,13 +395,23 @@ impl Core {
         result
     }
 
-    fn put_record(&self, inode: &Inode, record: &Record) -> Result<(), FsError> {
+    fn put_record(&self, inode: &Arc<Inode>, record: &Record) -> Result<(), FsError> {
         if inode.reaped.load(Ordering::SeqCst) {
             return Ok(());
         }
         let mut change = self.change();
-        change.put_inode(inode.ino, record);
+        change.put_inode(inode, record);
+        // Times and modes take the place of what is there: a full device takes them, and its unmount.
+        change.use_headroom();
         change.apply().map(drop)
+    }
+
+    /// A name of an inode went: paths that led to it, and through it, are not to be believed.
+    pub(crate) fn unnamed(&self, inode: &Inode) {
+        if inode.kind == Kind::Directory || inode.kind == Kind::Symlink {
+            self.paths.mistrust();
+        }
+        inode.unnamed.fetch_add(1, Ordering::SeqCst);
     }
 
     /// More or fewer names are remembered.
@@ -384,6 +440,7 @@ impl Core {
                 }
             }
         }
+        self.paths.clear();
         // Twice, because the first time spares what was used lately.
         for _ in 0..2 {
             let over = self.inodes.len().saturating_sub(INODES_MAX - INODES_MAX / EVICT_SHARE);
@@ -411,7 +468,7 @@ impl Core {
     /// The store's or the device's.
     pub(crate) fn commit(&self, ticket: u64) -> Result<(), FsError> {
         #[cfg(feature = "mutants")]
-        if self.options.mutant_fsync_sends_nothing {
+        if self.options.mutant_fsync_sends_nothing || mutant::is(Mutant::FsyncSendsNothing) {
             return Ok(());
         }
         // Read before the tickets: data of a batch up to here drew its ticket before the batch was applied.
@@ -419,7 +476,7 @@ impl Core {
         let written = self.order.written();
         let data_open = self.order.is_open(ticket);
         if self.store.durable() >= last {
-            if data_open {
+            if data_open && !mutant::is(Mutant::NoDataFlush) {
                 self.handle.flush()?;
                 self.order.flushed(written);
             }
@@ -433,6 +490,12 @@ impl Core {
         self.store.commit(last, barrier)?;
         if barrier != Barrier::None {
             self.order.flushed(written);
+        }
+        if self.freed.holds() && self.options.discard {
+            self.settle_freed();
+            if self.freed.is_due() {
+                self.discard_freed();
+            }
         }
         Ok(())
     }

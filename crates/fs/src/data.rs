@@ -3,6 +3,7 @@
 
 use crate::alloc::Run;
 use crate::core::{Core, Durability, MountOptions};
+use crate::direct::Flights;
 use crate::error::FsError;
 use crate::extent::Extents;
 use crate::file::File;
@@ -14,7 +15,7 @@ use crate::status::{Kind, OpenFlags};
 use crate::writeback::DirtyList;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{Cache, Object, Options, Readahead, Written};
-use nvmed_io::{Device, Segment};
+use nvmed_io::{Device, Handle, Segment};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +25,10 @@ const DIRTY_SHARE: u32 = 2;
 const CLEAN_SHARE: u32 = 8;
 /// Share of the frames that one call fills at once at most: one in four.
 const FILL_SHARE: u32 = 4;
+/// Largest inline file: with it, a record still lies in its directory entry.
+const INLINE_BYTES_MAX: u32 = 800;
+/// A file's setting that leaves it to the mount.
+pub(crate) const AS_MOUNTED: u32 = u32::MAX;
 /// Least alignment of offset, length and buffer under `O_DIRECT`, the smallest LBA format.
 const DIRECT_ALIGN_MIN: u32 = 512;
 
@@ -39,6 +44,8 @@ pub(crate) struct DataPath {
     pub(crate) readahead_pages: u64,
     pub(crate) fill_pages: u64,
     pub(crate) prealloc_blocks: u32,
+    /// Size of the largest file whose bytes its record holds.
+    pub(crate) inline_bytes: u64,
     /// Inodes that programs may store into.
     pub(crate) maps_written: AtomicU32,
     direct_align: u32,
@@ -60,6 +67,14 @@ pub(crate) struct FileData {
     pub(crate) promised: AtomicU64,
     /// Blocks taken ahead of a growing file, each with a promise of its own.
     pub(crate) prealloc: Mutex<Option<Run>>,
+    /// How many blocks: [`AS_MOUNTED`], or what [`File::preallocate`] said.
+    pub(crate) prealloc_blocks: AtomicU32,
+    /// Whether the record holds the file's bytes itself.
+    pub(crate) inline: AtomicBool,
+    /// Whether it may not, or not any more: set by who holds `grow`, before page 0 becomes dirty.
+    pub(crate) not_inline: AtomicBool,
+    /// The allocation group that its blocks, or those of a directory's files, were found in last; a hint.
+    pub(crate) group: AtomicU32,
     /// Where the memory says the size, while the record does not.
     slot: Mutex<Option<u32>>,
     /// Whether the size is newer than the record and the memory has no slot for it.
@@ -75,11 +90,17 @@ pub(crate) struct FileData {
     /// Whether they may store into it: reads come from the mapping then.
     pub(crate) map_written: AtomicBool,
     map: Mutex<Option<Box<Map>>>,
+    /// Transfers past the cache that are under way; they begin under `io`.
+    pub(crate) flights: Flights,
+    /// Who moves its data, and for which description; none: the mount's handle.
+    handle: Mutex<Option<(u64, Handle)>>,
 }
 
 /// The data path's part of an open description.
 pub(crate) struct Stream {
     pub(crate) readahead: Readahead,
+    /// Largest readahead window in pages; [`u64::MAX`] leaves it to the mount.
+    pub(crate) readahead_pages: AtomicU64,
     /// Failed write-backs of the inode that this description knows of.
     pub(crate) errors_seen: AtomicU32,
 }
@@ -87,7 +108,7 @@ pub(crate) struct Stream {
 impl Stream {
     pub(crate) fn new(inode: &Inode) -> Self {
         let errors_seen = AtomicU32::new(inode.data.errors.load(Ordering::Relaxed));
-        Self { readahead: Readahead::default(), errors_seen }
+        Self { readahead: Readahead::default(), readahead_pages: AtomicU64::new(u64::MAX), errors_seen }
     }
 }
 
@@ -97,7 +118,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FileData {
-    pub(crate) fn new(ino: u64) -> Self {
+    pub(crate) fn new(ino: u64, inline: bool) -> Self {
         Self {
             object: Object::new(ino),
             grow: Mutex::new(()),
@@ -105,6 +126,10 @@ impl FileData {
             extents: Mutex::new(None),
             promised: AtomicU64::new(0),
             prealloc: Mutex::new(None),
+            prealloc_blocks: AtomicU32::new(AS_MOUNTED),
+            inline: AtomicBool::new(inline),
+            not_inline: AtomicBool::new(false),
+            group: AtomicU32::new(u32::MAX),
             slot: Mutex::new(None),
             exposed: AtomicBool::new(false),
             listed: AtomicBool::new(false),
@@ -113,17 +138,28 @@ impl FileData {
             mapped: AtomicBool::new(false),
             map_written: AtomicBool::new(false),
             map: Mutex::new(None),
+            flights: Flights::default(),
+            handle: Mutex::new(None),
         }
     }
 
-    /// Keeps write-back of this inode from beginning, after one under way has ended.
+    /// Keeps write-back and direct transfers of this inode from beginning, after those under way have ended.
     pub(crate) fn quiet(&self) -> MutexGuard<'_, ()> {
+        let quiet = lock(&self.io);
+        self.flights.settle_all();
+        quiet
+    }
+
+    /// As [`FileData::quiet`], while direct transfers go on.
+    pub(crate) fn io(&self) -> MutexGuard<'_, ()> {
         lock(&self.io)
     }
 
     /// As [`FileData::quiet`], or none when somebody is at it.
     pub(crate) fn try_quiet(&self) -> Option<MutexGuard<'_, ()>> {
-        self.io.try_lock().ok()
+        let quiet = self.io.try_lock().ok()?;
+        self.flights.settle_all();
+        Some(quiet)
     }
 
     /// The right to change the size and to give pages their first block.
@@ -168,6 +204,7 @@ impl DataPath {
             readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
             fill_pages,
             prealloc_blocks: u32::try_from(options.prealloc_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX),
+            inline_bytes: u64::from(options.inline_bytes.min(INLINE_BYTES_MAX)),
             maps_written: AtomicU32::new(0),
             direct_align: device.geometry().lba_bytes.max(DIRECT_ALIGN_MIN),
         })
@@ -198,12 +235,19 @@ impl DataPath {
         let data = &inode.data;
         let _quiet = data.quiet();
         self.cache.write_back(&data.object).discard(0..u64::MAX);
-        core.unreserve(data.promised.swap(0, Ordering::SeqCst));
+        let promised = data.promised.swap(0, Ordering::SeqCst);
+        inode.discharge(promised);
+        core.unreserve(promised);
         core.drop_prealloc(inode);
         if let Some(slot) = lock(&data.slot).take() {
             self.slots.put_back(slot);
         }
         data.exposed.store(false, Ordering::SeqCst);
+    }
+
+    /// What a direct transfer is aligned to, in bytes.
+    pub(crate) fn direct_align(&self) -> u32 {
+        self.direct_align
     }
 
     /// The frame at an offset of the mapping, for the device.
@@ -219,6 +263,14 @@ impl Drop for DataPath {
 }
 
 impl Core {
+    /// Blocks allocated ahead of a file when it grows.
+    pub(crate) fn prealloc_blocks(&self, inode: &Inode) -> u32 {
+        match inode.data.prealloc_blocks.load(Ordering::Relaxed) {
+            AS_MOUNTED => self.data.prealloc_blocks,
+            blocks => blocks,
+        }
+    }
+
     /// Lets `use_them` work on the extents of an inode, whose state the caller has locked.
     ///
     /// # Errors
@@ -235,6 +287,11 @@ impl Core {
             none => none.insert(Extents::load(self, inode.ino, state.record())?),
         };
         use_them(state, extents)
+    }
+
+    /// The handle by which an inode's data moves.
+    pub(crate) fn handle_of(&self, inode: &Inode) -> Handle {
+        lock(&inode.data.handle).as_ref().map_or(&self.handle, |(_, handle)| handle).clone()
     }
 
     /// What is known of an inode's extents may be wrong: they are loaded again.
@@ -273,6 +330,8 @@ impl Core {
     /// A description is being closed.
     pub(crate) fn closing(&self, file: &File) {
         let inode = &file.inode;
+        let own = lock(&inode.data.handle).take_if(|(number, _)| *number == file.number());
+        drop(own);
         if inode.kind == Kind::File && inode.opens.load(Ordering::SeqCst) == 1 {
             self.drop_prealloc(inode);
             if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
@@ -382,14 +441,20 @@ impl Core {
 }
 
 impl File {
+    /// Has the file's data move by `handle` until this description is closed, whoever reads or writes it through the
+    /// cache: its queues, scheduler, way of waiting, priority, stream. Of several descriptions' the last one counts.
+    pub fn set_handle(&self, handle: &Handle) {
+        *lock(&self.inode.data.handle) = Some((self.number(), handle.clone()));
+    }
+
     /// Whether data may be read through this description.
     #[inline]
-    fn readable(&self, flags: OpenFlags) -> Result<(), FsError> {
+    pub(crate) fn readable(&self, flags: OpenFlags) -> Result<(), FsError> {
         match self.inode.kind {
             _ if !flags.reads() => Err(FsError::BadDescriptor),
             Kind::File => Ok(()),
             Kind::Directory => Err(FsError::IsDirectory),
-            Kind::Symlink => Err(FsError::Invalid),
+            _ => Err(FsError::Invalid),
         }
     }
 
@@ -424,7 +489,7 @@ impl File {
             self.aligned(into, offset)?;
         }
         let done = self.core.read_at(self, into, offset)?;
-        if !flags.has(OpenFlags::NOATIME) {
+        if self.stamps(flags) {
             self.core.accessed(&self.inode);
         }
         Ok(done)
@@ -487,6 +552,21 @@ impl File {
         let done = self.pread(into, *offset)?;
         *offset += done as u64;
         Ok(done)
+    }
+
+    /// Lets `transfer` read or write at the shared offset, which nobody else uses meanwhile, and moves it by what was
+    /// transferred: how much, and the offset afterwards.
+    ///
+    /// # Errors
+    /// What `transfer` answers.
+    pub fn at_offset(
+        &self,
+        transfer: impl FnOnce(u64) -> Result<usize, FsError>,
+    ) -> Result<(usize, u64), FsError> {
+        let mut offset = self.offset();
+        let done = transfer(*offset)?;
+        *offset += done as u64;
+        Ok((done, *offset))
     }
 
     /// Writes at the shared offset (with `O_APPEND` at the end, atomically) and moves it.

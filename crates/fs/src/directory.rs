@@ -5,16 +5,16 @@
 
 use crate::hash::Numbers;
 use crate::inode::Inode;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// What is remembered of a name.
 enum Known {
     /// It does not exist.
     Absent,
-    /// It is this inode, which may be in memory.
-    Present { ino: u64, inode: Weak<Inode> },
+    /// It is this inode, if that is in memory.
+    Present(Weak<Inode>),
 }
 
 /// What is known of a name.
@@ -23,8 +23,6 @@ pub(crate) enum Found {
     Unknown,
     /// It does not exist.
     Absent,
-    /// It is this inode, which is not in memory.
-    Number(u64),
     /// It is this inode.
     Inode(Arc<Inode>),
 }
@@ -39,24 +37,69 @@ pub(crate) struct Names {
 
 /// A directory's part of an inode.
 pub(crate) struct Directory {
-    /// Inode number of the directory above; of the root, its own.
-    parent: AtomicU64,
+    /// Whether it is a zone's root. Changes with the batch that makes it one, under the journal's lock.
+    zone: AtomicBool,
+    prefix: Mutex<Prefix>,
+    size: Mutex<Option<Size>>,
     names: RwLock<Names>,
 }
 
+/// The directory's prefix (`keys`), as it was when `epoch` was current.
+#[derive(Default)]
+pub(crate) struct Prefix {
+    pub(crate) epoch: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What is below a directory in its zone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) names: u32,
+    /// Bytes of their keys.
+    pub(crate) bytes: u64,
+}
+
+impl Size {
+    /// With what `other` counts too.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self { names: self.names.saturating_add(other.names), bytes: self.bytes + other.bytes }
+    }
+
+    /// Without it.
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self { names: self.names.saturating_sub(other.names), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+}
+
 impl Directory {
-    pub(crate) fn new(parent: u64) -> Self {
-        Self { parent: AtomicU64::new(parent), names: RwLock::default() }
+    pub(crate) fn new(zone: bool) -> Self {
+        Self {
+            zone: AtomicBool::new(zone),
+            prefix: Mutex::default(),
+            size: Mutex::default(),
+            names: RwLock::default(),
+        }
     }
 
-    /// Inode number of the directory above.
-    pub(crate) fn parent(&self) -> u64 {
-        self.parent.load(Ordering::Relaxed)
+    /// Whether it is a zone's root.
+    pub(crate) fn is_zone(&self) -> bool {
+        self.zone.load(Ordering::SeqCst)
     }
 
-    /// It was moved.
-    pub(crate) fn set_parent(&self, parent: u64) {
-        self.parent.store(parent, Ordering::Relaxed);
+    /// It was made a zone's root; the caller holds the journal.
+    pub(crate) fn set_zone(&self) {
+        self.zone.store(true, Ordering::SeqCst);
+    }
+
+    /// The prefix as it was computed last.
+    pub(crate) fn prefix(&self) -> MutexGuard<'_, Prefix> {
+        self.prefix.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is below it, if it was counted. Only the directories right below a zone's root are kept
+    /// count of; the caller holds the namespace's write lock.
+    pub(crate) fn size(&self) -> MutexGuard<'_, Option<Size>> {
+        self.size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The names, to look one up.
@@ -76,9 +119,10 @@ impl Names {
     #[inline]
     pub(crate) fn find(&self, name: &[u8]) -> Found {
         match self.map.get(name) {
-            Some(Known::Present { ino, inode, .. }) => match inode.upgrade() {
+            Some(Known::Present(inode)) => match inode.upgrade() {
                 Some(inode) => Found::Inode(inode),
-                None => Found::Number(*ino),
+                // It is not in memory any more: its record lies with its name.
+                None => Found::Unknown,
             },
             Some(Known::Absent) => Found::Absent,
             None if self.complete => Found::Absent,
@@ -88,7 +132,7 @@ impl Names {
 
     /// Remembers a name; answers how many names more there are.
     pub(crate) fn set(&mut self, name: Arc<[u8]>, inode: &Arc<Inode>) -> isize {
-        let known = Known::Present { ino: inode.ino, inode: Arc::downgrade(inode) };
+        let known = Known::Present(Arc::downgrade(inode));
         isize::from(self.map.insert(name, known).is_none())
     }
 
@@ -116,7 +160,7 @@ impl Names {
 
     /// Whether there are no names, if that is known.
     pub(crate) fn is_empty(&self) -> Option<bool> {
-        let has_names = self.map.values().any(|known| matches!(known, Known::Present { .. }));
+        let has_names = self.map.values().any(|known| matches!(known, Known::Present(_)));
         match (has_names, self.complete) {
             (true, _) => Some(false),
             (false, true) => Some(true),

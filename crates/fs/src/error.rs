@@ -48,9 +48,21 @@ pub enum FsError {
     /// No room for data, or none for metadata.
     #[error("no space left on the device; delete something, or format a larger one")]
     NoSpace,
+    /// The directory tree has used what it may.
+    #[error("the directory tree has used the capacity that it was given")]
+    Quota,
+    /// A link or a rename between trees whose use is counted apart.
+    #[error("not between trees whose capacity is counted apart; copy it and remove it")]
+    OtherTree,
     /// One more link than [`crate::LINKS_MAX`].
     #[error("too many links to one file")]
     TooManyLinks,
+    /// A named pipe, a socket or a device: it has a name here and nothing else.
+    #[error("a special file cannot be opened on this file system")]
+    NoDevice,
+    /// Renaming the directory would re-key more names than one batch of the store takes.
+    #[error("the directory has too many names below it to be renamed in one step; copy it and remove it")]
+    TooManyNames,
     /// In use in a way that forbids the call.
     #[error("in use")]
     Busy,
@@ -75,6 +87,15 @@ pub enum FsError {
     /// No data, or no hole, at or after the offset.
     #[error("no data or hole there")]
     NoData,
+    /// The inode has no extended attribute of that name.
+    #[error("no extended attribute of that name")]
+    NoAttribute,
+    /// A name that no extended attribute can have.
+    #[error("the name of an extended attribute has at most 255 bytes, none of them zero")]
+    AttributeName,
+    /// More than [`crate::XATTR_VALUE_BYTES_MAX`].
+    #[error("the value of an extended attribute has at most 32 KiB")]
+    AttributeTooLong,
     /// The cache has no frame that could be freed: all are dirty and the device refuses them.
     #[error("the cache is full of data that the device did not take")]
     NoMemory,
@@ -83,7 +104,7 @@ pub enum FsError {
     NotOurs,
     /// A version that this program does not know.
     #[error(
-        "the file system has format version {found}, this program knows {known}; use a program of its age"
+        "the file system has format version {found} and this program reads version {known}; copy its files out with a program that reads {found}, then `nvmed format` it anew"
     )]
     Version {
         /// What the superblock says.
@@ -121,6 +142,16 @@ pub enum FsError {
     Host(#[from] Errno),
 }
 
+impl From<nvmed_kv::OpenError> for FsError {
+    fn from(error: nvmed_kv::OpenError) -> Self {
+        match error {
+            nvmed_kv::OpenError::Device(error) => Self::Device(error),
+            nvmed_kv::OpenError::LbaBytes { .. } => Self::NotSupported,
+            other => Self::Host(Errno::from_raw_os_error(other.errno())),
+        }
+    }
+}
+
 impl From<nvmed_kv::KvError> for FsError {
     fn from(error: nvmed_kv::KvError) -> Self {
         match error {
@@ -147,6 +178,9 @@ impl FsError {
             Self::NameTooLong => Errno::NAMETOOLONG,
             Self::Invalid | Self::NotOurs | Self::Version { .. } | Self::Format(_) => Errno::INVAL,
             Self::ReadOnly => Errno::ROFS,
+            // What mv(1) takes as the request to copy.
+            Self::TooManyNames | Self::OtherTree => Errno::XDEV,
+            Self::Quota => Errno::DQUOT,
             Self::NoSpace => Errno::NOSPC,
             Self::TooManyLinks => Errno::MLINK,
             Self::Busy => Errno::BUSY,
@@ -156,7 +190,10 @@ impl FsError {
             Self::TooManyLocks => Errno::NOLCK,
             Self::Interrupted => Errno::INTR,
             Self::TooBig => Errno::FBIG,
-            Self::NoData => Errno::NXIO,
+            Self::NoData | Self::NoDevice => Errno::NXIO,
+            Self::NoAttribute => Errno::NODATA,
+            Self::AttributeName => Errno::RANGE,
+            Self::AttributeTooLong => Errno::TOOBIG,
             Self::NoMemory => Errno::NOMEM,
             Self::Truncated { .. } | Self::Damaged { .. } => Errno::IO,
             Self::Device(error) => error.errno(),

@@ -183,6 +183,8 @@ impl Extents {
             if self.map.is_empty() {
                 record.flags &= !FLAG_KEYED_EXTENTS;
             }
+        } else if self.map.is_empty() && record.inline_data().is_some() {
+            // The record holds the file's bytes itself.
         } else if self.map.len() <= INLINE_EXTENTS {
             let mut inline = [Extent::default(); INLINE_EXTENTS];
             for (place, extent) in inline.iter_mut().zip(self.map.values()) {
@@ -191,7 +193,7 @@ impl Extents {
             record.tail = Tail::Extents(inline);
         } else {
             record.flags |= FLAG_KEYED_EXTENTS;
-            record.tail = Tail::Extents([Extent::default(); INLINE_EXTENTS]);
+            record.tail = Tail::EMPTY;
             self.map.values().for_each(|extent| change.put_extent(ino, extent));
         }
         self.touched.clear();

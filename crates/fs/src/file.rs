@@ -8,6 +8,7 @@ use crate::inode::Inode;
 use crate::listing::Listing;
 use crate::lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 use crate::status::{Credentials, DirEntry, Kind, OpenFlags, Stat, Time, Whence};
+use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct File {
     pub(crate) core: Arc<Core>,
     pub(crate) inode: Arc<Inode>,
+    /// What who opened it sees.
+    pub(crate) view: View,
     flags: AtomicU32,
     number: u64,
     offset: Mutex<u64>,
@@ -28,13 +31,14 @@ pub struct File {
 
 impl File {
     /// The caller has counted the inode's `opens`.
-    pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags) -> Self {
+    pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags, view: View) -> Self {
         let listing = (inode.kind == Kind::Directory).then(Box::default);
         Self {
             number: core.new_description(),
             stream: Stream::new(&inode),
             core,
             inode,
+            view,
             flags: AtomicU32::new(flags.0 & !OpenFlags::ONCE.0),
             offset: Mutex::new(0),
             listing,
@@ -44,7 +48,7 @@ impl File {
     /// The inode.
     #[must_use]
     pub fn node(&self) -> Node {
-        Node(Arc::clone(&self.inode), Arc::clone(&self.core))
+        Node(Arc::clone(&self.inode), Arc::clone(&self.core), self.view.clone())
     }
 
     /// A number that no other description of this mount has.
@@ -140,14 +144,26 @@ impl File {
             return Err(FsError::BadDescriptor);
         }
         let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
-        listing.tell(&self.core, &self.inode, tell)?;
-        if !self.flags().has(OpenFlags::NOATIME) {
+        listing.tell(&self.core, &self.inode, self.view.root_ino(), tell)?;
+        if self.stamps(self.flags()) {
             self.core.accessed(&self.inode);
         }
         Ok(())
     }
 
-    /// Calls that change the inode need more than `O_PATH`.
+    /// Whether a read through it renews the access time.
+    #[inline]
+    pub(crate) fn stamps(&self, flags: OpenFlags) -> bool {
+        !flags.has(OpenFlags::NOATIME) && !self.view.is_read_only()
+    }
+
+    /// Calls that change the inode need more than `O_PATH`, and a view that may.
+    fn may_alter(&self) -> Result<(), FsError> {
+        self.not_path_only()?;
+        self.view.writable()
+    }
+
+    /// Calls on what lies at a path only are refused with `O_PATH`.
     fn not_path_only(&self) -> Result<(), FsError> {
         if self.flags().has(OpenFlags::PATH) { Err(FsError::BadDescriptor) } else { Ok(()) }
     }
@@ -157,7 +173,7 @@ impl File {
     /// # Errors
     /// [`FsError::NotPermitted`], [`FsError::BadDescriptor`]; the store's.
     pub fn chmod(&self, mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.not_path_only()?;
+        self.may_alter()?;
         self.core.chmod(&self.inode, mode, who)?;
         self.core.written_through()
     }
@@ -167,7 +183,7 @@ impl File {
     /// # Errors
     /// [`FsError::NotPermitted`], [`FsError::BadDescriptor`]; the store's.
     pub fn chown(&self, uid: Option<u32>, gid: Option<u32>, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.not_path_only()?;
+        self.may_alter()?;
         self.core.chown(&self.inode, uid, gid, who)?;
         self.core.written_through()
     }
@@ -177,7 +193,7 @@ impl File {
     /// # Errors
     /// [`FsError::NotPermitted`], [`FsError::Access`], [`FsError::BadDescriptor`].
     pub fn utimens(&self, times: [Time; 2], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.not_path_only()?;
+        self.may_alter()?;
         self.core.utimens(&self.inode, times, who)
     }
 

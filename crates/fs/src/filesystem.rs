@@ -5,10 +5,13 @@ use crate::error::FsError;
 use crate::file::File;
 use crate::inode::Inode;
 use crate::namespace::Recipe;
+use crate::permission::WRITE;
 use crate::resolve::Last;
 use crate::status::{Credentials, Follow, Kind, OpenFlags, RenameFlags, Stat, StatFs, Time};
+use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
 use core::sync::atomic::Ordering;
+use nvmed_kv::mutant::{self, Mutant};
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
 
@@ -21,13 +24,14 @@ const FILE_META_BYTES: u64 = 512;
 /// Every path call resolves from a held directory (a path that begins with `/` from the root) with the
 /// rights of `who`. Calls may come from any number of threads.
 #[derive(Clone)]
-pub struct FileSystem(pub(crate) Arc<Core>);
+pub struct FileSystem(pub(crate) Arc<Core>, pub(crate) View);
 
 /// An inode that somebody holds: a working directory, a directory descriptor, a looked-up file.
 ///
-/// It stays the same inode whatever happens to its name.
+/// It stays the same inode whatever happens to its name. What was found through a view to read is not changed, whoever
+/// is handed it.
 #[derive(Clone)]
-pub struct Node(pub(crate) Arc<Inode>, pub(crate) Arc<Core>);
+pub struct Node(pub(crate) Arc<Inode>, pub(crate) Arc<Core>, pub(crate) View);
 
 impl core::fmt::Debug for Node {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -70,7 +74,7 @@ impl FileSystem {
     /// [`FsError::NotOurs`], [`FsError::Version`], [`FsError::Truncated`], [`FsError::Damaged`]; the
     /// store's and the device's.
     pub fn mount(parts: MountParts) -> Result<Self, FsError> {
-        Core::mount(parts).map(Self)
+        Core::mount(parts).map(|core| Self(core, View::default()))
     }
 
     /// Writes everything back, makes it durable, and leaves a short log. Calls that change something
@@ -103,37 +107,51 @@ impl FileSystem {
         self.0.settle()
     }
 
-    /// Status of the file system.
+    /// Status of the file system; through a view of a tree that is bounded, of the tree.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
         let core = &self.0;
         let counters = core.counters();
         let stats = core.store.stats();
-        let meta_free = stats.tree_blocks.saturating_sub(stats.tree_blocks_used) * BLOCK_BYTES as u64;
+        let blocks_free = core.available.load(Ordering::Relaxed);
+        // Metadata may take data blocks, but not all of them: files have data.
+        let meta_free =
+            (stats.tree_blocks.saturating_sub(stats.tree_blocks_used) + blocks_free / 2) * BLOCK_BYTES as u64;
         let uuid = &core.superblock.uuid;
+        let files_free = meta_free / FILE_META_BYTES;
+        let all = [core.superblock.data_blocks, blocks_free, counters.inodes + files_free, files_free];
+        let root = core.root_of(&self.1);
+        let [blocks, blocks_free, files, files_free] =
+            root.account.get().map_or(all, |account| account.bounds(all));
         StatFs {
             block_bytes: BLOCK_BYTES as u32,
-            blocks: core.superblock.data_blocks,
-            blocks_free: core.available.load(Ordering::Relaxed),
-            files: counters.inodes + meta_free / FILE_META_BYTES,
-            files_free: meta_free / FILE_META_BYTES,
+            blocks,
+            blocks_free,
+            files,
+            files_free,
             name_bytes_max: NAME_BYTES_MAX as u32,
             id: u64::from_le_bytes(uuid[..8].try_into().expect("a UUID has sixteen bytes")),
-            read_only: core.options.read_only,
+            read_only: core.options.read_only || self.1.is_read_only(),
         }
     }
 
     /// What the superblock says.
     #[must_use]
-    pub fn superblock(&self) -> &Superblock {
-        &self.0.superblock
+    pub fn superblock(&self) -> Superblock {
+        self.0.growth.superblock()
     }
 
     /// 4 KiB blocks of metadata that the mount read, superblocks of the file system included.
     #[must_use]
     pub fn mount_blocks_read(&self) -> u64 {
-        // The first superblock; the far copy is read only when the first is damaged.
-        self.0.store.stats().mount_blocks_read + 1
+        // The two superblocks.
+        self.0.store.stats().mount_blocks_read + 2
+    }
+
+    /// Counters of the block cache.
+    #[must_use]
+    pub fn cache_stats(&self) -> nvmed_cache::Stats {
+        self.0.data.cache.stats()
     }
 
     /// Counters of the metadata store.
@@ -142,27 +160,23 @@ impl FileSystem {
         self.0.store.stats()
     }
 
-    /// The root directory.
-    ///
-    /// # Panics
-    /// Never: the root is loaded by the mount and stays in memory.
+    /// The root directory, of a view its own.
     #[must_use]
     pub fn root(&self) -> Node {
-        let root = self.0.inodes.get(ROOT).expect("the mount loaded the root, and it is never evicted");
-        self.node(root)
+        self.node(self.0.root_of(&self.1))
     }
 
     fn node(&self, inode: Arc<Inode>) -> Node {
-        Node(inode, Arc::clone(&self.0))
+        Node(inode, Arc::clone(&self.0), self.1.clone())
     }
 
-    /// The path of a held inode, from `/`, this file system's root.
+    /// The path of a held inode, from `/`, this file system's root, or this view's.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] once it has no name; the store's.
+    /// [`FsError::NotFound`] once it has no name, or none that the view has; the store's.
     pub fn path_of(&self, node: &Node) -> Result<Vec<u8>, FsError> {
         let _namespace = self.0.names_read();
-        self.0.path_of(&node.0)
+        self.0.path_of(&node.0, &self.1)
     }
 
     /// Opens, and with `O_CREAT` makes, a file. `mode` has the umask applied.
@@ -177,7 +191,7 @@ impl FileSystem {
         mode: u32,
         who: &Credentials<'_>,
     ) -> Result<Arc<File>, FsError> {
-        let file = self.0.open_at(&at.0, path, flags, mode, who)?;
+        let file = self.0.open_at(self.start(at), path, flags, mode, who)?;
         if flags.has(OpenFlags::CREATE) || flags.has(OpenFlags::TRUNCATE) {
             self.0.written_through()?;
         }
@@ -194,7 +208,8 @@ impl FileSystem {
         flags: OpenFlags,
         who: &Credentials<'_>,
     ) -> Result<Arc<File>, FsError> {
-        self.0.open_inode(&node.0, flags, who)
+        let view = if node.2.is_read_only() { &node.2 } else { &self.1 };
+        self.0.open_inode(&node.0, flags, view, who)
     }
 
     /// The inode at a path.
@@ -208,7 +223,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Node, FsError> {
-        Ok(self.node(self.0.at(&at.0, path, follow, who)?))
+        Ok(self.node(self.0.at(self.start(at), path, follow, who)?))
     }
 
     /// The status of the inode at a path.
@@ -222,7 +237,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Stat, FsError> {
-        Ok(self.0.status(&*self.0.at(&at.0, path, follow, who)?))
+        self.0.status_at(self.start(at), path, follow, who)
     }
 
     /// Makes a directory. `mode` has the umask applied.
@@ -230,8 +245,8 @@ impl FileSystem {
     /// # Errors
     /// Those of mkdir(2).
     pub fn mkdir(&self, at: &Node, path: &[u8], mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        let recipe = Recipe { kind: Kind::Directory, mode: mode & 0o1777, target: b"" };
-        self.0.make_at(&at.0, path, &recipe, who)?;
+        let recipe = Recipe { kind: Kind::Directory, mode: mode & 0o1777, target: b"", rdev: 0 };
+        self.0.make_at(self.start(at), path, &recipe, who)?;
         self.0.written_through()
     }
 
@@ -240,7 +255,8 @@ impl FileSystem {
     /// # Errors
     /// Those of rmdir(2).
     pub fn rmdir(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.rmdir_at(&at.0, path, who)?;
+        self.1.writable()?;
+        self.0.rmdir_at(self.start(at), path, who)?;
         self.0.written_through()
     }
 
@@ -249,7 +265,8 @@ impl FileSystem {
     /// # Errors
     /// Those of unlink(2).
     pub fn unlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.unlink_at(&at.0, path, who)?;
+        self.1.writable()?;
+        self.0.unlink_at(self.start(at), path, who)?;
         self.0.written_through()
     }
 
@@ -266,7 +283,8 @@ impl FileSystem {
         flags: RenameFlags,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.rename_at((&from.0, old), (&to.0, new), flags, who)?;
+        self.1.writable()?;
+        self.0.rename_at((self.start(from), old), (self.start(to), new), flags, who)?;
         self.0.written_through()
     }
 
@@ -283,7 +301,8 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.link_at((&from.0, old), (&to.0, new), follow, who)?;
+        self.1.writable()?;
+        self.0.link_at((self.start(from), old), (self.start(to), new), follow, who)?;
         self.0.written_through()
     }
 
@@ -298,9 +317,41 @@ impl FileSystem {
         new: &[u8],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
+        self.changes(node)?;
         let _namespace = self.0.names_write();
-        let place = self.0.resolve(&to.0, new, Last::Name, who)?;
+        if node.0.nlink() > 0 {
+            self.0.within(&self.1, &node.0)?;
+        }
+        let place = self.0.resolve(self.start(to), new, Last::Name, who)?;
         self.0.link_inode(&node.0, &place, true, who)?;
+        self.0.written_through()
+    }
+
+    /// Makes a file, a named pipe, a socket or a device node: `mode` has the kind in its upper bits, none
+    /// of them a regular file, and the umask applied. `rdev` counts for devices only.
+    ///
+    /// # Errors
+    /// Those of mknod(2): [`FsError::NotPermitted`] for a device not made by root, [`FsError::Invalid`]
+    /// for another kind.
+    pub fn mknod(
+        &self,
+        at: &Node,
+        path: &[u8],
+        mode: u32,
+        rdev: u64,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        let kind = match (mode >> 12) as u8 & 0xf {
+            0 => Kind::File,
+            bits => Kind::of(bits).ok_or(FsError::Invalid)?,
+        };
+        match kind {
+            Kind::Directory => return Err(FsError::NotPermitted),
+            Kind::Symlink => return Err(FsError::Invalid),
+            Kind::CharDevice | Kind::BlockDevice if !who.is_root() => return Err(FsError::NotPermitted),
+            _ => {}
+        }
+        self.0.make_at(self.start(at), path, &Recipe { kind, mode, target: b"", rdev }, who)?;
         self.0.written_through()
     }
 
@@ -315,8 +366,8 @@ impl FileSystem {
         path: &[u8],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        let recipe = Recipe { kind: Kind::Symlink, mode: 0o777, target };
-        self.0.make_at(&at.0, path, &recipe, who)?;
+        let recipe = Recipe { kind: Kind::Symlink, mode: 0o777, target, rdev: 0 };
+        self.0.make_at(self.start(at), path, &recipe, who)?;
         self.0.written_through()
     }
 
@@ -325,7 +376,7 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Invalid`] when it is none; those of resolution.
     pub fn readlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
-        let inode = self.0.at(&at.0, path, Follow::No, who)?;
+        let inode = self.0.at(self.start(at), path, Follow::No, who)?;
         self.readlink_node(&self.node(inode))
     }
 
@@ -337,7 +388,9 @@ impl FileSystem {
         if node.0.kind != Kind::Symlink {
             return Err(FsError::Invalid);
         }
-        self.0.accessed(&node.0);
+        if !self.1.is_read_only() {
+            self.0.accessed(&node.0);
+        }
         self.0.link_target(&node.0)
     }
 
@@ -353,7 +406,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.chmod(&self.0.at(&at.0, path, follow, who)?, mode, who)?;
+        self.0.chmod(&self.at_to_change(at, path, follow, who)?, mode, who)?;
         self.0.written_through()
     }
 
@@ -370,7 +423,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.chown(&self.0.at(&at.0, path, follow, who)?, uid, gid, who)?;
+        self.0.chown(&self.at_to_change(at, path, follow, who)?, uid, gid, who)?;
         self.0.written_through()
     }
 
@@ -386,7 +439,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.utimens(&self.0.at(&at.0, path, follow, who)?, times, who)
+        self.0.utimens(&self.at_to_change(at, path, follow, who)?, times, who)
     }
 
     /// Sets the size of a file.
@@ -394,7 +447,8 @@ impl FileSystem {
     /// # Errors
     /// Those of truncate(2).
     pub fn truncate(&self, at: &Node, path: &[u8], bytes: u64, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.truncate_checked(&self.0.at(&at.0, path, Follow::Yes, who)?, bytes, who)?;
+        let inode = self.at_to_change(at, path, Follow::Yes, who)?;
+        self.0.truncate_checked(&inode, bytes, who)?;
         self.0.written_through()
     }
 
@@ -410,7 +464,9 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.access(&*self.0.at(&at.0, path, follow, who)?, mask, who)
+        let inode = self.0.at(self.start(at), path, follow, who)?;
+        self.may_ask(mask)?;
+        self.0.access(&inode, mask, who)
     }
 
     /// As [`FileSystem::access`] for a held inode.
@@ -418,7 +474,26 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Access`], [`FsError::ReadOnly`].
     pub fn access_node(&self, node: &Node, mask: u32, who: &Credentials<'_>) -> Result<(), FsError> {
+        self.may_ask(mask)?;
         self.0.access(&node.0, mask, who)
+    }
+
+    /// A view that changes nothing permits no writing.
+    fn may_ask(&self, mask: u32) -> Result<(), FsError> {
+        if mask & WRITE != 0 { self.1.writable() } else { Ok(()) }
+    }
+
+    /// The inode at a path, which is to be changed.
+    pub(crate) fn at_to_change(
+        &self,
+        at: &Node,
+        path: &[u8],
+        follow: Follow,
+        who: &Credentials<'_>,
+    ) -> Result<Arc<Inode>, FsError> {
+        let inode = self.0.at(self.start(at), path, follow, who)?;
+        self.1.writable()?;
+        Ok(inode)
     }
 }
 
@@ -426,35 +501,32 @@ impl Core {
     /// Writes back all data and records, and makes them durable.
     fn settle(&self) -> Result<(), FsError> {
         self.write_back_all()?;
-        self.write_all_late()?;
-        self.commit_all()
+        // On a full device the last times and the number of inodes, both hints, may find no room: that must not
+        // keep anybody from ending.
+        for written in [self.write_all_late(), self.write_counters()] {
+            written.or_else(|error| if matches!(error, FsError::NoSpace) { Ok(()) } else { Err(error) })?;
+        }
+        if mutant::is(Mutant::EarlyDiscard) {
+            self.discard_freed();
+        }
+        self.commit_all()?;
+        if self.options.discard {
+            self.discard_freed();
+        }
+        Ok(())
     }
 
-    /// The path of an inode from the root: its last known name if that is still right, for a directory
-    /// else the name that the directory above has for it.
-    fn path_of(&self, inode: &Arc<Inode>) -> Result<Vec<u8>, FsError> {
+    /// The path of an inode from the view's root, by a name that it has.
+    fn path_of(&self, inode: &Arc<Inode>, view: &View) -> Result<Vec<u8>, FsError> {
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut at = Arc::clone(inode);
-        while at.ino != ROOT {
-            if at.nlink() == 0 {
+        while at.ino != view.root_ino() {
+            if at.ino == ROOT {
                 return Err(FsError::NotFound);
             }
-            let place = at.place();
-            let above = match &at.directory {
-                Some(directory) => directory.parent(),
-                None => place.parent,
-            };
-            let above = self.load(above)?;
-            let hint = place.name.filter(|_| place.parent == above.ino);
-            let right = match &hint {
-                Some(name) => self.child(&above, name)?.is_some_and(|found| found.ino == at.ino),
-                None => false,
-            };
-            names.push(match hint.filter(|_| right) {
-                Some(name) => name,
-                None => self.name_in(&above, at.ino)?,
-            });
-            at = above;
+            let place = at.place().filter(|_| at.nlink() > 0).ok_or(FsError::NotFound)?;
+            names.push(place.name);
+            at = place.parent;
         }
         if names.is_empty() {
             return Ok(b"/".to_vec());

@@ -9,12 +9,15 @@ use crate::file::File;
 use crate::inode::Inode;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
-use nvmed_io::Segment;
+use nvmed_io::{Handle, Segment};
 use nvmed_units::{BLOCK_BYTES, Lba};
 use std::sync::Arc;
 
 /// Rounds of looking for a frame while others write back, before giving up.
 const ROUNDS_MAX: u32 = 10_000;
+
+/// What pages lie on, and what the record holds of the file itself.
+type Places = (Vec<Place>, Option<Arc<[u8]>>);
 
 /// Adds a frame to the memory of a request; frames side by side become one segment.
 pub(crate) fn push_frame(segments: &mut Vec<Segment>, next: Segment) {
@@ -32,8 +35,16 @@ impl Core {
     #[cold]
     pub(crate) fn miss(&self, file: &File, page: u64, bytes: u64) -> Result<(), FsError> {
         let wanted = bytes.div_ceil(BLOCK_BYTES as u64).min(self.data.fill_pages);
-        let window = file.stream.readahead.miss(page, wanted, self.data.readahead_pages);
+        let window = file.stream.readahead.miss(page, wanted, self.readahead_pages(file));
         self.fill(&file.inode, window.start, window.pages.min(self.data.fill_pages))
+    }
+
+    /// The largest readahead window of a description.
+    fn readahead_pages(&self, file: &File) -> u64 {
+        match file.stream.readahead_pages.load(Ordering::Relaxed) {
+            u64::MAX => self.data.readahead_pages,
+            pages => pages,
+        }
     }
 
     /// Fills a page, and as many of the following ones as are missing, inside the file and at hand.
@@ -48,20 +59,27 @@ impl Core {
         claims.push(first);
         for next in page + 1..end {
             match self.data.cache.try_claim(object, next) {
-                Ok(Some(claim)) => claims.push(claim),
-                // There already, or no frame left for reading ahead.
-                Ok(None) | Err(_) => break,
+                Ok(Some(claim)) if !inode.is_overtaken(next) => claims.push(claim),
+                // There already, being written directly, or no frame left for reading ahead.
+                Ok(_) | Err(_) => break,
             }
         }
-        let places = self.places(inode, &claims)?;
-        self.load_pages(claims, &places)
+        let (places, inline) = self.places(inode, &claims)?;
+        self.load_pages(&self.handle_of(inode), claims, &places, inline.as_deref())
     }
 
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
     pub(crate) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
         for _ in 0..ROUNDS_MAX {
-            if let Ok(claimed) = self.data.cache.claim(&inode.data.object, page) {
-                return Ok(claimed);
+            inode.await_direct(page);
+            match self.data.cache.claim(&inode.data.object, page) {
+                // A direct write has begun in between, and waits for this claim to end.
+                Ok(Claimed::Fill(claim)) if inode.is_overtaken(page) => {
+                    drop(claim);
+                    continue;
+                }
+                Ok(claimed) => return Ok(claimed),
+                Err(_) => {}
             }
             if !self.relieve() {
                 // Others hold all clean frames at this moment, or write back.
@@ -71,12 +89,22 @@ impl Core {
         Err(FsError::NoMemory)
     }
 
-    /// What claimed pages lie on.
-    fn places(&self, inode: &Inode, claims: &[Claim<'_>]) -> Result<Vec<Place>, FsError> {
+    /// What claimed pages lie on, and what the record holds of the file itself.
+    fn places(&self, inode: &Inode, claims: &[Claim<'_>]) -> Result<Places, FsError> {
         let mut state = inode.lock();
-        self.with_extents(inode, &mut state, |_, extents| {
+        let inline = state.record().inline_data().cloned();
+        let places = self.with_extents(inode, &mut state, |_, extents| {
             Ok(claims.iter().map(|claim| extents.place(claim.page())).collect())
-        })
+        });
+        places.map(|places| (places, inline))
+    }
+
+    /// Fills a claimed page that has no block: with what the record holds, or zeroes.
+    pub(crate) fn load_hole(claim: &Claim<'_>, inline: Option<&[u8]>) {
+        let bytes = inline.filter(|_| claim.page() == 0).unwrap_or_default();
+        let bytes = &bytes[..bytes.len().min(BLOCK_BYTES)];
+        claim.write(0, bytes);
+        claim.zero(bytes.len(), BLOCK_BYTES - bytes.len());
     }
 
     /// What a page lies on.
@@ -86,14 +114,20 @@ impl Core {
     }
 
     /// Fills claimed pages and publishes them. What fails is an error only for the first run.
-    fn load_pages(&self, claims: Vec<Claim<'_>>, places: &[Place]) -> Result<(), FsError> {
+    fn load_pages(
+        &self,
+        handle: &Handle,
+        claims: Vec<Claim<'_>>,
+        places: &[Place],
+        inline: Option<&[u8]>,
+    ) -> Result<(), FsError> {
         let mut segments = Vec::with_capacity(claims.len());
         let mut claims = claims.into_iter().zip(places).peekable();
         let mut run: Vec<Claim<'_>> = Vec::new();
         let mut first = true;
         while let Some((claim, place)) = claims.next() {
             let Place::Block { block, unwritten: false, .. } = *place else {
-                claim.zero(0, BLOCK_BYTES);
+                Self::load_hole(&claim, inline);
                 claim.publish(PageState { dirty: false, backed: matches!(place, Place::Block { .. }) });
                 first = false;
                 continue;
@@ -106,7 +140,7 @@ impl Core {
                 push_frame(&mut segments, self.data.segment(claim.offset()));
                 run.push(claim);
             }
-            match self.handle.read(Lba(block * self.lbas_per_block), &segments) {
+            match handle.read(Lba(block * self.lbas_per_block), &segments) {
                 Ok(()) => run.drain(..).for_each(|claim| {
                     claim.publish(PageState { dirty: false, backed: true });
                 }),
@@ -122,8 +156,8 @@ impl Core {
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn load_page(&self, claim: &Claim<'_>, block: u64) -> Result<(), FsError> {
+    pub(crate) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: u64) -> Result<(), FsError> {
         let segment = [self.data.segment(claim.offset())];
-        Ok(self.handle.read(Lba(block * self.lbas_per_block), &segment)?)
+        Ok(self.handle_of(inode).read(Lba(block * self.lbas_per_block), &segment)?)
     }
 }

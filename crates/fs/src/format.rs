@@ -1,15 +1,17 @@
 //! Making an empty file system.
 
-use crate::core::{Clock, ROOT, host_clock, read_superblock};
+use crate::core::{Clock, ROOT, host_clock};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
+use crate::growth;
 use crate::keys;
 use crate::record::{Counters, Record};
-use crate::region::{Region, device_blocks};
+use crate::region;
 use crate::status::{Kind, MODE_BITS};
-use crate::superblock::{META_BLOCKS_MIN, Superblock};
+use crate::superblock::{self, Choice, META_BLOCKS_MIN, Superblock};
+use crate::zone::ZONE_BOUND;
 use nvmed_io::{Binding, Device};
-use nvmed_kv::{Barrier, Batch, Medium, PendingMemory, Store};
+use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use std::sync::Arc;
 /// One block of metadata for this many blocks of the device, unless told otherwise.
 const META_SHARE: u64 = 8;
 /// Memory for the log of the two batches that a format writes: the least that a store takes.
-const PENDING_BYTES: usize = 64 << 10;
+const PENDING_BYTES: usize = 128 << 10;
 
 /// Settings of a new file system.
 #[derive(Clone, Debug)]
@@ -26,8 +28,13 @@ pub struct FormatOptions {
     pub label: String,
     /// Its identity; none draws one.
     pub uuid: Option<[u8; 16]>,
-    /// Bytes for metadata; none is an eighth of the device, at least 4 MiB.
+    /// Bytes of the device, from its start, that the file system has; none is all of it.
+    pub bytes: Option<u64>,
+    /// Bytes for metadata; none is an eighth of the file system, at least 4 MiB.
     pub meta_bytes: Option<u64>,
+    /// Names below a directory beyond which it gets a zone of its own: what renaming a directory costs at
+    /// most. 0 makes every directory a zone, [`crate::ZONE_BOUND_NONE`] none.
+    pub zone_bound: u32,
     /// Owner of the root directory.
     pub uid: u32,
     /// Its group.
@@ -43,7 +50,9 @@ impl Default for FormatOptions {
         Self {
             label: String::new(),
             uuid: None,
+            bytes: None,
             meta_bytes: None,
+            zone_bound: ZONE_BOUND,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             mode: 0o755,
@@ -70,22 +79,32 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Format`] when the device is too small or an option makes no sense; the device's.
     pub fn format(device: &Arc<Device>, options: &FormatOptions) -> Result<(), FsError> {
-        let blocks = device_blocks(device)?;
+        let room = DeviceMedium::device_blocks(device)?;
+        let blocks = options.bytes.map_or(room, |bytes| bytes / BLOCK_BYTES as u64);
+        if blocks > room {
+            return Err(FsError::Format("the device is smaller than the file system is to be"));
+        }
         let default = (blocks / META_SHARE).max(META_BLOCKS_MIN);
         let meta_blocks = options.meta_bytes.map_or(default, |bytes| bytes / BLOCK_BYTES as u64);
         let uuid = options.uuid.map_or_else(random_uuid, Ok)?;
         let now = (options.clock)();
-        let superblock = Superblock::lay_out(blocks, meta_blocks, uuid, &options.label, now)?;
-        let whole = Region::new(device, device.handle(Binding::Spread), 0..blocks)?;
+        let superblock = Superblock::lay_out(&Choice {
+            blocks,
+            meta_blocks,
+            uuid,
+            label: &options.label,
+            zone_bound: options.zone_bound,
+            created_ns: now,
+        })?;
+        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..blocks)?;
         let erased = [0; BLOCK_BYTES];
-        whole.store(0, &erased)?;
-        whole.store(blocks - 1, &erased)?;
-        let end = superblock.meta_first + meta_blocks;
-        let region = Region::new(device, device.handle(Binding::Spread), superblock.meta_first..end)?;
+        region::store(&whole, 0, &erased)?;
+        region::store(&whole, blocks - 1, &erased)?;
+        let region = growth::medium(device, &superblock)?;
         write_root(region, &superblock, options, now)?;
         let block = superblock.encode();
-        whole.store(blocks - 1, &block)?;
-        whole.store(0, &block)?;
+        region::store(&whole, blocks - 1, &block)?;
+        region::store(&whole, 0, &block)?;
         whole.flush().map_err(|error| FsError::Host(rustix::io::Errno::from_raw_os_error(error.errno)))
     }
 
@@ -96,12 +115,12 @@ impl FileSystem {
     pub fn is_blank(device: &Arc<Device>) -> Result<bool, FsError> {
         /// Superblocks of other file systems and partition tables begin within this many blocks.
         const LOOKED_AT: u64 = 32;
-        let blocks = device_blocks(device)?;
-        let whole = Region::new(device, device.handle(Binding::Spread), 0..blocks)?;
+        let blocks = DeviceMedium::device_blocks(device)?;
+        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..blocks)?;
         let mut head = vec![0; LOOKED_AT.min(blocks) as usize * BLOCK_BYTES];
         let mut tail = head.clone();
-        whole.fetch(0, &mut head)?;
-        whole.fetch(blocks - (tail.len() / BLOCK_BYTES) as u64, &mut tail)?;
+        region::fetch(&whole, 0, &mut head)?;
+        region::fetch(&whole, blocks - (tail.len() / BLOCK_BYTES) as u64, &mut tail)?;
         Ok(head.iter().chain(&tail).all(|&byte| byte == 0))
     }
 
@@ -111,13 +130,13 @@ impl FileSystem {
     /// [`FsError::NotOurs`], [`FsError::Version`], [`FsError::Truncated`], [`FsError::Damaged`]; the
     /// device's.
     pub fn probe(device: &Arc<Device>) -> Result<Superblock, FsError> {
-        read_superblock(device, &device.handle(Binding::Spread))
+        superblock::load(device, &device.handle(Binding::Spread)).map(|(found, _)| found)
     }
 }
 
 /// A store with the root directory and the counters.
 fn write_root(
-    region: Region,
+    region: DeviceMedium,
     superblock: &Superblock,
     options: &FormatOptions,
     now_ns: i64,
@@ -128,8 +147,7 @@ fn write_root(
     let memory = Arc::new(Mapping::anonymous(PENDING_BYTES, Pages::Base)?);
     let pending = PendingMemory { memory, offset: 0, len: PENDING_BYTES };
     let store = Store::open(Arc::new(region), pending, &settings)?;
-    let mut root = Record::new(Kind::Directory, options.mode & MODE_BITS, options.uid, options.gid, now_ns);
-    root.parent = ROOT;
+    let root = Record::new(Kind::Directory, options.mode & MODE_BITS, options.uid, options.gid, now_ns);
     let counters = Counters {
         free_blocks: superblock.data_blocks,
         inodes: 1,

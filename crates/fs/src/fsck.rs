@@ -3,145 +3,26 @@
 //! It changes nothing. What it keeps in memory grows with the number of files, about 100 bytes each.
 
 use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::core::{ROOT, read_superblock};
+use crate::core::ROOT;
 use crate::error::FsError;
-use crate::keys::{self, Subject};
-use crate::record::{Counters, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, decode_entry};
-use crate::region::Region;
+use crate::finding::Finding;
+use crate::growth;
+use crate::keys::{self, PREFIX_BYTES_MAX, Subject, ZONE_BYTES};
+use crate::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record};
 use crate::status::Kind;
-use crate::superblock::Superblock;
-use core::fmt;
+use crate::superblock::{self, Superblock};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{KvError, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::BLOCK_BYTES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Findings after which the checker stops: more say nothing new.
 const FINDINGS_MAX: usize = 1000;
-/// Memory for the store's log; the checker applies nothing.
-const PENDING_BYTES: usize = 64 << 10;
-
-/// One contradiction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Finding {
-    /// The metadata store itself is damaged; nothing else could be checked.
-    Store {
-        /// What it says.
-        message: String,
-    },
-    /// A key or value that means nothing.
-    Record {
-        /// The key.
-        key: Vec<u8>,
-    },
-    /// A name whose inode does not exist, or is of another kind than the name says.
-    Entry {
-        /// The directory.
-        directory: u64,
-        /// The name.
-        name: Vec<u8>,
-        /// The inode that it should be.
-        ino: u64,
-    },
-    /// Names in something that is no directory.
-    Directory {
-        /// Its inode number.
-        ino: u64,
-    },
-    /// An inode without a name and without an orphan record, or with both.
-    Orphan {
-        /// Its number.
-        ino: u64,
-        /// How many names it has.
-        names: u32,
-    },
-    /// A directory that the root does not lead to.
-    Unreachable {
-        /// Its number.
-        ino: u64,
-    },
-    /// A number in an inode record that differs from what was counted.
-    Inode {
-        /// Its number.
-        ino: u64,
-        /// `links`, `parent`, `blocks`, `extents`, `target` bytes, or `names` of a directory beyond its one.
-        field: &'static str,
-        /// In the record.
-        recorded: u64,
-        /// Counted.
-        found: u64,
-    },
-    /// An extent outside the data region, or one that shares blocks with another.
-    Extent {
-        /// The inode.
-        ino: u64,
-        /// The first block that is wrong.
-        block: u64,
-        /// Whose it is too, if it is shared.
-        other: Option<u64>,
-    },
-    /// The bitmap and the extents disagree about some of 1,024 blocks.
-    Bitmap {
-        /// The first of them.
-        block: u64,
-        /// Marked, but in no extent.
-        leaked: u32,
-        /// In an extent, but not marked.
-        unmarked: u32,
-    },
-    /// A counter is wrong.
-    Counter {
-        /// `free blocks`, `inodes` or `next inode`.
-        field: &'static str,
-        /// Recorded.
-        recorded: u64,
-        /// Counted.
-        found: u64,
-    },
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Store { message } => write!(f, "the metadata store is damaged: {message}"),
-            Self::Record { key } => write!(f, "the record with key {key:02x?} means nothing"),
-            Self::Entry { directory, name, ino } => {
-                let name = String::from_utf8_lossy(name);
-                write!(
-                    f,
-                    "{name:?} in directory {directory} names inode {ino}, which is not there or of another kind"
-                )
-            }
-            Self::Directory { ino } => write!(f, "there are names in inode {ino}, which is no directory"),
-            Self::Orphan { ino, names: 0 } => {
-                write!(f, "inode {ino} has no name and is not marked as an orphan")
-            }
-            Self::Orphan { ino, names } => {
-                write!(f, "inode {ino} is marked as an orphan and has {names} names")
-            }
-            Self::Unreachable { ino } => write!(f, "the root does not lead to directory {ino}"),
-            Self::Inode { ino, field, recorded, found } => {
-                write!(f, "inode {ino} records {recorded} as its {field}; counted: {found}")
-            }
-            Self::Extent { ino, block, other: None } => {
-                write!(f, "inode {ino} has block {block}, which is outside the data region")
-            }
-            Self::Extent { ino, block, other: Some(other) } => {
-                write!(f, "inodes {ino} and {other} share block {block}")
-            }
-            Self::Bitmap { block, leaked, unmarked } => write!(
-                f,
-                "of 1024 blocks from {block}, {leaked} are marked and in no file, {unmarked} in a file and not marked"
-            ),
-            Self::Counter { field, recorded, found } => {
-                write!(f, "the counter of {field} says {recorded}; counted: {found}")
-            }
-        }
-    }
-}
+/// Memory for the store's log; the checker applies nothing, a repair as much as fits at once.
+const PENDING_BYTES: usize = 4 << 20;
 
 /// Checks the file system of a device that is not mounted.
 ///
@@ -149,13 +30,9 @@ impl fmt::Display for Finding {
 /// It is no file system of ours, or the device fails. Damage inside is a finding, not an error.
 pub fn fsck(device: &Arc<Device>) -> Result<Vec<Finding>, FsError> {
     let handle = device.handle(Binding::Spread);
-    let superblock = read_superblock(device, &handle)?;
-    let end = superblock.meta_first + superblock.meta_blocks;
-    let region = Region::new(device, handle, superblock.meta_first..end)?;
-    let memory = Arc::new(Mapping::anonymous(PENDING_BYTES, Pages::Base)?);
-    let pending = PendingMemory { memory, offset: 0, len: PENDING_BYTES };
-    let mut check = Check::new(superblock);
-    let read = Store::open(Arc::new(region), pending, &nvmed_kv::Options::default()).and_then(|store| {
+    let (superblock, _) = superblock::load(device, &handle)?;
+    let mut check = Check::new(superblock.clone());
+    let read = open_store(device, &superblock, false)?.and_then(|store| {
         store.verify()?;
         store.scan(Bound::Unbounded, Bound::Unbounded, &mut |key, value| check.visit(key, value))
     });
@@ -167,11 +44,49 @@ pub fn fsck(device: &Arc<Device>) -> Result<Vec<Finding>, FsError> {
     Ok(check.findings)
 }
 
+/// A file system's superblock and metadata store, open without a mount.
+pub(crate) struct Opened {
+    pub(crate) superblock: Superblock,
+    /// Both copies of the superblock say the same.
+    pub(crate) superblocks_agree: bool,
+    pub(crate) store: Store,
+}
+
+/// Opens a file system's parts without mounting it.
+pub(crate) fn open(device: &Arc<Device>) -> Result<Opened, FsError> {
+    let (superblock, superblocks_agree) = superblock::load(device, &device.handle(Binding::Spread))?;
+    let store = open_store(device, &superblock, false)??;
+    Ok(Opened { superblock, superblocks_agree, store })
+}
+
+/// The same for reading what is left; what is wrong with the log of the store, if it is that.
+pub(crate) fn open_wreck(device: &Arc<Device>) -> Result<(Opened, Option<KvError>), FsError> {
+    let (superblock, superblocks_agree) = superblock::load(device, &device.handle(Binding::Spread))?;
+    let (store, damage) = match open_store(device, &superblock, false)? {
+        Err(damage @ KvError::Corrupt { structure: "log", .. }) => {
+            (open_store(device, &superblock, true)??, Some(damage))
+        }
+        opened => (opened?, None),
+    };
+    Ok((Opened { superblock, superblocks_agree, store }, damage))
+}
+
+fn open_store(
+    device: &Arc<Device>,
+    superblock: &Superblock,
+    salvage: bool,
+) -> Result<Result<Store, KvError>, FsError> {
+    let region = growth::medium(device, superblock)?;
+    let memory = Arc::new(Mapping::anonymous(PENDING_BYTES, Pages::Base)?);
+    let pending = PendingMemory { memory, offset: 0, len: PENDING_BYTES };
+    let options = nvmed_kv::Options { salvage, ..nvmed_kv::Options::default() };
+    Ok(Store::open(Arc::new(region), pending, &options))
+}
+
 /// What is kept of an inode.
 struct Summary {
     kind: Kind,
     nlink: u32,
-    parent: u64,
     size: u64,
     blocks: u64,
     extent_count: u32,
@@ -181,41 +96,81 @@ struct Summary {
     extents_found: u32,
 }
 
-/// What the names say about an inode.
+/// A directory, as its name tells of it.
+struct Place {
+    /// The prefix of what is in it.
+    prefix: Box<[u8]>,
+    /// The prefix of what its own name is in; the root's is empty.
+    above: Box<[u8]>,
+    zone: bool,
+}
+
+/// What the names with one prefix say.
 #[derive(Default)]
-struct Named {
-    names: u32,
-    parent: u64,
+struct Contents {
     subdirectories: u32,
-    has_entries: bool,
+}
+
+/// Names below the directory right below a zone's root, in that zone.
+struct Below {
+    prefix: Box<[u8]>,
+    names: u32,
+    bytes: u64,
+}
+
+/// A name for an inode that may not be there, or be something else.
+struct Unproven {
+    prefix: Box<[u8]>,
+    name: Box<[u8]>,
+    ino: u64,
+    kind: Kind,
 }
 
 struct Check {
     superblock: Superblock,
     findings: Vec<Finding>,
     inodes: HashMap<u64, Summary>,
-    named: HashMap<u64, Named>,
-    /// Entries, until their inodes are known: directory, name, inode, kind.
-    entries: Vec<(u64, Box<[u8]>, u64, Kind)>,
+    /// How many names an inode has.
+    names: HashMap<u64, u32>,
+    /// Directories by number, and their numbers by prefix.
+    places: HashMap<u64, Place>,
+    directories: HashMap<Box<[u8]>, u64>,
+    contents: HashMap<Box<[u8]>, Contents>,
+    below: Vec<Below>,
+    /// The prefix checked last: keys come in order.
+    checked: Vec<u8>,
+    /// Entries without a record, until their inodes are known.
+    entries: Vec<Unproven>,
     extents: Vec<(Extent, u64)>,
     bitmap: BTreeMap<u64, [u8; CHUNK_BYTES]>,
     orphans: HashSet<u64>,
     targets: HashMap<u64, u64>,
+    /// Bytes of long extended attributes that are there, less those that the inodes tell of.
+    xattrs: HashMap<(u64, Box<[u8]>), u64>,
+    long_xattrs: Vec<(u64, Box<[u8]>, u64)>,
     counters: Option<Counters>,
 }
 
 impl Check {
     fn new(superblock: Superblock) -> Self {
+        let root = Place { prefix: keys::zone(ROOT).into(), above: Box::default(), zone: true };
         Self {
             superblock,
             findings: Vec::new(),
             inodes: HashMap::new(),
-            named: HashMap::new(),
+            names: HashMap::new(),
+            directories: HashMap::from([(root.prefix.clone(), ROOT)]),
+            places: HashMap::from([(ROOT, root)]),
+            contents: HashMap::new(),
+            below: Vec::new(),
+            checked: Vec::new(),
             entries: Vec::new(),
             extents: Vec::new(),
             bitmap: BTreeMap::new(),
             orphans: HashSet::new(),
             targets: HashMap::new(),
+            xattrs: HashMap::new(),
+            long_xattrs: Vec::new(),
             counters: None,
         }
     }
@@ -236,11 +191,11 @@ impl Check {
     /// Keeps what a record says; none when it says nothing.
     fn keep(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
         match keys::subject(key)? {
-            Subject::Entry { directory, name } => {
-                let (ino, kind) = decode_entry(value)?;
-                self.entry(directory, name, ino, kind)?;
+            Subject::Entry { prefix, name } => {
+                self.entry(prefix, name, &Entry::decode(value)?)?;
+                self.count_below(prefix, value.len());
             }
-            Subject::Inode(ino) => self.inode(ino, &Record::decode(value)?),
+            Subject::Inode(ino) => self.inode(ino, &Record::decode(value)?)?,
             Subject::Extent { ino, logical } => {
                 let extent = Extent::decode(logical, value)?;
                 self.extents.push((extent, ino));
@@ -253,33 +208,95 @@ impl Check {
             Subject::Target { ino, .. } => {
                 *self.targets.entry(ino).or_default() += value.len() as u64;
             }
+            Subject::Xattr { ino, name, .. } => {
+                *self.xattrs.entry((ino, name.into())).or_default() += value.len() as u64;
+            }
             Subject::Counters => self.counters = Some(Counters::decode(value)?),
         }
         Some(())
     }
 
-    fn entry(&mut self, directory: u64, name: &[u8], ino: u64, kind: Kind) -> Option<()> {
-        let plain = !name.is_empty() && name.len() <= crate::NAME_BYTES_MAX && name != b"." && name != b"..";
-        if !plain || name.contains(&b'/') || name.contains(&0) {
+    fn entry(&mut self, prefix: &[u8], name: &[u8], entry: &Entry<'_>) -> Option<()> {
+        if !is_name(name) || !self.is_prefix(prefix) {
             return None;
         }
-        let named = self.named.entry(ino).or_default();
-        named.names += 1;
-        named.parent = directory;
-        let above = self.named.entry(directory).or_default();
-        above.has_entries = true;
-        above.subdirectories += u32::from(kind == Kind::Directory);
-        self.entries.push((directory, name.into(), ino, kind));
+        if let Some(record) = entry.record {
+            let record = Record::decode(record).filter(|record| record.kind() == entry.kind)?;
+            self.inode(entry.ino, &record)?;
+        } else {
+            let (ino, kind) = (entry.ino, entry.kind);
+            self.entries.push(Unproven { prefix: prefix.into(), name: name.into(), ino, kind });
+        }
+        *self.names.entry(entry.ino).or_default() += 1;
+        let contents = match self.contents.get_mut(prefix) {
+            Some(contents) => contents,
+            None => self.contents.entry(prefix.into()).or_default(),
+        };
+        if entry.kind == Kind::Directory {
+            contents.subdirectories += 1;
+            let mut own = keys::zone(entry.ino).to_vec();
+            if !entry.zone {
+                own = prefix.to_vec();
+                keys::push_step(&mut own, name);
+            }
+            let place = Place { prefix: own.into(), above: prefix.into(), zone: entry.zone };
+            self.directories.insert(place.prefix.clone(), entry.ino);
+            self.places.insert(entry.ino, place);
+        }
         Some(())
     }
 
-    fn inode(&mut self, ino: u64, record: &Record) {
+    /// Whether a prefix is made of names.
+    fn is_prefix(&mut self, prefix: &[u8]) -> bool {
+        if self.checked == prefix {
+            return true;
+        }
+        let mut rest = prefix;
+        while let Some((above, name)) = keys::pop_step(rest) {
+            if !is_name(&name) {
+                return false;
+            }
+            rest = above;
+        }
+        let good = rest.len() == ZONE_BYTES && rest != [0; ZONE_BYTES] && prefix.len() <= PREFIX_BYTES_MAX;
+        if good {
+            prefix.clone_into(&mut self.checked);
+        }
+        good
+    }
+
+    /// Counts a name for the directory right below its zone's root that leads to it.
+    fn count_below(&mut self, prefix: &[u8], bytes: usize) {
+        if prefix.len() == ZONE_BYTES {
+            return;
+        }
+        if let Some(last) = self.below.last_mut().filter(|last| keys::is_below(prefix, &last.prefix)) {
+            last.names += 1;
+            last.bytes += bytes as u64;
+            return;
+        }
+        let mut top = prefix.to_vec();
+        while let Some((above, _)) = keys::pop_step(&top).filter(|(above, _)| above.len() > ZONE_BYTES) {
+            top.truncate(above.len());
+        }
+        self.below.push(Below { prefix: top.into(), names: 1, bytes: bytes as u64 });
+    }
+
+    /// None when the inode has a record already.
+    fn inode(&mut self, ino: u64, record: &Record) -> Option<()> {
         let inline = record.inline_extents();
+        let bytes = record.inline_data().map_or(0, |data| data.len() as u64);
+        if bytes > record.size.min(BLOCK_BYTES as u64) {
+            self.find(Finding::Inode { ino, field: "inline bytes", recorded: bytes, found: record.size });
+        }
+        match crate::xattr::long_values(record) {
+            Some(long) => self.long_xattrs.extend(long.into_iter().map(|(name, bytes)| (ino, name, bytes))),
+            None => self.find(Finding::Inode { ino, field: "attributes", recorded: 0, found: 0 }),
+        }
         self.extents.extend(inline.iter().map(|extent| (*extent, ino)));
         let summary = Summary {
             kind: record.kind(),
             nlink: record.nlink,
-            parent: record.parent,
             size: record.size,
             blocks: record.blocks,
             extent_count: record.extent_count,
@@ -287,13 +304,15 @@ impl Check {
             blocks_found: inline.iter().map(|extent| u64::from(extent.blocks)).sum(),
             extents_found: inline.len() as u32,
         };
-        self.inodes.insert(ino, summary);
+        self.inodes.insert(ino, summary).is_none().then_some(())
     }
 
     /// Everything was read: compares.
     fn conclude(&mut self) {
         self.check_entries();
+        self.check_zones();
         self.check_inodes();
+        self.check_xattrs();
         self.check_tree();
         let used = self.check_extents();
         self.check_bitmap(&used);
@@ -301,17 +320,22 @@ impl Check {
     }
 
     fn check_entries(&mut self) {
-        for (directory, name, ino, kind) in core::mem::take(&mut self.entries) {
+        for Unproven { prefix, name, ino, kind } in core::mem::take(&mut self.entries) {
             if self.inodes.get(&ino).is_none_or(|summary| summary.kind != kind) {
+                let zone = keys::chunk(&prefix, 0).unwrap_or(0);
+                let directory = self.directories.get(&prefix).copied().unwrap_or(zone);
                 self.find(Finding::Entry { directory, name: name.into_vec(), ino });
             }
         }
-        let is_directory =
-            |ino: &u64| self.inodes.get(ino).is_some_and(|summary| summary.kind == Kind::Directory);
-        let with_entries = self.named.iter().filter(|(_, named)| named.has_entries);
-        let wrong: Vec<u64> = with_entries.map(|(ino, _)| *ino).filter(|ino| !is_directory(ino)).collect();
-        for ino in wrong {
-            self.find(Finding::Directory { ino });
+        let lost: Vec<Box<[u8]>> =
+            self.contents.keys().filter(|prefix| !self.directories.contains_key(*prefix)).cloned().collect();
+        for prefix in lost {
+            let zone = keys::chunk(&prefix, 0).unwrap_or(0);
+            let finding = match prefix.len() {
+                ZONE_BYTES => Finding::Directory { ino: zone },
+                _ => Finding::Path { zone, path: path_of(&prefix) },
+            };
+            self.find(finding);
         }
         let is_link = |ino: &u64| self.inodes.get(ino).is_some_and(|summary| summary.kind == Kind::Symlink);
         let stray: Vec<u64> = self.targets.keys().copied().filter(|ino| !is_link(ino)).collect();
@@ -320,32 +344,58 @@ impl Check {
         }
     }
 
+    /// Whether the long extended attributes that inodes tell of are there, and no others.
+    fn check_xattrs(&mut self) {
+        for (ino, name, bytes) in core::mem::take(&mut self.long_xattrs) {
+            let found = self.xattrs.remove(&(ino, name)).unwrap_or(0);
+            if found != bytes {
+                self.find(Finding::Inode { ino, field: "attribute bytes", recorded: bytes, found });
+            }
+        }
+        for ((ino, name), _) in core::mem::take(&mut self.xattrs) {
+            self.find(Finding::Record { key: keys::xattr(ino, &name, 0).to_vec() });
+        }
+    }
+
+    /// Whether the directories that are no zones are small enough for it.
+    fn check_zones(&mut self) {
+        /// Bytes of a value beyond which a writer may find a batch too small to make a zone.
+        const ORDINARY_BYTES: u64 = 256;
+        let bound = self.superblock.zone_bound;
+        for below in core::mem::take(&mut self.below) {
+            let large = below.names > bound && below.bytes / u64::from(below.names) <= ORDINARY_BYTES;
+            if let Some(&ino) = self.directories.get(&below.prefix).filter(|_| large) {
+                self.find(Finding::Zone { ino, names: below.names, bound });
+            }
+        }
+        if bound == 0 {
+            let small = self.places.iter().filter(|(_, place)| !place.zone);
+            let small: Vec<u64> = small.map(|(ino, _)| *ino).collect();
+            small.into_iter().for_each(|ino| self.find(Finding::Zone { ino, names: 0, bound }));
+        }
+    }
+
     fn check_inodes(&mut self) {
         let mut found = Vec::new();
         for (&ino, summary) in &self.inodes {
-            let nothing = Named::default();
-            let named = self.named.get(&ino).unwrap_or(&nothing);
+            let names = self.names.get(&ino).copied().unwrap_or(0);
             let orphan = self.orphans.contains(&ino);
-            if ino != ROOT && (named.names == 0) != orphan {
-                found.push(Finding::Orphan { ino, names: named.names });
+            if ino != ROOT && (names == 0) != orphan {
+                found.push(Finding::Orphan { ino, names });
             }
             let is_directory = summary.kind == Kind::Directory;
-            let links = if is_directory { 2 + named.subdirectories } else { named.names };
-            let parent = match (is_directory, ino) {
-                (true, ROOT) => ROOT,
-                (true, _) => named.parent,
-                (false, _) => 0,
-            };
+            let inside = self.places.get(&ino).and_then(|place| self.contents.get(&place.prefix));
+            let subdirectories = inside.map_or(0, |contents| contents.subdirectories);
+            let links = if is_directory { 2 + subdirectories } else { names };
             let is_long_link = summary.kind == Kind::Symlink && summary.size > INLINE_TARGET_BYTES as u64;
             let target =
                 if is_long_link { self.targets.get(&ino).copied().unwrap_or(0) } else { summary.size };
             let numbers = [
                 ("target", summary.size, target),
                 ("links", u64::from(summary.nlink), u64::from(links)),
-                ("parent", summary.parent, parent),
                 ("blocks", summary.blocks, summary.blocks_found),
                 ("extents", u64::from(summary.extent_count), u64::from(summary.extents_found)),
-                ("names", u64::from(is_directory && named.names > 1), 0),
+                ("names", u64::from(is_directory && names > 1), 0),
             ];
             let wrong = numbers.into_iter().filter(|(_, recorded, counted)| recorded != counted);
             found.extend(wrong.map(|(field, recorded, counted)| Finding::Inode {
@@ -363,25 +413,28 @@ impl Check {
         }
     }
 
-    /// Whether every directory's parents lead to the root.
+    /// Whether the way up from every directory leads to the root.
     fn check_tree(&mut self) {
         let mut good: HashSet<u64> = HashSet::from([ROOT]);
         let mut lost = Vec::new();
-        for (&ino, summary) in self.inodes.iter().filter(|(_, summary)| summary.kind == Kind::Directory) {
-            let mut way = vec![ino];
-            let mut at = summary.parent;
-            // A way longer than there are directories goes round in a circle.
-            while !good.contains(&at) && !way.contains(&at) && self.inodes.contains_key(&at) {
-                way.push(at);
-                at = self.inodes[&at].parent;
+        let above = |ino: u64| {
+            let place = self.places.get(&ino)?;
+            self.directories.get(&place.above).copied()
+        };
+        for (&ino, _) in self.inodes.iter().filter(|(_, summary)| summary.kind == Kind::Directory) {
+            let mut way = HashSet::from([ino]);
+            let mut at = above(ino);
+            // Who comes by twice goes round in a circle.
+            while let Some(next) = at.filter(|next| !good.contains(next) && way.insert(*next)) {
+                at = above(next);
             }
-            if good.contains(&at) {
+            if at.is_some_and(|at| good.contains(&at)) {
                 good.extend(way);
             } else if !good.contains(&ino) {
                 lost.push(ino);
             }
         }
-        if !self.inodes.contains_key(&ROOT) {
+        if self.inodes.get(&ROOT).is_none_or(|root| root.kind != Kind::Directory) {
             lost.push(ROOT);
         }
         lost.into_iter().for_each(|ino| self.find(Finding::Unreachable { ino }));
@@ -392,6 +445,7 @@ impl Check {
         let first = self.superblock.data_first;
         let end = first + self.superblock.data_blocks;
         let mut extents = core::mem::take(&mut self.extents);
+        extents.extend(self.metadata_extents());
         extents.sort_unstable_by_key(|(extent, _)| extent.physical);
         let mut used: BTreeMap<u64, [u64; 16]> = BTreeMap::new();
         let mut covered = (first, 0);
@@ -414,6 +468,25 @@ impl Check {
         used
     }
 
+    /// What metadata took from the data region, as extents of inode 0. Of a run that it was about to take, only
+    /// what is marked: the next mount marks the rest.
+    fn metadata_extents(&self) -> Vec<(Extent, u64)> {
+        let runs = self.superblock.taken_runs();
+        let mut extents = Vec::new();
+        for (index, run) in runs.iter().enumerate() {
+            let about_to = self.superblock.growing && index + 1 == runs.len();
+            let taken = run.clone().filter(|block| !about_to || self.is_marked(*block));
+            extents.extend(taken.map(|physical| (Extent { logical: 0, physical, blocks: 1, flags: 0 }, 0)));
+        }
+        extents
+    }
+
+    fn is_marked(&self, block: u64) -> bool {
+        let block = block - self.superblock.data_first;
+        let bit = (block % CHUNK_BLOCKS) as usize;
+        self.bitmap.get(&(block / CHUNK_BLOCKS)).is_some_and(|bytes| bytes[bit / 8] >> (bit % 8) & 1 == 1)
+    }
+
     fn check_bitmap(&mut self, used: &BTreeMap<u64, [u64; 16]>) {
         let recorded = core::mem::take(&mut self.bitmap);
         let chunks: std::collections::BTreeSet<u64> = recorded.keys().chain(used.keys()).copied().collect();
@@ -427,7 +500,8 @@ impl Check {
                 unmarked += (word & !marks).count_ones();
             }
             if leaked + unmarked > 0 {
-                let block = self.superblock.data_first + chunk * CHUNK_BLOCKS;
+                // Forged keys name chunks that no device has.
+                let block = chunk.saturating_mul(CHUNK_BLOCKS).saturating_add(self.superblock.data_first);
                 self.find(Finding::Bitmap { block, leaked, unmarked });
             }
         }
@@ -439,15 +513,31 @@ impl Check {
         };
         let in_use: u64 = used.values().flatten().map(|word| u64::from(word.count_ones())).sum();
         let free = self.superblock.data_blocks.saturating_sub(in_use);
-        let inodes = self.inodes.len() as u64;
-        let next = self.inodes.keys().copied().max().map_or(ROOT, |ino| ino + 1);
+        let next = self.inodes.keys().copied().max().map_or(ROOT, |ino| ino.saturating_add(1));
         let numbers = [
             ("free blocks", counters.free_blocks, free),
-            ("inodes", counters.inodes, inodes),
             ("next inode", counters.next_ino, next.max(counters.next_ino)),
         ];
         for (field, recorded, found) in numbers.into_iter().filter(|(_, recorded, found)| recorded != found) {
             self.find(Finding::Counter { field, recorded, found });
         }
     }
+}
+
+/// Whether an entry may be called so.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    let plain = !name.is_empty() && name.len() <= crate::NAME_BYTES_MAX && name != b"." && name != b"..";
+    plain && !name.contains(&b'/') && !name.contains(&0)
+}
+
+/// The path in a prefix, with slashes.
+pub(crate) fn path_of(prefix: &[u8]) -> Vec<u8> {
+    let mut steps = Vec::new();
+    let mut rest = prefix;
+    while let Some((above, name)) = keys::pop_step(rest) {
+        steps.push(name);
+        rest = above;
+    }
+    steps.reverse();
+    steps.join(&b'/')
 }

@@ -1,5 +1,6 @@
 //! Inodes in memory, and the table that finds them by number.
 
+use crate::account::{self, Account};
 use crate::data::FileData;
 use crate::directory::Directory;
 use crate::error::FsError;
@@ -31,6 +32,8 @@ pub(crate) struct Inode {
     mtime_ns: AtomicI64,
     ctime_ns: AtomicI64,
     btime_ns: i64,
+    /// Device number of a special file.
+    pub(crate) rdev: u64,
     /// Whether the times are newer than the record.
     late: AtomicBool,
     /// Open descriptions.
@@ -42,13 +45,32 @@ pub(crate) struct Inode {
     /// Whether a program has synced the file: then the end of its name is worth a commit, too.
     pub(crate) synced: AtomicBool,
     pub(crate) state: Mutex<State>,
+    /// Where its blocks are counted; set once, with what it has then.
+    pub(crate) account: OnceLock<Arc<Account>>,
     /// Pages, extents, reservations: the data path's.
     pub(crate) data: FileData,
     /// Only a directory has one.
     pub(crate) directory: Option<Box<Directory>>,
     locks: OnceLock<Box<Locks>>,
-    /// The directory and name under which it was found last; a hint.
-    place: Mutex<Place>,
+    /// Whether the record lies under a key of its own, not in the entry of the only name. Changes with the
+    /// batch that moves it, under the journal's lock.
+    own: AtomicBool,
+    /// Names of it that went, so far: a path that led here before may not any more.
+    pub(crate) unnamed: AtomicU32,
+    /// A name that it has. If the record lies in an entry, it is that of this name; it changes with the batch
+    /// that renames, under the namespace's write lock and the journal's. A directory that was removed
+    /// keeps it, for `..`.
+    place: Mutex<Option<Place>>,
+}
+
+/// Where an inode's record lies.
+pub(crate) struct Home {
+    /// Under a key of its own.
+    pub(crate) own: bool,
+    /// A name of it.
+    pub(crate) place: Option<Place>,
+    /// Of a directory: whether it is a zone's root.
+    pub(crate) zone: bool,
 }
 
 /// What changes together with the inode's records.
@@ -57,18 +79,19 @@ pub(crate) struct State {
     pub(crate) record: Record,
 }
 
-/// A directory and a name in it.
-#[derive(Clone, Default)]
+/// A directory and a name in it. What is in memory holds the directories above it there.
+#[derive(Clone)]
 pub(crate) struct Place {
-    pub(crate) parent: u64,
-    pub(crate) name: Option<Arc<[u8]>>,
+    pub(crate) parent: Arc<Inode>,
+    pub(crate) name: Arc<[u8]>,
 }
 
 impl Inode {
     /// An inode as its record describes it.
-    pub(crate) fn new(ino: u64, record: Record) -> Self {
+    pub(crate) fn new(ino: u64, record: Record, home: Home) -> Self {
         let kind = record.kind();
-        let directory = (kind == Kind::Directory).then(|| Box::new(Directory::new(record.parent)));
+        let inline = record.inline_data().is_some();
+        let directory = (kind == Kind::Directory).then(|| Box::new(Directory::new(home.zone)));
         Self {
             ino,
             kind,
@@ -82,16 +105,20 @@ impl Inode {
             mtime_ns: AtomicI64::new(record.mtime_ns),
             ctime_ns: AtomicI64::new(record.ctime_ns),
             btime_ns: record.btime_ns,
+            rdev: record.rdev,
             late: AtomicBool::new(false),
             opens: AtomicU32::new(0),
             recent: AtomicBool::new(true),
             reaped: AtomicBool::new(false),
             synced: AtomicBool::new(false),
             state: Mutex::new(State { record }),
-            data: FileData::new(ino),
+            account: account::inherited(home.place.as_ref().map(|place| &*place.parent)),
+            data: FileData::new(ino, inline),
             directory,
             locks: OnceLock::new(),
-            place: Mutex::new(Place::default()),
+            own: AtomicBool::new(home.own),
+            unnamed: AtomicU32::new(0),
+            place: Mutex::new(home.place),
         }
     }
 
@@ -99,6 +126,11 @@ impl Inode {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while the state was held left the last published record, which is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, locked, unless somebody holds it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok()
     }
 
     /// The directory's part.
@@ -145,18 +177,27 @@ impl Inode {
     pub(crate) fn compose(&self, state: &State) -> Record {
         self.late.store(false, Ordering::SeqCst);
         let [atime_ns, mtime_ns, ctime_ns, _] = self.times_ns();
-        Record { atime_ns, mtime_ns, ctime_ns, ..state.record }
+        Record { atime_ns, mtime_ns, ctime_ns, ..state.record.clone() }
     }
 
     /// A record was applied: it is the inode's state from now on.
     pub(crate) fn publish(&self, state: &mut State, record: Record) {
+        self.publish_charged(state, record, 0);
+    }
+
+    /// As [`Inode::publish`], where the account was charged for `charged` of the record's blocks before.
+    pub(crate) fn publish_charged(&self, state: &mut State, record: Record, charged: u64) {
         debug_assert_eq!(record.mode & MODE_KIND, self.kind.mode());
-        state.record = record;
+        self.data.inline.store(record.inline_data().is_some(), Ordering::SeqCst);
         self.mode.store(record.mode, Ordering::Relaxed);
         self.uid.store(record.uid, Ordering::Relaxed);
         self.gid.store(record.gid, Ordering::Relaxed);
         self.nlink.store(record.nlink, Ordering::SeqCst);
-        self.blocks.store(record.blocks, Ordering::Relaxed);
+        let before = self.blocks.swap(record.blocks, Ordering::Relaxed);
+        if let Some(account) = self.account.get() {
+            account.recount(before + charged, record.blocks);
+        }
+        state.record = record;
     }
 
     /// Sets the times of access and of both changes; none leaves one as it is. True when the inode was
@@ -195,15 +236,55 @@ impl Inode {
         self.locks.get().map(|locks| &**locks)
     }
 
-    /// Where it was found last.
-    pub(crate) fn place(&self) -> Place {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Whether its record lies under a key of its own.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.load(Ordering::SeqCst)
     }
 
-    /// Remembers where it was found.
-    pub(crate) fn set_place(&self, parent: u64, name: Arc<[u8]>) {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        *place = Place { parent, name: Some(name) };
+    /// Its record was moved; the caller holds the journal.
+    pub(crate) fn set_own(&self, own: bool) {
+        self.own.store(own, Ordering::SeqCst);
+    }
+
+    /// A name of it, if one is known.
+    pub(crate) fn with_place<T>(&self, look: impl FnOnce(Option<&Place>) -> T) -> T {
+        look(self.place.lock().unwrap_or_else(PoisonError::into_inner).as_ref())
+    }
+
+    /// A name of it, if one is known.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.with_place(|place| place.cloned())
+    }
+
+    /// The directory of that name; of a removed directory, the one that was above it.
+    pub(crate) fn parent(&self) -> Option<Arc<Inode>> {
+        self.with_place(|place| place.map(|place| Arc::clone(&place.parent)))
+    }
+
+    /// Whether `name` in `directory` is the name that is remembered.
+    pub(crate) fn is_at(&self, directory: &Inode, name: &[u8]) -> bool {
+        self.with_place(|place| {
+            place.is_some_and(|place| place.parent.ino == directory.ino && *place.name == *name)
+        })
+    }
+
+    /// Remembers a name, or none.
+    pub(crate) fn set_place(&self, place: Option<Place>) {
+        let before = {
+            let mut held = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+            core::mem::replace(&mut *held, place)
+        };
+        // Outside the lock: it may be the last that held the directory.
+        drop(before);
+    }
+}
+
+impl Drop for InodeTable {
+    fn drop(&mut self) {
+        // Bottom up, so that no drop of a directory goes on to the one above it, and so on.
+        for inode in self.collect(|_| true) {
+            inode.set_place(None);
+        }
     }
 }
 
@@ -245,12 +326,13 @@ impl InodeTable {
     pub(crate) fn get_or_load(
         &self,
         ino: u64,
-        load: impl FnOnce() -> Result<Record, FsError>,
+        load: impl FnOnce() -> Result<(Record, Home), FsError>,
     ) -> Result<Arc<Inode>, FsError> {
         match self.shard(ino).entry(ino) {
             Entry::Occupied(found) => Ok(Arc::clone(found.get())),
             Entry::Vacant(free) => {
-                let inode = Arc::new(Inode::new(ino, load()?));
+                let (record, home) = load()?;
+                let inode = Arc::new(Inode::new(ino, record, home));
                 self.count.fetch_add(1, Ordering::Relaxed);
                 Ok(Arc::clone(free.insert(inode)))
             }

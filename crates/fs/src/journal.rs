@@ -1,31 +1,42 @@
 //! One change of the metadata: an atomic batch, and the allocation that belongs to it.
 //!
-//! Changes are made one after the other under the journal's lock, because the allocation bitmap and
-//! the counters are in nearly every one. A [`Change`] that is dropped without [`Change::apply`] leaves
+//! Changes are made one after the other under the journal's lock, because the counters are in nearly every
+//! one. Blocks are found without it. A [`Change`] that is dropped without [`Change::apply`] leaves
 //! everything as it was.
 
-use crate::alloc::{Allocator, CHUNK_BYTES, Run};
+use crate::alloc::{CHUNK_BYTES, Edits, Near, Run};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::keys;
-use crate::record::{Counters, Extent, Record, encode_entry};
-use crate::status::Kind;
+use crate::placement::Moves;
+use crate::record::{Counters, Entry, Extent, Record};
 use core::sync::atomic::Ordering;
+use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{Batch, Sequence, Store};
 use std::sync::{MutexGuard, PoisonError};
 
 /// What every change needs.
 pub(crate) struct Journal {
     batch: Batch,
-    alloc: Allocator,
+    edits: Edits,
+    /// As they are.
     counters: Counters,
+    /// As the store has them: the next inode number is ahead, the number of inodes behind.
+    written: Counters,
+    /// Where values are put together.
+    value: Vec<u8>,
 }
 
 impl Journal {
-    pub(crate) fn new(alloc: Allocator, counters: Counters) -> Self {
-        Self { batch: Batch::new(), alloc, counters }
+    pub(crate) fn new(counters: Counters) -> Self {
+        Self { batch: Batch::new(), edits: Edits::default(), counters, written: counters, value: Vec::new() }
     }
 }
+
+/// Inode numbers set aside at once: those not used when the power goes are skipped.
+const NUMBERS_AHEAD: u64 = 1024;
+/// Rounds of looking for promised blocks while others free and take, before giving up.
+const ROUNDS_MAX: u32 = 1000;
 
 /// Reads a bitmap record.
 pub(crate) fn load_chunk(store: &Store, chunk: u64) -> Result<Option<[u8; CHUNK_BYTES]>, FsError> {
@@ -39,12 +50,16 @@ pub(crate) fn load_chunk(store: &Store, chunk: u64) -> Result<Option<[u8; CHUNK_
 
 /// A change being put together.
 pub(crate) struct Change<'a> {
-    core: &'a Core,
+    pub(crate) core: &'a Core,
     journal: MutexGuard<'a, Journal>,
     /// The counters as they will be.
     counters: Counters,
     /// Blocks whose promise this change redeems, and blocks it frees.
+    used: u64,
     freed: u64,
+    pub(crate) moves: Moves,
+    /// The counters are written whether they must be or not.
+    tells_counters: bool,
     done: bool,
 }
 
@@ -53,17 +68,37 @@ impl Core {
     pub(crate) fn change(&self) -> Change<'_> {
         // A panic inside a change ran its `Drop`, which left the journal as it was.
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        if journal.alloc.holds() {
-            journal.alloc.settle(self.store.durable());
-        }
         journal.batch.clear();
         let counters = journal.counters;
-        Change { core: self, journal, counters, freed: 0, done: false }
+        Change {
+            core: self,
+            journal,
+            counters,
+            used: 0,
+            freed: 0,
+            moves: Moves::default(),
+            tells_counters: false,
+            done: false,
+        }
     }
 
     /// The counters after the last change.
     pub(crate) fn counters(&self) -> Counters {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner).counters
+    }
+
+    /// Writes the counters, if the store's are behind.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(crate) fn write_counters(&self) -> Result<(), FsError> {
+        let mut change = self.change();
+        if change.counters.inodes == change.journal.written.inodes {
+            return Ok(());
+        }
+        change.tells_counters = true;
+        change.use_headroom();
+        change.apply().map(drop)
     }
 
     /// Promises `blocks` data blocks, so that a later allocation of as many cannot fail.
@@ -73,44 +108,49 @@ impl Core {
     pub(crate) fn reserve(&self, blocks: u64) -> Result<(), FsError> {
         let take = |available: u64| available.checked_sub(blocks);
         let taken = self.available.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|_| FsError::NoSpace)
+        taken.map_err(|_| FsError::NoSpace)?;
+        self.promised.fetch_add(blocks, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Takes back a promise of which nothing was made.
     pub(crate) fn unreserve(&self, blocks: u64) {
+        self.promised.fetch_sub(blocks, Ordering::Relaxed);
         self.available.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Up to `want` blocks side by side, from `goal` on if that block is free. They were promised by
-    /// [`Core::reserve`], and are recorded by [`Change::use_run`] once the data is on the device, or
-    /// given back by [`Core::return_blocks`].
+    /// Up to `want` blocks side by side, where they are near. They were promised by [`Core::reserve`], and are
+    /// recorded by [`Change::use_run`] once the data is on the device, or given back by
+    /// [`Core::return_blocks`].
     ///
     /// # Errors
     /// What the store answers; [`FsError::NoSpace`] only if more is taken than was promised.
-    pub(crate) fn take_blocks(&self, goal: Option<u64>, want: u32) -> Result<Run, FsError> {
-        for _ in 0..2 {
-            let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-            if journal.alloc.holds() {
-                journal.alloc.settle(self.store.durable());
-            }
+    pub(crate) fn take_blocks(&self, near: Near, want: u32) -> Result<Run, FsError> {
+        for _ in 0..ROUNDS_MAX {
+            self.settle_freed();
             let load = |chunk| load_chunk(&self.store, chunk);
-            if let Some(run) = journal.alloc.take(goal, want, &load)? {
+            if let Some(run) = self.alloc.take(near, want, &load)? {
                 return Ok(run);
             }
-            let holds = journal.alloc.holds();
-            drop(journal);
-            if !holds {
+            if self.freed.recall(&self.alloc) {
+                continue;
+            }
+            if self.freed.holds() {
+                // All that is free was freed by changes that are not durable yet: make them so.
+                self.commit_all()?;
+            } else if let Some(run) = self.alloc.take(near, want, &load)? {
+                // A trim had the rest in its hands.
+                return Ok(run);
+            } else {
                 break;
             }
-            // All that is free was freed by changes that are not durable yet: make them so.
-            self.commit_all()?;
         }
         Err(FsError::NoSpace)
     }
 
     /// Gives back blocks that were taken and not recorded. The promise stands.
     pub(crate) fn return_blocks(&self, run: Run) {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner).alloc.give_back(run);
+        self.alloc.give_back(run);
     }
 }
 
@@ -123,25 +163,36 @@ impl Change<'_> {
         ino
     }
 
-    /// Records an inode.
-    pub(crate) fn put_inode(&mut self, ino: u64, record: &Record) {
-        self.journal.batch.put(&keys::inode(ino), &record.encode());
+    /// Puts a value.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.journal.batch.put(key, value);
     }
 
-    /// Removes an inode's record.
-    pub(crate) fn delete_inode(&mut self, ino: u64) {
+    /// Removes a key.
+    pub(crate) fn delete(&mut self, key: &[u8]) {
+        self.journal.batch.delete(key);
+    }
+
+    /// The bytes of an entry, and of a record if one is to follow; and how many are the entry's.
+    pub(crate) fn value(&mut self, entry: &Entry<'_>, record: Option<&Record>) -> (Vec<u8>, usize) {
+        let mut value = core::mem::take(&mut self.journal.value);
+        value.clear();
+        entry.encode_head(&mut value);
+        let head = value.len();
+        if let Some(record) = record {
+            record.encode_to(&mut value);
+        }
+        (value, head)
+    }
+
+    /// Takes the memory of a value back, for the next one.
+    pub(crate) fn keep_value(&mut self, value: Vec<u8>) {
+        self.journal.value = value;
+    }
+
+    /// There is one inode less.
+    pub(crate) fn count_inode_gone(&mut self) {
         self.counters.inodes = self.counters.inodes.saturating_sub(1);
-        self.journal.batch.delete(&keys::inode(ino));
-    }
-
-    /// Gives an inode a name.
-    pub(crate) fn put_entry(&mut self, directory: u64, name: &[u8], ino: u64, kind: Kind) {
-        self.journal.batch.put(&keys::entry(directory, name), &encode_entry(ino, kind));
-    }
-
-    /// Removes a name.
-    pub(crate) fn delete_entry(&mut self, directory: u64, name: &[u8]) {
-        self.journal.batch.delete(&keys::entry(directory, name));
     }
 
     /// Records an extent under a key of its own.
@@ -156,7 +207,9 @@ impl Change<'_> {
 
     /// Marks an inode without a name that is still in use.
     pub(crate) fn put_orphan(&mut self, ino: u64) {
-        self.journal.batch.put(&keys::orphan(ino), &[0]);
+        if !mutant::is(Mutant::OrphanForgotten) {
+            self.journal.batch.put(&keys::orphan(ino), &[0]);
+        }
     }
 
     /// Removes the mark.
@@ -177,7 +230,20 @@ impl Change<'_> {
     /// Says that this change names newly allocated blocks whose data the device may still lose: a
     /// flush goes before the log append that makes it durable (design decision 9).
     pub(crate) fn require_flush(&mut self) {
-        self.journal.batch.require_flush();
+        if !mutant::is(Mutant::NoDataFlush) {
+            self.journal.batch.require_flush();
+        }
+    }
+
+    /// The change may use what the store keeps for those that must not fail: changes that free something, and
+    /// those that record what a program was promised.
+    pub(crate) fn use_headroom(&mut self) {
+        self.journal.batch.use_headroom();
+    }
+
+    /// The change only moves names: it leaves that alone.
+    pub(crate) fn spare_headroom(&mut self) {
+        self.journal.batch.spare_headroom();
     }
 
     /// Records taken blocks as used; their promise is redeemed. Blocks with data in them want
@@ -186,10 +252,26 @@ impl Change<'_> {
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn use_run(&mut self, run: Run) -> Result<(), FsError> {
-        let store = &self.core.store;
-        self.journal.alloc.log_use(run, &|chunk| load_chunk(store, chunk))?;
-        self.counters.free_blocks = self.counters.free_blocks.saturating_sub(u64::from(run.blocks));
+        let core = self.core;
+        core.alloc.log_use(&mut self.journal.edits, run, &|chunk| load_chunk(&core.store, chunk))?;
+        self.count_used(run.blocks.into());
         Ok(())
+    }
+
+    /// As [`Change::use_run`], for a run of which all but `blocks` are recorded as used already.
+    ///
+    /// # Errors
+    /// What the allocator answers.
+    pub(crate) fn use_some_of(&mut self, run: Run, blocks: u64) -> Result<(), FsError> {
+        let core = self.core;
+        core.alloc.log_use(&mut self.journal.edits, run, &|chunk| load_chunk(&core.store, chunk))?;
+        self.count_used(blocks);
+        Ok(())
+    }
+
+    fn count_used(&mut self, blocks: u64) {
+        self.counters.free_blocks = self.counters.free_blocks.saturating_sub(blocks);
+        self.used += blocks;
     }
 
     /// Records used blocks as free.
@@ -197,10 +279,10 @@ impl Change<'_> {
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn free_run(&mut self, run: Run) -> Result<(), FsError> {
-        let store = &self.core.store;
-        self.journal.alloc.log_free(run, &|chunk| load_chunk(store, chunk))?;
+        let core = self.core;
+        core.alloc.log_free(&mut self.journal.edits, run, &|chunk| load_chunk(&core.store, chunk))?;
         // On a full metadata region, freeing must still work.
-        self.journal.batch.use_headroom();
+        self.use_headroom();
         self.counters.free_blocks += u64::from(run.blocks);
         self.freed += u64::from(run.blocks);
         Ok(())
@@ -211,21 +293,39 @@ impl Change<'_> {
     /// # Errors
     /// [`FsError::NoSpace`] when the metadata region is full; what the store answers. Nothing changed.
     pub(crate) fn apply(mut self) -> Result<Sequence, FsError> {
-        let journal = &mut *self.journal;
-        let (batch, alloc) = (&mut journal.batch, &journal.alloc);
-        alloc.changed(|chunk, bytes| match bytes {
+        let (core, journal) = (self.core, &mut *self.journal);
+        let (batch, edits) = (&mut journal.batch, &journal.edits);
+        core.alloc.changed(edits, |chunk, bytes| match bytes {
             Some(bytes) => batch.put(&keys::bitmap(chunk), &bytes),
             None => batch.delete(&keys::bitmap(chunk)),
         });
-        if self.counters != journal.counters {
-            self.counters.cursor = journal.alloc.cursor();
-            journal.batch.put(&keys::counters(), &self.counters.encode());
+        // Most changes make or remove an inode and nothing else: they go without this record.
+        let numbers_out = self.counters.next_ino > journal.written.next_ino;
+        let counters = Counters {
+            cursor: core.alloc.cursor(),
+            next_ino: match numbers_out {
+                true => self.counters.next_ino + NUMBERS_AHEAD,
+                false => journal.written.next_ino,
+            },
+            ..self.counters
+        };
+        let blocks_change = counters.free_blocks != journal.written.free_blocks;
+        let tell = numbers_out || blocks_change || self.tells_counters;
+        if tell {
+            journal.batch.put(&keys::counters(), &counters.encode());
         }
-        let sequence = self.core.store.apply(&journal.batch)?;
-        journal.alloc.applied(sequence);
+        let sequence = core.store.apply(&journal.batch)?;
+        core.alloc.applied(&mut journal.edits, |run| core.freed.hold(sequence, run));
         journal.counters = self.counters;
-        self.core.available.fetch_add(self.freed, Ordering::Relaxed);
-        self.core.last.store(sequence);
+        if tell {
+            journal.written = counters;
+        }
+        core.next_ino.store(self.counters.next_ino, Ordering::SeqCst);
+        core.promised.fetch_sub(self.used, Ordering::Relaxed);
+        core.available.fetch_add(self.freed, Ordering::Relaxed);
+        core.look_at_tree();
+        core.last.store(sequence);
+        self.follow();
         self.done = true;
         Ok(sequence)
     }
@@ -234,7 +334,8 @@ impl Change<'_> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.journal.alloc.undone();
+            let core = self.core;
+            core.alloc.undone(&mut self.journal.edits);
         }
     }
 }

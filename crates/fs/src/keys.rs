@@ -1,7 +1,7 @@
 //! Keys of the metadata store (docs/spec/fs.md, "Keys and values of the metadata store").
 //!
-//! The form is design decision 8's with zone bound 0: every directory is a zone, the path below the
-//! zone's root is empty, and a key is directory ‖ `00` ‖ name.
+//! A directory's *prefix* is its zone and its path below the zone's root; its entries' keys are prefix ‖
+//! `00` ‖ name (design decision 8).
 
 use crate::NAME_BYTES_MAX;
 
@@ -14,64 +14,143 @@ const TAG_BITMAP: u64 = 0xffff_ffff_ffff_ff03;
 const TAG_ORPHAN: u64 = 0xffff_ffff_ffff_ff04;
 const TAG_TARGET: u64 = 0xffff_ffff_ffff_ff05;
 const TAG_COUNTERS: u64 = 0xffff_ffff_ffff_ff06;
+const TAG_XATTR: u64 = 0xffff_ffff_ffff_ff07;
 
 /// Bytes of a symbolic link target in one record.
 pub(crate) const TARGET_PART_BYTES: usize = 1024;
 
-/// Longest key: a directory, the separator, a name.
-const KEY_BYTES_MAX: usize = 8 + 1 + NAME_BYTES_MAX;
+/// Bytes of the zone in a key.
+pub(crate) const ZONE_BYTES: usize = 8;
+/// Longest prefix of a directory: with the separator and the longest name it is the longest key.
+pub(crate) const PREFIX_BYTES_MAX: usize = nvmed_kv::KEY_BYTES_MAX - 1 - NAME_BYTES_MAX;
 
-/// A key on the stack: one is made for every lookup, so none is allocated.
-#[derive(Clone, Copy)]
+/// Ends a path, before the name.
+const NAME: u8 = 0;
+/// Begins a step of a path; what `/` is to people.
+const STEP: u8 = 1;
+/// Before a byte of a name that is 1 or 2.
+const ESCAPE: u8 = 2;
+
+/// Bytes of most keys: a longer one is allocated.
+const USUAL_BYTES: usize = 96;
+
+/// A key, mostly on the stack: one is made for every lookup.
+#[derive(Clone)]
 pub(crate) struct Key {
-    bytes: [u8; KEY_BYTES_MAX],
-    len: u16,
+    usual: [u8; USUAL_BYTES],
+    len: usize,
+    /// All of it, if it is longer than usual.
+    long: Vec<u8>,
 }
 
 impl core::ops::Deref for Key {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len as usize]
+        if self.len <= USUAL_BYTES { &self.usual[..self.len] } else { &self.long }
     }
 }
 
 impl Key {
+    #[inline]
+    fn join(parts: [&[u8]; 3]) -> Self {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let mut key = Self { usual: [0; USUAL_BYTES], len, long: Vec::new() };
+        if len > USUAL_BYTES {
+            key.long = parts.concat();
+            return key;
+        }
+        let mut at = 0;
+        for part in parts {
+            key.usual[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        key
+    }
+
     fn of(chunks: &[u64]) -> Self {
-        let mut key = Self { bytes: [0; KEY_BYTES_MAX], len: (chunks.len() * 8) as u16 };
-        for (place, chunk) in key.bytes.chunks_exact_mut(8).zip(chunks) {
+        let mut key = Self { usual: [0; USUAL_BYTES], len: chunks.len() * 8, long: Vec::new() };
+        for (place, chunk) in key.usual.chunks_exact_mut(8).zip(chunks) {
             place.copy_from_slice(&chunk.to_be_bytes());
         }
         key
     }
 }
 
-/// The entry `name` of a directory; an empty name gives the key that all its entries follow.
-///
-/// # Panics
-/// When the name is longer than [`NAME_BYTES_MAX`], which resolution has refused before.
-pub(crate) fn entry(directory: u64, name: &[u8]) -> Key {
-    debug_assert!(directory < INO_END);
-    let mut key = Key { bytes: [0; KEY_BYTES_MAX], len: (9 + name.len()) as u16 };
-    key.bytes[..8].copy_from_slice(&directory.to_be_bytes());
-    key.bytes[9..9 + name.len()].copy_from_slice(name);
-    key
+/// The prefix of a zone's root.
+pub(crate) fn zone(ino: u64) -> [u8; ZONE_BYTES] {
+    debug_assert!(ino < INO_END);
+    ino.to_be_bytes()
 }
 
-/// The key that follows all entries of a directory.
-pub(crate) fn entries_end(directory: u64) -> Key {
-    Key::of(&[directory + 1])
-}
-
-/// The name in an entry's key, and its directory.
-pub(crate) fn entry_parts(key: &[u8]) -> Option<(u64, &[u8])> {
-    let directory = chunk(key, 0)?;
-    match key.get(8..)? {
-        [0, name @ ..] if directory < INO_END => Some((directory, name)),
-        _ => None,
+/// Makes a directory's prefix that of a directory in it, which is no zone's root.
+pub(crate) fn push_step(prefix: &mut Vec<u8>, name: &[u8]) {
+    prefix.push(STEP);
+    for &byte in name {
+        if byte <= ESCAPE {
+            prefix.push(ESCAPE);
+        }
+        prefix.push(byte);
     }
 }
 
-/// The record of an inode.
+/// The name that a prefix ends with, and the prefix of the directory above; none for a zone's root, and
+/// for bytes that are no prefix.
+pub(crate) fn pop_step(prefix: &[u8]) -> Option<(&[u8], Vec<u8>)> {
+    let path = prefix.get(ZONE_BYTES..)?;
+    // A step begins at a 1 that no escape precedes; in a name, a 2 is never without the byte it escapes.
+    let mut start = None;
+    let mut at = 0;
+    while let Some(&byte) = path.get(at) {
+        if byte == STEP {
+            start = Some(at);
+        }
+        at += if byte == ESCAPE { 2 } else { 1 };
+    }
+    let start = start.filter(|_| path[0] == STEP && at == path.len())?;
+    let mut name = Vec::with_capacity(path.len() - start);
+    let mut bytes = path[start + 1..].iter();
+    while let Some(&byte) = bytes.next() {
+        name.push(match byte {
+            NAME => return None,
+            ESCAPE => *bytes.next().filter(|byte| (STEP..=ESCAPE).contains(*byte))?,
+            plain => plain,
+        });
+    }
+    Some((&prefix[..ZONE_BYTES + start], name))
+}
+
+/// The entry `name` of a directory; an empty name gives the key that all its entries follow.
+#[inline]
+pub(crate) fn entry(prefix: &[u8], name: &[u8]) -> Key {
+    Key::join([prefix, &[NAME], name])
+}
+
+/// The key that follows all entries of a directory.
+pub(crate) fn entries_end(prefix: &[u8]) -> Key {
+    Key::join([prefix, &[STEP], &[]])
+}
+
+/// The key that follows all names below a directory.
+pub(crate) fn subtree_end(prefix: &[u8]) -> Key {
+    Key::join([prefix, &[ESCAPE], &[]])
+}
+
+/// Whether a directory with the prefix `lower` is the one with the prefix `upper`, or below it in the zone.
+pub(crate) fn is_below(lower: &[u8], upper: &[u8]) -> bool {
+    lower.strip_prefix(upper).is_some_and(|rest| rest.first().is_none_or(|&byte| byte == STEP))
+}
+
+/// The prefix in an entry's key, and the name.
+#[inline]
+pub(crate) fn entry_parts(key: &[u8]) -> Option<(&[u8], &[u8])> {
+    if chunk(key, 0)? >= INO_END {
+        return None;
+    }
+    let at = ZONE_BYTES + key[ZONE_BYTES..].iter().position(|&byte| byte == NAME)?;
+    Some((&key[..at], &key[at + 1..]))
+}
+
+/// The record of an inode that no entry holds.
 pub(crate) fn inode(ino: u64) -> Key {
     Key::of(&[TAG_INODE, ino])
 }
@@ -96,6 +175,14 @@ pub(crate) fn target(ino: u64, part: u64) -> Key {
     Key::of(&[TAG_TARGET, ino, part])
 }
 
+/// A part of the value of an extended attribute.
+pub(crate) fn xattr(ino: u64, name: &[u8], part: u8) -> Key {
+    let mut head = [0; 16];
+    head[..8].copy_from_slice(&TAG_XATTR.to_be_bytes());
+    head[8..].copy_from_slice(&ino.to_be_bytes());
+    Key::join([&head, name, &[0, part]])
+}
+
 /// The counters.
 pub(crate) fn counters() -> Key {
     Key::of(&[TAG_COUNTERS])
@@ -104,24 +191,26 @@ pub(crate) fn counters() -> Key {
 /// What a key of the store is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject<'a> {
-    Entry { directory: u64, name: &'a [u8] },
+    Entry { prefix: &'a [u8], name: &'a [u8] },
     Inode(u64),
     Extent { ino: u64, logical: u64 },
     Bitmap(u64),
     Orphan(u64),
     Target { ino: u64, part: u64 },
+    Xattr { ino: u64, name: &'a [u8], part: u8 },
     Counters,
 }
 
-fn chunk(key: &[u8], index: usize) -> Option<u64> {
+/// The big-endian number in the eight bytes at 8 × `index`.
+pub(crate) fn chunk(key: &[u8], index: usize) -> Option<u64> {
     let bytes = key.get(index * 8..index * 8 + 8)?;
     Some(u64::from_be_bytes(bytes.try_into().expect("the slice has eight bytes")))
 }
 
 /// Takes a key apart; none when it is no key of ours.
 pub(crate) fn subject(key: &[u8]) -> Option<Subject<'_>> {
-    if let Some((directory, name)) = entry_parts(key) {
-        return Some(Subject::Entry { directory, name });
+    if let Some((prefix, name)) = entry_parts(key) {
+        return Some(Subject::Entry { prefix, name });
     }
     let rest = [chunk(key, 1), chunk(key, 2)];
     match (chunk(key, 0)?, key.len(), rest) {
@@ -130,6 +219,10 @@ pub(crate) fn subject(key: &[u8]) -> Option<Subject<'_>> {
         (TAG_BITMAP, 16, [Some(chunk), _]) => Some(Subject::Bitmap(chunk)),
         (TAG_ORPHAN, 16, [Some(ino), _]) => Some(Subject::Orphan(ino)),
         (TAG_TARGET, 24, [Some(ino), Some(part)]) => Some(Subject::Target { ino, part }),
+        (TAG_XATTR, 19.., [Some(ino), _]) => match &key[16..] {
+            [name @ .., 0, part] => Some(Subject::Xattr { ino, name, part: *part }),
+            _ => None,
+        },
         (TAG_COUNTERS, 8, _) => Some(Subject::Counters),
         _ => None,
     }
@@ -138,16 +231,32 @@ pub(crate) fn subject(key: &[u8]) -> Option<Subject<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn prefix(zone_ino: u64, names: &[&[u8]]) -> Vec<u8> {
+        let mut prefix = zone(zone_ino).to_vec();
+        names.iter().for_each(|name| push_step(&mut prefix, name));
+        prefix
+    }
+
+    #[test]
+    fn the_key_of_the_specification() {
+        let key = entry(&prefix(1, &[b"a", b"b"]), b"c");
+        assert_eq!(*key, [0, 0, 0, 0, 0, 0, 0, 1, 1, b'a', 1, b'b', 0, b'c']);
+    }
 
     #[test]
     fn keys_come_apart_as_they_were_made() {
-        let cases: [(Key, Subject<'_>); 7] = [
-            (entry(7, b"a\xff"), Subject::Entry { directory: 7, name: b"a\xff" }),
+        let above = prefix(7, &[b"x\x01\x02\x03", &[1; 255]]);
+        let cases: [(Key, Subject<'_>); 9] = [
+            (entry(&zone(7), b"a\xff"), Subject::Entry { prefix: &zone(7), name: b"a\xff" }),
+            (entry(&above, &[2; 200]), Subject::Entry { prefix: &above, name: &[2; 200] }),
             (inode(9), Subject::Inode(9)),
             (extent(9, 1 << 40), Subject::Extent { ino: 9, logical: 1 << 40 }),
             (bitmap(3), Subject::Bitmap(3)),
             (orphan(9), Subject::Orphan(9)),
             (target(9, 1), Subject::Target { ino: 9, part: 1 }),
+            (xattr(9, b"user.a", 7), Subject::Xattr { ino: 9, name: b"user.a", part: 7 }),
             (counters(), Subject::Counters),
         ];
         for (key, expected) in cases {
@@ -156,16 +265,58 @@ mod tests {
         }
         assert_eq!(subject(b""), None);
         assert_eq!(subject(&[1, 2, 3]), None);
+        assert_eq!(subject(&prefix(7, &[b"a"])), None, "a path without a name");
+        assert!(*entry(&zone(INO_END - 1), &[255; 255]) < *inode(0), "entries end before the tags begin");
+    }
+
+    fn a_name() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![1u8..5, Just(b'/' - 1), Just(b'/' + 1), Just(255)];
+        prop::collection::vec(byte, 1..4)
+    }
+
+    proptest! {
+        /// The order of keys is that of paths, step by step: one directory's entries, then what is below the
+        /// first of its directories, and so on.
+        #[test]
+        fn a_subtree_is_one_range_and_a_listing_too(
+            one in prop::collection::vec(a_name(), 1..4),
+            other in prop::collection::vec(a_name(), 1..4),
+        ) {
+            let key = |path: &[Vec<u8>]| {
+                let (name, above) = path.split_last().unwrap();
+                let above: Vec<&[u8]> = above.iter().map(Vec::as_slice).collect();
+                entry(&prefix(5, &above), name).to_vec()
+            };
+            let steps: Vec<&[u8]> = other.iter().map(Vec::as_slice).collect();
+            let directory = prefix(5, &steps);
+            let inside = one.len() > other.len() && one.starts_with(&other);
+            let within = *key(&one) > *entry(&directory, b"") && *key(&one) < *subtree_end(&directory);
+            prop_assert_eq!(within, inside);
+            let listed = *key(&one) > *entry(&directory, b"") && *key(&one) < *entries_end(&directory);
+            prop_assert_eq!(listed, inside && one.len() == other.len() + 1);
+            if one[..one.len() - 1] == other[..other.len() - 1] {
+                prop_assert_eq!(key(&one).cmp(&key(&other)), one.cmp(&other), "by name");
+            }
+            let (above, name) = pop_step(&directory).expect("it has a last step");
+            prop_assert_eq!(&name, other.last().unwrap());
+            prop_assert_eq!(above, &prefix(5, &steps[..steps.len() - 1])[..]);
+            prop_assert_eq!(is_below(&directory, above), true);
+        }
+
+        #[test]
+        fn fuzz_prefixes(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..24)) {
+            if let Some((above, name)) = pop_step(&bytes) {
+                let mut again = above.to_vec();
+                push_step(&mut again, &name);
+                prop_assert_eq!(again, bytes, "one form for one path");
+            }
+        }
     }
 
     #[test]
-    fn the_entries_of_a_directory_are_one_range() {
-        let names: [&[u8]; 3] = [b"\x01", b"a", &[255; NAME_BYTES_MAX]];
-        for name in names {
-            let key = entry(5, name);
-            assert!(*key > *entry(5, b"") && *key < *entries_end(5));
-            assert!(*key > *entry(4, &[255; NAME_BYTES_MAX]) && *key < *entry(6, b""));
-        }
-        assert!(*entry(INO_END - 1, &[255; 255]) < *inode(0), "entries end before the tags begin");
+    fn a_prefix_that_a_name_begins_is_not_above() {
+        assert!(!is_below(&prefix(5, &[b"ab"]), &prefix(5, &[b"a"])));
+        assert!(is_below(&prefix(5, &[b"a", b"b"]), &prefix(5, &[b"a"])));
+        assert!(pop_step(&zone(5)).is_none());
     }
 }

@@ -7,19 +7,27 @@
 //! Source: docs/spec/fs.md for the format; POSIX.1-2017 and the Linux manual pages for behaviour.
 #![forbid(unsafe_code)]
 
+mod account;
+mod advice;
 mod alloc;
 mod attributes;
+mod convoy;
 mod core;
 mod data;
+mod direct;
 mod directory;
 mod error;
 mod extent;
 mod file;
 mod filesystem;
 mod fill;
+mod finding;
 mod format;
+mod freed;
 mod fsck;
+mod growth;
 mod hash;
+mod held;
 mod inode;
 mod journal;
 mod keys;
@@ -31,33 +39,52 @@ mod namespace;
 mod open;
 mod order;
 mod orphan;
+mod paths;
 mod permission;
+mod placement;
 mod record;
 mod region;
 mod rename;
+mod repair;
+mod repair_blocks;
+mod repair_model;
+mod repair_names;
 mod resize;
 mod resolve;
 mod salvage;
 mod status;
 mod superblock;
+mod varint;
+mod view;
+mod wreck;
 mod write;
 mod writeback;
+mod xattr;
+mod zone;
 
+pub use crate::account::{Limits, Usage};
+pub use crate::advice::Advice;
 pub use crate::core::{Clock, Durability, MountOptions, MountParts, host_clock};
+pub use direct::DirectIo;
 pub use error::FsError;
 pub use file::File;
 pub use filesystem::{FileSystem, Node};
+pub use finding::Finding;
 pub use format::FormatOptions;
-pub use fsck::{Finding, fsck};
+pub use fsck::fsck;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use map::MappedFile;
 pub use memory::{Memory, MemoryLayout};
+pub use repair::{Plan, plan_repair};
 pub use salvage::salvage;
 pub use status::{
     Allocate, Credentials, DirEntry, Follow, Kind, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time,
     Whence,
 };
 pub use superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
+pub use wreck::{Rescued, Wreck};
+pub use xattr::{SetXattr, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+pub use zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 
 /// Longest name of a directory entry, in bytes: what every POSIX file system offers, and a key of the
 /// metadata store holds four of them.

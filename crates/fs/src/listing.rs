@@ -8,10 +8,9 @@ use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
 use crate::keys;
-use crate::record::decode_entry;
+use crate::record::Entry;
 use crate::status::{DirEntry, Kind};
 use core::ops::{Bound, ControlFlow};
-use std::sync::Arc;
 
 /// `.` and `..`.
 const DOTS: usize = 2;
@@ -82,11 +81,13 @@ impl Listing {
         self.position += 1;
     }
 
-    /// Tells entries until `tell` breaks or there are no more; a removed directory has none.
+    /// Tells entries until `tell` breaks or there are no more; a removed directory has none. `root` is the
+    /// directory that its caller takes for `/`.
     pub(crate) fn tell(
         &mut self,
         core: &Core,
         directory: &Inode,
+        root: u64,
         tell: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
         if directory.nlink() == 0 {
@@ -95,7 +96,9 @@ impl Listing {
         while self.position < DOTS {
             let (name, ino): (&[u8], u64) = match self.position {
                 0 => (b".", directory.ino),
-                _ => (b"..", directory.directory()?.parent()),
+                // Above the caller's root there is nothing.
+                _ if directory.ino == root => (b"..", root),
+                _ => (b"..", directory.parent().map_or(directory.ino, |above| above.ino)),
             };
             let cookie = self.position as u64 + 1;
             if tell(DirEntry { ino, cookie, kind: Kind::Directory, name }).is_break() {
@@ -104,7 +107,7 @@ impl Listing {
             self.position += 1;
         }
         loop {
-            let page = read_page(core, directory.ino, self.last())?;
+            let page = read_page(core, directory, self.last())?;
             let mut start = 0;
             for &(ino, kind, end) in &page.entries {
                 let (name, cookie) = (&page.names[start..end], self.position as u64 + 1);
@@ -121,12 +124,15 @@ impl Listing {
     }
 }
 
-fn read_page(core: &Core, directory: u64, after: &[u8]) -> Result<Page, FsError> {
-    let (from, to) = (keys::entry(directory, after), keys::entries_end(directory));
+fn read_page(core: &Core, directory: &Inode, after: &[u8]) -> Result<Page, FsError> {
+    // The names stay where they are until the page is read.
+    let _namespace = core.names_read();
+    let (from, to) =
+        core.with_prefix(directory, |prefix| (keys::entry(prefix, after), keys::entries_end(prefix)));
     let mut page = Page::default();
     core.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
-        match (keys::entry_parts(key), decode_entry(value)) {
-            (Some((_, name)), Some((ino, kind))) => {
+        match (keys::entry_parts(key), Entry::decode(value)) {
+            (Some((_, name)), Some(Entry { ino, kind, .. })) => {
                 page.names.extend_from_slice(name);
                 page.entries.push((ino, kind, page.names.len()));
             }
@@ -136,29 +142,7 @@ fn read_page(core: &Core, directory: u64, after: &[u8]) -> Result<Page, FsError>
         if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     if page.damaged {
-        return Err(FsError::Damaged { what: "an entry of directory", of: directory });
+        return Err(FsError::Damaged { what: "an entry of directory", of: directory.ino });
     }
     Ok(page)
-}
-
-impl Core {
-    /// A name that a directory has for an inode.
-    ///
-    /// # Errors
-    /// [`FsError::NotFound`]; the store's.
-    pub(crate) fn name_in(&self, directory: &Inode, ino: u64) -> Result<Arc<[u8]>, FsError> {
-        let (from, to) = (keys::entry(directory.ino, b""), keys::entries_end(directory.ino));
-        let mut found = None;
-        self.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| match (
-            keys::entry_parts(key),
-            decode_entry(value),
-        ) {
-            (Some((_, name)), Some((number, _))) if number == ino => {
-                found = Some(name.into());
-                ControlFlow::Break(())
-            }
-            _ => ControlFlow::Continue(()),
-        })?;
-        found.ok_or(FsError::NotFound)
-    }
 }

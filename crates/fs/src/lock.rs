@@ -8,6 +8,7 @@
 //! their record locks, and for descriptions Linux does not check either.
 
 use crate::error::FsError;
+use serde::{Deserialize, Serialize};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ const RANGES_MAX: usize = 1 << 16;
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
 /// How a lock excludes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockKind {
     /// `F_RDLCK`, `LOCK_SH`: excludes exclusive ones.
     Shared,
@@ -26,7 +27,7 @@ pub enum LockKind {
 }
 
 /// Whose a record lock is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockOwner {
     /// A process, by its id: POSIX's record locks.
     Process(u32),
@@ -35,7 +36,7 @@ pub enum LockOwner {
 }
 
 /// Bytes `start..end` of a file; `end` is [`u64::MAX`] for "to the end, however far it moves".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRange {
     /// First byte.
     pub start: u64,
@@ -44,7 +45,7 @@ pub struct LockRange {
 }
 
 /// A lock in the way of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockHeld {
     /// Its kind.
     pub kind: LockKind,

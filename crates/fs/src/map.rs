@@ -14,7 +14,7 @@ use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 use nvmed_sys::QuietFd;
 use nvmed_units::BLOCK_BYTES;
-use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SeekFrom};
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::sync::{Arc, MutexGuard};
@@ -104,6 +104,8 @@ impl Core {
     /// A memfd with the bytes of the file.
     fn copy_out(&self, inode: &Arc<Inode>) -> Result<QuietFd, FsError> {
         let fd = QuietFd::new(rustix::fs::memfd_create("nvmed-file", MemfdFlags::CLOEXEC)?);
+        // Everybody may open a memfd anew, as it is made: who got this one to read would write.
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         let size = inode.size.load(Ordering::Acquire);
         rustix::fs::ftruncate(&fd, size)?;
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -271,8 +273,8 @@ impl File {
     /// The file's memory for mmap; `write` when stores into it are to become the file's.
     ///
     /// # Errors
-    /// [`FsError::BadDescriptor`], [`FsError::NotSupported`] for what is no file; the host has no
-    /// memory; the device's.
+    /// [`FsError::BadDescriptor`], [`FsError::NotSupported`] for what is no file, [`FsError::Access`] for stores through a
+    /// description that is not open for writing; the host has no memory; the device's.
     pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
         self.check_map(write)?;
         self.core.map(&self.inode, write).map(|fd| MappedFile { fd })
@@ -285,7 +287,11 @@ impl File {
         if self.inode.kind != Kind::File {
             return Err(FsError::NotSupported);
         }
-        if write { self.core.writable() } else { Ok(()) }
+        match write {
+            true if !self.flags().writes() => Err(FsError::Access),
+            true => self.core.writable(),
+            false => Ok(()),
+        }
     }
 
     /// One mapping fewer, made with the same `write`; with it, stores become the file's.
@@ -306,6 +312,12 @@ impl File {
         }
         let end = offset.saturating_add(bytes);
         self.core.write_back_range(&self.inode, offset / PAGE..end.div_ceil(PAGE))?;
+        // Bytes past the recorded size would not be there after a power cut: a file that was extended and
+        // then mapped. The record grows only when nothing below it is dirty.
+        let size = self.inode.size.load(Ordering::Acquire);
+        if self.inode.lock().record().size < end.min(size) {
+            self.core.write_back(&self.inode)?;
+        }
         self.core.commit(self.inode.data.ticket.load(Ordering::SeqCst))
     }
 }

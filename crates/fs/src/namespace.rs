@@ -4,17 +4,20 @@
 //! batch was applied.
 
 use crate::LINKS_MAX;
+use crate::account::Room;
 use crate::alloc::Run;
 use crate::core::Core;
+use crate::directory::Size;
 use crate::error::FsError;
-use crate::inode::{Inode, State};
+use crate::inode::{Home, Inode, Place, State};
 use crate::journal::Change;
 use crate::keys::{self, TARGET_PART_BYTES};
 use crate::permission;
 use crate::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, Kind, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID};
-use crate::{PATH_BYTES_MAX, status::Follow};
+use crate::view::Start;
+use crate::{PATH_BYTES_MAX, status::Follow, xattr};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -24,6 +27,8 @@ pub(crate) struct Recipe<'a> {
     pub(crate) kind: Kind,
     pub(crate) mode: u32,
     pub(crate) target: &'a [u8],
+    /// Device number, of a special file.
+    pub(crate) rdev: u64,
 }
 
 impl Recipe<'_> {
@@ -43,15 +48,13 @@ impl Recipe<'_> {
         }
         let mut record = Record::new(self.kind, mode, who.uid, gid, now_ns);
         match self.kind {
-            Kind::Directory => record.parent = directory.ino,
             Kind::Symlink => {
-                let mut tail = [0; INLINE_TARGET_BYTES];
-                let inline = self.target.len().min(INLINE_TARGET_BYTES);
-                tail[..inline].copy_from_slice(&self.target[..inline]);
-                record.tail = Tail::Target(tail);
+                let inline = self.target.len() <= INLINE_TARGET_BYTES;
+                record.tail = Tail::Target(if inline { self.target.into() } else { Arc::default() });
                 record.size = self.target.len() as u64;
             }
-            Kind::File => {}
+            Kind::CharDevice | Kind::BlockDevice => record.rdev = self.rdev,
+            _ => {}
         }
         record
     }
@@ -90,27 +93,34 @@ impl Core {
     ) -> Result<Arc<Inode>, FsError> {
         self.writable()?;
         permission::may_change_names(directory, who)?;
+        let room = Room::take(directory)?;
         let now = self.now_ns();
         let record = recipe.record(directory, who, now);
         let is_directory = recipe.kind == Kind::Directory;
-        let mut above = if is_directory { Some(grown(directory, 1)?) } else { None };
+        let zone = is_directory && self.begins_zone(directory, name);
+        let pressure = self.pressure(directory, self.size_of_name(directory, name))?;
+        let above = if is_directory { Some(grown(directory, 1)?) } else { None };
         let mut change = self.change();
+        change.relieve(pressure.as_ref())?;
         let ino = change.new_ino();
-        change.put_entry(directory.ino, name, ino, recipe.kind);
-        change.put_inode(ino, &record);
+        let own = change.put_new((directory, name), (ino, zone), &record);
         recipe.put_target(&mut change, ino);
         if let Some((_, record)) = &above {
-            change.put_inode(directory.ino, record);
+            change.put_inode(directory, record);
         }
         change.apply()?;
-        if let Some((state, record)) = &mut above {
-            directory.publish(state, *record);
+        if let Some((mut state, record)) = above {
+            directory.publish(&mut state, record);
         }
-        drop(above);
-        let inode = Arc::new(Inode::new(ino, record));
+        self.count_name(directory, name, true);
+        let name: Arc<[u8]> = name.into();
+        let place = Place { parent: Arc::clone(directory), name: Arc::clone(&name) };
+        let inode = Arc::new(Inode::new(ino, record, Home { own, place: Some(place), zone }));
         if let Ok(made) = inode.directory() {
             made.names_mut().begin_complete();
+            *made.size() = directory.directory()?.is_zone().then(Size::default);
         }
+        room.keep();
         self.inodes.insert(&inode);
         self.set_name(directory, name, &inode)?;
         self.touch(directory, None, Some(now), Some(now));
@@ -129,15 +139,17 @@ impl Core {
     ) -> Result<Arc<Inode>, FsError> {
         self.writable()?;
         permission::may_change_names(directory, who)?;
-        let recipe = Recipe { kind: Kind::File, mode, target: b"" };
+        let room = Room::take(directory)?;
+        let recipe = Recipe { kind: Kind::File, mode, target: b"", rdev: 0 };
         let mut record = recipe.record(directory, who, self.now_ns());
         record.nlink = 0;
         let mut change = self.change();
         let ino = change.new_ino();
-        change.put_inode(ino, &record);
-        change.put_orphan(ino);
+        change.put_new_nameless(ino, &record);
         change.apply()?;
-        let inode = Arc::new(Inode::new(ino, record));
+        let inode = Arc::new(Inode::new(ino, record, Home { own: true, place: None, zone: false }));
+        room.keep();
+        inode.count_with(directory);
         self.inodes.insert(&inode);
         Ok(inode)
     }
@@ -148,7 +160,7 @@ impl Core {
     /// [`FsError::Exists`]; those of resolution and of [`Core::make`].
     pub(crate) fn make_at(
         &self,
-        at: &Arc<Inode>,
+        at: Start<'_>,
         path: &[u8],
         recipe: &Recipe<'_>,
         who: &Credentials<'_>,
@@ -167,6 +179,7 @@ impl Core {
         if place.slash && recipe.kind != Kind::Directory {
             return Err(FsError::NotFound);
         }
+        at.view.writable()?;
         self.make(&place.directory, place.name(), recipe, who).map(drop)
     }
 
@@ -193,9 +206,12 @@ impl Core {
         if inode.kind == Kind::Directory {
             return Err(FsError::NotPermitted);
         }
+        inode.same_account(&place.directory)?;
         let now = self.now_ns();
+        let pressure = self.pressure(&place.directory, self.size_of_name(&place.directory, place.name()))?;
         let mut state = inode.lock();
-        let mut record = inode.compose(&state);
+        // With the times that it has: newer ones wait on, also if this fails.
+        let mut record = state.record().clone();
         let was_nameless = record.nlink == 0;
         if was_nameless && !nameless || inode.reaped.load(Ordering::SeqCst) {
             return Err(FsError::NotFound);
@@ -205,17 +221,24 @@ impl Core {
         }
         record.nlink += 1;
         record.ctime_ns = now;
+        let name: Arc<[u8]> = place.name().into();
+        let named = Place { parent: Arc::clone(&place.directory), name: Arc::clone(&name) };
         let mut change = self.change();
-        change.put_entry(place.directory.ino, place.name(), inode.ino, inode.kind);
-        change.put_inode(inode.ino, &record);
+        change.relieve(pressure.as_ref())?;
         if was_nameless {
+            change.put_first_name(named, inode, &record);
             change.delete_orphan(inode.ino);
+        } else {
+            change.put_inode(inode, &record);
+            change.put_name(&place.directory, &name, inode);
+            change.set_place(inode, Some(named));
         }
         change.apply()?;
         inode.publish(&mut state, record);
         drop(state);
+        self.count_name(&place.directory, &name, true);
         self.touch(inode, None, None, Some(now));
-        self.set_name(&place.directory, place.name(), inode)?;
+        self.set_name(&place.directory, name, inode)?;
         self.touch(&place.directory, None, Some(now), Some(now));
         Ok(())
     }
@@ -226,8 +249,8 @@ impl Core {
     /// As [`Core::link_inode`].
     pub(crate) fn link_at(
         &self,
-        (from, old): (&Arc<Inode>, &[u8]),
-        (to, new): (&Arc<Inode>, &[u8]),
+        (from, old): (Start<'_>, &[u8]),
+        (to, new): (Start<'_>, &[u8]),
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
@@ -241,12 +264,7 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::IsDirectory`]; those of resolution and the store's.
-    pub(crate) fn unlink_at(
-        &self,
-        at: &Arc<Inode>,
-        path: &[u8],
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
+    pub(crate) fn unlink_at(&self, at: Start<'_>, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
         self.writable()?;
         let namespace = self.names_write();
         let place = self.resolve(at, path, Last::Name, who)?;
@@ -259,9 +277,9 @@ impl Core {
         }
         permission::may_remove(&place.directory, victim, who)?;
         let now = self.now_ns();
-        let dropped = Dropped::begin(victim, now);
+        let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
         let mut change = self.change();
-        change.delete_entry(place.directory.ino, place.name());
+        change.delete_name(&place.directory, place.name());
         dropped.log(&mut change)?;
         change.apply()?;
         self.forget_name(&place.directory, place.name())?;
@@ -279,12 +297,7 @@ impl Core {
     /// # Errors
     /// [`FsError::NotDirectory`], [`FsError::NotEmpty`], [`FsError::Invalid`] for `.`,
     /// [`FsError::Busy`] for the root; those of resolution and the store's.
-    pub(crate) fn rmdir_at(
-        &self,
-        at: &Arc<Inode>,
-        path: &[u8],
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
+    pub(crate) fn rmdir_at(&self, at: Start<'_>, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
         self.writable()?;
         let _namespace = self.names_write();
         let place = self.resolve(at, path, Last::Name, who)?;
@@ -302,10 +315,10 @@ impl Core {
         }
         let now = self.now_ns();
         let (mut above, above_record) = grown(&place.directory, -1)?;
-        let dropped = Dropped::begin(victim, now);
+        let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
         let mut change = self.change();
-        change.delete_entry(place.directory.ino, place.name());
-        change.put_inode(place.directory.ino, &above_record);
+        change.delete_name(&place.directory, place.name());
+        change.put_inode(&place.directory, &above_record);
         dropped.log(&mut change)?;
         change.apply()?;
         place.directory.publish(&mut above, above_record);
@@ -324,7 +337,8 @@ impl Core {
         if let Some(empty) = directory.directory()?.names().is_empty() {
             return Ok(empty);
         }
-        let (first, end) = (keys::entry(directory.ino, b""), keys::entries_end(directory.ino));
+        let (first, end) =
+            self.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
         let mut empty = true;
         self.store.scan(Bound::Excluded(&first), Bound::Excluded(&end), &mut |_, _| {
             empty = false;
@@ -337,7 +351,8 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::NotDirectory`].
-    pub(crate) fn forget_name(&self, directory: &Inode, name: &[u8]) -> Result<(), FsError> {
+    pub(crate) fn forget_name(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<(), FsError> {
+        self.count_name(directory, name, false);
         let more = directory.directory()?.names_mut().set_absent(name);
         self.count_names(more);
         Ok(())
@@ -350,21 +365,26 @@ impl Core {
 /// [`FsError::TooManyLinks`].
 pub(crate) fn grown(directory: &Inode, more: i32) -> Result<(MutexGuard<'_, State>, Record), FsError> {
     let state = directory.lock();
-    let mut record = *state.record();
+    let mut record = state.record().clone();
     record.nlink = record.nlink.saturating_add_signed(more);
     if record.nlink > LINKS_MAX { Err(FsError::TooManyLinks) } else { Ok((state, record)) }
 }
 
 impl<'a> Dropped<'a> {
-    /// `inode` is to lose a name; a directory loses all of its links.
-    pub(crate) fn begin(inode: &'a Arc<Inode>, now_ns: i64) -> Self {
+    /// `inode` is to lose a name; a directory loses all of its links. The caller holds the namespace's write
+    /// lock.
+    pub(crate) fn begin(inode: &'a Arc<Inode>, (directory, name): (&Inode, &[u8]), now_ns: i64) -> Self {
         let is_directory = inode.kind == Kind::Directory;
+        if inode.is_own() && !is_directory && inode.is_at(directory, name) {
+            // Nothing lies at this name: it is forgotten before it goes.
+            inode.set_place(None);
+        }
         let last = is_directory || inode.nlink() <= 1;
         // Nobody opens it while we hold the namespace; someone who closes it meanwhile finds the orphan.
         let unused = is_directory || inode.opens.load(Ordering::SeqCst) == 0;
         let quiet = (last && unused).then(|| inode.data.quiet());
         let state = inode.lock();
-        let mut record = *state.record();
+        let mut record = state.record().clone();
         record.nlink = if is_directory { 0 } else { record.nlink.saturating_sub(1) };
         let [atime_ns, mtime_ns, ..] = inode.times_ns();
         (record.atime_ns, record.mtime_ns, record.ctime_ns) = (atime_ns, mtime_ns, now_ns);
@@ -377,31 +397,35 @@ impl<'a> Dropped<'a> {
     /// # Errors
     /// What freeing its blocks answers.
     pub(crate) fn log(&self, change: &mut Change<'_>) -> Result<(), FsError> {
-        let ino = self.inode.ino;
         if self.gone {
-            return log_removal(change, ino, &self.record);
+            return log_removal(change, self.inode, &self.record);
         }
-        change.put_inode(ino, &self.record);
         if self.record.nlink == 0 {
-            change.put_orphan(ino);
+            change.put_nameless(self.inode, &self.record);
+            change.put_orphan(self.inode.ino);
+        } else {
+            change.put_inode(self.inode, &self.record);
         }
         Ok(())
     }
 
     /// The change was applied. The caller holds the namespace still.
-    pub(crate) fn finish(mut self, core: &Core) {
-        self.inode.publish(&mut self.state, self.record);
-        let ctime = self.record.ctime_ns;
-        if self.gone {
-            self.inode.reaped.store(true, Ordering::SeqCst);
+    pub(crate) fn finish(self, core: &Core) {
+        let Self { inode, quiet, mut state, record, gone } = self;
+        let ctime = record.ctime_ns;
+        core.unnamed(inode);
+        inode.publish(&mut state, record);
+        if gone {
+            inode.reaped.store(true, Ordering::SeqCst);
         }
-        drop(self.state);
-        drop(self.quiet);
-        if self.gone {
-            core.inodes.remove(self.inode.ino);
-            core.forget(self.inode);
+        drop(state);
+        drop(quiet);
+        if gone {
+            core.inodes.remove(inode.ino);
+            core.forget(inode);
+            inode.leave_account();
         } else {
-            core.touch(self.inode, None, None, Some(ctime));
+            core.touch(inode, None, None, Some(ctime));
         }
     }
 }
@@ -410,15 +434,16 @@ impl<'a> Dropped<'a> {
 ///
 /// # Errors
 /// What freeing its blocks answers.
-pub(crate) fn log_removal(change: &mut Change<'_>, ino: u64, record: &Record) -> Result<(), FsError> {
+pub(crate) fn log_removal(change: &mut Change<'_>, inode: &Inode, record: &Record) -> Result<(), FsError> {
     for extent in record.inline_extents() {
         change.free_run(Run { start: extent.physical, blocks: extent.blocks })?;
     }
     if record.kind() == Kind::Symlink && record.size as usize > INLINE_TARGET_BYTES {
         for part in 0..record.size.div_ceil(TARGET_PART_BYTES as u64) {
-            change.delete_target(ino, part);
+            change.delete_target(inode.ino, part);
         }
     }
-    change.delete_inode(ino);
+    xattr::log_removal(change, inode.ino, record)?;
+    change.delete_inode(inode);
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::namespace::Recipe;
 use crate::permission::{self, READ, WRITE};
 use crate::resolve::Last;
 use crate::status::{Credentials, Kind, OpenFlags};
+use crate::view::{Start, View};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ impl Core {
     /// [`FsError::Loop`], [`FsError::NotPermitted`] for `O_NOATIME`; those of resolution; the store's.
     pub(crate) fn open_at(
         self: &Arc<Self>,
-        at: &Arc<Inode>,
+        at: Start<'_>,
         path: &[u8],
         flags: OpenFlags,
         mode: u32,
@@ -55,11 +56,11 @@ impl Core {
         } else {
             let _namespace = self.names_read();
             let inode = self.resolve(at, path, flags.last(), who)?.found()?;
-            self.check_open(&inode, flags, who)?;
+            self.check_open(&inode, flags, at.view, who)?;
             inode.opens.fetch_add(1, Ordering::SeqCst);
             (inode, false)
         };
-        self.opened(inode, flags, made)
+        self.opened(inode, flags, at.view, made)
     }
 
     /// Opens an inode that is held already; the caller's permissions count anew.
@@ -70,19 +71,20 @@ impl Core {
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         flags: OpenFlags,
+        view: &View,
         who: &Credentials<'_>,
     ) -> Result<Arc<File>, FsError> {
         {
             let _namespace = self.names_read();
             if !flags.has(OpenFlags::PATH) {
-                self.check_open(inode, flags, who)?;
+                self.check_open(inode, flags, view, who)?;
             }
             if inode.reaped.load(Ordering::SeqCst) && inode.kind != Kind::Directory {
                 return Err(FsError::NotFound);
             }
             inode.opens.fetch_add(1, Ordering::SeqCst);
         }
-        self.opened(Arc::clone(inode), flags, false)
+        self.opened(Arc::clone(inode), flags, view, false)
     }
 
     /// The description of an inode whose `opens` were counted already: dropping it counts back.
@@ -90,13 +92,14 @@ impl Core {
         self: &Arc<Self>,
         inode: Arc<Inode>,
         flags: OpenFlags,
+        view: &View,
         made: bool,
     ) -> Result<Arc<File>, FsError> {
-        let file = Arc::new(File::new(Arc::clone(self), inode, flags));
+        let file = Arc::new(File::new(Arc::clone(self), inode, flags, view.clone()));
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
             self.truncate(&file.inode, 0)?;
         }
-        if flags.reads() && !made && !flags.has(OpenFlags::NOATIME) {
+        if flags.reads() && !made && file.stamps(flags) {
             self.accessed_first(&file.inode);
         }
         Ok(file)
@@ -104,7 +107,7 @@ impl Core {
 
     fn find_or_make(
         &self,
-        at: &Arc<Inode>,
+        at: Start<'_>,
         path: &[u8],
         flags: OpenFlags,
         mode: u32,
@@ -120,14 +123,15 @@ impl Core {
             if inode.kind == Kind::Directory {
                 return Err(FsError::IsDirectory);
             }
-            self.check_open(&inode, flags, who)?;
+            self.check_open(&inode, flags, at.view, who)?;
             inode.opens.fetch_add(1, Ordering::SeqCst);
             return Ok((inode, false));
         }
         if flags.has(OpenFlags::DIRECTORY) {
             return Err(FsError::Invalid);
         }
-        let recipe = Recipe { kind: Kind::File, mode, target: b"" };
+        at.view.writable()?;
+        let recipe = Recipe { kind: Kind::File, mode, target: b"", rdev: 0 };
         let inode = self.make(&place.directory, place.name(), &recipe, who)?;
         inode.opens.fetch_add(1, Ordering::SeqCst);
         Ok((inode, true))
@@ -135,7 +139,7 @@ impl Core {
 
     fn open_path(
         self: &Arc<Self>,
-        at: &Arc<Inode>,
+        at: Start<'_>,
         path: &[u8],
         flags: OpenFlags,
         who: &Credentials<'_>,
@@ -150,12 +154,12 @@ impl Core {
             inode.opens.fetch_add(1, Ordering::SeqCst);
             inode
         };
-        self.opened(inode, flags, false)
+        self.opened(inode, flags, at.view, false)
     }
 
     fn open_nameless(
         self: &Arc<Self>,
-        at: &Arc<Inode>,
+        at: Start<'_>,
         path: &[u8],
         flags: OpenFlags,
         mode: u32,
@@ -164,6 +168,7 @@ impl Core {
         if !flags.writes() {
             return Err(FsError::Invalid);
         }
+        at.view.writable()?;
         let inode = {
             let _namespace = self.names_write();
             let directory = self.resolve(at, path, flags.last(), who)?.found()?;
@@ -172,23 +177,34 @@ impl Core {
             inode.opens.fetch_add(1, Ordering::SeqCst);
             inode
         };
-        self.opened(inode, flags, true)
+        self.opened(inode, flags, at.view, true)
     }
 
     /// Whether an inode that exists may be opened so.
-    fn check_open(&self, inode: &Inode, flags: OpenFlags, who: &Credentials<'_>) -> Result<(), FsError> {
+    fn check_open(
+        &self,
+        inode: &Inode,
+        flags: OpenFlags,
+        view: &View,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
         let changes = flags.writes() || flags.has(OpenFlags::TRUNCATE);
         match inode.kind {
             Kind::Symlink if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
             Kind::Symlink => return Err(FsError::Loop),
             Kind::Directory if changes => return Err(FsError::IsDirectory),
-            Kind::File if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
-            Kind::File | Kind::Directory => {}
+            kind if kind != Kind::Directory && flags.has(OpenFlags::DIRECTORY) => {
+                return Err(FsError::NotDirectory);
+            }
+            // What a program would find behind it is the kernel's, or another program's.
+            kind if kind.is_special() => return Err(FsError::NoDevice),
+            _ => {}
         }
         // Access mode 3 asks for both and gives neither (open(2), "access mode 3").
         let wanted = if flags.0 & 3 == 3 { READ | WRITE } else { flags.wanted() };
         permission::may(inode, wanted, who)?;
         if changes {
+            view.writable()?;
             self.writable()?;
         }
         if flags.has(OpenFlags::NOATIME) {

@@ -53,9 +53,11 @@ impl Core {
             let mut state = inode.lock();
             if state.record().flags & FLAG_KEYED_EXTENTS == 0 {
                 let mut change = self.change();
-                log_removal(&mut change, inode.ino, state.record())?;
+                log_removal(&mut change, inode, state.record())?;
                 change.delete_orphan(inode.ino);
-                return change.apply().map(drop);
+                change.apply()?;
+                inode.leave_account();
+                return Ok(());
             }
             self.free_step(inode, &mut state)?;
         }
@@ -71,7 +73,7 @@ impl Core {
             }
             if extents.len() < EXTENTS_PER_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        let mut record = *state.record();
+        let mut record = state.record().clone();
         let mut change = self.change();
         for extent in &extents {
             change.free_run(Run { start: extent.physical, blocks: extent.blocks })?;
@@ -82,7 +84,7 @@ impl Core {
         if extents.len() < EXTENTS_PER_STEP {
             (record.flags, record.extent_count) = (record.flags & !FLAG_KEYED_EXTENTS, 0);
         }
-        change.put_inode(inode.ino, &record);
+        change.put_inode(inode, &record);
         change.apply()?;
         inode.publish(state, record);
         Ok(())
@@ -106,7 +108,7 @@ impl Core {
             if found.len() <= ORPHANS_PER_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         for ino in found.iter().take(ORPHANS_PER_STEP) {
-            let inode = self.load(*ino)?;
+            let inode = self.load_own(*ino)?;
             self.reap_if_unused(&inode)?;
         }
         if found.len() <= ORPHANS_PER_STEP {

@@ -69,13 +69,14 @@ mod tests {
     use crate::record::Record;
 
     fn inode(kind: Kind, mode: u32, uid: u32, gid: u32) -> Inode {
-        Inode::new(7, Record::new(kind, mode, uid, gid, 0))
+        let home = crate::inode::Home { own: false, place: None, zone: false };
+        Inode::new(7, Record::new(kind, mode, uid, gid, 0), home)
     }
 
     #[test]
     fn one_class_of_bits_counts_and_no_other() {
         let file = inode(Kind::File, 0o047, 10, 20);
-        let who = |uid, gid, groups| Credentials { uid, gid, groups };
+        let who = |uid, gid, groups| Credentials { uid, gid, groups, permitted: false };
         assert!(may(&file, READ, &who(10, 20, &[])).is_err(), "the owner has the owner's bits only");
         assert!(may(&file, READ, &who(11, 20, &[])).is_ok());
         assert!(may(&file, READ, &who(11, 21, &[5, 20])).is_ok(), "a supplementary group counts");
@@ -95,7 +96,8 @@ mod tests {
     fn a_sticky_directory_protects_names() {
         let directory = inode(Kind::Directory, 0o1777, 1, 1);
         let file = inode(Kind::File, 0o666, 2, 2);
-        let remove = |uid| may_remove(&directory, &file, &Credentials { uid, gid: 9, groups: &[] });
+        let remove =
+            |uid| may_remove(&directory, &file, &Credentials { uid, gid: 9, groups: &[], permitted: false });
         assert!(remove(0).is_ok() && remove(1).is_ok() && remove(2).is_ok());
         assert!(matches!(remove(3), Err(FsError::NotPermitted)));
     }

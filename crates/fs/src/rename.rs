@@ -2,15 +2,20 @@
 
 use crate::core::{Core, ROOT};
 use crate::error::FsError;
-use crate::inode::{Inode, State};
+use crate::inode::{Inode, Place, State};
+use crate::journal::Change;
+use crate::keys::{self, PREFIX_BYTES_MAX};
 use crate::namespace::{Dropped, grown};
 use crate::permission::{self, WRITE};
 use crate::record::Record;
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, Kind, RenameFlags};
+use crate::view::Start;
+use crate::zone::Below;
+use nvmed_kv::mutant::{self, Mutant};
 use std::sync::{Arc, MutexGuard};
 
-/// A directory whose record changes with a rename: its locked state, and the record to be.
+/// A directory whose number of subdirectories changes: its locked state, and the record to be.
 struct Edit<'a> {
     inode: &'a Arc<Inode>,
     state: MutexGuard<'a, State>,
@@ -27,23 +32,23 @@ impl<'a> Edit<'a> {
         Ok(Some(Self { inode, state, record }))
     }
 
-    /// A directory moves below another one.
-    fn parent(inode: &'a Arc<Inode>, above: &Inode, crosses: bool) -> Option<Self> {
-        if !crosses || !is_directory(inode) {
-            return None;
-        }
-        let state = inode.lock();
-        let record = Record { parent: above.ino, ..*state.record() };
-        Some(Self { inode, state, record })
-    }
-
     /// The change was applied.
-    fn publish(mut self) {
-        if let Some(directory) = &self.inode.directory {
-            directory.set_parent(self.record.parent);
-        }
-        self.inode.publish(&mut self.state, self.record);
+    fn publish(self) {
+        let Self { inode, mut state, record } = self;
+        inode.publish(&mut state, record);
     }
+}
+
+/// An inode on its way to another name: where from, where to, and what a directory that is no zone's root
+/// carries along.
+struct Journey<'a> {
+    inode: &'a Arc<Inode>,
+    from: &'a Arc<Inode>,
+    to: Place,
+    /// Its prefix, and the names below.
+    carried: Option<(Vec<u8>, Below)>,
+    /// It is a zone's root when it arrives.
+    zone: bool,
 }
 
 fn is_directory(inode: &Inode) -> bool {
@@ -59,8 +64,8 @@ impl Core {
     /// [`FsError::Exists`], [`FsError::Busy`]; those of resolution and the store's.
     pub(crate) fn rename_at(
         &self,
-        (from, old): (&Arc<Inode>, &[u8]),
-        (to, new): (&Arc<Inode>, &[u8]),
+        (from, old): (Start<'_>, &[u8]),
+        (to, new): (Start<'_>, &[u8]),
         flags: RenameFlags,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
@@ -109,9 +114,10 @@ impl Core {
         to: &Arc<Inode>,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        if is_directory(moved) && self.is_above(moved, to)? {
+        if is_directory(moved) && self.is_above(moved, to) {
             return Err(FsError::Invalid);
         }
+        moved.same_account(to)?;
         permission::may_remove(from, moved, who)?;
         // Moving a directory changes its `..`.
         if is_directory(moved) && from.ino != to.ino {
@@ -131,7 +137,7 @@ impl Core {
         self.check_leave(moved, &source.directory, &target.directory, who)?;
         permission::may_change_names(&target.directory, who)?;
         let Some(victim) = victim else { return Ok(()) };
-        if is_directory(victim) && self.is_above(victim, &source.directory)? {
+        if is_directory(victim) && self.is_above(victim, &source.directory) {
             return Err(FsError::NotEmpty);
         }
         permission::may_remove(&target.directory, victim, who)?;
@@ -156,21 +162,62 @@ impl Core {
     }
 
     /// Whether `upper` is `directory` or one of those above it.
-    fn is_above(&self, upper: &Inode, directory: &Arc<Inode>) -> Result<bool, FsError> {
-        let mut at = Arc::clone(directory);
-        // Each step leads up a tree of which every step was checked when it was made: a circle of
-        // parents is damage that fsck finds; here only the shortest one is refused.
-        while at.ino != upper.ino {
-            let above = at.directory()?.parent();
-            if at.ino == ROOT {
-                return Ok(false);
+    pub(crate) fn is_above(&self, upper: &Inode, directory: &Arc<Inode>) -> bool {
+        let mut at = Some(Arc::clone(directory));
+        while let Some(lower) = at.take_if(|lower| lower.ino != upper.ino) {
+            if lower.ino == ROOT {
+                return false;
             }
-            if above == at.ino {
-                return Err(FsError::Damaged { what: "the parent of directory", of: at.ino });
-            }
-            at = self.load(above)?;
+            at = lower.parent();
         }
-        Ok(true)
+        at.is_some()
+    }
+
+    /// What goes along with an inode that gets the name `to`, and whether it is to be a zone there: if its
+    /// path would be too long, or what is below it too much for where it goes. The caller holds the journal.
+    fn journey<'a>(
+        &self,
+        change: &Change<'_>,
+        inode: &'a Arc<Inode>,
+        from: &'a Arc<Inode>,
+        to: Place,
+    ) -> Result<Journey<'a>, FsError> {
+        let Some(_) = inode.directory.as_ref().filter(|part| !part.is_zone()) else {
+            return Ok(Journey { inode, from, to, carried: None, zone: false });
+        };
+        let old = change.prefix(inode);
+        let below = self.read_below(&old)?;
+        let path = self.prefix_below(&to.parent, &to.name).len() + below.longest;
+        let more = self.size_of_name(&to.parent, &to.name).plus(below.size);
+        let crowds = !self.share_top(from, &to.parent)
+            && self.pressure(&to.parent, more)?.is_some_and(|pressure| pressure.crowded);
+        let zone = crowds || path > PREFIX_BYTES_MAX;
+        Ok(Journey { inode, from, to, carried: Some((old, below)), zone })
+    }
+
+    /// Whether what is below two directories is counted together.
+    fn share_top(&self, one: &Arc<Inode>, other: &Arc<Inode>) -> bool {
+        matches!((self.top(one), self.top(other)), (Some(one), Some(other)) if one.ino == other.ino)
+    }
+
+    /// Gives what travels its new keys.
+    fn travel(&self, change: &mut Change<'_>, journeys: &[&Journey<'_>]) {
+        let mut moved = Vec::with_capacity(journeys.len());
+        for journey in journeys {
+            if journey.zone {
+                change.becomes_zone(journey.inode);
+            }
+            let Some((old, below)) = &journey.carried else { continue };
+            let new = if journey.zone {
+                keys::zone(journey.inode.ino).to_vec()
+            } else {
+                let mut new = change.prefix(&journey.to.parent);
+                keys::push_step(&mut new, &journey.to.name);
+                new
+            };
+            moved.push((old.clone(), new, below));
+        }
+        change.rekey(&moved);
     }
 
     fn replace(
@@ -186,21 +233,43 @@ impl Core {
         let arrives = i32::from(is_directory(moved));
         let leaves = i32::from(victim.is_some_and(|victim| is_directory(victim)));
         let (less, more) = if crosses { (-arrives, arrives - leaves) } else { (-leaves, 0) };
-        let edits = [Edit::links(from, less)?, Edit::links(to, more)?, Edit::parent(moved, to, crosses)];
-        let dropped = victim.map(|victim| Dropped::begin(victim, now));
+        let edits = [Edit::links(from, less)?, Edit::links(to, more)?];
+        let dropped = victim.map(|victim| Dropped::begin(victim, (to, target.name()), now));
+        let name: Arc<[u8]> = target.name().into();
+        let place = Place { parent: Arc::clone(to), name: Arc::clone(&name) };
+        let state = moved.lock();
         let mut change = self.change();
-        change.delete_entry(from.ino, source.name());
-        change.put_entry(to.ino, target.name(), moved.ino, moved.kind);
-        for edit in edits.iter().flatten() {
-            change.put_inode(edit.inode.ino, &edit.record);
+        let journey = self.journey(&change, moved, from, place.clone())?;
+        if victim.is_none() && !self.share_top(from, to) {
+            let mut more = self.size_of_name(to, &name);
+            if let Some((_, below)) = journey.carried.as_ref().filter(|_| !journey.zone) {
+                more = more.plus(below.size);
+            }
+            change.relieve(self.pressure(to, more)?.as_ref())?;
         }
+        self.travel(&mut change, &[&journey]);
+        change.delete_name(from, source.name());
         if let Some(dropped) = &dropped {
             dropped.log(&mut change)?;
         }
+        if mutant::is(Mutant::RenameInTwoCommits) {
+            change.apply()?;
+            self.commit_all()?;
+            change = self.change();
+        }
+        change.put_renamed(place, moved, state.record());
+        for edit in edits.iter().flatten() {
+            change.put_inode(edit.inode, &edit.record);
+        }
         change.apply()?;
+        drop(state);
         edits.into_iter().flatten().for_each(Edit::publish);
         self.forget_name(from, source.name())?;
-        self.set_name(to, target.name(), moved)?;
+        if victim.is_none() {
+            self.count_name(to, &name, true);
+        }
+        self.arrived(&[&journey]);
+        self.set_name(to, name, moved)?;
         if let Some(dropped) = dropped {
             dropped.finish(self);
         }
@@ -219,24 +288,42 @@ impl Core {
         let (from, to) = (&source.directory, &target.directory);
         let crosses = from.ino != to.ino;
         let more = i32::from(crosses) * (i32::from(is_directory(moved)) - i32::from(is_directory(other)));
-        let edits = [
-            Edit::links(from, -more)?,
-            Edit::links(to, more)?,
-            Edit::parent(moved, to, crosses),
-            Edit::parent(other, from, crosses),
-        ];
+        let edits = [Edit::links(from, -more)?, Edit::links(to, more)?];
+        let place =
+            |directory: &Arc<Inode>, name: &[u8]| Place { parent: Arc::clone(directory), name: name.into() };
+        let states = [moved.lock(), other.lock()];
         let mut change = self.change();
-        change.put_entry(to.ino, target.name(), moved.ino, moved.kind);
-        change.put_entry(from.ino, source.name(), other.ino, other.kind);
+        let there = self.journey(&change, moved, from, place(to, target.name()))?;
+        let back = self.journey(&change, other, to, place(from, source.name()))?;
+        self.travel(&mut change, &[&there, &back]);
+        for (journey, state) in [&there, &back].into_iter().zip(&states) {
+            change.put_renamed(journey.to.clone(), journey.inode, state.record());
+        }
         for edit in edits.iter().flatten() {
-            change.put_inode(edit.inode.ino, &edit.record);
+            change.put_inode(edit.inode, &edit.record);
         }
         change.apply()?;
+        drop(states);
         edits.into_iter().flatten().for_each(Edit::publish);
-        self.set_name(to, target.name(), moved)?;
-        self.set_name(from, source.name(), other)?;
+        self.arrived(&[&there, &back]);
+        self.set_name(to, there.to.name, moved)?;
+        self.set_name(from, back.to.name, other)?;
         self.stamp(&[from, to], &[moved, other], now);
         Ok(())
+    }
+
+    /// What was counted below the directories of a journey may be wrong, and paths to the traveller are.
+    fn arrived(&self, journeys: &[&Journey<'_>]) {
+        for journey in journeys {
+            self.unnamed(journey.inode);
+            if journey.carried.is_some() {
+                self.recount(journey.from);
+                self.recount(&journey.to.parent);
+                if let Ok(part) = journey.inode.directory() {
+                    *part.size() = None;
+                }
+            }
+        }
     }
 
     fn stamp(&self, parents: &[&Arc<Inode>], moved: &[&Arc<Inode>], now: i64) {

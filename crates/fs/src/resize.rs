@@ -1,12 +1,13 @@
 //! Changing what a file has without writing to it: truncate, fallocate, and the map of its holes.
 
+use crate::alloc::Near;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::{EXTENT_BLOCKS_MAX, Extents, Place};
 use crate::file::File;
 use crate::inode::Inode;
 use crate::journal::Change;
-use crate::record::{EXTENT_UNWRITTEN, Extent};
+use crate::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use crate::status::{Allocate, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -56,6 +57,10 @@ impl Core {
         } else {
             let recorded = inode.lock().record().size;
             self.size_recorded(inode, recorded);
+            if bytes == 0 && inode.blocks() == 0 {
+                // A new file: it may lie in its record again.
+                inode.data.not_inline.store(false, Ordering::SeqCst);
+            }
         }
         drop(quiet);
         removed
@@ -71,6 +76,7 @@ impl Core {
             // After the extents: who fills a page from now on finds a hole.
             self.data.cache.write_back(object).discard(pages);
             inode.data.promised.fetch_sub(promised, Ordering::SeqCst);
+            inode.discharge(promised);
             self.unreserve(promised);
         }
         removed
@@ -98,7 +104,7 @@ impl Core {
         let mut end = pages.end;
         loop {
             let mut start = pages.start;
-            let done = self.edit(inode, |change, extents, record_size| {
+            let done = self.edit(inode, 0, |change, extents, record| {
                 start = step_start(extents, pages.start..end);
                 let mut freed = Ok(());
                 extents.cut(start..end, |piece| {
@@ -107,9 +113,10 @@ impl Core {
                 });
                 if let Some(size) = size {
                     // Between two steps the file ends where its blocks do.
-                    *record_size =
-                        (*record_size).min(size.max(if start > pages.start { start * PAGE } else { 0 }));
+                    record.size =
+                        record.size.min(size.max(if start > pages.start { start * PAGE } else { 0 }));
                 }
+                cut_inline(record, size.unwrap_or(if pages.start == 0 { 0 } else { PAGE }));
                 freed
             });
             done?;
@@ -120,29 +127,30 @@ impl Core {
         }
     }
 
-    /// Changes extents, and the size in the record, as one batch. `edit` gets the recorded size. Nothing
-    /// is written when nothing changes.
+    /// Changes extents, and size and inline data in the record, as one batch. Nothing is written when nothing
+    /// changes. The inode's account was charged for `charged` blocks that come.
     fn edit(
         &self,
         inode: &Arc<Inode>,
-        edit: impl FnOnce(&mut Change<'_>, &mut Extents, &mut u64) -> Result<(), FsError>,
+        charged: u64,
+        edit: impl FnOnce(&mut Change<'_>, &mut Extents, &mut Record) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let mut state = inode.lock();
-        let before = *state.record();
+        let before = state.record().clone();
         let mut record = inode.compose(&state);
         let applied = self.with_extents(inode, &mut state, |_, extents| {
             let mut change = self.change();
-            edit(&mut change, extents, &mut record.size)?;
-            if !extents.is_touched() && record.size == before.size {
+            edit(&mut change, extents, &mut record)?;
+            if !extents.is_touched() && record.size == before.size && record.tail == before.tail {
                 return Ok(false);
             }
             extents.log(&mut change, inode.ino, &mut record);
-            change.put_inode(inode.ino, &record);
+            change.put_inode(inode, &record);
             change.apply().map(|_| true)
         });
         match applied {
             Ok(true) => {
-                inode.publish(&mut state, record);
+                inode.publish_charged(&mut state, record, charged);
                 return Ok(());
             }
             Ok(false) => {}
@@ -171,6 +179,7 @@ impl Core {
             }
         }
         if !how.punch_hole {
+            self.move_out_of_record(inode)?;
             self.allocate_holes(inode, range.start / PAGE..range.end.div_ceil(PAGE))?;
         }
         if grows {
@@ -202,7 +211,8 @@ impl Core {
             if from >= to || whole {
                 continue;
             }
-            let written = matches!(self.place(inode, page)?, Place::Block { unwritten: false, .. });
+            let written = matches!(self.place(inode, page)?, Place::Block { unwritten: false, .. })
+                || page == 0 && inode.data.inline.load(Ordering::SeqCst);
             if written || self.data.cache.is_dirty(&inode.data.object, page) {
                 self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
             }
@@ -215,7 +225,9 @@ impl Core {
     fn allocate_holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
         let _quiet = inode.data.quiet();
         let mut left = self.holes(inode, pages.clone())?;
-        self.promise(left)?;
+        let charged = left - self.promised_in(inode, pages.clone())?.min(left);
+        inode.charge(charged)?;
+        self.promise(left).inspect_err(|_| inode.discharge(charged))?;
         let mut at = pages.start;
         let mut result = Ok(());
         while at < pages.end && result.is_ok() {
@@ -234,6 +246,9 @@ impl Core {
             });
         }
         self.unreserve(left);
+        // What has no block yet was charged for nothing, but for the pages that keep their promise.
+        let kept = if left > 0 { self.promised_in(inode, at..pages.end).unwrap_or(left) } else { 0 };
+        inode.discharge(left - kept.min(left));
         result
     }
 
@@ -261,12 +276,12 @@ impl Core {
             let mut state = inode.lock();
             self.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
         };
-        let run = self.take_blocks(goal, want)?;
+        let run = self.take_blocks(Near::goal(goal), want)?;
         let got = u64::from(run.blocks);
         let promised = self.promised_in(inode, page..page + got)?;
         let extent =
             Extent { logical: page, physical: run.start, blocks: run.blocks, flags: EXTENT_UNWRITTEN };
-        self.edit(inode, |change, extents, _| {
+        self.edit(inode, got, |change, extents, _| {
             extents.insert(extent);
             change.use_run(run)
         })
@@ -293,10 +308,22 @@ impl Core {
         let mut state = inode.lock();
         let found = self.with_extents(inode, &mut state, |_, extents| {
             let page = offset >> BLOCK_SHIFT;
-            let next_dirty = |page| inode.data.object.next_dirty(page);
+            let inline = inode.data.inline.load(Ordering::SeqCst);
+            let next_dirty =
+                |page| if inline && page == 0 { Some(0) } else { inode.data.object.next_dirty(page) };
             Ok(if data { next_data(extents, page, next_dirty) } else { next_hole(extents, page, next_dirty) })
         })?;
         Ok(found.and_then(|page| page.checked_mul(PAGE)).map(|at| at.max(offset)))
+    }
+}
+
+/// Keeps at most `kept` bytes of what the record holds of the file itself.
+fn cut_inline(record: &mut Record, kept: u64) {
+    let Some(data) = record.inline_data() else { return };
+    if kept == 0 {
+        record.tail = Tail::EMPTY;
+    } else if kept < data.len() as u64 {
+        record.tail = Tail::Data(data[..kept as usize].into());
     }
 }
 

@@ -1,13 +1,14 @@
 //! From a path to inodes (POSIX.1-2017, 4.13 "Pathname Resolution"; Linux path_resolution(7)).
 
-use crate::core::{Core, ROOT};
+use crate::core::Core;
 use crate::directory::Found;
 use crate::error::FsError;
-use crate::inode::Inode;
+use crate::inode::{Home, Inode, Place};
 use crate::keys::{self, TARGET_PART_BYTES};
 use crate::permission::{self, EXECUTE};
-use crate::record::{INLINE_TARGET_BYTES, Tail, decode_entry};
+use crate::record::{Entry, RECORD_BYTES_USUAL, Record, Tail};
 use crate::status::{Credentials, Follow, Kind};
+use crate::view::{Start, View};
 use crate::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
 use core::ops::Range;
 use std::borrow::Cow;
@@ -157,20 +158,25 @@ fn check_name(name: &[u8]) -> Result<(), FsError> {
 }
 
 impl Core {
-    /// Walks `path` from `at`, or from the root if it begins with a slash. The caller holds the namespace.
+    /// Walks `path` from `at`, or from the view's root if it begins with a slash. The caller holds the namespace.
     ///
     /// # Errors
     /// [`FsError::Away`], [`FsError::NotFound`], [`FsError::NotDirectory`], [`FsError::Access`],
     /// [`FsError::Loop`], [`FsError::NameTooLong`]; the store's.
     pub(crate) fn resolve<'p>(
         &self,
-        at: &Arc<Inode>,
+        at: Start<'_>,
         path: &'p [u8],
         last: Last,
         who: &Credentials<'_>,
     ) -> Result<Resolved<'p>, FsError> {
         check_path(path)?;
-        let mut directory = if path[0] == b'/' { self.load(ROOT)? } else { Arc::clone(at) };
+        let mut directory = if path[0] == b'/' {
+            self.root_of(at.view)
+        } else {
+            self.within(at.view, at.at)?;
+            Arc::clone(at.at)
+        };
         let mut walk = Walk { text: Cow::Borrowed(path), at: 0, links: 0 };
         while let Some((name, after)) = walk.next() {
             directory.directory()?;
@@ -179,7 +185,7 @@ impl Core {
             let component = match &walk.text[step.name.clone()] {
                 b"." => Component::Dot,
                 b".." => {
-                    directory = self.above(&directory, &walk.text[step.name.start..])?;
+                    directory = self.above(&directory, at.view, &walk.text[step.name.start..])?;
                     Component::DotDot
                 }
                 _ => match self.step(&directory, &mut walk, &step, last)? {
@@ -247,15 +253,12 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::Away`] with `rest` above the root; the store's.
-    fn above(&self, directory: &Arc<Inode>, rest: &[u8]) -> Result<Arc<Inode>, FsError> {
-        if directory.ino == ROOT {
+    fn above(&self, directory: &Arc<Inode>, view: &View, rest: &[u8]) -> Result<Arc<Inode>, FsError> {
+        if directory.ino == view.root_ino() {
             return Err(FsError::Away(rest.into()));
         }
-        match self.load(directory.directory()?.parent()) {
-            // A removed directory may outlive the one above it.
-            Err(FsError::Damaged { .. }) if directory.nlink() == 0 => Err(FsError::NotFound),
-            above => above,
-        }
+        // A removed directory may outlive the one above it.
+        directory.parent().filter(|above| above.nlink() > 0).ok_or(FsError::NotFound)
     }
 
     /// The inode that a name of a directory stands for. The caller holds the namespace.
@@ -271,7 +274,6 @@ impl Core {
                 Ok(Some(inode))
             }
             Found::Absent => Ok(None),
-            Found::Number(ino) => self.remember(directory, name, ino).map(Some),
             Found::Unknown => self.ask_store(directory, name),
         }
     }
@@ -281,21 +283,45 @@ impl Core {
         if directory.nlink() == 0 {
             return Ok(None);
         }
-        let mut value = Vec::with_capacity(crate::record::ENTRY_BYTES);
-        if !self.store.get(&keys::entry(directory.ino, name), &mut value)? {
+        let mut value = Vec::with_capacity(RECORD_BYTES_USUAL);
+        let key = self.with_prefix(directory, |prefix| keys::entry(prefix, name));
+        if !self.store.get(&key, &mut value)? {
             let more = directory.directory()?.names_mut().set_absent(name);
             self.count_names(more);
             return Ok(None);
         }
-        let entry = decode_entry(&value);
-        let (ino, _) = entry.ok_or(FsError::Damaged { what: "an entry of directory", of: directory.ino })?;
-        self.remember(directory, name, ino).map(Some)
+        let entry = Entry::decode(&value);
+        let entry = entry.ok_or(FsError::Damaged { what: "an entry of directory", of: directory.ino })?;
+        let name: Arc<[u8]> = name.into();
+        let place = Place { parent: Arc::clone(directory), name: Arc::clone(&name) };
+        let inode = self.load_entry(&entry, &place)?;
+        // A directory has one name: a second would make a circle, or two ways to lock it.
+        let second = inode.kind == Kind::Directory && !inode.is_at(directory, &name);
+        if second || inode.kind != entry.kind {
+            return Err(FsError::Damaged { what: "the name of inode", of: inode.ino });
+        }
+        if inode.is_own() && inode.nlink() > 0 && inode.place().is_none() {
+            inode.set_place(Some(place));
+        }
+        self.set_name(directory, name, &inode)?;
+        Ok(Some(inode))
     }
 
-    fn remember(&self, directory: &Arc<Inode>, name: &[u8], ino: u64) -> Result<Arc<Inode>, FsError> {
-        let inode = self.load(ino)?;
-        self.set_name(directory, name, &inode)?;
-        Ok(inode)
+    /// The inode of an entry, from memory, from the entry or from its own record.
+    fn load_entry(&self, entry: &Entry<'_>, place: &Place) -> Result<Arc<Inode>, FsError> {
+        let damaged = || FsError::Damaged { what: "the record of inode", of: entry.ino };
+        self.check_number(entry.ino)?;
+        self.inodes.get_or_load(entry.ino, || {
+            let own = entry.record.is_none();
+            let record = match entry.record {
+                Some(bytes) => Record::decode(bytes).ok_or_else(damaged)?,
+                None => self.read_own(entry.ino)?,
+            };
+            if record.kind() != entry.kind {
+                return Err(damaged());
+            }
+            Ok((record, Home { own, place: Some(place.clone()), zone: entry.zone }))
+        })
     }
 
     /// Remembers that a name of a directory stands for an inode.
@@ -305,11 +331,9 @@ impl Core {
     pub(crate) fn set_name(
         &self,
         directory: &Arc<Inode>,
-        name: &[u8],
+        name: Arc<[u8]>,
         inode: &Arc<Inode>,
     ) -> Result<(), FsError> {
-        let name: Arc<[u8]> = name.into();
-        inode.set_place(directory.ino, Arc::clone(&name));
         let more = directory.directory()?.names_mut().set(name, inode);
         self.count_names(more);
         Ok(())
@@ -320,11 +344,14 @@ impl Core {
     /// # Errors
     /// [`FsError::Damaged`]; the store's.
     pub(crate) fn link_target(&self, link: &Inode) -> Result<Vec<u8>, FsError> {
-        let record = *link.lock().record();
-        let bytes = record.size as usize;
+        let (tail, size) = {
+            let state = link.lock();
+            (state.record().tail.clone(), state.record().size)
+        };
+        let bytes = size as usize;
         let damaged = FsError::Damaged { what: "the target of link", of: link.ino };
-        match record.tail {
-            Tail::Target(target) if bytes <= INLINE_TARGET_BYTES => Ok(target[..bytes].to_vec()),
+        match tail {
+            Tail::Target(target) if target.len() == bytes => Ok(target.to_vec()),
             _ if bytes >= PATH_BYTES_MAX => Err(damaged),
             _ => {
                 let (mut target, mut part) = (Vec::with_capacity(bytes), Vec::new());

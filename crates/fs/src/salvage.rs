@@ -3,16 +3,27 @@
 //! Three things may be in there and not on the device: batches of metadata, sizes, dirty pages. The
 //! batches come first and go into the store before anything else does, as its log goes on with them.
 
-use crate::core::{Core, MountParts};
+use crate::core::{Core, MountParts, ROOT};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::inode::Inode;
+use crate::keys::{self, INO_END, PREFIX_BYTES_MAX};
 use crate::memory::{Memory, SizeLeft};
+use crate::record::Entry;
 use crate::status::Kind;
+use crate::view::View;
+use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Cache, Survivor};
 use nvmed_units::BLOCK_BYTES;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+/// A name, and the prefix of its directory.
+struct Named {
+    prefix: Vec<u8>,
+    name: Vec<u8>,
+}
 
 /// Mounts a file system and writes what a dead process left in `dead` into it, durably.
 ///
@@ -21,24 +32,26 @@ use std::sync::Arc;
 /// # Errors
 /// Those of [`FileSystem::mount`]; what could not be written.
 pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> {
-    let files = FileSystem(Core::mount_over(parts, Some(dead))?);
+    let files = FileSystem(Core::mount_over(parts, Some(dead))?, View::default());
     let core = &files.0;
     let left: Vec<SizeLeft> = dead.sizes_left().collect();
+    let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
+    let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| page.owner));
+    let found = core.salvageable(numbers.collect())?;
     for size in &left {
-        if let Some(inode) = core.salvageable(size.ino)? {
-            core.truncate(&inode, size.size)?;
+        if let Some(inode) = found.get(&size.ino) {
+            core.truncate(inode, size.size)?;
         }
     }
-    let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
     pages.sort_unstable_by_key(|page| (page.owner, page.page));
     for group in pages.chunk_by(|one, next| one.owner == next.owner) {
-        if let Some(inode) = core.salvageable(group[0].owner)? {
-            core.salvage_pages(&inode, dead, group)?;
+        if let Some(inode) = found.get(&group[0].owner) {
+            core.salvage_pages(inode, dead, group)?;
         }
     }
     for size in &left {
-        if let Some(inode) = core.salvageable(size.ino)? {
-            core.touch(&inode, None, Some(size.mtime_ns), Some(size.mtime_ns));
+        if let Some(inode) = found.get(&size.ino) {
+            core.touch(inode, None, Some(size.mtime_ns), Some(size.mtime_ns));
         }
     }
     files.sync()?;
@@ -46,13 +59,75 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
 }
 
 impl Core {
-    /// The file with a number, unless it is gone: its record went, or its last name did.
-    fn salvageable(&self, ino: u64) -> Result<Option<Arc<Inode>>, FsError> {
-        match self.load(ino) {
-            Ok(inode) => Ok(Some(inode).filter(|inode| inode.kind == Kind::File && inode.nlink() > 0)),
-            Err(FsError::Damaged { .. }) => Ok(None),
-            Err(error) => Err(error),
+    /// The files with these numbers, but for those that are gone: their records went, or their last names did.
+    ///
+    /// A name leads to a number and not the other way. So this reads all names, once after a death that left
+    /// data behind: about half a second for a million.
+    fn salvageable(&self, mut wanted: HashSet<u64>) -> Result<HashMap<u64, Arc<Inode>>, FsError> {
+        let mut found = HashMap::new();
+        for &ino in &wanted {
+            match self.load_own(ino) {
+                Ok(inode) => _ = found.insert(ino, inode),
+                Err(FsError::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
+        wanted.retain(|ino| !found.contains_key(ino));
+        if !wanted.is_empty() {
+            let names = self.names_of(&wanted)?;
+            let _namespace = self.names_read();
+            for ino in &wanted {
+                if let Some(inode) = self.follow_names(*ino, &names)? {
+                    found.insert(*ino, inode);
+                }
+            }
+        }
+        found.retain(|_, inode| inode.kind == Kind::File && inode.nlink() > 0);
+        Ok(found)
+    }
+
+    /// Where the files with these numbers are named, and all zones.
+    fn names_of(&self, wanted: &HashSet<u64>) -> Result<HashMap<u64, Named>, FsError> {
+        let mut names = HashMap::new();
+        let end = keys::zone(INO_END - 1);
+        self.store.scan(Bound::Unbounded, Bound::Excluded(&end), &mut |key, value| {
+            if let (Some((prefix, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value))
+                && (entry.zone || wanted.contains(&entry.ino))
+            {
+                names.insert(entry.ino, Named { prefix: prefix.to_vec(), name: name.to_vec() });
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(names)
+    }
+
+    /// Walks from the root to the inode with a number. The caller holds the namespace.
+    fn follow_names(&self, ino: u64, names: &HashMap<u64, Named>) -> Result<Option<Arc<Inode>>, FsError> {
+        let mut steps = Vec::new();
+        let mut at = ino;
+        while at != ROOT {
+            // More zones than there are is a circle, which only damage makes.
+            let Some(named) = names.get(&at).filter(|_| steps.len() <= names.len() * PREFIX_BYTES_MAX) else {
+                return Ok(None);
+            };
+            steps.push(named.name.clone());
+            let mut prefix = &named.prefix[..];
+            while let Some((above, name)) = keys::pop_step(prefix) {
+                steps.push(name);
+                prefix = above;
+            }
+            let Some(zone) = keys::chunk(prefix, 0) else { return Ok(None) };
+            at = zone;
+        }
+        let mut inode = self.root();
+        for name in steps.iter().rev() {
+            match self.child(&inode, name) {
+                Ok(Some(child)) => inode = child,
+                Ok(None) | Err(FsError::Damaged { .. } | FsError::NotDirectory) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(inode).filter(|inode| inode.ino == ino))
     }
 
     fn salvage_pages(&self, inode: &Arc<Inode>, dead: &Memory, pages: &[Survivor]) -> Result<(), FsError> {

@@ -1,11 +1,21 @@
 //! What callers say about files and what they are told: kinds, flags, credentials, status.
 
 use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 
 /// What an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
+    /// A named pipe; `DT_FIFO`. Names of this and of the kinds below can be made; what happens at them is
+    /// not this file system's.
+    Fifo = 1,
+    /// A character device; `DT_CHR`.
+    CharDevice = 2,
+    /// A block device; `DT_BLK`.
+    BlockDevice = 6,
+    /// A socket; `DT_SOCK`.
+    Socket = 12,
     /// A regular file; `DT_REG`.
     File = 8,
     /// A directory; `DT_DIR`.
@@ -38,11 +48,21 @@ impl Kind {
     #[must_use]
     pub const fn of(d_type: u8) -> Option<Self> {
         match d_type {
+            1 => Some(Self::Fifo),
+            2 => Some(Self::CharDevice),
+            6 => Some(Self::BlockDevice),
             8 => Some(Self::File),
             4 => Some(Self::Directory),
             10 => Some(Self::Symlink),
+            12 => Some(Self::Socket),
             _ => None,
         }
+    }
+
+    /// Whether it is made by `mknod` and has no data of ours.
+    #[must_use]
+    pub const fn is_special(self) -> bool {
+        matches!(self, Self::Fifo | Self::CharDevice | Self::BlockDevice | Self::Socket)
     }
 
     /// The `d_type` of a directory entry.
@@ -61,11 +81,20 @@ pub struct Credentials<'a> {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: &'a [u32],
+    /// Somebody above, a kernel, has found that the call is permitted: only whose a new file is
+    /// is still of interest.
+    pub permitted: bool,
 }
 
 impl Credentials<'static> {
     /// User and group 0.
-    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: &[] };
+    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: &[], permitted: false };
+
+    /// A user and a group for whom somebody above has found that the call is permitted.
+    #[must_use]
+    pub const fn permitted(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, groups: &[], permitted: true }
+    }
 }
 
 impl Credentials<'_> {
@@ -78,12 +107,12 @@ impl Credentials<'_> {
     /// Whether the mode bits are no obstacle.
     #[must_use]
     pub const fn is_root(&self) -> bool {
-        self.uid == 0
+        self.uid == 0 || self.permitted
     }
 }
 
 /// Whether a symbolic link as the last component is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Follow {
     /// To its target.
     Yes,
@@ -92,8 +121,11 @@ pub enum Follow {
 }
 
 /// The `O_*` bits of an open call, as the host's headers define them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFlags(pub u32);
+
+// Both architectures that we run on have the asm-generic value (open(2), O_DSYNC).
+const _: () = assert!(OpenFlags::SYNC.has(OpenFlags::DSYNC) && OpenFlags::SYNC.0 != OpenFlags::DSYNC.0);
 
 impl OpenFlags {
     /// `O_RDONLY`.
@@ -120,8 +152,8 @@ impl OpenFlags {
     pub const NOATIME: Self = Self(OFlags::NOATIME.bits());
     /// `O_DIRECT`.
     pub const DIRECT: Self = Self(OFlags::DIRECT.bits());
-    /// `O_DSYNC`.
-    pub const DSYNC: Self = Self(OFlags::DSYNC.bits());
+    /// `O_DSYNC`; rustix's constant of that name has `O_SYNC`'s bits, as kernels before 2.6.33 had.
+    pub const DSYNC: Self = Self(0o10_000);
     /// `O_SYNC`; holds the bits of `O_DSYNC` too.
     pub const SYNC: Self = Self(OFlags::SYNC.bits());
     /// `O_NONBLOCK`.
@@ -168,7 +200,7 @@ impl OpenFlags {
 }
 
 /// How a rename treats a taken new name (`renameat2`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RenameFlags {
     /// It is replaced.
     #[default]
@@ -180,7 +212,7 @@ pub enum RenameFlags {
 }
 
 /// A time given to `utimens`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Time {
     /// `UTIME_NOW`.
     Now,
@@ -191,7 +223,7 @@ pub enum Time {
 }
 
 /// From where a seek counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Whence {
     /// The start of the file.
     Set,
@@ -206,7 +238,7 @@ pub enum Whence {
 }
 
 /// Status of an inode, as `stat` tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
     /// Device number of the file system, encoded as the kernel's `st_dev`.
     pub dev: u64,
@@ -220,6 +252,8 @@ pub struct Stat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Device number of a character or block device, encoded as the kernel's `st_rdev`; else 0.
+    pub rdev: u64,
     /// Bytes.
     pub size: u64,
     /// Units of 512 bytes allocated or promised.
@@ -245,7 +279,7 @@ impl Stat {
 }
 
 /// Status of the file system, as `statfs` tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatFs {
     /// Bytes of a block.
     pub block_bytes: u32,
@@ -282,7 +316,7 @@ pub struct DirEntry<'a> {
 }
 
 /// What `fallocate` does to a range. Without any: allocate, and extend the file if the range does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocate {
     /// `FALLOC_FL_KEEP_SIZE`.
     pub keep_size: bool,

@@ -6,6 +6,7 @@ use crate::extent::Place;
 use crate::inode::Inode;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
+use nvmed_kv::mutant::{self, Mutant};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
 use std::sync::{Arc, MutexGuard};
 
@@ -20,9 +21,10 @@ struct Promise<'a> {
 
 impl<'a> Promise<'a> {
     /// # Errors
-    /// [`FsError::NoSpace`].
+    /// [`FsError::NoSpace`], [`FsError::Quota`].
     fn make(core: &'a Core, inode: &'a Inode) -> Result<Self, FsError> {
-        core.promise(1)?;
+        inode.charge(1)?;
+        core.promise(1).inspect_err(|_| inode.discharge(1))?;
         // Counted before the page is dirty: write-back redeems it from then on.
         inode.data.promised.fetch_add(1, Ordering::SeqCst);
         Ok(Self { core, inode, used: false })
@@ -33,14 +35,19 @@ impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if !self.used {
             self.inode.data.promised.fetch_sub(1, Ordering::SeqCst);
+            self.inode.discharge(1);
             self.core.unreserve(1);
         }
     }
 }
 
 impl Core {
-    /// Promises blocks; what is allocated ahead of other files is called back if need be.
+    /// Promises blocks, and room for the records that will tell of them; what is allocated ahead of other files
+    /// is called back if need be.
     pub(crate) fn promise(&self, blocks: u64) -> Result<(), FsError> {
+        if self.is_tight(self.promised.load(Ordering::Relaxed) + blocks) {
+            self.make_tree_room(blocks)?;
+        }
         self.reserve(blocks).or_else(|_| {
             for inode in self.inodes.collect(|inode| inode.data.prealloc().is_some()) {
                 self.drop_prealloc(&inode);
@@ -141,6 +148,7 @@ impl Core {
 
     /// Writes inside one page. The caller holds `grow`.
     fn write_page(&self, inode: &Arc<Inode>, page: u64, within: usize, from: &[u8]) -> Result<(), FsError> {
+        self.leave_record(inode, page, within + from.len())?;
         let cache = &self.data.cache;
         let object = &inode.data.object;
         let mut promise: Option<Promise<'_>> = None;
@@ -173,6 +181,39 @@ impl Core {
         }
     }
 
+    /// Before a write that a record cannot hold: the file does not lie in its record any more from its next
+    /// write-back on, so what is there becomes dirty. The caller holds `grow`.
+    fn leave_record(&self, inode: &Arc<Inode>, page: u64, end: usize) -> Result<(), FsError> {
+        let data = &inode.data;
+        if page == 0 && end as u64 <= self.data.inline_bytes {
+            return Ok(());
+        }
+        if data.not_inline.load(Ordering::SeqCst) && !data.inline.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        // First the mark: a write-back that takes page 0 after it became dirty sees it.
+        data.not_inline.store(true, Ordering::SeqCst);
+        // One that has taken it before shows it as dirty until the record has it.
+        let held = self.data.cache.is_dirty(&data.object, 0) || data.inline.load(Ordering::SeqCst);
+        if page > 0 && held {
+            self.write_page(inode, 0, 0, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Gives a file that lies in its record, or is about to, blocks instead. The caller holds `grow`.
+    pub(crate) fn move_out_of_record(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        inode.data.not_inline.store(true, Ordering::SeqCst);
+        // Who began to write it back before the mark has ended then.
+        drop(inode.data.quiet());
+        if inode.data.inline.load(Ordering::SeqCst) {
+            self.write_page(inode, 0, 0, &[])?;
+            let quiet = inode.data.quiet();
+            self.write_back_some(&quiet, inode, 0..1, 1)?;
+        }
+        Ok(())
+    }
+
     /// Fills a missing page with what it has and what is written to it. A page that is written whole, is
     /// a hole, or lies past the end is not read.
     fn write_claimed<'a>(
@@ -190,7 +231,11 @@ impl Core {
         let inside = claim.page() * PAGE < inode.size.load(Ordering::Acquire);
         match place {
             Place::Block { block, unwritten: false, .. } if inside && from.len() < BLOCK_BYTES => {
-                self.load_page(&claim, block)?;
+                self.load_page(inode, &claim, block)?;
+            }
+            Place::Hole { .. } if claim.page() == 0 && inode.data.inline.load(Ordering::SeqCst) => {
+                let inline = inode.lock().record().inline_data().cloned();
+                Self::load_hole(&claim, inline.as_deref());
             }
             _ => {
                 let end = within + from.len();
@@ -220,11 +265,14 @@ impl Core {
         size: u64,
     ) -> Result<(), FsError> {
         let (page, within) = (size >> BLOCK_SHIFT, size as usize % BLOCK_BYTES);
-        if within == 0 {
+        if within == 0 || mutant::is(Mutant::TailNotZeroed) {
             return Ok(());
         }
         let needed = match self.place(inode, page)? {
             Place::Block { unwritten, .. } => !unwritten || self.data.cache.has(&inode.data.object, page),
+            Place::Hole { .. } if inode.data.inline.load(Ordering::SeqCst) => {
+                self.data.cache.has(&inode.data.object, page)
+            }
             Place::Hole { .. } => self.data.cache.is_dirty(&inode.data.object, page),
         };
         const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];

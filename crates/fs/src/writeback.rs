@@ -1,30 +1,28 @@
-//! Dirty pages to the device: blocks are allocated here, in runs, and the record that tells of data is
-//! written after the data (design decision 9).
+//! When dirty pages go to the device, and which: the list of inodes with something to write, oldest first,
+//! and the calls that make files durable. How they go is in `convoy`.
 
-use crate::alloc::Run;
+use crate::convoy::{Part, Pool};
 use crate::core::Core;
 use crate::error::FsError;
-use crate::extent::Place;
 use crate::file::File;
 use crate::filesystem::FileSystem;
-use crate::fill::push_frame;
 use crate::inode::Inode;
-use crate::record::Extent;
 use crate::status::{Kind, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use nvmed_cache::{DirtyPage, Outcome};
-use nvmed_io::Segment;
-use nvmed_units::{BLOCK_BYTES, Lba};
+use nvmed_units::BLOCK_BYTES;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Pages written in one step, 4 MiB: each step is one batch of records at most.
 const STEP_PAGES: usize = 1024;
-/// Pieces of newly written blocks in one step: each touches bitmap and extent records, and a batch has
-/// a limit.
-const STEP_PIECES: usize = 64;
+/// Pages of a file that is written together with others; one with more is a step of its own.
+const GROUP_PAGES: usize = 64;
+/// Files written together at most: one batch tells of all of them.
+const GROUP_FILES: usize = 256;
+/// What a file's records take in a batch, generously.
+const FILE_RECORD_BYTES: usize = 1024;
 /// Pages that a writer over the limit writes back before it goes on.
 const RELIEF_PAGES: usize = 1024;
 /// Entries of the list of dirty inodes between two looks for those that are clean again.
@@ -37,73 +35,37 @@ pub(crate) struct DirtyList(Mutex<List>);
 #[derive(Default)]
 struct List {
     inodes: VecDeque<Listed>,
+    /// Taken off it by who writes them back at this moment.
+    in_hands: Vec<(u64, Arc<Inode>)>,
+    /// The number that the next one listed gets.
+    next: u64,
     purge_at: usize,
 }
 
 struct Listed {
     inode: Arc<Inode>,
     since_ns: i64,
+    /// Those listed before have lower ones.
+    number: u64,
 }
 
 impl DirtyList {
     fn lock(&self) -> MutexGuard<'_, List> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// What lies under a page that is to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Under {
-    /// A block with data of the file: written over.
-    Written,
-    /// A block that was allocated and never written.
-    Unwritten,
-    /// A block allocated just now.
-    Fresh,
-}
-
-/// A page and the block it goes to.
-#[derive(Clone, Copy, Debug)]
-struct Placed {
-    page: DirtyPage,
-    block: u64,
-    under: Under,
-}
-
-/// What a step is to write.
-#[derive(Default)]
-struct Plan {
-    placed: Vec<Placed>,
-    /// Blocks allocated for it.
-    runs: Vec<Run>,
-    /// Runs, and pieces of blocks that were allocated and never written.
-    pieces: usize,
-}
-
-impl Plan {
-    fn is_fresh(&self) -> bool {
-        self.placed.iter().any(|placed| placed.under != Under::Written)
+    /// The number that the next inode listed gets.
+    fn next(&self) -> u64 {
+        self.lock().next
     }
 
-    /// Pages side by side in the file and on the device, with blocks of one kind under them.
-    fn extents(&self, under: Under) -> Vec<Extent> {
-        let mut extents: Vec<Extent> = Vec::new();
-        for placed in self.placed.iter().filter(|placed| placed.under == under) {
-            match extents.last_mut() {
-                Some(last)
-                    if last.logical_end() == placed.page.page && last.physical_end() == placed.block =>
-                {
-                    last.blocks += 1;
-                }
-                _ => extents.push(Extent {
-                    logical: placed.page.page,
-                    physical: placed.block,
-                    blocks: 1,
-                    flags: 0,
-                }),
-            }
-        }
-        extents
+    /// Inodes with a lower number that are still listed, or in somebody's hands.
+    fn left_of(&self, number: u64) -> Vec<Arc<Inode>> {
+        let list = self.lock();
+        let listed = list.inodes.iter().map(|listed| (listed.number, &listed.inode));
+        let in_hands = list.in_hands.iter().map(|(number, inode)| (*number, inode));
+        let left = listed.chain(in_hands).filter(|(own, _)| *own < number);
+        left.map(|(_, inode)| Arc::clone(inode)).collect()
     }
 }
 
@@ -111,9 +73,11 @@ impl Core {
     /// An inode has something to write.
     pub(crate) fn list_dirty(&self, inode: &Arc<Inode>) {
         if !inode.data.listed.swap(true, Ordering::SeqCst) {
-            let listed = Listed { inode: Arc::clone(inode), since_ns: self.now_ns() };
+            let since_ns = self.now_ns();
             let mut list = self.data.dirty.lock();
-            list.inodes.push_back(listed);
+            let number = list.next;
+            list.next += 1;
+            list.inodes.push_back(Listed { inode: Arc::clone(inode), since_ns, number });
             if list.inodes.len() > list.purge_at + LIST_SLACK {
                 let purged = self.purge(&mut list);
                 drop(list);
@@ -128,10 +92,7 @@ impl Core {
         let all = core::mem::take(&mut list.inodes);
         let mut clean = Vec::new();
         for listed in all {
-            // An inode that becomes dirty right after this look lists itself anew.
-            listed.inode.data.listed.store(false, Ordering::SeqCst);
-            if self.data.wants_write(&listed.inode) && !listed.inode.data.listed.swap(true, Ordering::SeqCst)
-            {
+            if self.stays_listed(&listed.inode) {
                 list.inodes.push_back(listed);
             } else {
                 clean.push(listed);
@@ -141,20 +102,35 @@ impl Core {
         clean
     }
 
-    /// The first listed inode, if it was listed in a time that `due` accepts; it is no longer listed.
+    /// Whether an inode that counts as listed has something to write; else it does not count as listed any more.
+    fn stays_listed(&self, inode: &Inode) -> bool {
+        self.data.wants_write(inode) || {
+            // One that becomes dirty from here on lists itself anew.
+            inode.data.listed.store(false, Ordering::SeqCst);
+            self.data.wants_write(inode) && !inode.data.listed.swap(true, Ordering::SeqCst)
+        }
+    }
+
+    /// The first listed inode, if it was listed in a time that `due` accepts; it counts as listed until
+    /// [`Core::relist`].
     fn unlist(&self, due: &dyn Fn(i64) -> bool) -> Option<Listed> {
         let mut list = self.data.dirty.lock();
         let listed = list.inodes.front().is_some_and(|listed| due(listed.since_ns));
         let listed = if listed { list.inodes.pop_front() } else { None }?;
-        listed.inode.data.listed.store(false, Ordering::SeqCst);
+        list.in_hands.push((listed.number, Arc::clone(&listed.inode)));
         Some(listed)
     }
 
-    /// Puts an inode back that has more to write: in front with `first`, else at the end.
+    /// Lets go of an inode, and puts it back if it has more to write: in front with `first`, else at the end.
     fn relist(&self, listed: Listed, first: bool) {
-        if self.data.wants_write(&listed.inode) && !listed.inode.data.listed.swap(true, Ordering::SeqCst) {
-            let mut list = self.data.dirty.lock();
+        let mut list = self.data.dirty.lock();
+        list.in_hands.retain(|(number, _)| *number != listed.number);
+        if self.stays_listed(&listed.inode) {
             if first { list.inodes.push_front(listed) } else { list.inodes.push_back(listed) }
+        } else {
+            drop(list);
+            // Outside: it may be the last reference.
+            drop(listed);
         }
     }
 
@@ -162,21 +138,95 @@ impl Core {
     /// writes; whether any were written. The caller may hold one inode's `grow`, no claim.
     #[cold]
     pub(crate) fn relieve(&self) -> bool {
-        let tries = self.data.dirty.lock().inodes.len();
-        for _ in 0..tries {
-            let Some(listed) = self.unlist(&|_| true) else { return false };
-            let wrote = match listed.inode.data.try_quiet() {
-                Some(quiet) if listed.inode.data.object.dirty_pages() > 0 => {
-                    self.write_back_some(&quiet, &listed.inode, 0..u64::MAX, RELIEF_PAGES).is_ok()
+        let mut tries = self.data.dirty.lock().inodes.len();
+        while tries > 0 {
+            let group = self.unlist_group(&|_| true);
+            tries = tries.saturating_sub(group.len());
+            if group.is_empty() {
+                return false;
+            }
+            let mut wrote = false;
+            let left = self.write_together(&group);
+            for (index, listed) in group.into_iter().enumerate() {
+                let mut done = !left.contains(&index);
+                if !done
+                    && let Some(quiet) = listed.inode.data.try_quiet()
+                    && listed.inode.data.object.dirty_pages() > 0
+                {
+                    done = self.write_back_some(&quiet, &listed.inode, 0..u64::MAX, RELIEF_PAGES).is_ok();
                 }
-                _ => false,
-            };
-            self.relist(listed, wrote);
+                wrote |= done;
+                self.relist(listed, done);
+            }
             if wrote {
                 return true;
             }
         }
         false
+    }
+
+    /// The first listed inodes, if they were listed in a time that `due` accepts: as many as go together.
+    fn unlist_group(&self, due: &dyn Fn(i64) -> bool) -> Vec<Listed> {
+        let files_max = (self.store.batch_bytes_max() / FILE_RECORD_BYTES).clamp(1, GROUP_FILES);
+        let mut group = Vec::new();
+        let mut pages = 0;
+        while group.len() < files_max && pages < STEP_PAGES as u64 {
+            let Some(listed) = self.unlist(due) else { break };
+            pages += listed.inode.data.object.dirty_pages();
+            group.push(listed);
+        }
+        group
+    }
+
+    /// Writes what is dirty of several files back as one step: large writes, one batch. Nobody is waited for.
+    /// Answers those of which something is left, in ascending order: they have many pages, somebody else is
+    /// at them, or it failed, which whoever writes them one by one is told.
+    fn write_together(&self, group: &[Listed]) -> Vec<usize> {
+        let mut left = Vec::new();
+        let mut parts = Vec::with_capacity(group.len());
+        for (index, listed) in group.iter().enumerate() {
+            let inode = &listed.inode;
+            let few = inode.data.object.dirty_pages() <= GROUP_PAGES as u64;
+            match inode.data.try_quiet().filter(|_| few && group.len() > 1) {
+                Some(_) if inode.reaped.load(Ordering::SeqCst) => {}
+                Some(quiet) => parts.push((index, quiet, Part::take(self, inode, 0..u64::MAX, GROUP_PAGES))),
+                None => left.push(index),
+            }
+        }
+        let pooled = parts.iter().filter(|(index, ..)| self.is_pooled(&group[*index].inode));
+        let mut pool = Pool::new(pooled.map(|(.., part)| part.pages() as u64).sum());
+        let (mut numbers, mut quiets, mut planned) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, quiet, mut part) in parts {
+            if self.plan(&mut part, Some(&mut pool)).is_ok() {
+                if !part.is_whole() {
+                    left.push(index);
+                }
+                numbers.push(index);
+                quiets.push(quiet);
+                planned.push(part);
+            } else {
+                self.give_up(part);
+                left.push(index);
+            }
+        }
+        self.drain_pool(pool);
+        if self.send(&planned).and_then(|()| self.log(&planned)).is_ok() {
+            planned.into_iter().for_each(|part| self.deliver(part));
+        } else {
+            planned.into_iter().for_each(|part| self.give_up(part));
+            left.extend(&numbers);
+        }
+        for index in numbers {
+            // Nobody else records a size while its `io` is held; one that is busy is looked at again later.
+            let inode = &group[index].inode;
+            if let Some(recorded) = inode.try_lock().map(|state| state.record().size) {
+                self.size_recorded(inode, recorded);
+            }
+        }
+        drop(quiets);
+        left.sort_unstable();
+        left.dedup();
+        left
     }
 
     /// Writes everything of an inode back: pages, then the record with the size.
@@ -198,7 +248,7 @@ impl Core {
         Ok(())
     }
 
-    fn write_back_some(
+    pub(crate) fn write_back_some(
         &self,
         _quiet: &MutexGuard<'_, ()>,
         inode: &Arc<Inode>,
@@ -208,7 +258,10 @@ impl Core {
         if inode.reaped.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let mut from = pages.start;
+        // The record can tell of what lies past its size only when all that lies below is there, too.
+        let recorded = inode.lock().record().size / BLOCK_BYTES as u64;
+        let grown = inode.data.object.next_dirty(recorded).unwrap_or(u64::MAX);
+        let mut from = pages.start.min(grown);
         let mut left = pages_max;
         while left > 0 {
             let step = left.min(STEP_PAGES);
@@ -229,189 +282,28 @@ impl Core {
         pages: Range<u64>,
         pages_max: usize,
     ) -> Result<Option<u64>, FsError> {
-        // What is dirty when the pages are taken is at least what made this size.
-        let size = inode.size.load(Ordering::Acquire);
-        let object = &inode.data.object;
-        let mut pass = self.data.cache.write_back(object);
-        let mut taken = Vec::with_capacity((object.dirty_pages() as usize).min(pages_max));
-        pass.take(pages, pages_max, &mut taken);
-        let Some(last) = taken.last() else { return Ok(None) };
-        let last = last.page;
-        let mut plan = Plan::default();
-        let planned = self.plan(inode, &taken, &mut plan);
-        let count = plan.placed.len();
-        let written = match planned {
-            Err(error) if count == 0 => Err(error),
-            // As far as there was room; the next step tells the error if it lasts.
-            _ => self.send(inode, &plan).and_then(|()| {
-                let reached = (plan.placed[count - 1].page.page + 1) * BLOCK_BYTES as u64;
-                let all = count == taken.len() && object.next_dirty(0).is_none();
-                self.log(inode, &plan, if all { size } else { size.min(reached) })
-            }),
-        };
-        if let Err(error) = written {
-            plan.runs.iter().for_each(|run| self.return_blocks(*run));
-            pass.complete(&taken, Outcome::Failed);
-            return Err(error);
+        let part = Part::take(self, inode, pages, pages_max);
+        if part.pages() == 0 {
+            return Ok(None);
         }
-        let (done, rest) = taken.split_at(count);
-        pass.complete(done, Outcome::Written);
-        pass.complete(rest, Outcome::Failed);
-        Ok(Some(rest.first().map_or(last + 1, |page| page.page)))
-    }
-
-    /// Finds or allocates a block for each page, as far as [`STEP_PIECES`] reach.
-    fn plan(&self, inode: &Arc<Inode>, pages: &[DirtyPage], plan: &mut Plan) -> Result<(), FsError> {
-        plan.placed.reserve(pages.len());
-        let mut at = 0;
-        while at < pages.len() {
-            let page = pages[at].page;
-            let (place, goal) = {
-                let mut state = inode.lock();
-                self.with_extents(inode, &mut state, |_, extents| {
-                    Ok((extents.place(page), extents.goal(page)))
-                })?
-            };
-            let end = match place {
-                Place::Block { end, .. } | Place::Hole { end } => end,
-            };
-            let near =
-                |(index, next): &(usize, &DirtyPage)| next.page == page + *index as u64 && next.page < end;
-            let count = pages[at..].iter().enumerate().take_while(near).count();
-            match place {
-                Place::Block { block, unwritten: false, .. } => {
-                    plan.place(&pages[at..at + count], block, Under::Written);
-                    at += count;
-                }
-                _ if plan.pieces == STEP_PIECES => return Ok(()),
-                Place::Block { block, .. } => {
-                    plan.place(&pages[at..at + count], block, Under::Unwritten);
-                    plan.pieces += 1;
-                    at += count;
-                }
-                Place::Hole { .. } => {
-                    // Blocks of this step are not in the extents yet.
-                    let goal = plan.placed.last().map(|last| last.block + 1).or(goal);
-                    let run = self.allocate(inode, goal, page, count as u32)?;
-                    plan.runs.push(run);
-                    plan.pieces += 1;
-                    plan.place(&pages[at..at + run.blocks as usize], run.start, Under::Fresh);
-                    at += run.blocks as usize;
-                }
-            }
+        let mut parts = [part];
+        let [part] = &mut parts;
+        let next = self.plan(part, None).map(|()| part.next());
+        let written = next.and_then(|next| self.send(&parts).and_then(|()| self.log(&parts)).map(|()| next));
+        let [part] = parts;
+        if written.is_ok() {
+            self.deliver(part)
+        } else {
+            self.give_up(part)
         }
-        Ok(())
-    }
-
-    /// Takes promised blocks for pages from `page` on; past the end of a growing file, some more.
-    fn allocate(&self, inode: &Inode, goal: Option<u64>, page: u64, want: u32) -> Result<Run, FsError> {
-        let mut ahead = inode.data.prealloc();
-        if let Some(run) = ahead.take() {
-            if Some(run.start) == goal {
-                let used = run.blocks.min(want);
-                // These blocks had a promise of their own beside that of the pages.
-                self.unreserve(u64::from(used));
-                let rest = Run { start: run.start + u64::from(used), blocks: run.blocks - used };
-                *ahead = (rest.blocks > 0).then_some(rest);
-                return Ok(Run { start: run.start, blocks: used });
-            }
-            self.return_blocks(run);
-            self.unreserve(u64::from(run.blocks));
-        }
-        let end = inode.size.load(Ordering::Relaxed).div_ceil(BLOCK_BYTES as u64);
-        let grows = page + u64::from(want) >= end && inode.opens.load(Ordering::Relaxed) > 0;
-        let more = if grows { self.data.prealloc_blocks } else { 0 };
-        if more == 0 || self.reserve(u64::from(more)).is_err() {
-            return self.take_blocks(goal, want);
-        }
-        let run = self.take_blocks(goal, want.saturating_add(more));
-        let surplus = run.as_ref().map_or(0, |run| run.blocks.saturating_sub(want));
-        self.unreserve(u64::from(more - surplus));
-        let run = run?;
-        let used = run.blocks - surplus;
-        *ahead = (surplus > 0).then_some(Run { start: run.start + u64::from(used), blocks: surplus });
-        Ok(Run { start: run.start, blocks: used })
-    }
-
-    /// Gives back what is allocated ahead of a file.
-    pub(crate) fn drop_prealloc(&self, inode: &Inode) {
-        if let Some(run) = inode.data.prealloc().take() {
-            self.return_blocks(run);
-            self.unreserve(u64::from(run.blocks));
-        }
-    }
-
-    /// Writes the pages of a plan, those side by side on the device in one request.
-    fn send(&self, inode: &Inode, plan: &Plan) -> Result<(), FsError> {
-        let mut segments: Vec<Segment> = Vec::with_capacity(plan.placed.len());
-        let mut rest = &plan.placed[..];
-        while let Some(first) = rest.first() {
-            let side_by_side = |(index, next): &(usize, &Placed)| next.block == first.block + *index as u64;
-            let count = rest.iter().enumerate().take_while(side_by_side).count();
-            segments.clear();
-            for placed in &rest[..count] {
-                push_frame(&mut segments, self.data.segment(placed.page.offset));
-            }
-            self.handle.write(Lba(first.block * self.lbas_per_block), &segments, false)?;
-            rest = &rest[count..];
-        }
-        let ticket = self.order.wrote(plan.is_fresh());
-        inode.data.ticket.fetch_max(ticket, Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// Records what a plan has written, if the record does not tell of it yet.
-    fn log(&self, inode: &Arc<Inode>, plan: &Plan, size: u64) -> Result<(), FsError> {
-        let mut state = inode.lock();
-        let size = size.max(state.record().size);
-        let fresh = plan.is_fresh();
-        if !fresh && size == state.record().size {
-            return Ok(());
-        }
-        // Within a block that the file had before, a larger size shows what the device has there: what was
-        // cut off earlier, until the page that was written over it is durable.
-        let ticket = inode.data.ticket.load(Ordering::SeqCst);
-        let grows = size > state.record().size && self.order.is_open(ticket);
-        if grows {
-            self.order.exposes(ticket);
-        }
-        let mut record = inode.compose(&state);
-        record.size = size;
-        let logged = self.with_extents(inode, &mut state, |_, extents| {
-            let mut change = self.change();
-            if fresh {
-                change.require_flush();
-                plan.extents(Under::Fresh).into_iter().for_each(|extent| extents.insert(extent));
-                for piece in plan.extents(Under::Unwritten) {
-                    extents.mark(piece.logical..piece.logical_end(), false);
-                }
-                for run in &plan.runs {
-                    change.use_run(*run)?;
-                }
-                extents.log(&mut change, inode.ino, &mut record);
-            }
-            if grows {
-                change.require_flush();
-            }
-            change.put_inode(inode.ino, &record);
-            change.apply()
-        });
-        if let Err(error) = logged {
-            self.forget_extents(inode);
-            self.touch(inode, None, None, None);
-            return Err(error);
-        }
-        inode.publish(&mut state, record);
-        let redeemed: u64 = plan.runs.iter().map(|run| u64::from(run.blocks)).sum();
-        inode.data.promised.fetch_sub(redeemed, Ordering::SeqCst);
-        Ok(())
+        written.map(Some)
     }
 
     /// Records the size, if no dirty page stands behind it any more.
     fn record_size(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let size = inode.size.load(Ordering::Acquire);
         if inode.lock().record().size != size && inode.data.object.next_dirty(0).is_none() {
-            self.log(inode, &Plan::default(), size)?;
+            self.log(&[Part::of_size(self, inode, size)])?;
         }
         let recorded = inode.lock().record().size;
         self.size_recorded(inode, recorded);
@@ -424,17 +316,29 @@ impl Core {
     /// The first that occurred; the others were tried.
     pub(crate) fn write_back_all(&self) -> Result<(), FsError> {
         self.gather_all_mapped()?;
-        self.write_back_due(&|_| true)
+        let before = self.data.dirty.next();
+        self.write_back_due(&|_| true)?;
+        // Others may have taken some off the list first, and not be done.
+        self.data.dirty.left_of(before).iter().try_for_each(|inode| self.write_back(inode))
     }
 
     fn write_back_due(&self, due: &dyn Fn(i64) -> bool) -> Result<(), FsError> {
+        self.grow_if_low();
         let mut result = Ok(());
-        let listed = self.data.dirty.lock().inodes.len();
-        for _ in 0..listed {
-            let Some(listed) = self.unlist(due) else { break };
-            let written = self.write_back(&listed.inode);
-            self.relist(listed, false);
-            result = result.and(written);
+        let mut listed = self.data.dirty.lock().inodes.len();
+        while listed > 0 {
+            let group = self.unlist_group(due);
+            listed = listed.saturating_sub(group.len());
+            if group.is_empty() {
+                break;
+            }
+            let left = self.write_together(&group);
+            for (index, listed) in group.into_iter().enumerate() {
+                if left.contains(&index) {
+                    result = result.and(self.write_back(&listed.inode));
+                }
+                self.relist(listed, false);
+            }
         }
         result
     }
@@ -519,14 +423,9 @@ impl FileSystem {
         // A time to come means that somebody has set the clock back.
         let written = self.0.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
         self.0.commit_all()?;
+        if self.0.options.discard {
+            self.0.discard_freed();
+        }
         written
-    }
-}
-
-impl Plan {
-    /// The pages go to blocks side by side from `block` on.
-    fn place(&mut self, pages: &[DirtyPage], block: u64, under: Under) {
-        let placed = pages.iter().zip(block..).map(|(page, block)| Placed { page: *page, block, under });
-        self.placed.extend(placed);
     }
 }

@@ -5,8 +5,8 @@ mod support;
 
 use nvmed_cache::EvictionPolicy;
 use nvmed_fs::{
-    Allocate, Credentials, File, FileSystem, FsError, Memory, MountOptions, MountParts, OpenFlags, Whence,
-    salvage,
+    Advice, Allocate, Credentials, File, FileSystem, FsError, Memory, MountOptions, MountParts, OpenFlags,
+    Whence, salvage,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -118,6 +118,20 @@ fn length() -> impl Strategy<Value = usize> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
+    step_of(|| place().boxed(), || length().boxed())
+}
+
+/// Around the size up to which a file lies in its record.
+fn small_step() -> impl Strategy<Value = Step> {
+    let place = || prop_oneof![6 => 0..900u64, 2 => Just(512u64), 1 => 3000..9000u64].boxed();
+    let length = || prop_oneof![6 => 1..700usize, 1 => Just(512usize), 1 => 1..9000usize].boxed();
+    step_of(place, length)
+}
+
+fn step_of(
+    place: impl Fn() -> BoxedStrategy<u64>,
+    length: impl Fn() -> BoxedStrategy<usize>,
+) -> impl Strategy<Value = Step> {
     let how = prop_oneof![Just(PUNCH), Just(ZERO), Just(KEEP), Just(EXTEND)];
     prop_oneof![
         8 => (place(), length(), 1u8..).prop_map(|(at, len, byte)| Step::Write { at, len, byte }),
@@ -261,6 +275,14 @@ proptest! {
     #[test]
     fn a_file_is_its_bytes(steps in prop::collection::vec(step(), 1..60)) {
         run_all(MountOptions::default(), &steps);
+    }
+
+    #[test]
+    fn a_small_file_is_its_bytes_in_its_record_and_out_of_it(
+        inline_bytes in prop::sample::select(vec![0u32, 100, 512, 800]),
+        steps in prop::collection::vec(small_step(), 1..60),
+    ) {
+        run_all(MountOptions { inline_bytes, ..MountOptions::default() }, &steps);
     }
 
     #[test]
@@ -458,4 +480,56 @@ fn a_large_allocation_reads_as_zeroes_and_takes_writes_anywhere() {
     file.truncate(0).unwrap();
     files.sync().unwrap();
     assert_eq!(files.statfs().blocks_free, free);
+}
+
+#[test]
+fn advice_changes_what_is_read_ahead_and_what_stays() {
+    let disk = Disk::new(64 << 20);
+    let files = disk.format().mount_with(MountOptions::default(), 8 << 20);
+    let file = open(&files, b"f");
+    file.pwrite(&vec![7; 1 << 20], 0).unwrap();
+    files.sync().unwrap();
+    let read = |file: &File, page: u64| {
+        let before = disk.reads();
+        assert_eq!(file.pread(&mut [0; 4096], page * 4096).unwrap(), 4096);
+        disk.reads() - before
+    };
+    assert_eq!(read(&file, 0), 0, "what was written is in the cache");
+    file.advise(Advice::DontNeed, 0, 0).unwrap();
+    assert!(read(&file, 0) > 1, "a reader from the start is read ahead");
+    file.advise(Advice::DontNeed, 0, 0).unwrap();
+    file.advise(Advice::Random, 0, 0).unwrap();
+    assert_eq!((read(&file, 0), read(&file, 1), read(&file, 2)), (1, 1, 1));
+    let before = disk.reads();
+    file.advise(Advice::WillNeed, 100 * 4096, 10 * 4096).unwrap();
+    assert_eq!(disk.reads() - before, 10);
+    assert_eq!((read(&file, 100), read(&file, 109), read(&file, 110)), (0, 0, 1));
+    file.set_readahead(8 * 4096);
+    assert_eq!((read(&file, 150), read(&file, 151)), (1, 4));
+    file.pwrite(b"dirty", 200 * 4096).unwrap();
+    file.advise(Advice::DontNeed, 0, 0).unwrap();
+    assert_eq!(read(&file, 200), 1, "written back and forgotten");
+    let nothing = files.open(&files.root(), b"f", OpenFlags::PATH, 0, &Credentials::ROOT).unwrap();
+    assert!(matches!(nothing.advise(Advice::Normal, 0, 0), Err(FsError::BadDescriptor)));
+}
+
+#[test]
+fn preallocation_can_be_set_for_one_file() {
+    let disk = Disk::new(64 << 20);
+    let files = disk.format().mount();
+    let (one, two) = (open(&files, b"one"), open(&files, b"two"));
+    one.preallocate(Some(1 << 20)).unwrap();
+    let free = files.statfs().blocks_free;
+    for page in 0..20 {
+        for file in [&one, &two] {
+            file.pwrite(&[page as u8; 4096], page * 4096).unwrap();
+            file.fdatasync().unwrap();
+        }
+    }
+    let held = free - files.statfs().blocks_free;
+    assert!((276..=40 + 256).contains(&held), "{held} blocks: 40 written, and up to 1 MiB ahead of one");
+    drop(one);
+    assert_eq!(free - files.statfs().blocks_free, 40, "the rest came back at the last close");
+    let files = disk.remount(files);
+    assert!(read_all(&open(&files, b"one")).chunks(4096).zip(0u8..).all(|(page, byte)| page == [byte; 4096]));
 }

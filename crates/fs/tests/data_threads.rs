@@ -147,3 +147,28 @@ fn appends_of_many_threads_are_all_there_and_whole() {
     }
     assert_eq!(counts, [0, EACH, EACH, EACH, EACH]);
 }
+
+/// What another thread has in its hands for writing back is part of what a sync makes durable: with the list of
+/// dirty files empty, a sync returned while their data was still on its way.
+#[test]
+fn a_sync_waits_for_what_others_are_writing_back() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let file = open(&files, "f", OpenFlags::READ);
+    files.sync().unwrap();
+    file.pwrite(&[7; PAGE], 0).unwrap();
+    let synced = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stall = disk.stall();
+        scope.spawn(|| files.write_back_older_than(Duration::ZERO).unwrap());
+        disk.await_stalled();
+        scope.spawn(|| {
+            files.sync().unwrap();
+            synced.store(true, Ordering::SeqCst);
+        });
+        // Time for a sync that is wrong to come back; nothing waits for it.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!synced.load(Ordering::SeqCst), "the file's page cannot be on the device");
+        drop(stall);
+    });
+}

@@ -331,9 +331,38 @@ fn a_replaced_file_that_is_open_lives_on_without_a_name() {
 }
 
 #[test]
+fn a_path_that_led_somewhere_often_is_still_asked_for_permission() {
+    let (_disk, files, root) = fresh();
+    let owner = Credentials { uid: 1000, gid: 100, groups: &[], permitted: false };
+    let member = Credentials { uid: 1001, gid: 101, groups: &[200], permitted: false };
+    let stranger = Credentials { uid: 1001, gid: 101, groups: &[], permitted: false };
+    for dir in ["outer-directory", "outer-directory/inner"] {
+        files.mkdir(&root, dir.as_bytes(), 0o755, &ROOT).unwrap();
+    }
+    create(&files, "outer-directory/inner/file");
+    let may = |who: &Credentials<'_>| {
+        let answers: Vec<i32> = (0..4)
+            .map(|_| errno(files.stat(&root, b"outer-directory/inner/file", Follow::No, who)))
+            .collect();
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+        answers[0] == 0
+    };
+    let all = || [&ROOT, &owner, &member, &stranger].map(may);
+    assert_eq!(all(), [true; 4]);
+    files.chmod(&root, b"outer-directory", 0o750, Follow::Yes, &ROOT).unwrap();
+    assert_eq!(all(), [true, false, false, false]);
+    files.chown(&root, b"outer-directory", None, Some(200), Follow::Yes, &ROOT).unwrap();
+    assert_eq!(all(), [true, false, true, false]);
+    files.chown(&root, b"outer-directory", Some(1000), None, Follow::Yes, &ROOT).unwrap();
+    assert_eq!(all(), [true, true, true, false]);
+    files.chmod(&root, b"outer-directory/inner", 0o700, Follow::Yes, &ROOT).unwrap();
+    assert_eq!(all(), [true, false, false, false]);
+}
+
+#[test]
 fn permissions_are_checked_at_every_step() {
     let (_disk, files, root) = fresh();
-    let user = Credentials { uid: 1000, gid: 100, groups: &[200] };
+    let user = Credentials { uid: 1000, gid: 100, groups: &[200], permitted: false };
     files.chmod(&root, b".", 0o777, Follow::Yes, &ROOT).unwrap();
     files.mkdir(&root, b"closed", 0o700, &ROOT).unwrap();
     create(&files, "closed/f");
@@ -354,7 +383,7 @@ fn permissions_are_checked_at_every_step() {
     assert_eq!(errno(files.chown(&root, b"mine", Some(0), None, Follow::Yes, &user)), libc(Errno::PERM));
     files.chown(&root, b"mine", None, Some(200), Follow::Yes, &user).unwrap();
     assert_eq!(errno(files.chown(&root, b"mine", None, Some(300), Follow::Yes, &user)), libc(Errno::PERM));
-    let other = Credentials { uid: 1001, gid: 100, groups: &[] };
+    let other = Credentials { uid: 1001, gid: 100, groups: &[], permitted: false };
     assert_eq!(errno(files.chmod(&root, b"mine", 0o777, Follow::Yes, &other)), libc(Errno::PERM));
     assert_eq!(
         errno(files.utimens(&root, b"mine", [Time::At(1); 2], Follow::Yes, &other)),
@@ -387,7 +416,7 @@ fn set_ids_go_with_a_change_of_owner_and_groups_are_inherited() {
     files.chown(&root, b"f", Some(5), Some(6), Follow::Yes, &ROOT).unwrap();
     let stat = files.stat(&root, b"f", Follow::No, &ROOT).unwrap();
     assert_eq!((stat.mode & 0o7777, stat.uid, stat.gid), (0o755, 5, 6));
-    let owner = Credentials { uid: 5, gid: 7, groups: &[] };
+    let owner = Credentials { uid: 5, gid: 7, groups: &[], permitted: false };
     files.chmod(&root, b"f", 0o2755, Follow::Yes, &owner).unwrap();
     assert_eq!(files.stat(&root, b"f", Follow::No, &ROOT).unwrap().mode & 0o7777, 0o755, "not in group 6");
     files.mkdir(&root, b"d", 0o777, &ROOT).unwrap();

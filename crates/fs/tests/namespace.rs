@@ -4,47 +4,78 @@ mod support;
 #[path = "support/tree.rs"]
 mod tree;
 
-use nvmed_fs::FileSystem;
+use nvmed_fs::{FileSystem, ZONE_BOUND_NONE};
 use proptest::prelude::*;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
 use support::Disk;
-use tree::{Op, Tree, ops, run, shape};
+use tree::{Op, Tree, deep_ops, look, ops, run, shape};
 
 const BYTES: u64 = 16 << 20;
+
+fn zone_bound() -> impl Strategy<Value = u32> {
+    prop::sample::select(vec![0, 1, 2, 3, 8, 64, ZONE_BOUND_NONE])
+}
+
+/// Runs the operations on a file system and on the model, which must agree about each and about what is there
+/// in the end, before and after a remount.
+fn agree(ops: &[Op], bound: u32) -> Result<(), TestCaseError> {
+    let disk = Disk::new(BYTES);
+    let mut files = disk.format_zones(bound).mount();
+    let mut model = Tree::default();
+    for op in ops {
+        if matches!(op, Op::Remount) {
+            files = disk.remount(files);
+        }
+        let result = run(&files, op);
+        if result == Err(None) {
+            continue;
+        }
+        prop_assert_eq!(result.map_err(|errno| errno.unwrap()), model.run(op), "{:?}", op);
+        // Long ways to the same places, so that their answers are remembered.
+        for path in ["a", "b", "a/b", "b/a", "a/a/b", "a/a/a/b"].map(|path| "./".repeat(8) + path) {
+            for follow in [true, false] {
+                let found = look(&files, &path, follow);
+                if found != Err(None) {
+                    prop_assert_eq!(
+                        found.map_err(|errno| errno.unwrap()),
+                        model.look(&path, follow),
+                        "{}",
+                        path
+                    );
+                }
+            }
+        }
+    }
+    prop_assert_eq!(shape(&files), model.shape());
+    let files = disk.remount(files);
+    prop_assert_eq!(shape(&files), model.shape());
+    Ok(())
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_file_system_is_a_tree(ops in ops(120, 1)) {
-        let disk = Disk::new(BYTES);
-        let mut files = disk.format().mount();
-        let mut model = Tree::default();
-        for op in &ops {
-            if matches!(op, Op::Remount) {
-                files = disk.remount(files);
-            }
-            let result = run(&files, op);
-            if result == Err(None) {
-                continue;
-            }
-            prop_assert_eq!(result.map_err(|errno| errno.unwrap()), model.run(op), "{:?}", op);
-        }
-        prop_assert_eq!(shape(&files), model.shape());
-        let files = disk.remount(files);
-        prop_assert_eq!(shape(&files), model.shape());
+    fn the_file_system_is_a_tree(ops in ops(120, 1), bound in zone_bound()) {
+        agree(&ops, bound)?;
+    }
+
+    #[test]
+    fn deep_trees_stay_trees_when_their_parts_move(ops in deep_ops(120), bound in zone_bound()) {
+        agree(&ops, bound)?;
     }
 
     #[test]
     fn after_a_power_cut_every_operation_happened_or_did_not(
-        ops in ops(60, 0),
+        ops in prop_oneof![ops(60, 0), deep_ops(60)],
+        bound in zone_bound(),
         cut in 0..40u64,
         coins in prop::collection::vec(any::<bool>(), 64),
     ) {
         let disk = Disk::new(BYTES);
-        let files = disk.format().mount();
+        let files = disk.format_zones(bound).mount();
         disk.cut_after(cut);
         let mut model = Tree::default();
         // The states that a crash may leave: from the last one that was made durable on.

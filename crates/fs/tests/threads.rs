@@ -93,8 +93,16 @@ fn a_full_metadata_region_refuses_new_names_and_lets_old_ones_go() {
     FileSystem::format(&disk.device(), &options).unwrap();
     let files = disk.mount();
     let (root, who) = (files.root(), &Credentials::ROOT);
+    // A file has all data blocks: metadata cannot grow.
+    let flags = OpenFlags::WRITE.with(OpenFlags::CREATE);
+    let file = files.open(&root, b"everything", flags, 0o644, who).unwrap();
+    file.fallocate(Allocate::default(), 0, files.statfs().blocks_free * 4096).unwrap();
+    // Names without anything in common.
+    let part = |number: u64| u128::from(number + 1).wrapping_mul(0x2d99_787e_a2e5_5d36_9db6_0f97_6b2f_8a4f);
+    let name_of =
+        |number: u64| (0..6).map(|index| format!("{:032x}", part(number * 6 + index))).collect::<String>();
     let make = |files: &FileSystem, number: u64| {
-        let name = format!("{number:0200}");
+        let name = name_of(number);
         files
             .open(&files.root(), name.as_bytes(), OpenFlags::WRITE.with(OpenFlags::CREATE), 0o644, who)
             .map(drop)
@@ -110,7 +118,7 @@ fn a_full_metadata_region_refuses_new_names_and_lets_old_ones_go() {
     assert_eq!(full.errno(), rustix::io::Errno::NOSPC, "{full}");
     files.sync().unwrap();
     for number in 0..count {
-        let name = format!("{number:0200}");
+        let name = name_of(number);
         files
             .unlink(&root, name.as_bytes(), who)
             .unwrap_or_else(|error| panic!("{number} of {count}: {error}"));

@@ -15,6 +15,7 @@ use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::DeviceAddress;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub const BLOCK: usize = 4096;
@@ -32,6 +33,9 @@ struct Blocks {
     writes: u64,
     flushes: u64,
     reads: u64,
+    discarded: u64,
+    /// Commands that change something and fail: the first, and one past the last.
+    fails: (u64, u64),
     /// After this many of them, nothing reaches the device any more.
     cut_after: Option<u64>,
 }
@@ -41,6 +45,8 @@ pub struct Disk {
     blocks: Mutex<Blocks>,
     space: AddressSpace,
     geometry: Geometry,
+    stall: Mutex<()>,
+    stalls: AtomicBool,
 }
 
 impl Disk {
@@ -56,7 +62,8 @@ impl Disk {
             model: "test disk".to_owned(),
             firmware: "1".to_owned(),
         };
-        Arc::new(Self { blocks: Mutex::default(), space: AddressSpace::default(), geometry })
+        let (stall, stalls) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { blocks: Mutex::default(), space: AddressSpace::default(), geometry, stall, stalls })
     }
 
     fn lock(&self) -> MutexGuard<'_, Blocks> {
@@ -73,6 +80,30 @@ impl Disk {
 
     pub fn reads(&self) -> u64 {
         self.lock().reads
+    }
+
+    /// Of the commands to come, number `first` (from 1) and some after it fail.
+    pub fn fail(&self, first: u64, count: u64) {
+        let mut blocks = self.lock();
+        blocks.fails = (blocks.writes + first, blocks.writes + first + count);
+    }
+
+    pub fn blocks_discarded(&self) -> u64 {
+        self.lock().discarded
+    }
+
+    /// Whoever sends the next write waits until this is dropped.
+    pub fn stall(&self) -> MutexGuard<'_, ()> {
+        let held = self.stall.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.stalls.store(true, Ordering::SeqCst);
+        held
+    }
+
+    /// Waits until somebody waits for what [`Disk::stall`] answered.
+    pub fn await_stalled(&self) {
+        while self.stalls.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
     }
 
     /// The power goes after `writes` more writes.
@@ -124,7 +155,13 @@ impl Disk {
 
     /// Formats with a fixed identity.
     pub fn format(self: &Arc<Self>) -> &Arc<Self> {
-        let options = FormatOptions { uuid: Some([7; 16]), uid: 0, gid: 0, ..FormatOptions::default() };
+        self.format_zones(nvmed_fs::ZONE_BOUND)
+    }
+
+    /// With a zone bound.
+    pub fn format_zones(self: &Arc<Self>, zone_bound: u32) -> &Arc<Self> {
+        let root = FormatOptions { uid: 0, gid: 0, ..FormatOptions::default() };
+        let options = FormatOptions { uuid: Some([7; 16]), zone_bound, ..root };
         FileSystem::format(&self.device(), &options).expect("the test disk formats");
         self
     }
@@ -214,6 +251,9 @@ impl DiskQueue {
                 return Err(Status::INTERNAL_ERROR);
             }
             blocks.writes += 1;
+            if (blocks.fails.0..blocks.fails.1).contains(&blocks.writes) {
+                return Err(Status::INTERNAL_ERROR);
+            }
         }
         match request.operation {
             Operation::Read => {
@@ -251,7 +291,14 @@ impl DiskQueue {
                 blocks.flushes += 1;
                 blocks.flush();
             }
-            Operation::Discard | Operation::Compare | Operation::Passthrough { .. } => {}
+            Operation::Discard => {
+                // The worst that a device may do: at once, durably, and other bytes than zeroes.
+                blocks.discarded += count;
+                for block in first..first + count {
+                    blocks.write(block, Box::new([0xdd; BLOCK]), true);
+                }
+            }
+            Operation::Compare | Operation::Passthrough { .. } => {}
         }
         Ok(())
     }
@@ -263,6 +310,10 @@ impl DiskQueue {
 
 impl QueuePair for DiskQueue {
     fn submit(&mut self, request: &Request<'_>) -> Result<(), SubmitError> {
+        let writes = matches!(request.operation, Operation::Write { .. });
+        if writes && self.disk.stalls.swap(false, Ordering::SeqCst) {
+            drop(self.disk.stall.lock());
+        }
         let result = self.run(request).map_err(|status| DeviceError {
             operation: request.operation,
             lba: request.lba,

@@ -25,13 +25,37 @@ pub enum Op {
 }
 
 pub fn path() -> impl Strategy<Value = String> {
+    path_to(4)
+}
+
+/// Paths of fewer than `steps` components; the names are such that their order is not that of paths.
+fn path_to(steps: usize) -> impl Strategy<Value = String> {
     let component = prop_oneof![
-        8 => prop::sample::select(vec!["a", "b", "c"]),
+        8 => prop::sample::select(vec!["a", "b", "a\u{1}"]),
         1 => Just("."),
         1 => Just(".."),
     ];
-    (prop::collection::vec(component, 1..4), prop::bool::weighted(0.1))
+    (prop::collection::vec(component, 1..steps), prop::bool::weighted(0.1))
         .prop_map(|(parts, slash)| parts.join("/") + if slash { "/" } else { "" })
+}
+
+/// Operations that make deep trees and move their parts about.
+pub fn deep_ops(count: usize) -> impl Strategy<Value = Vec<Op>> {
+    let path = || path_to(8);
+    let op = prop_oneof![
+        8 => path().prop_map(Op::Create),
+        14 => path().prop_map(Op::Mkdir),
+        1 => path().prop_map(Op::Unlink),
+        1 => path().prop_map(Op::Rmdir),
+        12 => (path(), path(), 0..4u8).prop_map(|(old, new, flags)| Op::Rename(old, new, flags)),
+        4 => (path(), path()).prop_map(|(old, new)| Op::Link(old, new)),
+        1 => (path(), 0..0o1000u32).prop_map(|(path, mode)| Op::Chmod(path, mode)),
+        1 => Just(Op::Remount),
+    ];
+    // Directories first, so that paths lead somewhere.
+    let nest = ["a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/b/a", "b/a/b", "a/a/a/b", "a/a/a/b/a"];
+    let nest: Vec<Op> = nest.iter().map(|path| Op::Mkdir((*path).to_owned())).collect();
+    prop::collection::vec(op, 1..count).prop_map(move |ops| [nest.clone(), ops].concat())
 }
 
 /// Operations; `restarts` weighs remounts in.
@@ -202,6 +226,13 @@ impl Tree {
             directory = found;
         }
         unreachable!("the last component returns")
+    }
+
+    /// What is at a path: kind, mode, links.
+    pub fn look(&self, path: &str, follow: bool) -> Answer<(Kind, u32, u32)> {
+        let thing = self.place(path, follow, false)?.thing.ok_or(Errno::NOENT)?;
+        let thing = &self.things[&thing];
+        Ok((thing.kind, thing.mode, thing.links))
     }
 
     fn make(&mut self, place: &Place, kind: Kind, mode: u32, target: &str) {
@@ -415,6 +446,16 @@ impl Tree {
         for (name, child) in &thing.children {
             self.describe(*child, &format!("{path}{name}/"), shape, first);
         }
+    }
+}
+
+/// What is at a path, as [`Tree::look`] tells it; `Err(None)` when the path leads out of the file system.
+pub fn look(files: &FileSystem, path: &str, follow: bool) -> Result<(Kind, u32, u32), Option<Errno>> {
+    let follow = if follow { Follow::Yes } else { Follow::No };
+    match files.stat(&files.root(), path.as_bytes(), follow, &Credentials::ROOT) {
+        Ok(stat) => Ok((stat.kind(), stat.mode & 0o7777, stat.nlink)),
+        Err(FsError::Away(_)) => Err(None),
+        Err(error) => Err(Some(error.errno())),
     }
 }
 

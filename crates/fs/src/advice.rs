@@ -1,0 +1,101 @@
+//! What a program says about how it will use a file: posix_fadvise(2), and the paper's `ffs_prealloc` and
+//! `ffs_readahead` for one file.
+
+use crate::data::AS_MOUNTED;
+use crate::error::FsError;
+use crate::file::File;
+use crate::status::{Kind, OpenFlags};
+use core::sync::atomic::Ordering;
+use nvmed_units::BLOCK_BYTES;
+use serde::{Deserialize, Serialize};
+
+/// A sequential reader's window, in windows of the mount (as Linux does it).
+const SEQUENTIAL_WINDOWS: u64 = 2;
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// How a file will be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Advice {
+    /// As the mount says: `POSIX_FADV_NORMAL`.
+    Normal,
+    /// From start to end: twice the readahead.
+    Sequential,
+    /// Anywhere: no readahead.
+    Random,
+    /// The range is wanted soon: it is read into the cache, as far as the cache has room for one call.
+    WillNeed,
+    /// The range is not wanted any more: what is dirty of it is written back, and its pages leave the cache.
+    DontNeed,
+}
+
+impl File {
+    /// Takes a program's advice. `Normal`, `Sequential` and `Random` are about this open description and the whole
+    /// file; 0 bytes reach to its end.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] for what is no open file; with `WillNeed` and `DontNeed` what reading or writing
+    /// answers.
+    pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Result<(), FsError> {
+        if self.flags().has(OpenFlags::PATH) || self.inode.kind != Kind::File {
+            return Err(FsError::BadDescriptor);
+        }
+        let size = self.inode.size.load(Ordering::Acquire);
+        let end = if bytes == 0 { u64::MAX } else { offset.saturating_add(bytes) };
+        match advice {
+            Advice::Normal => self.set_readahead(self.core.data.readahead_pages * PAGE),
+            Advice::Sequential => {
+                self.set_readahead(self.core.data.readahead_pages * PAGE * SEQUENTIAL_WINDOWS);
+            }
+            Advice::Random => self.set_readahead(0),
+            Advice::WillNeed => self.bring(offset / PAGE, end.min(size).div_ceil(PAGE))?,
+            Advice::DontNeed => {
+                // Whole pages only: the edges may be wanted still.
+                let pages = offset.div_ceil(PAGE)..if end >= size { u64::MAX } else { end / PAGE };
+                if pages.start < pages.end {
+                    if !self.core.options.read_only {
+                        self.core.write_back_range(&self.inode, pages.clone())?;
+                    }
+                    let _io = self.inode.data.quiet();
+                    let _ = self.core.data.cache.write_back(&self.inode.data.object).discard_clean(pages);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest readahead window of this open description, in bytes; 0 is none (`ffs_readahead` for one file).
+    pub fn set_readahead(&self, bytes: u64) {
+        let pages = (bytes / PAGE).min(self.core.data.fill_pages);
+        self.stream.readahead_pages.store(pages, Ordering::Relaxed);
+    }
+
+    /// How many bytes are allocated ahead of the file when it grows, while it is open (`ffs_prealloc` for one file);
+    /// none leaves it to the mount. What was allocated and not used goes back at the last close.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] for what is not a file open for writing.
+    pub fn preallocate(&self, bytes: Option<u64>) -> Result<(), FsError> {
+        self.changeable(self.flags())?;
+        let blocks = bytes.map_or(AS_MOUNTED, |bytes| {
+            u32::try_from(bytes.div_ceil(PAGE)).unwrap_or(AS_MOUNTED).min(AS_MOUNTED - 1)
+        });
+        self.inode.data.prealloc_blocks.store(blocks, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads missing pages, at most a quarter of the cache.
+    fn bring(&self, start: u64, end: u64) -> Result<(), FsError> {
+        let (core, inode) = (&self.core, &self.inode);
+        let most = core.data.fill_pages;
+        let mut page = start;
+        while page < end.min(start + most) {
+            if core.data.cache.has(&inode.data.object, page) {
+                page += 1;
+            } else {
+                // It fills as many as are missing side by side; those are passed over by the next rounds.
+                core.fill(inode, page, (end - page).min(most))?;
+            }
+        }
+        Ok(())
+    }
+}

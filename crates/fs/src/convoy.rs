@@ -1,0 +1,539 @@
+//! Dirty pages of one file, or of several together, on their way to the device: blocks are allocated here, in
+//! runs that go on from file to file; what lies side by side on the device is one write; and one batch of
+//! records, written after the data, tells of all of it (design decision 9).
+
+use crate::alloc::{Near, Run};
+use crate::core::Core;
+use crate::error::FsError;
+use crate::extent::{Extents, Place};
+use crate::fill::push_frame;
+use crate::inode::{Inode, State};
+use crate::journal::Change;
+use crate::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use nvmed_cache::{DirtyPage, Outcome, WriteBack};
+use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
+use nvmed_units::{BLOCK_BYTES, Lba};
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard};
+
+/// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
+/// has a limit.
+const STEP_PIECES: usize = 64;
+/// Blocks of one write to the device, 1 MiB: longer ones would be cut anyway.
+const WRITE_BLOCKS_MAX: usize = 256;
+/// Writes under way at once.
+const WRITES_MAX: usize = 8;
+
+/// What lies under a page that is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Under {
+    /// A block with data of the file: written over.
+    Written,
+    /// A block that was allocated and never written.
+    Unwritten,
+    /// A block allocated just now.
+    Fresh,
+}
+
+/// A page and the block it goes to.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    page: DirtyPage,
+    block: u64,
+    under: Under,
+}
+
+/// What a step is to write of one file.
+#[derive(Default)]
+struct Plan {
+    placed: Vec<Placed>,
+    /// Blocks allocated for it.
+    runs: Vec<Run>,
+    /// The file's bytes, for its record to hold: no page has a place then.
+    inline: Option<Arc<[u8]>>,
+    /// Runs, and pieces of blocks that were allocated and never written.
+    pieces: usize,
+}
+
+impl Plan {
+    fn is_fresh(&self) -> bool {
+        self.placed.iter().any(|placed| placed.under != Under::Written)
+    }
+
+    /// The pages go to blocks side by side from `block` on.
+    fn place(&mut self, pages: &[DirtyPage], block: u64, under: Under) {
+        let placed = pages.iter().zip(block..).map(|(page, block)| Placed { page: *page, block, under });
+        self.placed.extend(placed);
+    }
+
+    /// Pages side by side in the file and on the device, with blocks of one kind under them.
+    fn extents(&self, under: Under) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = Vec::new();
+        for placed in self.placed.iter().filter(|placed| placed.under == under) {
+            match extents.last_mut() {
+                Some(last)
+                    if last.logical_end() == placed.page.page && last.physical_end() == placed.block =>
+                {
+                    last.blocks += 1;
+                }
+                _ => extents.push(Extent {
+                    logical: placed.page.page,
+                    physical: placed.block,
+                    blocks: 1,
+                    flags: 0,
+                }),
+            }
+        }
+        extents
+    }
+}
+
+/// One file's part of a step. Whoever made it ends it by [`Core::deliver`] or [`Core::give_up`].
+pub(crate) struct Part<'a> {
+    inode: &'a Arc<Inode>,
+    pass: WriteBack<'a>,
+    taken: Vec<DirtyPage>,
+    plan: Plan,
+    /// The size that the record is to tell.
+    size: u64,
+}
+
+/// Blocks side by side for files that have none yet.
+pub(crate) struct Pool {
+    run: Option<Run>,
+    /// Blocks that the files still to come need at most; all are promised.
+    wanted: u64,
+    group: Option<u32>,
+}
+
+impl<'a> Part<'a> {
+    /// Takes up to `pages_max` dirty pages of a range. The caller holds the inode's `io`.
+    pub(crate) fn take(core: &'a Core, inode: &'a Arc<Inode>, pages: Range<u64>, pages_max: usize) -> Self {
+        // What is dirty when the pages are taken is at least what made this size.
+        let size = inode.size.load(Ordering::Acquire);
+        let object = &inode.data.object;
+        let mut pass = core.data.cache.write_back(object);
+        let mut taken = Vec::with_capacity((object.dirty_pages() as usize).min(pages_max));
+        if pages.start > 0 && inode.data.inline.load(Ordering::SeqCst) {
+            // A file that gets its first block has all of them in extents: page 0 goes with it.
+            pass.take(0..1, pages_max.min(1), &mut taken);
+        }
+        pass.take(pages, pages_max, &mut taken);
+        Self { inode, pass, taken, plan: Plan::default(), size }
+    }
+
+    /// No pages, but a size that the record is to tell.
+    pub(crate) fn of_size(core: &'a Core, inode: &'a Arc<Inode>, size: u64) -> Self {
+        Self { size, ..Self::take(core, inode, 0..0, 0) }
+    }
+
+    /// Pages taken.
+    pub(crate) fn pages(&self) -> usize {
+        self.taken.len()
+    }
+
+    /// Whether every page taken has a place.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.plan.inline.is_some() || self.plan.placed.len() == self.taken.len()
+    }
+
+    /// Where the next step goes on.
+    pub(crate) fn next(&self) -> u64 {
+        let rest = self.taken.get(self.plan.placed.len()).filter(|_| !self.is_whole()).map(|page| page.page);
+        rest.unwrap_or_else(|| self.taken.last().map_or(u64::MAX, |page| page.page + 1))
+    }
+
+    /// The size that the record may tell once what is placed was written: the file's, if nothing else is
+    /// dirty, else as far as the pages reach.
+    fn settle_size(&mut self) {
+        if self.plan.inline.is_some() {
+            // Everything before the size that was read first is in the page that was taken after it.
+            return;
+        }
+        if !self.is_whole() || self.inode.data.object.next_dirty(0).is_some() {
+            let reached = self.plan.placed.last().map_or(0, |last| last.page.page + 1);
+            self.size = self.size.min(reached * BLOCK_BYTES as u64);
+        }
+    }
+}
+
+impl Pool {
+    /// For files with `wanted` pages together.
+    pub(crate) fn new(wanted: u64) -> Self {
+        Self { run: None, wanted, group: None }
+    }
+}
+
+impl Core {
+    /// Finds or allocates a block for each page of a part, as far as [`STEP_PIECES`] reach; with `pool` it
+    /// waits for no lock of the inode. An error when not even the first has one.
+    pub(crate) fn plan(&self, part: &mut Part<'_>, mut pool: Option<&mut Pool>) -> Result<(), FsError> {
+        part.plan.inline = self.inline_bytes(part);
+        if part.plan.inline.is_some() {
+            return Ok(());
+        }
+        let planned = self.plan_pages(part, &mut pool);
+        part.settle_size();
+        match planned {
+            Err(error) if part.plan.placed.is_empty() => Err(error),
+            // As far as there was room; the next step tells the error if it lasts.
+            _ => Ok(()),
+        }
+    }
+
+    /// The bytes of a file that is to lie in its record: it is small, and has no block.
+    fn inline_bytes(&self, part: &Part<'_>) -> Option<Arc<[u8]>> {
+        let (inode, [page]) = (part.inode, part.taken.as_slice()) else { return None };
+        // Blocks come to a file only under `io`, which the caller holds.
+        let fits = page.page == 0 && part.size <= self.data.inline_bytes && inode.blocks() == 0;
+        if !fits || part.size == 0 || inode.data.not_inline.load(Ordering::SeqCst) {
+            return None;
+        }
+        let attributes = inode.try_lock()?.record().xattrs.as_ref().map_or(0, |bytes| bytes.len());
+        if attributes + part.size as usize > ENTRY_RECORD_BYTES_MAX - RECORD_BYTES_USUAL {
+            return None;
+        }
+        let mut bytes = vec![0; part.size as usize];
+        self.data.cache.memory().read(page.offset, &mut bytes);
+        Some(bytes.into())
+    }
+
+    fn plan_pages(&self, part: &mut Part<'_>, pool: &mut Option<&mut Pool>) -> Result<(), FsError> {
+        let (inode, pages, plan) = (part.inode, &part.taken[..], &mut part.plan);
+        plan.placed.reserve(pages.len());
+        let mut at = 0;
+        while at < pages.len() {
+            let page = pages[at].page;
+            let (place, goal) = {
+                let mut state = if pool.is_some() { inode.try_lock() } else { Some(inode.lock()) };
+                let state = state.as_mut().ok_or(FsError::Busy)?;
+                self.with_extents(inode, state, |_, extents| Ok((extents.place(page), extents.goal(page))))?
+            };
+            let end = match place {
+                Place::Block { end, .. } | Place::Hole { end } => end,
+            };
+            let near =
+                |(index, next): &(usize, &DirtyPage)| next.page == page + *index as u64 && next.page < end;
+            let count = pages[at..].iter().enumerate().take_while(near).count();
+            match place {
+                Place::Block { block, unwritten: false, .. } => {
+                    plan.place(&pages[at..at + count], block, Under::Written);
+                    at += count;
+                }
+                _ if plan.pieces == STEP_PIECES => return Ok(()),
+                Place::Block { block, .. } => {
+                    plan.place(&pages[at..at + count], block, Under::Unwritten);
+                    plan.pieces += 1;
+                    at += count;
+                }
+                Place::Hole { .. } => {
+                    // Blocks of this step are not in the extents yet.
+                    let goal = plan.placed.last().map(|last| last.block + 1).or(goal);
+                    let run = match pool {
+                        Some(pool) if self.is_pooled(inode) => self.draw(pool, inode, count as u32)?,
+                        _ => self.allocate(inode, goal, page, count as u32)?,
+                    };
+                    plan.runs.push(run);
+                    plan.pieces += 1;
+                    plan.place(&pages[at..at + run.blocks as usize], run.start, Under::Fresh);
+                    at += run.blocks as usize;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a file's first blocks may come from a pool: it has none, and wants none ahead.
+    pub(crate) fn is_pooled(&self, inode: &Inode) -> bool {
+        inode.blocks() == 0 && (self.prealloc_blocks(inode) == 0 || inode.opens.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Blocks of the pool for a file.
+    fn draw(&self, pool: &mut Pool, inode: &Inode, want: u32) -> Result<Run, FsError> {
+        let run = match pool.run.take() {
+            Some(run) => run,
+            None => {
+                let group = pool.group.or_else(|| self.home(inode));
+                let wanted = u32::try_from(pool.wanted).unwrap_or(u32::MAX).max(want);
+                let run = self.take_near(inode, Near { goal: None, group }, wanted)?;
+                pool.group = Some(self.alloc.group_of(run.start));
+                run
+            }
+        };
+        let used = run.blocks.min(want);
+        pool.wanted = pool.wanted.saturating_sub(u64::from(used));
+        let rest = Run { start: run.start + u64::from(used), blocks: run.blocks - used };
+        pool.run = (rest.blocks > 0).then_some(rest);
+        Ok(Run { start: run.start, blocks: used })
+    }
+
+    /// Gives back what no file drew.
+    pub(crate) fn drain_pool(&self, pool: Pool) {
+        if let Some(run) = pool.run {
+            self.return_blocks(run);
+        }
+    }
+
+    /// Takes promised blocks for pages from `page` on; past the end of a growing file, some more.
+    fn allocate(&self, inode: &Inode, goal: Option<u64>, page: u64, want: u32) -> Result<Run, FsError> {
+        let mut ahead = inode.data.prealloc();
+        if let Some(run) = ahead.take() {
+            if Some(run.start) == goal {
+                let used = run.blocks.min(want);
+                // These blocks had a promise of their own beside that of the pages.
+                self.unreserve(u64::from(used));
+                let rest = Run { start: run.start + u64::from(used), blocks: run.blocks - used };
+                *ahead = (rest.blocks > 0).then_some(rest);
+                return Ok(Run { start: run.start, blocks: used });
+            }
+            self.return_blocks(run);
+            self.unreserve(u64::from(run.blocks));
+        }
+        let end = inode.size.load(Ordering::Relaxed).div_ceil(BLOCK_BYTES as u64);
+        let grows = page + u64::from(want) >= end && inode.opens.load(Ordering::Relaxed) > 0;
+        let more = if grows { self.prealloc_blocks(inode) } else { 0 };
+        let near = Near { goal, group: self.home(inode) };
+        if more == 0 || self.reserve(u64::from(more)).is_err() {
+            return self.take_near(inode, near, want);
+        }
+        let run = self.take_near(inode, near, want.saturating_add(more));
+        let surplus = run.as_ref().map_or(0, |run| run.blocks.saturating_sub(want));
+        self.unreserve(u64::from(more - surplus));
+        let run = run?;
+        let used = run.blocks - surplus;
+        *ahead = (surplus > 0).then_some(Run { start: run.start + u64::from(used), blocks: surplus });
+        Ok(Run { start: run.start, blocks: used })
+    }
+
+    /// The group that blocks of an inode are looked for in: its own, else its directory's.
+    fn home(&self, inode: &Inode) -> Option<u32> {
+        let known = |group: u32| (group < self.alloc.groups()).then_some(group);
+        known(inode.data.group.load(Ordering::Relaxed)).or_else(|| {
+            let directory = inode.parent()?;
+            known(directory.data.group.load(Ordering::Relaxed))
+        })
+    }
+
+    /// Takes blocks, and remembers for the inode and for its directory where they were.
+    fn take_near(&self, inode: &Inode, near: Near, want: u32) -> Result<Run, FsError> {
+        let run = self.take_blocks(near, want)?;
+        let group = self.alloc.group_of(run.start);
+        if near.group != Some(group) {
+            inode.data.group.store(group, Ordering::Relaxed);
+            if let Some(directory) = inode.parent() {
+                directory.data.group.store(group, Ordering::Relaxed);
+            }
+        }
+        Ok(run)
+    }
+
+    /// Gives back what is allocated ahead of a file.
+    pub(crate) fn drop_prealloc(&self, inode: &Inode) {
+        if let Some(run) = inode.data.prealloc().take() {
+            self.return_blocks(run);
+            self.unreserve(u64::from(run.blocks));
+        }
+    }
+
+    /// Writes the pages of all parts, those side by side on the device in one request.
+    pub(crate) fn send(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
+        let mut pages: Vec<(u64, usize)> =
+            Vec::with_capacity(parts.iter().map(|part| part.plan.placed.len()).sum());
+        let placed = parts.iter().flat_map(|part| &part.plan.placed);
+        pages.extend(placed.map(|placed| (placed.block, placed.page.offset)));
+        if pages.is_empty() {
+            return Ok(());
+        }
+        if !pages.is_sorted_by_key(|page| page.0) {
+            pages.sort_unstable_by_key(|page| page.0);
+        }
+        // Of several files, the mount's handle serves them together.
+        match parts {
+            [part] => self.send_pages(&self.handle_of(part.inode), &pages),
+            _ => self.send_pages(&self.handle, &pages),
+        }?;
+        let ticket = self.order.wrote(parts.iter().any(|part| part.plan.is_fresh()));
+        for part in parts.iter().filter(|part| !part.plan.placed.is_empty()) {
+            part.inode.data.ticket.fetch_max(ticket, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Writes frames to blocks, both given in the order of the blocks.
+    fn send_pages(&self, handle: &Handle, pages: &[(u64, usize)]) -> Result<(), FsError> {
+        let mut under_way: VecDeque<(Ticket, Lba, Vec<Segment>)> = VecDeque::new();
+        let mut result = Ok(());
+        let mut rest = pages;
+        while let Some(first) = rest.first() {
+            let side_by_side = |(index, next): &(usize, &(u64, usize))| next.0 == first.0 + *index as u64;
+            let count = rest.iter().take(WRITE_BLOCKS_MAX).enumerate().take_while(side_by_side).count();
+            let mut segments: Vec<Segment> = Vec::with_capacity(count);
+            for (_, offset) in &rest[..count] {
+                push_frame(&mut segments, self.data.segment(*offset));
+            }
+            let lba = Lba(first.0 * self.lbas_per_block);
+            rest = &rest[count..];
+            if rest.is_empty() && under_way.is_empty() {
+                return Ok(handle.write(lba, &segments, false)?);
+            }
+            if under_way.len() == WRITES_MAX
+                && let Some(oldest) = under_way.pop_front()
+            {
+                result = result.and(self.end_write(handle, oldest));
+            }
+            let blocks = (count as u64 * self.lbas_per_block) as u32;
+            let operation = Operation::Write { fua: false };
+            let request = Request { operation, lba, blocks, data: &segments, tag: 0, stream: 0 };
+            match handle.submit(&request) {
+                Ok(ticket) => under_way.push_back((ticket, lba, segments)),
+                // The queue is full of other people's requests: this call waits for a place.
+                Err(_) => result = result.and(handle.write(lba, &segments, false).map_err(FsError::from)),
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        // The memory is the device's until each of them has ended, whatever became of the others.
+        under_way.into_iter().fold(result, |result, write| {
+            let ended = self.end_write(handle, write);
+            result.and(ended)
+        })
+    }
+
+    /// Waits for a write; one that failed is tried once more by a call that knows how to recover.
+    fn end_write(
+        &self,
+        handle: &Handle,
+        (ticket, lba, segments): (Ticket, Lba, Vec<Segment>),
+    ) -> Result<(), FsError> {
+        match handle.wait(ticket) {
+            Ok(()) => Ok(()),
+            Err(_) => Ok(handle.write(lba, &segments, false)?),
+        }
+    }
+
+    /// Records what the parts have written, where the records do not tell of it yet, as one batch. With more
+    /// than one part no inode is waited for: [`FsError::Busy`].
+    pub(crate) fn log(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
+        let mut states: Vec<(&Part<'_>, MutexGuard<'_, State>)> = Vec::with_capacity(parts.len());
+        for part in parts {
+            let state = if parts.len() > 1 { part.inode.try_lock() } else { Some(part.inode.lock()) };
+            let state = state.ok_or(FsError::Busy)?;
+            let inline = part.plan.inline.is_some();
+            if inline || part.plan.is_fresh() || part.size > state.record().size {
+                states.push((part, state));
+            }
+        }
+        if states.is_empty() {
+            return Ok(());
+        }
+        match self.log_states(&mut states) {
+            Ok(records) => {
+                for ((part, state), record) in states.iter_mut().zip(records) {
+                    let redeemed: u64 = part.plan.runs.iter().map(|run| u64::from(run.blocks)).sum();
+                    part.inode.publish_charged(state, record, redeemed);
+                    part.inode.data.promised.fetch_sub(redeemed, Ordering::SeqCst);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                for (part, _) in &states {
+                    self.forget_extents(part.inode);
+                    self.touch(part.inode, None, None, None);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn log_states(&self, states: &mut [(&Part<'_>, MutexGuard<'_, State>)]) -> Result<Vec<Record>, FsError> {
+        let mut records = Vec::with_capacity(states.len());
+        let mut change = self.change();
+        // What was written had a promise, of room for its records too.
+        change.use_headroom();
+        for (part, state) in states {
+            let (inode, plan) = (part.inode, &part.plan);
+            let mut record = inode.compose(state);
+            // Within a block that the file had before, a larger size shows what the device has there: what
+            // was cut off earlier, until the page that was written over it is durable.
+            let ticket = inode.data.ticket.load(Ordering::SeqCst);
+            if plan.inline.is_none() && part.size > record.size && self.order.is_open(ticket) {
+                self.order.exposes(ticket);
+                change.require_flush();
+            }
+            record.size = record.size.max(part.size);
+            if let Some(bytes) = &plan.inline {
+                record.tail = Tail::Data(Arc::clone(bytes));
+            }
+            if plan.is_fresh() {
+                change.require_flush();
+                self.with_extents(inode, state, |_, extents| {
+                    plan.log(&mut change, extents, inode.ino, &mut record)
+                })?;
+            }
+            change.put_inode(inode, &record);
+            records.push(record);
+        }
+        change.apply()?;
+        Ok(records)
+    }
+
+    /// The parts were written and recorded.
+    pub(crate) fn deliver(&self, part: Part<'_>) {
+        let mut part = part;
+        if part.plan.inline.is_some() {
+            let data = &part.inode.data;
+            let clean = part.taken.iter().filter(|page| part.pass.complete_elsewhere(page)).count() as u64;
+            data.promised.fetch_sub(clean, Ordering::SeqCst);
+            part.inode.discharge(clean);
+            self.unreserve(clean);
+            return;
+        }
+        let (done, rest) = part.taken.split_at(part.plan.placed.len());
+        part.pass.complete(done, Outcome::Written);
+        part.pass.complete(rest, Outcome::Failed);
+        self.list_left(part.inode, rest);
+    }
+
+    /// Nothing of a part was recorded: its pages stay dirty.
+    pub(crate) fn give_up(&self, part: Part<'_>) {
+        let mut part = part;
+        part.plan.runs.iter().for_each(|run| self.return_blocks(*run));
+        part.pass.complete(&part.taken, Outcome::Failed);
+        self.list_left(part.inode, &part.taken);
+    }
+
+    /// Pages are dirty again that were not while they were on their way: the inode may have lost its place in the list.
+    fn list_left(&self, inode: &Arc<Inode>, pages: &[DirtyPage]) {
+        if !pages.is_empty() {
+            self.list_dirty(inode);
+        }
+    }
+}
+
+impl Plan {
+    /// Puts the blocks into the extents, and both into a change.
+    fn log(
+        &self,
+        change: &mut Change<'_>,
+        extents: &mut Extents,
+        ino: u64,
+        record: &mut Record,
+    ) -> Result<(), FsError> {
+        self.extents(Under::Fresh).into_iter().for_each(|extent| extents.insert(extent));
+        for piece in self.extents(Under::Unwritten) {
+            extents.mark(piece.logical..piece.logical_end(), false);
+        }
+        for run in &self.runs {
+            change.use_run(*run)?;
+        }
+        debug_assert!(
+            record.inline_data().is_none() || extents.has(0),
+            "what the record held has a block from now on"
+        );
+        extents.log(change, ino, record);
+        Ok(())
+    }
+}

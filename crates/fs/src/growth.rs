@@ -1,0 +1,276 @@
+//! The metadata region grows: when the tree's free blocks run low, it takes a run of free data blocks.
+//!
+//! Order: the superblocks tell of the run first, with the flag `growing`; then a batch marks it as used, which a
+//! mount that finds the flag does again; then the metadata store takes the blocks into use. So a power cut
+//! anywhere leaves either a run that nobody uses or one that metadata has, and a mount looks at one run at most.
+
+use crate::alloc::{Near, Run};
+use crate::core::Core;
+use crate::error::FsError;
+use crate::journal::load_chunk;
+use crate::superblock::{self, Superblock};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nvmed_io::{Binding, Device};
+use nvmed_kv::DeviceMedium;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Blocks of a growth at most, 256 MiB, and at least, 256 KiB: the list of runs is bounded, so small ones are for
+/// when there is nothing longer.
+const GROW_BLOCKS_MAX: u64 = 1 << 16;
+const GROW_BLOCKS_MIN: u32 = 64;
+/// The region grows by this share of itself at once.
+const GROW_SHARE: u64 = 4;
+/// Where data blocks are scarce, it grows when less than this share of the tree's blocks is free.
+const LOW_SHARE: u64 = 4;
+/// Data blocks are scarce when less than this share is free.
+const PLENTY_SHARE: u64 = 8;
+/// Batches between two looks at the tree's free blocks: each adds a few at most.
+const LOOK_EVERY: u64 = 16;
+/// Tree blocks that are kept for what was promised already: recording it must not fail.
+const PROMISE_BLOCKS: u64 = 128;
+/// Extent records that fit one tree block for certain: each promised data block may become an extent of its own.
+const EXTENTS_PER_BLOCK: u64 = 48;
+/// Bitmap records that do.
+const CHUNKS_PER_BLOCK: u64 = 16;
+/// Blocks of log worth a checkpoint when room is looked for.
+const LOG_BLOCKS_WORTH: u64 = 32;
+
+/// What the growth of the metadata region needs.
+pub(crate) struct Growth {
+    medium: Arc<DeviceMedium>,
+    /// The superblock as it is on the device.
+    current: Mutex<Superblock>,
+    /// Tree blocks that were free at the last look.
+    free: AtomicU64,
+    looks: AtomicU64,
+    /// The tree's blocks run low.
+    low: AtomicBool,
+    /// Free data blocks when a growth failed: with no more than that it is not tried again.
+    failed_at: AtomicU64,
+    /// The medium may have blocks that the store does not use yet.
+    behind: AtomicBool,
+    /// A superblock could not be written: which one counts is unknown, so none is changed any more.
+    broken: AtomicBool,
+}
+
+impl Growth {
+    pub(crate) fn new(medium: Arc<DeviceMedium>, superblock: Superblock) -> Self {
+        Self {
+            medium,
+            current: Mutex::new(superblock),
+            free: AtomicU64::new(u64::MAX),
+            looks: AtomicU64::new(0),
+            low: AtomicBool::new(false),
+            failed_at: AtomicU64::new(0),
+            behind: AtomicBool::new(true),
+            broken: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Superblock> {
+        // Replaced as a whole.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The superblock as it is on the device.
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.lock().clone()
+    }
+}
+
+impl Core {
+    /// A batch was applied: now and then, looks how much room the tree has.
+    #[inline]
+    pub(crate) fn look_at_tree(&self) {
+        if self.growth.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+            self.look_closely();
+        }
+    }
+
+    #[cold]
+    fn look_closely(&self) {
+        let stats = self.store.stats();
+        let free = stats.tree_blocks.saturating_sub(stats.tree_blocks_used);
+        let coming = stats.log_bytes / nvmed_units::BLOCK_BYTES as u64;
+        self.growth.free.store(free.saturating_sub(coming), Ordering::Relaxed);
+        // A checkpoint writes new nodes beside the old ones: with as many free blocks as the tree has, it need
+        // not come early. Where data wants the space, it may.
+        let plenty = self.available.load(Ordering::Relaxed) > self.superblock.data_blocks / PLENTY_SHARE;
+        let wanted = if plenty { stats.tree_blocks_used } else { stats.tree_blocks / LOW_SHARE };
+        let low = free < wanted + 2 * coming;
+        self.growth.low.store(low, Ordering::Relaxed);
+    }
+
+    /// Whether records of `promised` data blocks might find no room.
+    #[inline]
+    pub(crate) fn is_tight(&self, promised: u64) -> bool {
+        let chunks = promised.min(self.alloc.chunks());
+        let needed = PROMISE_BLOCKS + promised / EXTENTS_PER_BLOCK + chunks / CHUNKS_PER_BLOCK;
+        self.growth.free.load(Ordering::Relaxed) < needed
+    }
+
+    /// Has the metadata region grow if the tree's blocks run low. The caller holds no lock of the namespace, an
+    /// inode's state or the journal. A failure leaves everything as it is: whoever finds no room is told.
+    #[inline]
+    pub(crate) fn grow_if_low(&self) {
+        if self.growth.low.load(Ordering::Relaxed) {
+            self.try_to_grow();
+        }
+    }
+
+    #[cold]
+    fn try_to_grow(&self) {
+        let available = self.available.load(Ordering::Relaxed);
+        let hopeless = available <= self.growth.failed_at.load(Ordering::Relaxed);
+        if hopeless || self.options.read_only || self.growth.broken.load(Ordering::Relaxed) {
+            return;
+        }
+        // One is enough; who comes meanwhile goes on with what there is.
+        let Ok(mut current) = self.growth.current.try_lock() else { return };
+        self.look_closely();
+        if !self.growth.low.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.grow(&mut current).is_err() {
+            self.growth.failed_at.store(self.available.load(Ordering::Relaxed), Ordering::Relaxed);
+        } else {
+            self.growth.failed_at.store(0, Ordering::Relaxed);
+        }
+        self.look_closely();
+    }
+
+    fn grow(&self, current: &mut Superblock) -> Result<(), FsError> {
+        if self.growth.behind.load(Ordering::Relaxed) {
+            // What an earlier growth has taken comes first.
+            let before = self.store.stats().tree_blocks;
+            self.take_up()?;
+            if self.store.stats().tree_blocks > before {
+                return Ok(());
+            }
+        }
+        let run = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
+        let grown = current.grown(run.start..run.end()).ok_or(FsError::NoSpace);
+        let grown = grown.inspect_err(|_| self.return_promised(run))?;
+        let device = self.handle.device();
+        if let Err(error) = superblock::store(device, &self.handle, &grown) {
+            // The run stays out of use: the superblock that tells of it may be the one that counts.
+            self.growth.broken.store(true, Ordering::Relaxed);
+            return Err(error);
+        }
+        *current = grown;
+        self.mark_as_metadata(run).inspect_err(|_| self.growth.broken.store(true, Ordering::Relaxed))?;
+        self.growth.medium.extend(run.start..run.end()).map_err(|_| FsError::NoSpace)?;
+        self.take_up()
+    }
+
+    /// The metadata store takes all blocks of its medium into use.
+    fn take_up(&self) -> Result<(), FsError> {
+        self.growth.behind.store(true, Ordering::Relaxed);
+        self.store.grow()?;
+        self.growth.behind.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Has the tree's room grow for records of `blocks` more promised data blocks.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`].
+    #[cold]
+    pub(crate) fn make_tree_room(&self, blocks: u64) -> Result<(), FsError> {
+        self.look_closely();
+        let wanted = self.promised.load(Ordering::Relaxed) + blocks;
+        if self.is_tight(wanted) {
+            if self.store.stats().log_bytes > LOG_BLOCKS_WORTH * nvmed_units::BLOCK_BYTES as u64 {
+                // What the log will add to the tree is only estimated; then it is known.
+                self.store.checkpoint()?;
+            }
+            self.growth.low.store(true, Ordering::Relaxed);
+            self.try_to_grow();
+        }
+        if self.is_tight(wanted) { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+
+    /// A promised run of about `wanted` free blocks.
+    fn take_for_metadata(&self, wanted: u64) -> Result<Run, FsError> {
+        let mut wanted = wanted.clamp(GROW_BLOCKS_MIN.into(), GROW_BLOCKS_MAX) as u32;
+        while self.reserve(wanted.into()).is_err() {
+            wanted /= 2;
+            if wanted < GROW_BLOCKS_MIN {
+                return Err(FsError::NoSpace);
+            }
+        }
+        let run = self.take_blocks(Near::default(), wanted);
+        let run = run.inspect_err(|_| self.unreserve(wanted.into()))?;
+        self.unreserve(u64::from(wanted - run.blocks));
+        if run.blocks < GROW_BLOCKS_MIN {
+            self.return_promised(run);
+            return Err(FsError::NoSpace);
+        }
+        Ok(run)
+    }
+
+    fn return_promised(&self, run: Run) {
+        self.return_blocks(run);
+        self.unreserve(run.blocks.into());
+    }
+
+    /// Marks a run as used, durably.
+    fn mark_as_metadata(&self, run: Run) -> Result<(), FsError> {
+        let mut change = self.change();
+        change.use_headroom();
+        change.use_run(run)?;
+        change.apply()?;
+        self.commit_all()
+    }
+
+    /// At a mount: finishes a growth that was cut off, and mends a copy of the superblock.
+    ///
+    /// # Errors
+    /// The store's and the device's.
+    pub(crate) fn finish_growth(&self, copies_agree: bool) -> Result<(), FsError> {
+        let current = self.growth.lock();
+        if !copies_agree {
+            superblock::store(self.handle.device(), &self.handle, &current)?;
+        }
+        let last = current.taken_runs().last().cloned();
+        let Some(last) = last else { return Ok(()) };
+        if current.growing {
+            self.mark_unmarked(last)?;
+        }
+        // The store may not have got so far.
+        self.take_up()
+    }
+
+    /// Marks those blocks of a run that are not.
+    fn mark_unmarked(&self, last: core::ops::Range<u64>) -> Result<(), FsError> {
+        let (mut at, mut free) = (last.start, 0);
+        while at < last.end {
+            let blocks = (last.end - at).min(u64::from(u32::MAX)) as u32;
+            let run = Run { start: at, blocks };
+            free += self.alloc.unmarked(run, &|chunk| load_chunk(&self.store, chunk))?;
+            at = run.end();
+        }
+        if free > 0 {
+            self.reserve(free)?;
+            let run = Run { start: last.start, blocks: (last.end - last.start) as u32 };
+            let mut change = self.change();
+            change.use_headroom();
+            change.use_some_of(run, free)?;
+            change.apply()?;
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of a file system's metadata, those that it took from the data region included.
+///
+/// # Errors
+/// No memory, or no room in the device's address space.
+pub(crate) fn medium(device: &Arc<Device>, superblock: &Superblock) -> Result<DeviceMedium, FsError> {
+    let first = superblock.meta_first..superblock.data_first;
+    let medium = DeviceMedium::new(device, device.handle(Binding::Spread), first)?;
+    for run in superblock.taken_runs() {
+        medium.extend(run.clone()).map_err(|error| FsError::Host(crate::region::errno(error)))?;
+    }
+    Ok(medium)
+}

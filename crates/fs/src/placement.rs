@@ -1,0 +1,269 @@
+//! Where entries and records go in a change: the keys of names, records in entries or under keys of their
+//! own, and the names that move with a directory (docs/spec/fs.md, "Zones", "Directory entry").
+//!
+//! A change computes keys as they are once it is applied: names that it re-keys come first, the rest follows
+//! them. What is in memory follows when the change is applied, before anybody else gets the journal.
+
+use crate::error::FsError;
+use crate::inode::{Inode, Place};
+use crate::journal::Change;
+use crate::keys::{self, Key};
+use crate::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
+use crate::status::Kind;
+use crate::zone::{Below, Pressure};
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Names that move: from below one prefix to below another.
+struct Rekey {
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+/// What a change moves, and memory is to follow.
+#[derive(Default)]
+pub(crate) struct Moves {
+    rekeys: Vec<Rekey>,
+    /// Directories that become zones.
+    zones: Vec<Arc<Inode>>,
+    /// Inodes whose records move under a key of their own, or into an entry.
+    forms: Vec<(Arc<Inode>, bool)>,
+    places: Vec<(Arc<Inode>, Option<Place>)>,
+}
+
+/// Whether a record may lie in an entry.
+fn fits_entry(kind: Kind, record: &Record, bytes: usize) -> bool {
+    (kind == Kind::Directory || record.nlink == 1) && bytes <= ENTRY_RECORD_BYTES_MAX
+}
+
+impl Change<'_> {
+    /// The key of a name as it is after this change.
+    pub(crate) fn entry_key(&self, directory: &Inode, name: &[u8]) -> Key {
+        self.core.with_prefix(directory, |prefix| {
+            let moved = self.moves.rekeys.iter().find(|rekey| keys::is_below(prefix, &rekey.old));
+            match moved {
+                None => keys::entry(prefix, name),
+                Some(rekey) => keys::entry(&[&rekey.new, &prefix[rekey.old.len()..]].concat(), name),
+            }
+        })
+    }
+
+    /// The prefix of a directory as it is after this change.
+    pub(crate) fn prefix(&self, directory: &Inode) -> Vec<u8> {
+        let key = self.entry_key(directory, b"");
+        key[..key.len() - 1].to_vec()
+    }
+
+    fn is_zone(&self, inode: &Inode) -> bool {
+        let becomes = || self.moves.zones.iter().any(|zone| zone.ino == inode.ino);
+        inode.directory.as_ref().is_some_and(|part| part.is_zone() || becomes())
+    }
+
+    fn is_own(&self, inode: &Inode) -> bool {
+        let moved = self.moves.forms.iter().rev().find(|(moved, _)| moved.ino == inode.ino);
+        moved.map_or_else(|| inode.is_own(), |(_, own)| *own)
+    }
+
+    /// Records an inode.
+    pub(crate) fn put_inode(&mut self, inode: &Arc<Inode>, record: &Record) {
+        let place = inode.place();
+        self.put_inode_at(inode, record, place.as_ref());
+    }
+
+    /// Records an inode of which `place` is a name: there, if it is the only one.
+    pub(crate) fn put_inode_at(&mut self, inode: &Arc<Inode>, record: &Record, place: Option<&Place>) {
+        let (own, zone) = (self.is_own(inode), self.is_zone(inode));
+        let entry = Entry { ino: inode.ino, kind: inode.kind, zone, record: Some(b"") };
+        let (mut value, head) = self.value(&entry, Some(record));
+        let inline = place.filter(|_| fits_entry(inode.kind, record, value.len() - head));
+        match inline {
+            Some(place) => {
+                let key = self.entry_key(&place.parent, &place.name);
+                self.put(&key, &value);
+                if own {
+                    self.delete(&keys::inode(inode.ino));
+                    self.moves.forms.push((Arc::clone(inode), false));
+                }
+            }
+            None => {
+                self.put(&keys::inode(inode.ino), &value[head..]);
+                if !own {
+                    self.moves.forms.push((Arc::clone(inode), true));
+                    if let Some(place) = place {
+                        value.clear();
+                        Entry { record: None, ..entry }.encode_to(&mut value);
+                        let key = self.entry_key(&place.parent, &place.name);
+                        self.put(&key, &value);
+                    }
+                }
+            }
+        }
+        self.keep_value(value);
+    }
+
+    /// Records an inode that has lost its only name.
+    pub(crate) fn put_nameless(&mut self, inode: &Arc<Inode>, record: &Record) {
+        self.put_inode_at(inode, record, None);
+        self.moves.places.push((Arc::clone(inode), None));
+    }
+
+    /// Records a new inode with its name; whether the record got a key of its own.
+    pub(crate) fn put_new(
+        &mut self,
+        (directory, name): (&Inode, &[u8]),
+        (ino, zone): (u64, bool),
+        record: &Record,
+    ) -> bool {
+        let kind = record.kind();
+        let entry = Entry { ino, kind, zone, record: Some(b"") };
+        let (mut value, head) = self.value(&entry, Some(record));
+        let own = !fits_entry(kind, record, value.len() - head);
+        if own {
+            self.put(&keys::inode(ino), &value[head..]);
+            value.clear();
+            Entry { record: None, ..entry }.encode_to(&mut value);
+        }
+        let key = self.entry_key(directory, name);
+        self.put(&key, &value);
+        self.keep_value(value);
+        own
+    }
+
+    /// Records a new inode without a name.
+    pub(crate) fn put_new_nameless(&mut self, ino: u64, record: &Record) {
+        self.put(&keys::inode(ino), &record.encode());
+        self.put_orphan(ino);
+    }
+
+    /// Gives an inode a name whose record lies under a key of its own.
+    pub(crate) fn put_name(&mut self, directory: &Inode, name: &[u8], inode: &Inode) {
+        let entry = Entry { ino: inode.ino, kind: inode.kind, zone: self.is_zone(inode), record: None };
+        let (value, _) = self.value(&entry, None);
+        let key = self.entry_key(directory, name);
+        self.put(&key, &value);
+        self.keep_value(value);
+    }
+
+    /// Gives an inode a name in the place of another; `record` is the one last applied.
+    pub(crate) fn put_renamed(&mut self, to: Place, inode: &Arc<Inode>, record: &Record) {
+        if self.is_own(inode) {
+            self.put_name(&to.parent, &to.name, inode);
+        } else {
+            self.put_inode_at(inode, record, Some(&to));
+        }
+        self.moves.places.push((Arc::clone(inode), Some(to)));
+    }
+
+    /// Gives an inode without a name one.
+    pub(crate) fn put_first_name(&mut self, place: Place, inode: &Arc<Inode>, record: &Record) {
+        self.put_inode_at(inode, record, Some(&place));
+        if self.is_own(inode) {
+            self.put_name(&place.parent, &place.name, inode);
+        }
+        self.moves.places.push((Arc::clone(inode), Some(place)));
+    }
+
+    /// Removes a name.
+    pub(crate) fn delete_name(&mut self, directory: &Inode, name: &[u8]) {
+        let key = self.entry_key(directory, name);
+        self.delete(&key);
+    }
+
+    /// Remembers another name of an inode, once the change is applied.
+    pub(crate) fn set_place(&mut self, inode: &Arc<Inode>, place: Option<Place>) {
+        self.moves.places.push((Arc::clone(inode), place));
+    }
+
+    /// An inode goes, and its record with it if that has a key of its own.
+    pub(crate) fn delete_inode(&mut self, inode: &Inode) {
+        self.count_inode_gone();
+        if self.is_own(inode) {
+            self.delete(&keys::inode(inode.ino));
+        }
+    }
+
+    /// Makes a directory a zone, unless one batch cannot re-key what is below it: then that waits, and the bound is
+    /// passed meanwhile. Before anything else in the change.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(crate) fn relieve(&mut self, pressure: Option<&Pressure>) -> Result<bool, FsError> {
+        match pressure.filter(|pressure| pressure.crowded).map(|pressure| self.make_zone(&pressure.top)) {
+            None | Some(Err(FsError::TooManyNames)) => Ok(false),
+            Some(made) => made.map(|()| true),
+        }
+    }
+
+    /// Makes a directory a zone: its names get new keys. Before anything else in the change.
+    ///
+    /// # Errors
+    /// [`FsError::TooManyNames`], with nothing changed; the store's.
+    fn make_zone(&mut self, directory: &Arc<Inode>) -> Result<(), FsError> {
+        let place =
+            directory.place().ok_or(FsError::Damaged { what: "the name of directory", of: directory.ino })?;
+        let old = self.prefix(directory);
+        let below = self.core.read_below(&old)?;
+        let key = self.entry_key(&place.parent, &place.name);
+        let mut value = Vec::new();
+        if !self.core.store.get(&key, &mut value)? {
+            return Err(FsError::Damaged { what: "the entry of directory", of: directory.ino });
+        }
+        let entry = Entry::decode(&value);
+        let entry = entry.ok_or(FsError::Damaged { what: "the entry of directory", of: directory.ino })?;
+        let mut zone = Vec::with_capacity(value.len());
+        Entry { zone: true, ..entry }.encode_to(&mut zone);
+        self.put(&key, &zone);
+        self.rekey(&[(old, keys::zone(directory.ino).to_vec(), &below)]);
+        // What a full device needs to be emptied is not for this.
+        self.spare_headroom();
+        self.moves.zones.push(Arc::clone(directory));
+        Ok(())
+    }
+
+    /// A directory that is moved becomes a zone; its entry is put later in the change.
+    pub(crate) fn becomes_zone(&mut self, directory: &Arc<Inode>) {
+        self.moves.zones.push(Arc::clone(directory));
+    }
+
+    /// Moves all names below prefixes to below others, all at once.
+    pub(crate) fn rekey(&mut self, moved: &[(Vec<u8>, Vec<u8>, &Below)]) {
+        for (old, _, below) in moved {
+            let mut key = old.clone();
+            for (rest, _) in below.pairs() {
+                key.truncate(old.len());
+                key.extend_from_slice(rest);
+                self.delete(&key);
+            }
+        }
+        for (_, new, below) in moved {
+            let mut key = new.clone();
+            for (rest, value) in below.pairs() {
+                key.truncate(new.len());
+                key.extend_from_slice(rest);
+                self.put(&key, value);
+            }
+        }
+        let rekeys = moved.iter().map(|(old, new, _)| Rekey { old: old.clone(), new: new.clone() });
+        self.moves.rekeys.extend(rekeys);
+    }
+
+    /// The change was applied, and the journal is still held: memory follows.
+    pub(crate) fn follow(&mut self) {
+        let Moves { rekeys, zones, forms, places } = core::mem::take(&mut self.moves);
+        forms.iter().for_each(|(inode, own)| inode.set_own(*own));
+        for (inode, place) in places {
+            inode.set_place(place);
+        }
+        for zone in &zones {
+            if let Ok(part) = zone.directory() {
+                part.set_zone();
+                *part.size() = None;
+                // Its own prefix has changed even if nothing was below it.
+                part.prefix().bytes.clear();
+            }
+        }
+        if !rekeys.is_empty() {
+            self.core.rekeyed.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Repairing a file system that is not mounted: a plan first, then one change of the store, or a few.
+//!
+//! The whole of the metadata is read into memory and put right there; what then differs from the store is written: first
+//! what is new or changed, then what goes. A power cut in between leaves something that another repair puts right.
+
+use crate::core::host_clock;
+use crate::error::FsError;
+use crate::fsck::{Opened, open};
+use crate::repair_model::Model;
+use crate::{region, superblock};
+use core::ops::{Bound, ControlFlow};
+use nvmed_io::{Binding, Device};
+use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, Store};
+use nvmed_units::BLOCK_BYTES;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is wrong with a file system, and what is to be done about it.
+pub struct Plan {
+    lines: Vec<String>,
+    opened: Opened,
+    superblocks_differ: bool,
+    /// Blocks that are copied before their new places are recorded.
+    copies: Vec<(u64, u64)>,
+    puts: Vec<(Vec<u8>, Vec<u8>)>,
+    deletes: Vec<Vec<u8>>,
+}
+
+impl core::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Plan").field("lines", &self.lines).finish_non_exhaustive()
+    }
+}
+
+/// Reads the file system of a device that is not mounted, and works out how to put it right. Nothing is changed.
+///
+/// # Errors
+/// It is no file system of ours, the device fails, or the metadata store itself is damaged: that is beyond a repair.
+pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, FsError> {
+    let opened = open(device)?;
+    opened.store.verify()?;
+    let mut model = Model::new(opened.superblock.clone());
+    let everything = (Bound::Unbounded, Bound::Unbounded);
+    let mut load = |key: &[u8], value: &[u8]| {
+        model.load(key, value);
+        ControlFlow::Continue(())
+    };
+    opened.store.scan(everything.0, everything.1, &mut load)?;
+    model.join();
+    model.fix_names(host_clock());
+    let (used, copies) = model.fix_blocks();
+    model.count_links();
+    let mut wanted = model.encode(&used);
+    let (mut puts, mut deletes) = (Vec::new(), Vec::new());
+    let mut compare = |key: &[u8], value: &[u8]| {
+        match wanted.remove(key) {
+            None => deletes.push(key.to_vec()),
+            Some(want) if want != value => puts.push((key.to_vec(), want)),
+            Some(_) => {}
+        }
+        ControlFlow::Continue(())
+    };
+    opened.store.scan(everything.0, everything.1, &mut compare)?;
+    puts.extend(wanted);
+    let mut lines = core::mem::take(&mut model.plan);
+    let superblocks_differ = !opened.superblocks_agree;
+    if superblocks_differ {
+        lines.insert(0, "one superblock is damaged: it is written again from the other".to_owned());
+    }
+    if lines.is_empty() && puts.len() + deletes.len() > 0 {
+        lines.push("bitmap or counters differ from what is counted: they are written again".to_owned());
+    }
+    Ok(Plan { lines, opened, superblocks_differ, copies, puts, deletes })
+}
+
+impl Plan {
+    /// What is wrong, and what becomes of it: a line each. None: nothing is wrong.
+    #[must_use]
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// Records that are to be written, and removed.
+    #[must_use]
+    pub fn records(&self) -> (usize, usize) {
+        (self.puts.len(), self.deletes.len())
+    }
+
+    /// Does it. What was interrupted can be planned and done again.
+    ///
+    /// # Errors
+    /// The device's; [`FsError::NoSpace`] when the metadata region has no room for what is new.
+    pub fn carry_out(self, device: &Arc<Device>) -> Result<(), FsError> {
+        let handle = device.handle(Binding::Spread);
+        let Self { opened, copies, puts, deletes, superblocks_differ, .. } = self;
+        if superblocks_differ {
+            superblock::store(device, &handle, &opened.superblock)?;
+        }
+        if !copies.is_empty() {
+            let whole = DeviceMedium::new(device, handle, 0..opened.superblock.blocks)?;
+            let mut block = vec![0; BLOCK_BYTES];
+            for (from, to) in copies {
+                region::fetch(&whole, from, &mut block)?;
+                whole.write(to, &block, false).map_err(|error| FsError::Host(region::errno(error)))?;
+            }
+            whole.flush().map_err(|error| FsError::Host(region::errno(error)))?;
+        }
+        if puts.is_empty() && deletes.is_empty() {
+            return Ok(());
+        }
+        let store = &opened.store;
+        let changes: BTreeMap<bool, Vec<Change>> = BTreeMap::from([
+            (false, puts.into_iter().map(|(key, value)| (key, Some(value))).collect()),
+            (true, deletes.into_iter().map(|key| (key, None)).collect()),
+        ]);
+        apply(store, changes.into_values().flatten())?;
+        store.close()?;
+        Ok(())
+    }
+}
+
+/// A key, and its new value if it has one.
+type Change = (Vec<u8>, Option<Vec<u8>>);
+
+/// Applies changes in order, in as few batches as they fit.
+fn apply(store: &Store, changes: impl Iterator<Item = Change>) -> Result<(), FsError> {
+    let mut batch = Batch::new();
+    // What is repaired may be all that can be had back: it uses the room kept for deleting, too.
+    batch.use_headroom();
+    let most = store.batch_bytes_max() / 2;
+    for (key, value) in changes {
+        match value {
+            Some(value) => batch.put(&key, &value),
+            None => batch.delete(&key),
+        }
+        if batch.bytes() > most {
+            store.apply(&batch)?;
+            batch.clear();
+            batch.use_headroom();
+        }
+    }
+    let last = store.apply(&batch)?;
+    store.commit(last, Barrier::Before)?;
+    Ok(())
+}

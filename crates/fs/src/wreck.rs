@@ -1,0 +1,154 @@
+//! What can still be read of a file system whose metadata store is damaged: files are found by the records before the
+//! first damaged block and after the last one, and their bytes by their extents. Nothing is changed.
+
+use crate::core::host_clock;
+use crate::error::FsError;
+use crate::fsck::open_wreck;
+use crate::keys;
+use crate::record::Tail;
+use crate::region;
+use crate::repair_model::{Model, own_prefix};
+use crate::status::Kind;
+use core::ops::{Bound, ControlFlow};
+use nvmed_io::{Binding, Device};
+use nvmed_kv::DeviceMedium;
+use nvmed_units::BLOCK_BYTES;
+use std::sync::Arc;
+
+/// A file system that cannot be mounted, or not be trusted, as far as it can be read.
+pub struct Wreck {
+    model: Model,
+    whole: DeviceMedium,
+    damage: Option<String>,
+}
+
+/// Something in a wreck.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rescued {
+    /// From the root, without a slash in front.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Permissions.
+    pub mode: u32,
+    /// Bytes of a file.
+    pub size: u64,
+    /// Of a symbolic link.
+    pub target: Vec<u8>,
+    ino: u64,
+}
+
+impl core::fmt::Debug for Wreck {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Wreck").field("damage", &self.damage).finish_non_exhaustive()
+    }
+}
+
+impl Wreck {
+    /// Reads what can be read of the metadata of a device that is not mounted.
+    ///
+    /// # Errors
+    /// It is no file system of ours, the device fails, or the metadata store cannot even be opened.
+    pub fn open(device: &Arc<Device>) -> Result<Self, FsError> {
+        let (opened, log_damage) = open_wreck(device)?;
+        let mut model = Model::new(opened.superblock.clone());
+        let mut last: Option<Vec<u8>> = None;
+        let mut load = |key: &[u8], value: &[u8]| {
+            model.load(key, value);
+            last = Some(key.to_vec());
+            ControlFlow::Continue(())
+        };
+        let scanned = opened.store.scan(Bound::Unbounded, Bound::Unbounded, &mut load);
+        let damage = scanned.err().map(|error| error.to_string());
+        if damage.is_some() {
+            let mut from_the_end = |key: &[u8], value: &[u8]| {
+                if last.as_deref().is_some_and(|last| key <= last) {
+                    return ControlFlow::Break(());
+                }
+                model.load(key, value);
+                ControlFlow::Continue(())
+            };
+            // It ends at the last damaged block, as the other one did at the first.
+            let _ = opened.store.scan_reverse(Bound::Unbounded, Bound::Unbounded, &mut from_the_end);
+        }
+        let damage = log_damage.map(|error| error.to_string()).or(damage);
+        model.join();
+        model.fix_names(host_clock());
+        model.trim_all();
+        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..opened.superblock.blocks)?;
+        Ok(Self { model, whole, damage })
+    }
+
+    /// The damaged block at which reading ended, if there is one.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
+    /// Everything that was found, directories before what is in them. What nothing leads to is in `lost+found`.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Rescued> {
+        let mut found = Vec::new();
+        let mut open = vec![(keys::zone(crate::core::ROOT).to_vec(), Vec::new())];
+        while let Some((prefix, path)) = open.pop() {
+            let (start, end) = (keys::entry(&prefix, b"").to_vec(), keys::entries_end(&prefix).to_vec());
+            for (key, name) in self.model.names.range(start..end) {
+                let (Some((_, step)), Some(node)) = (keys::entry_parts(key), self.model.nodes.get(&name.ino))
+                else {
+                    continue;
+                };
+                let mut own = path.clone();
+                own.extend_from_slice(if path.is_empty() { b"" } else { b"/" });
+                own.extend_from_slice(step);
+                if name.kind == Kind::Directory {
+                    open.push((own_prefix(key, name), own.clone()));
+                }
+                let target = match &node.record.tail {
+                    Tail::Target(target) if !target.is_empty() => target.to_vec(),
+                    Tail::Target(_) => {
+                        let parts = self.model.targets.get(&name.ino);
+                        parts.into_iter().flat_map(|parts| parts.values().flatten()).copied().collect()
+                    }
+                    _ => Vec::new(),
+                };
+                let (mode, size) = (node.record.mode & 0o7777, node.record.size);
+                found.push(Rescued { path: own, kind: name.kind, mode, size, target, ino: name.ino });
+            }
+        }
+        // A directory's path begins that of what is in it.
+        found.sort_by(|one, other| one.path.cmp(&other.path));
+        found
+    }
+
+    /// Reads a page of a file; what is a hole, or was never written, is zero.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn read_page(&self, of: &Rescued, page: u64, into: &mut [u8; BLOCK_BYTES]) -> Result<(), FsError> {
+        into.fill(0);
+        let Some(node) = self.model.nodes.get(&of.ino) else { return Ok(()) };
+        if let Tail::Data(bytes) = &node.record.tail {
+            let bytes = if page == 0 { &bytes[..bytes.len().min(BLOCK_BYTES)] } else { &[] };
+            into[..bytes.len()].copy_from_slice(bytes);
+            return Ok(());
+        }
+        let extent =
+            node.extents.iter().find(|extent| (extent.logical..extent.logical_end()).contains(&page));
+        match extent.filter(|extent| extent.flags & crate::record::EXTENT_UNWRITTEN == 0) {
+            Some(extent) => region::fetch(&self.whole, extent.physical + (page - extent.logical), into),
+            None => Ok(()),
+        }
+    }
+
+    /// The pages of a file that may hold something else than zeroes.
+    #[must_use]
+    pub fn pages(&self, of: &Rescued) -> Vec<u64> {
+        let Some(node) = self.model.nodes.get(&of.ino) else { return Vec::new() };
+        let end = of.size.div_ceil(BLOCK_BYTES as u64);
+        if matches!(node.record.tail, Tail::Data(_)) {
+            return (0..end.min(1)).collect();
+        }
+        let pages = node.extents.iter().flat_map(|extent| extent.logical..extent.logical_end().min(end));
+        pages.collect()
+    }
+}

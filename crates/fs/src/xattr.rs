@@ -1,0 +1,464 @@
+//! Extended attributes: names and values beside a file's data (xattr(7)).
+//!
+//! The inode record holds the names, and the values that are short; a long value lies in records of its own, so that
+//! an inode that changes does not carry it along. A change of attributes is one batch.
+
+use crate::core::Core;
+use crate::error::FsError;
+use crate::file::File;
+use crate::filesystem::{FileSystem, Node};
+use crate::inode::Inode;
+use crate::journal::Change;
+use crate::keys;
+use crate::permission::{self, READ, WRITE};
+use crate::record::Record;
+use crate::status::{Credentials, Follow, Kind, MODE_STICKY, OpenFlags};
+use crate::varint::{self, Reader};
+use core::sync::atomic::Ordering;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Longest name in bytes, its prefix included: Linux's limit.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value in bytes: a change of one is one batch, which the log of the smallest file system takes. (Linux
+/// allows 64 KiB, ext4 about a block.)
+pub const XATTR_VALUE_BYTES_MAX: usize = 32 << 10;
+/// Longest value that the inode record holds itself.
+const INLINE_BYTES: usize = 96;
+/// Bytes of names and inline values that one inode can have; with inline data, less.
+const ALL_BYTES_MAX: usize = 8 << 10;
+/// Bytes of a record with attributes: the store takes it.
+const RECORD_BYTES_MAX: usize = nvmed_kv::VALUE_BYTES_MAX - 32;
+/// Bytes of a long value in one record: the store keeps those in its leaves.
+const PART_BYTES: usize = 1000;
+
+/// What [`FileSystem::set_xattr`] does with a name that is there, or is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SetXattr {
+    /// Makes or replaces it.
+    #[default]
+    Any,
+    /// `XATTR_CREATE`: it must not be there.
+    Create,
+    /// `XATTR_REPLACE`: it must be there.
+    Replace,
+}
+
+/// One attribute, as the record has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attribute<'a> {
+    name: &'a [u8],
+    bytes: usize,
+    /// None when it lies in records of its own.
+    value: Option<&'a [u8]>,
+}
+
+impl Attribute<'_> {
+    fn encode_to(&self, out: &mut Vec<u8>) {
+        out.push(self.name.len() as u8);
+        out.extend_from_slice(self.name);
+        varint::put(out, (self.bytes as u64) << 1 | u64::from(self.value.is_none()));
+        out.extend_from_slice(self.value.unwrap_or_default());
+    }
+
+    fn parts(&self) -> u64 {
+        if self.value.is_some() { 0 } else { self.bytes.div_ceil(PART_BYTES) as u64 }
+    }
+}
+
+/// The attributes in a record, ascending by name; none when the bytes make no sense.
+fn decode(bytes: &[u8]) -> Option<Vec<Attribute<'_>>> {
+    let mut from = Reader(bytes);
+    let mut all: Vec<Attribute<'_>> = Vec::new();
+    while !from.0.is_empty() {
+        let length = from.byte()?;
+        let name = from.bytes(length.into())?;
+        let number = from.number()?;
+        let bytes = usize::try_from(number >> 1).ok().filter(|bytes| *bytes <= XATTR_VALUE_BYTES_MAX)?;
+        let value = if number & 1 == 0 { Some(from.bytes(bytes)?) } else { None };
+        let ascends = all.last().is_none_or(|last| last.name < name);
+        if name.is_empty() || name.contains(&0) || !ascends {
+            return None;
+        }
+        all.push(Attribute { name, bytes, value });
+    }
+    Some(all)
+}
+
+fn of(record: &Record, ino: u64) -> Result<Vec<Attribute<'_>>, FsError> {
+    let bytes = record.xattrs.as_deref().unwrap_or_default();
+    decode(bytes).ok_or(FsError::Damaged { what: "the extended attributes of inode", of: ino })
+}
+
+/// For the checker: the names with records of their own, and how many bytes those have; none for nonsense.
+pub(crate) fn long_values(record: &Record) -> Option<Vec<(Box<[u8]>, u64)>> {
+    let all = decode(record.xattrs.as_deref().unwrap_or_default())?;
+    let long = all.iter().filter(|attribute| attribute.value.is_none());
+    Some(long.map(|attribute| (attribute.name.into(), attribute.bytes as u64)).collect())
+}
+
+/// For a repair: a record's attributes without the long ones that `lost` names, and without nonsense.
+pub(crate) fn without(record: &Record, lost: impl Fn(&[u8]) -> bool) -> Option<Arc<[u8]>> {
+    let all = decode(record.xattrs.as_deref().unwrap_or_default())?;
+    let mut left = Vec::new();
+    let kept = all.iter().filter(|attribute| attribute.value.is_some() || !lost(attribute.name));
+    kept.for_each(|attribute| attribute.encode_to(&mut left));
+    (!left.is_empty()).then(|| left.into())
+}
+
+/// Removes the attributes' own records, with the inode.
+///
+/// # Errors
+/// [`FsError::Damaged`].
+pub(crate) fn log_removal(change: &mut Change<'_>, ino: u64, record: &Record) -> Result<(), FsError> {
+    for attribute in of(record, ino)? {
+        delete_parts(change, ino, attribute);
+    }
+    Ok(())
+}
+
+fn delete_parts(change: &mut Change<'_>, ino: u64, attribute: Attribute<'_>) {
+    for part in 0..attribute.parts() {
+        change.delete(&keys::xattr(ino, attribute.name, part as u8));
+    }
+}
+
+/// Whether `who` may do `wanted` with an attribute of this name (xattr(7), "Extended attribute namespaces").
+fn may(inode: &Inode, name: &[u8], wanted: u32, who: &Credentials<'_>) -> Result<(), FsError> {
+    let (space, rest) = match name.iter().position(|&byte| byte == b'.') {
+        Some(dot) => (&name[..dot], &name[dot + 1..]),
+        None => return Err(FsError::NotSupported),
+    };
+    if name.len() > XATTR_NAME_BYTES_MAX || name.contains(&0) {
+        return Err(FsError::AttributeName);
+    }
+    match space {
+        // Access lists and their like, which would have to be obeyed, are not offered.
+        b"user" | b"trusted" | b"security" if rest.is_empty() => Err(FsError::Invalid),
+        b"user" => {
+            let plain = matches!(inode.kind, Kind::File | Kind::Directory);
+            let others = inode.kind == Kind::Directory && inode.mode() & MODE_STICKY != 0;
+            if !plain || wanted == WRITE && others && permission::may_own(inode, who).is_err() {
+                return if wanted == WRITE { Err(FsError::NotPermitted) } else { Err(FsError::NoAttribute) };
+            }
+            permission::may(inode, wanted, who)
+        }
+        b"trusted" if who.is_root() => Ok(()),
+        b"trusted" if wanted == WRITE => Err(FsError::NotPermitted),
+        b"trusted" => Err(FsError::NoAttribute),
+        b"security" if wanted == READ || who.is_root() => Ok(()),
+        b"security" => Err(FsError::NotPermitted),
+        _ => Err(FsError::NotSupported),
+    }
+}
+
+impl Core {
+    fn get_xattr(&self, inode: &Inode, name: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
+        may(inode, name, READ, who)?;
+        let state = inode.lock();
+        let all = of(state.record(), inode.ino)?;
+        let found = all.binary_search_by_key(&name, |attribute| attribute.name);
+        let attribute = all[found.map_err(|_| FsError::NoAttribute)?];
+        if let Some(value) = attribute.value {
+            return Ok(value.to_vec());
+        }
+        let (mut value, mut part) = (Vec::with_capacity(attribute.bytes), Vec::new());
+        for number in 0..attribute.parts() {
+            self.store.get(&keys::xattr(inode.ino, name, number as u8), &mut part)?;
+            value.extend_from_slice(&part);
+        }
+        let whole = value.len() == attribute.bytes;
+        let damaged = FsError::Damaged { what: "an extended attribute of inode", of: inode.ino };
+        if whole { Ok(value) } else { Err(damaged) }
+    }
+
+    fn list_xattr(&self, inode: &Inode, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
+        let state = inode.lock();
+        let mut names = Vec::new();
+        for attribute in of(state.record(), inode.ino)? {
+            if who.is_root() || !attribute.name.starts_with(b"trusted.") {
+                names.extend_from_slice(attribute.name);
+                names.push(0);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Sets an attribute; without a value, removes it.
+    fn change_xattr(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: Option<(&[u8], SetXattr)>,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        self.writable()?;
+        may(inode, name, WRITE, who)?;
+        if value.is_some_and(|(value, _)| value.len() > XATTR_VALUE_BYTES_MAX) {
+            return Err(FsError::AttributeTooLong);
+        }
+        let now = self.now_ns();
+        let mut state = inode.lock();
+        if inode.reaped.load(Ordering::SeqCst) {
+            return Err(FsError::NotFound);
+        }
+        let mut record = inode.compose(&state);
+        let changed = self.put_xattr(inode, &mut record, name, value, now);
+        match changed {
+            Ok(()) => inode.publish(&mut state, record),
+            Err(_) => self.touch(inode, None, None, None),
+        }
+        drop(state);
+        changed?;
+        self.touch(inode, None, None, Some(now));
+        Ok(())
+    }
+
+    fn put_xattr(
+        &self,
+        inode: &Arc<Inode>,
+        record: &mut Record,
+        name: &[u8],
+        value: Option<(&[u8], SetXattr)>,
+        now: i64,
+    ) -> Result<(), FsError> {
+        let before = record.xattrs.take();
+        let before = Record { xattrs: before, ..record.clone() };
+        let mut all = of(&before, inode.ino)?;
+        let mut change = self.change();
+        let found = all.binary_search_by_key(&name, |attribute| attribute.name);
+        match (found, value) {
+            (Ok(_), Some((_, SetXattr::Create))) => return Err(FsError::Exists),
+            (Err(_), None | Some((_, SetXattr::Replace))) => return Err(FsError::NoAttribute),
+            (Ok(index), _) => delete_parts(&mut change, inode.ino, all.remove(index)),
+            (Err(_), _) => {}
+        }
+        if let Some((value, _)) = value {
+            let held = (value.len() <= INLINE_BYTES).then_some(value);
+            let attribute = Attribute { name, bytes: value.len(), value: held };
+            if held.is_none() {
+                for (part, bytes) in value.chunks(PART_BYTES).enumerate() {
+                    change.put(&keys::xattr(inode.ino, name, part as u8), bytes);
+                }
+            }
+            let place = found.unwrap_or_else(|place| place);
+            all.insert(place, attribute);
+        }
+        let mut bytes = Vec::new();
+        all.iter().for_each(|attribute| attribute.encode_to(&mut bytes));
+        let held = bytes.len();
+        record.xattrs = (held > 0).then(|| bytes.into());
+        record.ctime_ns = now;
+        if value.is_some() && (held > ALL_BYTES_MAX || record.encode().len() > RECORD_BYTES_MAX) {
+            return Err(FsError::NoSpace);
+        }
+        change.put_inode(inode, record);
+        change.apply().map(drop)
+    }
+}
+
+impl FileSystem {
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// Those of getxattr(2): [`FsError::NoAttribute`], [`FsError::NotSupported`] for names other than `user.`,
+    /// `trusted.` and `security.`; those of resolution.
+    pub fn get_xattr(
+        &self,
+        at: &Node,
+        path: &[u8],
+        follow: Follow,
+        name: &[u8],
+        who: &Credentials<'_>,
+    ) -> Result<Vec<u8>, FsError> {
+        self.0.get_xattr(&*self.0.at(self.start(at), path, follow, who)?, name, who)
+    }
+
+    /// Sets an extended attribute, of at most [`XATTR_VALUE_BYTES_MAX`] bytes; atomically, and durable as other
+    /// changes of the inode are.
+    ///
+    /// # Errors
+    /// Those of setxattr(2): [`FsError::Exists`], [`FsError::NoAttribute`], [`FsError::AttributeTooLong`],
+    /// [`FsError::NoSpace`] also when one inode has more than 8 KiB of names and short values; those of resolution.
+    #[expect(clippy::too_many_arguments, reason = "as many as setxattr(2) has, and who asks")]
+    pub fn set_xattr(
+        &self,
+        at: &Node,
+        path: &[u8],
+        follow: Follow,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        let node = self.lookup(at, path, follow, who)?;
+        self.set_xattr_node(&node, name, value, how, who)
+    }
+
+    /// The names of all extended attributes, each ended by a zero byte; `trusted.` ones are root's to see.
+    ///
+    /// # Errors
+    /// Those of resolution.
+    pub fn list_xattr(
+        &self,
+        at: &Node,
+        path: &[u8],
+        follow: Follow,
+        who: &Credentials<'_>,
+    ) -> Result<Vec<u8>, FsError> {
+        self.0.list_xattr(&*self.0.at(self.start(at), path, follow, who)?, who)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// Those of removexattr(2): [`FsError::NoAttribute`]; those of resolution.
+    pub fn remove_xattr(
+        &self,
+        at: &Node,
+        path: &[u8],
+        follow: Follow,
+        name: &[u8],
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        let node = self.lookup(at, path, follow, who)?;
+        self.remove_xattr_node(&node, name, who)
+    }
+
+    /// As [`FileSystem::get_xattr`], of a held inode.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_xattr_node(
+        &self,
+        node: &Node,
+        name: &[u8],
+        who: &Credentials<'_>,
+    ) -> Result<Vec<u8>, FsError> {
+        self.0.get_xattr(&node.0, name, who)
+    }
+
+    /// As [`FileSystem::set_xattr`], of a held inode.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_xattr_node(
+        &self,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        self.changes(node)?;
+        self.0.grow_if_low();
+        self.0.change_xattr(&node.0, name, Some((value, how)), who)?;
+        self.0.written_through()
+    }
+
+    /// As [`FileSystem::list_xattr`], of a held inode.
+    ///
+    /// # Errors
+    /// The record's.
+    pub fn list_xattr_node(&self, node: &Node, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
+        self.0.list_xattr(&node.0, who)
+    }
+
+    /// As [`FileSystem::remove_xattr`], of a held inode.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_xattr_node(&self, node: &Node, name: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
+        self.changes(node)?;
+        self.0.change_xattr(&node.0, name, None, who)?;
+        self.0.written_through()
+    }
+}
+
+impl File {
+    /// The inode, for a call that needs more than `O_PATH`.
+    fn attributed(&self) -> Result<&Arc<Inode>, FsError> {
+        if self.flags().has(OpenFlags::PATH) { Err(FsError::BadDescriptor) } else { Ok(&self.inode) }
+    }
+
+    /// The file system that it belongs to.
+    #[must_use]
+    pub fn files(&self) -> FileSystem {
+        FileSystem(Arc::clone(&self.core), self.view.clone())
+    }
+
+    /// As [`FileSystem::get_xattr`].
+    ///
+    /// # Errors
+    /// As there; [`FsError::BadDescriptor`].
+    pub fn get_xattr(&self, name: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
+        self.core.get_xattr(self.attributed()?, name, who)
+    }
+
+    /// As [`FileSystem::set_xattr`].
+    ///
+    /// # Errors
+    /// As there; [`FsError::BadDescriptor`].
+    pub fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        self.attributed()?;
+        self.files().set_xattr_node(&self.node(), name, value, how, who)
+    }
+
+    /// As [`FileSystem::list_xattr`].
+    ///
+    /// # Errors
+    /// As there; [`FsError::BadDescriptor`].
+    pub fn list_xattr(&self, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
+        self.core.list_xattr(self.attributed()?, who)
+    }
+
+    /// As [`FileSystem::remove_xattr`].
+    ///
+    /// # Errors
+    /// As there; [`FsError::BadDescriptor`].
+    pub fn remove_xattr(&self, name: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
+        self.attributed()?;
+        self.files().remove_xattr_node(&self.node(), name, who)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn attributes_survive_their_bytes() {
+        let all = [
+            Attribute { name: b"user.a", bytes: 0, value: Some(b"") },
+            Attribute { name: b"user.b", bytes: 5000, value: None },
+            Attribute { name: b"user.c", bytes: 3, value: Some(b"xyz") },
+        ];
+        let mut bytes = Vec::new();
+        all.iter().for_each(|attribute| attribute.encode_to(&mut bytes));
+        assert_eq!(decode(&bytes).unwrap(), all);
+        assert_eq!(all.map(|attribute| attribute.parts()), [0, 5, 0]);
+        for cut in 1..bytes.len() {
+            assert!(decode(&bytes[..cut]).is_none_or(|some| some.len() < 3));
+        }
+        let (first, second) = bytes.split_at(8);
+        assert_eq!(decode(&[second, first].concat()), None, "names ascend");
+    }
+
+    proptest! {
+        #[test]
+        fn fuzz_any_bytes_are_attributes_or_nonsense(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(all) = decode(&bytes) {
+                let mut again = Vec::new();
+                all.iter().for_each(|attribute| attribute.encode_to(&mut again));
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+}

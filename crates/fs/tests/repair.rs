@@ -1,0 +1,466 @@
+//! Records of a file system changed at random, with good checksums: a repair makes it sound, and what was not touched
+//! keeps its bytes. Also when the power goes in the middle.
+
+mod support;
+
+use nvmed_fs::{
+    Credentials, FileSystem, Follow, FormatOptions, FsError, MountOptions, OpenFlags, Wreck, fsck,
+    plan_repair,
+};
+use nvmed_io::Binding;
+use nvmed_kv::{Barrier, Batch, DeviceMedium, PendingMemory, Store};
+use nvmed_sys::{Mapping, Pages};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use support::Disk;
+
+const ROOT: Credentials<'static> = Credentials::ROOT;
+
+/// What a path has: bytes of a file, or a link's target.
+type Tree = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn write(files: &FileSystem, path: &str, bytes: &[u8], tree: &mut Tree) {
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    let file = files.open(&files.root(), path.as_bytes(), flags, 0o644, &ROOT).unwrap();
+    assert_eq!(file.pwrite(bytes, 0).unwrap(), bytes.len());
+    tree.insert(path.as_bytes().to_vec(), bytes.to_vec());
+}
+
+/// A file system with some of everything.
+fn build(zone_bound: u32) -> (Arc<Disk>, Tree) {
+    let disk = Disk::new(32 << 20);
+    let options =
+        FormatOptions { zone_bound, uid: 0, gid: 0, uuid: Some([7; 16]), ..FormatOptions::default() };
+    FileSystem::format(&disk.device(), &options).unwrap();
+    let files = disk.mount();
+    let (root, mut tree) = (files.root(), Tree::new());
+    for directory in ["a", "a/b", "a/b/c", "d", "many"] {
+        files.mkdir(&root, directory.as_bytes(), 0o755, &ROOT).unwrap();
+    }
+    for (number, path) in ["top", "a/one", "a/b/two", "a/b/c/three", "d/four"].iter().enumerate() {
+        write(&files, path, &vec![number as u8 + 1; 10_000 + number * 3000], &mut tree);
+        write(&files, &format!("{path}.small"), format!("small {number}").as_bytes(), &mut tree);
+    }
+    for number in 0..12 {
+        write(&files, &format!("many/{number}"), &[number; 5000], &mut tree);
+    }
+    // Extents in records of their own: every other page of a file.
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    let file = files.open(&root, b"d/sparse", flags, 0o644, &ROOT).unwrap();
+    let mut bytes = vec![0; 12 * 8192];
+    for page in 0..12 {
+        file.pwrite(&[9; 4096], page * 8192).unwrap();
+        file.fsync().unwrap();
+        bytes[page as usize * 8192..page as usize * 8192 + 4096].fill(9);
+    }
+    bytes.truncate(11 * 8192 + 4096);
+    tree.insert(b"d/sparse".to_vec(), bytes);
+    files.link(&root, b"top", &root, b"a/again", Follow::No, &ROOT).unwrap();
+    tree.insert(b"a/again".to_vec(), tree[b"top".as_slice()].clone());
+    files.symlink(b"a/one", &root, b"short", &ROOT).unwrap();
+    files.symlink(&[b'x'; 1500], &root, b"long", &ROOT).unwrap();
+    let set = |name: &[u8], bytes: usize| {
+        files
+            .set_xattr(&root, b"top", Follow::Yes, name, &vec![5; bytes], nvmed_fs::SetXattr::Any, &ROOT)
+            .unwrap();
+    };
+    set(b"user.short", 10);
+    set(b"user.long", 2500);
+    drop(file);
+    files.unmount().unwrap();
+    (disk, tree)
+}
+
+fn store(disk: &Arc<Disk>) -> Store {
+    let device = disk.device();
+    let superblock = FileSystem::probe(&device).unwrap();
+    let blocks = superblock.meta_first..superblock.data_first;
+    let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), blocks).unwrap();
+    assert_eq!(superblock.meta_runs.len(), 1, "metadata has not grown");
+    let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
+    let pending = PendingMemory { memory, offset: 0, len: 1 << 20 };
+    Store::open(Arc::new(medium), pending, &nvmed_kv::Options::default()).unwrap()
+}
+
+fn records(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut all = Vec::new();
+    let mut visit = |key: &[u8], value: &[u8]| {
+        all.push((key.to_vec(), value.to_vec()));
+        ControlFlow::Continue(())
+    };
+    store.scan(Bound::Unbounded, Bound::Unbounded, &mut visit).unwrap();
+    all
+}
+
+#[derive(Clone, Debug)]
+enum Damage {
+    Delete(prop::sample::Index),
+    Flip(prop::sample::Index, prop::sample::Index, u8),
+    Swap(prop::sample::Index, prop::sample::Index),
+    Cut(prop::sample::Index, prop::sample::Index),
+    Rename(prop::sample::Index, prop::sample::Index, u8),
+    Put(Vec<u8>, Vec<u8>),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let any_index = any::<prop::sample::Index>;
+    prop_oneof![
+        3 => any_index().prop_map(Damage::Delete),
+        5 => (any_index(), any_index(), 0u8..8).prop_map(|(at, byte, bit)| Damage::Flip(at, byte, bit)),
+        2 => (any_index(), any_index()).prop_map(|(one, other)| Damage::Swap(one, other)),
+        1 => (any_index(), any_index()).prop_map(|(at, byte)| Damage::Cut(at, byte)),
+        2 => (any_index(), any_index(), 0u8..8).prop_map(|(at, byte, bit)| Damage::Rename(at, byte, bit)),
+        1 => (prop::collection::vec(any::<u8>(), 0..30), prop::collection::vec(any::<u8>(), 0..40))
+            .prop_map(|(key, value)| Damage::Put(key, value)),
+    ]
+}
+
+/// Damages the metadata; answers the keys that were changed.
+fn apply(disk: &Arc<Disk>, damages: &[Damage]) -> Vec<Vec<u8>> {
+    let store = store(disk);
+    let all = records(&store);
+    let mut batch = Batch::new();
+    let mut changed = Vec::new();
+    for damage in damages {
+        match damage {
+            Damage::Delete(at) => {
+                let (key, _) = at.get(&all);
+                batch.delete(key);
+                changed.push(key.clone());
+            }
+            Damage::Flip(at, byte, bit) => {
+                let (key, mut value) = at.get(&all).clone();
+                if !value.is_empty() {
+                    let byte = byte.index(value.len());
+                    value[byte] ^= 1 << bit;
+                }
+                batch.put(&key, &value);
+                changed.push(key);
+            }
+            Damage::Swap(one, other) => {
+                let ((key, value), (other_key, other_value)) = (one.get(&all), other.get(&all));
+                batch.put(key, other_value);
+                batch.put(other_key, value);
+                changed.extend([key.clone(), other_key.clone()]);
+            }
+            Damage::Cut(at, byte) => {
+                let (key, value) = at.get(&all);
+                batch.put(key, &value[..byte.index(value.len() + 1)]);
+                changed.push(key.clone());
+            }
+            Damage::Rename(at, byte, bit) => {
+                let (key, value) = at.get(&all);
+                let mut new = key.clone();
+                let byte = byte.index(new.len());
+                new[byte] ^= 1 << bit;
+                batch.delete(key);
+                batch.put(&new, value);
+                changed.extend([key.clone(), new]);
+            }
+            Damage::Put(key, value) => {
+                batch.put(key, value);
+                changed.push(key.clone());
+            }
+        }
+    }
+    let last = store.apply(&batch).unwrap();
+    store.commit(last, Barrier::None).unwrap();
+    store.close().unwrap();
+    changed
+}
+
+fn repair(disk: &Arc<Disk>) -> Result<Vec<String>, FsError> {
+    let device = disk.device();
+    let plan = plan_repair(&device)?;
+    let lines = plan.lines().to_vec();
+    plan.carry_out(&device)?;
+    Ok(lines)
+}
+
+/// Whether a change of these keys can matter to a path's bytes: those of names on the way to it, of zones and of its inode.
+fn is_touched(path: &[u8], ino: u64, changed: &[Vec<u8>]) -> bool {
+    let steps: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+    changed.iter().any(|key| {
+        let tag = key.first() == Some(&0xff);
+        let chunk =
+            |at: usize| key.get(at..at + 8).map(|bytes| u64::from_be_bytes(bytes.try_into().unwrap()));
+        if tag {
+            return chunk(8) == Some(ino) && key.get(7) != Some(&3);
+        }
+        // A name anywhere that is called as a step of the path: which directory it is in is of no matter here.
+        let name = key.rsplit(|byte| *byte == 0).next().unwrap_or(&[]);
+        steps.contains(&name)
+    })
+}
+
+/// Numbers that a plan says several inodes had, or several names of directories.
+fn disputed(plan: &[String]) -> BTreeSet<u64> {
+    let number = |line: &String| {
+        let said = ["two inodes have the number ", "is a second name of directory "];
+        let (_, rest) = said.iter().find_map(|said| line.split_once(said))?;
+        rest.split(':').next()?.parse().ok()
+    };
+    plan.iter().filter_map(number).collect()
+}
+
+/// Every file that was not touched has its bytes; whatever else is there can be listed and read.
+fn check(disk: &Arc<Disk>, tree: &Tree, inos: &BTreeMap<Vec<u8>, u64>, changed: &[Vec<u8>], plan: &[String]) {
+    let found = fsck(&disk.device()).unwrap();
+    assert_eq!(found, [], "after {plan:#?}");
+    let again = plan_repair(&disk.device()).unwrap();
+    assert_eq!((again.lines(), again.records()), (&[][..], (0, 0)), "a second repair has nothing to do");
+    drop(again);
+    let files = disk.mount();
+    let mut contents = Vec::new();
+    walk(&files, b".", 0, &mut contents);
+    let disputed = disputed(plan);
+    for (path, bytes) in tree.iter().filter(|(path, _)| !is_touched(path, inos[*path], changed)) {
+        // Of two that have one number nobody knows whose it was: what is in the one may then be found in the other.
+        if ways(path).any(|way| disputed.contains(&inos[way])) {
+            assert!(contents.contains(bytes), "{}: lost; {plan:#?}", String::from_utf8_lossy(path));
+            continue;
+        }
+        let file = files.open(&files.root(), path, OpenFlags::READ, 0, &ROOT);
+        let file =
+            file.unwrap_or_else(|error| panic!("{}: {error}; {plan:#?}", String::from_utf8_lossy(path)));
+        let mut read = vec![0; bytes.len() + 10];
+        let count = file.pread(&mut read, 0).unwrap();
+        assert!(read[..count] == bytes[..], "{}: other bytes; {plan:#?}", String::from_utf8_lossy(path));
+    }
+    write(&files, "new", b"works on", &mut Tree::new());
+    files.unmount().unwrap();
+}
+
+fn walk(files: &FileSystem, path: &[u8], depth: u32, contents: &mut Vec<Vec<u8>>) {
+    assert!(depth < 40, "directories in a circle");
+    let directory =
+        files.open(&files.root(), path, OpenFlags::READ.with(OpenFlags::DIRECTORY), 0, &ROOT).unwrap();
+    let mut names = Vec::new();
+    let mut tell = |entry: nvmed_fs::DirEntry<'_>| {
+        names.push(entry.name.to_vec());
+        ControlFlow::Continue(())
+    };
+    directory.read_dir(&mut tell).unwrap();
+    for name in names.into_iter().filter(|name| name != b"." && name != b"..") {
+        let below = [path, b"/", &name].concat();
+        let stat = files.stat(&files.root(), &below, Follow::No, &ROOT).unwrap();
+        match stat.kind() {
+            nvmed_fs::Kind::Directory => walk(files, &below, depth + 1, contents),
+            nvmed_fs::Kind::File => {
+                let file = files.open(&files.root(), &below, OpenFlags::READ, 0, &ROOT).unwrap();
+                let mut bytes = vec![0; 1 << 17];
+                let count = file.pread(&mut bytes, 0).unwrap();
+                bytes.truncate(count);
+                contents.push(bytes);
+            }
+            nvmed_fs::Kind::Symlink => drop(files.readlink(&files.root(), &below, &ROOT).unwrap()),
+            _ => {}
+        }
+    }
+}
+
+/// A path, and the directories on the way to it.
+fn ways(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    ends.chain([path.len()]).map(|end| &path[..end])
+}
+
+/// The inode numbers of all paths, and of the directories on the way to them.
+fn numbers(disk: &Arc<Disk>, tree: &Tree) -> BTreeMap<Vec<u8>, u64> {
+    let files = disk.mount();
+    let ino = |path: &[u8]| files.stat(&files.root(), path, Follow::No, &ROOT).unwrap().ino;
+    let numbers = tree.keys().flat_map(|path| ways(path)).map(|path| (path.to_vec(), ino(path))).collect();
+    files.unmount().unwrap();
+    numbers
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_damaged_is_put_right(
+        bound in prop_oneof![Just(0), Just(4), Just(64)],
+        damages in prop::collection::vec(damage(), 1..8),
+    ) {
+        let (disk, tree) = build(bound);
+        let inos = numbers(&disk, &tree);
+        let changed = apply(&disk, &damages);
+        let plan = repair(&disk).unwrap();
+        check(&disk, &tree, &inos, &changed, &plan);
+    }
+
+    #[test]
+    fn a_repair_that_is_cut_off_can_be_made_again(
+        bound in prop_oneof![Just(0), Just(4), Just(64)],
+        damages in prop::collection::vec(damage(), 1..8),
+        cut in 0u64..30,
+        mut coin in any::<u64>(),
+    ) {
+        let (disk, tree) = build(bound);
+        let inos = numbers(&disk, &tree);
+        let changed = apply(&disk, &damages);
+        let mut plan = plan_repair(&disk.device()).unwrap().lines().to_vec();
+        disk.cut_after(cut);
+        let _ = repair(&disk);
+        let disk = disk.survivor(|| {
+            coin = coin.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            coin >> 63 == 1
+        });
+        plan.extend(repair(&disk).unwrap());
+        check(&disk, &tree, &inos, &changed, &plan);
+    }
+}
+
+/// Looks at everything and believes nothing: errors are answers, panics and circles are not.
+fn look(files: &FileSystem, path: &[u8], depth: u32, left: &mut u32) {
+    let Ok(directory) = files.open(&files.root(), path, OpenFlags::READ.with(OpenFlags::DIRECTORY), 0, &ROOT)
+    else {
+        return;
+    };
+    let mut names = Vec::new();
+    let _ = directory.read_dir(&mut |entry| {
+        names.push(entry.name.to_vec());
+        ControlFlow::Continue(())
+    });
+    for name in names.into_iter().filter(|name| name != b"." && name != b"..") {
+        // Directories may lie in each other by damage: what is looked at is bounded.
+        if *left == 0 || depth > 20 {
+            return;
+        }
+        *left -= 1;
+        let below = [path, b"/", &name].concat();
+        if let Ok(file) = files.open(&files.root(), &below, OpenFlags::READ, 0, &ROOT) {
+            let mut bytes = vec![0; 1 << 17];
+            let _ = file.pread(&mut bytes, 0);
+            let _ = (file.stat(), file.seek(0, nvmed_fs::Whence::Data), file.list_xattr(&ROOT));
+        }
+        let _ = files.readlink(&files.root(), &below, &ROOT);
+        look(files, &below, depth + 1, left);
+    }
+}
+
+/// Damage that nobody has repaired: reading and changing answer errors, and go on.
+fn survive(disk: &Arc<Disk>) {
+    let _ = fsck(&disk.device());
+    if let Ok(plan) = plan_repair(&disk.device()) {
+        let _ = (plan.lines().len(), plan.records());
+    }
+    if let Ok(wreck) = Wreck::open(&disk.device()) {
+        for rescued in wreck.entries() {
+            let mut page = [0; 4096];
+            let _ = wreck
+                .pages(&rescued)
+                .first()
+                .map(|first| wreck.read_page(&rescued, *first, &mut page).is_ok());
+        }
+    }
+    let Ok(files) = disk.try_mount(nvmed_fs::MountOptions::default(), 8 << 20) else { return };
+    look(&files, b".", 0, &mut 500);
+    let root = files.root();
+    let _ = files.open(&root, b"fresh", OpenFlags::READ_WRITE.with(OpenFlags::CREATE), 0o644, &ROOT).map(
+        |file| {
+            let _ = (file.pwrite(&[1; 10_000], 0), file.fsync());
+        },
+    );
+    let _ = files.unlink(&root, b"top", &ROOT);
+    let _ = files.rename(&root, b"a", &root, b"moved", nvmed_fs::RenameFlags::default(), &ROOT);
+    let _ = files.unmount();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Records with good checksums that say anything.
+    #[test]
+    fn fuzz_damaged_records_are_survived(
+        bound in prop_oneof![Just(0), Just(4), Just(64)],
+        damages in prop::collection::vec(damage(), 1..12),
+    ) {
+        let (disk, _) = build(bound);
+        apply(&disk, &damages);
+        survive(&disk);
+    }
+
+    /// Images with any bytes anywhere.
+    #[test]
+    fn fuzz_images_are_survived(
+        pokes in prop::collection::vec((any::<prop::sample::Index>(), 0usize..4096, prop::collection::vec(any::<u8>(), 1..64)), 1..20),
+    ) {
+        let (disk, _) = build(64);
+        let superblock = FileSystem::probe(&disk.device()).unwrap();
+        // Where something is: superblocks, log, bitmap and tree of the store, the first data.
+        let blocks: Vec<u64> = (0..superblock.blocks).filter(|block| disk.peek(*block).iter().any(|&byte| byte != 0)).collect();
+        for (at, offset, bytes) in &pokes {
+            disk.poke(*at.get(&blocks), |block| {
+                let end = (offset + bytes.len()).min(block.len());
+                block[*offset..end].copy_from_slice(&bytes[..end - offset]);
+            });
+        }
+        survive(&disk);
+    }
+}
+
+/// A sound file system is left as it is.
+#[test]
+fn there_is_nothing_to_repair() {
+    for bound in [0, 4, 64] {
+        let (disk, tree) = build(bound);
+        let writes = disk.writes();
+        let plan = plan_repair(&disk.device()).unwrap();
+        assert_eq!((plan.lines(), plan.records()), (&[][..], (0, 0)), "bound {bound}");
+        plan.carry_out(&disk.device()).unwrap();
+        assert_eq!(disk.writes(), writes);
+        let inos = numbers(&disk, &tree);
+        check(&disk, &tree, &inos, &[], &[]);
+    }
+}
+
+/// Either superblock may be lost.
+#[test]
+fn a_lost_superblock_is_written_again() {
+    let (disk, tree) = build(64);
+    let last = FileSystem::probe(&disk.device()).unwrap().blocks - 1;
+    for block in [0, last] {
+        disk.poke(block, |bytes| bytes[100..600].fill(0xee));
+        let plan = repair(&disk).unwrap();
+        assert!(plan[0].contains("superblock"), "{plan:?}");
+        assert_eq!(disk.peek(0), disk.peek(last));
+    }
+    let inos = numbers(&disk, &tree);
+    check(&disk, &tree, &inos, &[], &[]);
+}
+
+/// A block of the log that was durable is damaged: no mount, no repair, and a salvage of what came before.
+#[test]
+fn a_damaged_log_is_told_and_salvaged() {
+    let disk = Disk::new(32 << 20);
+    let (files, mut tree) = (disk.format().mount(), Tree::new());
+    for number in 0..100 {
+        write(&files, &format!("file{number:03}"), &[number; 5000], &mut tree);
+        files.sync().unwrap();
+    }
+    // The mount is not ended: what happened is in the log.
+    let disk = disk.copy();
+    let meta = FileSystem::probe(&disk.device()).unwrap();
+    let log: Vec<u64> =
+        (meta.meta_first..meta.data_first).filter(|&block| disk.peek(block).starts_with(b"KVLB")).collect();
+    let damaged = log[log.len() / 2];
+    disk.poke(damaged, |bytes| bytes[2000] ^= 1);
+    let refused = disk.try_mount(MountOptions::default(), 8 << 20).err().unwrap().to_string();
+    assert!(refused.contains("(log) is damaged") && refused.contains("--salvage"), "{refused}");
+    assert_eq!(plan_repair(&disk.device()).err().map(|error| error.to_string()), Some(refused.clone()));
+    let findings = fsck(&disk.device()).unwrap();
+    assert!(findings.len() == 1 && findings[0].to_string().contains("(log)"), "{findings:?}");
+    let wreck = Wreck::open(&disk.device()).unwrap();
+    assert!(wreck.damage().is_some_and(|damage| refused.contains(damage)));
+    let found = wreck.entries();
+    assert!((10..100).contains(&found.len()), "{} files of 100", found.len());
+    let mut page = [0; 4096];
+    // Of the last one the log may tell no more than its name.
+    for file in &found[..found.len() - 1] {
+        wreck.read_page(file, 0, &mut page).unwrap();
+        assert!(page[..] == tree[&file.path][..4096], "{}", String::from_utf8_lossy(&file.path));
+    }
+}

@@ -1,0 +1,184 @@
+//! Many seeds on several threads, and one report.
+
+use crate::coverage::Coverage;
+use crate::cuts::{self, Failure, Place, Plan, Tally};
+use crate::recording::Recording;
+use crate::{damage, deaths, faults};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// One workload in so many is run again and again with each of its requests failing.
+const FAULTS_EVERY: u64 = 16;
+
+/// How much is tried.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// Crash states in all.
+    pub states: u64,
+    /// The first seed.
+    pub seed: u64,
+    /// Seeds at most.
+    pub seeds: u64,
+    /// Threads.
+    pub threads: usize,
+    /// Outcomes of a cut, and which cuts.
+    pub plan: Plan,
+    /// End at the first failure.
+    pub stop_at_failure: bool,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Workloads.
+    pub seeds: u64,
+    /// Operations and device commands recorded.
+    pub operations: u64,
+    /// Device commands recorded.
+    pub commands: u64,
+    /// All states.
+    pub tally: Tally,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+impl Campaign {
+    /// Runs it.
+    #[must_use]
+    pub fn run(&self) -> Report {
+        let start = Instant::now();
+        let (next, states) = (AtomicU64::new(self.seed), AtomicU64::new(0));
+        let stop = AtomicBool::new(false);
+        let report = Mutex::new(Report::default());
+        let work = || {
+            while !stop.load(Ordering::Relaxed) && states.load(Ordering::Relaxed) < self.states {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed - self.seed >= self.seeds {
+                    break;
+                }
+                let mut more = |new: u64| {
+                    let total = states.fetch_add(new, Ordering::Relaxed) + new;
+                    total < self.states && !stop.load(Ordering::Relaxed)
+                };
+                let (tally, operations, commands) = run_seed(seed, &self.plan, &mut more);
+                if self.stop_at_failure && !tally.failures.is_empty() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+                report.seeds += 1;
+                report.operations += operations;
+                report.commands += commands;
+                report.tally.add(tally);
+                if report.tally.failures.len() > 20 {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.max(1) {
+                scope.spawn(work);
+            }
+        });
+        let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.seconds = start.elapsed().as_secs_f64();
+        report
+    }
+}
+
+/// The workload of a seed as text.
+#[must_use]
+pub fn describe(seed: u64) -> String {
+    match Recording::of(seed) {
+        Ok(recording) => recording.describe(),
+        Err(why) => why,
+    }
+}
+
+fn run_seed(seed: u64, plan: &Plan, more: &mut dyn FnMut(u64) -> bool) -> (Tally, u64, u64) {
+    let recorded = catch_unwind(AssertUnwindSafe(|| Recording::of(seed)));
+    let failed = |why: String| {
+        let failure = Failure { place: Place { seed, cut: 0, outcome: 0 }, why };
+        (Tally { failures: vec![failure], ..Tally::default() }, 0, 0)
+    };
+    match recorded {
+        Ok(Ok(recording)) => {
+            let grown = u64::from(recording.meta.len() > 1);
+            let mut tally = cuts::examine_all(seed, &recording, plan, more);
+            let before = tally.states;
+            deaths::examine_all(seed, &recording, plan.only, &mut tally);
+            damage::examine_all(seed, &recording, plan, &mut tally);
+            if more(tally.states - before) && (seed.is_multiple_of(FAULTS_EVERY) || plan.only.is_some()) {
+                faults::examine_all(seed, plan.stride, plan.only, &mut tally, more);
+            }
+            tally.grown = grown;
+            (tally, recording.steps.len() as u64, recording.trace.len() as u64)
+        }
+        Ok(Err(why)) => failed(format!("without any cut: {why}")),
+        Err(panic) => failed(format!("without any cut: panic: {}", cuts::panic_text(&*panic))),
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.states += other.states;
+        self.second_cuts += other.second_cuts;
+        self.deaths += other.deaths;
+        self.grown += other.grown;
+        self.faults += other.faults;
+        self.damaged += other.damaged;
+        self.cuts += other.cuts;
+        self.coverage.add(&other.coverage);
+        self.failures.extend(other.failures);
+    }
+}
+
+impl Report {
+    /// The table of what was covered.
+    #[must_use]
+    pub fn coverage(&self) -> &Coverage {
+        &self.tally.coverage
+    }
+
+    /// One line.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        format!(
+            "{} crash states ({} cuts of {} device writes, {} with a second cut; {} deaths of the process, {} failing requests, {} damaged images) of {} workloads ({} in which the metadata region grew), {} operations, in {:.1} s: {} failures",
+            self.tally.states,
+            self.tally.cuts,
+            self.commands,
+            self.tally.second_cuts,
+            self.tally.deaths,
+            self.tally.faults,
+            self.tally.damaged,
+            self.seeds,
+            self.tally.grown,
+            self.operations,
+            self.seconds,
+            self.tally.failures.len()
+        )
+    }
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Place { seed, cut, outcome } = self.place;
+        write!(
+            f,
+            "seed {seed}, cut {cut}, outcome {outcome}: {}\n  replay: {}",
+            self.why,
+            self.place.replay()
+        )
+    }
+}
+
+impl Place {
+    /// The one command that makes this state again.
+    #[must_use]
+    pub fn replay(&self) -> String {
+        let Self { seed, cut, outcome } = self;
+        format!("make crash REPLAY={seed}:{cut}:{outcome}")
+    }
+}

@@ -1,0 +1,26 @@
+//! Crash states of the file system, made and judged from a seed.
+//!
+//! In: a seed. Out: a workload, every device write of it with the power cut there, and whether what
+//! survived is what was promised (docs/spec/crash.md). Neighbours: the file system and the device trait.
+//! Invariants: a seed, a cut and an outcome make the same state always; nothing here is in a product.
+//! Source: TigerBeetle's storage fault model, littlefs's power-loss tests.
+#![forbid(unsafe_code)]
+
+mod campaign;
+mod coverage;
+mod cuts;
+mod damage;
+mod deaths;
+mod dice;
+mod disk;
+mod faults;
+mod media;
+mod model;
+mod operation;
+mod recording;
+mod runner;
+mod survey;
+
+pub use campaign::{Campaign, Report, describe};
+pub use coverage::Coverage;
+pub use cuts::{Failure, Place, Plan, Tally};

@@ -1,0 +1,38 @@
+//! The gate's share of `make crash`: the same states, fewer of them, from every part of many workloads.
+
+use nvmed_sim::{Campaign, Coverage, Plan};
+
+/// Crash states.
+const STATES: u64 = 5000;
+/// Further states, a tenth each, while a cell of the table is empty: which workloads run depends on the machine.
+const ROUNDS_MAX: u64 = 10;
+
+fn run(seed: u64, states: u64) -> Coverage {
+    let campaign = Campaign {
+        states,
+        seed,
+        seeds: u64::MAX,
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        plan: Plan { outcomes: 2, stride: 8, only: None },
+        stop_at_failure: false,
+    };
+    let report = campaign.run();
+    println!("{}", report.summary());
+    let failures: Vec<String> = report.tally.failures.iter().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(report.tally.states >= states, "{}", report.summary());
+    report.coverage().clone()
+}
+
+#[test]
+fn five_thousand_crash_states_keep_every_promise() {
+    let mut coverage = run(0, STATES);
+    for round in 1..=ROUNDS_MAX {
+        if coverage.empty().is_empty() {
+            break;
+        }
+        coverage.add(&run(round * 100_000, STATES / 10));
+    }
+    println!("{}", coverage.table());
+    assert_eq!(coverage.empty(), Vec::<String>::new(), "cells of the table that no state covers");
+}
