@@ -2,6 +2,7 @@
 
 use crate::device::{Device, NvmedDevice};
 use crate::error::{Failure, call};
+use crate::mounts::{Mounted, NvmedFs, User};
 use crate::table::check_fork;
 use nvmed_block::Buffer;
 use std::collections::BTreeMap;
@@ -13,14 +14,41 @@ const PAGE_BYTES: usize = 4096;
 
 /// A buffer that C has.
 struct Lent {
-    device: Arc<Device>,
+    _owner: Owner,
     memory: Arc<Buffer>,
 }
 
-impl Drop for Lent {
+/// Who must stay as long as a buffer is lent.
+enum Owner {
+    Device(Arc<Device>),
+    Mount { _user: User },
+}
+
+impl Drop for Owner {
     fn drop(&mut self) {
-        self.device.buffers.fetch_sub(1, Ordering::SeqCst);
+        if let Self::Device(device) = self {
+            device.buffers.fetch_sub(1, Ordering::SeqCst);
+        }
     }
+}
+
+/// Gives C a buffer.
+fn lend(owner: Owner, memory: Buffer) -> *mut c_void {
+    let memory = Arc::new(memory);
+    let address = memory.address();
+    let lent = Lent { _owner: owner, memory };
+    LENT.write().unwrap_or_else(PoisonError::into_inner).insert(address as usize, lent);
+    address.cast()
+}
+
+/// See `nvmedfs.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_get_buffer(fs: *mut NvmedFs, num_pages: c_uint) -> *mut c_void {
+    call(core::ptr::null_mut(), || {
+        let mounted = Mounted::of(fs)?;
+        let memory = mounted.files.buffer(num_pages as usize * PAGE_BYTES)?;
+        Ok(lend(Owner::Mount { _user: User::new(&mounted) }, memory))
+    })
 }
 
 /// All buffers that C has, by address.
@@ -40,12 +68,9 @@ pub(crate) fn find(address: usize, len: usize) -> Option<(Arc<Buffer>, usize)> {
 pub extern "C" fn nvmed_get_buffer(device: *mut NvmedDevice, num_pages: c_uint) -> *mut c_void {
     call(core::ptr::null_mut(), || {
         let device = Device::of(device)?;
-        let memory = Arc::new(device.disk.buffer(num_pages as usize * PAGE_BYTES)?);
-        let address = memory.address();
+        let memory = device.disk.buffer(num_pages as usize * PAGE_BYTES)?;
         device.buffers.fetch_add(1, Ordering::SeqCst);
-        let lent = Lent { device, memory };
-        LENT.write().unwrap_or_else(PoisonError::into_inner).insert(address as usize, lent);
-        Ok(address.cast())
+        Ok(lend(Owner::Device(device), memory))
     })
 }
 

@@ -14,7 +14,7 @@ const RANGES_MAX: usize = nvmed_block::ADVICE_MAX;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     Read,
     Write,
 }
@@ -29,12 +29,12 @@ pub struct Range {
     pub len: u64,
 }
 
-fn offset_of(offset: off_t) -> Result<u64, Failure> {
+pub(crate) fn offset_of(offset: off_t) -> Result<u64, Failure> {
     u64::try_from(offset).map_err(|_| Failure::invalid(format!("offset {offset} is negative")))
 }
 
 /// Checks that memory of C's can exist.
-fn check(address: usize, len: usize) -> Result<(), Failure> {
+pub(crate) fn check(address: usize, len: usize) -> Result<(), Failure> {
     if len > isize::MAX as usize || (address == 0 && len > 0) || address.checked_add(len).is_none() {
         return Err(Failure::new(libc::EFAULT, format!("{len} bytes at {address:#x} are no memory")));
     }
@@ -92,7 +92,7 @@ unsafe fn transfer(
 ///
 /// # Safety
 /// `iov` is NULL or points to `iovcnt` pieces.
-unsafe fn pieces(iov: *const iovec, iovcnt: c_int) -> Result<Vec<iovec>, Failure> {
+pub(crate) unsafe fn pieces(iov: *const iovec, iovcnt: c_int) -> Result<Vec<iovec>, Failure> {
     let count = usize::try_from(iovcnt).ok().filter(|count| *count <= PIECES_MAX);
     let count =
         count.ok_or_else(|| Failure::invalid(format!("{iovcnt} pieces; a call takes 0 to {PIECES_MAX}")))?;
@@ -126,8 +126,10 @@ unsafe fn transfer_all(
 ) -> Result<usize, Failure> {
     let registered = |piece: &iovec| buffer::find(piece.iov_base as usize, piece.iov_len).is_some();
     if pieces.iter().any(registered) {
-        // SAFETY: as the caller vouches.
-        return unsafe { transfer_each(handle, way, pieces, offset) };
+        return piecewise(pieces, offset, |piece, at| {
+            // SAFETY: as the caller vouches.
+            unsafe { transfer(handle, way, piece.iov_base, piece.iov_len, at) }
+        });
     }
     let some = pieces.iter().filter(|piece| piece.iov_len > 0);
     let bytes = &handle.bytes;
@@ -161,21 +163,15 @@ unsafe fn transfer_all(
     }
 }
 
-/// Piece by piece, until one is cut short.
-///
-/// # Safety
-/// As [`transfer`], for each piece.
-unsafe fn transfer_each(
-    handle: &Handle,
-    way: Way,
+/// Piece by piece by `transfer`, until one is cut short; an error counts if nothing was moved before it.
+pub(crate) fn piecewise(
     pieces: &[iovec],
     offset: Option<u64>,
+    mut transfer: impl FnMut(&iovec, Option<u64>) -> Result<usize, Failure>,
 ) -> Result<usize, Failure> {
     let mut done = 0;
     for piece in pieces {
-        let at = offset.map(|offset| offset.saturating_add(done as u64));
-        // SAFETY: as the caller vouches.
-        match unsafe { transfer(handle, way, piece.iov_base, piece.iov_len, at) } {
+        match transfer(piece, offset.map(|offset| offset.saturating_add(done as u64))) {
             Ok(moved) => {
                 done += moved;
                 if moved < piece.iov_len {

@@ -165,7 +165,7 @@ fn unknown(feature: c_int) -> Failure {
 ///
 /// # Safety
 /// `text` is NULL or a string that ends in a zero byte.
-unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
     if text.is_null() {
         return Err(Failure::new(libc::EFAULT, "the device string is NULL"));
     }
@@ -201,6 +201,8 @@ extern "C" fn leave() {
     if check_fork().is_err() {
         return;
     }
+    // A panic must not leave the handler.
+    let _ = std::panic::catch_unwind(crate::mounts::leave);
     for device in DEVICES.all() {
         // Nobody is left who could be told; a panic must not leave the handler.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -212,7 +214,7 @@ extern "C" fn leave() {
 }
 
 /// Has devices that are open at the end of the process written back.
-fn watch_exit() {
+pub(crate) fn watch_exit() {
     static ONCE: Once = Once::new();
     // SAFETY: the handler is a function of this library, which stays loaded until the handler has run (glibc runs
     // handlers of a library before it unloads it).

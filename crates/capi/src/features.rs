@@ -19,7 +19,7 @@ pub(crate) const NVMED_PARAM_RATE_IOPS: c_int = 0x107;
 pub(crate) const NVMED_PARAM_RATE_KIB: c_int = 0x108;
 
 /// In the order of their numbers in C.
-const COMPLETIONS: [Completions; 5] = [
+pub(crate) const COMPLETIONS: [Completions; 5] = [
     Completions::Adaptive,
     Completions::Poll,
     Completions::Hybrid,
@@ -28,7 +28,7 @@ const COMPLETIONS: [Completions; 5] = [
 ];
 
 /// A number for C, which has 31 bits for it.
-fn cut(number: u64) -> c_int {
+pub(crate) fn cut(number: u64) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn set(handle: &Handle, feature: c_int, value: c_int) -> Result<(), F
 }
 
 /// Changes what the queues look at; none when feature or value make no sense.
-fn set_io(io: &mut HandleSettings, feature: c_int, count: u64) -> Option<()> {
+pub(crate) fn set_io(io: &mut HandleSettings, feature: c_int, count: u64) -> Option<()> {
     let mut rate = io.rate.unwrap_or_default();
     match feature {
         NVMED_PARAM_COMPLETION => io.completion = *COMPLETIONS.get(count as usize)?,
@@ -100,6 +100,6 @@ fn set_io(io: &mut HandleSettings, feature: c_int, count: u64) -> Option<()> {
 }
 
 #[cold]
-fn unknown(feature: c_int) -> Failure {
+pub(crate) fn unknown(feature: c_int) -> Failure {
     Failure::invalid(format!("{feature:#x} is no feature of a handle, or cannot be set"))
 }

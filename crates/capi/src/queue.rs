@@ -53,7 +53,7 @@ pub(crate) fn priority(number: c_int) -> Result<Priority, Failure> {
     }
 }
 
-fn scheduler(number: c_int) -> Result<Scheduler, Failure> {
+pub(crate) fn scheduler(number: c_int) -> Result<Scheduler, Failure> {
     match number {
         0 => Ok(Scheduler::None),
         1 => Ok(Scheduler::DEADLINE),

@@ -9,7 +9,12 @@ use support::{Bench, Link, root};
 fn the_examples_run() {
     let bench = Bench::new();
     for link in [Link::Shared, Link::Static] {
-        for (name, says) in [("hello", "hello, device"), ("aio", "0 errors"), ("policies", "durable write")] {
+        for (name, says) in [
+            ("hello", "hello, device"),
+            ("aio", "0 errors"),
+            ("policies", "durable write"),
+            ("files", "64 blocks read, 0 bad"),
+        ] {
             let program = bench.compile(&root().join(format!("examples/c/{name}.c")), link);
             let said = bench.run(&program, &[]);
             assert!(said.contains(says), "{name} said {said:?}");
@@ -57,4 +62,31 @@ fn every_call_keeps_its_contract() {
         Err(said) if said.contains("io_uring") => println!("SKIPPED: no io_uring here: {said}"),
         result => drop(result.unwrap()),
     }
+}
+
+/// Every call of nvmedfs.h, used well and badly: the program asserts.
+#[test]
+fn every_file_call_keeps_its_contract() {
+    let bench = Bench::new();
+    let here = root().join("crates/capi/tests/c/files.c");
+    bench.run(&bench.compile(&here, Link::Static), &[]);
+    let program = bench.compile(&here, Link::Shared);
+    for device in
+        ["virtual:?media=dram,size=64M,clock=threaded,latency=20us", "virtual:?media=dram,size=64M,lba=4096"]
+    {
+        bench.run(&program, &[device]);
+    }
+}
+
+/// A program that forgets to unmount loses nothing by ending in an orderly way.
+#[test]
+fn files_survive_exit() {
+    let bench = Bench::new();
+    let program = bench.compile(&root().join("crates/capi/tests/c/files.c"), Link::Shared);
+    std::fs::File::create(bench.dir.join("disk.img")).unwrap().set_len(64 << 20).unwrap();
+    bench.run(&program, &["virtual:disk.img", "leave"]);
+    let image = std::fs::read(bench.dir.join("disk.img")).unwrap();
+    assert!(image.windows(5).any(|bytes| bytes == b"left\n"), "the data is on the device");
+    // What is left is a file system that can be used again, with the file in it.
+    bench.run(&program, &["virtual:disk.img"]);
 }

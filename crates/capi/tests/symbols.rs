@@ -27,15 +27,24 @@ fn declared(header: &str) -> BTreeSet<String> {
     let names = code
         .match_indices('(')
         .map(|(at, _)| code[..at].rsplit(|c: char| !c.is_alphanumeric() && c != '_').next());
-    names.flatten().filter(|name| name.starts_with("nvmed_")).map(str::to_owned).collect()
+    names
+        .flatten()
+        .filter(|name| name.starts_with("nvmed_") || name.starts_with("nvmedfs_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Both headers, one after the other.
+fn headers() -> String {
+    let text = |name: &str| std::fs::read_to_string(root().join("include").join(name)).unwrap();
+    text("nvmed.h") + &text("nvmedfs.h")
 }
 
 #[test]
 fn every_symbol_is_declared_and_every_declaration_is_there() {
-    let header = std::fs::read_to_string(root().join("include/nvmed.h")).unwrap();
-    let (declared, exported) = (declared(&header), exported());
-    assert!(declared.len() > 40, "the header was read: {declared:?}");
-    assert_eq!(declared, exported, "left: include/nvmed.h, right: libnvmed.so");
+    let (declared, exported) = (declared(&headers()), exported());
+    assert!(declared.len() > 90, "the headers were read: {declared:?}");
+    assert_eq!(declared, exported, "left: include/*.h, right: libnvmed.so");
 }
 
 /// What NVMeDirect had, save for `virt_to_phys`, which now has a prefix.
@@ -64,7 +73,7 @@ fn the_library_says_which_interface_it_has() {
 fn the_header_stands_alone() {
     let bench = support::Bench::new();
     let source = bench.dir.join("alone.c");
-    std::fs::write(&source, "#include <nvmed.h>\n#include <nvmed.h>\n").unwrap();
+    std::fs::write(&source, "#include <nvmedfs.h>\n#include <nvmed.h>\n#include <nvmedfs.h>\n").unwrap();
     let include = root().join("include");
     for (compiler, language) in [("cc", "c"), ("c++", "c++")] {
         let mut command = Command::new(compiler);
@@ -80,7 +89,6 @@ fn the_header_stands_alone() {
 /// Each function has a page, and groff has nothing to say about any.
 #[test]
 fn every_function_has_a_man_page() {
-    let header = std::fs::read_to_string(root().join("include/nvmed.h")).unwrap();
     let mut described = BTreeSet::new();
     let lints = Command::new("groff").arg("--version").output().is_ok();
     if !lints {
@@ -97,5 +105,6 @@ fn every_function_has_a_man_page() {
         }
     }
     described.remove("nvmed");
-    assert_eq!(described, declared(&header), "left: man/, right: include/nvmed.h");
+    described.remove("nvmedfs");
+    assert_eq!(described, declared(&headers()), "left: man/, right: include/");
 }

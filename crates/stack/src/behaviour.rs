@@ -27,7 +27,7 @@ impl Behaviour {
             ("read_latency", time) => self.latency.read_ns = nanoseconds(time)?,
             ("write_latency", time) => self.latency.write_ns = nanoseconds(time)?,
             ("bandwidth", bytes) => self.latency.bytes_per_s = parse_bytes(bytes).ok()?,
-            ("faults", rules) => rules.clone_into(&mut self.faults),
+            ("faults", rules) => rules.trim().clone_into(&mut self.faults),
             _ => return None,
         }
         Some(())

@@ -7,6 +7,9 @@ use nvmed_units::parse_bytes;
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
 
+/// Environment variable that holds settings themselves, as [`Config::to_text`] writes them, for programs below
+/// `nvmed run`: they may run as a user who could read no file of ours.
+pub const SETTINGS_VARIABLE: &str = "NVMED_SETTINGS";
 /// Room for a configuration file; a larger one is not a configuration file.
 const FILE_BYTES_MAX: usize = 64 << 10;
 /// Cache of a private mount unless `cache_size` says otherwise.
@@ -17,6 +20,9 @@ pub const CACHE_BYTES_MIN: u64 = 1 << 20;
 pub const CACHE_BYTES_MAX: u64 = 1 << 40;
 /// Readahead window unless `ffs_readahead` says otherwise: what Linux uses.
 pub const READAHEAD_BYTES_DEFAULT: u64 = 128 << 10;
+/// Largest file in its inode record unless `ffs_inline` says otherwise, and at most.
+pub const INLINE_BYTES_DEFAULT: u64 = 512;
+const INLINE_BYTES_MAX: u64 = 800;
 /// Largest readahead window and preallocation; beyond, one file starves the others.
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
@@ -31,11 +37,68 @@ pub enum Durability {
     Device,
 }
 
+/// Whose the file system is (`mount`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// The process's own (`private`).
+    Private,
+    /// A server's, for many processes (`shared`).
+    Shared,
+}
+
+/// What answers the calls below `wrap_dir` (`filesystem`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// Our file system on the device (`nvmedfs`).
+    Nvmedfs,
+    /// A directory of the host's (`host`): calls are passed on, and can be counted and recorded.
+    Host {
+        /// Which (`storage_dev`, else `wrap_dir` itself).
+        dir: PathBuf,
+    },
+}
+
+/// What becomes of system calls that a program makes by its own instructions, below libc.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RawSyscalls {
+    /// The kernel takes them: on files of ours they fail.
+    #[default]
+    Off,
+    /// The kernel hands each to the wrapper first (system call user dispatch).
+    Dispatch,
+    /// As `Dispatch` for programs in which such instructions are found, else as `Off`.
+    Detect,
+}
+
+impl RawSyscalls {
+    /// The values of the key, in the order of the variants.
+    pub const NAMES: [&str; 3] = ["off", "dispatch", "detect"];
+    const ALL: [Self; 3] = [Self::Off, Self::Dispatch, Self::Detect];
+
+    /// The value that a name stands for.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Some(Self::ALL[Self::NAMES.iter().position(|&one| one == name)?])
+    }
+
+    /// The name of the value.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
 /// Settings of one mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Absolute path below which calls are ours.
     pub wrap_dir: PathBuf,
+    /// Whose the file system is (`mount`); none is what the command that starts the program prefers.
+    pub sharing: Option<Sharing>,
+    /// The tree of a server that is meant (`tree`); none leaves it to the server.
+    pub tree: Option<String>,
+    /// Which file system is behind it.
+    pub behind: Behind,
     /// Bytes allocated ahead of a growing file (`ffs_prealloc`); 0 is none.
     pub prealloc_bytes: u64,
     /// Largest readahead window (`ffs_readahead`); 0 is none.
@@ -53,10 +116,19 @@ pub struct Config {
     pub cache_policy: EvictionPolicy,
     /// Dirty bytes at which writers start to write back (`cache_dirty_limit`).
     pub dirty_limit_bytes: u64,
+    /// Bytes of the pages that a shared mount's clients read without a call (`lease_size`); none is as much as the
+    /// cache.
+    pub lease_bytes: Option<u64>,
     /// What a SIGKILL costs (`durability`).
     pub durability: Durability,
+    /// Whether the device is told of freed blocks once they are durably free (`discard`).
+    pub discard: bool,
+    /// Bytes up to which a file lies in its inode record (`ffs_inline`); 0 is none.
+    pub inline_bytes: u64,
     /// Seconds after which dirty data is written back unasked (`writeback_seconds`); 0 is never.
     pub writeback_seconds: u32,
+    /// What becomes of system calls below libc (`raw_syscalls`).
+    pub raw_syscalls: RawSyscalls,
 }
 
 /// A configuration that cannot be used, with where and why.
@@ -107,6 +179,7 @@ struct Draft<'a> {
     base: &'a Path,
     config: Config,
     wrap_dir_set: bool,
+    host: bool,
     engine: Option<(usize, String)>,
     device: Option<(usize, String)>,
     seen: Vec<&'a str>,
@@ -118,6 +191,9 @@ impl Config {
     pub fn new(wrap_dir: PathBuf, device: DeviceSpec) -> Self {
         Self {
             wrap_dir,
+            sharing: None,
+            tree: None,
+            behind: Behind::Nvmedfs,
             prealloc_bytes: 0,
             readahead_bytes: READAHEAD_BYTES_DEFAULT,
             format: false,
@@ -126,8 +202,12 @@ impl Config {
             cache_huge: true,
             cache_policy: EvictionPolicy::default(),
             dirty_limit_bytes: CACHE_BYTES_DEFAULT / 2,
+            lease_bytes: None,
             durability: Durability::Process,
+            discard: false,
+            inline_bytes: INLINE_BYTES_DEFAULT,
             writeback_seconds: 5,
+            raw_syscalls: RawSyscalls::Off,
         }
     }
 
@@ -173,8 +253,8 @@ impl Config {
     /// [`ConfigError`], with file and line.
     pub fn parse(text: &str, file: &str, base: &Path) -> Result<Self, ConfigError> {
         let config = Self::new(PathBuf::new(), DeviceSpec::default());
-        let (wrap_dir_set, engine, device) = (false, None, None);
-        let mut draft = Draft { file, base, config, wrap_dir_set, engine, device, seen: Vec::new() };
+        let (wrap_dir_set, host, engine, device) = (false, false, None, None);
+        let mut draft = Draft { file, base, config, wrap_dir_set, host, engine, device, seen: Vec::new() };
         for (index, line) in text.lines().enumerate() {
             draft.line(index + 1, line)?;
         }
@@ -184,11 +264,17 @@ impl Config {
     /// The configuration as a file that [`Config::parse`] reads back to the same settings.
     #[must_use]
     pub fn to_text(&self) -> String {
+        if let Behind::Host { dir } = &self.behind {
+            let (at, dir) = (self.wrap_dir.display(), dir.display());
+            return format!("wrap_dir = {at}/\nfilesystem = host\nstorage_dev = {dir}/\n");
+        }
         let size = |bytes: u64| if bytes == 0 { "none".to_owned() } else { bytes.to_string() };
+        // The `/` after the directory: white space at its end would be taken off by the reader, were it last.
         format!(
-            "wrap_dir = {}\nfilesystem = nvmedfs\nffs_prealloc = {}\nffs_readahead = {}\nffs_format = {}\n\
+            "wrap_dir = {}/\nfilesystem = nvmedfs\nffs_prealloc = {}\nffs_readahead = {}\nffs_format = {}\n\
              storage_engine = {}\nstorage_dev = {}\ncache_size = {}\ncache_pages = {}\n\
-             cache_policy = {}\ncache_dirty_limit = {}\ndurability = {}\nwriteback_seconds = {}\n",
+             cache_policy = {}\ncache_dirty_limit = {}\ndurability = {}\nwriteback_seconds = {}\n\
+             discard = {}\nffs_inline = {}\n{}{}",
             self.wrap_dir.display(),
             size(self.prealloc_bytes),
             size(self.readahead_bytes),
@@ -204,7 +290,26 @@ impl Config {
                 Durability::Device => "device",
             },
             self.writeback_seconds,
-        )
+            if self.discard { "on" } else { "off" },
+            size(self.inline_bytes),
+            match self.sharing {
+                None => "",
+                Some(Sharing::Private) => "mount = private\n",
+                Some(Sharing::Shared) => "mount = shared\n",
+            },
+            match self.raw_syscalls {
+                RawSyscalls::Off => "",
+                RawSyscalls::Dispatch => "raw_syscalls = dispatch\n",
+                RawSyscalls::Detect => "raw_syscalls = detect\n",
+            },
+        ) + &self.lease_bytes.map_or(String::new(), |bytes| format!("lease_size = {bytes}\n"))
+            + &self.tree.as_ref().map_or(String::new(), |tree| format!("tree = {tree}\n"))
+    }
+
+    /// Bytes of the pages that a shared mount's clients may read without a call.
+    #[must_use]
+    pub fn lease_bytes(&self) -> u64 {
+        self.lease_bytes.unwrap_or(self.cache_bytes)
     }
 }
 
@@ -238,9 +343,19 @@ impl<'a> Draft<'a> {
                 self.config.wrap_dir = absolute(self.base, value);
                 self.wrap_dir_set = true;
             }
-            "filesystem" => self.filesystem(line, value)?,
+            "mount" => {
+                let shared = self.choice(line, key, value, ["private", "shared"])? == 1;
+                self.config.sharing = Some(if shared { Sharing::Shared } else { Sharing::Private });
+            }
+            "tree" => self.config.tree = Some(value.to_owned()),
+            "filesystem" => self.host = self.filesystem(line, value)?,
             "ffs_prealloc" => self.config.prealloc_bytes = self.window(line, key, value)?,
             "ffs_readahead" => self.config.readahead_bytes = self.window(line, key, value)?,
+            "ffs_inline" if value.eq_ignore_ascii_case("none") => self.config.inline_bytes = 0,
+            "ffs_inline" => {
+                self.config.inline_bytes = self.size(line, key, value, 0..=INLINE_BYTES_MAX)?;
+            }
+            "discard" => self.config.discard = self.choice(line, key, value, ["off", "on"])? == 1,
             "ffs_format" => self.config.format = self.truth(line, key, value)?,
             "storage_engine" => self.engine = Some((line, value.to_owned())),
             "storage_dev" => self.device = Some((line, value.to_owned())),
@@ -259,6 +374,10 @@ impl<'a> Draft<'a> {
             "cache_dirty_limit" => {
                 self.config.dirty_limit_bytes = self.size(line, key, value, 65536..=CACHE_BYTES_MAX)?;
             }
+            "lease_size" => {
+                self.config.lease_bytes =
+                    Some(self.size(line, key, value, CACHE_BYTES_MIN..=CACHE_BYTES_MAX)?);
+            }
             "durability" => {
                 let device = self.choice(line, key, value, ["process", "device"])? == 1;
                 self.config.durability = if device { Durability::Device } else { Durability::Process };
@@ -269,19 +388,24 @@ impl<'a> Draft<'a> {
                 })?;
                 self.config.writeback_seconds = seconds;
             }
+            "raw_syscalls" => {
+                self.config.raw_syscalls =
+                    RawSyscalls::ALL[self.choice(line, key, value, RawSyscalls::NAMES)?];
+            }
             _ => return Err(self.wrong(line, format!("unknown key `{key}`; known: {KEYS}"))),
         }
         Ok(())
     }
 
-    /// The paper's library names mean our file system; a second one comes with `filesystem = host`.
-    fn filesystem(&self, line: usize, value: &str) -> Result<(), ConfigError> {
+    /// Whether the file system is the host's. The paper's library names mean ours.
+    fn filesystem(&self, line: usize, value: &str) -> Result<bool, ConfigError> {
         match file_name(value) {
-            "nvmedfs" | "forestfs" | "lib_ffs.so" | "libffs.so" => Ok(()),
-            _ => {
-                Err(self
-                    .wrong(line, format!("unknown file system `{value}`; known: nvmedfs (alias lib_ffs.so)")))
-            }
+            "nvmedfs" | "forestfs" | "lib_ffs.so" | "libffs.so" => Ok(false),
+            "host" => Ok(true),
+            _ => Err(self.wrong(
+                line,
+                format!("unknown file system `{value}`; known: nvmedfs (alias lib_ffs.so), host"),
+            )),
         }
     }
 
@@ -334,6 +458,9 @@ impl<'a> Draft<'a> {
         if !self.wrap_dir_set {
             return Err(missing("wrap_dir", "for example `wrap_dir = ./dbstore`"));
         }
+        if self.host {
+            return self.finish_host();
+        }
         let Some((line, location)) = self.device.take() else {
             return Err(missing("storage_dev", "for example `storage_dev = disk.img`"));
         };
@@ -349,10 +476,25 @@ impl<'a> Draft<'a> {
     }
 }
 
+impl Draft<'_> {
+    /// `filesystem = host`: `storage_dev` is a directory, and there is no engine.
+    fn finish_host(mut self) -> Result<Config, ConfigError> {
+        if let Some((line, _)) = self.engine {
+            return Err(self.wrong(line, "`filesystem = host` has no storage_engine; leave the line out"));
+        }
+        let dir = match &self.device {
+            Some((_, location)) => absolute(self.base, location),
+            None => self.config.wrap_dir.clone(),
+        };
+        self.config.behind = Behind::Host { dir };
+        Ok(self.config)
+    }
+}
+
 /// All keys, for the message that meets an unknown one.
 const KEYS: &str = "wrap_dir, filesystem, ffs_prealloc, ffs_readahead, ffs_format, storage_engine, \
                     storage_dev, cache_size, cache_pages, cache_policy, cache_dirty_limit, durability, \
-                    writeback_seconds";
+                    writeback_seconds, discard, ffs_inline, mount, raw_syscalls, lease_size";
 
 fn file_name(value: &str) -> &str {
     value.rsplit('/').next().unwrap_or(value)
@@ -411,8 +553,35 @@ mod tests {
         config.cache_huge = false;
         config.cache_policy = EvictionPolicy::Sieve;
         config.durability = Durability::Device;
+        config.raw_syscalls = RawSyscalls::Detect;
         config.prealloc_bytes = 4096;
+        config.discard = true;
+        config.inline_bytes = 0;
+        config.tree = Some("alice".to_owned());
+        assert_eq!(parse(&config.to_text()), Ok(config.clone()));
+        for sharing in [Sharing::Private, Sharing::Shared] {
+            config.sharing = Some(sharing);
+            assert_eq!(parse(&config.to_text()), Ok(config.clone()));
+        }
+    }
+
+    #[test]
+    fn white_space_at_the_end_of_a_path_is_kept() {
+        let device = DeviceSpec::parse("/disk ").unwrap();
+        let config = Config::new(PathBuf::from("/store\t"), device);
         assert_eq!(parse(&config.to_text()), Ok(config));
+    }
+
+    #[test]
+    fn the_host_can_be_the_file_system() {
+        let config = parse("wrap_dir = ./w\nfilesystem = host\n").unwrap();
+        assert_eq!(config.behind, Behind::Host { dir: PathBuf::from("/home/u/w") });
+        let config = parse("storage_dev = data\nfilesystem = host\nwrap_dir = /w").unwrap();
+        assert_eq!(config.behind, Behind::Host { dir: PathBuf::from("/home/u/data") });
+        assert_eq!(parse(&config.to_text()), Ok(config));
+        let said =
+            parse("wrap_dir = /w\nfilesystem = host\nstorage_engine = virtual").unwrap_err().to_string();
+        assert!(said.starts_with("default.conf:3: `filesystem = host` has no storage_engine"), "{said}");
     }
 
     #[test]
@@ -427,6 +596,7 @@ mod tests {
             ("\nffs_format = maybe", "default.conf:4: `ffs_format` is TRUE or FALSE, not `maybe`"),
             ("storage_engine = lib_spdk.so", "default.conf:3: unknown engine `lib_spdk.so`"),
             ("durability = eternal", "default.conf:3: `durability` is process or device, not `eternal`"),
+            ("mount = both", "default.conf:3: `mount` is private or shared, not `both`"),
             ("cache_policy = lru", "default.conf:3: `cache_policy` is s3fifo or clock or sieve, not `lru`"),
             ("cache_size = 1", "default.conf:3: `cache_size` = 1 bytes is not within"),
             ("filesystem = ext4", "default.conf:3: unknown file system `ext4`"),

@@ -116,6 +116,7 @@ fn uring(spec: &UringSpec, open: Open) -> Result<Arc<dyn Engine>, StackError> {
         },
         direct: spec.direct,
         iopoll: spec.iopoll,
+        calls: spec.calls,
         lba_bytes: spec.lba_bytes,
         lock: !matches!(open, Open::Existing { locked_by_run: true }),
     };

@@ -18,6 +18,11 @@ pub enum StackError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The settings name a directory of the host's, and a device is needed.
+    #[error(
+        "`filesystem = host` has no device to mount; it is for `nvmed run` and for programs with the wrapper preloaded"
+    )]
+    NoDevice,
     /// The device string is wrong.
     #[error("device `{device}`: {error}")]
     Spec {
@@ -61,6 +66,14 @@ pub enum StackError {
         device: String,
         /// What failed.
         error: IoError,
+    },
+    /// A part of a device cannot be served.
+    #[error("partition `{name}`: {what}")]
+    Partition {
+        /// Which.
+        name: String,
+        /// What is wrong with it.
+        what: String,
     },
     /// The file system refused.
     #[error("{device}: {error}")]
@@ -123,7 +136,7 @@ impl StackError {
             Self::Io { error, .. } => error.errno(),
             Self::Fs { error, .. } => error.errno(),
             Self::RunMemory { errno, .. } | Self::Memory { errno, .. } => *errno,
-            Self::Config(_) | Self::Spec { .. } => Errno::INVAL,
+            Self::NoDevice | Self::Config(_) | Self::Spec { .. } | Self::Partition { .. } => Errno::INVAL,
             Self::Vfio { error } => error.errno(),
             Self::Connect { error } => error.errno(),
             Self::Serve { error } => error.errno(),

@@ -7,21 +7,26 @@
 #![forbid(unsafe_code)]
 
 mod behaviour;
+mod caller;
 pub mod config;
 mod device;
 mod error;
 mod flusher;
 mod mount;
+mod partition;
+mod rate;
 mod run;
 mod serve;
 mod spec;
 mod statistics;
 
 pub use behaviour::Behaviour;
-pub use config::{Config, ConfigError, Durability};
+pub use caller::Caller;
+pub use config::{Behind, Config, ConfigError, Durability, RawSyscalls, Sharing};
 pub use device::{Open, open_device, open_engine};
 pub use error::StackError;
 pub use mount::{Mount, Surroundings, mount, salvage};
+pub use partition::{PartitionOptions, ServedPartition};
 pub use run::{RUN_MEMORY_VARIABLE, RunMemory};
 pub use serve::ServedDevice;
 pub use spec::{

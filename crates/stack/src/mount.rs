@@ -1,6 +1,6 @@
 //! One mounted file system, from a configuration.
 
-use crate::config::{Config, Durability};
+use crate::config::{Behind, Config, Durability};
 use crate::device::{Open, open_device};
 use crate::error::StackError;
 use crate::flusher::Flusher;
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Mount {
     files: FileSystem,
     device: Arc<Device>,
+    name: String,
     run: Option<RunMemory>,
     flusher: Mutex<Option<Flusher>>,
     statistics: Option<PathBuf>,
@@ -50,6 +51,9 @@ pub struct Surroundings {
 /// # Errors
 /// [`StackError`]; nothing is left open or changed.
 pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, StackError> {
+    if config.behind != Behind::Nvmedfs {
+        return Err(StackError::NoDevice);
+    }
     let name = config.device.to_string();
     let run = surroundings.run_memory.as_deref().map(RunMemory::join).transpose()?;
     if let Some(run) = &run {
@@ -79,11 +83,11 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
         if let Some(run) = &run {
             run.end();
         }
-        StackError::Fs { device: name, error }
+        StackError::Fs { device: name.clone(), error }
     })?;
     let flusher = Flusher::start(&files, config.writeback_seconds);
     let (flusher, statistics) = (Mutex::new(Some(flusher)), surroundings.statistics);
-    Ok(Mount { files, device, run, flusher, statistics, calls: Calls::default() })
+    Ok(Mount { files, device, name, run, flusher, statistics, calls: Calls::default() })
 }
 
 /// Writes to the device what a dead program had completed in the run's memory.
@@ -125,6 +129,12 @@ impl Mount {
         Ok(())
     }
 
+    /// The device's string.
+    #[must_use]
+    pub fn device_name(&self) -> &str {
+        &self.name
+    }
+
     /// The device below, for its statistics.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
@@ -142,6 +152,8 @@ fn options(config: &Config) -> MountOptions {
             Durability::Process => nvmed_fs::Durability::Process,
             Durability::Device => nvmed_fs::Durability::Device,
         },
+        discard: config.discard,
+        inline_bytes: config.inline_bytes as u32,
         ..MountOptions::default()
     }
 }

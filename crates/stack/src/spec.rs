@@ -3,6 +3,7 @@
 use crate::behaviour::Behaviour;
 use nvmed_units::parse_bytes;
 use nvmed_vdev::FaultError;
+use nvmed_vfio::{Address, NotAnAddress};
 use std::fmt;
 use std::path::Path;
 
@@ -95,6 +96,8 @@ pub struct UringSpec {
     pub direct: bool,
     /// `iopoll=on`: completions are polled for in the kernel.
     pub iopoll: bool,
+    /// `calls=on`: each request is a system call of its own; absent, where io_uring would need a thread for it.
+    pub calls: Option<bool>,
     /// `lba=`: 512 or 4096 bytes; as the kernel says where it is not given.
     pub lba_bytes: Option<u32>,
 }
@@ -166,6 +169,12 @@ pub enum SpecError {
     Faults {
         /// What is wrong with it.
         error: FaultError,
+    },
+    /// What `vfio` was given is no PCI address.
+    #[error("{error}")]
+    Address {
+        /// What it is instead.
+        error: NotAnAddress,
     },
     /// Nothing says which device.
     #[error("engine {engine} needs to know which device, as in `{example}`")]
@@ -266,10 +275,11 @@ impl VfioUserSpec {
 }
 
 impl UringSpec {
-    const OPTIONS: &str = "size=1G, direct=on|off, iopoll=on|off, lba=512|4096";
+    const OPTIONS: &str = "size=1G, direct=on|off, iopoll=on|off, calls=on|off, lba=512|4096";
 
     fn new(path: &str) -> Self {
-        Self { path: path.to_owned(), size_bytes: None, direct: true, iopoll: false, lba_bytes: None }
+        let path = path.to_owned();
+        Self { path, size_bytes: None, direct: true, iopoll: false, calls: None, lba_bytes: None }
     }
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {
@@ -277,6 +287,7 @@ impl UringSpec {
             ("size", size) => self.size_bytes = Some(parse_bytes(size).ok()?),
             ("direct", value) => self.direct = switch(value)?,
             ("iopoll", value) => self.iopoll = switch(value)?,
+            ("calls", value) => self.calls = Some(switch(value)?),
             ("lba", bytes) => self.lba_bytes = Some(lba_bytes(bytes)?),
             _ => return None,
         }
@@ -291,6 +302,7 @@ impl UringSpec {
         if self.iopoll {
             options.push("iopoll=on".to_owned());
         }
+        options.extend(self.calls.map(|on| format!("calls={}", if on { "on" } else { "off" })));
         options.extend(self.lba_bytes.map(|bytes| format!("lba={bytes}")));
         options
     }
@@ -379,6 +391,7 @@ impl DeviceSpec {
             }
             "vfio" => {
                 named(path, "vfio", "vfio:0000:01:00.0")?;
+                path.parse::<Address>().map_err(|error| SpecError::Address { error })?;
                 let mut spec = VfioSpec::new(path);
                 settings(options, "vfio", VfioSpec::OPTIONS, |setting| spec.set(setting))?;
                 Ok(Self::Vfio(spec))
@@ -474,7 +487,9 @@ impl DeviceSpec {
             Self::Uring(spec) => (&spec.path, spec.options()),
             Self::UringCmd(spec) => (&spec.path, Vec::new()),
         };
-        let mark = if options.is_empty() { "" } else { "?" };
+        // White space at the end belongs to the path, and a reader of settings takes it off: it does not stand last.
+        let bare = options.is_empty() && !path.ends_with(char::is_whitespace);
+        let mark = if bare { "" } else { "?" };
         format!("{path}{mark}{}", options.join(","))
     }
 }
@@ -500,8 +515,10 @@ mod tests {
             "vfio:0000:01:00.0?nsid=2,interrupts=off",
             "vfio-user:/run/nvmed.sock",
             "uring:/dev/nvme0n1?iopoll=on",
+            "uring:/dev/zram0?calls=off",
             "uring:disk.img?size=1048576,direct=off,lba=4096",
             "uring-cmd:/dev/ng0n1",
+            "virtual:d.img ?",
         ] {
             assert_eq!(DeviceSpec::parse(text).unwrap().to_string(), text);
         }
@@ -515,6 +532,7 @@ mod tests {
             ("warp:x", "unknown engine `warp`"),
             ("tcp:host:4420", "engine `tcp` is not in this version"),
             ("vfio:", "as in `vfio:0000:01:00.0`"),
+            ("vfio:eth0", "`eth0` is no PCI address"),
             ("uring-cmd:/dev/ng0n1?lba=512", "engine uring-cmd knows: none"),
             ("d.img?speed=fast", "device option `speed=fast`"),
             ("d.img?size=big", "device option `size=big`"),

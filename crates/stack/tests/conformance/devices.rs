@@ -86,6 +86,7 @@ pub fn all() -> Devices {
         format!("uring:{}", image("direct.img", "")),
         format!("uring:{}", image("blocks.img", ",lba=4096")),
         format!("uring:{}", image("buffered.img", ",direct=off")),
+        format!("uring:{}", image("calls.img", ",calls=on")),
     ];
     Devices { list, _served: served, _scratch: Some(scratch) }
 }
