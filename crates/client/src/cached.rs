@@ -1,0 +1,169 @@
+//! Reads that make no call: from a window on the file's cached pages.
+
+use crate::file::File;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use nvmed_fs::{FsError, Kind, OpenFlags};
+use nvmed_wire::{Control, Seen, WindowView};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::sync::OnceLock;
+
+/// Windows that a description has over its life, one after the other; each keeps its addresses until it is closed.
+const WINDOWS_MAX: usize = 16;
+/// Reads that make calls before a window is asked for.
+const CALLS_BEFORE: u32 = 2;
+/// Reads that make calls before one is asked for again after a refusal.
+const CALLS_AFTER_REFUSAL: u32 = 1024;
+/// Reads past the end of a window before a larger one is asked for.
+const CALLS_BEYOND: u32 = 64;
+/// Larger reads in order are read once, as copying programs do: a call for each is cheaper than a second copy
+/// of every page. One that reads again wants the window too.
+const STREAM_BYTES: usize = 64 << 10;
+/// A smaller file is not worth a mapping.
+const FILE_BYTES_MIN: u64 = 4096;
+/// Hits that are counted at once: see [`Cached::hits`].
+const HITS_AT_ONCE: u64 = 64;
+const HITS_BITS: u32 = 8;
+
+/// What a description knows of its file's window.
+#[derive(Debug, Default)]
+pub(crate) struct Cached {
+    /// The first window; those that took its place are behind it.
+    seat: OnceLock<Seat>,
+    /// Reads that made calls, and at how many of them a window is asked for.
+    calls: AtomicU32,
+    ask_at: AtomicU32,
+    /// The end of what was read by calls.
+    read_to: AtomicU64,
+    /// Reads of windows not yet told to the server: how many in the lower bits, their bytes above.
+    hits: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Seat {
+    view: WindowView,
+    next: OnceLock<Box<Seat>>,
+}
+
+impl Cached {
+    /// The window, behind those that were closed.
+    fn last(&self) -> (Option<&Seat>, usize) {
+        let mut last = self.seat.get();
+        let mut count = usize::from(last.is_some());
+        while let Some(next) = last.and_then(|seat| seat.next.get()) {
+            last = Some(next);
+            count += 1;
+        }
+        (last, count)
+    }
+
+    fn put(&self, view: WindowView) {
+        let fresh = Seat { view, next: OnceLock::new() };
+        // Set once by who holds the socket; nobody else sets.
+        match self.last().0 {
+            None => drop(self.seat.set(fresh)),
+            Some(last) => drop(last.next.set(Box::new(fresh))),
+        }
+    }
+}
+
+impl File {
+    /// Reads from the window; none when the call must be made.
+    #[inline]
+    pub(crate) fn read_cached(&self, into: &mut [u8], offset: u64) -> Option<Result<usize, FsError>> {
+        let mut seat = self.cached.seat.get()?;
+        let core = self.core();
+        if core.board.is_dead() {
+            return Some(Err(FsError::Host(Errno::IO)));
+        }
+        // The server checks what a direct read asks for.
+        if self.flags().has(OpenFlags::DIRECT) {
+            return None;
+        }
+        loop {
+            match seat.view.read(into, offset) {
+                Seen::Bytes(bytes) => {
+                    self.count_hit(bytes);
+                    return Some(Ok(bytes));
+                }
+                Seen::Missing => return None,
+                Seen::Closed => seat = seat.next.get()?,
+            }
+        }
+    }
+
+    /// The file's size, if its window tells it.
+    pub(crate) fn cached_size(&self) -> Option<u64> {
+        let view = &self.cached.last().0?.view;
+        if self.core().board.is_dead() { None } else { view.size() }
+    }
+
+    #[inline]
+    fn count_hit(&self, bytes: usize) {
+        // Racing threads lose counts, which only people look at.
+        let hits = self.cached.hits.load(Ordering::Relaxed) + 1 + ((bytes as u64) << HITS_BITS);
+        if hits % (1 << HITS_BITS) >= HITS_AT_ONCE {
+            self.tell_hits(hits);
+        } else {
+            self.cached.hits.store(hits, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn tell_hits(&self, hits: u64) {
+        self.cached.hits.store(0, Ordering::Relaxed);
+        self.core().link().count_window_reads(hits % (1 << HITS_BITS), hits >> HITS_BITS);
+    }
+
+    /// What was read by calls ends there.
+    pub(crate) fn was_read(&self, end: u64) {
+        self.cached.read_to.fetch_max(end, Ordering::Relaxed);
+    }
+
+    /// Asks for a window, before a read that makes a call, if this description reads so that it is worth it.
+    pub(crate) fn ask_for_window(&self, len: usize, offset: u64) {
+        let cached = &self.cached;
+        let (last, count) = cached.last();
+        let read_to = cached.read_to.load(Ordering::Relaxed);
+        let flags = self.flags();
+        let wants = self.holding.kind == Kind::File
+            && flags.reads()
+            && !flags.has(OpenFlags::DIRECT)
+            && read_to >= FILE_BYTES_MIN
+            && (len <= STREAM_BYTES || offset < read_to);
+        if !wants || count == WINDOWS_MAX {
+            return;
+        }
+        if last.is_some_and(|seat| seat.view.is_open() && seat.view.covers(offset)) {
+            return;
+        }
+        let calls = cached.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let least = match last {
+            Some(seat) if seat.view.is_open() => CALLS_BEYOND,
+            _ => CALLS_BEFORE,
+        };
+        if calls >= least && calls >= cached.ask_at.load(Ordering::Relaxed) {
+            self.ask(calls);
+        }
+    }
+
+    #[cold]
+    fn ask(&self, calls: u32) {
+        let cached = &self.cached;
+        let Ok(mut talk) = self.core().talk() else { return };
+        if cached.calls.load(Ordering::Relaxed) < calls {
+            // Another thread has asked meanwhile.
+            return;
+        }
+        let answer = talk.ask(&Control::Window { handle: self.handle() }, None);
+        let view = answer.ok().and_then(|(_, fd)| WindowView::open(fd?.as_fd()).ok());
+        match view {
+            Some(view) => {
+                cached.put(view);
+                cached.calls.store(0, Ordering::Relaxed);
+                cached.ask_at.store(0, Ordering::Relaxed);
+            }
+            None => cached.ask_at.store(calls.saturating_add(CALLS_AFTER_REFUSAL), Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Reading and writing.
+
+use crate::core::STRANGE;
+use crate::file::File;
+use nvmed_fs::{FsError, OpenFlags};
+use nvmed_wire::{Answer, Call, DATA_BYTES_MAX};
+
+impl File {
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::pread`].
+    #[inline]
+    pub fn pread(&self, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
+        if let Some(read) = self.read_cached(into, offset) {
+            return read;
+        }
+        self.read_there(into, offset)
+    }
+
+    /// Reads at the offset and moves it.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::read`].
+    #[inline]
+    pub fn read(&self, into: &mut [u8]) -> Result<usize, FsError> {
+        let here = self.with_offset(|offset| {
+            let read = self.pread(into, *offset)?;
+            *offset += read as u64;
+            Ok(read)
+        });
+        match here {
+            Some(read) => read,
+            None => self.read_calls(into, None),
+        }
+    }
+
+    /// Reads by calls, and asks for a window when that is worth it.
+    #[cold]
+    fn read_there(&self, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
+        self.ask_for_window(into.len(), offset);
+        let read = self.read_calls(into, Some(offset))?;
+        self.was_read(offset + read as u64);
+        Ok(read)
+    }
+
+    fn read_calls(&self, into: &mut [u8], offset: Option<u64>) -> Result<usize, FsError> {
+        let mut done = 0;
+        loop {
+            let part = (into.len() - done).min(DATA_BYTES_MAX);
+            let at = offset.map(|offset| offset + done as u64);
+            let call = Call::Read { handle: self.handle(), offset: at, bytes: part as u32 };
+            let read = match self.core().call(&call) {
+                Ok(reply) if matches!(reply.answer, Answer::Data(_)) => {
+                    reply.data(&mut into[done..done + part])
+                }
+                Ok(_) => return Err(STRANGE),
+                // What was read is read: the error comes again.
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            };
+            done += read;
+            if read < part || done == into.len() {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Writes at an offset (with `O_APPEND` at the end, as Linux does). Fewer bytes than asked for are written only
+    /// when room or the device gave out in between.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::pwrite`].
+    #[inline]
+    pub fn pwrite(&self, from: &[u8], offset: u64) -> Result<usize, FsError> {
+        self.write_calls(from, Some(offset), &mut |_| {})
+    }
+
+    /// Writes at the offset (with `O_APPEND` at the end, atomically up to a lane's data area) and moves it.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::write`].
+    #[inline]
+    pub fn write(&self, from: &[u8]) -> Result<usize, FsError> {
+        let here = self.with_offset(|offset| {
+            if self.flags().has(OpenFlags::APPEND) {
+                return self.write_calls(from, None, &mut |after| *offset = after);
+            }
+            let written = self.pwrite(from, *offset)?;
+            *offset += written as u64;
+            Ok(written)
+        });
+        match here {
+            Some(written) => written,
+            None => self.write_calls(from, None, &mut |_| {}),
+        }
+    }
+
+    /// `moved` is told the description's offset after each part that was written at it.
+    fn write_calls(
+        &self,
+        from: &[u8],
+        offset: Option<u64>,
+        moved: &mut dyn FnMut(u64),
+    ) -> Result<usize, FsError> {
+        let mut done = 0;
+        loop {
+            let part = (from.len() - done).min(DATA_BYTES_MAX);
+            let at = offset.map(|offset| offset + done as u64);
+            let call = Call::Write { handle: self.handle(), offset: at, bytes: part as u32 };
+            let answer = self.core().call_with(&call, &from[done..done + part]).map(|reply| reply.answer);
+            let written = match answer {
+                Ok(Answer::Count(bytes)) => usize::try_from(bytes).unwrap_or(part).min(part),
+                Ok(Answer::Written { bytes, offset }) => {
+                    moved(offset);
+                    (bytes as usize).min(part)
+                }
+                Ok(_) => return Err(STRANGE),
+                // What was written is written: the error comes again.
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            };
+            done += written;
+            if written < part || done == from.len() {
+                return Ok(done);
+            }
+        }
+    }
+}

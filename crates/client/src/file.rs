@@ -1,0 +1,331 @@
+//! An open description, as a process has it that may share it with others.
+
+use crate::cached::Cached;
+use crate::core::{Core, STRANGE};
+use crate::link::NO_ROOM;
+use crate::node::{Holding, Node};
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use nvmed_fs::{Advice, Allocate, DirEntry, FsError, Kind, OpenFlags, Stat, Time, Whence};
+use nvmed_sys::{ForkLock, QuietFd};
+use nvmed_wire::{Answer, Call, Control, Handle, XattrCall};
+use std::sync::Arc;
+
+/// Bytes of entries that one call brings: what programs of GNU give to getdents.
+const ENTRIES_BYTES: u32 = 32 << 10;
+
+/// An open description. Descriptors that were duplicated share one; so do processes, by fork, exec and SCM_RIGHTS.
+///
+/// The calls and their errors are those of [`nvmed_fs::File`]; who asks, the server knows. Every call can fail with
+/// `EIO` once the server is gone. Dropping the last reference lets go of it.
+#[derive(Debug)]
+pub struct File {
+    pub(crate) holding: Arc<Holding>,
+    flags: AtomicU32,
+    /// Whether the offset is here. If not, it is the server's.
+    own: AtomicBool,
+    /// The offset, while it is here. Not taken any more once it is not: a forked child must not find it taken.
+    offset: ForkLock<u64>,
+    /// Of a directory: the cookie of the last entry told.
+    told: AtomicU64,
+    pub(crate) cached: Cached,
+}
+
+/// A mapped file: map `fd`, shared or private. It holds the file's bytes until every [`File::map`] has seen its
+/// [`File::unmap`].
+#[derive(Debug)]
+pub struct MappedFile {
+    /// The file's memory.
+    pub fd: Arc<QuietFd>,
+}
+
+impl File {
+    /// With an offset: it is kept here.
+    pub(crate) fn new(holding: Arc<Holding>, flags: OpenFlags, offset: Option<u64>) -> Self {
+        // A directory's position is the server's, which knows what was told.
+        let own = offset.is_some() && holding.kind == Kind::File;
+        Self {
+            holding,
+            flags: AtomicU32::new(flags.0),
+            own: AtomicBool::new(own),
+            offset: ForkLock::new(offset.unwrap_or(0)),
+            told: AtomicU64::new(0),
+            cached: Cached::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.holding.core
+    }
+
+    /// By what the server knows it.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.holding.handle
+    }
+
+    /// The inode. What it names is let go of with the description.
+    #[must_use]
+    pub fn node(&self) -> Node {
+        Node(Arc::clone(&self.holding))
+    }
+
+    /// `F_GETFL`: access mode and status flags.
+    #[inline]
+    #[must_use]
+    pub fn flags(&self) -> OpenFlags {
+        OpenFlags(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// `F_SETFL`: changes the bits of [`OpenFlags::SETTABLE`], ignores others.
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone.
+    pub fn set_flags(&self, flags: OpenFlags) -> Result<(), FsError> {
+        self.core().done(&Call::SetFlags { handle: self.handle(), flags })?;
+        let settable = OpenFlags::SETTABLE.0;
+        let change = |now: u32| Some(now & !settable | flags.0 & settable);
+        let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        Ok(())
+    }
+
+    /// Calls `act` with the offset if it is kept here; none if it is the server's.
+    #[inline]
+    pub(crate) fn with_offset<T>(&self, act: impl FnOnce(&mut u64) -> T) -> Option<T> {
+        if !self.own.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut offset = self.offset.lock();
+        // Another thread may have shared it while this one waited.
+        self.own.load(Ordering::Relaxed).then(|| act(&mut offset))
+    }
+
+    /// Another process is about to have the description too: its offset is the server's from now on. Comes before
+    /// an heir that holds it, and before [`crate::Session::send`].
+    pub fn share(&self) {
+        self.with_offset(|offset| {
+            let by = i64::try_from(*offset).unwrap_or(i64::MAX);
+            // Without a server there is no offset either.
+            let _ = self.seek_there(by, Whence::Set);
+            self.own.store(false, Ordering::Release);
+        });
+    }
+
+    fn seek_there(&self, by: i64, whence: Whence) -> Result<u64, FsError> {
+        match self.core().call(&Call::Seek { handle: self.handle(), by, whence })?.answer {
+            Answer::Count(offset) => Ok(offset),
+            _ => Err(STRANGE),
+        }
+    }
+
+    /// Moves the offset; for a directory, `offset` is a cookie and 0 rewinds.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::seek`].
+    pub fn seek(&self, offset: i64, whence: Whence) -> Result<u64, FsError> {
+        if self.flags().has(OpenFlags::PATH) {
+            return Err(FsError::BadDescriptor);
+        }
+        let here = self.with_offset(|place| {
+            let from = match whence {
+                Whence::Set => Some(0),
+                Whence::Current => Some(*place as i64),
+                Whence::End => self.cached_size().map(|size| size as i64),
+                Whence::Data | Whence::Hole => None,
+            };
+            *place = match from {
+                Some(from) => {
+                    let to = from.checked_add(offset).and_then(|to| u64::try_from(to).ok());
+                    to.ok_or(FsError::Invalid)?
+                }
+                None => self.seek_there(offset, whence)?,
+            };
+            Ok(*place)
+        });
+        match here {
+            Some(moved) => moved,
+            None => {
+                let moved = self.seek_there(offset, whence)?;
+                self.told.store(moved, Ordering::Relaxed);
+                Ok(moved)
+            }
+        }
+    }
+
+    /// The offset; for a directory, the cookie of the last entry told.
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone.
+    pub fn position(&self) -> Result<u64, FsError> {
+        match self.with_offset(|offset| *offset) {
+            Some(offset) => Ok(offset),
+            None => self.seek_there(0, Whence::Current),
+        }
+    }
+
+    /// Status of the inode.
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone.
+    pub fn stat(&self) -> Result<Stat, FsError> {
+        self.holding.stat()
+    }
+
+    /// Tells entries from the current position on until `tell` breaks; an entry at which it breaks is told
+    /// again next time. `.` and `..` come first.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::read_dir`].
+    pub fn read_dir(&self, tell: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<(), FsError> {
+        loop {
+            let bytes = {
+                let call = Call::ReadDir { handle: self.handle(), bytes: ENTRIES_BYTES };
+                let reply = self.core().call(&call)?;
+                match reply.answer {
+                    Answer::Entries(0) => return Ok(()),
+                    Answer::Entries(_) => reply.to_vec(),
+                    _ => return Err(STRANGE),
+                }
+            };
+            for entry in nvmed_wire::entries(&bytes) {
+                let cookie = entry.cookie;
+                if tell(entry).is_break() {
+                    // The server has told more than was taken.
+                    let back = self.told.load(Ordering::Relaxed);
+                    return self.seek_there(back as i64, Whence::Set).map(drop);
+                }
+                self.told.store(cookie, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Calls that change the inode need more than `O_PATH`.
+    fn not_path_only(&self) -> Result<(), FsError> {
+        if self.flags().has(OpenFlags::PATH) { Err(FsError::BadDescriptor) } else { Ok(()) }
+    }
+
+    /// `fchmod`.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::chmod`].
+    pub fn chmod(&self, mode: u32) -> Result<(), FsError> {
+        self.not_path_only()?;
+        self.core().done(&Call::Chmod { object: self.holding.object(), mode })
+    }
+
+    /// `fchown`.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::chown`].
+    pub fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
+        self.not_path_only()?;
+        self.core().done(&Call::Chown { object: self.holding.object(), uid, gid })
+    }
+
+    /// `futimens`: access and change.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::utimens`].
+    pub fn utimens(&self, times: [Time; 2]) -> Result<(), FsError> {
+        self.not_path_only()?;
+        self.core().done(&Call::Utimens { object: self.holding.object(), times })
+    }
+
+    /// The names of the extended attributes, each ended by a NUL.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::list_xattr`].
+    pub fn list_xattr(&self) -> Result<Vec<u8>, FsError> {
+        self.not_path_only()?;
+        let object = self.holding.object();
+        self.core().bytes(&Call::Xattr { object, call: XattrCall::List, bytes: 0 })
+    }
+
+    /// Sets the size.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::truncate`].
+    pub fn truncate(&self, bytes: u64) -> Result<(), FsError> {
+        self.not_path_only()?;
+        self.core().done(&Call::Truncate { object: self.holding.object(), bytes })
+    }
+
+    /// `fallocate`.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::fallocate`].
+    pub fn fallocate(&self, how: Allocate, offset: u64, bytes: u64) -> Result<(), FsError> {
+        self.core().done(&Call::Allocate { handle: self.handle(), how, offset, bytes })
+    }
+
+    /// Takes a program's advice.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::advise`].
+    pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Result<(), FsError> {
+        self.core().done(&Call::Advise { handle: self.handle(), advice, offset, bytes })
+    }
+
+    /// `fsync`.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::fsync`].
+    pub fn fsync(&self) -> Result<(), FsError> {
+        self.core().done(&Call::Sync { handle: self.handle(), data_only: false })
+    }
+
+    /// `fdatasync`.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::fdatasync`].
+    pub fn fdatasync(&self) -> Result<(), FsError> {
+        self.core().done(&Call::Sync { handle: self.handle(), data_only: true })
+    }
+
+    /// Writes a range back, without making it durable (`sync_file_range`); 0 bytes reach to the end.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::sync_range`].
+    pub fn sync_range(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
+        self.core().done(&Call::WriteBack { handle: self.handle(), offset, bytes })
+    }
+
+    /// The file's memory for mmap; `write` when stores into it are to become the file's.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::map`].
+    pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
+        self.not_path_only()?;
+        let (_, fd) = self.core().talk()?.ask(&Control::Map { handle: self.handle(), write }, None)?;
+        let Some(fd) = fd else {
+            // It is mapped, as far as the server knows.
+            self.unmap(write)?;
+            return Err(NO_ROOM);
+        };
+        Ok(MappedFile { fd: Arc::new(QuietFd::new(fd)) })
+    }
+
+    /// One mapping fewer, made with the same `write`; with it, stores become the file's.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::unmap`].
+    pub fn unmap(&self, write: bool) -> Result<(), FsError> {
+        self.core().done(&Call::Unmap { handle: self.handle(), write })
+    }
+
+    /// Makes a mapped range durable.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::File::msync`].
+    pub fn msync(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
+        self.core().done(&Call::SyncMap { handle: self.handle(), offset, bytes })
+    }
+
+    /// Some descriptor of this process for the file was closed: the process's record locks on the file go,
+    /// whichever description they were set through.
+    pub fn closed_by_process(&self) {
+        // Without a server there are no locks.
+        let _ = self.core().done(&Call::Close { handle: self.handle(), last: false, record_locks: true });
+    }
+}

@@ -1,0 +1,326 @@
+//! The file system as a process sees it that shares it.
+
+use crate::core::{Core, STRANGE};
+use crate::file::File;
+use crate::node::{Holding, Node};
+use nvmed_fs::{Follow, FsError, Kind, OpenFlags, PATH_BYTES_MAX, RenameFlags, SetXattr, Stat, StatFs, Time};
+use nvmed_wire::{Answer, Call, Handle, Object, XattrCall};
+use std::sync::Arc;
+
+/// The file system of a session; clones are the same one.
+///
+/// The calls and their errors are those of [`nvmed_fs::FileSystem`]; who asks, the server knows. Every call can fail
+/// with `EIO` once the server is gone.
+#[derive(Clone, Debug)]
+pub struct FileSystem {
+    pub(crate) core: Arc<Core>,
+    root: Node,
+}
+
+/// A path as a message carries it. What is too long for the file system could be too long for a message.
+fn path(path: &[u8]) -> Result<&[u8], FsError> {
+    if path.len() < PATH_BYTES_MAX { Ok(path) } else { Err(FsError::NameTooLong) }
+}
+
+fn object<'a>(at: &Node, name: &'a [u8], follow: Follow) -> Result<Object<'a>, FsError> {
+    Ok(Object::Path { at: at.handle(), path: path(name)?, follow })
+}
+
+impl FileSystem {
+    pub(crate) fn new(core: &Arc<Core>, root: &Stat) -> Result<Self, FsError> {
+        let root = Node(Holding::new(core, Handle::ROOT, root)?);
+        Ok(Self { core: Arc::clone(core), root })
+    }
+
+    /// The root directory.
+    #[must_use]
+    pub fn root(&self) -> Node {
+        self.root.clone()
+    }
+
+    /// The inode at a path.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::lookup`].
+    pub fn lookup(&self, at: &Node, path: &[u8], follow: Follow) -> Result<Node, FsError> {
+        match self.core.call(&Call::Lookup(object(at, path, follow)?))?.answer {
+            Answer::Held { handle, stat, .. } => Ok(Node(Holding::new(&self.core, handle, &stat)?)),
+            _ => Err(STRANGE),
+        }
+    }
+
+    /// The status of what is at a path.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::stat`].
+    pub fn stat(&self, at: &Node, path: &[u8], follow: Follow) -> Result<Stat, FsError> {
+        match self.core.call(&Call::Stat(object(at, path, follow)?))?.answer {
+            Answer::Status(stat) => Ok(stat),
+            _ => Err(STRANGE),
+        }
+    }
+
+    /// Opens the file at a path; `mode` has the umask applied.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::open`].
+    pub fn open(&self, at: &Node, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>, FsError> {
+        self.open_object(object(at, path, Follow::Yes)?, flags, mode)
+    }
+
+    /// Opens a held inode.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::open_node`].
+    pub fn open_node(&self, node: &Node, flags: OpenFlags) -> Result<Arc<File>, FsError> {
+        self.open_object(node.0.object(), flags, 0)
+    }
+
+    fn open_object(&self, object: Object<'_>, flags: OpenFlags, mode: u32) -> Result<Arc<File>, FsError> {
+        match self.core.call(&Call::Open { object, flags, mode })?.answer {
+            Answer::Held { handle, stat, flags } => {
+                let own = stat.mode >> 12 == u32::from(Kind::File.d_type());
+                let offset = own.then_some(0);
+                Ok(Arc::new(File::new(Holding::new(&self.core, handle, &stat)?, flags, offset)))
+            }
+            _ => Err(STRANGE),
+        }
+    }
+
+    /// Status of the file system.
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone.
+    pub fn statfs(&self) -> Result<StatFs, FsError> {
+        match self.core.call(&Call::StatFs)?.answer {
+            Answer::FileSystem(stat) => Ok(stat),
+            _ => Err(STRANGE),
+        }
+    }
+
+    /// Makes everything durable that was done before the call.
+    ///
+    /// # Errors
+    /// What could not be written.
+    pub fn sync(&self) -> Result<(), FsError> {
+        self.core.done(&Call::SyncAll)
+    }
+
+    /// The path of a held inode, from `/`, the session's root.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::path_of`].
+    pub fn path_of(&self, node: &Node) -> Result<Vec<u8>, FsError> {
+        self.core.bytes(&Call::PathOf(node.handle()))
+    }
+
+    /// Makes a directory; `mode` has the umask applied.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::mkdir`].
+    pub fn mkdir(&self, at: &Node, name: &[u8], mode: u32) -> Result<(), FsError> {
+        self.core.done(&Call::Mkdir { at: at.handle(), path: path(name)?, mode })
+    }
+
+    /// Makes a file, pipe, socket or device.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::mknod`].
+    pub fn mknod(&self, at: &Node, name: &[u8], mode: u32, rdev: u64) -> Result<(), FsError> {
+        self.core.done(&Call::Mknod { at: at.handle(), path: path(name)?, mode, rdev })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::rmdir`].
+    pub fn rmdir(&self, at: &Node, name: &[u8]) -> Result<(), FsError> {
+        self.core.done(&Call::Rmdir { at: at.handle(), path: path(name)? })
+    }
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::unlink`].
+    pub fn unlink(&self, at: &Node, name: &[u8]) -> Result<(), FsError> {
+        self.core.done(&Call::Unlink { at: at.handle(), path: path(name)? })
+    }
+
+    /// Renames.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::rename`].
+    pub fn rename(
+        &self,
+        from: &Node,
+        old: &[u8],
+        to: &Node,
+        new: &[u8],
+        flags: RenameFlags,
+    ) -> Result<(), FsError> {
+        let (old, new) = (path(old)?, path(new)?);
+        self.core.done(&Call::Rename { from: from.handle(), old, to: to.handle(), new, flags })
+    }
+
+    /// Gives what is at a path a second name.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::link`].
+    pub fn link(
+        &self,
+        from: &Node,
+        old: &[u8],
+        to: &Node,
+        new: &[u8],
+        follow: Follow,
+    ) -> Result<(), FsError> {
+        let object = object(from, old, follow)?;
+        self.core.done(&Call::Link { object, to: to.handle(), new: path(new)? })
+    }
+
+    /// Gives a held inode a second name.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::link_node`].
+    pub fn link_node(&self, node: &Node, to: &Node, new: &[u8]) -> Result<(), FsError> {
+        self.core.done(&Call::Link { object: node.0.object(), to: to.handle(), new: path(new)? })
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::symlink`].
+    pub fn symlink(&self, target: &[u8], at: &Node, name: &[u8]) -> Result<(), FsError> {
+        self.core.done(&Call::Symlink { target: path(target)?, at: at.handle(), path: path(name)? })
+    }
+
+    /// The target of the link at a path.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::readlink`].
+    pub fn readlink(&self, at: &Node, path: &[u8]) -> Result<Vec<u8>, FsError> {
+        self.core.bytes(&Call::Readlink(object(at, path, Follow::No)?))
+    }
+
+    /// The target of a held link.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::readlink_node`].
+    pub fn readlink_node(&self, node: &Node) -> Result<Vec<u8>, FsError> {
+        self.core.bytes(&Call::Readlink(node.0.object()))
+    }
+
+    /// Changes mode bits.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::chmod`].
+    pub fn chmod(&self, at: &Node, path: &[u8], mode: u32, follow: Follow) -> Result<(), FsError> {
+        self.core.done(&Call::Chmod { object: object(at, path, follow)?, mode })
+    }
+
+    /// Changes owner, group or both.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::chown`].
+    pub fn chown(
+        &self,
+        at: &Node,
+        path: &[u8],
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: Follow,
+    ) -> Result<(), FsError> {
+        self.core.done(&Call::Chown { object: object(at, path, follow)?, uid, gid })
+    }
+
+    /// Changes times.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::utimens`].
+    pub fn utimens(&self, at: &Node, path: &[u8], times: [Time; 2], follow: Follow) -> Result<(), FsError> {
+        self.core.done(&Call::Utimens { object: object(at, path, follow)?, times })
+    }
+
+    /// Sets the size of the file at a path.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::truncate`].
+    pub fn truncate(&self, at: &Node, path: &[u8], bytes: u64) -> Result<(), FsError> {
+        self.core.done(&Call::Truncate { object: object(at, path, Follow::Yes)?, bytes })
+    }
+
+    /// Whether the effective ids, or the real ones, may do `mask` to what is at a path.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::access`].
+    pub fn access(
+        &self,
+        at: &Node,
+        path: &[u8],
+        mask: u32,
+        follow: Follow,
+        real: bool,
+    ) -> Result<(), FsError> {
+        self.core.done(&Call::Access { object: object(at, path, follow)?, mask, real })
+    }
+
+    /// As [`FileSystem::access`], of a held inode, by the effective ids.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn access_node(&self, node: &Node, mask: u32) -> Result<(), FsError> {
+        self.core.done(&Call::Access { object: node.0.object(), mask, real: false })
+    }
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::get_xattr_node`].
+    pub fn get_xattr_node(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        self.core.bytes(&xattr(node, XattrCall::Get(attribute(name)?)))
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::set_xattr_node`].
+    pub fn set_xattr_node(
+        &self,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<(), FsError> {
+        if value.len() > nvmed_fs::XATTR_VALUE_BYTES_MAX {
+            return Err(FsError::AttributeTooLong);
+        }
+        let (call, bytes) = (XattrCall::Set(attribute(name)?, how), value.len() as u32);
+        let reply = self.core.call_with(&Call::Xattr { object: node.0.object(), call, bytes }, value)?;
+        if reply.answer == Answer::Done { Ok(()) } else { Err(STRANGE) }
+    }
+
+    /// The names of the extended attributes, each ended by a NUL.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::list_xattr_node`].
+    pub fn list_xattr_node(&self, node: &Node) -> Result<Vec<u8>, FsError> {
+        self.core.bytes(&xattr(node, XattrCall::List))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::remove_xattr_node`].
+    pub fn remove_xattr_node(&self, node: &Node, name: &[u8]) -> Result<(), FsError> {
+        self.core.done(&xattr(node, XattrCall::Remove(attribute(name)?)))
+    }
+}
+
+fn xattr<'a>(node: &Node, call: XattrCall<'a>) -> Call<'a> {
+    Call::Xattr { object: node.0.object(), call, bytes: 0 }
+}
+
+/// An attribute's name as a message carries it.
+fn attribute(name: &[u8]) -> Result<&[u8], FsError> {
+    if name.len() <= PATH_BYTES_MAX { Ok(name) } else { Err(FsError::AttributeName) }
+}

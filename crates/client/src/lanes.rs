@@ -1,0 +1,145 @@
+//! The lanes of a session: one for each call at a time, made on demand.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use nvmed_wire::ClientLane;
+use rustix::thread::futex;
+use std::sync::OnceLock;
+
+/// Lanes that a session has at most, as the server allows; more callers wait.
+pub(crate) const LANES_MAX: usize = 64;
+
+/// The lanes, and which of them are free. Nothing here is a lock: a thread that takes a lane waits for nobody but
+/// those whose calls are under way.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    lanes: [OnceLock<ClientLane>; LANES_MAX],
+    /// A bit for each lane that is there and free.
+    free: AtomicU64,
+    /// How many are there, and how many are being made.
+    made: AtomicU32,
+    /// Callers that wait, and what changes when one of them may go on.
+    waiting: AtomicU32,
+    turn: AtomicU32,
+}
+
+/// What a caller does next.
+pub(crate) enum Taken<'a> {
+    /// Its call, with this lane.
+    Lane(Lane<'a>),
+    /// It makes a lane of this number: [`Lanes::put`] or [`Lanes::not_made`].
+    Make(usize),
+}
+
+/// A lane that this caller has alone until it is dropped.
+pub(crate) struct Lane<'a> {
+    lanes: &'a Lanes,
+    index: usize,
+    pub lane: &'a ClientLane,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self {
+            lanes: [const { OnceLock::new() }; LANES_MAX],
+            free: AtomicU64::new(0),
+            made: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Lanes {
+    /// A free lane, or the right to make one; waits while all are busy.
+    #[inline]
+    pub fn take(&self) -> Taken<'_> {
+        loop {
+            if let Some(lane) = self.take_free() {
+                return Taken::Lane(lane);
+            }
+            if let Some(taken) = self.may_make() {
+                return taken;
+            }
+            self.wait();
+        }
+    }
+
+    #[inline]
+    fn take_free(&self) -> Option<Lane<'_>> {
+        let mut free = self.free.load(Ordering::Relaxed);
+        while free != 0 {
+            // The lowest: a thread alone always uses the same one, whose lines are in its processor's cache.
+            let rest = free & (free - 1);
+            match self.free.compare_exchange_weak(free, rest, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    let index = free.trailing_zeros() as usize;
+                    return Some(Lane { lanes: self, index, lane: self.lanes[index].get()? });
+                }
+                Err(now) => free = now,
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn may_make(&self) -> Option<Taken<'_>> {
+        let one_more = |made: u32| (made < LANES_MAX as u32).then_some(made + 1);
+        let made = self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Taken::Make(made as usize))
+    }
+
+    /// The new lane, taken. Numbers are given out and lanes put in by one caller at a time.
+    pub fn put(&self, index: usize, lane: ClientLane) -> Option<Lane<'_>> {
+        self.lanes[index].set(lane).ok()?;
+        Some(Lane { lanes: self, index, lane: self.lanes[index].get()? })
+    }
+
+    /// The server has no more lanes: those that are there must do.
+    pub fn not_made(&self) {
+        self.made.store(LANES_MAX as u32, Ordering::Relaxed);
+    }
+
+    /// A lane could not be made, and there is none: the next caller tries again.
+    pub fn not_this_one(&self) {
+        self.made.fetch_sub(1, Ordering::SeqCst);
+        self.turn.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wake(&self.turn, futex::Flags::PRIVATE, 1);
+    }
+
+    /// Whether any lane is there.
+    pub fn has_any(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.get().is_some())
+    }
+
+    /// The first lane, where a session counts what makes no call.
+    pub fn first(&self) -> Option<&ClientLane> {
+        self.lanes[0].get()
+    }
+
+    #[cold]
+    fn wait(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let turn = self.turn.load(Ordering::SeqCst);
+        let none = self.free.load(Ordering::SeqCst) == 0;
+        if none && self.made.load(Ordering::SeqCst) >= LANES_MAX as u32 {
+            let _ = futex::wait(&self.turn, futex::Flags::PRIVATE, turn, None);
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn give(&self, index: usize) {
+        self.free.fetch_or(1 << index, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            self.turn.fetch_add(1, Ordering::SeqCst);
+            let _ = futex::wake(&self.turn, futex::Flags::PRIVATE, 1);
+        }
+    }
+}
+
+impl Drop for Lane<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lanes.give(self.index);
+    }
+}

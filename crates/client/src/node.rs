@@ -1,0 +1,84 @@
+//! An inode that the session holds.
+
+use crate::core::{Core, STRANGE};
+use nvmed_fs::{FsError, Kind, Stat};
+use nvmed_wire::{Answer, Call, Handle, Object};
+use std::sync::Arc;
+
+/// Something held, until the last value that names it goes.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub core: Arc<Core>,
+    pub handle: Handle,
+    pub ino: u64,
+    pub kind: Kind,
+}
+
+impl Holding {
+    pub fn new(core: &Arc<Core>, handle: Handle, stat: &Stat) -> Result<Arc<Self>, FsError> {
+        // The server is trusted; a kind that is none would be a newer one's.
+        let kind = Kind::of((stat.mode >> 12) as u8).ok_or(STRANGE)?;
+        Ok(Arc::new(Self { core: Arc::clone(core), handle, ino: stat.ino, kind }))
+    }
+
+    pub fn object(&self) -> Object<'static> {
+        Object::Held(self.handle)
+    }
+
+    pub fn stat(&self) -> Result<Stat, FsError> {
+        match self.core.call(&Call::Stat(self.object()))?.answer {
+            Answer::Status(stat) => Ok(stat),
+            _ => Err(STRANGE),
+        }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        if self.handle != Handle::ROOT {
+            // Without a server nothing is held.
+            let _ = self.core.done(&Call::Close { handle: self.handle, last: true, record_locks: false });
+        }
+    }
+}
+
+/// An inode that somebody holds: a working directory, a directory descriptor, a looked-up file.
+///
+/// It stays the same inode whatever happens to its name.
+#[derive(Clone, Debug)]
+pub struct Node(pub(crate) Arc<Holding>);
+
+impl Node {
+    /// Its inode number.
+    #[must_use]
+    pub fn ino(&self) -> u64 {
+        self.0.ino
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// By what the server knows it.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.0.handle
+    }
+
+    /// Its status.
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone.
+    pub fn stat(&self) -> Result<Stat, FsError> {
+        self.0.stat()
+    }
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        // Of one file system, and held: the number is no other inode's.
+        self.0.ino == other.0.ino
+    }
+}

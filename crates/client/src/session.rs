@@ -1,0 +1,197 @@
+//! The session of this process.
+
+use crate::core::{Core, STRANGE};
+use crate::error::ClientError;
+use crate::file::File;
+use crate::filesystem::FileSystem;
+use crate::link::{Link, NO_ROOM};
+use crate::node::{Holding, Node};
+use nvmed_fs::{FsError, OpenFlags};
+use nvmed_wire::{
+    Address, Answer, BoardView, Call, Control, ControlAnswer, Handle, Inherited, Object, SECRET_BYTES,
+    Socket, VERSION, Welcome,
+};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a server may take to learn who asks.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// A process's session with the server. Of a process that forks, the child goes on with an heir's in its place; nodes
+/// and files stay what they are.
+#[derive(Debug)]
+pub struct Session {
+    core: Arc<Core>,
+    files: FileSystem,
+}
+
+/// Something held that came from elsewhere.
+#[derive(Debug)]
+pub enum Held {
+    /// An open description.
+    File(Arc<File>),
+    /// An inode.
+    Node(Node),
+}
+
+fn hello(address: &Address, tree: &[u8], again: Option<[u8; SECRET_BYTES]>) -> Control {
+    Control::Hello { version: VERSION, secret: address.secret().to_vec(), tree: tree.to_vec(), again }
+}
+
+fn connect(address: &Address) -> Result<Socket, ClientError> {
+    Socket::connect(address).map_err(|error| match error {
+        nvmed_wire::SocketError::Host(errno @ (Errno::CONNREFUSED | Errno::NOENT)) => {
+            ClientError::NoServer(errno)
+        }
+        other => other.into(),
+    })
+}
+
+impl Session {
+    /// A session at the server that listens at `address`, on all that it shows.
+    ///
+    /// # Errors
+    /// There is none, or it refuses.
+    pub fn connect(address: &Address) -> Result<Self, ClientError> {
+        Self::connect_tree(address, b"")
+    }
+
+    /// As [`Session::connect`], with the directory `tree`, a path below the server's root, as its root.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_tree(address: &Address, tree: &[u8]) -> Result<Self, ClientError> {
+        Self::begin(Link::begin(connect(address)?, &hello(address, tree, None))?).map(|(session, _)| session)
+    }
+
+    /// Goes on with the session behind `fd`, an heir's socket: the session, and what it holds.
+    ///
+    /// # Errors
+    /// The heir is none, or somebody else's already.
+    pub fn adopt(fd: OwnedFd) -> Result<(Self, Welcome), ClientError> {
+        Self::begin(Link::adopt(fd)?)
+    }
+
+    fn begin((link, welcome, board): (Link, Welcome, OwnedFd)) -> Result<(Self, Welcome), ClientError> {
+        let board = BoardView::open(board.as_fd()).map_err(ClientError::Host)?;
+        let core = Arc::new(Core::new(board, link));
+        let root = match core.call(&Call::Stat(Object::Held(Handle::ROOT))) {
+            Ok(reply) => reply.answer,
+            Err(error) => return Err(ClientError::Refused(error.errno())),
+        };
+        let Answer::Status(root) = root else { return Err(ClientError::Protocol) };
+        let files = FileSystem::new(&core, &root).map_err(|_| ClientError::Protocol)?;
+        Ok((Self { core, files }, welcome))
+    }
+
+    /// Its file system.
+    #[must_use]
+    pub fn files(&self) -> &FileSystem {
+        &self.files
+    }
+
+    /// What a session holds that it did not open: of a [`Welcome`], each handle once.
+    ///
+    /// # Errors
+    /// `EPROTO` for what this library does not know.
+    pub fn inherited(&self, what: &Inherited) -> Result<Held, FsError> {
+        let holding = Holding::new(&self.core, what.handle, &what.stat)?;
+        // An inode has no other flag; a description that only names one may have.
+        if what.flags == OpenFlags::PATH && what.offset.is_none() {
+            return Ok(Held::Node(Node(holding)));
+        }
+        Ok(Held::File(Arc::new(File::new(holding, what.flags, what.offset))))
+    }
+
+    /// A session for a process that is about to be made, or, with `same_process`, for the program that this one
+    /// is about to execute: it holds what `held` names by descriptor number. Its socket; it ends when that is closed and
+    /// nobody has adopted it. [`File::share`] comes before.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn heir(
+        &self,
+        held: &[(i32, Handle)],
+        cwd: Option<Handle>,
+        same_process: bool,
+    ) -> Result<OwnedFd, FsError> {
+        let message = Control::Heir { held: held.to_vec(), cwd, same_process };
+        self.core.talk()?.ask(&message, None)?.1.ok_or(NO_ROOM)
+    }
+
+    /// Before a fork: what another thread could leave half done in the child is done, and not begun until
+    /// [`Session::after_fork`] or [`Session::after_fork_in_child`].
+    pub fn before_fork(&self) {
+        self.core.link().before_fork();
+    }
+
+    /// After a fork, in the parent.
+    pub fn after_fork(&self) {
+        self.core.link().after_fork();
+    }
+
+    /// After a fork, in the child: from now on its calls are the heir's. Without one they are `EIO`.
+    ///
+    /// # Errors
+    /// There is no heir, or it cannot be adopted.
+    pub fn after_fork_in_child(&self, heir: Option<OwnedFd>) -> Result<(), ClientError> {
+        let parents = self.core.link();
+        parents.leave();
+        let adopted = heir.ok_or(ClientError::Gone).and_then(Link::adopt);
+        let (link, result) = match adopted {
+            Ok((link, _, _)) => (link, Ok(())),
+            Err(error) => (Link::nobody(), Err(error)),
+        };
+        match parents.next.set(Box::new(link)) {
+            Ok(()) => result,
+            Err(_) => Err(ClientError::Protocol),
+        }
+    }
+
+    /// The process has changed its ids: the server learns who asks from now on.
+    ///
+    /// # Errors
+    /// It could not be told, or refuses.
+    pub fn again(&self, address: &Address) -> Result<(), ClientError> {
+        let socket = connect(address)?;
+        let secret = self.core.link().secret();
+        socket.send(&hello(address, b"", Some(secret)), None)?;
+        match socket.receive(Some(ANSWER_MAX))? {
+            (ControlAnswer::Done, _) => Ok(()),
+            (ControlAnswer::Failed(errno), _) => Err(ClientError::Refused(Errno::from_raw_os_error(errno))),
+            _ => Err(ClientError::Protocol),
+        }
+    }
+
+    /// What stands for something held in a message of SCM_RIGHTS. [`File::share`] comes before.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn send(&self, handle: Handle) -> Result<OwnedFd, FsError> {
+        self.core.talk()?.ask(&Control::Send { handle }, None)?.1.ok_or(NO_ROOM)
+    }
+
+    /// What a descriptor stands for that came in a message; held from now on.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] when it stands for nothing; the server's.
+    pub fn receive(&self, fd: BorrowedFd<'_>) -> Result<Held, FsError> {
+        match self.core.talk()?.ask(&Control::Receive, Some(fd))?.0 {
+            ControlAnswer::Received(what) => self.inherited(&what),
+            _ => Err(STRANGE),
+        }
+    }
+
+    /// The server's counters, as JSON.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn statistics(&self) -> Result<String, FsError> {
+        match self.core.talk()?.ask(&Control::Statistics, None)?.0 {
+            ControlAnswer::Text(text) => Ok(text),
+            _ => Err(STRANGE),
+        }
+    }
+}

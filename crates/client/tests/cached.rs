@@ -1,0 +1,187 @@
+//! Reads that make no call: never older than what another process has written.
+
+mod support;
+
+use nvmed_client::File;
+use nvmed_fs::{Allocate, OpenFlags, Whence};
+use proptest::prelude::*;
+use std::sync::Arc;
+use support::{PAGE, create, serve};
+
+/// Whether `reads` is so in a process that can make no call: a child that nobody made an heir for.
+fn without_calls(file: &File, reads: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child takes no lock that another thread could hold, and ends without destructors.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let status = i32::from(!(file.stat().is_err() && reads()));
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is writable and lives on this stack.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+fn warm(file: &File, bytes: usize) {
+    let mut into = [0; PAGE];
+    for _ in 0..3 {
+        for offset in (0..bytes).step_by(PAGE) {
+            file.pread(&mut into, offset as u64).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_read_before_is_read_without_a_call() {
+    let shared = serve();
+    let session = shared.session();
+    let file = create(session.files(), "file");
+    file.pwrite(&[7; 16 * PAGE], 0).unwrap();
+    warm(&file, 16 * PAGE);
+    let read = || {
+        let mut into = [0; PAGE];
+        let all = (0..100).all(|round| {
+            let read = file.pread(&mut into, (round % 16 * PAGE) as u64);
+            read.is_ok_and(|bytes| bytes == PAGE) && into.iter().all(|&byte| byte == 7)
+        });
+        all && file.seek(0, Whence::End).is_ok_and(|size| size == 16 * PAGE as u64)
+    };
+    assert!(without_calls(&file, read));
+}
+
+#[test]
+fn another_process_sees_each_write_at_once() {
+    let shared = serve();
+    let (one, other) = (shared.session(), shared.session());
+    let (mine, theirs) = (create(one.files(), "file"), create(other.files(), "file"));
+    mine.pwrite(&[0; 4 * PAGE], 0).unwrap();
+    warm(&theirs, 4 * PAGE);
+    for round in 1..200u8 {
+        let page = u64::from(round) % 4 * PAGE as u64;
+        mine.pwrite(&[round; PAGE], page).unwrap();
+        let mut into = [0; PAGE];
+        assert_eq!(theirs.pread(&mut into, page).unwrap(), PAGE);
+        assert!(into.iter().all(|&byte| byte == round), "round {round}");
+    }
+}
+
+#[test]
+fn a_file_that_outgrows_its_window_gets_a_larger_one() {
+    let shared = serve();
+    let session = shared.session();
+    let file = create(session.files(), "file");
+    file.pwrite(&[1; PAGE], 0).unwrap();
+    warm(&file, PAGE);
+    let far = 20 << 20;
+    file.pwrite(&[2; PAGE], far).unwrap();
+    let mut into = [0; PAGE];
+    for _ in 0..100 {
+        assert_eq!(file.pread(&mut into, far).unwrap(), PAGE);
+        assert!(into.iter().all(|&byte| byte == 2));
+    }
+    assert!(without_calls(&file, || file.pread(&mut into, far).is_ok_and(|read| read == PAGE)));
+}
+
+#[test]
+fn a_file_that_is_mapped_to_be_stored_into_is_read_by_calls() {
+    let shared = serve();
+    let session = shared.session();
+    let file = create(session.files(), "file");
+    file.pwrite(&[1; 4 * PAGE], 0).unwrap();
+    warm(&file, 4 * PAGE);
+    let mapped = file.map(true).unwrap();
+    let fd = rustix::fd::AsFd::as_fd(&*mapped.fd);
+    let memory = nvmed_sys::Mapping::shared(fd, 0, PAGE, nvmed_sys::Pages::Base).unwrap();
+    memory.write(5, b"stored");
+    let mut into = [0; 6];
+    file.pread(&mut into, 5).unwrap();
+    assert_eq!(&into, b"stored");
+    drop(memory);
+    file.unmap(true).unwrap();
+    file.pread(&mut into, 5).unwrap();
+    assert_eq!(&into, b"stored");
+}
+
+const BYTES: usize = 6 * PAGE;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Read { offset: usize, len: usize },
+    Write { offset: usize, len: usize, byte: u8 },
+    Append { len: usize, byte: u8 },
+    Truncate(usize),
+    Punch { offset: usize, len: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<(bool, Step)>> {
+    let place = || (0..BYTES, 1..2 * PAGE);
+    let step = prop_oneof![
+        6 => place().prop_map(|(offset, len)| Step::Read { offset, len }),
+        3 => (place(), any::<u8>()).prop_map(|((offset, len), byte)| Step::Write { offset, len, byte }),
+        1 => (1..PAGE, any::<u8>()).prop_map(|(len, byte)| Step::Append { len, byte }),
+        1 => (0..BYTES).prop_map(Step::Truncate),
+        1 => place().prop_map(|(offset, len)| Step::Punch { offset, len }),
+    ];
+    proptest::collection::vec((any::<bool>(), step), 1..60)
+}
+
+/// Does a step to the model and by one of the two processes; answers what was read, in both.
+fn act(model: &mut Vec<u8>, file: &File, log: &File, step: &Step) -> (Vec<u8>, Vec<u8>) {
+    match *step {
+        Step::Read { offset, len } => {
+            let mut into = vec![0; len];
+            let read = file.pread(&mut into, offset as u64).unwrap();
+            into.truncate(read);
+            let there = model.get(offset..).unwrap_or(&[]);
+            return (into, there[..there.len().min(len)].to_vec());
+        }
+        Step::Write { offset, len, byte } => {
+            assert_eq!(file.pwrite(&vec![byte; len], offset as u64).unwrap(), len);
+            model.resize(model.len().max(offset + len), 0);
+            model[offset..offset + len].fill(byte);
+        }
+        Step::Append { len, byte } => {
+            assert_eq!(log.write(&vec![byte; len]).unwrap(), len);
+            model.resize(model.len() + len, byte);
+        }
+        Step::Truncate(bytes) => {
+            file.truncate(bytes as u64).unwrap();
+            model.resize(bytes, 0);
+        }
+        Step::Punch { offset, len } => {
+            let how = Allocate { keep_size: true, punch_hole: true, zero_range: false };
+            file.fallocate(how, offset as u64, len as u64).unwrap();
+            let end = (offset + len).min(model.len());
+            if offset < end {
+                model[offset..end].fill(0);
+            }
+        }
+    }
+    (Vec::new(), Vec::new())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn two_processes_read_what_the_model_has(steps in steps()) {
+        let shared = serve();
+        let sessions = [shared.session(), shared.session()];
+        let open = |session: &nvmed_client::Session, more| {
+            let flags = support::NEW.with(more);
+            session.files().open(&session.files().root(), b"file", flags, 0o644).unwrap()
+        };
+        let files: Vec<Arc<File>> = sessions.iter().map(|session| open(session, OpenFlags::READ)).collect();
+        let logs: Vec<Arc<File>> = sessions.iter().map(|session| open(session, OpenFlags::APPEND)).collect();
+        let mut model = vec![3; 3 * PAGE];
+        files[0].pwrite(&model, 0).unwrap();
+        for file in &files {
+            warm(file, model.len());
+        }
+        for (who, step) in &steps {
+            let who = usize::from(*who);
+            let (read, there) = act(&mut model, &files[who], &logs[who], step);
+            prop_assert!(read == there, "{step:?} by {who}");
+        }
+    }
+}

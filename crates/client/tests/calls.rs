@@ -1,0 +1,298 @@
+//! The calls of a session: what one process does, and what another sees of it.
+
+mod support;
+
+use core::ops::ControlFlow;
+use nvmed_fs::{
+    Allocate, Follow, FsError, Kind, LockKind, LockRange, OpenFlags, RenameFlags, SetXattr, Time, Wait,
+    Whence,
+};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use support::{NEW, PAGE, create, errno, serve, until};
+
+#[test]
+fn names_are_made_found_listed_and_removed() {
+    let shared = serve();
+    let session = shared.session();
+    let files = session.files();
+    let root = files.root();
+    files.mkdir(&root, b"dir", 0o755).unwrap();
+    let dir = files.lookup(&root, b"dir", Follow::Yes).unwrap();
+    assert_eq!((dir.kind(), dir.stat().unwrap().mode & 0o777), (Kind::Directory, 0o755));
+    create(files, "dir/file").write(b"text").unwrap();
+    files.symlink(b"file", &dir, b"link").unwrap();
+    files.link(&dir, b"file", &root, b"second", Follow::No).unwrap();
+    assert_eq!(files.readlink(&dir, b"link").unwrap(), b"file");
+    assert_eq!(files.stat(&dir, b"link", Follow::Yes).unwrap().size, 4);
+    assert_eq!(files.stat(&root, b"second", Follow::Yes).unwrap().nlink, 2);
+    assert_eq!(files.path_of(&dir).unwrap(), b"/dir");
+    files.rename(&root, b"second", &dir, b"third", RenameFlags::Replace).unwrap();
+    files.chmod(&dir, b"third", 0o600, Follow::Yes).unwrap();
+    files.utimens(&dir, b"third", [Time::At(5), Time::At(7)], Follow::Yes).unwrap();
+    let stat = files.stat(&dir, b"file", Follow::Yes).unwrap();
+    assert_eq!((stat.mode & 0o777, stat.atime_ns, stat.mtime_ns), (0o600, 5, 7));
+    assert!(files.access(&dir, b"file", 4, Follow::Yes, true).is_ok());
+    assert_eq!(errno(files.rmdir(&root, b"dir")), Errno::NOTEMPTY);
+    assert_eq!(errno(files.lookup(&root, b"none", Follow::Yes)), Errno::NOENT);
+    assert!(
+        matches!(files.lookup(&root, b"../up", Follow::Yes), Err(FsError::Away(rest)) if *rest == *b"../up")
+    );
+    assert_eq!(errno(files.unlink(&root, &[b'x'; 5000])), Errno::NAMETOOLONG);
+    for name in [&b"file"[..], b"link", b"third"] {
+        files.unlink(&dir, name).unwrap();
+    }
+    files.rmdir(&root, b"dir").unwrap();
+    assert_eq!(files.statfs().unwrap().name_bytes_max, 255);
+}
+
+#[test]
+fn a_listing_tells_every_entry_once_wherever_it_is_broken_off() {
+    let shared = serve();
+    let session = shared.session();
+    let files = session.files();
+    for number in 0..300 {
+        create(files, &format!("file{number:03}"));
+    }
+    let dir = files.open_node(&files.root(), OpenFlags::READ.with(OpenFlags::DIRECTORY)).unwrap();
+    let mut names = Vec::new();
+    loop {
+        let mut taken = 0;
+        dir.read_dir(&mut |entry| {
+            if taken == 7 {
+                return ControlFlow::Break(());
+            }
+            taken += 1;
+            names.push(entry.name.to_vec());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        if taken < 7 {
+            break;
+        }
+    }
+    names.sort();
+    assert_eq!(names.len(), 302);
+    names.dedup();
+    assert_eq!(names.len(), 302, "an entry came twice");
+    dir.seek(0, Whence::Set).unwrap();
+    let mut first = Vec::new();
+    dir.read_dir(&mut |entry| {
+        first = entry.name.to_vec();
+        ControlFlow::Break(())
+    })
+    .unwrap();
+    assert_eq!(first, b".");
+}
+
+#[test]
+fn a_file_is_written_and_read_at_its_offset_and_at_others() {
+    let shared = serve();
+    let session = shared.session();
+    let files = session.files();
+    let file = create(files, "file");
+    assert_eq!(file.write(b"hello, ").unwrap(), 7);
+    assert_eq!(file.write(b"world").unwrap(), 5);
+    assert_eq!(file.position().unwrap(), 12);
+    assert_eq!(file.seek(-5, Whence::End).unwrap(), 7);
+    let mut into = [0; 100];
+    assert_eq!(file.read(&mut into).unwrap(), 5);
+    assert_eq!(&into[..5], b"world");
+    assert_eq!(file.read(&mut into).unwrap(), 0);
+    assert_eq!(errno(file.seek(-100, Whence::Current)), Errno::INVAL);
+    assert_eq!(file.pwrite(b"W", 7).unwrap(), 1);
+    assert_eq!(file.pread(&mut into, 0).unwrap(), 12);
+    assert_eq!(&into[..12], b"hello, World");
+    let log = files.open(&files.root(), b"file", OpenFlags::WRITE.with(OpenFlags::APPEND), 0).unwrap();
+    assert_eq!((log.write(b"!").unwrap(), log.position().unwrap()), (1, 13));
+    assert_eq!(errno(log.pread(&mut into, 0)), Errno::BADF);
+    // More than a lane carries at once.
+    let large: Vec<u8> = (0..(5 << 20) / 2).map(|byte: usize| (byte / 1000) as u8).collect();
+    assert_eq!(file.pwrite(&large, 100).unwrap(), large.len());
+    let mut back = vec![0; large.len() + 10];
+    assert_eq!(file.pread(&mut back, 100).unwrap(), large.len());
+    assert!(back[..large.len()] == large[..]);
+    file.truncate(50).unwrap();
+    file.fallocate(Allocate::default(), 0, 8192).unwrap();
+    assert_eq!(file.stat().unwrap().size, 8192);
+    file.fsync().unwrap();
+    file.fdatasync().unwrap();
+    file.pwrite(b"dirty", 0).unwrap();
+    file.sync_range(0, 0).unwrap();
+    assert_eq!(errno(file.sync_range(1, u64::MAX)), Errno::INVAL);
+    files.sync().unwrap();
+    file.set_flags(OpenFlags::APPEND).unwrap();
+    assert!(file.flags().has(OpenFlags::APPEND) && file.flags().writes());
+}
+
+#[test]
+fn attributes_come_back_and_go() {
+    let shared = serve();
+    let session = shared.session();
+    let files = session.files();
+    let file = create(files, "file");
+    let node = file.node();
+    let value = vec![7; 3000];
+    files.set_xattr_node(&node, b"user.one", &value, SetXattr::Create).unwrap();
+    assert_eq!(files.get_xattr_node(&node, b"user.one").unwrap(), value);
+    assert_eq!(file.list_xattr().unwrap(), b"user.one\0");
+    files.remove_xattr_node(&node, b"user.one").unwrap();
+    assert_eq!(errno(files.get_xattr_node(&node, b"user.one")), Errno::NODATA);
+}
+
+#[test]
+fn an_unlinked_file_lives_until_its_last_holder_lets_go() {
+    let shared = serve();
+    let session = shared.session();
+    let files = session.files();
+    let before = files.statfs().unwrap().blocks_free;
+    let file = create(files, "file");
+    file.write(&vec![1; 1 << 20]).unwrap();
+    files.unlink(&files.root(), b"file").unwrap();
+    assert_eq!(file.stat().unwrap().nlink, 0);
+    let node = file.node();
+    drop(file);
+    assert_eq!(node.stat().unwrap().size, 1 << 20);
+    drop(node);
+    files.sync().unwrap();
+    until("its blocks are free", || files.statfs().unwrap().blocks_free + 8 >= before);
+}
+
+#[test]
+fn a_lock_excludes_another_process_and_its_release_wakes_it() {
+    let shared = serve();
+    let (one, other) = (shared.session(), shared.session());
+    let (mine, theirs) = (create(one.files(), "file"), create(other.files(), "file"));
+    let range = LockRange { start: 0, end: 10 };
+    mine.posix_lock(range, Some(LockKind::Exclusive), Wait::No).unwrap();
+    let refused = theirs.posix_lock(range, Some(LockKind::Shared), Wait::No);
+    assert!(matches!(refused, Err(FsError::WouldBlock)));
+    let held = theirs.posix_getlk(range, LockKind::Shared).unwrap();
+    assert_eq!(held.map(|held| (held.kind, held.range)), Some((LockKind::Exclusive, range)));
+    let asked = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let never = || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            false
+        };
+        let waiter =
+            scope.spawn(move || theirs.posix_lock(range, Some(LockKind::Exclusive), Wait::Until(&never)));
+        until("it waits", || asked.load(Ordering::Relaxed) > 0);
+        // The description stays; a close of any descriptor of the process lets go of its record locks.
+        mine.closed_by_process();
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_for_a_lock_ends_when_it_is_cancelled_and_when_its_holder_dies() {
+    let shared = serve();
+    let (one, other) = (shared.session(), shared.session());
+    let (mine, theirs) = (create(one.files(), "file"), create(other.files(), "file"));
+    mine.flock(Some(LockKind::Exclusive), Wait::No).unwrap();
+    let interrupted = AtomicBool::new(false);
+    let until_then = || interrupted.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| theirs.flock(Some(LockKind::Shared), Wait::Until(&until_then)));
+        interrupted.store(true, Ordering::Relaxed);
+        assert!(matches!(waiter.join().unwrap(), Err(FsError::Interrupted)));
+        let waiter = scope.spawn(|| theirs.flock(Some(LockKind::Shared), Wait::Until(&|| false)));
+        // The process is gone, whatever it held.
+        drop((mine, one));
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn two_that_convert_their_locks_do_not_wait_for_each_other() {
+    let shared = serve();
+    let (one, other) = (shared.session(), shared.session());
+    let files = [create(one.files(), "file"), create(other.files(), "file")];
+    for file in &files {
+        file.flock(Some(LockKind::Shared), Wait::No).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for file in &files {
+            scope.spawn(move || {
+                file.flock(Some(LockKind::Exclusive), Wait::Until(&|| false)).unwrap();
+                file.flock(None, Wait::No).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn what_is_mapped_is_the_file() {
+    let shared = serve();
+    let session = shared.session();
+    let file = create(session.files(), "file");
+    file.write(&[1; PAGE]).unwrap();
+    let mapped = file.map(true).unwrap();
+    let memory =
+        nvmed_sys::Mapping::shared(rustix::fd::AsFd::as_fd(&*mapped.fd), 0, PAGE, nvmed_sys::Pages::Base)
+            .unwrap();
+    assert_eq!(memory.u8(100).load(Ordering::Relaxed), 1);
+    memory.write(10, b"stored");
+    file.msync(0, PAGE as u64).unwrap();
+    let mut into = [0; 6];
+    file.pread(&mut into, 10).unwrap();
+    assert_eq!(&into, b"stored");
+    file.unmap(true).unwrap();
+    assert_eq!(errno(file.unmap(true)), Errno::INVAL);
+}
+
+#[test]
+fn many_threads_call_at_once() {
+    let shared = serve();
+    let session = shared.session();
+    let files = session.files();
+    std::thread::scope(|scope| {
+        for thread in 0..80u8 {
+            scope.spawn(move || {
+                let file = create(files, &format!("file{thread}"));
+                for round in 0..20 {
+                    file.pwrite(&[thread; 100], round * 100).unwrap();
+                }
+                let mut into = [0; 2000];
+                assert_eq!(file.pread(&mut into, 0).unwrap(), 2000);
+                assert!(into.iter().all(|&byte| byte == thread));
+            });
+        }
+    });
+}
+
+#[test]
+fn without_its_server_every_call_fails_at_once() {
+    let shared = serve();
+    let session = shared.session();
+    let file = create(session.files(), "file");
+    file.write(&[1; 2 * PAGE]).unwrap();
+    let mut into = [0; 100];
+    for _ in 0..5 {
+        file.pread(&mut into, 0).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let holder = shared.session();
+        let held = create(holder.files(), "file");
+        held.flock(Some(LockKind::Exclusive), Wait::No).unwrap();
+        let waiter = scope.spawn(|| file.flock(Some(LockKind::Exclusive), Wait::Until(&|| false)));
+        shared.board.set_dead();
+        assert_eq!(errno(waiter.join().unwrap()), Errno::IO, "a wait for a lock");
+    });
+    assert_eq!(errno(file.pread(&mut into, 0)), Errno::IO, "a cached read");
+    assert_eq!(errno(file.write(b"x")), Errno::IO);
+    assert_eq!(errno(session.files().open(&session.files().root(), b"file", NEW, 0)), Errno::IO);
+}
+
+#[test]
+fn a_stranger_is_refused() {
+    let shared = serve();
+    let nobody = nvmed_client::Address::random().unwrap();
+    let error = nvmed_client::Session::connect(&nobody).unwrap_err();
+    assert_eq!(error.errno(), Errno::IO);
+    assert!(error.to_string().contains("no server listens"), "{error}");
+    let text = shared.address.to_string();
+    let wrong = format!("{}{}", &text[..text.len() - 2], if text.ends_with("00") { "01" } else { "00" });
+    let stranger = nvmed_client::Address::parse(&wrong).unwrap();
+    assert_eq!(nvmed_client::Session::connect(&stranger).unwrap_err().errno(), Errno::ACCESS);
+}

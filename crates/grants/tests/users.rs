@@ -1,0 +1,406 @@
+//! Users of one device, each with the kernel's word for who he is: what was not granted is tried, and refused.
+//!
+//! A thread takes another user's ids, and connects: needs root, and is skipped, loudly, without.
+
+#[path = "../../server/tests/support/mod.rs"]
+mod support;
+
+use nvmed_fs::{OpenFlags, RenameFlags};
+use nvmed_grants::{Admin, House, Keeper, Quota, Request, Said, Size, TreeGrant, ask};
+use nvmed_server::{Admission, Server, Service};
+use nvmed_wire::{Address, Answer, Board, Call, Control, ControlAnswer, Handle, Object, Socket, VERSION};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::DumpableBehavior;
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use support::{Client, named, until};
+
+const ALICE: u32 = 70_001;
+const BOB: u32 = 70_002;
+const MADE: OpenFlags = OpenFlags::CREATE.with(OpenFlags::READ_WRITE);
+
+/// A server at a path, with its administrator's socket.
+struct Machine {
+    dir: PathBuf,
+    address: Address,
+    keeper: Arc<Keeper>,
+    service: Arc<Service>,
+    server: Option<Server>,
+    admin: Option<Admin>,
+}
+
+impl Machine {
+    fn new(name: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: {name}: needs root, to be other users");
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("nvmed-users-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mount = support::mount();
+        let keeper = Arc::new(Keeper::open(&dir.join("grants.toml"), &dir, &mount, mount.device()).unwrap());
+        let admission = Admission::Gate(keeper.clone());
+        let board = Arc::new(Board::new().unwrap());
+        let service = Arc::new(Service::new(mount, admission, board, 1 << 20));
+        let path = dir.join("socket");
+        let address = Address::Path(path.display().to_string());
+        let server = Server::start(Arc::clone(&service), &address).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let house = House::new(keeper.clone(), service.clone(), server.stop(), "test".to_owned());
+        let admin = Admin::start(&dir.join("admin"), Arc::new(house)).unwrap();
+        Some(Self { dir, address, keeper, service, server: Some(server), admin: Some(admin) })
+    }
+
+    fn grant(&self, name: &str, user: u32, write: bool) {
+        let grant = TreeGrant {
+            name: name.to_owned(),
+            path: format!("/{name}"),
+            users: vec![user],
+            groups: vec![],
+            write,
+            capacity: None,
+            inodes: None,
+        };
+        self.ask(Request::GrantTree(grant));
+    }
+
+    fn ask(&self, request: Request) -> serde_json::Value {
+        match ask(&self.dir.join("admin"), &request, false, |_| {}).unwrap() {
+            Said::Done(value) => value,
+            Said::Failed(why) => panic!("{why}"),
+        }
+    }
+
+    /// Asks for a session; what the server answers when it says no.
+    fn greet(&self, tree: &str) -> Result<Client, i32> {
+        let socket = Socket::connect(&self.address).unwrap();
+        let hello = greeting(tree);
+        let probe = Socket::connect(&self.address).unwrap();
+        match support::ask(&probe, &hello, None).0 {
+            ControlAnswer::Failed(errno) => Err(errno),
+            _ => Ok(Client::greet(socket, &hello)),
+        }
+    }
+
+    fn session(&self, tree: &str) -> Client {
+        self.greet(tree).unwrap_or_else(|errno| panic!("{tree}: {errno}"))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        drop(self.admin.take());
+        drop(self.server.take());
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn greeting(tree: &str) -> Control {
+    Control::Hello { version: VERSION, secret: Vec::new(), tree: tree.as_bytes().to_vec(), again: None }
+}
+
+/// Runs as another user, in a thread of its own.
+fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        set_thread_groups(&[]).unwrap();
+        let gid = rustix::process::Gid::from_raw(uid);
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        let uid = rustix::process::Uid::from_raw(uid);
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        // As in a process that began so: the kernel lets it look at its own descriptors.
+        rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
+        what()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+const fn raw(errno: Errno) -> i32 {
+    errno.raw_os_error()
+}
+
+fn failed(answer: &Answer) -> Option<i32> {
+    match answer {
+        Answer::Failed(errno) => Some(*errno),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_user_reaches_nothing_of_another_user() {
+    let Some(machine) = Machine::new("apart") else { return };
+    machine.grant("alice", ALICE, true);
+    machine.grant("bob", BOB, true);
+    let alice = as_user(ALICE, || machine.session(""));
+    let secret = alice.create("/secret");
+    alice.pwrite(secret, 0, b"secret");
+    as_user(BOB, || {
+        for tree in ["alice", "/alice", "../alice", "..", "bob/../alice", "bob\0", "root"] {
+            assert_eq!(machine.greet(tree).err(), Some(raw(Errno::ACCESS)), "{tree:?}");
+        }
+        let bob = machine.session("bob");
+        assert_eq!(bob.names("/"), [""; 0]);
+        for path in ["/secret", "/alice/secret", "alice", "/bob"] {
+            assert_eq!(bob.open(path, OpenFlags::READ).err(), Some(raw(Errno::NOENT)), "{path}");
+        }
+        for path in ["..", "../alice/secret", "/../alice/secret", "./.././alice"] {
+            let answer = bob.call(&Call::Stat(named(path)));
+            assert!(matches!(answer, Answer::Away(_)), "{path}: {answer:?}");
+        }
+        for (link, target) in
+            [("up", "../alice/secret"), ("whole", "/alice/secret"), ("self", "/proc/self/fd/3")]
+        {
+            let made = Call::Symlink { target: target.as_bytes(), at: Handle::ROOT, path: link.as_bytes() };
+            assert_eq!(bob.call(&made), Answer::Done);
+            let open = Call::Open { object: named(link), flags: OpenFlags::READ, mode: 0 };
+            assert!(matches!(bob.call(&open), Answer::Away(_)), "{link}");
+        }
+        // Numbers of others' handles, and any other number.
+        for number in (1..64).chain([u64::MAX, 1 << 32, secret.0]) {
+            let handle = Handle(number);
+            let held = Object::Held(handle);
+            assert_eq!(failed(&bob.call(&Call::Stat(held))), Some(raw(Errno::BADF)), "{number}");
+            let read = Call::Read { handle, offset: Some(0), bytes: 16 };
+            assert_eq!(failed(&bob.call(&read)), Some(raw(Errno::BADF)));
+            let at = Call::Stat(Object::Path { at: handle, path: b"secret", follow: nvmed_fs::Follow::Yes });
+            assert_eq!(failed(&bob.call(&at)), Some(raw(Errno::BADF)));
+            let link = Call::Link { object: held, to: Handle::ROOT, new: b"got" };
+            assert_eq!(failed(&bob.call(&link)), Some(raw(Errno::BADF)));
+            assert!(bob.control(&Control::Map { handle, write: false }).is_err());
+            assert!(bob.control(&Control::Window { handle }).is_err());
+            assert!(bob.control(&Control::Send { handle }).is_err());
+            assert!(bob.heir(&[(5, handle)], false).is_err());
+        }
+        for new in ["../alice/put", "/../alice/put"] {
+            bob.create("/mine");
+            let rename = Call::Rename {
+                from: Handle::ROOT,
+                old: b"mine",
+                to: Handle::ROOT,
+                new: new.as_bytes(),
+                flags: RenameFlags::Replace,
+            };
+            assert!(matches!(bob.call(&rename), Answer::Away(_)), "{new}");
+        }
+        let status = bob.call(&Call::StatFs);
+        assert!(matches!(status, Answer::FileSystem(_)));
+    });
+    assert_eq!(alice.names("/"), ["secret"]);
+    // A session cannot become another user's tree by a change of ids.
+    let taken = alice.welcome.secret;
+    as_user(BOB, || {
+        let socket = Socket::connect(&machine.address).unwrap();
+        let again = Control::Hello { version: VERSION, secret: vec![], tree: vec![], again: Some(taken) };
+        assert_eq!(support::ask(&socket, &again, None).0, ControlAnswer::Failed(raw(Errno::ACCESS)));
+    });
+    until("the session of whom it was tried is over", || alice.socket.is_gone());
+}
+
+#[test]
+fn who_may_read_cannot_write_by_any_way() {
+    let Some(machine) = Machine::new("read") else { return };
+    machine.grant("alice", ALICE, false);
+    let root = machine.session("");
+    let file = root.create("/alice/file");
+    root.pwrite(file, 0, &[7; 8192]);
+    let chown = |path| Call::Chown { object: named(path), uid: Some(ALICE), gid: None };
+    assert_eq!(root.call(&chown("/alice/file")), Answer::Done);
+    as_user(ALICE, || {
+        let alice = machine.session("");
+        let rofs = Some(raw(Errno::ROFS));
+        for flags in [OpenFlags::WRITE, OpenFlags::READ_WRITE, OpenFlags::TRUNCATE] {
+            assert_eq!(alice.open("/file", flags).err(), rofs);
+        }
+        assert_eq!(alice.open("/new", MADE).err(), rofs);
+        let handle = alice.open("/file", OpenFlags::READ).unwrap();
+        let held = Object::Held(handle);
+        let write = Call::Write { handle, offset: Some(0), bytes: 1 };
+        assert!(failed(&alice.try_call(&write, b"x").0).is_some());
+        assert_eq!(failed(&alice.call(&Call::Chmod { object: held, mode: 0o777 })), rofs);
+        assert_eq!(failed(&alice.call(&Call::Chown { object: held, uid: Some(0), gid: None })), rofs);
+        assert!(failed(&alice.call(&Call::Truncate { object: held, bytes: 0 })).is_some());
+        assert_eq!(failed(&alice.call(&Call::Truncate { object: named("/file"), bytes: 0 })), rofs);
+        assert_eq!(failed(&alice.call(&Call::Unlink { at: Handle::ROOT, path: b"file" })), rofs);
+        let allocate = Call::Allocate { handle, how: nvmed_fs::Allocate::default(), offset: 0, bytes: 9000 };
+        assert!(failed(&alice.call(&allocate)).is_some());
+        assert!(alice.control(&Control::Map { handle, write: true }).is_err(), "no stores by a mapping");
+        // What is given to be read cannot be made writable by opening it anew. What is one's own can: the test tests.
+        let own = rustix::fs::memfd_create("own", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let again = format!("/proc/self/fd/{}", own.as_raw_fd());
+        rustix::fs::open(&again, OFlags::RDWR, Mode::empty()).expect("a process opens its own anew");
+        let map = alice.control(&Control::Map { handle, write: false }).unwrap().unwrap();
+        let window = alice.control(&Control::Window { handle }).ok().flatten();
+        for memory in [Some(map), window].into_iter().flatten() {
+            assert!(rustix::io::pwrite(&memory, b"x", 0).is_err());
+            assert!(rustix::fs::ftruncate(&memory, 0).is_err());
+            let again = format!("/proc/self/fd/{}", memory.as_raw_fd());
+            let opened = rustix::fs::open(&again, OFlags::RDWR, Mode::empty());
+            assert!(opened.is_err(), "opened {again} to write");
+        }
+    });
+    assert_eq!(root.pread(file, 0, 8192), [7; 8192]);
+}
+
+#[test]
+fn two_clients_race_to_the_quota_and_neither_passes_it() {
+    let Some(machine) = Machine::new("race") else { return };
+    machine.grant("alice", ALICE, true);
+    let limits = Quota { capacity: Some(Size(1 << 20)), ..Quota::default() };
+    machine.ask(Request::Quota { name: "alice".to_owned(), limits });
+    let written = std::thread::scope(|scope| {
+        let writer = |name: &'static str| {
+            let machine = &machine;
+            scope.spawn(move || {
+                as_user(ALICE, || {
+                    let client = machine.session("alice");
+                    let handle = client.create(name);
+                    let mut done = 0;
+                    loop {
+                        let write = Call::Write { handle, offset: Some(done), bytes: 12_288 };
+                        match client.try_call(&write, &[1; 12_288]).0 {
+                            Answer::Count(bytes) => done += bytes,
+                            answer => break (done, failed(&answer)),
+                        }
+                    }
+                })
+            })
+        };
+        ["/one", "/two"].map(writer).map(|thread| thread.join().unwrap())
+    });
+    assert!(written.iter().all(|(_, errno)| *errno == Some(raw(Errno::DQUOT))), "{written:?}");
+    let total: u64 = written.iter().map(|(bytes, _)| bytes).sum();
+    assert_eq!(total, 1 << 20, "all of it and nothing more");
+    let told = machine.ask(Request::Grants);
+    assert_eq!(told["trees"][0]["bytes_used"], 1 << 20, "{told}");
+}
+
+#[test]
+fn a_revoked_tree_ends_for_who_uses_it() {
+    let Some(machine) = Machine::new("revoke") else { return };
+    machine.grant("alice", ALICE, true);
+    machine.grant("bob", BOB, true);
+    let bob = as_user(BOB, || machine.session(""));
+    let alice = as_user(ALICE, || machine.session(""));
+    let handle = alice.create("/file");
+    alice.pwrite(handle, 0, b"before");
+    let heir = alice.heir(&[(4, handle)], false).unwrap();
+    let clients = machine.ask(Request::Clients).as_array().unwrap().clone();
+    let theirs = |tree: &str| clients.iter().filter(|client| client["tree"] == tree).count();
+    assert_eq!((theirs("alice"), theirs("bob")), (2, 1), "{clients:?}");
+    assert!(clients.iter().any(|client| client["uid"] == ALICE && client["handles"].as_u64() > Some(0)));
+    let told = machine.ask(Request::Revoke { name: "alice".to_owned() });
+    assert_eq!(told["sessions_ended"], 2, "{told}");
+    let write = Call::Write { handle, offset: Some(0), bytes: 5 };
+    let after = alice.lane.call(&write, b"after", &alice.board, &|| !alice.socket.is_gone());
+    assert!(after.is_err(), "a lane that was there answers nothing");
+    assert!(Socket::of(heir).is_gone(), "nor does the session that waited for a child");
+    as_user(ALICE, || {
+        assert_eq!(machine.greet("alice").err(), Some(raw(Errno::ACCESS)));
+        assert_eq!(machine.greet("").err(), Some(raw(Errno::ACCESS)));
+    });
+    bob.create("/still");
+    let root = machine.session("");
+    let file = root.open("/alice/file", OpenFlags::READ).unwrap();
+    assert_eq!(root.pread(file, 0, 6), b"before", "and nothing was written after");
+    // Granted anew, to read: the same files.
+    machine.grant("alice", ALICE, false);
+    assert_eq!(as_user(ALICE, || machine.session("").names("/")), ["file"]);
+}
+
+/// One user may have one tree to read and another to write: what he holds by the first he does not change by the second.
+#[test]
+fn what_was_granted_to_read_is_not_changed_by_way_of_another_session() {
+    let Some(machine) = Machine::new("launder") else { return };
+    machine.grant("readable", ALICE, false);
+    machine.grant("own", ALICE, true);
+    let root = machine.session("");
+    let file = root.create("/readable/file");
+    root.pwrite(file, 0, b"kept");
+    let chown = Call::Chown { object: named("/readable/file"), uid: Some(ALICE), gid: None };
+    assert_eq!(root.call(&chown), Answer::Done);
+    as_user(ALICE, || {
+        let (reader, writer) = (machine.session("readable"), machine.session("own"));
+        let opened = reader.open("/file", OpenFlags::READ).unwrap();
+        let Answer::Held { handle: looked_up, .. } = reader.call(&Call::Lookup(named("/file"))) else {
+            panic!("not held")
+        };
+        for handle in [opened, looked_up] {
+            let token = reader.control(&Control::Send { handle }).unwrap().unwrap();
+            let (answer, _) = support::ask(&writer.socket, &Control::Receive, Some(&token));
+            let ControlAnswer::Received(received) = answer else { panic!("{answer:?}") };
+            let (handle, held) = (received.handle, Object::Held(received.handle));
+            let rofs = Some(raw(Errno::ROFS));
+            for flags in [OpenFlags::WRITE, OpenFlags::READ_WRITE, OpenFlags::TRUNCATE] {
+                assert_eq!(failed(&writer.call(&Call::Open { object: held, flags, mode: 0 })), rofs);
+            }
+            assert_eq!(failed(&writer.call(&Call::Chmod { object: held, mode: 0o777 })), rofs);
+            assert!(
+                failed(&writer.call(&Call::Link { object: held, to: Handle::ROOT, new: b"got" })).is_some()
+            );
+            assert!(failed(&writer.call(&Call::Truncate { object: held, bytes: 0 })).is_some());
+            let write = Call::Write { handle, offset: Some(0), bytes: 1 };
+            assert!(failed(&writer.try_call(&write, b"x").0).is_some());
+        }
+    });
+    assert_eq!(root.pread(file, 0, 4), b"kept");
+}
+
+#[test]
+fn only_the_owner_administers() {
+    let Some(machine) = Machine::new("admin") else { return };
+    machine.grant("alice", ALICE, true);
+    let socket = machine.dir.join("admin");
+    let requests =
+        [Request::Status, Request::Clients, Request::Revoke { name: "alice".to_owned() }, Request::Drain];
+    let refused = |why: &str| {
+        for request in &requests {
+            let said = as_user(ALICE, || ask(&socket, request, false, |_| {}));
+            assert!(matches!(said, Err(_) | Ok(Said::Failed(_))), "{why}: {request:?}: {said:?}");
+        }
+        assert_eq!(machine.keeper.table().trees.len(), 1);
+        assert!(!machine.keeper.is_draining());
+    };
+    refused("by the socket's mode");
+    // Should the mode ever be wrong, the kernel still says who it is.
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    refused("by its user");
+    let status = machine.ask(Request::Status);
+    assert_eq!(status["draining"], false, "{status}");
+    for line in ["", "{}", "\"status\" x", "{\"revoke\":1}", "\u{0}"] {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("{\"failed\""), "{line:?}: {answer}");
+    }
+}
+
+#[test]
+fn a_drained_server_ends_with_its_last_session() {
+    let Some(mut machine) = Machine::new("drain") else { return };
+    machine.grant("alice", ALICE, true);
+    let alice = as_user(ALICE, || machine.session(""));
+    let handle = alice.create("/file");
+    let admin = machine.dir.join("admin");
+    let (told, answered) = std::sync::mpsc::channel();
+    let waits = std::thread::spawn(move || {
+        ask(&admin, &Request::Drain, true, |said| told.send(said.clone()).unwrap())
+    });
+    assert!(matches!(answered.recv().unwrap(), Said::Done(_)));
+    assert_eq!(as_user(ALICE, || machine.greet("").err()), Some(raw(Errno::SHUTDOWN)));
+    alice.pwrite(handle, 0, b"goes on");
+    assert_eq!(alice.pread(handle, 0, 7), b"goes on");
+    assert!(!waits.is_finished());
+    drop(alice);
+    machine.server.take().unwrap().wait();
+    assert_eq!(machine.service.sessions(), 0);
+    machine.service.mount().unmount().unwrap();
+    drop(machine.admin.take());
+    assert!(waits.join().unwrap().is_ok());
+}

@@ -1,0 +1,273 @@
+//! Calls: from what a client asks to what the file system does.
+
+use crate::hold::Thing;
+use crate::peer::Peer;
+use crate::service::Service;
+use crate::session::Session;
+use crate::statistics::{self, Done};
+use nvmed_fs::{Credentials, Follow, FsError, Node, OpenFlags, PATH_BYTES_MAX};
+use nvmed_wire::{Answer, Call, Data, Handle, Object, XattrCall};
+
+/// Makes `bytes` the data of an answer.
+pub(crate) fn put(data: &mut Data, bytes: &[u8]) -> u32 {
+    data.room(bytes.len()).copy_from_slice(bytes);
+    bytes.len() as u32
+}
+
+/// The first `bytes` bytes that came with a call.
+///
+/// # Errors
+/// [`FsError::Invalid`] when fewer came.
+pub(crate) fn given(data: &Data, bytes: u32) -> Result<&[u8], FsError> {
+    data.given().get(..bytes as usize).ok_or(FsError::Invalid)
+}
+
+/// How many bytes of the data area belong to an answer.
+#[must_use]
+pub fn data_bytes(answer: &Answer) -> usize {
+    match answer {
+        Answer::Data(bytes) | Answer::Entries(bytes) | Answer::Away(bytes) => *bytes as usize,
+        _ => 0,
+    }
+}
+
+/// A path as a call brings it.
+///
+/// # Errors
+/// [`FsError::Invalid`] with a NUL, which no path of a program has; [`FsError::NameTooLong`].
+pub(crate) fn path(bytes: &[u8]) -> Result<&[u8], FsError> {
+    if bytes.len() >= PATH_BYTES_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if bytes.contains(&0) { Err(FsError::Invalid) } else { Ok(bytes) }
+}
+
+/// One call under way: whose it is, and with which rights.
+pub(crate) struct Asker<'a> {
+    pub session: &'a Session,
+    pub peer: &'a Peer,
+}
+
+impl Asker<'_> {
+    pub fn who(&self) -> Credentials<'_> {
+        self.peer.credentials()
+    }
+
+    pub fn node(&self, handle: Handle) -> Result<Node, FsError> {
+        self.session.node(handle)
+    }
+}
+
+impl Service {
+    /// Answers a call of a session. The call's data is in `data`, and the answer's afterwards ([`data_bytes`]).
+    pub fn answer(&self, session: &Session, call: Call<'_>, data: &mut Data) -> Answer {
+        let (begun, kind) = (self.statistics.begin(), statistics::kind(&call));
+        let peer = session.peer();
+        let asker = Asker { session, peer: &peer };
+        self.mount.calls.count();
+        let answer = self.act(&asker, call, data).unwrap_or_else(|error| match error {
+            FsError::Away(rest) => Answer::Away(put(data, &rest)),
+            error => Answer::Failed(error.errno().raw_os_error()),
+        });
+        let (read, written) = moved(&call, &answer);
+        let failed = matches!(answer, Answer::Failed(_));
+        let done = Done { kind, failed, read, written, time: begun.elapsed() };
+        session.counts.count(&done);
+        self.statistics.count(&done);
+        answer
+    }
+
+    fn act(&self, asker: &Asker<'_>, call: Call<'_>, data: &mut Data) -> Result<Answer, FsError> {
+        let files = asker.session.files();
+        match call {
+            Call::Ping => Ok(Answer::Done),
+            Call::Lookup(object) => self.look_up(asker, object),
+            Call::Open { object, flags, mode } => self.open(asker, object, flags, mode),
+            Call::Close { handle, last, record_locks } => {
+                self.close(asker.session, handle, last, record_locks)
+            }
+            Call::Stat(object) => self.stat(asker, object),
+            Call::StatFs => Ok(Answer::FileSystem(files.statfs())),
+            Call::PathOf(handle) => Ok(Answer::Data(put(data, &files.path_of(&asker.node(handle)?)?))),
+            Call::Readlink(object) => {
+                let node = self.inode(asker, object)?;
+                Ok(Answer::Data(put(data, &files.readlink_node(&node)?)))
+            }
+            Call::Access { object, mask, real } => self.access(asker, object, mask, real),
+            Call::Xattr { object, call, bytes } => self.attribute(asker, object, call, bytes, data),
+            Call::Read { handle, offset, bytes } => self.read(asker.session, handle, offset, bytes, data),
+            Call::Write { handle, offset, bytes } => {
+                self.write(asker.session, handle, offset, given(data, bytes)?)
+            }
+            Call::ReadDir { handle, bytes } => self.read_directory(asker.session, handle, bytes, data),
+            Call::Truncate { object, bytes } => self.truncate(asker, object, bytes).map(|()| Answer::Done),
+            Call::Lock { handle, class, range, kind } => self.lock(asker.session, handle, class, range, kind),
+            Call::LockTest { handle, class, range, kind } => {
+                self.test_lock(asker.session, handle, class, range, kind)
+            }
+            Call::Chmod { object, mode } => {
+                let node = self.inode(asker, object)?;
+                files.chmod_node(&node, mode, &asker.who()).map(|()| Answer::Done)
+            }
+            Call::Chown { object, uid, gid } => {
+                let node = self.inode(asker, object)?;
+                files.chown_node(&node, uid, gid, &asker.who()).map(|()| Answer::Done)
+            }
+            Call::Utimens { object, times } => {
+                let node = self.inode(asker, object)?;
+                files.utimens_node(&node, times, &asker.who()).map(|()| Answer::Done)
+            }
+            Call::Mkdir { .. }
+            | Call::Mknod { .. }
+            | Call::Symlink { .. }
+            | Call::Link { .. }
+            | Call::Rmdir { .. }
+            | Call::Unlink { .. }
+            | Call::Rename { .. } => self.name(asker, call).map(|()| Answer::Done),
+            Call::Seek { .. }
+            | Call::SetFlags { .. }
+            | Call::Allocate { .. }
+            | Call::Advise { .. }
+            | Call::Sync { .. }
+            | Call::SyncAll
+            | Call::WriteBack { .. }
+            | Call::SyncMap { .. }
+            | Call::Unmap { .. } => self.on_description(asker.session, call),
+        }
+    }
+
+    /// The inode that a call is about.
+    ///
+    /// # Errors
+    /// Those of resolution.
+    pub(crate) fn inode(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Node, FsError> {
+        match object {
+            Object::Held(handle) => asker.node(handle),
+            Object::Path { at, path: text, follow } => {
+                asker.session.files().lookup(&asker.node(at)?, path(text)?, follow, &asker.who())
+            }
+        }
+    }
+
+    fn look_up(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Answer, FsError> {
+        let node = self.inode(asker, object)?;
+        let (handle, stat) = self.hold_node(asker.session, node)?;
+        Ok(Answer::Held { handle, stat, flags: OpenFlags::PATH })
+    }
+
+    fn stat(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Answer, FsError> {
+        Ok(Answer::Status(match object {
+            Object::Held(handle) => asker.node(handle)?.stat(),
+            Object::Path { at, path: text, follow } => {
+                asker.session.files().stat(&asker.node(at)?, path(text)?, follow, &asker.who())?
+            }
+        }))
+    }
+
+    fn access(
+        &self,
+        asker: &Asker<'_>,
+        object: Object<'_>,
+        mask: u32,
+        real: bool,
+    ) -> Result<Answer, FsError> {
+        let who = if real { asker.peer.real_credentials() } else { asker.who() };
+        match object {
+            Object::Held(handle) => asker.session.files().access_node(&asker.node(handle)?, mask, &who)?,
+            Object::Path { at, path: text, follow } => {
+                asker.session.files().access(&asker.node(at)?, path(text)?, mask, follow, &who)?;
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    fn attribute(
+        &self,
+        asker: &Asker<'_>,
+        object: Object<'_>,
+        call: XattrCall<'_>,
+        bytes: u32,
+        data: &mut Data,
+    ) -> Result<Answer, FsError> {
+        let (node, who) = (self.inode(asker, object)?, asker.who());
+        match call {
+            XattrCall::Get(name) => {
+                Ok(Answer::Data(put(data, &asker.session.files().get_xattr_node(&node, name, &who)?)))
+            }
+            XattrCall::List => {
+                Ok(Answer::Data(put(data, &asker.session.files().list_xattr_node(&node, &who)?)))
+            }
+            XattrCall::Set(name, how) => {
+                asker.session.files().set_xattr_node(&node, name, given(data, bytes)?, how, &who)?;
+                Ok(Answer::Done)
+            }
+            XattrCall::Remove(name) => {
+                asker.session.files().remove_xattr_node(&node, name, &who)?;
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    fn open(
+        &self,
+        asker: &Asker<'_>,
+        object: Object<'_>,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Answer, FsError> {
+        let files = asker.session.files();
+        // Cutting the file is a change of its own, so that its window hears of it.
+        let cuts = flags.has(OpenFlags::TRUNCATE) && !flags.has(OpenFlags::PATH);
+        let apart = cuts && flags.writes();
+        let flags = if apart { OpenFlags(flags.0 & !OpenFlags::TRUNCATE.0) } else { flags };
+        let file = match object {
+            Object::Held(handle) => files.open_node(&asker.node(handle)?, flags, &asker.who())?,
+            Object::Path { at, path: text, follow } => {
+                let flags = if follow == Follow::No { flags.with(OpenFlags::NOFOLLOW) } else { flags };
+                files.open(&asker.node(at)?, path(text)?, flags, mode & 0o7777, &asker.who())?
+            }
+        };
+        if apart {
+            self.resize(&file.node(), 0, || file.truncate(0))?;
+        } else if cuts {
+            // Open for reading only, which no description can be cut through: it was cut when it was opened.
+            self.resize(&file.node(), 0, || Ok(()))?;
+        }
+        let description = self.hold_file(asker.session, file)?;
+        let (handle, stat, flags) = (description.handle, description.stat(), description.flags());
+        Ok(Answer::Held { handle, stat, flags })
+    }
+
+    fn close(
+        &self,
+        session: &Session,
+        handle: Handle,
+        last: bool,
+        record_locks: bool,
+    ) -> Result<Answer, FsError> {
+        let thing = session.thing(handle)?;
+        if record_locks
+            && let Thing::Description(description) = &thing
+            && session.owner.closed(description.node().ino())
+        {
+            self.board.lock_released();
+        }
+        if last {
+            let released = session.holds().release(handle)?;
+            if let Some(hold) = released {
+                self.unmap_all(&hold);
+            }
+        }
+        Ok(Answer::Done)
+    }
+}
+
+/// Bytes of file data that a call read and wrote.
+fn moved(call: &Call<'_>, answer: &Answer) -> (u64, u64) {
+    match (call, answer) {
+        (Call::Read { .. }, Answer::Data(bytes)) => (u64::from(*bytes), 0),
+        (Call::Write { .. }, Answer::Count(bytes)) => (0, *bytes),
+        (Call::Write { .. }, Answer::Written { bytes, .. }) => (0, u64::from(*bytes)),
+        _ => (0, 0),
+    }
+}

@@ -1,0 +1,177 @@
+//! One connection: its socket, its session once it has said which, its lanes.
+
+use crate::lane;
+use crate::peer::Peer;
+use crate::service::{Service, lock};
+use crate::session::Session;
+use nvmed_fs::FsError;
+use nvmed_wire::{LaneError, Sender, ServerLane, Socket};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Lanes of one session (docs/spec/shared.md, "Limits").
+const LANES_MAX: usize = 64;
+
+/// A connection.
+pub(crate) struct Connection {
+    /// Its number in the event loop.
+    pub number: u64,
+    pub socket: Socket,
+    session: OnceLock<Arc<Session>>,
+    /// Whether the session's process has said hello, or adopted it.
+    greeted: AtomicBool,
+    lanes: Mutex<Lanes>,
+    complained: AtomicBool,
+}
+
+#[derive(Default)]
+struct Lanes {
+    all: Vec<Arc<ServerLane>>,
+    ended: bool,
+}
+
+impl Connection {
+    /// A connection that somebody made.
+    pub fn new(number: u64, socket: Socket) -> Self {
+        Self {
+            number,
+            socket,
+            session: OnceLock::new(),
+            greeted: AtomicBool::new(false),
+            lanes: Mutex::default(),
+            complained: AtomicBool::new(false),
+        }
+    }
+
+    /// The connection of an heir, which nobody has adopted yet.
+    pub fn of_heir(number: u64, socket: Socket, heir: Arc<Session>) -> Self {
+        let connection = Self::new(number, socket);
+        // It was new a line ago.
+        let _ = connection.session.set(heir);
+        connection
+    }
+
+    /// The session, if there is one, knows where its process is seen to die.
+    pub fn introduce(self: &Arc<Self>) {
+        if let Some(session) = self.session.get() {
+            // Whoever introduced it before did the same.
+            let _ = session.connection.set(Arc::downgrade(self));
+        }
+    }
+
+    /// The session of a process that has said hello.
+    ///
+    /// # Errors
+    /// [`FsError::Access`] before, and once it was revoked.
+    pub fn session(&self) -> Result<&Arc<Session>, FsError> {
+        let greeted = self.greeted.load(Ordering::Acquire);
+        self.session.get().filter(|session| greeted && !session.is_revoked()).ok_or(FsError::Access)
+    }
+
+    /// The session of an heir that waits for its process.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] for any other connection.
+    pub fn heir(&self) -> Result<&Arc<Session>, FsError> {
+        let greeted = self.greeted.load(Ordering::Acquire);
+        self.session.get().filter(|_| !greeted).ok_or(FsError::Invalid)
+    }
+
+    /// The process has said hello, or adopted its session.
+    pub fn greet(self: &Arc<Self>, session: &Arc<Session>) {
+        // An heir's is there already, and the same.
+        let _ = self.session.set(Arc::clone(session));
+        self.introduce();
+        self.greeted.store(true, Ordering::Release);
+    }
+
+    /// Whether it belongs to a session.
+    pub fn has_session(&self) -> bool {
+        self.session.get().is_some()
+    }
+
+    /// Who connected, and sent a message.
+    ///
+    /// # Errors
+    /// What the host answers.
+    pub fn peer(&self, sender: Option<Sender>) -> Result<Peer, Errno> {
+        let mut peer = Peer::of(&self.socket)?;
+        if let Some(sender) = sender {
+            peer.real = (sender.uid, sender.gid);
+        }
+        Ok(peer)
+    }
+
+    /// One lane more, with a thread that serves it: its memory.
+    ///
+    /// # Errors
+    /// `EMFILE` past the limit; the host has no memory, descriptor or thread left.
+    pub fn lane(self: &Arc<Self>, service: &Arc<Service>) -> Result<OwnedFd, FsError> {
+        let session = Arc::clone(self.session()?);
+        let mut lanes = lock(&self.lanes);
+        if lanes.ended {
+            return Err(FsError::Host(Errno::IO));
+        }
+        if lanes.all.len() >= LANES_MAX {
+            return Err(FsError::Host(Errno::MFILE));
+        }
+        let lane = Arc::new(ServerLane::new(Arc::clone(&service.board))?);
+        let memory = lane.client().ok_or(Errno::IO)?.try_clone_to_owned();
+        let memory = memory.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
+        let (served, service, connection) = (Arc::clone(&lane), Arc::clone(service), Arc::clone(self));
+        session.counts.lane_begins(&lane);
+        let counting = Arc::clone(&session);
+        let counted = service.lanes.begin();
+        let serve = move || {
+            let _counted = counted;
+            let ended = lane::serve(&service, &session, &served);
+            session.counts.lane_ends(&served);
+            if let Err(error) = ended {
+                connection.complain(&session, &error);
+            }
+        };
+        nvmed_sys::spawn_quiet("nvmed-lane", serve).map_err(|_| {
+            counting.counts.lane_ends(&lane);
+            FsError::Host(Errno::AGAIN)
+        })?;
+        lanes.all.push(lane);
+        Ok(memory)
+    }
+
+    /// A client wrote what no client of ours writes: its session ends, and that is said.
+    fn complain(&self, session: &Session, error: &LaneError) {
+        if !self.complained.swap(true, Ordering::Relaxed) {
+            let (number, pid) = (session.number(), session.peer().pid);
+            eprintln!("nvmed: session {number} (process {pid}) is ended: {error}");
+        }
+        // The event loop sees the hang-up.
+        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
+    }
+
+    /// Whose session it is, greeted or not.
+    pub fn owner(&self) -> Option<&Arc<Session>> {
+        self.session.get()
+    }
+
+    /// Ends it from our side: no call of its is answered from now on.
+    pub fn shut(&self, service: &Service) {
+        self.end(service);
+        // The event loop sees the hang-up.
+        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
+    }
+
+    /// The other side is gone: its lanes end when their calls are done, and its session with all that it held.
+    pub fn end(&self, service: &Service) {
+        let lanes = {
+            let mut lanes = lock(&self.lanes);
+            lanes.ended = true;
+            std::mem::take(&mut lanes.all)
+        };
+        lanes.iter().for_each(|lane| lane.close());
+        if let Some(session) = self.session.get() {
+            service.end(session);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Messages of the socket: rare things, and those that carry descriptors.
+
+use crate::connection::Connection;
+use crate::heir::inherited;
+use crate::peer::Peer;
+use crate::server::Desk;
+use crate::session::Session;
+use nvmed_fs::FsError;
+use nvmed_wire::{Control, ControlAnswer, Handle, SECRET_BYTES, Sender, Socket, Token, VERSION};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// An answer, and the descriptor that comes along.
+pub(crate) type Reply = (ControlAnswer, Option<OwnedFd>);
+
+/// Whether a message may take so long that others must not wait for it: it reads files, or waits for changes of them, or
+/// looks at every session.
+pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
+    match message {
+        Control::Adopt { .. } | Control::Map { .. } | Control::Window { .. } | Control::Statistics => true,
+        // For a child, what its parent has mapped is mapped once more.
+        Control::Heir { same_process: false, .. } => {
+            connection.session().is_ok_and(|session| session.holds().are_mapped())
+        }
+        // Without a secret, grants are looked at, and directories that they name.
+        Control::Hello { secret, .. } => secret.is_empty(),
+        _ => false,
+    }
+}
+
+fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, FsError> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
+}
+
+impl Desk {
+    /// Answers a message of a connection.
+    pub(crate) fn control(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        message: Control,
+        fd: Option<OwnedFd>,
+        sender: Option<Sender>,
+    ) -> Reply {
+        let reply = self.act(connection, message, fd, sender);
+        reply.unwrap_or_else(|error| (ControlAnswer::Failed(error.errno().raw_os_error()), None))
+    }
+
+    fn act(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        message: Control,
+        fd: Option<OwnedFd>,
+        sender: Option<Sender>,
+    ) -> Result<Reply, FsError> {
+        let service = &self.service;
+        match message {
+            Control::Hello { version, secret, tree, again } => {
+                check(version)?;
+                let peer = connection.peer(sender)?;
+                match again {
+                    None => self.hello(connection, peer, &secret, &tree),
+                    Some(secret) => self.again(connection, peer, secret),
+                }
+            }
+            Control::Adopt { version } => {
+                check(version)?;
+                let heir = connection.heir()?;
+                let welcome = service.adopt(heir, sender)?;
+                connection.greet(heir);
+                Ok((ControlAnswer::Welcome(welcome), Some(copy(service.board.readers())?)))
+            }
+            Control::Lane => Ok((ControlAnswer::Done, Some(connection.lane(service)?))),
+            Control::Heir { held, cwd, same_process } => {
+                let heir = service.heir(connection.session()?, held, cwd, same_process)?;
+                let socket = self.connect_heir(&heir)?;
+                // Who revokes has not seen the heir, or sees it now.
+                if connection.session()?.is_revoked() {
+                    return Err(FsError::Host(Errno::IO));
+                }
+                Ok((ControlAnswer::Done, Some(socket)))
+            }
+            Control::Map { handle, write } => {
+                let memory = self.map(connection.session()?, handle, write)?;
+                Ok((ControlAnswer::Done, Some(memory)))
+            }
+            Control::Window { handle } => {
+                let description = connection.session()?.description(handle)?;
+                let window = service.windows.open(&description)?;
+                Ok((ControlAnswer::Done, Some(copy(window.readers())?)))
+            }
+            Control::Send { handle } => {
+                let session = connection.session()?;
+                let token = service.tokens.send(session.thing(handle)?, session.number())?;
+                Ok((ControlAnswer::Done, Some(token)))
+            }
+            Control::Receive => {
+                let fd = fd.ok_or(FsError::Invalid)?;
+                self.receive(connection.session()?, fd.as_fd())
+            }
+            Control::Statistics => {
+                connection.session()?;
+                Ok((ControlAnswer::Text(self.statistics()), None))
+            }
+        }
+    }
+
+    fn hello(
+        &self,
+        connection: &Arc<Connection>,
+        peer: Peer,
+        secret: &[u8],
+        tree: &[u8],
+    ) -> Result<Reply, FsError> {
+        if connection.has_session() {
+            return Err(FsError::Invalid);
+        }
+        let board = copy(self.service.board.readers())?;
+        let session = self.service.begin(peer, secret, tree)?;
+        connection.greet(&session);
+        if session.is_revoked() {
+            connection.shut(&self.service);
+            return Err(FsError::Access);
+        }
+        Ok((ControlAnswer::Welcome(self.service.welcome(&session)), Some(board)))
+    }
+
+    /// A process that has a session has changed its ids.
+    fn again(
+        &self,
+        connection: &Connection,
+        peer: Peer,
+        secret: [u8; SECRET_BYTES],
+    ) -> Result<Reply, FsError> {
+        let session = self.service.session_of(&secret).ok_or(FsError::Access)?;
+        if connection.has_session() {
+            return Err(FsError::Invalid);
+        }
+        if let Err(error) = self.service.admission.keep(&session.view().tree, &peer) {
+            // With ids that it has no more it shall not go on.
+            self.revoke(|other| other.number() == session.number());
+            return Err(error);
+        }
+        session.set_peer(peer);
+        Ok((ControlAnswer::Done, None))
+    }
+
+    /// A socket for an heir: its session's connection is ours already, the other end goes to the client.
+    fn connect_heir(self: &Arc<Self>, heir: &Arc<Session>) -> Result<OwnedFd, FsError> {
+        let connect = || -> Result<OwnedFd, Errno> {
+            let (ours, theirs) = Socket::pair()?;
+            ours.ask_for_senders()?;
+            let theirs = rustix::io::fcntl_dupfd_cloexec(theirs.as_fd(), 0)?;
+            self.enter(|number| Connection::of_heir(number, ours, Arc::clone(heir)))?;
+            Ok(theirs)
+        };
+        connect().map_err(|errno| {
+            self.service.end(heir);
+            FsError::Host(errno)
+        })
+    }
+
+    /// The memory of a mapped file, as far as the description may use it.
+    fn map(&self, session: &Session, handle: Handle, write: bool) -> Result<OwnedFd, FsError> {
+        let description = session.description(handle)?;
+        let mapped = self.service.begin_map(&description, write)?;
+        let memory = if write {
+            copy(mapped.fd.as_fd())
+        } else {
+            let path = format!("/proc/self/fd/{}", mapped.fd.as_raw_fd());
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty()).map_err(FsError::from)
+        };
+        let counted = memory.and_then(|memory| {
+            let mut holds = session.holds();
+            let count = holds.maps(handle)?.of(write);
+            *count = count.checked_add(1).ok_or(FsError::Host(Errno::NOMEM))?;
+            Ok(memory)
+        });
+        if counted.is_err() {
+            // Nobody has it mapped; what could not be gathered was not stored.
+            let _ = self.service.end_map(&description, write);
+        }
+        counted
+    }
+
+    /// A descriptor that came in a message: what it stands for is held from now on.
+    fn receive(&self, session: &Session, fd: BorrowedFd<'_>) -> Result<Reply, FsError> {
+        let sent = Token::of(fd).and_then(|token| self.service.tokens.get(token));
+        let thing = sent.ok_or(FsError::BadDescriptor)?;
+        let handle = self.service.hold(session, thing)?;
+        let told = inherited(session, handle)?;
+        // Who sent it has it too, or had: its offset stays here.
+        Ok((ControlAnswer::Received(nvmed_wire::Inherited { offset: None, ..told }), None))
+    }
+}
+
+fn check(version: u32) -> Result<(), FsError> {
+    // Programs of another installation: they cannot know what we say.
+    if version == VERSION { Ok(()) } else { Err(FsError::Host(Errno::PROTO)) }
+}

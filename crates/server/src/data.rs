@@ -1,0 +1,173 @@
+//! Calls that move data, or ask something of an open description.
+
+use crate::answer::Asker;
+use crate::description::Description;
+use crate::service::Service;
+use crate::session::Session;
+use nvmed_fs::{FsError, Node, OpenFlags};
+use nvmed_wire::{Answer, Call, DATA_BYTES_MAX, Data, Handle, Object};
+
+impl Service {
+    /// Reads at an offset, or at the description's own, which moves.
+    pub(crate) fn read(
+        &self,
+        session: &Session,
+        handle: Handle,
+        offset: Option<u64>,
+        bytes: u32,
+        data: &mut Data,
+    ) -> Result<Answer, FsError> {
+        let description = session.description(handle)?;
+        let into = data.room((bytes as usize).min(DATA_BYTES_MAX));
+        let Some(offset) = offset else {
+            return Ok(Answer::Data(description.read(into)? as u32));
+        };
+        let read = description.pread(into, offset)?;
+        self.windows.read(&description, offset..offset.saturating_add(read as u64));
+        Ok(Answer::Data(read as u32))
+    }
+
+    /// Writes at an offset; without one at the description's own, or at the end with `O_APPEND`.
+    pub(crate) fn write(
+        &self,
+        session: &Session,
+        handle: Handle,
+        offset: Option<u64>,
+        from: &[u8],
+    ) -> Result<Answer, FsError> {
+        let description = session.description(handle)?;
+        let changing = self.windows.changing(description.node().ino());
+        let appends = description.flags().has(OpenFlags::APPEND);
+        if let Some(offset) = offset {
+            let write = || description.pwrite(from, offset);
+            let written = if appends {
+                changing.append(&description, from, write)?
+            } else {
+                changing.write(&description, offset, from, write)?
+            };
+            return Ok(Answer::Count(written as u64));
+        }
+        let (written, offset) = if appends {
+            let written = changing.append(&description, from, || description.write(from))?;
+            // Another process that shares the offset may have moved it on; who keeps it himself has it alone.
+            (written, description.position())
+        } else {
+            description.at_offset(|offset| {
+                changing.write(&description, offset, from, || description.pwrite(from, offset))
+            })?
+        };
+        Ok(Answer::Written { bytes: written as u32, offset })
+    }
+
+    /// Sets the size of a file.
+    pub(crate) fn truncate(&self, asker: &Asker<'_>, object: Object<'_>, bytes: u64) -> Result<(), FsError> {
+        match object {
+            Object::Held(handle) => {
+                let description = asker.session.description(handle)?;
+                self.resize(&description.node(), bytes, || description.truncate(bytes))
+            }
+            Object::Path { .. } => {
+                let node = self.inode(asker, object)?;
+                let files = asker.session.files();
+                self.resize(&node, bytes, || files.truncate_node(&node, bytes, &asker.who()))
+            }
+        }
+    }
+
+    /// Lets `change` give a file the size `bytes`.
+    pub(crate) fn resize<T>(
+        &self,
+        node: &Node,
+        bytes: u64,
+        change: impl FnOnce() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        self.windows.change(node.ino(), |before| bytes.min(before)..before, change, || node.stat().size)
+    }
+
+    /// Calls on an open description that move nothing.
+    pub(crate) fn on_description(&self, session: &Session, call: Call<'_>) -> Result<Answer, FsError> {
+        match call {
+            Call::Seek { handle, by, whence } => {
+                return session.description(handle)?.seek(by, whence).map(Answer::Count);
+            }
+            Call::SetFlags { handle, flags } => {
+                let description = session.description(handle)?;
+                // A write looks at them more than once, and the window is told what it saw first.
+                let _unchanged = self.windows.unchanged(description.node().ino());
+                description.set_flags(flags)?;
+            }
+            Call::Allocate { handle, how, offset, bytes } => {
+                let description = session.description(handle)?;
+                let node = description.node();
+                let range = offset..offset.saturating_add(bytes);
+                let change = || description.fallocate(how, offset, bytes);
+                self.windows.change(node.ino(), |_| range, change, || node.stat().size)?;
+            }
+            Call::Advise { handle, advice, offset, bytes } => {
+                session.description(handle)?.advise(advice, offset, bytes)?;
+            }
+            Call::Sync { handle, data_only } => sync(&*session.description(handle)?, data_only)?,
+            Call::SyncAll => session.files().sync()?,
+            Call::WriteBack { handle, offset, bytes } => {
+                session.description(handle)?.sync_range(offset, bytes)?;
+            }
+            Call::SyncMap { handle, offset, bytes } => session.description(handle)?.msync(offset, bytes)?,
+            Call::Unmap { handle, write } => self.unmap(session, handle, write)?,
+            _ => return Err(FsError::NotSupported),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn unmap(&self, session: &Session, handle: Handle, write: bool) -> Result<(), FsError> {
+        let description = session.description(handle)?;
+        {
+            let mut holds = session.holds();
+            let count = holds.maps(handle)?.of(write);
+            *count = count.checked_sub(1).ok_or(FsError::Invalid)?;
+        }
+        self.end_map(&description, write)
+    }
+
+    /// Begins a mapping of a file, for [`nvmed_fs::MappedFile`]'s memory.
+    ///
+    /// # Errors
+    /// [`FsError::Access`] as mmap(2) has it; what [`nvmed_fs::File::map`] answers.
+    pub(crate) fn begin_map(
+        &self,
+        description: &Description,
+        write: bool,
+    ) -> Result<nvmed_fs::MappedFile, FsError> {
+        let flags = description.flags();
+        if !flags.reads() || write && !flags.writes() {
+            return Err(FsError::Access);
+        }
+        let ino = description.node().ino();
+        if write {
+            self.windows.stored(ino);
+        }
+        description.map(write).inspect_err(|_| {
+            if write {
+                self.windows.not_stored(ino);
+            }
+        })
+    }
+
+    /// Ends a mapping that [`Service::begin_map`] began.
+    ///
+    /// # Errors
+    /// What [`nvmed_fs::File::unmap`] answers.
+    pub(crate) fn end_map(&self, description: &Description, write: bool) -> Result<(), FsError> {
+        let ended = description.unmap(write);
+        if write {
+            self.windows.not_stored(description.node().ino());
+        }
+        ended
+    }
+}
+
+fn sync(description: &Description, data_only: bool) -> Result<(), FsError> {
+    if description.flags().has(OpenFlags::PATH) {
+        return Err(FsError::BadDescriptor);
+    }
+    if data_only { description.fdatasync() } else { description.fsync() }
+}

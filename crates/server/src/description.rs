@@ -1,0 +1,76 @@
+//! An open description, as sessions and messages hold it.
+
+use nvmed_fs::File;
+use nvmed_wire::{Board, Handle};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// An open description with its number. It is closed when nobody holds it and no call uses it.
+pub(crate) struct Description {
+    /// The number by which all who hold it know it.
+    pub handle: Handle,
+    holders: AtomicU32,
+    // In this order: first the file is closed, which gives its locks back, then that is told.
+    file: Arc<File>,
+    told: Told,
+}
+
+/// Tells that locks were given back, when it goes.
+struct Told {
+    locked: AtomicBool,
+    board: Arc<Board>,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if self.locked.load(Ordering::Relaxed) {
+            self.board.lock_released();
+        }
+    }
+}
+
+impl Description {
+    pub fn new(handle: Handle, file: Arc<File>, board: Arc<Board>) -> Arc<Self> {
+        let told = Told { locked: AtomicBool::new(false), board };
+        Arc::new(Self { handle, holders: AtomicU32::new(0), file, told })
+    }
+
+    /// It has, or had, locks of its own.
+    pub fn locked(&self) {
+        self.told.locked.store(true, Ordering::Relaxed);
+    }
+
+    /// How many sessions and messages hold it.
+    pub fn holders(&self) -> u32 {
+        self.holders.load(Ordering::SeqCst)
+    }
+}
+
+impl Deref for Description {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+/// One that holds a description: a session, or a message on its way.
+pub(crate) struct Holding(Arc<Description>);
+
+impl Holding {
+    pub fn new(description: Arc<Description>) -> Self {
+        description.holders.fetch_add(1, Ordering::SeqCst);
+        Self(description)
+    }
+
+    pub fn description(&self) -> &Arc<Description> {
+        &self.0
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.0.holders.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,138 @@
+//! Sessions for processes that are about to be made, or executed.
+
+use crate::hold::Thing;
+use crate::peer::Peer;
+use crate::service::{Service, lock};
+use crate::session::Session;
+use nvmed_fs::{FsError, OpenFlags};
+use nvmed_wire::{Handle, Inherited, Sender, Welcome};
+use std::sync::{Arc, Weak};
+
+/// What an heir is told when it is adopted.
+pub(crate) struct Inheritance {
+    /// Descriptor numbers, and what they stand for.
+    pub held: Vec<(i32, Handle)>,
+    /// The working directory.
+    pub cwd: Option<Handle>,
+    /// The session of the same process before its exec: it ends when the heir is adopted.
+    pub before: Option<Weak<Session>>,
+}
+
+impl Service {
+    /// A session for a process that is about to be made by `parent`'s, or executed in it: it holds what is named, and
+    /// for a new process the mappings of it.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] when the parent does not hold one of them; `EMFILE` past the limit.
+    pub fn heir(
+        &self,
+        parent: &Arc<Session>,
+        held: Vec<(i32, Handle)>,
+        cwd: Option<Handle>,
+        same_process: bool,
+    ) -> Result<Arc<Session>, FsError> {
+        let owner = if same_process {
+            parent.owner.join();
+            Arc::clone(&parent.owner)
+        } else {
+            self.owners.begin(parent.peer().pid)
+        };
+        let heir = self.enter(parent.peer(), parent.view().clone(), owner)?;
+        let handles = held.iter().map(|(_, handle)| *handle).chain(cwd);
+        let inherited = handles
+            .filter(|handle| *handle != Handle::ROOT)
+            .try_for_each(|handle| self.inherit(parent, &heir, handle, same_process));
+        if let Err(error) = inherited {
+            self.end(&heir);
+            return Err(error);
+        }
+        let before = same_process.then(|| Arc::downgrade(parent));
+        *lock(&heir.inheritance) = Some(Inheritance { held, cwd, before });
+        Ok(heir)
+    }
+
+    fn inherit(
+        &self,
+        parent: &Session,
+        heir: &Session,
+        handle: Handle,
+        same_process: bool,
+    ) -> Result<(), FsError> {
+        if heir.thing(handle).is_ok() {
+            return Ok(());
+        }
+        let (thing, maps, count) = {
+            let mut holds = parent.holds();
+            (holds.get(handle)?, *holds.maps(handle)?, holds.count(handle)?)
+        };
+        // A forked process has what its parent has as often; one that was executed is told of it once.
+        heir.holds().add(handle, thing.clone(), if same_process { 1 } else { count })?;
+        let Thing::Description(description) = thing else { return Ok(()) };
+        if same_process {
+            // Mappings do not outlive an exec.
+            return Ok(());
+        }
+        for (count, write) in [(maps.read, false), (maps.write, true)] {
+            for _ in 0..count {
+                self.begin_map(&description, write)?;
+                *heir.holds().maps(handle)?.of(write) += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The heir's process goes on with its session: what it is told.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] for a session that is no heir, or was adopted before.
+    pub fn adopt(&self, heir: &Session, sender: Option<Sender>) -> Result<Welcome, FsError> {
+        let inheritance = lock(&heir.inheritance).take().ok_or(FsError::Invalid)?;
+        if let Some(Sender { pid, uid, gid }) = sender {
+            heir.owner.is(pid);
+            // Its effective ids are those of the process that made it; if they change, it says hello again.
+            heir.set_peer(Peer { pid, real: (uid, gid), ..Peer::clone(&heir.peer()) });
+        }
+        if let Some(before) = inheritance.before.and_then(|before| before.upgrade()) {
+            self.end(&before);
+        }
+        let told = |handle| inherited(heir, handle);
+        // A forked process knows what it has; descriptors are for one that was executed.
+        let held = inheritance.held.iter().filter(|(number, _)| *number >= 0);
+        Ok(Welcome {
+            held: held
+                .map(|(number, handle)| Ok((*number, told(*handle)?)))
+                .collect::<Result<_, FsError>>()?,
+            cwd: inheritance.cwd.map(told).transpose()?,
+            ..self.welcome(heir)
+        })
+    }
+
+    /// What a process is told of its session that inherits nothing.
+    #[must_use]
+    pub fn welcome(&self, session: &Session) -> Welcome {
+        Welcome {
+            session: session.number(),
+            secret: session.secret(),
+            dev: session.files().root().stat().dev,
+            held: Vec::new(),
+            cwd: None,
+        }
+    }
+}
+
+/// Something held, as a process is told of it that did not open it. A description that the session has alone has its
+/// offset there from now on.
+///
+/// # Errors
+/// [`FsError::BadDescriptor`].
+pub(crate) fn inherited(session: &Session, handle: Handle) -> Result<Inherited, FsError> {
+    Ok(match session.thing(handle)? {
+        Thing::Inode(node) => Inherited { handle, stat: node.stat(), flags: OpenFlags::PATH, offset: None },
+        Thing::Description(description) => Inherited {
+            handle,
+            stat: description.stat(),
+            flags: description.flags(),
+            offset: (description.holders() == 1).then(|| description.position()),
+        },
+    })
+}

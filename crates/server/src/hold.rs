@@ -1,0 +1,173 @@
+//! What a session holds: inodes and open descriptions, by handle.
+
+use crate::description::{Description, Holding};
+use nvmed_fs::{FsError, Node};
+use nvmed_wire::Handle;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Handles of one session (docs/spec/shared.md, "Limits").
+pub(crate) const HANDLES_MAX: usize = 1 << 20;
+
+/// Something that a handle stands for.
+#[derive(Clone)]
+pub(crate) enum Thing {
+    Inode(Node),
+    Description(Arc<Description>),
+}
+
+/// A thing that somebody holds.
+pub(crate) enum Held {
+    Inode(Node),
+    Description(Holding),
+}
+
+impl Held {
+    pub fn new(thing: Thing) -> Self {
+        match thing {
+            Thing::Inode(node) => Self::Inode(node),
+            Thing::Description(description) => Self::Description(Holding::new(description)),
+        }
+    }
+
+    pub fn thing(&self) -> Thing {
+        match self {
+            Self::Inode(node) => Thing::Inode(node.clone()),
+            Self::Description(holding) => Thing::Description(Arc::clone(holding.description())),
+        }
+    }
+}
+
+/// Mappings of a held file in the session's process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Maps {
+    pub read: u32,
+    pub write: u32,
+}
+
+impl Maps {
+    /// The count of mappings made with this `write`.
+    pub fn of(&mut self, write: bool) -> &mut u32 {
+        if write { &mut self.write } else { &mut self.read }
+    }
+}
+
+/// What one handle stands for, and how often the session has it.
+pub(crate) struct Hold {
+    held: Held,
+    count: u32,
+    maps: Maps,
+}
+
+impl Hold {
+    pub fn thing(&self) -> Thing {
+        self.held.thing()
+    }
+
+    /// The mappings that are left.
+    pub fn maps(&self) -> Maps {
+        self.maps
+    }
+}
+
+/// All that a session holds. After its end it holds nothing, and takes nothing.
+#[derive(Default)]
+pub(crate) struct Holds {
+    by_handle: HashMap<Handle, Hold>,
+    ended: bool,
+}
+
+impl Holds {
+    /// Holds `thing`, or holds it so many times more.
+    ///
+    /// # Errors
+    /// `EMFILE` past the limit; `EIO` after the end.
+    pub fn add(&mut self, handle: Handle, thing: Thing, count: u32) -> Result<(), FsError> {
+        if self.ended {
+            return Err(FsError::Host(Errno::IO));
+        }
+        if let Some(hold) = self.by_handle.get_mut(&handle) {
+            hold.count = hold.count.checked_add(count).ok_or(FsError::Host(Errno::MFILE))?;
+            return Ok(());
+        }
+        if self.by_handle.len() >= HANDLES_MAX {
+            return Err(FsError::Host(Errno::MFILE));
+        }
+        let held = Held::new(thing);
+        self.by_handle.insert(handle, Hold { held, count, maps: Maps::default() });
+        Ok(())
+    }
+
+    /// What a handle stands for.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] when it is not held.
+    pub fn get(&self, handle: Handle) -> Result<Thing, FsError> {
+        self.by_handle.get(&handle).map(Hold::thing).ok_or(FsError::BadDescriptor)
+    }
+
+    /// How often it is held.
+    ///
+    /// # Errors
+    /// As [`Holds::get`].
+    pub fn count(&self, handle: Handle) -> Result<u32, FsError> {
+        self.by_handle.get(&handle).map(|hold| hold.count).ok_or(FsError::BadDescriptor)
+    }
+
+    /// The inode of a handle.
+    ///
+    /// # Errors
+    /// As [`Holds::get`].
+    pub fn node(&self, handle: Handle) -> Result<Node, FsError> {
+        match &self.by_handle.get(&handle).ok_or(FsError::BadDescriptor)?.held {
+            Held::Inode(node) => Ok(node.clone()),
+            Held::Description(holding) => Ok(holding.description().node()),
+        }
+    }
+
+    /// The open description of a handle.
+    ///
+    /// # Errors
+    /// As [`Holds::get`]; the same for a held inode.
+    pub fn description(&self, handle: Handle) -> Result<Arc<Description>, FsError> {
+        match self.by_handle.get(&handle) {
+            Some(Hold { held: Held::Description(holding), .. }) => Ok(Arc::clone(holding.description())),
+            _ => Err(FsError::BadDescriptor),
+        }
+    }
+
+    /// Holds it once less; what is no longer held is for the caller to drop, outside of any lock.
+    ///
+    /// # Errors
+    /// As [`Holds::get`].
+    pub fn release(&mut self, handle: Handle) -> Result<Option<Hold>, FsError> {
+        let hold = self.by_handle.get_mut(&handle).ok_or(FsError::BadDescriptor)?;
+        hold.count -= 1;
+        Ok(if hold.count == 0 { self.by_handle.remove(&handle) } else { None })
+    }
+
+    /// How many mappings of a held file the process has.
+    ///
+    /// # Errors
+    /// As [`Holds::get`].
+    pub fn maps(&mut self, handle: Handle) -> Result<&mut Maps, FsError> {
+        self.by_handle.get_mut(&handle).map(|hold| &mut hold.maps).ok_or(FsError::BadDescriptor)
+    }
+
+    /// Whether the process has any held file mapped.
+    pub fn are_mapped(&self) -> bool {
+        self.by_handle.values().any(|hold| hold.maps != Maps::default())
+    }
+
+    /// The end of the session: everything that it held, for the caller to drop.
+    pub fn end(&mut self) -> Vec<Hold> {
+        self.ended = true;
+        std::mem::take(&mut self.by_handle).into_values().collect()
+    }
+
+    /// How many handles are held.
+    pub fn len(&self) -> usize {
+        self.by_handle.len()
+    }
+}

@@ -1,0 +1,65 @@
+//! The thread that serves a lane.
+
+use crate::answer::data_bytes;
+use crate::service::{Service, lock};
+use crate::session::Session;
+use nvmed_wire::{Answer, LaneError, Request, ServerLane};
+use rustix::io::Errno;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// How many threads serve lanes.
+#[derive(Default)]
+pub(crate) struct Served {
+    threads: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Served {
+    /// One more, until the answer is dropped.
+    pub fn begin(self: &Arc<Self>) -> Counted {
+        *lock(&self.threads) += 1;
+        Counted(Arc::clone(self))
+    }
+
+    pub fn count(&self) -> usize {
+        *lock(&self.threads)
+    }
+
+    /// Waits until there is none: the lanes were closed, and each thread ends after the call that it is at.
+    pub fn wait_for_none(&self) {
+        let threads = lock(&self.threads);
+        let none = self.none.wait_while(threads, |threads| *threads > 0);
+        drop(none.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// A thread that serves a lane, counted.
+pub(crate) struct Counted(Arc<Served>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut threads = lock(&self.0.threads);
+        *threads -= 1;
+        if *threads == 0 {
+            self.0.none.notify_all();
+        }
+    }
+}
+
+/// Answers the calls of a lane until it is closed.
+///
+/// # Errors
+/// [`LaneError`] for what a client of ours does not write.
+pub(crate) fn serve(service: &Service, session: &Session, lane: &ServerLane) -> Result<(), LaneError> {
+    let mut request = Request::default();
+    while lane.next(&mut request)? {
+        let Request { message, data } = &mut request;
+        let call = message.call()?;
+        // A mistake of ours in one call is that call's failure, not a client that waits for ever.
+        let answered = catch_unwind(AssertUnwindSafe(|| service.answer(session, call, data)));
+        let answer = answered.unwrap_or(Answer::Failed(Errno::IO.raw_os_error()));
+        lane.answer(&answer, data.room(data_bytes(&answer)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! The server of a shared mount: one mounted file system for many processes.
+//!
+//! In: a mount, an address, connections of processes, calls in lanes. Out: answers, windows on cached pages, the memory
+//! of mapped files, one line of counters. Neighbours: `stack` and `wire` below, `cli` above. Invariants: a session
+//! reaches what it holds and nothing else; what a client says is copied once, then checked; a client that dies, stops
+//! or lies harms itself alone; a call that was begun is finished. Source: docs/spec/shared.md.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod connection;
+mod control;
+mod data;
+mod description;
+mod error;
+mod grant;
+mod heir;
+mod hold;
+mod lane;
+mod listing;
+mod lock;
+mod names;
+mod owner;
+mod peer;
+mod server;
+mod service;
+mod session;
+mod statistics;
+mod token;
+mod window;
+
+pub use answer::data_bytes;
+pub use error::ServerError;
+pub use grant::{Admission, Admitted, Gate};
+pub use peer::Peer;
+pub use server::{Server, Stop};
+pub use service::Service;
+pub use session::Session;
+pub use statistics::KINDS;

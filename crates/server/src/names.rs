@@ -1,0 +1,37 @@
+//! Calls that make, remove and change names.
+
+use crate::answer::{Asker, path};
+use crate::service::Service;
+use nvmed_fs::FsError;
+use nvmed_wire::{Call, Object};
+
+impl Service {
+    /// Carries a call about names out.
+    ///
+    /// # Errors
+    /// Those of the call's manual page.
+    pub(crate) fn name(&self, asker: &Asker<'_>, call: Call<'_>) -> Result<(), FsError> {
+        let (files, who) = (asker.session.files(), &asker.who());
+        match call {
+            Call::Mkdir { at, path: name, mode } => files.mkdir(&asker.node(at)?, path(name)?, mode, who),
+            Call::Mknod { at, path: name, mode, rdev } => {
+                files.mknod(&asker.node(at)?, path(name)?, mode, rdev, who)
+            }
+            Call::Symlink { target, at, path: name } => {
+                files.symlink(path(target)?, &asker.node(at)?, path(name)?, who)
+            }
+            Call::Link { object: Object::Held(handle), to, new } => {
+                files.link_node(&asker.node(handle)?, &asker.node(to)?, path(new)?, who)
+            }
+            Call::Link { object: Object::Path { at, path: old, follow }, to, new } => {
+                files.link(&asker.node(at)?, path(old)?, &asker.node(to)?, path(new)?, follow, who)
+            }
+            Call::Rmdir { at, path: name } => files.rmdir(&asker.node(at)?, path(name)?, who),
+            Call::Unlink { at, path: name } => files.unlink(&asker.node(at)?, path(name)?, who),
+            Call::Rename { from, old, to, new, flags } => {
+                files.rename(&asker.node(from)?, path(old)?, &asker.node(to)?, path(new)?, flags, who)
+            }
+            _ => Err(FsError::NotSupported),
+        }
+    }
+}

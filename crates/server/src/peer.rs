@@ -1,0 +1,45 @@
+//! Who a client is, as the kernel says.
+
+use nvmed_fs::Credentials;
+use nvmed_wire::Socket;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// The process at the other end of a socket: ids as they were when it connected (SO_PEERCRED, SO_PEERGROUPS).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id, in the server's name space.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Arc<[u32]>,
+    /// Real user and group, for `access`.
+    pub real: (u32, u32),
+}
+
+impl Peer {
+    /// Who connected `socket`; real ids are taken for the effective ones until a message says them.
+    ///
+    /// # Errors
+    /// What the host answers.
+    pub(crate) fn of(socket: &Socket) -> Result<Self, Errno> {
+        let told = socket.peer()?;
+        let real = (told.uid, told.gid);
+        Ok(Self { pid: told.pid, uid: told.uid, gid: told.gid, groups: told.groups.into(), real })
+    }
+
+    /// What the file system checks.
+    #[must_use]
+    pub fn credentials(&self) -> Credentials<'_> {
+        Credentials { uid: self.uid, gid: self.gid, groups: &self.groups, permitted: false }
+    }
+
+    /// As [`Peer::credentials`], with the real ids.
+    #[must_use]
+    pub fn real_credentials(&self) -> Credentials<'_> {
+        Credentials { uid: self.real.0, gid: self.real.1, ..self.credentials() }
+    }
+}

@@ -1,0 +1,398 @@
+//! The event loop: connections, their messages and hang-ups, tokens on their way.
+
+use crate::connection::Connection;
+use crate::control::{Reply, is_long};
+use crate::error::ServerError;
+use crate::service::{SESSIONS_MAX, Service, lock};
+use crate::session::Session;
+use nvmed_wire::{Address, Control, ControlAnswer, Listener, SocketError};
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Connections at a time: sessions, and those that have not said hello yet.
+const CONNECTIONS_MAX: usize = SESSIONS_MAX + 256;
+/// Threads for messages that take long, and for the ends of sessions.
+const CLERKS: usize = 4;
+/// How often it is looked for tokens that nobody has any more, and whether a host without descriptors has some again.
+const SWEEP: Duration = Duration::from_secs(1);
+const EVENTS: usize = 64;
+/// Sessions that the statistics tell of, those with the most calls: a message holds 64 KiB.
+const SESSIONS_TOLD: usize = 150;
+/// Longer statistics go without the buckets of their latencies.
+const TEXT_BYTES_MAX: usize = 60 << 10;
+const PAGE_BYTES: u64 = 4096;
+/// Events that are not a connection's.
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+
+type Errand = Box<dyn FnOnce() + Send>;
+
+/// What the event loop and those who work for it share.
+pub(crate) struct Desk {
+    pub service: Arc<Service>,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    last: AtomicU64,
+    errands: Mutex<Option<Sender<Errand>>>,
+    stopping: AtomicBool,
+    finishing: AtomicBool,
+}
+
+/// A running server.
+pub struct Server {
+    desk: Arc<Desk>,
+    looper: Option<JoinHandle<()>>,
+    clerks: Vec<JoinHandle<()>>,
+}
+
+/// What ends a server, from any thread.
+#[derive(Clone)]
+pub struct Stop(Arc<Desk>);
+
+impl Stop {
+    /// Ends it now: the calls of all clients fail from now on.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Release);
+        self.0.wake();
+    }
+
+    /// Ends it when no session is left.
+    pub fn finish(&self) {
+        self.0.finishing.store(true, Ordering::Release);
+        self.0.wake();
+    }
+
+    /// Ends the sessions that `which` names, and heirs that they are making; answers how many there were. None of their
+    /// calls begins after this; clients find them gone.
+    pub fn revoke(&self, which: impl Fn(&Session) -> bool) -> usize {
+        self.0.revoke(which)
+    }
+
+    /// How many sessions there are.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.0.service.sessions()
+    }
+}
+
+impl Server {
+    /// Serves at `address`.
+    ///
+    /// # Errors
+    /// [`ServerError::Busy`] when somebody listens there; [`ServerError::Host`].
+    pub fn start(service: Arc<Service>, address: &Address) -> Result<Self, ServerError> {
+        let host = ServerError::host;
+        let listener = Listener::bind(address).map_err(|errno| match errno {
+            Errno::ADDRINUSE => ServerError::Busy { address: format!("{address:?}") },
+            errno => ServerError::Host { what: "a socket to listen at", errno },
+        })?;
+        rustix::io::ioctl_fionbio(&listener, true).map_err(host("a socket that does not wait"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(host("an event queue"))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(host("an event"))?;
+        let add = |fd, number| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(number), epoll::EventFlags::IN)
+                .map_err(host("an event"))
+        };
+        add(listener.as_fd(), LISTENER)?;
+        add(wake.as_fd(), WAKE)?;
+        let (errands, work) = channel();
+        let desk = Arc::new(Desk {
+            service,
+            epoll,
+            wake,
+            connections: Mutex::default(),
+            last: AtomicU64::new(WAKE),
+            errands: Mutex::new(Some(errands)),
+            stopping: AtomicBool::new(false),
+            finishing: AtomicBool::new(false),
+        });
+        let thread = |error: std::io::Error| ServerError::Host {
+            what: "a thread",
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+        };
+        let work = Arc::new(Mutex::new(work));
+        let clerk = |_| {
+            let work = Arc::clone(&work);
+            nvmed_sys::spawn_quiet("nvmed-clerk", move || run_errands(&work))
+        };
+        let clerks = (0..CLERKS).map(clerk).collect::<Result<_, _>>().map_err(thread)?;
+        let looping = Arc::clone(&desk);
+        let looper = nvmed_sys::spawn_quiet("nvmed-server", move || looping.run(&listener));
+        Ok(Self { desk, looper: Some(looper.map_err(thread)?), clerks })
+    }
+
+    /// What ends it.
+    #[must_use]
+    pub fn stop(&self) -> Stop {
+        Stop(Arc::clone(&self.desk))
+    }
+
+    /// Waits until it has ended: no client reaches the mount any more, every session is ended.
+    pub fn wait(mut self) {
+        self.join();
+    }
+
+    fn join(&mut self) {
+        if let Some(looper) = self.looper.take() {
+            // A panic in the thread has been reported by its hook; what follows is to be done all the same.
+            let _ = looper.join();
+        }
+        *lock(&self.desk.errands) = None;
+        for clerk in self.clerks.drain(..) {
+            let _ = clerk.join();
+        }
+        let left: Vec<_> = lock(&self.desk.connections).drain().collect();
+        left.iter().for_each(|(_, connection)| connection.end(&self.desk.service));
+        self.desk.service.board.set_dead();
+        // A call that was begun is done: whoever unmounts next is alone.
+        self.desk.service.lanes.wait_for_none();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop().stop();
+        self.join();
+    }
+}
+
+fn run_errands(work: &Mutex<Receiver<Errand>>) {
+    loop {
+        let errand = lock(work).recv();
+        match errand {
+            Ok(errand) => {
+                // A mistake of ours in one errand does not take the clerk away from the others.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+impl Desk {
+    fn wake(&self) {
+        // It is full only when it is set already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn errand(&self, errand: impl FnOnce() + Send + 'static) {
+        if let Some(errands) = &*lock(&self.errands) {
+            // Without clerks the server has ended, and everything with it.
+            let _ = errands.send(Box::new(errand));
+        }
+    }
+
+    /// Takes a connection in.
+    ///
+    /// # Errors
+    /// `EMFILE` past the limit; what `epoll_ctl` answers.
+    pub fn enter(&self, make: impl FnOnce(u64) -> Connection) -> Result<(), Errno> {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let connection = Arc::new(make(number));
+        let mut connections = lock(&self.connections);
+        if connections.len() >= CONNECTIONS_MAX {
+            return Err(Errno::MFILE);
+        }
+        epoll::add(&self.epoll, connection.socket.as_fd(), epoll::EventData::new_u64(number), EVERYTHING)?;
+        connection.introduce();
+        connections.insert(number, connection);
+        Ok(())
+    }
+
+    fn run(self: &Arc<Self>, listener: &Listener) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+        let (mut listening, mut swept) = (true, Instant::now());
+        while !self.stopping.load(Ordering::Acquire) {
+            let timeout = Timespec { tv_sec: SWEEP.as_secs() as i64, tv_nsec: 0 };
+            let timeout = (!listening || self.service.tokens.count() > 0).then_some(&timeout);
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    eprintln!("nvmed: the server cannot wait for its clients: {errno}");
+                    return;
+                }
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => listening = self.accept(listener),
+                    WAKE => drop(rustix::io::read(&self.wake, &mut [0; 8])),
+                    number => self.attend(number),
+                }
+            }
+            if swept.elapsed() >= SWEEP {
+                swept = Instant::now();
+                if !listening {
+                    listening = self.listen(listener);
+                }
+                if self.service.tokens.count() > 0 {
+                    let service = Arc::clone(&self.service);
+                    self.errand(move || {
+                        service.tokens.sweep();
+                    });
+                }
+            }
+            if self.finishing.load(Ordering::Acquire) && lock(&self.connections).is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// As [`Stop::revoke`].
+    pub fn revoke(&self, which: impl Fn(&Session) -> bool) -> usize {
+        // First the marks: who becomes an heir, or is greeted, after they were looked for, finds them.
+        let marked: Vec<_> = self.service.list().into_iter().filter(|session| which(session)).collect();
+        marked.iter().for_each(|session| session.revoke());
+        let connections: Vec<_> = lock(&self.connections).values().cloned().collect();
+        let theirs = |connection: &&Arc<Connection>| connection.owner().is_some_and(|session| which(session));
+        connections.iter().filter(theirs).for_each(|connection| connection.shut(&self.service));
+        marked.len()
+    }
+
+    /// Takes in who waits at the door; false when the host has no descriptor for them, so that they wait on.
+    fn accept(&self, listener: &Listener) -> bool {
+        loop {
+            match listener.accept() {
+                Ok(socket) => {
+                    if socket.ask_for_senders().is_ok() {
+                        // One too many is hung up on.
+                        let _ = self.enter(|number| Connection::new(number, socket));
+                    }
+                }
+                Err(Errno::AGAIN) => return true,
+                Err(_) => {
+                    let _ = epoll::delete(&self.epoll, listener);
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn listen(&self, listener: &Listener) -> bool {
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN).is_ok()
+    }
+
+    /// Something came from a connection: a message, or its end.
+    fn attend(self: &Arc<Self>, number: u64) {
+        let Some(connection) = lock(&self.connections).get(&number).cloned() else { return };
+        match connection.socket.try_receive::<Control>() {
+            Ok((message, fd, sender)) if is_long(&connection, &message) => {
+                let desk = Arc::clone(self);
+                self.errand(move || {
+                    let reply = desk.control(&connection, message, fd, sender);
+                    desk.reply(&connection, &reply);
+                });
+            }
+            Ok((message, fd, sender)) => {
+                let reply = self.control(&connection, message, fd, sender);
+                self.reply(&connection, &reply);
+            }
+            Err(SocketError::Host(Errno::AGAIN)) => self.await_next(&connection),
+            Err(_) => self.leave(&connection),
+        }
+    }
+
+    /// Answers a message, and waits for the next one.
+    fn reply(self: &Arc<Self>, connection: &Arc<Connection>, (answer, fd): &Reply) {
+        let sent = connection.socket.try_send(answer, fd.as_ref().map(AsFd::as_fd));
+        let sent = match sent {
+            Err(SocketError::Message) => {
+                let too_long = ControlAnswer::Failed(Errno::TOOBIG.raw_os_error());
+                connection.socket.try_send(&too_long, None)
+            }
+            sent => sent,
+        };
+        // Who does not take an answer before it asks again is no client of ours.
+        if sent.is_ok() { self.await_next(connection) } else { self.leave(connection) }
+    }
+
+    fn await_next(self: &Arc<Self>, connection: &Arc<Connection>) {
+        let data = epoll::EventData::new_u64(connection.number);
+        if epoll::modify(&self.epoll, connection.socket.as_fd(), data, EVERYTHING).is_err() {
+            self.leave(connection);
+        }
+    }
+
+    /// The other side of a connection is gone.
+    fn leave(self: &Arc<Self>, connection: &Arc<Connection>) {
+        // It reports nothing any more, which is all that is wanted of it.
+        let _ = epoll::delete(&self.epoll, connection.socket.as_fd());
+        let (desk, connection) = (Arc::clone(self), Arc::clone(connection));
+        self.errand(move || {
+            connection.end(&desk.service);
+            lock(&desk.connections).remove(&connection.number);
+            if desk.finishing.load(Ordering::Acquire) {
+                desk.wake();
+            }
+        });
+    }
+
+    /// The counters of the server, its mount and its sessions, as JSON.
+    pub fn statistics(&self) -> String {
+        let whole = self.told(true);
+        // A message's limit, less what is around the text.
+        if whole.len() < TEXT_BYTES_MAX { whole } else { self.told(false) }
+    }
+
+    fn told(&self, buckets: bool) -> String {
+        let (service, now) = (&self.service, rustix::time::clock_gettime(rustix::time::ClockId::Monotonic));
+        let mut sessions = service.list();
+        let window_reads = service.statistics.window_reads(sessions.iter().map(|session| &session.counts));
+        let mut windows = service.windows.json();
+        (windows["reads"], windows["read_bytes"]) = (window_reads.0.into(), window_reads.1.into());
+        sessions.retain(|session| session.counts.is_client());
+        sessions.sort_by_key(|session| std::cmp::Reverse(session.counts.calls()));
+        let left_out = sessions.len().saturating_sub(SESSIONS_TOLD);
+        sessions.truncate(SESSIONS_TOLD);
+        let (cache, device) = (service.mount.cache_stats(), service.mount.device());
+        let requests = device.stats();
+        serde_json::json!({
+            "version": 1,
+            "pid": rustix::process::getpid().as_raw_nonzero().get(),
+            "device": service.mount.device_name(),
+            "uptime_ns": service.statistics.uptime_ns(),
+            "now_ns": now.tv_sec * 1_000_000_000 + now.tv_nsec,
+            "calls": service.statistics.json(buckets),
+            "cache": {
+                "bytes": cache.frames * PAGE_BYTES,
+                "pages_asked": service.statistics.pages_asked(),
+                "misses": cache.misses,
+                "evictions": cache.evictions,
+                "writebacks": cache.writebacks,
+                "dirty_bytes": cache.dirty * PAGE_BYTES,
+            },
+            "windows": windows,
+            "requests": {
+                "reads": requests.reads,
+                "writes": requests.writes,
+                "fua_writes": requests.fua_writes,
+                "flushes": requests.flushes,
+                "write_zeroes": requests.write_zeroes,
+                "discards": requests.discards,
+                "bytes_read": requests.bytes_read,
+                "bytes_written": requests.bytes_written,
+                "errors": requests.errors,
+                "outstanding": device.outstanding(),
+            },
+            "lanes": { "open": service.lanes(), "busy": service.statistics.busy() },
+            "tokens": service.tokens.count(),
+            "sessions": sessions.iter().map(|session| session.json()).collect::<Vec<_>>(),
+            "sessions_left_out": left_out,
+        })
+        .to_string()
+    }
+}
+
+/// What is waited for at a connection, once.
+const EVERYTHING: epoll::EventFlags =
+    epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP).union(epoll::EventFlags::ONESHOT);

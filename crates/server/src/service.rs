@@ -1,0 +1,228 @@
+//! What all sessions share: the mount, the numbers, the processes.
+
+use crate::description::Description;
+use crate::grant::{Admission, Admitted};
+use crate::hold::{Hold, Thing};
+use crate::lane::Served;
+use crate::owner::{Owner, Owners};
+use crate::peer::Peer;
+use crate::session::Session;
+use crate::statistics::Statistics;
+use crate::token::Tokens;
+use crate::window::Windows;
+use nvmed_fs::{File, FsError, Node, Stat};
+use nvmed_stack::Mount;
+use nvmed_wire::{Board, Handle, SECRET_BYTES};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Sessions at a time (docs/spec/shared.md, "Limits").
+pub(crate) const SESSIONS_MAX: usize = 4096;
+
+/// Locks what a panic leaves whole: every value here is changed in one step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A mounted file system with the sessions that use it.
+pub struct Service {
+    pub(crate) mount: Mount,
+    pub(crate) admission: Admission,
+    pub(crate) board: Arc<Board>,
+    /// The last number given to a handle; 0 is the root.
+    handles: AtomicU64,
+    numbers: AtomicU64,
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    pub(crate) lanes: Arc<Served>,
+    pub(crate) owners: Owners,
+    pub(crate) windows: Windows,
+    pub(crate) tokens: Tokens,
+    pub(crate) statistics: Statistics,
+}
+
+impl Service {
+    /// Serves `mount` to whom `admission` lets in; `board` is what its clients read, `window_bytes` the memory that
+    /// windows on cached pages may take.
+    #[must_use]
+    pub fn new(mount: Mount, admission: Admission, board: Arc<Board>, window_bytes: u64) -> Self {
+        Self {
+            mount,
+            admission,
+            board,
+            handles: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
+            sessions: Mutex::default(),
+            lanes: Arc::default(),
+            owners: Owners::default(),
+            windows: Windows::new(window_bytes),
+            tokens: Tokens::default(),
+            statistics: Statistics::default(),
+        }
+    }
+
+    /// The mounted file system.
+    #[must_use]
+    pub fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
+    /// How many sessions there are.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        lock(&self.sessions).len()
+    }
+
+    /// How many processes have sessions.
+    #[must_use]
+    pub fn processes(&self) -> usize {
+        self.owners.count()
+    }
+
+    /// How many lanes are served, the last call of a dead session's among them.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes.count()
+    }
+
+    /// How many things are on their way in messages.
+    #[must_use]
+    pub fn messages(&self) -> usize {
+        self.tokens.count()
+    }
+
+    /// A session for a process that has said hello.
+    ///
+    /// # Errors
+    /// [`FsError::Access`] when it is not let in; `EMFILE` past the limit; what finding its tree answers.
+    pub fn begin(&self, peer: Peer, secret: &[u8], tree: &[u8]) -> Result<Arc<Session>, FsError> {
+        let peer = Arc::new(peer);
+        loop {
+            let changes = self.admission.changes();
+            let view = self.admission.admit(&self.mount, secret, tree, &peer)?;
+            let session = self.enter(Arc::clone(&peer), view, self.owners.begin(peer.pid))?;
+            // Who takes a grant away ends the sessions that he sees: not this one, if it came just after.
+            if self.admission.changes() == changes {
+                return Ok(session);
+            }
+            self.end(&session);
+        }
+    }
+
+    pub(crate) fn enter(
+        &self,
+        peer: Arc<Peer>,
+        view: Admitted,
+        owner: Arc<Owner>,
+    ) -> Result<Arc<Session>, FsError> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut secret = [0; SECRET_BYTES];
+        let drawn = nvmed_wire::random(&mut secret);
+        let mut sessions = lock(&self.sessions);
+        if drawn.is_err() || sessions.len() >= SESSIONS_MAX {
+            self.owners.end(&owner);
+            return Err(FsError::Host(drawn.err().unwrap_or(Errno::MFILE)));
+        }
+        let session = Arc::new(Session::new(number, secret, peer, view, owner));
+        sessions.insert(number, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// The session that a secret from a welcome names.
+    #[must_use]
+    pub(crate) fn session_of(&self, secret: &[u8; SECRET_BYTES]) -> Option<Arc<Session>> {
+        lock(&self.sessions).values().find(|session| session.secret() == *secret).cloned()
+    }
+
+    /// Ends a session: the process is dead, or has gone on in its heir. What it held is let go of.
+    pub fn end(&self, session: &Session) {
+        // `bury` finds it in the list until its locks are gone, and waits here for whoever ends it.
+        let _ending = lock(&session.ending);
+        let held = session.end();
+        held.iter().for_each(|hold| self.unmap_all(hold));
+        drop(held);
+        if !lock(&self.sessions).contains_key(&session.number()) {
+            return;
+        }
+        self.statistics.ended(&session.counts);
+        if self.owners.end(&session.owner) {
+            self.board.lock_released();
+        }
+        lock(&self.sessions).remove(&session.number());
+    }
+
+    /// Ends the sessions of processes that are dead and whose hang-up nobody has heard yet: who has waited for a process
+    /// expects its locks to be gone. Whether there were any.
+    pub(crate) fn bury(&self) -> bool {
+        let sessions = lock(&self.sessions);
+        let connections = sessions.values().filter_map(|session| session.connection.get());
+        let connections: Vec<_> = connections.filter_map(Weak::upgrade).collect();
+        drop(sessions);
+        let mut polled: Vec<_> =
+            connections.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::RDHUP)).collect();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if !rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0) {
+            return false;
+        }
+        let dead = polled.iter().zip(&connections).filter(|(polled, _)| !polled.revents().is_empty());
+        dead.map(|(_, connection)| connection.end(self)).count() > 0
+    }
+
+    /// Ends the mappings of what is no longer held: what was stored through them becomes the file's.
+    pub(crate) fn unmap_all(&self, hold: &Hold) {
+        let (Thing::Description(description), maps) = (hold.thing(), hold.maps()) else { return };
+        for (count, write) in [(maps.read, false), (maps.write, true)] {
+            for _ in 0..count {
+                // What does not reach the cache is the file's failed write-back, told by its next fsync; nobody is
+                // left here to be told.
+                let _ = self.end_map(&description, write);
+            }
+        }
+    }
+
+    /// All sessions, for those who show them.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<Session>> {
+        let mut all: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        all.sort_by_key(|session| session.number());
+        all
+    }
+
+    fn handle(&self) -> Handle {
+        Handle(self.handles.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Has a session hold an inode.
+    ///
+    /// # Errors
+    /// `EMFILE` past the limit.
+    pub(crate) fn hold_node(&self, session: &Session, node: Node) -> Result<(Handle, Stat), FsError> {
+        let (handle, stat) = (self.handle(), node.stat());
+        session.holds().add(handle, Thing::Inode(node), 1)?;
+        Ok((handle, stat))
+    }
+
+    /// Has a session hold what another session or a message holds.
+    ///
+    /// # Errors
+    /// As [`Service::hold_node`].
+    pub(crate) fn hold(&self, session: &Session, thing: Thing) -> Result<Handle, FsError> {
+        let handle = match &thing {
+            Thing::Inode(_) => self.handle(),
+            Thing::Description(description) => description.handle,
+        };
+        session.holds().add(handle, thing, 1).map(|()| handle)
+    }
+
+    /// Has a session hold a new open description.
+    ///
+    /// # Errors
+    /// As [`Service::hold_node`].
+    pub(crate) fn hold_file(&self, session: &Session, file: Arc<File>) -> Result<Arc<Description>, FsError> {
+        let description = Description::new(self.handle(), file, Arc::clone(&self.board));
+        let thing = Thing::Description(Arc::clone(&description));
+        session.holds().add(description.handle, thing, 1).map(|()| description)
+    }
+}

@@ -1,0 +1,168 @@
+//! One process at the other end.
+
+use crate::connection::Connection;
+use crate::description::Description;
+use crate::grant::Admitted;
+use crate::heir::Inheritance;
+use crate::hold::{Hold, Holds, Thing};
+use crate::owner::Owner;
+use crate::peer::Peer;
+use crate::service::lock;
+use crate::statistics::Counts;
+use nvmed_fs::{FileSystem, FsError, Node};
+use nvmed_wire::{Handle, SECRET_BYTES};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+
+/// A session: who asks, what it sees of the file system, what it holds.
+pub struct Session {
+    number: u64,
+    secret: [u8; SECRET_BYTES],
+    peer: RwLock<Arc<Peer>>,
+    view: Admitted,
+    /// What it sees is not granted any more: it ends, and has no heirs.
+    revoked: AtomicBool,
+    pub(crate) owner: Arc<Owner>,
+    holds: Mutex<Holds>,
+    /// Of an heir that was not adopted yet.
+    pub(crate) inheritance: Mutex<Option<Inheritance>>,
+    pub(crate) counts: Counts,
+    /// Held while it is ended: who finds it dead waits until its locks are gone.
+    pub(crate) ending: Mutex<()>,
+    /// Where its process is seen to die.
+    pub(crate) connection: OnceLock<Weak<Connection>>,
+}
+
+impl Session {
+    /// A session that holds nothing but its root. The owner counts it already.
+    pub(crate) fn new(
+        number: u64,
+        secret: [u8; SECRET_BYTES],
+        peer: Arc<Peer>,
+        view: Admitted,
+        owner: Arc<Owner>,
+    ) -> Self {
+        Self {
+            number,
+            secret,
+            peer: RwLock::new(peer),
+            view,
+            revoked: AtomicBool::new(false),
+            owner,
+            holds: Mutex::default(),
+            inheritance: Mutex::default(),
+            counts: Counts::default(),
+            ending: Mutex::default(),
+            connection: OnceLock::new(),
+        }
+    }
+
+    /// Its number, for people.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What shows on another connection that it is this session's process.
+    #[must_use]
+    pub fn secret(&self) -> [u8; SECRET_BYTES] {
+        self.secret
+    }
+
+    /// The file system as it sees it: every call of its goes through this value.
+    #[must_use]
+    pub fn files(&self) -> &FileSystem {
+        &self.view.files
+    }
+
+    /// What it sees, and by which grant.
+    #[must_use]
+    pub fn view(&self) -> &Admitted {
+        &self.view
+    }
+
+    /// Whether what it sees is not granted any more.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::SeqCst)
+    }
+
+    /// What it sees is not granted any more.
+    pub(crate) fn revoke(&self) {
+        self.revoked.store(true, Ordering::SeqCst);
+    }
+
+    /// Who asks.
+    #[must_use]
+    pub fn peer(&self) -> Arc<Peer> {
+        Arc::clone(&self.peer.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The process has changed its ids.
+    pub(crate) fn set_peer(&self, peer: Peer) {
+        *self.peer.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(peer);
+    }
+
+    pub(crate) fn holds(&self) -> MutexGuard<'_, Holds> {
+        lock(&self.holds)
+    }
+
+    /// How many handles it holds.
+    #[must_use]
+    pub fn handles(&self) -> usize {
+        self.holds().len()
+    }
+
+    /// The inode of a handle.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] when it is not held.
+    pub(crate) fn node(&self, handle: Handle) -> Result<Node, FsError> {
+        if handle == Handle::ROOT { Ok(self.view.files.root()) } else { self.holds().node(handle) }
+    }
+
+    /// What a handle stands for.
+    ///
+    /// # Errors
+    /// As [`Session::node`].
+    pub(crate) fn thing(&self, handle: Handle) -> Result<Thing, FsError> {
+        if handle == Handle::ROOT {
+            Ok(Thing::Inode(self.view.files.root()))
+        } else {
+            self.holds().get(handle)
+        }
+    }
+
+    /// The open description of a handle.
+    ///
+    /// # Errors
+    /// As [`Session::node`].
+    pub(crate) fn description(&self, handle: Handle) -> Result<Arc<Description>, FsError> {
+        self.holds().description(handle)
+    }
+
+    /// Its end: what it held, for the caller to let go of. A call that has begun keeps what it uses until it is done.
+    pub(crate) fn end(&self) -> Vec<Hold> {
+        self.holds().end()
+    }
+
+    /// Its counters, as JSON.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        let peer = self.peer();
+        let mut told = self.counts.json();
+        told["session"] = self.number.into();
+        told["pid"] = peer.pid.into();
+        told["command"] = command(peer.pid).into();
+        told["uid"] = peer.uid.into();
+        told["tree"] = (*self.view.tree).into();
+        told["handles"] = self.handles().into();
+        told
+    }
+}
+
+/// What a process calls itself; empty of one that is gone.
+fn command(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned()
+}

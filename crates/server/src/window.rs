@@ -1,0 +1,374 @@
+//! Windows on the cached pages of files, as the server keeps them: who fills them, who updates them, how much memory they
+//! take, and when it is given back.
+//!
+//! A change of a file goes through [`Windows::changing`], whether the file has a window or not: a window is made only
+//! while nobody changes the file, so that it misses no change.
+
+use crate::description::Description;
+use crate::service::lock;
+use nvmed_fs::{FsError, Kind, OpenFlags};
+use nvmed_wire::{Change, WINDOW_PAGES_MAX, Window};
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+
+const PAGE: u64 = 4096;
+/// Windows at a time: each costs two descriptors and a mapping.
+const WINDOWS_MAX: usize = 1024;
+/// A window has room for so many times the pages that the file has, so that it can grow; the room is address space only.
+const GROWTH: u64 = 4;
+/// Room of the smallest window, in pages.
+const PAGES_MIN: u64 = 1024;
+/// Pages that come in beyond a read that goes on where the one before ended: a client that reads in order then makes one
+/// call for so many.
+const PAGES_AHEAD: u64 = 32;
+/// Pages that one change marks at most, but for writes, which are shorter: one of more ends the window instead, so that
+/// a file of mostly holes costs neither the time nor the memory of its words.
+const PAGES_MARKED: u64 = 1 << 16;
+/// Locks between changes of files and the making of windows; more than the processors of a machine.
+const GATES: usize = 64;
+
+/// The windows of one mount.
+pub(crate) struct Windows {
+    gates: [RwLock<()>; GATES],
+    files: RwLock<Files>,
+    /// How many there are: without any, a change costs one load.
+    count: AtomicUsize,
+    arrivals: Mutex<VecDeque<Arrival>>,
+    pages: AtomicU64,
+    pages_max: u64,
+    filled: AtomicU64,
+    given_back: AtomicU64,
+}
+
+/// A window, and where reads by calls have come to.
+pub(crate) struct Shown {
+    window: Window,
+    /// One past the last page that was read.
+    next: AtomicU64,
+}
+
+impl Deref for Shown {
+    type Target = Window;
+
+    fn deref(&self) -> &Window {
+        &self.window
+    }
+}
+
+#[derive(Default)]
+struct Files {
+    windows: HashMap<u64, Arc<Shown>>,
+    /// In the order in which they were made.
+    order: VecDeque<u64>,
+    /// Files that are mapped to be stored into, and how often: what is stored there is seen by nobody, so these have
+    /// no window.
+    stored: HashMap<u64, u32>,
+}
+
+/// Pages that came into a window together.
+struct Arrival {
+    window: Weak<Shown>,
+    pages: Range<u64>,
+}
+
+/// A change of a file under way: no window of it is made meanwhile.
+pub(crate) struct Changing<'a> {
+    window: Option<Arc<Shown>>,
+    _gate: RwLockReadGuard<'a, ()>,
+}
+
+impl Windows {
+    /// Windows that take `bytes` bytes of memory at most.
+    pub fn new(bytes: u64) -> Self {
+        Self {
+            gates: std::array::from_fn(|_| RwLock::default()),
+            files: RwLock::default(),
+            count: AtomicUsize::new(0),
+            arrivals: Mutex::default(),
+            pages: AtomicU64::new(0),
+            pages_max: bytes / PAGE,
+            filled: AtomicU64::new(0),
+            given_back: AtomicU64::new(0),
+        }
+    }
+
+    fn gate(&self, ino: u64) -> &RwLock<()> {
+        &self.gates[ino as usize % GATES]
+    }
+
+    fn find(&self, ino: u64) -> Option<Arc<Shown>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.files.read().unwrap_or_else(PoisonError::into_inner).windows.get(&ino).cloned()
+    }
+
+    /// The window on a file that a session has open, made if there is none.
+    ///
+    /// # Errors
+    /// `EACCES` when the description does not read, `ENOTSUP` for what is no file of cached pages; `EBUSY` while the file
+    /// is mapped to be stored into; the host has no memory.
+    pub fn open(&self, description: &Description) -> Result<Arc<Shown>, FsError> {
+        let flags = description.flags();
+        if !flags.reads() {
+            return Err(FsError::Access);
+        }
+        let node = description.node();
+        if node.kind() != Kind::File || flags.has(OpenFlags::DIRECT) {
+            return Err(FsError::NotSupported);
+        }
+        let ino = node.ino();
+        let _gate = self.unchanged(ino);
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        if files.stored.contains_key(&ino) {
+            return Err(FsError::Busy);
+        }
+        let size = node.stat().size;
+        let needed = size.div_ceil(PAGE);
+        if let Some(window) = files.windows.get(&ino) {
+            if needed <= window.pages() {
+                return Ok(Arc::clone(window));
+            }
+            self.close(&mut files, ino);
+        }
+        if needed > WINDOW_PAGES_MAX {
+            return Err(FsError::Host(Errno::FBIG));
+        }
+        while files.windows.len() >= WINDOWS_MAX {
+            let Some(oldest) = files.order.pop_front() else { break };
+            self.close(&mut files, oldest);
+        }
+        let pages = (needed * GROWTH).clamp(PAGES_MIN, WINDOW_PAGES_MAX);
+        let window = Arc::new(Shown { window: Window::new(pages, size)?, next: AtomicU64::new(0) });
+        files.windows.insert(ino, Arc::clone(&window));
+        files.order.push_back(ino);
+        self.count.store(files.windows.len(), Ordering::Release);
+        Ok(window)
+    }
+
+    fn close(&self, files: &mut Files, ino: u64) {
+        if let Some(window) = files.windows.remove(&ino) {
+            window.close();
+            files.order.retain(|other| *other != ino);
+        }
+        self.count.store(files.windows.len(), Ordering::Release);
+    }
+
+    /// The file is going to be mapped, and what is stored there becomes its own: it has no window until
+    /// [`Windows::not_stored`].
+    pub fn stored(&self, ino: u64) {
+        let _gate = self.unchanged(ino);
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        *files.stored.entry(ino).or_default() += 1;
+        self.close(&mut files, ino);
+    }
+
+    /// One such mapping fewer; what was stored through it is in the file.
+    pub fn not_stored(&self, ino: u64) {
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = files.stored.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                files.stored.remove(&ino);
+            }
+        }
+    }
+
+    /// Before a change of a file.
+    pub fn changing(&self, ino: u64) -> Changing<'_> {
+        let gate = self.gate(ino).read().unwrap_or_else(PoisonError::into_inner);
+        Changing { window: self.find(ino), _gate: gate }
+    }
+
+    /// Keeps changes of a file away, until it is dropped.
+    pub fn unchanged(&self, ino: u64) -> RwLockWriteGuard<'_, ()> {
+        self.gate(ino).write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Any change that is no write of the bytes in `range`, which is made of the size before, or of the size: readers
+    /// make calls for them afterwards. `size` answers the size after.
+    ///
+    /// # Errors
+    /// What `change` answers.
+    pub fn change<T>(
+        &self,
+        ino: u64,
+        range: impl FnOnce(u64) -> Range<u64>,
+        change: impl FnOnce() -> Result<T, FsError>,
+        size: impl FnOnce() -> u64,
+    ) -> Result<T, FsError> {
+        let changing = self.changing(ino);
+        let Some(window) = &changing.window else { return change() };
+        let mut many = false;
+        let begun = window.begin_resize(|size| {
+            let range = range(size);
+            many = range.end.min(window.pages() * PAGE).saturating_sub(range.start) / PAGE > PAGES_MARKED;
+            if many { 0..0 } else { range }
+        });
+        if many {
+            drop(begun);
+            drop(changing);
+            let _gate = self.unchanged(ino);
+            self.close(&mut self.files.write().unwrap_or_else(PoisonError::into_inner), ino);
+            return change();
+        }
+        let done = change();
+        // Also a call that failed may have changed something.
+        begun.set_size(size());
+        drop(begun);
+        done
+    }
+
+    /// A client has read these bytes by a call: they come into the file's window, if it has one.
+    pub fn read(&self, description: &Description, bytes: Range<u64>) {
+        let Some(window) = self.find(description.node().ino()) else { return };
+        if description.flags().has(OpenFlags::DIRECT) {
+            return;
+        }
+        let mut pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
+        let next = window.next.swap(pages.end, Ordering::Relaxed);
+        if pages.start > 0 && (pages.start == next || pages.start + 1 == next) {
+            pages.end = pages.end.saturating_add(PAGES_AHEAD).min(window.size().div_ceil(PAGE));
+            window.next.store(pages.end, Ordering::Relaxed);
+        }
+        pages.end = pages.end.min(window.pages());
+        let mut run = pages.start..pages.start;
+        for page in pages {
+            let new = !window.has(page)
+                && window.fill(page, |into| read_whole(description, into, page * PAGE).is_ok());
+            if new {
+                if run.end != page {
+                    self.arrived(&window, std::mem::replace(&mut run, page..page));
+                }
+                run.end = page + 1;
+            }
+        }
+        self.arrived(&window, run);
+    }
+
+    /// Counts pages that came; the oldest go when there are too many.
+    fn arrived(&self, window: &Arc<Shown>, pages: Range<u64>) {
+        let count = pages.end - pages.start;
+        if count == 0 {
+            return;
+        }
+        self.filled.fetch_add(count, Ordering::Relaxed);
+        let mut arrivals = lock(&self.arrivals);
+        arrivals.push_back(Arrival { window: Arc::downgrade(window), pages });
+        let there = self.pages.fetch_add(count, Ordering::Relaxed) + count;
+        let mut excess = there.saturating_sub(self.pages_max);
+        self.pages.fetch_sub(excess, Ordering::Relaxed);
+        let mut going = Vec::new();
+        while excess > 0
+            && let Some(oldest) = arrivals.front_mut()
+        {
+            let pages = oldest.pages.start..oldest.pages.end.min(oldest.pages.start + excess);
+            excess -= pages.end - pages.start;
+            oldest.pages.start = pages.end;
+            going.push(Arrival { window: Weak::clone(&oldest.window), pages });
+            if oldest.pages.is_empty() {
+                arrivals.pop_front();
+            }
+        }
+        drop(arrivals);
+        for Arrival { window, pages } in going {
+            self.given_back.fetch_add(pages.end - pages.start, Ordering::Relaxed);
+            if let Some(window) = window.upgrade() {
+                window.give_back(pages);
+            }
+        }
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> serde_json::Value {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        serde_json::json!({
+            "bytes_max": self.pages_max * PAGE,
+            "bytes": get(&self.pages) * PAGE,
+            "files": self.count.load(Ordering::Relaxed),
+            "filled": get(&self.filled),
+            "given_back": get(&self.given_back),
+        })
+    }
+}
+
+/// Reads until the page is full or the file ends; the rest is zero already.
+fn read_whole(description: &Description, into: &mut [u8], offset: u64) -> Result<(), FsError> {
+    let mut done = 0;
+    while done < into.len() {
+        match description.pread(&mut into[done..], offset + done as u64)? {
+            0 => break,
+            more => done += more,
+        }
+    }
+    Ok(())
+}
+
+impl Changing<'_> {
+    /// A write of `bytes` at `offset` that `write` makes; it answers how many were written.
+    ///
+    /// # Errors
+    /// What `write` answers.
+    pub fn write(
+        &self,
+        description: &Description,
+        offset: u64,
+        bytes: &[u8],
+        write: impl FnOnce() -> Result<usize, FsError>,
+    ) -> Result<usize, FsError> {
+        let Some(window) = &self.window else { return write() };
+        let range = offset..offset.saturating_add(bytes.len() as u64);
+        let inside = || range.end <= window.size();
+        if inside() {
+            let change = window.begin_change(range.clone());
+            // A truncation may have come first.
+            if inside() {
+                let written = write()?;
+                change.write(offset, &bytes[..written]);
+                change.end();
+                return Ok(written);
+            }
+        }
+        let change = window.begin_resize(|_| range.clone());
+        let written = grown(description, &change, write())?;
+        change.write(offset, &bytes[..written]);
+        change.end();
+        Ok(written)
+    }
+
+    /// A write of `bytes` at the end, wherever that is.
+    ///
+    /// # Errors
+    /// What `write` answers.
+    pub fn append(
+        &self,
+        description: &Description,
+        bytes: &[u8],
+        write: impl FnOnce() -> Result<usize, FsError>,
+    ) -> Result<usize, FsError> {
+        let Some(window) = &self.window else { return write() };
+        let end = std::cell::Cell::new(0);
+        let change = window.begin_resize(|size| {
+            end.set(size);
+            size..size.saturating_add(bytes.len() as u64)
+        });
+        let written = grown(description, &change, write())?;
+        change.write(end.get(), &bytes[..written]);
+        change.end();
+        Ok(written)
+    }
+}
+
+/// What a write that may grow the file answered, after its window was told the size. Also one that failed may have grown
+/// it: what is written and cannot be synced is an error.
+fn grown(
+    description: &Description,
+    change: &Change<'_>,
+    written: Result<usize, FsError>,
+) -> Result<usize, FsError> {
+    change.set_size(description.stat().size);
+    written
+}

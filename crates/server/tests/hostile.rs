@@ -1,0 +1,270 @@
+//! Clients that say what no client of ours says: they harm themselves, and nobody else.
+
+mod support;
+
+use nvmed_fs::{Follow, LockKind, LockRange, OpenFlags};
+use nvmed_sys::{Mapping, Pages};
+use nvmed_wire::{
+    Address, Answer, Call, Control, ControlAnswer, Handle, LockClass, MESSAGE_BYTES_MAX, Object, Socket,
+    VERSION,
+};
+use proptest::prelude::*;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::sync::atomic::Ordering;
+use support::{Client, Shared, ask, hello, serve, until};
+
+const LANE_BYTES: usize = 16_384 + (1 << 20);
+
+/// A client that keeps its lane's memory, to write what it likes.
+struct Liar {
+    socket: Socket,
+    memory: Mapping,
+    fd: OwnedFd,
+}
+
+impl Liar {
+    fn new(shared: &Shared) -> Self {
+        let socket = Socket::connect(&shared.address).unwrap();
+        let (answer, _) = ask(&socket, &hello(shared.address.secret()), None);
+        assert!(matches!(answer, ControlAnswer::Welcome(_)));
+        let (_, Some(fd)) = ask(&socket, &Control::Lane, None) else { panic!("no lane") };
+        let memory = Mapping::shared(fd.as_fd(), 0, LANE_BYTES, Pages::Base).unwrap();
+        Self { socket, memory, fd }
+    }
+
+    /// Says that there is a call, and how long.
+    fn call(&self, message_bytes: u32, data_bytes: u32, state: u32) {
+        self.memory.u32(4).store(message_bytes, Ordering::Relaxed);
+        self.memory.u32(8).store(data_bytes, Ordering::Relaxed);
+        self.memory.u32(0).store(state, Ordering::SeqCst);
+        let _ = rustix::thread::futex::wake(self.memory.u32(0), rustix::thread::futex::Flags::empty(), 1);
+    }
+
+    /// Waits for the answer, or for the session's end; whether it was answered.
+    fn answered(&self) -> bool {
+        until("an answer or the end", || {
+            self.memory.u32(0).load(Ordering::SeqCst) == 3 || self.socket.is_gone()
+        });
+        !self.socket.is_gone()
+    }
+}
+
+/// An honest client is served as ever.
+fn honest(client: &Client, file: Handle, round: u64) {
+    client.pwrite(file, 0, &round.to_le_bytes());
+    assert_eq!(client.pread(file, 0, 8), round.to_le_bytes());
+}
+
+#[test]
+fn lengths_and_states_that_cannot_be_end_the_session() {
+    let shared = serve();
+    let witness = Client::connect(&shared);
+    let file = witness.create("file");
+    let lies = [
+        (MESSAGE_BYTES_MAX as u32 + 1, 0, 1),
+        (u32::MAX, 0, 1),
+        (1, (1 << 20) + 1, 1),
+        (1, u32::MAX, 1),
+        (1, 0, 2),
+        (1, 0, 5),
+        (1, 0, u32::MAX),
+        (0, 0, 1),
+    ];
+    for (round, (message, data, state)) in lies.into_iter().enumerate() {
+        let liar = Liar::new(&shared);
+        liar.call(message, data, state);
+        assert!(!liar.answered(), "{message} {data} {state}");
+        honest(&witness, file, round as u64);
+    }
+    until("only the witness is left", || shared.service.sessions() == 1 && shared.service.processes() == 1);
+}
+
+#[test]
+fn a_lane_cannot_be_cut_short_under_the_server() {
+    let shared = serve();
+    let liar = Liar::new(&shared);
+    for bytes in [0, 4096, LANE_BYTES as u64 * 2] {
+        assert_eq!(rustix::fs::ftruncate(&liar.fd, bytes), Err(rustix::io::Errno::PERM));
+    }
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    // Its own bytes are its own to lose.
+    let _ = rustix::fs::fallocate(&liar.fd, punch, 0, 4096);
+    let witness = Client::connect(&shared);
+    let file = witness.create("file");
+    honest(&witness, file, 1);
+}
+
+fn handle() -> impl Strategy<Value = Handle> {
+    prop_oneof![3 => (0..12u64).prop_map(Handle), 1 => any::<u64>().prop_map(Handle)]
+}
+
+/// A call that a liar could make, by the bytes of its message; the paths are short and strange.
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    let path = || {
+        prop_oneof![
+            Just(b"a".to_vec()),
+            Just(b"/..//./a/b".to_vec()),
+            Just(vec![0]),
+            Just(vec![b'x'; 5000]),
+            proptest::collection::vec(any::<u8>(), 0..20),
+        ]
+    };
+    let number = || prop_oneof![Just(0), Just(u64::MAX), Just(i64::MAX as u64), any::<u64>()];
+    let bytes = |call: &Call<'_>| {
+        let mut bytes = vec![0; 20_000];
+        let len = postcard::to_slice(call, &mut bytes).unwrap().len();
+        bytes.truncate(len);
+        bytes
+    };
+    prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..64),
+        (handle(), path(), any::<u32>(), any::<u32>()).prop_map(move |(at, path, flags, mode)| {
+            let object = Object::Path { at, path: &path, follow: Follow::Yes };
+            bytes(&Call::Open { object, flags: OpenFlags(flags), mode })
+        }),
+        (handle(), number(), any::<u32>()).prop_map(move |(handle, offset, length)| {
+            bytes(&Call::Read { handle, offset: Some(offset), bytes: length })
+        }),
+        (handle(), number(), 0..5000u32).prop_map(move |(handle, offset, length)| {
+            bytes(&Call::Write { handle, offset: Some(offset % (1 << 57)), bytes: length })
+        }),
+        (handle(), number(), number()).prop_map(move |(handle, start, end)| {
+            let kind = Some(LockKind::Exclusive);
+            let range = LockRange { start, end };
+            bytes(&Call::Lock { handle, class: LockClass::Process, range, kind })
+        }),
+        (handle(), any::<bool>())
+            .prop_map(move |(handle, last)| { bytes(&Call::Close { handle, last, record_locks: true }) }),
+        (handle(), any::<bool>()).prop_map(move |(handle, write)| bytes(&Call::Unmap { handle, write })),
+        (handle(), path(), path()).prop_map(move |(at, old, new)| {
+            bytes(&Call::Rename { from: at, old: &old, to: at, new: &new, flags: Default::default() })
+        }),
+        (handle(), number()).prop_map(move |(handle, size)| {
+            bytes(&Call::Truncate { object: Object::Held(handle), bytes: size })
+        }),
+        (handle(), any::<u32>())
+            .prop_map(move |(handle, room)| bytes(&Call::ReadDir { handle, bytes: room })),
+    ]
+}
+
+#[test]
+fn random_messages_harm_nobody() {
+    let shared = serve();
+    let witness = Client::connect(&shared);
+    let file = witness.create("witness");
+    let liar = std::cell::RefCell::new(Liar::new(&shared));
+    let config = ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    runner
+        .run(&(message(), 0..5000u32), |(message, data)| {
+            let mut liar = liar.borrow_mut();
+            if liar.socket.is_gone() {
+                *liar = Liar::new(&shared);
+            }
+            liar.memory.write(64, &message[..message.len().min(MESSAGE_BYTES_MAX)]);
+            liar.call(message.len().min(MESSAGE_BYTES_MAX) as u32, data, 1);
+            liar.answered();
+            honest(&witness, file, u64::from(data));
+            Ok(())
+        })
+        .unwrap();
+    drop(liar);
+    until("only the witness is left", || shared.service.sessions() == 1 && shared.service.processes() == 1);
+    let size = witness.size(file);
+    assert_eq!(size, 8, "the witness's file is what it wrote");
+}
+
+#[test]
+fn random_packets_end_their_connection_only() {
+    let shared = serve();
+    let witness = Client::connect(&shared);
+    let file = witness.create("file");
+    let Address::Abstract { name, .. } = &shared.address else { panic!("a run's address") };
+    let connect = || {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let socket = socket.unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        socket
+    };
+    let packets: [&[u8]; 6] = [b"", b"x", &[0xff; 100], &[0; 60_000], &[7; 65_536], &[1, 1]];
+    for packet in packets {
+        let socket = connect();
+        let _ = rustix::net::send(&socket, packet, SendFlags::NOSIGNAL);
+        let mut answer = [0; 64];
+        // An answer that refuses, or the end; both come.
+        let _ = rustix::net::recv(&socket, &mut answer, rustix::net::RecvFlags::empty());
+        honest(&witness, file, packet.len() as u64);
+    }
+    // Some that say nothing at all.
+    let silent: Vec<_> = (0..50).map(|_| connect()).collect();
+    honest(&witness, file, 7);
+    drop(silent);
+    until("they are forgotten", || shared.service.sessions() == 1);
+}
+
+#[test]
+fn who_asks_without_listening_is_hung_up_on() {
+    let shared = serve();
+    let witness = Client::connect(&shared);
+    let file = witness.create("file");
+    let socket = Socket::connect(&shared.address).unwrap();
+    let _ = ask(&socket, &hello(shared.address.secret()), None);
+    let asked = (0..100_000).find(|_| socket.try_send(&Control::Statistics, None).is_err());
+    assert!(asked.is_some(), "it takes questions for ever");
+    honest(&witness, file, 1);
+    until("its session is ended", || {
+        let _ = socket.try_send(&Control::Statistics, None);
+        shared.service.sessions() == 1
+    });
+}
+
+#[test]
+fn descriptors_lanes_and_heirs_have_limits() {
+    let shared = serve();
+    let witness = Client::connect(&shared);
+    let file = witness.create("file");
+    let greedy = Client::connect(&shared);
+    let mut lanes = Vec::new();
+    let refused = loop {
+        match ask(&greedy.socket, &Control::Lane, None) {
+            (ControlAnswer::Done, Some(fd)) => lanes.push(fd),
+            (ControlAnswer::Failed(errno), None) => break errno,
+            other => panic!("{other:?}"),
+        }
+    };
+    // It has one from its beginning.
+    assert_eq!((refused, lanes.len()), (libc::EMFILE, 63));
+    // A descriptor where none belongs is closed; two at once are no message.
+    let stray = rustix::fs::memfd_create("stray", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    for _ in 0..2000 {
+        let (answer, _) = ask(&greedy.socket, &Control::Receive, Some(&stray));
+        assert_eq!(answer, ControlAnswer::Failed(libc::EBADF));
+    }
+    honest(&witness, file, 1);
+    let heirs: Vec<_> = (0..100).map(|_| greedy.heir(&[], false).unwrap()).collect();
+    let adopted = Client::adopt(heirs.into_iter().next().unwrap());
+    let twice = ask(&adopted.socket, &Control::Adopt { version: VERSION }, None).0;
+    assert_eq!(twice, ControlAnswer::Failed(libc::EINVAL), "adopted once");
+    drop((greedy, adopted));
+    until("all of it is gone", || shared.service.sessions() == 1 && shared.service.lanes() == 1);
+    honest(&witness, file, 2);
+}
+
+#[test]
+fn a_client_that_does_not_go_on_stops_nobody() {
+    let shared = serve();
+    let (stopped, witness) = (Liar::new(&shared), Client::connect(&shared));
+    let file = witness.create("file");
+    // It has called, and never looks at the answer; it was being served when it was stopped.
+    let mut bytes = [0; 16];
+    let len = postcard::to_slice(&Call::Ping, &mut bytes).unwrap().len();
+    stopped.memory.write(64, &bytes[..len]);
+    stopped.call(len as u32, 0, 1);
+    for round in 0..100 {
+        honest(&witness, file, round);
+    }
+    assert_eq!(witness.call(&Call::SyncAll), Answer::Done);
+    assert!(stopped.answered(), "and the answer waits for it");
+}

@@ -1,0 +1,21 @@
+//! File calls counted, timed and recorded, in memory that a tree of processes shares.
+//!
+//! In: one [`Tally::note`] a call, on a [`Seat`] that one thread has. Out: a [`Row`] a kind of call, with percentiles; and,
+//! if asked for, each call as a [`Record`]. Neighbours: the edges count, the command prints; `sys` maps, `io` has the
+//! buckets. Invariants: counting takes no lock, makes no system call and never waits; memory that another process can
+//! write is copied once and checked after the copy. Source: docs/wrapper.md, "Seeing what a program does".
+#![forbid(unsafe_code)]
+
+mod kind;
+mod layout;
+mod record;
+mod row;
+mod tally;
+
+pub use kind::Kind;
+pub use record::{Call, File, Record};
+pub use row::{Row, Sum};
+pub use tally::{Seat, Tally, now_ns};
+
+/// Environment variable that names the memory in which a process counts its file calls, as `/proc/PID/fd/N`.
+pub const TALLY_VARIABLE: &str = "NVMED_TALLY";

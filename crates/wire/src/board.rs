@@ -1,0 +1,214 @@
+//! The board: one page of the server's that every client reads. Layout: docs/spec/shared.md, "Lanes".
+
+use crate::memory;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+use nvmed_sys::{Mapping, QuietFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+const BOARD_BYTES: usize = 4096;
+const DEAD: usize = 0;
+const LOCKS_RELEASED: usize = 4;
+const ACTIVE: usize = 8;
+
+/// The side that writes: the server, and the holder that says when the server is gone.
+#[derive(Debug)]
+pub struct Board {
+    memory: Mapping,
+    readers: QuietFd,
+    /// Somebody was refused a lock since the last release that woke.
+    refused: AtomicBool,
+    processors: u32,
+}
+
+impl Board {
+    /// A new board.
+    ///
+    /// # Errors
+    /// The host has no memory or descriptor left, or no `/proc`.
+    pub fn new() -> Result<Self, Errno> {
+        Self::of(Mapping::shareable(BOARD_BYTES, nvmed_sys::Pages::Base)?)
+    }
+
+    /// A board that another process made; `fd` is its [`Board::writers`].
+    ///
+    /// # Errors
+    /// As [`Board::new`]; `EINVAL` for what is no board.
+    pub fn open(fd: OwnedFd) -> Result<Self, Errno> {
+        memory::check_bytes(fd.as_fd(), BOARD_BYTES)?;
+        Self::of(Mapping::backed(fd, 0, BOARD_BYTES, nvmed_sys::Pages::Base)?)
+    }
+
+    fn of(memory: Mapping) -> Result<Self, Errno> {
+        let readers = memory::read_only(&memory)?;
+        let processors = memory::processors();
+        Ok(Self { memory, readers, refused: AtomicBool::new(false), processors })
+    }
+
+    /// What another process that writes to the board is given.
+    #[must_use]
+    pub fn writers(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.backing().map(|(fd, _)| fd)
+    }
+
+    /// What clients are given.
+    #[must_use]
+    pub fn readers(&self) -> BorrowedFd<'_> {
+        self.readers.as_fd()
+    }
+
+    /// The server is gone: every client's call ends at once.
+    pub fn set_dead(&self) {
+        self.memory.u32(DEAD).store(1, Ordering::SeqCst);
+        wake_all(self.memory.u32(DEAD));
+        self.memory.u32(LOCKS_RELEASED).fetch_add(1, Ordering::SeqCst);
+        wake_all(self.memory.u32(LOCKS_RELEASED));
+    }
+
+    /// A lock was refused. Said after the try and before its answer.
+    pub fn lock_refused(&self) {
+        self.refused.store(true, Ordering::SeqCst);
+    }
+
+    /// A lock was released: who was refused one tries again.
+    pub fn lock_released(&self) {
+        self.memory.u32(LOCKS_RELEASED).fetch_add(1, Ordering::SeqCst);
+        // Whoever was refused before this word changed is woken; whoever is refused after it has read the new one.
+        if self.refused.swap(false, Ordering::SeqCst) {
+            wake_all(self.memory.u32(LOCKS_RELEASED));
+        }
+    }
+
+    /// One lane more that has a thread awake.
+    pub(crate) fn enter(&self) {
+        self.memory.u32(ACTIVE).fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.memory.u32(ACTIVE).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a thread that looks, and is counted, takes a processor from one that has something to do.
+    #[inline]
+    pub(crate) fn is_crowded_by_others(&self) -> bool {
+        self.memory.u32(ACTIVE).load(Ordering::Relaxed) >= self.processors
+    }
+}
+
+fn wake_all(word: &AtomicU32) {
+    // It fails only for memory that is not there.
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// The side that reads: a client.
+#[derive(Debug)]
+pub struct BoardView {
+    memory: Mapping,
+    processors: u32,
+}
+
+impl BoardView {
+    /// The board behind a descriptor that came from the server.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no board; what `mmap` answers.
+    pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
+        memory::check_bytes(fd, BOARD_BYTES)?;
+        let processors = memory::processors();
+        Ok(Self { memory: Mapping::read_only(fd, 0, BOARD_BYTES)?, processors })
+    }
+
+    /// Whether the server is gone.
+    #[inline]
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.memory.u32(DEAD).load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn dead(&self) -> &AtomicU32 {
+        self.memory.u32(DEAD)
+    }
+
+    /// Whether looking would take a processor from the server.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        // The lane that is looked at counts too.
+        self.memory.u32(ACTIVE).load(Ordering::Relaxed) >= self.processors
+    }
+
+    /// Changes whenever a lock is released: read it before the try.
+    #[must_use]
+    pub fn locks_released(&self) -> u32 {
+        self.memory.u32(LOCKS_RELEASED).load(Ordering::SeqCst)
+    }
+
+    /// Waits until [`BoardView::locks_released`] is no longer `seen`, a signal comes, or `timeout` is over.
+    ///
+    /// # Errors
+    /// `EINTR` for a signal.
+    pub fn wait_for_release(&self, seen: u32, timeout: Duration) -> Result<(), Errno> {
+        let timeout = memory::timespec(timeout);
+        match futex::wait(self.memory.u32(LOCKS_RELEASED), futex::Flags::empty(), seen, Some(&timeout)) {
+            Err(Errno::INTR) => Err(Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(board: &Board) -> BoardView {
+        BoardView::open(board.readers()).unwrap()
+    }
+
+    #[test]
+    fn a_client_can_only_read_the_board() {
+        let board = Board::new().unwrap();
+        assert_eq!(
+            Mapping::shared(board.readers(), 0, 4096, nvmed_sys::Pages::Base).err(),
+            Some(Errno::ACCESS)
+        );
+        assert!(rustix::io::pwrite(board.readers(), b"x", 0).is_err());
+        assert!(rustix::fs::ftruncate(board.readers(), 0).is_err());
+    }
+
+    #[test]
+    fn the_holder_tells_every_client_that_the_server_is_gone() {
+        let server = Board::new().unwrap();
+        let holder = Board::open(server.writers().unwrap().try_clone_to_owned().unwrap()).unwrap();
+        let client = view(&server);
+        assert!(!client.is_dead());
+        let waiter = std::thread::spawn(move || {
+            while !client.is_dead() {
+                let _ = client.wait_for_release(client.locks_released(), Duration::from_secs(60));
+            }
+        });
+        holder.set_dead();
+        waiter.join().unwrap();
+    }
+
+    #[test]
+    fn a_refused_lock_is_tried_again_after_the_release() {
+        let board = Board::new().unwrap();
+        let client = view(&board);
+        let taken = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                loop {
+                    let seen = client.locks_released();
+                    if !taken.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    board.lock_refused();
+                    client.wait_for_release(seen, Duration::from_secs(60)).unwrap();
+                }
+            });
+            taken.store(false, Ordering::SeqCst);
+            board.lock_released();
+        });
+    }
+}

@@ -1,0 +1,399 @@
+//! A lane: memory that carries one call at a time and its answer. Layout: docs/spec/shared.md, "Lanes".
+
+use crate::board::{Board, BoardView};
+use crate::memory;
+use crate::message::{Answer, Call};
+use crate::patience::{LOOKS_AT_ONCE, Patience};
+use crate::request::Request;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+use nvmed_sys::{Mapping, Pages};
+use postcard::ser_flavors::Flavor;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::thread::futex;
+use serde::Serialize;
+use std::sync::Arc;
+
+const STATE: usize = 0;
+const MESSAGE_LEN: usize = 4;
+const DATA_LEN: usize = 8;
+const SERVER_PARKED: usize = 12;
+const CLIENT_PARKED: usize = 16;
+const WINDOW_READS: usize = 24;
+const WINDOW_BYTES: usize = 32;
+const MESSAGE: usize = 64;
+const DATA: usize = 16_384;
+
+/// Bytes of a lane's message area: two paths of 4,095 bytes and a name fit.
+pub const MESSAGE_BYTES_MAX: usize = DATA - MESSAGE;
+/// Bytes of a lane's data area: what one call moves at most.
+pub const DATA_BYTES_MAX: usize = 1 << 20;
+const LANE_BYTES: usize = DATA + DATA_BYTES_MAX;
+/// An answer has no text: the largest holds a status.
+const ANSWER_BYTES_MAX: usize = 256;
+
+const IDLE: u32 = 0;
+const CALL: u32 = 1;
+const SERVED: u32 = 2;
+const ANSWER: u32 = 3;
+/// The lane carries no call any more; the server's to say.
+const CLOSED: u32 = 4;
+
+/// How long a side sleeps before it looks whether the other still is there.
+const SLEEP: Duration = Duration::from_secs(1);
+
+/// Why a lane carries no call any more.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaneError {
+    /// The other side is gone.
+    #[error("the other side of the lane is gone")]
+    Gone,
+    /// The state is none, or one that only this side may set.
+    #[error("the lane's state is {0}, which cannot be")]
+    State(u32),
+    /// More bytes than the area has.
+    #[error("{bytes} bytes in a lane's area of {area}")]
+    Bytes {
+        /// What the other side says.
+        bytes: u32,
+        /// The area's size, or the largest message's.
+        area: u32,
+    },
+    /// The message is none of the protocol's, or too long for the area.
+    #[error("a message that is none of the protocol's, or too long")]
+    Message,
+}
+
+/// Writes a message where it is to be read.
+struct Area<'a> {
+    memory: &'a Mapping,
+    len: usize,
+}
+
+impl Flavor for Area<'_> {
+    type Output = u32;
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.try_extend(&[byte])
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        if bytes.len() > MESSAGE_BYTES_MAX - self.len {
+            return Err(postcard::Error::SerializeBufferFull);
+        }
+        self.memory.write(MESSAGE + self.len, bytes);
+        self.len += bytes.len();
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<u32> {
+        Ok(self.len as u32)
+    }
+}
+
+/// What both sides do with the memory.
+#[derive(Debug)]
+struct Lane(Mapping);
+
+impl Lane {
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU32 {
+        self.0.u32(at)
+    }
+
+    #[inline]
+    fn state(&self) -> &AtomicU32 {
+        self.word(STATE)
+    }
+
+    /// Writes a message and `data`.
+    fn write<T: Serialize>(&self, message: &T, data: &[u8]) -> Result<(), LaneError> {
+        if data.len() > DATA_BYTES_MAX {
+            let (bytes, area) = (u32::try_from(data.len()).unwrap_or(u32::MAX), DATA_BYTES_MAX as u32);
+            return Err(LaneError::Bytes { bytes, area });
+        }
+        let area = Area { memory: &self.0, len: 0 };
+        let len = postcard::serialize_with_flavor(message, area).map_err(|_| LaneError::Message)?;
+        self.0.write(DATA, data);
+        self.word(MESSAGE_LEN).store(len, Ordering::Relaxed);
+        self.word(DATA_LEN).store(data.len() as u32, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A length that the other side wrote, read once.
+    fn len(&self, at: usize, most: usize) -> Result<usize, LaneError> {
+        let bytes = self.word(at).load(Ordering::Relaxed);
+        if bytes as usize > most {
+            return Err(LaneError::Bytes { bytes, area: most as u32 });
+        }
+        Ok(bytes as usize)
+    }
+
+    /// Sets the state, and wakes the other side if it is parked; what the state was.
+    fn turn(&self, state: u32, parked: usize) -> u32 {
+        // One order for this store and the load after it: either we see that the other side is parked, or
+        // its last look before parking sees this state.
+        let before = self.state().swap(state, Ordering::SeqCst);
+        if self.word(parked).load(Ordering::SeqCst) != 0 {
+            // It fails only for memory that is not there.
+            let _ = futex::wake(self.state(), futex::Flags::empty(), 1);
+        }
+        before
+    }
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct ClientLane(Lane, Patience);
+
+/// What came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The answer.
+    pub answer: Answer,
+    /// Bytes in the data area: see [`ClientLane::data`].
+    pub data_bytes: usize,
+}
+
+impl ClientLane {
+    /// The lane behind a descriptor that came from the server; a forked child does not inherit it.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no lane; what `mmap` answers.
+    pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
+        memory::check_bytes(fd, LANE_BYTES)?;
+        let memory = Mapping::shared(fd, 0, LANE_BYTES, Pages::Base)?;
+        memory.forbid_fork()?;
+        Ok(Self(Lane(memory), Patience::default()))
+    }
+
+    /// Makes a call with `data` and waits for the answer. One call at a time: a caller has the lane to itself until it
+    /// has taken the answer's data. `is_alive` is asked once a second whether the server still is there.
+    ///
+    /// # Errors
+    /// [`LaneError::Gone`]; [`LaneError::Bytes`] and [`LaneError::Message`] for a call too long to be sent,
+    /// and for an answer that is none.
+    pub fn call(
+        &self,
+        call: &Call<'_>,
+        data: &[u8],
+        board: &BoardView,
+        is_alive: &dyn Fn() -> bool,
+    ) -> Result<Answered, LaneError> {
+        if board.is_dead() {
+            return Err(LaneError::Gone);
+        }
+        self.0.write(call, data)?;
+        if self.0.turn(CALL, SERVER_PARKED) == CLOSED {
+            self.0.turn(CLOSED, SERVER_PARKED);
+            return Err(LaneError::Gone);
+        }
+        self.wait(board, is_alive)?;
+        let message_bytes = self.0.len(MESSAGE_LEN, ANSWER_BYTES_MAX)?;
+        let data_bytes = self.0.len(DATA_LEN, DATA_BYTES_MAX)?;
+        let mut message = [0; ANSWER_BYTES_MAX];
+        self.0.0.read(MESSAGE, &mut message[..message_bytes]);
+        let answer = postcard::from_bytes(&message[..message_bytes]).map_err(|_| LaneError::Message)?;
+        Ok(Answered { answer, data_bytes })
+    }
+
+    /// Copies the answer's data from `offset` on.
+    ///
+    /// # Panics
+    /// When that is past the data area.
+    pub fn data(&self, offset: usize, into: &mut [u8]) {
+        self.0.0.read(DATA + offset, into);
+    }
+
+    /// Adds to the reads that made no call. They are the session's; its first lane has them.
+    pub fn count_window_reads(&self, reads: u64, bytes: u64) {
+        for (at, more) in [(WINDOW_READS, reads), (WINDOW_BYTES, bytes)] {
+            let count = self.0.0.u64(at);
+            count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        }
+    }
+
+    fn wait(&self, board: &BoardView, is_alive: &dyn Fn() -> bool) -> Result<(), LaneError> {
+        let most = self.1.looks();
+        let mut looks = 0;
+        while looks < most && !board.is_crowded() {
+            for _ in 0..LOOKS_AT_ONCE {
+                match self.0.state().load(Ordering::Acquire) {
+                    ANSWER => {
+                        self.1.was_worth_it();
+                        return Ok(());
+                    }
+                    CLOSED => return Err(LaneError::Gone),
+                    _ => core::hint::spin_loop(),
+                }
+            }
+            looks += LOOKS_AT_ONCE;
+        }
+        if looks > 0 {
+            self.1.was_not(most);
+        }
+        let answered = self.park(board, is_alive);
+        self.0.word(CLIENT_PARKED).store(0, Ordering::Relaxed);
+        answered
+    }
+
+    #[cold]
+    fn park(&self, board: &BoardView, is_alive: &dyn Fn() -> bool) -> Result<(), LaneError> {
+        loop {
+            self.0.word(CLIENT_PARKED).store(1, Ordering::SeqCst);
+            let seen = self.0.state().load(Ordering::SeqCst);
+            if seen == ANSWER {
+                return Ok(());
+            }
+            if seen == CLOSED || board.is_dead() {
+                return Err(LaneError::Gone);
+            }
+            let timed_out = memory::wait_either(self.0.state(), seen, board.dead(), 0, SLEEP);
+            if timed_out && self.0.state().load(Ordering::SeqCst) != ANSWER && !is_alive() {
+                return Err(LaneError::Gone);
+            }
+        }
+    }
+}
+
+/// The server's side. One thread waits at it.
+#[derive(Debug)]
+pub struct ServerLane {
+    lane: Lane,
+    board: Arc<Board>,
+    closed: AtomicBool,
+    /// Whether the board counts this lane's thread as awake.
+    active: AtomicBool,
+    patience: Patience,
+}
+
+impl ServerLane {
+    /// A new lane.
+    ///
+    /// # Errors
+    /// The host has no memory or descriptor left.
+    pub fn new(board: Arc<Board>) -> Result<Self, Errno> {
+        let memory = Mapping::shareable(LANE_BYTES, Pages::Base)?;
+        let (closed, active) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { lane: Lane(memory), board, closed, active, patience: Patience::default() })
+    }
+
+    /// What the client is given.
+    #[must_use]
+    pub fn client(&self) -> Option<BorrowedFd<'_>> {
+        self.lane.0.backing().map(|(fd, _)| fd)
+    }
+
+    /// Waits for the next call and copies it into `request`; false once the lane is closed.
+    ///
+    /// # Errors
+    /// [`LaneError::State`] and [`LaneError::Bytes`] for what a client of ours does not write: the session is to end.
+    pub fn next(&self, request: &mut Request) -> Result<bool, LaneError> {
+        self.set_active(true);
+        let mut most = self.patience.looks();
+        let mut looks = 0;
+        loop {
+            if self.closed.load(Ordering::Acquire) {
+                return Ok(false);
+            }
+            let enough = looks >= most || self.board.is_crowded_by_others();
+            for _ in 0..if enough { 1 } else { LOOKS_AT_ONCE } {
+                match self.lane.state().load(Ordering::Acquire) {
+                    CALL => {
+                        if looks > 0 {
+                            self.patience.was_worth_it();
+                        }
+                        return self.begin(request);
+                    }
+                    IDLE | ANSWER => core::hint::spin_loop(),
+                    CLOSED if self.closed.load(Ordering::Acquire) => return Ok(false),
+                    state => return Err(LaneError::State(state)),
+                }
+            }
+            looks += LOOKS_AT_ONCE;
+            if enough {
+                if looks > LOOKS_AT_ONCE {
+                    self.patience.was_not(most);
+                }
+                self.park(request);
+                (most, looks) = (0, 0);
+            }
+        }
+    }
+
+    fn begin(&self, request: &mut Request) -> Result<bool, LaneError> {
+        // A lane that is closed meanwhile stays closed: its client, which waits, has nothing else to see.
+        let began = self.lane.state().compare_exchange(CALL, SERVED, Ordering::Relaxed, Ordering::Relaxed);
+        if let Err(state) = began {
+            let closed = self.closed.load(Ordering::Acquire);
+            return if closed { Ok(false) } else { Err(LaneError::State(state)) };
+        }
+        let message_bytes = self.lane.len(MESSAGE_LEN, MESSAGE_BYTES_MAX)?;
+        let data_bytes = self.lane.len(DATA_LEN, DATA_BYTES_MAX)?;
+        request.message.len = message_bytes;
+        self.lane.0.read(MESSAGE, &mut request.message.bytes[..message_bytes]);
+        request.data.len = 0;
+        self.lane.0.read(DATA, request.data.room(data_bytes));
+        request.data.len = data_bytes;
+        Ok(true)
+    }
+
+    #[cold]
+    fn park(&self, request: &mut Request) {
+        self.set_active(false);
+        self.lane.word(SERVER_PARKED).store(1, Ordering::SeqCst);
+        let seen = self.lane.state().load(Ordering::SeqCst);
+        if seen == IDLE || seen == ANSWER {
+            let timeout = memory::timespec(SLEEP);
+            let slept = futex::wait(self.lane.state(), futex::Flags::empty(), seen, Some(&timeout));
+            if slept == Err(Errno::TIMEDOUT) {
+                request.data.slept();
+            }
+        }
+        self.lane.word(SERVER_PARKED).store(0, Ordering::Relaxed);
+        self.set_active(true);
+    }
+
+    fn set_active(&self, active: bool) {
+        if self.active.swap(active, Ordering::Relaxed) != active {
+            if active { self.board.enter() } else { self.board.leave() }
+        }
+    }
+
+    /// Reads that made no call, and their bytes, as the client says.
+    #[must_use]
+    pub fn window_reads(&self) -> (u64, u64) {
+        let read = |at| self.lane.0.u64(at).load(Ordering::Relaxed);
+        (read(WINDOW_READS), read(WINDOW_BYTES))
+    }
+
+    /// Answers the call, with `data`.
+    ///
+    /// # Errors
+    /// [`LaneError::Bytes`], [`LaneError::Message`] for an answer that does not fit.
+    pub fn answer(&self, answer: &Answer, data: &[u8]) -> Result<(), LaneError> {
+        self.lane.write(answer, data)?;
+        if self.lane.turn(ANSWER, CLIENT_PARKED) == CLOSED {
+            self.lane.turn(CLOSED, CLIENT_PARKED);
+        }
+        Ok(())
+    }
+
+    /// Ends [`ServerLane::next`], now or the next time, within a second whatever the client does; and the call of a client
+    /// that waits.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.lane.turn(CLOSED, SERVER_PARKED);
+        self.lane.turn(CLOSED, CLIENT_PARKED);
+    }
+}
+
+impl Drop for ServerLane {
+    fn drop(&mut self) {
+        self.set_active(false);
+    }
+}

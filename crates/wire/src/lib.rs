@@ -1,0 +1,31 @@
+//! The shared mount's protocol: what a client and its server say, and the memory in which they say it.
+//!
+//! In: calls of a client, answers of a server. Out: bytes in a lane, and back. Neighbours: `client` and `server`
+//! above, the types of `fs` below. Invariant: whatever is read from memory that the other side can write is
+//! copied once and checked after the copy. Source: docs/spec/shared.md.
+#![forbid(unsafe_code)]
+
+mod address;
+mod board;
+mod entry;
+mod lane;
+mod memory;
+mod message;
+mod patience;
+mod request;
+mod socket;
+mod view;
+mod window;
+
+pub use address::{Address, SERVER_VARIABLE, random};
+pub use board::{Board, BoardView};
+pub use entry::{ENTRY_BYTES_MAX, entries, put_entry};
+pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
+pub use message::{
+    Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Object, SECRET_BYTES, Times, VERSION,
+    Welcome, XattrCall,
+};
+pub use request::{Data, Message, Request};
+pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};
+pub use view::{Seen, WindowView};
+pub use window::{Change, WINDOW_PAGES_MAX, Window};

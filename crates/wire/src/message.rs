@@ -1,0 +1,477 @@
+//! The calls of a shared mount and their answers.
+//!
+//! A call is encoded with postcard into its lane's message area; the bytes of reads and writes, listings and
+//! names that an answer returns go through the lane's data area. Paths are bytes without a NUL, resolved from a held
+//! directory; who asks is the session's, as the kernel told the server.
+
+use nvmed_fs::{
+    Advice, Allocate, Follow, LockHeld, LockKind, LockRange, OpenFlags, RenameFlags, SetXattr, Stat, StatFs,
+    Time, Whence,
+};
+use serde::{Deserialize, Serialize};
+
+/// The protocol's version: a client and a server that differ do not speak to each other.
+pub const VERSION: u32 = 1;
+/// Bytes of the secret by which a process of a run's tree shows that it belongs to it.
+pub const SECRET_BYTES: usize = 16;
+
+/// An inode or an open description that a session holds. Numbers are the server's, never used again, and mean
+/// something only to sessions that hold them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Handle(pub u64);
+
+impl Handle {
+    /// The root directory of the session's tree; always held.
+    pub const ROOT: Self = Self(0);
+}
+
+/// What a call is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Object<'a> {
+    /// The inode at a path from a held directory.
+    Path {
+        /// Where a relative path starts.
+        at: Handle,
+        /// The path.
+        #[serde(borrow)]
+        path: &'a [u8],
+        /// Whether a link as its last component is followed.
+        follow: Follow,
+    },
+    /// What is held.
+    Held(Handle),
+}
+
+/// Whose a lock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockClass {
+    /// The process's: `F_SETLK`.
+    Process,
+    /// The open description's: `F_OFD_SETLK`.
+    Description,
+    /// The open description's and the whole file: `flock`; the range counts for nothing.
+    Whole,
+}
+
+/// What is done with an extended attribute. Values go through the data area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum XattrCall<'a> {
+    /// Its value.
+    Get(#[serde(borrow)] &'a [u8]),
+    /// Sets it to the data area's bytes.
+    Set(&'a [u8], SetXattr),
+    /// All names, each ended by a NUL.
+    List,
+    /// Removes it.
+    Remove(&'a [u8]),
+}
+
+/// Times of access and of change.
+pub type Times = [Time; 2];
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call<'a> {
+    /// Nothing: a round trip.
+    Ping,
+    /// Holds the inode: [`Answer::Held`].
+    Lookup(#[serde(borrow)] Object<'a>),
+    /// Opens, and with `O_CREAT` makes, a file; `mode` has the umask applied: [`Answer::Held`].
+    Open {
+        /// What.
+        object: Object<'a>,
+        /// `O_*`.
+        flags: OpenFlags,
+        /// Mode of a new file.
+        mode: u32,
+    },
+    /// One descriptor fewer of the process for what is held; `record_locks`: POSIX's locks of the process on the file
+    /// go. `last`: the session lets go of it.
+    Close {
+        /// What.
+        handle: Handle,
+        /// Whether the session holds it no longer.
+        last: bool,
+        /// Whether the process's record locks on the file are dropped.
+        record_locks: bool,
+    },
+    /// [`Answer::Status`].
+    Stat(Object<'a>),
+    /// [`Answer::FileSystem`].
+    StatFs,
+    /// The path of what is held, into the data area: [`Answer::Data`].
+    PathOf(Handle),
+    /// The link's target, into the data area: [`Answer::Data`].
+    Readlink(Object<'a>),
+    /// Whether mode bits permit it; `real`: asked for the real ids.
+    Access {
+        /// What.
+        object: Object<'a>,
+        /// 4 reads, 2 writes, 1 executes, 0 asks for existence.
+        mask: u32,
+        /// Whether the real ids count, as access(2) has it.
+        real: bool,
+    },
+    /// Makes a directory.
+    Mkdir {
+        /// From where.
+        at: Handle,
+        /// Its path.
+        path: &'a [u8],
+        /// Its mode.
+        mode: u32,
+    },
+    /// Makes a file, pipe, socket or device.
+    Mknod {
+        /// From where.
+        at: Handle,
+        /// Its path.
+        path: &'a [u8],
+        /// Kind and mode.
+        mode: u32,
+        /// The device's number.
+        rdev: u64,
+    },
+    /// Makes a symbolic link.
+    Symlink {
+        /// What it leads to.
+        target: &'a [u8],
+        /// From where.
+        at: Handle,
+        /// Its path.
+        path: &'a [u8],
+    },
+    /// Gives a file a second name.
+    Link {
+        /// The file.
+        object: Object<'a>,
+        /// From where the new name is.
+        to: Handle,
+        /// The new name.
+        new: &'a [u8],
+    },
+    /// Removes an empty directory.
+    Rmdir {
+        /// From where.
+        at: Handle,
+        /// Its path.
+        path: &'a [u8],
+    },
+    /// Removes a name.
+    Unlink {
+        /// From where.
+        at: Handle,
+        /// Its path.
+        path: &'a [u8],
+    },
+    /// Renames.
+    Rename {
+        /// From where the old name is.
+        from: Handle,
+        /// The old name.
+        old: &'a [u8],
+        /// From where the new name is.
+        to: Handle,
+        /// The new name.
+        new: &'a [u8],
+        /// What happens to a taken name.
+        flags: RenameFlags,
+    },
+    /// Changes mode bits.
+    Chmod {
+        /// What.
+        object: Object<'a>,
+        /// The bits.
+        mode: u32,
+    },
+    /// Changes owner, group or both.
+    Chown {
+        /// What.
+        object: Object<'a>,
+        /// The owner.
+        uid: Option<u32>,
+        /// The group.
+        gid: Option<u32>,
+    },
+    /// Changes times.
+    Utimens {
+        /// What.
+        object: Object<'a>,
+        /// The times.
+        times: Times,
+    },
+    /// Sets the size; what is held must be a description open for writing.
+    Truncate {
+        /// What.
+        object: Object<'a>,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Extended attributes: [`Answer::Data`] or [`Answer::Done`].
+    Xattr {
+        /// Whose.
+        object: Object<'a>,
+        /// What is done.
+        call: XattrCall<'a>,
+        /// Bytes in the data area, for `Set`.
+        bytes: u32,
+    },
+    /// Reads into the data area; without an offset at the description's own, which moves: [`Answer::Data`].
+    Read {
+        /// The description.
+        handle: Handle,
+        /// Where; none is the shared offset.
+        offset: Option<u64>,
+        /// How much at most.
+        bytes: u32,
+    },
+    /// Writes the data area's bytes: [`Answer::Count`] at an offset; without one at the description's own, which
+    /// moves, or with `O_APPEND` at the end: [`Answer::Written`].
+    Write {
+        /// The description.
+        handle: Handle,
+        /// Where; none is the shared offset, or the end with `O_APPEND`.
+        offset: Option<u64>,
+        /// How much.
+        bytes: u32,
+    },
+    /// Moves the offset: [`Answer::Count`].
+    Seek {
+        /// The description.
+        handle: Handle,
+        /// By how much.
+        by: i64,
+        /// From where.
+        whence: Whence,
+    },
+    /// Entries of a directory from its offset, into the data area: [`Answer::Entries`], as [`crate::entries`] reads
+    /// them.
+    ReadDir {
+        /// The description.
+        handle: Handle,
+        /// Room for entries.
+        bytes: u32,
+    },
+    /// `F_SETFL`.
+    SetFlags {
+        /// The description.
+        handle: Handle,
+        /// The flags.
+        flags: OpenFlags,
+    },
+    /// fallocate.
+    Allocate {
+        /// The description.
+        handle: Handle,
+        /// How.
+        how: Allocate,
+        /// Where.
+        offset: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// posix_fadvise.
+    Advise {
+        /// The description.
+        handle: Handle,
+        /// What is said.
+        advice: Advice,
+        /// Where.
+        offset: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// fsync, or with `data_only` fdatasync.
+    Sync {
+        /// The description.
+        handle: Handle,
+        /// Whether only what reading needs is meant.
+        data_only: bool,
+    },
+    /// sync.
+    SyncAll,
+    /// sync_file_range: writes a range back, without making it durable; 0 bytes reach to the end.
+    WriteBack {
+        /// The description.
+        handle: Handle,
+        /// Where.
+        offset: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// msync of a range of a mapped file.
+    SyncMap {
+        /// The description.
+        handle: Handle,
+        /// Where.
+        offset: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// One mapping fewer, made with the same `write`.
+    Unmap {
+        /// The description.
+        handle: Handle,
+        /// Whether stores were to become the file's.
+        write: bool,
+    },
+    /// Takes or, without a kind, gives back a lock, without waiting: [`Answer::Done`] or `EAGAIN`.
+    Lock {
+        /// The description.
+        handle: Handle,
+        /// Whose.
+        class: LockClass,
+        /// Where.
+        range: LockRange,
+        /// How; none unlocks.
+        kind: Option<LockKind>,
+    },
+    /// The first lock in the way: [`Answer::Lock`].
+    LockTest {
+        /// The description.
+        handle: Handle,
+        /// Whose.
+        class: LockClass,
+        /// Where.
+        range: LockRange,
+        /// How.
+        kind: LockKind,
+    },
+}
+
+/// What the server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// Held from now on.
+    Held {
+        /// By this number.
+        handle: Handle,
+        /// What it is.
+        stat: Stat,
+        /// The flags of an open description, as `F_GETFL` shows them.
+        flags: OpenFlags,
+    },
+    /// The status.
+    Status(Stat),
+    /// The file system's status.
+    FileSystem(StatFs),
+    /// A count of bytes, or an offset.
+    Count(u64),
+    /// What a write at no offset of its own has done.
+    Written {
+        /// How much was written.
+        bytes: u32,
+        /// The offset after it: what a process that keeps the offset itself goes on from.
+        offset: u64,
+    },
+    /// Bytes in the data area.
+    Data(u32),
+    /// Entries in the data area, so many bytes of them; none is the end.
+    Entries(u32),
+    /// The lock in the way, if any.
+    Lock(Option<LockHeld>),
+    /// It failed with this errno; nothing was changed unless the call's manual page says otherwise.
+    Failed(i32),
+    /// The path leads out of the file system; the rest of it is in the data area, so many bytes.
+    Away(u32),
+}
+
+/// What is said over the session's socket: rare things, and those that carry descriptors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// First on a new connection. The kernel tells the server who asks.
+    Hello {
+        /// The protocol's version.
+        version: u32,
+        /// The run's secret; empty for a server that asks for none.
+        secret: Vec<u8>,
+        /// The directory that is to be the session's root, below the server's; empty is the whole.
+        tree: Vec<u8>,
+        /// An existing session whose process has changed its ids: its secret from [`Welcome`]. The new connection only
+        /// says who asks from now on, and is closed.
+        again: Option<[u8; SECRET_BYTES]>,
+    },
+    /// First on a connection that [`Control::Heir`] made: the process that goes on with it.
+    Adopt {
+        /// The protocol's version.
+        version: u32,
+    },
+    /// One lane more; its memory comes along.
+    Lane,
+    /// A session for a process that is about to be made or executed; its socket comes along. It holds all that is
+    /// named here, and what they stand for, from now on.
+    Heir {
+        /// Descriptor numbers and what they stand for; what has a negative number is held, and not told to who adopts.
+        held: Vec<(i32, Handle)>,
+        /// The working directory.
+        cwd: Option<Handle>,
+        /// Whether the process stays the same (exec), so that its record locks do.
+        same_process: bool,
+    },
+    /// A file's memory for mmap; the descriptor comes along.
+    Map {
+        /// The description.
+        handle: Handle,
+        /// Whether stores are to become the file's.
+        write: bool,
+    },
+    /// The window on a file's cached pages; the descriptor comes along.
+    Window {
+        /// The description.
+        handle: Handle,
+    },
+    /// What is held is about to be sent by SCM_RIGHTS: the descriptor that stands for it on the way comes along.
+    Send {
+        /// What.
+        handle: Handle,
+    },
+    /// A descriptor that came by SCM_RIGHTS, along with this: what it stands for is held from now on.
+    Receive,
+    /// The server's counters as JSON.
+    Statistics,
+}
+
+/// What the server says over the session's socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlAnswer {
+    /// The session, to `Hello` and `Adopt`; the board comes along.
+    Welcome(Welcome),
+    /// Done; what was asked for comes along.
+    Done,
+    /// To `Receive`: what it is, and for a description its flags.
+    Received(Inherited),
+    /// Text.
+    Text(String),
+    /// It failed with this errno.
+    Failed(i32),
+}
+
+/// A session, as its process sees it at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Its number, for people.
+    pub session: u64,
+    /// What shows, on another connection, that it is this session's process.
+    pub secret: [u8; SECRET_BYTES],
+    /// `st_dev` of the file system.
+    pub dev: u64,
+    /// What an heir holds, by descriptor number.
+    pub held: Vec<(i32, Inherited)>,
+    /// An heir's working directory.
+    pub cwd: Option<Inherited>,
+}
+
+/// Something held that came from another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inherited {
+    /// Its number.
+    pub handle: Handle,
+    /// What it is.
+    pub stat: Stat,
+    /// Flags of an open description; with `O_PATH` of an inode.
+    pub flags: OpenFlags,
+    /// The offset of a description that this session has alone: from now on the process keeps it.
+    pub offset: Option<u64>,
+}

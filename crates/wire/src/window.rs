@@ -1,0 +1,315 @@
+//! A window: copies of a file's pages that clients read without a call. Layout: docs/spec/shared.md, "Windows".
+//!
+//! The word of a page is its version, and for the server's threads its lock. An even word other than 0 is a copy as
+//! good as the file; whoever changes the file makes the words of the pages odd before and even after.
+
+use crate::memory;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::time::Duration;
+use nvmed_sys::{Mapping, Pages, QuietFd};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::thread::futex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const OPEN: usize = 0;
+pub(crate) const SIZE: usize = 8;
+pub(crate) const PAGES: usize = 16;
+pub(crate) const WORDS: usize = 4096;
+/// Where the pages start is a multiple of a huge page.
+const PAGES_ALIGN: usize = 2 << 20;
+/// Pages that a window has at most: 1 TiB of a file.
+pub const WINDOW_PAGES_MAX: u64 = 1 << 28;
+
+/// A page that is not there.
+pub(crate) const ABSENT: u32 = 0;
+/// One that is not there while the file changes or is copied.
+const ABSENT_LOCKED: u32 = 1;
+
+/// Looks at a locked page's word before a thread of the server sleeps.
+const LOOKS: u32 = 100;
+/// A sleeper looks again after so long, whatever happens.
+const SLEEP: Duration = Duration::from_millis(100);
+
+pub(crate) fn words(pages: u64) -> usize {
+    pages as usize * 4
+}
+
+pub(crate) fn pages_start(pages: u64) -> usize {
+    (WORDS + words(pages)).next_multiple_of(PAGES_ALIGN)
+}
+
+pub(crate) fn bytes(pages: u64) -> usize {
+    pages_start(pages) + pages as usize * PAGE
+}
+
+/// The server's side: it alone writes.
+#[derive(Debug)]
+pub struct Window {
+    memory: Mapping,
+    readers: QuietFd,
+    pages: u64,
+    start: usize,
+    /// Held by who changes the file's size.
+    size: Mutex<()>,
+    /// The last version given to a page.
+    version: AtomicU32,
+    /// Threads that sleep until a page's word is even.
+    sleepers: AtomicU32,
+}
+
+impl Window {
+    /// A window of `pages` pages, none of them there, on a file of `size` bytes.
+    ///
+    /// # Errors
+    /// `EFBIG` for more than [`WINDOW_PAGES_MAX`]; the host has no memory or descriptor left, or no `/proc`.
+    pub fn new(pages: u64, size: u64) -> Result<Self, Errno> {
+        if pages > WINDOW_PAGES_MAX {
+            return Err(Errno::FBIG);
+        }
+        let pages = pages.max(1);
+        let memory = Mapping::shareable(bytes(pages), Pages::Base)?;
+        let readers = memory::read_only(&memory)?;
+        memory.u64(SIZE).store(size, Ordering::Relaxed);
+        memory.u64(PAGES).store(pages, Ordering::Relaxed);
+        memory.u32(OPEN).store(1, Ordering::Release);
+        Ok(Self {
+            memory,
+            readers,
+            pages,
+            start: pages_start(pages),
+            size: Mutex::new(()),
+            version: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+        })
+    }
+
+    /// What clients are given.
+    #[must_use]
+    pub fn readers(&self) -> BorrowedFd<'_> {
+        self.readers.as_fd()
+    }
+
+    /// Pages that the window has room for; the file may have more.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// The file's size, as readers see it.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.memory.u64(SIZE).load(Ordering::Acquire)
+    }
+
+    fn word(&self, page: u64) -> &AtomicU32 {
+        self.memory.u32(WORDS + words(page))
+    }
+
+    fn page(&self, page: u64) -> usize {
+        self.start + page as usize * PAGE
+    }
+
+    /// Whether a page is there.
+    #[must_use]
+    pub fn has(&self, page: u64) -> bool {
+        page < self.pages && self.word(page).load(Ordering::Acquire) > ABSENT_LOCKED
+    }
+
+    /// Before bytes `range` of the file change, its size staying: readers make calls for them until the answer is
+    /// [`Change::end`]ed or dropped. Waits for other changes of the same pages, and fills.
+    #[must_use]
+    pub fn begin_change(&self, range: Range<u64>) -> Change<'_> {
+        self.change(None, range)
+    }
+
+    /// As [`Window::begin_change`], where the size may change too: `range` is made of the size before. Waits for
+    /// other changes of the size, so that inside it [`Window::size`] is the file's.
+    #[must_use]
+    pub fn begin_resize(&self, range: impl FnOnce(u64) -> Range<u64>) -> Change<'_> {
+        let resizing = self.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let range = range(self.size());
+        self.change(Some(resizing), range)
+    }
+
+    fn change<'a>(&'a self, resizing: Option<MutexGuard<'a, ()>>, range: Range<u64>) -> Change<'a> {
+        let end = range.end.div_ceil(PAGE as u64).min(self.pages);
+        let start = (range.start / PAGE as u64).min(end);
+        for page in start..end {
+            self.lock(page);
+        }
+        // Barrier W1, pairs with R2: a reader that copies a byte changed from here on sees an odd word.
+        fence(Ordering::SeqCst);
+        Change { window: self, pages: start..end, _resizing: resizing }
+    }
+
+    /// Makes a page's word odd, when it is even.
+    fn lock(&self, page: u64) {
+        let mut looks = 0;
+        loop {
+            let word = self.word(page);
+            let seen = word.load(Ordering::Relaxed);
+            if seen.is_multiple_of(2)
+                && word.compare_exchange(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+            looks += 1;
+            if looks < LOOKS {
+                core::hint::spin_loop();
+            } else {
+                self.sleep(word);
+            }
+        }
+    }
+
+    #[cold]
+    fn sleep(&self, word: &AtomicU32) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let seen = word.load(Ordering::SeqCst);
+        if !seen.is_multiple_of(2) {
+            let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&memory::timespec(SLEEP)));
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Makes a page's word even: `word`.
+    fn unlock(&self, page: u64, word: u32) {
+        // Barrier W2, pairs with R1: who sees this word copies what was written before it.
+        self.word(page).swap(word, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            let _ = futex::wake(self.word(page), futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+
+    /// A word that no page of this window had in a time in which a reader could still be copying.
+    fn fresh(&self) -> u32 {
+        loop {
+            let version = self.version.fetch_add(2, Ordering::Relaxed).wrapping_add(2);
+            if version != ABSENT {
+                return version;
+            }
+        }
+    }
+
+    /// Puts a page in that is not there. `read` gets room for the page and fills it with the file's bytes, zeroes
+    /// past its end; it answers whether it could. Meanwhile nobody changes that page of the file who says so
+    /// by [`Window::begin_change`]. Whether the page is there now; false too when somebody else is at it.
+    pub fn fill(&self, page: u64, read: impl FnOnce(&mut [u8; PAGE]) -> bool) -> bool {
+        if page >= self.pages {
+            return false;
+        }
+        let word = self.word(page);
+        if let Err(seen) = word.compare_exchange(ABSENT, ABSENT_LOCKED, Ordering::Acquire, Ordering::Relaxed)
+        {
+            return seen.is_multiple_of(2);
+        }
+        // Given back to absent also when `read` unwinds.
+        let locked = Change { window: self, pages: page..page + 1, _resizing: None };
+        // As W1, for who still copies what was there before the page was given back.
+        fence(Ordering::SeqCst);
+        let mut bytes = [0; PAGE];
+        if read(&mut bytes) {
+            self.memory.write(self.page(page), &bytes);
+            core::mem::forget(locked);
+            self.unlock(page, self.fresh());
+            return true;
+        }
+        false
+    }
+
+    /// Takes pages out again that nobody is at, and gives their memory back.
+    pub fn give_back(&self, pages: Range<u64>) {
+        let pages = pages.start.min(self.pages)..pages.end.min(self.pages);
+        let mut run = pages.start..pages.start;
+        for page in pages {
+            let word = self.word(page);
+            let seen = word.load(Ordering::Relaxed);
+            let there = seen > ABSENT_LOCKED && seen.is_multiple_of(2);
+            if !there
+                || word.compare_exchange(seen, ABSENT_LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err()
+            {
+                continue;
+            }
+            if run.end != page {
+                self.release(run);
+                run = page..page;
+            }
+            run.end = page + 1;
+        }
+        self.release(run);
+    }
+
+    /// Gives the memory of pages back that this thread has locked as absent.
+    fn release(&self, run: Range<u64>) {
+        if run.is_empty() {
+            return;
+        }
+        let len = (run.end - run.start) as usize * PAGE;
+        // Memory that cannot be given back is only not free.
+        let _ = self.memory.release(self.page(run.start), len);
+        for page in run {
+            self.unlock(page, ABSENT);
+        }
+    }
+
+    /// Ends the window for ever: readers make calls, and may ask for another. Its memory is given back.
+    pub fn close(&self) {
+        self.memory.u32(OPEN).store(0, Ordering::SeqCst);
+        let _ = self.memory.release(self.start, self.pages as usize * PAGE);
+    }
+}
+
+/// A change of a file under way. Dropped without [`Change::end`], it leaves the pages absent, which is always right.
+#[derive(Debug)]
+pub struct Change<'a> {
+    window: &'a Window,
+    /// Whose words are odd because of this change.
+    pages: Range<u64>,
+    _resizing: Option<MutexGuard<'a, ()>>,
+}
+
+impl Change<'_> {
+    /// The file's bytes from `offset` on are these now: those of them in pages that are there are copied.
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let (page, inside) = (at / PAGE as u64, (at % PAGE as u64) as usize);
+            let part = (bytes.len() - done).min(PAGE - inside);
+            if self.pages.contains(&page) && self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED {
+                self.window.memory.write(self.window.page(page) + inside, &bytes[done..done + part]);
+            }
+            done += part;
+        }
+    }
+
+    /// The file's size is this now. To be said inside a change that [`Window::begin_resize`] began.
+    pub fn set_size(&self, size: u64) {
+        self.window.memory.u64(SIZE).store(size, Ordering::Release);
+    }
+
+    /// The change is done, and what was there is up to date: readers may have it.
+    pub fn end(self) {
+        for page in self.pages.clone() {
+            let there = self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED;
+            self.window.unlock(page, if there { self.window.fresh() } else { ABSENT });
+        }
+        self.forget();
+    }
+
+    fn forget(mut self) {
+        self.pages = 0..0;
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        for page in self.pages.clone() {
+            self.window.word(page).store(ABSENT_LOCKED, Ordering::Relaxed);
+        }
+        self.window.release(self.pages.clone());
+    }
+}
