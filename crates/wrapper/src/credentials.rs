@@ -35,7 +35,7 @@ pub(crate) fn who() -> Credentials<'static> {
     }
     // SAFETY: `refresh` stored a box that is never freed.
     let who = unsafe { &*known };
-    Credentials { uid: who.uid, gid: who.gid, groups: &who.groups }
+    Credentials { uid: who.uid, gid: who.gid, groups: &who.groups, permitted: false }
 }
 
 /// The credentials by the real ids, for `access`.
@@ -75,8 +75,9 @@ hook! {
     }
 }
 
-/// Asks the kernel again, if it was ever asked.
+/// Asks the kernel again, if it was ever asked; a server of ours asks it too.
 pub(crate) fn refresh_if_known() {
+    crate::mount::identity_changed();
     if !WHO.load(Ordering::Acquire).is_null() {
         refresh();
     }

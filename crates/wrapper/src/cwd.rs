@@ -1,12 +1,13 @@
 //! The working directory: the kernel's, or a directory of ours that only we know of.
 
+use crate::backend::Node;
 use crate::edge::{Answer, Fail};
 use crate::mount::{self, Setting};
 use crate::prefix::{Lexical, inside};
-use crate::walk;
+use crate::{hosted, walk};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use nvmed_fs::{Follow, Node};
+use nvmed_fs::Follow;
 use std::ffi::{CStr, CString};
 
 /// Where relative paths start.
@@ -62,6 +63,21 @@ pub(crate) fn node() -> Answer<Option<Node>> {
     }
 }
 
+/// The directory of ours that the process is in, once it was looked up.
+pub(crate) fn entered() -> Option<Node> {
+    match current()? {
+        Cwd::Ours { node, .. } => Some(node.clone()),
+        _ => None,
+    }
+}
+
+/// The kernel's working directory was changed below every hook.
+pub(crate) fn entered_host() {
+    if let Some(setting) = mount::setting() {
+        follow_kernel(setting);
+    }
+}
+
 /// Enters a directory of ours.
 pub(crate) fn enter(node: Node) -> Answer<()> {
     let path = mount::files()?.path_of(&node)?;
@@ -85,30 +101,31 @@ pub(crate) fn entry() -> Option<CString> {
     walk::c_path(&[VARIABLE.to_bytes(), b"=", &named()?].concat())
 }
 
-/// Whether an entry of an environment is the one above.
-pub(crate) fn is_entry(entry: &[u8]) -> bool {
-    entry.strip_prefix(VARIABLE.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
-}
-
 /// Where the process starts: what the program that executed it said, else the kernel's directory.
 pub(crate) fn begin(setting: &Setting) {
-    // SAFETY: a C string; the answer is null or one, copied at once: the program's own code has not begun.
-    let said =
-        unsafe { libc::getenv(VARIABLE.as_ptr()).as_ref().map(|value| crate::raw::bytes(value).to_vec()) };
-    if let Some(said) = said {
-        // SAFETY: as above.
-        unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
-        if let Lexical::Inside(rest) = setting.prefix.place(&said) {
-            return replace(Cwd::Named { rest: rest.to_vec() });
-        }
+    // SAFETY: the library is being loaded.
+    let said = unsafe { crate::environment::take(VARIABLE.to_bytes()) };
+    if entered().is_some() {
+        // The heir said.
+        return;
+    }
+    if let Some(said) = said
+        && let Lexical::Inside(rest) = setting.prefix.place(&said)
+    {
+        return replace(Cwd::Named { rest: rest.to_vec() });
     }
     follow_kernel(setting);
 }
 
 /// The kernel's working directory has changed, or was never looked at.
 pub(crate) fn follow_kernel(setting: &Setting) {
-    let cwd = match walk::kernel_cwd() {
+    let path = walk::kernel_cwd();
+    hosted::moved(setting, path.as_deref());
+    let cwd = match path {
         None => Cwd::Host { below: None },
+        Some(path) if setting.hosted.is_some() => {
+            Cwd::Host { below: setting.prefix.below(&path).map(<[u8]>::to_vec) }
+        }
         Some(path) => match setting.prefix.place(&path) {
             Lexical::Inside(rest) => Cwd::Named { rest: rest.to_vec() },
             _ => Cwd::Host { below: setting.prefix.below(&path).map(<[u8]>::to_vec) },

@@ -7,7 +7,7 @@ use libc::{off_t, size_t, ssize_t};
 
 hook! {
     /// read(2)
-    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, as [__read] {
+    inner fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_read, fd, buffer, count), |body| {
             Ok(body.file()?.read(bytes_mut(buffer, count)?)? as isize)
         })
@@ -16,7 +16,7 @@ hook! {
 
 hook! {
     /// write(2)
-    fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t, as [__write] {
+    inner fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_write, fd, buffer, count), |body| {
             Ok(body.file()?.write(bytes_ref(buffer, count)?)? as isize)
         })
@@ -25,8 +25,7 @@ hook! {
 
 hook! {
     /// pread(2)
-    fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t,
-        as [pread64, __pread64, __libc_pread] {
+    inner fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pread64, fd, buffer, count, at), |body| {
             Ok(body.file()?.pread(bytes_mut(buffer, count)?, offset(at)?)? as isize)
         })
@@ -35,8 +34,7 @@ hook! {
 
 hook! {
     /// pwrite(2)
-    fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t,
-        as [pwrite64, __pwrite64, __libc_pwrite] {
+    inner fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwrite64, fd, buffer, count, at), |body| {
             Ok(body.file()?.pwrite(bytes_ref(buffer, count)?, offset(at)?)? as isize)
         })
@@ -52,7 +50,7 @@ fn overflow() -> ! {
 
 hook! {
     /// read(2), as compiled with _FORTIFY_SOURCE
-    fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, size: size_t) -> ssize_t {
+    inner fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, size: size_t) -> ssize_t {
         if count > size {
             overflow();
         }
@@ -62,8 +60,7 @@ hook! {
 
 hook! {
     /// pread(2), as compiled with _FORTIFY_SOURCE
-    fn __pread_chk(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t, size: size_t) -> ssize_t,
-        as [__pread64_chk] {
+    inner fn __pread_chk(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t, size: size_t) -> ssize_t {
         if count > size {
             overflow();
         }
@@ -73,7 +70,7 @@ hook! {
 
 hook! {
     /// lseek(2)
-    fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t, as [lseek64, __lseek, llseek] {
+    inner fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t {
         on_descriptor(fd, || sys!(SYS_lseek, fd, by, whence), |body| {
             Ok(body.file()?.seek(by, crate::extent::whence(whence)?)? as isize)
         })

@@ -5,7 +5,7 @@
 
 use crate::edge::{self, Answer, Reply, guard, host, reply};
 use crate::table::{self, Body, Pinned};
-use crate::{fcntl, fence, mount, standard};
+use crate::{fcntl, fence, hosted, mount, standard, watch};
 use core::ffi::{c_int, c_uint};
 use nvmed_sys::{QuietFd, is_quiet, next_quiet};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -85,6 +85,7 @@ pub(crate) fn publish(fd: c_int, body: Body) -> Answer {
 
 fn put(fd: c_int, pinned: Pinned) -> Answer<()> {
     table::install(fd, pinned)?;
+    watch::mark(fd, 0);
     standard::changed(fd);
     Ok(())
 }
@@ -110,12 +111,12 @@ fn forget_locks(pinned: &Pinned) {
 
 hook! {
     /// close(2)
-    fn close(fd: c_int) -> c_int, as [__close] {
+    inner fn close(fd: c_int) -> c_int {
         if table::is_ours(fd) {
             return guard(|| close_ours(fd));
         }
         // The stack's own descriptors are nobody's to close.
-        reply(if is_quiet(fd) { -libc::EBADF as isize } else { sys!(SYS_close, fd) })
+        reply(if is_quiet(fd) { -libc::EBADF as isize } else { hosted::close(fd) })
     }
 }
 
@@ -159,7 +160,7 @@ hook! {
     /// dup2(2)
     fn dup2(old: c_int, new: c_int) -> c_int, as [__dup2] {
         if !table::is_ours(old) && !table::is_ours(new) {
-            return reply(between_hosts(old, new, || sys!(SYS_dup2, old, new)));
+            return reply(hosted::copied(old, between_hosts(old, new, || sys!(SYS_dup2, old, new))));
         }
         guard(|| onto(old, new, |new| sys!(SYS_dup2, old, new)))
     }
@@ -169,7 +170,7 @@ hook! {
     /// dup3(2)
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         if !table::is_ours(old) && !table::is_ours(new) {
-            return reply(between_hosts(old, new, || sys!(SYS_dup3, old, new, flags)));
+            return reply(hosted::copied(old, between_hosts(old, new, || sys!(SYS_dup3, old, new, flags))));
         }
         guard(|| {
             if old == new {
@@ -190,9 +191,9 @@ pub(crate) fn duplicate(old: c_int, duplicate: impl FnOnce() -> isize) -> Answer
 
 hook! {
     /// dup(2)
-    fn dup(old: c_int) -> c_int {
+    inner fn dup(old: c_int) -> c_int {
         if !table::is_ours(old) {
-            return reply(sys!(SYS_dup, old));
+            return reply(hosted::copied(old, sys!(SYS_dup, old)));
         }
         guard(|| duplicate(old, || sys!(SYS_dup, old)))
     }
@@ -230,16 +231,16 @@ fn first_special(first: c_uint, last: c_uint) -> Option<c_int> {
 }
 
 /// Whether a range touches nothing of ours: there are only host descriptors in programs that never
-/// mounted.
+/// mounted, unless a child that is becoming another program has something to tell.
 fn only_hosts(first: c_uint, last: c_uint) -> bool {
-    ORIGINAL.get().is_none() || first > last
+    ORIGINAL.get().is_none() && next_quiet(0).is_none() || first > last
 }
 
 hook! {
     /// close_range(2)
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if only_hosts(first, last) {
-            return reply(sys!(SYS_close_range, first, last, flags));
+            return reply(hosted::close_range(first, last, flags));
         }
         guard(|| close_many(first, last, flags as c_uint))
     }
@@ -250,11 +251,38 @@ hook! {
     fn closefrom(first: c_int) -> () {
         let first = first.max(0) as c_uint;
         let _: c_int = if only_hosts(first, c_uint::MAX) {
-            reply(sys!(SYS_close_range, first, c_uint::MAX, 0))
+            reply(hosted::close_range(first, c_uint::MAX, 0))
         } else {
             guard(|| close_many(first, c_uint::MAX, 0))
         };
     }
+}
+
+/// libc or the kernel has put something of the host's behind `fd`, below every hook.
+pub(crate) fn replaced(fd: c_int) {
+    if let Some(pinned) = table::remove(fd) {
+        forget_locks(&pinned);
+        drop(pinned);
+        standard::changed(fd);
+    }
+}
+
+/// A number that this process inherited with a placeholder of another one: what it stands for.
+///
+/// # Errors
+/// `EMFILE`; the host's.
+pub(crate) fn inherit(fd: c_int, pinned: Pinned) -> Answer<()> {
+    host(sys!(SYS_dup3, original(), fd, 0)).and_then(|_| put(fd, pinned))
+}
+
+/// A number that came in a message with a token: a placeholder takes its place.
+///
+/// # Errors
+/// `EMFILE`; the host's.
+pub(crate) fn exchange(fd: c_int, body: Body) -> Answer<()> {
+    let close = host(sys!(SYS_fcntl, fd, libc::F_GETFD))? as c_int & libc::FD_CLOEXEC != 0;
+    let flags = if close { libc::O_CLOEXEC } else { 0 };
+    host(sys!(SYS_dup3, original(), fd, flags)).and_then(|_| put(fd, table::describe(body)))
 }
 
 /// Descriptors of ours that an exec would hand to a program that cannot use them.

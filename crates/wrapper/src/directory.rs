@@ -1,15 +1,16 @@
 //! Directory streams. Ours lie in one static array, so that a `DIR *` tells by its address whose it is.
 
+use crate::backend::File;
 use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, Fail, caught, fail, guard};
 use crate::place::{Place, Touch, on_path};
 use crate::walk::Last;
-use crate::{mount, open, raw, table};
+use crate::{hosted, mount, open, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{DIR, dirent, off_t, size_t, ssize_t};
-use nvmed_fs::{DirEntry, File, Kind, Whence};
+use nvmed_fs::{DirEntry, Kind, Whence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Streams open at once. A program that walks a tree holds one a level.
@@ -133,7 +134,11 @@ fn open_stream(dirfd: c_int, path: *const c_char, libc: impl Fn(*const c_char) -
     on_path(dirfd, path, Touch::Look(Last::Follow), |place| match place {
         Place::Host { path, .. } => {
             let dir = libc(path);
-            if dir.is_null() { fail(raw::errno()) } else { unless_hidden(dir) }
+            if dir.is_null() {
+                return fail(raw::errno());
+            }
+            hosted::opened(descriptor_of(dir));
+            unless_hidden(dir)
         }
         ours => {
             let fd = open::open_at(ours, FLAGS, 0)? as c_int;
@@ -173,6 +178,16 @@ pub(crate) fn open_at(dirfd: c_int, path: *const c_char) -> *mut DIR {
     })
 }
 
+/// The descriptor of a stream, ours or libc's; -1 of none.
+pub(crate) fn descriptor_of(dir: *mut DIR) -> c_int {
+    match slot(dir) {
+        _ if dir.is_null() => -1,
+        Some(slot) => stream(slot).fd,
+        // SAFETY: the program's open stream, under `edge`'s contract.
+        None => unsafe { next!(c"dirfd", fn(*mut DIR) -> c_int)(dir) },
+    }
+}
+
 hook! {
     /// opendir(3)
     fn opendir(path: *const c_char) -> *mut DIR {
@@ -198,7 +213,10 @@ hook! {
 hook! {
     /// closedir(3)
     fn closedir(dir: *mut DIR) -> c_int {
-        let Some(slot) = slot(dir) else { return next!(c"closedir", fn(*mut DIR) -> c_int)(dir) };
+        let Some(slot) = slot(dir) else {
+            hosted::forget(dir);
+            return next!(c"closedir", fn(*mut DIR) -> c_int)(dir);
+        };
         let fd = core::mem::replace(&mut stream(slot).fd, -1);
         slot.taken.store(false, Ordering::Release);
         crate::descriptor::close(fd)

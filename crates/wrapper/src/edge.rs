@@ -136,6 +136,17 @@ pub(crate) fn posix(answer: Answer) -> c_int {
     }
 }
 
+/// Looks at a byte of the program's buffer before the file system has it, with nothing locked: a fault comes here,
+/// where a handler of SIGSEGV may jump out.
+#[inline(always)]
+unsafe fn look_at(byte: *const c_void) {
+    // SAFETY: the caller's contract; any value will do.
+    unsafe { byte.cast::<u8>().read_volatile() };
+}
+
+/// Pages of a buffer to be written that are looked at; the kernel's page.
+const LOOK_BYTES: usize = 4096;
+
 /// The bytes that a program wants filled.
 ///
 /// # Safety
@@ -148,6 +159,9 @@ pub(crate) unsafe fn bytes_mut<'a>(buffer: *mut c_void, count: usize) -> Answer<
     if count == 0 {
         return Ok(&mut []);
     }
+    // The first alone: programs name more room than they have where they know that a file is short.
+    // SAFETY: the caller's contract.
+    unsafe { look_at(buffer) };
     // SAFETY: the caller's contract. The bytes may be uninitialised; they are only written before
     // the program reads them, and `u8` has no invalid value.
     Ok(unsafe { core::slice::from_raw_parts_mut(buffer.cast(), count.min(TRANSFER_BYTES_MAX)) })
@@ -165,6 +179,10 @@ pub(crate) unsafe fn bytes_ref<'a>(buffer: *const c_void, count: usize) -> Answe
     if count == 0 {
         return Ok(&[]);
     }
+    for page in (0..count).step_by(LOOK_BYTES) {
+        // SAFETY: the caller's contract: `page` is below `count`.
+        unsafe { look_at(buffer.byte_add(page)) };
+    }
     // SAFETY: the caller's contract.
     Ok(unsafe { core::slice::from_raw_parts(buffer.cast(), count.min(TRANSFER_BYTES_MAX)) })
 }
@@ -181,21 +199,38 @@ pub(crate) fn offset(value: i64) -> Answer<u64> {
 /// Defines an exported libc function and its other names.
 ///
 /// The body runs as one `unsafe` block under this module's contract.
+///
+/// `inner` is for a function that [`crate::gate`] exports.
 macro_rules! hook {
-    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, as [$($alias:ident),* $(,)?] $body:block) => {
+    ($(#[$meta:meta])* inner fn $name:ident $arguments:tt -> $ret:ty $body:block) => {
         hook!(@one [$(#[$meta])*] $name $arguments $ret $body);
+    };
+    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, as [$($alias:ident),* $(,)?] $body:block) => {
+        hook!(@one [$(#[$meta])* #[cfg_attr(not(test), unsafe(no_mangle))]] $name $arguments $ret $body);
         $(hook!(@alias $alias $name $arguments $ret);)*
     };
     ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty $body:block) => {
-        hook!(@one [$(#[$meta])*] $name $arguments $ret $body);
+        hook!(@one [$(#[$meta])* #[cfg_attr(not(test), unsafe(no_mangle))]] $name $arguments $ret $body);
     };
     (@one [$(#[$meta:meta])*] $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty $body:block) => {
         $(#[$meta])*
-        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) unsafe extern "C" fn $name($($argument: $ty),*) -> $ret {
+            // Known when this is compiled: a hook that is no file call has nothing of the probe.
+            const SHAPE: Option<&$crate::shape::Shape> = $crate::shape::named(stringify!($name));
+            let mut probe = core::mem::MaybeUninit::uninit();
+            let counted = match SHAPE {
+                Some(shape) if $crate::watch::on() => {
+                    $crate::watch::begin(&mut probe, shape, &[$(word_of!($argument)),*])
+                }
+                _ => false,
+            };
             // SAFETY: libc's contract for this function; see `edge`.
-            #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks)]
-            unsafe { $body }
+            #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks, clippy::redundant_closure_call)]
+            let answer: $ret = (|| unsafe { $body })();
+            if counted {
+                $crate::watch::end(&mut probe, word_of!(answer));
+            }
+            answer
         }
     };
     (@alias $alias:ident $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty) => {

@@ -1,34 +1,26 @@
-//! fork, exec and their kin: a private mount stays with the process that made it.
+//! The exec family: what is executed, with which environment, and what of ours goes along.
 
-use crate::descriptor;
-use crate::edge::{Answer, caught, errno_of, fail, finish, reply};
-use crate::place::{self, Touch};
-use crate::walk::Last;
-use crate::{cwd, mount, raw, table};
+use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, host};
+use crate::environment::{self, Environment};
+use crate::heir::{self, Handover};
+use crate::library::{self, Passed};
+use crate::program::{self, Named, Program, Target};
+use crate::{cwd, descriptor, mount, needed, raw};
 use core::arch::naked_asm;
-use core::ffi::{c_char, c_int, c_void};
-use libc::{mode_t, pid_t};
+use core::ffi::{CStr, c_char, c_int};
+use core::ptr;
+use rustix::fd::AsRawFd;
 use std::ffi::CString;
 
-hook! {
-    /// vfork(2), as fork: a child that shares our memory would change the parent's descriptor table
-    fn vfork() -> pid_t, as [__vfork] {
-        next!(c"fork", fn() -> pid_t)()
-    }
-}
-
-hook! {
-    /// daemon(3): libc ends the parent below every hook
-    fn daemon(keep_directory: c_int, keep_streams: c_int) -> c_int {
-        mount::settle();
-        next!(c"daemon", fn(c_int, c_int) -> c_int)(keep_directory, keep_streams)
-    }
-}
+/// A list of C strings that ends with a null.
+pub(crate) type List = *const *const c_char;
 
 /// Before the program is replaced by another: what it wrote must be on the device, because the next
 /// program mounts anew.
 fn leave() {
-    let Some(_) = mount::setting() else { return };
+    if mount::is_shared() {
+        return;
+    }
     mount::settle();
     if let Some(fd) = descriptor::first_inherited().filter(|&fd| fd <= libc::STDERR_FILENO) {
         raw::say(format_args!(
@@ -38,289 +30,397 @@ fn leave() {
     }
 }
 
-/// `EACCES` for a program that lies in our file system, as on a mount with `noexec`.
-unsafe fn check(dirfd: c_int, path: *const c_char) -> Answer<()> {
-    let Some(setting) = mount::setting() else { return Ok(()) };
-    if path.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the program's C string, under `edge`'s contract.
-    let path = unsafe { raw::bytes(path) };
-    let touch = Touch::Look(Last::Follow);
-    if path.is_empty() {
-        return if table::is_ours(dirfd) { fail(libc::EACCES) } else { Ok(()) };
-    }
-    match caught(|| place::find(setting, dirfd, path, touch))? {
-        Some(spot) => {
-            spot.files.lookup(&spot.at, spot.path(), nvmed_fs::Follow::Yes, &spot.who())?;
-            raw::say(format_args!(
-                "{} cannot be executed: programs do not run from this file system yet; copy it to the host",
-                String::from_utf8_lossy(path)
-            ));
-            fail(libc::EACCES)
+/// What goes along with a program that is executed. Dropped when the exec has failed: everything is then as before.
+pub(crate) struct Luggage {
+    environment: Environment,
+    _libraries: Vec<Passed>,
+    /// What of a shared mount goes along.
+    _handover: Option<Handover>,
+}
+
+impl Luggage {
+    /// # Safety
+    /// `given` is null or a list of C strings that outlives the answer.
+    unsafe fn pack(program: &Program, given: List) -> Answer<Self> {
+        let mut once: Vec<CString> = Vec::new();
+        let handover = if program.unreachable.is_none() { heir::for_exec()? } else { None };
+        match &handover {
+            Some(handover) => once.push(handover.entry.clone()),
+            None => once.extend(cwd::entry()),
         }
-        None => Ok(()),
-    }
-}
-
-unsafe fn exec(path: *const c_char, argv: *const *const c_char, environment: *const *const c_char) -> c_int {
-    // SAFETY: the program's arguments, under `edge`'s contract.
-    if let Err(failure) = unsafe { check(libc::AT_FDCWD, path) } {
-        return finish(Err(failure));
-    }
-    leave();
-    // SAFETY: as above.
-    let told = unsafe { Environment::new(environment) };
-    reply(sys!(SYS_execve, path, argv, told.list(environment)))
-}
-
-/// The environment of a program that is executed: with our working directory, which the kernel cannot
-/// hand on.
-struct Environment {
-    /// Null-terminated; empty when the program's own environment serves.
-    list: Vec<*const c_char>,
-    _entry: Option<CString>,
-}
-
-impl Environment {
-    unsafe fn new(given: *const *const c_char) -> Self {
-        let entry = mount::setting().and_then(|_| cwd::entry());
-        let mut list: Vec<_> = entry.iter().map(|entry| entry.as_ptr()).collect();
-        let mut stale = false;
-        // SAFETY: null, or a null-terminated list of C strings, under `edge`'s contract.
-        unsafe {
-            let mut at = given;
-            while !at.is_null() && !(*at).is_null() {
-                if cwd::is_entry(raw::bytes(*at)) {
-                    stale = true;
-                } else {
-                    list.push(*at);
-                }
-                at = at.add(1);
+        say_unreachable(program, cwd::entry().is_some());
+        if let Some(path) = &program.path {
+            once.extend(environment::entry(environment::EXECUTED, path));
+        }
+        // SAFETY: the caller's contract.
+        let library_path =
+            unsafe { environment::in_list(given, environment::LIBRARY_PATH) }.unwrap_or_default();
+        let copies = match &program.elf {
+            Some(elf) if elf.interpreter.is_some() => {
+                needed::of_program(elf, program.path.as_deref(), &library_path)
             }
+            _ => Vec::new(),
+        };
+        let libraries = library::pass(&copies)?;
+        if !libraries.is_empty() {
+            let lines: Vec<&[u8]> = libraries.iter().map(|passed| passed.line.as_slice()).collect();
+            once.extend(environment::entry(library::VARIABLE, &lines.join(&b'\n')));
         }
-        if given.is_null() || entry.is_none() && !stale {
-            return Self { list: Vec::new(), _entry: None };
-        }
-        list.push(core::ptr::null());
-        Self { list, _entry: entry }
+        let names: Vec<Vec<u8>> = libraries.iter().map(|passed| passed.name.clone()).collect();
+        // SAFETY: the caller's contract.
+        let environment = unsafe { Environment::new(given, once, &names) };
+        Ok(Self { environment, _libraries: libraries, _handover: handover })
     }
 
-    fn list(&self, given: *const *const c_char) -> *const *const c_char {
-        if self.list.is_empty() { given } else { self.list.as_ptr() }
+    /// The environment, as execve(2) takes it.
+    pub(crate) fn environment(&self) -> List {
+        self.environment.as_ptr()
     }
 }
 
-/// For programs that libc starts with the environment of this process.
-fn tell_environment() {
-    match mount::setting().and_then(|_| cwd::entry()) {
-        // SAFETY: a C string that is leaked, as putenv wants; the calls that come here say of themselves
-        // that they use the environment.
-        Some(entry) => unsafe { libc::putenv(entry.into_raw()) },
-        // SAFETY: a C string.
-        None => unsafe { libc::unsetenv(cwd::VARIABLE.as_ptr()) },
+/// For a program that libc spawns: nothing of ours takes part but its environment.
+///
+/// # Errors
+/// `EMFILE`.
+///
+/// # Safety
+/// `given` is null or a list of C strings that outlives the answer.
+pub(crate) unsafe fn pack(program: Option<&Program>, given: List) -> Answer<Luggage> {
+    match program {
+        // SAFETY: the caller's contract.
+        Some(program) => caught(|| unsafe { Luggage::pack(program, given) }),
+        None => {
+            let once = cwd::entry().into_iter().collect();
+            // SAFETY: as above.
+            let environment = unsafe { Environment::new(given, once, &[]) };
+            Ok(Luggage { environment, _libraries: Vec::new(), _handover: None })
+        }
+    }
+}
+
+/// A program that the wrapper cannot be loaded into, though something of ours goes along to it.
+fn say_unreachable(program: &Program, in_our_directory: bool) {
+    let Some(why) = program.unreachable else { return };
+    let descriptor = descriptor::first_inherited();
+    let name = match (&program.path, &program.target) {
+        (Some(path), _) => path.as_slice(),
+        (None, Target::Host { path, .. }) => path.to_bytes(),
+        _ => b"it",
     };
-}
-
-hook! {
-    /// system(3)
-    fn system(command: *const c_char) -> c_int {
-        tell_environment();
-        next!(c"system", fn(*const c_char) -> c_int)(command)
+    let name = String::from_utf8_lossy(name);
+    match descriptor {
+        Some(fd) => raw::say(format_args!(
+            "{name} {why}, so the wrapper is not in it: its descriptor {fd}, a file of ours, fails with EBADF"
+        )),
+        None if in_our_directory => raw::say(format_args!(
+            "{name} {why}, so the wrapper is not in it: it starts in the host's directory, not in ours"
+        )),
+        None => {}
     }
 }
 
-hook! {
-    /// popen(3)
-    fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-        tell_environment();
-        next!(c"popen", fn(*const c_char, *const c_char) -> *mut libc::FILE)(command, mode)
+/// Runs a program; answers only when that failed.
+///
+/// # Errors
+/// Those of execve(2).
+///
+/// # Safety
+/// Lists of C strings, or null.
+pub(crate) unsafe fn run(program: &Program, argv: List, given: List) -> Answer {
+    leave();
+    // SAFETY: the caller's contract.
+    let luggage = unsafe { Luggage::pack(program, given) }?;
+    let mut words: Vec<*const c_char> = program.words.iter().map(|word| word.as_ptr()).collect();
+    let argv = if words.is_empty() {
+        argv
+    } else {
+        // SAFETY: the caller's contract.
+        words.extend(unsafe { after_first(argv) });
+        words.push(ptr::null());
+        words.as_ptr()
+    };
+    let environment = luggage.environment();
+    let copy =
+        |image: c_int| host(sys!(SYS_execveat, image, c"".as_ptr(), argv, environment, libc::AT_EMPTY_PATH));
+    match &program.target {
+        Target::Host { dirfd: libc::AT_FDCWD, path, flags: 0 } => {
+            host(sys!(SYS_execve, path.as_ptr(), argv, environment))
+        }
+        Target::Host { dirfd, path, flags } => {
+            host(sys!(SYS_execveat, *dirfd, path.as_ptr(), argv, environment, *flags))
+        }
+        Target::Memory { image } => copy(image.as_raw_fd()),
+        Target::Quiet { image } => copy(image.as_raw_fd()),
     }
+}
+
+/// One exec of one name.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn exec(named: &Named<'_>, argv: List, given: List) -> Answer {
+    if mount::setting().is_none() {
+        let answer = sys!(SYS_execveat, named.dirfd, named.path.as_ptr(), argv, given, named.flags);
+        return host(answer);
+    }
+    let program = program::find(named)?;
+    // SAFETY: the caller's contract.
+    caught(|| unsafe { run(&program, argv, given) })
+}
+
+unsafe fn exec_path(path: *const c_char, argv: List, given: List) -> Answer {
+    // SAFETY: the program's arguments, under `edge`'s contract.
+    unsafe { exec(&Named::path(program::argument(path)?), argv, given) }
+}
+
+/// Where programs are looked for when the environment does not say: `_CS_PATH`.
+const PATH_DEFAULT: &[u8] = b"/bin:/usr/bin";
+/// Longest name of a file.
+const NAME_BYTES_MAX: usize = 255;
+
+/// How a program is looked up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// It is a path.
+    Path,
+    /// Along `PATH`, unless it has a slash: posix_spawnp(3).
+    Search,
+    /// The same, and what is neither a program nor has a `#!` line is a script of the shell's: execvp(3).
+    SearchOrShell,
+}
+
+/// The paths under which a program may be, in order.
+unsafe fn candidates(file: &CStr, lookup: Lookup) -> Answer<Vec<CString>> {
+    let name = file.to_bytes();
+    if name.is_empty() {
+        return fail(libc::ENOENT);
+    }
+    if lookup == Lookup::Path || name.contains(&b'/') {
+        return Ok(vec![file.to_owned()]);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return fail(libc::ENAMETOOLONG);
+    }
+    // SAFETY: the program's own environment, which execvp(3) reads as well.
+    let path = unsafe { environment::present(b"PATH") }.unwrap_or_else(|| PATH_DEFAULT.to_vec());
+    let joined = |directory: &[u8]| {
+        let separator: &[u8] = if directory.is_empty() { b"" } else { b"/" };
+        CString::new([directory, separator, name].concat()).ok()
+    };
+    Ok(path.split(|&byte| byte == b':').filter_map(joined).collect())
+}
+
+/// Tries one candidate after the other until one is there; `attempt` answers what it found, or why not.
+unsafe fn first<T>(
+    file: *const c_char,
+    lookup: Lookup,
+    mut attempt: impl FnMut(&CStr) -> Answer<T>,
+) -> Answer<T> {
+    // SAFETY: the program's arguments, under `edge`'s contract.
+    let candidates = unsafe { candidates(program::argument(file)?, lookup) }?;
+    if let [only] = candidates.as_slice() {
+        return attempt(only);
+    }
+    let mut denied = false;
+    let mut last = libc::ENOENT;
+    for candidate in candidates {
+        match attempt(&candidate).map_err(|failure| errno_of(&failure)) {
+            Ok(found) => return Ok(found),
+            Err(libc::EACCES) => denied = true,
+            Err(errno @ (libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT)) => {
+                last = errno;
+            }
+            Err(errno) => return fail(errno),
+        }
+    }
+    fail(if denied { libc::EACCES } else { last })
+}
+
+/// The program that an exec by this name would run.
+///
+/// # Errors
+/// Those of execve(2).
+///
+/// # Safety
+/// A C string, or null.
+pub(crate) unsafe fn find(file: *const c_char, lookup: Lookup) -> Answer<Program> {
+    let attempt = |path: &CStr| {
+        let program = program::find(&Named::path(path))?;
+        // The kernel would say so of the program, and the search go on.
+        if let Target::Host { dirfd, path, flags: 0 } = &program.target {
+            host(sys!(SYS_faccessat2, *dirfd, path.as_ptr(), libc::X_OK, libc::AT_EACCESS))?;
+        }
+        Ok(program)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { first(file, lookup, attempt) }
+}
+
+/// An exec by name: answers only when that failed.
+///
+/// # Errors
+/// Those of execve(2).
+///
+/// # Safety
+/// A C string, and lists of C strings, or null.
+pub(crate) unsafe fn search(file: *const c_char, argv: List, given: List, lookup: Lookup) -> Answer {
+    // SAFETY: the caller's contract.
+    unsafe { first(file, lookup, |path| or_shell(path, argv, given, lookup)) }
+}
+
+unsafe fn or_shell(path: &CStr, argv: List, given: List, lookup: Lookup) -> Answer {
+    // SAFETY: the caller's contract.
+    let answer = unsafe { exec(&Named::path(path), argv, given) };
+    if lookup != Lookup::SearchOrShell || !matches!(answer, Err(Fail::Errno(libc::ENOEXEC))) {
+        return answer;
+    }
+    let mut words = vec![c"/bin/sh".as_ptr(), path.as_ptr()];
+    // SAFETY: as above.
+    unsafe {
+        words.extend(after_first(argv));
+        words.push(ptr::null());
+        exec(&Named::path(c"/bin/sh"), words.as_ptr(), given)
+    }
+}
+
+/// The words of a list without its first.
+///
+/// # Safety
+/// Null, or a list of C strings.
+unsafe fn after_first(list: List) -> Vec<*const c_char> {
+    let mut words = Vec::new();
+    // SAFETY: the caller's contract; a list without a first word has nothing behind it.
+    unsafe {
+        let mut at = if list.is_null() || (*list).is_null() { ptr::null() } else { list.add(1) };
+        while !at.is_null() && !(*at).is_null() {
+            words.push(*at);
+            at = at.add(1);
+        }
+    }
+    words
 }
 
 unsafe extern "C" {
-    static environ: *const *const c_char;
+    static environ: List;
 }
 
 hook! {
     /// execve(2)
-    fn execve(path: *const c_char, argv: *const *const c_char, environment: *const *const c_char) -> c_int {
-        exec(path, argv, environment)
+    fn execve(path: *const c_char, argv: List, environment: List) -> c_int {
+        finish(exec_path(path, argv, environment))
     }
 }
 
 hook! {
     /// execv(3)
-    fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-        exec(path, argv, environ)
+    fn execv(path: *const c_char, argv: List) -> c_int {
+        finish(exec_path(path, argv, environ))
     }
 }
 
 hook! {
     /// execvp(3)
-    fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
-        execvpe(file, argv, environ)
+    fn execvp(file: *const c_char, argv: List) -> c_int {
+        finish(search(file, argv, environ, Lookup::SearchOrShell))
     }
 }
 
 hook! {
     /// execvpe(3)
-    fn execvpe(file: *const c_char, argv: *const *const c_char, environment: *const *const c_char) -> c_int {
-        if !file.is_null() && raw::bytes(file).contains(&b'/')
-            && let Err(failure) = check(libc::AT_FDCWD, file)
-        {
-            return finish(Err(failure));
-        }
-        leave();
-        let told = Environment::new(environment);
-        next!(c"execvpe", fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int)
-            (file, argv, told.list(environment))
+    fn execvpe(file: *const c_char, argv: List, environment: List) -> c_int {
+        finish(search(file, argv, environment, Lookup::SearchOrShell))
     }
 }
 
 hook! {
     /// fexecve(3)
-    fn fexecve(fd: c_int, argv: *const *const c_char, environment: *const *const c_char) -> c_int {
-        if table::is_ours(fd) {
-            return finish(fail(libc::EACCES));
+    fn fexecve(fd: c_int, argv: List, environment: List) -> c_int {
+        if fd < 0 || argv.is_null() || environment.is_null() {
+            return finish(fail(libc::EINVAL));
         }
-        leave();
-        let told = Environment::new(environment);
-        next!(c"fexecve", fn(c_int, *const *const c_char, *const *const c_char) -> c_int)
-            (fd, argv, told.list(environment))
+        finish(exec(&Named { dirfd: fd, path: c"", flags: libc::AT_EMPTY_PATH }, argv, environment))
     }
 }
 
 hook! {
     /// execveat(2)
-    fn execveat(
-        dirfd: c_int, path: *const c_char, argv: *const *const c_char, environment: *const *const c_char,
-        flags: c_int,
-    ) -> c_int {
-        if let Err(failure) = check(dirfd, path) {
-            return finish(Err(failure));
+    fn execveat(dirfd: c_int, path: *const c_char, argv: List, environment: List, flags: c_int) -> c_int {
+        if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW) != 0 {
+            return finish(fail(libc::EINVAL));
         }
-        leave();
-        let told = Environment::new(environment);
-        reply(sys!(SYS_execveat, dirfd, path, argv, told.list(environment), flags))
+        finish(program::argument(path).and_then(|path| exec(&Named { dirfd, path, flags }, argv, environment)))
     }
 }
 
-extern "C" fn before_execl() -> *mut c_void {
-    leave();
-    tell_environment();
-    static NEXT: raw::Next = raw::Next::new(c"execl");
-    NEXT.address()
+/// The words of a call that has them one by one: the first five from registers, the others from the stack.
+unsafe fn listed(registers: List, stack: List) -> (Vec<*const c_char>, List) {
+    let mut words = Vec::new();
+    let mut index = 0;
+    loop {
+        // SAFETY: the caller of the C function ended its list with a null, which comes before the registers' or
+        // the stack's words do.
+        unsafe {
+            let at = if index < REGISTERS { registers.add(index) } else { stack.add(index - REGISTERS) };
+            words.push(*at);
+            index += 1;
+            if (*at).is_null() {
+                let next =
+                    if index < REGISTERS { registers.add(index) } else { stack.add(index - REGISTERS) };
+                return (words, next);
+            }
+        }
+    }
 }
 
-extern "C" fn before_execlp() -> *mut c_void {
-    leave();
-    tell_environment();
-    static NEXT: raw::Next = raw::Next::new(c"execlp");
-    NEXT.address()
+/// Registers that hold arguments from the second on.
+const REGISTERS: usize = 5;
+
+unsafe extern "C" fn run_execl(path: *const c_char, registers: List, stack: List) -> c_int {
+    // SAFETY: as `variadic!` has it; the program's arguments.
+    unsafe {
+        let (words, _) = listed(registers, stack);
+        execv(path, words.as_ptr())
+    }
 }
 
-extern "C" fn before_execle() -> *mut c_void {
-    leave();
-    static NEXT: raw::Next = raw::Next::new(c"execle");
-    NEXT.address()
+unsafe extern "C" fn run_execlp(file: *const c_char, registers: List, stack: List) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        let (words, _) = listed(registers, stack);
+        execvp(file, words.as_ptr())
+    }
 }
 
-/// Variadic functions: the arguments are left as they are, and libc's function takes over.
+unsafe extern "C" fn run_execle(path: *const c_char, registers: List, stack: List) -> c_int {
+    // SAFETY: as above; the environment follows the null.
+    unsafe {
+        let (words, environment) = listed(registers, stack);
+        execve(path, words.as_ptr(), (*environment).cast())
+    }
+}
+
+/// Variadic functions: what came in registers is put in a row, and the rest lies behind the return address.
 macro_rules! variadic {
-    ($($name:ident $before:ident)*) => { $(
-        /// An exec call with its arguments in a list.
+    ($($name:ident $run:ident)*) => { $(
+        /// An exec call with its arguments one by one.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name() {
-            // Seven words keep the stack aligned for the call; rax counts vector registers.
+            // Five words and the return address keep the stack aligned for the call.
             naked_asm!(
-                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
-                "call {before}",
-                "mov r11, rax",
-                "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
-                "jmp r11",
-                before = sym $before,
+                "push r9", "push r8", "push rcx", "push rdx", "push rsi",
+                "mov rsi, rsp",
+                "lea rdx, [rsp + 48]",
+                "call {run}",
+                "add rsp, 40",
+                "ret",
+                run = sym $run,
             )
         }
     )* };
 }
 variadic! {
-    execl before_execl
-    execlp before_execlp
-    execle before_execle
-}
-
-hook! {
-    /// posix_spawn(3): answers the error itself
-    fn posix_spawn(
-        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
-        argv: *const *mut c_char, environment: *const *const c_char,
-    ) -> c_int {
-        if let Err(failure) = check(libc::AT_FDCWD, path) {
-            return errno_of(&failure);
-        }
-        let told = Environment::new(environment);
-        next!(c"posix_spawn", fn(*mut pid_t, *const c_char, *const c_void, *const c_void, *const *mut c_char,
-            *const *const c_char) -> c_int)(pid, path, actions, attributes, argv, told.list(environment))
-    }
-}
-
-hook! {
-    /// posix_spawnp(3): answers the error itself
-    fn posix_spawnp(
-        pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
-        argv: *const *mut c_char, environment: *const *const c_char,
-    ) -> c_int {
-        if !file.is_null() && raw::bytes(file).contains(&b'/')
-            && let Err(failure) = check(libc::AT_FDCWD, file)
-        {
-            return errno_of(&failure);
-        }
-        let told = Environment::new(environment);
-        next!(c"posix_spawnp", fn(*mut pid_t, *const c_char, *const c_void, *const c_void, *const *mut c_char,
-            *const *const c_char) -> c_int)(pid, file, actions, attributes, argv, told.list(environment))
-    }
-}
-
-/// Whether a path that a child would open below every hook is ours.
-unsafe fn refused(path: *const c_char, what: &str) -> bool {
-    let Some(setting) = mount::setting() else { return false };
-    // SAFETY: the program's C string, under `edge`'s contract.
-    let text = unsafe { raw::bytes(path) };
-    let touch = Touch::Look(Last::Follow);
-    let found = caught(|| place::find(setting, libc::AT_FDCWD, text, touch).map(|spot| spot.is_some()));
-    let ours = found.unwrap_or(true);
-    if ours {
-        raw::say(format_args!(
-            "{what} of {}: a spawned program cannot share this process's private mount",
-            String::from_utf8_lossy(text)
-        ));
-    }
-    ours
-}
-
-hook! {
-    /// posix_spawn_file_actions_addopen(3): answers the error itself
-    fn posix_spawn_file_actions_addopen(
-        actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t,
-    ) -> c_int {
-        if refused(path, "posix_spawn's open") {
-            return libc::ENOTSUP;
-        }
-        next!(
-            c"posix_spawn_file_actions_addopen",
-            fn(*mut c_void, c_int, *const c_char, c_int, mode_t) -> c_int
-        )(actions, fd, path, flags, mode)
-    }
-}
-
-hook! {
-    /// posix_spawn_file_actions_addchdir_np(3): answers the error itself
-    fn posix_spawn_file_actions_addchdir_np(actions: *mut c_void, path: *const c_char) -> c_int {
-        if refused(path, "posix_spawn's chdir") {
-            return libc::ENOTSUP;
-        }
-        next!(c"posix_spawn_file_actions_addchdir_np", fn(*mut c_void, *const c_char) -> c_int)(actions, path)
-    }
+    execl run_execl
+    execlp run_execlp
+    execle run_execle
 }

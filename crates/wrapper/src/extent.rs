@@ -7,7 +7,7 @@ use crate::table;
 use crate::walk::Last;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{off_t, off64_t, size_t, ssize_t};
-use nvmed_fs::{Allocate, Whence};
+use nvmed_fs::{Advice, Allocate, Whence};
 
 /// `SEEK_*` as the file system has it.
 pub(crate) fn whence(value: c_int) -> Answer<Whence> {
@@ -90,13 +90,31 @@ hook! {
 }
 
 hook! {
-    /// posix_fadvise(2): answers the error itself. Our cache sees access patterns by itself.
+    /// posix_fadvise(2): answers the error itself.
     fn posix_fadvise(fd: c_int, start: off_t, len: off_t, advice: c_int) -> c_int, as [posix_fadvise64] {
         if !table::is_ours(fd) {
             return -sys!(SYS_fadvise64, fd, start, len, advice) as c_int;
         }
-        let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
-        if known && len >= 0 { 0 } else { libc::EINVAL }
+        posix(caught(|| {
+            let file = table::pin(fd)?;
+            let file = file.file()?;
+            let (start, bytes) = (offset(start)?, offset(len)?);
+            let advice = match advice {
+                libc::POSIX_FADV_NORMAL => Advice::Normal,
+                libc::POSIX_FADV_SEQUENTIAL => Advice::Sequential,
+                libc::POSIX_FADV_RANDOM => Advice::Random,
+                libc::POSIX_FADV_WILLNEED => Advice::WillNeed,
+                libc::POSIX_FADV_DONTNEED => Advice::DontNeed,
+                // The cache forgets first what was used once.
+                libc::POSIX_FADV_NOREUSE => return Ok(0),
+                _ => return fail(libc::EINVAL),
+            };
+            match file.advise(advice, start, bytes) {
+                // Advice: what could not be read or written now is told when it matters.
+                Err(error) if error.errno().raw_os_error() != libc::EBADF => Ok(0),
+                other => Ok(other.map(|()| 0)?),
+            }
+        }))
     }
 }
 
@@ -104,8 +122,12 @@ hook! {
     /// readahead(2)
     fn readahead(fd: c_int, start: off64_t, count: size_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_readahead, fd, start, count), |body| {
-            if !body.file()?.flags().reads() {
+            let file = body.file()?;
+            if !file.flags().reads() {
                 return fail(libc::EBADF);
+            }
+            if count > 0 {
+                file.advise(Advice::WillNeed, offset(start)?, count as u64)?;
             }
             Ok(0)
         })

@@ -1,13 +1,15 @@
 //! fcntl, and the locks that come through it, flock and lockf.
 
+use crate::backend::File;
 use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, fail, guard, reply};
+use crate::hosted;
 use crate::signal;
 use crate::table::{self, Body};
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::off_t;
-use nvmed_fs::{File, LockHeld, LockKind, LockOwner, LockRange, OpenFlags, Wait};
+use nvmed_fs::{LockHeld, LockKind, LockOwner, LockRange, OpenFlags, Wait};
 
 // fcntl.h of Linux, not in the `libc` crate for this target.
 const F_SETSIG: c_int = 10;
@@ -16,25 +18,33 @@ const F_GETSIG: c_int = 11;
 /// Whether this process ever took a POSIX record lock on a file of ours: if not, closing drops none.
 static LOCKED: AtomicBool = AtomicBool::new(false);
 
+/// In a forked child: record locks stay with the parent.
+pub(crate) fn begin_without_locks() {
+    LOCKED.store(false, Ordering::Relaxed);
+}
+
+/// In a program that was executed: the process keeps its record locks.
+pub(crate) fn begin_with_locks() {
+    LOCKED.store(true, Ordering::Relaxed);
+}
+
 /// Until a signal with a handler comes.
 const UNTIL_A_SIGNAL: Wait<'static> = Wait::Until(&signal::is_waiting);
-
-fn pid() -> u32 {
-    sys!(SYS_getpid) as u32
-}
 
 /// What closing a descriptor does to the process's record locks on the file.
 pub(crate) fn drop_record_locks(file: &File) {
     if LOCKED.load(Ordering::Relaxed) {
-        file.closed_by_process(pid());
+        file.closed_by_process();
     }
 }
 
 hook! {
     /// fcntl(2)
-    fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int, as [fcntl64, __fcntl, __libc_fcntl64] {
+    inner fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
         if !table::is_ours(fd) {
-            return reply(sys!(SYS_fcntl, fd, command, argument));
+            let answer = sys!(SYS_fcntl, fd, command, argument);
+            let copies = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+            return reply(if copies { hosted::copied(fd, answer) } else { answer });
         }
         guard(|| on_ours(fd, command, argument))
     }
@@ -87,8 +97,8 @@ fn on_description(body: &Body, command: c_int, argument: c_long) -> Answer {
 fn range(file: &File, lock: &libc::flock) -> Answer<LockRange> {
     let base = match c_int::from(lock.l_whence) {
         libc::SEEK_SET => 0,
-        libc::SEEK_CUR => file.position() as i64,
-        libc::SEEK_END => file.stat().size as i64,
+        libc::SEEK_CUR => file.position()? as i64,
+        libc::SEEK_END => file.stat()?.size as i64,
         _ => return fail(libc::EINVAL),
     };
     match base.checked_add(lock.l_start) {
@@ -114,12 +124,12 @@ fn set_lock(file: &File, command: c_int, lock: &libc::flock) -> Answer {
     let wait = if waits { UNTIL_A_SIGNAL } else { Wait::No };
     if command == libc::F_SETLK || command == libc::F_SETLKW {
         LOCKED.store(true, Ordering::Relaxed);
-        file.posix_lock(pid(), range, kind, wait)?;
+        signal::restarting(|| Ok(file.posix_lock(range, kind, wait)?))?;
     } else {
         if lock.l_pid != 0 {
             return fail(libc::EINVAL);
         }
-        file.ofd_lock(range, kind, wait)?;
+        signal::restarting(|| Ok(file.ofd_lock(range, kind, wait)?))?;
     }
     Ok(0)
 }
@@ -132,9 +142,9 @@ fn get_lock(file: &File, command: c_int, lock: &mut libc::flock) -> Answer {
         _ => return fail(libc::EINVAL),
     };
     let held = if command == libc::F_GETLK {
-        file.posix_getlk(pid(), range, wanted)
+        file.posix_getlk(range, wanted)?
     } else {
-        file.ofd_getlk(range, wanted)
+        file.ofd_getlk(range, wanted)?
     };
     match held {
         None => lock.l_type = libc::F_UNLCK as i16,
@@ -167,7 +177,8 @@ hook! {
                 libc::LOCK_UN => None,
                 _ => return fail(libc::EINVAL),
             };
-            body.file()?.flock(kind, wait)?;
+            let file = body.file()?;
+            signal::restarting(|| Ok(file.flock(kind, wait)?))?;
             Ok(0)
         })
     }

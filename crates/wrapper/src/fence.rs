@@ -18,7 +18,7 @@ const PAGE_BYTES: usize = 4096;
 ///
 /// # Errors
 /// The host's errno, when it has no page or no MADV_WIPEONFORK (Linux before 4.14).
-pub(crate) fn raise() -> Result<(), i32> {
+pub(crate) fn raise(shared: bool) -> Result<(), i32> {
     if !MARK.load(Ordering::Acquire).is_null() {
         return Ok(());
     }
@@ -38,9 +38,22 @@ pub(crate) fn raise() -> Result<(), i32> {
     unsafe { (*mark).store(pid, Ordering::Relaxed) };
     HOLDER.store(pid, Ordering::Relaxed);
     MARK.store(mark, Ordering::Release);
-    // SAFETY: a function that lives as long as the process; libc calls it in children of its own forks.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    if !shared {
+        // SAFETY: a function that lives as long as the process; libc calls it in children of its own forks.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    }
     Ok(())
+}
+
+/// In a forked child that has a session of its own: it is a process like any other.
+pub(crate) fn renew() {
+    let pid = sys!(SYS_getpid) as u32;
+    // SAFETY: null or the word that `raise` published, which is never unmapped.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Relaxed).as_ref() } {
+        mark.store(pid, Ordering::Relaxed);
+    }
+    HOLDER.store(pid, Ordering::Relaxed);
+    SAID.store(false, Ordering::Relaxed);
 }
 
 unsafe extern "C" fn in_child() {
@@ -63,8 +76,14 @@ pub(crate) fn report() {
     }
     let holder = HOLDER.load(Ordering::Relaxed);
     let own = sys!(SYS_getpid);
+    if crate::mount::is_shared() {
+        return raw::say(format_args!(
+            "process {own} was made from process {holder} without a session at the server, by a system call below libc \
+             or after the server's end: its calls on the file system fail with EIO"
+        ));
+    }
     raw::say(format_args!(
         "process {own} was forked from process {holder}, which holds the file system in private: its \
-         calls on it fail with EIO; use threads (fio: --thread), or let the parent do the file work"
+         calls on it fail with EIO; use threads (fio: --thread), or a shared mount (nvmed run)"
     ));
 }

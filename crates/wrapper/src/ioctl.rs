@@ -1,6 +1,5 @@
-//! ioctl and the terminal questions that libc asks by it.
+//! ioctl.
 
-use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, fail, guard, reply};
 use crate::table::{self, Body};
 use core::ffi::{c_int, c_ulong, c_void};
@@ -55,7 +54,7 @@ fn on_ours(body: &Body, request: c_ulong, argument: *mut c_int) -> Answer {
     match request {
         FIONREAD => {
             let file = body.file()?;
-            number((file.stat().size as i64).saturating_sub(file.position() as i64))
+            number((file.stat()?.size as i64).saturating_sub(file.position()? as i64))
         }
         FIGETBSZ => number(i64::from(crate::mount::status(&body.node)?.block_bytes)),
         FIOQSIZE if !argument.is_null() => {
@@ -74,26 +73,5 @@ fn on_ours(body: &Body, request: c_ulong, argument: *mut c_int) -> Answer {
         }
         FICLONE | FICLONERANGE | FIDEDUPERANGE | FS_IOC_FIEMAP => fail(libc::EOPNOTSUPP),
         _ => fail(libc::ENOTTY),
-    }
-}
-
-hook! {
-    /// isatty(3)
-    fn isatty(fd: c_int) -> c_int {
-        if table::is_ours(fd) {
-            crate::raw::set_errno(libc::ENOTTY);
-            return 0;
-        }
-        next!(c"isatty", fn(c_int) -> c_int)(fd)
-    }
-}
-
-hook! {
-    /// tcgetattr(3)
-    fn tcgetattr(fd: c_int, into: *mut libc::termios) -> c_int {
-        if table::is_ours(fd) {
-            return on_descriptor(fd, || 0, |_| fail(libc::ENOTTY));
-        }
-        next!(c"tcgetattr", fn(c_int, *mut libc::termios) -> c_int)(fd, into)
     }
 }

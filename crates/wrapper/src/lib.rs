@@ -1,6 +1,6 @@
 //! The LD_PRELOAD edge: an unmodified program's file calls, sorted into ours and the host's.
 //!
-//! In: libc's calls, by symbol. Out: calls on `fs::FileSystem`, or raw system calls when the path or
+//! In: libc's calls, by symbol. Out: calls on a file system of ours (`backend`), or raw system calls when the path or
 //! the descriptor is not ours. Neighbours: `stack` mounts, `fs` answers; the host program is above.
 //! Invariants: no call of libc's interposable symbols from here; no panic crosses the edge; after a
 //! fork the child never touches the mount. Source: design decisions 10 and 11; `docs/wrapper.md`.
@@ -14,32 +14,58 @@ compile_error!("the wrapper speaks the system call and libc conventions of x86-6
 #[macro_use]
 mod raw;
 #[macro_use]
+mod watch;
+#[macro_use]
 mod edge;
 
+mod actions;
+mod aio;
+mod backend;
+mod command;
 mod credentials;
 mod cwd;
 mod data;
 mod descriptor;
 mod directory;
+mod dispatch;
+mod elf;
+mod environment;
 mod exec;
 mod extent;
 mod fcntl;
 mod fence;
+mod fork;
+mod format;
+mod gate;
 mod glob;
+mod heir;
+mod hosted;
+mod image;
+mod instructions;
 mod ioctl;
+mod library;
 mod life;
+mod limit;
 mod mapping;
 mod metadata;
 mod mount;
 mod name;
+mod needed;
 mod open;
 mod place;
 mod poll;
+mod posix_aio;
 mod prefix;
+mod program;
 mod real;
+mod refused;
+mod rights;
 mod scan;
+mod script;
+mod shape;
 mod signal;
 mod socket;
+mod spawn;
 mod standard;
 mod stat;
 mod stdio;
@@ -47,7 +73,10 @@ mod sync;
 mod syscall;
 mod table;
 mod temporary;
+mod terminal;
+mod thread;
 mod transfer;
 mod vector;
 mod walk;
+mod wide;
 mod xattr;

@@ -1,6 +1,9 @@
 //! The beginning and the end of the process.
 
-use crate::{credentials, cwd, fence, mount, stdio};
+use crate::{
+    credentials, cwd, dispatch, environment, fence, fork, gate, heir, hosted, library, limit, mount, program,
+    stdio,
+};
 use core::ffi::{c_int, c_void};
 
 /// Run by the dynamic loader before the program's own code.
@@ -18,10 +21,30 @@ unsafe extern "C" {
 /// its configuration.
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn load() {
+    // SAFETY: the program's own code has not begun.
+    unsafe { environment::learn() };
     mount::configure();
+    // Where the host's own calls are to be seen, they go through the hooks.
+    if mount::setting().is_none_or(|setting| setting.hosted.is_none()) {
+        gate::open();
+    }
+    if mount::setting().is_some_and(|setting| setting.hosted.is_none()) {
+        fork::watch();
+    }
+    if mount::is_shared() {
+        heir::begin();
+    }
+    // SAFETY: as above.
+    unsafe {
+        library::begin();
+        program::begin();
+    }
     credentials::learn_umask();
+    limit::learn();
     if let Some(setting) = mount::setting() {
         cwd::begin(setting);
+        setting.hosted.iter().for_each(hosted::begin);
+        dispatch::begin(setting.raw_syscalls());
     }
     // Registered before anything of the program's, so run after all of it: its own handlers and
     // destructors may still write. Belonging to no object, it is not run with our own destructors.

@@ -2,12 +2,12 @@
 //!
 //! Nothing is allocated under this module's lock: allocators call munmap.
 
-use crate::edge::{Answer, Fail, fail, guard, host, offset, reply};
+use crate::backend::{File, Mapped};
+use crate::edge::{Answer, fail, guard, host, offset, reply};
 use crate::{fence, table};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{off_t, size_t};
-use nvmed_fs::{File, MappedFile};
 use rustix::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,16 +17,17 @@ const PAGE_BYTES: usize = 4096;
 
 /// One mmap call's hold on a file.
 struct Backing {
-    file: Arc<File>,
-    mapped: MappedFile,
+    file: File,
+    mapped: Mapped,
     shared: bool,
     write: bool,
 }
 
 impl Backing {
-    fn new(file: &Arc<File>, shared: bool, write: bool) -> Answer<Arc<Self>> {
+    fn new(file: &File, shared: bool, write: bool) -> Answer<Arc<Self>> {
+        let _making = making();
         let mapped = file.map(write)?;
-        Ok(Arc::new(Self { file: Arc::clone(file), mapped, shared, write }))
+        Ok(Arc::new(Self { file: file.clone(), mapped, shared, write }))
     }
 }
 
@@ -38,7 +39,7 @@ impl Drop for Backing {
 }
 
 /// Pages of the program's that are a file's.
-struct Range {
+pub(crate) struct Range {
     start: usize,
     end: usize,
     /// File offset of `start`.
@@ -47,11 +48,33 @@ struct Range {
 }
 
 static RANGES: Mutex<Vec<Range>> = Mutex::new(Vec::new());
+/// Held while a file becomes mapped, and over a fork.
+static MAKING: Mutex<()> = Mutex::new(());
 /// How many there are: none, and no call here looks further.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-fn ranges() -> MutexGuard<'static, Vec<Range>> {
+/// What is mapped, while nobody changes it.
+pub(crate) type Ranges = MutexGuard<'static, Vec<Range>>;
+
+/// Nothing may be allocated or freed while it is held.
+pub(crate) fn ranges() -> Ranges {
     RANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps files from becoming mapped.
+pub(crate) fn making() -> MutexGuard<'static, ()> {
+    MAKING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The files of all mappings; none is added while the caller holds [`making`].
+pub(crate) fn files() -> Vec<File> {
+    let mut backings: Vec<Arc<Backing>> = Vec::with_capacity(COUNT.load(Ordering::Acquire) + 2);
+    let ranges = ranges();
+    // A range that is cut in the middle has become two; room for more would have to be allocated.
+    let room = backings.capacity();
+    backings.extend(ranges.iter().take(room).map(|range| Arc::clone(&range.backing)));
+    drop(ranges);
+    backings.iter().map(|backing| backing.file.clone()).collect()
 }
 
 /// Whether calls on addresses need to look for ranges of ours.
@@ -125,7 +148,7 @@ fn map_ours(
     }
     let at_bytes = offset(at)?;
     let backing = Backing::new(file, shared, write)?;
-    let memory = backing.mapped.fd.as_raw_fd();
+    let memory = backing.mapped.0.as_raw_fd();
     let start = host(sys!(SYS_mmap, place, len, protection, flags, memory, at))?;
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
         forget(start as usize, len);
@@ -160,14 +183,14 @@ hook! {
 hook! {
     /// munmap(2)
     fn munmap(start: *mut c_void, len: size_t) -> c_int, as [__munmap] {
-        let answer = sys!(SYS_munmap, start, len);
-        if answer < 0 || !any() {
-            return reply(answer);
+        if len > 0 && start as usize & (PAGE_BYTES - 1) == 0 && any() {
+            // Before the kernel may give the addresses to another thread's mapping of ours.
+            let _: c_int = guard(|| {
+                forget(start as usize, len);
+                Ok(0)
+            });
         }
-        guard(|| {
-            forget(start as usize, len);
-            Ok(0)
-        })
+        reply(sys!(SYS_munmap, start, len))
     }
 }
 
@@ -256,30 +279,30 @@ hook! {
     /// mremap(2)
     fn mremap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, place: *mut c_void)
         -> *mut c_void {
-        let answer: isize = reply(sys!(SYS_mremap, old, old_len, new_len, flags, place));
-        if answer != -1 && any() {
-            let moved: isize = guard(|| moved(old as usize, old_len, answer as usize, new_len));
-            if moved < 0 {
-                return libc::MAP_FAILED;
-            }
+        let remap = || sys!(SYS_mremap, old, old_len, new_len, flags, place);
+        if !any() {
+            return reply(remap());
         }
-        answer as *mut c_void
+        guard(|| moved(old as usize, old_len, new_len, remap))
     }
 }
 
-/// The kernel has moved or resized a mapping: so does what we remember.
-fn moved(old: usize, old_len: usize, new: usize, new_len: usize) -> Answer {
-    let Some(piece) = cut(old, old.saturating_add(pages(old_len))) else { return Ok(0) };
-    forget(old, old_len);
-    if new != old {
-        forget(new, new_len);
-    }
-    let range = Range {
-        start: new,
-        end: new + pages(new_len),
-        offset: piece.offset,
-        backing: Arc::clone(&piece.backing),
+/// The kernel moves or resizes a mapping by `remap`, and so does what we remember: taken away before, because the
+/// addresses may be another thread's at once.
+fn moved(old: usize, old_len: usize, new_len: usize, remap: impl FnOnce() -> isize) -> Answer {
+    let piece = cut(old, old.saturating_add(pages(old_len)));
+    let new = match host(remap()) {
+        Ok(new) => new as usize,
+        Err(failure) => {
+            // It stays where it was.
+            piece.map_or(Ok(()), add)?;
+            return Err(failure);
+        }
     };
-    add(range).map_err(|_| Fail::Errno(libc::ENOMEM))?;
-    Ok(0)
+    forget(new, new_len);
+    if let Some(piece) = piece {
+        let end = new + pages(new_len);
+        add(Range { start: new, end, offset: piece.offset, backing: Arc::clone(&piece.backing) })?;
+    }
+    Ok(new as isize)
 }

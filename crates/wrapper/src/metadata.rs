@@ -78,7 +78,7 @@ fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_
 }
 
 fn chown_ours(spot: &Spot<'_>, uid: uid_t, gid: gid_t, follow: Follow) -> Answer {
-    spot.files.chown(&spot.at, spot.path(), id(uid), id(gid), follow, &spot.who())?;
+    spot.files.chown(&spot.at, spot.path(), (id(uid), id(gid)), follow, &spot.who())?;
     Ok(0)
 }
 

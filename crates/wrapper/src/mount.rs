@@ -1,15 +1,22 @@
 //! The one file system of this process: its configuration, the mount at the first touch, the end.
 
+use crate::backend::{Files, Node};
 use crate::edge::{self, Answer, Fail};
+use crate::heir::Heir;
+use crate::hosted::Hosted;
 use crate::prefix::Prefix;
-use crate::{credentials, descriptor, fence, raw, walk};
+use crate::{credentials, descriptor, fence, raw, walk, watch};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use nvmed_fs::{FileSystem, Node, Stat};
-use nvmed_stack::{Config, Mount, Surroundings};
+use nvmed_client::{Address, Session, Welcome};
+use nvmed_fs::Stat;
+use nvmed_stack::{Behind, Config, Mount, Sharing, Surroundings};
+use rustix::fd::OwnedFd;
 use rustix::thread::futex;
 use std::path::{Path, PathBuf};
 
+/// Settings themselves, in the environment, below `nvmed run`.
+const SETTINGS_VARIABLE: &str = nvmed_stack::config::SETTINGS_VARIABLE;
 /// Where the configuration is, in the environment; as in the paper.
 const CONFIG_VARIABLE: &core::ffi::CStr = c"WRAPPER_CONFIG";
 /// `FILE:DIRECTORY`: where the relative paths of configuration FILE start. Set for our descendants,
@@ -17,6 +24,10 @@ const CONFIG_VARIABLE: &core::ffi::CStr = c"WRAPPER_CONFIG";
 const START_VARIABLE: &core::ffi::CStr = c"NVMED_CONFIG_START";
 /// The configuration when the environment names none; as in the paper.
 const CONFIG_DEFAULT: &str = "./default.conf";
+/// Where the server of a shared mount listens; set by `nvmed run`.
+const SERVER_VARIABLE: &core::ffi::CStr = c"NVMED_SERVER";
+/// Where the machine's server listens.
+const SERVER_PATH: &str = "/run/nvmed/socket";
 /// The exit status of a program whose configuration cannot be used: `EX_CONFIG` of sysexits.h.
 const EXIT_CONFIG: i32 = 78;
 
@@ -30,6 +41,8 @@ static STATE: AtomicU32 = AtomicU32::new(IDLE);
 /// The thread that mounts, so that it does not wait for itself.
 static MOUNTER: AtomicU32 = AtomicU32::new(0);
 static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(ptr::null_mut());
+/// In a shared mount, instead.
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
 /// Whether a failed mount has been reported.
 static SAID: AtomicBool = AtomicBool::new(false);
 
@@ -37,8 +50,19 @@ static SAID: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Setting {
     /// Which paths are ours.
     pub prefix: Prefix,
+    /// The host's directory that answers in place of a file system of ours.
+    pub hosted: Option<Hosted>,
     config: Config,
     surroundings: Surroundings,
+    /// Of a shared mount: where its server is.
+    server: Option<Address>,
+}
+
+impl Setting {
+    /// What becomes of system calls below libc.
+    pub(crate) fn raw_syscalls(&self) -> nvmed_stack::RawSyscalls {
+        self.config.raw_syscalls
+    }
 }
 
 /// Reads the configuration, when the library is loaded. The program ends if it cannot be used: going
@@ -55,36 +79,75 @@ pub(crate) fn configure() {
 
 fn load() -> Result<Setting, String> {
     let text = |error: &dyn core::fmt::Display| error.to_string();
-    let here = nvmed_stack::config::working_directory().map_err(|error| text(&error))?;
     let named = variable(CONFIG_VARIABLE);
-    let file = here.join(named.as_deref().unwrap_or(CONFIG_DEFAULT));
-    let start = variable(START_VARIABLE);
-    let base = match (&named, &start) {
-        (Some(named), Some(start)) => start.strip_prefix(named).and_then(|rest| rest.strip_prefix(':')),
-        _ => None,
+    let (config, announced) = match variable_of(SETTINGS_VARIABLE).filter(|_| named.is_none()) {
+        Some(given) => {
+            let config = Config::parse(&given, SETTINGS_VARIABLE, Path::new("/"));
+            (config.map_err(|error| text(&error))?, None)
+        }
+        None => {
+            let (config, file, base) = from_file(named.as_deref())?;
+            (config, Some((file, base)))
+        }
     };
-    let base = base.map_or(here, PathBuf::from);
-    let config = Config::load_from(&file, &base).map_err(|error| text(&error))?;
-    // Before anything is announced: bash brings a `setenv` of its own, after whose first call its own `getenv`
-    // knows nothing of the environment until the shell has read it.
+    // Before anything is announced: bash brings a `setenv` of its own, and what it does to the list before the shell has
+    // begun is its own affair.
+    let server = if config.behind == Behind::Nvmedfs { server(&config)? } else { None };
     let surroundings = Surroundings {
         run_memory: variable_of(nvmed_stack::RUN_MEMORY_VARIABLE),
         statistics: variable_of(nvmed_stack::STATISTICS_VARIABLE).map(PathBuf::from),
         #[cfg(feature = "mutants")]
         mutant: variable_of("NVMED_MUTANT"),
     };
-    if named.as_deref() != file.to_str() || start.is_none() {
+    let tally = variable_of(nvmed_tally::TALLY_VARIABLE);
+    if let Some((file, base)) = announced {
         announce(&file, &base);
     }
-    Ok(Setting { prefix: Prefix::new(&config.wrap_dir), config, surroundings })
+    watch::start(tally.as_deref());
+    let prefix = Prefix::new(&config.wrap_dir);
+    Ok(match &config.behind {
+        Behind::Nvmedfs => Setting { prefix, hosted: None, config, surroundings, server },
+        Behind::Host { dir } => {
+            let hosted = Some(Hosted::new(&config.wrap_dir, dir));
+            Setting { prefix: prefix.shown(), hosted, config, surroundings, server }
+        }
+    })
+}
+
+/// The configuration of a file, the file, and where its relative paths start.
+fn from_file(named: Option<&str>) -> Result<(Config, PathBuf, PathBuf), String> {
+    let here = nvmed_stack::config::working_directory().map_err(|error| error.to_string())?;
+    let file = here.join(named.unwrap_or(CONFIG_DEFAULT));
+    let start = variable(START_VARIABLE);
+    let base = match (named, &start) {
+        (Some(named), Some(start)) => start.strip_prefix(named).and_then(|rest| rest.strip_prefix(':')),
+        _ => None,
+    };
+    let base = base.map_or(here, PathBuf::from);
+    let config = Config::load_from(&file, &base).map_err(|error| error.to_string())?;
+    Ok((config, file, base))
+}
+
+/// The server of a shared mount: what the environment says, else the machine's if the configuration wants one.
+fn server(config: &Config) -> Result<Option<Address>, String> {
+    match variable(SERVER_VARIABLE) {
+        Some(text) => match Address::parse(&text) {
+            Some(address) => Ok(Some(address)),
+            None => Err(format!(
+                "{} names no server: it is NAME:SECRET or a path",
+                SERVER_VARIABLE.to_string_lossy()
+            )),
+        },
+        None if config.sharing == Some(Sharing::Shared) => Ok(Some(Address::Path(SERVER_PATH.to_owned()))),
+        None => Ok(None),
+    }
 }
 
 /// A variable of the environment. Values that are not UTF-8 name nothing of ours.
 fn variable(name: &core::ffi::CStr) -> Option<String> {
-    // SAFETY: the name is a C string; the answer is null or one, copied before anybody changes it:
-    // the library is being loaded, so the program's own code has not begun.
-    let value = unsafe { libc::getenv(name.as_ptr()).as_ref().map(|value| raw::bytes(value)) };
-    value.and_then(|value| core::str::from_utf8(value).ok()).map(str::to_owned)
+    // SAFETY: the library is being loaded, so the program's own code has not begun.
+    let value = unsafe { crate::environment::present(name.to_bytes()) };
+    value.and_then(|value| String::from_utf8(value).ok())
 }
 
 fn variable_of(name: &str) -> Option<String> {
@@ -97,6 +160,7 @@ fn announce(file: &Path, base: &Path) {
     let file = file.as_os_str().as_bytes();
     let start = [file, b":", base.as_os_str().as_bytes()].concat();
     for (name, value) in [(CONFIG_VARIABLE, file), (START_VARIABLE, &start)] {
+        crate::environment::keep(name.to_bytes(), value);
         if let Some(value) = walk::c_path(value) {
             // SAFETY: two C strings, copied by libc; the program's own code has not begun.
             unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
@@ -116,16 +180,21 @@ pub(crate) fn setting() -> Option<&'static Setting> {
 /// # Errors
 /// `EIO` in a forked child and after the end; otherwise what the mount answered.
 #[inline]
-pub(crate) fn files() -> Answer<&'static FileSystem> {
+pub(crate) fn files() -> Answer<Files> {
     if STATE.load(Ordering::Acquire) == MOUNTED && !fence::is_child() {
-        // SAFETY: published before the state, and it lives for ever.
-        return Ok(unsafe { &*MOUNT.load(Ordering::Acquire) });
+        // SAFETY: one of the two was published before the state, and lives for ever.
+        return Ok(unsafe {
+            match MOUNT.load(Ordering::Acquire).as_ref() {
+                Some(mount) => Files::Private(mount),
+                None => Files::Shared((*SESSION.load(Ordering::Acquire)).files()),
+            }
+        });
     }
     touch()
 }
 
 #[cold]
-fn touch() -> Answer<&'static FileSystem> {
+fn touch() -> Answer<Files> {
     loop {
         if fence::is_child() {
             fence::report();
@@ -158,8 +227,19 @@ fn thread() -> u32 {
 fn mount() -> Answer<()> {
     let setting = setting().ok_or(Fail::Errno(libc::EIO))?;
     edge::panic_hook();
-    fence::raise().map_err(Fail::Errno)?;
+    fence::raise(setting.server.is_some()).map_err(Fail::Errno)?;
     descriptor::prepare()?;
+    if let Some(server) = &setting.server {
+        let tree = setting.config.tree.as_deref().unwrap_or_default();
+        let session = Session::connect_tree(server, tree.as_bytes()).map_err(|error| {
+            if !SAID.swap(true, Ordering::Relaxed) {
+                raw::say(format_args!("{error}"));
+            }
+            Fail::Errno(error.errno().raw_os_error())
+        })?;
+        SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
+        return Ok(());
+    }
     credentials::refresh();
     let mount = nvmed_stack::mount(&setting.config, setting.surroundings.clone()).map_err(|error| {
         if !SAID.swap(true, Ordering::Relaxed) {
@@ -174,6 +254,7 @@ fn mount() -> Answer<()> {
 /// Counts one file call that was ours.
 #[inline(always)]
 pub(crate) fn count() {
+    watch::touch();
     // SAFETY: null or a mount that lives for ever.
     if let Some(mount) = unsafe { MOUNT.load(Ordering::Relaxed).as_ref() } {
         mount.calls.count();
@@ -186,7 +267,7 @@ pub(crate) fn count() {
 /// Those of [`files`].
 pub(crate) fn status(node: &Node) -> Answer<Stat> {
     files()?;
-    Ok(node.stat())
+    Ok(node.stat()?)
 }
 
 /// Whether the file system is mounted in this very process.
@@ -194,9 +275,94 @@ pub(crate) fn is_mounted() -> bool {
     STATE.load(Ordering::Acquire) == MOUNTED && !fence::is_child()
 }
 
+/// Whether the file system is a server's.
+pub(crate) fn is_shared() -> bool {
+    setting().is_some_and(|setting| setting.server.is_some())
+}
+
+/// The session with the server of a shared mount, once there is one.
+pub(crate) fn session() -> Option<&'static Session> {
+    // SAFETY: null or a session that lives for ever.
+    if is_mounted() { unsafe { SESSION.load(Ordering::Acquire).as_ref() } } else { None }
+}
+
+/// Goes on with the session that the program before left: what it holds.
+///
+/// # Errors
+/// The server's.
+pub(crate) fn adopt(fd: OwnedFd) -> Answer<Welcome> {
+    edge::panic_hook();
+    fence::raise(true).map_err(Fail::Errno)?;
+    descriptor::prepare()?;
+    let (session, welcome) = Session::adopt(fd).map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
+    SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
+    STATE.store(MOUNTED, Ordering::Release);
+    Ok(welcome)
+}
+
+/// Nothing of the client's is half done in another thread until [`after_fork`].
+pub(crate) fn before_fork() {
+    if let Some(session) = session() {
+        session.before_fork();
+    }
+}
+
+/// In the parent.
+pub(crate) fn after_fork() {
+    if let Some(session) = session() {
+        session.after_fork();
+    }
+}
+
+/// In the child: the heir's session takes the parent's place.
+///
+/// # Errors
+/// There is none, or it cannot be used: the process stays behind the fence.
+pub(crate) fn become_heir(heir: Option<Heir>) -> Answer<()> {
+    // SAFETY: a fork follows `before_fork` only where a session was published.
+    let session = unsafe { SESSION.load(Ordering::Acquire).as_ref() }.ok_or(Fail::Errno(libc::EIO))?;
+    session
+        .after_fork_in_child(heir.map(|heir| heir.0))
+        .map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
+    fence::renew();
+    Ok(())
+}
+
+/// In a child that inherits nothing: it connects at its first touch, like a process of its own.
+pub(crate) fn begin_afresh() {
+    // The parent's socket is closed; nobody is to go on with it.
+    let _ = become_heir(None);
+    SESSION.store(ptr::null_mut(), Ordering::Release);
+    STATE.store(IDLE, Ordering::Release);
+    fence::renew();
+}
+
+/// In a child that was forked while another thread connected, or was about to mount: it has not.
+pub(crate) fn forget_mounting() {
+    if STATE.load(Ordering::Acquire) == MOUNTING && (is_shared() || !fence::is_child()) {
+        MOUNTER.store(0, Ordering::Relaxed);
+        fence::renew();
+        STATE.store(IDLE, Ordering::Release);
+    }
+}
+
+/// The process's ids have changed: the server asks the kernel again, or the session is of no use any more, because it
+/// could do what the process no longer may.
+pub(crate) fn identity_changed() {
+    if let (Some(session), Some(server)) = (session(), setting().and_then(|setting| setting.server.as_ref()))
+        && let Err(error) = session.again(server)
+    {
+        raw::say(format_args!(
+            "the server does not know this process's new ids, so its calls fail with EIO: {error}"
+        ));
+        STATE.store(ENDED, Ordering::Release);
+    }
+}
+
 /// Makes everything durable, before a call that ends this program's life in the process (exec).
 pub(crate) fn settle() {
-    if is_mounted()
+    if !is_shared()
+        && is_mounted()
         && let Ok(files) = files()
         && let Err(failure) = edge::caught(|| files.sync().map_err(Fail::from))
     {
@@ -206,7 +372,9 @@ pub(crate) fn settle() {
 
 /// Writes everything back and lets go of the device. Later calls on our paths fail with `EIO`.
 pub(crate) fn end() {
+    // A session ends with its process: what is written by later destructors still counts.
     if fence::is_child()
+        || is_shared()
         || STATE.compare_exchange(MOUNTED, ENDED, Ordering::AcqRel, Ordering::Relaxed).is_err()
     {
         return;

@@ -100,17 +100,14 @@ hook! {
     }
 }
 
-/// Regular files are made; pipes, sockets and devices are the host's (`EPERM`, as mknod(2) says).
+/// Pipes, sockets and devices get names, which archives and copies need; what happens at them is the kernel's, and
+/// opening one fails with `ENXIO`.
 fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
     on_path(dirfd, path, CHANGE, |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, device as u32)),
-        Place::Ours(_) if mode & libc::S_IFMT != 0 && mode & libc::S_IFMT != libc::S_IFREG => {
-            fail(libc::EPERM)
-        }
         Place::Ours(spot) => {
-            let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
-            let (flags, mode) = (nvmed_fs::OpenFlags(flags as u32), credentials::masked(mode));
-            spot.files.open(&spot.at, spot.path(), flags, mode, &spot.who())?;
+            let mode = mode & libc::S_IFMT | credentials::masked(mode);
+            spot.files.mknod(&spot.at, spot.path(), mode, device, &spot.who())?;
             Ok(0)
         }
     })
@@ -213,10 +210,13 @@ unsafe fn copy_out(text: &[u8], buffer: *mut c_char, size: size_t) -> isize {
     len as isize
 }
 
-/// `readlink("/proc/self/fd/N")` of a descriptor of ours: its present path.
+/// `readlink("/proc/self/fd/N")` of a descriptor of ours: its present path; `/proc/self/exe` of a program of ours.
 fn link_of_ours(path: &[u8]) -> Option<Answer<Vec<u8>>> {
     if !path.starts_with(b"/proc/") {
         return None;
+    }
+    if let Some(own) = crate::program::own().filter(|_| crate::program::names_own(path)) {
+        return Some(Ok(own.to_bytes().to_vec()));
     }
     let fd = place::descriptor_named(path).filter(|&fd| table::is_ours(fd))?;
     Some(table::pin(fd).and_then(|pinned| {
@@ -271,6 +271,9 @@ impl Side {
         }
         // SAFETY: the program's C string, under `edge`'s contract.
         let path = unsafe { core::ffi::CStr::from_ptr(path) }.to_owned();
+        if path.as_bytes().len() >= libc::PATH_MAX as usize {
+            return fail(libc::ENAMETOOLONG);
+        }
         Ok(Self { dirfd, path, last })
     }
 

@@ -4,7 +4,7 @@ use crate::edge::{Answer, Fail, fail, host};
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::table::Body;
 use crate::walk::Last;
-use crate::{credentials, descriptor, mount};
+use crate::{credentials, descriptor, hosted, mount};
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
 use nvmed_fs::{Follow, Kind, OpenFlags};
@@ -25,6 +25,7 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
         Place::Ours(spot) => open_ours(&spot, flags, mode),
         Place::Host { dirfd, path } => {
             let fd = host(sys!(SYS_openat, dirfd, path, flags | O_LARGEFILE, mode))?;
+            hosted::opened(fd as c_int);
             unless_hidden(fd as c_int, flags)
         }
     }

@@ -1,12 +1,13 @@
 //! Each path call goes to one place, ours or the host's; this decides which and runs it there.
 
+use crate::backend::{Files, Node};
 use crate::edge::{self, Answer, Fail, Reply};
 use crate::mount::{self, Setting};
 use crate::prefix::Lexical;
 use crate::walk::{self, LINKS_MAX, Last};
-use crate::{cwd, signal, table};
+use crate::{cwd, hosted, signal, table};
 use core::ffi::{c_char, c_int};
-use nvmed_fs::{Credentials, FileSystem, Kind, Node};
+use nvmed_fs::{Credentials, Kind};
 use std::borrow::Cow;
 use std::ffi::CString;
 
@@ -20,7 +21,7 @@ pub(crate) enum Place<'a> {
 
 /// A path of ours: from a node, what is left to resolve.
 pub(crate) struct Spot<'a> {
-    pub files: &'static FileSystem,
+    pub files: Files,
     pub at: Node,
     pub rest: Cow<'a, [u8]>,
     /// The inode itself, when a descriptor named it; `at` and `rest` are then its present name.
@@ -55,7 +56,7 @@ pub(crate) enum Touch {
 }
 
 impl Touch {
-    fn last(self) -> Last {
+    pub(crate) fn last(self) -> Last {
         match self {
             Self::Look(last) | Self::Change(last) => last,
         }
@@ -96,6 +97,9 @@ fn in_place(
     touch: Touch,
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
+    if let Some(hosted) = &setting.hosted {
+        return hosted::in_place(setting, hosted, (dirfd, path), touch, run);
+    }
     let (mut dirfd, mut path) = (dirfd, path);
     let mut owned: CString;
     for _ in 0..LINKS_MAX {
@@ -105,6 +109,7 @@ fn in_place(
             return run(Place::Host { dirfd, path });
         }
         let answer = match find(setting, dirfd, text, touch)? {
+            Some(_) if text.len() >= libc::PATH_MAX as usize => edge::fail(libc::ENAMETOOLONG),
             Some(spot) => {
                 mount::count();
                 run(Place::Ours(spot))
@@ -151,6 +156,9 @@ pub(crate) fn find<'a>(
     path: &'a [u8],
     touch: Touch,
 ) -> Answer<Option<Spot<'a>>> {
+    if setting.hosted.is_some() {
+        return Ok(None);
+    }
     let absolute = path.first() == Some(&b'/');
     let found = if absolute {
         if let Some(spot) = by_descriptor(path)? {

@@ -7,9 +7,9 @@ use core::ffi::{c_int, c_short};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 /// Bytes of the kernel's signal set.
-const SIGSET_BYTES: usize = 8;
+pub(crate) const SIGSET_BYTES: usize = 8;
 /// What a file that is always ready answers to.
-const READY: c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
+pub(crate) const READY: c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
 /// Polls the host's descriptors by `wait`, which is told whether one of ours is ready already.
 unsafe fn poll_with(
@@ -44,7 +44,7 @@ unsafe fn touches_ours(fds: *const pollfd, count: nfds_t) -> bool {
 
 hook! {
     /// poll(2)
-    fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int, as [__poll] {
+    inner fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
         if !touches_ours(fds, count) {
             return reply(sys!(SYS_poll, fds, count, timeout_ms));
         }
@@ -55,14 +55,14 @@ hook! {
 
 hook! {
     /// poll(2), as compiled with _FORTIFY_SOURCE
-    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, _room: size_t) -> c_int {
+    inner fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, _room: size_t) -> c_int {
         poll(fds, count, timeout_ms)
     }
 }
 
 hook! {
     /// ppoll(2)
-    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+    inner fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         // The kernel writes the rest of the time back; libc's callers keep theirs.
         let wait = |fds: *mut pollfd, now: bool| {
             let zero = timespec { tv_sec: 0, tv_nsec: 0 };
@@ -79,7 +79,7 @@ hook! {
 
 hook! {
     /// ppoll(2), as compiled with _FORTIFY_SOURCE
-    fn __ppoll_chk(
+    inner fn __ppoll_chk(
         fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, _room: size_t,
     ) -> c_int {
         ppoll(fds, count, timeout, mask)
@@ -147,9 +147,9 @@ unsafe fn selects_ours(count: c_int, sets: [*mut fd_set; 3]) -> bool {
 
 hook! {
     /// select(2)
-    fn select(
+    inner fn select(
         count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval,
-    ) -> c_int, as [__select] {
+    ) -> c_int {
         let sets = [reads, writes, excepts];
         let wait = |now: bool| {
             let mut zero = timeval { tv_sec: 0, tv_usec: 0 };
@@ -165,7 +165,7 @@ hook! {
 
 hook! {
     /// pselect(2)
-    fn pselect(
+    inner fn pselect(
         count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int {
@@ -192,4 +192,36 @@ hook! {
         }
         reply(sys!(SYS_epoll_ctl, epoll, operation, fd, event))
     }
+}
+
+/// What the gates ask: whether a call names a descriptor of ours.
+pub(crate) mod looks {
+    use super::{selects_ours, touches_ours};
+    use core::ffi::c_int;
+    use libc::{fd_set, nfds_t, pollfd};
+
+    macro_rules! lists {
+        ($($name:ident)*) => { $(
+            pub(crate) unsafe extern "C" fn $name(fds: *const pollfd, count: nfds_t) -> bool {
+                // SAFETY: the program's list, under `edge`'s contract.
+                unsafe { touches_ours(fds, count) }
+            }
+        )* };
+    }
+    lists! { poll __poll __poll_chk ppoll __ppoll_chk }
+
+    macro_rules! sets {
+        ($($name:ident)*) => { $(
+            pub(crate) unsafe extern "C" fn $name(
+                count: c_int,
+                reads: *mut fd_set,
+                writes: *mut fd_set,
+                excepts: *mut fd_set,
+            ) -> bool {
+                // SAFETY: the program's sets, under `edge`'s contract.
+                unsafe { selects_ours(count, [reads, writes, excepts]) }
+            }
+        )* };
+    }
+    sets! { select __select pselect }
 }

@@ -47,6 +47,11 @@ impl Prefix {
         Some(real)
     }
 
+    /// The same, when the host's directory is not hidden but meant.
+    pub(crate) fn shown(self) -> Self {
+        Self { host: None, ..self }
+    }
+
     /// Whether the host has a directory where `wrap_dir` is, which the host's own answers could be about.
     pub(crate) fn hides(&self) -> bool {
         self.host.is_some()

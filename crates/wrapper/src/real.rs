@@ -1,12 +1,13 @@
 //! The working directory and real paths.
 
+use crate::backend::Node;
 use crate::edge::{Answer, fail, finish, guard, host, reply};
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::walk::{Last, PATH_BYTES_MAX};
 use crate::{cwd, mount, raw, table};
 use core::ffi::{c_char, c_int};
 use libc::size_t;
-use nvmed_fs::{Follow, Kind, Node};
+use nvmed_fs::{Follow, Kind};
 
 /// A path from our root as the host sees it.
 pub(crate) fn absolute(path: &[u8]) -> Vec<u8> {
@@ -155,6 +156,9 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     if path.is_null() {
         return finish(fail(libc::EINVAL));
     }
+    // SAFETY: the program's C string.
+    let own = crate::program::own().filter(|_| crate::program::names_own(unsafe { raw::bytes(path) }));
+    let path = own.map_or(path, |own| own.as_ptr());
     on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
         Place::Host { path, .. } => {
             // SAFETY: the program's arguments, under `edge`'s contract.

@@ -2,10 +2,12 @@
 
 use crate::directory::{self, closedir, readdir};
 use crate::edge::{Answer, fail, finish};
+use crate::open::open;
 use crate::place::{self, Touch};
+use crate::real::{chdir, fchdir};
 use crate::stat::{fstatat, lstat, stat};
 use crate::walk::Last;
-use crate::{mount, raw};
+use crate::{hosted, mount, raw};
 use core::ffi::{c_char, c_int, c_void};
 use libc::dirent;
 use std::ffi::CString;
@@ -18,6 +20,9 @@ fn is_ours(dirfd: c_int, path: *const c_char) -> bool {
     let Some(setting) = mount::setting() else { return false };
     // SAFETY: the program's C string, under `edge`'s contract.
     let text = unsafe { raw::bytes(path) };
+    if setting.hosted.is_some() {
+        return hosted::leads_in(dirfd, text);
+    }
     let found = crate::edge::caught(|| {
         Ok(place::find(setting, dirfd, text, Touch::Look(Last::Follow))?.is_some()
             || crate::walk::leads_in(setting, dirfd, text, Last::Follow).is_some())
@@ -144,6 +149,8 @@ struct Walk<'a> {
     call: &'a mut dyn FnMut(*const c_char, *const libc::stat, c_int, &mut Ftw) -> c_int,
     flags: c_int,
     device: u64,
+    /// The working directory of the caller, from which the paths count, with `FTW_CHDIR`.
+    home: Option<c_int>,
 }
 
 impl Walk<'_> {
@@ -212,7 +219,19 @@ impl Walk<'_> {
     }
 
     fn tell(&mut self, path: &CString, status: &libc::stat, class: c_int, ftw: &mut Ftw) -> c_int {
-        (self.call)(path.as_ptr(), status, class, ftw)
+        let Some(home) = self.home else { return (self.call)(path.as_ptr(), status, class, ftw) };
+        // The function finds itself where the name is; a directory that is told after what it holds, too.
+        let above = &path.as_bytes()[..ftw.base as usize];
+        // SAFETY: a C string, and a descriptor of a directory.
+        unsafe {
+            if let Some(above) = crate::walk::c_path(above).filter(|above| !above.is_empty())
+                && chdir(above.as_ptr()) != 0
+            {
+                return -1;
+            }
+            let answer = (self.call)(path.as_ptr(), status, class, ftw);
+            if fchdir(home) != 0 && answer == 0 { -1 } else { answer }
+        }
     }
 }
 
@@ -246,9 +265,6 @@ unsafe fn walk(
     flags: c_int,
     call: &mut dyn FnMut(*const c_char, *const libc::stat, c_int, &mut Ftw) -> c_int,
 ) -> Answer {
-    if flags & FTW_CHDIR != 0 {
-        return fail(libc::EOPNOTSUPP);
-    }
     // SAFETY: the program's C string, under `edge`'s contract; a struct of integers.
     let (path, mut status) =
         unsafe { (core::ffi::CStr::from_ptr(path).to_owned(), core::mem::zeroed::<libc::stat>()) };
@@ -256,8 +272,22 @@ unsafe fn walk(
     if unsafe { fstatat(libc::AT_FDCWD, path.as_ptr(), &raw mut status, libc::AT_SYMLINK_NOFOLLOW) } != 0 {
         return fail(raw::errno());
     }
-    let mut walk = Walk { call, flags, device: status.st_dev };
-    Ok(walk.visit(&path, 0) as isize)
+    let home = match flags & FTW_CHDIR {
+        0 => None,
+        // SAFETY: a C string.
+        _ => Some(unsafe { open(c".".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0) }),
+    };
+    if home.is_some_and(|home| home < 0) {
+        return fail(raw::errno());
+    }
+    let answer = Walk { call, flags, device: status.st_dev, home }.visit(&path, 0);
+    if let Some(home) = home {
+        let errno = raw::errno();
+        // SAFETY: the descriptor opened above.
+        unsafe { crate::descriptor::close(home) };
+        raw::set_errno(errno);
+    }
+    Ok(answer as isize)
 }
 
 hook! {

@@ -5,12 +5,12 @@
 //! installed behind one of ours, which keeps the signal for later if the thread is inside, and queues it
 //! anew, with what the kernel told of it, when the thread leaves.
 
-use crate::edge::{fail, finish};
+use crate::edge::{Answer, Fail, fail, finish};
 use crate::mount;
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering, compiler_fence};
 use libc::{sighandler_t, siginfo_t};
 
 /// Signals of Linux are numbered from 1 to 64.
@@ -44,13 +44,25 @@ thread_local! {
 #[inline(always)]
 pub(crate) fn enter() {
     THREAD.with(|thread| thread.depth.set(thread.depth.get() + 1));
+    // A handler of this thread's sees it before anything is locked.
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// The program jumps (`longjmp`). From within the file system only the handler of a fault can, and then the thread
+/// is outside.
+pub(crate) extern "C" fn left() {
+    THREAD.with(|thread| thread.depth.set(0));
+    crate::watch::left();
 }
 
 /// The thread leaves it; handlers that waited run now.
 #[inline(always)]
 pub(crate) fn leave() {
+    // Everything is unlocked before a handler may run, and one that came before that is seen below.
+    compiler_fence(Ordering::SeqCst);
     THREAD.with(|thread| {
         thread.depth.set(thread.depth.get() - 1);
+        compiler_fence(Ordering::SeqCst);
         if thread.waiting.get() != 0 || thread.merged.get() != 0 {
             deliver_waiting(thread);
         }
@@ -75,6 +87,37 @@ pub(crate) fn outside<T>(call: impl FnOnce() -> T) -> T {
 /// Whether a signal waits for the thread to leave: a wait for a lock then ends with `EINTR`.
 pub(crate) fn is_waiting() -> bool {
     THREAD.with(|thread| thread.waiting.get() != 0 || thread.merged.get() != 0)
+}
+
+/// In a forked child: what waits was for its parent.
+pub(crate) fn forget_waiting() {
+    THREAD.with(|thread| {
+        thread.waiting.set(0);
+        thread.merged.set(0);
+    });
+}
+
+/// Whether every handler that waits was installed with `SA_RESTART`.
+fn all_restart() -> bool {
+    let restarts = |signal: usize| HANDLERS[signal].flags.load(Ordering::Acquire) & libc::SA_RESTART != 0;
+    THREAD.with(|thread| {
+        let merged = thread.merged.get();
+        // SAFETY: entries below `waiting` are written, and only this thread has them.
+        let kept = |index: usize| unsafe { (*thread.kept.get())[index].assume_init_ref().si_signo as usize };
+        (0..thread.waiting.get()).all(|index| restarts(kept(index)))
+            && (1..SIGNALS).filter(|signal| merged >> (signal - 1) & 1 != 0).all(restarts)
+    })
+}
+
+/// Waits by `call` until a signal with a handler comes. Where `SA_RESTART` says so the handlers run and the wait
+/// goes on, as the kernel's waits do.
+pub(crate) fn restarting(mut call: impl FnMut() -> Answer<()>) -> Answer<()> {
+    loop {
+        match call() {
+            Err(Fail::Errno(libc::EINTR)) if is_waiting() && all_restart() => outside(|| ()),
+            answer => return answer,
+        }
+    }
 }
 
 #[cold]
@@ -157,7 +200,7 @@ fn is_own_fault(signal: c_int) -> bool {
     )
 }
 
-fn libc_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub(crate) fn libc_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     // SAFETY: null, or structures of the caller's or of ours.
     unsafe {
         next!(c"sigaction", fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int)(
@@ -203,10 +246,29 @@ unsafe fn install(signal: c_int, new: *const libc::sigaction, old: &mut libc::si
     answer
 }
 
+/// An action whose handler does not run with SIGSYS blocked, where that carries system calls.
+unsafe fn without_sigsys(new: *const libc::sigaction, room: &mut libc::sigaction) -> *const libc::sigaction {
+    if new.is_null() || !crate::dispatch::is_on() {
+        return new;
+    }
+    // SAFETY: the program's structure.
+    unsafe {
+        *room = new.read();
+        libc::sigdelset(&raw mut room.sa_mask, libc::SIGSYS);
+    }
+    room
+}
+
 hook! {
     /// sigaction(2)
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int,
         as [__sigaction] {
+        if signal == libc::SIGSYS && crate::dispatch::is_on() {
+            crate::dispatch::own_action(new, old);
+            return 0;
+        }
+        let mut room: libc::sigaction = core::mem::zeroed();
+        let new = without_sigsys(new, &mut room);
         let numbered = (1..SIGNALS as c_int).contains(&signal) && !is_own_fault(signal);
         if !numbered || mount::setting().is_none() {
             return libc_sigaction(signal, new, old);

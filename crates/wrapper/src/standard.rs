@@ -1,6 +1,7 @@
 //! stdin, stdout and stderr when descriptor 0, 1 or 2 becomes ours: libc's own streams write below every
 //! hook, so the variables point to cookie streams as long as that lasts.
 
+use crate::hosted;
 use crate::stdio::{self, Mode};
 use crate::table;
 use core::ffi::{c_int, c_void};
@@ -47,7 +48,7 @@ fn exchange(fd: c_int) {
     let ours = OURS[index].load(Ordering::Acquire);
     // SAFETY: libc's variable; programs that exchange standard descriptors do not do so in two threads.
     let present = unsafe { *variable };
-    if table::is_ours(fd) {
+    if table::is_ours(fd) || hosted::is_watched(fd) {
         if !ours.is_null() && present == ours {
             return;
         }

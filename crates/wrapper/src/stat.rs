@@ -4,7 +4,7 @@ use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, Fail, fail, host};
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::walk::Last;
-use crate::{credentials, mount, raw, table};
+use crate::{mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
 use nvmed_fs::{Follow, STATFS_MAGIC, Stat, StatFs};
@@ -33,6 +33,7 @@ pub(crate) unsafe fn fill(stat: &Stat, into: *mut libc::stat) {
     // SAFETY: a struct of integers; zero is a value of each.
     let mut out: libc::stat = unsafe { core::mem::zeroed() };
     out.st_dev = stat.dev;
+    out.st_rdev = stat.rdev;
     out.st_ino = stat.ino;
     out.st_nlink = u64::from(stat.nlink);
     out.st_mode = stat.mode;
@@ -131,7 +132,7 @@ hook! {
 
 hook! {
     /// fstat(2)
-    fn fstat(fd: c_int, into: *mut libc::stat) -> c_int, as [fstat64, __fstat64] {
+    inner fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
         on_descriptor(fd, || sys!(SYS_fstat, fd, into), |body| {
             fill(&mount::status(&body.node)?, into);
             Ok(0)
@@ -190,6 +191,7 @@ unsafe fn fill_statx(stat: &Stat, into: *mut Statx) {
     out.stx_ctime = time(stat.ctime_ns);
     out.stx_mtime = time(stat.mtime_ns);
     (out.stx_dev_major, out.stx_dev_minor) = (libc::major(stat.dev), libc::minor(stat.dev));
+    (out.stx_rdev_major, out.stx_rdev_minor) = (libc::major(stat.rdev), libc::minor(stat.rdev));
     // SAFETY: `into` is valid for writes, by the contract of statx(2).
     unsafe { into.write_unaligned(out) };
 }
@@ -258,7 +260,7 @@ unsafe fn fill_statvfs(status: &StatFs, into: *mut StatVfs) {
 /// The path must exist; then the answer is the file system's.
 fn statfs_of(spot: &Spot<'_>) -> Answer<StatFs> {
     of(spot, Follow::Yes)?;
-    Ok(spot.files.statfs())
+    Ok(spot.files.statfs()?)
 }
 
 hook! {
@@ -278,7 +280,7 @@ hook! {
     /// fstatfs(2)
     fn fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int, as [fstatfs64] {
         on_descriptor(fd, || sys!(SYS_fstatfs, fd, into), |_| {
-            fill_statfs(&mount::files()?.statfs(), into);
+            fill_statfs(&mount::files()?.statfs()?, into);
             Ok(0)
         })
     }
@@ -311,7 +313,7 @@ hook! {
             return next!(c"fstatvfs", fn(c_int, *mut StatVfs) -> c_int)(fd, into);
         }
         on_descriptor(fd, || 0, |_| {
-            fill_statvfs(&mount::files()?.statfs(), into);
+            fill_statvfs(&mount::files()?.statfs()?, into);
             Ok(0)
         })
     }
@@ -326,8 +328,8 @@ fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_
             if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
                 return fail(libc::EINVAL);
             }
-            let who = if flags & libc::AT_EACCESS != 0 { spot.who() } else { credentials::who_really() };
-            spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), &who)?;
+            let really = flags & libc::AT_EACCESS == 0;
+            spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), really)?;
             Ok(0)
         }
     })

@@ -2,10 +2,11 @@
 //! cookie streams, whose functions call the hooks by descriptor.
 
 use crate::descriptor;
-use crate::edge::{Answer, fail, finish};
+use crate::edge::{Answer, fail, finish, host};
 use crate::place::{Place, on_path};
-use crate::{data, mount, open, raw, standard, table, walk};
+use crate::{data, hosted, mount, open, raw, standard, table, walk};
 use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{FILE, off64_t, size_t, ssize_t};
 use nvmed_fs::OpenFlags;
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +18,11 @@ const FLAGS_OFFSET: usize = 0;
 const IO_NO_READS: c_int = 4;
 const IO_NO_WRITES: c_int = 8;
 const IO_IS_APPENDING: c_int = 0x1000;
+
+/// Offset of the table of functions behind `struct _IO_FILE` (libioP.h), by which libc's kinds of streams differ;
+/// that of cookie streams, once there is one.
+const TABLE_OFFSET: usize = 216;
+static COOKIES: AtomicUsize = AtomicUsize::new(0);
 
 /// `cookie_io_functions_t`.
 #[repr(C)]
@@ -34,7 +40,7 @@ unsafe extern "C" {
 }
 
 /// What a cookie stream stands on: a descriptor by number, as in libc's own streams.
-struct Cookie {
+pub(crate) struct Cookie {
     fd: c_int,
     standard: bool,
     stream: *mut FILE,
@@ -81,8 +87,10 @@ unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
     unsafe { descriptor::close(fd) }
 }
 
-#[expect(clippy::vec_box, reason = "libc holds the addresses")]
-fn open_streams() -> std::sync::MutexGuard<'static, Vec<Box<Cookie>>> {
+/// The list of the streams that are open.
+pub(crate) type Streams = std::sync::MutexGuard<'static, Vec<Box<Cookie>>>;
+
+pub(crate) fn open_streams() -> Streams {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -99,6 +107,8 @@ pub(crate) fn stream_over(fd: c_int, mode: &Mode, is_standard: bool) -> *mut FIL
     }
     // SAFETY: a stream that libc just made, which nobody else uses; the field makes `fileno` work.
     unsafe { stream.cast::<c_int>().byte_add(FILENO_OFFSET).write(fd) };
+    // SAFETY: as above.
+    COOKIES.store(unsafe { stream.cast::<usize>().byte_add(TABLE_OFFSET).read() }, Ordering::Release);
     cookie.stream = stream;
     open_streams().push(cookie);
     stream
@@ -171,7 +181,8 @@ unsafe fn mode_of(mode: *const c_char) -> Option<Mode> {
 fn over_new(fd: c_int, mode: &Mode) -> Answer {
     let stream = stream_over(fd, mode, false);
     if stream.is_null() {
-        let _ = descriptor::close_ours(fd);
+        // SAFETY: a descriptor that was just opened.
+        unsafe { descriptor::close(fd) };
         return fail(libc::ENOMEM);
     }
     Ok(stream as isize)
@@ -183,7 +194,7 @@ hook! {
         let libc = next!(c"fopen", fn(*const c_char, *const c_char) -> *mut FILE);
         let Some(how) = mode_of(mode).filter(|_| mount::setting().is_some()) else { return libc(path, mode) };
         on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
-            Place::Host { path, .. } => {
+            Place::Host { path, .. } if !hosted::here() => {
                 let stream = libc(path, mode);
                 if stream.is_null() { fail(raw::errno()) } else { Ok(stream as isize) }
             }
@@ -195,10 +206,13 @@ hook! {
 hook! {
     /// fdopen(3)
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, as [_IO_fdopen] {
-        if !table::is_ours(fd) {
+        if !table::is_ours(fd) && !hosted::is_watched(fd) {
             return next!(c"fdopen", fn(c_int, *const c_char) -> *mut FILE)(fd, mode);
         }
         let Some(how) = mode_of(mode) else { return finish(fail(libc::EINVAL)) };
+        if hosted::is_watched(fd) {
+            return crate::edge::guard(|| over_watched(fd, &how));
+        }
         crate::edge::guard(|| {
             let pinned = table::pin(fd)?;
             let file = pinned.file()?;
@@ -215,8 +229,23 @@ hook! {
     }
 }
 
+/// A stream over a descriptor of the host's whose calls are to be seen.
+fn over_watched(fd: c_int, how: &Mode) -> Answer {
+    let flags = host(sys!(SYS_fcntl, fd, libc::F_GETFL))? as c_int;
+    let lacks = |access| flags & libc::O_ACCMODE == access;
+    let (reads, writes) = (how.update || how.first == b'r', how.update || how.first != b'r');
+    if reads && lacks(libc::O_WRONLY) || writes && lacks(libc::O_RDONLY) {
+        return fail(libc::EINVAL);
+    }
+    if how.first == b'a' {
+        host(sys!(SYS_fcntl, fd, libc::F_SETFL, flags | libc::O_APPEND))?;
+    }
+    let stream = stream_over(fd, how, false);
+    if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }
+}
+
 /// The descriptor of a stream, as fileno(3) tells it without setting errno.
-unsafe fn descriptor_of(stream: *mut FILE) -> c_int {
+pub(crate) unsafe fn descriptor_of(stream: *mut FILE) -> c_int {
     // SAFETY: the program's open stream.
     unsafe { stream.cast::<c_int>().byte_add(FILENO_OFFSET).read() }
 }
@@ -229,6 +258,10 @@ unsafe fn opened(path: *const c_char, how: &Mode) -> Option<Answer> {
     let touch = open::touch(how.flags());
     let mut ours = false;
     let answer = crate::place::answer_on_path(libc::AT_FDCWD, path, touch, &mut |place| match place {
+        place @ Place::Host { .. } if hosted::here() => {
+            ours = true;
+            open::open_at(place, how.flags(), 0o666)
+        }
         // What follows at the host is freopen's own business.
         Place::Host { dirfd, .. } => match walk::leads_in(setting, dirfd, text, walk::Last::Follow) {
             Some(_) => fail(libc::ENOENT),
@@ -262,7 +295,12 @@ hook! {
 }
 
 /// Whether a stream is one of ours.
-fn is_cookie(stream: *mut FILE) -> bool {
+pub(crate) fn is_cookie(stream: *mut FILE) -> bool {
+    let kind = COOKIES.load(Ordering::Acquire);
+    // SAFETY: the program's open stream.
+    if kind == 0 || unsafe { stream.cast::<usize>().byte_add(TABLE_OFFSET).read() } != kind {
+        return false;
+    }
     open_streams().iter().any(|cookie| core::ptr::eq(cookie.stream, stream))
 }
 
@@ -303,7 +341,7 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
 hook! {
     /// perror(3): libc writes to a duplicate of descriptor 2, below every hook
     fn perror(text: *const c_char) -> () {
-        if !table::is_ours(libc::STDERR_FILENO) {
+        if !table::is_ours(libc::STDERR_FILENO) && !hosted::is_watched(libc::STDERR_FILENO) {
             return next!(c"perror", fn(*const c_char) -> ())(text);
         }
         let reason = raw::bytes(libc::strerror(raw::errno())).to_vec();

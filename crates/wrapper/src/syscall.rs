@@ -1,26 +1,40 @@
 //! syscall(2): programs that name a call by its number get the same answers.
+//!
+//! `syscalls.txt` lists every number with what is done; a test holds it against this file and the kernel's
+//! header.
 
-use crate::edge::reply;
+use crate::edge::{fail, finish, host, reply};
+use crate::place::{Place, on_path};
 use crate::{
-    credentials, data, descriptor, directory, exec, extent, fcntl, ioctl, life, mapping, metadata, name,
-    open, poll, real, stat, sync, transfer, vector, xattr,
+    aio, credentials, data, descriptor, directory, exec, extent, fcntl, fork, ioctl, life, limit, mapping,
+    metadata, mount, name, open, poll, raw, real, refused, rights, socket, stat, sync, transfer, vector,
+    xattr,
 };
-use core::ffi::c_long;
+use core::ffi::{c_char, c_int, c_long};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Words of arguments, each of the type that the function wants.
 macro_rules! dispatch {
-    ($number:expr, $words:expr; $($sys:ident => $function:path[$($index:literal),*];)*) => {
-        match $number {
-            $(libc::$sys => Some($function($($words[$index] as _),*) as c_long),)*
-            _ => None,
+    ($(#[$meta:meta])* fn $name:ident, $numbers:ident; $($sys:ident => $function:path[$($index:literal),*];)*) => {
+        $(#[$meta])*
+        unsafe fn $name(number: c_long, words: [usize; 6]) -> Option<c_long> {
+            // SAFETY: the program's arguments for the call of this number, as for the function of its name.
+            unsafe {
+                match number {
+                    $(libc::$sys => Some($function($(words[$index] as _),*) as c_long),)*
+                    _ => None,
+                }
+            }
         }
+
+        #[allow(dead_code, reason = "some are for the tests alone")]
+        const $numbers: &[c_long] = &[$(libc::$sys),*];
     };
 }
 
-unsafe fn descriptors(number: c_long, words: [usize; 6]) -> Option<c_long> {
-    // SAFETY: the program's arguments for the call of this number, as for the function of its name.
-    unsafe {
-        dispatch! { number, words;
+dispatch! {
+    /// Calls on descriptors.
+    fn descriptors, DESCRIPTORS;
             SYS_read => data::read[0, 1, 2];
             SYS_write => data::write[0, 1, 2];
             SYS_pread64 => data::pread[0, 1, 2, 3];
@@ -58,20 +72,25 @@ unsafe fn descriptors(number: c_long, words: [usize; 6]) -> Option<c_long> {
             SYS_splice => transfer::splice[0, 1, 2, 3, 4, 5];
             SYS_tee => transfer::tee[0, 1, 2, 3];
             SYS_vmsplice => transfer::vmsplice[0, 1, 2, 3];
+            SYS_sendmsg => rights::sendmsg[0, 1, 2];
+            SYS_sendmmsg => rights::sendmmsg[0, 1, 2, 3];
+            SYS_recvmsg => rights::recvmsg[0, 1, 2];
+            SYS_recvmmsg => rights::recvmmsg[0, 1, 2, 3, 4];
             SYS_epoll_ctl => poll::epoll_ctl[0, 1, 2, 3];
             SYS_poll => poll::poll[0, 1, 2];
             SYS_fgetxattr => xattr::fgetxattr[0, 1, 2, 3];
             SYS_fsetxattr => xattr::fsetxattr[0, 1, 2, 3, 4];
             SYS_flistxattr => xattr::flistxattr[0, 1, 2];
             SYS_fremovexattr => xattr::fremovexattr[0, 1];
-        }
-    }
+            SYS_select => poll::select[0, 1, 2, 3, 4];
+            SYS_ppoll => poll::ppoll[0, 1, 2, 3];
+            SYS_connect => socket::connect[0, 1, 2];
+            SYS_bind => socket::bind[0, 1, 2];
 }
 
-unsafe fn paths(number: c_long, words: [usize; 6]) -> Option<c_long> {
-    // SAFETY: as in `descriptors`.
-    unsafe {
-        dispatch! { number, words;
+dispatch! {
+    /// Calls on paths, and on what paths become.
+    fn paths, PATHS;
             SYS_open => open::open[0, 1, 2];
             SYS_openat => open::openat[0, 1, 2, 3];
             SYS_creat => open::creat[0, 1];
@@ -127,10 +146,157 @@ unsafe fn paths(number: c_long, words: [usize; 6]) -> Option<c_long> {
             SYS_msync => mapping::msync[0, 1, 2];
             SYS_mprotect => mapping::mprotect[0, 1, 2];
             SYS_umask => credentials::umask[0];
-            SYS_vfork => exec::vfork[];
-        }
+            SYS_vfork => fork::vfork[];
+            SYS_mount => refused::mount[0, 1, 2, 3, 4];
+            SYS_umount2 => refused::umount2[0, 1];
+            SYS_chroot => refused::chroot[0];
+            SYS_pivot_root => refused::pivot_root[0, 1];
+            SYS_swapon => refused::swapon[0, 1];
+            SYS_swapoff => refused::swapoff[0];
+            SYS_acct => refused::acct[0];
+            SYS_quotactl => refused::quotactl[0, 1, 2, 3];
+            SYS_fanotify_mark => refused::fanotify_mark[0, 1, 2, 3, 4];
+            SYS_open_tree => refused::open_tree[0, 1, 2];
+            SYS_move_mount => refused::move_mount[0, 1, 2, 3, 4];
+            SYS_fspick => refused::fspick[0, 1, 2];
+            SYS_mount_setattr => refused::mount_setattr[0, 1, 2, 3, 4];
+}
+
+// Of Linux 6.6 and 6.13; not in the `libc` crate for this target.
+const SYS_FCHMODAT2: c_long = 452;
+const SYS_SETXATTRAT: c_long = 463;
+const SYS_REMOVEXATTRAT: c_long = 466;
+
+/// `struct open_how` (linux/openat2.h), of its first version.
+#[repr(C)]
+struct How {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+/// What `openat2` may ask for on a path of ours: nothing here is a mount point or a magic link, and what is
+/// cached cannot be told beforehand (`RESOLVE_CACHED` then has EAGAIN as an answer).
+const RESOLVE_HARMLESS: u64 = libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_MAGICLINKS;
+
+/// openat2(2), which libc has no function for.
+unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const How, size: usize) -> c_long {
+    if how.is_null() || size < size_of::<How>() {
+        return reply(sys!(SYS_openat2, dirfd, path, how, size));
+    }
+    // SAFETY: the program's structure of `size` bytes, under `edge`'s contract.
+    let asked = unsafe { how.read() };
+    let flags = asked.flags as c_int;
+    on_path(dirfd, path, open::touch(flags), |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_openat2, dirfd, path, how, size)),
+        Place::Ours(_) if asked.resolve & libc::RESOLVE_CACHED != 0 => fail(libc::EAGAIN),
+        // Whether a path stays below a directory is not told by ours.
+        Place::Ours(_) if asked.resolve & !RESOLVE_HARMLESS != 0 => fail(libc::EOPNOTSUPP),
+        Place::Ours(_) if size > size_of::<How>() => fail(libc::E2BIG),
+        ours => open::open_at(ours, flags, asked.mode as libc::mode_t),
+    })
+}
+
+/// pselect6 has its mask behind a sixth word.
+unsafe fn pselect6(words: [usize; 6]) -> c_long {
+    // SAFETY: null, or the address of two words of the program's.
+    let mask = unsafe { (words[5] as *const usize).as_ref() }.copied().unwrap_or(0);
+    // SAFETY: the program's arguments, under `edge`'s contract.
+    unsafe {
+        let (sets, time) = ([words[1], words[2], words[3]], words[4] as *const libc::timespec);
+        c_long::from(poll::pselect(words[0] as _, sets[0] as _, sets[1] as _, sets[2] as _, time, mask as _))
     }
 }
+
+/// The old getdents, whose record has the kind at its end (getdents(2)).
+unsafe fn getdents(fd: c_int, buffer: *mut u8, size: usize) -> c_long {
+    if !crate::table::is_ours(fd) {
+        return reply(sys!(SYS_getdents, fd, buffer, size));
+    }
+    // SAFETY: the program's buffer, under `edge`'s contract.
+    let got = unsafe { directory::getdents64(fd, buffer.cast(), size) };
+    let mut at = 0;
+    while (at as isize) < got {
+        // SAFETY: whole records up to `got`: 16 bytes of numbers, the length, the kind, the name, its NUL, and the
+        // rest up to the length, of which there is one byte at least once the name has moved one byte ahead.
+        unsafe {
+            let record = buffer.add(at);
+            let bytes = usize::from(record.add(16).cast::<u16>().read_unaligned());
+            let kind = record.add(18).read();
+            core::ptr::copy(record.add(19), record.add(18), bytes - 19);
+            record.add(bytes - 1).write(kind);
+            at += bytes;
+        }
+    }
+    got as c_long
+}
+
+/// A program that has files of ours sets up a ring: one line says what will become of them in it.
+fn ring(answer: isize) -> isize {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if answer >= 0 && mount::is_mounted() && !SAID.swap(true, Ordering::Relaxed) {
+        raw::say(format_args!(
+            "this program uses io_uring, which the kernel carries out: on files of ours its requests fail with \
+             EBADF (Bad file descriptor)"
+        ));
+    }
+    answer
+}
+
+/// Calls on descriptors alone, as a bit for each number.
+static ABOUT_DESCRIPTORS: [u64; 8] = {
+    let mut bits = [0; 8];
+    let mut index = 0;
+    while index < DESCRIPTORS.len() {
+        let number = DESCRIPTORS[index] as usize;
+        bits[number / 64] |= 1 << (number % 64);
+        index += 1;
+    }
+    bits
+};
+
+/// Whether a call is about descriptors alone: it is the kernel's unless one of them is ours.
+pub(crate) fn is_about_descriptors(number: c_long) -> bool {
+    let Ok(number) = usize::try_from(number) else { return false };
+    ABOUT_DESCRIPTORS.get(number / 64).is_some_and(|bits| bits >> (number % 64) & 1 != 0)
+}
+
+/// Numbers that [`special`] takes.
+#[cfg(test)]
+const SPECIAL: &[c_long] = &[
+    libc::SYS_faccessat,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    libc::SYS_fadvise64,
+    libc::SYS_sync,
+    libc::SYS_openat2,
+    libc::SYS_pselect6,
+    libc::SYS_getdents,
+    libc::SYS_io_submit,
+    libc::SYS_io_getevents,
+    aio::SYS_IO_PGETEVENTS,
+    libc::SYS_io_destroy,
+    libc::SYS_io_uring_setup,
+    libc::SYS_fork,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_exit_group,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setrlimit,
+    libc::SYS_prlimit64,
+    463,
+    464,
+    465,
+    466,
+];
 
 /// Calls whose form differs from the libc function's.
 unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
@@ -153,6 +319,30 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
                 sync::sync();
                 Some(0)
             }
+            SYS_FCHMODAT2 => Some(c_long::from(metadata::fchmodat(
+                words[0] as _,
+                words[1] as _,
+                words[2] as _,
+                words[3] as _,
+            ))),
+            libc::SYS_openat2 => Some(openat2(words[0] as _, words[1] as _, words[2] as _, words[3])),
+            libc::SYS_pselect6 => Some(pselect6(words)),
+            libc::SYS_getdents => Some(getdents(words[0] as _, words[1] as _, words[2])),
+            libc::SYS_io_submit | libc::SYS_io_getevents | aio::SYS_IO_PGETEVENTS | libc::SYS_io_destroy => {
+                aio::by_number(number, words).map(reply)
+            }
+            libc::SYS_io_uring_setup => Some(reply(ring(raw::call(number, words)))),
+            // Callers fall back to the calls without `at`.
+            SYS_SETXATTRAT..=SYS_REMOVEXATTRAT => Some(finish::<c_long>(if mount::setting().is_some() {
+                fail(libc::ENOSYS)
+            } else {
+                host(raw::call(number, words))
+            })),
+            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 if fork::by_number(number, words) => {
+                Some(reply(fork::forking(|| raw::call(number, words))))
+            }
+            libc::SYS_setrlimit => Some(reply(limit::after(words[0], raw::call(number, words)))),
+            libc::SYS_prlimit64 => Some(reply(limit::after(words[1], raw::call(number, words)))),
             libc::SYS_exit_group => {
                 life::_exit(words[0] as _);
                 None
@@ -166,7 +356,7 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
             | libc::SYS_setgroups
             | libc::SYS_setfsuid
             | libc::SYS_setfsgid => {
-                let answer = crate::raw::call(number, words);
+                let answer = raw::call(number, words);
                 credentials::refresh_if_known();
                 Some(reply(answer))
             }
@@ -175,11 +365,23 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
     }
 }
 
+/// The answer of a call that we know, errno set on failure; `None` for the kernel's own.
+///
+/// # Safety
+/// The words are a program's arguments for the call of this number.
+pub(crate) unsafe fn by_number(number: c_long, words: [usize; 6]) -> Option<c_long> {
+    // SAFETY: the caller's contract.
+    unsafe { descriptors(number, words).or_else(|| paths(number, words)).or_else(|| special(number, words)) }
+}
+
 hook! {
     /// syscall(2): variadic in C; a seventh word is read from the stack, where the caller's frame is
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         let words = [a, b, c, d, e, f];
-        let ours = descriptors(number, words).or_else(|| paths(number, words));
-        ours.or_else(|| special(number, words)).unwrap_or_else(|| reply(crate::raw::call(number, words)))
+        by_number(number, words).unwrap_or_else(|| reply(raw::call(number, words)))
     }
 }
+
+#[cfg(test)]
+#[path = "syscall_tests.rs"]
+mod tests;

@@ -4,17 +4,17 @@
 //! never given back to the allocator, so a reader that lost a race with `close` touches memory that
 //! is still a description, and lets go of it again.
 
+use crate::backend::{File, Node};
 use crate::edge::{Answer, Fail};
 use crate::fence;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use nvmed_fs::{File, Node};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Descriptors found without a second step; Linux's usual hard limit is below.
-const DIRECT: usize = 65536;
+pub(crate) const DIRECT: usize = 65536;
 /// Further chunks of `DIRECT` descriptors each: 2^26 in all, what `fs.nr_open` can be set to here.
 const CHUNKS: usize = 1024;
 /// Descriptions made at once when the pool is empty.
@@ -22,10 +22,10 @@ const POOL_BATCH: usize = 32;
 /// Set in `state` while a description is in the pool.
 const DEAD: u32 = 1 << 31;
 
-type Slot = AtomicPtr<Description>;
-type Chunk = [Slot; DIRECT];
+pub(crate) type Slot = AtomicPtr<Description>;
+pub(crate) type Chunk = [Slot; DIRECT];
 
-static TABLE: Chunk = [const { AtomicPtr::new(ptr::null_mut()) }; DIRECT];
+pub(crate) static TABLE: Chunk = [const { AtomicPtr::new(ptr::null_mut()) }; DIRECT];
 static HIGH: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
 /// The largest number that was ever put into the table.
 static TOP: AtomicU32 = AtomicU32::new(0);
@@ -48,7 +48,7 @@ unsafe impl Sync for Description {}
 /// What an open description is.
 pub(crate) struct Body {
     /// The open file or directory; none for `O_PATH`.
-    pub file: Option<Arc<File>>,
+    pub file: Option<File>,
     /// The inode.
     pub node: Node,
 }
@@ -56,13 +56,25 @@ pub(crate) struct Body {
 impl Body {
     /// The open file; `EBADF` for `O_PATH`.
     #[inline(always)]
-    pub(crate) fn file(&self) -> Answer<&Arc<File>> {
+    pub(crate) fn file(&self) -> Answer<&File> {
         self.file.as_ref().ok_or(Fail::Errno(libc::EBADF))
     }
 }
 
 /// A description that cannot go away.
 pub(crate) struct Pinned(&'static Description);
+
+impl Pinned {
+    /// One more hold on the same description.
+    pub(crate) fn another(&self) -> Self {
+        self.0.state.fetch_add(1, Ordering::Relaxed);
+        Self(self.0)
+    }
+
+    fn address(&self) -> usize {
+        core::ptr::from_ref(self.0) as usize
+    }
+}
 
 impl core::ops::Deref for Pinned {
     type Target = Body;
@@ -177,6 +189,49 @@ fn retire(description: &'static Description) {
     }
     drop(body);
     POOL.lock().unwrap_or_else(PoisonError::into_inner).push(description);
+}
+
+/// Keeps descriptions from being made.
+pub(crate) type Pool = MutexGuard<'static, Vec<&'static Description>>;
+
+pub(crate) fn pool() -> Pool {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All descriptions that have a descriptor, each once.
+pub(crate) fn pins() -> Vec<Pinned> {
+    let mut pins: Vec<Pinned> = Vec::new();
+    let mut start = 0;
+    while let Some(fd) = first_within(start, c_int::MAX as u32) {
+        start = fd as u32 + 1;
+        pins.extend(pin_unfenced(fd));
+    }
+    pins.sort_unstable_by_key(Pinned::address);
+    pins.dedup_by_key(|pinned| pinned.address());
+    pins
+}
+
+/// In a forked child: counts anew who refers to what, because the threads that counted themselves in are not here.
+/// A descriptor that leads to none of `pins` was being made by one of them, and is closed.
+pub(crate) fn recount(pins: &[Pinned]) {
+    for pinned in pins {
+        pinned.0.state.store(1, Ordering::Relaxed);
+    }
+    let mut start = 0;
+    while let Some(fd) = first_within(start, c_int::MAX as u32) {
+        start = fd as u32 + 1;
+        let Some(slot) = slot(fd) else { continue };
+        let found = slot.load(Ordering::Relaxed);
+        match pins.binary_search_by_key(&(found as usize), Pinned::address) {
+            Ok(at) => {
+                pins[at].0.state.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => {
+                slot.store(ptr::null_mut(), Ordering::Relaxed);
+                sys!(SYS_close, fd);
+            }
+        }
+    }
 }
 
 /// A new description, held by the answer until it is put into a slot.

@@ -13,6 +13,7 @@ fn mounted() -> Mount {
 fn body(files: &FileSystem, name: &str) -> Body {
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
     let file = files.open(&files.root(), name.as_bytes(), flags, 0o600, &Credentials::ROOT).expect("a file");
+    let file = File::Private(file);
     Body { node: file.node(), file: Some(file) }
 }
 
@@ -24,7 +25,7 @@ fn a_number_is_ours_until_it_is_removed_and_duplicates_keep_the_description() {
     let mount = mounted();
     let ino = {
         let body = body(&mount, "a");
-        let ino = body.node.ino();
+        let ino = body.node.stat().expect("a status").ino;
         install(FIRST, describe(body)).expect("installed");
         ino
     };
@@ -32,14 +33,14 @@ fn a_number_is_ours_until_it_is_removed_and_duplicates_keep_the_description() {
     install(FIRST + 1, pin(FIRST).expect("pinned")).expect("duplicated");
     drop(remove(FIRST));
     assert!(pin(FIRST).is_err());
-    assert_eq!(pin(FIRST + 1).expect("pinned").node.ino(), ino);
+    assert_eq!(pin(FIRST + 1).expect("pinned").node.stat().expect("a status").ino, ino);
     let high = DIRECT as c_int * 2 + 7;
     install(high, pin(FIRST + 1).expect("pinned")).expect("installed high");
     assert_eq!(first_within(FIRST as u32 + 2, u32::MAX), Some(high));
     drop(remove(FIRST + 1));
-    assert_eq!(pin(high).expect("pinned").node.ino(), ino);
+    assert_eq!(pin(high).expect("pinned").node.stat().expect("a status").ino, ino);
     let old = remove(high).expect("it was ours");
-    assert_eq!(old.node.ino(), ino, "still held");
+    assert_eq!(old.node.stat().expect("a status").ino, ino, "still held");
     assert!(!is_ours(high));
 }
 
@@ -49,15 +50,18 @@ fn a_number_is_ours_until_it_is_removed_and_duplicates_keep_the_description() {
 fn readers_race_with_close_and_reopen() {
     const SWAPS: usize = 20_000;
     let (mount, fd) = (mounted(), FIRST - 10);
-    let inos = ["x", "y"].map(|name| body(&mount, name).node.ino());
+    let inos = ["x", "y"].map(|name| body(&mount, name).node.stat().expect("a status").ino);
     let (stop, hits) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok(pinned) = pin(fd) {
-                        assert!(inos.contains(&pinned.node.ino()));
-                        assert_eq!(pinned.file.as_ref().expect("a file").node().ino(), pinned.node.ino());
+                        assert!(inos.contains(&pinned.node.stat().expect("a status").ino));
+                        assert_eq!(
+                            pinned.file.as_ref().expect("a file").node().stat().expect("a status").ino,
+                            pinned.node.stat().expect("a status").ino
+                        );
                         hits.fetch_add(1, Ordering::Relaxed);
                     }
                 }

@@ -4,9 +4,9 @@ use crate::edge::{Answer, fail, finish};
 use crate::name::mkdir;
 use crate::open::open;
 use crate::place::{self, Touch};
-use crate::stat::lstat;
+use crate::stat::{lstat, stat};
 use crate::walk::Last;
-use crate::{mount, raw};
+use crate::{hosted, mount, raw};
 use core::ffi::{c_char, c_int};
 
 /// What a name's six letters are drawn from, as in glibc.
@@ -56,6 +56,9 @@ unsafe fn may_be_ours(template: *const c_char) -> bool {
     let Some(setting) = mount::setting() else { return false };
     // SAFETY: the program's C string, under `edge`'s contract.
     let path = unsafe { raw::bytes(template) };
+    if setting.hosted.is_some() {
+        return hosted::leads_in(libc::AT_FDCWD, path);
+    }
     let found = crate::edge::caught(|| {
         Ok(place::find(setting, libc::AT_FDCWD, path, Touch::Change(Last::Keep))?.is_some()
             || crate::walk::leads_in(setting, libc::AT_FDCWD, path, Last::Keep).is_some())
@@ -133,5 +136,89 @@ hook! {
             let _: c_int = finish(made);
         }
         template
+    }
+}
+
+/// Where tempnam(3) looks for a directory when neither its argument nor TMPDIR is one: `P_tmpdir`.
+const DIRECTORY: &[u8] = b"/tmp";
+/// What tempnam(3) takes of its prefix, and what it takes without one.
+const PREFIX_BYTES_MAX: usize = 5;
+const PREFIX: &[u8] = b"file";
+
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *mut c_char;
+}
+
+unsafe fn is_directory(path: &[u8]) -> bool {
+    let Some(path) = crate::walk::c_path(path) else { return false };
+    // SAFETY: a C string, and a struct of integers.
+    unsafe {
+        let mut status: libc::stat = core::mem::zeroed();
+        stat(path.as_ptr(), &raw mut status) == 0 && status.st_mode & libc::S_IFMT == libc::S_IFDIR
+    }
+}
+
+/// A name in `directory` that is free now, in memory of malloc's; null when there is none.
+unsafe fn free_name(directory: &[u8], prefix: &[u8]) -> *mut c_char {
+    let prefix = &prefix[..prefix.len().min(PREFIX_BYTES_MAX)];
+    let name = [directory, b"/", prefix, PLACEHOLDER, b"\0"].concat();
+    // SAFETY: malloc takes any size; the copy fits and ends with a NUL.
+    unsafe {
+        let copy = libc::malloc(name.len()).cast::<c_char>();
+        if copy.is_null() {
+            return copy;
+        }
+        copy.cast::<u8>().copy_from_nonoverlapping(name.as_ptr(), name.len());
+        if *mktemp(copy) == 0 {
+            libc::free(copy.cast());
+            return core::ptr::null_mut();
+        }
+        copy
+    }
+}
+
+hook! {
+    /// tempnam(3): libc looks for directories and for names with calls of its own
+    fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
+        if mount::setting().is_none() {
+            return next!(c"tempnam", fn(*const c_char, *const c_char) -> *mut c_char)(directory, prefix);
+        }
+        let named = secure_getenv(c"TMPDIR".as_ptr());
+        let given = [named.cast_const(), directory];
+        let given = given.iter().filter(|path| !path.is_null()).map(|&path| raw::bytes(path));
+        let chosen = given.map(<[u8]>::to_vec).chain([DIRECTORY.to_vec()]).find(|path| is_directory(path));
+        let Some(chosen) = chosen else { return finish(fail(libc::ENOENT)) };
+        let prefix = if prefix.is_null() || *prefix == 0 { PREFIX } else { raw::bytes(prefix) };
+        free_name(chosen.strip_suffix(b"/").unwrap_or(&chosen), prefix)
+    }
+}
+
+/// tmpnam(3)'s own buffer, `L_tmpnam` bytes.
+struct Name(core::cell::UnsafeCell<[c_char; 20]>);
+
+// SAFETY: tmpnam(3) without a buffer is for one thread.
+unsafe impl Sync for Name {}
+
+static NAME: Name = Name(core::cell::UnsafeCell::new([0; 20]));
+
+hook! {
+    /// tmpnam(3)
+    fn tmpnam(buffer: *mut c_char) -> *mut c_char {
+        let target = if buffer.is_null() { NAME.0.get().cast() } else { buffer };
+        let name = free_name(DIRECTORY, PREFIX);
+        if name.is_null() {
+            return name;
+        }
+        // `/tmp/fileXXXXXX` and its NUL: less than L_tmpnam.
+        libc::strcpy(target, name);
+        libc::free(name.cast());
+        target
+    }
+}
+
+hook! {
+    /// tmpnam_r: as tmpnam, but null for null
+    fn tmpnam_r(buffer: *mut c_char) -> *mut c_char {
+        if buffer.is_null() { buffer } else { tmpnam(buffer) }
     }
 }

@@ -141,7 +141,7 @@ unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At) -
 
 hook! {
     /// readv(2)
-    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    inner fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_readv, fd, list, count), |body| {
             read_vectors(body, list, count, At::Shared)
         })
@@ -150,7 +150,7 @@ hook! {
 
 hook! {
     /// writev(2)
-    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    inner fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_writev, fd, list, count), |body| {
             write_vectors(body, list, count, At::Shared)
         })
@@ -159,7 +159,7 @@ hook! {
 
 hook! {
     /// preadv(2)
-    fn preadv(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t, as [preadv64] {
+    inner fn preadv(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_preadv, fd, list, count, at, 0), |body| {
             read_vectors(body, list, count, At::Offset(offset(at)?))
         })
@@ -168,7 +168,7 @@ hook! {
 
 hook! {
     /// pwritev(2)
-    fn pwritev(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t, as [pwritev64] {
+    inner fn pwritev(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwritev, fd, list, count, at, 0), |body| {
             write_vectors(body, list, count, At::Offset(offset(at)?))
         })
@@ -180,35 +180,68 @@ fn at(value: off_t) -> Answer<At> {
     if value == -1 { Ok(At::Shared) } else { Ok(At::Offset(offset(value)?)) }
 }
 
+/// `preadv2` with flags: reads of ours never wait for a device that is not asked for, so `RWF_HIPRI`,
+/// `RWF_NOWAIT` and `RWF_DONTCACHE` are hints that change nothing.
+///
+/// # Safety
+/// The program's vectors, under `edge`'s contract.
+pub(crate) unsafe fn read_with(
+    body: &Body,
+    list: *const iovec,
+    count: c_int,
+    from: off_t,
+    flags: c_int,
+) -> Answer {
+    if flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT | RWF_DONTCACHE) != 0 {
+        return fail(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { read_vectors(body, list, count, at(from)?) }
+}
+
+/// `pwritev2` with flags. `RWF_APPEND` and `RWF_NOAPPEND` would need an append that is atomic beside the
+/// description's own flag, `RWF_ATOMIC` a promise about power cuts: EOPNOTSUPP, as of file systems without.
+///
+/// # Safety
+/// As in [`read_with`].
+pub(crate) unsafe fn write_with(
+    body: &Body,
+    list: *const iovec,
+    count: c_int,
+    to: off_t,
+    flags: c_int,
+) -> Answer {
+    let known = libc::RWF_HIPRI | libc::RWF_NOWAIT | RWF_DONTCACHE | libc::RWF_DSYNC | libc::RWF_SYNC;
+    if flags & !known != 0 {
+        return fail(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the caller's contract.
+    let done = unsafe { write_vectors(body, list, count, at(to)?) }?;
+    if flags & libc::RWF_SYNC != 0 {
+        body.file()?.fsync()?;
+    } else if flags & libc::RWF_DSYNC != 0 {
+        body.file()?.fdatasync()?;
+    }
+    Ok(done)
+}
+
+/// linux/fs.h, since Linux 6.14.
+const RWF_DONTCACHE: c_int = 0x80;
+
 hook! {
     /// preadv2(2)
-    fn preadv2(fd: c_int, list: *const iovec, count: c_int, from: off_t, flags: c_int) -> ssize_t,
-        as [preadv64v2] {
+    inner fn preadv2(fd: c_int, list: *const iovec, count: c_int, from: off_t, flags: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_preadv2, fd, list, count, from, 0, flags), |body| {
-            // All our reads are what RWF_HIPRI asks for; none can be refused for RWF_NOWAIT.
-            if flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT) != 0 {
-                return fail(libc::EOPNOTSUPP);
-            }
-            read_vectors(body, list, count, at(from)?)
+            read_with(body, list, count, from, flags)
         })
     }
 }
 
 hook! {
     /// pwritev2(2)
-    fn pwritev2(fd: c_int, list: *const iovec, count: c_int, to: off_t, flags: c_int) -> ssize_t,
-        as [pwritev64v2] {
+    inner fn pwritev2(fd: c_int, list: *const iovec, count: c_int, to: off_t, flags: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwritev2, fd, list, count, to, 0, flags), |body| {
-            if flags & !(libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC) != 0 {
-                return fail(libc::EOPNOTSUPP);
-            }
-            let done = write_vectors(body, list, count, at(to)?)?;
-            if flags & libc::RWF_SYNC != 0 {
-                body.file()?.fsync()?;
-            } else if flags & libc::RWF_DSYNC != 0 {
-                body.file()?.fdatasync()?;
-            }
-            Ok(done)
+            write_with(body, list, count, to, flags)
         })
     }
 }

@@ -57,6 +57,9 @@ pub(crate) fn kernel_cwd() -> Option<Vec<u8>> {
 
 /// Where the host's path leads into `wrap_dir`, if it does: what is left below it.
 pub(crate) fn leads_in(setting: &Setting, dirfd: c_int, path: &[u8], last: Last) -> Option<Vec<u8>> {
+    if setting.hosted.is_some() {
+        return None;
+    }
     let relative = path.first() != Some(&b'/');
     let by_name = relative && dirfd != libc::AT_FDCWD && has_component(path, setting.prefix.name());
     if !by_name && !has_symlink(dirfd, path) {

@@ -1,28 +1,119 @@
-//! Extended attributes and file handles: not offered, in the way that `ls -l` and `cp -a` take quietly.
+//! Extended attributes; and file handles, which are not offered.
 
+use crate::backend::{Files, Node};
 use crate::descriptor::on_descriptor;
-use crate::edge::{fail, host};
+use crate::edge::{Answer, fail, host};
 use crate::place::{Place, Spot, on_path};
-use crate::stat::{look, of};
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use crate::stat::look;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{size_t, ssize_t};
-use nvmed_fs::Follow;
+use nvmed_fs::{Follow, SetXattr};
 
-/// The path must exist; then it has no attributes.
-fn none(spot: &Spot<'_>, follow: Follow) -> crate::edge::Answer {
-    of(spot, follow)?;
-    fail(libc::EOPNOTSUPP)
+/// The inode that a call by path is about.
+fn node(spot: &Spot<'_>, follow: Follow) -> Answer<Node> {
+    match &spot.exact {
+        Some(node) => Ok(node.clone()),
+        None => Ok(spot.files.lookup(&spot.at, spot.path(), follow, &spot.who())?),
+    }
+}
+
+/// What a call does to an inode.
+enum Call {
+    Get { name: *const c_char, value: *mut c_void, size: size_t },
+    Set { name: *const c_char, value: *const c_void, size: size_t, flags: c_int },
+    List { list: *mut c_char, size: size_t },
+    Remove { name: *const c_char },
+}
+
+/// The name that the program gives.
+///
+/// # Safety
+/// `name` is null or a C string that lives as long as the answer.
+unsafe fn name_of<'a>(name: *const c_char) -> Answer<&'a [u8]> {
+    if name.is_null() {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: not null, and the caller's contract.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    // An empty name is out of range (xattr(7)).
+    if name.is_empty() { fail(libc::ERANGE) } else { Ok(name) }
+}
+
+/// Copies an answer out; with size 0 the program only asks how long it is.
+///
+/// # Safety
+/// `into` is null or has room for `size` bytes.
+unsafe fn copy_out(bytes: &[u8], into: *mut u8, size: size_t) -> Answer {
+    if size > 0 {
+        if bytes.len() > size {
+            return fail(libc::ERANGE);
+        }
+        if into.is_null() {
+            return fail(libc::EFAULT);
+        }
+        // SAFETY: `into` has room for `size` bytes by the caller's contract, at least `bytes.len()`; bytes have no
+        // alignment; `bytes` is memory of ours, so the two do not overlap.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+    }
+    Ok(bytes.len() as isize)
+}
+
+fn run(files: Files, node: &Node, call: &Call) -> Answer {
+    let who = crate::credentials::who();
+    match *call {
+        Call::Get { name, value, size } => {
+            // SAFETY: the program's arguments, under `edge`'s contract, here and below.
+            let found = files.get_xattr_node(node, unsafe { name_of(name) }?, &who)?;
+            // SAFETY: as above.
+            unsafe { copy_out(&found, value.cast(), size) }
+        }
+        Call::List { list, size } => {
+            let names = files.list_xattr_node(node, &who)?;
+            // SAFETY: as above.
+            unsafe { copy_out(&names, list.cast(), size) }
+        }
+        Call::Remove { name } => {
+            // SAFETY: as above.
+            files.remove_xattr_node(node, unsafe { name_of(name) }?, &who)?;
+            Ok(0)
+        }
+        Call::Set { name, value, size, flags } => {
+            let how = match flags {
+                0 => SetXattr::Any,
+                libc::XATTR_CREATE => SetXattr::Create,
+                libc::XATTR_REPLACE => SetXattr::Replace,
+                _ => return fail(libc::EINVAL),
+            };
+            // SAFETY: as above.
+            let name = unsafe { name_of(name) }?;
+            if size > nvmed_fs::XATTR_VALUE_BYTES_MAX {
+                return fail(libc::E2BIG);
+            }
+            if size > 0 && value.is_null() {
+                return fail(libc::EFAULT);
+            }
+            let value = match size {
+                0 => &[],
+                // SAFETY: not null, and `size` bytes are readable under `edge`'s contract; bytes have no alignment.
+                size => unsafe { core::slice::from_raw_parts(value.cast::<u8>(), size) },
+            };
+            files.set_xattr_node(node, name, value, how, &who)?;
+            Ok(0)
+        }
+    }
 }
 
 macro_rules! attribute_calls {
     ($(
-        $name:ident($($argument:ident: $ty:ty),*) -> $ret:ty = $number:ident, $flags:expr, $follow:ident;
+        $name:ident($($argument:ident: $ty:ty),*) -> $ret:ty = $number:ident, $flags:expr, $follow:ident, $call:ident;
     )*) => { $(
         hook! {
             fn $name(path: *const c_char $(, $argument: $ty)*) -> $ret {
                 on_path(libc::AT_FDCWD, path, look($flags), |place| match place {
                     Place::Host { path, .. } => host(sys!($number, path $(, $argument)*)),
-                    Place::Ours(spot) => none(&spot, Follow::$follow),
+                    Place::Ours(spot) => {
+                        run(spot.files, &node(&spot, Follow::$follow)?, &Call::$call { $($argument),* })
+                    }
                 })
             }
         }
@@ -30,34 +121,41 @@ macro_rules! attribute_calls {
 }
 
 attribute_calls! {
-    getxattr(name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t = SYS_getxattr, 0, Yes;
+    getxattr(name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t = SYS_getxattr, 0, Yes, Get;
     lgetxattr(name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t
-        = SYS_lgetxattr, libc::AT_SYMLINK_NOFOLLOW, No;
+        = SYS_lgetxattr, libc::AT_SYMLINK_NOFOLLOW, No, Get;
     setxattr(name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int
-        = SYS_setxattr, 0, Yes;
+        = SYS_setxattr, 0, Yes, Set;
     lsetxattr(name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int
-        = SYS_lsetxattr, libc::AT_SYMLINK_NOFOLLOW, No;
-    listxattr(list: *mut c_char, size: size_t) -> ssize_t = SYS_listxattr, 0, Yes;
-    llistxattr(list: *mut c_char, size: size_t) -> ssize_t = SYS_llistxattr, libc::AT_SYMLINK_NOFOLLOW, No;
-    removexattr(name: *const c_char) -> c_int = SYS_removexattr, 0, Yes;
-    lremovexattr(name: *const c_char) -> c_int = SYS_lremovexattr, libc::AT_SYMLINK_NOFOLLOW, No;
+        = SYS_lsetxattr, libc::AT_SYMLINK_NOFOLLOW, No, Set;
+    listxattr(list: *mut c_char, size: size_t) -> ssize_t = SYS_listxattr, 0, Yes, List;
+    llistxattr(list: *mut c_char, size: size_t) -> ssize_t
+        = SYS_llistxattr, libc::AT_SYMLINK_NOFOLLOW, No, List;
+    removexattr(name: *const c_char) -> c_int = SYS_removexattr, 0, Yes, Remove;
+    lremovexattr(name: *const c_char) -> c_int = SYS_lremovexattr, libc::AT_SYMLINK_NOFOLLOW, No, Remove;
 }
 
 macro_rules! descriptor_calls {
-    ($($name:ident($($argument:ident: $ty:ty),*) -> $ret:ty = $number:ident;)*) => { $(
+    ($($name:ident($($argument:ident: $ty:ty),*) -> $ret:ty = $number:ident, $call:ident;)*) => { $(
         hook! {
             fn $name(fd: c_int $(, $argument: $ty)*) -> $ret {
-                on_descriptor(fd, || sys!($number, fd $(, $argument)*), |_| fail(libc::EOPNOTSUPP))
+                on_descriptor(fd, || sys!($number, fd $(, $argument)*), |body| {
+                    let file = body.file()?;
+                    // O_PATH (open(2)): EBADF.
+                    file.list_xattr(&crate::credentials::who())?;
+                    run(crate::mount::files()?, &body.node, &Call::$call { $($argument),* })
+                })
             }
         }
     )* };
 }
 
 descriptor_calls! {
-    fgetxattr(name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t = SYS_fgetxattr;
-    fsetxattr(name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int = SYS_fsetxattr;
-    flistxattr(list: *mut c_char, size: size_t) -> ssize_t = SYS_flistxattr;
-    fremovexattr(name: *const c_char) -> c_int = SYS_fremovexattr;
+    fgetxattr(name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t = SYS_fgetxattr, Get;
+    fsetxattr(name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int
+        = SYS_fsetxattr, Set;
+    flistxattr(list: *mut c_char, size: size_t) -> ssize_t = SYS_flistxattr, List;
+    fremovexattr(name: *const c_char) -> c_int = SYS_fremovexattr, Remove;
 }
 
 hook! {

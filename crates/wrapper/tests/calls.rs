@@ -46,6 +46,82 @@ fn a_fortified_c_program_does_too() {
     all_calls_are_answered(&["-O2", "-D_FORTIFY_SOURCE=2"]);
 }
 
+/// libaio, POSIX AIO and copies inside the kernel: on descriptors of ours, of the host, and both at once.
+#[test]
+fn requests_are_carried_out_and_told() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "requests", &["-pthread"]);
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let ours = bench.path("");
+    let words =
+        ["timeout", "60", program.to_str().unwrap(), ours.trim_end_matches('/'), host.to_str().unwrap()];
+    assert_eq!(bench.ok(&words), "all requests answered\n");
+    bench.fsck();
+}
+
+/// What one thread unmaps is not forgotten of another's mapping, which the kernel put there meanwhile.
+#[test]
+fn threads_that_map_and_unmap_lose_nothing() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "unmapped", &["-pthread"]).display().to_string();
+    let ours = bench.path("");
+    let ours = ours.trim_end_matches('/');
+    assert_eq!(bench.ok(&[&program, ours]), "");
+    assert_eq!(bench.ok(&[&program, ours, "check"]), "");
+    bench.fsck();
+}
+
+/// System calls by instructions of the program's own, under a setting of `raw_syscalls`.
+fn raw_calls(how: &str) -> Option<std::process::Output> {
+    let bench = Bench::with_config("", &format!("raw_syscalls = {how}"), &["cc"])?;
+    let program = compiled(&bench, "raw", &["-pthread"]);
+    let host = bench.host().display().to_string();
+    let ours = bench.path("");
+    let words = ["timeout", "60", program.to_str().unwrap(), ours.trim_end_matches('/'), &host];
+    let output = bench.run(&words);
+    bench.fsck();
+    Some(output)
+}
+
+#[test]
+fn calls_below_libc_are_ours_where_they_are_dispatched() {
+    for how in ["dispatch", "detect"] {
+        let Some(output) = raw_calls(how) else { return };
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if errors.contains("the kernel does not dispatch system calls") {
+            eprintln!("SKIPPED: this kernel has no system call user dispatch: {errors}");
+            return;
+        }
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "raw calls answered\n", "{how}: {errors}");
+        // The one line is the fence's, from the child that the program forks.
+        assert_eq!(errors.lines().count(), 1, "{how}: {errors}");
+    }
+    let Some(output) = raw_calls("off") else { return };
+    assert_ne!(output.status.code(), Some(0), "without dispatch the host is asked");
+}
+
+#[test]
+fn a_program_of_gos_runs_where_its_calls_are_detected() {
+    let Some(bench) = Bench::with_config("", "raw_syscalls = detect", &["go", "cc"]) else { return };
+    let program = bench.host().join("go-files");
+    let built = Command::new("go")
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(source("go/main.go"))
+        .env("CGO_ENABLED", "1")
+        .env("GO111MODULE", "off")
+        .output()
+        .expect("go runs");
+    if !built.status.success() {
+        eprintln!("SKIPPED: go builds no program here: {}", String::from_utf8_lossy(&built.stderr));
+        return;
+    }
+    let words = ["timeout", "60", program.to_str().unwrap(), &bench.path("")];
+    assert_eq!(bench.ok(&words), "entries 409\n");
+    bench.fsck();
+}
+
 #[test]
 fn python_gets_what_its_library_promises() {
     let Some(bench) = Bench::new("", &["python3"]) else { return };
@@ -85,6 +161,18 @@ fn handlers_may_make_file_calls() {
         bench.run(&["timeout", "60", program.to_str().unwrap(), bench.path("").trim_end_matches('/')]);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert_eq!(bench.ok(&["cat", &bench.path("b")]), "written");
+    bench.fsck();
+}
+
+/// Waits that signals interrupt or restart, handlers that jump, threads that are cancelled.
+#[test]
+fn calls_are_interrupted_left_and_cancelled() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "interrupts", &["-pthread"]);
+    let words =
+        ["timeout", "60", program.to_str().unwrap(), bench.path("").trim_end_matches('/')].map(str::to_owned);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert_eq!(bench.ok(&words), "all interrupts answered\n");
     bench.fsck();
 }
 

@@ -135,3 +135,71 @@ fn devices_that_cannot_be_used() {
     std::fs::create_dir(&image).expect("a directory");
     said(&bench);
 }
+
+/// `RLIMIT_FSIZE`, as the kernel obeys it: what fits is written, then EFBIG and SIGXFSZ; what does not grow is allowed.
+#[test]
+fn files_grow_up_to_the_limit_on_their_size() {
+    let Some(bench) = Bench::new("", &["python3", "bash", "dd"]) else { return };
+    let script = "
+import errno, os, resource, signal, sys
+path, told = sys.argv[1], []
+signal.signal(signal.SIGXFSZ, lambda number, frame: told.append(number))
+def too_large(call, *arguments):
+    before = len(told)
+    try:
+        call(*arguments)
+        raise SystemExit('%s went through' % call)
+    except OSError as error:
+        assert error.errno == errno.EFBIG, error
+    for step in range(2):
+        pass  # where Python runs handlers
+    assert len(told) == before + 1, told
+fd = os.open(path, os.O_CREAT | os.O_RDWR)
+os.ftruncate(fd, 20000)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+os.ftruncate(fd, 10000)
+too_large(os.pwrite, fd, b'x', 8192)
+too_large(os.ftruncate, fd, 10001)
+os.ftruncate(fd, 0)
+assert os.write(fd, b'x' * 10000) == 8192
+too_large(os.write, fd, b'x')
+assert os.write(fd, b'') == 0
+too_large(os.truncate, path, 8193)
+too_large(os.posix_fallocate, fd, 8000, 193)
+too_large(os.pwritev, fd, [b'a', b'b'], 9000)
+assert os.pwritev(fd, [b'a', b'b'], 8191) == 1
+append = os.open(path, os.O_WRONLY | os.O_APPEND)
+too_large(os.write, append, b'x')
+os.truncate(path, 8190)
+assert os.write(append, b'xyz') == 2 and os.fstat(fd).st_size == 8192
+resource.prlimit(0, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
+assert os.write(append, b'xyz') == 3
+";
+    bench.ok(&["python3", "-c", script, &bench.path("f")]);
+    // A program starts with the limit, and ends by the signal.
+    let shell = format!("ulimit -f 8; exec dd if=/dev/zero of={} bs=1k count=9 status=none", bench.path("g"));
+    let output = bench.run(&["bash", "-c", &shell]);
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&output.status),
+        Some(25),
+        "SIGXFSZ: {output:?}"
+    );
+    bench.fsck();
+}
+
+/// Under a low limit on descriptors ours lie above those that programs choose.
+#[test]
+fn few_descriptors_are_enough() {
+    let Some(bench) = Bench::new("", &["bash"]) else { return };
+    for most in [60, 256, 700] {
+        let shell = format!(
+            "ulimit -n {most}; cd {}; for n in 3 4 5 6 7 8 9 10 20; do eval \"exec $n>f$n\" && echo $n >&$n || exit 1; done; \
+             read n <f20; echo $n",
+            bench.path("")
+        );
+        bench.ok(&["mkdir", "-p", &bench.path("")]);
+        assert_eq!(bench.ok(&["bash", "-c", &shell]), "20\n", "{most}");
+    }
+    bench.fsck();
+}

@@ -1,258 +1,178 @@
-//! The library's symbols against libc's: each of ours exists there, and each file call of libc's is either
-//! ours or in the list below with a reason. A new libc that brings a new call fails here.
+//! `symbols.txt` against libc, against our library and against `docs/symbols.md`.
+//!
+//! The table has a line for each function of libc that takes a path, a descriptor, a directory stream or a
+//! stdio stream, with what we do with it; `symbols-none.txt` has those that take none. A newer libc that
+//! brings a new call is in neither, and fails here. `NVMED_BLESS=1` writes `docs/symbols.md` anew.
 
 mod support;
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::library;
 
-/// Beginnings of the names of calls that take a path, a descriptor or a stream's descriptor.
-const FILE_CALLS: &[&str] = &[
-    "open",
-    "creat",
-    "close",
-    "dup",
-    "read",
-    "pread",
-    "write",
-    "pwrite",
-    "lseek",
-    "llseek",
-    "stat",
-    "lstat",
-    "fstat",
-    "xstat",
-    "lxstat",
-    "fxstat",
-    "xmknod",
-    "access",
-    "eaccess",
-    "euidaccess",
-    "faccess",
-    "sync",
-    "fsync",
-    "fdatasync",
-    "truncate",
-    "ftruncate",
-    "fallocate",
-    "posix_fa",
-    "rename",
-    "link",
-    "symlink",
-    "unlink",
-    "remove",
-    "rmdir",
-    "mkdir",
-    "mknod",
-    "mkfifo",
-    "mkstemp",
-    "mkostemp",
-    "mkdtemp",
-    "mktemp",
-    "chmod",
-    "fchmod",
-    "lchmod",
-    "chown",
-    "fchown",
-    "lchown",
-    "utime",
-    "futime",
-    "lutime",
-    "getxattr",
-    "setxattr",
-    "listxattr",
-    "removexattr",
-    "lgetxattr",
-    "lsetxattr",
-    "llistxattr",
-    "lremovexattr",
-    "fgetxattr",
-    "fsetxattr",
-    "flistxattr",
-    "fremovexattr",
-    "fcntl",
-    "flock",
-    "lockf",
-    "ioctl",
-    "isatty",
-    "tcgetattr",
-    "fdopen",
-    "fopen",
-    "freopen",
-    "seekdir",
-    "telldir",
-    "rewinddir",
-    "dirfd",
-    "scandir",
-    "getdents",
-    "getdirentries",
-    "ftw",
-    "nftw",
-    "fts",
-    "glob",
-    "realpath",
-    "canonical",
-    "getcwd",
-    "getwd",
-    "get_current",
-    "chdir",
-    "fchdir",
-    "mmap",
-    "munmap",
-    "mremap",
-    "msync",
-    "mprotect",
-    "copy_file",
-    "sendfile",
-    "splice",
-    "tee",
-    "vmsplice",
-    "select",
-    "pselect",
-    "poll",
-    "ppoll",
-    "epoll_ctl",
-    "vfork",
-    "exec",
-    "fexecve",
-    "posix_spawn",
-    "umask",
-    "name_to_handle",
-    "inotify_add",
-    "syscall",
-    "daemon",
-    "pathconf",
-    "fpathconf",
-    "ftok",
-    "perror",
-    "tempnam",
-    "tmpfile",
-    "aio",
-    "lio",
-    "_exit",
-    "_Exit",
-    "sigaction",
-    "signal",
-    "bsd_signal",
-    "sysv_signal",
-    "setuid",
-    "setgid",
-    "seteuid",
-    "setegid",
-    "setre",
-    "setgroups",
-    "initgroups",
-    "setfs",
-    "ustat",
-    "quotactl",
-    "mount",
-    "umount",
-    "chroot",
-    "acct",
-    "swapon",
-    "uselib",
-    "fanotify_mark",
-    "dlopen",
-    "dlmopen",
-    "catopen",
-    "popen",
-    "system",
-    "statfs",
-    "fstatfs",
-    "statvfs",
-    "fstatvfs",
-    "closedir",
-    "fmemopen",
-    "ttyname",
-];
+/// `NAME | what it takes | what we do | why`, and a name a line.
+const TABLE: &str = include_str!("../symbols.txt");
+const NONE: &str = include_str!("../symbols-none.txt");
+const SYSCALLS: &str = include_str!("../syscalls.txt");
 
-/// Calls of libc's that are not ours, by their beginning, and why.
-const NOT_OURS: &[(&str, &str)] = &[
-    ("open_catalog", "GLIBC_PRIVATE"),
-    ("open_memstream", "a stream in memory"),
-    ("open_wmemstream", "a stream in memory"),
-    ("fopencookie", "a stream of the program's own functions"),
-    ("fmemopen", "a stream in memory"),
-    ("openlog", "the system log"),
-    ("closelog", "the system log"),
-    ("openpty", "terminals"),
-    ("open_by_handle_at", "handles of ours do not exist: EOPNOTSUPP when one is asked for"),
-    ("open_tree", "moving mounts"),
-    ("fts", "its descriptors are opened below every hook: fails with ENOENT on our paths"),
-    ("glob_pattern_p", "looks at text only"),
-    ("globfree", "memory only"),
-    ("tempnam", "makes a name only; looks for existing files on the host"),
-    ("tmpfile", "a file without a name, on the host"),
-    ("aio", "POSIX AIO reads and writes below every hook: EBADF on our descriptors"),
-    ("lio", "as aio"),
-    ("setfsent", "/etc/fstab"),
-    ("setfsuid", "for file servers; permissions here follow the effective ids"),
-    ("setfsgid", "as setfsuid"),
-    ("ustat", "obsolete"),
-    ("quotactl", "no quotas here"),
-    ("mount", "of the kernel's file systems"),
-    ("umount", "of the kernel's file systems"),
-    ("chroot", "a host directory"),
-    ("acct", "a host file"),
-    ("swapon", "a host file"),
-    ("uselib", "obsolete"),
-    ("fanotify_mark", "of the kernel's file systems"),
-    ("dlopen", "libraries do not load from here: the host says that there is none"),
-    ("dlmopen", "as dlopen"),
-    ("duplocale", "locales"),
-    ("create_module", "obsolete"),
-    ("signalfd", "a descriptor of the kernel's"),
-    ("bindtextdomain", "message catalogues of the host"),
-    ("bind_textdomain", "message catalogues of the host"),
-    ("bindresvport", "network addresses"),
-    ("flockfile", "a stream's lock, in memory"),
-    ("catopen", "message catalogues of the host"),
-    ("popen", "a shell, which is a new process"),
-    ("system", "a shell, which is a new process"),
-    ("ttyname", "files are no terminals: EBADF"),
+/// What is done with a call, and how the page puts it.
+const WORDS: &[(&str, &str)] = &[
     (
-        "posix_spawn_file_actions",
-        "all but addopen and addchdir are about descriptors, which fail in the child",
+        "hooked",
+        "The library exports the name: it sorts out ours, and answers them as the manual page says or refuses them as `docs/wrapper.md` says.",
     ),
-    ("posix_spawnattr", "no files"),
+    ("through", "libc's own function runs, and reaches ours through hooked calls or our streams."),
+    ("refused", "Fails with that errno; nothing is read or written elsewhere by mistake."),
+    ("nothing", "Needs nothing."),
+    ("out", "Out of reach: the host is asked, or the call fails."),
 ];
 
-fn symbols(file: &Path) -> Option<BTreeSet<String>> {
+struct Row {
+    takes: &'static str,
+    what: &'static str,
+    why: &'static str,
+}
+
+fn table() -> BTreeMap<&'static str, Row> {
+    let row = |line: &'static str| {
+        let mut words = line.splitn(4, " | ");
+        let name = words.next().unwrap_or_default();
+        let row = Row {
+            takes: words.next().unwrap_or_default(),
+            what: words.next().unwrap_or_default(),
+            why: words.next().unwrap_or_default(),
+        };
+        assert!(WORDS.iter().any(|(word, _)| *word == row.what), "symbols.txt: {line}");
+        assert!(row.what == "hooked" || !row.why.is_empty(), "symbols.txt gives no reason: {line}");
+        (name, row)
+    };
+    let rows: Vec<_> = TABLE.lines().map(row).collect();
+    let table: BTreeMap<_, _> = rows.into_iter().collect();
+    assert_eq!(table.len(), TABLE.lines().count(), "a name is in symbols.txt twice");
+    table
+}
+
+fn none() -> BTreeSet<&'static str> {
+    NONE.lines().collect()
+}
+
+/// The functions that a library exports: for programs, or for other libraries of libc.
+fn symbols(file: &Path, private: bool) -> Option<BTreeSet<String>> {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(file).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     let name = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
         let (kind, name) = (words.next()?, words.next()?);
-        // Functions only.
-        matches!(kind, "T" | "W" | "i").then(|| name.split('@').next().unwrap_or(name).to_owned())
+        let is_function = matches!(kind, "T" | "W" | "i");
+        (is_function && name.ends_with("@GLIBC_PRIVATE") == private)
+            .then(|| name.split('@').next().unwrap_or(name).to_owned())
     };
     Some(text.lines().filter_map(name).collect())
 }
 
-fn libc() -> Option<BTreeSet<String>> {
-    let output = Command::new("cc").arg("-print-file-name=libc.so.6").output().ok()?;
-    symbols(Path::new(String::from_utf8(output.stdout).ok()?.trim()))
+/// What our library exports beyond libc's private names, which older libraries of its call, and what the
+/// running libc exports for programs; `None`, loudly, without the tools to look.
+fn exports() -> Option<(BTreeSet<String>, BTreeSet<String>)> {
+    let output = Command::new("cc").arg("-print-file-name=libc.so.6").output().ok();
+    let path = output.and_then(|output| String::from_utf8(output.stdout).ok());
+    let both = path.and_then(|path| {
+        let libc = Path::new(path.trim());
+        let (public, private) = (symbols(libc, false)?, symbols(libc, true)?);
+        let only_private = |name: &String| private.contains(name) && !public.contains(name);
+        Some((symbols(&library(), false)?.into_iter().filter(|name| !only_private(name)).collect(), public))
+    });
+    if both.is_none() {
+        eprintln!("SKIPPED: nm or cc is not on this machine; install binutils and gcc to run this test");
+    }
+    both
 }
 
 #[test]
-fn every_file_call_of_libc_is_ours_or_listed_with_a_reason() {
-    let (Some(ours), Some(libc)) = (symbols(&library()), libc()) else {
-        eprintln!("SKIPPED: nm or cc is not on this machine; install binutils and gcc to run this test");
-        return;
-    };
-    assert!(ours.len() > 250, "{} symbols are exported: are the hooks in the library?", ours.len());
-    let invented: Vec<_> = ours.iter().filter(|name| !libc.contains(*name)).collect();
-    assert!(invented.is_empty(), "exported, but not functions of this libc: {invented:?}");
-    let listed = |name: &str| NOT_OURS.iter().any(|(start, _)| name.starts_with(start));
-    let missed: Vec<_> = libc
+fn every_function_of_libc_is_in_the_table_or_takes_nothing_of_ours() {
+    let Some((_, libc)) = exports() else { return };
+    assert!(libc.len() > 2000, "{} functions of libc", libc.len());
+    let (table, none) = (table(), none());
+    let unknown: Vec<_> = libc
         .iter()
-        .filter(|name| !ours.contains(*name) && !name.ends_with("nocancel"))
-        .filter(|name| {
-            let bare = name.trim_start_matches('_');
-            FILE_CALLS.iter().any(|start| bare.starts_with(start)) && !listed(bare)
-        })
+        .filter(|name| !table.contains_key(name.as_str()) && !none.contains(name.as_str()))
         .collect();
-    assert!(missed.is_empty(), "neither ours nor listed: {missed:?}");
+    let first = &unknown[..unknown.len().min(50)];
+    assert!(unknown.is_empty(), "{} in neither symbols.txt nor symbols-none.txt: {first:?}", unknown.len());
+    let both: Vec<_> = none.iter().filter(|name| table.contains_key(*name)).collect();
+    assert!(both.is_empty(), "in symbols.txt and in symbols-none.txt: {both:?}");
+}
+
+#[test]
+fn what_the_table_calls_hooked_is_what_the_library_exports() {
+    let Some((ours, libc)) = exports() else { return };
+    let table = table();
+    assert!(ours.len() > 300, "{} symbols are exported: are the hooks in the library?", ours.len());
+    let hooked: BTreeSet<String> =
+        table.iter().filter(|(_, row)| row.what == "hooked").map(|(name, _)| (*name).to_owned()).collect();
+    let missing: Vec<_> = hooked.difference(&ours).collect();
+    assert!(missing.is_empty(), "hooked in symbols.txt, but not exported: {missing:?}");
+    let unlisted: Vec<_> = ours.difference(&hooked).collect();
+    assert!(unlisted.is_empty(), "exported, but not hooked in symbols.txt: {unlisted:?}");
+    let is_libaios = |name: &str| table.get(name).is_some_and(|row| row.why.starts_with("libaio"));
+    let invented: Vec<_> = ours.iter().filter(|name| !libc.contains(*name) && !is_libaios(name)).collect();
+    assert!(invented.is_empty(), "exported, but not functions of this libc: {invented:?}");
+}
+
+fn page() -> String {
+    let table = table();
+    let mut page = String::from(
+        "# Symbols\n\nEvery function of glibc 2.36 that takes a path, a descriptor, a directory stream or a stdio stream, and every \
+         system call that does, with what the wrapper does with it. Written by \
+         `NVMED_BLESS=1 cargo test -p nvmed-wrapper --test symbols` from `crates/wrapper/symbols.txt` and `syscalls.txt`, which tests hold against \
+         libc, against the library and against the kernel's header.\n\n",
+    );
+    for (word, meaning) in WORDS {
+        let rows = table.values().filter(|row| row.what == *word).count();
+        let _ = writeln!(page, "- *{word}* ({rows}): {meaning}");
+    }
+    let _ = writeln!(page, "\nThe other {} functions of libc take none of these.\n", none().len());
+    for (word, _) in WORDS {
+        let _ = writeln!(page, "## {word}\n\n| function | takes | |\n|---|---|---|");
+        // Functions that differ in their names only share a row.
+        let mut groups: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+        for (name, row) in table.iter().filter(|(_, row)| row.what == *word) {
+            groups.entry((row.takes, row.why)).or_default().push(name);
+        }
+        for ((takes, why), names) in groups {
+            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            let _ = writeln!(page, "| {} | {takes} | {why} |", names.join(" "));
+        }
+        page.push('\n');
+    }
+    page.push_str("## System calls by number\n\n`syscall(2)`, and the second tier where it is on.\n\n| calls | | |\n|---|---|---|\n");
+    let mut groups: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for line in SYSCALLS.lines() {
+        let mut words = line.split(" | ");
+        let name = words.next().and_then(|head| head.split(' ').nth(1)).unwrap_or_default();
+        let (what, why) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        if what != "none" {
+            groups.entry((what, why)).or_default().push(name);
+        }
+    }
+    for ((what, why), names) in groups {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(page, "| {} | {what} | {why} |", names.join(" "));
+    }
+    page
+}
+
+#[test]
+fn the_page_says_what_the_table_says() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/symbols.md");
+    let wanted = page();
+    if std::env::var_os("NVMED_BLESS").is_some() {
+        std::fs::write(&path, &wanted).expect("docs/symbols.md is written");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == wanted,
+        "docs/symbols.md is stale: NVMED_BLESS=1 cargo test -p nvmed-wrapper --test symbols"
+    );
 }

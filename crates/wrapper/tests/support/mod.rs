@@ -128,6 +128,14 @@ pub fn library() -> PathBuf {
     near.into_iter().find(|path| path.exists()).expect("cargo has built libnvmed_wrapper.so beside the test")
 }
 
+/// The command that this build made.
+pub fn nvmed() -> PathBuf {
+    let near = library().with_file_name("nvmed");
+    let near = if near.exists() { near } else { near.with_file_name("../nvmed") };
+    assert!(near.exists(), "build the command first: cargo build -p nvmed-cli");
+    near
+}
+
 fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).exists())

@@ -1,0 +1,374 @@
+//! The way past us for descriptors that are not ours: one load, one compare, and libc's own function goes on
+//! in its caller's frame.
+//!
+//! So such a call costs a nanosecond or two more, and it is a cancellation point as ever: a thread that is
+//! cancelled in the middle of libc's `read` is unwound, which a Rust frame in between could not be. Calls on
+//! our descriptors end in the hook's own function; those that POSIX lists as cancellation points ask first.
+
+use crate::{data, descriptor, fcntl, poll, rights, stat, sync, table, vector};
+#[cfg(not(test))]
+use crate::{signal, terminal};
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// Where a gate leads for the host's descriptors: the hook itself, until [`open`] has found libc's function.
+#[repr(transparent)]
+pub(crate) struct Way(AtomicPtr<c_void>);
+
+impl Way {
+    const fn new(hook: *const ()) -> Self {
+        Self(AtomicPtr::new(hook.cast_mut().cast()))
+    }
+
+    fn lead_to(&self, name: &CStr) {
+        // SAFETY: a C string; RTLD_NEXT asks the libraries after this one.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if !found.is_null() {
+            self.0.store(found, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A name with its NUL, as [`gates`] writes them.
+const fn name_of(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_testcancel();
+}
+
+/// Leads the host's descriptors to libc's functions. Not while calls are watched, which the hooks do.
+pub(crate) fn open() {
+    for (name, way) in WAYS.iter().flatten() {
+        way.lead_to(name);
+    }
+}
+
+/// Saves the words of a call's arguments around a call of ours; seven, so that the stack stays aligned.
+macro_rules! around {
+    ($($call:literal),*) => {
+        concat!(
+            "push rdi\n.cfi_adjust_cfa_offset 8\npush rsi\n.cfi_adjust_cfa_offset 8\n",
+            "push rdx\n.cfi_adjust_cfa_offset 8\npush rcx\n.cfi_adjust_cfa_offset 8\n",
+            "push r8\n.cfi_adjust_cfa_offset 8\npush r9\n.cfi_adjust_cfa_offset 8\n",
+            "push rax\n.cfi_adjust_cfa_offset 8\n",
+            $($call, "\n",)*
+            "pop rax\n.cfi_adjust_cfa_offset -8\npop r9\n.cfi_adjust_cfa_offset -8\n",
+            "pop r8\n.cfi_adjust_cfa_offset -8\npop rcx\n.cfi_adjust_cfa_offset -8\n",
+            "pop rdx\n.cfi_adjust_cfa_offset -8\npop rsi\n.cfi_adjust_cfa_offset -8\n",
+            "pop rdi\n.cfi_adjust_cfa_offset -8\n",
+        )
+    };
+}
+
+/// Whether a descriptor beyond the first chunk of the table is ours.
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn is_high_ours(fd: c_int) -> bool {
+    table::is_ours(fd)
+}
+
+macro_rules! gates {
+    ($($kind:ident $name:ident => $($hook:ident)::+;)*) => {
+        /// The exported functions, by libc's names.
+        #[cfg(not(test))]
+        mod exported {
+            use super::*;
+            $(gates!(@$kind $name $($hook)::+);)*
+        }
+
+        mod ways {
+            use super::*;
+            $(gates!(@way $kind $name $($hook)::+);)*
+        }
+
+        /// The gates that `open` opens.
+        const WAYS: &[Option<(&CStr, &Way)>] = &[$(gates!(@listed $kind $name)),*];
+    };
+    // Found at the first call.
+    (@way other $name:ident $($hook:ident)::+) => {
+        #[allow(non_upper_case_globals, reason = "named as libc's function is")]
+        pub(super) static $name: Way = Way::new({
+            #[unsafe(naked)]
+            unsafe extern "C" fn resolve() {
+                extern "C" fn find() {
+                    $name.lead_to(name_of(concat!(stringify!($name), "\0")));
+                }
+                naked_asm!(
+                    ".cfi_startproc",
+                    around!("call {find}"),
+                    "jmp qword ptr [rip + {way}]",
+                    ".cfi_endproc",
+                    find = sym find,
+                    way = sym $name,
+                )
+            }
+            resolve as *const ()
+        });
+    };
+    (@way leaving $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
+    // The hook serves the host's too, until `open`.
+    (@way $kind:ident $name:ident $($hook:ident)::+) => {
+        #[allow(non_upper_case_globals, reason = "named as libc's function is")]
+        pub(super) static $name: Way = Way::new($($hook)::+ as *const ());
+    };
+    (@listed other $name:ident) => { None };
+    (@listed leaving $name:ident) => { None };
+    (@listed $kind:ident $name:ident) => {
+        Some((name_of(concat!(stringify!($name), "\0")), &ways::$name))
+    };
+    // A call that is no cancellation point.
+    (@plain $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                "cmp edi, {direct}",
+                "jae 2f",
+                "mov r10d, edi",
+                "lea r11, [rip + {table}]",
+                "cmp qword ptr [r11 + r10 * 8], 0",
+                "jne 2f",
+                "jmp qword ptr [rip + {way}]",
+                "2:",
+                "jmp {hook}",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+            )
+        }
+    };
+    // A jump out of whatever the thread is in: the hook is told, and libc's function jumps.
+    (@leaving $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                around!("call {hook}"),
+                "jmp qword ptr [rip + {way}]",
+                ".cfi_endproc",
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+            )
+        }
+    };
+    // close: the stack's own descriptors are the hook's too, and what is none of either is the kernel's to refuse.
+    (@closing $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                "cmp edi, {direct}",
+                "jae 3f",
+                "mov r10d, edi",
+                "lea r11, [rip + {table}]",
+                "cmp qword ptr [r11 + r10 * 8], 0",
+                "jne 2f",
+                "shr r10d, 6",
+                "lea r11, [rip + {quiet}]",
+                "mov r11, qword ptr [r11 + r10 * 8]",
+                "bt r11, rdi",
+                "jc 2f",
+                "4:",
+                "jmp qword ptr [rip + {way}]",
+                "3:",
+                "test edi, edi",
+                "js 4b",
+                "2:",
+                "jmp {hook}",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                quiet = sym nvmed_sys::QUIET,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+            )
+        }
+    };
+    // A cancellation point: a program with one thread has nobody to cancel it.
+    (@cancel $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "cmp edi, {direct}",
+                "jae 2f",
+                "mov r10d, edi",
+                "lea r11, [rip + {table}]",
+                "cmp qword ptr [r11 + r10 * 8], 0",
+                "jne 2f",
+                "jmp qword ptr [rip + {way}]",
+                "2:",
+                "mov r11, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
+                "cmp byte ptr [r11], 0",
+                "jne 3f",
+                around!("call {test}"),
+                "3:",
+                "jmp {hook}",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                test = sym pthread_testcancel,
+            )
+        }
+    };
+    // A list of descriptors, or a message with some: a function looks through it.
+    (@list $name:ident $($hook:ident)::+) => {
+        gates!(@looked $name poll::looks::$name, $($hook)::+);
+    };
+    (@message $name:ident $($hook:ident)::+) => {
+        gates!(@looked $name rights::looks::$name, $($hook)::+);
+    };
+    (@looked $name:ident $look:path, $hook:path) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                around!("call {look}", "test al, al"),
+                "jne 2f",
+                "jmp qword ptr [rip + {way}]",
+                "2:",
+                "jmp {hook}",
+                ".cfi_endproc",
+                look = sym $look,
+                way = sym ways::$name,
+                hook = sym $hook,
+            )
+        }
+    };
+    // A call of another kind of descriptor: the hook is for ours alone.
+    (@other $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "cmp edi, {direct}",
+                "jae 4f",
+                "mov r10d, edi",
+                "lea r11, [rip + {table}]",
+                "cmp qword ptr [r11 + r10 * 8], 0",
+                "jne 2f",
+                "3:",
+                "jmp qword ptr [rip + {way}]",
+                "4:",
+                around!("call {high}", "test al, al"),
+                "je 3b",
+                "2:",
+                "jmp {hook}",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                high = sym is_high_ours,
+            )
+        }
+    };
+}
+
+/// The bits of quiet descriptors reach as far as the first chunk of the table.
+const _: () = assert!(nvmed_sys::QUIET.len() * 64 == table::DIRECT);
+
+gates! {
+    leaving longjmp => signal::left;
+    leaving _longjmp => signal::left;
+    leaving siglongjmp => signal::left;
+    leaving __longjmp_chk => signal::left;
+    closing close => descriptor::close;
+    closing __close => descriptor::close;
+    plain fcntl => fcntl::fcntl;
+    plain fcntl64 => fcntl::fcntl;
+    plain __fcntl => fcntl::fcntl;
+    plain __libc_fcntl64 => fcntl::fcntl;
+    plain __fstat64 => stat::fstat;
+    plain dup => descriptor::dup;
+    plain fstat => stat::fstat;
+    plain fstat64 => stat::fstat;
+    cancel read => data::read;
+    cancel __read => data::read;
+    cancel __read_chk => data::__read_chk;
+    cancel write => data::write;
+    cancel __write => data::write;
+    cancel pread => data::pread;
+    cancel pread64 => data::pread;
+    cancel __pread64 => data::pread;
+    cancel __pread_chk => data::__pread_chk;
+    cancel __pread64_chk => data::__pread_chk;
+    cancel pwrite => data::pwrite;
+    cancel pwrite64 => data::pwrite;
+    cancel __pwrite64 => data::pwrite;
+    cancel readv => vector::readv;
+    cancel writev => vector::writev;
+    cancel preadv => vector::preadv;
+    cancel preadv64 => vector::preadv;
+    cancel pwritev => vector::pwritev;
+    cancel pwritev64 => vector::pwritev;
+    cancel preadv2 => vector::preadv2;
+    cancel preadv64v2 => vector::preadv2;
+    cancel pwritev2 => vector::pwritev2;
+    cancel pwritev64v2 => vector::pwritev2;
+    plain lseek => data::lseek;
+    plain lseek64 => data::lseek;
+    plain __lseek => data::lseek;
+    plain llseek => data::lseek;
+    cancel fsync => sync::fsync;
+    cancel fdatasync => sync::fdatasync;
+    list poll => poll::poll;
+    list __poll => poll::poll;
+    list __poll_chk => poll::__poll_chk;
+    list ppoll => poll::ppoll;
+    list __ppoll_chk => poll::__ppoll_chk;
+    list select => poll::select;
+    list __select => poll::select;
+    list pselect => poll::pselect;
+    other tcdrain => terminal::tcdrain;
+    other tcflow => terminal::tcflow;
+    other tcflush => terminal::tcflush;
+    other tcgetattr => terminal::tcgetattr;
+    other tcsetattr => terminal::tcsetattr;
+    other tcgetpgrp => terminal::tcgetpgrp;
+    other tcsetpgrp => terminal::tcsetpgrp;
+    other tcgetsid => terminal::tcgetsid;
+    other tcsendbreak => terminal::tcsendbreak;
+    other grantpt => terminal::grantpt;
+    other unlockpt => terminal::unlockpt;
+    other isatty => terminal::isatty;
+    other isfdtype => terminal::isfdtype;
+    other ttyname => terminal::ttyname;
+    other ptsname => terminal::ttyname;
+    other ttyname_r => terminal::ttyname_r;
+    other __ttyname_r_chk => terminal::ttyname_r;
+    other ptsname_r => terminal::ttyname_r;
+    other __ptsname_r_chk => terminal::ttyname_r;
+    other accept => terminal::socket_int;
+    other accept4 => terminal::socket_int;
+    other listen => terminal::socket_int;
+    other shutdown => terminal::socket_int;
+    other getsockname => terminal::socket_int;
+    other getpeername => terminal::socket_int;
+    other getsockopt => terminal::socket_int;
+    other setsockopt => terminal::socket_int;
+    other sockatmark => terminal::socket_int;
+    other recv => terminal::socket_size;
+    other recvfrom => terminal::socket_size;
+    other send => terminal::socket_size;
+    other sendto => terminal::socket_size;
+    other __recv_chk => terminal::socket_size;
+    other __recvfrom_chk => terminal::socket_size;
+    message sendmsg => rights::sendmsg;
+    message sendmmsg => rights::sendmmsg;
+    message recvmsg => rights::recvmsg;
+    message recvmmsg => rights::recvmmsg;
+}

@@ -1,0 +1,281 @@
+//! Descriptors in messages (SCM_RIGHTS): one of ours goes as a token, which the receiver's wrapper exchanges for a
+//! placeholder.
+
+use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, host, reply};
+use crate::{descriptor, mount, raw, table};
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::size_of;
+use libc::{cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
+use nvmed_client::Token;
+use nvmed_sys::is_quiet;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// A descriptor in a message.
+const NUMBER_BYTES: usize = size_of::<c_int>();
+/// Where the data of a control message begin, and its header's size (`CMSG_LEN(0)`).
+const HEADER_BYTES: usize = size_of::<cmsghdr>();
+/// What the kernel sends or receives in one call (`UIO_MAXIOV`).
+const MESSAGES_MAX: c_uint = 1024;
+/// `SCM_MAX_FD` of the kernel.
+const DESCRIPTORS_MAX: usize = 253;
+
+/// Where descriptors lie in the control messages of `control`, which holds `bytes` bytes.
+///
+/// # Safety
+/// `control` is null or valid for reads of `bytes` bytes.
+unsafe fn descriptors(control: *mut c_void, bytes: usize) -> impl Iterator<Item = *mut c_int> {
+    let start = control.cast::<u8>();
+    let mut at = if control.is_null() { bytes } else { 0 };
+    let mut rest = (0usize, 0usize);
+    core::iter::from_fn(move || {
+        loop {
+            let (from, count) = rest;
+            if count > 0 {
+                rest = (from + NUMBER_BYTES, count - 1);
+                // SAFETY: within the control data, as checked below.
+                return Some(unsafe { start.add(from) }.cast());
+            }
+            if at.checked_add(HEADER_BYTES)? > bytes {
+                return None;
+            }
+            // SAFETY: the header lies within the control data; it may lie anywhere.
+            let header = unsafe { start.add(at).cast::<cmsghdr>().read_unaligned() };
+            let len = header.cmsg_len;
+            if len < HEADER_BYTES || len > bytes - at {
+                return None;
+            }
+            if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+                rest = (at + HEADER_BYTES, (len - HEADER_BYTES) / NUMBER_BYTES);
+            }
+            at = at.checked_add(len.checked_next_multiple_of(size_of::<usize>())?)?;
+        }
+    })
+}
+
+/// Whether a message names a descriptor that is ours, or the stack's.
+unsafe fn names_ours(message: *const msghdr) -> bool {
+    // SAFETY: the program's message, under `edge`'s contract.
+    unsafe {
+        let Some(message) = message.as_ref() else { return false };
+        descriptors(message.msg_control, message.msg_controllen)
+            .map(|at| at.read_unaligned())
+            .any(|fd| table::is_ours(fd) || is_quiet(fd))
+    }
+}
+
+/// A message's control data with tokens in place of our descriptors.
+struct Outgoing {
+    /// In words, so that it is aligned as the program's.
+    control: Vec<u64>,
+    /// Open until the kernel has its own references.
+    _tokens: Vec<OwnedFd>,
+}
+
+impl Outgoing {
+    unsafe fn new(message: &msghdr) -> Answer<Self> {
+        let bytes = message.msg_controllen;
+        let mut control = vec![0u64; bytes.div_ceil(size_of::<u64>())];
+        let copy: *mut c_void = control.as_mut_ptr().cast();
+        let mut tokens = Vec::new();
+        // SAFETY: the program's control data, and as much room of our own.
+        unsafe {
+            copy.cast::<u8>().copy_from_nonoverlapping(message.msg_control.cast(), bytes);
+            for at in descriptors(copy, bytes) {
+                let fd = at.read_unaligned();
+                if is_quiet(fd) || tokens.len() > DESCRIPTORS_MAX {
+                    return fail(libc::EBADF);
+                }
+                if table::is_ours(fd) {
+                    let token = token_of(fd)?;
+                    at.write_unaligned(token.as_raw_fd());
+                    tokens.push(token);
+                }
+            }
+        }
+        Ok(Self { control, _tokens: tokens })
+    }
+}
+
+/// What stands for a descriptor of ours on its way.
+fn token_of(fd: c_int) -> Answer<OwnedFd> {
+    let pinned = table::pin(fd)?;
+    let Some((session, handle)) = mount::session().zip(pinned.node.handle()) else {
+        raw::say(format_args!(
+            "descriptor {fd} is a file of this process's private mount: it cannot be sent to another process (Bad \
+             file descriptor)"
+        ));
+        return fail(libc::EBADF);
+    };
+    // From now on its offset is not this process's alone.
+    if let Some(file) = &pinned.file {
+        file.share();
+    }
+    Ok(session.send(handle)?)
+}
+
+/// Whether received descriptors may be tokens.
+fn may_receive() -> bool {
+    mount::is_shared()
+}
+
+/// What was received: tokens become placeholders. A message that is only looked at (`MSG_PEEK`) brings copies, which are
+/// as good.
+///
+/// # Safety
+/// `control` is null or valid for reads of `bytes` bytes, which the kernel has filled.
+unsafe fn receive(control: *mut c_void, bytes: usize) {
+    let errno = raw::errno();
+    // SAFETY: the caller's contract.
+    for at in unsafe { descriptors(control, bytes) } {
+        // SAFETY: within the control data.
+        let fd = unsafe { at.read_unaligned() };
+        // SAFETY: a descriptor that the kernel just made, which nobody else knows yet.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        if Token::of(borrowed).is_some()
+            && let Err(failure) = caught(|| exchange(fd, borrowed))
+        {
+            let errno = errno_of(&failure);
+            raw::say(format_args!("descriptor {fd} came in a message and cannot be used: errno {errno}"));
+        }
+    }
+    raw::set_errno(errno);
+}
+
+fn exchange(fd: c_int, token: BorrowedFd<'_>) -> Answer<()> {
+    // This may be the first that the process has to do with the mount.
+    mount::files()?;
+    let session = mount::session().ok_or(Fail::Errno(libc::EIO))?;
+    let held = session.receive(token)?;
+    descriptor::exchange(fd, held.into())
+}
+
+/// One message of a call, as the program gave it, with tokens where that is needed.
+struct Prepared {
+    message: msghdr,
+    _outgoing: Option<Outgoing>,
+}
+
+unsafe fn prepared(message: &msghdr) -> Answer<Prepared> {
+    let mut copy = *message;
+    let mut outgoing = None;
+    // SAFETY: the program's message.
+    unsafe {
+        if names_ours(message) {
+            outgoing = Some(Outgoing::new(message)?);
+        }
+    }
+    if let Some(outgoing) = &outgoing {
+        copy.msg_control = outgoing.control.as_ptr().cast_mut().cast();
+    }
+    Ok(Prepared { message: copy, _outgoing: outgoing })
+}
+
+hook! {
+    /// sendmsg(2): `gate` leads past it what has nothing of ours
+    inner fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        if table::is_ours(fd) {
+            return finish(fail(libc::ENOTSOCK));
+        }
+        let Some(given) = message.as_ref() else { return reply(sys!(SYS_sendmsg, fd, message, flags)) };
+        match caught(|| prepared(given)) {
+            Ok(ready) => finish(host(sys!(SYS_sendmsg, fd, &raw const ready.message, flags))),
+            Err(failure) => finish(Err(failure)),
+        }
+    }
+}
+
+hook! {
+    /// sendmmsg(2), as sendmsg: messages before one that cannot go are sent
+    inner fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        if table::is_ours(fd) {
+            return finish(fail(libc::ENOTSOCK));
+        }
+        let mut sent = 0;
+        while sent < count.min(MESSAGES_MAX) {
+            let Some(at) = messages.add(sent as usize).as_mut() else { break };
+            let answer = sendmsg(fd, &raw const at.msg_hdr, flags);
+            if answer < 0 {
+                return if sent > 0 { sent as c_int } else { -1 };
+            }
+            at.msg_len = answer as c_uint;
+            sent += 1;
+        }
+        sent as c_int
+    }
+}
+
+/// Whether a message has room for a descriptor.
+unsafe fn has_room(message: *const msghdr) -> bool {
+    // SAFETY: the program's message, under `edge`'s contract.
+    unsafe { message.as_ref() }.is_some_and(|message| {
+        !message.msg_control.is_null() && message.msg_controllen >= HEADER_BYTES + NUMBER_BYTES
+    })
+}
+
+hook! {
+    /// recvmsg(2): `gate` leads past it what has no room for descriptors
+    inner fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        if table::is_ours(fd) {
+            return finish(fail(libc::ENOTSOCK));
+        }
+        let answer = sys!(SYS_recvmsg, fd, message, flags);
+        if answer >= 0 && may_receive() {
+            receive((*message).msg_control, (*message).msg_controllen);
+        }
+        reply(answer)
+    }
+}
+
+hook! {
+    /// recvmmsg(2), as recvmsg
+    inner fn recvmmsg(
+        fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec,
+    ) -> c_int {
+        if table::is_ours(fd) {
+            return finish(fail(libc::ENOTSOCK));
+        }
+        let answer = sys!(SYS_recvmmsg, fd, messages, count, flags, timeout);
+        if answer > 0 && may_receive() {
+            for at in 0..answer as usize {
+                let message = &(*messages.add(at)).msg_hdr;
+                receive(message.msg_control, message.msg_controllen);
+            }
+        }
+        reply(answer)
+    }
+}
+
+/// The questions of `gate`: whether a call has something of ours.
+pub(crate) mod looks {
+    use super::{MESSAGES_MAX, has_room, may_receive, names_ours};
+    use crate::table;
+    use core::ffi::{c_int, c_uint};
+    use libc::{mmsghdr, msghdr};
+
+    pub(crate) unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr) -> bool {
+        // SAFETY: the program's message, under `edge`'s contract.
+        table::is_ours(fd) || unsafe { names_ours(message) }
+    }
+
+    pub(crate) unsafe extern "C" fn sendmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) -> bool {
+        let mut each = 0..count.min(MESSAGES_MAX) as usize;
+        // SAFETY: as above, `count` of them.
+        table::is_ours(fd)
+            || !messages.is_null()
+                && each.any(|at| unsafe { names_ours(&raw const (*messages.add(at)).msg_hdr) })
+    }
+
+    pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *const msghdr) -> bool {
+        // SAFETY: as above.
+        table::is_ours(fd) || may_receive() && unsafe { has_room(message) }
+    }
+
+    pub(crate) unsafe extern "C" fn recvmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) -> bool {
+        let mut each = 0..count.min(MESSAGES_MAX) as usize;
+        table::is_ours(fd)
+            || !messages.is_null()
+                && may_receive()
+                // SAFETY: as above, `count` of them.
+                && each.any(|at| unsafe { has_room(&raw const (*messages.add(at)).msg_hdr) })
+    }
+}
