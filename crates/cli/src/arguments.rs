@@ -13,21 +13,50 @@ Exit status: 0 done; 1 failed; 2 wrong arguments or configuration; 3 the device 
 4 the device does not hold what is needed (no nvmed file system, another version, truncated;
 `format`: something that would be lost).";
 
-const RUN_STATUS: &str = "\
-Exit status: the program's own; 128 + N if signal N ended it; 125 if nvmed failed, 126 if the program
-cannot be started, 127 if there is none; 2 wrong arguments or configuration; 3 the device is in use;
-4 the device holds no nvmed file system.";
-
-const SERVE: &str = "\
-One line on standard output says that the socket is there. One client at a time has the device, a second
-one is told that it is busy; a client that ends, however it ends, leaves a device that is reset. The socket
-belongs to the user who made it (mode 0600) and is removed at the end.
+const FSCK: &str = "\
+Without --repair nothing is changed. --repair reads all metadata into memory (about 400 bytes a file), says what is wrong
+and what becomes of it, a line each, and then does it: names and inodes without each other (to /lost+found), link counts,
+blocks of two files (one gets a copy; loudly, if there is no room for one), bitmap, counters, a damaged superblock. A
+repair that is interrupted can be made again. If the metadata store itself is damaged nothing is changed: --salvage
+copies what can be read (all but what the damaged blocks told of), then format.
 
 Example:
-  nvmed serve-device 'virtual:?media=dram,size=1G' --socket /run/user/1000/nvmed.sock &
-  nvmed format vfio-user:/run/user/1000/nvmed.sock
+  nvmed fsck disk.img
+  nvmed fsck --repair -n disk.img
+  nvmed fsck --repair disk.img
+  nvmed fsck --salvage ./rescued disk.img
 
-Exit status: 0 ended by a signal; 1 failed; 2 wrong arguments; 3 the device or the socket is in use.";
+Exit status: 0 nothing is wrong, or (--repair) no more; 1 something is wrong, or failed; 2 wrong arguments; 3 the device
+is in use; 4 no nvmed file system of this version, or its metadata store is damaged.";
+
+const MOUNT: &str = "\
+Every program of the machine can use the mount, also those that `nvmed run` cannot serve (static binaries, raw
+system calls). The kernel caches what is read and checks permissions; writes, names and fsync come to nvmed.
+It ends by `nvmed umount DIR`, umount(8), or SIGTERM; a process that serves it and dies loses no completed call.
+
+Words of -o: ro, suid, dev, noexec, noatime, nonempty, allow_other (as root: the default) and noallow_other,
+threads=N (8), cpus=0+2-3 (processors for these threads; none: anywhere), log=FILE (else the system log), and
+every key of the configuration file, as cache_size=256M or durability=device.
+
+Example:
+  nvmed format disk.img --size 1G
+  nvmed mount disk.img /mnt
+  nvmed umount /mnt
+
+Exit status: 0 mounted (--foreground: ended); 1 failed; 2 wrong arguments; 3 the device is in use;
+4 the device holds no nvmed file system.";
+
+const UMOUNT: &str = "\
+Saves everything, unmounts, and waits until the device is free for others. What cannot be saved stays mounted.
+A mount whose process has died is taken away.
+
+Exit status: 0 done; 1 failed; 2 wrong arguments; 3 in use.";
+
+const WHOM: &str = "\
+SERVER is a process of a run (or `nvmed run` itself), or a server's socket; without it, the only server there is. Of a
+run without a server (--private, --filesystem host) that counts (--stats, --summary, --record) the file calls are shown.
+
+Exit status: 0 done; 1 nobody to ask, or no answer; 2 wrong arguments.";
 
 const LIST: &str = "\
 Each device with who drives it, who uses it, what it can do and the strings by which it can be opened now.
@@ -49,21 +78,6 @@ The kernel's nvme driver takes the controller, and its block devices appear agai
 it open.
 
 Exit status: 0 done; 1 not possible; 2 wrong arguments; 3 in use.";
-
-const BENCH: &str = "\
-On a terminal, a line shows the rates while it runs; SIGINT ends it early, with what was measured. A device
-that ends with the command (media=dram) is filled first.
-
---verify writes a pattern made of seed and LBA, and reads it back: what a write pattern wrote, after the run;
-with reads, every block that this run has written. A pattern of reads alone expects what an earlier
-`nvmed bench --pattern write --verify --seed N` wrote.
-
-Examples:
-  nvmed bench 'virtual:?media=dram,size=1G' --depth 32
-  nvmed bench uring:/dev/nvme0n1 --pattern read --bs 128K --time 30 --html nvme0n1.html
-
-Exit status: 0 done; 1 failed, or data is not what was written; 2 wrong arguments; 3 the device is in use;
-4 the device holds something, and --destroy-data is absent.";
 
 const LAB: &str = "\
 Each experiment runs us and the kernel's own paths in turns, in the same run, and judges the ratio. Memory disks
@@ -88,8 +102,14 @@ pub enum Command {
     #[command(after_help = PLACES)]
     Format(Format),
     /// Run a program whose files below a directory lie on a device
-    #[command(after_help = RUN_STATUS)]
-    Run(Run),
+    #[command(after_help = crate::run::arguments::STATUS)]
+    Run(crate::run::arguments::Run),
+    /// Mount a device's file system on a directory, for every program
+    #[command(after_help = MOUNT)]
+    Mount(Mount),
+    /// Unmount what `nvmed mount` has mounted
+    #[command(after_help = UMOUNT)]
+    Umount(Umount),
     /// List directories
     #[command(after_help = PLACES)]
     Ls(Ls),
@@ -114,9 +134,12 @@ pub enum Command {
     /// Show how full devices are
     #[command(after_help = PLACES)]
     Df(Df),
-    /// Check a file system; nothing is changed
-    #[command(after_help = PLACES)]
+    /// Check a file system, or repair one
+    #[command(after_help = FSCK)]
     Fsck(Fsck),
+    /// Tell a device that the contents of its file system's free space are not needed
+    #[command(after_help = PLACES)]
+    Trim(Trim),
     /// Show a device's controller, namespace and file system
     #[command(after_help = PLACES)]
     Info(Info),
@@ -136,14 +159,29 @@ pub enum Command {
     #[command(after_help = PLACES)]
     Smart(Smart),
     /// Measure a device
-    #[command(after_help = BENCH)]
-    Bench(Bench),
+    #[command(after_help = crate::bench::arguments::BENCH)]
+    Bench(crate::bench::arguments::Bench),
     /// Run the papers' experiments again, beside the kernel
     #[command(after_help = LAB)]
     Lab(Lab),
+    /// Keep keys and values in a file or on a device
+    #[command(after_help = crate::kv::arguments::STORES)]
+    Kv(crate::kv::arguments::Kv),
+    /// Show what a server is doing, live
+    #[command(after_help = WHOM)]
+    Top(Top),
+    /// Show a server's counters, once
+    #[command(after_help = WHOM)]
+    Stats(Stats),
     /// Serve a virtual device to another process over vfio-user, until SIGINT or SIGTERM
-    #[command(after_help = SERVE)]
-    ServeDevice(ServeDevice),
+    #[command(after_help = crate::serve::arguments::SERVE_DEVICE)]
+    ServeDevice(crate::serve::arguments::ServeDevice),
+    /// Serve a device's file system, and partitions behind it, to several users
+    #[command(after_help = crate::serve::arguments::SERVE)]
+    Serve(crate::serve::arguments::Serve),
+    /// Administer what `nvmed serve` serves: grants, sessions, limits
+    #[command(after_help = crate::serve::arguments::ADMIN)]
+    Admin(crate::serve::arguments::Admin),
 }
 
 /// `nvmed format`.
@@ -154,35 +192,76 @@ pub struct Format {
     /// Size of a new file, or to grow an existing one to: 64M, 1G
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
-    /// Name of the file system
-    #[arg(long, value_name = "TEXT")]
+    /// Size of the file system, at the start of the device: what is behind it is left for partitions (`nvmed serve`)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub fs_size: Option<u64>,
+    /// Name of the file system, at most 64 bytes
+    #[arg(long, value_name = "TEXT", value_parser = label)]
     pub label: Option<String>,
+    /// Share of the device that is set aside for metadata, in percent; at least 4 MiB are
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub metadata_share: Option<f64>,
+    /// Names below a directory above which it becomes a zone, which is renamed as one record; 0: each directory is one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub zone_bound: Option<u32>,
     /// Format even if the device holds something, which is lost; never a device that is in use
     #[arg(long)]
     pub force: bool,
 }
 
-/// `nvmed run`.
+/// `nvmed top`.
 #[derive(Debug, Args)]
-pub struct Run {
-    /// Configuration file; else the one that WRAPPER_CONFIG names, else ./default.conf
-    #[arg(short, long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Directory below which files lie on the device (wrap_dir); it need not exist
-    #[arg(short, long, value_name = "DIR")]
+pub struct Top {
+    /// Print one interval as plain text; so also when not on a terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: f64,
+    /// Whom to ask
+    pub server: Option<OsString>,
+}
+
+/// `nvmed stats`.
+#[derive(Debug, Args)]
+pub struct Stats {
+    /// As the server says it: one JSON object (docs/wrapper.md)
+    #[arg(long)]
+    pub json: bool,
+    /// Whom to ask
+    pub server: Option<OsString>,
+}
+
+/// `nvmed mount`.
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// How to mount: words separated by commas, see below
+    #[arg(short, value_name = "WORDS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground; SIGINT unmounts
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// The device, or a configuration file FILE.conf
+    pub device: OsString,
+    /// An empty directory; the configuration file's wrap_dir if absent
     pub dir: Option<PathBuf>,
-    /// The device (storage_engine and storage_dev)
-    #[arg(short = 'D', long, value_name = "DEVICE")]
-    pub device: Option<String>,
-    /// Cache size (cache_size): 64M, 1G
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub cache: Option<u64>,
-    /// Write what was done, counted, to FILE as JSON when the program has ended
-    #[arg(long, value_name = "FILE")]
-    pub stats: Option<PathBuf>,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
-    pub program: Vec<OsString>,
+    /// Hold a mount that was started in the background
+    #[arg(long, hide = true)]
+    pub background: bool,
+    /// Serve with the settings of FILE, for the process that holds them
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub serve: Option<PathBuf>,
+}
+
+/// `nvmed umount`.
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// Detach it now; it ends with its last user, and nobody waits for that
+    #[arg(short, long)]
+    pub lazy: bool,
+    /// Where it is mounted
+    #[arg(required = true, value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
 }
 
 /// `nvmed ls`.
@@ -291,6 +370,25 @@ pub struct Df {
 /// `nvmed fsck`.
 #[derive(Debug, Args)]
 pub struct Fsck {
+    /// Put right what is wrong: says first what it will do, then does it
+    #[arg(long)]
+    pub repair: bool,
+    /// With --repair: only say what it would do
+    #[arg(short = 'n', long, requires = "repair")]
+    pub dry_run: bool,
+    /// Copy everything that can be read to a new directory, whatever is damaged; the device is not changed
+    #[arg(long, value_name = "DIR", conflicts_with = "repair")]
+    pub salvage: Option<PathBuf>,
+    /// The device
+    pub device: OsString,
+}
+
+/// `nvmed trim`.
+#[derive(Debug, Args)]
+pub struct Trim {
+    /// Pass over free runs shorter than this: 64K, 1M
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
+    pub minimum: u64,
     /// The device
     pub device: OsString,
 }
@@ -325,61 +423,6 @@ pub struct Smart {
     pub device: OsString,
 }
 
-/// `nvmed bench`.
-#[derive(Debug, Args)]
-pub struct Bench {
-    /// The device
-    pub device: OsString,
-    /// Which requests; rw and randrw mix reads and writes
-    #[arg(long, default_value = "randread", value_parser = ["read", "write", "rw", "randread", "randwrite", "randrw"])]
-    pub pattern: String,
-    /// Reads in a hundred requests of rw and randrw
-    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(1..100))]
-    pub mix: u8,
-    /// Bytes of a request
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
-    pub bs: u64,
-    /// Requests in flight of each thread
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub depth: u16,
-    /// Threads, each with a queue of its own while the device has some
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub jobs: u16,
-    /// Seconds to run
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, conflicts_with = "count")]
-    pub time: f64,
-    /// Requests of each thread, however long they take
-    #[arg(long, value_name = "N")]
-    pub count: Option<u64>,
-    /// Where on the device; all of it if absent
-    #[arg(long, value_name = "[OFFSET+]SIZE", value_parser = region)]
-    pub region: Option<(u64, u64)>,
-    /// How results are waited for
-    #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "poll", "hybrid", "thread", "interrupt"])]
-    pub completion: String,
-    /// In which order a queue gives requests to the device
-    #[arg(long, default_value = "none", value_parser = ["none", "deadline", "fair"])]
-    pub scheduler: String,
-    /// Check data against a pattern
-    #[arg(long)]
-    pub verify: bool,
-    /// Where pattern and random numbers begin; else from the clock
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-    /// Write even if the device holds something, which is lost
-    #[arg(long)]
-    pub destroy_data: bool,
-    /// Take no latencies: two looks at the clock less a request
-    #[arg(long)]
-    pub no_latency: bool,
-    /// One JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// A page with charts, which needs no other file
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-}
-
 /// `nvmed lab`.
 #[derive(Debug, Args)]
 pub struct Lab {
@@ -406,22 +449,27 @@ pub enum LabCommand {
         #[arg(long, value_name = "DIR", default_value = "lab-results")]
         out: PathBuf,
     },
+    /// Do the system calls of a mobigen trace again, below a directory
+    Replay {
+        /// Only make the files that were there before
+        #[arg(long)]
+        prepare: bool,
+        /// How often, each time with files of its own in DIR/0, DIR/1, …
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        times: u32,
+        /// The trace: lines `thread microseconds call arguments result`
+        #[arg(value_name = "TRACE")]
+        trace: PathBuf,
+        /// Where its files lie
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
     /// Name the results of a directory that miss their goals
     Check {
         /// Where they are
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
-}
-
-/// `nvmed serve-device`.
-#[derive(Debug, Args)]
-pub struct ServeDevice {
-    /// The device: `virtual:disk.img`, `virtual:?media=dram,size=1G`
-    pub device: OsString,
-    /// The socket to make; the next program then uses the device `vfio-user:PATH`
-    #[arg(short, long, value_name = "PATH")]
-    pub socket: PathBuf,
 }
 
 /// `nvmed list`.
@@ -443,14 +491,32 @@ pub struct Function {
     pub addresses: Vec<String>,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=60.0).contains(seconds));
+    seconds.ok_or_else(|| "not a number of seconds from 0.1 to 60".to_owned())
+}
+
+pub fn size(text: &str) -> Result<u64, String> {
     nvmed_units::parse_bytes(text).map_err(|_| "not a size such as 64M or 1G".to_owned())
 }
 
 /// `[OFFSET+]SIZE` in bytes.
-fn region(text: &str) -> Result<(u64, u64), String> {
+pub fn region(text: &str) -> Result<(u64, u64), String> {
     let (offset, bytes) = text.split_once('+').unwrap_or(("0", text));
     Ok((size(offset)?, size(bytes)?))
+}
+
+fn label(text: &str) -> Result<String, String> {
+    if text.len() <= nvmed_fs::LABEL_BYTES_MAX {
+        return Ok(text.to_owned());
+    }
+    Err(format!("{} bytes; a label has at most {}", text.len(), nvmed_fs::LABEL_BYTES_MAX))
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let share = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let share = share.filter(|share| (0.1..=90.0).contains(share));
+    share.ok_or_else(|| "not a share from 0.1 to 90, in percent".to_owned())
 }
 
 fn octal(text: &str) -> Result<u32, String> {

@@ -1,6 +1,8 @@
 //! `nvmed bench`: a load on a device, and what it did.
 
-use crate::arguments::Bench;
+pub mod arguments;
+
+use crate::bench::arguments::Bench;
 use crate::failure::{Failure, Status};
 use crate::format::{held, refuse};
 use crate::output::Output;

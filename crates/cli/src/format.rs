@@ -13,6 +13,9 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::sync::Arc;
 
+/// A file system's smallest metadata region.
+const METADATA_BYTES_MIN: u64 = 4 << 20;
+
 /// Formats a device.
 ///
 /// # Errors
@@ -32,10 +35,24 @@ pub fn format(arguments: &Format) -> Result<(), Failure> {
         }
         None => existing(arguments, &spec, &name)?,
     };
-    let options =
-        FormatOptions { label: arguments.label.clone().unwrap_or_default(), ..FormatOptions::default() };
+    let bytes = arguments.fs_size.unwrap_or_else(|| device.geometry().bytes());
+    let default = FormatOptions::default();
+    let options = FormatOptions {
+        zone_bound: arguments.zone_bound.unwrap_or(default.zone_bound),
+        bytes: arguments.fs_size,
+        label: arguments.label.clone().unwrap_or_default(),
+        meta_bytes: arguments.metadata_share.map(|percent| metadata_bytes(bytes, percent)),
+        ..default
+    };
     FileSystem::format(&device, &options).map_err(|error| Failure::device(&name, &error))?;
     device.shutdown().map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))
+}
+
+/// So many percent of a device, for metadata, but never less than a file system needs.
+fn metadata_bytes(bytes: u64, percent: f64) -> u64 {
+    // Hundredths of a percent: no device is so large that rounding shows.
+    let share = u128::from(bytes) * (percent * 100.0) as u128 / 10_000;
+    u64::try_from(share).unwrap_or(u64::MAX).max(METADATA_BYTES_MIN)
 }
 
 /// A device that is no file, after a look at what it holds.

@@ -1,6 +1,6 @@
 //! `nvmed df`, `fsck` and `info`: what a device is, holds, and whether it is sound.
 
-use crate::arguments::{Df, Fsck, Info};
+use crate::arguments::{Df, Fsck, Info, Trim};
 use crate::clock;
 use crate::failure::{Failure, Status};
 use crate::json::Object;
@@ -34,6 +34,22 @@ pub fn df(arguments: &Df) -> Result<(), Failure> {
         let text = if arguments.json { df_json(name, &status) } else { df_line(name, &status) };
         out.text(&text)?;
     }
+    out.finish()?;
+    volumes.unmount()
+}
+
+/// Discards the free space of a file system, and says how much it was.
+///
+/// # Errors
+/// The device cannot be mounted, or knows no such command.
+pub fn trim(arguments: &Trim) -> Result<(), Failure> {
+    let mut volumes = Volumes::default();
+    let place = Place::parse_device(&arguments.device)?;
+    let Place::Device { name, .. } = &place else { return Ok(()) };
+    let told = volumes.at(&place)?.files().trim(arguments.minimum);
+    let told = told.map_err(|error| Failure::device(name, &error))?;
+    let mut out = Output::new();
+    out.text(&format!("{name}: {} of free space are the device's to reuse\n", size(told)))?;
     out.finish()?;
     volumes.unmount()
 }
@@ -116,13 +132,14 @@ impl Facts {
         let geometry = self.device.geometry();
         let files = match &self.files {
             Ok(files) => format!(
-                "format {VERSION}, label \"{}\", UUID {}, made {} UTC\n            {} of {} blocks for metadata, {} for data",
+                "format {VERSION}, label \"{}\", UUID {}, made {} UTC\n            {} of {} blocks for metadata, {} for data; zone bound {}",
                 files.label,
                 uuid(&files.uuid),
                 clock::date(files.created_ns),
                 files.meta_blocks,
                 files.blocks,
-                files.data_blocks
+                files.data_blocks,
+                files.zone_bound
             ),
             Err(error) => format!("none: {error}"),
         };
@@ -170,6 +187,7 @@ impl Facts {
             inner.number("blocks", files.blocks);
             inner.number("meta_blocks", files.meta_blocks);
             inner.number("data_blocks", files.data_blocks);
+            inner.number("zone_bound", files.zone_bound);
             object.object("file_system", inner);
         }
         object.line()
@@ -198,19 +216,85 @@ pub fn fsck(arguments: &Fsck) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(format!("fsck: {place}: not a device")));
     };
     let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false })?;
+    if let Some(directory) = &arguments.salvage {
+        return crate::salvage::salvage(&name, &device, directory);
+    }
+    if arguments.repair {
+        return repair(arguments, &name, &device);
+    }
     let findings = nvmed_fs::fsck(&device).map_err(|error| Failure::device(&name, &error))?;
     let mut out = Output::new();
     for finding in &findings {
         out.text(&format!("{name}: {finding}\n"))?;
     }
+    let beyond = findings.iter().any(|finding| matches!(finding, nvmed_fs::Finding::Store { .. }));
     let verdict = match findings.len() {
+        _ if beyond => {
+            "damaged; copy what can be read with `nvmed fsck --salvage DIR`, then format".to_owned()
+        }
         0 => "clean".to_owned(),
-        1 => "1 contradiction; copy what you need with `nvmed cp -r`, then format".to_owned(),
-        many => format!("{many} contradictions; copy what you need with `nvmed cp -r`, then format"),
+        1 => "1 contradiction; `nvmed fsck --repair` puts it right".to_owned(),
+        many => format!("{many} contradictions; `nvmed fsck --repair` puts them right"),
     };
     out.text(&format!("{name}: {verdict}\n"))?;
     out.finish()?;
     let ended = device.shutdown();
     ended.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(Status::Failed as u8) })
+}
+
+/// Says what is wrong and what becomes of it, and does it.
+fn repair(arguments: &Fsck, name: &str, device: &Arc<Device>) -> Result<ExitCode, Failure> {
+    let fail = |error: FsError| Failure::device(name, &error);
+    let plan = nvmed_fs::plan_repair(device).map_err(|error| beyond_repair(name, &error))?;
+    let mut out = Output::new();
+    for line in plan.lines() {
+        out.text(&format!("{name}: {line}\n"))?;
+    }
+    let wrong = plan.lines().len();
+    let (written, removed) = plan.records();
+    if wrong == 0 {
+        out.text(&format!("{name}: clean\n"))?;
+    } else if arguments.dry_run {
+        out.text(&format!(
+            "{name}: {written} records would be written, {removed} removed; nothing was changed\n"
+        ))?;
+    } else {
+        // The plan is there to be read whatever becomes of it.
+        out.finish()?;
+        plan.carry_out(device).map_err(fail)?;
+        let left = nvmed_fs::fsck(device).map_err(fail)?;
+        out = Output::new();
+        for finding in &left {
+            out.text(&format!("{name}: still: {finding}\n"))?;
+        }
+        if !left.is_empty() {
+            out.finish()?;
+            return Err(Failure::new(
+                Status::Failed,
+                format!("fsck: {name}: {} contradictions are left", left.len()),
+            ));
+        }
+        out.text(&format!("{name}: repaired: {written} records written, {removed} removed; clean\n"))?;
+    }
+    out.finish()?;
+    let ended = device.shutdown();
+    ended.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?;
+    let done = wrong == 0 || !arguments.dry_run;
+    Ok(if done { ExitCode::SUCCESS } else { ExitCode::from(Status::Failed as u8) })
+}
+
+/// A damaged metadata store says so, and what is left to do.
+fn beyond_repair(name: &str, error: &FsError) -> Failure {
+    let failure = Failure::device(name, error);
+    match error {
+        FsError::Store(nvmed_kv::KvError::Corrupt { .. }) => Failure::new(
+            Status::Device,
+            format!(
+                "{}; a repair cannot put that right and has changed nothing: copy what can be read with `nvmed fsck --salvage DIR {name}`, then format",
+                failure.message
+            ),
+        ),
+        _ => failure,
+    }
 }

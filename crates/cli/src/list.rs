@@ -130,6 +130,10 @@ fn kind_name(kind: Kind) -> &'static str {
         Kind::File => "regular file",
         Kind::Directory => "directory",
         Kind::Symlink => "symbolic link",
+        Kind::Fifo => "fifo",
+        Kind::Socket => "socket",
+        Kind::CharDevice => "character special file",
+        Kind::BlockDevice => "block special file",
     }
 }
 
@@ -140,6 +144,10 @@ fn mode_text(stat: &Stat) -> String {
         Kind::File => '-',
         Kind::Directory => 'd',
         Kind::Symlink => 'l',
+        Kind::Fifo => 'p',
+        Kind::Socket => 's',
+        Kind::CharDevice => 'c',
+        Kind::BlockDevice => 'b',
     });
     for (shift, special, mark) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = stat.mode >> shift;
@@ -169,6 +177,7 @@ mod tests {
                 nlink: 0,
                 uid: 0,
                 gid: 0,
+                rdev: 0,
                 size: 0,
                 blocks_512: 0,
                 block_bytes: 4096,

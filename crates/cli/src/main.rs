@@ -3,27 +3,35 @@
 
 mod arguments;
 mod bench;
+mod client;
 mod clock;
 mod copy;
 mod devices;
 mod failure;
 mod format;
+mod holder;
 mod host;
 mod identify;
 mod inspect;
 mod json;
+mod kv;
 mod lab;
 mod list;
+mod mount;
 mod output;
 mod place;
 mod program;
 mod run;
+mod salvage;
 mod serve;
+mod shared;
 mod side;
 mod signature;
 mod smart;
+mod top;
 mod tree;
 mod volume;
+mod watch;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -46,6 +54,8 @@ fn main() -> ExitCode {
 fn execute(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(arguments) => return run::run(arguments),
+        Command::Mount(arguments) => return mount::mount(arguments),
+        Command::Umount(arguments) => mount::umount(arguments),
         Command::Fsck(arguments) => return inspect::fsck(arguments),
         Command::Format(arguments) => format::format(arguments),
         Command::Ls(arguments) => list::ls(arguments),
@@ -56,15 +66,21 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Mv(arguments) => tree::mv(arguments),
         Command::Stat(arguments) => list::stat(arguments),
         Command::Df(arguments) => inspect::df(arguments),
+        Command::Trim(arguments) => inspect::trim(arguments),
         Command::List(arguments) => devices::list(arguments),
         Command::Bind(arguments) => devices::bind(arguments),
         Command::Unbind(arguments) => devices::unbind(arguments),
         Command::Info(arguments) => inspect::info(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Lab(arguments) => return lab::lab(arguments),
+        Command::Kv(arguments) => return kv::kv(&arguments.command),
         Command::Identify(arguments) => identify::identify(arguments),
         Command::Smart(arguments) => smart::smart(arguments),
+        Command::Top(arguments) => top::top(arguments),
+        Command::Stats(arguments) => top::stats(arguments),
         Command::ServeDevice(arguments) => serve::serve_device(arguments),
+        Command::Serve(arguments) => return serve::machine::serve(arguments),
+        Command::Admin(arguments) => serve::admin::admin(arguments),
     }?;
     Ok(ExitCode::SUCCESS)
 }

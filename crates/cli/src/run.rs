@@ -3,12 +3,21 @@
 //! While the program runs, this process holds the device's lock and the memory in which completed calls
 //! live, so that a program that dies loses none of them (docs/ARCHITECTURE.md, decisions 8 and 9).
 
-use crate::arguments::Run;
+pub mod arguments;
+
+use crate::client;
 use crate::failure::{Failure, Status};
+use crate::holder::Holder;
 use crate::place::parse_spec;
 use crate::program;
+use crate::shared;
+use crate::watch::Watch;
+use arguments::Run;
 use nvmed_fs::FileSystem;
-use nvmed_stack::{Config, Open, RUN_MEMORY_VARIABLE, RunMemory, STATISTICS_VARIABLE, StackError};
+use nvmed_stack::config::SETTINGS_VARIABLE;
+use nvmed_stack::{
+    Behind, Config, DeviceSpec, Open, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Sharing, StackError,
+};
 use nvmed_sys::Signals;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
@@ -23,9 +32,9 @@ const LIBRARY: &str = "libnvmed_wrapper.so";
 /// Where it is looked for, from the directory of the `nvmed` program.
 const LIBRARY_PLACES: [&str; 3] = [".", "../lib", "../lib64"];
 /// Signals that somebody may send to us and mean the program.
-const PASSED_ON: [i32; 6] =
+pub(crate) const PASSED_ON: [i32; 6] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
-/// Where the wrapper's settings are read from (the paper's variable).
+/// Which file settings are read from (the paper's variable).
 const CONFIG_VARIABLE: &str = "WRAPPER_CONFIG";
 
 /// Runs the program and answers its exit status.
@@ -33,30 +42,87 @@ const CONFIG_VARIABLE: &str = "WRAPPER_CONFIG";
 /// # Errors
 /// The program could not be started, or what it did could not be saved.
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
+    if let Some(settings) = &arguments.serve {
+        return shared::serve(settings);
+    }
     let config = config(arguments)?;
     let library = library()?;
-    program::check(&arguments.program[0])?;
-    let memory = RunMemory::create(&config)?;
-    probe(&config)?;
-    // Settings reach the program as a file of this process: nothing is left behind, however it ends.
-    let settings = settings(&config)?;
+    let program = program_of(arguments, &config)?;
+    let arguments = &Run { program, ..arguments.clone() };
+    let watched = Watch::begin(arguments)?;
+    if config.behind != Behind::Nvmedfs {
+        return on_host(arguments, &config, &library, watched);
+    }
+    if let Some(socket) = &arguments.server {
+        return client::run(arguments, config, &library, socket, watched);
+    }
+    if is_shared(arguments, &config) {
+        let ended = shared::run(arguments, &config, &library, watched.as_ref())?;
+        watched.map_or(Ok(()), |watched| watched.end(&config))?;
+        return Ok(ended);
+    }
+    let holder = Holder::begin(&config)?;
+    let mut command = preloaded(arguments, &config, &library)?;
+    command.env(RUN_MEMORY_VARIABLE, holder.memory());
+    if let Some(file) = &arguments.stats {
+        command.env(STATISTICS_VARIABLE, absolute(file));
+    }
+    watched.iter().for_each(|watched| watched.tell(&mut command));
+    let status = watch(command)?;
+    holder.salvage(&config)?;
+    watched.map_or(Ok(()), |watched| watched.end(&config))?;
+    Ok(ExitCode::from(exit_code(status)))
+}
+
+/// What is started: the program, or for one that lies on the device a program of the host's that executes it there.
+fn program_of(arguments: &Run, config: &Config) -> Result<Vec<OsString>, Failure> {
+    let name = &arguments.program[0];
+    let named = Path::new(name);
+    if named.components().count() > 1 && absolute(named).starts_with(&config.wrap_dir) {
+        program::check("env".as_ref())?;
+        return Ok([&["env".into(), "--".into()], &arguments.program[..]].concat());
+    }
+    program::check(name)?;
+    Ok(arguments.program.clone())
+}
+
+/// Whether the file system is a server's, which every process of the run reaches.
+fn is_shared(arguments: &Run, config: &Config) -> bool {
+    arguments.shared || !arguments.private && config.sharing != Some(Sharing::Private)
+}
+
+/// The program, with the wrapper and its settings.
+pub(crate) fn preloaded(arguments: &Run, config: &Config, library: &Path) -> Result<Command, Failure> {
     let mut command = Command::new(&arguments.program[0]);
     command
         .args(&arguments.program[1..])
-        .env(CONFIG_VARIABLE, own_path(&settings))
-        .env(RUN_MEMORY_VARIABLE, memory.path())
-        .env("LD_PRELOAD", preload(&library)?);
-    if let Some(file) = &arguments.stats {
-        writable(file)?;
-        command.env(STATISTICS_VARIABLE, absolute(file));
+        .env_remove(CONFIG_VARIABLE)
+        .env(SETTINGS_VARIABLE, config.to_text())
+        .env("LD_PRELOAD", preload(library)?);
+    Ok(command)
+}
+
+/// Runs the program on a directory of the host's: nothing is held and nothing saved.
+fn on_host(
+    arguments: &Run,
+    config: &Config,
+    library: &Path,
+    watched: Option<Watch>,
+) -> Result<ExitCode, Failure> {
+    if let Behind::Host { dir } = &config.behind
+        && !dir.is_dir()
+    {
+        return Err(Failure::usage(format!("run: {}: no such directory", dir.display())));
     }
-    let status = watch(command, &arguments.program[0])?;
-    nvmed_stack::salvage(&config, &memory)?;
+    let mut command = preloaded(arguments, config, library)?;
+    watched.iter().for_each(|watched| watched.tell(&mut command));
+    let status = watch(command)?;
+    watched.map_or(Ok(()), |watched| watched.end(config))?;
     Ok(ExitCode::from(exit_code(status)))
 }
 
 /// A device that holds no file system of ours is told now, not by each call of the program.
-fn probe(config: &Config) -> Result<(), Failure> {
+pub(crate) fn probe(config: &Config) -> Result<(), Failure> {
     if config.format || !config.device.is_lasting() {
         return Ok(());
     }
@@ -70,8 +136,14 @@ fn probe(config: &Config) -> Result<(), Failure> {
 fn config(arguments: &Run) -> Result<Config, Failure> {
     let device = arguments.device.as_deref().map(parse_spec).transpose()?;
     let dir = arguments.dir.as_deref().map(absolute);
+    let host = arguments.filesystem.as_deref() == Some("host");
+    if arguments.host_dir.is_some() && !host {
+        return Err(Failure::usage("run: --host-dir is for --filesystem host"));
+    }
     let mut config = match (config_file(arguments), device, dir) {
         (None, Some(device), Some(dir)) => Config::new(dir, device),
+        (None, None, Some(dir)) if arguments.server.is_some() => Config::new(dir, client::device()?),
+        (None, None, Some(dir)) if host => Config::new(dir, DeviceSpec::default()),
         (None, ..) => {
             return Err(Failure::usage(
                 "run: no settings; give --device and --dir, or --config FILE (see default.conf)",
@@ -84,6 +156,15 @@ fn config(arguments: &Run) -> Result<Config, Failure> {
             config
         }
     };
+    match arguments.filesystem.as_deref() {
+        Some("host") => {
+            let dir = arguments.host_dir.as_deref().map_or(config.wrap_dir.clone(), absolute);
+            config.behind = Behind::Host { dir };
+        }
+        Some(_) => config.behind = Behind::Nvmedfs,
+        None => {}
+    }
+    config.raw_syscalls = arguments.raw_syscalls.unwrap_or(config.raw_syscalls);
     if let Some(bytes) = arguments.cache {
         config.cache_bytes = bytes;
         config.dirty_limit_bytes = bytes / 2;
@@ -93,24 +174,19 @@ fn config(arguments: &Run) -> Result<Config, Failure> {
         .map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Statistics are written when the program has ended; that they cannot be is told before it starts.
-fn writable(file: &Path) -> Result<(), Failure> {
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
-    let fail = |error| Failure::new(Status::Run, format!("run: --stats {}: {error}", file.display()));
-    opened.map(drop).map_err(fail)
-}
-
 fn config_file(arguments: &Run) -> Option<PathBuf> {
     if arguments.config.is_some() {
         return arguments.config.clone();
     }
-    let complete = arguments.device.is_some() && arguments.dir.is_some();
+    let host = arguments.filesystem.as_deref() == Some("host");
+    let complete =
+        (arguments.device.is_some() || arguments.server.is_some() || host) && arguments.dir.is_some();
     let named = std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
     let here = || Some(PathBuf::from("default.conf")).filter(|file| file.exists());
     if complete { None } else { named.or_else(here) }
 }
 
-fn absolute(path: &Path) -> PathBuf {
+pub(crate) fn absolute(path: &Path) -> PathBuf {
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     nvmed_stack::config::absolute(&here, path)
 }
@@ -153,7 +229,7 @@ fn preload(library: &Path) -> Result<OsString, Failure> {
 }
 
 /// A file in memory that holds `config`.
-fn settings(config: &Config) -> Result<OwnedFd, Failure> {
+pub(crate) fn settings(config: &Config) -> Result<OwnedFd, Failure> {
     let make = || -> Result<OwnedFd, rustix::io::Errno> {
         let fd = rustix::fs::memfd_create("nvmed-settings", MemfdFlags::CLOEXEC)?;
         rustix::io::pwrite(&fd, config.to_text().as_bytes(), 0)?;
@@ -163,25 +239,31 @@ fn settings(config: &Config) -> Result<OwnedFd, Failure> {
 }
 
 /// How another process names a descriptor of this one.
-fn own_path(fd: &OwnedFd) -> PathBuf {
+pub(crate) fn own_path(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()))
 }
 
-/// Starts the program, passes signals on, and waits for its end.
-fn watch(mut command: Command, program: &OsString) -> Result<ExitStatus, Failure> {
-    let fail = |error: std::io::Error| Failure::new(Status::Run, format!("run: {error}"));
-    let mut wanted = PASSED_ON.to_vec();
-    wanted.push(libc::SIGCHLD);
-    let signals = Signals::take(&wanted).map_err(fail)?;
-    signals.release_in(&mut command);
-    let mut child = command.spawn().map_err(|error| {
+/// Starts the program.
+///
+/// # Errors
+/// It is not there, or cannot be executed.
+pub(crate) fn start(command: &mut Command) -> Result<Child, Failure> {
+    command.spawn().map_err(|error| {
         let status = match error.kind() {
             std::io::ErrorKind::NotFound => Status::NotFound,
             _ => Status::NotExecutable,
         };
-        let program = Path::new(program).display();
+        let program = Path::new(command.get_program()).display();
         Failure::new(status, format!("run: {program}: cannot be started: {error}"))
-    })?;
+    })
+}
+
+/// Starts the program, passes signals on, and waits for its end.
+pub(crate) fn watch(mut command: Command) -> Result<ExitStatus, Failure> {
+    let fail = |error: std::io::Error| Failure::new(Status::Run, format!("run: {error}"));
+    let signals = Signals::take(&[&PASSED_ON[..], &[libc::SIGCHLD]].concat()).map_err(fail)?;
+    signals.release_in(&mut command);
+    let mut child = start(&mut command)?;
     loop {
         let signal = signals.next().map_err(fail)?;
         if signal.number == libc::SIGCHLD {
@@ -195,7 +277,7 @@ fn watch(mut command: Command, program: &OsString) -> Result<ExitStatus, Failure
 }
 
 /// What the terminal sends goes to the program anyway; what a process sent to us was meant for it.
-fn pass_on(child: &Child, number: i32) {
+pub(crate) fn pass_on(child: &Child, number: i32) {
     let pid = Pid::from_raw(child.id().cast_signed());
     if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(number)) {
         // It may have ended in between; then its status is the next thing that we read.
@@ -204,7 +286,7 @@ fn pass_on(child: &Child, number: i32) {
 }
 
 /// A shell's convention: the status, or 128 and the signal.
-fn exit_code(status: ExitStatus) -> u8 {
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code & 0xff).unwrap_or(u8::MAX)
 }

@@ -1,9 +1,14 @@
-//! `nvmed serve-device`: a virtual device for other processes.
+//! Devices for other processes: `nvmed serve-device`, a virtual one; `nvmed serve`, one for several users.
 
-use crate::arguments::ServeDevice;
+pub mod admin;
+pub mod arguments;
+pub mod machine;
+mod notify;
+
 use crate::failure::{Failure, Status};
 use crate::output::Output;
 use crate::place::parse_spec;
+use crate::serve::arguments::ServeDevice;
 use nvmed_stack::{Open, ServedDevice};
 use nvmed_sys::Signals;
 use rustix::process::Signal;

@@ -23,8 +23,9 @@ const fn mark(name: &'static str, offset: usize, magic: &'static [u8]) -> Mark {
 }
 
 /// The first that matches names the device, so longer and rarer marks stand first.
-const MARKS: [Mark; 46] = [
-    mark("an nvmed file system", 0, b"NVMEDFS1"),
+const MARKS: [Mark; 47] = [
+    mark("an nvmed file system", 0, b"NVMEDFS"),
+    mark("an nvmed key-value store", 0, b"NVMEDKV"),
     mark("an xfs file system", 0, b"XFSB"),
     mark("a btrfs file system", 0x1_0040, b"_BHRfS_M"),
     mark(

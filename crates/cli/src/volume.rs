@@ -4,8 +4,7 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::side::{Data, Entry, Side};
 use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Node, OpenFlags, Stat, Time};
-use nvmed_stack::{Config, DeviceSpec, Mount, Surroundings};
-use rustix::fs::Mode;
+use nvmed_stack::{Caller, Config, DeviceSpec, Mount, Surroundings};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,15 +14,7 @@ pub struct Volume {
     name: String,
     spec: DeviceSpec,
     mount: Mount,
-    who: Who,
-}
-
-/// The caller, as the file system checks permissions.
-struct Who {
-    uid: u32,
-    gid: u32,
-    groups: Vec<u32>,
-    umask: u32,
+    who: Caller,
 }
 
 /// The volumes of one command line, each mounted once.
@@ -78,7 +69,7 @@ impl Volume {
         config.writeback_seconds = 0;
         config.cache_huge = false;
         let mount = nvmed_stack::mount(&config, Surroundings::default())?;
-        Ok(Self { name: name.to_owned(), spec: spec.clone(), mount, who: Who::caller() })
+        Ok(Self { name: name.to_owned(), spec: spec.clone(), mount, who: Caller::process() })
     }
 
     /// Writes everything back and lets go of the device.
@@ -106,12 +97,12 @@ impl Volume {
 
     /// The caller.
     pub fn who(&self) -> Credentials<'_> {
-        Credentials { uid: self.who.uid, gid: self.who.gid, groups: &self.who.groups }
+        self.who.credentials()
     }
 
     /// `mode` less the caller's umask.
     pub fn masked(&self, mode: u32) -> u32 {
-        mode & !self.who.umask
+        mode & !self.who.umask()
     }
 
     /// What is at `place`.
@@ -150,20 +141,6 @@ impl Volume {
         listed.map_err(|error| Failure::device(place, &error))?;
         entries.sort_by(|one, other| one.0.cmp(&other.0));
         Ok(entries)
-    }
-}
-
-impl Who {
-    fn caller() -> Self {
-        let umask = rustix::process::umask(Mode::empty());
-        rustix::process::umask(umask);
-        let groups = rustix::process::getgroups().unwrap_or_default();
-        Self {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            groups: groups.iter().map(|group| group.as_raw()).collect(),
-            umask: umask.as_raw_mode(),
-        }
     }
 }
 
@@ -243,6 +220,7 @@ fn entry(stat: &Stat) -> Entry {
             Kind::File => crate::side::Kind::File,
             Kind::Directory => crate::side::Kind::Directory,
             Kind::Symlink => crate::side::Kind::Symlink,
+            _ => crate::side::Kind::Other,
         },
         mode: stat.mode & 0o7777,
         uid: stat.uid,

@@ -31,7 +31,7 @@ fn another_version_is_not_touched() {
         block[4092..].copy_from_slice(&sum.to_le_bytes());
     }
     scratch.file("d.img", &image);
-    scratch.fails(["ls", "d.img"], 4, "format version 2");
+    scratch.fails(["ls", "d.img"], 4, "format version 3");
     assert_eq!(std::fs::read(scratch.path("d.img")).unwrap(), image, "the image was changed");
 }
 

@@ -133,6 +133,8 @@ fn status_is_told_for_people_and_programs() {
     assert!(scratch.ok(["stat", "d.img:/a"]).contains("regular file"));
     assert!(scratch.ok(["stat", "--json", "d.img:/a"]).contains("\"size\":5"));
     assert!(scratch.ok(["df", "d.img"]).contains("d.img"));
+    assert!(scratch.ok(["trim", "--minimum", "64K", "d.img"]).contains("MiB of free space"));
+    assert_eq!(scratch.ok(["cat", "d.img:/a"]), "12345");
     let json = scratch.ok(["df", "--json", "d.img"]);
     assert!(json.starts_with('{') && json.contains("\"free\":"), "{json}");
     assert!(scratch.ok(["info", "d.img"]).contains("NVMe"));
@@ -142,8 +144,81 @@ fn status_is_told_for_people_and_programs() {
 #[test]
 fn every_command_has_help() {
     let scratch = Scratch::new();
-    for command in ["format", "run", "ls", "cat", "cp", "mkdir", "rm", "mv", "stat", "df", "fsck", "info"] {
+    for command in
+        ["format", "run", "ls", "cat", "cp", "mkdir", "rm", "mv", "stat", "df", "fsck", "trim", "info"]
+    {
         let help = scratch.ok([command, "--help"]);
         assert!(help.contains("Usage: nvmed ") && help.contains("Exit status"), "{help}");
     }
+}
+
+/// A damaged superblock is written again, a plan says so first, and damage that is beyond repair changes nothing.
+#[test]
+fn fsck_repairs() {
+    let scratch = Scratch::with_device("64M");
+    scratch.file("a", "kept");
+    scratch.ok(["cp", "a", "d.img:/a"]);
+    assert_eq!(scratch.ok(["fsck", "--repair", "d.img"]), "d.img: clean\n");
+    let path = scratch.path("d.img");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[200] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let ran = scratch.run(["fsck", "--repair", "-n", "d.img"]);
+    assert!(ran.status == 1 && ran.out.contains("one superblock is damaged"), "{}{}", ran.out, ran.err);
+    assert!(ran.out.ends_with("nothing was changed\n"), "{}", ran.out);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "a dry run changed something");
+    let said = scratch.ok(["fsck", "--repair", "d.img"]);
+    assert!(said.contains("one superblock is damaged") && said.ends_with("clean\n"), "{said}");
+    assert_eq!(scratch.ok(["fsck", "--repair", "d.img"]), "d.img: clean\n");
+    assert_eq!(scratch.ok(["cat", "d.img:/a"]), "kept");
+}
+
+/// Of a metadata store with a damaged block everything is copied that the block did not tell of.
+#[test]
+fn fsck_salvages() {
+    let scratch = Scratch::with_device("64M");
+    for number in 0..400 {
+        scratch.file(
+            &format!("in/d{}/file{number:03}", number % 5),
+            format!("{number}\n").repeat(3000 / (number % 7 + 1)),
+        );
+    }
+    symlink("d1/file001", scratch.path("in/link")).unwrap();
+    scratch.ok(["cp", "-r", "in", "d.img:/"]);
+    scratch.ok(["fsck", "--salvage", "whole", "d.img"]);
+    let same = |copy: &str, number: usize| {
+        let name = format!("in/d{}/file{number:03}", number % 5);
+        std::fs::read(scratch.path(format!("{copy}/{name}")))
+            .is_ok_and(|bytes| bytes == std::fs::read(scratch.path(&name)).unwrap())
+    };
+    assert!((0..400).all(|number| same("whole", number)), "a sound file system is copied");
+    assert_eq!(std::fs::read_link(scratch.path("whole/in/link")).unwrap(), Path::new("d1/file001"));
+    // A leaf of the tree in which names lie.
+    let path = scratch.path("d.img");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let named = |block: &[u8]| {
+        block.windows(4).filter(|part| part.starts_with(b"file") || part.starts_with(b"ile")).count() > 5
+    };
+    let mut blocks =
+        bytes.chunks(4096).enumerate().filter(|(_, block)| block.starts_with(b"KVN") && named(block));
+    let Some((leaf, _)) = blocks.next_back() else {
+        return println!("SKIPPED: no leaf with names was found");
+    };
+    bytes[leaf * 4096 + 2000] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    if scratch.run(["fsck", "d.img"]).status == 0 {
+        return println!("SKIPPED: the leaf was not in use");
+    }
+    let repair = scratch.run(["fsck", "--repair", "d.img"]);
+    assert!(repair.status == 4 && repair.err.contains("--salvage"), "{}", repair.err);
+    let ran = scratch.run(["fsck", "--salvage", "part", "d.img"]);
+    assert!(ran.status == 1 && ran.out.contains("damaged"), "{}{}", ran.out, ran.err);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "the device was changed");
+    let found = walkdir(&scratch.path("part"));
+    assert!(found > 100, "{found} files are left");
+}
+
+fn walkdir(path: &Path) -> usize {
+    let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { walkdir(&path) } else { 1 }).sum()
 }

@@ -78,3 +78,29 @@ fn a_directory_is_no_device() {
     scratch.fails(["format", "dir", "--size", "64M"], 1, "dir");
     scratch.fails(["format", "no/such/dir/d.img", "--size", "64M"], 4, "d.img");
 }
+
+#[test]
+fn options_are_taken_and_shown() {
+    let scratch = Scratch::new();
+    let options = ["--label", "photos", "--metadata-share", "25%", "--zone-bound", "7"];
+    scratch.ok(["format", "d.img", "--size", "64M"].iter().chain(&options));
+    let said = scratch.ok(["info", "d.img"]);
+    assert!(
+        said.contains("label \"photos\"") && said.contains("4096 of 16384 blocks for metadata"),
+        "{said}"
+    );
+    assert!(said.contains("zone bound 7"), "{said}");
+    assert!(scratch.ok(["info", "--json", "d.img"]).contains("\"zone_bound\":7"));
+    scratch.ok(["fsck", "d.img"]);
+    for (option, value, words) in [
+        ("--metadata-share", "95", "not a share from 0.1 to 90"),
+        ("--zone-bound", "many", "invalid"),
+        ("--label", &"x".repeat(65), "at most 64"),
+    ] {
+        let ran = scratch.run(["format", "e.img", "--size", "64M", option, value]);
+        assert!(ran.status == 2 && ran.err.contains(words), "{option}: {}", ran.err);
+        assert!(!scratch.path("e.img").exists());
+    }
+    let small = scratch.run(["format", "f.img", "--size", "8M", "--metadata-share", "90"]);
+    assert!(small.status != 0 && small.err.contains("must leave"), "{}", small.err);
+}

@@ -3,6 +3,7 @@
 
 mod scratch;
 
+use nvmed_stack::config::absolute;
 use nvmed_stack::{Config, DeviceSpec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
@@ -85,8 +86,18 @@ proptest! {
         }
     }
 
+    /// Paths with bytes that mean something to a reader of settings.
     #[test]
-    fn fuzz_any_device_string_is_answered(text in "(virtual:|vfio:)?.{0,12}(\\?[a-z]{0,6}=.{0,6})?") {
+    fn fuzz_paths_in_settings_are_kept(dir in "[ a/.?:#=,\\r\\x0b]{1,8}", device in "(uring:|vfio:)?[ a/.?:#=,\\r\\x0b]{1,8}") {
+        if let Ok(spec) = DeviceSpec::parse(&device) {
+            let config = Config::new(absolute(Path::new("/"), dir), spec.absolute(Path::new("/")));
+            let again = Config::parse(&config.to_text(), "again.conf", Path::new("/"));
+            prop_assert_eq!(again.ok(), Some(config), "what is written is read back");
+        }
+    }
+
+    #[test]
+    fn fuzz_any_device_string_is_answered(text in "(virtual:|vfio:|vfio:0000:01:00\\.[0-7])?.{0,12}(\\?[a-z]{0,6}=.{0,6})?") {
         if let Ok(spec) = DeviceSpec::parse(&text) {
             prop_assert_eq!(DeviceSpec::parse(&spec.to_string()).ok(), Some(spec), "what is shown is read back");
         }

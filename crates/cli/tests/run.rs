@@ -83,7 +83,7 @@ fn a_shell_runs_on_every_engine_that_needs_no_hardware() {
         for shell in ["dash", "bash"].into_iter().filter(|shell| have(shell)) {
             // Nothing but the shell's own commands: a private mount is one process's.
             let write = "cd store && echo one > $0 && echo two >> $0 && read x < $0 && echo got $x";
-            let run = ["run", "--device", device, "--dir", "store", "--", shell, "-c"];
+            let run = ["run", "--private", "--device", device, "--dir", "store", "--", shell, "-c"];
             assert_eq!(scratch.ok(run.into_iter().chain([write, shell])), "got one\n", "{device} {shell}");
             let file = format!("store/{shell}");
             let read = ["run", "--device", device, "--dir", "store", "--", "cat", &file];
@@ -142,6 +142,12 @@ fn what_a_killed_program_had_completed_is_there() {
     if !have("python3") {
         return;
     }
+    for how in ["--private", "--shared"] {
+        what_was_completed_before_a_kill_is_there(how);
+    }
+}
+
+fn what_was_completed_before_a_kill_is_there(how: &str) {
     let scratch = Scratch::with_device("64M");
     let script = "import os, signal\n\
                   f = open('store/a', 'wb', buffering=0)\n\
@@ -149,11 +155,12 @@ fn what_a_killed_program_had_completed_is_there() {
                   os.mkdir('store/dir')\n\
                   os.rename('store/a', 'store/dir/b')\n\
                   os.kill(os.getpid(), signal.SIGKILL)\n";
-    assert_eq!(scratch.on_device(["python3", "-c", script]).status, 137);
+    let run = ["run", how, "--device", "d.img", "--dir", "store", "--", "python3", "-c", script];
+    assert_eq!(scratch.run(run).status, 137);
     let want: Vec<u8> = (0..1000).flat_map(|i| format!("{i:4}").repeat(256).into_bytes()).collect();
     assert!(
         scratch.ok(["cat", "d.img:/dir/b"]).into_bytes() == want,
-        "the file's bytes are not what was written"
+        "{how}: the file's bytes are not what was written"
     );
     assert!(scratch.ok(["fsck", "d.img"]).contains("clean"));
 }

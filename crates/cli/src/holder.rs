@@ -1,0 +1,83 @@
+//! The process that holds a device while a server of ours, its child, answers for it: the device's lock and the memory in
+//! which completed calls live are the holder's, so that a server that dies loses none of them.
+
+use crate::failure::{Failure, Status};
+use crate::run::{own_path, probe, settings};
+use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, RunMemory};
+use nvmed_sys::Signals;
+use rustix::fd::OwnedFd;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// What is held.
+pub(crate) struct Holder {
+    memory: RunMemory,
+    settings: OwnedFd,
+}
+
+impl Holder {
+    /// Takes the device's lock, makes the memory, and sees that a file system is there.
+    ///
+    /// # Errors
+    /// The device is in use, or holds no file system; the host has no memory.
+    pub(crate) fn begin(config: &Config) -> Result<Self, Failure> {
+        let memory = RunMemory::create(config)?;
+        probe(config)?;
+        Ok(Self { memory, settings: settings(config)? })
+    }
+
+    /// The path by which other processes read the settings while this one lives.
+    pub(crate) fn settings(&self) -> PathBuf {
+        own_path(&self.settings)
+    }
+
+    /// The path by which other processes find the memory while this one lives.
+    pub(crate) fn memory(&self) -> PathBuf {
+        self.memory.path()
+    }
+
+    /// This program again, as the server: with `--serve SETTINGS` before its own arguments, and a pipe for its first
+    /// line.
+    pub(crate) fn server(&self, signals: &Signals) -> Result<Command, std::io::Error> {
+        let mut command = again(["--serve".into(), self.settings().into()])?;
+        command.env(RUN_MEMORY_VARIABLE, self.memory()).stdout(Stdio::piped());
+        signals.release_in(&mut command);
+        Ok(command)
+    }
+
+    /// After the server: what it had completed and not written goes to the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn salvage(&self, config: &Config) -> Result<(), Failure> {
+        if config.device.is_lasting() {
+            nvmed_stack::salvage(config, &self.memory)?;
+        }
+        Ok(())
+    }
+}
+
+/// This program again, with the same arguments and `more` of them after the first, the command.
+pub(crate) fn again<const N: usize>(more: [OsString; N]) -> Result<Command, std::io::Error> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut given = std::env::args_os().skip(1);
+    command.args(given.next()).args(more).args(given);
+    Ok(command)
+}
+
+/// The first line that a child writes; empty when it ends without one.
+pub(crate) fn first_line(child: &mut Child) -> std::io::Result<String> {
+    let mut line = String::new();
+    if let Some(out) = &mut child.stdout {
+        // Byte by byte is fine for one line, and leaves nothing in a buffer.
+        BufReader::with_capacity(1, out).read_line(&mut line)?;
+    }
+    Ok(line)
+}
+
+/// The status of a server's end, as ours: it has said why.
+pub(crate) fn status_of(status: ExitStatus) -> u8 {
+    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(Status::Failed as u8)
+}

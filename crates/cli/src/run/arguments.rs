@@ -1,0 +1,71 @@
+//! The command line of `nvmed run`.
+
+use crate::arguments::size;
+use clap::Args;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What the page of help of `nvmed run` ends with.
+pub const STATUS: &str = "\
+Exit status: the program's own; 128 + N if signal N ended it; 125 if nvmed failed, 126 if the program
+cannot be started, 127 if there is none; 2 wrong arguments or configuration; 3 the device is in use;
+4 the device holds no nvmed file system.";
+
+/// `nvmed run`.
+#[derive(Clone, Debug, Args)]
+pub struct Run {
+    /// Configuration file; else the one that WRAPPER_CONFIG names, else ./default.conf
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory below which files lie on the device (wrap_dir); it need not exist
+    #[arg(short, long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The device (storage_engine and storage_dev)
+    #[arg(short = 'D', long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Cache size (cache_size): 64M, 1G
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub cache: Option<u64>,
+    /// One file system for all processes that the program starts: a server beside it holds the device (mount = shared).
+    /// That is the default
+    #[arg(long)]
+    pub shared: bool,
+    /// The file system in the program's own process: fastest, and for one process at a time (mount = private)
+    #[arg(long, conflicts_with = "shared")]
+    pub private: bool,
+    /// Serve with the settings of FILE, for the process that holds them
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub serve: Option<PathBuf>,
+    /// What answers below DIR: our file system on the device, or the host's own, whose calls can be seen (filesystem)
+    #[arg(long, value_name = "WHICH", value_parser = ["nvmedfs", "host"])]
+    pub filesystem: Option<String>,
+    /// With --filesystem host: the directory behind DIR, if it is another (storage_dev)
+    #[arg(long, value_name = "DIR")]
+    pub host_dir: Option<PathBuf>,
+    /// Write what was done, counted and timed, to FILE as lines of JSON when the program has ended
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Print the table of file calls to standard error when the program has ended
+    #[arg(long)]
+    pub summary: bool,
+    /// Write each file call to FILE as a line of text (docs/wrapper.md)
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// System calls that the program makes by its own instructions: off, dispatch (to the wrapper) or detect
+    #[arg(long, value_name = "HOW", value_parser = raw_syscalls)]
+    pub raw_syscalls: Option<nvmed_stack::RawSyscalls>,
+    /// Use the file system of a server that runs (`nvmed serve`): its socket, as /run/nvmed/socket
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["device", "cache", "private", "shared", "filesystem", "stats"])]
+    pub server: Option<PathBuf>,
+    /// With --server: which of the trees that are granted; the only one if absent
+    #[arg(long, value_name = "NAME", requires = "server")]
+    pub tree: Option<String>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    pub program: Vec<OsString>,
+}
+
+fn raw_syscalls(text: &str) -> Result<nvmed_stack::RawSyscalls, String> {
+    let names = nvmed_stack::RawSyscalls::NAMES.join(" or ");
+    nvmed_stack::RawSyscalls::named(text).ok_or_else(|| format!("it is {names}"))
+}

@@ -1,0 +1,225 @@
+//! `nvmed run` with a shared mount: a server, started beside the program, holds the file system for all processes of the
+//! run (docs/spec/shared.md).
+//!
+//! Three processes of ours and theirs: the one that was typed holds the device's lock and memory, and outlives both;
+//! its child, the server, answers calls; the program and its descendants make them.
+
+use crate::failure::{Failure, Status};
+use crate::holder::{Holder, first_line, status_of};
+use crate::run::arguments::Run;
+use crate::run::{PASSED_ON, absolute, exit_code, pass_on, preloaded, start};
+use crate::watch::Watch;
+use nvmed_server::{Admission, Server, Service, Stop};
+use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Surroundings};
+use nvmed_sys::Signals;
+use nvmed_wire::{Address, Board, SERVER_VARIABLE};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a server writes when clients can come.
+const READY: &str = "ready";
+/// How long the processes that outlive the program may take before it is said that they are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Status::Run, format!("run: {error}"))
+}
+
+/// The server, as the process that holds the device sees it.
+struct Beside {
+    child: Child,
+    board: Board,
+    ended: Option<ExitStatus>,
+}
+
+/// Runs the program and answers its exit status.
+///
+/// # Errors
+/// The server or the program could not be started, or what they did could not be saved.
+pub(crate) fn run(
+    arguments: &Run,
+    config: &Config,
+    library: &Path,
+    watched: Option<&Watch>,
+) -> Result<ExitCode, Failure> {
+    let holder = Holder::begin(config)?;
+    let signals = Signals::take(&[&PASSED_ON[..], &[libc::SIGCHLD]].concat()).map_err(failed)?;
+    let address = Address::random().map_err(failed)?;
+    let mut server = match Beside::start(arguments, &holder, &signals, &address)? {
+        Ok(server) => server,
+        Err(status) => return Ok(ExitCode::from(status)),
+    };
+    let mut command = preloaded(arguments, config, library)?;
+    command.env(SERVER_VARIABLE, address.to_string());
+    watched.iter().for_each(|watched| watched.tell(&mut command));
+    signals.release_in(&mut command);
+    let ended = start(&mut command).and_then(|mut program| server.watch(&signals, &mut program));
+    let finished = server.finish(&signals);
+    holder.salvage(config)?;
+    finished?;
+    Ok(ExitCode::from(exit_code(ended?)))
+}
+
+impl Beside {
+    /// Starts the server, and waits until clients can come; the inner error is the status of one that could not, and has
+    /// said why.
+    fn start(
+        arguments: &Run,
+        holder: &Holder,
+        signals: &Signals,
+        address: &Address,
+    ) -> Result<Result<Self, u8>, Failure> {
+        let board = Board::new().map_err(failed)?;
+        let writers = board.writers().map(|fd| fd.try_clone_to_owned()).transpose().map_err(failed)?;
+        let mut command = holder.server(signals).map_err(failed)?;
+        command.env(SERVER_VARIABLE, address.to_string());
+        // What the terminal sends is meant for the program: the server is not among those that it reaches.
+        command.process_group(0).stdin(writers.map_or(Stdio::null(), Stdio::from));
+        if let Some(file) = &arguments.stats {
+            command.env(STATISTICS_VARIABLE, absolute(file));
+        }
+        let mut child = command.spawn().map_err(failed)?;
+        if first_line(&mut child).map_err(failed)?.starts_with(READY) {
+            return Ok(Ok(Self { child, board, ended: None }));
+        }
+        Ok(Err(status_of(child.wait().map_err(failed)?)))
+    }
+
+    /// Waits for the program's end; the server's, should it come first, is told to every client.
+    fn watch(&mut self, signals: &Signals, program: &mut Child) -> Result<ExitStatus, Failure> {
+        loop {
+            let signal = signals.next().map_err(failed)?;
+            if signal.number == libc::SIGCHLD {
+                if self.has_ended()? {
+                    self.say_death("file calls below the directory fail from now on");
+                }
+                if let Some(status) = program.try_wait().map_err(failed)? {
+                    return Ok(status);
+                }
+            } else if signal.from_process {
+                pass_on(program, signal.number);
+            }
+        }
+    }
+
+    /// Whether the server has just ended. Clients learn of it at once.
+    fn has_ended(&mut self) -> Result<bool, Failure> {
+        if self.ended.is_some() {
+            return Ok(false);
+        }
+        self.ended = self.child.try_wait().map_err(failed)?;
+        if self.ended.is_some() {
+            self.board.set_dead();
+        }
+        Ok(self.ended.is_some())
+    }
+
+    fn say_death(&self, consequence: &str) {
+        let Some(status) = self.ended.filter(|status| !status.success()) else { return };
+        let how = match status.signal() {
+            Some(signal) => format!("was ended by signal {signal}"),
+            None => format!("ended with status {}", status_of(status)),
+        };
+        eprintln!("nvmed: run: the server {how}; {consequence}; what completed calls wrote is saved");
+    }
+
+    /// After the program: the server ends when no process of the run uses it any more, or at the next signal.
+    fn finish(&mut self, signals: &Signals) -> Result<(), Failure> {
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        self.tell(Signal::USR1);
+        loop {
+            if self.has_ended()? {
+                self.say_death("the processes that used it still have lost their files");
+                return Ok(());
+            }
+            let signal = signals.next().map_err(failed)?;
+            if signal.number != libc::SIGCHLD {
+                self.tell(Signal::TERM);
+            }
+        }
+    }
+
+    fn tell(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            // It may have ended in between; then its status is the next thing that we read.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// The server: mounts, and answers until it is told to end.
+///
+/// # Errors
+/// The mount's; what could not be saved.
+pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
+    // Without its holder nobody keeps others from the device: save and end.
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+    // Before any thread, so that no thread takes them.
+    let signals = Signals::take(&[libc::SIGTERM, libc::SIGUSR1]).map_err(failed)?;
+    let config = Config::load(file).map_err(|error| Failure::usage(error.to_string()))?;
+    let variable = |name| std::env::var(name).ok();
+    let address = variable(SERVER_VARIABLE).and_then(|text| Address::parse(&text));
+    let address = address.ok_or_else(|| failed("the server has no address"))?;
+    let secret = address.secret().try_into().map_err(|_| failed("the server's address has no secret"))?;
+    let board = std::io::stdin();
+    let board = rustix::io::fcntl_dupfd_cloexec(&board, 0).and_then(Board::open).map_err(failed)?;
+    use_all_descriptors();
+    let surroundings = Surroundings {
+        run_memory: variable(RUN_MEMORY_VARIABLE),
+        statistics: variable(STATISTICS_VARIABLE).map(PathBuf::from),
+    };
+    let mount = nvmed_stack::mount(&config, surroundings)?;
+    let service = Service::new(mount, Admission::Secret(secret), Arc::new(board), config.lease_bytes());
+    let service = Arc::new(service);
+    let server = Server::start(Arc::clone(&service), &address).map_err(failed)?;
+    let stop = server.stop();
+    let obeying = stop.clone();
+    nvmed_sys::spawn_quiet("nvmed-signals", move || obey(&signals, &obeying)).map_err(failed)?;
+    // A holder that cannot read it has died, perhaps before its death would have been a signal to us.
+    let mut out = std::io::stdout();
+    if writeln!(out, "{READY}").and_then(|()| out.flush()).is_err() {
+        stop.stop();
+    }
+    server.wait();
+    service.mount().unmount().map_err(|error| failed(format!("not everything could be saved: {error}")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the server when its holder says so: now, or when no session is left.
+fn obey(signals: &Signals, stop: &Stop) {
+    // A descriptor that cannot be read would leave a server that nothing ends.
+    while let Ok(signal) = signals.next() {
+        if signal.number != libc::SIGUSR1 {
+            break;
+        }
+        stop.finish();
+        let stop = stop.clone();
+        // Without a thread it is only not said.
+        let _ = nvmed_sys::spawn_quiet("nvmed-patience", move || {
+            std::thread::sleep(PATIENCE);
+            let left = stop.sessions();
+            if left > 0 {
+                let s = if left == 1 { "" } else { "es" };
+                eprintln!(
+                    "nvmed: run: the program has ended, {left} process{s} that it started still use the device; \
+                     waiting for their end (a signal ends it now)"
+                );
+            }
+        });
+    }
+    stop.stop();
+}
+
+/// Sessions and windows take descriptors: as many as the host lets this process have.
+fn use_all_descriptors() {
+    let now = getrlimit(Resource::Nofile);
+    // What is not granted is a lower limit on sessions, which each of them is told.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+}

@@ -1,0 +1,208 @@
+//! Where counters come from: a server of the machine, by its socket or by a process that uses it, or a run's own counts.
+
+use super::snapshot::Snapshot;
+use crate::failure::{Failure, Status};
+use nvmed_tally::{TALLY_VARIABLE, Tally};
+use nvmed_wire::{Address, Control, ControlAnswer, SERVER_VARIABLE, Socket, SocketError, VERSION};
+use rustix::fd::AsFd;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A server that says nothing for so long is stuck, or stopped.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Where `nvmed serve` listens unless it is told otherwise.
+const SERVE_SOCKET: &str = "/run/nvmed/socket";
+
+/// Somebody who can be asked again and again.
+pub enum Source {
+    /// A server of a run or of the machine.
+    Server(Socket),
+    /// The counts of a run that has none.
+    Counts { tally: Box<Tally>, pid: u32 },
+}
+
+/// What a process's environment says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Named {
+    Server(String),
+    Counts(PathBuf),
+}
+
+impl Source {
+    /// Finds whom `wanted` names: a process of a run, a socket's path, or, without a name, the only one there is.
+    ///
+    /// # Errors
+    /// There is none, or there are several; it does not answer.
+    pub fn find(wanted: Option<&OsStr>) -> Result<Self, Failure> {
+        match wanted {
+            Some(wanted) => match number(wanted) {
+                Some(pid) => {
+                    named_by(pid).ok_or_else(|| none_of(pid)).and_then(|named| Self::open(&named, pid))
+                }
+                None => Self::server(wanted.as_bytes()),
+            },
+            None => Self::only(),
+        }
+    }
+
+    fn only() -> Result<Self, Failure> {
+        let mut found: BTreeMap<Named, u32> = BTreeMap::new();
+        for pid in processes() {
+            if let Some(named) = environment(pid) {
+                found.entry(named).or_insert(pid);
+            }
+        }
+        if Path::new(SERVE_SOCKET).exists() {
+            found.insert(Named::Server(SERVE_SOCKET.to_owned()), 0);
+        }
+        let servers = found.keys().any(|named| matches!(named, Named::Server(_)));
+        found.retain(|named, _| !servers || matches!(named, Named::Server(_)));
+        let fail = |message: String| Err(Failure::new(Status::Failed, message));
+        match found.len() {
+            0 => fail("no server is running that you may look into (`nvmed run`, `nvmed serve`)".to_owned()),
+            1 => found
+                .first_key_value()
+                .map_or_else(|| unreachable!("there is one"), |(named, &pid)| Self::open(named, pid)),
+            _ => {
+                let shown = found.iter().map(|(named, pid)| match named {
+                    Named::Server(path) if *pid == 0 => path.clone(),
+                    _ => pid.to_string(),
+                });
+                let shown: Vec<_> = shown.collect();
+                fail(format!(
+                    "several are running; name one, by a process of it or its socket: {}",
+                    shown.join(", ")
+                ))
+            }
+        }
+    }
+
+    fn open(named: &Named, pid: u32) -> Result<Self, Failure> {
+        match named {
+            Named::Server(address) => Self::server(address.as_bytes()),
+            Named::Counts(path) => {
+                let join = || {
+                    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+                    let fd = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+                    Tally::join(fd.as_fd())
+                };
+                let tally = join().map_err(|errno| Failure::host(path.display(), errno))?;
+                // The run that made the memory, by the path's own words.
+                let run = path.components().nth(2).and_then(|part| number(part.as_os_str())).unwrap_or(pid);
+                Ok(Self::Counts { tally: Box::new(tally), pid: run })
+            }
+        }
+    }
+
+    fn server(address: &[u8]) -> Result<Self, Failure> {
+        let shown = || shown(address);
+        let text = std::str::from_utf8(address).ok().and_then(Address::parse);
+        let address = text.ok_or_else(|| Failure::usage(format!("{}: no process and no socket", shown())))?;
+        let fail =
+            |error: &dyn std::fmt::Display| Failure::new(Status::Failed, format!("{}: {error}", shown()));
+        let socket = Socket::connect(&address).map_err(|error| fail(&error))?;
+        let secret = address.secret().to_vec();
+        let hello = Control::Hello { version: VERSION, secret, tree: Vec::new(), again: None };
+        match ask(&socket, &hello).map_err(|error| fail(&error))? {
+            ControlAnswer::Welcome(_) => Ok(Self::Server(socket)),
+            ControlAnswer::Failed(errno) => Err(fail(&std::io::Error::from_raw_os_error(errno))),
+            _ => Err(fail(&"it does not speak our protocol")),
+        }
+    }
+
+    /// What it says now, as text.
+    ///
+    /// # Errors
+    /// It has gone, or refuses.
+    pub fn text(&self) -> Result<String, Failure> {
+        let fail = |what: String| Failure::new(Status::Failed, what);
+        match self {
+            Self::Server(socket) => match ask(socket, &Control::Statistics) {
+                Ok(ControlAnswer::Text(text)) => Ok(text),
+                Ok(ControlAnswer::Failed(errno)) => {
+                    Err(fail(format!("the server answers: {}", std::io::Error::from_raw_os_error(errno))))
+                }
+                Ok(_) => Err(fail("the server does not speak our protocol".to_owned())),
+                Err(error) => Err(fail(format!("the server is gone: {error}"))),
+            },
+            Self::Counts { tally, pid } => Ok(super::counts_json(tally, *pid)),
+        }
+    }
+
+    /// What it says now.
+    ///
+    /// # Errors
+    /// As [`Source::text`].
+    pub fn snapshot(&self) -> Result<Snapshot, Failure> {
+        if let Self::Counts { tally, pid } = self {
+            if !Path::new(&format!("/proc/{pid}")).exists() {
+                return Err(Failure::new(Status::Failed, format!("process {pid} has ended")));
+            }
+            return Ok(Snapshot::of_tally(tally, *pid));
+        }
+        serde_json::from_str(&self.text()?)
+            .map_err(|error| Failure::new(Status::Failed, format!("the server's statistics: {error}")))
+    }
+}
+
+fn ask(socket: &Socket, message: &Control) -> Result<ControlAnswer, SocketError> {
+    socket.send(message, None)?;
+    socket.receive(Some(PATIENCE)).map(|(answer, _)| answer)
+}
+
+/// The address without its secret.
+fn shown(address: &[u8]) -> String {
+    let text = String::from_utf8_lossy(address);
+    if text.starts_with('/') { text.into_owned() } else { text.split(':').next().unwrap_or(&text).to_owned() }
+}
+
+fn number(text: &OsStr) -> Option<u32> {
+    text.to_str()?.parse().ok()
+}
+
+fn none_of(pid: u32) -> Failure {
+    Failure::new(Status::Failed, format!("process {pid} uses no server, or you may not look into it"))
+}
+
+/// What a process uses, or else one of its children, or theirs: `nvmed run` itself does not say.
+fn named_by(pid: u32) -> Option<Named> {
+    let mut waiting = vec![pid];
+    // Children come after their parents, so the list ends with the machine's processes.
+    while let Some(next) = waiting.pop() {
+        if let Some(found) = environment(next) {
+            return Some(found);
+        }
+        waiting.extend(children(next));
+    }
+    None
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn processes() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| number(&entry.file_name())).collect()
+}
+
+/// The server that a process's environment names, else the memory in which it counts.
+fn environment(pid: u32) -> Option<Named> {
+    let bytes = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = |name: &str| {
+        let entry =
+            |entry: &[u8]| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
+        bytes.split(|&byte| byte == 0).find_map(entry)
+    };
+    if let Some(server) = value(SERVER_VARIABLE).and_then(|server| String::from_utf8(server).ok()) {
+        return Some(Named::Server(server));
+    }
+    value(TALLY_VARIABLE).map(|path| Named::Counts(PathBuf::from(std::ffi::OsString::from_vec(path))))
+}
