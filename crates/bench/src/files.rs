@@ -13,7 +13,7 @@ pub(crate) const ROUNDS: usize = 5;
 const SLICES: usize = 15;
 /// Operations a slice: about 10 ms at the speeds expected.
 const OPS: usize = 20_000;
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// Bytes of image and of cache that hold a set of `bytes` without eviction.
@@ -22,7 +22,7 @@ fn ours_for(bytes: u64, pages: &str) -> Result<Ours, String> {
 }
 
 /// One round of the probe in `dir`: the median slice, in nanoseconds an operation.
-fn round(command: &mut Command, mode: &str, dir: &Path, bytes: u64) -> Result<f64, String> {
+pub(crate) fn round(command: &mut Command, mode: &str, dir: &Path, bytes: u64) -> Result<f64, String> {
     let file = dir.join("probe.dat");
     command.arg(mode).arg(&file).args([bytes.to_string(), SLICES.to_string(), OPS.to_string()]);
     let figures: Samples = run(command)?.lines().skip(1).filter_map(|line| line.parse().ok()).collect();
@@ -159,6 +159,40 @@ pub(crate) fn durable_rows(
             conditions: conditions.to_owned(),
         })
         .collect()
+}
+
+/// A call on a descriptor that is not ours, with the wrapper and without.
+pub fn foreign() -> Result<Vec<Row>, String> {
+    /// More and longer than elsewhere: a nanosecond is looked for.
+    const PAIRS: usize = 21;
+    const CALLS: usize = 100_000;
+    let ours = Ours::new(64 * MIB, 16 * MIB, "base")?;
+    let mut rows = Vec::new();
+    for call in ["lseek", "read", "close"] {
+        let figure = |command: &mut Command| -> Result<f64, String> {
+            command.args(["foreign", call, &SLICES.to_string(), &CALLS.to_string()]);
+            let figures: Samples =
+                run(command)?.lines().skip(1).filter_map(|line| line.parse().ok()).collect();
+            Ok(figures.median())
+        };
+        let (mut with, mut without) = (Samples::default(), Samples::default());
+        for _ in 0..PAIRS {
+            with.push(figure(ours.wrap(&mut ours.probe()))?);
+            without.push(figure(&mut ours.probe())?);
+        }
+        rows.push(Row {
+            name: format!("wrapper.foreign.{call}"),
+            unit: "ns",
+            ours: Contender { name: "with the wrapper".to_owned(), samples: with },
+            rival: Some(Contender { name: "without".to_owned(), samples: without }),
+            goal: Goal::Excess(5.0),
+            flushes_per_op: None,
+            conditions: format!(
+                "{call} of /dev/zero or of no descriptor; {PAIRS} alternating runs, median of {SLICES} slices of {CALLS} calls"
+            ),
+        });
+    }
+    Ok(rows)
 }
 
 /// Starts of a program that touches nothing, with and without the wrapper.

@@ -7,9 +7,14 @@
 
 pub mod driver;
 pub mod files;
+pub mod kv;
 pub mod mounting;
+pub mod names;
+pub mod ours;
 pub mod place;
 pub mod policy;
+pub mod programs;
 pub mod requests;
 pub mod row;
+pub mod shared;
 pub mod sqlite;

@@ -1,7 +1,7 @@
 //! `nvmed-bench [ROW]`: measures the rows whose name begins with ROW, or all.
 
 use nvmed_bench::row::Row;
-use nvmed_bench::{driver, files, mounting, policy, requests, sqlite};
+use nvmed_bench::{driver, files, kv, mounting, names, policy, programs, requests, shared, sqlite};
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
 
@@ -39,7 +39,26 @@ const GROUPS: &[Group] = &[
     Group { names: &["io.thread.idle_cpu"], measure: policy::thread_idle },
     Group { names: &["io.interrupt.wait_cpu"], measure: policy::interrupt },
     Group { names: &["fs.mount_blocks.1k", "fs.mount_blocks.1m"], measure: mounting::blocks },
+    Group { names: &["fs.stat_depth10"], measure: names::stat },
+    Group { names: &["fs.readdir_100k"], measure: names::readdir },
+    Group { names: &["fs.rename_below", "fs.rename_above", "fs.rename_hundred"], measure: names::renames },
+    Group { names: &["fs.metadata_bytes"], measure: names::space },
+    Group { names: &["fs.create_fsync_8t"], measure: names::create_many },
+    Group { names: &["kv.get", "kv.put"], measure: kv::against_peers },
+    Group {
+        names: &["wrapper.foreign.lseek", "wrapper.foreign.read", "wrapper.foreign.close"],
+        measure: files::foreign,
+    },
+    Group { names: &["programs.rocksdb_fillsync"], measure: programs::rocksdb::fillsync },
+    Group {
+        names: &["programs.rocksdb_readrandom", "programs.rocksdb_readrandom.calls"],
+        measure: programs::rocksdb::readrandom,
+    },
+    Group { names: &["programs.git_clone"], measure: programs::git::clone },
+    Group { names: &["programs.pgbench", "programs.pgbench.gain"], measure: programs::postgresql::pgbench },
     Group { names: &["wrapper.start"], measure: files::start },
+    Group { names: &["shared.pread_1m", "shared.pread_1g"], measure: shared::pread },
+    Group { names: &["shared.round_trip_running", "shared.round_trip_parked"], measure: shared::round_trip },
 ];
 
 fn main() {

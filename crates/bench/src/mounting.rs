@@ -39,7 +39,7 @@ fn fill(spec: &DeviceSpec, files: usize) -> Result<(), String> {
     device.shutdown().map_err(text)?;
     drop(device);
     let mount = open(spec)?;
-    let (root, who) = (mount.root(), Credentials { uid: 0, gid: 0, groups: &[] });
+    let (root, who) = (mount.root(), Credentials { uid: 0, gid: 0, groups: &[], permitted: false });
     for index in 0..files {
         let dir = format!("d{:04}", index / PER_DIRECTORY);
         if index % PER_DIRECTORY == 0 {

@@ -39,6 +39,14 @@ impl Place {
     /// # Errors
     /// Missing permission or tools; nothing is left behind.
     pub fn new(kind: Kind) -> Result<Self, String> {
+        Self::sized(kind, PLACE_BYTES)
+    }
+
+    /// As [`Place::new`], on a disk of `bytes`.
+    ///
+    /// # Errors
+    /// As [`Place::new`].
+    pub fn sized(kind: Kind, bytes: u64) -> Result<Self, String> {
         let (name, word) = match kind {
             Kind::Tmpfs => ("tmpfs", "tmpfs"),
             Kind::TmpfsHuge => ("tmpfs huge=always", "tmpfs-huge"),
@@ -48,13 +56,16 @@ impl Place {
         let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let mounted = match kind {
-            Kind::Tmpfs => mount_tmpfs(&dir, "never").map(|()| None),
-            Kind::TmpfsHuge => mount_tmpfs(&dir, "always").map(|()| None),
-            Kind::Ext4 => {
-                mount_zram(&dir, "mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
-                    .map(Some)
-            }
-            Kind::Xfs => mount_zram(&dir, "mkfs.xfs", &["-q", "-f"]).map(Some),
+            Kind::Tmpfs => mount_tmpfs(&dir, "never", bytes).map(|()| None),
+            Kind::TmpfsHuge => mount_tmpfs(&dir, "always", bytes).map(|()| None),
+            Kind::Ext4 => mount_zram(
+                &dir,
+                bytes,
+                "mkfs.ext4",
+                &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+            )
+            .map(Some),
+            Kind::Xfs => mount_zram(&dir, bytes, "mkfs.xfs", &["-q", "-f"]).map(Some),
         };
         match mounted {
             Ok(zram) => Ok(Self { name, dir, zram }),
@@ -64,6 +75,17 @@ impl Place {
                 Err(message)
             }
         }
+    }
+
+    /// Unmounts and mounts it again, so that nothing of it is cached; a tmpfs stays as it is.
+    ///
+    /// # Errors
+    /// A program still uses it.
+    pub fn remount(&self) -> Result<(), String> {
+        let Some(zram) = &self.zram else { return Ok(()) };
+        run(Command::new("umount").arg(&self.dir))?;
+        run(Command::new("mount").arg(zram.device()).arg(&self.dir))?;
+        Ok(())
     }
 
     /// The two kernel rivals of durable work.
@@ -82,15 +104,15 @@ impl Drop for Place {
     }
 }
 
-fn mount_tmpfs(dir: &Path, huge: &str) -> Result<(), String> {
-    let options = format!("size={PLACE_BYTES},huge={huge}");
+fn mount_tmpfs(dir: &Path, huge: &str, bytes: u64) -> Result<(), String> {
+    let options = format!("size={bytes},huge={huge}");
     undo::made(&Made::Mount(dir.to_owned()));
     run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir))?;
     Ok(())
 }
 
-fn mount_zram(dir: &Path, mkfs: &str, options: &[&str]) -> Result<Zram, String> {
-    let zram = Zram::new(PLACE_BYTES)?;
+fn mount_zram(dir: &Path, bytes: u64, mkfs: &str, options: &[&str]) -> Result<Zram, String> {
+    let zram = Zram::new(bytes)?;
     run(Command::new(mkfs).args(options).arg(zram.device()))?;
     undo::made(&Made::Mount(dir.to_owned()));
     run(Command::new("mount").arg(zram.device()).arg(dir))?;
@@ -134,6 +156,12 @@ impl Ours {
         self.tmpfs.dir.join("on")
     }
 
+    /// Its configuration file.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.tmpfs.dir.join("default.conf")
+    }
+
     /// The same command, run under the wrapper; it writes its statistics to a file.
     pub fn wrap<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
@@ -142,7 +170,18 @@ impl Ours {
             .env("NVMED_STATS", self.statistics())
     }
 
-    fn statistics(&self) -> PathBuf {
+    /// The same program and arguments, run in a shared mount: what a server beside it holds.
+    #[must_use]
+    pub fn share(&self, command: &Command) -> Command {
+        let mut shared = Command::new(self.wrapper.with_file_name("nvmed"));
+        shared.args(["run", "--shared", "--config"]).arg(self.tmpfs.dir.join("default.conf")).arg("--");
+        shared.arg(command.get_program()).args(command.get_args());
+        shared
+    }
+
+    /// The file that [`Ours::flushes`] reads, as `NVMED_STATS` names it to a program.
+    #[must_use]
+    pub fn statistics(&self) -> PathBuf {
         self.tmpfs.dir.join("statistics.json")
     }
 
@@ -176,7 +215,7 @@ impl Place {
     fn mounted_as(word: &str) -> Result<Self, String> {
         let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        if let Err(message) = mount_tmpfs(&dir, "never") {
+        if let Err(message) = mount_tmpfs(&dir, "never", PLACE_BYTES) {
             undo::forget(&Made::Mount(dir.clone()));
             return Err(message);
         }
@@ -185,10 +224,13 @@ impl Place {
 }
 
 /// Where this build's programs lie: beside the benchmark itself.
-fn tools() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// One is missing.
+pub fn tools() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let dir = own.parent().ok_or("the benchmark has no directory")?.to_owned();
-    for needed in ["nvmed", "libnvmed_wrapper.so", "nvmed-probe"] {
+    for needed in ["nvmed", "libnvmed_wrapper.so", "nvmed-probe", "nvmed-kvload"] {
         if !dir.join(needed).exists() {
             return Err(format!("{} is missing: run `make bench`", dir.join(needed).display()));
         }

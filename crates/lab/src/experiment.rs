@@ -2,7 +2,7 @@
 
 use crate::duel::Series;
 use crate::error::LabError;
-use crate::experiments::{baseline, policies, share};
+use crate::experiments::{baseline, mobile, mongodb, policies, share, smallfile, store, zones};
 use serde::{Deserialize, Serialize};
 
 /// How much is measured.
@@ -98,7 +98,7 @@ pub trait Experiment: Sync {
 /// here, and its entry in `data/published.json`.
 #[must_use]
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 8] = [
+    static ALL: [&dyn Experiment; 17] = [
         &baseline::SEQUENTIAL,
         &baseline::RANDREAD_1T,
         &baseline::RANDWRITE_1T,
@@ -107,6 +107,15 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &share::SoftwareShare,
         &baseline::VIRTUAL_NVME,
         &policies::Policies,
+        &smallfile::Time,
+        &smallfile::Bytes,
+        &store::Get,
+        &store::Put,
+        &store::Tail,
+        &zones::Zones,
+        &mobile::Time,
+        &mobile::Requests,
+        &mongodb::MongoDb,
     ];
     &ALL
 }

@@ -1,33 +1,10 @@
 //! Latencies in buckets, counted by one thread while another may look.
 
+use nvmed_io::Buckets;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Buckets of a factor of two: percentiles are right to a sixty-fourth, 1.6 %.
-const STEPS: usize = 64;
-const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// Factors of two: up to 2^38 ns, 4.6 minutes; what is longer counts as that.
-const DOUBLINGS: usize = 32;
-const BUCKETS: usize = STEPS * (DOUBLINGS + 1);
-
-/// Which bucket `ns` belongs to: below 64 ns each value has its own.
-#[inline]
-fn bucket(ns: u64) -> usize {
-    if ns < STEPS as u64 {
-        return ns as usize;
-    }
-    let doubling = ns.ilog2() - STEP_BITS;
-    let step = (ns >> doubling) as usize - STEPS;
-    (STEPS * (doubling as usize + 1) + step).min(BUCKETS - 1)
-}
-
-/// The largest value of a bucket.
-fn upper(bucket: usize) -> u64 {
-    if bucket < STEPS {
-        return bucket as u64;
-    }
-    let (doubling, step) = (bucket / STEPS - 1, bucket % STEPS);
-    (((STEPS + step + 1) as u64) << doubling) - 1
-}
+/// Percentiles are right to a sixty-fourth, 1.6 %; up to 2^38 ns, 4.6 minutes: what is longer counts as that.
+type Nanoseconds = Buckets<64, 33>;
 
 /// Latencies, counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +16,7 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: vec![0; BUCKETS], sum_ns: 0, max_ns: 0 }
+        Self { counts: vec![0; Nanoseconds::COUNT], sum_ns: 0, max_ns: 0 }
     }
 }
 
@@ -65,21 +42,12 @@ impl Histogram {
     /// What `percent` of them did not pass, nanoseconds; 0 of nothing.
     #[must_use]
     pub fn percentile_ns(&self, percent: f64) -> u64 {
-        let count = self.count();
-        let wanted = (percent / 100.0 * count as f64).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (at, &here) in self.counts.iter().enumerate() {
-            seen += here;
-            if seen >= wanted {
-                return upper(at).min(self.max_ns);
-            }
-        }
-        self.max_ns
+        Nanoseconds::percentile(&self.counts, percent).map_or(self.max_ns, |ns| ns.min(self.max_ns))
     }
 
     /// Every bucket with something in it: its largest value in nanoseconds, and how many.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, &count)| (upper(at), count))
+        Nanoseconds::filled(&self.counts)
     }
 
     /// Adds another's counts.
@@ -108,7 +76,7 @@ pub struct Counters {
 
 impl Default for Counters {
     fn default() -> Self {
-        let counts = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        let counts = (0..Nanoseconds::COUNT).map(|_| AtomicU64::new(0)).collect();
         Self { counts, sum_ns: AtomicU64::new(0), max_ns: AtomicU64::new(0) }
     }
 }
@@ -123,7 +91,7 @@ impl Counters {
     /// Counts one latency. One thread at a time.
     #[inline]
     pub fn note(&self, ns: u64) {
-        bump(&self.counts[bucket(ns)], 1);
+        bump(&self.counts[Nanoseconds::of(ns)], 1);
         bump(&self.sum_ns, ns);
         if ns > self.max_ns.load(Ordering::Relaxed) {
             self.max_ns.store(ns, Ordering::Relaxed);

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod cache_policies;
+pub mod cgroup;
 pub mod chart;
 pub mod duel;
 mod error;
@@ -22,8 +23,10 @@ pub mod load;
 pub mod machine;
 mod measure;
 pub mod medium;
+pub mod mobile;
 mod outcome;
 mod page;
+pub mod pairs;
 mod paper;
 pub mod recorder;
 mod report;
@@ -32,8 +35,10 @@ pub mod samples;
 #[allow(unsafe_code, reason = "scheduling classes are a libc call on a plain structure")]
 pub mod seat;
 pub mod shell;
+pub mod smallfile;
 pub mod undo;
 pub mod verify;
+pub mod ycsb;
 
 pub use error::LabError;
 pub use experiment::{Effort, Experiment, Finding, Goal, experiments};

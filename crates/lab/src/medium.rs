@@ -6,6 +6,8 @@ use crate::error::LabError;
 use crate::load::mix;
 use crate::shell::run;
 use crate::undo::{self, Made};
+use nvmed_fs::{FileSystem, FormatOptions};
+use nvmed_stack::{DeviceSpec, Open, open_device};
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,6 +47,19 @@ impl Zram {
         Ok(zram)
     }
 
+    /// Write requests and bytes written since it was made: the fifth and seventh figures, the latter in sectors
+    /// (Documentation/block/stat).
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn writes(&self) -> Result<(u64, u64), LabError> {
+        let path = format!("/sys/block/zram{}/stat", self.number);
+        let text = std::fs::read_to_string(&path).map_err(|error| LabError::program(&path, &error))?;
+        let figure = |at: usize| text.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
+        let counted = figure(4).zip(figure(6)).map(|(requests, sectors)| (requests, sectors * 512));
+        counted.ok_or_else(|| LabError::missing(format!("{path} has no counts of writes: {text:?}")))
+    }
+
     /// Its block device.
     #[must_use]
     pub fn device(&self) -> PathBuf {
@@ -56,6 +71,64 @@ impl Drop for Zram {
     fn drop(&mut self) {
         undo::undo(&Made::Zram(self.number));
     }
+}
+
+/// A file system of the kernel on a disk, mounted in a directory of its own; unmounted when dropped.
+#[derive(Debug)]
+pub struct Mounted {
+    dir: PathBuf,
+}
+
+impl Mounted {
+    /// Makes and mounts the file system `name` on `zram`, nothing of it left to be initialised later.
+    ///
+    /// # Errors
+    /// Missing permission or tools; nothing is left behind.
+    pub fn made(zram: &Zram, name: &str) -> Result<Self, LabError> {
+        let options: &[&str] = match name {
+            "ext4" => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+            _ => &["-q", "-f"],
+        };
+        run(Command::new(format!("mkfs.{name}")).args(options).arg(zram.device()))?;
+        let dir = std::env::temp_dir().join(format!("nvmed-lab-{}-zram{}", std::process::id(), zram.number));
+        std::fs::create_dir_all(&dir).map_err(|error| LabError::program(dir.display(), &error))?;
+        let made = Made::Mount(dir.clone());
+        undo::made(&made);
+        if let Err(error) = run(Command::new("mount").arg(zram.device()).arg(&dir)) {
+            undo::forget(&made);
+            let _ = std::fs::remove_dir(&dir);
+            return Err(error);
+        }
+        Ok(Self { dir })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        undo::undo(&Made::Mount(self.dir.clone()));
+    }
+}
+
+/// A file system of ours on a zram disk, by the kernel's block layer: how it is opened.
+///
+/// # Errors
+/// [`LabError::Program`]: the disk cannot be opened or formatted.
+pub fn formatted(zram: &Zram) -> Result<DeviceSpec, LabError> {
+    let text = format!("uring:{}", zram.device().display());
+    let failed =
+        |error: &dyn std::fmt::Display| LabError::Program { shown: text.clone(), reason: error.to_string() };
+    let spec = DeviceSpec::parse(&text).map_err(|error| failed(&error))?;
+    let device =
+        open_device(&spec, Open::Existing { locked_by_run: false }).map_err(|error| failed(&error))?;
+    FileSystem::format(&device, &FormatOptions::default()).map_err(|error| failed(&error))?;
+    device.shutdown().map_err(|error| failed(&error))?;
+    Ok(spec)
 }
 
 /// A loop device over a file in a tmpfs, removed when dropped.

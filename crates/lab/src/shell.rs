@@ -1,6 +1,7 @@
 //! Programs run and timed from outside.
 
 use crate::error::LabError;
+use std::io::{Seek, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
@@ -11,6 +12,19 @@ use std::time::Instant;
 /// What it wrote to standard error, when it failed or could not start.
 pub fn run(command: &mut Command) -> Result<String, LabError> {
     let output = ended(command.stdin(Stdio::null()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a program that reads `input`; answers what it wrote to standard output.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(command: &mut Command, input: &[u8]) -> Result<String, LabError> {
+    let failed = |error: std::io::Error| LabError::program("memory for a program's input", &error);
+    let fd = rustix::fs::memfd_create("nvmed-input", rustix::fs::MemfdFlags::CLOEXEC);
+    let mut file = std::fs::File::from(fd.map_err(|errno| failed(errno.into()))?);
+    file.write_all(input).and_then(|()| file.rewind()).map_err(failed)?;
+    let output = ended(command.stdin(file))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -33,6 +33,8 @@ pub enum Made {
     Loop(PathBuf),
     /// This file.
     File(PathBuf),
+    /// The control group with this directory.
+    Group(PathBuf),
 }
 
 impl Made {
@@ -43,6 +45,7 @@ impl Made {
             Self::Zram(number) => format!("zram {number}"),
             Self::Loop(device) => format!("loop {}", device.display()),
             Self::File(path) => format!("file {}", path.display()),
+            Self::Group(dir) => format!("group {}", dir.display()),
         }
     }
 
@@ -52,6 +55,7 @@ impl Made {
             ("zram", number) => number.parse().ok().map(Self::Zram),
             ("loop", device) => Some(Self::Loop(device.into())),
             ("file", path) => Some(Self::File(path.into())),
+            ("group", dir) => Some(Self::Group(dir.into())),
             _ => None,
         }
     }
@@ -69,6 +73,9 @@ impl Made {
             Self::Loop(device) => run(Command::new("losetup").arg("-d").arg(device)).map(|_| ()),
             Self::File(path) => {
                 std::fs::remove_file(path).map_err(|error| LabError::program(path.display(), &error))
+            }
+            Self::Group(dir) => {
+                std::fs::remove_dir(dir).map_err(|error| LabError::program(dir.display(), &error))
             }
             Self::Zram(number) => {
                 let reset = format!("/sys/block/zram{number}/reset");

@@ -18,11 +18,12 @@ fn main() {
         ["pread", file, bytes, slices, ops] => random(file, bytes, slices, ops, Mode::Read),
         ["pwrite", file, bytes, slices, ops] => random(file, bytes, slices, ops, Mode::Write),
         ["create", dir, files, dirs] => create(dir, files, dirs),
+        ["foreign", call, slices, calls] => foreign(call, slices, calls),
+        ["fstat", file, slices, ops, pause_us] => fstat(file, slices, ops, pause_us),
         ["nothing"] => Ok(()),
-        _ => {
-            Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS | nothing"
-                .into())
-        }
+        _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS \
+             | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | nothing"
+            .into()),
     };
     if let Err(message) = done {
         eprintln!("nvmed-probe: {message}");
@@ -96,6 +97,12 @@ fn random(file: &str, bytes: &str, slices: &str, ops: &str, mode: Mode) -> Resul
         block[..8].copy_from_slice(&(index as u64).to_le_bytes());
         pwrite(fd, &block, index * BLOCK)?;
     }
+    if matches!(mode, Mode::Read) {
+        // In a cache that was not written through, everything is there after this.
+        for index in 0..blocks {
+            pread(fd, &mut block, index * BLOCK)?;
+        }
+    }
     let mut seed = SEED;
     for _ in 0..=slices {
         let begin = Instant::now();
@@ -112,6 +119,56 @@ fn random(file: &str, bytes: &str, slices: &str, ops: &str, mode: Mode) -> Resul
     // SAFETY: `fd` is ours and closed once.
     unsafe { libc::close(fd) };
     std::io::stdout().flush().map_err(|error| error.to_string())
+}
+
+/// Cheap calls on a descriptor of the host's, or on none: what stands before the kernel is most of what differs.
+fn foreign(call: &str, slices: &str, calls: &str) -> Result<(), String> {
+    let (slices, calls) = (number(slices)?, number(calls)?);
+    let fd = open("/dev/zero", libc::O_RDONLY)?;
+    let mut byte = 0u8;
+    for _ in 0..=slices {
+        let begin = Instant::now();
+        // SAFETY: plain calls on a descriptor of ours and on none; one byte that is ours.
+        let whole = unsafe {
+            match call {
+                "lseek" => (0..calls).all(|_| libc::lseek(fd, 0, libc::SEEK_CUR) >= 0),
+                "read" => (0..calls).all(|_| libc::read(fd, (&raw mut byte).cast(), 1) == 1),
+                "close" => (0..calls).all(|_| libc::close(-1) == -1),
+                _ => return Err(format!("`{call}` is lseek, read or close")),
+            }
+        };
+        if !whole {
+            return Err(failed(call));
+        }
+        println!("{:.2}", begin.elapsed().as_nanos() as f64 / calls as f64);
+    }
+    Ok(())
+}
+
+/// Status of an open file, each call timed alone after a pause: median and 99th percentile of each slice.
+fn fstat(file: &str, slices: &str, ops: &str, pause_us: &str) -> Result<(), String> {
+    let (slices, ops, pause_us) = (number(slices)?, number(ops)?, number(pause_us)?);
+    let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
+    let mut taken = vec![0u128; ops];
+    for _ in 0..=slices {
+        for taken in &mut taken {
+            if pause_us > 0 {
+                std::thread::sleep(std::time::Duration::from_micros(pause_us as u64));
+            }
+            let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+            let begin = Instant::now();
+            // SAFETY: `status` is writable and lives during the call.
+            if unsafe { libc::fstat(fd, status.as_mut_ptr()) } != 0 {
+                return Err(failed("fstat"));
+            }
+            *taken = begin.elapsed().as_nanos();
+        }
+        taken.sort_unstable();
+        println!("{} {}", taken[ops / 2], taken[ops * 99 / 100]);
+    }
+    // SAFETY: `fd` is ours and closed once.
+    unsafe { libc::close(fd) };
+    Ok(())
 }
 
 /// Create, write 4 KiB, fsync and close `files` files spread over `dirs` directories.

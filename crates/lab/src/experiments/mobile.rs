@@ -1,0 +1,335 @@
+//! Applications of a mobile device on our file system and on ext4, over the same disk: TCE'17 figure 9 and table II.
+
+use crate::duel::{Measured, Series};
+use crate::error::LabError;
+use crate::experiment::{Effort, Experiment, Finding, Goal};
+use crate::medium::{Mounted, Zram, formatted};
+use crate::mobile::{App, Replay};
+use crate::samples::Samples;
+use crate::shell::{run, run_with};
+use crate::undo::{self, Made};
+use nvmed_stack::{Config, Sharing};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// Elapsed time.
+pub(crate) struct Time;
+/// Write requests that the disk was given.
+pub(crate) struct Requests;
+
+/// The variable that names a directory of traces; what is called `mobigen*` there is replayed too.
+const TRACES: &str = "NVMED_TRACES";
+/// Room for the largest database, its journal and our metadata, several times.
+const DISK_BYTES: u64 = 1 << 30;
+/// The name of the database below its directory.
+const DATABASE: &str = "main.db";
+
+/// What one contender did.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    seconds: f64,
+    requests: f64,
+    bytes: f64,
+}
+
+/// One workload: rounds of ours and of ext4's.
+#[derive(Clone, Debug, Default)]
+struct Pair {
+    name: String,
+    ours: Vec<Figures>,
+    ext4: Vec<Figures>,
+}
+
+/// What was measured, and what was not and why.
+#[derive(Clone, Debug, Default)]
+struct All {
+    pairs: Vec<Pair>,
+    notes: Vec<String>,
+}
+
+fn rounds(effort: &Effort) -> usize {
+    if effort.quick { 2 } else { 7 }
+}
+
+/// How often a trace is replayed: a minute of an application is done in a tenth of a second.
+fn times(effort: &Effort) -> u32 {
+    if effort.quick { 2 } else { 20 }
+}
+
+/// What is done on both.
+enum Work {
+    Sql(App, u64),
+    Trace(PathBuf, u32),
+}
+
+impl Work {
+    fn name(&self) -> String {
+        match self {
+            Self::Sql(app, _) => app.name().to_owned(),
+            Self::Trace(path, _) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// A fresh disk with a file system on it, and how a program is started on it.
+enum Place {
+    Ours { dir: PathBuf, config: Settings, nvmed: PathBuf },
+    Ext4 { mounted: Mounted },
+}
+
+/// A configuration file, removed when dropped.
+struct Settings(PathBuf);
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        undo::undo(&Made::File(self.0.clone()));
+    }
+}
+
+impl Place {
+    fn ours(zram: &Zram) -> Result<Self, LabError> {
+        let spec = formatted(zram)?;
+        let base = std::env::temp_dir().join(format!("nvmed-lab-{}-mobile", std::process::id()));
+        let (dir, file) = (base.with_extension("on"), base.with_extension("conf"));
+        let mut config = Config::new(dir.clone(), spec);
+        config.sharing = Some(Sharing::Private);
+        undo::made(&Made::File(file.clone()));
+        std::fs::write(&file, config.to_text()).map_err(|error| LabError::program(file.display(), &error))?;
+        Ok(Self::Ours { dir, config: Settings(file), nvmed: nvmed()? })
+    }
+
+    fn ext4(zram: &Zram) -> Result<Self, LabError> {
+        Ok(Self::Ext4 { mounted: Mounted::made(zram, "ext4")? })
+    }
+
+    fn dir(&self) -> &Path {
+        match self {
+            Self::Ours { dir, .. } => dir,
+            Self::Ext4 { mounted } => mounted.dir(),
+        }
+    }
+
+    /// `program`, whose files below [`Place::dir`] are on the disk.
+    fn command(&self, program: &Path) -> Command {
+        match self {
+            Self::Ours { config, nvmed, .. } => {
+                let mut command = Command::new(nvmed);
+                command.args(["run", "--config"]).arg(&config.0).arg("--").arg(program);
+                command
+            }
+            Self::Ext4 { .. } => Command::new(program),
+        }
+    }
+
+    fn sqlite(&self, sql: &str) -> Result<String, LabError> {
+        let mut command = self.command(Path::new("sqlite3"));
+        run_with(command.arg("-bail").arg(self.dir().join(DATABASE)), sql.as_bytes())
+    }
+
+    /// Everything is on the disk. Ours is when the program has ended: its mount has too.
+    fn sync(&self) -> Result<(), LabError> {
+        let Self::Ext4 { mounted } = self else { return Ok(()) };
+        let dir = std::fs::File::open(mounted.dir());
+        let dir = dir.map_err(|error| LabError::program(mounted.dir().display(), &error))?;
+        rustix::fs::syncfs(dir).map_err(|errno| LabError::host("syncfs", errno))
+    }
+}
+
+/// The `nvmed` program: this one, or the one that lies beside it.
+fn nvmed() -> Result<PathBuf, LabError> {
+    let own = std::env::current_exe().map_err(|error| LabError::program("this program", &error))?;
+    let path = own.with_file_name("nvmed");
+    let there = path.exists().then_some(path);
+    there.ok_or_else(|| LabError::missing(format!("no `nvmed` beside {}", own.display())))
+}
+
+/// Does the work on a fresh disk; the answer of [`App::check`] tells what the database is afterwards.
+fn round(zram: &Zram, place: &Place, work: &Work, seed: u64) -> Result<(Figures, String), LabError> {
+    let dir = place.dir().display().to_string();
+    let timed = |what: &mut dyn FnMut() -> Result<String, LabError>| {
+        let before = zram.writes()?;
+        let begin = Instant::now();
+        let said = what()?;
+        place.sync()?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let after = zram.writes()?;
+        let (requests, bytes) = (after.0 - before.0, after.1 - before.1);
+        Ok::<_, LabError>((Figures { seconds, requests: requests as f64, bytes: bytes as f64 }, said))
+    };
+    match work {
+        Work::Sql(app, count) => {
+            place.sqlite(&app.before(&dir))?;
+            place.sync()?;
+            let sql = app.transactions_sql(&dir, *count, seed);
+            let (figures, _) = timed(&mut || place.sqlite(&sql))?;
+            Ok((figures, place.sqlite(&app.check(&dir))?))
+        }
+        Work::Trace(path, times) => {
+            let times = times.to_string();
+            let replay = |words: &[&str]| {
+                let mut command = place.command(&nvmed()?);
+                run(command.args(["lab", "replay", "--times", &times]).args(words).arg(path).arg(place.dir()))
+            };
+            replay(&["--prepare"])?;
+            place.sync()?;
+            timed(&mut || replay(&[]))
+        }
+    }
+}
+
+fn pair(work: &Work, effort: &Effort) -> Result<Pair, LabError> {
+    let mut pair = Pair { name: work.name(), ..Pair::default() };
+    for seed in 0..rounds(effort) as u64 {
+        let zram = Zram::new(DISK_BYTES)?;
+        let (ours, a) = round(&zram, &Place::ours(&zram)?, work, seed)?;
+        drop(zram);
+        let zram = Zram::new(DISK_BYTES)?;
+        let (ext4, b) = round(&zram, &Place::ext4(&zram)?, work, seed)?;
+        if a != b {
+            let reason = format!("ours ended as {a:?}, ext4 as {b:?}");
+            return Err(LabError::Program { shown: pair.name, reason });
+        }
+        pair.ours.push(ours);
+        pair.ext4.push(ext4);
+    }
+    Ok(pair)
+}
+
+/// The traces that may be replayed, or why there are none.
+fn traces() -> Result<Vec<PathBuf>, String> {
+    let none = |what: String| Err(format!("SKIPPED: the replay of a recorded application: {what}"));
+    let Some(dir) = std::env::var_os(TRACES) else {
+        return none(format!("{TRACES} names no directory with a trace of mobigen"));
+    };
+    let entries = match std::fs::read_dir(&dir) {
+        Ok(entries) => entries.flatten().map(|entry| entry.path()),
+        Err(error) => return none(format!("{}: {error}", Path::new(&dir).display())),
+    };
+    let mut paths: Vec<PathBuf> = entries
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("mobigen")))
+        .collect();
+    paths.sort();
+    if paths.is_empty() {
+        none(format!("{} holds no mobigen*", Path::new(&dir).display()))
+    } else {
+        Ok(paths)
+    }
+}
+
+/// Both experiments look at the same runs.
+fn measured(effort: &Effort) -> Result<All, LabError> {
+    static LAST: Mutex<Option<(bool, All)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some((quick, all)) = &*last
+        && *quick == effort.quick
+    {
+        return Ok(all.clone());
+    }
+    if Command::new("sqlite3").arg("--version").output().is_err() {
+        return Err(LabError::missing("the sqlite3 shell is needed (Debian: sqlite3)"));
+    }
+    let share = if effort.quick { 10 } else { 1 };
+    let mut works: Vec<Work> = App::ALL.map(|app| Work::Sql(app, app.transactions() / share)).into();
+    let mut all = All::default();
+    match traces() {
+        Ok(paths) => {
+            for path in &paths {
+                let (calls, unknown) = Replay::load(path)?.counts();
+                all.notes.push(format!("{}: {calls} calls, {unknown} lines not understood", path.display()));
+            }
+            works.extend(paths.into_iter().map(|path| Work::Trace(path, times(effort))));
+        }
+        Err(skipped) => {
+            eprintln!("nvmed: lab: {skipped}");
+            all.notes.push(skipped);
+        }
+    }
+    for work in &works {
+        all.pairs.push(pair(work, effort)?);
+    }
+    *last = Some((effort.quick, all.clone()));
+    Ok(all)
+}
+
+fn series(pair: &Pair, unit: &str, of: fn(&Figures) -> f64) -> Series {
+    let measured = |name: &str, rounds: &[Figures]| Measured {
+        name: name.to_owned(),
+        runs: rounds.iter().map(of).collect::<Samples>(),
+    };
+    Series {
+        label: pair.name.clone(),
+        unit: unit.to_owned(),
+        ours: measured("nvmed on zram", &pair.ours),
+        rivals: vec![measured("ext4 on zram", &pair.ext4)],
+    }
+}
+
+fn method(effort: &Effort) -> String {
+    let counts: Vec<String> = App::ALL
+        .iter()
+        .map(|app| format!("{} {}", app.transactions() / if effort.quick { 10 } else { 1 }, app.name()))
+        .collect();
+    format!(
+        "the unmodified sqlite3 shell, journal_mode=TRUNCATE, synchronous=FULL, transactions as nvmed_lab::mobile::App \
+         describes them ({}), and recorded system calls by `nvmed lab replay`, {} times, without pauses; each on a fresh zram disk of its own: \
+         ours by `nvmed run` with a private mount over io_uring, its start, mount and unmount included; ext4 (ordered journal) with \
+         a final syncfs; requests and bytes are those that the disk counted; the databases are compared afterwards; {} rounds in turns",
+        counts.join(", "),
+        times(effort),
+        rounds(effort)
+    )
+}
+
+impl Experiment for Time {
+    fn id(&self) -> &'static str {
+        "tce17.fig9.mobile_db"
+    }
+
+    fn what(&self) -> &'static str {
+        "mobile applications on an embedded database: elapsed time against ext4's"
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::AtMost(0.6)
+    }
+
+    fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
+        let all = measured(effort)?;
+        let mut limits = all.notes.clone();
+        limits.push(
+            "the paper's traces of a week are not public: the transactions are synthetic; its disk is an SSD, zram \
+             answers at once, so software decides more here"
+                .to_owned(),
+        );
+        let series = all.pairs.iter().map(|pair| series(pair, "ms", |round| round.seconds * 1e3)).collect();
+        Ok(Finding { series, method: method(effort), limits })
+    }
+}
+
+impl Experiment for Requests {
+    fn id(&self) -> &'static str {
+        "tce17.table2.write_requests"
+    }
+
+    fn what(&self) -> &'static str {
+        "the same runs: write requests that the disk was given, against ext4's"
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::AtMost(0.6)
+    }
+
+    fn run(&self, effort: &Effort) -> Result<Finding, LabError> {
+        let all = measured(effort)?;
+        let median =
+            |rounds: &[Figures]| rounds.iter().map(|round| round.bytes / 1e6).collect::<Samples>().median();
+        let mut limits = all.notes.clone();
+        limits.extend(all.pairs.iter().map(|pair| {
+            format!("{}: {:.1} MB written, ext4 {:.1} MB", pair.name, median(&pair.ours), median(&pair.ext4))
+        }));
+        let series = all.pairs.iter().map(|pair| series(pair, "requests", |round| round.requests)).collect();
+        Ok(Finding { series, method: method(effort), limits })
+    }
+}
