@@ -4,21 +4,27 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 ROW ?=
+NAME ?=
+STATES ?= 200000
+REPLAY ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libnvmed.so.0
 
-.PHONY: help build install uninstall test test-vm demo bench bench-vm clean
+.PHONY: help build install uninstall test posix programs test-vm crash demo bench bench-vm clean
 
 help:
 	@echo 'nvmed: a user-space storage stack for NVMe'
 	@echo
 	@echo '  make demo               run the main job: unmodified SQLite on a virtual NVMe device'
 	@echo '  make build              build the nvmed command, libnvmed_wrapper.so and libnvmed (release)'
-	@echo '  make install PREFIX=DIR install them, nvmed.h, nvmed.pc and the man pages below DIR ($(PREFIX))'
+	@echo '  make install PREFIX=DIR install them, nvmed.h, nvmedfs.h, nvmed.pc, man pages and nvmed.service below DIR ($(PREFIX))'
 	@echo '  make uninstall PREFIX=DIR'
 	@echo '  make test               the gate: formatting, lints, direction, docs, tests, fuzz smoke, licences, guest'
+	@echo '  make posix              pjdfstest, fsx and stress-ng on a mounted device, beside ext4 (root, FUSE)'
+	@echo '  make programs [NAME=..] PostgreSQL, Redis, git, RocksDB and others, unmodified, on a device; part of it is in the gate'
 	@echo '  make test-vm            the engines on QEMU'\''s NVMe controller in a guest, by VFIO and by the kernel (root)'
+	@echo '  make crash [STATES=N]   cut the power after every device write of generated workloads; REPLAY=SEED:CUT:OUTCOME for one'
 	@echo '  make bench-vm           instructions of a 4 KiB read, our driver beside the kernel'\''s, in a guest (root)'
 	@echo '  make bench [ROW=NAME]   measure beside the kernel, one JSON a row in $(TARGET)/bench/'
 	@echo '  make clean              remove what was built'
@@ -33,6 +39,7 @@ install: build
 	install -D -m 755 $(TARGET)/release/nvmed $(DESTDIR)$(PREFIX)/bin/nvmed
 	install -D -m 755 $(TARGET)/release/libnvmed_wrapper.so $(DESTDIR)$(PREFIX)/lib/libnvmed_wrapper.so
 	install -D -m 644 include/nvmed.h $(DESTDIR)$(PREFIX)/include/nvmed.h
+	install -D -m 644 include/nvmedfs.h $(DESTDIR)$(PREFIX)/include/nvmedfs.h
 	install -D -m 755 $(TARGET)/release/libnvmed.so $(DESTDIR)$(PREFIX)/lib/libnvmed.so.$(VERSION)
 	ln -sf libnvmed.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libnvmed.so
@@ -41,22 +48,34 @@ install: build
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' nvmed.pc.in \
 		>$(DESTDIR)$(PREFIX)/lib/pkgconfig/nvmed.pc
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed -e 's|@PREFIX@|$(PREFIX)|' systemd/nvmed.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/nvmed.service
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3/
 	tools/man-links man $(DESTDIR)$(PREFIX)/share/man/man3 3
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/nvmed $(DESTDIR)$(PREFIX)/lib/libnvmed_wrapper.so \
-		$(DESTDIR)$(PREFIX)/include/nvmed.h $(DESTDIR)$(PREFIX)/lib/libnvmed.so* $(DESTDIR)$(PREFIX)/lib/libnvmed.a \
-		$(DESTDIR)$(PREFIX)/lib/pkgconfig/nvmed.pc \
+		$(DESTDIR)$(PREFIX)/include/nvmed.h $(DESTDIR)$(PREFIX)/include/nvmedfs.h $(DESTDIR)$(PREFIX)/lib/libnvmed.so* $(DESTDIR)$(PREFIX)/lib/libnvmed.a \
+		$(DESTDIR)$(PREFIX)/lib/pkgconfig/nvmed.pc $(DESTDIR)$(PREFIX)/lib/systemd/system/nvmed.service \
 		$(DESTDIR)$(PREFIX)/share/man/man1/nvmed.1 \
-		$(DESTDIR)$(PREFIX)/share/man/man3/nvmed.3 $(DESTDIR)$(PREFIX)/share/man/man3/nvmed_*.3
+		$(DESTDIR)$(PREFIX)/share/man/man3/nvmed.3 $(DESTDIR)$(PREFIX)/share/man/man3/nvmed_*.3 $(DESTDIR)$(PREFIX)/share/man/man3/nvmedfs*.3
 
 test:
 	@tools/need-rust
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev git:git sqlite3:sqlite3 fio:fio python3:python3 tar:tar \
+		stress-ng:stress-ng mkfs.ext4:e2fsprogs db_bench:rocksdb-tools mdb_load:lmdb-utils \
 		/usr/share/unicode/UnicodeData.txt:unicode-data
 	cargo xtask gate
+
+# A part of it is the gate's step `posix`. OPS=n, SECONDS_EACH=n, DEVICE=device and WORDS=options are passed on.
+posix: build
+	@tools/posix
+
+# The small ones are the gate's step `programs`. NAME="git redis" runs those alone.
+programs: build
+	@tools/programs $(NAME)
+	$(if $(NAME),,NVMED_KILLS=5000 cargo test --release --locked -p nvmed-server --test kills)
 
 # Also the gate's step `vm`.
 test-vm:
@@ -64,12 +83,19 @@ test-vm:
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
 	tools/test-vm
 
+# 200,000 crash states by default; the gate examines 5,000. The last line is a summary.
+crash:
+	@tools/need-rust
+	cargo build --release --locked -p nvmed-sim
+	$(TARGET)/release/nvmed-sim --states $(STATES) $(if $(REPLAY),--replay $(REPLAY))
+
 demo: build
 	@tools/need sqlite3:sqlite3 /usr/share/unicode/UnicodeData.txt:unicode-data
 	@demo/main-job $(TARGET)/release $(TARGET)/demo
 
 bench: build
-	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
+	@tools/need sqlite3:sqlite3 fio:fio mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs git:git db_bench:rocksdb-tools \
+		/usr/lib/postgresql/15/bin/initdb:postgresql-15
 	cargo build --release --locked -p nvmed-bench
 	$(TARGET)/release/nvmed-bench $(ROW)
 

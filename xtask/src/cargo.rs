@@ -66,6 +66,13 @@ pub fn mutants(root: &Path) -> Found {
     let args =
         [&["test"], &package[..], &["--test", "power_cut", "--", "--show-output", "is_caught"]].concat();
     let mut found = test_run(root, &args, &[]);
+    let args = ["test", "--locked", "--package", "nvmed-sim", "--features", "mutants", "--test", "mutants"];
+    let states = test_run(root, &[&args[..], &["--", "--show-output"]].concat(), &[]);
+    if states.tests.passed + states.tests.failed == 0 {
+        found.wrong.push("no crash state looks for a deliberate mistake".to_owned());
+    }
+    found.wrong.extend(states.wrong);
+    found.tests.add(states.tests);
     if found.tests.passed + found.tests.failed == 0 {
         found.wrong.push("no test looks for a deliberate mistake: this step ran nothing".to_owned());
     }

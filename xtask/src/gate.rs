@@ -1,7 +1,7 @@
 //! The steps of the gate, in the order in which they are cheapest to fail.
 
 use crate::cargo::{self, TestCount};
-use crate::{deny, links, rooms, tidy, vm};
+use crate::{deny, links, rooms, scripts, tidy};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -28,7 +28,7 @@ impl Found {
 /// Name, purpose, action.
 type Step = (&'static str, &'static str, fn(&Path) -> Found);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 13] = [
     ("rooms", "dependencies and names point down", rooms::check),
     ("tidy", "file length, unsafe, panics, door plates", tidy::check),
     ("links", "every link of the documents leads somewhere", links::check),
@@ -39,7 +39,9 @@ const STEPS: [Step; 11] = [
     ("mutants", "deliberate mistakes are caught", cargo::mutants),
     ("tests", "all tests of the default members", cargo::tests),
     ("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz),
-    ("vm", "the engines on QEMU's NVMe controller, in a guest", vm::check),
+    ("posix", "the mount beside ext4, by suites that are not ours", scripts::posix),
+    ("programs", "unmodified programs on a device, private and shared", scripts::programs),
+    ("vm", "the engines on QEMU's NVMe controller, in a guest", scripts::guest),
 ];
 
 /// The names of all steps.

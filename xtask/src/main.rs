@@ -8,9 +8,9 @@ mod deny;
 mod gate;
 mod links;
 mod rooms;
+mod scripts;
 mod sources;
 mod tidy;
-mod vm;
 
 use std::process::ExitCode;
 

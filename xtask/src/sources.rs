@@ -39,12 +39,14 @@ pub fn shown(root: &Path, path: &Path) -> String {
 
 /// The part of a source file before its tests: up to the first test module.
 ///
-/// House style puts the test module last. A file named `tests.rs` or in `tests/` is all tests; examples and
+/// House style puts the test module last. A file named `tests.rs` or `*_tests.rs`, or in `tests/`, is all tests; examples and
 /// benchmarks count as tests.
 #[must_use]
 pub fn without_tests<'a>(path: &Path, text: &'a str) -> &'a str {
     let in_tests = path.iter().any(|part| part == "tests" || part == "examples" || part == "benches");
-    if in_tests || path.file_stem().is_some_and(|stem| stem == "tests" || stem == "model_tests") {
+    if in_tests
+        || path.file_stem().is_some_and(|stem| stem == "tests" || stem.to_string_lossy().ends_with("_tests"))
+    {
         return "";
     }
     let mut offset = 0;

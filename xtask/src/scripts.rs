@@ -1,4 +1,5 @@
-//! The engines on a controller that is not ours, in a guest: `tools/test-vm` does it, this counts.
+//! Tests that scripts run and this counts: the engines on a controller that is not ours, in a guest
+//! (`tools/test-vm`), the mount beside ext4 (`tools/posix`), and unmodified programs (`tools/programs`).
 
 use crate::cargo::TestCount;
 use crate::gate::Found;
@@ -15,11 +16,29 @@ const STATUS_SKIPPED: i32 = 77;
 
 /// Runs the guest tests.
 #[must_use]
-pub fn check(root: &Path) -> Found {
+pub fn guest(root: &Path) -> Found {
+    script(root, "tools/test-vm", &[])
+}
+
+/// Runs the suites that judge the mount.
+#[must_use]
+pub fn posix(root: &Path) -> Found {
+    script(root, "tools/posix", &["--gate"])
+}
+
+/// Runs the small ones of the programs that must work unmodified.
+#[must_use]
+pub fn programs(root: &Path) -> Found {
+    script(root, "tools/programs", &["--gate"])
+}
+
+/// Runs a script that tells of each test in a line.
+fn script(root: &Path, name: &str, arguments: &[&str]) -> Found {
     let mut found = Found::default();
-    let script = root.join("tools/test-vm");
-    let Ok(mut child) = Command::new(&script).current_dir(root).stdout(Stdio::piped()).spawn() else {
-        return Found::wrong(vec![format!("{} cannot be started", script.display())]);
+    let started =
+        Command::new(root.join(name)).args(arguments).current_dir(root).stdout(Stdio::piped()).spawn();
+    let Ok(mut child) = started else {
+        return Found::wrong(vec![format!("{name} cannot be started")]);
     };
     for line in BufReader::new(child.stdout.take().expect("the pipe asked for")).split(b'\n') {
         let Ok(line) = line else { break };
@@ -28,10 +47,10 @@ pub fn check(root: &Path) -> Found {
         count(&line, &mut found);
     }
     match child.wait().ok().and_then(|status| status.code()) {
-        Some(0) if found.tests.passed == 0 => found.wrong.push("the guest ran no test".to_owned()),
+        Some(0) if found.tests.passed == 0 => found.wrong.push(format!("`{name}` ran no test")),
         Some(0) => {}
         Some(STATUS_SKIPPED) if !found.skipped.is_empty() => {}
-        _ => found.wrong.push("`tools/test-vm` failed".to_owned()),
+        _ => found.wrong.push(format!("`{name}` failed")),
     }
     found
 }
@@ -53,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_guest_says_is_counted() {
+    fn what_a_script_says_is_counted() {
         let mut found = Found::default();
         let text =
             "== step\nok     a: b (3 ms)\nFAILED a: c\nSKIPPED: guest tests: no QEMU\n  ok     in a report";
