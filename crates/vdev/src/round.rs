@@ -245,7 +245,7 @@ impl Controller {
         let place = &self.places[cq];
         group.refresh(&self.space);
         let mut next = group.held.due_ns();
-        let mut posted = false;
+        let (mut ended, mut posted) = (0, false);
         while next <= self.time.now_ns() && next != NEVER {
             let room = group.cq.as_ref().is_some_and(|queue| place.has_room(queue));
             if !room || !self.running() {
@@ -254,14 +254,16 @@ impl Controller {
                 break;
             }
             let Some(command) = group.held.pop(next) else { break };
-            self.holding.fetch_sub(1, Ordering::AcqRel);
             posted |= self.finish(cq, group, &command);
+            ended += 1;
             next = group.held.due_ns();
         }
-        place.due.set(next);
         if let Some(queue) = group.cq.as_ref().filter(|_| posted) {
             self.interrupt(queue);
         }
+        // Last: until here whoever waits in simulated time finds something due, and lets no time pass.
+        place.due.set(next);
+        self.holding.fetch_sub(ended, Ordering::AcqRel);
     }
 
     /// Executes a command; its result and status, or `None` when it stays with the controller.
