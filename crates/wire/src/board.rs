@@ -1,17 +1,21 @@
 //! The board: one page of the server's that every client reads. Layout: docs/spec/shared.md, "Lanes".
 
 use crate::memory;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
 const BOARD_BYTES: usize = 4096;
 const DEAD: usize = 0;
 const LOCKS_RELEASED: usize = 4;
-const ACTIVE: usize = 8;
+const CROWDED: usize = 8;
+
+/// How long a look at what else runs is good for.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
 
 /// The side that writes: the server, and the holder that says when the server is gone.
 #[derive(Debug)]
@@ -20,6 +24,9 @@ pub struct Board {
     readers: QuietFd,
     /// Somebody was refused a lock since the last release that woke.
     refused: AtomicBool,
+    /// `/proc/loadavg`, and when it was last read.
+    load: QuietFd,
+    looked_ns: AtomicU64,
     processors: u32,
 }
 
@@ -43,8 +50,15 @@ impl Board {
 
     fn of(memory: Mapping) -> Result<Self, Errno> {
         let readers = memory::read_only(&memory)?;
-        let processors = memory::processors();
-        Ok(Self { memory, readers, refused: AtomicBool::new(false), processors })
+        let load = rustix::fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self {
+            memory,
+            readers,
+            refused: AtomicBool::new(false),
+            load: QuietFd::new(load),
+            looked_ns: AtomicU64::new(0),
+            processors: memory::processors(),
+        })
     }
 
     /// What another process that writes to the board is given.
@@ -81,20 +95,33 @@ impl Board {
         }
     }
 
-    /// One lane more that has a thread awake.
-    pub(crate) fn enter(&self) {
-        self.memory.u32(ACTIVE).fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn leave(&self) {
-        self.memory.u32(ACTIVE).fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Whether a thread that looks, and is counted, takes a processor from one that has something to do.
+    /// Whether more threads want to run than there are processors, so that one that only looks keeps another from
+    /// working. Looked up once a millisecond at most, and shown to clients.
     #[inline]
-    pub(crate) fn is_crowded_by_others(&self) -> bool {
-        self.memory.u32(ACTIVE).load(Ordering::Relaxed) >= self.processors
+    pub(crate) fn is_crowded(&self, now_ns: u64) -> bool {
+        let before = self.looked_ns.load(Ordering::Relaxed);
+        let old = now_ns.saturating_sub(before) >= LOOK_AGAIN_NS;
+        if old && self.looked_ns.compare_exchange(before, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.look();
+        }
+        self.memory.u32(CROWDED).load(Ordering::Relaxed) != 0
     }
+
+    #[cold]
+    fn look(&self) {
+        let mut text = [0; 64];
+        let read = rustix::io::pread(&self.load, &mut text, 0).unwrap_or(0);
+        // What cannot be read says nothing: a host without it is taken to have room.
+        let crowded = running(&text[..read]).is_some_and(|running| running > self.processors);
+        self.memory.u32(CROWDED).store(u32::from(crowded), Ordering::Relaxed);
+    }
+}
+
+/// Threads that run or want to, of `/proc/loadavg` (proc_loadavg(5)).
+fn running(text: &[u8]) -> Option<u32> {
+    let field = text.split(|&byte| byte == b' ').nth(3)?;
+    let count = field.split(|&byte| byte == b'/').next()?;
+    std::str::from_utf8(count).ok()?.parse().ok()
 }
 
 fn wake_all(word: &AtomicU32) {
@@ -106,7 +133,6 @@ fn wake_all(word: &AtomicU32) {
 #[derive(Debug)]
 pub struct BoardView {
     memory: Mapping,
-    processors: u32,
 }
 
 impl BoardView {
@@ -116,8 +142,7 @@ impl BoardView {
     /// `EINVAL` for what is no board; what `mmap` answers.
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
         memory::check_bytes(fd, BOARD_BYTES)?;
-        let processors = memory::processors();
-        Ok(Self { memory: Mapping::read_only(fd, 0, BOARD_BYTES)?, processors })
+        Ok(Self { memory: Mapping::read_only(fd, 0, BOARD_BYTES)? })
     }
 
     /// Whether the server is gone.
@@ -131,11 +156,10 @@ impl BoardView {
         self.memory.u32(DEAD)
     }
 
-    /// Whether looking would take a processor from the server.
+    /// Whether looking would keep others from working, the server among them.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
-        // The lane that is looked at counts too.
-        self.memory.u32(ACTIVE).load(Ordering::Relaxed) >= self.processors
+        self.memory.u32(CROWDED).load(Ordering::Relaxed) != 0
     }
 
     /// Changes whenever a lock is released: read it before the try.

@@ -218,23 +218,23 @@ impl ClientLane {
     }
 
     fn wait(&self, board: &BoardView, is_alive: &dyn Fn() -> bool) -> Result<(), LaneError> {
-        let most = self.1.looks();
-        let mut looks = 0;
-        while looks < most && !board.is_crowded() {
-            for _ in 0..LOOKS_AT_ONCE {
-                match self.0.state().load(Ordering::Acquire) {
-                    ANSWER => {
-                        self.1.was_worth_it();
-                        return Ok(());
+        if let Some(deadline) = self.1.begin() {
+            while !board.is_crowded() {
+                for _ in 0..LOOKS_AT_ONCE {
+                    match self.0.state().load(Ordering::Acquire) {
+                        ANSWER => {
+                            self.1.was_worth_it();
+                            return Ok(());
+                        }
+                        CLOSED => return Err(LaneError::Gone),
+                        _ => core::hint::spin_loop(),
                     }
-                    CLOSED => return Err(LaneError::Gone),
-                    _ => core::hint::spin_loop(),
+                }
+                if deadline.is_over(memory::now_ns()) {
+                    self.1.was_not(deadline);
+                    break;
                 }
             }
-            looks += LOOKS_AT_ONCE;
-        }
-        if looks > 0 {
-            self.1.was_not(most);
         }
         let answered = self.park(board, is_alive);
         self.0.word(CLIENT_PARKED).store(0, Ordering::Relaxed);
@@ -266,8 +266,6 @@ pub struct ServerLane {
     lane: Lane,
     board: Arc<Board>,
     closed: AtomicBool,
-    /// Whether the board counts this lane's thread as awake.
-    active: AtomicBool,
     patience: Patience,
 }
 
@@ -278,8 +276,7 @@ impl ServerLane {
     /// The host has no memory or descriptor left.
     pub fn new(board: Arc<Board>) -> Result<Self, Errno> {
         let memory = Mapping::shareable(LANE_BYTES, Pages::Base)?;
-        let (closed, active) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { lane: Lane(memory), board, closed, active, patience: Patience::default() })
+        Ok(Self { lane: Lane(memory), board, closed: AtomicBool::new(false), patience: Patience::default() })
     }
 
     /// What the client is given.
@@ -293,18 +290,16 @@ impl ServerLane {
     /// # Errors
     /// [`LaneError::State`] and [`LaneError::Bytes`] for what a client of ours does not write: the session is to end.
     pub fn next(&self, request: &mut Request) -> Result<bool, LaneError> {
-        self.set_active(true);
-        let mut most = self.patience.looks();
-        let mut looks = 0;
+        let mut deadline = self.patience.begin();
         loop {
             if self.closed.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            let enough = looks >= most || self.board.is_crowded_by_others();
-            for _ in 0..if enough { 1 } else { LOOKS_AT_ONCE } {
+            let looks = if deadline.is_some() { LOOKS_AT_ONCE } else { 1 };
+            for _ in 0..looks {
                 match self.lane.state().load(Ordering::Acquire) {
                     CALL => {
-                        if looks > 0 {
+                        if deadline.is_some() {
                             self.patience.was_worth_it();
                         }
                         return self.begin(request);
@@ -314,14 +309,14 @@ impl ServerLane {
                     state => return Err(LaneError::State(state)),
                 }
             }
-            looks += LOOKS_AT_ONCE;
-            if enough {
-                if looks > LOOKS_AT_ONCE {
-                    self.patience.was_not(most);
-                }
-                self.park(request);
-                (most, looks) = (0, 0);
+            let now_ns = memory::now_ns();
+            match deadline {
+                Some(looking) if looking.is_over(now_ns) => self.patience.was_not(looking),
+                Some(_) if !self.board.is_crowded(now_ns) => continue,
+                _ => {}
             }
+            deadline = None;
+            self.park(request);
         }
     }
 
@@ -344,7 +339,6 @@ impl ServerLane {
 
     #[cold]
     fn park(&self, request: &mut Request) {
-        self.set_active(false);
         self.lane.word(SERVER_PARKED).store(1, Ordering::SeqCst);
         let seen = self.lane.state().load(Ordering::SeqCst);
         if seen == IDLE || seen == ANSWER {
@@ -355,13 +349,6 @@ impl ServerLane {
             }
         }
         self.lane.word(SERVER_PARKED).store(0, Ordering::Relaxed);
-        self.set_active(true);
-    }
-
-    fn set_active(&self, active: bool) {
-        if self.active.swap(active, Ordering::Relaxed) != active {
-            if active { self.board.enter() } else { self.board.leave() }
-        }
     }
 
     /// Reads that made no call, and their bytes, as the client says.
@@ -389,11 +376,5 @@ impl ServerLane {
         self.closed.store(true, Ordering::Release);
         self.lane.turn(CLOSED, SERVER_PARKED);
         self.lane.turn(CLOSED, CLIENT_PARKED);
-    }
-}
-
-impl Drop for ServerLane {
-    fn drop(&mut self) {
-        self.set_active(false);
     }
 }

@@ -18,6 +18,13 @@ pub(crate) fn timespec(span: Duration) -> Timespec {
     Timespec { tv_sec, tv_nsec: i64::from(span.subsec_nanos()) }
 }
 
+/// Nanoseconds of the monotonic clock; costs no system call.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Processors that this thread may run on.
 pub(crate) fn processors() -> u32 {
     rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count())

@@ -1,53 +1,69 @@
 //! How long a side that waits looks before it parks.
 
+use crate::memory::now_ns;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Looks before a side parks. A look is 20 to 60 ns: some 10 µs, the time of two parkings, in which most calls are
-/// answered and most programs have the next one.
-const LOOKS: u32 = 250;
-/// Looks between two glances at who else is awake.
+/// How long a side looks: what it costs to be woken. A processor with nothing else to do takes 10 to 60 µs to wake up, in
+/// a virtual machine more than outside; who looks as long as that never waits more than twice what was needed.
+const LOOKING_NS: u32 = 60_000;
+/// Looks between two glances at the clock and at who else is awake.
 pub(crate) const LOOKS_AT_ONCE: u32 = 16;
-/// Fewer looks than this see no answer, however fast it is.
-const LOOKS_MIN: u32 = 32;
-/// A side that has given looking up tries it again every so many times: the other may run on a processor of its own by
-/// now.
-const TRY_AGAIN: u32 = 256;
+/// Less than this sees no answer, however fast it is.
+const LOOKING_NS_MIN: u32 = 4_000;
+/// A side that has given looking up tries it again every so many times.
+const TRY_AGAIN: u32 = 16;
 
-/// How long a side looks, as its last looks went. Where both sides share one processor, or others want it, every look
-/// keeps the other side from doing what is waited for.
+/// How long a side looks, as its last looks went: a program that calls now and then has no thread that looks all the time.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    looks: AtomicU32,
+    ns: AtomicU32,
     turns: AtomicU32,
+}
+
+/// The end of looking.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    begun_ns: u64,
+    ns: u32,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { looks: AtomicU32::new(LOOKS), turns: AtomicU32::new(0) }
+        Self { ns: AtomicU32::new(LOOKING_NS), turns: AtomicU32::new(0) }
     }
 }
 
 impl Patience {
-    /// Looks before it parks now.
-    pub fn looks(&self) -> u32 {
-        let looks = self.looks.load(Ordering::Relaxed);
-        if looks > 0 {
-            return looks;
+    /// From now on, how long; none when it is not worth it.
+    pub fn begin(&self) -> Option<Deadline> {
+        let mut ns = self.ns.load(Ordering::Relaxed);
+        if ns == 0 {
+            let turns = self.turns.load(Ordering::Relaxed).wrapping_add(1);
+            self.turns.store(turns, Ordering::Relaxed);
+            if !turns.is_multiple_of(TRY_AGAIN) {
+                return None;
+            }
+            ns = LOOKING_NS;
         }
-        let turns = self.turns.load(Ordering::Relaxed).wrapping_add(1);
-        self.turns.store(turns, Ordering::Relaxed);
-        if turns.is_multiple_of(TRY_AGAIN) { LOOKS } else { 0 }
+        Some(Deadline { begun_ns: now_ns(), ns })
     }
 
     /// What was looked for came.
     pub fn was_worth_it(&self) {
-        self.looks.store(LOOKS, Ordering::Relaxed);
+        self.ns.store(LOOKING_NS, Ordering::Relaxed);
     }
 
-    /// It did not, in so many looks.
-    pub fn was_not(&self, looks: u32) {
-        let fewer = looks / 4;
-        self.looks.store(if fewer < LOOKS_MIN { 0 } else { fewer }, Ordering::Relaxed);
+    /// It did not come in time.
+    pub fn was_not(&self, deadline: Deadline) {
+        let less = deadline.ns / 2;
+        self.ns.store(if less < LOOKING_NS_MIN { 0 } else { less }, Ordering::Relaxed);
+    }
+}
+
+impl Deadline {
+    /// Whether it is over.
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.begun_ns) >= u64::from(self.ns)
     }
 }
 
@@ -58,13 +74,14 @@ mod tests {
     #[test]
     fn looks_that_see_nothing_end_and_are_tried_again_now_and_then() {
         let patience = Patience::default();
-        assert_eq!(patience.looks(), LOOKS);
-        while patience.looks() > 0 {
-            patience.was_not(patience.looks());
+        let first = patience.begin().unwrap();
+        assert!(!first.is_over(first.begun_ns) && first.is_over(first.begun_ns + u64::from(LOOKING_NS)));
+        while let Some(deadline) = patience.begin() {
+            patience.was_not(deadline);
         }
-        let tries = (0..10 * TRY_AGAIN).filter(|_| patience.looks() > 0).count();
+        let tries = (0..10 * TRY_AGAIN).filter(|_| patience.begin().is_some()).count();
         assert_eq!(tries, 10);
         patience.was_worth_it();
-        assert_eq!(patience.looks(), LOOKS);
+        assert!(patience.begin().is_some());
     }
 }
