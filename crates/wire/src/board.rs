@@ -101,7 +101,9 @@ impl Board {
     pub(crate) fn is_crowded(&self, now_ns: u64) -> bool {
         let before = self.looked_ns.load(Ordering::Relaxed);
         let old = now_ns.saturating_sub(before) >= LOOK_AGAIN_NS;
-        if old && self.looked_ns.compare_exchange(before, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if old
+            && self.looked_ns.compare_exchange(before, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
             self.look();
         }
         self.memory.u32(CROWDED).load(Ordering::Relaxed) != 0
