@@ -14,6 +14,8 @@ const WINDOWS_MAX: usize = 16;
 const CALLS_BEFORE: u32 = 2;
 /// Reads that make calls before one is asked for again after a refusal.
 const CALLS_AFTER_REFUSAL: u32 = 1024;
+/// Seeks to the end that make calls before a window, which tells the size, is asked for: making one costs as much.
+const SEEKS_BEFORE: u32 = 8;
 /// Reads past the end of a window before a larger one is asked for.
 const CALLS_BEYOND: u32 = 64;
 /// Larger reads in order are read once, as copying programs do: a call for each is cheaper than a second copy
@@ -30,7 +32,7 @@ const HITS_BITS: u32 = 8;
 pub(crate) struct Cached {
     /// The first window; those that took its place are behind it.
     seat: OnceLock<Seat>,
-    /// Reads that made calls, and at how many of them a window is asked for.
+    /// Reads, and seeks to the end, that made calls, and at how many of them a window is asked for.
     calls: AtomicU32,
     ask_at: AtomicU32,
     /// The end of what was read by calls.
@@ -125,24 +127,36 @@ impl File {
         let cached = &self.cached;
         let (last, count) = cached.last();
         let read_to = cached.read_to.load(Ordering::Relaxed);
-        let flags = self.flags();
-        let wants = self.holding.kind == Kind::File
-            && flags.reads()
-            && !flags.has(OpenFlags::DIRECT)
-            && read_to >= FILE_BYTES_MIN
-            && (len <= STREAM_BYTES || offset < read_to);
-        if !wants || count == WINDOWS_MAX {
+        let wants = read_to >= FILE_BYTES_MIN && (len <= STREAM_BYTES || offset < read_to);
+        if !wants || count == WINDOWS_MAX || !self.may_have_window() {
             return;
         }
         if last.is_some_and(|seat| seat.view.is_open() && seat.view.covers(offset)) {
             return;
         }
-        let calls = cached.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let least = match last {
+        self.count_call(match last {
             Some(seat) if seat.view.is_open() => CALLS_BEYOND,
             _ => CALLS_BEFORE,
-        };
-        if calls >= least && calls >= cached.ask_at.load(Ordering::Relaxed) {
+        });
+    }
+
+    /// Asks for a window, before a seek to the end that makes a call, if this description does that often: a database
+    /// looks so at the sizes of files that it does not read.
+    pub(crate) fn ask_for_size(&self) {
+        if self.cached.last().1 < WINDOWS_MAX && self.may_have_window() {
+            self.count_call(SEEKS_BEFORE);
+        }
+    }
+
+    fn may_have_window(&self) -> bool {
+        let flags = self.flags();
+        self.holding.kind == Kind::File && flags.reads() && !flags.has(OpenFlags::DIRECT)
+    }
+
+    /// Counts a call that a window would spare, and asks for one at `least` of them.
+    fn count_call(&self, least: u32) {
+        let calls = self.cached.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if calls >= least && calls >= self.cached.ask_at.load(Ordering::Relaxed) {
             self.ask(calls);
         }
     }

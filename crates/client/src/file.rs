@@ -139,7 +139,12 @@ impl File {
                     let to = from.checked_add(offset).and_then(|to| u64::try_from(to).ok());
                     to.ok_or(FsError::Invalid)?
                 }
-                None => self.seek_there(offset, whence)?,
+                None => {
+                    if whence == Whence::End {
+                        self.ask_for_size();
+                    }
+                    self.seek_there(offset, whence)?
+                }
             };
             Ok(*place)
         });

@@ -51,6 +51,19 @@ fn what_was_read_before_is_read_without_a_call() {
 }
 
 #[test]
+fn the_end_of_a_file_that_is_sought_often_is_known_without_a_call() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    let (file, theirs) = (create(session.files(), "file"), create(other.files(), "file"));
+    for pages in 1..20 {
+        theirs.pwrite(&[7; PAGE], (pages - 1) * PAGE as u64).unwrap();
+        assert_eq!(file.seek(-1, Whence::End).unwrap(), pages * PAGE as u64 - 1);
+    }
+    let end = 19 * PAGE as u64;
+    assert!(without_calls(&file, || file.seek(0, Whence::End).is_ok_and(|size| size == end)));
+}
+
+#[test]
 fn another_process_sees_each_write_at_once() {
     let shared = serve();
     let (one, other) = (shared.session(), shared.session());
