@@ -100,6 +100,15 @@ fn round_trips(session: &Session, file: &File) {
         drop(black_box(session.files().open(&root, b"file", OpenFlags::READ, 0).expect("a file")));
     };
     percentiles("open and close, both running", (0..50_000).map(|_| timed(open)).collect());
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    let note = || {
+        let file = session.files().open(&root, b"note", flags, 0o600).expect("a file");
+        file.write(&[1; 100]).expect("a write");
+    };
+    percentiles(
+        "open, write of 100 bytes and close, both running",
+        (0..50_000).map(|_| timed(note)).collect(),
+    );
 }
 
 fn fill(bytes: u64, write: impl Fn(&[u8], u64)) {

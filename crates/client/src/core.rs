@@ -2,7 +2,7 @@
 
 use crate::link::{Link, Reply, Talk};
 use nvmed_fs::FsError;
-use nvmed_wire::{Answer, BoardView, Call};
+use nvmed_wire::{Answer, BoardView, Call, Handle};
 use rustix::io::Errno;
 
 #[derive(Debug)]
@@ -68,6 +68,14 @@ impl Core {
         match reply.answer {
             Answer::Data(_) => Ok(reply.to_vec()),
             _ => Err(STRANGE),
+        }
+    }
+
+    /// Lets go of what is held, without waiting when nobody else is to know at once.
+    pub fn let_go(&self, handle: Handle, is_told: bool) {
+        if is_told || !self.link().post(handle) {
+            // Without a server nothing is held.
+            let _ = self.done(&Call::Close { handle, last: true, record_locks: false });
         }
     }
 

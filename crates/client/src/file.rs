@@ -104,6 +104,7 @@ impl File {
     /// Another process is about to have the description too: its offset is the server's from now on. Comes before
     /// an heir that holds it, and before [`crate::Session::send`].
     pub fn share(&self) {
+        self.holding.tell_end();
         self.with_offset(|offset| {
             let by = i64::try_from(*offset).unwrap_or(i64::MAX);
             // Without a server there is no offset either.
@@ -302,6 +303,7 @@ impl File {
     /// As [`nvmed_fs::File::map`].
     pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
         self.not_path_only()?;
+        self.holding.tell_end();
         let (_, fd) = self.core().talk()?.ask(&Control::Map { handle: self.handle(), write }, None)?;
         let Some(fd) = fd else {
             // It is mapped, as far as the server knows.

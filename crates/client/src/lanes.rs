@@ -64,8 +64,9 @@ impl Lanes {
         }
     }
 
+    /// A free lane, if there is one.
     #[inline]
-    fn take_free(&self) -> Option<Lane<'_>> {
+    pub fn take_free(&self) -> Option<Lane<'_>> {
         let mut free = self.free.load(Ordering::Relaxed);
         while free != 0 {
             // The lowest: a thread alone always uses the same one, whose lines are in its processor's cache.

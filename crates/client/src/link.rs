@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::FsError;
 use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages};
 use nvmed_wire::{
-    Answer, BoardView, Call, ClientLane, Control, ControlAnswer, LaneError, SECRET_BYTES, Socket,
+    Answer, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, LaneError, SECRET_BYTES, Socket,
     SocketError, VERSION, Welcome,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -171,6 +171,12 @@ impl Link {
             }
             Err(error) => Err(self.failed(&error)),
         }
+    }
+
+    /// Posts the close of what is held (docs/spec/shared.md, "Posts"); false when it takes a call.
+    pub fn post(&self, handle: Handle) -> bool {
+        // Without a server nothing is held.
+        !self.is_open() || self.lanes.take_free().is_some_and(|free| free.lane.post(handle))
     }
 
     #[cold]

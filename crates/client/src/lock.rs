@@ -18,6 +18,7 @@ impl File {
         kind: Option<LockKind>,
         wait: Wait<'_>,
     ) -> Result<(), FsError> {
+        self.holding.tell_end();
         let call = Call::Lock { handle: self.handle(), class, range, kind };
         let board = &self.core().board;
         let mut given_up = false;

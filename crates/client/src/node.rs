@@ -1,6 +1,7 @@
 //! An inode that the session holds.
 
 use crate::core::{Core, STRANGE};
+use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::{FsError, Kind, Stat};
 use nvmed_wire::{Answer, Call, Handle, Object};
 use std::sync::Arc;
@@ -12,13 +13,21 @@ pub(crate) struct Holding {
     pub handle: Handle,
     pub ino: u64,
     pub kind: Kind,
+    /// Others may wait for its end: it was inherited, received, shared or mapped, or a lock was asked for through it.
+    told: AtomicBool,
 }
 
 impl Holding {
     pub fn new(core: &Arc<Core>, handle: Handle, stat: &Stat) -> Result<Arc<Self>, FsError> {
         // The server is trusted; a kind that is none would be a newer one's.
         let kind = Kind::of((stat.mode >> 12) as u8).ok_or(STRANGE)?;
-        Ok(Arc::new(Self { core: Arc::clone(core), handle, ino: stat.ino, kind }))
+        let told = AtomicBool::new(false);
+        Ok(Arc::new(Self { core: Arc::clone(core), handle, ino: stat.ino, kind, told }))
+    }
+
+    /// Its end may be somebody's to know: it is a call from now on.
+    pub fn tell_end(&self) {
+        self.told.store(true, Ordering::Relaxed);
     }
 
     pub fn object(&self) -> Object<'static> {
@@ -36,8 +45,7 @@ impl Holding {
 impl Drop for Holding {
     fn drop(&mut self) {
         if self.handle != Handle::ROOT {
-            // Without a server nothing is held.
-            let _ = self.core.done(&Call::Close { handle: self.handle, last: true, record_locks: false });
+            self.core.let_go(self.handle, self.told.load(Ordering::Relaxed));
         }
     }
 }

@@ -102,6 +102,8 @@ impl Session {
         if what.flags == OpenFlags::PATH && what.offset.is_none() {
             return Ok(Held::Node(Node(holding)));
         }
+        // Who had it before may have a lock through it.
+        holding.tell_end();
         Ok(Held::File(Arc::new(File::new(holding, what.flags, what.offset))))
     }
 

@@ -3,6 +3,7 @@
 mod support;
 
 use core::ops::ControlFlow;
+use nvmed_client::Session;
 use nvmed_fs::{
     Allocate, Follow, FsError, Kind, LockKind, LockRange, OpenFlags, RenameFlags, SetXattr, Time, Wait,
     Whence,
@@ -156,6 +157,79 @@ fn an_unlinked_file_lives_until_its_last_holder_lets_go() {
     drop(node);
     files.sync().unwrap();
     until("its blocks are free", || files.statfs().unwrap().blocks_free + 8 >= before);
+}
+
+/// How many closes were made, posted or not, and what is held, by the server's counters.
+fn closes(session: &Session) -> (u64, u64) {
+    let told: serde_json::Value = serde_json::from_str(&session.statistics().unwrap()).unwrap();
+    let calls = told["calls"].as_array().unwrap().iter();
+    let closes = calls.filter(|kind| kind["call"] == "close").map(|kind| kind["count"].as_u64().unwrap());
+    let sessions = told["sessions"].as_array().unwrap().iter();
+    (closes.sum(), sessions.map(|session| session["handles"].as_u64().unwrap()).sum())
+}
+
+#[test]
+fn what_was_closed_takes_no_room_and_is_held_by_nobody() {
+    let shared = serve();
+    let (one, other) = (shared.session(), shared.session());
+    let (files, root) = (one.files(), one.files().root());
+    let before = other.files().statfs().unwrap().blocks_free;
+    for round in 1..=20 {
+        let file = create(files, "file");
+        file.write(&vec![1; 1 << 20]).unwrap();
+        files.unlink(&root, b"file").unwrap();
+        assert!(other.files().statfs().unwrap().blocks_free < before);
+        drop(file);
+        assert!(other.files().statfs().unwrap().blocks_free + 8 >= before, "round {round}");
+    }
+    // More at once than a lane has room for, by threads that have no lane yet.
+    let closed = closes(&other).0;
+    let many: Vec<_> = (0..600).map(|_| create(files, "file")).collect();
+    std::thread::scope(|scope| {
+        let mut rest = many.into_iter();
+        for _ in 0..3 {
+            let some: Vec<_> = rest.by_ref().take(200).collect();
+            scope.spawn(move || drop(some));
+        }
+    });
+    assert_eq!(closes(&other), (closed + 600, 0));
+}
+
+#[test]
+fn who_waits_for_a_close_sees_it_at_once() {
+    let shared = serve();
+    let (one, other) = (shared.session(), shared.session());
+    let theirs = create(other.files(), "file");
+    let get = |what| {
+        let (class, got): (_, Result<(), FsError>) = match what {
+            0 => ("flock", theirs.flock(Some(LockKind::Exclusive), Wait::No)),
+            1 => ("ofd", theirs.ofd_lock(LockRange::ALL, Some(LockKind::Exclusive), Wait::No)),
+            _ => ("stored", {
+                let mut byte = [0];
+                theirs.pread(&mut byte, 1).unwrap();
+                (byte == *b"s").then_some(()).ok_or(FsError::WouldBlock)
+            }),
+        };
+        got.map_err(|error| format!("{class}: {error}"))
+    };
+    for what in 0..3 {
+        let mine = create(one.files(), "file");
+        match what {
+            0 => mine.flock(Some(LockKind::Exclusive), Wait::No).unwrap(),
+            1 => mine.ofd_lock(LockRange::ALL, Some(LockKind::Shared), Wait::No).unwrap(),
+            _ => {
+                mine.write(b"    ").unwrap();
+                let fd = mine.map(true).unwrap().fd;
+                let fd = rustix::fd::AsFd::as_fd(&*fd);
+                let memory = nvmed_sys::Mapping::shared(fd, 0, PAGE, nvmed_sys::Pages::Base).unwrap();
+                memory.write(1, b"s");
+            }
+        }
+        drop(mine);
+        get(what).unwrap();
+        theirs.flock(None, Wait::No).unwrap();
+        theirs.ofd_lock(LockRange::ALL, None, Wait::No).unwrap();
+    }
 }
 
 #[test]

@@ -65,7 +65,11 @@ impl Service {
         let peer = session.peer();
         let asker = Asker { session, peer: &peer };
         self.mount.calls.count();
-        let answer = self.act(&asker, call, data).unwrap_or_else(|error| match error {
+        let mut done = self.act(&asker, call, data);
+        if done.as_ref().is_err_and(|error| self.has_made_room(&asker, &call, error)) {
+            done = self.act(&asker, call, data);
+        }
+        let answer = done.unwrap_or_else(|error| match error {
             FsError::Away(rest) => Answer::Away(put(data, &rest)),
             error => Answer::Failed(error.errno().raw_os_error()),
         });
@@ -87,7 +91,10 @@ impl Service {
                 self.close(asker.session, handle, last, record_locks)
             }
             Call::Stat(object) => self.stat(asker, object),
-            Call::StatFs => Ok(Answer::FileSystem(files.statfs())),
+            Call::StatFs => {
+                self.take_all_posts();
+                Ok(Answer::FileSystem(files.statfs()))
+            }
             Call::PathOf(handle) => Ok(Answer::Data(put(data, &files.path_of(&asker.node(handle)?)?))),
             Call::Readlink(object) => {
                 let node = self.inode(asker, object)?;

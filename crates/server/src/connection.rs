@@ -171,6 +171,10 @@ impl Connection {
         };
         lanes.iter().for_each(|lane| lane.close());
         if let Some(session) = self.session.get() {
+            for lane in &lanes {
+                // What it may not say it has said for nothing: all that it held goes now.
+                let _ = service.take_posts(session, lane);
+            }
             service.end(session);
         }
     }

@@ -101,6 +101,7 @@ impl Desk {
             }
             Control::Statistics => {
                 connection.session()?;
+                service.take_all_posts();
                 Ok((ControlAnswer::Text(self.statistics()), None))
             }
         }

@@ -56,6 +56,7 @@ pub(crate) fn serve(service: &Service, session: &Session, lane: &ServerLane) -> 
     while lane.next(&mut request)? {
         let Request { message, data } = &mut request;
         let call = message.call()?;
+        service.take_posts(session, lane)?;
         // A mistake of ours in one call is that call's failure, not a client that waits for ever.
         let answered = catch_unwind(AssertUnwindSafe(|| service.answer(session, call, data)));
         let answer = answered.unwrap_or(Answer::Failed(Errno::IO.raw_os_error()));

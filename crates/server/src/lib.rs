@@ -21,6 +21,7 @@ mod lock;
 mod names;
 mod owner;
 mod peer;
+mod post;
 mod server;
 mod service;
 mod session;

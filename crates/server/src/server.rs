@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 const CONNECTIONS_MAX: usize = SESSIONS_MAX + 256;
 /// Threads for messages that take long, and for the ends of sessions.
 const CLERKS: usize = 4;
-/// How often it is looked for tokens that nobody has any more, and whether a host without descriptors has some again.
+/// How often it is looked for tokens that nobody has any more and for posts of clients that make no call, and whether a host
+/// without descriptors has some again.
 const SWEEP: Duration = Duration::from_secs(1);
 const EVENTS: usize = 64;
 /// Sessions that the statistics tell of, those with the most calls: a message holds 64 KiB.
@@ -213,7 +214,8 @@ impl Desk {
         let (mut listening, mut swept) = (true, Instant::now());
         while !self.stopping.load(Ordering::Acquire) {
             let timeout = Timespec { tv_sec: SWEEP.as_secs() as i64, tv_nsec: 0 };
-            let timeout = (!listening || self.service.tokens.count() > 0).then_some(&timeout);
+            let sweeps = || self.service.tokens.count() > 0 || self.service.lanes() > 0;
+            let timeout = (!listening || sweeps()).then_some(&timeout);
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -234,10 +236,11 @@ impl Desk {
                 if !listening {
                     listening = self.listen(listener);
                 }
-                if self.service.tokens.count() > 0 {
+                if sweeps() {
                     let service = Arc::clone(&self.service);
                     self.errand(move || {
                         service.tokens.sweep();
+                        service.take_all_posts();
                     });
                 }
             }

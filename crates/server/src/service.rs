@@ -35,7 +35,7 @@ pub struct Service {
     /// The last number given to a handle; 0 is the root.
     handles: AtomicU64,
     numbers: AtomicU64,
-    sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) lanes: Arc<Served>,
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,

@@ -191,6 +191,11 @@ impl Counts {
         }
     }
 
+    /// The lanes that are served now.
+    pub fn lanes(&self) -> Vec<Arc<ServerLane>> {
+        lock(&self.lanes).clone()
+    }
+
     /// Reads that windows answered, as the client says, and their bytes.
     pub fn window_reads(&self) -> (u64, u64) {
         let lanes = lock(&self.lanes);

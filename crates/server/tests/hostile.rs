@@ -81,6 +81,40 @@ fn lengths_and_states_that_cannot_be_end_the_session() {
 }
 
 #[test]
+fn posts_of_what_is_not_held_or_too_many_harm_nobody() {
+    let shared = serve();
+    let witness = Client::connect(&shared);
+    let file = witness.create("file");
+    let liar = Liar::new(&shared);
+    let mut message = [0; 16];
+    let len = postcard::to_slice(&Call::Ping, &mut message).unwrap().len() as u32;
+    liar.memory.write(64, &message[..len as usize]);
+    for round in 1..=100u32 {
+        // Strangers' handles, its root, and numbers that were never given out.
+        let handles = [file.0, 0, u64::MAX, u64::from(round)];
+        for (place, handle) in (0..256).zip(handles.iter().cycle()) {
+            liar.memory.u64(14_336 + place * 8).store(*handle, Ordering::Relaxed);
+        }
+        liar.memory.u32(40).store(round * 256, Ordering::Release);
+        liar.call(len, 0, 1);
+        assert!(liar.answered());
+        honest(&witness, file, u64::from(round));
+    }
+    liar.memory.u32(44).store(7, Ordering::Relaxed);
+    for (liar, posted) in [(liar, 100 * 256 + 257), (Liar::new(&shared), 257), (Liar::new(&shared), u32::MAX)]
+    {
+        liar.memory.u32(40).store(posted, Ordering::Release);
+        // Whoever looks at all posts passes it by; its own next call ends it.
+        assert!(matches!(witness.call(&Call::StatFs), Answer::FileSystem(_)));
+        liar.memory.write(64, &message[..len as usize]);
+        liar.call(len, 0, 1);
+        assert!(!liar.answered(), "{posted}");
+        honest(&witness, file, u64::from(posted));
+    }
+    until("only the witness is left", || shared.service.sessions() == 1 && shared.service.processes() == 1);
+}
+
+#[test]
 fn a_lane_cannot_be_cut_short_under_the_server() {
     let shared = serve();
     let liar = Liar::new(&shared);

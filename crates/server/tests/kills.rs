@@ -108,10 +108,10 @@ fn carry_out(client: &Client, home: &str, step: &Step) {
     let with = |name, flags, act: &dyn Fn(Handle)| {
         let file = client.open(&path(name), flags).unwrap();
         act(file);
-        client.close(file);
+        client.post(file);
     };
     match step {
-        Step::Create(name) => client.close(client.create(&path(name))),
+        Step::Create(name) => client.post(client.create(&path(name))),
         Step::Write { name, at, bytes, byte } => {
             with(name, OpenFlags::READ_WRITE, &|file| client.pwrite(file, *at as u64, &vec![*byte; *bytes]));
         }

@@ -3,7 +3,7 @@
 mod support;
 
 use nvmed_fs::{LockKind, LockOwner, LockRange, OpenFlags, RenameFlags, Whence};
-use nvmed_wire::{Answer, Call, Control, ControlAnswer, Handle, LockClass, Object, Socket};
+use nvmed_wire::{Answer, Call, Control, ControlAnswer, Handle, LockClass, Object, Socket, VERSION};
 use support::{Client, ask, hello, named, serve, until};
 
 const EAGAIN: Answer = Answer::Failed(libc::EAGAIN);
@@ -77,8 +77,11 @@ fn who_does_not_know_the_secret_gets_no_session() {
     for early in [Control::Lane, Control::Statistics, Control::Send { handle: Handle::ROOT }] {
         assert_eq!(ask(&socket, &early, None).0, ControlAnswer::Failed(libc::EACCES));
     }
-    assert_eq!(ask(&socket, &Control::Adopt { version: 1 }, None).0, ControlAnswer::Failed(libc::EINVAL));
-    let old = Control::Hello { version: 0, secret: Vec::new(), tree: Vec::new(), again: None };
+    assert_eq!(
+        ask(&socket, &Control::Adopt { version: VERSION }, None).0,
+        ControlAnswer::Failed(libc::EINVAL)
+    );
+    let old = Control::Hello { version: VERSION - 1, secret: Vec::new(), tree: Vec::new(), again: None };
     assert_eq!(ask(&socket, &old, None).0, ControlAnswer::Failed(libc::EPROTO));
 }
 

@@ -2,8 +2,9 @@
 
 use crate::board::{Board, BoardView};
 use crate::memory;
-use crate::message::{Answer, Call};
+use crate::message::{Answer, Call, Handle};
 use crate::patience::{LOOKS_AT_ONCE, Patience};
+use crate::post::{self, Taken};
 use crate::request::Request;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -24,9 +25,11 @@ const WINDOW_READS: usize = 24;
 const WINDOW_BYTES: usize = 32;
 const MESSAGE: usize = 64;
 const DATA: usize = 16_384;
+// Posts lie between the message and the data.
+const _: () = assert!(post::END == DATA);
 
 /// Bytes of a lane's message area: two paths of 4,095 bytes and a name fit.
-pub const MESSAGE_BYTES_MAX: usize = DATA - MESSAGE;
+pub const MESSAGE_BYTES_MAX: usize = post::START - MESSAGE;
 /// Bytes of a lane's data area: what one call moves at most.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 const LANE_BYTES: usize = DATA + DATA_BYTES_MAX;
@@ -61,6 +64,9 @@ pub enum LaneError {
         /// The area's size, or the largest message's.
         area: u32,
     },
+    /// More posts than there is room for.
+    #[error("{0} posts wait in a lane that has room for {POSTS_MAX}", POSTS_MAX = post::POSTS_MAX)]
+    Posts(u32),
     /// The message is none of the protocol's, or too long for the area.
     #[error("a message that is none of the protocol's, or too long")]
     Message,
@@ -209,6 +215,13 @@ impl ClientLane {
         self.0.0.read(DATA + offset, into);
     }
 
+    /// Posts the close of `handle`: it is held no longer as far as this side goes, and nobody answers. One caller at a
+    /// time, as for a call. False when there is no room: then it takes a call.
+    #[must_use]
+    pub fn post(&self, handle: Handle) -> bool {
+        post::put(&self.0.0, handle)
+    }
+
     /// Adds to the reads that made no call. They are the session's; its first lane has them.
     pub fn count_window_reads(&self, reads: u64, bytes: u64) {
         for (at, more) in [(WINDOW_READS, reads), (WINDOW_BYTES, bytes)] {
@@ -267,6 +280,7 @@ pub struct ServerLane {
     board: Arc<Board>,
     closed: AtomicBool,
     patience: Patience,
+    taken: Taken,
 }
 
 impl ServerLane {
@@ -276,7 +290,8 @@ impl ServerLane {
     /// The host has no memory or descriptor left.
     pub fn new(board: Arc<Board>) -> Result<Self, Errno> {
         let memory = Mapping::shareable(LANE_BYTES, Pages::Base)?;
-        Ok(Self { lane: Lane(memory), board, closed: AtomicBool::new(false), patience: Patience::default() })
+        let (closed, patience, taken) = (AtomicBool::new(false), Patience::default(), Taken::default());
+        Ok(Self { lane: Lane(memory), board, closed, patience, taken })
     }
 
     /// What the client is given.
@@ -349,6 +364,15 @@ impl ServerLane {
             }
         }
         self.lane.word(SERVER_PARKED).store(0, Ordering::Relaxed);
+    }
+
+    /// Calls `close` with each handle whose close the client has posted by now; how many. When it returns they are done, also
+    /// those that another thread had begun with.
+    ///
+    /// # Errors
+    /// [`LaneError::Posts`] for what a client of ours does not write: the session is to end.
+    pub fn take_posts(&self, close: impl FnMut(Handle)) -> Result<u32, LaneError> {
+        self.taken.take(&self.lane.0, close).map_err(LaneError::Posts)
     }
 
     /// Reads that made no call, and their bytes, as the client says.

@@ -12,6 +12,7 @@ mod lane;
 mod memory;
 mod message;
 mod patience;
+mod post;
 mod request;
 mod socket;
 mod view;

@@ -11,7 +11,7 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the secret by which a process of a run's tree shows that it belongs to it.
 pub const SECRET_BYTES: usize = 16;
 

@@ -125,6 +125,13 @@ impl Client {
         assert_eq!(self.call(&close), Answer::Done);
     }
 
+    /// As [`Client::close`], of what has no locks: without waiting.
+    pub fn post(&self, handle: Handle) {
+        if !self.lane.post(handle) {
+            self.close(handle);
+        }
+    }
+
     pub fn pwrite(&self, handle: Handle, offset: u64, bytes: &[u8]) {
         let write = Call::Write { handle, offset: Some(offset), bytes: bytes.len() as u32 };
         assert_eq!(self.try_call(&write, bytes).0, Answer::Count(bytes.len() as u64));

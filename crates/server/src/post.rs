@@ -1,0 +1,65 @@
+//! Closes that clients have posted, without waiting for them: docs/spec/shared.md, "Posts".
+
+use crate::answer::Asker;
+use crate::service::{Service, lock};
+use crate::session::Session;
+use nvmed_fs::{FsError, OpenFlags};
+use nvmed_wire::{Call, Data, LaneError, ServerLane};
+use rustix::io::Errno;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl Service {
+    /// Lets go of what a session has posted in one of its lanes; whether there was anything.
+    ///
+    /// # Errors
+    /// [`LaneError::Posts`] for what a client of ours does not write.
+    pub(crate) fn take_posts(&self, session: &Session, lane: &ServerLane) -> Result<bool, LaneError> {
+        let mut data = Data::default();
+        let taken = lane.take_posts(|handle| {
+            let close = Call::Close { handle, last: true, record_locks: false };
+            // What it does not hold it cannot close. A mistake of ours in one close is not the next one's.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.answer(session, close, &mut data)));
+        });
+        taken.map(|taken| taken > 0)
+    }
+
+    /// Lets go of what all clients have posted; whether there was anything.
+    pub(crate) fn take_all_posts(&self) -> bool {
+        let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let mut any = false;
+        for session in sessions {
+            for lane in session.counts.lanes() {
+                // One that says what cannot be is ended when it calls; what it held is nobody's to wait for.
+                any |= self.take_posts(&session, &lane).unwrap_or(false);
+            }
+        }
+        any
+    }
+
+    /// Whether a call that failed is to be tried again: there was no room, what was posted has made some, and the call has
+    /// changed nothing.
+    pub(crate) fn has_made_room(&self, asker: &Asker<'_>, call: &Call<'_>, error: &FsError) -> bool {
+        if !matches!(error.errno(), Errno::NOSPC | Errno::DQUOT) {
+            return false;
+        }
+        let unchanged = match *call {
+            Call::Open { .. }
+            | Call::Mkdir { .. }
+            | Call::Mknod { .. }
+            | Call::Symlink { .. }
+            | Call::Link { .. }
+            | Call::Rename { .. }
+            | Call::Truncate { .. }
+            | Call::Xattr { .. }
+            | Call::Allocate { .. } => true,
+            // What was appended may be there, and only not be durable.
+            Call::Write { handle, .. } => asker.session.description(handle).is_ok_and(|description| {
+                let flags = description.flags();
+                let durable = OpenFlags::SYNC.with(OpenFlags::DSYNC).with(OpenFlags::DIRECT);
+                !flags.has(OpenFlags::APPEND) || flags.0 & durable.0 == 0
+            }),
+            _ => false,
+        };
+        unchanged && self.take_all_posts()
+    }
+}

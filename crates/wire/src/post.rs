@@ -1,0 +1,68 @@
+//! Posts: the closes of a client that waits for no answer, in its lane. Layout: docs/spec/shared.md, "Posts".
+
+use crate::message::Handle;
+use core::sync::atomic::{AtomicU32, Ordering};
+use nvmed_sys::Mapping;
+use std::sync::{Mutex, PoisonError};
+
+/// The client's count of posts, and the server's; they wrap around.
+const POSTED: usize = 40;
+const TAKEN: usize = 44;
+pub(crate) const START: usize = 14_336;
+/// Posts that wait at most: more closes in a row, without any call between them, are calls.
+pub(crate) const POSTS_MAX: u32 = 256;
+pub(crate) const END: usize = START + POSTS_MAX as usize * 8;
+
+fn place(post: u32) -> usize {
+    START + (post % POSTS_MAX) as usize * 8
+}
+
+/// Writes a post down; false when there is no room. One thread of the client at a time.
+pub(crate) fn put(lane: &Mapping, handle: Handle) -> bool {
+    let posted = lane.u32(POSTED).load(Ordering::Relaxed);
+    // Barrier P1, pairs with P2: the server has read what lies where this goes.
+    let taken = lane.u32(TAKEN).load(Ordering::Acquire);
+    if posted.wrapping_sub(taken) >= POSTS_MAX {
+        return false;
+    }
+    lane.u64(place(posted)).store(handle.0, Ordering::Relaxed);
+    // Barrier P3, pairs with P4: who sees the count sees the handle.
+    lane.u32(POSTED).store(posted.wrapping_add(1), Ordering::Release);
+    true
+}
+
+/// How many posts of a lane were taken: the server's own count, which no client changes.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    count: AtomicU32,
+    /// Held by who takes.
+    taking: Mutex<()>,
+}
+
+impl Taken {
+    /// Calls `close` for each post that waits now; how many. Then all of them are done.
+    ///
+    /// # Errors
+    /// The number of posts, when it cannot be.
+    pub fn take(&self, lane: &Mapping, mut close: impl FnMut(Handle)) -> Result<u32, u32> {
+        // Counted here is what is done: with the same count on both sides there is nobody to wait for.
+        if lane.u32(POSTED).load(Ordering::Acquire) == self.count.load(Ordering::Acquire) {
+            return Ok(0);
+        }
+        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        // Barrier P4.
+        let posted = lane.u32(POSTED).load(Ordering::Acquire);
+        let first = self.count.load(Ordering::Relaxed);
+        let waiting = posted.wrapping_sub(first);
+        if waiting > POSTS_MAX {
+            return Err(waiting);
+        }
+        for post in (0..waiting).map(|more| first.wrapping_add(more)) {
+            close(Handle(lane.u64(place(post)).load(Ordering::Relaxed)));
+            self.count.store(post.wrapping_add(1), Ordering::Release);
+        }
+        // Barrier P2.
+        lane.u32(TAKEN).store(posted, Ordering::Release);
+        Ok(waiting)
+    }
+}
