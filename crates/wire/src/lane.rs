@@ -12,7 +12,7 @@ use nvmed_sys::{Mapping, Pages};
 use postcard::ser_flavors::Flavor;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::thread::futex;
+use rustix::thread::{futex, sched_yield};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -247,6 +247,7 @@ impl ClientLane {
                     self.1.was_not(deadline);
                     break;
                 }
+                sched_yield();
             }
         }
         let answered = self.park(board, is_alive);
@@ -327,7 +328,10 @@ impl ServerLane {
             let now_ns = memory::now_ns();
             match deadline {
                 Some(looking) if looking.is_over(now_ns) => self.patience.was_not(looking),
-                Some(_) if !self.board.is_crowded(now_ns) => continue,
+                Some(_) if !self.board.is_crowded(now_ns) => {
+                    sched_yield();
+                    continue;
+                }
                 _ => {}
             }
             deadline = None;

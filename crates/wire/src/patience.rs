@@ -3,11 +3,12 @@
 use crate::memory::now_ns;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// How long a side looks: what it costs to be woken. A processor with nothing else to do takes 10 to 60 µs to wake up, in
-/// a virtual machine more than outside; who looks as long as that never waits more than twice what was needed.
-const LOOKING_NS: u32 = 60_000;
-/// Looks between two glances at the clock and at who else is awake.
-pub(crate) const LOOKS_AT_ONCE: u32 = 16;
+/// How long a side looks: what it costs to be woken, twice. A processor with nothing else to do takes 10 to 60 µs to wake up, in
+/// a virtual machine more than outside.
+const LOOKING_NS: u32 = 100_000;
+/// Looks between two glances at the clock and at who else is awake, some 2 µs: in it most calls of a side that is awake are
+/// answered. Then the processor is offered to others, the other side among them, which may be waiting for just this one.
+pub(crate) const LOOKS_AT_ONCE: u32 = 64;
 /// Less than this sees no answer, however fast it is.
 const LOOKING_NS_MIN: u32 = 4_000;
 /// A side that has given looking up tries it again every so many times.
