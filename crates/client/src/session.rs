@@ -8,8 +8,7 @@ use crate::link::{Link, NO_ROOM};
 use crate::node::{Holding, Node};
 use nvmed_fs::{FsError, OpenFlags};
 use nvmed_wire::{
-    Address, Answer, BoardView, Call, Control, ControlAnswer, Handle, Inherited, Object, SECRET_BYTES,
-    Socket, VERSION, Welcome,
+    Address, BoardView, Control, ControlAnswer, Handle, Inherited, SECRET_BYTES, Socket, VERSION, Welcome,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -77,12 +76,7 @@ impl Session {
     fn begin((link, welcome, board): (Link, Welcome, OwnedFd)) -> Result<(Self, Welcome), ClientError> {
         let board = BoardView::open(board.as_fd()).map_err(ClientError::Host)?;
         let core = Arc::new(Core::new(board, link));
-        let root = match core.call(&Call::Stat(Object::Held(Handle::ROOT))) {
-            Ok(reply) => reply.answer,
-            Err(error) => return Err(ClientError::Refused(error.errno())),
-        };
-        let Answer::Status(root) = root else { return Err(ClientError::Protocol) };
-        let files = FileSystem::new(&core, &root).map_err(|_| ClientError::Protocol)?;
+        let files = FileSystem::new(&core, &welcome.root).map_err(|_| ClientError::Protocol)?;
         Ok((Self { core, files }, welcome))
     }
 

@@ -96,13 +96,17 @@ impl Service {
             self.end(&before);
         }
         let told = |handle| inherited(heir, handle);
+        let cwd = |handle| -> Result<_, FsError> {
+            let path = heir.files().path_of(&heir.node(handle)?);
+            Ok((told(handle)?, path.unwrap_or_default()))
+        };
         // A forked process knows what it has; descriptors are for one that was executed.
         let held = inheritance.held.iter().filter(|(number, _)| *number >= 0);
         Ok(Welcome {
             held: held
                 .map(|(number, handle)| Ok((*number, told(*handle)?)))
                 .collect::<Result<_, FsError>>()?,
-            cwd: inheritance.cwd.map(told).transpose()?,
+            cwd: inheritance.cwd.map(cwd).transpose()?,
             ..self.welcome(heir)
         })
     }
@@ -113,7 +117,7 @@ impl Service {
         Welcome {
             session: session.number(),
             secret: session.secret(),
-            dev: session.files().root().stat().dev,
+            root: session.files().root().stat(),
             held: Vec::new(),
             cwd: None,
         }

@@ -455,12 +455,12 @@ pub struct Welcome {
     pub session: u64,
     /// What shows, on another connection, that it is this session's process.
     pub secret: [u8; SECRET_BYTES],
-    /// `st_dev` of the file system.
-    pub dev: u64,
+    /// The status of the root directory of its tree: who touches no file needs no lane.
+    pub root: Stat,
     /// What an heir holds, by descriptor number.
     pub held: Vec<(i32, Inherited)>,
-    /// An heir's working directory.
-    pub cwd: Option<Inherited>,
+    /// An heir's working directory, and its path from the root; empty of one that was removed.
+    pub cwd: Option<(Inherited, Vec<u8>)>,
 }
 
 /// Something held that came from another process.

@@ -81,7 +81,16 @@ pub(crate) fn entered_host() {
 /// Enters a directory of ours.
 pub(crate) fn enter(node: Node) -> Answer<()> {
     let path = mount::files()?.path_of(&node)?;
-    replace(Cwd::Ours { node, rest: path[1..].to_vec() });
+    resume(node, &path)
+}
+
+/// Goes on in a directory of ours that has this path from the root, none when it was removed.
+///
+/// # Errors
+/// `ENOENT` for one that was removed.
+pub(crate) fn resume(node: Node, path: &[u8]) -> Answer<()> {
+    let rest = path.strip_prefix(b"/").ok_or_else(lost)?.to_vec();
+    replace(Cwd::Ours { node, rest });
     Ok(())
 }
 
