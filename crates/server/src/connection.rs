@@ -155,6 +155,12 @@ impl Connection {
         self.session.get()
     }
 
+    /// Whether its end takes no time worth mentioning: no lane is to be closed, and what its session holds is light.
+    pub fn is_light(&self) -> bool {
+        lock(&self.lanes).all.is_empty()
+            && self.session.get().is_none_or(|session| session.holds().are_light())
+    }
+
     /// Ends it from our side: no call of its is answered from now on.
     pub fn shut(&self, service: &Service) {
         self.end(service);

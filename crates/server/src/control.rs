@@ -4,6 +4,7 @@ use crate::connection::Connection;
 use crate::heir::inherited;
 use crate::peer::Peer;
 use crate::server::Desk;
+use crate::service::lock;
 use crate::session::Session;
 use nvmed_fs::FsError;
 use nvmed_wire::{Control, ControlAnswer, Handle, SECRET_BYTES, Sender, Socket, Token, VERSION};
@@ -19,7 +20,12 @@ pub(crate) type Reply = (ControlAnswer, Option<OwnedFd>);
 /// looks at every session.
 pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
     match message {
-        Control::Adopt { .. } | Control::Map { .. } | Control::Window { .. } | Control::Statistics => true,
+        Control::Map { .. } | Control::Window { .. } | Control::Statistics => true,
+        // What it is told of, or lets go of in the session before, is files.
+        Control::Adopt { .. } => connection.heir().is_ok_and(|heir| {
+            let before = lock(&heir.inheritance).as_ref().and_then(|left| left.before.as_ref()?.upgrade());
+            !heir.holds().are_light() || before.is_some_and(|before| !before.holds().are_light())
+        }),
         // For a child, what its parent has mapped is mapped once more.
         Control::Heir { same_process: false, .. } => {
             connection.session().is_ok_and(|session| session.holds().are_mapped())

@@ -1,7 +1,7 @@
 //! What a session holds: inodes and open descriptions, by handle.
 
 use crate::description::{Description, Holding};
-use nvmed_fs::{FsError, Node};
+use nvmed_fs::{FsError, Kind, Node};
 use nvmed_wire::Handle;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -158,6 +158,13 @@ impl Holds {
     /// Whether the process has any held file mapped.
     pub fn are_mapped(&self) -> bool {
         self.by_handle.values().any(|hold| hold.maps != Maps::default())
+    }
+
+    /// Whether there are directories alone: telling of them waits for no writer, letting go of them frees no blocks.
+    pub fn are_light(&self) -> bool {
+        let is_directory =
+            |hold: &Hold| matches!(&hold.held, Held::Inode(node) if node.kind() == Kind::Directory);
+        self.by_handle.values().all(is_directory)
     }
 
     /// The end of the session: everything that it held, for the caller to drop.

@@ -10,10 +10,9 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,6 +35,51 @@ const WAKE: u64 = 1;
 
 type Errand = Box<dyn FnOnce() + Send>;
 
+/// What clerks do, in the order in which it came.
+#[derive(Default)]
+struct Errands {
+    waiting: Mutex<Waiting>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    errands: VecDeque<Errand>,
+    ended: bool,
+}
+
+impl Errands {
+    fn add(&self, errand: Errand) {
+        let mut waiting = lock(&self.waiting);
+        // Without clerks the server has ended, and everything with it.
+        if !waiting.ended {
+            waiting.errands.push_back(errand);
+            drop(waiting);
+            self.more.notify_one();
+        }
+    }
+
+    /// The next one; waits for it. None when it was the last.
+    fn next(&self) -> Option<Errand> {
+        let nothing = |waiting: &mut Waiting| waiting.errands.is_empty() && !waiting.ended;
+        let waiting = self.more.wait_while(lock(&self.waiting), nothing);
+        waiting.unwrap_or_else(PoisonError::into_inner).errands.pop_front()
+    }
+
+    /// There will be no more.
+    fn end(&self) {
+        lock(&self.waiting).ended = true;
+        self.more.notify_all();
+    }
+
+    fn run(&self) {
+        while let Some(errand) = self.next() {
+            // A mistake of ours in one errand does not take the clerk away from the others.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
+        }
+    }
+}
+
 /// What the event loop and those who work for it share.
 pub(crate) struct Desk {
     pub service: Arc<Service>,
@@ -43,7 +87,7 @@ pub(crate) struct Desk {
     wake: OwnedFd,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     last: AtomicU64,
-    errands: Mutex<Option<Sender<Errand>>>,
+    errands: Errands,
     stopping: AtomicBool,
     finishing: AtomicBool,
 }
@@ -105,14 +149,13 @@ impl Server {
         };
         add(listener.as_fd(), LISTENER)?;
         add(wake.as_fd(), WAKE)?;
-        let (errands, work) = channel();
         let desk = Arc::new(Desk {
             service,
             epoll,
             wake,
             connections: Mutex::default(),
             last: AtomicU64::new(WAKE),
-            errands: Mutex::new(Some(errands)),
+            errands: Errands::default(),
             stopping: AtomicBool::new(false),
             finishing: AtomicBool::new(false),
         });
@@ -120,15 +163,17 @@ impl Server {
             what: "a thread",
             errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
         };
-        let work = Arc::new(Mutex::new(work));
-        let clerk = |_| {
-            let work = Arc::clone(&work);
-            nvmed_sys::spawn_quiet("nvmed-clerk", move || run_errands(&work))
-        };
-        let clerks = (0..CLERKS).map(clerk).collect::<Result<_, _>>().map_err(thread)?;
-        let looping = Arc::clone(&desk);
-        let looper = nvmed_sys::spawn_quiet("nvmed-server", move || looping.run(&listener));
-        Ok(Self { desk, looper: Some(looper.map_err(thread)?), clerks })
+        // Dropped, it ends the threads that it has.
+        let mut server = Self { desk, looper: None, clerks: Vec::with_capacity(CLERKS) };
+        for _ in 0..CLERKS {
+            let desk = Arc::clone(&server.desk);
+            let clerk = nvmed_sys::spawn_quiet("nvmed-clerk", move || desk.errands.run());
+            server.clerks.push(clerk.map_err(thread)?);
+        }
+        let desk = Arc::clone(&server.desk);
+        let looper = nvmed_sys::spawn_quiet("nvmed-server", move || desk.run(&listener));
+        server.looper = Some(looper.map_err(thread)?);
+        Ok(server)
     }
 
     /// What ends it.
@@ -147,7 +192,7 @@ impl Server {
             // A panic in the thread has been reported by its hook; what follows is to be done all the same.
             let _ = looper.join();
         }
-        *lock(&self.desk.errands) = None;
+        self.desk.errands.end();
         for clerk in self.clerks.drain(..) {
             let _ = clerk.join();
         }
@@ -166,19 +211,6 @@ impl Drop for Server {
     }
 }
 
-fn run_errands(work: &Mutex<Receiver<Errand>>) {
-    loop {
-        let errand = lock(work).recv();
-        match errand {
-            Ok(errand) => {
-                // A mistake of ours in one errand does not take the clerk away from the others.
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
-            }
-            Err(_) => return,
-        }
-    }
-}
-
 impl Desk {
     fn wake(&self) {
         // It is full only when it is set already.
@@ -186,10 +218,7 @@ impl Desk {
     }
 
     fn errand(&self, errand: impl FnOnce() + Send + 'static) {
-        if let Some(errands) = &*lock(&self.errands) {
-            // Without clerks the server has ended, and everything with it.
-            let _ = errands.send(Box::new(errand));
-        }
+        self.errands.add(Box::new(errand));
     }
 
     /// Takes a connection in.
@@ -330,14 +359,19 @@ impl Desk {
     fn leave(self: &Arc<Self>, connection: &Arc<Connection>) {
         // It reports nothing any more, which is all that is wanted of it.
         let _ = epoll::delete(&self.epoll, connection.socket.as_fd());
+        if connection.is_light() {
+            return self.forget(connection);
+        }
         let (desk, connection) = (Arc::clone(self), Arc::clone(connection));
-        self.errand(move || {
-            connection.end(&desk.service);
-            lock(&desk.connections).remove(&connection.number);
-            if desk.finishing.load(Ordering::Acquire) {
-                desk.wake();
-            }
-        });
+        self.errand(move || desk.forget(&connection));
+    }
+
+    fn forget(&self, connection: &Connection) {
+        connection.end(&self.service);
+        lock(&self.connections).remove(&connection.number);
+        if self.finishing.load(Ordering::Acquire) {
+            self.wake();
+        }
     }
 
     /// The counters of the server, its mount and its sessions, as JSON.
