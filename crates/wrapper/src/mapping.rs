@@ -1,4 +1,5 @@
-//! mmap of files of ours: the kernel maps the file system's per-inode memfd, and we remember where.
+//! mmap of files of ours: the kernel maps the file system's per-inode memfd, and we remember where. A small piece that is
+//! mapped privately is a copy that nobody else knows of.
 //!
 //! Nothing is allocated under this module's lock: allocators call munmap.
 
@@ -8,12 +9,15 @@ use crate::{fence, table};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{off_t, size_t};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Mapped pieces at once: the kernel's own default limit (`vm.max_map_count`).
 const RANGES_MAX: usize = 65_530;
 const PAGE_BYTES: usize = 4096;
+/// A private mapping of no more bytes is a copy: one read, which a shared mount answers at once. POSIX leaves open
+/// whether what is written to the file later is seen in it.
+const COPIED_BYTES_MAX: usize = 1 << 20;
 
 /// One mmap call's hold on a file.
 struct Backing {
@@ -131,6 +135,17 @@ fn pages(len: usize) -> usize {
     len.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
 }
 
+/// A memory file with `bytes` of a file from `at` on, as far as it has them: behind its end is SIGBUS.
+fn copy(file: &File, at: u64, bytes: usize) -> Answer<OwnedFd> {
+    let mut piece = vec![0; bytes];
+    let read = file.pread(&mut piece, at)?;
+    let fd = host(sys!(SYS_memfd_create, c"nvmed-copy".as_ptr(), libc::MFD_CLOEXEC))?;
+    // SAFETY: made just above, and nobody else knows the number.
+    let copy = unsafe { OwnedFd::from_raw_fd(fd as c_int) };
+    let written = host(sys!(SYS_write, copy.as_raw_fd(), piece.as_ptr(), read))?;
+    if written as usize == read { Ok(copy) } else { fail(libc::ENOMEM) }
+}
+
 fn map_ours(
     place: *mut c_void,
     len: size_t,
@@ -147,6 +162,17 @@ fn map_ours(
         return fail(libc::EACCES);
     }
     let at_bytes = offset(at)?;
+    // What cannot be copied is mapped, or refused, as any other.
+    if !shared
+        && len <= COPIED_BYTES_MAX
+        && let Ok(copy) = copy(file, at_bytes, pages(len))
+    {
+        let start = host(sys!(SYS_mmap, place, len, protection, flags, copy.as_raw_fd(), 0usize))?;
+        if flags & libc::MAP_FIXED != 0 && any() {
+            forget(start as usize, len);
+        }
+        return Ok(start);
+    }
     let backing = Backing::new(file, shared, write)?;
     let memory = backing.mapped.0.as_raw_fd();
     let start = host(sys!(SYS_mmap, place, len, protection, flags, memory, at))?;

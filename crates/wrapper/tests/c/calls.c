@@ -557,8 +557,14 @@ static void mappings(void) {
     CHECK(munmap(map, 4096) == 0 && munmap(map + 4096, 12288) == 0);
     CHECK(pread(fd, buffer, 6, 12288) == 6 && !strcmp(buffer, "grown"));
     char *copy = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 4096);
-    CHECK(copy != MAP_FAILED && !strcmp(copy, "WRITEd") && strcpy(copy, "own") && munmap(copy, 4096) == 0);
+    CHECK(copy != MAP_FAILED && !strcmp(copy, "WRITEd") && strcpy(copy, "own"));
     CHECK(pread(fd, buffer, 6, 4096) == 6 && !memcmp(buffer, "WRITEd", 6));
+    CHECK(madvise(copy, 4096, MADV_DONTNEED) == 0 && !strcmp(copy, "WRITEd") && munmap(copy, 4096) == 0);
+    int ends[2]; // Behind the file's last page there is nothing.
+    char *tail = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, fd, 12288);
+    CHECK(tail != MAP_FAILED && !strcmp(tail, "grown") && pipe(ends) == 0 && write(ends[1], tail + 4095, 1) == 1);
+    FAILS(write(ends[1], tail + 4096, 1), EFAULT);
+    CHECK(munmap(tail, 8192) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
     int only = open(at("mm"), O_RDONLY);
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, only, 0) == MAP_FAILED && errno == EACCES);
     char *ro = mmap(NULL, 4096, PROT_READ, MAP_SHARED, only, 4096);
