@@ -37,6 +37,10 @@ impl Prefix {
     fn resolve(text: &[u8]) -> Option<Vec<u8>> {
         let cut = text.iter().rposition(|&byte| byte == b'/')?;
         let parent = if cut == 0 { b"/" } else { &text[..cut] };
+        // A process's first look into /proc is dear, and nearly always there is no link.
+        if !crate::walk::has_symlink(libc::AT_FDCWD, parent) {
+            return None;
+        }
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
         let fd = rustix::fs::open(parent, flags, rustix::fs::Mode::empty()).ok()?;
         let mut real = crate::walk::path_of_descriptor(rustix::fd::AsRawFd::as_raw_fd(&fd))?;

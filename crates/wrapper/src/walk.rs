@@ -78,7 +78,7 @@ fn has_component(path: &[u8], name: &[u8]) -> bool {
 }
 
 /// Whether the kernel meets a symbolic link on the path; yes if it cannot tell.
-fn has_symlink(dirfd: c_int, path: &[u8]) -> bool {
+pub(crate) fn has_symlink(dirfd: c_int, path: &[u8]) -> bool {
     let Ok(path) = CString::new(path) else { return false };
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
     let how = OpenHow { flags, mode: 0, resolve: RESOLVE_NO_SYMLINKS };
