@@ -54,7 +54,7 @@ const GROUPS: &[Group] = &[
         names: &["programs.rocksdb_readrandom", "programs.rocksdb_readrandom.calls"],
         measure: programs::rocksdb::readrandom,
     },
-    Group { names: &["programs.git_clone"], measure: programs::git::clone },
+    Group { names: &["programs.git_clone", "programs.run_true"], measure: programs::git::clone },
     Group { names: &["programs.pgbench", "programs.pgbench.gain"], measure: programs::postgresql::pgbench },
     Group { names: &["wrapper.start"], measure: files::start },
     Group { names: &["shared.pread_1m", "shared.pread_1g"], measure: shared::pread },

@@ -8,11 +8,11 @@ use nvmed_lab::shell::run;
 
 const GIB: u64 = 1 << 30;
 /// Calls of a slice of the round trip: some 50 ms with both sides running, and with a pause before each.
-const RUNNING: usize = 20_000;
-const PARKED: usize = 50;
+const RUNNING: usize = 5_000;
+const PARKED: usize = 200;
 /// Long enough for both sides to park, many times over.
 const PAUSE_US: usize = 1000;
-const SLICES: usize = 15;
+const SLICES: usize = 7;
 
 /// Cached 4 KiB reads of a set that fits the processor's caches, of one that does not.
 pub fn pread() -> Result<Vec<Row>, String> {

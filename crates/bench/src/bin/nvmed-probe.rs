@@ -10,6 +10,10 @@ use std::time::Instant;
 
 /// Bytes per operation.
 const BLOCK: usize = 4096;
+/// Bytes of a call that writes what is then read.
+const WRITTEN: usize = 1 << 20;
+/// Bytes of a call that reads it once: no more than what caches take for reading in place.
+const READ: usize = 64 << 10;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -87,22 +91,33 @@ fn pread(fd: RawFd, block: &mut [u8], at: usize) -> Result<(), String> {
     if n == block.len() as isize { Ok(()) } else { Err(failed("pread")) }
 }
 
+/// Writes all blocks of a file, each with its number, and reads them once where `mode` reads: in a cache that was not
+/// written through, everything is there after this.
+fn fill(fd: RawFd, blocks: usize, mode: &Mode) -> Result<(), String> {
+    let mut piece = noise().repeat(WRITTEN / BLOCK);
+    for first in (0..blocks).step_by(WRITTEN / BLOCK) {
+        let count = (blocks - first).min(WRITTEN / BLOCK);
+        for (index, block) in piece.chunks_exact_mut(BLOCK).enumerate() {
+            block[..8].copy_from_slice(&((first + index) as u64).to_le_bytes());
+        }
+        pwrite(fd, &piece[..count * BLOCK], first * BLOCK)?;
+    }
+    if matches!(mode, Mode::Read) {
+        for first in (0..blocks).step_by(READ / BLOCK) {
+            let count = (blocks - first).min(READ / BLOCK);
+            pread(fd, &mut piece[..count * BLOCK], first * BLOCK)?;
+        }
+    }
+    Ok(())
+}
+
 /// Random 4 KiB operations within the first `bytes` of `file`, which is written once beforehand.
 fn random(file: &str, bytes: &str, slices: &str, ops: &str, mode: Mode) -> Result<(), String> {
     let (bytes, slices, ops) = (number(bytes)?, number(slices)?, number(ops)?);
     let blocks = bytes / BLOCK;
     let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
+    fill(fd, blocks, &mode)?;
     let mut block = noise();
-    for index in 0..blocks {
-        block[..8].copy_from_slice(&(index as u64).to_le_bytes());
-        pwrite(fd, &block, index * BLOCK)?;
-    }
-    if matches!(mode, Mode::Read) {
-        // In a cache that was not written through, everything is there after this.
-        for index in 0..blocks {
-            pread(fd, &mut block, index * BLOCK)?;
-        }
-    }
     let mut seed = SEED;
     for _ in 0..=slices {
         let begin = Instant::now();
