@@ -131,12 +131,33 @@ pub(crate) fn resolve(table: &Table, address: DeviceAddress, bytes: usize) -> Op
     inside.then_some((buffer, offset))
 }
 
+/// What the kernel knows of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// Nothing yet; so many bytes were moved by its address.
+    Moved(usize),
+    /// Its pages, by its place.
+    Pinned,
+    /// It was not taken (no right to lock so much memory, a file's pages): it goes by its address.
+    Refused,
+}
+
+/// A place of the table, as one ring knows it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The buffer's.
+    serial: u64,
+    known: Known,
+}
+
 /// The table as one ring knows it.
+///
+/// A buffer is registered once as many bytes were moved through it as it has: registering finds and pins each page, which
+/// costs about what finding it for one request does. A cache of which little is used is not brought into memory whole.
 pub(crate) struct Registered {
     table: Arc<Table>,
     version: u64,
-    /// What was last tried for each place: the buffer's serial, and whether the kernel took it.
-    places: Vec<(u64, bool)>,
+    places: Vec<Place>,
     /// Whether the kernel has a table at all.
     offered: bool,
 }
@@ -148,7 +169,7 @@ impl Registered {
         Self { table: Arc::default(), version: 0, places: Vec::new(), offered }
     }
 
-    /// The table as it is now; what is new in it is registered.
+    /// The table as it is now.
     #[inline]
     pub(crate) fn table(&mut self, buffers: &Buffers, ring: &Ring) -> &Arc<Table> {
         if buffers.version() != self.version {
@@ -157,31 +178,50 @@ impl Registered {
         &self.table
     }
 
-    /// Registers what came and lets go of what went. A buffer that the kernel does not take (no right to
-    /// lock so much memory, a file's pages) goes by its address.
+    /// Lets go of what went.
     #[cold]
     fn refresh(&mut self, buffers: &Buffers, ring: &Ring) {
         (self.table, self.version) = buffers.table();
-        if !self.offered {
-            return;
-        }
-        self.places.resize(self.table.len(), (0, false));
+        self.places.resize(self.table.len(), Place { serial: 0, known: Known::Refused });
         for (index, (place, buffer)) in self.places.iter_mut().zip(self.table.iter()).enumerate() {
             let serial = buffer.as_ref().map_or(0, |buffer| buffer.serial);
-            if place.0 == serial {
+            if place.serial == serial {
                 continue;
             }
-            let memory = buffer.as_ref().map(|buffer| &*buffer.memory);
-            let fits = memory.is_none_or(|memory| memory.len() <= REGISTER_BYTES_MAX);
-            let taken = ring.register_buffer(index, memory.filter(|_| fits)).is_ok();
-            *place = (serial, taken && fits && memory.is_some());
+            if place.known == Known::Pinned {
+                // A kernel that took it takes nothing in its place.
+                let _ = ring.register_buffer(index, None);
+            }
+            let fits =
+                self.offered && buffer.as_ref().is_some_and(|it| it.memory.len() <= REGISTER_BYTES_MAX);
+            *place = Place { serial, known: if fits { Known::Moved(0) } else { Known::Refused } };
         }
+    }
+
+    /// A command moves so many bytes through a buffer of the table.
+    #[inline]
+    pub(crate) fn count(&mut self, buffer: &Buffer, bytes: u64, ring: &Ring) {
+        if let Some(Place { serial, known: Known::Moved(moved) }) = self.places.get_mut(buffer.index)
+            && *serial == buffer.serial
+        {
+            *moved = moved.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX));
+            if *moved >= buffer.memory.len() {
+                self.register(buffer, ring);
+            }
+        }
+    }
+
+    #[cold]
+    fn register(&mut self, buffer: &Buffer, ring: &Ring) {
+        let taken = ring.register_buffer(buffer.index, Some(&buffer.memory)).is_ok();
+        self.places[buffer.index].known = if taken { Known::Pinned } else { Known::Refused };
     }
 
     /// Whether the kernel knows the buffer by its number.
     #[inline]
     pub(crate) fn has(&self, buffer: &Buffer) -> bool {
-        self.places.get(buffer.index).is_some_and(|&place| place == (buffer.serial, true))
+        let place = self.places.get(buffer.index);
+        place.is_some_and(|place| place.serial == buffer.serial && place.known == Known::Pinned)
     }
 }
 

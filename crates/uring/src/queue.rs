@@ -182,6 +182,9 @@ impl<D: Drive> Queue<D> {
             }
             return;
         }
+        if let Some(buffer) = work.single() {
+            self.registered.count(buffer, work.left, &self.ring);
+        }
         let ring = match &mut self.side {
             Some(side) if entry.side => side,
             _ => &mut self.ring,
