@@ -24,9 +24,10 @@ fn main() {
         ["create", dir, files, dirs] => create(dir, files, dirs),
         ["foreign", call, slices, calls] => foreign(call, slices, calls),
         ["fstat", file, slices, ops, pause_us] => fstat(file, slices, ops, pause_us),
+        ["echo", slices, ops, pause_us] => echo(slices, ops, pause_us),
         ["nothing"] => Ok(()),
         _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS \
-             | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | nothing"
+             | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | echo SLICES OPS PAUSE_US | nothing"
             .into()),
     };
     if let Err(message) = done {
@@ -160,29 +161,79 @@ fn foreign(call: &str, slices: &str, calls: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Status of an open file, each call timed alone after a pause: median and 99th percentile of each slice.
-fn fstat(file: &str, slices: &str, ops: &str, pause_us: &str) -> Result<(), String> {
+/// Calls timed alone, each after a pause: median and 99th percentile of each slice.
+fn alone(
+    slices: &str,
+    ops: &str,
+    pause_us: &str,
+    mut call: impl FnMut() -> Result<(), String>,
+) -> Result<(), String> {
     let (slices, ops, pause_us) = (number(slices)?, number(ops)?, number(pause_us)?);
-    let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
     let mut taken = vec![0u128; ops];
     for _ in 0..=slices {
         for taken in &mut taken {
             if pause_us > 0 {
                 std::thread::sleep(std::time::Duration::from_micros(pause_us as u64));
             }
-            let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
             let begin = Instant::now();
-            // SAFETY: `status` is writable and lives during the call.
-            if unsafe { libc::fstat(fd, status.as_mut_ptr()) } != 0 {
-                return Err(failed("fstat"));
-            }
+            call()?;
             *taken = begin.elapsed().as_nanos();
         }
         taken.sort_unstable();
         println!("{} {}", taken[ops / 2], taken[ops * 99 / 100]);
     }
+    Ok(())
+}
+
+/// Status of an open file.
+fn fstat(file: &str, slices: &str, ops: &str, pause_us: &str) -> Result<(), String> {
+    let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
+    alone(slices, ops, pause_us, || {
+        let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: `status` is writable and lives during the call.
+        if unsafe { libc::fstat(fd, status.as_mut_ptr()) } == 0 { Ok(()) } else { Err(failed("fstat")) }
+    })?;
     // SAFETY: `fd` is ours and closed once.
     unsafe { libc::close(fd) };
+    Ok(())
+}
+
+/// A byte to another process and back through two pipes: what the host takes to wake one and then the other.
+fn echo(slices: &str, ops: &str, pause_us: &str) -> Result<(), String> {
+    let (mut there, mut back) = ([0; 2], [0; 2]);
+    // SAFETY: room for two descriptors each.
+    if unsafe { libc::pipe(there.as_mut_ptr()) != 0 || libc::pipe(back.as_mut_ptr()) != 0 } {
+        return Err(failed("pipe"));
+    }
+    // SAFETY: this process has one thread; the child makes plain calls alone, and ends without running what is the parent's.
+    let child = unsafe { libc::fork() };
+    if child < 0 {
+        return Err(failed("fork"));
+    }
+    let mut byte = 0u8;
+    if child == 0 {
+        // SAFETY: a byte that is ours, and descriptors of this process.
+        unsafe {
+            libc::close(there[1]);
+            while libc::read(there[0], (&raw mut byte).cast(), 1) == 1
+                && libc::write(back[1], (&raw const byte).cast(), 1) == 1
+            {}
+            libc::_exit(0);
+        }
+    }
+    alone(slices, ops, pause_us, || {
+        // SAFETY: as above.
+        let whole = unsafe {
+            libc::write(there[1], (&raw const byte).cast(), 1) == 1
+                && libc::read(back[0], (&raw mut byte).cast(), 1) == 1
+        };
+        if whole { Ok(()) } else { Err(failed("a byte through a pipe")) }
+    })?;
+    // SAFETY: ours, closed once; the child ends when nobody writes to it, and is waited for.
+    unsafe {
+        libc::close(there[1]);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
     Ok(())
 }
 
