@@ -196,6 +196,9 @@ impl Transport for InProcess {
             if controller.config.clock != Clock::Threaded {
                 controller.advance();
             }
+            // Before the bell, which rings before a command is no longer due: whoever completes the last one in between
+            // must not leave us with nothing to wait for, and all the time of the timeout to pass.
+            let due = if self.thread.is_some() { end } else { controller.next_due_ns() };
             if bell.is_some_and(|bell| bell.count() != seen) {
                 return Waited::Event;
             }
@@ -203,7 +206,7 @@ impl Transport for InProcess {
             if now >= end {
                 return Waited::Timeout;
             }
-            let until = if self.thread.is_some() { end } else { controller.next_due_ns().clamp(now, end) };
+            let until = due.clamp(now, end);
             match (controller.config.clock, bell) {
                 (Clock::Virtual, _) => controller.time.pass_until(until),
                 (_, Some(bell)) => {
