@@ -204,7 +204,8 @@ fn obey(signals: &Signals, stop: &Stop) {
         // Without a thread it is only not said.
         let _ = nvmed_sys::spawn_quiet("nvmed-patience", move || {
             std::thread::sleep(PATIENCE);
-            let left = stop.sessions();
+            // Of one that is dead nothing is said, however long its end takes.
+            let left = stop.living();
             if left > 0 {
                 let s = if left == 1 { "" } else { "es" };
                 eprintln!(

@@ -7,8 +7,10 @@ mod support;
 
 use nvmed_fs::{OpenFlags, RenameFlags};
 use nvmed_grants::{Admin, House, Keeper, Quota, Request, Said, Size, TreeGrant, ask};
-use nvmed_server::{Admission, Server, Service};
-use nvmed_wire::{Address, Answer, Board, Call, Control, ControlAnswer, Handle, Object, Socket, VERSION};
+use nvmed_server::{Admission, Limits, Server, Service};
+use nvmed_wire::{
+    Address, Answer, Board, Call, Control, ControlAnswer, Handle, Object, Socket, SocketError, VERSION,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
@@ -35,6 +37,10 @@ struct Machine {
 
 impl Machine {
     fn new(name: &str) -> Option<Self> {
+        Self::within(name, Limits::MACHINE)
+    }
+
+    fn within(name: &str, limits: Limits) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: {name}: needs root, to be other users");
             return None;
@@ -46,7 +52,7 @@ impl Machine {
         let keeper = Arc::new(Keeper::open(&dir.join("grants.toml"), &dir, &mount, mount.device()).unwrap());
         let admission = Admission::Gate(keeper.clone());
         let board = Arc::new(Board::new().unwrap());
-        let service = Arc::new(Service::new(mount, admission, board, 1 << 20));
+        let service = Arc::new(Service::new(mount, admission, board, 1 << 20).limited(limits));
         let path = dir.join("socket");
         let address = Address::Path(path.display().to_string());
         let server = Server::start(Arc::clone(&service), &address).unwrap();
@@ -277,6 +283,50 @@ fn two_clients_race_to_the_quota_and_neither_passes_it() {
     assert_eq!(total, 1 << 20, "all of it and nothing more");
     let told = machine.ask(Request::Grants);
     assert_eq!(told["trees"][0]["bytes_used"], 1 << 20, "{told}");
+}
+
+/// However many of everything one user takes, the other finds his.
+#[test]
+fn a_user_takes_no_more_than_his_share() {
+    let limits = Limits { sessions: 3, lanes: 5, silent: 2, ..Limits::MACHINE };
+    let Some(machine) = Machine::within("share", limits) else { return };
+    machine.grant("alice", ALICE, true);
+    machine.grant("bob", BOB, true);
+    let full = Some(raw(Errno::MFILE));
+    let connect = || Socket::connect(&machine.address).unwrap();
+    // Asked one after the other, or one that said hello a moment ago would count as silent, too.
+    let session = || Client::greet(connect(), &greeting(""));
+    let refused = || match support::ask(&connect(), &greeting(""), None).0 {
+        ControlAnswer::Failed(errno) => Some(errno),
+        other => panic!("{other:?}"),
+    };
+    let (alice, more, heir, silent) = as_user(ALICE, || {
+        let (alice, more) = (session(), session());
+        let heir = alice.heir(&[], false).unwrap();
+        assert_eq!(alice.heir(&[], false).err(), full);
+        assert_eq!(refused(), full);
+        for _ in 0..3 {
+            alice.control(&Control::Lane).unwrap();
+        }
+        assert_eq!(more.control(&Control::Lane).err(), full, "a lane");
+        until("nobody is silent", || machine.service.silent() == 0);
+        let silent = [connect(), connect()];
+        let third = connect();
+        assert_eq!(third.receive::<ControlAnswer>(None).unwrap_err(), SocketError::Gone);
+        (alice, more, heir, silent)
+    });
+    let bob = as_user(BOB, || {
+        let bob = session();
+        let heir = bob.heir(&[], false).unwrap();
+        bob.control(&Control::Lane).unwrap();
+        let file = bob.create("/file");
+        bob.pwrite(file, 0, b"mine");
+        (bob, heir, connect())
+    });
+    drop((alice, more, heir, silent));
+    until("she is gone", || machine.service.sessions() == 2 && machine.service.silent() == 1);
+    as_user(ALICE, || drop(session()));
+    drop(bob);
 }
 
 #[test]

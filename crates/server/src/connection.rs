@@ -4,12 +4,14 @@ use crate::lane;
 use crate::peer::Peer;
 use crate::service::{Service, lock};
 use crate::session::Session;
+use crate::share::{Kind, Share};
 use nvmed_fs::FsError;
 use nvmed_wire::{LaneError, Sender, ServerLane, Socket};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 /// Lanes of one session (docs/spec/shared.md, "Limits").
 const LANES_MAX: usize = 64;
@@ -22,6 +24,9 @@ pub(crate) struct Connection {
     session: OnceLock<Arc<Session>>,
     /// Whether the session's process has said hello, or adopted it.
     greeted: AtomicBool,
+    /// Since when it says nothing, and its user's share of those that do; of one that somebody made.
+    silent: Option<Instant>,
+    share: Mutex<Option<Share>>,
     lanes: Mutex<Lanes>,
     complained: AtomicBool,
 }
@@ -33,13 +38,19 @@ struct Lanes {
 }
 
 impl Connection {
-    /// A connection that somebody made.
-    pub fn new(number: u64, socket: Socket) -> Self {
+    /// A connection that somebody made now.
+    pub fn new(number: u64, socket: Socket, share: Share) -> Self {
+        Self { silent: Some(Instant::now()), share: Mutex::new(Some(share)), ..Self::bare(number, socket) }
+    }
+
+    fn bare(number: u64, socket: Socket) -> Self {
         Self {
             number,
             socket,
             session: OnceLock::new(),
             greeted: AtomicBool::new(false),
+            silent: None,
+            share: Mutex::default(),
             lanes: Mutex::default(),
             complained: AtomicBool::new(false),
         }
@@ -47,8 +58,8 @@ impl Connection {
 
     /// The connection of an heir, which nobody has adopted yet.
     pub fn of_heir(number: u64, socket: Socket, heir: Arc<Session>) -> Self {
-        let connection = Self::new(number, socket);
-        // It was new a line ago.
+        let connection = Self::bare(number, socket);
+        // It was made a line ago.
         let _ = connection.session.set(heir);
         connection
     }
@@ -85,6 +96,18 @@ impl Connection {
         let _ = self.session.set(Arc::clone(session));
         self.introduce();
         self.greeted.store(true, Ordering::Release);
+        drop(lock(&self.share).take());
+    }
+
+    /// Since when somebody has been there who is no session.
+    pub fn silent_since(&self) -> Option<Instant> {
+        self.silent.filter(|_| !self.has_session())
+    }
+
+    /// Has the event loop see a hang-up.
+    pub fn hang_up(&self) {
+        // It fails for one that is gone.
+        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
     }
 
     /// Whether it belongs to a session.
@@ -107,7 +130,7 @@ impl Connection {
     /// One lane more, with a thread that serves it: its memory.
     ///
     /// # Errors
-    /// `EMFILE` past the limit; the host has no memory, descriptor or thread left.
+    /// `EMFILE` past a limit; the host has no memory, descriptor or thread left.
     pub fn lane(self: &Arc<Self>, service: &Arc<Service>) -> Result<OwnedFd, FsError> {
         let session = Arc::clone(self.session()?);
         let mut lanes = lock(&self.lanes);
@@ -117,6 +140,7 @@ impl Connection {
         if lanes.all.len() >= LANES_MAX {
             return Err(FsError::Host(Errno::MFILE));
         }
+        let share = service.shares.take(session.peer().uid, Kind::Lane)?;
         let lane = Arc::new(ServerLane::new(Arc::clone(&service.board))?);
         let memory = lane.client().ok_or(Errno::IO)?.try_clone_to_owned();
         let memory = memory.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
@@ -125,7 +149,7 @@ impl Connection {
         let counting = Arc::clone(&session);
         let counted = service.lanes.begin();
         let serve = move || {
-            let _counted = counted;
+            let (_counted, _share) = (counted, share);
             let ended = lane::serve(&service, &session, &served);
             session.counts.lane_ends(&served);
             if let Err(error) = ended {
@@ -146,8 +170,7 @@ impl Connection {
             let (number, pid) = (session.number(), session.peer().pid);
             eprintln!("nvmed: session {number} (process {pid}) is ended: {error}");
         }
-        // The event loop sees the hang-up.
-        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
+        self.hang_up();
     }
 
     /// Whose session it is, greeted or not.
@@ -164,8 +187,7 @@ impl Connection {
     /// Ends it from our side: no call of its is answered from now on.
     pub fn shut(&self, service: &Service) {
         self.end(service);
-        // The event loop sees the hang-up.
-        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
+        self.hang_up();
     }
 
     /// The other side is gone: its lanes end when their calls are done, and its session with all that it held.

@@ -46,7 +46,7 @@ impl Desk {
         self: &Arc<Self>,
         connection: &Arc<Connection>,
         message: Control,
-        fd: Option<OwnedFd>,
+        fd: Option<BorrowedFd<'_>>,
         sender: Option<Sender>,
     ) -> Reply {
         let reply = self.act(connection, message, fd, sender);
@@ -57,7 +57,7 @@ impl Desk {
         self: &Arc<Self>,
         connection: &Arc<Connection>,
         message: Control,
-        fd: Option<OwnedFd>,
+        fd: Option<BorrowedFd<'_>>,
         sender: Option<Sender>,
     ) -> Result<Reply, FsError> {
         let service = &self.service;
@@ -103,7 +103,7 @@ impl Desk {
             }
             Control::Receive => {
                 let fd = fd.ok_or(FsError::Invalid)?;
-                self.receive(connection.session()?, fd.as_fd())
+                self.receive(connection.session()?, fd)
             }
             Control::Statistics => {
                 connection.session()?;

@@ -5,7 +5,8 @@ use crate::control::{Reply, is_long};
 use crate::error::ServerError;
 use crate::service::{SESSIONS_MAX, Service, lock};
 use crate::session::Session;
-use nvmed_wire::{Address, Control, ControlAnswer, Listener, SocketError};
+use crate::share::Kind;
+use nvmed_wire::{Address, Control, ControlAnswer, Listener, Sender as Asker, SocketError};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Connections at a time: sessions, and those that have not said hello yet.
-const CONNECTIONS_MAX: usize = SESSIONS_MAX + 256;
+const CONNECTIONS_MAX: usize = SESSIONS_MAX + 1024;
 /// Threads for messages that take long, and for the ends of sessions.
 const CLERKS: usize = 4;
 /// How often it is looked for tokens that nobody has any more and for posts of clients that make no call, and whether a host
@@ -126,6 +127,12 @@ impl Stop {
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.0.service.sessions()
+    }
+
+    /// How many sessions there are whose processes live.
+    #[must_use]
+    pub fn living(&self) -> usize {
+        self.0.service.living()
     }
 }
 
@@ -241,12 +248,15 @@ impl Desk {
     fn run(self: &Arc<Self>, listener: &Listener) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
         let (mut listening, mut swept) = (true, Instant::now());
+        // When it is next looked for those that say nothing.
+        let mut deadline = None;
         while !self.stopping.load(Ordering::Acquire) {
-            let timeout = Timespec { tv_sec: SWEEP.as_secs() as i64, tv_nsec: 0 };
             let sweeps = || self.service.tokens.count() > 0 || self.service.lanes() > 0;
-            let timeout = (!listening || sweeps()).then_some(&timeout);
+            let sweep = (!listening || sweeps()).then_some(SWEEP);
+            let silent = deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()));
+            let timeout = sweep.into_iter().chain(silent).min().map(timespec);
             events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout) {
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => {
                     eprintln!("nvmed: the server cannot wait for its clients: {errno}");
@@ -255,10 +265,16 @@ impl Desk {
             }
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => listening = self.accept(listener),
+                    LISTENER => {
+                        listening = self.accept(listener);
+                        deadline = deadline.or(Some(Instant::now() + self.service.shares.limits.hello));
+                    }
                     WAKE => drop(rustix::io::read(&self.wake, &mut [0; 8])),
                     number => self.attend(number),
                 }
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                deadline = self.hang_up_on_the_silent();
             }
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
@@ -295,9 +311,11 @@ impl Desk {
         loop {
             match listener.accept() {
                 Ok(socket) => {
-                    if socket.ask_for_senders().is_ok() {
+                    let asked = socket.ask_for_senders().and_then(|()| socket.peer());
+                    let share = asked.and_then(|peer| self.service.shares.take(peer.uid, Kind::Silent));
+                    if let Ok(share) = share {
                         // One too many is hung up on.
-                        let _ = self.enter(|number| Connection::new(number, socket));
+                        let _ = self.enter(|number| Connection::new(number, socket, share));
                     }
                 }
                 Err(Errno::AGAIN) => return true,
@@ -309,6 +327,16 @@ impl Desk {
         }
     }
 
+    /// Ends connections that have not said hello in time; answers when the next one's time is over.
+    fn hang_up_on_the_silent(&self) -> Option<Instant> {
+        let (now, hello) = (Instant::now(), self.service.shares.limits.hello);
+        let connections: Vec<_> = lock(&self.connections).values().cloned().collect();
+        let silent = connections.iter().filter_map(|one| Some((one, one.silent_since()? + hello)));
+        let (late, waiting): (Vec<_>, Vec<_>) = silent.partition(|(_, deadline)| *deadline <= now);
+        late.iter().for_each(|(connection, _)| connection.hang_up());
+        waiting.iter().map(|(_, deadline)| *deadline).min()
+    }
+
     fn listen(&self, listener: &Listener) -> bool {
         let data = epoll::EventData::new_u64(LISTENER);
         epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN).is_ok()
@@ -317,20 +345,53 @@ impl Desk {
     /// Something came from a connection: a message, or its end.
     fn attend(self: &Arc<Self>, number: u64) {
         let Some(connection) = lock(&self.connections).get(&number).cloned() else { return };
-        match connection.socket.try_receive::<Control>() {
-            Ok((message, fd, sender)) if is_long(&connection, &message) => {
+        let mut fds = Vec::new();
+        match connection.socket.try_receive::<Control>(&mut fds) {
+            received if !fds.is_empty() => self.attend_apart(connection, received, fds),
+            Ok((message, sender)) if is_long(&connection, &message) => {
                 let desk = Arc::clone(self);
                 self.errand(move || {
-                    let reply = desk.control(&connection, message, fd, sender);
+                    let reply = desk.control(&connection, message, None, sender);
                     desk.reply(&connection, &reply);
                 });
             }
-            Ok((message, fd, sender)) => {
-                let reply = self.control(&connection, message, fd, sender);
+            Ok((message, sender)) => {
+                let reply = self.control(&connection, message, None, sender);
                 self.reply(&connection, &reply);
             }
             Err(SocketError::Host(Errno::AGAIN)) => self.await_next(&connection),
             Err(_) => self.leave(&connection),
+        }
+    }
+
+    /// A message with descriptors. A client can make whoever closes one wait, as long as it likes (a file of its own FUSE,
+    /// a socket that lingers): a thread of the connection's own closes them, and until then takes nothing more from it.
+    fn attend_apart(
+        self: &Arc<Self>,
+        connection: Arc<Connection>,
+        received: Result<(Control, Option<Asker>), SocketError>,
+        fds: Vec<OwnedFd>,
+    ) {
+        let fds = Arc::new(Mutex::new(fds));
+        let (desk, asking, came) = (Arc::clone(self), Arc::clone(&connection), Arc::clone(&fds));
+        // Whoever unmounts waits for the answer, as for a lane's; not for what is closed.
+        let counted = self.service.lanes.begin();
+        let attend = move || {
+            let fds = std::mem::take(&mut *lock(&came));
+            let reply = received.map(|(message, sender)| {
+                desk.control(&asking, message, fds.first().map(AsFd::as_fd), sender)
+            });
+            drop(counted);
+            drop(fds);
+            match reply {
+                Ok(reply) => desk.reply(&asking, &reply),
+                Err(_) => desk.leave(&asking),
+            }
+        };
+        if nvmed_sys::spawn_quiet("nvmed-rights", attend).is_err() {
+            // The host has no thread: the connection ends, and a clerk closes them.
+            self.leave(&connection);
+            self.errand(move || drop(fds));
         }
     }
 
@@ -428,6 +489,10 @@ impl Desk {
         })
         .to_string()
     }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
 /// What is waited for at a connection, once.

@@ -1,5 +1,6 @@
 //! What all sessions share: the mount, the numbers, the processes.
 
+use crate::connection::Connection;
 use crate::description::Description;
 use crate::grant::{Admission, Admitted};
 use crate::hold::{Hold, Thing};
@@ -7,6 +8,7 @@ use crate::lane::Served;
 use crate::owner::{Owner, Owners};
 use crate::peer::Peer;
 use crate::session::Session;
+use crate::share::{Kind, Limits, Shares};
 use crate::statistics::Statistics;
 use crate::token::Tokens;
 use crate::window::Windows;
@@ -37,6 +39,7 @@ pub struct Service {
     numbers: AtomicU64,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) lanes: Arc<Served>,
+    pub(crate) shares: Arc<Shares>,
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,
     pub(crate) tokens: Tokens,
@@ -48,6 +51,10 @@ impl Service {
     /// windows on cached pages may take.
     #[must_use]
     pub fn new(mount: Mount, admission: Admission, board: Arc<Board>, window_bytes: u64) -> Self {
+        let limits = match &admission {
+            Admission::Secret(_) => Limits::RUN,
+            Admission::Gate(_) => Limits::MACHINE,
+        };
         Self {
             mount,
             admission,
@@ -56,11 +63,18 @@ impl Service {
             numbers: AtomicU64::new(0),
             sessions: Mutex::default(),
             lanes: Arc::default(),
+            shares: Shares::new(limits),
             owners: Owners::default(),
             windows: Windows::new(window_bytes),
             tokens: Tokens::default(),
             statistics: Statistics::default(),
         }
+    }
+
+    /// The same, with limits of its own.
+    #[must_use]
+    pub fn limited(self, limits: Limits) -> Self {
+        Self { shares: Shares::new(limits), ..self }
     }
 
     /// The mounted file system.
@@ -85,6 +99,12 @@ impl Service {
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.count()
+    }
+
+    /// How many connections have not said hello.
+    #[must_use]
+    pub fn silent(&self) -> usize {
+        self.shares.all(Kind::Silent)
     }
 
     /// How many things are on their way in messages.
@@ -121,13 +141,18 @@ impl Service {
         let mut secret = [0; SECRET_BYTES];
         let drawn = nvmed_wire::random(&mut secret);
         let mut sessions = lock(&self.sessions);
-        if drawn.is_err() || sessions.len() >= SESSIONS_MAX {
-            self.owners.end(&owner);
-            return Err(FsError::Host(drawn.err().unwrap_or(Errno::MFILE)));
+        let room = if sessions.len() < SESSIONS_MAX { Ok(()) } else { Err(Errno::MFILE) };
+        match drawn.and(room).and_then(|()| self.shares.take(peer.uid, Kind::Session)) {
+            Ok(share) => {
+                let session = Arc::new(Session::new((number, secret), peer, view, owner, share));
+                sessions.insert(number, Arc::clone(&session));
+                Ok(session)
+            }
+            Err(errno) => {
+                self.owners.end(&owner);
+                Err(FsError::Host(errno))
+            }
         }
-        let session = Arc::new(Session::new(number, secret, peer, view, owner));
-        sessions.insert(number, Arc::clone(&session));
-        Ok(session)
     }
 
     /// The session that a secret from a welcome names.
@@ -156,6 +181,20 @@ impl Service {
     /// Ends the sessions of processes that are dead and whose hang-up nobody has heard yet: who has waited for a process
     /// expects its locks to be gone. Whether there were any.
     pub(crate) fn bury(&self) -> bool {
+        let dead = self.dead();
+        dead.iter().for_each(|connection| connection.end(self));
+        !dead.is_empty()
+    }
+
+    /// How many sessions' processes live, whether or not the hang-ups of the others have been heard.
+    #[must_use]
+    pub fn living(&self) -> usize {
+        let dead = self.dead().len();
+        self.sessions().saturating_sub(dead)
+    }
+
+    /// The connections of sessions that have hung up.
+    fn dead(&self) -> Vec<Arc<Connection>> {
         let sessions = lock(&self.sessions);
         let connections = sessions.values().filter_map(|session| session.connection.get());
         let connections: Vec<_> = connections.filter_map(Weak::upgrade).collect();
@@ -164,10 +203,14 @@ impl Service {
             connections.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::RDHUP)).collect();
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if !rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0) {
-            return false;
+            return Vec::new();
         }
-        let dead = polled.iter().zip(&connections).filter(|(polled, _)| !polled.revents().is_empty());
-        dead.map(|(_, connection)| connection.end(self)).count() > 0
+        let dead: Vec<_> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
+        connections
+            .into_iter()
+            .zip(dead)
+            .filter_map(|(connection, dead)| dead.then_some(connection))
+            .collect()
     }
 
     /// Ends the mappings of what is no longer held: what was stored through them becomes the file's.

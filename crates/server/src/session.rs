@@ -8,6 +8,7 @@ use crate::hold::{Hold, Holds, Thing};
 use crate::owner::Owner;
 use crate::peer::Peer;
 use crate::service::lock;
+use crate::share::Share;
 use crate::statistics::Counts;
 use nvmed_fs::{FileSystem, FsError, Node};
 use nvmed_wire::{Handle, SECRET_BYTES};
@@ -24,6 +25,8 @@ pub struct Session {
     revoked: AtomicBool,
     pub(crate) owner: Arc<Owner>,
     holds: Mutex<Holds>,
+    /// Of its user's.
+    _share: Share,
     /// Of an heir that was not adopted yet.
     pub(crate) inheritance: Mutex<Option<Inheritance>>,
     pub(crate) counts: Counts,
@@ -36,11 +39,11 @@ pub struct Session {
 impl Session {
     /// A session that holds nothing but its root. The owner counts it already.
     pub(crate) fn new(
-        number: u64,
-        secret: [u8; SECRET_BYTES],
+        (number, secret): (u64, [u8; SECRET_BYTES]),
         peer: Arc<Peer>,
         view: Admitted,
         owner: Arc<Owner>,
+        share: Share,
     ) -> Self {
         Self {
             number,
@@ -50,6 +53,7 @@ impl Session {
             revoked: AtomicBool::new(false),
             owner,
             holds: Mutex::default(),
+            _share: share,
             inheritance: Mutex::default(),
             counts: Counts::default(),
             ending: Mutex::default(),

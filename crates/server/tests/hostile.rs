@@ -2,17 +2,24 @@
 
 mod support;
 
-use nvmed_fs::{Follow, LockKind, LockRange, OpenFlags};
+use nvmed_fs::{FileSystem, Follow, FsError, LockKind, LockRange, OpenFlags};
+use nvmed_server::{Admission, Admitted, Gate, Limits, Peer, Server, Service};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_wire::{
-    Address, Answer, Call, Control, ControlAnswer, Handle, LockClass, MESSAGE_BYTES_MAX, Object, Socket,
-    VERSION,
+    Address, Answer, Board, Call, Control, ControlAnswer, Handle, LockClass, MESSAGE_BYTES_MAX, Object,
+    Socket, SocketError, VERSION,
 };
 use proptest::prelude::*;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::io::Write;
+use std::net::TcpListener;
 use std::sync::atomic::Ordering;
-use support::{Client, Shared, ask, hello, serve, until};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::{Client, Shared, ask, hello, mount, serve, serve_within, until};
 
 const LANE_BYTES: usize = 16_384 + (1 << 20);
 
@@ -301,4 +308,92 @@ fn a_client_that_does_not_go_on_stops_nobody() {
     }
     assert_eq!(witness.call(&Call::SyncAll), Answer::Done);
     assert!(stopped.answered(), "and the answer waits for it");
+}
+
+#[test]
+fn who_never_says_hello_is_hung_up_on() {
+    let shared = serve_within(Limits { hello: Duration::from_millis(100), ..Limits::RUN });
+    let greeted = |asked: Socket| {
+        // On a busy machine even a greeting comes too late, and its sender has to try again.
+        asked.send(&hello(shared.address.secret()), None).ok()?;
+        asked.receive::<ControlAnswer>(None).ok().map(|_| asked)
+    };
+    let session = loop {
+        if let Some(session) = greeted(Socket::connect(&shared.address).unwrap()) {
+            break session;
+        }
+    };
+    let silent: Vec<_> = (0..3).map(|_| Socket::connect(&shared.address).unwrap()).collect();
+    for socket in silent {
+        assert_eq!(socket.receive::<ControlAnswer>(None).unwrap_err(), SocketError::Gone);
+    }
+    // It is older than they were.
+    assert_eq!(ask(&session, &Control::Lane, None).0, ControlAnswer::Done);
+    assert_eq!(shared.service.sessions(), 1);
+}
+
+/// Lets everybody in; who asks for the tree `later`, when it is told to.
+struct Door {
+    files: FileSystem,
+    open: Mutex<Receiver<()>>,
+}
+
+impl Gate for Door {
+    fn admit(&self, _: &Peer, tree: &[u8]) -> Result<Admitted, FsError> {
+        if tree == b"later" {
+            self.open.lock().unwrap().recv().unwrap();
+        }
+        Ok(Admitted { files: self.files.clone(), tree: Arc::default() })
+    }
+
+    fn changes(&self) -> u64 {
+        0
+    }
+}
+
+/// A server that lets everybody in, `later` at a word.
+fn serve_behind_a_door() -> (Shared, Sender<()>) {
+    let (tell, open) = channel();
+    let mount = mount();
+    let door = Door { files: FileSystem::clone(&mount), open: Mutex::new(open) };
+    let board = Arc::new(Board::new().unwrap());
+    let service = Arc::new(Service::new(mount, Admission::Gate(Arc::new(door)), board, 1 << 20));
+    let address = Address::random().unwrap();
+    let server = Server::start(Arc::clone(&service), &address).unwrap();
+    (Shared { service, server, address }, tell)
+}
+
+/// Closing a socket that lingers waits for its other end: for two minutes here, if nobody ends it.
+#[test]
+fn a_descriptor_that_waits_when_it_is_closed_stops_nobody() {
+    let Ok(door) = TcpListener::bind("127.0.0.1:0") else {
+        println!("SKIPPED: no loopback network, to have a socket that lingers");
+        return;
+    };
+    let near = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
+    let (far, _) = door.accept().unwrap();
+    rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(120))).unwrap();
+    near.set_nonblocking(true).unwrap();
+    while (&near).write(&[7; 1 << 16]).is_ok() {}
+    near.set_nonblocking(false).unwrap();
+    let (shared, tell) = serve_behind_a_door();
+    let liar = Socket::connect(&shared.address).unwrap();
+    let tree = b"later".to_vec();
+    let later = Control::Hello { version: VERSION, secret: Vec::new(), tree, again: None };
+    liar.send(&later, None).unwrap();
+    liar.send(&Control::Receive, Some(near.as_fd())).unwrap();
+    // Nobody takes the second message before the first is answered, so that the server has the last copy.
+    drop(near);
+    tell.send(()).unwrap();
+    assert!(matches!(liar.receive(None).unwrap().0, ControlAnswer::Welcome(_)));
+    for round in 0..3 {
+        let witness = Client::greet(Socket::connect(&shared.address).unwrap(), &hello(&[]));
+        let file = witness.create("file");
+        honest(&witness, file, round);
+    }
+    let early = liar.receive::<ControlAnswer>(Some(Duration::ZERO)).map(drop);
+    assert_eq!(early, Err(SocketError::Host(Errno::AGAIN)), "it is closed before its sender is answered");
+    drop(far);
+    let (answer, _) = liar.receive::<ControlAnswer>(None).unwrap();
+    assert_eq!(answer, ControlAnswer::Failed(libc::EBADF));
 }

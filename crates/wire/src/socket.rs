@@ -19,8 +19,9 @@ use std::mem::MaybeUninit;
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Connections that wait to be accepted: more than a tree of processes begins at once.
 const BACKLOG: i32 = 128;
-/// Descriptors for which a message has room: one more than is allowed, so that a second one is seen.
-const FDS: usize = 2;
+/// Descriptors for which a message has room: one is allowed, and the kernel carries no more than these (SCM_MAX_FD). What
+/// found no room would be closed by whoever receives, and that may take as long as the sender likes.
+const FDS: usize = 253;
 
 /// Why a message did not come or go.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,7 +111,7 @@ impl Socket {
         }
         let fds: &[BorrowedFd<'_>] = fd.as_slice();
         loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
                 return Err(SocketError::Message);
@@ -133,7 +134,8 @@ impl Socket {
         timeout: Option<Duration>,
     ) -> Result<(T, Option<OwnedFd>), SocketError> {
         self.wait(timeout)?;
-        self.try_receive().map(|(message, fd, _)| (message, fd))
+        let mut fds = Vec::new();
+        self.try_receive(&mut fds).map(|(message, _)| (message, fds.pop()))
     }
 
     /// Has the kernel say who sends each message that comes from now on: see [`Socket::try_receive`].
@@ -144,18 +146,20 @@ impl Socket {
         rustix::net::sockopt::set_socket_passcred(&self.0, true)
     }
 
-    /// The next message, without waiting, with a descriptor, and who sent it.
+    /// The next message, without waiting, and who sent it. Descriptors that came along are added to `fds`, also those of
+    /// what is no message: closing them is for the caller.
     ///
     /// # Errors
     /// As [`Socket::receive`].
     pub fn try_receive<T: DeserializeOwned>(
         &self,
-    ) -> Result<(T, Option<OwnedFd>, Option<Sender>), SocketError> {
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(T, Option<Sender>), SocketError> {
         // No room is kept between messages: they are rare.
         let mut bytes = vec![0; SOCKET_MESSAGE_BYTES_MAX];
-        let (len, fd, sender) = self.take(&mut bytes)?;
+        let (len, sender) = self.take(&mut bytes, fds)?;
         match postcard::take_from_bytes(&bytes[..len]) {
-            Ok((message, [])) => Ok((message, fd, sender)),
+            Ok((message, [])) => Ok((message, sender)),
             _ => Err(SocketError::Message),
         }
     }
@@ -173,7 +177,7 @@ impl Socket {
         }
     }
 
-    fn take(&self, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>, Option<Sender>), SocketError> {
+    fn take(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(usize, Option<Sender>), SocketError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS), ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -183,10 +187,10 @@ impl Socket {
                 got => break got?,
             }
         };
-        let (mut fds, mut sender): (Vec<OwnedFd>, _) = (Vec::new(), None);
+        let (before, mut sender) = (fds.len(), None);
         for message in control.drain() {
             match message {
-                RecvAncillaryMessage::ScmRights(came) => fds.extend(came),
+                RecvAncillaryMessage::ScmRights(rights) => fds.extend(rights),
                 RecvAncillaryMessage::ScmCredentials(who) => {
                     sender = Some(Sender {
                         pid: who.pid.as_raw_nonzero().get().cast_unsigned(),
@@ -201,11 +205,12 @@ impl Socket {
             return Err(SocketError::Gone);
         }
         // Cut short without any: this process has no room for a descriptor. The message itself is whole.
-        let cut = got.flags.contains(ReturnFlags::CTRUNC) && !fds.is_empty();
-        if got.flags.contains(ReturnFlags::TRUNC) || cut || fds.len() > 1 {
+        let came = fds.len() - before;
+        let cut = got.flags.contains(ReturnFlags::CTRUNC) && came > 0;
+        if got.flags.contains(ReturnFlags::TRUNC) || cut || came > 1 {
             return Err(SocketError::Message);
         }
-        Ok((got.bytes, fds.pop(), sender))
+        Ok((got.bytes, sender))
     }
 
     /// Whether the other side has hung up.

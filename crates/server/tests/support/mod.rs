@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use nvmed_fs::{Follow, OpenFlags};
-use nvmed_server::{Admission, Server, Service};
+use nvmed_server::{Admission, Limits, Server, Service};
 use nvmed_stack::{Config, DeviceSpec, Mount, Surroundings};
 use nvmed_wire::{
     Address, Answer, Board, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, Object, Socket,
@@ -40,12 +40,21 @@ pub fn serve_with(window_bytes: u64) -> Shared {
     serve_on(DeviceSpec::parse("virtual:?media=dram,size=64M").unwrap(), window_bytes)
 }
 
+/// A server with limits of its own.
+pub fn serve_within(limits: Limits) -> Shared {
+    serve_what(DeviceSpec::parse("virtual:?media=dram,size=64M").unwrap(), 1 << 20, limits)
+}
+
 /// A server of a device.
 pub fn serve_on(spec: DeviceSpec, window_bytes: u64) -> Shared {
+    serve_what(spec, window_bytes, Limits::RUN)
+}
+
+fn serve_what(spec: DeviceSpec, window_bytes: u64, limits: Limits) -> Shared {
     let address = Address::random().unwrap();
     let admission = Admission::Secret(address.secret().try_into().unwrap());
     let board = Arc::new(Board::new().unwrap());
-    let service = Arc::new(Service::new(mount_of(spec), admission, board, window_bytes));
+    let service = Arc::new(Service::new(mount_of(spec), admission, board, window_bytes).limited(limits));
     let server = Server::start(Arc::clone(&service), &address).unwrap();
     Shared { service, server, address }
 }
