@@ -253,6 +253,8 @@ fn without_its_holder_a_server_saves_and_ends() {
     std::fs::write(mounted.path("a"), b"text").unwrap();
     let (holder, server) = mounted.processes();
     kill(holder, rustix::process::Signal::KILL);
+    // The server is told when the first of the thread that started it ends; the lock goes with the last one.
+    Mounted::wait_for(holder);
     Mounted::wait_for(server);
     mounted.is_clean();
     assert_eq!(mounted.scratch.ok(["cat", "d.img:/a"]), "text");
