@@ -53,7 +53,7 @@ fn readers_race_with_close_and_reopen() {
     let inos = ["x", "y"].map(|name| body(&mount, name).node.stat().expect("a status").ino);
     let (stop, hits) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        let readers = [(); 2].map(|()| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok(pinned) = pin(fd) {
@@ -65,13 +65,18 @@ fn readers_race_with_close_and_reopen() {
                         hits.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-            });
-        }
-        for turn in 0..SWAPS {
+            })
+        });
+        // On one processor all swaps may be over before a reader has run at all.
+        let nobody_read =
+            || hits.load(Ordering::Relaxed) == 0 && !readers.iter().any(|reader| reader.is_finished());
+        let mut turn = 0;
+        while turn < SWAPS || nobody_read() {
             install(fd, describe(body(&mount, ["x", "y"][turn % 2]))).expect("installed");
             if turn % 3 == 0 {
                 drop(remove(fd));
             }
+            turn += 1;
         }
         stop.store(true, Ordering::Relaxed);
     });
