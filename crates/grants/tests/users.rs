@@ -84,13 +84,7 @@ impl Machine {
 
     /// Asks for a session; what the server answers when it says no.
     fn greet(&self, tree: &str) -> Result<Client, i32> {
-        let socket = Socket::connect(&self.address).unwrap();
-        let hello = greeting(tree);
-        let probe = Socket::connect(&self.address).unwrap();
-        match support::ask(&probe, &hello, None).0 {
-            ControlAnswer::Failed(errno) => Err(errno),
-            _ => Ok(Client::greet(socket, &hello)),
-        }
+        Client::try_greet(Socket::connect(&self.address).unwrap(), &greeting(tree))
     }
 
     fn session(&self, tree: &str) -> Client {
@@ -296,15 +290,11 @@ fn a_user_takes_no_more_than_his_share() {
     let connect = || Socket::connect(&machine.address).unwrap();
     // Asked one after the other, or one that said hello a moment ago would count as silent, too.
     let session = || Client::greet(connect(), &greeting(""));
-    let refused = || match support::ask(&connect(), &greeting(""), None).0 {
-        ControlAnswer::Failed(errno) => Some(errno),
-        other => panic!("{other:?}"),
-    };
     let (alice, more, heir, silent) = as_user(ALICE, || {
         let (alice, more) = (session(), session());
         let heir = alice.heir(&[], false).unwrap();
         assert_eq!(alice.heir(&[], false).err(), full);
-        assert_eq!(refused(), full);
+        assert_eq!(machine.greet("").err(), full);
         for _ in 0..3 {
             alice.control(&Control::Lane).unwrap();
         }
@@ -324,7 +314,10 @@ fn a_user_takes_no_more_than_his_share() {
         (bob, heir, connect())
     });
     drop((alice, more, heir, silent));
-    until("she is gone", || machine.service.sessions() == 2 && machine.service.silent() == 1);
+    until("she is gone", || {
+        let service = &machine.service;
+        (service.sessions(), service.lanes(), service.silent()) == (2, 2, 1)
+    });
     as_user(ALICE, || drop(session()));
     drop(bob);
 }

@@ -149,7 +149,8 @@ impl Connection {
         let counting = Arc::clone(&session);
         let counted = service.lanes.begin();
         let serve = move || {
-            let (_counted, _share) = (counted, share);
+            let _counted = counted;
+            let _share = share;
             let ended = lane::serve(&service, &session, &served);
             session.counts.lane_ends(&served);
             if let Err(error) = ended {

@@ -175,6 +175,7 @@ impl Service {
         if self.owners.end(&session.owner) {
             self.board.lock_released();
         }
+        drop(lock(&session.share).take());
         lock(&self.sessions).remove(&session.number());
     }
 

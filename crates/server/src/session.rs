@@ -25,8 +25,8 @@ pub struct Session {
     revoked: AtomicBool,
     pub(crate) owner: Arc<Owner>,
     holds: Mutex<Holds>,
-    /// Of its user's.
-    _share: Share,
+    /// Of its user's, until it ends.
+    pub(crate) share: Mutex<Option<Share>>,
     /// Of an heir that was not adopted yet.
     pub(crate) inheritance: Mutex<Option<Inheritance>>,
     pub(crate) counts: Counts,
@@ -53,7 +53,7 @@ impl Session {
             revoked: AtomicBool::new(false),
             owner,
             holds: Mutex::default(),
-            _share: share,
+            share: Mutex::new(Some(share)),
             inheritance: Mutex::default(),
             counts: Counts::default(),
             ending: Mutex::default(),

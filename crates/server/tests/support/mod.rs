@@ -91,12 +91,18 @@ impl Client {
     }
 
     pub fn greet(socket: Socket, greeting: &Control) -> Self {
-        let (ControlAnswer::Welcome(welcome), Some(board)) = ask(&socket, greeting, None) else {
-            panic!("not welcome")
+        Self::try_greet(socket, greeting).unwrap_or_else(|errno| panic!("not welcome: {errno}"))
+    }
+
+    pub fn try_greet(socket: Socket, greeting: &Control) -> Result<Self, i32> {
+        let (welcome, board) = match ask(&socket, greeting, None) {
+            (ControlAnswer::Welcome(welcome), Some(board)) => (welcome, board),
+            (ControlAnswer::Failed(errno), None) => return Err(errno),
+            other => panic!("{other:?}"),
         };
         let board = BoardView::open(board.as_fd()).unwrap();
         let lane = new_lane(&socket);
-        Self { socket, welcome, board, lane }
+        Ok(Self { socket, welcome, board, lane })
     }
 
     pub fn try_call(&self, call: &Call<'_>, data: &[u8]) -> (Answer, Vec<u8>) {
