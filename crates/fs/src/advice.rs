@@ -1,6 +1,7 @@
 //! What a program says about how it will use a file: posix_fadvise(2), and the paper's `ffs_prealloc` and
 //! `ffs_readahead` for one file.
 
+use crate::convoy::Data;
 use crate::data::AS_MOUNTED;
 use crate::error::FsError;
 use crate::file::File;
@@ -53,7 +54,7 @@ impl File {
                 let pages = offset.div_ceil(PAGE)..if end >= size { u64::MAX } else { end / PAGE };
                 if pages.start < pages.end {
                     if !self.core.options.read_only {
-                        self.core.write_back_range(&self.inode, pages.clone())?;
+                        self.core.write_back_range(&self.inode, pages.clone(), Data::Cached)?;
                     }
                     let _io = self.inode.data.quiet();
                     let _ = self.core.data.cache.write_back(&self.inode.data.object).discard_clean(pages);

@@ -26,6 +26,16 @@ const WRITE_BLOCKS_MAX: usize = 256;
 /// Writes under way at once.
 const WRITES_MAX: usize = 8;
 
+/// What is asked of the device about data that is written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// It may stay in the device's cache: whoever makes it durable sends a flush.
+    Cached,
+    /// One write over blocks of the file is to be durable itself (FUA) and spares the flush; others are as
+    /// [`Data::Cached`].
+    Durable,
+}
+
 /// What lies under a page that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Under {
@@ -60,6 +70,12 @@ struct Plan {
 impl Plan {
     fn is_fresh(&self) -> bool {
         self.placed.iter().any(|placed| placed.under != Under::Written)
+    }
+
+    /// Whether it is one write to the device, over blocks that the records tell of as they are.
+    fn is_one_overwrite(&self) -> bool {
+        let beside = |two: &[Placed]| two[0].block + 1 == two[1].block;
+        self.placed.len() <= WRITE_BLOCKS_MAX && !self.is_fresh() && self.placed.windows(2).all(beside)
     }
 
     /// The pages go to blocks side by side from `block` on.
@@ -338,7 +354,7 @@ impl Core {
     }
 
     /// Writes the pages of all parts, those side by side on the device in one request.
-    pub(crate) fn send(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
+    pub(crate) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
         let mut pages: Vec<(u64, usize)> =
             Vec::with_capacity(parts.iter().map(|part| part.plan.placed.len()).sum());
         let placed = parts.iter().flat_map(|part| &part.plan.placed);
@@ -351,8 +367,12 @@ impl Core {
         }
         // Of several files, the mount's handle serves them together.
         match parts {
-            [part] => self.send_pages(&self.handle_of(part.inode), &pages),
-            _ => self.send_pages(&self.handle, &pages),
+            [part] if data == Data::Durable && part.plan.is_one_overwrite() => {
+                // It draws no ticket: no flush has to cover it.
+                return self.send_pages(&self.handle_of(part.inode), &pages, true);
+            }
+            [part] => self.send_pages(&self.handle_of(part.inode), &pages, false),
+            _ => self.send_pages(&self.handle, &pages, false),
         }?;
         let ticket = self.order.wrote(parts.iter().any(|part| part.plan.is_fresh()));
         for part in parts.iter().filter(|part| !part.plan.placed.is_empty()) {
@@ -361,8 +381,8 @@ impl Core {
         Ok(())
     }
 
-    /// Writes frames to blocks, both given in the order of the blocks.
-    fn send_pages(&self, handle: &Handle, pages: &[(u64, usize)]) -> Result<(), FsError> {
+    /// Writes frames to blocks, both given in the order of the blocks; with `fua` they are durable afterwards.
+    fn send_pages(&self, handle: &Handle, pages: &[(u64, usize)], fua: bool) -> Result<(), FsError> {
         let mut under_way: VecDeque<(Ticket, Lba, Vec<Segment>)> = VecDeque::new();
         let mut result = Ok(());
         let mut rest = pages;
@@ -376,20 +396,20 @@ impl Core {
             let lba = Lba(first.0 * self.lbas_per_block);
             rest = &rest[count..];
             if rest.is_empty() && under_way.is_empty() {
-                return Ok(handle.write(lba, &segments, false)?);
+                return Ok(handle.write(lba, &segments, fua)?);
             }
             if under_way.len() == WRITES_MAX
                 && let Some(oldest) = under_way.pop_front()
             {
-                result = result.and(self.end_write(handle, oldest));
+                result = result.and(self.end_write(handle, oldest, fua));
             }
             let blocks = (count as u64 * self.lbas_per_block) as u32;
-            let operation = Operation::Write { fua: false };
+            let operation = Operation::Write { fua };
             let request = Request { operation, lba, blocks, data: &segments, tag: 0, stream: 0 };
             match handle.submit(&request) {
                 Ok(ticket) => under_way.push_back((ticket, lba, segments)),
                 // The queue is full of other people's requests: this call waits for a place.
-                Err(_) => result = result.and(handle.write(lba, &segments, false).map_err(FsError::from)),
+                Err(_) => result = result.and(handle.write(lba, &segments, fua).map_err(FsError::from)),
             }
             if result.is_err() {
                 break;
@@ -397,7 +417,7 @@ impl Core {
         }
         // The memory is the device's until each of them has ended, whatever became of the others.
         under_way.into_iter().fold(result, |result, write| {
-            let ended = self.end_write(handle, write);
+            let ended = self.end_write(handle, write, fua);
             result.and(ended)
         })
     }
@@ -407,10 +427,11 @@ impl Core {
         &self,
         handle: &Handle,
         (ticket, lba, segments): (Ticket, Lba, Vec<Segment>),
+        fua: bool,
     ) -> Result<(), FsError> {
         match handle.wait(ticket) {
             Ok(()) => Ok(()),
-            Err(_) => Ok(handle.write(lba, &segments, false)?),
+            Err(_) => Ok(handle.write(lba, &segments, fua)?),
         }
     }
 

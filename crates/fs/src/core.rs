@@ -462,6 +462,19 @@ impl Core {
         self.data.forget(self, inode);
     }
 
+    /// Whether no change waits to be made durable.
+    pub(crate) fn is_committed(&self) -> bool {
+        #[cfg(feature = "mutants")]
+        if self.options.mutant_fsync_sends_nothing
+            || mutant::is(Mutant::FsyncSendsNothing)
+            || mutant::is(Mutant::NoDataFlush)
+        {
+            // A mistake that is made on purpose, and that a durable write would hide.
+            return false;
+        }
+        self.store.durable() >= self.last.load()
+    }
+
     /// Makes every change so far durable, and the data that was written up to `ticket`.
     ///
     /// # Errors

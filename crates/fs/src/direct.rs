@@ -6,6 +6,7 @@
 //! begins, dirty pages of its range are on the device, and before a write the cache forgets its pages; while a write
 //! is under way, who wants such a page waits for it; who writes back or takes blocks away waits for all transfers.
 
+use crate::convoy::Data;
 use crate::core::{Core, Durability};
 use crate::error::FsError;
 use crate::extent::Place;
@@ -303,7 +304,7 @@ impl File {
             }
             let is_dirty = || inode.data.object.next_dirty(pages.start).is_some_and(|page| page < pages.end);
             if is_dirty() {
-                self.core.write_back_range(inode, pages.clone())?;
+                self.core.write_back_range(inode, pages.clone(), Data::Cached)?;
             }
             let _io = inode.data.io();
             if is_dirty() {

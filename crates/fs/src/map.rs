@@ -5,6 +5,7 @@
 //! what programs stored into a writable mapping is found by comparing, at msync, fsync, unmap and
 //! periodic write-back. Reads of a file that is mapped writable come from the memfd.
 
+use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
@@ -311,7 +312,7 @@ impl File {
             return Ok(());
         }
         let end = offset.saturating_add(bytes);
-        self.core.write_back_range(&self.inode, offset / PAGE..end.div_ceil(PAGE))?;
+        self.core.write_back_range(&self.inode, offset / PAGE..end.div_ceil(PAGE), Data::Cached)?;
         // Bytes past the recorded size would not be there after a power cut: a file that was extended and
         // then mapped. The record grows only when nothing below it is dirty.
         let size = self.inode.size.load(Ordering::Acquire);

@@ -1,5 +1,6 @@
 //! Writes that the cache cannot take as they are: pages that are missing, new, or past the end.
 
+use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::Place;
@@ -209,7 +210,7 @@ impl Core {
         if inode.data.inline.load(Ordering::SeqCst) {
             self.write_page(inode, 0, 0, &[])?;
             let quiet = inode.data.quiet();
-            self.write_back_some(&quiet, inode, 0..1, 1)?;
+            self.write_back_some(&quiet, inode, 0..1, 1, Data::Cached)?;
         }
         Ok(())
     }

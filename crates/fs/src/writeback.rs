@@ -1,7 +1,7 @@
 //! When dirty pages go to the device, and which: the list of inodes with something to write, oldest first,
 //! and the calls that make files durable. How they go is in `convoy`.
 
-use crate::convoy::{Part, Pool};
+use crate::convoy::{Data, Part, Pool};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
@@ -153,7 +153,9 @@ impl Core {
                     && let Some(quiet) = listed.inode.data.try_quiet()
                     && listed.inode.data.object.dirty_pages() > 0
                 {
-                    done = self.write_back_some(&quiet, &listed.inode, 0..u64::MAX, RELIEF_PAGES).is_ok();
+                    done = self
+                        .write_back_some(&quiet, &listed.inode, 0..u64::MAX, RELIEF_PAGES, Data::Cached)
+                        .is_ok();
                 }
                 wrote |= done;
                 self.relist(listed, done);
@@ -210,7 +212,7 @@ impl Core {
             }
         }
         self.drain_pool(pool);
-        if self.send(&planned).and_then(|()| self.log(&planned)).is_ok() {
+        if self.send(&planned, Data::Cached).and_then(|()| self.log(&planned)).is_ok() {
             planned.into_iter().for_each(|part| self.deliver(part));
         } else {
             planned.into_iter().for_each(|part| self.give_up(part));
@@ -234,16 +236,21 @@ impl Core {
     /// # Errors
     /// The device's and the store's; what was not written stays dirty, and each open description is told.
     pub(crate) fn write_back(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
-        self.write_back_range(inode, 0..u64::MAX)
+        self.write_back_range(inode, 0..u64::MAX, Data::Cached)
     }
 
     /// As [`Core::write_back`], for the pages of a range.
-    pub(crate) fn write_back_range(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+    pub(crate) fn write_back_range(
+        &self,
+        inode: &Arc<Inode>,
+        pages: Range<u64>,
+        data: Data,
+    ) -> Result<(), FsError> {
         self.gather_mapped(inode, pages.clone())?;
         // Even when nothing is left: what somebody else writes at this moment is on the device then.
         let quiet = inode.data.quiet();
         if self.data.wants_write(inode) {
-            self.write_back_some(&quiet, inode, pages, usize::MAX)?;
+            self.write_back_some(&quiet, inode, pages, usize::MAX, data)?;
         }
         Ok(())
     }
@@ -254,6 +261,7 @@ impl Core {
         inode: &Arc<Inode>,
         pages: Range<u64>,
         pages_max: usize,
+        data: Data,
     ) -> Result<(), FsError> {
         if inode.reaped.load(Ordering::SeqCst) {
             return Ok(());
@@ -265,7 +273,7 @@ impl Core {
         let mut left = pages_max;
         while left > 0 {
             let step = left.min(STEP_PAGES);
-            let next = self.write_step(inode, from..pages.end, step).inspect_err(|_| {
+            let next = self.write_step(inode, from..pages.end, step, data).inspect_err(|_| {
                 inode.data.errors.fetch_add(1, Ordering::SeqCst);
             })?;
             let Some(next) = next else { break };
@@ -281,6 +289,7 @@ impl Core {
         inode: &Arc<Inode>,
         pages: Range<u64>,
         pages_max: usize,
+        data: Data,
     ) -> Result<Option<u64>, FsError> {
         let part = Part::take(self, inode, pages, pages_max);
         if part.pages() == 0 {
@@ -289,7 +298,8 @@ impl Core {
         let mut parts = [part];
         let [part] = &mut parts;
         let next = self.plan(part, None).map(|()| part.next());
-        let written = next.and_then(|next| self.send(&parts).and_then(|()| self.log(&parts)).map(|()| next));
+        let written =
+            next.and_then(|next| self.send(&parts, data).and_then(|()| self.log(&parts)).map(|()| next));
         let [part] = parts;
         if written.is_ok() {
             self.deliver(part)
@@ -350,7 +360,10 @@ impl Core {
             return Ok(());
         }
         if inode.kind == Kind::File {
-            self.write_back(inode)?;
+            // A flush that has to come anyway does for this data too.
+            let flushed = !self.order.is_open(inode.data.ticket.load(Ordering::SeqCst));
+            let alone = flushed && !(times && inode.is_late()) && self.is_committed();
+            self.write_back_range(inode, 0..u64::MAX, if alone { Data::Durable } else { Data::Cached })?;
             inode.synced.store(true, Ordering::Relaxed);
         }
         if times && inode.is_late() {
@@ -403,7 +416,7 @@ impl File {
         }
         let end = if bytes == 0 { u64::MAX } else { offset.checked_add(bytes).ok_or(FsError::Invalid)? };
         let pages = offset / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64);
-        self.core.write_back_range(&self.inode, pages)
+        self.core.write_back_range(&self.inode, pages, Data::Cached)
     }
 }
 

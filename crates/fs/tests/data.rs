@@ -384,7 +384,15 @@ fn sync_flushes_once_and_an_overwrite_writes_no_log() {
     assert_eq!(cost(&|| file.fsync().unwrap()), (3, 1), "data, flush, log with FUA");
     assert_eq!(cost(&|| file.fsync().unwrap()), (0, 0), "nothing is dirty");
     file.pwrite(&[2; 4096], 0).unwrap();
-    assert_eq!(cost(&|| file.fdatasync().unwrap()), (2, 1), "data, flush");
+    assert_eq!(cost(&|| file.fdatasync().unwrap()), (1, 0), "data with FUA");
+    file.pwrite(&[2; 4096], 0).unwrap();
+    file.sync_range(0, 0).unwrap();
+    file.pwrite(&[3; 4096], 4096).unwrap();
+    assert_eq!(
+        cost(&|| file.fdatasync().unwrap()),
+        (2, 1),
+        "data with FUA, flush of what was written before"
+    );
     file.pwrite(&[2; 4096], 0).unwrap();
     file.truncate(5000).unwrap();
     assert_eq!(cost(&|| file.fsync().unwrap()), (3, 1), "data, log, flush");
