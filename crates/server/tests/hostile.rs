@@ -99,18 +99,18 @@ fn posts_of_what_is_not_held_or_too_many_harm_nobody() {
     for round in 1..=100u32 {
         // Strangers' handles, its root, and numbers that were never given out.
         let handles = [file.0, 0, u64::MAX, u64::from(round)];
-        for (place, handle) in (0..256).zip(handles.iter().cycle()) {
-            liar.memory.u64(14_336 + place * 8).store(*handle, Ordering::Relaxed);
+        for (place, handle) in (0..128).zip(handles.iter().cycle()) {
+            liar.memory.u64(14_464 + place * 8).store(*handle, Ordering::Relaxed);
         }
-        liar.memory.u32(40).store(round * 256, Ordering::Release);
+        liar.memory.u32(14_336).store(round * 128, Ordering::Release);
         liar.call(len, 0, 1);
         assert!(liar.answered());
         honest(&witness, file, u64::from(round));
     }
-    liar.memory.u32(44).store(7, Ordering::Relaxed);
-    for (liar, posted) in [(liar, 100 * 256 + 257), (Liar::new(&shared), 257), (Liar::new(&shared), u32::MAX)]
+    liar.memory.u32(14_400).store(7, Ordering::Relaxed);
+    for (liar, posted) in [(liar, 100 * 128 + 129), (Liar::new(&shared), 129), (Liar::new(&shared), u32::MAX)]
     {
-        liar.memory.u32(40).store(posted, Ordering::Release);
+        liar.memory.u32(14_336).store(posted, Ordering::Release);
         // Whoever looks at all posts passes it by; its own next call ends it.
         assert!(matches!(witness.call(&Call::StatFs), Answer::FileSystem(_)));
         liar.memory.write(64, &message[..len as usize]);

@@ -33,7 +33,7 @@ fn held(shared: &Shared) -> usize {
 fn a_post_is_done_before_the_next_call_of_its_lane() {
     let shared = serve();
     let client = Client::connect(&shared);
-    let files: Vec<_> = (0..200).map(|number| client.create(&format!("file{number}"))).collect();
+    let files: Vec<_> = (0..100).map(|number| client.create(&format!("file{number}"))).collect();
     for file in &files {
         assert!(client.lane.post(*file));
     }

@@ -5,16 +5,20 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_sys::Mapping;
 use std::sync::{Mutex, PoisonError};
 
-/// The client's count of posts, and the server's; they wrap around.
-const POSTED: usize = 40;
-const TAKEN: usize = 44;
 pub(crate) const START: usize = 14_336;
-/// Posts that wait at most: more closes in a row, without any call between them, are calls.
-pub(crate) const POSTS_MAX: u32 = 256;
-pub(crate) const END: usize = START + POSTS_MAX as usize * 8;
+/// The client's count of posts, and the server's; they wrap around. Not beside the lane's state, at which the other side
+/// looks all the time.
+const POSTED: usize = START;
+const TAKEN: usize = START + 64;
+const HANDLES: usize = START + 128;
+/// Posts that wait at most: more closes in a row, without any call between them, are calls. A power of two, so that the
+/// counts go round with the places.
+pub(crate) const POSTS_MAX: u32 = 128;
+pub(crate) const END: usize = 16_384;
+const _: () = assert!(HANDLES + POSTS_MAX as usize * 8 <= END && POSTS_MAX.is_power_of_two());
 
 fn place(post: u32) -> usize {
-    START + (post % POSTS_MAX) as usize * 8
+    HANDLES + (post % POSTS_MAX) as usize * 8
 }
 
 /// Writes a post down; false when there is no room. One thread of the client at a time.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Posts that wait at most, and where the client counts them.
-const ROOM: u64 = 256;
-const POSTED: usize = 40;
+const ROOM: u64 = 128;
+const POSTED: usize = 14_336;
 
 fn pair() -> (ServerLane, ClientLane) {
     let server = ServerLane::new(Arc::new(Board::new().unwrap())).unwrap();
@@ -47,12 +47,12 @@ fn posts_are_taken_in_order_and_make_room() {
 #[test]
 fn the_counts_go_round() {
     let (server, client) = pair();
-    let memory = Mapping::shared(server.client().unwrap(), 0, 4096, Pages::Base).unwrap();
+    let memory = Mapping::shared(server.client().unwrap(), 0, 16_384, Pages::Base).unwrap();
     // As if so many had been posted; the server counts for itself and believes nobody.
     memory.u32(POSTED).store(u32::MAX, Ordering::Relaxed);
     assert_eq!(server.take_posts(|_| panic!("there is none")), Err(LaneError::Posts(u32::MAX)));
     memory.u32(POSTED).store(ROOM as u32 + 1, Ordering::Relaxed);
-    assert_eq!(server.take_posts(|_| panic!("they are too many")), Err(LaneError::Posts(257)));
+    assert_eq!(server.take_posts(|_| panic!("they are too many")), Err(LaneError::Posts(129)));
     memory.u32(POSTED).store(0, Ordering::Relaxed);
     assert!(client.post(Handle(1)));
     assert_eq!(taken(&server), [1]);
