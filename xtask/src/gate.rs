@@ -95,8 +95,10 @@ fn close(report: &[String], total: &Found) -> ExitCode {
     if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The workspace's root: the parent of this crate's directory.
+/// The workspace's root: the parent of this crate's directory, as cargo names it when it runs us. Checkouts may share a
+/// directory of builds, and then the one in which this was built is not the one that is asked about.
 fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let built_in = || PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(built_in, PathBuf::from);
     here.parent().expect("xtask lies in the workspace").to_path_buf()
 }
