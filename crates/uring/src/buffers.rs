@@ -228,6 +228,7 @@ impl Registered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ring::Kind;
     use nvmed_sys::Pages;
 
     #[test]
@@ -251,6 +252,40 @@ mod tests {
             assert!(resolve(&table, DeviceAddress(address), 1).is_none(), "{address:#x}");
         }
         assert!(resolve(&table, now, usize::MAX).is_none());
+    }
+
+    #[test]
+    fn a_buffer_is_registered_once_as_much_was_moved_as_it_has() {
+        let Ok(ring) = Ring::new(1, Kind::default()) else {
+            eprintln!("SKIPPED: the host has no io_uring");
+            return;
+        };
+        let buffers = Buffers::default();
+        let memory = Arc::new(Mapping::anonymous(8192, Pages::Base).unwrap());
+        let mut registered = Registered::new(&ring);
+        let mut mapped = |registered: &mut Registered| {
+            let address = buffers.map(Arc::clone(&memory)).unwrap();
+            let buffer = Arc::clone(resolve(registered.table(&buffers, &ring), address, 1).unwrap().0);
+            (address, buffer)
+        };
+        let (address, old) = mapped(&mut registered);
+        registered.count(&old, 8191, &ring);
+        assert!(!registered.has(&old));
+        registered.count(&old, 1, &ring);
+        if !registered.has(&old) {
+            eprintln!("SKIPPED: the host registers no memory for this process");
+            return;
+        }
+        buffers.unmap(address);
+        let (_, new) = mapped(&mut registered);
+        assert_eq!(new.index, old.index);
+        registered.count(&old, 8192, &ring);
+        assert!(
+            !registered.has(&old) && !registered.has(&new),
+            "what was moved through the old one is no matter"
+        );
+        registered.count(&new, 8192, &ring);
+        assert!(registered.has(&new));
     }
 
     #[test]
