@@ -6,16 +6,20 @@ use nvmed_engine::{Completion, DeviceError, Engine, Operation, QueueOptions, Que
 use nvmed_stack::{DeviceSpec, Open, open_engine};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use scratch::Scratch;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Names the socket to a copy of this program that is to be a client and be killed.
 const CLIENT: &str = "NVMED_TEST_CLIENT";
 const WRITE: Operation = Operation::Write { fua: false };
+/// How long what has to come may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A serving process.
 struct Server {
@@ -62,7 +66,16 @@ struct Host {
 impl Host {
     fn new(socket: &Path) -> Self {
         let spec = DeviceSpec::parse(&format!("vfio-user:{}", socket.display())).unwrap();
-        let engine = open_engine(&spec, Open::Existing { locked_by_run: false }).unwrap();
+        let begun = Instant::now();
+        let engine = loop {
+            match open_engine(&spec, Open::Existing { locked_by_run: false }) {
+                // A child that another test is starting has the last client's socket until it executes its program.
+                Err(error) if error.errno() == Errno::BUSY && begun.elapsed() < PATIENCE => {
+                    std::thread::yield_now();
+                }
+                opened => break opened.unwrap(),
+            }
+        };
         let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
         let base = engine.map(Arc::clone(&memory)).unwrap();
         let pair = engine.queue(QueueOptions::depth(32)).unwrap();
@@ -137,6 +150,9 @@ fn what_cannot_be_served_is_said() {
     let client = Host::new(&scratch.path("s.sock"));
     scratch.fails(["info", "vfio-user:s.sock"], 3, "another client");
     drop(client);
+    let begun = Instant::now();
+    // As for `Host::new`.
+    while scratch.run(["info", "vfio-user:s.sock"]).status == 3 && begun.elapsed() < PATIENCE {}
     scratch.ok(["info", "vfio-user:s.sock"]);
     scratch.fails(["info", "vfio-user:s.sock?nsid=7"], 1, "Invalid Namespace");
 }

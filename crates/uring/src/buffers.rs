@@ -263,7 +263,7 @@ mod tests {
         let buffers = Buffers::default();
         let memory = Arc::new(Mapping::anonymous(8192, Pages::Base).unwrap());
         let mut registered = Registered::new(&ring);
-        let mut mapped = |registered: &mut Registered| {
+        let mapped = |registered: &mut Registered| {
             let address = buffers.map(Arc::clone(&memory)).unwrap();
             let buffer = Arc::clone(resolve(registered.table(&buffers, &ring), address, 1).unwrap().0);
             (address, buffer)
