@@ -223,8 +223,9 @@ impl Service {
         mode: u32,
     ) -> Result<Answer, FsError> {
         let files = asker.session.files();
-        // Cutting the file is a change of its own, so that its window hears of it.
-        let cuts = flags.has(OpenFlags::TRUNCATE) && !flags.has(OpenFlags::PATH);
+        // Cutting the file is a change of its own, so that its window hears of it. One that is made here is empty.
+        let fresh = flags.has(OpenFlags::CREATE) && flags.has(OpenFlags::EXCLUSIVE);
+        let cuts = flags.has(OpenFlags::TRUNCATE) && !flags.has(OpenFlags::PATH) && !fresh;
         let apart = cuts && flags.writes();
         let flags = if apart { OpenFlags(flags.0 & !OpenFlags::TRUNCATE.0) } else { flags };
         let file = match object {

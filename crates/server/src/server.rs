@@ -91,6 +91,8 @@ pub(crate) struct Desk {
     errands: Errands,
     stopping: AtomicBool,
     finishing: AtomicBool,
+    /// A clerk sweeps.
+    sweeping: AtomicBool,
 }
 
 /// A running server.
@@ -165,6 +167,7 @@ impl Server {
             errands: Errands::default(),
             stopping: AtomicBool::new(false),
             finishing: AtomicBool::new(false),
+            sweeping: AtomicBool::new(false),
         });
         let thread = |error: std::io::Error| ServerError::Host {
             what: "a thread",
@@ -281,11 +284,13 @@ impl Desk {
                 if !listening {
                     listening = self.listen(listener);
                 }
-                if sweeps() {
-                    let service = Arc::clone(&self.service);
+                // One that takes long, as the close of a large file may, is not joined by another clerk.
+                if sweeps() && !self.sweeping.swap(true, Ordering::AcqRel) {
+                    let desk = Arc::clone(self);
                     self.errand(move || {
-                        service.tokens.sweep();
-                        service.take_all_posts();
+                        desk.service.tokens.sweep();
+                        desk.service.take_all_posts();
+                        desk.sweeping.store(false, Ordering::Release);
                     });
                 }
             }

@@ -24,8 +24,8 @@ pub struct Board {
     readers: QuietFd,
     /// Somebody was refused a lock since the last release that woke.
     refused: AtomicBool,
-    /// `/proc/loadavg`, and when it was last read.
-    load: QuietFd,
+    /// `/proc/loadavg`, where the host shows it, and when it was last read.
+    load: Option<QuietFd>,
     looked_ns: AtomicU64,
     processors: u32,
 }
@@ -50,12 +50,12 @@ impl Board {
 
     fn of(memory: Mapping) -> Result<Self, Errno> {
         let readers = memory::read_only(&memory)?;
-        let load = rustix::fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let load = rustix::fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         Ok(Self {
             memory,
             readers,
             refused: AtomicBool::new(false),
-            load: QuietFd::new(load),
+            load: load.map(QuietFd::new),
             looked_ns: AtomicU64::new(0),
             processors: memory::processors(),
         })
@@ -112,7 +112,7 @@ impl Board {
     #[cold]
     fn look(&self) {
         let mut text = [0; 64];
-        let read = rustix::io::pread(&self.load, &mut text, 0).unwrap_or(0);
+        let read = self.load.as_ref().map_or(0, |load| rustix::io::pread(load, &mut text, 0).unwrap_or(0));
         // What cannot be read says nothing: a host without it is taken to have room.
         let crowded = running(&text[..read]).is_some_and(|running| running > self.processors);
         self.memory.u32(CROWDED).store(u32::from(crowded), Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub(crate) fn learn() {
 
 /// The limit, if there is one.
 #[inline(always)]
-fn limit() -> Option<u64> {
+pub(crate) fn limit() -> Option<u64> {
     Some(FILE_BYTES_MAX.load(Ordering::Relaxed)).filter(|&limit| limit != u64::MAX)
 }
 

@@ -5,7 +5,7 @@
 
 use crate::backend::{File, Mapped};
 use crate::edge::{Answer, fail, guard, host, offset, reply};
-use crate::{fence, table};
+use crate::{fence, limit, table};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{off_t, size_t};
@@ -135,10 +135,18 @@ fn pages(len: usize) -> usize {
     len.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
 }
 
-/// A memory file with `bytes` of a file from `at` on, as far as it has them: behind its end is SIGBUS.
+/// A memory file with all of a file from `at` on, behind which is SIGBUS. None is made of a file that goes on behind
+/// `bytes` bytes: mremap(2) may make its mapping larger.
 fn copy(file: &File, at: u64, bytes: usize) -> Answer<OwnedFd> {
-    let mut piece = vec![0; bytes];
+    let mut piece = Vec::new();
+    if piece.try_reserve_exact(bytes + 1).is_err() {
+        return fail(libc::ENOMEM);
+    }
+    piece.resize(bytes + 1, 0);
     let read = file.pread(&mut piece, at)?;
+    if read > bytes {
+        return fail(libc::EFBIG);
+    }
     let fd = host(sys!(SYS_memfd_create, c"nvmed-copy".as_ptr(), libc::MFD_CLOEXEC))?;
     // SAFETY: made just above, and nobody else knows the number.
     let copy = unsafe { OwnedFd::from_raw_fd(fd as c_int) };
@@ -165,6 +173,8 @@ fn map_ours(
     // What cannot be copied is mapped, or refused, as any other.
     if !shared
         && len <= COPIED_BYTES_MAX
+        && at_bytes.is_multiple_of(PAGE_BYTES as u64)
+        && limit::limit().is_none()
         && let Ok(copy) = copy(file, at_bytes, pages(len))
     {
         let start = host(sys!(SYS_mmap, place, len, protection, flags, copy.as_raw_fd(), 0usize))?;

@@ -560,6 +560,10 @@ static void mappings(void) {
     CHECK(copy != MAP_FAILED && !strcmp(copy, "WRITEd") && strcpy(copy, "own"));
     CHECK(pread(fd, buffer, 6, 4096) == 6 && !memcmp(buffer, "WRITEd", 6));
     CHECK(madvise(copy, 4096, MADV_DONTNEED) == 0 && !strcmp(copy, "WRITEd") && munmap(copy, 4096) == 0);
+    CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 100) == MAP_FAILED && errno == EINVAL);
+    char *grows = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(grows != MAP_FAILED && (grows = mremap(grows, 4096, 16384, MREMAP_MAYMOVE)) != MAP_FAILED);
+    CHECK(!strcmp(grows + 12288, "grown") && munmap(grows, 16384) == 0);
     int ends[2]; // Behind the file's last page there is nothing.
     char *tail = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, fd, 12288);
     CHECK(tail != MAP_FAILED && !strcmp(tail, "grown") && pipe(ends) == 0 && write(ends[1], tail + 4095, 1) == 1);
