@@ -7,7 +7,7 @@ pub mod postgresql;
 pub mod rocksdb;
 
 use crate::place::{Kind, Ours, Place};
-use crate::row::Contender;
+use crate::row::{Contender, Goal, Row};
 use nvmed_lab::cgroup::MemoryGroup;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,6 +20,21 @@ fn quick() -> bool {
 /// Alternating rounds.
 fn rounds() -> usize {
     if quick() { 1 } else { 5 }
+}
+
+/// Makes rows that were measured under the same conditions: name, unit, ours, rival, goal.
+fn rows(
+    conditions: &str,
+) -> impl Fn(&str, &'static str, &Contender, Option<Contender>, Goal) -> Row + use<'_> {
+    move |name, unit, ours, rival, goal| Row {
+        name: name.to_owned(),
+        unit,
+        ours: ours.clone(),
+        rival,
+        goal,
+        flushes_per_op: None,
+        conditions: conditions.to_owned(),
+    }
 }
 
 /// How a program is started on ours.

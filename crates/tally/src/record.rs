@@ -20,9 +20,9 @@ const NONE: i64 = i64::MIN;
 /// Which open file a call is about: the number that it got when it was opened, 0 is none.
 pub type File = u32;
 
-/// One call, as it is recorded.
-#[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+/// One call. Its path is borrowed where the call is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call<P> {
     /// The monotonic clock when it began, nanoseconds.
     pub at_ns: u64,
     /// How long it took, nanoseconds.
@@ -46,10 +46,10 @@ pub struct Call<'a> {
     /// Why it failed; 0 if it did not.
     pub errno: i32,
     /// The path that it names, as the program gave it.
-    pub path: &'a [u8],
+    pub path: P,
 }
 
-impl Default for Call<'_> {
+impl Default for Call<&[u8]> {
     fn default() -> Self {
         Self {
             at_ns: 0,
@@ -68,23 +68,8 @@ impl Default for Call<'_> {
     }
 }
 
-/// One call, as it is read back: [`Call`]'s fields, with a path of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are those of `Call`")]
-pub struct Record {
-    pub at_ns: u64,
-    pub ns: u64,
-    pub pid: u32,
-    pub tid: u32,
-    pub kind: Kind,
-    pub file: File,
-    pub directory: File,
-    pub offset: Option<i64>,
-    pub bytes: Option<i64>,
-    pub result: i64,
-    pub errno: i32,
-    pub path: Vec<u8>,
-}
+/// One call, as it is read back.
+pub type Record = Call<Vec<u8>>;
 
 impl Record {
     /// The names of a line's columns, separated by tabs.
@@ -140,7 +125,7 @@ fn span(path_bytes: usize) -> usize {
 
 /// Puts one record into the ring at `ring`, by its one writer.
 #[inline(never)]
-pub(crate) fn put(memory: &Mapping, ring: usize, call: &Call<'_>) {
+pub(crate) fn put(memory: &Mapping, ring: usize, call: &Call<&[u8]>) {
     let path = &call.path[..call.path.len().min(PATH_BYTES_MAX)];
     let bytes = span(path.len());
     let written = memory.u64(ring + at::WRITTEN_AT).load(Relaxed);
@@ -168,7 +153,7 @@ fn circle(position: u64, len: usize, mut each: impl FnMut(usize, usize, usize)) 
     }
 }
 
-fn encode(call: &Call<'_>, bytes: usize, path_bytes: usize) -> [u8; HEAD_BYTES] {
+fn encode(call: &Call<&[u8]>, bytes: usize, path_bytes: usize) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     let mut put = |from: usize, bytes: &[u8]| head[from..from + bytes.len()].copy_from_slice(bytes);
     put(0, &(bytes as u32).to_ne_bytes());
@@ -263,7 +248,7 @@ mod tests {
             directory: 2,
             bytes: Some(4096),
             result: 5,
-            path: b"a \"b\"\xff",
+            path: b"a \"b\"\xff".as_slice(),
             ..Call::default()
         };
         let (record, _) = decode(&encode(&call, span(call.path.len()), call.path.len())).unwrap();

@@ -174,7 +174,7 @@ impl Tally {
     /// Records one call, if calls are recorded. Where the ring is full, or the seat is the one that threads share, it
     /// is lost, and counted as such.
     #[inline]
-    pub fn record(&self, seat: Seat, call: &Call<'_>) {
+    pub fn record(&self, seat: Seat, call: &Call<&[u8]>) {
         if !self.records {
             return;
         }
@@ -305,7 +305,7 @@ mod tests {
         let program = Tally::join(fd.as_fd()).unwrap();
         let seat = program.sit();
         let path = vec![b'p'; 300];
-        let call = |result| Call { kind: Kind::OPEN, result, path: &path, ..Call::default() };
+        let call = |result| Call { kind: Kind::OPEN, result, path: path.as_slice(), ..Call::default() };
         (0..10).for_each(|result| program.record(seat, &call(result)));
         let mut seen = Vec::new();
         assert_eq!(tally.drain(&mut |record| seen.push((record.result, record.path.len()))), 10);

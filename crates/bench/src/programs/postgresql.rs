@@ -1,6 +1,6 @@
 //! PostgreSQL 15 and `pgbench`: a server of many processes, durable commits.
 
-use super::{Mount, Seat, highest, quick, rounds};
+use super::{Mount, Seat, highest, quick, rounds, rows};
 use crate::place::{Kind, Ours};
 use crate::row::{Contender, Goal, Row};
 use nvmed_lab::samples::Samples;
@@ -182,15 +182,7 @@ pub fn pgbench() -> Result<Vec<Row>, String> {
         name: "of what tmpfs with fsync off gains".to_owned(),
         samples: figures.map(gain).collect(),
     };
-    let row = |name: &str, unit, ours: &Contender, rival, goal| Row {
-        name: name.to_owned(),
-        unit,
-        ours: ours.clone(),
-        rival,
-        goal,
-        flushes_per_op: None,
-        conditions: conditions.clone(),
-    };
+    let row = rows(&conditions);
     Ok(vec![
         row("programs.pgbench", "tps", ours, Some(kernel.clone()), Goal::Times(1.0)),
         row("programs.pgbench.gain", "%", &gained, None, Goal::Least(50.0)),

@@ -1,6 +1,6 @@
 //! RocksDB's `db_bench`, as Debian has it (`rocksdb-tools`).
 
-use super::{Mount, Seat, highest, quick, rounds};
+use super::{Mount, Seat, highest, quick, rounds, rows};
 use crate::place::{Kind, Ours};
 use crate::row::{Contender, Goal, Row, better};
 use nvmed_lab::cgroup::MemoryGroup;
@@ -147,15 +147,7 @@ pub fn readrandom() -> Result<Vec<Row>, String> {
         CACHE_BYTES >> 20,
         rounds()
     );
-    let row = |name: &str, unit, ours: &Contender, rival, goal| Row {
-        name: name.to_owned(),
-        unit,
-        ours: ours.clone(),
-        rival,
-        goal,
-        flushes_per_op: None,
-        conditions: conditions.clone(),
-    };
+    let row = rows(&conditions);
     Ok(vec![
         row("programs.rocksdb_readrandom", "ops/s", &rates[0], highest(&rates[1..]), Goal::Times(1.05)),
         row("programs.rocksdb_readrandom.calls", "ns/read", &calls[0], better(&calls[1..]), Goal::Ratio(0.5)),
