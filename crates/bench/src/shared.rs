@@ -11,8 +11,8 @@ const GIB: u64 = 1 << 30;
 /// Calls of a slice of the round trip: some 50 ms with both sides running, and with a pause before each.
 const RUNNING: usize = 5_000;
 const PARKED: usize = 200;
-/// Long enough for both sides to park, many times over.
-const PAUSE_US: usize = 1000;
+/// Longer than a side ever looks, so that both park.
+const PAUSE_US: usize = 1_200;
 const SLICES: usize = 7;
 
 /// Cached 4 KiB reads of a set that fits the processor's caches, of one that does not.

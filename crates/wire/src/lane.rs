@@ -231,32 +231,32 @@ impl ClientLane {
     }
 
     fn wait(&self, board: &BoardView, is_alive: &dyn Fn() -> bool) -> Result<(), LaneError> {
-        if let Some(deadline) = self.1.begin() {
-            while !board.is_crowded() {
-                for _ in 0..LOOKS_AT_ONCE {
-                    match self.0.state().load(Ordering::Acquire) {
-                        ANSWER => {
-                            self.1.was_worth_it();
-                            return Ok(());
-                        }
-                        CLOSED => return Err(LaneError::Gone),
-                        _ => core::hint::spin_loop(),
+        let mut wait = self.1.begin();
+        while wait.is_looking() && !board.is_crowded() {
+            for _ in 0..LOOKS_AT_ONCE {
+                match self.0.state().load(Ordering::Acquire) {
+                    ANSWER => {
+                        wait.end();
+                        return Ok(());
                     }
+                    CLOSED => return Err(LaneError::Gone),
+                    _ => core::hint::spin_loop(),
                 }
-                if deadline.is_over(memory::now_ns()) {
-                    self.1.was_not(deadline);
-                    break;
-                }
-                sched_yield();
             }
+            sched_yield();
+            wait.glance();
         }
+        wait.park();
         let answered = self.park(board, is_alive);
         self.0.word(CLIENT_PARKED).store(0, Ordering::Relaxed);
+        wait.end();
         answered
     }
 
     #[cold]
     fn park(&self, board: &BoardView, is_alive: &dyn Fn() -> bool) -> Result<(), LaneError> {
+        // The server is seen to die at the latest after this first, short wait.
+        let mut long = false;
         loop {
             self.0.word(CLIENT_PARKED).store(1, Ordering::SeqCst);
             let seen = self.0.state().load(Ordering::SeqCst);
@@ -265,6 +265,10 @@ impl ClientLane {
             }
             if seen == CLOSED || board.is_dead() {
                 return Err(LaneError::Gone);
+            }
+            if !long {
+                long = memory::wait(self.0.state(), seen);
+                continue;
             }
             let timed_out = memory::wait_either(self.0.state(), seen, board.dead(), 0, SLEEP);
             if timed_out && self.0.state().load(Ordering::SeqCst) != ANSWER && !is_alive() {
@@ -306,18 +310,16 @@ impl ServerLane {
     /// # Errors
     /// [`LaneError::State`] and [`LaneError::Bytes`] for what a client of ours does not write: the session is to end.
     pub fn next(&self, request: &mut Request) -> Result<bool, LaneError> {
-        let mut deadline = self.patience.begin();
+        let mut wait = self.patience.begin();
         loop {
             if self.closed.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            let looks = if deadline.is_some() { LOOKS_AT_ONCE } else { 1 };
-            for _ in 0..looks {
+            let looking = wait.is_looking() && !self.board.is_crowded(wait.now_ns());
+            for _ in 0..if looking { LOOKS_AT_ONCE } else { 1 } {
                 match self.lane.state().load(Ordering::Acquire) {
                     CALL => {
-                        if deadline.is_some() {
-                            self.patience.was_worth_it();
-                        }
+                        wait.end();
                         return self.begin(request);
                     }
                     IDLE | ANSWER => core::hint::spin_loop(),
@@ -325,17 +327,13 @@ impl ServerLane {
                     state => return Err(LaneError::State(state)),
                 }
             }
-            let now_ns = memory::now_ns();
-            match deadline {
-                Some(looking) if looking.is_over(now_ns) => self.patience.was_not(looking),
-                Some(_) if !self.board.is_crowded(now_ns) => {
-                    sched_yield();
-                    continue;
-                }
-                _ => {}
+            if looking {
+                sched_yield();
+                wait.glance();
+            } else {
+                wait.park();
+                self.park(request);
             }
-            deadline = None;
-            self.park(request);
         }
     }
 

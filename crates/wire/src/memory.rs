@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::thread::futex::{self, WaitFlags, WaitPtr, WaitvFlags};
 use rustix::time::{ClockId, Timespec};
 
-/// How long a wait on one word lasts where the kernel cannot wait on two (before Linux 5.16).
+/// How long a wait on one word lasts, before one on two or instead of it (before Linux 5.16).
 const ALONE: Duration = Duration::from_millis(20);
 
 /// The host's form of a duration.
@@ -51,8 +51,14 @@ pub(crate) fn read_only(memory: &Mapping) -> Result<QuietFd, Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(QuietFd::new)
 }
 
-/// Waits until `word` is no longer `seen` or `other` no longer `other_seen`, a signal comes, or `timeout` is over;
-/// it may also end for no reason. Whether it was cut short by the timeout.
+/// Waits until `word` is no longer `seen`, a signal comes, or 20 ms are over; it may also end for no reason. Whether it was cut
+/// short by the time.
+pub(crate) fn wait(word: &AtomicU32, seen: u32) -> bool {
+    futex::wait(word, futex::Flags::empty(), seen, Some(&timespec(ALONE))) == Err(Errno::TIMEDOUT)
+}
+
+/// As [`wait`], also until `other` is no longer `other_seen`, and until `timeout` is over. It costs more: a word in memory that this
+/// process only reads is looked up twice.
 pub(crate) fn wait_either(
     word: &AtomicU32,
     seen: u32,
@@ -68,8 +74,7 @@ pub(crate) fn wait_either(
             ended => return ended == Err(Errno::TIMEDOUT),
         }
     }
-    let ended = futex::wait(word, futex::Flags::empty(), seen, Some(&timespec(timeout.min(ALONE))));
-    ended == Err(Errno::TIMEDOUT)
+    wait(word, seen)
 }
 
 fn wait_two(

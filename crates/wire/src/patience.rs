@@ -1,70 +1,89 @@
-//! How long a side that waits looks before it parks.
+//! How long a side of a lane looks before it parks: docs/spec/shared.md, "Lanes".
 
 use crate::memory::now_ns;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// How long a side looks: what it costs to be woken, twice. A processor with nothing else to do takes 10 to 60 µs to wake up, in
-/// a virtual machine more than outside.
+/// How long a side looks at first: what it costs to be woken, twice. A processor with nothing else to do takes 10 to 60 µs to
+/// wake up, in a virtual machine more than outside.
 const LOOKING_NS: u32 = 100_000;
+/// How long it looks at most, when what it waits for comes no later: a database that syncs each of a thousand transactions a
+/// second waits for no processor to wake up.
+const LOOKING_NS_MAX: u32 = 1_000_000;
+/// Less than this sees no answer, however fast it is.
+const LOOKING_NS_MIN: u32 = 4_000;
 /// Looks between two glances at the clock and at who else is awake, some 2 µs: in it most calls of a side that is awake are
 /// answered. Then the processor is offered to others, the other side among them, which may be waiting for just this one.
 pub(crate) const LOOKS_AT_ONCE: u32 = 64;
-/// Less than this sees no answer, however fast it is.
-const LOOKING_NS_MIN: u32 = 4_000;
-/// A side that has given looking up tries it again every so many times.
-const TRY_AGAIN: u32 = 16;
 
-/// How long a side looks, as its last looks went: a program that calls now and then has no thread that looks all the time.
+/// How long a side looks: twice as long as it had to wait lately, and not at all once it had to wait too long.
 #[derive(Debug)]
-pub(crate) struct Patience {
-    ns: AtomicU32,
-    turns: AtomicU32,
-}
+pub(crate) struct Patience(AtomicU32);
 
-/// The end of looking.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
+/// A wait: looking, and perhaps parked.
+#[derive(Debug)]
+pub(crate) struct Wait<'a> {
+    patience: &'a Patience,
+    looking_ns: u32,
     begun_ns: u64,
-    ns: u32,
+    now_ns: u64,
+    parks: bool,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { ns: AtomicU32::new(LOOKING_NS), turns: AtomicU32::new(0) }
+        Self(AtomicU32::new(LOOKING_NS))
     }
 }
 
 impl Patience {
-    /// From now on, how long; none when it is not worth it.
-    pub fn begin(&self) -> Option<Deadline> {
-        let mut ns = self.ns.load(Ordering::Relaxed);
-        if ns == 0 {
-            let turns = self.turns.load(Ordering::Relaxed).wrapping_add(1);
-            self.turns.store(turns, Ordering::Relaxed);
-            if !turns.is_multiple_of(TRY_AGAIN) {
-                return None;
+    /// From now on.
+    pub fn begin(&self) -> Wait<'_> {
+        let now_ns = now_ns();
+        let looking_ns = self.0.load(Ordering::Relaxed);
+        Wait { patience: self, looking_ns, begun_ns: now_ns, now_ns, parks: false }
+    }
+
+    fn waited(&self, ns: u64) {
+        let now = self.0.load(Ordering::Relaxed);
+        let next = match u32::try_from(ns) {
+            // It forgets slowly: between two calls that come at once there may be one that does not.
+            Ok(ns) if ns <= LOOKING_NS_MAX => {
+                ns.saturating_mul(2).clamp(LOOKING_NS, LOOKING_NS_MAX).max(now - now / 8)
             }
-            ns = LOOKING_NS;
-        }
-        Some(Deadline { begun_ns: now_ns(), ns })
-    }
-
-    /// What was looked for came.
-    pub fn was_worth_it(&self) {
-        self.ns.store(LOOKING_NS, Ordering::Relaxed);
-    }
-
-    /// It did not come in time.
-    pub fn was_not(&self, deadline: Deadline) {
-        let less = deadline.ns / 2;
-        self.ns.store(if less < LOOKING_NS_MIN { 0 } else { less }, Ordering::Relaxed);
+            _ if now / 2 < LOOKING_NS_MIN => 0,
+            _ => now / 2,
+        };
+        self.0.store(next, Ordering::Relaxed);
     }
 }
 
-impl Deadline {
-    /// Whether it is over.
-    pub fn is_over(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.begun_ns) >= u64::from(self.ns)
+impl Wait<'_> {
+    /// When it was last looked at the clock.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Whether it is worth looking, as far as the last look at the clock tells; not any more after it was parked.
+    pub fn is_looking(&self) -> bool {
+        !self.parks && self.now_ns.saturating_sub(self.begun_ns) < u64::from(self.looking_ns)
+    }
+
+    /// Looks at the clock.
+    pub fn glance(&mut self) {
+        self.now_ns = now_ns();
+    }
+
+    /// It is going to sleep until it is woken.
+    pub fn park(&mut self) {
+        self.parks = true;
+    }
+
+    /// What was waited for is there.
+    pub fn end(mut self) {
+        if self.parks {
+            self.glance();
+        }
+        self.patience.waited(self.now_ns.saturating_sub(self.begun_ns));
     }
 }
 
@@ -72,17 +91,48 @@ impl Deadline {
 mod tests {
     use super::*;
 
+    fn looks(patience: &Patience) -> u32 {
+        patience.begin().looking_ns
+    }
+
     #[test]
-    fn looks_that_see_nothing_end_and_are_tried_again_now_and_then() {
+    fn a_side_looks_twice_as_long_as_it_waited() {
         let patience = Patience::default();
-        let first = patience.begin().unwrap();
-        assert!(!first.is_over(first.begun_ns) && first.is_over(first.begun_ns + u64::from(LOOKING_NS)));
-        while let Some(deadline) = patience.begin() {
-            patience.was_not(deadline);
+        assert_eq!(looks(&patience), LOOKING_NS);
+        patience.waited(300_000);
+        assert_eq!(looks(&patience), 600_000);
+        patience.waited(900_000);
+        assert_eq!(looks(&patience), LOOKING_NS_MAX);
+        patience.waited(1_000);
+        assert!(looks(&patience) > 800_000, "one that came at once is not all");
+        for _ in 0..30 {
+            patience.waited(1_000);
         }
-        let tries = (0..10 * TRY_AGAIN).filter(|_| patience.begin().is_some()).count();
-        assert_eq!(tries, 10);
-        patience.was_worth_it();
-        assert!(patience.begin().is_some());
+        assert_eq!(looks(&patience), LOOKING_NS);
+    }
+
+    #[test]
+    fn waits_that_are_long_are_not_looked_through() {
+        let patience = Patience::default();
+        for _ in 0..10 {
+            patience.waited(u64::MAX);
+        }
+        assert!(!patience.begin().is_looking());
+        patience.waited(2_000_000);
+        assert!(!patience.begin().is_looking());
+        patience.waited(200_000);
+        assert_eq!(looks(&patience), 400_000, "one who was parked finds out that it is worth it again");
+    }
+
+    #[test]
+    fn looking_ends_with_its_time() {
+        let patience = Patience::default();
+        let mut wait = patience.begin();
+        assert!(wait.is_looking());
+        wait.begun_ns -= u64::from(LOOKING_NS);
+        assert!(!wait.is_looking());
+        wait.begun_ns = now_ns();
+        wait.glance();
+        assert!(wait.is_looking());
     }
 }
