@@ -69,7 +69,7 @@ fn play() {
             let file = client.create("/file");
             let mut done = 0u64;
             loop {
-                let write = Call::Write { handle: file, offset: Some(done * 8), bytes: 8 };
+                let write = Call::Write { handle: file, offset: Some(done * 8), bytes: 8, sync: false };
                 let data = done.to_le_bytes();
                 let ended = client.lane.call(&write, &data, &client.board, &|| !client.socket.is_gone());
                 match ended {

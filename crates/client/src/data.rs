@@ -104,15 +104,19 @@ impl File {
         moved: &mut dyn FnMut(u64),
     ) -> Result<usize, FsError> {
         let mut done = 0;
+        let expects_sync = self.rhythm.write();
         loop {
             let part = (from.len() - done).min(DATA_BYTES_MAX);
             let at = offset.map(|offset| offset + done as u64);
-            let call = Call::Write { handle: self.handle(), offset: at, bytes: part as u32 };
+            let sync = expects_sync && done + part == from.len();
+            let call = Call::Write { handle: self.handle(), offset: at, bytes: part as u32, sync };
             let answer = self.core().call_with(&call, &from[done..done + part]).map(|reply| reply.answer);
             let written = match answer {
-                Ok(Answer::Count(bytes)) => usize::try_from(bytes).unwrap_or(part).min(part),
-                Ok(Answer::Written { bytes, offset }) => {
+                Ok(Answer::Written { bytes, offset, durable }) => {
                     moved(offset);
+                    if let Some(mark) = durable {
+                        self.rhythm.is_durable(mark);
+                    }
                     (bytes as usize).min(part)
                 }
                 Ok(_) => return Err(STRANGE),

@@ -4,6 +4,7 @@ use crate::cached::Cached;
 use crate::core::{Core, STRANGE};
 use crate::link::NO_ROOM;
 use crate::node::{Holding, Node};
+use crate::rhythm::Rhythm;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nvmed_fs::{Advice, Allocate, DirEntry, FsError, Kind, OpenFlags, Stat, Time, Whence};
@@ -29,6 +30,7 @@ pub struct File {
     /// Of a directory: the cookie of the last entry told.
     told: AtomicU64,
     pub(crate) cached: Cached,
+    pub(crate) rhythm: Rhythm,
 }
 
 /// A mapped file: map `fd`, shared or private. It holds the file's bytes until every [`File::map`] has seen its
@@ -51,6 +53,7 @@ impl File {
             offset: ForkLock::new(offset.unwrap_or(0)),
             told: AtomicU64::new(0),
             cached: Cached::default(),
+            rhythm: Rhythm::default(),
         }
     }
 
@@ -281,11 +284,18 @@ impl File {
         self.core().done(&Call::Sync { handle: self.handle(), data_only: false })
     }
 
-    /// `fdatasync`.
+    /// `fdatasync`. It makes no call when it came with the last write, and nobody has changed the file since.
     ///
     /// # Errors
     /// As [`nvmed_fs::File::fdatasync`].
     pub fn fdatasync(&self) -> Result<(), FsError> {
+        let board = &self.core().board;
+        if let Some(mark) = self.rhythm.sync()
+            && board.is_unchanged(mark)
+            && !board.is_dead()
+        {
+            return Ok(());
+        }
         self.core().done(&Call::Sync { handle: self.handle(), data_only: true })
     }
 

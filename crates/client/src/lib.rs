@@ -16,6 +16,7 @@ mod lanes;
 mod link;
 mod lock;
 mod node;
+mod rhythm;
 mod session;
 
 pub use error::ClientError;

@@ -5,8 +5,9 @@ mod support;
 use nvmed_client::File;
 use nvmed_fs::{Allocate, OpenFlags, Whence};
 use proptest::prelude::*;
+use rustix::io::Errno;
 use std::sync::Arc;
-use support::{PAGE, create, serve};
+use support::{PAGE, create, errno, serve};
 
 /// Whether `reads` is so in a process that can make no call: a child that nobody made an heir for.
 fn without_calls(file: &File, reads: impl FnOnce() -> bool) -> bool {
@@ -61,6 +62,26 @@ fn the_end_of_a_file_that_is_sought_often_is_known_without_a_call() {
     }
     let end = 19 * PAGE as u64;
     assert!(without_calls(&file, || file.seek(0, Whence::End).is_ok_and(|size| size == end)));
+}
+
+#[test]
+fn a_sync_that_came_with_its_write_is_answered_without_a_call() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    let (file, theirs) = (create(session.files(), "file"), create(other.files(), "file"));
+    let write = |round: u8| assert_eq!(file.pwrite(&[round; 100], 0).unwrap(), 100);
+    for round in 0..5 {
+        write(round);
+        file.fdatasync().unwrap();
+    }
+    write(5);
+    assert!(without_calls(&file, || file.fdatasync().is_ok() && file.fsync().is_err()));
+    theirs.pwrite(&[9], 0).unwrap();
+    assert!(without_calls(&file, || file.fdatasync().is_err()), "what another process wrote is not durable");
+    file.fdatasync().unwrap();
+    write(6);
+    shared.board.set_dead();
+    assert_eq!(errno(file.fdatasync()), Errno::IO);
 }
 
 #[test]

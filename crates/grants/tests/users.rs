@@ -219,7 +219,7 @@ fn who_may_read_cannot_write_by_any_way() {
         assert_eq!(alice.open("/new", MADE).err(), rofs);
         let handle = alice.open("/file", OpenFlags::READ).unwrap();
         let held = Object::Held(handle);
-        let write = Call::Write { handle, offset: Some(0), bytes: 1 };
+        let write = Call::Write { handle, offset: Some(0), bytes: 1, sync: false };
         assert!(failed(&alice.try_call(&write, b"x").0).is_some());
         assert_eq!(failed(&alice.call(&Call::Chmod { object: held, mode: 0o777 })), rofs);
         assert_eq!(failed(&alice.call(&Call::Chown { object: held, uid: Some(0), gid: None })), rofs);
@@ -261,9 +261,9 @@ fn two_clients_race_to_the_quota_and_neither_passes_it() {
                     let handle = client.create(name);
                     let mut done = 0;
                     loop {
-                        let write = Call::Write { handle, offset: Some(done), bytes: 12_288 };
+                        let write = Call::Write { handle, offset: Some(done), bytes: 12_288, sync: false };
                         match client.try_call(&write, &[1; 12_288]).0 {
-                            Answer::Count(bytes) => done += bytes,
+                            Answer::Written { bytes, .. } => done += u64::from(bytes),
                             answer => break (done, failed(&answer)),
                         }
                     }
@@ -338,7 +338,7 @@ fn a_revoked_tree_ends_for_who_uses_it() {
     assert!(clients.iter().any(|client| client["uid"] == ALICE && client["handles"].as_u64() > Some(0)));
     let told = machine.ask(Request::Revoke { name: "alice".to_owned() });
     assert_eq!(told["sessions_ended"], 2, "{told}");
-    let write = Call::Write { handle, offset: Some(0), bytes: 5 };
+    let write = Call::Write { handle, offset: Some(0), bytes: 5, sync: false };
     let after = alice.lane.call(&write, b"after", &alice.board, &|| !alice.socket.is_gone());
     assert!(after.is_err(), "a lane that was there answers nothing");
     assert!(Socket::of(heir).is_gone(), "nor does the session that waited for a child");
@@ -386,7 +386,7 @@ fn what_was_granted_to_read_is_not_changed_by_way_of_another_session() {
                 failed(&writer.call(&Call::Link { object: held, to: Handle::ROOT, new: b"got" })).is_some()
             );
             assert!(failed(&writer.call(&Call::Truncate { object: held, bytes: 0 })).is_some());
-            let write = Call::Write { handle, offset: Some(0), bytes: 1 };
+            let write = Call::Write { handle, offset: Some(0), bytes: 1, sync: false };
             assert!(failed(&writer.try_call(&write, b"x").0).is_some());
         }
     });

@@ -103,8 +103,8 @@ impl Service {
             Call::Access { object, mask, real } => self.access(asker, object, mask, real),
             Call::Xattr { object, call, bytes } => self.attribute(asker, object, call, bytes, data),
             Call::Read { handle, offset, bytes } => self.read(asker.session, handle, offset, bytes, data),
-            Call::Write { handle, offset, bytes } => {
-                self.write(asker.session, handle, offset, given(data, bytes)?)
+            Call::Write { handle, offset, bytes, sync } => {
+                self.write(asker.session, handle, offset, given(data, bytes)?, sync)
             }
             Call::ReadDir { handle, bytes } => self.read_directory(asker.session, handle, bytes, data),
             Call::Truncate { object, bytes } => self.truncate(asker, object, bytes).map(|()| Answer::Done),
@@ -274,7 +274,6 @@ impl Service {
 fn moved(call: &Call<'_>, answer: &Answer) -> (u64, u64) {
     match (call, answer) {
         (Call::Read { .. }, Answer::Data(bytes)) => (u64::from(*bytes), 0),
-        (Call::Write { .. }, Answer::Count(bytes)) => (0, *bytes),
         (Call::Write { .. }, Answer::Written { bytes, .. }) => (0, u64::from(*bytes)),
         _ => (0, 0),
     }

@@ -5,7 +5,7 @@ use crate::description::Description;
 use crate::service::Service;
 use crate::session::Session;
 use nvmed_fs::{FsError, Node, OpenFlags};
-use nvmed_wire::{Answer, Call, DATA_BYTES_MAX, Data, Handle, Object};
+use nvmed_wire::{Answer, Call, DATA_BYTES_MAX, Data, Handle, Mark, Object};
 
 impl Service {
     /// Reads at an offset, or at the description's own, which moves.
@@ -27,36 +27,58 @@ impl Service {
         Ok(Answer::Data(read as u32))
     }
 
-    /// Writes at an offset; without one at the description's own, or at the end with `O_APPEND`.
+    /// Writes at an offset; without one at the description's own, or at the end with `O_APPEND`. With `sync` the file's
+    /// bytes are durable then, or the next sync says why not.
     pub(crate) fn write(
         &self,
         session: &Session,
         handle: Handle,
         offset: Option<u64>,
         from: &[u8],
+        sync: bool,
     ) -> Result<Answer, FsError> {
         let description = session.description(handle)?;
+        let (written, offset, mark) = self.write_there(&description, offset, from)?;
+        let durable = if sync { self.sync_at_once(&description).and(mark) } else { None };
+        Ok(Answer::Written { bytes: written as u32, offset, durable })
+    }
+
+    /// How much was written, the offset after it, and the file's mark then, if it has one.
+    fn write_there(
+        &self,
+        description: &Description,
+        offset: Option<u64>,
+        from: &[u8],
+    ) -> Result<(usize, u64, Option<Mark>), FsError> {
         let changing = self.windows.changing(description.node().ino());
         let appends = description.flags().has(OpenFlags::APPEND);
         if let Some(offset) = offset {
             let write = || description.pwrite(from, offset);
             let written = if appends {
-                changing.append(&description, from, write)?
+                changing.append(description, from, write)?
             } else {
-                changing.write(&description, offset, from, write)?
+                changing.write(description, offset, from, write)?
             };
-            return Ok(Answer::Count(written as u64));
+            return Ok((written, offset.saturating_add(written as u64), changing.end()));
         }
         let (written, offset) = if appends {
-            let written = changing.append(&description, from, || description.write(from))?;
+            let written = changing.append(description, from, || description.write(from))?;
             // Another process that shares the offset may have moved it on; who keeps it himself has it alone.
             (written, description.position())
         } else {
             description.at_offset(|offset| {
-                changing.write(&description, offset, from, || description.pwrite(from, offset))
+                changing.write(description, offset, from, || description.pwrite(from, offset))
             })?
         };
-        Ok(Answer::Written { bytes: written as u32, offset })
+        Ok((written, offset, changing.end()))
+    }
+
+    /// Makes durable what was written; none when the file's mark does not show it: it may be stored into by mapping, or the
+    /// sync has failed, which the next one says.
+    fn sync_at_once(&self, description: &Description) -> Option<()> {
+        let stored = self.windows.is_stored(description.node().ino());
+        let synced = description.fdatasync().inspect_err(|error| description.owe(error.errno()));
+        synced.ok().filter(|()| !stored)
     }
 
     /// Sets the size of a file.
@@ -169,5 +191,7 @@ fn sync(description: &Description, data_only: bool) -> Result<(), FsError> {
     if description.flags().has(OpenFlags::PATH) {
         return Err(FsError::BadDescriptor);
     }
-    if data_only { description.fdatasync() } else { description.fsync() }
+    let owed = description.take_owed();
+    let synced = if data_only { description.fdatasync() } else { description.fsync() };
+    owed.map_or(synced, |errno| Err(FsError::Host(errno)))
 }

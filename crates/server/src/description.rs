@@ -2,15 +2,18 @@
 
 use nvmed_fs::File;
 use nvmed_wire::{Board, Handle};
+use rustix::io::Errno;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 /// An open description with its number. It is closed when nobody holds it and no call uses it.
 pub(crate) struct Description {
     /// The number by which all who hold it know it.
     pub handle: Handle,
     holders: AtomicU32,
+    /// The errno of a sync that came with a write and failed: the next one's. 0 is none.
+    owed: AtomicI32,
     // In this order: first the file is closed, which gives its locks back, then that is told.
     file: Arc<File>,
     told: Told,
@@ -33,12 +36,23 @@ impl Drop for Told {
 impl Description {
     pub fn new(handle: Handle, file: Arc<File>, board: Arc<Board>) -> Arc<Self> {
         let told = Told { locked: AtomicBool::new(false), board };
-        Arc::new(Self { handle, holders: AtomicU32::new(0), file, told })
+        Arc::new(Self { handle, holders: AtomicU32::new(0), owed: AtomicI32::new(0), file, told })
     }
 
     /// It has, or had, locks of its own.
     pub fn locked(&self) {
         self.told.locked.store(true, Ordering::Relaxed);
+    }
+
+    /// A sync that nobody has asked for yet has failed.
+    pub fn owe(&self, error: Errno) {
+        self.owed.store(error.raw_os_error(), Ordering::SeqCst);
+    }
+
+    /// What such a sync has failed with, told once.
+    pub fn take_owed(&self) -> Option<Errno> {
+        let owed = self.owed.swap(0, Ordering::SeqCst);
+        (owed != 0).then(|| Errno::from_raw_os_error(owed))
     }
 
     /// How many sessions and messages hold it.

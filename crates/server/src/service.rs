@@ -58,14 +58,14 @@ impl Service {
         Self {
             mount,
             admission,
-            board,
             handles: AtomicU64::new(0),
             numbers: AtomicU64::new(0),
             sessions: Mutex::default(),
             lanes: Arc::default(),
             shares: Shares::new(limits),
             owners: Owners::default(),
-            windows: Windows::new(window_bytes),
+            windows: Windows::new(Arc::clone(&board), window_bytes),
+            board,
             tokens: Tokens::default(),
             statistics: Statistics::default(),
         }

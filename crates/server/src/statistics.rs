@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// Latencies in nanoseconds: no bucket wider than an eighth, up to 17 s.
 type Latency = Buckets<8, 32>;
 
-/// The kinds of calls, by which they are counted: the names of [`Call`]'s variants.
-pub const KINDS: [&str; 33] = [
+/// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their sync.
+pub const KINDS: [&str; 34] = [
     "ping",
     "lookup",
     "open",
@@ -45,6 +45,7 @@ pub const KINDS: [&str; 33] = [
     "map",
     "lock",
     "lock_test",
+    "write_sync",
 ];
 
 /// Which of [`KINDS`] a call is.
@@ -72,7 +73,13 @@ pub(crate) fn kind(call: &Call<'_>) -> usize {
         Call::Truncate { .. } => 19,
         Call::Xattr { .. } => 20,
         Call::Read { .. } => 21,
-        Call::Write { .. } => 22,
+        Call::Write { sync, .. } => {
+            if *sync {
+                33
+            } else {
+                22
+            }
+        }
         Call::Seek { .. } => 23,
         Call::ReadDir { .. } => 24,
         Call::SetFlags { .. } => 25,

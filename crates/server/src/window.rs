@@ -7,7 +7,7 @@
 use crate::description::Description;
 use crate::service::lock;
 use nvmed_fs::{FsError, Kind, OpenFlags};
-use nvmed_wire::{Change, WINDOW_PAGES_MAX, Window};
+use nvmed_wire::{Board, Change, FileChange, Mark, WINDOW_PAGES_MAX, Window};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, Range};
@@ -32,6 +32,7 @@ const GATES: usize = 64;
 
 /// The windows of one mount.
 pub(crate) struct Windows {
+    board: Arc<Board>,
     gates: [RwLock<()>; GATES],
     files: RwLock<Files>,
     /// How many there are: without any, a change costs one load.
@@ -77,13 +78,15 @@ struct Arrival {
 /// A change of a file under way: no window of it is made meanwhile.
 pub(crate) struct Changing<'a> {
     window: Option<Arc<Shown>>,
-    _gate: RwLockReadGuard<'a, ()>,
+    told: FileChange<'a>,
+    gate: RwLockReadGuard<'a, ()>,
 }
 
 impl Windows {
-    /// Windows that take `bytes` bytes of memory at most.
-    pub fn new(bytes: u64) -> Self {
+    /// Windows that take `bytes` bytes of memory at most; changes are shown on `board`.
+    pub fn new(board: Arc<Board>, bytes: u64) -> Self {
         Self {
+            board,
             gates: std::array::from_fn(|_| RwLock::default()),
             files: RwLock::default(),
             count: AtomicUsize::new(0),
@@ -163,7 +166,14 @@ impl Windows {
         let _gate = self.unchanged(ino);
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
         *files.stored.entry(ino).or_default() += 1;
+        drop(self.board.change(ino));
         self.close(&mut files, ino);
+    }
+
+    /// Whether what is stored into the file by mapping is seen by nobody. Asked after its mark was taken: stores that may
+    /// begin later change the mark.
+    pub fn is_stored(&self, ino: u64) -> bool {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).stored.contains_key(&ino)
     }
 
     /// One such mapping fewer; what was stored through it is in the file.
@@ -180,7 +190,7 @@ impl Windows {
     /// Before a change of a file.
     pub fn changing(&self, ino: u64) -> Changing<'_> {
         let gate = self.gate(ino).read().unwrap_or_else(PoisonError::into_inner);
-        Changing { window: self.find(ino), _gate: gate }
+        Changing { window: self.find(ino), told: self.board.change(ino), gate }
     }
 
     /// Keeps changes of a file away, until it is dropped.
@@ -210,7 +220,8 @@ impl Windows {
         });
         if many {
             drop(begun);
-            drop(changing);
+            let Changing { told: _until_changed, gate, .. } = changing;
+            drop(gate);
             let _gate = self.unchanged(ino);
             self.close(&mut self.files.write().unwrap_or_else(PoisonError::into_inner), ino);
             return change();
@@ -308,6 +319,11 @@ fn read_whole(description: &Description, into: &mut [u8], offset: u64) -> Result
 }
 
 impl Changing<'_> {
+    /// It is over: the file's mark now, unless others change it too.
+    pub fn end(self) -> Option<Mark> {
+        self.told.end()
+    }
+
     /// A write of `bytes` at `offset` that `write` makes; it answers how many were written.
     ///
     /// # Errors

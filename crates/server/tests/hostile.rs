@@ -168,7 +168,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
             bytes(&Call::Read { handle, offset: Some(offset), bytes: length })
         }),
         (handle(), number(), 0..5000u32).prop_map(move |(handle, offset, length)| {
-            bytes(&Call::Write { handle, offset: Some(offset % (1 << 57)), bytes: length })
+            bytes(&Call::Write { handle, offset: Some(offset % (1 << 57)), bytes: length, sync: false })
         }),
         (handle(), number(), number()).prop_map(move |(handle, start, end)| {
             let kind = Some(LockKind::Exclusive);

@@ -84,7 +84,7 @@ fn a_write_finds_the_room_of_what_was_closed() {
     for flags in [NEW, NEW.with(OpenFlags::APPEND), NEW.with(OpenFlags::SYNC)] {
         let file = nameless(&client, blocks_free(&client) * 4096 / 10 * 9);
         let log = client.open("log", flags).unwrap();
-        let write = Call::Write { handle: log, offset: None, bytes: 1 << 18 };
+        let write = Call::Write { handle: log, offset: None, bytes: 1 << 18, sync: false };
         let full = loop {
             match client.try_call(&write, &vec![1; 1 << 18]).0 {
                 Answer::Written { .. } => {}

@@ -208,7 +208,7 @@ fn a_window_follows_writes_while_their_flags_change() {
     let write = |byte: u8| {
         let mut data = Data::default();
         data.give(&[byte; BYTES as usize]);
-        answer(Call::Write { handle, offset: None, bytes: BYTES as u32 }, &mut data);
+        answer(Call::Write { handle, offset: None, bytes: BYTES as u32, sync: false }, &mut data);
     };
     for round in 1..=200 {
         let done = AtomicBool::new(false);

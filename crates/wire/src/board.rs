@@ -1,6 +1,7 @@
-//! The board: one page of the server's that every client reads. Layout: docs/spec/shared.md, "Lanes".
+//! The board: pages of the server's that every client reads. Layout: docs/spec/shared.md, "Lanes".
 
 use crate::memory;
+use crate::message::Mark;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use nvmed_sys::{Mapping, QuietFd};
@@ -9,10 +10,20 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-const BOARD_BYTES: usize = 4096;
 const DEAD: usize = 0;
 const LOCKS_RELEASED: usize = 4;
 const CROWDED: usize = 8;
+const CHANGES: usize = 4096;
+/// Counts of changes, of 8 bytes each. Files share them: a change of one may look like one of another.
+const COUNTS: u64 = 4096;
+const BOARD_BYTES: usize = CHANGES + COUNTS as usize * 8;
+/// In a count: one change under way, and one that is over. A mark has the count's place where that has those under way.
+const UNDER_WAY: u64 = 1;
+const OVER: u64 = COUNTS;
+
+fn count(memory: &Mapping, place: u64) -> &AtomicU64 {
+    memory.u64(CHANGES + (place % COUNTS) as usize * 8)
+}
 
 /// How long a look at what else runs is good for.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -81,6 +92,14 @@ impl Board {
         wake_all(self.memory.u32(LOCKS_RELEASED));
     }
 
+    /// The bytes of the file with this number change from now on, until the answer is dropped: meanwhile it has no mark,
+    /// and then another.
+    pub fn change(&self, file: u64) -> FileChange<'_> {
+        let count = count(&self.memory, file);
+        count.fetch_add(UNDER_WAY, Ordering::SeqCst);
+        FileChange { count, place: file % COUNTS }
+    }
+
     /// A lock was refused. Said after the try and before its answer.
     pub fn lock_refused(&self) {
         self.refused.store(true, Ordering::SeqCst);
@@ -131,6 +150,34 @@ fn wake_all(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
+/// A change of a file, under way.
+#[derive(Debug)]
+pub struct FileChange<'a> {
+    count: &'a AtomicU64,
+    place: u64,
+}
+
+impl FileChange<'_> {
+    /// The change is over: the file's mark now, unless it is being changed by others too.
+    #[must_use]
+    pub fn end(self) -> Option<Mark> {
+        let change = core::mem::ManuallyDrop::new(self);
+        let now = change.over();
+        now.is_multiple_of(COUNTS).then_some(Mark(now | change.place))
+    }
+
+    fn over(&self) -> u64 {
+        let more = OVER - UNDER_WAY;
+        self.count.fetch_add(more, Ordering::SeqCst).wrapping_add(more)
+    }
+}
+
+impl Drop for FileChange<'_> {
+    fn drop(&mut self) {
+        self.over();
+    }
+}
+
 /// The side that reads: a client.
 #[derive(Debug)]
 pub struct BoardView {
@@ -164,6 +211,13 @@ impl BoardView {
         self.memory.u32(CROWDED).load(Ordering::Relaxed) != 0
     }
 
+    /// Whether no change of the file that has this mark has begun since.
+    #[inline]
+    #[must_use]
+    pub fn is_unchanged(&self, mark: Mark) -> bool {
+        count(&self.memory, mark.0).load(Ordering::SeqCst) == mark.0 & !(COUNTS - 1)
+    }
+
     /// Changes whenever a lock is released: read it before the try.
     #[must_use]
     pub fn locks_released(&self) -> u32 {
@@ -195,11 +249,29 @@ mod tests {
     fn a_client_can_only_read_the_board() {
         let board = Board::new().unwrap();
         assert_eq!(
-            Mapping::shared(board.readers(), 0, 4096, nvmed_sys::Pages::Base).err(),
+            Mapping::shared(board.readers(), 0, BOARD_BYTES, nvmed_sys::Pages::Base).err(),
             Some(Errno::ACCESS)
         );
         assert!(rustix::io::pwrite(board.readers(), b"x", 0).is_err());
         assert!(rustix::fs::ftruncate(board.readers(), 0).is_err());
+    }
+
+    #[test]
+    fn a_mark_is_the_files_until_it_changes() {
+        let board = Board::new().unwrap();
+        let client = view(&board);
+        let mark = |file| board.change(file).end().unwrap();
+        let (one, other) = (mark(7), mark(8));
+        assert!(client.is_unchanged(one) && client.is_unchanged(other));
+        let change = board.change(7);
+        assert!(!client.is_unchanged(one), "one is under way");
+        assert_eq!(board.change(7).end(), None, "what this one's bytes are is not known yet");
+        let later = change.end().unwrap();
+        assert!(!client.is_unchanged(one) && client.is_unchanged(later) && client.is_unchanged(other));
+        // Files may share a count, and none is outside the board.
+        drop(board.change(7 + COUNTS));
+        assert!(!client.is_unchanged(later));
+        assert!(client.is_unchanged(mark(u64::MAX)));
     }
 
     #[test]

@@ -19,12 +19,12 @@ mod view;
 mod window;
 
 pub use address::{Address, SERVER_VARIABLE, random};
-pub use board::{Board, BoardView};
+pub use board::{Board, BoardView, FileChange};
 pub use entry::{ENTRY_BYTES_MAX, entries, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
 pub use message::{
-    Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Object, SECRET_BYTES, Times, VERSION,
-    Welcome, XattrCall,
+    Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, Object, SECRET_BYTES, Times,
+    VERSION, Welcome, XattrCall,
 };
 pub use request::{Data, Message, Request};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};

@@ -11,7 +11,7 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of the secret by which a process of a run's tree shows that it belongs to it.
 pub const SECRET_BYTES: usize = 16;
 
@@ -52,6 +52,10 @@ pub enum LockClass {
     /// The open description's and the whole file: `flock`; the range counts for nothing.
     Whole,
 }
+
+/// How often a file, or another with it, was changed by now: see [`crate::FileChange`]. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark(pub u64);
 
 /// What is done with an extended attribute. Values go through the data area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -225,8 +229,8 @@ pub enum Call<'a> {
         /// How much at most.
         bytes: u32,
     },
-    /// Writes the data area's bytes: [`Answer::Count`] at an offset; without one at the description's own, which
-    /// moves, or with `O_APPEND` at the end: [`Answer::Written`].
+    /// Writes the data area's bytes at an offset; without one at the description's own, which moves, or with `O_APPEND`
+    /// at the end: [`Answer::Written`].
     Write {
         /// The description.
         handle: Handle,
@@ -234,6 +238,8 @@ pub enum Call<'a> {
         offset: Option<u64>,
         /// How much.
         bytes: u32,
+        /// Whether an fdatasync is expected to follow: it is made at once.
+        sync: bool,
     },
     /// Moves the offset: [`Answer::Count`].
     Seek {
@@ -357,14 +363,16 @@ pub enum Answer {
     Status(Stat),
     /// The file system's status.
     FileSystem(StatFs),
-    /// A count of bytes, or an offset.
+    /// An offset.
     Count(u64),
-    /// What a write at no offset of its own has done.
+    /// What a write has done.
     Written {
         /// How much was written.
         bytes: u32,
         /// The offset after it: what a process that keeps the offset itself goes on from.
         offset: u64,
+        /// The file's bytes are durable as long as this is its mark ([`crate::BoardView::is_unchanged`]).
+        durable: Option<Mark>,
     },
     /// Bytes in the data area.
     Data(u32),

@@ -50,7 +50,7 @@ fn each_answer_is_that_of_its_call() {
         assert_eq!((answered.answer, answered.data_bytes), (Answer::Data(bytes as u32), bytes));
         client.data(0, &mut into[..bytes]);
         assert!(into[..bytes].iter().all(|&byte| byte == round as u8), "round {round}");
-        let write = Call::Write { handle, offset: None, bytes: 3 };
+        let write = Call::Write { handle, offset: None, bytes: 3, sync: false };
         let answered = client.call(&write, &[round as u8, 1, 2], &view, &|| true).unwrap();
         assert_eq!(answered.answer, Answer::Count(u64::from(round as u8) + 3));
         if round % 1000 == 999 {

@@ -40,7 +40,7 @@ fn calls() -> Vec<Call<'static>> {
         Call::Xattr { object: HELD, call: XattrCall::Set(b"user.x", SetXattr::Create), bytes: 4 },
         Call::Xattr { object: OBJECT, call: XattrCall::Get(b"user.x"), bytes: 0 },
         Call::Read { handle, offset: Some(1 << 50), bytes: 4096 },
-        Call::Write { handle, offset: None, bytes: 1 },
+        Call::Write { handle, offset: None, bytes: 1, sync: false },
         Call::Seek { handle, by: -1, whence: Whence::Hole },
         Call::ReadDir { handle, bytes: 100 },
         Call::SetFlags { handle, flags: OpenFlags::APPEND },

@@ -5,8 +5,8 @@ use nvmed_fs::{Follow, OpenFlags};
 use nvmed_server::{Admission, Limits, Server, Service};
 use nvmed_stack::{Config, DeviceSpec, Mount, Surroundings};
 use nvmed_wire::{
-    Address, Answer, Board, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, Object, Socket,
-    VERSION, Welcome, entries,
+    Address, Answer, Board, BoardView, Call, ClientLane, Control, ControlAnswer, Handle, Mark, Object,
+    Socket, VERSION, Welcome, entries,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -148,15 +148,31 @@ impl Client {
     }
 
     pub fn pwrite(&self, handle: Handle, offset: u64, bytes: &[u8]) {
-        let write = Call::Write { handle, offset: Some(offset), bytes: bytes.len() as u32 };
-        assert_eq!(self.try_call(&write, bytes).0, Answer::Count(bytes.len() as u64));
+        self.write_there(handle, Some(offset), bytes, false);
     }
 
     /// At the description's own offset, or at the end: the offset afterwards.
     pub fn write(&self, handle: Handle, bytes: &[u8]) -> u64 {
-        let write = Call::Write { handle, offset: None, bytes: bytes.len() as u32 };
+        self.write_there(handle, None, bytes, false).0
+    }
+
+    /// With its sync: the file's mark, if what it has is durable.
+    pub fn write_durably(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Option<Mark> {
+        self.write_there(handle, Some(offset), bytes, true).1
+    }
+
+    fn write_there(
+        &self,
+        handle: Handle,
+        offset: Option<u64>,
+        bytes: &[u8],
+        sync: bool,
+    ) -> (u64, Option<Mark>) {
+        let write = Call::Write { handle, offset, bytes: bytes.len() as u32, sync };
         match self.try_call(&write, bytes).0 {
-            Answer::Written { bytes: written, offset } if written as usize == bytes.len() => offset,
+            Answer::Written { bytes: written, offset, durable } if written as usize == bytes.len() => {
+                (offset, durable)
+            }
             other => panic!("{other:?}"),
         }
     }
