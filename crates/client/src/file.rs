@@ -290,10 +290,7 @@ impl File {
     /// As [`nvmed_fs::File::fdatasync`].
     pub fn fdatasync(&self) -> Result<(), FsError> {
         let board = &self.core().board;
-        if let Some(mark) = self.rhythm.sync()
-            && board.is_unchanged(mark)
-            && !board.is_dead()
-        {
+        if self.rhythm.sync(|mark| board.is_unchanged(mark) && !board.is_dead()) {
             return Ok(());
         }
         self.core().done(&Call::Sync { handle: self.handle(), data_only: true })

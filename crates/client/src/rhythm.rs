@@ -1,15 +1,17 @@
 //! Whether a write will be followed by an fdatasync, as a description's last ones were: then one call does both.
 //! Source: docs/spec/shared.md, "Writes with their sync".
 
+use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nvmed_wire::Mark;
 
 /// Syncs in a row after equally many writes, before the next is expected.
 const ALIKE_MIN: u32 = 2;
-/// The same, after expectations that were wrong: each doubles it, up to here.
+/// The same, after expectations that were of no use: each doubles it, up to here, and each that was takes one off.
 const ALIKE_MAX: u32 = 128;
 
-/// What a description's writes and syncs were. Threads that race here spoil an expectation, nothing else.
+/// What a description's writes and syncs were. Threads that race here spoil an expectation, nothing else: a mark holds whoever
+/// asked for it, and two halves of two marks hold as well.
 #[derive(Debug)]
 pub(crate) struct Rhythm {
     /// Writes since the last sync, and before it.
@@ -18,9 +20,11 @@ pub(crate) struct Rhythm {
     /// How many syncs in a row had as many writes before them, and how many make one expected.
     alike: AtomicU32,
     needed: AtomicU32,
-    /// What the last write that came with its sync was answered; 0 is none. Whether a sync has asked for it.
-    mark: AtomicU64,
-    asked: AtomicBool,
+    /// Whether the last write was made with its sync, and the sync has not come.
+    expected: AtomicBool,
+    /// The mark of the last write that was made with its sync; 0 is none.
+    file: AtomicU64,
+    names: AtomicU64,
 }
 
 impl Default for Rhythm {
@@ -30,8 +34,9 @@ impl Default for Rhythm {
             before: AtomicU32::new(0),
             alike: AtomicU32::new(0),
             needed: AtomicU32::new(ALIKE_MIN),
-            mark: AtomicU64::new(0),
-            asked: AtomicBool::new(false),
+            expected: AtomicBool::new(false),
+            file: AtomicU64::new(0),
+            names: AtomicU64::new(0),
         }
     }
 }
@@ -39,37 +44,50 @@ impl Default for Rhythm {
 impl Rhythm {
     /// One write more; whether a sync is expected to follow.
     pub fn write(&self) -> bool {
-        if self.mark.swap(0, Ordering::Relaxed) != 0 && !self.asked.load(Ordering::Relaxed) {
-            let needed = self.needed.load(Ordering::Relaxed);
-            self.needed.store((needed * 2).min(ALIKE_MAX), Ordering::Relaxed);
-            self.alike.store(0, Ordering::Relaxed);
+        if self.expected.load(Ordering::Relaxed) {
+            self.was_of_no_use();
         }
+        self.file.store(0, Ordering::Relaxed);
         let writes = self.writes.load(Ordering::Relaxed).saturating_add(1);
         self.writes.store(writes, Ordering::Relaxed);
-        let expected = self.alike.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed);
-        expected && writes == self.before.load(Ordering::Relaxed)
+        let often = self.alike.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed);
+        let expected = often && writes == self.before.load(Ordering::Relaxed);
+        self.expected.store(expected, Ordering::Relaxed);
+        expected
     }
 
     /// The write came with its sync.
     pub fn is_durable(&self, mark: Mark) {
-        self.asked.store(false, Ordering::Relaxed);
-        self.mark.store(mark.0, Ordering::Relaxed);
+        self.names.store(mark.names, Ordering::Relaxed);
+        self.file.store(mark.file.get(), Ordering::Relaxed);
     }
 
-    /// One sync more; the mark of what is durable already, if any.
-    pub fn sync(&self) -> Option<Mark> {
+    /// One sync more; whether it was made already, as far as `holds` says of the mark.
+    pub fn sync(&self, holds: impl FnOnce(Mark) -> bool) -> bool {
         let writes = self.writes.swap(0, Ordering::Relaxed);
         if writes > 0 {
-            let alike = if self.before.swap(writes, Ordering::Relaxed) == writes {
-                self.alike.load(Ordering::Relaxed).saturating_add(1)
-            } else {
-                0
-            };
+            let same = self.before.swap(writes, Ordering::Relaxed) == writes;
+            let alike = if same { self.alike.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
             self.alike.store(alike, Ordering::Relaxed);
         }
-        self.asked.store(true, Ordering::Relaxed);
-        let mark = self.mark.load(Ordering::Relaxed);
-        (mark != 0).then_some(Mark(mark))
+        let file = NonZeroU64::new(self.file.load(Ordering::Relaxed));
+        let mark = file.map(|file| Mark { file, names: self.names.load(Ordering::Relaxed) });
+        let made = mark.is_some_and(holds);
+        if self.expected.swap(false, Ordering::Relaxed) {
+            if made { self.was_of_use() } else { self.was_of_no_use() }
+        }
+        made
+    }
+
+    fn was_of_use(&self) {
+        let needed = self.needed.load(Ordering::Relaxed);
+        self.needed.store((needed - 1).max(ALIKE_MIN), Ordering::Relaxed);
+    }
+
+    fn was_of_no_use(&self) {
+        let needed = self.needed.load(Ordering::Relaxed);
+        self.needed.store((needed * 2).min(ALIKE_MAX), Ordering::Relaxed);
+        self.alike.store(0, Ordering::Relaxed);
     }
 }
 
@@ -77,18 +95,27 @@ impl Rhythm {
 mod tests {
     use super::*;
 
-    /// `count` times `writes` writes and a sync, of a server that does as it is asked; how many syncs found a mark.
+    const MARK: Mark = Mark { file: NonZeroU64::MIN, names: 7 };
+
+    /// A write, of a server that does as it is asked; whether it was asked for the sync.
+    fn write(rhythm: &Rhythm) -> bool {
+        let expected = rhythm.write();
+        if expected {
+            rhythm.is_durable(MARK);
+        }
+        expected
+    }
+
+    /// `count` times `writes` writes and a sync; how many syncs were made already.
     fn transactions(rhythm: &Rhythm, count: u32, writes: u32) -> u32 {
-        let mut found = 0;
+        let mut made = 0;
         for _ in 0..count {
             for _ in 0..writes {
-                if rhythm.write() {
-                    rhythm.is_durable(Mark(1));
-                }
+                write(rhythm);
             }
-            found += u32::from(rhythm.sync().is_some());
+            made += u32::from(rhythm.sync(|mark| mark == MARK));
         }
-        found
+        made
     }
 
     #[test]
@@ -96,6 +123,7 @@ mod tests {
         for writes in [1, 3] {
             let rhythm = Rhythm::default();
             assert_eq!(transactions(&rhythm, 100, writes), 100 - ALIKE_MIN - 1, "{writes} writes");
+            // The first of the others was expected one write too early.
             assert_eq!(
                 transactions(&rhythm, 100, writes + 1),
                 100 - 2 * ALIKE_MIN - 1,
@@ -108,30 +136,27 @@ mod tests {
     fn writes_that_are_not_synced_are_soon_not_expected_to_be() {
         let rhythm = Rhythm::default();
         transactions(&rhythm, 10, 1);
-        let wrong = (0..1000).filter(|_| rhythm.write()).inspect(|_| rhythm.is_durable(Mark(1))).count();
-        assert_eq!(wrong, 1);
-        rhythm.sync();
-        // One that syncs now and then is tried ever less often.
-        let mut wrong = 0;
-        for _ in 0..100 {
-            transactions(&rhythm, 40, 1);
-            for _ in 0..10 {
-                if rhythm.write() {
-                    rhythm.is_durable(Mark(1));
-                    wrong += 1;
-                }
-            }
-            rhythm.sync();
+        assert_eq!((0..1000).filter(|_| write(&rhythm)).count(), 1);
+        rhythm.sync(|_| true);
+        // One that is expected in vain each time is expected ever less often, and again once it comes.
+        let mut vain = 0;
+        for _ in 0..1000 {
+            vain += u32::from(write(&rhythm));
+            rhythm.sync(|_| false);
         }
-        assert!(wrong <= 6, "{wrong}");
+        assert!(vain <= 14, "{vain}");
+        transactions(&rhythm, 400, 1);
+        assert_eq!(rhythm.needed.load(Ordering::Relaxed), ALIKE_MIN);
     }
 
     #[test]
-    fn a_mark_is_found_until_the_next_write() {
+    fn a_mark_is_asked_for_until_the_next_write() {
         let rhythm = Rhythm::default();
         transactions(&rhythm, 10, 1);
-        assert_eq!(rhythm.sync(), Some(Mark(1)));
+        assert!(rhythm.sync(|_| true));
+        assert!(!rhythm.sync(|_| false), "it holds no longer");
+        assert!(rhythm.sync(|_| true));
         rhythm.write();
-        assert_eq!(rhythm.sync(), None);
+        assert!(!rhythm.sync(|_| true));
     }
 }

@@ -82,6 +82,7 @@ impl Service {
     }
 
     fn act(&self, asker: &Asker<'_>, call: Call<'_>, data: &mut Data) -> Result<Answer, FsError> {
+        let _counted = changes_names(&call).then(|| self.board.change_names());
         let files = asker.session.files();
         match call {
             Call::Ping => Ok(Answer::Done),
@@ -267,6 +268,27 @@ impl Service {
             }
         }
         Ok(Answer::Done)
+    }
+}
+
+/// Whether a call may change names or attributes, which an fdatasync of any file makes durable (docs/spec/crash.md).
+fn changes_names(call: &Call<'_>) -> bool {
+    match call {
+        Call::Open { flags, .. } => flags.has(OpenFlags::CREATE) || flags.has(OpenFlags::TRUNCATE),
+        Call::Xattr { call, .. } => matches!(call, XattrCall::Set(..) | XattrCall::Remove(_)),
+        Call::Mkdir { .. }
+        | Call::Mknod { .. }
+        | Call::Symlink { .. }
+        | Call::Link { .. }
+        | Call::Rmdir { .. }
+        | Call::Unlink { .. }
+        | Call::Rename { .. }
+        | Call::Chmod { .. }
+        | Call::Chown { .. }
+        | Call::Utimens { .. }
+        | Call::Truncate { .. }
+        | Call::Allocate { .. } => true,
+        _ => false,
     }
 }
 

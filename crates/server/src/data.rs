@@ -6,6 +6,7 @@ use crate::service::Service;
 use crate::session::Session;
 use nvmed_fs::{FsError, Node, OpenFlags};
 use nvmed_wire::{Answer, Call, DATA_BYTES_MAX, Data, Handle, Mark, Object};
+use std::num::NonZeroU64;
 
 impl Service {
     /// Reads at an offset, or at the description's own, which moves.
@@ -38,18 +39,18 @@ impl Service {
         sync: bool,
     ) -> Result<Answer, FsError> {
         let description = session.description(handle)?;
-        let (written, offset, mark) = self.write_there(&description, offset, from)?;
-        let durable = if sync { self.sync_at_once(&description).and(mark) } else { None };
+        let (written, offset, count) = self.write_there(&description, offset, from)?;
+        let durable = if sync { self.sync_at_once(&description, count) } else { None };
         Ok(Answer::Written { bytes: written as u32, offset, durable })
     }
 
-    /// How much was written, the offset after it, and the file's mark then, if it has one.
+    /// How much was written, the offset after it, and the file's count then, unless others change it too.
     fn write_there(
         &self,
         description: &Description,
         offset: Option<u64>,
         from: &[u8],
-    ) -> Result<(usize, u64, Option<Mark>), FsError> {
+    ) -> Result<(usize, u64, Option<NonZeroU64>), FsError> {
         let changing = self.windows.changing(description.node().ino());
         let appends = description.flags().has(OpenFlags::APPEND);
         if let Some(offset) = offset {
@@ -73,12 +74,20 @@ impl Service {
         Ok((written, offset, changing.end()))
     }
 
-    /// Makes durable what was written; none when the file's mark does not show it: it may be stored into by mapping, or the
-    /// sync has failed, which the next one says.
-    fn sync_at_once(&self, description: &Description) -> Option<()> {
-        let stored = self.windows.is_stored(description.node().ino());
-        let synced = description.fdatasync().inspect_err(|error| description.owe(error.errno()));
-        synced.ok().filter(|()| !stored)
+    /// Makes the file durable whose count was `count` after a write, and what fdatasync does besides; the mark that shows it. None
+    /// when no mark would: nothing is done then, or it has failed, which the next sync says.
+    fn sync_at_once(&self, description: &Description, count: Option<NonZeroU64>) -> Option<Mark> {
+        let (mark, ino) = (self.board.mark(count?)?, description.node().ino());
+        // In this order: what is stored, or owed, later than this look changes the mark.
+        if self.windows.is_stored(ino) || description.owes() {
+            return None;
+        }
+        if let Err(error) = description.fdatasync() {
+            description.owe(error.errno());
+            drop(self.board.change(ino));
+            return None;
+        }
+        Some(mark)
     }
 
     /// Sets the size of a file.

@@ -49,6 +49,11 @@ impl Description {
         self.owed.store(error.raw_os_error(), Ordering::SeqCst);
     }
 
+    /// Whether such a failure is still to be told.
+    pub fn owes(&self) -> bool {
+        self.owed.load(Ordering::SeqCst) != 0
+    }
+
     /// What such a sync has failed with, told once.
     pub fn take_owed(&self) -> Option<Errno> {
         let owed = self.owed.swap(0, Ordering::SeqCst);

@@ -73,13 +73,8 @@ pub(crate) fn kind(call: &Call<'_>) -> usize {
         Call::Truncate { .. } => 19,
         Call::Xattr { .. } => 20,
         Call::Read { .. } => 21,
-        Call::Write { sync, .. } => {
-            if *sync {
-                33
-            } else {
-                22
-            }
-        }
+        Call::Write { sync: false, .. } => 22,
+        Call::Write { sync: true, .. } => 33,
         Call::Seek { .. } => 23,
         Call::ReadDir { .. } => 24,
         Call::SetFlags { .. } => 25,

@@ -7,9 +7,10 @@
 use crate::description::Description;
 use crate::service::lock;
 use nvmed_fs::{FsError, Kind, OpenFlags};
-use nvmed_wire::{Board, Change, FileChange, Mark, WINDOW_PAGES_MAX, Window};
+use nvmed_wire::{Board, Change, CountedChange, WINDOW_PAGES_MAX, Window};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
@@ -78,7 +79,7 @@ struct Arrival {
 /// A change of a file under way: no window of it is made meanwhile.
 pub(crate) struct Changing<'a> {
     window: Option<Arc<Shown>>,
-    told: FileChange<'a>,
+    counted: CountedChange<'a>,
     gate: RwLockReadGuard<'a, ()>,
 }
 
@@ -190,7 +191,7 @@ impl Windows {
     /// Before a change of a file.
     pub fn changing(&self, ino: u64) -> Changing<'_> {
         let gate = self.gate(ino).read().unwrap_or_else(PoisonError::into_inner);
-        Changing { window: self.find(ino), told: self.board.change(ino), gate }
+        Changing { window: self.find(ino), counted: self.board.change(ino), gate }
     }
 
     /// Keeps changes of a file away, until it is dropped.
@@ -220,7 +221,7 @@ impl Windows {
         });
         if many {
             drop(begun);
-            let Changing { told: _until_changed, gate, .. } = changing;
+            let Changing { counted: _until_changed, gate, .. } = changing;
             drop(gate);
             let _gate = self.unchanged(ino);
             self.close(&mut self.files.write().unwrap_or_else(PoisonError::into_inner), ino);
@@ -319,9 +320,9 @@ fn read_whole(description: &Description, into: &mut [u8], offset: u64) -> Result
 }
 
 impl Changing<'_> {
-    /// It is over: the file's mark now, unless others change it too.
-    pub fn end(self) -> Option<Mark> {
-        self.told.end()
+    /// It is over: the file's count now, unless others change it too.
+    pub fn end(self) -> Option<NonZeroU64> {
+        self.counted.end()
     }
 
     /// A write of `bytes` at `offset` that `write` makes; it answers how many were written.

@@ -167,8 +167,8 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         (handle(), number(), any::<u32>()).prop_map(move |(handle, offset, length)| {
             bytes(&Call::Read { handle, offset: Some(offset), bytes: length })
         }),
-        (handle(), number(), 0..5000u32).prop_map(move |(handle, offset, length)| {
-            bytes(&Call::Write { handle, offset: Some(offset % (1 << 57)), bytes: length, sync: false })
+        (handle(), number(), 0..5000u32, any::<bool>()).prop_map(move |(handle, offset, length, sync)| {
+            bytes(&Call::Write { handle, offset: Some(offset % (1 << 57)), bytes: length, sync })
         }),
         (handle(), number(), number()).prop_map(move |(handle, start, end)| {
             let kind = Some(LockKind::Exclusive);

@@ -2,6 +2,7 @@
 
 use crate::memory;
 use crate::message::Mark;
+use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use nvmed_sys::{Mapping, QuietFd};
@@ -13,17 +14,22 @@ use rustix::thread::futex;
 const DEAD: usize = 0;
 const LOCKS_RELEASED: usize = 4;
 const CROWDED: usize = 8;
-const CHANGES: usize = 4096;
-/// Counts of changes, of 8 bytes each. Files share them: a change of one may look like one of another.
-const COUNTS: u64 = 4096;
-const BOARD_BYTES: usize = CHANGES + COUNTS as usize * 8;
-/// In a count: one change under way, and one that is over. A mark has the count's place where that has those under way.
+const NAMES: usize = 64;
+const FILES: usize = 4096;
+/// Counts of changes of files, of 8 bytes each. Files share them: a change of one may look like one of another.
+const FILES_BITS: u32 = 12;
+const BOARD_BYTES: usize = FILES + (8 << FILES_BITS);
+/// In a count: one change under way, and one that is over. A mark has the count's place where that has those under way, which
+/// are fewer than lanes can be.
 const UNDER_WAY: u64 = 1;
-const OVER: u64 = COUNTS;
+const OVER: u64 = 1 << 20;
 
-fn count(memory: &Mapping, place: u64) -> &AtomicU64 {
-    memory.u64(CHANGES + (place % COUNTS) as usize * 8)
+fn file_count(memory: &Mapping, place: u64) -> &AtomicU64 {
+    memory.u64(FILES + (place % (1 << FILES_BITS)) as usize * 8)
 }
+
+/// One in so many processors may be used up by a thread that looks for long.
+const LOOKERS_SHARE: u32 = 4;
 
 /// How long a look at what else runs is good for.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -39,6 +45,10 @@ pub struct Board {
     load: Option<QuietFd>,
     looked_ns: AtomicU64,
     processors: u32,
+    /// Spreads files over counts, so that no client knows which file a count is of.
+    key: u64,
+    /// Threads that look for longer than others.
+    lookers: AtomicU32,
 }
 
 impl Board {
@@ -61,6 +71,8 @@ impl Board {
 
     fn of(memory: Mapping) -> Result<Self, Errno> {
         let readers = memory::read_only(&memory)?;
+        let mut key = [0; 8];
+        crate::address::random(&mut key)?;
         let load = rustix::fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         Ok(Self {
             memory,
@@ -69,6 +81,8 @@ impl Board {
             load: load.map(QuietFd::new),
             looked_ns: AtomicU64::new(0),
             processors: memory::processors(),
+            key: u64::from_ne_bytes(key) | 1,
+            lookers: AtomicU32::new(0),
         })
     }
 
@@ -84,7 +98,7 @@ impl Board {
         self.readers.as_fd()
     }
 
-    /// The server is gone: every client's call ends at once.
+    /// The server is gone: every client's call ends, at once or within 20 ms.
     pub fn set_dead(&self) {
         self.memory.u32(DEAD).store(1, Ordering::SeqCst);
         wake_all(self.memory.u32(DEAD));
@@ -94,10 +108,28 @@ impl Board {
 
     /// The bytes of the file with this number change from now on, until the answer is dropped: meanwhile it has no mark,
     /// and then another.
-    pub fn change(&self, file: u64) -> FileChange<'_> {
-        let count = count(&self.memory, file);
-        count.fetch_add(UNDER_WAY, Ordering::SeqCst);
-        FileChange { count, place: file % COUNTS }
+    pub fn change(&self, file: u64) -> CountedChange<'_> {
+        let place = file.wrapping_mul(self.key) >> (u64::BITS - FILES_BITS);
+        CountedChange::begin(file_count(&self.memory, place), place)
+    }
+
+    /// As [`Board::change`], of names and attributes: no file has a mark meanwhile.
+    pub fn change_names(&self) -> CountedChange<'_> {
+        CountedChange::begin(self.memory.u64(NAMES), 0)
+    }
+
+    /// The mark of a file whose own count is `file`, unless names or attributes are being changed.
+    #[must_use]
+    pub fn mark(&self, file: NonZeroU64) -> Option<Mark> {
+        let names = self.memory.u64(NAMES).load(Ordering::SeqCst);
+        names.is_multiple_of(OVER).then_some(Mark { file, names })
+    }
+
+    /// The right to look for longer than others: few have it at a time, since it costs a processor.
+    pub(crate) fn look_longer(&self) -> Option<Looker<'_>> {
+        let looker = Looker(&self.lookers);
+        let others = self.lookers.fetch_add(1, Ordering::Relaxed);
+        (others < (self.processors / LOOKERS_SHARE).max(1)).then_some(looker)
     }
 
     /// A lock was refused. Said after the try and before its answer.
@@ -150,20 +182,25 @@ fn wake_all(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
-/// A change of a file, under way.
+/// A change under way.
 #[derive(Debug)]
-pub struct FileChange<'a> {
+pub struct CountedChange<'a> {
     count: &'a AtomicU64,
     place: u64,
 }
 
-impl FileChange<'_> {
-    /// The change is over: the file's mark now, unless it is being changed by others too.
+impl<'a> CountedChange<'a> {
+    fn begin(count: &'a AtomicU64, place: u64) -> Self {
+        count.fetch_add(UNDER_WAY, Ordering::SeqCst);
+        Self { count, place }
+    }
+
+    /// The change is over: what [`Board::mark`] takes, unless others are under way.
     #[must_use]
-    pub fn end(self) -> Option<Mark> {
+    pub fn end(self) -> Option<NonZeroU64> {
         let change = core::mem::ManuallyDrop::new(self);
         let now = change.over();
-        now.is_multiple_of(COUNTS).then_some(Mark(now | change.place))
+        if now.is_multiple_of(OVER) { NonZeroU64::new(now | change.place) } else { None }
     }
 
     fn over(&self) -> u64 {
@@ -172,9 +209,19 @@ impl FileChange<'_> {
     }
 }
 
-impl Drop for FileChange<'_> {
+impl Drop for CountedChange<'_> {
     fn drop(&mut self) {
         self.over();
+    }
+}
+
+/// One that looks for longer than others.
+#[derive(Debug)]
+pub(crate) struct Looker<'a>(&'a AtomicU32);
+
+impl Drop for Looker<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -211,11 +258,13 @@ impl BoardView {
         self.memory.u32(CROWDED).load(Ordering::Relaxed) != 0
     }
 
-    /// Whether no change of the file that has this mark has begun since.
+    /// Whether no change of the file that has this mark, or of names and attributes, has begun since.
     #[inline]
     #[must_use]
     pub fn is_unchanged(&self, mark: Mark) -> bool {
-        count(&self.memory, mark.0).load(Ordering::SeqCst) == mark.0 & !(COUNTS - 1)
+        let file = mark.file.get();
+        file_count(&self.memory, file).load(Ordering::SeqCst) == file & !(OVER - 1)
+            && self.memory.u64(NAMES).load(Ordering::SeqCst) == mark.names
     }
 
     /// Changes whenever a lock is released: read it before the try.
@@ -260,18 +309,42 @@ mod tests {
     fn a_mark_is_the_files_until_it_changes() {
         let board = Board::new().unwrap();
         let client = view(&board);
-        let mark = |file| board.change(file).end().unwrap();
+        let mark = |file| board.change(file).end().and_then(|count| board.mark(count)).unwrap();
         let (one, other) = (mark(7), mark(8));
         assert!(client.is_unchanged(one) && client.is_unchanged(other));
         let change = board.change(7);
         assert!(!client.is_unchanged(one), "one is under way");
         assert_eq!(board.change(7).end(), None, "what this one's bytes are is not known yet");
-        let later = change.end().unwrap();
+        let later = board.mark(change.end().unwrap()).unwrap();
         assert!(!client.is_unchanged(one) && client.is_unchanged(later) && client.is_unchanged(other));
         // Files may share a count, and none is outside the board.
-        drop(board.change(7 + COUNTS));
+        (0..1 << 20).for_each(|file| drop(board.change(file)));
         assert!(!client.is_unchanged(later));
         assert!(client.is_unchanged(mark(u64::MAX)));
+    }
+
+    #[test]
+    fn no_file_has_a_mark_while_names_change() {
+        let board = Board::new().unwrap();
+        let client = view(&board);
+        let count = board.change(7).end().unwrap();
+        let before = board.mark(count).unwrap();
+        let change = board.change_names();
+        assert!(!client.is_unchanged(before));
+        assert_eq!(board.mark(count), None);
+        drop(change);
+        assert!(!client.is_unchanged(before));
+        assert!(client.is_unchanged(board.mark(count).unwrap()));
+    }
+
+    #[test]
+    fn few_look_for_longer() {
+        let board = Board::new().unwrap();
+        let lookers: Vec<_> = core::iter::from_fn(|| board.look_longer()).collect();
+        assert_eq!(lookers.len() as u32, (board.processors / LOOKERS_SHARE).max(1));
+        assert!(board.look_longer().is_none());
+        drop(lookers);
+        assert!(board.look_longer().is_some());
     }
 
     #[test]

@@ -255,8 +255,8 @@ impl ClientLane {
 
     #[cold]
     fn park(&self, board: &BoardView, is_alive: &dyn Fn() -> bool) -> Result<(), LaneError> {
-        // The server is seen to die at the latest after this first, short wait.
-        let mut long = false;
+        let begun_ns = memory::now_ns();
+        let mut asked_ns = begun_ns;
         loop {
             self.0.word(CLIENT_PARKED).store(1, Ordering::SeqCst);
             let seen = self.0.state().load(Ordering::SeqCst);
@@ -266,13 +266,18 @@ impl ClientLane {
             if seen == CLOSED || board.is_dead() {
                 return Err(LaneError::Gone);
             }
-            if !long {
-                long = memory::wait(self.0.state(), seen);
-                continue;
+            let now_ns = memory::now_ns();
+            if now_ns.saturating_sub(asked_ns) >= SLEEP.as_nanos() as u64 {
+                if !is_alive() {
+                    return Err(LaneError::Gone);
+                }
+                asked_ns = now_ns;
             }
-            let timed_out = memory::wait_either(self.0.state(), seen, board.dead(), 0, SLEEP);
-            if timed_out && self.0.state().load(Ordering::SeqCst) != ANSWER && !is_alive() {
-                return Err(LaneError::Gone);
+            // The server is seen to die at the latest after the first waits.
+            if now_ns.saturating_sub(begun_ns) < memory::ALONE.as_nanos() as u64 {
+                memory::wait(self.0.state(), seen);
+            } else {
+                memory::wait_either(self.0.state(), seen, board.dead(), 0, SLEEP);
             }
         }
     }
@@ -311,12 +316,19 @@ impl ServerLane {
     /// [`LaneError::State`] and [`LaneError::Bytes`] for what a client of ours does not write: the session is to end.
     pub fn next(&self, request: &mut Request) -> Result<bool, LaneError> {
         let mut wait = self.patience.begin();
+        let mut longer = None;
         loop {
             if self.closed.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            let looking = wait.is_looking() && !self.board.is_crowded(wait.now_ns());
-            for _ in 0..if looking { LOOKS_AT_ONCE } else { 1 } {
+            // Whether or not this side looks: clients have nobody else who finds out.
+            let crowded = self.board.is_crowded(wait.now_ns());
+            if wait.is_long() && longer.is_none() {
+                longer = self.board.look_longer();
+            }
+            let looking = wait.is_looking() && !crowded && (longer.is_some() || !wait.is_long());
+            let looks = if looking { LOOKS_AT_ONCE } else { 1 };
+            for _ in 0..looks {
                 match self.lane.state().load(Ordering::Acquire) {
                     CALL => {
                         wait.end();
@@ -331,6 +343,7 @@ impl ServerLane {
                 sched_yield();
                 wait.glance();
             } else {
+                longer = None;
                 wait.park();
                 self.park(request);
             }

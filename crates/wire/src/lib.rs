@@ -19,7 +19,7 @@ mod view;
 mod window;
 
 pub use address::{Address, SERVER_VARIABLE, random};
-pub use board::{Board, BoardView, FileChange};
+pub use board::{Board, BoardView, CountedChange};
 pub use entry::{ENTRY_BYTES_MAX, entries, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
 pub use message::{

@@ -10,7 +10,7 @@ use rustix::thread::futex::{self, WaitFlags, WaitPtr, WaitvFlags};
 use rustix::time::{ClockId, Timespec};
 
 /// How long a wait on one word lasts, before one on two or instead of it (before Linux 5.16).
-const ALONE: Duration = Duration::from_millis(20);
+pub(crate) const ALONE: Duration = Duration::from_millis(20);
 
 /// The host's form of a duration.
 pub(crate) fn timespec(span: Duration) -> Timespec {
@@ -51,10 +51,9 @@ pub(crate) fn read_only(memory: &Mapping) -> Result<QuietFd, Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(QuietFd::new)
 }
 
-/// Waits until `word` is no longer `seen`, a signal comes, or 20 ms are over; it may also end for no reason. Whether it was cut
-/// short by the time.
-pub(crate) fn wait(word: &AtomicU32, seen: u32) -> bool {
-    futex::wait(word, futex::Flags::empty(), seen, Some(&timespec(ALONE))) == Err(Errno::TIMEDOUT)
+/// Waits until `word` is no longer `seen`, a signal comes, or [`ALONE`] is over; it may also end for no reason.
+pub(crate) fn wait(word: &AtomicU32, seen: u32) {
+    let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timespec(ALONE)));
 }
 
 /// As [`wait`], also until `other` is no longer `other_seen`, and until `timeout` is over. It costs more: a word in memory that this
@@ -65,16 +64,16 @@ pub(crate) fn wait_either(
     other: &AtomicU32,
     other_seen: u32,
     timeout: Duration,
-) -> bool {
+) {
     /// Whether the kernel has no call for two words.
     static ONE_ONLY: AtomicBool = AtomicBool::new(false);
     if !ONE_ONLY.load(Ordering::Relaxed) {
         match wait_two(word, seen, other, other_seen, timeout) {
             Err(Errno::NOSYS) => ONE_ONLY.store(true, Ordering::Relaxed),
-            ended => return ended == Err(Errno::TIMEDOUT),
+            _ => return,
         }
     }
-    wait(word, seen)
+    wait(word, seen);
 }
 
 fn wait_two(

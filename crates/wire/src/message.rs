@@ -4,6 +4,7 @@
 //! names that an answer returns go through the lane's data area. Paths are bytes without a NUL, resolved from a held
 //! directory; who asks is the session's, as the kernel told the server.
 
+use core::num::NonZeroU64;
 use nvmed_fs::{
     Advice, Allocate, Follow, LockHeld, LockKind, LockRange, OpenFlags, RenameFlags, SetXattr, Stat, StatFs,
     Time, Whence,
@@ -53,9 +54,14 @@ pub enum LockClass {
     Whole,
 }
 
-/// How often a file, or another with it, was changed by now: see [`crate::FileChange`]. Never 0.
+/// How often a file, or another with it, and names and attributes were changed by now: see [`crate::Board::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark(pub u64);
+pub struct Mark {
+    /// The file's count, and its place.
+    pub file: NonZeroU64,
+    /// The count of names and attributes.
+    pub names: u64,
+}
 
 /// What is done with an extended attribute. Values go through the data area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

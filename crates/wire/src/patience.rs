@@ -15,7 +15,7 @@ const LOOKING_NS_MIN: u32 = 4_000;
 /// answered. Then the processor is offered to others, the other side among them, which may be waiting for just this one.
 pub(crate) const LOOKS_AT_ONCE: u32 = 64;
 
-/// How long a side looks: twice as long as it had to wait lately, and not at all once it had to wait too long.
+/// How long a side looks: twice as long as it had to wait lately. Each wait that is too long halves it, down to not at all.
 #[derive(Debug)]
 pub(crate) struct Patience(AtomicU32);
 
@@ -65,7 +65,16 @@ impl Wait<'_> {
 
     /// Whether it is worth looking, as far as the last look at the clock tells; not any more after it was parked.
     pub fn is_looking(&self) -> bool {
-        !self.parks && self.now_ns.saturating_sub(self.begun_ns) < u64::from(self.looking_ns)
+        !self.parks && self.lasts_ns() < u64::from(self.looking_ns)
+    }
+
+    /// Whether it has looked for as long as anybody may.
+    pub fn is_long(&self) -> bool {
+        self.lasts_ns() >= u64::from(LOOKING_NS)
+    }
+
+    fn lasts_ns(&self) -> u64 {
+        self.now_ns.saturating_sub(self.begun_ns)
     }
 
     /// Looks at the clock.
@@ -83,7 +92,7 @@ impl Wait<'_> {
         if self.parks {
             self.glance();
         }
-        self.patience.waited(self.now_ns.saturating_sub(self.begun_ns));
+        self.patience.waited(self.lasts_ns());
     }
 }
 

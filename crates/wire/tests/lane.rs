@@ -26,7 +26,7 @@ fn serve(server: &ServerLane) -> Result<(), LaneError> {
             }
             Call::Write { .. } => {
                 let sum = request.data.given().iter().map(|&byte| u64::from(byte)).sum();
-                server.answer(&Answer::Count(sum), &[])?;
+                server.answer(&Answer::Written { bytes: 3, offset: sum, durable: None }, &[])?;
             }
             _ => server.answer(&Answer::Done, &[])?,
         }
@@ -52,7 +52,8 @@ fn each_answer_is_that_of_its_call() {
         assert!(into[..bytes].iter().all(|&byte| byte == round as u8), "round {round}");
         let write = Call::Write { handle, offset: None, bytes: 3, sync: false };
         let answered = client.call(&write, &[round as u8, 1, 2], &view, &|| true).unwrap();
-        assert_eq!(answered.answer, Answer::Count(u64::from(round as u8) + 3));
+        let offset = u64::from(round as u8) + 3;
+        assert_eq!(answered.answer, Answer::Written { bytes: 3, offset, durable: None });
         if round % 1000 == 999 {
             // Long enough for the server to park: the next call has to wake it.
             std::thread::sleep(std::time::Duration::from_millis(5));

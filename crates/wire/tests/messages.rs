@@ -1,10 +1,12 @@
 //! Messages: what is said is heard, and bytes that are no message are an error.
 
+use core::num::NonZeroU64;
 use nvmed_fs::{
     Advice, Allocate, Follow, LockKind, LockRange, OpenFlags, RenameFlags, SetXattr, Time, Whence,
 };
 use nvmed_wire::{
-    Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Object, Welcome, XattrCall, entries,
+    Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, Object, Welcome, XattrCall,
+    entries,
 };
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -40,7 +42,7 @@ fn calls() -> Vec<Call<'static>> {
         Call::Xattr { object: HELD, call: XattrCall::Set(b"user.x", SetXattr::Create), bytes: 4 },
         Call::Xattr { object: OBJECT, call: XattrCall::Get(b"user.x"), bytes: 0 },
         Call::Read { handle, offset: Some(1 << 50), bytes: 4096 },
-        Call::Write { handle, offset: None, bytes: 1, sync: false },
+        Call::Write { handle, offset: None, bytes: 1, sync: true },
         Call::Seek { handle, by: -1, whence: Whence::Hole },
         Call::ReadDir { handle, bytes: 100 },
         Call::SetFlags { handle, flags: OpenFlags::APPEND },
@@ -80,6 +82,12 @@ fn each_call_is_heard_as_it_was_said() {
     for control in controls() {
         let bytes = postcard::to_stdvec(&control).unwrap();
         assert_eq!(postcard::from_bytes::<Control>(&bytes), Ok(control));
+    }
+    let mark = Mark { file: NonZeroU64::MAX, names: u64::MAX };
+    for durable in [None, Some(mark)] {
+        let answer = Answer::Written { bytes: u32::MAX, offset: 1 << 60, durable };
+        let bytes = postcard::to_stdvec(&answer).unwrap();
+        assert_eq!(postcard::from_bytes::<Answer>(&bytes), Ok(answer));
     }
 }
 
