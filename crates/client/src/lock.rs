@@ -37,6 +37,10 @@ impl File {
                     // Ended by a release, a signal, or the server's death: each is looked for.
                     let _ = board.wait_for_release(seen, CANCEL_POLL);
                     if cancelled() {
+                        if let (LockClass::Waiting, Some(kind)) = (class, kind) {
+                            // The server need not hear it when it is gone.
+                            let _ = self.lock_in_the_way(class, range, kind);
+                        }
                         return Err(FsError::Interrupted);
                     }
                 }
@@ -79,7 +83,8 @@ impl File {
         wait: Wait<'_>,
     ) -> Result<(), FsError> {
         self.fits(kind)?;
-        self.lock(LockClass::Process, range, kind, wait)
+        let class = if matches!(wait, Wait::No) { LockClass::Process } else { LockClass::Waiting };
+        self.lock(class, range, kind, wait)
     }
 
     /// `F_GETLK`: the first lock in the way, if any.

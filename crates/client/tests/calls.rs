@@ -259,6 +259,34 @@ fn a_lock_excludes_another_process_and_its_release_wakes_it() {
 }
 
 #[test]
+fn a_circle_of_waits_is_told_and_who_has_given_up_is_in_none() {
+    let shared = serve();
+    let (one, other) = (shared.session(), shared.session());
+    let files = |session: &Session| (create(session.files(), "a"), create(session.files(), "b"));
+    let ((mine, wanted), (mine_too, theirs)) = (files(&one), files(&other));
+    let exclusive = Some(LockKind::Exclusive);
+    mine.posix_lock(LockRange::ALL, exclusive, Wait::No).unwrap();
+    theirs.posix_lock(LockRange::ALL, exclusive, Wait::No).unwrap();
+    let (asked, gives_up) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let cancelled = || {
+                asked.fetch_add(1, Ordering::Relaxed);
+                gives_up.load(Ordering::Relaxed)
+            };
+            wanted.posix_lock(LockRange::ALL, exclusive, Wait::Until(&cancelled))
+        });
+        until("it waits", || asked.load(Ordering::Relaxed) > 0);
+        let closes = mine_too.posix_lock(LockRange::ALL, exclusive, Wait::Until(&|| false));
+        assert_eq!(errno(closes), Errno::DEADLK);
+        gives_up.store(true, Ordering::Relaxed);
+        assert!(matches!(waiter.join().unwrap(), Err(FsError::Interrupted)));
+    });
+    let waits = mine_too.posix_lock(LockRange::ALL, exclusive, Wait::Until(&|| true));
+    assert!(matches!(waits, Err(FsError::Interrupted)), "nobody waits for it");
+}
+
+#[test]
 fn a_wait_for_a_lock_ends_when_it_is_cancelled_and_when_its_holder_dies() {
     let shared = serve();
     let (one, other) = (shared.session(), shared.session());

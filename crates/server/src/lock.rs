@@ -1,10 +1,13 @@
 //! Locks of processes and of descriptions. Nothing waits here: a client that must wait looks at the board, and tries
 //! again when some lock was released.
 
+use crate::owner::Wanted;
 use crate::service::Service;
 use crate::session::Session;
 use nvmed_fs::{FsError, LockHeld, LockKind, LockOwner, LockRange, Wait};
 use nvmed_wire::{Answer, Handle, LockClass};
+use rustix::io::Errno;
+use std::sync::Arc;
 
 impl Service {
     /// Sets or, without a kind, gives back a lock.
@@ -22,7 +25,7 @@ impl Service {
         let description = session.description(handle)?;
         let range = checked(range)?;
         let attempt = || match class {
-            LockClass::Process => session
+            LockClass::Process | LockClass::Waiting => session
                 .owner
                 .lock(&description.node(), |owner| description.posix_lock(owner, range, kind, Wait::No)),
             LockClass::Description => description.ofd_lock(range, kind, Wait::No),
@@ -32,10 +35,21 @@ impl Service {
         if matches!(done, Err(FsError::WouldBlock)) && self.bury() {
             done = attempt();
         }
+        let waits = matches!(done, Err(FsError::WouldBlock)) && class == LockClass::Waiting;
+        match (class, kind) {
+            (LockClass::Waiting, Some(kind)) if waits => {
+                let wanted = Wanted { description: Arc::downgrade(&description), range, kind };
+                if self.owners.is_circle(&session.owner, wanted) {
+                    return Err(FsError::Host(Errno::DEADLK));
+                }
+            }
+            (LockClass::Process | LockClass::Waiting, _) => session.owner.waits_no_more(),
+            _ => {}
+        }
         match done {
             // Before the answer, so that the release that lets this one in wakes it.
             Err(FsError::WouldBlock) => self.board.lock_refused(),
-            Ok(()) if class != LockClass::Process => description.locked(),
+            Ok(()) if matches!(class, LockClass::Description | LockClass::Whole) => description.locked(),
             _ => {}
         }
         done?;
@@ -61,10 +75,15 @@ impl Service {
         let description = session.description(handle)?;
         let range = checked(range)?;
         let look = || match class {
-            LockClass::Process => Ok(description.posix_getlk(session.owner.number, range, kind)),
+            LockClass::Process | LockClass::Waiting => {
+                Ok(description.posix_getlk(session.owner.number, range, kind))
+            }
             LockClass::Description => Ok(description.ofd_getlk(range, kind)),
             LockClass::Whole => Err(FsError::Invalid),
         };
+        if class == LockClass::Waiting {
+            session.owner.waits_no_more();
+        }
         let mut held = look()?;
         if held.is_some() && self.bury() {
             held = look()?;

@@ -1,14 +1,34 @@
 //! Processes as owners of record locks. An owner is a number that the exec of a process keeps and no later process gets,
 //! so that locks of a dead process are never taken for those of a new one with its id.
 
+use crate::description::Description;
 use crate::service::lock;
-use nvmed_fs::{FsError, Node};
+use nvmed_fs::{FsError, LockKind, LockOwner, LockRange, Node};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Files on which one process holds record locks; more are a mistake of the program, or an attack.
 const FILES_MAX: usize = 1 << 16;
+/// Processes in the largest circle of waits that is looked for.
+const CIRCLE_MAX: usize = 64;
+
+/// A record lock that a process waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Through what it is asked for.
+    pub description: Weak<Description>,
+    pub range: LockRange,
+    pub kind: LockKind,
+}
+
+impl Wanted {
+    /// Who keeps the process with this number from having it.
+    fn in_the_way(&self, number: u32) -> Option<LockOwner> {
+        let held = self.description.upgrade()?.posix_getlk(number, self.range, self.kind)?;
+        Some(held.owner)
+    }
+}
 
 /// One process, as far as record locks go.
 #[derive(Debug)]
@@ -19,6 +39,7 @@ pub(crate) struct Owner {
     pid: AtomicU32,
     sessions: AtomicU32,
     locked: Mutex<Locked>,
+    wanted: Mutex<Option<Wanted>>,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +76,11 @@ impl Owner {
         Ok(())
     }
 
+    /// It has what it waited for, or does not wait any more.
+    pub fn waits_no_more(&self) {
+        *lock(&self.wanted) = None;
+    }
+
     /// The process closed a descriptor of the file: its record locks there go. Whether it had any.
     pub fn closed(&self, ino: u64) -> bool {
         let node = lock(&self.locked).files.remove(&ino);
@@ -82,6 +108,8 @@ impl Owner {
 pub(crate) struct Owners {
     last: AtomicU32,
     living: Mutex<HashMap<u32, Weak<Owner>>>,
+    /// Held by who begins to wait: of those that close a circle one is the last.
+    waiting: Mutex<()>,
 }
 
 impl Owners {
@@ -95,9 +123,13 @@ impl Owners {
                 break number;
             }
         };
-        let owner =
-            Owner { number, pid: AtomicU32::new(pid), sessions: AtomicU32::new(1), locked: Mutex::default() };
-        let owner = Arc::new(owner);
+        let owner = Arc::new(Owner {
+            number,
+            pid: AtomicU32::new(pid),
+            sessions: AtomicU32::new(1),
+            locked: Mutex::default(),
+            wanted: Mutex::default(),
+        });
         living.insert(number, Arc::downgrade(&owner));
         owner
     }
@@ -111,10 +143,31 @@ impl Owners {
         released
     }
 
+    /// A process waits for a lock from now on, unless who has it waits for the process: then it would be for ever. As in Linux
+    /// one lock that is in the way is followed at a time, and threads of a process count as one.
+    pub fn is_circle(&self, owner: &Owner, wanted: Wanted) -> bool {
+        let _alone = lock(&self.waiting);
+        let mut in_the_way = wanted.in_the_way(owner.number);
+        *lock(&owner.wanted) = Some(wanted);
+        for _ in 0..CIRCLE_MAX {
+            let Some(LockOwner::Process(number)) = in_the_way else { return false };
+            if number == owner.number {
+                owner.waits_no_more();
+                return true;
+            }
+            let wanted = self.find(number).and_then(|holder| lock(&holder.wanted).clone());
+            in_the_way = wanted.and_then(|wanted| wanted.in_the_way(number));
+        }
+        false
+    }
+
+    fn find(&self, number: u32) -> Option<Arc<Owner>> {
+        lock(&self.living).get(&number).and_then(Weak::upgrade)
+    }
+
     /// The process id behind an owner's number; 0 of one that has just ended.
     pub fn pid(&self, number: u32) -> u32 {
-        let owner = lock(&self.living).get(&number).and_then(Weak::upgrade);
-        owner.map_or(0, |owner| owner.pid.load(Ordering::Relaxed))
+        self.find(number).map_or(0, |owner| owner.pid.load(Ordering::Relaxed))
     }
 
     /// How many processes there are.

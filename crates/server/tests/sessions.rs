@@ -125,6 +125,33 @@ fn locks_keep_other_processes_out_until_their_owner_lets_go_or_dies() {
 }
 
 #[test]
+fn processes_that_wait_for_each_other_are_told() {
+    let shared = serve();
+    let clients: Vec<_> = (0..3).map(|_| Client::connect(&shared)).collect();
+    let files = ["a", "b", "c"];
+    let exclusive = Some(LockKind::Exclusive);
+    let open = |client: &Client, file: usize| client.create(files[file % 3]);
+    let (circle, edeadlk) = (LockClass::Waiting, Answer::Failed(libc::EDEADLK));
+    let held: Vec<_> =
+        clients.iter().enumerate().map(|(at, client)| (open(client, at), open(client, at + 1))).collect();
+    for (client, (own, _)) in clients.iter().zip(&held) {
+        assert_eq!(client.call(&lock(*own, LockClass::Process, exclusive)), Answer::Done);
+    }
+    let wait = |at: usize| clients[at].call(&lock(held[at].1, circle, exclusive));
+    assert_eq!((wait(0), wait(1)), (EAGAIN, EAGAIN), "nobody waits for them");
+    assert_eq!(clients[2].call(&lock(held[2].1, LockClass::Process, exclusive)), EAGAIN, "it does not wait");
+    assert_eq!(wait(2), edeadlk);
+    assert_eq!((wait(0), wait(1)), (EAGAIN, EAGAIN), "who was told does not wait");
+    let range = LockRange { start: 0, end: 10 };
+    let test = Call::LockTest { handle: held[1].1, class: circle, range, kind: LockKind::Exclusive };
+    assert!(matches!(clients[1].call(&test), Answer::Lock(Some(_))));
+    assert_eq!(wait(2), EAGAIN, "the second has given up");
+    assert_eq!(wait(1), edeadlk);
+    assert_eq!(clients[2].call(&lock(held[2].0, LockClass::Process, None)), Answer::Done);
+    assert_eq!(wait(1), Answer::Done);
+}
+
+#[test]
 fn an_heir_shares_the_offset_and_not_the_record_locks() {
     let shared = serve();
     let parent = Client::connect(&shared);

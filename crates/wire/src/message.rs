@@ -48,6 +48,9 @@ pub enum Object<'a> {
 pub enum LockClass {
     /// The process's: `F_SETLK`.
     Process,
+    /// The same, of a caller that tries again until it has it: `F_SETLKW`. `EDEADLK` when who holds it waits for the caller.
+    /// Who gives up asks [`Call::LockTest`].
+    Waiting,
     /// The open description's: `F_OFD_SETLK`.
     Description,
     /// The open description's and the whole file: `flock`; the range counts for nothing.
