@@ -35,16 +35,13 @@ impl Service {
         if matches!(done, Err(FsError::WouldBlock)) && self.bury() {
             done = attempt();
         }
-        let waits = matches!(done, Err(FsError::WouldBlock)) && class == LockClass::Waiting;
-        match (class, kind) {
-            (LockClass::Waiting, Some(kind)) if waits => {
-                let wanted = Wanted { description: Arc::downgrade(&description), range, kind };
-                if self.owners.is_circle(&session.owner, wanted) {
-                    return Err(FsError::Host(Errno::DEADLK));
-                }
+        if let (Err(FsError::WouldBlock), LockClass::Waiting, Some(kind)) = (&done, class, kind) {
+            let wanted = Wanted { description: Arc::downgrade(&description), range, kind };
+            if self.owners.is_circle(&session.owner, wanted) {
+                return Err(FsError::Host(Errno::DEADLK));
             }
-            (LockClass::Process | LockClass::Waiting, _) => session.owner.waits_no_more(),
-            _ => {}
+        } else if matches!(class, LockClass::Process | LockClass::Waiting) {
+            session.owner.waits_no_more();
         }
         match done {
             // Before the answer, so that the release that lets this one in wakes it.

@@ -323,10 +323,11 @@ impl ServerLane {
             }
             // Whether or not this side looks: clients have nobody else who finds out.
             let crowded = self.board.is_crowded(wait.now_ns());
-            if wait.is_long() && longer.is_none() {
-                longer = self.board.look_longer();
+            let mut looking = wait.is_looking() && !crowded;
+            if looking && wait.is_long() {
+                longer = longer.or_else(|| self.board.look_longer());
+                looking = longer.is_some();
             }
-            let looking = wait.is_looking() && !crowded && (longer.is_some() || !wait.is_long());
             let looks = if looking { LOOKS_AT_ONCE } else { 1 };
             for _ in 0..looks {
                 match self.lane.state().load(Ordering::Acquire) {
