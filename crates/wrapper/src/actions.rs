@@ -2,7 +2,7 @@
 //! every hook.
 
 use crate::edge::{Answer, host};
-use crate::program;
+use crate::place;
 use crate::{descriptor, hosted, open, raw, real};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::mode_t;
@@ -174,7 +174,7 @@ unsafe fn refused(path: *const c_char, what: &str) -> bool {
     }
     // SAFETY: the program's C string, under `edge`'s contract.
     let path = unsafe { CStr::from_ptr(path) };
-    let ours = program::leads_to_us(libc::AT_FDCWD, path);
+    let ours = place::leads_to_us(libc::AT_FDCWD, path);
     if ours {
         raw::say(format_args!(
             "{what} of {}: a spawned program cannot share this process's private mount",
@@ -189,7 +189,7 @@ impl Action {
     pub(crate) fn is_ours(&self) -> bool {
         match self {
             Self::Duplicate { from: fd, .. } | Self::EnterOpen(fd) => crate::table::is_ours(*fd),
-            Self::Open { path, .. } | Self::Enter(path) => program::leads_to_us(libc::AT_FDCWD, path),
+            Self::Open { path, .. } | Self::Enter(path) => place::leads_to_us(libc::AT_FDCWD, path),
             Self::Close(_) | Self::CloseFrom(_) | Self::Foreground(_) => false,
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::edge::{Answer, Fail, host};
 use crate::image::{self, Identity, Opened};
-use crate::{environment, mount, needed, program, raw};
+use crate::{environment, mount, needed, place, raw};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr;
@@ -248,6 +248,14 @@ fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
     }
 }
 
+/// Where the host has a library to which a directory or a link of ours leads: the loader does not find it by the path as it
+/// is.
+fn elsewhere(path: &CStr) -> Option<CString> {
+    mount::setting().filter(|_| path.to_bytes().contains(&b'/'))?;
+    let target = place::on_host_of(libc::AT_FDCWD, path)?.path;
+    (*target != *path).then_some(target)
+}
+
 unsafe fn open_ours(
     path: *const c_char,
     caller: usize,
@@ -257,7 +265,11 @@ unsafe fn open_ours(
         return None;
     }
     // SAFETY: the program's C string.
-    let copy = wanted(unsafe { raw::bytes(path) }, caller)?;
+    let given = unsafe { CStr::from_ptr(path) };
+    if let Some(target) = elsewhere(given) {
+        return Some(load(target.as_ptr()));
+    }
+    let copy = wanted(given.to_bytes(), caller)?;
     // Held until the library itself holds them.
     let needed: Vec<*mut c_void> = needed::of_library(&copy)
         .iter()
@@ -382,7 +394,7 @@ pub(crate) fn around(address: usize) -> Option<Vec<u8>> {
 /// Opens a library by a path, if it is ours.
 pub(crate) fn opened(path: &[u8]) -> Option<Opened> {
     let path = CString::new(path).ok()?;
-    if !program::leads_to_us(libc::AT_FDCWD, &path) {
+    if !place::leads_to_us(libc::AT_FDCWD, &path) {
         return None;
     }
     // SAFETY: a C string.

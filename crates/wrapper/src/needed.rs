@@ -4,7 +4,7 @@
 use crate::elf::{self, Elf};
 use crate::image::Opened;
 use crate::library::{self, Copy};
-use crate::{environment, program, raw};
+use crate::{environment, place, raw};
 use std::ffi::CString;
 
 /// Libraries that one program has from us: as many as ld.so's own limits let through in practice.
@@ -105,7 +105,7 @@ impl Search {
 pub(crate) fn of_program(elf: &Elf, path: Option<&[u8]>, library_path: &[u8]) -> Vec<Copy> {
     let mut search = Search::new(library_path);
     let ours = |directory: &Vec<u8>| {
-        CString::new(directory.as_slice()).is_ok_and(|path| program::leads_to_us(libc::AT_FDCWD, &path))
+        CString::new(directory.as_slice()).is_ok_and(|path| place::leads_to_us(libc::AT_FDCWD, &path))
     };
     // A program of the host's has libraries here only if it was told so.
     if path.is_none() && !search.library_path.iter().any(ours) {

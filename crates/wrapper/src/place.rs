@@ -1,13 +1,13 @@
 //! Each path call goes to one place, ours or the host's; this decides which and runs it there.
 
 use crate::backend::{Files, Node};
-use crate::edge::{self, Answer, Fail, Reply};
+use crate::edge::{self, Answer, Fail, Reply, host};
 use crate::mount::{self, Setting};
 use crate::prefix::Lexical;
 use crate::walk::{self, LINKS_MAX, Last};
 use crate::{cwd, hosted, signal, table};
-use core::ffi::{c_char, c_int};
-use nvmed_fs::{Credentials, Kind};
+use core::ffi::{CStr, c_char, c_int};
+use nvmed_fs::{Credentials, Follow, Kind};
 use std::borrow::Cow;
 use std::ffi::CString;
 
@@ -142,6 +142,36 @@ fn on_host(
         Err(Fail::Root) => run(Place::Ours(from_root(Cow::Borrowed(&[]))?)),
         answer => answer,
     }
+}
+
+/// What the host is asked instead of a path.
+pub(crate) struct HostPath {
+    pub dirfd: c_int,
+    pub path: CString,
+}
+
+/// Where the host has what a path leads to in the end, through links and directories of ours too, whether or not something is
+/// there. None where that is ours, and where it cannot be told.
+pub(crate) fn on_host_of(dirfd: c_int, path: &CStr) -> Option<HostPath> {
+    let mut found = None;
+    // What it answers does not matter: the last place that was asked does.
+    let _ = answer_on_path(dirfd, path.as_ptr(), Touch::Look(Last::Follow), &mut |place| match place {
+        Place::Host { dirfd, path } => {
+            // SAFETY: the path that this was called with, or where a link of ours leads: C strings both.
+            found = Some(HostPath { dirfd, path: unsafe { CStr::from_ptr(path) }.to_owned() });
+            host(sys!(SYS_faccessat, dirfd, path, libc::F_OK))
+        }
+        Place::Ours(spot) => {
+            found = None;
+            spot.files.lookup(&spot.at, spot.path(), Follow::Yes, &spot.who()).map(|_| 0).map_err(Fail::from)
+        }
+    });
+    found
+}
+
+/// Whether a path is ours, asked without opening it. Where that cannot be told, it is.
+pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
+    mount::setting().is_some() && on_host_of(dirfd, path).is_none()
 }
 
 fn from_root(rest: Cow<'_, [u8]>) -> Answer<Spot<'_>> {

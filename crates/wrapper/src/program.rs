@@ -1,11 +1,10 @@
 //! What an exec call is to run: the kernel's own program, or one that lies in our file system, where the kernel does not see it.
 
-use crate::edge::{Answer, Fail, caught, fail};
+use crate::edge::{Answer, Fail, fail};
 use crate::elf::{self, Elf};
 use crate::image::{self, Opened};
-use crate::place::{self, Touch};
-use crate::walk::{self, Last};
-use crate::{environment, mount, raw, script, stat, table};
+use crate::place::{self, HostPath};
+use crate::{environment, raw, script, stat, table};
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -69,6 +68,14 @@ impl Program {
     pub(crate) fn is_ours(&self) -> bool {
         self.path.is_some() || !self.words.is_empty()
     }
+
+    /// Where the host has it, if it does.
+    pub(crate) fn on_host(&self) -> Option<&CStr> {
+        match &self.target {
+            Target::Host { path, .. } => Some(path),
+            Target::Memory { .. } | Target::Quiet { .. } => None,
+        }
+    }
 }
 
 /// A program that was found.
@@ -97,8 +104,10 @@ impl<'a> Named<'a> {
         Self { dirfd: libc::AT_FDCWD, path, flags: 0 }
     }
 
-    fn host(&self) -> Target {
-        Target::Host { dirfd: self.dirfd, path: self.path.to_owned(), flags: self.flags }
+    /// The kernel's program. None where the path leads to us.
+    fn host(&self) -> Option<Target> {
+        let HostPath { dirfd, path } = place::on_host_of(self.dirfd, self.path)?;
+        Some(Target::Host { dirfd, path, flags: self.flags })
     }
 }
 
@@ -148,7 +157,8 @@ fn by_descriptor(named: &Named<'_>) -> Answer<Program> {
         return fail(libc::ENOENT);
     }
     if !table::is_ours(named.dirfd) {
-        return Ok(kernels(named));
+        let target = Target::Host { dirfd: named.dirfd, path: named.path.to_owned(), flags: named.flags };
+        return Ok(kernels(target));
     }
     let path =
         CString::new(format!("/proc/self/fd/{}", named.dirfd)).map_err(|_| Fail::Errno(libc::EINVAL))?;
@@ -171,28 +181,18 @@ fn look(named: &Named<'_>) -> Answer<Looked> {
     // SAFETY: a C string.
     match unsafe { Opened::new(named.dirfd, named.path.as_ptr(), 0) } {
         Ok(file) if file.is_ours() => ours(named, &file, &status),
-        Ok(file) => Ok(on_host(named, &file, &status)),
+        Ok(file) => {
+            // Between the open and this its directory may have been replaced by one of ours.
+            let target = named.host().ok_or(Fail::Errno(libc::ENOENT))?;
+            Ok(on_host(named, target, &file, &status))
+        }
         // The kernel runs programs that cannot be read; ours are copied.
-        Err(failure) => match leads_to_us(named.dirfd, named.path) {
-            true => Err(failure),
-            false => Ok(Looked::End(kernels(named))),
-        },
+        Err(failure) => named.host().map(|target| Looked::End(kernels(target))).ok_or(failure),
     }
 }
 
-/// Whether a path is ours, asked without opening it. Where that cannot be told, it is.
-pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
-    let Some(setting) = mount::setting() else { return false };
-    let (text, touch) = (path.to_bytes(), Touch::Look(Last::Follow));
-    let found = caught(|| {
-        let lexical = place::find(setting, dirfd, text, touch)?.is_some();
-        Ok(lexical || walk::leads_in(setting, dirfd, text, Last::Follow).is_some())
-    });
-    found.unwrap_or(true)
-}
-
-fn kernels(named: &Named<'_>) -> Program {
-    Program { target: named.host(), words: Vec::new(), path: None, elf: None, unreachable: None }
+fn kernels(target: Target) -> Program {
+    Program { target, words: Vec::new(), path: None, elf: None, unreachable: None }
 }
 
 fn head(file: &Opened) -> Vec<u8> {
@@ -202,17 +202,17 @@ fn head(file: &Opened) -> Vec<u8> {
     head
 }
 
-fn on_host(named: &Named<'_>, file: &Opened, status: &libc::stat) -> Looked {
+fn on_host(named: &Named<'_>, target: Target, file: &Opened, status: &libc::stat) -> Looked {
     let head = head(file);
     if let Some(line) = script::line(&head) {
         // A host's script is the kernel's, unless its interpreter is a file of ours.
         if let Some(found) = script_of(named, &line, None)
             && let Looked::Script { interpreter, .. } = &found
-            && leads_to_us(libc::AT_FDCWD, interpreter)
+            && place::leads_to_us(libc::AT_FDCWD, interpreter)
         {
             return found;
         }
-        return Looked::End(kernels(named));
+        return Looked::End(kernels(target));
     }
     let elf = elf::read(&|at, into| file.read_at(at, into));
     let unreachable = match &elf {
@@ -221,7 +221,7 @@ fn on_host(named: &Named<'_>, file: &Opened, status: &libc::stat) -> Looked {
         None if elf::is_elf(&head) => Some("is for another kind of machine"),
         _ => None,
     };
-    Looked::End(Program { elf, unreachable, ..kernels(named) })
+    Looked::End(Program { elf, unreachable, ..kernels(target) })
 }
 
 /// Whether the loader will be told to be careful (AT_SECURE), so that it preloads nothing.

@@ -6,7 +6,7 @@ use crate::edge::{Answer, caught, errno_of, fail, host};
 use crate::exec::{self, List, Lookup};
 use crate::program::{Program, Target};
 use crate::{cwd, descriptor, image, mount, raw};
-use core::ffi::{c_char, c_int, c_short, c_void};
+use core::ffi::{CStr, c_char, c_int, c_short, c_void};
 use core::mem::{MaybeUninit, size_of};
 use libc::pid_t;
 use nvmed_sys::QuietFd;
@@ -277,6 +277,8 @@ unsafe fn spawn_or_libc(call: &Call, lookup: Lookup, libc: Libcs) -> c_int {
         };
         if !takes_part(recorded, program.as_ref()) {
             let ready = exec::pack(program.as_ref(), environment);
+            let found = program.filter(|_| !recorded.iter().any(Action::moves));
+            let name = found.as_ref().and_then(Program::on_host).map_or(name, CStr::as_ptr);
             return match ready {
                 Ok(luggage) => libc(pid, name, actions, attributes, argv, luggage.environment()),
                 Err(failure) => errno_of(&failure),

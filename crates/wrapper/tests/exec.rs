@@ -88,6 +88,41 @@ fn a_replaced_environment_keeps_ours() {
     bench.fsck();
 }
 
+/// A virtual environment of Python's has such links; a build beside its source such paths.
+#[test]
+fn links_and_directories_of_ours_lead_to_programs_of_the_hosts() {
+    let Some(bench) = Bench::new("", &["cc", "cp", "ln", "bash", "python3"]) else { return };
+    let (host, _) = programs(&bench);
+    let (library, _) = libraries(&bench);
+    // It tells what /proc/self/exe does.
+    let shown = format!("spawned {host}\n");
+    let linked = bench.path("linked");
+    bench.ok(&["ln", "-s", &host, &linked]);
+    assert_eq!(run(&bench, &[&linked, "show"]), shown);
+    bench.ok(&["ln", "-s", "/no/such/program", &bench.path("dangling")]);
+    assert_eq!(bench.run(&["env", &bench.path("dangling")]).status.code(), Some(127));
+    // As the host names it from a directory of ours.
+    let above = format!("../{}", Path::new(&host).strip_prefix(bench.host()).expect("below").display());
+    let inside = |command: &str| bench.ok(&["bash", "-c", "cd $0 && exec $1", &bench.path(""), command]);
+    assert_eq!(inside(&format!("{above} show")), shown);
+    std::fs::write(bench.host().join("script"), "#!/bin/sh\necho \"script $1\"\n").expect("a file");
+    inside("chmod +x ../script");
+    inside("ln -s ../script s");
+    assert_eq!(inside("../script word"), "script word\n");
+    assert_eq!(inside("./s word"), "script word\n");
+    let script = "import os, sys; os.chdir(sys.argv[1])
+for name in sys.argv[2:]: os.waitpid(os.posix_spawn(name, [name, 'show'], os.environ), 0)";
+    let spawned = bench.ok(&["python3", "-c", script, &bench.path(""), "./linked", &above]);
+    assert_eq!(spawned, shown.repeat(2));
+    // The same library by both names: the host's, not a copy.
+    let ours = bench.path("library.so");
+    bench.ok(&["cp", &bench.path("lib/deps/libinner.so"), bench.host().to_str().expect("text")]);
+    let path = format!("LD_LIBRARY_PATH={}", bench.host().display());
+    bench.ok(&["ln", "-s", &library, &ours]);
+    assert_eq!(run(&bench, &[&path, &host, "loaded", &ours]), format!("42 {library}\n"));
+    bench.fsck();
+}
+
 fn script(bench: &Bench, name: &str, text: &str) -> String {
     let host = bench.host().join("script");
     std::fs::write(&host, text).expect("a file");
