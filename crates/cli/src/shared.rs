@@ -163,6 +163,7 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
     // Before any thread, so that no thread takes them.
     let signals = Signals::take(&[libc::SIGTERM, libc::SIGUSR1]).map_err(failed)?;
+    nvmed_fs::expect_maps();
     let config = Config::load(file).map_err(|error| Failure::usage(error.to_string()))?;
     let variable = |name| std::env::var(name).ok();
     let address = variable(SERVER_VARIABLE).and_then(|text| Address::parse(&text));

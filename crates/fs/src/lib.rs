@@ -73,7 +73,7 @@ pub use finding::Finding;
 pub use format::FormatOptions;
 pub use fsck::fsck;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
-pub use map::MappedFile;
+pub use map::{MappedFile, expect_maps};
 pub use memory::{Memory, MemoryLayout};
 pub use repair::{Plan, plan_repair};
 pub use salvage::salvage;

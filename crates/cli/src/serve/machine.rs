@@ -182,6 +182,7 @@ fn answer(arguments: &Serve, file: &Path) -> Result<ExitCode, Failure> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
     // Before any thread, so that no thread takes them.
     let signals = Signals::take(&[libc::SIGTERM]).map_err(failed)?;
+    nvmed_fs::expect_maps();
     let config = Config::load(file).map_err(|error| Failure::usage(error.to_string()))?;
     let socket = socket(arguments.socket.as_deref())?;
     let board = std::io::stdin();
