@@ -5,6 +5,7 @@ use crate::memory;
 use crate::message::{Answer, Call, Handle};
 use crate::patience::{LOOKS_AT_ONCE, Patience};
 use crate::post::{self, Taken};
+use crate::processor::Processor;
 use crate::request::Request;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -12,7 +13,7 @@ use nvmed_sys::{Mapping, Pages};
 use postcard::ser_flavors::Flavor;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::thread::{futex, sched_yield};
+use rustix::thread::futex;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -243,8 +244,7 @@ impl ClientLane {
                     _ => core::hint::spin_loop(),
                 }
             }
-            sched_yield();
-            wait.glance();
+            wait.offer();
         }
         wait.park();
         let answered = self.park(board, is_alive);
@@ -290,6 +290,7 @@ pub struct ServerLane {
     board: Arc<Board>,
     closed: AtomicBool,
     patience: Patience,
+    processor: Processor,
     taken: Taken,
 }
 
@@ -300,8 +301,8 @@ impl ServerLane {
     /// The host has no memory or descriptor left.
     pub fn new(board: Arc<Board>) -> Result<Self, Errno> {
         let memory = Mapping::shareable(LANE_BYTES, Pages::Base)?;
-        let (closed, patience, taken) = (AtomicBool::new(false), Patience::default(), Taken::default());
-        Ok(Self { lane: Lane(memory), board, closed, patience, taken })
+        let (patience, processor, taken) = Default::default();
+        Ok(Self { lane: Lane(memory), board, closed: AtomicBool::new(false), patience, processor, taken })
     }
 
     /// What the client is given.
@@ -332,6 +333,7 @@ impl ServerLane {
             for _ in 0..looks {
                 match self.lane.state().load(Ordering::Acquire) {
                     CALL => {
+                        self.processor.called(wait.shared(), wait.now_ns());
                         wait.end();
                         return self.begin(request);
                     }
@@ -341,8 +343,7 @@ impl ServerLane {
                 }
             }
             if looking {
-                sched_yield();
-                wait.glance();
+                wait.offer();
             } else {
                 longer = None;
                 wait.park();

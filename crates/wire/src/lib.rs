@@ -13,6 +13,7 @@ mod memory;
 mod message;
 mod patience;
 mod post;
+mod processor;
 mod request;
 mod socket;
 mod view;

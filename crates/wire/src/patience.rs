@@ -2,6 +2,7 @@
 
 use crate::memory::now_ns;
 use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::thread::sched_yield;
 
 /// How long a side looks at first: what it costs to be woken, twice. A processor with nothing else to do takes 10 to 60 µs to
 /// wake up, in a virtual machine more than outside.
@@ -15,6 +16,9 @@ const LOOKING_NS_MIN: u32 = 4_000;
 /// answered. Then the processor is offered to others, the other side among them, which may be waiting for just this one.
 pub(crate) const LOOKS_AT_ONCE: u32 = 64;
 
+/// A processor that was offered to others and is back only after so long had another taker: by itself the offer takes less than 1 µs.
+const TAKEN_NS: u64 = 3_000;
+
 /// How long a side looks: twice as long as it had to wait lately. Each wait that is too long halves it, down to not at all.
 #[derive(Debug)]
 pub(crate) struct Patience(AtomicU32);
@@ -27,6 +31,7 @@ pub(crate) struct Wait<'a> {
     begun_ns: u64,
     now_ns: u64,
     parks: bool,
+    shared: bool,
 }
 
 impl Default for Patience {
@@ -40,7 +45,7 @@ impl Patience {
     pub fn begin(&self) -> Wait<'_> {
         let now_ns = now_ns();
         let looking_ns = self.0.load(Ordering::Relaxed);
-        Wait { patience: self, looking_ns, begun_ns: now_ns, now_ns, parks: false }
+        Wait { patience: self, looking_ns, begun_ns: now_ns, now_ns, parks: false, shared: false }
     }
 
     fn waited(&self, ns: u64) {
@@ -77,8 +82,20 @@ impl Wait<'_> {
         self.now_ns.saturating_sub(self.begun_ns)
     }
 
-    /// Looks at the clock.
-    pub fn glance(&mut self) {
+    /// Offers the processor to others.
+    pub fn offer(&mut self) {
+        let before_ns = now_ns();
+        sched_yield();
+        self.glance();
+        self.shared = self.now_ns.saturating_sub(before_ns) > TAKEN_NS;
+    }
+
+    /// Whether somebody had the processor when it was offered last.
+    pub fn shared(&self) -> bool {
+        self.shared
+    }
+
+    fn glance(&mut self) {
         self.now_ns = now_ns();
     }
 
