@@ -192,6 +192,22 @@ pub(crate) fn find<'a>(
     }
 }
 
+/// Whether a path is ours, or leads to us, for functions that libc would answer by calls below every hook.
+pub(crate) fn leads_to_us(dirfd: c_int, path: *const c_char) -> bool {
+    let Some(setting) = mount::setting() else { return false };
+    // SAFETY: the program's C string, under `edge`'s contract.
+    let text = unsafe { walk::argument(path) };
+    if setting.hosted.is_some() {
+        return hosted::leads_in(dirfd, text);
+    }
+    let found = edge::caught(|| {
+        Ok(find(setting, dirfd, text, Touch::Look(Last::Follow))?.is_some()
+            || walk::leads_in(setting, dirfd, text, Last::Follow).is_some())
+    });
+    // A mount that fails shall fail the call itself, with its own errno.
+    found.unwrap_or(true)
+}
+
 pub(crate) fn entered<'a>(rest: Option<Vec<u8>>) -> Answer<Option<Spot<'a>>> {
     rest.map(|rest| from_root(Cow::Owned(rest))).transpose()
 }

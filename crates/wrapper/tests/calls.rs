@@ -46,6 +46,22 @@ fn a_fortified_c_program_does_too() {
     all_calls_are_answered(&["-O2", "-D_FORTIFY_SOURCE=2"]);
 }
 
+/// libc's walk of the host, in many ways, is what ours is held against; `fts64_*` by the second build.
+#[test]
+fn hierarchies_are_walked_as_on_the_host() {
+    for options in [&[][..], &["-D_FILE_OFFSET_BITS=64"]] {
+        let Some(bench) = Bench::new("", &["cc"]) else { return };
+        let program = compiled(&bench, "hierarchies", options);
+        let host = bench.host().join("host");
+        std::fs::create_dir(&host).expect("a directory of the host");
+        let ours = bench.path("");
+        let words =
+            ["timeout", "60", program.to_str().unwrap(), ours.trim_end_matches('/'), host.to_str().unwrap()];
+        assert_eq!(bench.ok(&words), "all hierarchies walked\n");
+        bench.fsck();
+    }
+}
+
 /// libaio, POSIX AIO and copies inside the kernel: on descriptors of ours, of the host, and both at once.
 #[test]
 fn requests_are_carried_out_and_told() {
