@@ -18,9 +18,11 @@ mod watch;
 #[macro_use]
 mod edge;
 
+mod accounting;
 mod actions;
 mod aio;
 mod backend;
+mod catalogue;
 mod command;
 mod credentials;
 mod cwd;

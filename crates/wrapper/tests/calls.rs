@@ -62,6 +62,29 @@ fn hierarchies_are_walked_as_on_the_host() {
     }
 }
 
+/// Mounts, message catalogues, logins and backtraces, on the host and on ours.
+#[test]
+fn files_that_libc_opens_for_itself_are_found() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "databases", &["-rdynamic"]).display().to_string();
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let (ours, host) = (bench.path(""), host.display().to_string());
+    let ours = ours.trim_end_matches('/');
+    assert_eq!(bench.ok(&[&program, ours, &host]), "all databases read\n");
+    // Translations are not; where there are any, one line says so.
+    assert_eq!(bench.ok(&[&program, ours, &host, "C"]), "");
+    let output = bench.run(&[&program, ours, &host, "C.UTF-8"]);
+    if output.status.code() == Some(77) {
+        eprintln!("SKIPPED in part: this machine has no locale C.UTF-8, so nothing is translated");
+    } else {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.lines().count() == 1, "{errors}");
+        assert!(errors.starts_with(&format!("nvmed: bindtextdomain {ours}: ")), "{errors}");
+    }
+    bench.fsck();
+}
+
 /// libaio, POSIX AIO and copies inside the kernel: on descriptors of ours, of the host, and both at once.
 #[test]
 fn requests_are_carried_out_and_told() {
