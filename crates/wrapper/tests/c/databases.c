@@ -112,7 +112,7 @@ static void backtraces(char *told, size_t size) {
 }
 
 int main(int argc, char **argv) {
-    static char by_ours[2048], by_host[2048];
+    static char by_ours[2048], by_host[2048], names[256];
     const char *sides[] = {argv[2], argv[1]};
     if (argc > 3) {
         // Only what is said of translations.
@@ -131,6 +131,11 @@ int main(int argc, char **argv) {
         logins(side == 0);
         backtraces(side ? by_ours : by_host, sizeof by_host);
     }
+    // What was named before is not read in place of what is not there.
+    ours = argv[2];
+    CHECK(utmpname(at("wtmp")) == 0 && users(names, sizeof names) == 3);
+    ours = argv[1];
+    CHECK(utmpname(at("no-wtmp")) == 0 && users(names, sizeof names) == 0);
     CHECK(!strcmp(by_host, by_ours) && strstr(by_ours, "main"));
     if (!failures) printf("all databases read\n");
     return failures != 0;

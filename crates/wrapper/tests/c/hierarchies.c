@@ -124,7 +124,7 @@ static void walk(struct told *told, const struct way *way) {
     }
     if (way->tricks & (CHILDREN | NAMES)) tell_children(told, stream, way);
     FTSENT *entry;
-    while ((entry = fts_read(stream))) {
+    while ((errno = E2BIG, entry = fts_read(stream))) {
         int is = entry->fts_info;
         tell_entry(told, "visit", entry, way->options, 0);
         CHECK(stream->fts_cur == entry && stream->fts_path == entry->fts_path);
@@ -231,12 +231,19 @@ static void refuses(const char *root) {
 
 // Walks that are partly ours.
 static void borders(const char *host) {
-    char mine[PATH_MAX], theirs[PATH_MAX], out[PATH_MAX], in[PATH_MAX];
+    char mixed[PATH_MAX], beyond[PATH_MAX], mine[PATH_MAX], theirs[PATH_MAX], out[PATH_MAX], in[PATH_MAX];
     snprintf(mine, sizeof mine, "%s/tree/a", ours);
+    snprintf(mixed, sizeof mixed, "%s/mixed", ours);
     snprintf(theirs, sizeof theirs, "%s/tree/a", host);
     snprintf(out, sizeof out, "%s/out", ours);
     snprintf(in, sizeof in, "%s/in", host);
     CHECK(symlink(theirs, out) == 0 && symlink(mine, in) == 0);
+    // The link itself, visited twice, is all that a walk sees of another device.
+    const struct way narrow = {LOGICAL | FTS_XDEV, by_name, 0, {mixed}};
+    CHECK(mkdir(mixed, 0755) == 0 && symlink(theirs, strcat(strcpy(beyond, mixed), "/beyond")) == 0);
+    walk(&by_ours, &narrow);
+    CHECK(by_ours.count == 5 && strstr(by_ours.lines[1], "visit 1 level 1") && strstr(by_ours.lines[2], "visit 6 level 1"));
+    forget(&by_ours);
     const struct way both = {LOGICAL, NULL, 0, {mine, theirs}}, across = {LOGICAL, NULL, 0, {out, in}};
     CHECK(chdir("/") == 0);
     walk(&by_ours, &both);
