@@ -1,7 +1,7 @@
 //! Files of logins (utmp, wtmp), which libc reads and writes below every hook.
 
 use crate::edge::Answer;
-use crate::{data, descriptor, image, library, open, place};
+use crate::{data, descriptor, hosted, image, library, open, place, raw};
 use core::ffi::{c_char, c_int};
 use libc::utmpx;
 use nvmed_sys::QuietFd;
@@ -28,7 +28,10 @@ hook! {
     /// utmpname(3): of a file of ours libc reads what it holds now, and cannot write to it (EPERM)
     fn utmpname(path: *const c_char) -> c_int, as [utmpxname] {
         let libc = next!(c"utmpname", fn(*const c_char) -> c_int);
-        let (answer, copy) = if place::leads_to_us(libc::AT_FDCWD, path) {
+        let (answer, copy) = if hosted::is_on() {
+            let behind = hosted::behind(raw::bytes(path));
+            (libc(behind.as_ref().map_or(path, |behind| behind.as_ptr())), None)
+        } else if place::leads_to_us(libc::AT_FDCWD, path) {
             match copy_of(path) {
                 Ok((image, name)) => (libc(name.as_ptr()), Some(image)),
                 // It has no way to say so; getutent has.

@@ -1,7 +1,7 @@
 //! Message catalogues, which libc reads below every hook.
 
 use crate::edge::{Answer, fail, finish};
-use crate::{image, library, place, raw};
+use crate::{hosted, image, library, place, raw};
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::AsRawFd;
@@ -45,10 +45,15 @@ fn is_translating() -> bool {
 hook! {
     /// bindtextdomain(3): it succeeds whatever is there, and where translations are not found nobody is told
     fn bindtextdomain(domain: *const c_char, dir: *const c_char) -> *mut c_char {
-        if !dir.is_null() && place::leads_to_us(libc::AT_FDCWD, dir) && is_translating() {
+        let libc = next!(c"bindtextdomain", fn(*const c_char, *const c_char) -> *mut c_char);
+        if dir.is_null() {
+            return libc(domain, dir);
+        }
+        let behind = hosted::behind(raw::bytes(dir));
+        if !hosted::is_on() && place::leads_to_us(libc::AT_FDCWD, dir) && is_translating() {
             say_unread(raw::bytes(dir));
         }
-        next!(c"bindtextdomain", fn(*const c_char, *const c_char) -> *mut c_char)(domain, dir)
+        libc(domain, behind.as_ref().map_or(dir, |behind| behind.as_ptr()))
     }
 }
 

@@ -85,6 +85,28 @@ fn files_that_libc_opens_for_itself_are_found() {
     bench.fsck();
 }
 
+/// The same programs where the host has the files, which are only seen.
+#[test]
+fn walks_and_databases_of_the_host_are_left_as_they_are() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let dir = bench.host();
+    let config = dir.join("host.conf");
+    let text = format!("wrap_dir = {}\nfilesystem = host\n", dir.join("seen").display());
+    std::fs::write(&config, text).expect("the configuration is written");
+    for (name, wanted) in [("hierarchies", "all hierarchies walked\n"), ("databases", "all databases read\n")]
+    {
+        let program = compiled(&bench, name, &["-rdynamic"]);
+        let dirs = ["seen", "host"].map(|side| dir.join(side));
+        dirs.iter().for_each(|dir| std::fs::create_dir(dir).expect("a directory of the host"));
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(&program).args(&dirs).arg("host");
+        let output = bench.wrapped(&mut command).env("WRAPPER_CONFIG", &config).output().expect("it starts");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), wanted);
+        dirs.iter().for_each(|dir| std::fs::remove_dir_all(dir).expect("its files go"));
+    }
+}
+
 /// libaio, POSIX AIO and copies inside the kernel: on descriptors of ours, of the host, and both at once.
 #[test]
 fn requests_are_carried_out_and_told() {

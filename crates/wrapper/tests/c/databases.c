@@ -1,5 +1,6 @@
 // Files that libc opens for itself, below every symbol: of mounts, of messages, of logins; and the names of a backtrace, which
-// it writes. argv[1] is a directory of ours, argv[2] one of the host. Both are used in the same way.
+// it writes. argv[1] is a directory of ours, argv[2] one of the host. Both are used in the same way; with an argv[3] `host` the
+// host has both, otherwise that is a locale.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <execinfo.h>
@@ -114,7 +115,8 @@ static void backtraces(char *told, size_t size) {
 int main(int argc, char **argv) {
     static char by_ours[2048], by_host[2048], names[256];
     const char *sides[] = {argv[2], argv[1]};
-    if (argc > 3) {
+    int is_hosted = argc > 3 && !strcmp(argv[3], "host");
+    if (argc > 3 && !is_hosted) {
         // Only what is said of translations.
         if (!setlocale(LC_ALL, argv[3])) return 77;
         for (int i = 0; i < 2; i++) {
@@ -128,7 +130,7 @@ int main(int argc, char **argv) {
         ours = sides[side];
         mounts();
         messages();
-        logins(side == 0);
+        logins(side == 0 || is_hosted);
         backtraces(side ? by_ours : by_host, sizeof by_host);
     }
     // What was named before is not read in place of what is not there.

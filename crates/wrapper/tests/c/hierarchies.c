@@ -1,5 +1,5 @@
 // fts(3): the same tree on the host and on ours, walked in the same ways, is told in the same words. libc's own walk of
-// the host is the reference. argv[1] is a directory of ours, argv[2] one of the host.
+// the host is the reference. argv[1] is a directory of ours, argv[2] one of the host; with an argv[3] the host has both.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <fts.h>
@@ -230,7 +230,7 @@ static void refuses(const char *root) {
 }
 
 // Walks that are partly ours.
-static void borders(const char *host) {
+static void borders(const char *host, int is_one_device) {
     char mixed[PATH_MAX], beyond[PATH_MAX], mine[PATH_MAX], theirs[PATH_MAX], out[PATH_MAX], in[PATH_MAX];
     snprintf(mine, sizeof mine, "%s/tree/a", ours);
     snprintf(mixed, sizeof mixed, "%s/mixed", ours);
@@ -242,7 +242,7 @@ static void borders(const char *host) {
     const struct way narrow = {LOGICAL | FTS_XDEV, by_name, 0, {mixed}};
     CHECK(mkdir(mixed, 0755) == 0 && symlink(theirs, strcat(strcpy(beyond, mixed), "/beyond")) == 0);
     walk(&by_ours, &narrow);
-    CHECK(by_ours.count == 5 && strstr(by_ours.lines[1], "visit 1 level 1") && strstr(by_ours.lines[2], "visit 6 level 1"));
+    CHECK(is_one_device || by_ours.count == 5 && strstr(by_ours.lines[1], "visit 1 level 1") && strstr(by_ours.lines[2], "visit 6 level 1"));
     forget(&by_ours);
     const struct way both = {LOGICAL, NULL, 0, {mine, theirs}}, across = {LOGICAL, NULL, 0, {out, in}};
     CHECK(chdir("/") == 0);
@@ -290,7 +290,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < (int)(sizeof ways / sizeof *ways); i++) compare(host, &ways[i], i);
     refuses(ours);
     refuses(host);
-    borders(host);
+    borders(host, argc > 3);
     if (!failures) printf("all hierarchies walked\n");
     return failures != 0;
 }
