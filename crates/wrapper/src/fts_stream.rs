@@ -67,19 +67,15 @@ impl Stream {
         self.options & option != 0
     }
 
-    /// Writes `/` and a name, or nothing, behind the first bytes of the path; its length.
-    fn write_path(&mut self, kept: usize, name: Option<&[u8]>) -> usize {
-        let bytes = self.path.cast::<u8>();
-        // SAFETY: the room of `PATH_BYTES` that the stream was made with; who calls has checked the length.
+    /// Ends the path after its first bytes, or after these, `/` and a name.
+    fn write_path(&mut self, kept: usize, name: Option<&[u8]>) {
+        let end = self.path.cast::<u8>().wrapping_add(kept);
+        // SAFETY: the room of `PATH_BYTES` that the stream was made with: the lengths of paths are checked when entries are made.
         unsafe {
-            let Some(name) = name else {
-                bytes.add(kept).write(0);
-                return kept;
-            };
-            bytes.add(kept).write(b'/');
-            bytes.add(kept + 1).copy_from_nonoverlapping(name.as_ptr(), name.len());
-            bytes.add(kept + 1 + name.len()).write(0);
-            kept + 1 + name.len()
+            let Some(name) = name else { return end.write(0) };
+            end.write(b'/');
+            end.add(1).copy_from_nonoverlapping(name.as_ptr(), name.len());
+            end.add(1 + name.len()).write(0);
         }
     }
 
