@@ -105,6 +105,11 @@ pub(crate) fn named() -> Option<Vec<u8>> {
     }
 }
 
+/// Whether names without `..` that count from the working directory may be ours: it is ours, or above us.
+pub(crate) fn may_lead_to_us() -> bool {
+    !matches!(current(), None | Some(Cwd::Host { below: None }))
+}
+
 /// The environment's entry for a program that is executed now.
 pub(crate) fn entry() -> Option<CString> {
     walk::c_path(&[VARIABLE.to_bytes(), b"=", &named()?].concat())

@@ -126,6 +126,28 @@ impl Stream {
     }
 }
 
+/// Calls `call` with each record of a stream until it breaks, and closes the stream; the errno of a read that failed, or 0.
+pub(crate) fn each(dir: *mut DIR, call: &mut dyn FnMut(*const dirent) -> ControlFlow<()>) -> c_int {
+    let before = raw::errno();
+    // SAFETY: a stream that was just opened, ours or libc's; a record is valid until the next.
+    let failed = unsafe {
+        let failed = loop {
+            raw::set_errno(0);
+            let record = readdir(dir);
+            if record.is_null() {
+                break raw::errno();
+            }
+            if call(record).is_break() {
+                break 0;
+            }
+        };
+        closedir(dir);
+        failed
+    };
+    raw::set_errno(before);
+    failed
+}
+
 /// What opendir(3) opens with.
 const FLAGS: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NONBLOCK;
 

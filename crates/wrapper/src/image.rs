@@ -125,6 +125,23 @@ pub(crate) fn copy(file: &Opened, bytes: u64, name: &[u8]) -> Answer<OwnedFd> {
     Ok(made)
 }
 
+/// A sealed copy of the regular file at a path of ours, for libc, which opens by the kernel.
+///
+/// # Errors
+/// Those of open(2) and of [`copy`]; `EINVAL` for what is no regular file.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn of_path(path: *const core::ffi::c_char) -> Answer<OwnedFd> {
+    // SAFETY: the caller's contract.
+    let (file, text) = unsafe { (Opened::new(libc::AT_FDCWD, path, 0)?, crate::raw::bytes(path)) };
+    let status = status(file.0)?;
+    if status.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return fail(libc::EINVAL);
+    }
+    copy(&file, status.st_size.max(0) as u64, text)
+}
+
 fn memory(name: &core::ffi::CStr) -> Answer<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     let make = |flags| host(sys!(SYS_memfd_create, name.as_ptr(), flags));

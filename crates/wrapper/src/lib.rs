@@ -18,9 +18,11 @@ mod watch;
 #[macro_use]
 mod edge;
 
+mod accounting;
 mod actions;
 mod aio;
 mod backend;
+mod catalogue;
 mod command;
 mod credentials;
 mod cwd;
@@ -36,6 +38,9 @@ mod fcntl;
 mod fence;
 mod fork;
 mod format;
+mod fts;
+mod fts_entry;
+mod fts_stream;
 mod gate;
 mod glob;
 mod heir;

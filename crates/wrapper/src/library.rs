@@ -72,7 +72,8 @@ pub(crate) struct Copy {
     _image: Option<OwnedFd>,
 }
 
-fn by_number(fd: c_int) -> Answer<CString> {
+/// The path by which the kernel finds what a descriptor is of.
+pub(crate) fn by_number(fd: c_int) -> Answer<CString> {
     CString::new(format!("{BY_NUMBER}{fd}")).map_err(|_| Fail::Errno(libc::EINVAL))
 }
 
@@ -398,5 +399,5 @@ pub(crate) fn opened(path: &[u8]) -> Option<Opened> {
         return None;
     }
     // SAFETY: a C string.
-    unsafe { Opened::new(libc::AT_FDCWD, path.as_ptr(), 0) }.ok()
+    unsafe { Opened::new(libc::AT_FDCWD, path.as_ptr(), 0) }.ok().filter(Opened::is_ours)
 }

@@ -169,11 +169,6 @@ pub(crate) fn on_host_of(dirfd: c_int, path: &CStr) -> Option<HostPath> {
     found
 }
 
-/// Whether a path is ours, asked without opening it. Where that cannot be told, it is.
-pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
-    mount::setting().is_some() && on_host_of(dirfd, path).is_none()
-}
-
 fn from_root(rest: Cow<'_, [u8]>) -> Answer<Spot<'_>> {
     let files = mount::files()?;
     Ok(Spot { files, at: files.root(), rest, exact: None })
@@ -220,6 +215,25 @@ pub(crate) fn find<'a>(
         }
         Lexical::Outside => Ok(None),
     }
+}
+
+/// Whether a path is ours, or leads to us, where the kernel cannot follow it.
+pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
+    let Some(setting) = mount::setting() else { return false };
+    let text = path.to_bytes();
+    let found = edge::caught(|| {
+        Ok(find(setting, dirfd, text, Touch::Look(Last::Follow))?.is_some()
+            || walk::leads_in(setting, dirfd, text, Last::Follow).is_some())
+    });
+    // A mount that fails shall fail the call itself, with its own errno.
+    found.unwrap_or(true)
+}
+
+/// The same, or the calls that are made on it are counted: for functions that libc would answer by calls below every hook.
+pub(crate) fn concerns_us(dirfd: c_int, path: *const c_char) -> bool {
+    // SAFETY: the program's C string, under `edge`'s contract.
+    let path = unsafe { CStr::from_ptr(path) };
+    if hosted::is_on() { hosted::leads_in(dirfd, path.to_bytes()) } else { leads_to_us(dirfd, path) }
 }
 
 pub(crate) fn entered<'a>(rest: Option<Vec<u8>>) -> Answer<Option<Spot<'a>>> {

@@ -1,35 +1,19 @@
 //! scandir, ftw and nftw: what libc does with calls of its own that no hook sees.
 
-use crate::directory::{self, closedir, readdir};
+use crate::directory;
 use crate::edge::{Answer, fail, finish};
 use crate::open::open;
-use crate::place::{self, Touch};
+use crate::place::concerns_us;
+use crate::raw;
 use crate::real::{chdir, fchdir};
 use crate::stat::{fstatat, lstat, stat};
-use crate::walk::Last;
-use crate::{hosted, mount, raw};
 use core::ffi::{c_char, c_int, c_void};
+use core::ops::ControlFlow;
 use libc::dirent;
 use std::ffi::CString;
 
 type Filter = Option<unsafe extern "C" fn(*const dirent) -> c_int>;
 type Compare = Option<unsafe extern "C" fn(*mut *const dirent, *mut *const dirent) -> c_int>;
-
-/// Whether a path is ours, or leads to us.
-fn is_ours(dirfd: c_int, path: *const c_char) -> bool {
-    let Some(setting) = mount::setting() else { return false };
-    // SAFETY: the program's C string, under `edge`'s contract.
-    let text = unsafe { raw::bytes(path) };
-    if setting.hosted.is_some() {
-        return hosted::leads_in(dirfd, text);
-    }
-    let found = crate::edge::caught(|| {
-        Ok(place::find(setting, dirfd, text, Touch::Look(Last::Follow))?.is_some()
-            || crate::walk::leads_in(setting, dirfd, text, Last::Follow).is_some())
-    });
-    // A mount that fails shall fail the call itself, with its own errno.
-    found.unwrap_or(true)
-}
 
 /// Reads a whole directory into memory that the program frees with `free`.
 unsafe fn scan(
@@ -43,34 +27,26 @@ unsafe fn scan(
     if dir.is_null() {
         return -1;
     }
-    let mut kept: Vec<*mut dirent> = Vec::new();
+    let (mut kept, mut has_memory) = (Vec::<*mut dirent>::new(), true);
     let errno = raw::errno();
-    // SAFETY: the stream is ours or libc's, made above; records are valid until the next readdir; the
-    // program's functions are called as scandir(3) says.
+    // SAFETY: the stream was made above; the program's functions are called as scandir(3) says.
     unsafe {
-        raw::set_errno(0);
-        loop {
-            let entry = readdir(dir);
-            if entry.is_null() {
-                break;
-            }
+        let failed = directory::each(dir, &mut |entry| {
             if filter.is_some_and(|filter| filter(entry) == 0) {
-                raw::set_errno(0);
-                continue;
+                return ControlFlow::Continue(());
             }
             let bytes = usize::from((*entry).d_reclen);
             let copy = libc::malloc(bytes).cast::<dirent>();
             if copy.is_null() {
-                break;
+                has_memory = false;
+                return ControlFlow::Break(());
             }
             copy.cast::<u8>().copy_from_nonoverlapping(entry.cast(), bytes);
             kept.push(copy);
-            raw::set_errno(0);
-        }
-        let failed = raw::errno();
-        closedir(dir);
+            ControlFlow::Continue(())
+        });
         let array = libc::malloc((kept.len().max(1)) * size_of::<*mut dirent>()).cast::<*mut dirent>();
-        if failed != 0 || array.is_null() {
+        if failed != 0 || !has_memory || array.is_null() {
             kept.iter().for_each(|&entry| libc::free(entry.cast()));
             libc::free(array.cast());
             raw::set_errno(if failed != 0 { failed } else { libc::ENOMEM });
@@ -95,7 +71,7 @@ hook! {
     /// scandir(3)
     fn scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int,
         as [scandir64] {
-        if is_ours(libc::AT_FDCWD, path) {
+        if concerns_us(libc::AT_FDCWD, path) {
             return scan(libc::AT_FDCWD, path, list, filter, compare);
         }
         next!(c"scandir", fn(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
@@ -108,7 +84,7 @@ hook! {
     fn scandirat(
         dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare,
     ) -> c_int, as [scandirat64] {
-        if is_ours(dirfd, path) {
+        if concerns_us(dirfd, path) {
             return scan(dirfd, path, list, filter, compare);
         }
         next!(c"scandirat", fn(c_int, *const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
@@ -242,20 +218,14 @@ fn names(path: &CString) -> Option<Vec<Vec<u8>>> {
         return None;
     }
     let mut names = Vec::new();
-    // SAFETY: the stream was made above; records are valid until the next readdir.
-    unsafe {
-        loop {
-            let entry = readdir(dir);
-            if entry.is_null() {
-                break;
-            }
-            let name = raw::bytes((*entry).d_name.as_ptr());
-            if name != b"." && name != b".." {
-                names.push(name.to_vec());
-            }
+    directory::each(dir, &mut |entry| {
+        // SAFETY: a record holds a C string.
+        let name = unsafe { raw::bytes((&raw const (*entry).d_name).cast()) };
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
         }
-        closedir(dir);
-    }
+        ControlFlow::Continue(())
+    });
     Some(names)
 }
 
@@ -293,7 +263,7 @@ unsafe fn walk(
 hook! {
     /// ftw(3)
     fn ftw(path: *const c_char, call: FtwFn, descriptors: c_int) -> c_int, as [ftw64] {
-        if !is_ours(libc::AT_FDCWD, path) {
+        if !concerns_us(libc::AT_FDCWD, path) {
             return next!(c"ftw", fn(*const c_char, FtwFn, c_int) -> c_int)(path, call, descriptors);
         }
         // ftw knows no links and no postorder.
@@ -307,7 +277,7 @@ hook! {
 hook! {
     /// nftw(3)
     fn nftw(path: *const c_char, call: NftwFn, descriptors: c_int, flags: c_int) -> c_int, as [nftw64] {
-        if !is_ours(libc::AT_FDCWD, path) {
+        if !concerns_us(libc::AT_FDCWD, path) {
             let libc = next!(c"nftw", fn(*const c_char, NftwFn, c_int, c_int) -> c_int);
             return libc(path, call, descriptors, flags);
         }

@@ -120,7 +120,7 @@ impl Shape {
 /// Arguments that are looked at are among the first so many.
 pub(crate) const WORDS: usize = 6;
 
-/// Every hook that is a file call. A hook that is not here (`scandir`, `nftw`, `glob`) is counted by the calls that it
+/// Every hook that is a file call. A hook that is not here (`scandir`, `nftw`, `fts_read`, `glob`) is counted by the calls that it
 /// makes itself.
 const SHAPES: &[Shape] = &[
     Shape::path("open", Kind::OPEN).opens(Opens::Descriptor),

@@ -294,6 +294,19 @@ hook! {
     }
 }
 
+hook! {
+    /// setmntent(3): of a file of ours a stream like others, closed on exec
+    fn setmntent(path: *const c_char, mode: *const c_char) -> *mut FILE, as [__setmntent] {
+        let how = mode_of(mode).map(|how| Mode { close_on_exec: true, ..how });
+        let opened = how.and_then(|how| Some((opened(path, &how)?, how)));
+        match opened {
+            None => next!(c"setmntent", fn(*const c_char, *const c_char) -> *mut FILE)(path, mode),
+            Some((Ok(fd), how)) => finish(over_new(fd as c_int, &how)),
+            Some((Err(failure), _)) => finish(Err(failure)),
+        }
+    }
+}
+
 /// Whether a stream is one of ours.
 pub(crate) fn is_cookie(stream: *mut FILE) -> bool {
     let kind = COOKIES.load(Ordering::Acquire);
@@ -349,5 +362,30 @@ hook! {
         let separator: &[u8] = if head.is_empty() { b"" } else { b": " };
         let line = [head, separator, &reason, b"\n"].concat();
         data::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+    }
+}
+
+/// Bytes of a backtrace that are moved at once.
+const BACKTRACE_PIECE_BYTES: usize = 1024;
+
+hook! {
+    /// backtrace_symbols_fd(3): libc writes by system calls of its own, so it writes to memory, which needs no allocation either
+    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> (),
+        as [__backtrace_symbols_fd] {
+        let libc = next!(c"backtrace_symbols_fd", fn(*const *mut c_void, c_int, c_int) -> ());
+        if !table::is_ours(fd) && !hosted::is_watched(fd) {
+            return libc(addresses, count, fd);
+        }
+        let memory = sys!(SYS_memfd_create, c"backtrace".as_ptr(), libc::MFD_CLOEXEC) as c_int;
+        libc(addresses, count, memory);
+        let (mut piece, mut done) = ([0u8; BACKTRACE_PIECE_BYTES], 0usize);
+        while let Ok(got @ 1..) = usize::try_from(sys!(SYS_pread64, memory, piece.as_mut_ptr(), piece.len(), done)) {
+            // It has no way to fail.
+            data::write(fd, piece.as_ptr().cast(), got);
+            done += got;
+        }
+        if memory >= 0 {
+            sys!(SYS_close, memory);
+        }
     }
 }

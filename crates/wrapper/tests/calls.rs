@@ -46,6 +46,67 @@ fn a_fortified_c_program_does_too() {
     all_calls_are_answered(&["-O2", "-D_FORTIFY_SOURCE=2"]);
 }
 
+/// libc's walk of the host, in many ways, is what ours is held against; `fts64_*` by the second build.
+#[test]
+fn hierarchies_are_walked_as_on_the_host() {
+    for options in [&[][..], &["-D_FILE_OFFSET_BITS=64"]] {
+        let Some(bench) = Bench::new("", &["cc"]) else { return };
+        let program = compiled(&bench, "hierarchies", options);
+        let host = bench.host().join("host");
+        std::fs::create_dir(&host).expect("a directory of the host");
+        let ours = bench.path("");
+        let words =
+            ["timeout", "60", program.to_str().unwrap(), ours.trim_end_matches('/'), host.to_str().unwrap()];
+        assert_eq!(bench.ok(&words), "all hierarchies walked\n");
+        bench.fsck();
+    }
+}
+
+/// Mounts, message catalogues, logins and backtraces, on the host and on ours.
+#[test]
+fn files_that_libc_opens_for_itself_are_found() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "databases", &["-rdynamic"]).display().to_string();
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let (ours, host) = (bench.path(""), host.display().to_string());
+    let ours = ours.trim_end_matches('/');
+    assert_eq!(bench.ok(&[&program, ours, &host]), "all databases read\n");
+    // Translations are not; where there are any, one line says so.
+    assert_eq!(bench.ok(&[&program, ours, &host, "C"]), "");
+    let output = bench.run(&[&program, ours, &host, "C.UTF-8"]);
+    if output.status.code() == Some(77) {
+        eprintln!("SKIPPED in part: this machine has no locale C.UTF-8, so nothing is translated");
+    } else {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.lines().count() == 1, "{errors}");
+        assert!(errors.starts_with(&format!("nvmed: bindtextdomain {ours}: ")), "{errors}");
+    }
+    bench.fsck();
+}
+
+/// The same programs where the host has the files, which are only seen.
+#[test]
+fn walks_and_databases_of_the_host_are_left_as_they_are() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let dir = bench.host();
+    let config = dir.join("host.conf");
+    let text = format!("wrap_dir = {}\nfilesystem = host\n", dir.join("seen").display());
+    std::fs::write(&config, text).expect("the configuration is written");
+    for (name, wanted) in [("hierarchies", "all hierarchies walked\n"), ("databases", "all databases read\n")]
+    {
+        let program = compiled(&bench, name, &["-rdynamic"]);
+        let dirs = ["seen", "host"].map(|side| dir.join(side));
+        dirs.iter().for_each(|dir| std::fs::create_dir(dir).expect("a directory of the host"));
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(&program).args(&dirs).arg("host");
+        let output = bench.wrapped(&mut command).env("WRAPPER_CONFIG", &config).output().expect("it starts");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), wanted);
+        dirs.iter().for_each(|dir| std::fs::remove_dir_all(dir).expect("its files go"));
+    }
+}
+
 /// libaio, POSIX AIO and copies inside the kernel: on descriptors of ours, of the host, and both at once.
 #[test]
 fn requests_are_carried_out_and_told() {
