@@ -17,6 +17,7 @@ mod raw;
 mod watch;
 #[macro_use]
 mod edge;
+mod end;
 
 mod actions;
 mod aio;
