@@ -5,7 +5,7 @@
 //! cancelled in the middle of libc's `read` is unwound, which a Rust frame in between could not be. Calls on
 //! our descriptors end in the hook's own function; those that POSIX lists as cancellation points ask first.
 
-use crate::{data, descriptor, fcntl, poll, rights, stat, sync, table, vector};
+use crate::{data, descriptor, fcntl, poll, rights, socket, stat, sync, table, vector};
 #[cfg(not(test))]
 use crate::{signal, terminal};
 use core::arch::naked_asm;
@@ -222,12 +222,15 @@ macro_rules! gates {
             )
         }
     };
-    // A list of descriptors, or a message with some: a function looks through it.
+    // A list of descriptors, a message with some, or an address: a function looks through it.
     (@list $name:ident $($hook:ident)::+) => {
         gates!(@looked $name poll::looks::$name, $($hook)::+);
     };
     (@message $name:ident $($hook:ident)::+) => {
         gates!(@looked $name rights::looks::$name, $($hook)::+);
+    };
+    (@address $name:ident $($hook:ident)::+) => {
+        gates!(@looked $name socket::looks::$name, $($hook)::+);
     };
     (@looked $name:ident $look:path, $hook:path) => {
         #[unsafe(no_mangle)]
@@ -356,17 +359,15 @@ gates! {
     other accept4 => terminal::socket_int;
     other listen => terminal::socket_int;
     other shutdown => terminal::socket_int;
-    other getsockname => terminal::socket_int;
-    other getpeername => terminal::socket_int;
     other getsockopt => terminal::socket_int;
     other setsockopt => terminal::socket_int;
     other sockatmark => terminal::socket_int;
     other recv => terminal::socket_size;
     other recvfrom => terminal::socket_size;
     other send => terminal::socket_size;
-    other sendto => terminal::socket_size;
     other __recv_chk => terminal::socket_size;
     other __recvfrom_chk => terminal::socket_size;
+    address sendto => socket::sendto;
     message sendmsg => rights::sendmsg;
     message sendmmsg => rights::sendmmsg;
     message recvmsg => rights::recvmsg;

@@ -20,6 +20,7 @@ mod edge;
 mod end;
 
 mod actions;
+mod address;
 mod aio;
 mod backend;
 mod command;

@@ -56,6 +56,10 @@ scripts! {
     a_signal_ends_the_wait_for_the_other_end "pipes" "interrupted" &[private, shared];
     processes_meet_at_a_fifo "pipes" "processes" &[shared];
     a_fifo_is_its_owners_to_permit "pipes" "permission" &[shared];
+    a_bound_socket_has_a_name "sockets" "names" &[private, shared];
+    datagrams_go_to_paths_and_back "sockets" "datagrams" &[private, shared];
+    processes_meet_at_a_socket "sockets" "processes" &[shared];
+    a_socket_is_its_owners_to_permit "sockets" "permission" &[shared];
 }
 
 #[test]
