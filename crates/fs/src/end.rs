@@ -141,3 +141,33 @@ impl FileSystem {
         self.0.ends.keep(node.0.ino, end)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    fn end(uid: u32) -> End {
+        let null = rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty());
+        End { fd: QuietFd::new(null.expect("/dev/null is there")), uid }
+    }
+
+    #[test]
+    fn a_user_keeps_so_many_and_no_other_pays() {
+        let now = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+        let ends = Ends::default();
+        for ino in 0..ENDS_OF_USER_MAX as u64 {
+            assert!(ends.keep(ino, end(7)).is_ok_and(|(_, kept)| kept));
+        }
+        let next = ENDS_OF_USER_MAX as u64;
+        assert!(matches!(ends.keep(next, end(7)), Err(FsError::Host(Errno::NFILE))));
+        assert!(ends.keep(0, end(7)).is_ok_and(|(_, kept)| !kept), "what is kept is found past the limit");
+        assert!(ends.keep(next, end(8)).is_ok_and(|(_, kept)| kept));
+        ends.forget(5, Kind::File);
+        assert!(ends.find(5).is_ok_and(|found| found.is_some()), "a file has none");
+        ends.forget(5, Kind::Fifo);
+        assert!(ends.find(5).is_ok_and(|found| found.is_none()));
+        assert!(ends.keep(5, end(7)).is_ok());
+    }
+}
