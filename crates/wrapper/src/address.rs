@@ -171,7 +171,7 @@ mod tests {
         let (address, _) = Address::to_bind(700, b"/a/s").unwrap();
         let (mut given, mut len) = (address.given, address.len());
         // SAFETY: a whole address, of which the program has room for less.
-        unsafe { tell((&raw mut given).cast(), 20, &raw mut len) };
+        unsafe { tell((&raw mut given).cast(), 22, &raw mut len) };
         assert_eq!((len, given.sun_path), (address.len(), address.given.sun_path));
     }
 }

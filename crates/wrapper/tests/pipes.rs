@@ -54,6 +54,7 @@ scripts! {
     threads_meet_at_a_fifo "pipes" "threads" &[private, shared];
     a_fifo_is_waited_for_as_a_pipe "pipes" "readiness" &[private, shared];
     a_signal_ends_the_wait_for_the_other_end "pipes" "interrupted" &[private, shared];
+    what_is_gone_takes_no_descriptor "pipes" "leaves_nothing" &[private, shared];
     processes_meet_at_a_fifo "pipes" "processes" &[shared];
     a_fifo_is_its_owners_to_permit "pipes" "permission" &[shared];
     a_bound_socket_has_a_name "sockets" "names" &[private, shared];

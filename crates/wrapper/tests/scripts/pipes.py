@@ -149,6 +149,36 @@ def interrupted():
     assert os.path.exists(at("rang"))
 
 
+def leaves_nothing():
+    """What is gone takes no descriptor, neither of the program's nor of the mount's, and no name."""
+    import socket
+
+    def once():
+        os.mkfifo(at("f"))
+        held = os.open(at("f"), os.O_PATH)
+        fails(errno.ENXIO, os.open, at("f"), os.O_WRONLY | os.O_NONBLOCK)
+        os.close(os.open(at("f"), os.O_RDWR))
+        os.unlink(at("f"))
+        os.close(held)
+        with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+            server.bind(at("s"))
+            fails(errno.ECONNREFUSED, client.connect, at("s"))
+            fails(errno.EADDRINUSE, client.bind, at("s"))
+            fails(errno.EINVAL, server.bind, at("t"))
+            server.listen()
+            client.connect(at("s"))
+        os.unlink(at("s"))
+
+    def left():
+        return len(os.listdir("/proc/self/fd")), os.listdir(HERE)
+
+    once()
+    before = left()
+    for _ in range(50):
+        once()
+    assert left() == before, (before, left())
+
+
 def processes():
     """fork, exec and other programs have the same pipe."""
     os.mkfifo(at("f"))
