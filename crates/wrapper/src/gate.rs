@@ -110,6 +110,12 @@ macro_rules! gates {
             resolve as *const ()
         });
     };
+    (@way accepting $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
+    (@way receiving $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
     (@way leaving $name:ident $($hook:ident)::+) => {
         gates!(@way other $name $($hook)::+);
     };
@@ -120,6 +126,8 @@ macro_rules! gates {
     };
     (@listed other $name:ident) => { None };
     (@listed leaving $name:ident) => { None };
+    (@listed accepting $name:ident) => { None };
+    (@listed receiving $name:ident) => { None };
     (@listed $kind:ident $name:ident) => {
         Some((name_of(concat!(stringify!($name), "\0")), &ways::$name))
     };
@@ -250,6 +258,65 @@ macro_rules! gates {
             )
         }
     };
+    // A call that answers an address, in its second and third argument or in its last two.
+    (@accepting $name:ident $($hook:ident)::+) => {
+        gates!(@telling $name "rsi", "rdx", $($hook)::+);
+    };
+    (@receiving $name:ident $($hook:ident)::+) => {
+        gates!(@telling $name "r8", "r9", $($hook)::+);
+    };
+    // If one is asked for, libc's function comes back here, and the address is looked at.
+    (@telling $name:ident $address:literal, $len:literal, $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "cmp edi, {direct}",
+                "jae 4f",
+                "mov r10d, edi",
+                "lea r11, [rip + {table}]",
+                "cmp qword ptr [r11 + r10 * 8], 0",
+                "jne 2f",
+                "3:",
+                concat!("test ", $address, ", ", $address),
+                "je 5f",
+                concat!("test ", $len, ", ", $len),
+                "je 5f",
+                "sub rsp, 24",
+                ".cfi_adjust_cfa_offset 24",
+                concat!("mov qword ptr [rsp], ", $address),
+                concat!("mov qword ptr [rsp + 8], ", $len),
+                concat!("mov r11d, dword ptr [", $len, "]"),
+                "mov qword ptr [rsp + 16], r11",
+                "call qword ptr [rip + {way}]",
+                "mov rdi, qword ptr [rsp]",
+                "mov rsi, qword ptr [rsp + 16]",
+                "mov rdx, qword ptr [rsp + 8]",
+                "mov ecx, eax",
+                "mov qword ptr [rsp], rax",
+                "call {told}",
+                "mov rax, qword ptr [rsp]",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "ret",
+                "4:",
+                around!("call {high}", "test al, al"),
+                "je 3b",
+                "2:",
+                "jmp {hook}",
+                "5:",
+                "jmp qword ptr [rip + {way}]",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                high = sym is_high_ours,
+                told = sym socket::told,
+            )
+        }
+    };
     // A call of another kind of descriptor: the hook is for ours alone.
     (@other $name:ident $($hook:ident)::+) => {
         #[unsafe(no_mangle)]
@@ -355,15 +422,15 @@ gates! {
     other __ttyname_r_chk => terminal::ttyname_r;
     other ptsname_r => terminal::ttyname_r;
     other __ptsname_r_chk => terminal::ttyname_r;
-    other accept => terminal::socket_int;
-    other accept4 => terminal::socket_int;
+    accepting accept => terminal::socket_int;
+    accepting accept4 => terminal::socket_int;
     other listen => terminal::socket_int;
     other shutdown => terminal::socket_int;
     other getsockopt => terminal::socket_int;
     other setsockopt => terminal::socket_int;
     other sockatmark => terminal::socket_int;
     other recv => terminal::socket_size;
-    other recvfrom => terminal::socket_size;
+    receiving recvfrom => terminal::socket_size;
     other send => terminal::socket_size;
     other __recv_chk => terminal::socket_size;
     other __recvfrom_chk => terminal::socket_size;

@@ -177,11 +177,27 @@ unsafe fn asked(
     // SAFETY: null, or the program's number, under `edge`'s contract.
     let room = unsafe { len.as_ref() }.copied();
     let answer = call();
-    if let Some(room) = room.filter(|_| answer >= 0 && !address.is_null() && mount::setting().is_some()) {
-        // SAFETY: the kernel has filled both.
-        unsafe { address::tell(address, room, len) };
+    if let Some(room) = room.filter(|_| !address.is_null()) {
+        // SAFETY: the kernel has filled both, unless it refused.
+        unsafe { told(address, room, len, answer as c_int) };
     }
     reply(answer)
+}
+
+/// After a call of libc's that answered an address, for which there was so much room: the path that a program bound.
+///
+/// # Safety
+/// libc has filled both, unless the answer is negative.
+pub(crate) unsafe extern "C" fn told(
+    address: *mut sockaddr,
+    room: socklen_t,
+    len: *mut socklen_t,
+    answer: c_int,
+) {
+    if answer >= 0 && mount::setting().is_some() {
+        // SAFETY: the caller's contract.
+        unsafe { address::tell(address, room, len) };
+    }
 }
 
 hook! {

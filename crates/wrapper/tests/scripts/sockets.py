@@ -64,8 +64,11 @@ def names():
             fails(errno.ECONNREFUSED, unix(kind).connect, name)
             server.listen()
         other = unix(kind)
+        other.bind(name + "-client")
         other.connect(name)
         assert other.getpeername() == name
+        if kind != socket.SOCK_DGRAM:
+            assert server.accept()[1] == name + "-client"
         os.symlink(name, at("link%d" % kind))
         unix(kind).connect(at("link%d" % kind))
         fails(errno.EADDRINUSE, unix(kind).bind, at("link%d" % kind))
@@ -107,9 +110,13 @@ def datagrams():
     client.bind(at("client"))
     client.sendto(b"by sendto", at("server"))
     text, sender = server.recvfrom(99)
-    assert text == b"by sendto"
-    # What the kernel says of the sender is as good as its path.
+    assert text == b"by sendto" and sender == at("client"), sender
     assert server.sendto(b"back", sender) == 4
+    assert client.recv(99) == b"back"
+    # What the kernel says of a sender is as good as its path.
+    client.sendto(b"again", at("server"))
+    sender = server.recvmsg(99)[3]
+    assert sender != at("client") and server.sendto(b"back", sender) == 4
     assert client.recv(99) == b"back"
     client.sendmsg([b"by ", b"sendmsg"], [], 0, at("server"))
     assert server.recv(99) == b"by sendmsg"
@@ -169,7 +176,8 @@ def processes():
             if kind == socket.SOCK_DGRAM:
                 assert server.recv(99) == want
                 return
-            taken, _ = server.accept()
+            taken, peer = server.accept()
+            assert peer == "", "clients have no name"
             assert taken.recv(99) == want and taken.getsockname() == name
             taken.sendall(b"welcome")
             taken.close()
