@@ -204,6 +204,29 @@ fn users_share_a_device_and_see_only_their_own() {
 }
 
 #[test]
+fn users_meet_at_a_fifo_as_its_mode_permits() {
+    if !has_setpriv() {
+        return;
+    }
+    let mut machine = Machine::new("fifo");
+    machine.serve();
+    for (name, user) in [("alice", ALICE), ("bob", BOB)] {
+        machine.admin(&["grant", name, "--tree", "/both", "--user", &user.to_string(), "--write"]);
+    }
+    let reads =
+        "chmod 755 store && mkfifo store/p && chmod 622 store/p && echo made && exec timeout 60 cat store/p";
+    let mut reader = machine.program(Some(ALICE), "", reads).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "made");
+    let refused = machine.shell(Some(BOB), "", "timeout 60 cat store/p");
+    assert!(refused.status != 0 && refused.err.contains("Permission denied"), "{}", refused.err);
+    let wrote = machine.shell(Some(BOB), "", "timeout 60 sh -c 'echo of another user > store/p'");
+    assert_eq!((wrote.status, &*wrote.err), (0, ""));
+    assert_eq!(lines.next().unwrap().unwrap(), "of another user");
+    assert!(lines.next().is_none() && reader.wait().unwrap().success());
+}
+
+#[test]
 fn a_server_that_is_killed_loses_nothing_that_was_completed() {
     let mut machine = Machine::new("killed");
     machine.serve();

@@ -9,6 +9,7 @@
 mod cached;
 mod core;
 mod data;
+mod end;
 mod error;
 mod file;
 mod filesystem;

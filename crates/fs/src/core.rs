@@ -3,6 +3,7 @@
 use crate::account::Accounts;
 use crate::alloc::Allocator;
 use crate::data::DataPath;
+use crate::end::Ends;
 use crate::error::FsError;
 use crate::freed::Freed;
 use crate::growth::{self, Growth};
@@ -153,6 +154,7 @@ pub(crate) struct Core {
     next_description: AtomicU64,
     unmounted: AtomicBool,
     pub(crate) accounts: Accounts,
+    pub(crate) ends: Ends,
     /// Whether orphans of an earlier mount may be left.
     pub(crate) orphans_left: AtomicBool,
 }
@@ -230,6 +232,7 @@ impl Core {
             next_description: AtomicU64::new(1),
             unmounted: AtomicBool::new(false),
             accounts: Accounts::default(),
+            ends: Ends::default(),
             orphans_left: AtomicBool::new(true),
             options,
             superblock,

@@ -57,7 +57,7 @@ pub enum FsError {
     /// One more link than [`crate::LINKS_MAX`].
     #[error("too many links to one file")]
     TooManyLinks,
-    /// A named pipe, a socket or a device: it has a name here and nothing else.
+    /// A named pipe, a socket or a device: there is nothing of this file system's behind its name.
     #[error("a special file cannot be opened on this file system")]
     NoDevice,
     /// Renaming the directory would re-key more names than one batch of the store takes.

@@ -16,6 +16,7 @@ mod core;
 mod data;
 mod direct;
 mod directory;
+mod end;
 mod error;
 mod extent;
 mod file;

@@ -422,6 +422,7 @@ impl<'a> Dropped<'a> {
         drop(quiet);
         if gone {
             core.inodes.remove(inode.ino);
+            core.ends.forget(inode.ino, inode.kind);
             core.forget(inode);
             inode.leave_account();
         } else {

@@ -24,7 +24,11 @@ impl OpenFlags {
     }
 
     /// The permissions that the access mode asks for.
-    fn wanted(self) -> u32 {
+    pub(crate) fn wanted(self) -> u32 {
+        // Access mode 3 asks for both and gives neither (open(2), "access mode 3").
+        if self.0 & 3 == 3 {
+            return READ | WRITE;
+        }
         let read = if self.reads() { READ } else { 0 };
         let write = if self.writes() || self.has(Self::TRUNCATE) { WRITE } else { 0 };
         read | write
@@ -196,13 +200,13 @@ impl Core {
             kind if kind != Kind::Directory && flags.has(OpenFlags::DIRECTORY) => {
                 return Err(FsError::NotDirectory);
             }
-            // What a program would find behind it is the kernel's, or another program's.
-            kind if kind.is_special() => return Err(FsError::NoDevice),
             _ => {}
         }
-        // Access mode 3 asks for both and gives neither (open(2), "access mode 3").
-        let wanted = if flags.0 & 3 == 3 { READ | WRITE } else { flags.wanted() };
-        permission::may(inode, wanted, who)?;
+        permission::may(inode, flags.wanted(), who)?;
+        if inode.kind.is_special() {
+            // What a program would find behind it is the kernel's: `FileSystem::pipe` has it of a FIFO.
+            return Err(FsError::NoDevice);
+        }
         if changes {
             view.writable()?;
             self.writable()?;

@@ -39,6 +39,7 @@ impl Core {
             }
         }
         self.forget(inode);
+        self.ends.forget(inode.ino, inode.kind);
         self.inodes.remove(inode.ino);
         let removed = self.remove_in_steps(inode);
         if removed.is_err() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[repr(u8)]
 pub enum Kind {
     /// A named pipe; `DT_FIFO`. Names of this and of the kinds below can be made; what happens at them is
-    /// not this file system's.
+    /// the kernel's ([`crate::FileSystem::pipe`]).
     Fifo = 1,
     /// A character device; `DT_CHR`.
     CharDevice = 2,

@@ -21,6 +21,8 @@ pub(crate) type Reply = (ControlAnswer, Option<OwnedFd>);
 pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
     match message {
         Control::Map { .. } | Control::Window { .. } | Control::Statistics => true,
+        // It makes a file of the host's.
+        Control::Pipe { .. } => true,
         // What it is told of, or lets go of in the session before, is files.
         Control::Adopt { .. } => connection.heir().is_ok_and(|heir| {
             let before = lock(&heir.inheritance).as_ref().and_then(|left| left.before.as_ref()?.upgrade());
@@ -109,6 +111,24 @@ impl Desk {
                 connection.session()?;
                 service.take_all_posts();
                 Ok((ControlAnswer::Text(self.statistics()), None))
+            }
+            Control::Pipe { handle, flags } => {
+                let session = connection.session()?;
+                let (node, peer) = (session.node(handle)?, session.peer());
+                let pipe = session.files().pipe(&node, flags, &peer.credentials())?;
+                Ok((ControlAnswer::Done, Some(pipe)))
+            }
+            Control::Bind { handle } => {
+                let end = copy(fd.ok_or(FsError::Invalid)?)?;
+                let session = connection.session()?;
+                let (node, peer) = (session.node(handle)?, session.peer());
+                session.files().bind(&node, end, &peer.credentials())?;
+                Ok((ControlAnswer::Done, None))
+            }
+            Control::Connect { handle } => {
+                let session = connection.session()?;
+                let (node, peer) = (session.node(handle)?, session.peer());
+                Ok((ControlAnswer::Done, Some(session.files().connect(&node, &peer.credentials())?)))
             }
         }
     }

@@ -14,6 +14,7 @@ mod fork;
 mod guard;
 #[allow(unsafe_code, reason = "raw memory lives here and nowhere else")]
 mod mapping;
+mod nursery;
 #[allow(unsafe_code, reason = "a socket option that is a libc call on raw memory")]
 mod peer;
 #[allow(unsafe_code, reason = "device registers are reached by volatile accesses")]
@@ -27,6 +28,7 @@ pub use descriptor::{QUIET, QuietFd, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
 pub use mapping::{Mapping, Pages};
+pub use nursery::{Nursery, PLACES};
 pub use peer::peer_groups;
 pub use registers::Registers;
 pub use signal::{Signal, Signals};

@@ -12,7 +12,7 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of the secret by which a process of a run's tree shows that it belongs to it.
 pub const SECRET_BYTES: usize = 16;
 
@@ -448,6 +448,24 @@ pub enum Control {
     Receive,
     /// The server's counters as JSON.
     Statistics,
+    /// The pipe behind a FIFO that is about to be opened; its `O_PATH` descriptor comes along.
+    Pipe {
+        /// The FIFO.
+        handle: Handle,
+        /// How it is opened.
+        flags: OpenFlags,
+    },
+    /// A socket of the process was bound to a name of the host's that is gone: its `O_PATH` descriptor, along with this, is
+    /// from now on what is behind the held name.
+    Bind {
+        /// The name's inode.
+        handle: Handle,
+    },
+    /// The socket that was bound to a name; its `O_PATH` descriptor comes along.
+    Connect {
+        /// The name's inode.
+        handle: Handle,
+    },
 }
 
 /// What the server says over the session's socket.

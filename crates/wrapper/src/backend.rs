@@ -60,14 +60,14 @@ macro_rules! either {
 }
 
 impl Node {
-    fn private(&self) -> Result<&nvmed_fs::Node> {
+    pub(crate) fn private(&self) -> Result<&nvmed_fs::Node> {
         match self {
             Self::Private(node) => Ok(node),
             Self::Shared(_) => Err(MIXED),
         }
     }
 
-    fn shared(&self) -> Result<&nvmed_client::Node> {
+    pub(crate) fn shared(&self) -> Result<&nvmed_client::Node> {
         match self {
             Self::Shared(node) => Ok(node),
             Self::Private(_) => Err(MIXED),

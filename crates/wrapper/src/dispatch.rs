@@ -9,7 +9,7 @@
 //! The setting is per thread and does not survive a fork: `thread` arms new ones. SIGSYS must never be blocked
 //! where such an instruction may come, or the kernel kills; so masks that block it are cleaned of it.
 
-use crate::{poll, raw, rights, signal, syscall, table, thread};
+use crate::{poll, raw, rights, signal, socket, syscall, table, thread};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -195,6 +195,19 @@ impl Call {
             libc::SYS_close => is_ours(0) || nvmed_sys::is_quiet(self.words[0] as c_int),
             // By their addresses.
             libc::SYS_connect | libc::SYS_bind => true,
+            libc::SYS_getsockname | libc::SYS_getpeername => true,
+            // SAFETY: as above.
+            libc::SYS_sendto => unsafe {
+                let [.., address, len] = self.words;
+                socket::looks::sendto(
+                    first as c_int,
+                    second as _,
+                    third,
+                    fourth as c_int,
+                    address as _,
+                    len as _,
+                )
+            },
             _ => is_ours(0),
         }
     }

@@ -5,7 +5,7 @@
 //! cancelled in the middle of libc's `read` is unwound, which a Rust frame in between could not be. Calls on
 //! our descriptors end in the hook's own function; those that POSIX lists as cancellation points ask first.
 
-use crate::{data, descriptor, fcntl, poll, rights, stat, sync, table, vector};
+use crate::{data, descriptor, fcntl, poll, rights, socket, stat, sync, table, vector};
 #[cfg(not(test))]
 use crate::{signal, terminal};
 use core::arch::naked_asm;
@@ -110,6 +110,12 @@ macro_rules! gates {
             resolve as *const ()
         });
     };
+    (@way accepting $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
+    (@way receiving $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
     (@way leaving $name:ident $($hook:ident)::+) => {
         gates!(@way other $name $($hook)::+);
     };
@@ -120,6 +126,8 @@ macro_rules! gates {
     };
     (@listed other $name:ident) => { None };
     (@listed leaving $name:ident) => { None };
+    (@listed accepting $name:ident) => { None };
+    (@listed receiving $name:ident) => { None };
     (@listed $kind:ident $name:ident) => {
         Some((name_of(concat!(stringify!($name), "\0")), &ways::$name))
     };
@@ -222,12 +230,15 @@ macro_rules! gates {
             )
         }
     };
-    // A list of descriptors, or a message with some: a function looks through it.
+    // A list of descriptors, a message with some, or an address: a function looks through it.
     (@list $name:ident $($hook:ident)::+) => {
         gates!(@looked $name poll::looks::$name, $($hook)::+);
     };
     (@message $name:ident $($hook:ident)::+) => {
         gates!(@looked $name rights::looks::$name, $($hook)::+);
+    };
+    (@address $name:ident $($hook:ident)::+) => {
+        gates!(@looked $name socket::looks::$name, $($hook)::+);
     };
     (@looked $name:ident $look:path, $hook:path) => {
         #[unsafe(no_mangle)]
@@ -244,6 +255,65 @@ macro_rules! gates {
                 look = sym $look,
                 way = sym ways::$name,
                 hook = sym $hook,
+            )
+        }
+    };
+    // A call that answers an address, in its second and third argument or in its last two.
+    (@accepting $name:ident $($hook:ident)::+) => {
+        gates!(@telling $name "rsi", "rdx", $($hook)::+);
+    };
+    (@receiving $name:ident $($hook:ident)::+) => {
+        gates!(@telling $name "r8", "r9", $($hook)::+);
+    };
+    // If one is asked for, libc's function comes back here, and the address is looked at.
+    (@telling $name:ident $address:literal, $len:literal, $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "cmp edi, {direct}",
+                "jae 4f",
+                "mov r10d, edi",
+                "lea r11, [rip + {table}]",
+                "cmp qword ptr [r11 + r10 * 8], 0",
+                "jne 2f",
+                "3:",
+                concat!("test ", $address, ", ", $address),
+                "je 5f",
+                concat!("test ", $len, ", ", $len),
+                "je 5f",
+                "sub rsp, 24",
+                ".cfi_adjust_cfa_offset 24",
+                concat!("mov qword ptr [rsp], ", $address),
+                concat!("mov qword ptr [rsp + 8], ", $len),
+                concat!("mov r11d, dword ptr [", $len, "]"),
+                "mov qword ptr [rsp + 16], r11",
+                "call qword ptr [rip + {way}]",
+                "mov rdi, qword ptr [rsp]",
+                "mov rsi, qword ptr [rsp + 16]",
+                "mov rdx, qword ptr [rsp + 8]",
+                "mov ecx, eax",
+                "mov qword ptr [rsp], rax",
+                "call {told}",
+                "mov rax, qword ptr [rsp]",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "ret",
+                "4:",
+                around!("call {high}", "test al, al"),
+                "je 3b",
+                "2:",
+                "jmp {hook}",
+                "5:",
+                "jmp qword ptr [rip + {way}]",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                high = sym is_high_ours,
+                told = sym socket::told,
             )
         }
     };
@@ -352,21 +422,19 @@ gates! {
     other __ttyname_r_chk => terminal::ttyname_r;
     other ptsname_r => terminal::ttyname_r;
     other __ptsname_r_chk => terminal::ttyname_r;
-    other accept => terminal::socket_int;
-    other accept4 => terminal::socket_int;
+    accepting accept => terminal::socket_int;
+    accepting accept4 => terminal::socket_int;
     other listen => terminal::socket_int;
     other shutdown => terminal::socket_int;
-    other getsockname => terminal::socket_int;
-    other getpeername => terminal::socket_int;
     other getsockopt => terminal::socket_int;
     other setsockopt => terminal::socket_int;
     other sockatmark => terminal::socket_int;
     other recv => terminal::socket_size;
-    other recvfrom => terminal::socket_size;
+    receiving recvfrom => terminal::socket_size;
     other send => terminal::socket_size;
-    other sendto => terminal::socket_size;
     other __recv_chk => terminal::socket_size;
     other __recvfrom_chk => terminal::socket_size;
+    address sendto => socket::sendto;
     message sendmsg => rights::sendmsg;
     message sendmmsg => rights::sendmmsg;
     message recvmsg => rights::recvmsg;

@@ -17,9 +17,11 @@ mod raw;
 mod watch;
 #[macro_use]
 mod edge;
+mod end;
 
 mod accounting;
 mod actions;
+mod address;
 mod aio;
 mod backend;
 mod catalogue;

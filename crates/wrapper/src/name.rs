@@ -100,8 +100,8 @@ hook! {
     }
 }
 
-/// Pipes, sockets and devices get names, which archives and copies need; what happens at them is the kernel's, and
-/// opening one fails with `ENXIO`.
+/// Pipes, sockets and devices get names; what happens at the first two is the kernel's ([`crate::end`]), and opening a
+/// device fails with `ENXIO`.
 fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
     on_path(dirfd, path, CHANGE, |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, device as u32)),

@@ -1,10 +1,10 @@
 //! The open calls.
 
-use crate::edge::{Answer, Fail, fail, host};
+use crate::edge::{Answer, Fail, errno_of, fail, host};
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::table::Body;
 use crate::walk::Last;
-use crate::{credentials, descriptor, hosted, mount};
+use crate::{credentials, descriptor, end, hosted, mount};
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
 use nvmed_fs::{Follow, Kind, OpenFlags};
@@ -50,8 +50,14 @@ fn unless_hidden(fd: c_int, flags: c_int) -> Answer {
 
 fn open_ours(spot: &Spot<'_>, flags: c_int, mode: mode_t) -> Answer {
     let fd = descriptor::reserve(flags & libc::O_CLOEXEC != 0)?;
-    let body = describe(spot, flags, mode).inspect_err(|_| descriptor::give_back(fd))?;
-    descriptor::publish(fd, body)
+    match describe(spot, flags, mode) {
+        Ok(body) => descriptor::publish(fd, body),
+        Err(failure) => {
+            descriptor::give_back(fd);
+            // A file system of ours has nothing behind the name of a special file.
+            if errno_of(&failure) == libc::ENXIO { end::open(spot, flags) } else { Err(failure) }
+        }
+    }
 }
 
 fn describe(spot: &Spot<'_>, flags: c_int, mode: mode_t) -> Answer<Body> {

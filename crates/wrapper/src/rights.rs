@@ -1,8 +1,8 @@
 //! Descriptors in messages (SCM_RIGHTS): one of ours goes as a token, which the receiver's wrapper exchanges for a
 //! placeholder.
 
-use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, host, reply};
-use crate::{descriptor, mount, raw, table};
+use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, reply};
+use crate::{descriptor, mount, raw, socket, table};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::size_of;
 use libc::{cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
@@ -52,11 +52,14 @@ unsafe fn descriptors(control: *mut c_void, bytes: usize) -> impl Iterator<Item 
     })
 }
 
-/// Whether a message names a descriptor that is ours, or the stack's.
+/// Whether a message goes to a path, or names a descriptor that is ours, or the stack's.
 unsafe fn names_ours(message: *const msghdr) -> bool {
     // SAFETY: the program's message, under `edge`'s contract.
     unsafe {
         let Some(message) = message.as_ref() else { return false };
+        if socket::looks::is_path(message.msg_name.cast(), message.msg_namelen) {
+            return true;
+        }
         descriptors(message.msg_control, message.msg_controllen)
             .map(|at| at.read_unaligned())
             .any(|fd| table::is_ours(fd) || is_quiet(fd))
@@ -178,7 +181,13 @@ hook! {
         }
         let Some(given) = message.as_ref() else { return reply(sys!(SYS_sendmsg, fd, message, flags)) };
         match caught(|| prepared(given)) {
-            Ok(ready) => finish(host(sys!(SYS_sendmsg, fd, &raw const ready.message, flags))),
+            Ok(ready) => {
+                socket::to(given.msg_name.cast(), given.msg_namelen, |address, len| {
+                    let mut message = ready.message;
+                    (message.msg_name, message.msg_namelen) = (address.cast_mut().cast(), len);
+                    sys!(SYS_sendmsg, fd, &raw const message, flags)
+                })
+            }
             Err(failure) => finish(Err(failure)),
         }
     }

@@ -1,66 +1,243 @@
-//! Sockets named by a path: there are none in our file system, and none may land in the host's directory
-//! that `wrap_dir` hides.
+//! Sockets named by a path of ours: the name is our inode, the socket the program's own. The host binds it to a name
+//! that is gone at once, and whoever may write to our inode gets the way there.
 
-use crate::edge::{Answer, fail, finish, host, reply};
-use crate::mount;
-use crate::place::{Place, Touch, answer_on_path};
-use crate::stat;
+use crate::address::{self, Address};
+use crate::backend::{Files, Node};
+use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, host, reply};
+use crate::place::{Place, Spot, Touch, answer_on_path};
 use crate::walk::Last;
-use core::ffi::c_int;
-use core::mem::offset_of;
-use libc::{sockaddr, sockaddr_un, socklen_t};
-use nvmed_fs::Follow;
-use std::ffi::CString;
+use crate::{credentials, end, mount, signal, table};
+use core::ffi::{CStr, c_int, c_void};
+use core::mem::{MaybeUninit, size_of};
+use libc::{size_t, sockaddr, socklen_t, ssize_t};
+use nvmed_fs::{Credentials, Follow, FsError};
+use nvmed_sys::{Nursery, QuietFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::Mode;
 
-/// The path in a socket address, if it has one: neither abstract nor of another family.
-unsafe fn path(address: *const sockaddr, len: socklen_t) -> Option<CString> {
-    let start = offset_of!(sockaddr_un, sun_path);
-    let room = (len as usize).min(size_of::<sockaddr_un>()).checked_sub(start)?;
-    // SAFETY: the program says that the address has `len` bytes.
-    unsafe {
-        if address.is_null() || c_int::from((*address).sa_family) != libc::AF_UNIX {
-            return None;
+impl Files {
+    /// Says what is behind a socket's name.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::bind`].
+    fn bind(self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
+        match self {
+            Self::Private(files) => files.bind(node.private()?, end, who),
+            Self::Shared(files) => files.bind(node.shared()?, end.as_fd()),
         }
-        let bytes = core::slice::from_raw_parts(address.byte_add(start).cast::<u8>(), room);
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(room);
-        if end == 0 { None } else { CString::new(&bytes[..end]).ok() }
+    }
+
+    /// The socket behind a name.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::connect`].
+    fn connect(self, node: &Node, who: &Credentials<'_>) -> Result<QuietFd, FsError> {
+        match self {
+            Self::Private(files) => files.connect(node.private()?, who),
+            Self::Shared(files) => files.connect(node.shared()?),
+        }
+        .map(QuietFd::new)
     }
 }
 
-/// Asks the kernel, unless the path is ours.
-unsafe fn on_socket(
+/// Makes a call with an address; if it is a path of ours, with one by which the kernel finds the socket.
+///
+/// # Safety
+/// `address` is null or valid for reads of `len` bytes.
+pub(crate) unsafe fn to<R: Reply>(
     address: *const sockaddr,
     len: socklen_t,
-    touch: Touch,
-    call: impl Fn() -> isize,
-    ours: impl Fn(bool) -> c_int,
-) -> c_int {
-    // SAFETY: the program's address, under `edge`'s contract.
-    let path = mount::setting().and_then(|_| unsafe { path(address, len) });
-    let Some(path) = path else { return reply(call()) };
-    let answer = answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| -> Answer {
-        match place {
-            Place::Host { .. } => host(call()),
-            Place::Ours(spot) => fail(ours(stat::of(&spot, Follow::Yes).is_ok())),
+    call: impl Fn(*const sockaddr, socklen_t) -> isize,
+) -> R {
+    // SAFETY: the caller's contract.
+    let path = mount::setting().and_then(|_| unsafe { address::path(address, len) });
+    let Some(path) = path else { return reply(call(address, len)) };
+    let touch = Touch::Look(Last::Follow);
+    let answer = answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| match place {
+        Place::Host { path, .. } => {
+            // SAFETY: a C string; the caller's contract.
+            let path = unsafe { CStr::from_ptr(path) };
+            // SAFETY: as above.
+            if unsafe { address::is(address, len, path) } {
+                return host(call(address, len));
+            }
+            let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
+            host(call(found.as_ptr(), found.len()))
+        }
+        Place::Ours(spot) => {
+            let end = behind(&spot)?;
+            let path = end::path_of(&end);
+            let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
+            end::known(signal::outside(|| call(found.as_ptr(), found.len())))
         }
     });
     finish(answer)
 }
 
+/// The socket that was bound to a place.
+fn behind(spot: &Spot<'_>) -> Answer<QuietFd> {
+    let node = match &spot.exact {
+        Some(node) => node.clone(),
+        None => spot.files.lookup(&spot.at, spot.path(), Follow::Yes, &spot.who())?,
+    };
+    Ok(spot.files.connect(&node, &spot.who())?)
+}
+
+/// The mode of a descriptor that is a socket of this family; the kernel refuses others itself.
+fn mode_of(fd: c_int) -> Option<u32> {
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    let (mut domain, mut bytes) = (0 as c_int, size_of::<c_int>() as socklen_t);
+    if sys!(SYS_fstat, fd, status.as_mut_ptr()) < 0 {
+        return None;
+    }
+    let asked = sys!(SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_DOMAIN, &raw mut domain, &raw mut bytes);
+    // SAFETY: the kernel filled it.
+    (asked >= 0 && domain == libc::AF_UNIX).then(|| unsafe { status.assume_init() }.st_mode)
+}
+
+/// The name first, as the kernel does: who finds it meanwhile is refused.
+fn bind_ours(fd: c_int, mode: u32, path: &CStr, spot: &Spot<'_>) -> Answer {
+    let mode = libc::S_IFSOCK | credentials::masked(mode) & 0o777;
+    if spot.is_root() {
+        return fail(libc::EADDRINUSE);
+    }
+    let made = spot.files.mknod(&spot.at, spot.path(), mode, 0, &spot.who()).map_err(Fail::from);
+    made.map_err(|failure| match errno_of(&failure) {
+        libc::EEXIST => Fail::Errno(libc::EADDRINUSE),
+        _ => failure,
+    })?;
+    let bound = on_host(fd, path).and_then(|end| {
+        let node = spot.files.lookup(&spot.at, spot.path(), Follow::No, &spot.who())?;
+        Ok(spot.files.bind(&node, end, &spot.who())?)
+    });
+    if bound.is_err() {
+        let _ = spot.files.unlink(&spot.at, spot.path(), &spot.who());
+    }
+    bound.map(|()| 0)
+}
+
+/// Binds a socket to a name of the host's that is gone at once: the descriptor that names it.
+fn on_host(fd: c_int, path: &CStr) -> Answer<OwnedFd> {
+    let nursery = Nursery::make()?;
+    let directory = nursery.as_fd().as_raw_fd();
+    let (address, name) =
+        Address::to_bind(directory, path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
+    end::known(sys!(SYS_bind, fd, address.as_ptr(), address.len()))?;
+    Ok(nursery.take(&name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?)
+}
+
 hook! {
-    /// bind(2): no sockets here, as mknod(2) says
+    /// bind(2)
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-        on_socket(address, len, Touch::Change(Last::Keep), || sys!(SYS_bind, fd, address, len), |exists| {
-            if exists { libc::EADDRINUSE } else { libc::EPERM }
-        })
+        let path = mount::setting().and_then(|_| address::path(address, len));
+        let call = || sys!(SYS_bind, fd, address, len);
+        let Some((path, mode)) = path.and_then(|path| Some((path, mode_of(fd)?))) else { return reply(call()) };
+        let touch = Touch::Change(Last::Keep);
+        finish(answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| match place {
+            Place::Host { path: found, .. } if !address::is(address, len, CStr::from_ptr(found)) => {
+                let found = Address::of(CStr::from_ptr(found).to_bytes());
+                let found = found.ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
+                host(sys!(SYS_bind, fd, found.as_ptr(), found.len()))
+            }
+            Place::Host { .. } => host(call()),
+            Place::Ours(spot) => bind_ours(fd, mode, &path, &spot),
+        }))
     }
 }
 
 hook! {
-    /// connect(2): nobody listens here
+    /// connect(2)
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-        on_socket(address, len, Touch::Look(Last::Follow), || sys!(SYS_connect, fd, address, len), |exists| {
-            if exists { libc::ECONNREFUSED } else { libc::ENOENT }
-        })
+        to(address, len, |address, len| sys!(SYS_connect, fd, address, len))
+    }
+}
+
+hook! {
+    /// sendto(2): `gate` leads past it what is sent to no path
+    inner fn sendto(
+        fd: c_int, bytes: *const c_void, count: size_t, flags: c_int, address: *const sockaddr, len: socklen_t,
+    ) -> ssize_t {
+        if table::is_ours(fd) {
+            return finish(fail(libc::ENOTSOCK));
+        }
+        to(address, len, |address, len| sys!(SYS_sendto, fd, bytes, count, flags, address, len))
+    }
+}
+
+/// Asks the kernel for an address of a socket, and tells the path that a program bound.
+unsafe fn asked(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    call: impl FnOnce() -> isize,
+) -> c_int {
+    if table::is_ours(fd) {
+        return finish(fail(libc::ENOTSOCK));
+    }
+    // SAFETY: null, or the program's number, under `edge`'s contract.
+    let room = unsafe { len.as_ref() }.copied();
+    let answer = call();
+    if let Some(room) = room.filter(|_| !address.is_null()) {
+        // SAFETY: the kernel has filled both, unless it refused.
+        unsafe { told(address, room, len, answer as c_int) };
+    }
+    reply(answer)
+}
+
+/// After a call of libc's that answered an address, for which there was so much room: the path that a program bound.
+///
+/// # Safety
+/// libc has filled both, unless the answer is negative.
+pub(crate) unsafe extern "C" fn told(
+    address: *mut sockaddr,
+    room: socklen_t,
+    len: *mut socklen_t,
+    answer: c_int,
+) {
+    if answer >= 0 && mount::setting().is_some() {
+        // SAFETY: the caller's contract.
+        unsafe { address::tell(address, room, len) };
+    }
+}
+
+hook! {
+    /// getsockname(2)
+    fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        asked(fd, address, len, || sys!(SYS_getsockname, fd, address, len))
+    }
+}
+
+hook! {
+    /// getpeername(2)
+    fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        asked(fd, address, len, || sys!(SYS_getpeername, fd, address, len))
+    }
+}
+
+/// What the gates ask: whether a call names a path, or a descriptor of ours.
+pub(crate) mod looks {
+    use crate::{address, mount, table};
+    use core::ffi::{c_int, c_void};
+    use libc::{size_t, sockaddr, socklen_t};
+
+    /// Whether an address may be a path of ours.
+    ///
+    /// # Safety
+    /// As [`address::is_path`].
+    pub(crate) unsafe fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
+        // SAFETY: the caller's contract.
+        !address.is_null() && mount::setting().is_some() && unsafe { address::is_path(address, len) }
+    }
+
+    pub(crate) unsafe extern "C" fn sendto(
+        fd: c_int,
+        _bytes: *const c_void,
+        _count: size_t,
+        _flags: c_int,
+        address: *const sockaddr,
+        len: socklen_t,
+    ) -> bool {
+        // SAFETY: the program's address, under `edge`'s contract.
+        table::is_ours(fd) || unsafe { is_path(address, len) }
     }
 }

@@ -198,9 +198,24 @@ hook! {
                 let stream = libc(path, mode);
                 if stream.is_null() { fail(raw::errno()) } else { Ok(stream as isize) }
             }
-            ours => over_new(open::open_at(ours, how.flags(), 0o666)? as c_int, &how),
+            ours => {
+                let fd = open::open_at(ours, how.flags(), 0o666)? as c_int;
+                if table::is_ours(fd) || hosted::is_watched(fd) { over_new(fd, &how) } else { over_hosts(fd, mode) }
+            }
         })
     }
+}
+
+/// A stream of libc's over a pipe that has a name of ours.
+unsafe fn over_hosts(fd: c_int, mode: *const c_char) -> Answer {
+    // SAFETY: a descriptor that was just opened, and the program's C string.
+    let stream = unsafe { next!(c"fdopen", fn(c_int, *const c_char) -> *mut FILE)(fd, mode) };
+    if stream.is_null() {
+        let errno = raw::errno();
+        sys!(SYS_close, fd);
+        return fail(errno);
+    }
+    Ok(stream as isize)
 }
 
 hook! {
@@ -336,7 +351,8 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
         if let Some(standard) = standard::current(target) {
             return standard;
         }
-        if !is_cookie(stream) {
+        let is_own = table::is_ours(target) || hosted::is_watched(target);
+        if is_own && !is_cookie(stream) {
             return stream_over(target, how, false);
         }
         __fpurge(stream);

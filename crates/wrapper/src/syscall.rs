@@ -86,6 +86,9 @@ dispatch! {
             SYS_ppoll => poll::ppoll[0, 1, 2, 3];
             SYS_connect => socket::connect[0, 1, 2];
             SYS_bind => socket::bind[0, 1, 2];
+            SYS_sendto => socket::sendto[0, 1, 2, 3, 4, 5];
+            SYS_getsockname => socket::getsockname[0, 1, 2];
+            SYS_getpeername => socket::getpeername[0, 1, 2];
 }
 
 dispatch! {

@@ -180,6 +180,23 @@ static void waiting(void) {
     close(epoll), close(watch), close(fd), close(ends[0]), close(ends[1]);
 }
 
+// A FIFO's name is ours, and what is behind it the kernel's: streams of libc's own, and any call by number.
+static void fifo(const char *name) {
+    char where[PATH_MAX], text[16] = "";
+    strcpy(where, name);
+    FAILS(open(where, O_WRONLY | O_NONBLOCK), ENXIO);
+    FAILS(open(where, O_RDONLY | O_NONBLOCK | O_DIRECTORY), ENOTDIR);
+    int both = open(where, O_RDWR | O_CLOEXEC);
+    FILE *in = fopen(where, "r"), *out = fopen(where, "we");
+    CHECK(both >= 0 && fcntl(both, F_GETFD) == FD_CLOEXEC && in && out);
+    CHECK(fputs("line\n", out) >= 0 && fflush(out) == 0 && fgets(text, sizeof text, in) && !strcmp(text, "line\n"));
+    CHECK(freopen(where, "a", out) == out && fputs("more\n", out) >= 0 && fclose(out) == 0);
+    CHECK(fgets(text, sizeof text, in) && !strcmp(text, "more\n") && fclose(in) == 0);
+    int raw = syscall(SYS_open, where, O_WRONLY | O_NONBLOCK);
+    CHECK(raw >= 0 && syscall(SYS_write, raw, "raw", 3) == 3 && read(both, text, 9) == 3);
+    CHECK(lseek(raw, 0, SEEK_CUR) == -1 && errno == ESPIPE && close(raw) == 0 && close(both) == 0);
+}
+
 static void names(void) {
     struct stat st;
     struct statx sx;
@@ -215,7 +232,7 @@ static void names(void) {
     CHECK(mknod(at("n/dev"), S_IFCHR | 0600, makedev(5, 70000)) == 0 || getuid() != 0);
     CHECK(getuid() != 0 || stat(at("n/dev"), &st) == 0 && st.st_rdev == makedev(5, 70000) && unlink(at("n/dev")) == 0);
     CHECK(mkfifo(at("n/q"), 0600) == 0 && stat(at("n/q"), &st) == 0 && S_ISFIFO(st.st_mode));
-    FAILS(open(at("n/q"), O_RDWR), ENXIO);
+    fifo(at("n/q"));
     CHECK(unlink(at("n/q")) == 0);
     // The root of ours cannot be taken away, by either of its names.
     FAILS(rmdir(ours), EBUSY);
@@ -578,15 +595,38 @@ static void mappings(void) {
 }
 
 static void sockets(void) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct sockaddr_un address = {.sun_family = AF_UNIX}, told;
+    struct stat st;
+    mode_t mask = umask(022);
+    umask(mask);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0), other = socket(AF_UNIX, SOCK_STREAM, 0);
     // A path of ours may be too long for an address: from its directory it is not.
     CHECK(chdir(ours) == 0);
     strcpy(address.sun_path, "sock");
-    FAILS(bind(fd, (struct sockaddr *)&address, sizeof address), EPERM);
     FAILS(connect(fd, (struct sockaddr *)&address, sizeof address), ENOENT);
-    CHECK(chdir("/") == 0 && access(at("sock"), F_OK) == -1);
-    socklen_t len = offsetof(struct sockaddr_un, sun_path) + 1 + snprintf(address.sun_path + 1, 50, "nvmed-%d", getpid());
+    FAILS(bind(-1, (struct sockaddr *)&address, sizeof address), EBADF);
+    FAILS(bind(0, (struct sockaddr *)&address, sizeof address), ENOTSOCK);
+    CHECK(fchmod(fd, 0700) == 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(stat("sock", &st) == 0 && st.st_mode == (S_IFSOCK | 0700 & ~mask));
+    CHECK(listen(fd, 1) == 0 && connect(other, (struct sockaddr *)&address, sizeof address) == 0);
+    socklen_t len = sizeof told;
+    CHECK(getpeername(other, (struct sockaddr *)&told, &len) == 0 && !strcmp(told.sun_path, "sock"));
+    CHECK(len == offsetof(struct sockaddr_un, sun_path) + 5);
+    int taken = accept(fd, NULL, NULL), datagram = socket(AF_UNIX, SOCK_DGRAM, 0), sender = socket(AF_UNIX, SOCK_DGRAM, 0);
+    char byte = 0;
+    CHECK(taken >= 0 && write(other, "x", 1) == 1 && read(taken, &byte, 1) == 1 && byte == 'x');
+    strcpy(address.sun_path, "datagrams");
+    CHECK(syscall(SYS_bind, datagram, &address, sizeof address) == 0);
+    CHECK(syscall(SYS_sendto, sender, "y", 1, 0, &address, sizeof address) == 1 && read(datagram, &byte, 1) == 1 && byte == 'y');
+    struct iovec part = {"z", 1};
+    struct mmsghdr both[2] = {{{&address, sizeof address, &part, 1}}, {{&address, sizeof address, &part, 1}}};
+    CHECK(sendmmsg(sender, both, 2, 0) == 2 && read(datagram, &byte, 1) == 1 && read(datagram, &byte, 1) == 1 && byte == 'z');
+    FAILS(sendto(sender, "y", 1, 0, (struct sockaddr *)&told, sizeof told), EPROTOTYPE);
+    close(fd), close(other), close(taken), close(datagram), close(sender);
+    FAILS(connect(fd = socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&told, sizeof told), ECONNREFUSED);
+    other = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK(chdir("/") == 0 && unlink(at("sock")) == 0 && unlink(at("datagrams")) == 0);
+    len = offsetof(struct sockaddr_un, sun_path) + 1 + snprintf(address.sun_path + 1, 50, "nvmed-%d", getpid());
     address.sun_path[0] = 0;
     CHECK(bind(fd, (struct sockaddr *)&address, len) == 0 && listen(fd, 1) == 0);
     CHECK(connect(other, (struct sockaddr *)&address, len) == 0);

@@ -12,7 +12,9 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -88,7 +90,7 @@ static void faults(void) {
     close(fd);
 }
 
-static int ends[2];
+static int ends[2], datagrams, server;
 static volatile sig_atomic_t cleaned;
 static void clean(void *with) { cleaned += (int)(long)with; }
 static void *reads_pipe(void *unused) {
@@ -115,6 +117,26 @@ static void *reads_ours(void *file) {
     pthread_cleanup_pop(0);
     return NULL;
 }
+// These come back to us before the program sees their answer.
+static void *receives(void *unused) {
+    struct sockaddr_un from;
+    socklen_t len = sizeof from;
+    char byte;
+    pthread_cleanup_push(clean, (void *)1000);
+    while (recvfrom(datagrams, &byte, 1, 0, (struct sockaddr *)&from, &len) >= 0)
+        ;
+    pthread_cleanup_pop(0);
+    return unused;
+}
+static void *accepts(void *unused) {
+    struct sockaddr_un from;
+    socklen_t len = sizeof from;
+    pthread_cleanup_push(clean, (void *)10000);
+    while (accept(server, (struct sockaddr *)&from, &len) >= 0)
+        ;
+    pthread_cleanup_pop(0);
+    return unused;
+}
 static void *reads_ours_disabled(void *file) {
     char byte;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
@@ -126,15 +148,21 @@ static void *reads_ours_disabled(void *file) {
 static void cancels(void) {
     int fd = open(at("cancel"), O_CREAT | O_RDWR, 0600);
     CHECK(write(fd, "x", 1) == 1 && pipe(ends) == 0);
-    void *(*routines[])(void *) = {reads_pipe, polls, reads_ours};
-    for (int i = 0; i < 3; i++) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    datagrams = socket(AF_UNIX, SOCK_DGRAM, 0), server = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", at("datagrams"));
+    CHECK(bind(datagrams, (struct sockaddr *)&address, sizeof address) == 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", at("server"));
+    CHECK(bind(server, (struct sockaddr *)&address, sizeof address) == 0 && listen(server, 1) == 0);
+    void *(*routines[])(void *) = {reads_pipe, polls, reads_ours, receives, accepts};
+    for (int i = 0; i < 5; i++) {
         pthread_t thread;
         void *answer = NULL;
         CHECK(pthread_create(&thread, NULL, routines[i], (void *)(long)fd) == 0);
         usleep(20000);
         CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &answer) == 0 && answer == PTHREAD_CANCELED);
     }
-    CHECK(cleaned == 111);
+    CHECK(cleaned == 11111);
     pthread_t thread;
     void *answer = NULL;
     CHECK(pthread_create(&thread, NULL, reads_ours_disabled, (void *)(long)fd) == 0 && pthread_cancel(thread) == 0);

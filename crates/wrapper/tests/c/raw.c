@@ -13,8 +13,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <threads.h>
 #include <unistd.h>
@@ -57,6 +59,18 @@ static void files(const char *name) {
     CHECK(twin >= 0 && high >= 300 && RAW(dup2, fd, 301) == 301 && RAW(read, 301, (long)in, 1) == 1);
     CHECK(RAW(close, twin) == 0 && RAW(close, 301) == 0 && RAW(close_range, 300, 310, 0) == 0 && RAW(read, high, (long)in, 1) == -EBADF);
     CHECK(RAW(close, fd) == 0 && RAW(unlink, (long)at(name)) == 0 && RAW(access, (long)path, F_OK) == -ENOENT);
+    // What is behind the names of pipes and sockets.
+    CHECK(RAW(mknod, (long)at(name), S_IFIFO | 0600, 0) == 0 && (fd = RAW(open, (long)path, O_RDWR)) >= 0);
+    CHECK(RAW(write, fd, (long)"piped", 5) == 5 && RAW(read, fd, (long)in, 16) == 5 && RAW(close, fd) == 0);
+    CHECK(RAW(unlink, (long)path) == 0);
+    struct sockaddr_un address = {.sun_family = AF_UNIX}, told = {0};
+    socklen_t len = sizeof told;
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    long server = RAW(socket, AF_UNIX, SOCK_DGRAM, 0), client = RAW(socket, AF_UNIX, SOCK_DGRAM, 0);
+    CHECK(RAW(bind, server, (long)&address, sizeof address) == 0 && RAW(getsockname, server, (long)&told, (long)&len) == 0);
+    CHECK(!strcmp(told.sun_path, path) && RAW(sendto, client, (long)"x", 1, 0, (long)&address, sizeof address) == 1);
+    CHECK(RAW(connect, client, (long)&address, sizeof address) == 0 && RAW(read, server, (long)in, 16) == 1);
+    CHECK(RAW(close, server) == 0 && RAW(close, client) == 0 && RAW(unlink, (long)path) == 0);
     CHECK(errno == 77); // a raw call leaves it alone
     // The host's pass, with what they answer.
     long ends[2];

@@ -1,0 +1,173 @@
+//! What is behind the names of FIFOs and sockets: objects of the host's that have no name, one for each inode.
+//!
+//! Their `O_PATH` descriptors are kept here. Whoever gets a duplicate of one opens it, or connects to it, through
+//! `/proc/self/fd`, and has what the kernel has, with the kernel's own waiting. They are kept until the inode is gone: nobody tells
+//! how long the objects are in use.
+
+use crate::error::FsError;
+use crate::filesystem::{FileSystem, Node};
+use crate::permission::{self, WRITE};
+use crate::status::{Credentials, Kind, OpenFlags};
+use core::sync::atomic::Ordering;
+use nvmed_sys::{Nursery, QuietFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Ends that are kept for one user, and for all: each is a descriptor of the process (docs/spec/shared.md, "Limits").
+const ENDS_OF_USER_MAX: usize = 1024;
+const ENDS_MAX: usize = 4096;
+
+/// One FIFO or socket.
+struct End {
+    fd: QuietFd,
+    /// For whom it was made.
+    uid: u32,
+}
+
+impl End {
+    fn copy(&self) -> Result<OwnedFd, FsError> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(self.fd.as_fd(), 0)?)
+    }
+}
+
+/// All ends of a mount, by inode number: numbers are not used again.
+#[derive(Default)]
+pub(crate) struct Ends(Mutex<HashMap<u64, End>>);
+
+impl Ends {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, End>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The end of an inode, if it has one.
+    fn find(&self, ino: u64) -> Result<Option<OwnedFd>, FsError> {
+        self.lock().get(&ino).map(End::copy).transpose()
+    }
+
+    /// Keeps `end`, unless one is kept: then that one counts. A duplicate of what is kept, and whether it is `end`.
+    fn keep(&self, ino: u64, end: End) -> Result<(OwnedFd, bool), FsError> {
+        let mut ends = self.lock();
+        let of_user = ends.values().filter(|kept| kept.uid == end.uid).count();
+        let is_full = ends.len() >= ENDS_MAX || of_user >= ENDS_OF_USER_MAX;
+        match ends.entry(ino) {
+            Entry::Occupied(kept) => Ok((kept.get().copy()?, false)),
+            Entry::Vacant(_) if is_full => Err(FsError::Host(Errno::NFILE)),
+            Entry::Vacant(free) => {
+                let copy = end.copy()?;
+                free.insert(end);
+                Ok((copy, true))
+            }
+        }
+    }
+
+    /// The inode is gone from the device.
+    pub(crate) fn forget(&self, ino: u64, kind: Kind) {
+        if kind.is_special() {
+            let gone = self.lock().remove(&ino);
+            drop(gone);
+        }
+    }
+}
+
+/// Whether a descriptor that somebody brought names a socket and does nothing else. The kernel asks no file system for that,
+/// which could be its owner's and never answer.
+fn is_socket_name(fd: BorrowedFd<'_>) -> bool {
+    let named = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::PATH));
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let kind = |fd| rustix::fs::statx(fd, c"", flags, StatxFlags::TYPE).ok();
+    named && kind(fd).is_some_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::Socket)
+}
+
+impl FileSystem {
+    /// The `O_PATH` descriptor of the pipe behind a FIFO, for an open with `flags`; the same pipe for all as long as the
+    /// inode is there.
+    ///
+    /// # Errors
+    /// [`FsError::NoDevice`] when it is no FIFO; [`FsError::Access`]; [`FsError::NotPermitted`] for `O_NOATIME`;
+    /// [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what the host answers.
+    pub fn pipe(&self, node: &Node, flags: OpenFlags, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
+        if node.0.kind != Kind::Fifo {
+            return Err(FsError::NoDevice);
+        }
+        permission::may(&node.0, flags.wanted(), who)?;
+        if flags.has(OpenFlags::NOATIME) {
+            permission::may_own(&node.0, who)?;
+        }
+        match self.0.ends.find(node.0.ino)? {
+            Some(pipe) => Ok(pipe),
+            // Made before anything is locked; of two that are made at a time one is kept.
+            None => self.keep_end(node, Nursery::pipe()?, who).map(|(pipe, _)| pipe),
+        }
+    }
+
+    /// Keeps what is behind a socket's name: the `O_PATH` descriptor of a name that its owner's socket was bound to.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] for another descriptor, or an inode that is no socket; [`FsError::NotPermitted`] for who is not its
+    /// owner; `EADDRINUSE` when one is kept; those of [`FileSystem::pipe`].
+    pub fn bind(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
+        if node.0.kind != Kind::Socket || !is_socket_name(end.as_fd()) {
+            return Err(FsError::Invalid);
+        }
+        permission::may_own(&node.0, who)?;
+        match self.keep_end(node, end, who)? {
+            (_, true) => Ok(()),
+            (_, false) => Err(FsError::Host(Errno::ADDRINUSE)),
+        }
+    }
+
+    /// The `O_PATH` descriptor of the socket behind a name, to connect or send to.
+    ///
+    /// # Errors
+    /// [`FsError::Access`] without the right to write; `ECONNREFUSED` when it is no socket, or none was bound to it in this
+    /// mount.
+    pub fn connect(&self, node: &Node, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
+        permission::may(&node.0, WRITE, who)?;
+        let end = if node.0.kind == Kind::Socket { self.0.ends.find(node.0.ino)? } else { None };
+        end.ok_or(FsError::Host(Errno::CONNREFUSED))
+    }
+
+    fn keep_end(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(OwnedFd, bool), FsError> {
+        let end = End { fd: QuietFd::new(end), uid: who.uid };
+        // Under this lock it does not go.
+        let _namespace = self.0.names_read();
+        if node.0.reaped.load(Ordering::SeqCst) {
+            return Err(FsError::NotFound);
+        }
+        self.0.ends.keep(node.0.ino, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    fn end(uid: u32) -> End {
+        let null = rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty());
+        End { fd: QuietFd::new(null.expect("/dev/null is there")), uid }
+    }
+
+    #[test]
+    fn a_user_keeps_so_many_and_no_other_pays() {
+        let now = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+        let ends = Ends::default();
+        for ino in 0..ENDS_OF_USER_MAX as u64 {
+            assert!(ends.keep(ino, end(7)).is_ok_and(|(_, kept)| kept));
+        }
+        let next = ENDS_OF_USER_MAX as u64;
+        assert!(matches!(ends.keep(next, end(7)), Err(FsError::Host(Errno::NFILE))));
+        assert!(ends.keep(0, end(7)).is_ok_and(|(_, kept)| !kept), "what is kept is found past the limit");
+        assert!(ends.keep(next, end(8)).is_ok_and(|(_, kept)| kept));
+        ends.forget(5, Kind::File);
+        assert!(ends.find(5).is_ok_and(|found| found.is_some()), "a file has none");
+        ends.forget(5, Kind::Fifo);
+        assert!(ends.find(5).is_ok_and(|found| found.is_none()));
+        assert!(ends.keep(5, end(7)).is_ok());
+    }
+}

@@ -1,0 +1,177 @@
+//! Addresses of sockets that have a path (unix(7)).
+//!
+//! The host knows a socket that is bound to a name of ours by the name that it had for a moment in a directory of its own. That
+//! name holds the path that the program gave, so whoever is told the host's address can tell it, without asking anybody.
+
+use core::ffi::c_int;
+use core::mem::{offset_of, size_of};
+use libc::{sa_family_t, sockaddr, sockaddr_un, socklen_t};
+use std::ffi::{CStr, CString};
+
+/// Where the path begins.
+const START: usize = offset_of!(sockaddr_un, sun_path);
+/// Bytes of a path at most, with its NUL.
+const PATH_BYTES: usize = size_of::<sockaddr_un>() - START;
+/// What the host's names of our sockets begin with, and what stands for a slash in them.
+const MARK: u8 = 2;
+/// Where the host's directory is, as the program that binds sees it.
+const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
+
+/// An address of our own making.
+pub(crate) struct Address {
+    given: sockaddr_un,
+    len: socklen_t,
+}
+
+impl Address {
+    /// The address that is a path; `None` when it is too long for one.
+    pub(crate) fn of(path: &[u8]) -> Option<Self> {
+        let mut given = sockaddr_un { sun_family: libc::AF_UNIX as sa_family_t, sun_path: [0; PATH_BYTES] };
+        if path.len() >= PATH_BYTES {
+            return None;
+        }
+        for (into, &byte) in given.sun_path.iter_mut().zip(path) {
+            *into = byte.cast_signed();
+        }
+        Some(Self { given, len: (START + path.len() + 1) as socklen_t })
+    }
+
+    /// The address at which the host binds a socket, in the directory behind descriptor `fd`, and its name there.
+    pub(crate) fn to_bind(fd: c_int, path: &[u8]) -> Option<(Self, CString)> {
+        let slashes = path.iter().map(|&byte| if byte == b'/' { MARK } else { byte });
+        let name: Vec<u8> = [MARK].into_iter().chain(slashes).collect();
+        let within = |name: &[u8]| Self::of(&[DESCRIPTORS, fd.to_string().as_bytes(), b"/", name].concat());
+        // A path that is too long is not told.
+        let (address, name) = match within(&name) {
+            Some(address) => (address, name),
+            None => (within(&[MARK])?, vec![MARK]),
+        };
+        Some((address, CString::new(name).ok()?))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const sockaddr {
+        (&raw const self.given).cast()
+    }
+
+    pub(crate) fn len(&self) -> socklen_t {
+        self.len
+    }
+}
+
+/// The path to which a program of ours bound a socket that the host has bound to `path`.
+fn bound(path: &[u8]) -> Option<Vec<u8>> {
+    let rest = path.strip_prefix(DESCRIPTORS)?;
+    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    let name = rest[digits..].strip_prefix(&[b'/', MARK])?;
+    let told = name.iter().map(|&byte| if byte == MARK { b'/' } else { byte });
+    (!name.is_empty()).then(|| told.collect())
+}
+
+/// The path in a socket address, if it has one: neither abstract nor of another family.
+///
+/// # Safety
+/// `address` is null or valid for reads of `len` bytes.
+unsafe fn path_in(address: *const sockaddr, len: socklen_t) -> Option<&'static [u8]> {
+    let room = (len as usize).min(size_of::<sockaddr_un>()).checked_sub(START)?;
+    // SAFETY: the caller's contract; the caller copies what it keeps.
+    unsafe {
+        if address.is_null() || c_int::from((*address).sa_family) != libc::AF_UNIX {
+            return None;
+        }
+        let bytes = core::slice::from_raw_parts(address.byte_add(START).cast::<u8>(), room);
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(room);
+        (end > 0).then(|| &bytes[..end])
+    }
+}
+
+/// The path that a program means by an address; its own, when it was told the host's.
+///
+/// # Safety
+/// As [`path_in`].
+pub(crate) unsafe fn path(address: *const sockaddr, len: socklen_t) -> Option<CString> {
+    // SAFETY: the caller's contract.
+    let path = unsafe { path_in(address, len)? };
+    CString::new(bound(path).unwrap_or_else(|| path.to_vec())).ok()
+}
+
+/// Whether an address is a path.
+///
+/// # Safety
+/// As [`path_in`].
+pub(crate) unsafe fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { path_in(address, len) }.is_some()
+}
+
+/// Whether an address is this path as it stands.
+///
+/// # Safety
+/// As [`path_in`].
+pub(crate) unsafe fn is(address: *const sockaddr, len: socklen_t, path: &CStr) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { path_in(address, len) }.is_some_and(|given| given == path.to_bytes())
+}
+
+/// Puts the path that a program bound in the place of the host's, in an address that the kernel has filled as far as `room`
+/// bytes go; `len` says how long it is.
+///
+/// # Safety
+/// `address` is valid for `room` bytes; `len` points to a number.
+pub(crate) unsafe fn tell(address: *mut sockaddr, room: socklen_t, len: *mut socklen_t) {
+    // SAFETY: the caller's contract, here and below.
+    let (filled, whole) = unsafe { ((*len).min(room), *len <= room) };
+    // SAFETY: as above.
+    let Some(path) = (unsafe { path_in(address, filled) }).filter(|_| whole).and_then(bound) else { return };
+    // Shorter than what is there.
+    // SAFETY: as above.
+    unsafe {
+        let into = address.byte_add(START).cast::<u8>();
+        into.copy_from_nonoverlapping(path.as_ptr(), path.len());
+        into.add(path.len()).write(0);
+        len.write((START + path.len() + 1) as socklen_t);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_host_is_told_tells_the_path() {
+        for path in [&b"/srv/data/s"[..], b"s", b"./a/b", b"../s"] {
+            let (address, name) = Address::to_bind(700, path).unwrap();
+            let mut given = address.given;
+            let mut len = address.len();
+            let room = size_of::<sockaddr_un>() as socklen_t;
+            // SAFETY: a whole address.
+            unsafe {
+                assert_eq!(super::path(address.as_ptr(), len).unwrap().to_bytes(), path);
+                tell((&raw mut given).cast(), room, &raw mut len);
+                assert!(is((&raw const given).cast(), len, &CString::new(path).unwrap()));
+            }
+            assert!(!name.to_bytes().contains(&b'/'));
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_bound_and_not_told() {
+        let (address, name) = Address::to_bind(700, &[b'x'; 100]).unwrap();
+        assert_eq!(name.to_bytes(), [MARK]);
+        // SAFETY: a whole address.
+        let told = unsafe { super::path(address.as_ptr(), address.len()) };
+        assert_eq!(told.unwrap().to_bytes(), b"/proc/self/fd/700/\x02");
+        assert!(Address::of(&[b'x'; PATH_BYTES]).is_none());
+    }
+
+    #[test]
+    fn what_is_cut_short_or_somebody_elses_stays() {
+        assert_eq!(bound(b"/proc/self/fd/x/\x02s"), None);
+        assert_eq!(bound(b"/proc/self/fd/7/s"), None);
+        assert_eq!(bound(b"/run/socket"), None);
+        let (address, _) = Address::to_bind(700, b"/a/s").unwrap();
+        let (mut given, mut len) = (address.given, address.len());
+        // SAFETY: a whole address, of which the program has room for less.
+        unsafe { tell((&raw mut given).cast(), 22, &raw mut len) };
+        assert_eq!((len, given.sun_path), (address.len(), address.given.sun_path));
+    }
+}
