@@ -71,7 +71,8 @@ fn totals<'a>(view: &View<'_>) -> Vec<Line<'a>> {
     } else {
         format!("  {}{more} clients", now.sessions.len())
     };
-    let busy: f64 = rates.kinds.iter().map(|kind| kind.busy).sum();
+    // Not `sum`, which begins with a zero that prints a sign.
+    let busy = rates.kinds.iter().fold(0.0, |sum, kind| sum + kind.busy);
     let hit = rates.hit_rate.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
     let labelled =
         |label: &'static str, text: String| Line::from(vec![Span::from(label).bold(), Span::from(text)]);
@@ -316,6 +317,9 @@ mod tests {
             text.contains("has no server") && text.contains("mkdir") && !text.contains("COMMAND"),
             "{text}"
         );
+        let idle = Snapshot { calls: Vec::new(), ..busy_server(0) };
+        let text = frame(&idle, 80, 24).join("\n");
+        assert!(text.contains("busy 0.00"), "{text}");
         for (width, height) in [(1, 1), (10, 3), (40, 7), (300, 100)] {
             frame(&busy_server(3), width, height);
         }
