@@ -181,6 +181,8 @@ impl Core {
         if inode.kind == Kind::Directory {
             self.paths.mistrust();
         }
+        // What the host refuses it is asked for again at the next open.
+        let _ = self.ends.permit(inode, who);
         self.touch(inode, None, None, Some(now));
         Ok(())
     }
@@ -216,6 +218,7 @@ impl Core {
         if inode.kind == Kind::Directory {
             self.paths.mistrust();
         }
+        let _ = self.ends.permit(inode, who);
         self.touch(inode, None, None, Some(now));
         Ok(())
     }

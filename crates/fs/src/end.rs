@@ -6,12 +6,13 @@
 
 use crate::error::FsError;
 use crate::filesystem::{FileSystem, Node};
-use crate::permission::{self, WRITE};
+use crate::inode::Inode;
+use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, Kind, OpenFlags};
 use core::sync::atomic::Ordering;
 use nvmed_sys::{Nursery, QuietFd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, StatxFlags, Uid};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,13 +25,45 @@ const ENDS_MAX: usize = 4096;
 /// One FIFO or socket.
 struct End {
     fd: QuietFd,
-    /// For whom it was made.
+    /// The inode's owner when it was made.
     uid: u32,
+    /// The rights that a FIFO of the host's has been given.
+    rights: Option<Rights>,
+}
+
+/// Owner, group and the bits that let somebody read and write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Rights {
+    uid: u32,
+    gid: u32,
+    mode: u32,
 }
 
 impl End {
     fn copy(&self) -> Result<OwnedFd, FsError> {
         Ok(rustix::io::fcntl_dupfd_cloexec(self.fd.as_fd(), 0)?)
+    }
+
+    /// Gives the host's FIFO the rights of its inode: one descriptor serves readers and writers, and whoever opens it is asked
+    /// for them by the kernel. `who` is going to.
+    fn permit(&mut self, inode: &Inode, who: &Credentials<'_>) -> Result<(), FsError> {
+        let rights = Rights { uid: inode.uid(), gid: inode.gid(), mode: inode.mode() & 0o666 };
+        if self.rights == Some(rights) {
+            return Ok(());
+        }
+        let owner = (Some(Uid::from_raw(rights.uid)), Some(Gid::from_raw(rights.gid)));
+        let mode = match rustix::fs::chownat(&self.fd, c"", owner.0, owner.1, AtFlags::EMPTY_PATH) {
+            Ok(()) => rights.mode,
+            // Who may give nothing away serves one user: what that one may, the FIFO's owner may here.
+            Err(Errno::PERM | Errno::INVAL) => {
+                let may = |bit| if permission::may(inode, bit, who).is_ok() { bit } else { 0 };
+                (may(READ) | may(WRITE)) * 0o111
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        rustix::fs::chmod(format!("/proc/self/fd/{}", self.fd.as_raw_fd()), Mode::from_raw_mode(mode))?;
+        self.rights = Some(rights);
+        Ok(())
     }
 }
 
@@ -43,24 +76,35 @@ impl Ends {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The end of an inode, if it has one.
-    fn find(&self, ino: u64) -> Result<Option<OwnedFd>, FsError> {
-        self.lock().get(&ino).map(End::copy).transpose()
+    /// The end of an inode, if it has one. Where it has none, there is room for it.
+    fn find(&self, inode: &Inode) -> Result<Option<OwnedFd>, FsError> {
+        let ends = self.lock();
+        match ends.get(&inode.ino) {
+            Some(end) => end.copy().map(Some),
+            None => room(&ends, inode.uid()).map(|()| None),
+        }
     }
 
     /// Keeps `end`, unless one is kept: then that one counts. A duplicate of what is kept, and whether it is `end`.
     fn keep(&self, ino: u64, end: End) -> Result<(OwnedFd, bool), FsError> {
         let mut ends = self.lock();
-        let of_user = ends.values().filter(|kept| kept.uid == end.uid).count();
-        let is_full = ends.len() >= ENDS_MAX || of_user >= ENDS_OF_USER_MAX;
+        let room = room(&ends, end.uid);
         match ends.entry(ino) {
             Entry::Occupied(kept) => Ok((kept.get().copy()?, false)),
-            Entry::Vacant(_) if is_full => Err(FsError::Host(Errno::NFILE)),
             Entry::Vacant(free) => {
+                room?;
                 let copy = end.copy()?;
                 free.insert(end);
                 Ok((copy, true))
             }
+        }
+    }
+
+    /// The inode's owner or mode has changed, or `who` opens it: so do the rights of a FIFO of the host's.
+    pub(crate) fn permit(&self, inode: &Inode, who: &Credentials<'_>) -> Result<(), FsError> {
+        match self.lock().get_mut(&inode.ino).filter(|_| inode.kind == Kind::Fifo) {
+            Some(end) => end.permit(inode, who),
+            None => Ok(()),
         }
     }
 
@@ -73,13 +117,24 @@ impl Ends {
     }
 }
 
-/// Whether a descriptor that somebody brought names a socket and does nothing else. The kernel asks no file system for that,
-/// which could be its owner's and never answer.
-fn is_socket_name(fd: BorrowedFd<'_>) -> bool {
+/// Whether there is room for one more end.
+fn room(ends: &HashMap<u64, End>, uid: u32) -> Result<(), FsError> {
+    let of_user = ends.values().filter(|end| end.uid == uid).count();
+    let is_full = ends.len() >= ENDS_MAX || of_user >= ENDS_OF_USER_MAX;
+    if is_full { Err(FsError::Host(Errno::NFILE)) } else { Ok(()) }
+}
+
+/// Looks at a descriptor that somebody brought: it names a socket and does nothing else, and the socket lies where this process makes such
+/// names too. The kernel asks no file system for that, which could be its owner's and never answer, neither now nor when the descriptor is
+/// closed.
+fn look(fd: BorrowedFd<'_>) -> Result<(), FsError> {
     let named = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::PATH));
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let kind = |fd| rustix::fs::statx(fd, c"", flags, StatxFlags::TYPE).ok();
-    named && kind(fd).is_some_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::Socket)
+    let found = rustix::fs::statx(fd, c"", flags, StatxFlags::TYPE | StatxFlags::MNT_ID)?;
+    if !named || FileType::from_raw_mode(found.stx_mode.into()) != FileType::Socket {
+        return Err(FsError::Invalid);
+    }
+    if Nursery::is_place_of(&found) { Ok(()) } else { Err(FsError::Host(Errno::ADDRNOTAVAIL)) }
 }
 
 impl FileSystem {
@@ -87,34 +142,40 @@ impl FileSystem {
     /// inode is there.
     ///
     /// # Errors
-    /// [`FsError::NoDevice`] when it is no FIFO; [`FsError::Access`]; [`FsError::NotPermitted`] for `O_NOATIME`;
-    /// [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what the host answers.
+    /// [`FsError::NoDevice`] when it is no FIFO; [`FsError::Invalid`] for `O_PATH`; [`FsError::Access`];
+    /// [`FsError::NotPermitted`] for `O_NOATIME`; [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what the host answers.
     pub fn pipe(&self, node: &Node, flags: OpenFlags, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
         if node.0.kind != Kind::Fifo {
             return Err(FsError::NoDevice);
+        }
+        if flags.has(OpenFlags::PATH) {
+            return Err(FsError::Invalid);
         }
         permission::may(&node.0, flags.wanted(), who)?;
         if flags.has(OpenFlags::NOATIME) {
             permission::may_own(&node.0, who)?;
         }
-        match self.0.ends.find(node.0.ino)? {
-            Some(pipe) => Ok(pipe),
+        let pipe = match self.0.ends.find(&node.0)? {
+            Some(pipe) => pipe,
             // Made before anything is locked; of two that are made at a time one is kept.
-            None => self.keep_end(node, Nursery::pipe()?, who).map(|(pipe, _)| pipe),
-        }
+            None => self.keep_end(node, Nursery::pipe()?)?.0,
+        };
+        self.0.ends.permit(&node.0, who)?;
+        Ok(pipe)
     }
 
     /// Keeps what is behind a socket's name: the `O_PATH` descriptor of a name that its owner's socket was bound to.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] for another descriptor, or an inode that is no socket; [`FsError::NotPermitted`] for who is not its
-    /// owner; `EADDRINUSE` when one is kept; those of [`FileSystem::pipe`].
+    /// [`FsError::Invalid`] for another descriptor, or an inode that is no socket; `EADDRNOTAVAIL` for one on a file system where this
+    /// process makes no such names; [`FsError::NotPermitted`] for who is not its owner; `EADDRINUSE` when one is kept; those of [`FileSystem::pipe`].
     pub fn bind(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
-        if node.0.kind != Kind::Socket || !is_socket_name(end.as_fd()) {
+        if node.0.kind != Kind::Socket {
             return Err(FsError::Invalid);
         }
+        look(end.as_fd())?;
         permission::may_own(&node.0, who)?;
-        match self.keep_end(node, end, who)? {
+        match self.keep_end(node, end)? {
             (_, true) => Ok(()),
             (_, false) => Err(FsError::Host(Errno::ADDRINUSE)),
         }
@@ -127,12 +188,12 @@ impl FileSystem {
     /// mount.
     pub fn connect(&self, node: &Node, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
         permission::may(&node.0, WRITE, who)?;
-        let end = if node.0.kind == Kind::Socket { self.0.ends.find(node.0.ino)? } else { None };
+        let end = if node.0.kind == Kind::Socket { self.0.ends.find(&node.0)? } else { None };
         end.ok_or(FsError::Host(Errno::CONNREFUSED))
     }
 
-    fn keep_end(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(OwnedFd, bool), FsError> {
-        let end = End { fd: QuietFd::new(end), uid: who.uid };
+    fn keep_end(&self, node: &Node, end: OwnedFd) -> Result<(OwnedFd, bool), FsError> {
+        let end = End { fd: QuietFd::new(end), uid: node.0.uid(), rights: None };
         // Under this lock it does not go.
         let _namespace = self.0.names_read();
         if node.0.reaped.load(Ordering::SeqCst) {
@@ -149,12 +210,15 @@ mod tests {
 
     fn end(uid: u32) -> End {
         let null = rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty());
-        End { fd: QuietFd::new(null.expect("/dev/null is there")), uid }
+        End { fd: QuietFd::new(null.expect("/dev/null is there")), uid, rights: None }
     }
 
     #[test]
     fn a_user_keeps_so_many_and_no_other_pays() {
         let now = getrlimit(Resource::Nofile);
+        if now.maximum.is_some_and(|most| most < 2 * ENDS_OF_USER_MAX as u64) {
+            return eprintln!("SKIPPED: this process may have {:?} descriptors", now.maximum);
+        }
         let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
         let ends = Ends::default();
         for ino in 0..ENDS_OF_USER_MAX as u64 {
@@ -165,9 +229,8 @@ mod tests {
         assert!(ends.keep(0, end(7)).is_ok_and(|(_, kept)| !kept), "what is kept is found past the limit");
         assert!(ends.keep(next, end(8)).is_ok_and(|(_, kept)| kept));
         ends.forget(5, Kind::File);
-        assert!(ends.find(5).is_ok_and(|found| found.is_some()), "a file has none");
+        assert!(ends.keep(5, end(7)).is_ok_and(|(_, kept)| !kept), "a file has none");
         ends.forget(5, Kind::Fifo);
-        assert!(ends.find(5).is_ok_and(|found| found.is_none()));
-        assert!(ends.keep(5, end(7)).is_ok());
+        assert!(ends.keep(5, end(7)).is_ok_and(|(_, kept)| kept));
     }
 }

@@ -5,8 +5,9 @@ mod support;
 use nvmed_fs::{Follow, OpenFlags};
 use nvmed_sys::Nursery;
 use nvmed_wire::{Answer, Call, Control, ControlAnswer, Handle, Object};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Uid;
 use support::{Client, Shared, ask, named, serve};
@@ -51,13 +52,18 @@ fn inode(fd: &OwnedFd) -> u64 {
     rustix::fs::fstat(fd).unwrap().st_ino
 }
 
-/// A socket, and the descriptor of the name that it was bound to.
-fn bound() -> (OwnedFd, OwnedFd) {
+fn bound_in(directory: BorrowedFd<'_>) -> OwnedFd {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
-    let nursery = Nursery::make().unwrap();
-    let path = format!("/proc/self/fd/{}/s", nursery.as_fd().as_raw_fd());
+    let path = format!("/proc/self/fd/{}/s", directory.as_raw_fd());
     rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+/// A socket, and the descriptor of the name that it was bound to.
+fn bound() -> (OwnedFd, OwnedFd) {
+    let nursery = Nursery::make().unwrap();
+    let socket = bound_in(nursery.as_fd());
     let end = nursery.take(c"s", Mode::from_raw_mode(0o777)).unwrap();
     (socket, end)
 }
@@ -93,7 +99,7 @@ fn a_fifo_is_one_pipe_for_all_sessions_until_it_is_gone() {
     let fifo = make(&one, "fifo", FIFO | 0o600);
     let first = pipe(&one, fifo, OpenFlags::READ).unwrap();
     let status = rustix::fs::fstat(&first).unwrap();
-    assert_eq!((status.st_mode, status.st_nlink), (FIFO | 0o666, 0), "open to all, and without a name");
+    assert_eq!((status.st_mode, status.st_nlink), (FIFO | 0o600, 0), "its inode's mode, and no name");
     let held = find(&other, "fifo");
     assert_eq!(inode(&pipe(&other, held, OpenFlags::READ_WRITE).unwrap()), inode(&first));
     assert_eq!(inode(&pipe(&one, fifo, OpenFlags::WRITE).unwrap()), inode(&first));
@@ -144,7 +150,44 @@ fn a_pipe_is_given_to_whom_the_fifo_permits_it() {
         }
         let stamped = OpenFlags::WRITE.with(OpenFlags::NOATIME);
         assert_eq!(pipe(client, fifo, stamped).err(), Some(libc::EPERM));
+        for flags in [OpenFlags::PATH, OpenFlags::PATH.with(OpenFlags::WRITE)] {
+            assert_eq!(pipe(client, fifo, flags).err(), Some(libc::EINVAL), "{flags:?}");
+        }
         assert!(pipe(client, fifo, OpenFlags::WRITE).is_ok());
+    });
+}
+
+/// What one has who got the pipe to write to it: the kernel opens it again by its number.
+fn opened_again(pipe: &OwnedFd, flags: OFlags) -> Result<(), i32> {
+    let path = format!("/proc/thread-self/fd/{}", pipe.as_raw_fd());
+    let opened = rustix::fs::open(path, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    opened.map(drop).map_err(rustix::io::Errno::raw_os_error)
+}
+
+#[test]
+fn a_pipe_that_was_given_to_a_writer_is_no_readers() {
+    let shared = serve();
+    let owner = Client::connect(&shared);
+    let fifo = make(&owner, "fifo", FIFO | 0o622);
+    let chmod = |mode| {
+        let call = Call::Chmod { object: Object::Held(fifo), mode };
+        assert_eq!(owner.call(&call), Answer::Done);
+    };
+    if !is_root() {
+        return;
+    }
+    as_other(&shared, |client| {
+        // Without it /proc shows the thread's files to root alone.
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).unwrap();
+        let held = find(client, "fifo");
+        let given = pipe(client, held, OpenFlags::WRITE).unwrap();
+        assert_eq!(opened_again(&given, OFlags::RDONLY), Err(libc::EACCES));
+        assert_eq!(opened_again(&given, OFlags::WRONLY), Err(libc::ENXIO), "it may, and nobody reads");
+        chmod(0o600);
+        assert_eq!(opened_again(&given, OFlags::WRONLY), Err(libc::EACCES), "what was given is taken back");
+        chmod(0o644);
+        assert_eq!(opened_again(&given, OFlags::RDONLY), Ok(()));
+        assert_eq!(opened_again(&given, OFlags::WRONLY), Err(libc::EACCES));
     });
 }
 
@@ -199,6 +242,16 @@ fn nothing_but_the_name_of_a_socket_is_taken() {
         ("an open file", rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap()),
     ] {
         assert_eq!(offer(&client, name, Some(&fd)), Err(libc::EINVAL), "{what}");
+    }
+    if is_root() {
+        // A file system of the client's own: nobody but the client knows how long its last file takes to close.
+        let configured = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+        rustix::mount::fsconfig_create(&configured).unwrap();
+        let (flags, attributes) = (FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+        let own = rustix::mount::fsmount(&configured, flags, attributes).unwrap();
+        let _socket = bound_in(own.as_fd());
+        let end = rustix::fs::openat(&own, "s", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        assert_eq!(offer(&client, name, Some(&end)), Err(libc::EADDRNOTAVAIL));
     }
     assert_eq!(connect(&client, name).err(), Some(libc::ECONNREFUSED), "nothing was kept");
     assert_eq!(offer(&client, name, Some(&end)), Ok(()));

@@ -28,7 +28,7 @@ pub use descriptor::{QUIET, QuietFd, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
 pub use mapping::{Mapping, Pages};
-pub use nursery::{Nursery, PLACES};
+pub use nursery::Nursery;
 pub use peer::peer_groups;
 pub use registers::Registers;
 pub use signal::{Signal, Signals};

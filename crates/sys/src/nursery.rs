@@ -4,11 +4,11 @@
 use crate::descriptor::QuietFd;
 use core::ffi::CStr;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 
-/// Where such a directory may be made, the first that takes it.
-pub const PLACES: [&str; 4] = ["/dev/shm", "/tmp", "/var/tmp", "."];
+/// Where such a directory may be made, the first that takes it. In none of them may others rename what they have not made.
+const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
 
 /// A fresh directory of the host's. Its name goes with the value.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Nursery {
     /// Makes one, whatever the umask.
     ///
     /// # Errors
-    /// What the last of [`PLACES`] answers when none takes it; the host has no descriptor left.
+    /// What /var/tmp answers when /dev/shm and /tmp do not take it either; the host has no descriptor left.
     pub fn make() -> Result<Self, Errno> {
         let mut refused = Errno::NOENT;
         for place in PLACES {
@@ -62,13 +62,24 @@ impl Nursery {
         taken
     }
 
-    /// A FIFO that has no name, which everybody who has its `O_PATH` descriptor may open through `/proc/self/fd`.
+    /// Whether what has this status, with its mount, may have been made in a nursery of a process that sees the same file systems as this one.
+    #[must_use]
+    pub fn is_place_of(found: &Statx) -> bool {
+        PLACES.iter().filter_map(|place| statx(CWD, *place, AtFlags::empty(), StatxFlags::MNT_ID).ok()).any(
+            |place| {
+                let same = |at: fn(&Statx) -> (u32, u32)| at(found) == at(&place);
+                same(|at| (at.stx_dev_major, at.stx_dev_minor)) || found.stx_mnt_id == place.stx_mnt_id
+            },
+        )
+    }
+
+    /// A FIFO that has no name, which this user alone may open through `/proc/self/fd`.
     ///
     /// # Errors
     /// As [`Nursery::make`] and [`Nursery::take`].
     pub fn pipe() -> Result<OwnedFd, Errno> {
         let nursery = Self::make()?;
-        let mode = Mode::from_raw_mode(0o666);
+        let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(&nursery.fd, c"p", FileType::Fifo, mode, 0)?;
         nursery.take(c"p", mode)
     }
@@ -101,7 +112,7 @@ mod tests {
     fn a_pipe_without_a_name_is_one_pipe_for_all_who_open_it() {
         let pipe = Nursery::pipe().expect("the host makes FIFOs");
         let status = rustix::fs::fstat(&pipe).expect("it is open");
-        assert_eq!((status.st_mode, status.st_nlink), (0o10_666, 0));
+        assert_eq!((status.st_mode, status.st_nlink), (0o10_600, 0));
         assert_eq!(opened(&pipe, OFlags::WRONLY).err(), Some(Errno::NXIO), "nobody reads");
         let reader = opened(&pipe, OFlags::RDONLY).expect("a reader does not wait");
         let writer = opened(&pipe, OFlags::WRONLY).expect("there is a reader");

@@ -36,7 +36,8 @@ impl Processor {
     }
 }
 
-/// Has the thread run on another processor of those that it may use. It is pinned to none.
+/// Has the thread run on another processor of those that it may use. It is pinned to none of them; those that its cpuset is given
+/// later Linux does not offer it any more.
 #[cold]
 fn leave() {
     let Ok(all) = sched_getaffinity(None) else { return };

@@ -7,12 +7,14 @@ use crate::edge::{self, Answer, Reply, guard, host, reply};
 use crate::table::{self, Body, Pinned};
 use crate::{fcntl, fence, hosted, mount, standard, watch};
 use core::ffi::{c_int, c_uint};
-use nvmed_sys::{PLACES, QuietFd, is_quiet, next_quiet};
+use nvmed_sys::{QuietFd, is_quiet, next_quiet};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 /// The descriptor of which all placeholders are duplicates; made at the first mount.
 static ORIGINAL: OnceLock<QuietFd> = OnceLock::new();
+/// Where the socket inode may be made, the first that takes it.
+const PLACES: [&str; 4] = ["/dev/shm", "/tmp", "/var/tmp", "."];
 
 /// Makes the placeholder, once.
 ///

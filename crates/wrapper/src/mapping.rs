@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Mapped pieces at once: the kernel's own default limit (`vm.max_map_count`).
 const RANGES_MAX: usize = 65_530;
 const PAGE_BYTES: usize = 4096;
-/// A private mapping of no more bytes is a copy: one read, which a shared mount answers sooner than it makes a mapping (of 1 MiB it
-/// takes two and a half times as long). POSIX leaves open whether what is written to the file later is seen in it.
+/// A private mapping of no more bytes is a copy: one read, which a shared mount answers sooner than a mapping is made; a read of 1 MiB takes
+/// two and a half times as long as the mapping. POSIX leaves open whether what is written to the file later is seen in it.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// One mmap call's hold on a file.
