@@ -637,6 +637,17 @@ static void sockets(void) {
     }
     FAILS(recvfrom(file, &byte, 1, 0, NULL, NULL), ENOTSOCK);
     CHECK(close(file) == 0 && unlink("control") == 0);
+    // Where a message came from, by a count that the compiler does not know.
+    volatile size_t count = 1;
+    struct sockaddr_un from = {0};
+    len = sizeof from;
+    strcpy(told.sun_path, "sender");
+    CHECK(bind(sender, (struct sockaddr *)&told, sizeof told) == 0);
+    CHECK(sendto(sender, "w", 1, 0, (struct sockaddr *)&address, sizeof address) == 1);
+    CHECK(recvfrom(datagram, &byte, count, 0, (struct sockaddr *)&from, &len) == 1 && byte == 'w');
+    CHECK(len == offsetof(struct sockaddr_un, sun_path) + 7 && !strcmp(from.sun_path, "sender"));
+    CHECK(unlink("sender") == 0);
+    strcpy(told.sun_path, "sock");
     close(fd), close(other), close(taken), close(datagram), close(sender);
     FAILS(connect(fd = socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&told, sizeof told), ECONNREFUSED);
     other = socket(AF_UNIX, SOCK_STREAM, 0);
