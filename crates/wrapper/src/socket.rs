@@ -2,43 +2,18 @@
 //! that is gone at once, and whoever may write to our inode gets the way there.
 
 use crate::address::{self, Address};
-use crate::backend::{Files, Node};
 use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, host, reply};
+use crate::magic_link::MagicLink;
 use crate::place::{Place, Spot, Touch, answer_on_path};
 use crate::walk::Last;
 use crate::{credentials, end, mount, signal, table};
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
-use nvmed_fs::{Credentials, Follow, FsError};
+use nvmed_fs::Follow;
 use nvmed_sys::{Nursery, QuietFd};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::Mode;
-
-impl Files {
-    /// Says what is behind a socket's name.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::bind`].
-    fn bind(self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
-        match self {
-            Self::Private(files) => files.bind(node.private()?, end, who),
-            Self::Shared(files) => files.bind(node.shared()?, end.as_fd()),
-        }
-    }
-
-    /// The socket behind a name.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::connect`].
-    fn connect(self, node: &Node, who: &Credentials<'_>) -> Result<QuietFd, FsError> {
-        match self {
-            Self::Private(files) => files.connect(node.private()?, who),
-            Self::Shared(files) => files.connect(node.shared()?),
-        }
-        .map(QuietFd::new)
-    }
-}
 
 /// Makes a call with an address; if it is a path of ours, with one by which the kernel finds the socket.
 ///
@@ -66,7 +41,7 @@ pub(crate) unsafe fn to<R: Reply>(
         }
         Place::Ours(spot) => {
             let end = behind(&spot)?;
-            let path = end::path_of(&end);
+            let path = MagicLink::of(end.as_raw_fd());
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
             end::known(signal::outside(|| call(found.as_ptr(), found.len())))
         }
@@ -76,10 +51,7 @@ pub(crate) unsafe fn to<R: Reply>(
 
 /// The socket that was bound to a place.
 fn behind(spot: &Spot<'_>) -> Answer<QuietFd> {
-    let node = match &spot.exact {
-        Some(node) => node.clone(),
-        None => spot.files.lookup(&spot.at, spot.path(), Follow::Yes, &spot.who())?,
-    };
+    let node = spot.node(Follow::Yes)?;
     Ok(spot.files.connect(&node, &spot.who())?)
 }
 
