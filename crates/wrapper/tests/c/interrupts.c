@@ -154,7 +154,7 @@ static void *starts(void *with) {
     waiter = gettid();
     return routine(with);
 }
-// Until the thread waits in this system call, or has run for a moment if there is none.
+// Until the thread waits in this system call, or runs at all if there is none.
 static void wait_until_blocked(long call) {
     char name[64], now[32] = "";
     while (waiter == 0)
@@ -164,6 +164,8 @@ static void wait_until_blocked(long call) {
         usleep(1000);
         int fd = open(name, O_RDONLY);
         CHECK(fd >= 0 && read(fd, now, sizeof now - 1) > 0 && close(fd) == 0);
+        if (fd < 0)
+            return;
     }
 }
 

@@ -138,7 +138,7 @@ def wait_until_blocked(pid):
             with open("/proc/%d/syscall" % pid) as file:
                 if file.read().split()[0] == OPENAT:
                     return
-        except PermissionError:
+        except OSError:
             with open("/proc/%d/stat" % pid) as file:
                 asleep = asleep + 1 if file.read().rpartition(")")[2].split()[0] == "S" else 0
         time.sleep(0.001)
