@@ -3,8 +3,10 @@
 //! The host knows a socket that is bound to a name of ours by the name that it had for a moment in a directory of its own. That
 //! name holds the path that the program gave, so whoever is told the host's address can tell it, without asking anybody.
 
+use crate::magic_link::{DESCRIPTORS, MagicLink};
 use core::ffi::c_int;
 use core::mem::{offset_of, size_of};
+use core::ops::Deref;
 use libc::{sa_family_t, sockaddr, sockaddr_un, socklen_t};
 use std::ffi::{CStr, CString};
 
@@ -14,8 +16,6 @@ const START: usize = offset_of!(sockaddr_un, sun_path);
 const PATH_BYTES: usize = size_of::<sockaddr_un>() - START;
 /// What the host's names of our sockets begin with, and what stands for a slash in them.
 const MARK: u8 = 2;
-/// Where the host's directory is, as the program that binds sees it.
-const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
 
 /// An address of our own making.
 pub(crate) struct Address {
@@ -40,7 +40,7 @@ impl Address {
     pub(crate) fn to_bind(fd: c_int, path: &[u8]) -> Option<(Self, CString)> {
         let slashes = path.iter().map(|&byte| if byte == b'/' { MARK } else { byte });
         let name: Vec<u8> = [MARK].into_iter().chain(slashes).collect();
-        let within = |name: &[u8]| Self::of(&[DESCRIPTORS, fd.to_string().as_bytes(), b"/", name].concat());
+        let within = |name: &[u8]| Self::of(&[MagicLink::of(fd).to_bytes(), b"/", name].concat());
         // A path that is too long is not told.
         let (address, name) = match within(&name) {
             Some(address) => (address, name),
@@ -58,24 +58,51 @@ impl Address {
     }
 }
 
-/// The path to which a program of ours bound a socket that the host has bound to `path`.
-fn bound(path: &[u8]) -> Option<Vec<u8>> {
-    let rest = path.strip_prefix(DESCRIPTORS)?;
-    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-    let name = rest[digits..].strip_prefix(&[b'/', MARK])?;
-    let told = name.iter().map(|&byte| if byte == MARK { b'/' } else { byte });
-    (!name.is_empty()).then(|| told.collect())
+/// A path in an address, copied from there: calls with addresses may be made in a signal handler, which cannot allocate.
+pub(crate) struct SocketPath {
+    /// NUL to the end; an address may have no room for that.
+    bytes: [u8; PATH_BYTES + 1],
+}
+
+impl SocketPath {
+    /// A path without its NUL, that is no longer than an address.
+    fn of(path: &[u8]) -> Option<Self> {
+        let mut bytes = [0; PATH_BYTES + 1];
+        bytes.get_mut(..path.len()).filter(|room| room.len() <= PATH_BYTES)?.copy_from_slice(path);
+        Some(Self { bytes })
+    }
+
+    /// The path to which a program of ours bound a socket that the host has bound to `path`.
+    fn bound(path: &[u8]) -> Option<Self> {
+        let rest = path.strip_prefix(DESCRIPTORS.as_bytes())?;
+        let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+        let name = rest[digits..].strip_prefix(&[b'/', MARK]).filter(|name| !name.is_empty())?;
+        let mut told = Self::of(name)?;
+        told.bytes.iter_mut().filter(|byte| **byte == MARK).for_each(|byte| *byte = b'/');
+        Some(told)
+    }
+}
+
+impl Deref for SocketPath {
+    type Target = CStr;
+
+    fn deref(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
 }
 
 /// The path in a socket address, if it has one: neither abstract nor of another family.
 ///
 /// # Safety
-/// `address` is null or valid for reads of `len` bytes.
-unsafe fn path_in(address: *const sockaddr, len: socklen_t) -> Option<&'static [u8]> {
+/// `address` is null or valid for reads of `len` bytes, which nobody changes for `'a`; it may lie anywhere.
+unsafe fn path_in<'a>(address: *const sockaddr, len: socklen_t) -> Option<&'a [u8]> {
     let room = (len as usize).min(size_of::<sockaddr_un>()).checked_sub(START)?;
-    // SAFETY: the caller's contract; the caller copies what it keeps.
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's contract.
     unsafe {
-        if address.is_null() || c_int::from((*address).sa_family) != libc::AF_UNIX {
+        if c_int::from((&raw const (*address).sa_family).read_unaligned()) != libc::AF_UNIX {
             return None;
         }
         let bytes = core::slice::from_raw_parts(address.byte_add(START).cast::<u8>(), room);
@@ -88,10 +115,10 @@ unsafe fn path_in(address: *const sockaddr, len: socklen_t) -> Option<&'static [
 ///
 /// # Safety
 /// As [`path_in`].
-pub(crate) unsafe fn path(address: *const sockaddr, len: socklen_t) -> Option<CString> {
+pub(crate) unsafe fn path(address: *const sockaddr, len: socklen_t) -> Option<SocketPath> {
     // SAFETY: the caller's contract.
     let path = unsafe { path_in(address, len)? };
-    CString::new(bound(path).unwrap_or_else(|| path.to_vec())).ok()
+    SocketPath::bound(path).or_else(|| SocketPath::of(path))
 }
 
 /// Whether an address is a path.
@@ -121,14 +148,15 @@ pub(crate) unsafe fn tell(address: *mut sockaddr, room: socklen_t, len: *mut soc
     // SAFETY: the caller's contract, here and below.
     let (filled, whole) = unsafe { ((*len).min(room), *len <= room) };
     // SAFETY: as above.
-    let Some(path) = (unsafe { path_in(address, filled) }).filter(|_| whole).and_then(bound) else { return };
+    let given = unsafe { path_in(address, filled) }.filter(|_| whole);
+    let Some(path) = given.and_then(SocketPath::bound) else { return };
+    let path = path.to_bytes_with_nul();
     // Shorter than what is there.
     // SAFETY: as above.
     unsafe {
         let into = address.byte_add(START).cast::<u8>();
         into.copy_from_nonoverlapping(path.as_ptr(), path.len());
-        into.add(path.len()).write(0);
-        len.write((START + path.len() + 1) as socklen_t);
+        len.write((START + path.len()) as socklen_t);
     }
 }
 
@@ -164,10 +192,22 @@ mod tests {
     }
 
     #[test]
+    fn an_address_may_be_full_and_lie_anywhere() {
+        let mut buffer = [b'x'; size_of::<sockaddr_un>() + 1];
+        for at in [0, 1] {
+            buffer[at..at + START].copy_from_slice(&(libc::AF_UNIX as sa_family_t).to_ne_bytes());
+            // SAFETY: within the buffer.
+            let found =
+                unsafe { super::path(buffer.as_ptr().add(at).cast(), size_of::<sockaddr_un>() as socklen_t) };
+            assert_eq!(found.unwrap().to_bytes(), [b'x'; PATH_BYTES]);
+        }
+    }
+
+    #[test]
     fn what_is_cut_short_or_somebody_elses_stays() {
-        assert_eq!(bound(b"/proc/self/fd/x/\x02s"), None);
-        assert_eq!(bound(b"/proc/self/fd/7/s"), None);
-        assert_eq!(bound(b"/run/socket"), None);
+        for path in [&b"/proc/self/fd/x/\x02s"[..], b"/proc/self/fd/7/s", b"/run/socket"] {
+            assert!(SocketPath::bound(path).is_none());
+        }
         let (address, _) = Address::to_bind(700, b"/a/s").unwrap();
         let (mut given, mut len) = (address.given, address.len());
         // SAFETY: a whole address, of which the program has room for less.

@@ -9,6 +9,7 @@ use nvmed_fs::{
     RenameFlags, SetXattr, Stat, StatFs, Time, Wait, Whence,
 };
 use nvmed_sys::QuietFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use nvmed_client::Handle;
@@ -60,14 +61,14 @@ macro_rules! either {
 }
 
 impl Node {
-    pub(crate) fn private(&self) -> Result<&nvmed_fs::Node> {
+    fn private(&self) -> Result<&nvmed_fs::Node> {
         match self {
             Self::Private(node) => Ok(node),
             Self::Shared(_) => Err(MIXED),
         }
     }
 
-    pub(crate) fn shared(&self) -> Result<&nvmed_client::Node> {
+    fn shared(&self) -> Result<&nvmed_client::Node> {
         match self {
             Self::Shared(node) => Ok(node),
             Self::Private(_) => Err(MIXED),
@@ -356,6 +357,32 @@ impl Files {
             Self::Private(files) => files.set_xattr_node(node.private()?, name, value, how, who),
             Self::Shared(files) => files.set_xattr_node(node.shared()?, name, value, how),
         }
+    }
+
+    /// The pipe behind a FIFO.
+    pub(crate) fn pipe(self, node: &Node, flags: OpenFlags, who: &Credentials<'_>) -> Result<QuietFd> {
+        match self {
+            Self::Private(files) => files.pipe(node.private()?, flags, who),
+            Self::Shared(files) => files.pipe(node.shared()?, flags),
+        }
+        .map(QuietFd::new)
+    }
+
+    /// Says what is behind a socket's name.
+    pub(crate) fn bind(self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<()> {
+        match self {
+            Self::Private(files) => files.bind(node.private()?, end, who),
+            Self::Shared(files) => files.bind(node.shared()?, end.as_fd()),
+        }
+    }
+
+    /// The socket behind a name.
+    pub(crate) fn connect(self, node: &Node, who: &Credentials<'_>) -> Result<QuietFd> {
+        match self {
+            Self::Private(files) => files.connect(node.private()?, who),
+            Self::Shared(files) => files.connect(node.shared()?),
+        }
+        .map(QuietFd::new)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Message catalogues, which libc reads below every hook.
 
 use crate::edge::{Answer, fail, finish};
-use crate::{hosted, image, library, place, raw};
+use crate::magic_link::MagicLink;
+use crate::{hosted, image, place, raw};
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::AsRawFd;
@@ -13,7 +14,7 @@ static SAID: AtomicBool = AtomicBool::new(false);
 unsafe fn open_copy(name: *const c_char, open: impl FnOnce(*const c_char) -> isize) -> Answer {
     // SAFETY: the program's C string, under `edge`'s contract.
     let image = unsafe { image::of_path(name)? };
-    let copy = library::by_number(image.as_raw_fd())?;
+    let copy = MagicLink::of(image.as_raw_fd());
     match open(copy.as_ptr()) {
         -1 => fail(raw::errno()),
         catalogue => Ok(catalogue),

@@ -42,7 +42,7 @@ hook! {
 }
 
 /// What glibc does when a program asks for more than its buffer holds.
-fn overflow() -> ! {
+pub(crate) extern "C" fn overflow() -> ! {
     crate::raw::say(format_args!("buffer overflow detected: terminated"));
     // SAFETY: abort takes nothing and does not return.
     unsafe { libc::abort() }

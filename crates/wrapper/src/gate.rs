@@ -119,6 +119,8 @@ macro_rules! gates {
     (@way leaving $name:ident $($hook:ident)::+) => {
         gates!(@way other $name $($hook)::+);
     };
+    // Another gate's is its own.
+    (@way checked $name:ident $($hook:ident)::+) => {};
     // The hook serves the host's too, until `open`.
     (@way $kind:ident $name:ident $($hook:ident)::+) => {
         #[allow(non_upper_case_globals, reason = "named as libc's function is")]
@@ -128,6 +130,7 @@ macro_rules! gates {
     (@listed leaving $name:ident) => { None };
     (@listed accepting $name:ident) => { None };
     (@listed receiving $name:ident) => { None };
+    (@listed checked $name:ident) => { None };
     (@listed $kind:ident $name:ident) => {
         Some((name_of(concat!(stringify!($name), "\0")), &ways::$name))
     };
@@ -317,6 +320,27 @@ macro_rules! gates {
             )
         }
     };
+    // recvfrom with the room that its buffer has, as the fourth argument of seven: without it, it is a call of recvfrom.
+    (@checked $name:ident $($overflow:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "cmp rdx, rcx",
+                "ja 2f",
+                "mov ecx, r8d",
+                "mov r8, r9",
+                "mov r9, qword ptr [rsp + 8]",
+                "jmp {recvfrom}",
+                "2:",
+                "jmp {overflow}",
+                ".cfi_endproc",
+                recvfrom = sym recvfrom,
+                overflow = sym $($overflow)::+,
+            )
+        }
+    };
     // A call of another kind of descriptor: the hook is for ours alone.
     (@other $name:ident $($hook:ident)::+) => {
         #[unsafe(no_mangle)]
@@ -433,7 +457,7 @@ gates! {
     receiving recvfrom => terminal::socket_size;
     other send => terminal::socket_size;
     other __recv_chk => terminal::socket_size;
-    other __recvfrom_chk => terminal::socket_size;
+    checked __recvfrom_chk => data::overflow;
     address sendto => socket::sendto;
     message sendmsg => rights::sendmsg;
     message sendmmsg => rights::sendmmsg;

@@ -19,7 +19,6 @@ mod watch;
 mod edge;
 mod end;
 
-mod accounting;
 mod actions;
 mod address;
 mod aio;
@@ -53,6 +52,8 @@ mod ioctl;
 mod library;
 mod life;
 mod limit;
+mod logins;
+mod magic_link;
 mod mapping;
 mod metadata;
 mod mount;

@@ -3,8 +3,9 @@
 //! A copy stays open under its number for the life of the process, so that the same file is the same library to the
 //! loader, which compares inodes.
 
-use crate::edge::{Answer, Fail, host};
+use crate::edge::{Answer, host};
 use crate::image::{self, Identity, Opened};
+use crate::magic_link::{DESCRIPTORS, MagicLink};
 use crate::{environment, mount, needed, place, raw};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -15,8 +16,6 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
-/// How the loader is told of a copy.
-pub(crate) const BY_NUMBER: &str = "/proc/self/fd/";
 /// Tells a program that is executed which copies its `LD_PRELOAD` names: lines of number, identity and path.
 pub(crate) const VARIABLE: &[u8] = b"NVMED_LIBRARIES";
 /// Libraries of ours that one process keeps: as many as large Python programs load, several times over. Further ones
@@ -72,11 +71,6 @@ pub(crate) struct Copy {
     _image: Option<OwnedFd>,
 }
 
-/// The path by which the kernel finds what a descriptor is of.
-pub(crate) fn by_number(fd: c_int) -> Answer<CString> {
-    CString::new(format!("{BY_NUMBER}{fd}")).map_err(|_| Fail::Errno(libc::EINVAL))
-}
-
 /// The copy of an open library of ours, made if there is none yet.
 ///
 /// # Errors
@@ -86,17 +80,17 @@ pub(crate) fn copy_of(file: &Opened) -> Answer<Copy> {
     let path = file.path()?;
     if let Some(known) = libraries().find(|known| known.identity == identity && known.is_there()) {
         return Ok(Copy {
-            name: by_number(known.image.as_raw_fd())?,
+            name: MagicLink::of(known.image.as_raw_fd()).to_owned(),
             path: known.path.clone(),
             _image: None,
         });
     }
     let image = image::copy(file, identity.bytes, &path)?;
     if COUNT.load(Ordering::Relaxed) >= KEPT_MAX {
-        return Ok(Copy { name: by_number(image.as_raw_fd())?, path, _image: Some(image) });
+        return Ok(Copy { name: MagicLink::of(image.as_raw_fd()).to_owned(), path, _image: Some(image) });
     }
     let image = QuietFd::new(image);
-    let name = by_number(image.as_raw_fd())?;
+    let name = MagicLink::of(image.as_raw_fd()).to_owned();
     keep(image, identity, path.clone());
     Ok(Copy { name, path, _image: None })
 }
@@ -112,7 +106,7 @@ impl Library {
 /// The path of a library of ours by the name under which the loader has it.
 pub(crate) fn path_behind(name: &[u8]) -> Option<Vec<u8>> {
     let number =
-        core::str::from_utf8(name.strip_prefix(BY_NUMBER.as_bytes())?).ok()?.parse::<c_int>().ok()?;
+        core::str::from_utf8(name.strip_prefix(DESCRIPTORS.as_bytes())?).ok()?.parse::<c_int>().ok()?;
     libraries().find(|known| known.image.as_raw_fd() == number).map(|known| known.path.clone())
 }
 
@@ -157,14 +151,7 @@ pub(crate) unsafe fn begin() {
     let Some(list) = (unsafe { environment::take(VARIABLE) }) else { return };
     for line in list.split(|&byte| byte == b'\n') {
         if let Some((fd, identity, path)) = parse(line) {
-            let copy = Copy {
-                name: match by_number(fd) {
-                    Ok(name) => name,
-                    Err(_) => continue,
-                },
-                path: path.clone(),
-                _image: None,
-            };
+            let copy = Copy { name: MagicLink::of(fd).to_owned(), path: path.clone(), _image: None };
             // SAFETY: a name; nothing is loaded anew.
             unsafe {
                 let handle = loader()(copy.name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
@@ -195,9 +182,7 @@ pub(crate) struct Passed {
 /// # Errors
 /// `EMFILE`.
 pub(crate) fn pass(copies: &[Copy]) -> Answer<Vec<Passed>> {
-    let known = |copy: &Copy| {
-        libraries().find(|known| by_number(known.image.as_raw_fd()).is_ok_and(|name| name == copy.name))
-    };
+    let known = |copy: &Copy| libraries().find(|known| *MagicLink::of(known.image.as_raw_fd()) == *copy.name);
     let passed = |known: &Library| {
         let number =
             host(sys!(SYS_fcntl, known.image.as_raw_fd(), libc::F_DUPFD, image::NUMBER_MIN))? as c_int;
@@ -205,7 +190,7 @@ pub(crate) fn pass(copies: &[Copy]) -> Answer<Vec<Passed>> {
         let image = unsafe { OwnedFd::from_raw_fd(number) };
         let Identity { inode, bytes, changed: [a, b, c, d] } = known.identity;
         let line = [format!("{number} {inode} {bytes} {a} {b} {c} {d} ").as_bytes(), &known.path].concat();
-        Ok(Passed { _image: image, name: format!("{BY_NUMBER}{number}").into_bytes(), line })
+        Ok(Passed { _image: image, name: MagicLink::of(number).to_bytes().to_vec(), line })
     };
     copies.iter().filter_map(known).map(passed).collect()
 }
@@ -364,7 +349,7 @@ hook! {
     /// dlerror(3): with the library's own name in place of its copy's number
     fn dlerror() -> *mut c_char {
         let said = libcs_dlerror()();
-        if said.is_null() || !raw::bytes(said).starts_with(BY_NUMBER.as_bytes()) {
+        if said.is_null() || !raw::bytes(said).starts_with(DESCRIPTORS.as_bytes()) {
             return said;
         }
         let text = raw::bytes(said);

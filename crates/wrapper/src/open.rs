@@ -75,10 +75,7 @@ fn describe(spot: &Spot<'_>, flags: c_int, mode: mode_t) -> Answer<Body> {
 /// `O_PATH`: a node without an open file.
 fn path_only(spot: &Spot<'_>, flags: c_int) -> Answer<Body> {
     let follow = if flags & libc::O_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
-    let node = match &spot.exact {
-        Some(node) => node.clone(),
-        None => spot.files.lookup(&spot.at, spot.path(), follow, &spot.who())?,
-    };
+    let node = spot.node(follow)?;
     if flags & libc::O_DIRECTORY != 0 && node.kind() != Kind::Directory {
         return fail(libc::ENOTDIR);
     }

@@ -2,6 +2,7 @@
 
 use crate::backend::{Files, Node};
 use crate::edge::{self, Answer, Fail, Reply, host};
+use crate::magic_link::DESCRIPTORS;
 use crate::mount::{self, Setting};
 use crate::prefix::Lexical;
 use crate::walk::{self, LINKS_MAX, Last};
@@ -38,6 +39,17 @@ impl Spot<'_> {
     #[expect(clippy::unused_self, reason = "reads as what it belongs to")]
     pub(crate) fn who(&self) -> Credentials<'static> {
         crate::credentials::who()
+    }
+
+    /// The inode.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::lookup`].
+    pub(crate) fn node(&self, follow: Follow) -> Answer<Node> {
+        match &self.exact {
+            Some(node) => Ok(node.clone()),
+            None => Ok(self.files.lookup(&self.at, self.path(), follow, &self.who())?),
+        }
     }
 
     /// Whether the path is the root of ours itself, which nobody can remove or rename.
@@ -275,7 +287,7 @@ pub(crate) fn descriptor_named(path: &[u8]) -> Option<c_int> {
         b"/dev/stdin" => return Some(0),
         b"/dev/stdout" => return Some(1),
         b"/dev/stderr" => return Some(2),
-        _ => [&b"/dev/fd/"[..], b"/proc/self/fd/", b"/proc/thread-self/fd/"]
+        _ => [&b"/dev/fd/"[..], DESCRIPTORS.as_bytes(), b"/proc/thread-self/fd/"]
             .iter()
             .find_map(|head| path.strip_prefix(*head))
             .or_else(|| own_process(path))?,

@@ -3,6 +3,7 @@
 use crate::edge::{Answer, Fail, fail};
 use crate::elf::{self, Elf};
 use crate::image::{self, Opened};
+use crate::magic_link::MagicLink;
 use crate::place::{self, HostPath};
 use crate::{environment, raw, script, stat, table};
 use core::ffi::{CStr, c_char, c_int};
@@ -160,9 +161,7 @@ fn by_descriptor(named: &Named<'_>) -> Answer<Program> {
         let target = Target::Host { dirfd: named.dirfd, path: named.path.to_owned(), flags: named.flags };
         return Ok(kernels(target));
     }
-    let path =
-        CString::new(format!("/proc/self/fd/{}", named.dirfd)).map_err(|_| Fail::Errno(libc::EINVAL))?;
-    find(&Named::path(&path))
+    find(&Named::path(&MagicLink::of(named.dirfd)))
 }
 
 enum Looked {

@@ -28,11 +28,7 @@ fn left(answer: isize) -> Answer {
 }
 
 fn enter(spot: &Spot<'_>) -> Answer {
-    let node = match &spot.exact {
-        Some(node) => node.clone(),
-        None => spot.files.lookup(&spot.at, spot.path(), Follow::Yes, &spot.who())?,
-    };
-    enter_node(node)
+    enter_node(spot.node(Follow::Yes)?)
 }
 
 fn enter_node(node: Node) -> Answer {
@@ -145,11 +141,7 @@ hook! {
 
 /// The real path of a place of ours: the directory's own, then the name.
 fn real(spot: &Spot<'_>) -> Answer<Vec<u8>> {
-    let node = match &spot.exact {
-        Some(node) => node.clone(),
-        None => spot.files.lookup(&spot.at, spot.path(), Follow::Yes, &spot.who())?,
-    };
-    Ok(absolute(&spot.files.path_of(&node)?))
+    Ok(absolute(&spot.files.path_of(&spot.node(Follow::Yes)?)?))
 }
 
 unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {

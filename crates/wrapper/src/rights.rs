@@ -18,6 +18,9 @@ const HEADER_BYTES: usize = size_of::<cmsghdr>();
 const MESSAGES_MAX: c_uint = 1024;
 /// `SCM_MAX_FD` of the kernel.
 const DESCRIPTORS_MAX: usize = 253;
+/// Control data of one message, in bytes: eight times what the kernel takes (`net.core.optmem_max`, 128 KiB) unless somebody
+/// has raised it.
+const CONTROL_BYTES_MAX: usize = 1 << 20;
 
 /// Where descriptors lie in the control messages of `control`, which holds `bytes` bytes.
 ///
@@ -52,18 +55,30 @@ unsafe fn descriptors(control: *mut c_void, bytes: usize) -> impl Iterator<Item 
     })
 }
 
-/// Whether a message goes to a path, or names a descriptor that is ours, or the stack's.
-unsafe fn names_ours(message: *const msghdr) -> bool {
-    // SAFETY: the program's message, under `edge`'s contract.
-    unsafe {
-        let Some(message) = message.as_ref() else { return false };
-        if socket::looks::is_path(message.msg_name.cast(), message.msg_namelen) {
-            return true;
-        }
-        descriptors(message.msg_control, message.msg_controllen)
-            .map(|at| at.read_unaligned())
+/// Whether a message names a descriptor that is ours, or the stack's. Control data of a length that the kernel refuses
+/// unseen (more than `INT_MAX`, `ENOBUFS`) are not looked at.
+///
+/// # Safety
+/// The message is the program's, under `edge`'s contract.
+unsafe fn has_ours(message: &msghdr) -> bool {
+    // SAFETY: the caller's contract.
+    message.msg_controllen <= c_int::MAX as usize
+        && unsafe { descriptors(message.msg_control, message.msg_controllen) }
+            // SAFETY: within the control data.
+            .map(|at| unsafe { at.read_unaligned() })
             .any(|fd| table::is_ours(fd) || is_quiet(fd))
-    }
+}
+
+/// Whether a message goes to a path, or [`has_ours`].
+///
+/// # Safety
+/// The message is null or the program's, under `edge`'s contract.
+unsafe fn concerns_us(message: *const msghdr) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { message.as_ref() }.is_some_and(|message| {
+        // SAFETY: as above.
+        unsafe { socket::looks::is_path(message.msg_name.cast(), message.msg_namelen) || has_ours(message) }
+    })
 }
 
 /// A message's control data with tokens in place of our descriptors.
@@ -75,8 +90,16 @@ struct Outgoing {
 }
 
 impl Outgoing {
+    /// # Errors
+    /// `ENOBUFS` for more control data than [`CONTROL_BYTES_MAX`], as the kernel says it; those of [`token_of`].
+    ///
+    /// # Safety
+    /// The message is the program's, and has control data.
     unsafe fn new(message: &msghdr) -> Answer<Self> {
         let bytes = message.msg_controllen;
+        if bytes > CONTROL_BYTES_MAX {
+            return fail(libc::ENOBUFS);
+        }
         let mut control = vec![0u64; bytes.div_ceil(size_of::<u64>())];
         let copy: *mut c_void = control.as_mut_ptr().cast();
         let mut tokens = Vec::new();
@@ -163,7 +186,7 @@ unsafe fn prepared(message: &msghdr) -> Answer<Prepared> {
     let mut outgoing = None;
     // SAFETY: the program's message.
     unsafe {
-        if names_ours(message) {
+        if has_ours(message) {
             outgoing = Some(Outgoing::new(message)?);
         }
     }
@@ -256,14 +279,14 @@ hook! {
 
 /// The questions of `gate`: whether a call has something of ours.
 pub(crate) mod looks {
-    use super::{MESSAGES_MAX, has_room, may_receive, names_ours};
+    use super::{MESSAGES_MAX, concerns_us, has_room, may_receive};
     use crate::table;
     use core::ffi::{c_int, c_uint};
     use libc::{mmsghdr, msghdr};
 
     pub(crate) unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr) -> bool {
         // SAFETY: the program's message, under `edge`'s contract.
-        table::is_ours(fd) || unsafe { names_ours(message) }
+        table::is_ours(fd) || unsafe { concerns_us(message) }
     }
 
     pub(crate) unsafe extern "C" fn sendmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) -> bool {
@@ -271,7 +294,7 @@ pub(crate) mod looks {
         // SAFETY: as above, `count` of them.
         table::is_ours(fd)
             || !messages.is_null()
-                && each.any(|at| unsafe { names_ours(&raw const (*messages.add(at)).msg_hdr) })
+                && each.any(|at| unsafe { concerns_us(&raw const (*messages.add(at)).msg_hdr) })
     }
 
     pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *const msghdr) -> bool {

@@ -2,43 +2,19 @@
 //! that is gone at once, and whoever may write to our inode gets the way there.
 
 use crate::address::{self, Address};
-use crate::backend::{Files, Node};
+use crate::backend::Node;
 use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, host, reply};
+use crate::magic_link::MagicLink;
 use crate::place::{Place, Spot, Touch, answer_on_path};
 use crate::walk::Last;
 use crate::{credentials, end, mount, signal, table};
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
-use nvmed_fs::{Credentials, Follow, FsError};
+use nvmed_fs::{Follow, OpenFlags};
 use nvmed_sys::{Nursery, QuietFd};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::Mode;
-
-impl Files {
-    /// Says what is behind a socket's name.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::bind`].
-    fn bind(self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
-        match self {
-            Self::Private(files) => files.bind(node.private()?, end, who),
-            Self::Shared(files) => files.bind(node.shared()?, end.as_fd()),
-        }
-    }
-
-    /// The socket behind a name.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::connect`].
-    fn connect(self, node: &Node, who: &Credentials<'_>) -> Result<QuietFd, FsError> {
-        match self {
-            Self::Private(files) => files.connect(node.private()?, who),
-            Self::Shared(files) => files.connect(node.shared()?),
-        }
-        .map(QuietFd::new)
-    }
-}
 
 /// Makes a call with an address; if it is a path of ours, with one by which the kernel finds the socket.
 ///
@@ -66,7 +42,7 @@ pub(crate) unsafe fn to<R: Reply>(
         }
         Place::Ours(spot) => {
             let end = behind(&spot)?;
-            let path = end::path_of(&end);
+            let path = MagicLink::of(end.as_raw_fd());
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
             end::known(signal::outside(|| call(found.as_ptr(), found.len())))
         }
@@ -76,10 +52,7 @@ pub(crate) unsafe fn to<R: Reply>(
 
 /// The socket that was bound to a place.
 fn behind(spot: &Spot<'_>) -> Answer<QuietFd> {
-    let node = match &spot.exact {
-        Some(node) => node.clone(),
-        None => spot.files.lookup(&spot.at, spot.path(), Follow::Yes, &spot.who())?,
-    };
+    let node = spot.node(Follow::Yes)?;
     Ok(spot.files.connect(&node, &spot.who())?)
 }
 
@@ -106,14 +79,35 @@ fn bind_ours(fd: c_int, mode: u32, path: &CStr, spot: &Spot<'_>) -> Answer {
         libc::EEXIST => Fail::Errno(libc::EADDRINUSE),
         _ => failure,
     })?;
-    let bound = on_host(fd, path).and_then(|end| {
-        let node = spot.files.lookup(&spot.at, spot.path(), Follow::No, &spot.who())?;
-        Ok(spot.files.bind(&node, end, &spot.who())?)
-    });
+    let (node, ino) = just_made(mode, spot)?;
+    let bound = on_host(fd, path).and_then(|end| Ok(spot.files.bind(&node, end, &spot.who())?));
     if bound.is_err() {
-        let _ = spot.files.unlink(&spot.at, spot.path(), &spot.who());
+        // While its node is held, no other file gets its number.
+        let there = spot.files.stat(&spot.at, spot.path(), Follow::No, &spot.who());
+        if there.is_ok_and(|status| status.ino == ino) {
+            let _ = spot.files.unlink(&spot.at, spot.path(), &spot.who());
+        }
     }
     bound.map(|()| 0)
+}
+
+/// The socket that was just made, and its inode number. What another process has put in its place meanwhile is not
+/// bound to: whose it is would decide who gets there.
+fn just_made(mode: u32, spot: &Spot<'_>) -> Answer<(Node, u64)> {
+    let node = spot.files.lookup(&spot.at, spot.path(), Follow::No, &spot.who())?;
+    let status = node.stat()?;
+    let is_own = || status.uid == spot.who().uid || whose_here(spot) == Some(status.uid);
+    let is_it = status.mode == mode && status.nlink == 1 && is_own();
+    if is_it { Ok((node, status.ino)) } else { fail(libc::EADDRINUSE) }
+}
+
+/// Whose files are that this process makes beside a place: in a user namespace of its own a server knows it by another number.
+fn whose_here(spot: &Spot<'_>) -> Option<u32> {
+    let path = spot.path();
+    let above = path.iter().rposition(|&byte| byte == b'/').map_or(&b"."[..], |slash| &path[..=slash]);
+    let flags = OpenFlags((libc::O_TMPFILE | libc::O_WRONLY) as u32);
+    let file = spot.files.open(&spot.at, above, flags, 0, &spot.who()).ok()?;
+    file.stat().ok().map(|status| status.uid)
 }
 
 /// Binds a socket to a name of the host's that is gone at once: the descriptor that names it.

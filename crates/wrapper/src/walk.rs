@@ -3,6 +3,7 @@
 //! Taken only after the host has said that a path does not exist, or before a call that would create
 //! something, or when a `..` makes the text ambiguous.
 
+use crate::magic_link::MagicLink;
 use crate::mount::{self, Setting};
 use crate::prefix::component;
 use core::ffi::{c_char, c_int};
@@ -35,8 +36,7 @@ const RESOLVE_NO_SYMLINKS: u64 = 4;
 
 /// The path behind a descriptor of the host's, as the kernel tells it.
 pub(crate) fn path_of_descriptor(fd: c_int) -> Option<Vec<u8>> {
-    let link = CString::new(format!("/proc/self/fd/{fd}")).ok()?;
-    read_link(&link).filter(|path| path.first() == Some(&b'/'))
+    read_link(&MagicLink::of(fd)).filter(|path| path.first() == Some(&b'/'))
 }
 
 /// The target of the host's symbolic link `path`.

@@ -3,19 +3,11 @@
 use crate::backend::{Files, Node};
 use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, fail, host};
-use crate::place::{Place, Spot, on_path};
+use crate::place::{Place, on_path};
 use crate::stat::look;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{size_t, ssize_t};
 use nvmed_fs::{Follow, SetXattr};
-
-/// The inode that a call by path is about.
-fn node(spot: &Spot<'_>, follow: Follow) -> Answer<Node> {
-    match &spot.exact {
-        Some(node) => Ok(node.clone()),
-        None => Ok(spot.files.lookup(&spot.at, spot.path(), follow, &spot.who())?),
-    }
-}
 
 /// What a call does to an inode.
 enum Call {
@@ -112,7 +104,7 @@ macro_rules! attribute_calls {
                 on_path(libc::AT_FDCWD, path, look($flags), |place| match place {
                     Place::Host { path, .. } => host(sys!($number, path $(, $argument)*)),
                     Place::Ours(spot) => {
-                        run(spot.files, &node(&spot, Follow::$follow)?, &Call::$call { $($argument),* })
+                        run(spot.files, &spot.node(Follow::$follow)?, &Call::$call { $($argument),* })
                     }
                 })
             }

@@ -61,6 +61,8 @@ scripts! {
     datagrams_go_to_paths_and_back "sockets" "datagrams" &[private, shared];
     processes_meet_at_a_socket "sockets" "processes" &[shared];
     a_socket_is_its_owners_to_permit "sockets" "permission" &[shared];
+    who_is_somebody_else_elsewhere_binds "sockets" "mapped" &[shared];
+    a_socket_in_anothers_place_is_not_bound "sockets" "replaced" &[shared];
 }
 
 #[test]

@@ -622,6 +622,32 @@ static void sockets(void) {
     struct mmsghdr both[2] = {{{&address, sizeof address, &part, 1}}, {{&address, sizeof address, &part, 1}}};
     CHECK(sendmmsg(sender, both, 2, 0) == 2 && read(datagram, &byte, 1) == 1 && read(datagram, &byte, 1) == 1 && byte == 'z');
     FAILS(sendto(sender, "y", 1, 0, (struct sockaddr *)&told, sizeof told), EPROTOTYPE);
+    // Control data that are not there, or of absurd length, are the kernel's to refuse; also with a descriptor of ours in them.
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {{CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    struct msghdr message = {&address, sizeof address, &part, 1, NULL, 64};
+    int file = open("control", O_CREAT | O_RDWR, 0600);
+    FAILS(sendmsg(sender, &message, 0), EFAULT);
+    for (int i = 0; i < 2; i++) {
+        *(int *)CMSG_DATA(&control.header) = i ? file : -1;
+        message.msg_control = &control, message.msg_controllen = i ? 1L << 30 : 1L << 40;
+        FAILS(sendmsg(sender, &message, 0), ENOBUFS);
+    }
+    FAILS(recvfrom(file, &byte, 1, 0, NULL, NULL), ENOTSOCK);
+    CHECK(close(file) == 0 && unlink("control") == 0);
+    // Where a message came from, by a count that the compiler does not know.
+    volatile size_t count = 1;
+    struct sockaddr_un from = {0};
+    len = sizeof from;
+    strcpy(told.sun_path, "sender");
+    CHECK(bind(sender, (struct sockaddr *)&told, sizeof told) == 0);
+    CHECK(sendto(sender, "w", 1, 0, (struct sockaddr *)&address, sizeof address) == 1);
+    CHECK(recvfrom(datagram, &byte, count, 0, (struct sockaddr *)&from, &len) == 1 && byte == 'w');
+    CHECK(len == offsetof(struct sockaddr_un, sun_path) + 7 && !strcmp(from.sun_path, "sender"));
+    CHECK(unlink("sender") == 0);
+    strcpy(told.sun_path, "sock");
     close(fd), close(other), close(taken), close(datagram), close(sender);
     FAILS(connect(fd = socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&told, sizeof told), ECONNREFUSED);
     other = socket(AF_UNIX, SOCK_STREAM, 0);

@@ -1,6 +1,7 @@
 // Signals that interrupt waits, handlers that jump out of calls, threads that are cancelled in them. argv[1] is a
 // directory of the wrapped file system. A hang is ended by the test's time-out.
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -9,10 +10,12 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -145,6 +148,27 @@ static void *reads_ours_disabled(void *file) {
     return file;
 }
 
+static void *(*routine)(void *);
+static volatile int waiter;
+static void *starts(void *with) {
+    waiter = gettid();
+    return routine(with);
+}
+// Until the thread waits in this system call, or runs at all if there is none.
+static void wait_until_blocked(long call) {
+    char name[64], now[32] = "";
+    while (waiter == 0)
+        usleep(1000);
+    snprintf(name, sizeof name, "/proc/self/task/%d/syscall", waiter);
+    while (call >= 0 && !(isdigit(now[0]) && strtol(now, NULL, 10) == call)) {
+        usleep(1000);
+        int fd = open(name, O_RDONLY);
+        CHECK(fd >= 0 && read(fd, now, sizeof now - 1) > 0 && close(fd) == 0);
+        if (fd < 0)
+            return;
+    }
+}
+
 static void cancels(void) {
     int fd = open(at("cancel"), O_CREAT | O_RDWR, 0600);
     CHECK(write(fd, "x", 1) == 1 && pipe(ends) == 0);
@@ -155,11 +179,14 @@ static void cancels(void) {
     snprintf(address.sun_path, sizeof address.sun_path, "%s", at("server"));
     CHECK(bind(server, (struct sockaddr *)&address, sizeof address) == 0 && listen(server, 1) == 0);
     void *(*routines[])(void *) = {reads_pipe, polls, reads_ours, receives, accepts};
+    // reads_ours never blocks.
+    static const long calls[] = {SYS_read, SYS_poll, -1, SYS_recvfrom, SYS_accept};
     for (int i = 0; i < 5; i++) {
         pthread_t thread;
         void *answer = NULL;
-        CHECK(pthread_create(&thread, NULL, routines[i], (void *)(long)fd) == 0);
-        usleep(20000);
+        routine = routines[i], waiter = 0;
+        CHECK(pthread_create(&thread, NULL, starts, (void *)(long)fd) == 0);
+        wait_until_blocked(calls[i]);
         CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &answer) == 0 && answer == PTHREAD_CANCELED);
     }
     CHECK(cleaned == 11111);

@@ -8,8 +8,11 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 HERE = None
+# Its number on x86-64.
+OPENAT = "257"
 
 
 def at(name):
@@ -127,6 +130,20 @@ def readiness():
     assert poll.poll(60000) == [(reader, select.POLLHUP)]
 
 
+def wait_until_blocked(pid):
+    """Until the process waits in openat(2); or, where one may not see that, until it sleeps for a while."""
+    asleep = 0
+    while asleep < 100:
+        try:
+            with open("/proc/%d/syscall" % pid) as file:
+                if file.read().split()[0] == OPENAT:
+                    return
+        except OSError:
+            with open("/proc/%d/stat" % pid) as file:
+                asleep = asleep + 1 if file.read().rpartition(")")[2].split()[0] == "S" else 0
+        time.sleep(0.001)
+
+
 def interrupted():
     """A signal ends the wait of an open whose handler does not ask for more."""
     os.mkfifo(at("f"))
@@ -140,12 +157,21 @@ def interrupted():
         raise Rang
 
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    waiter = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            wait_until_blocked(waiter)
+            os.kill(waiter, signal.SIGALRM)
+            os._exit(0)
+        finally:
+            os._exit(1)
     try:
         os.open(at("f"), os.O_RDONLY)
         raise AssertionError("nobody writes")
     except Rang:
         pass
+    assert os.waitpid(child, 0)[1] == 0
     assert os.path.exists(at("rang"))
 
 

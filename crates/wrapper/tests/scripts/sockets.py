@@ -3,10 +3,12 @@
 import array
 import errno
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
+import time
 
 HERE = None
 KINDS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)
@@ -220,6 +222,65 @@ def permission():
 
     well(in_child(other))
     assert sorted(os.listdir(HERE)) == ["closed", "open"]
+
+
+def mapped():
+    """Who is somebody else in a user namespace of their own binds as on the host."""
+    into = ["unshare", "--map-user=5"]
+    if shutil.which("unshare") is None or subprocess.run(into + ["true"], stderr=subprocess.DEVNULL).returncode != 0:
+        print("SKIPPED: needs unshare of util-linux 2.37 and user namespaces")
+        return
+    script = "import os, socket, sys; assert os.getuid() == 5; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
+    subprocess.run(into + [sys.executable, "-c", script, at("s")], check=True)
+    os.mkdir(at("below"))
+    subprocess.run(into + [sys.executable, "-c", script, at("below/s")], check=True)
+    assert os.stat(at("s")).st_uid == os.stat(at("below/s")).st_uid == os.getuid()
+    assert sorted(os.listdir(HERE)) == ["below", "s"]
+
+
+def replaced():
+    """Who puts a socket of their own in the place of one that is being bound is not bound to."""
+    if os.getuid() != 0:
+        print("SKIPPED: needs to be root to be others")
+        return
+    os.chmod(HERE, 0o777)
+    os.umask(0)
+    name = at("s")
+
+    def other():
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        while not os.path.exists(at("end")):
+            if not os.path.lexists(at("own")):
+                os.mknod(at("own"), stat.S_IFSOCK | 0o777)
+                own = os.stat(at("own")).st_ino
+            if os.path.lexists(name):
+                os.rename(at("own"), name)
+                # Whoever binds it by mistake is not done yet.
+                for _ in range(100):
+                    try:
+                        unix(socket.SOCK_DGRAM).connect(name)
+                    except OSError:
+                        continue
+                    assert os.stat(name).st_ino != own, "reached what another user bound"
+                os.unlink(name)
+
+    child = in_child(other)
+    end = time.monotonic() + 2
+    ended, status = 0, 0
+    while time.monotonic() < end and ended == 0:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        server = unix(socket.SOCK_DGRAM)
+        try:
+            server.bind(name)
+        except OSError as error:
+            assert error.errno in (errno.EADDRINUSE, errno.ENOENT), error
+            continue
+        # Not before it has been tried.
+        time.sleep(0.001)
+    open(at("end"), "w").close()
+    assert (status if ended else os.waitpid(child, 0)[1]) == 0
 
 
 if __name__ == "__main__":

@@ -1,26 +1,24 @@
 //! Files of logins (utmp, wtmp), which libc reads and writes below every hook.
 
 use crate::edge::Answer;
-use crate::{data, descriptor, hosted, image, library, open, place, raw};
+use crate::magic_link::MagicLink;
+use crate::{data, descriptor, hosted, image, open, place, raw};
 use core::ffi::{c_char, c_int};
 use libc::utmpx;
 use nvmed_sys::QuietFd;
 use rustix::fd::AsRawFd;
-use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
 /// The copy of the file that utmpname named, as libc may open it at any time.
 static NAMED: Mutex<Option<QuietFd>> = Mutex::new(None);
-/// What libc is told where there is nothing to read: no descriptor has this number.
-const NOTHING: &core::ffi::CStr = c"/proc/self/fd/-1";
 /// `struct utmp` and `struct utmpx` are the same on x86-64 (bits/utmp.h).
 const _: () = assert!(size_of::<utmpx>() == 384);
 
 /// A copy of the file that a path of ours names, and how libc finds it.
-unsafe fn copy_of(path: *const c_char) -> Answer<(QuietFd, CString)> {
+unsafe fn copy_of(path: *const c_char) -> Answer<(QuietFd, MagicLink)> {
     // SAFETY: the program's C string, under `edge`'s contract.
     let image = QuietFd::new(unsafe { image::of_path(path)? });
-    let name = library::by_number(image.as_raw_fd())?;
+    let name = MagicLink::of(image.as_raw_fd());
     Ok((image, name))
 }
 
@@ -34,8 +32,8 @@ hook! {
         } else if place::concerns_us(libc::AT_FDCWD, path) {
             match copy_of(path) {
                 Ok((image, name)) => (libc(name.as_ptr()), Some(image)),
-                // It has no way to say so; getutent has.
-                Err(_) => (libc(NOTHING.as_ptr()), None),
+                // It has no way to say so; getutent has, for nothing is behind this.
+                Err(_) => (libc(MagicLink::of(-1).as_ptr()), None),
             }
         } else {
             (libc(path), None)
