@@ -5,15 +5,26 @@ use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// Calls in a row that came while the processor was offered to others: one may be chance.
 const TURNS: u32 = 3;
-/// A side that has moved stays for so long.
+/// A side that has moved stays for so long; each time that it did no good, twice as long: where several threads take turns, whichever
+/// processor it goes to is somebody's.
 const STAYS_NS: u64 = 4_000_000;
+const STAYS_NS_MAX: u64 = 1_024_000_000;
+/// It did good when it lasted so many times as long.
+const LASTS: u64 = 4;
 
 /// Whether a side's processor is its client's too. The kernel may leave both there for tens of milliseconds: where threads have been
 /// looking, all processors seem busy to it, and it does not search for an idle one (SIS_UTIL of kernel/sched/fair.c).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Processor {
     turns: AtomicU32,
     moved_ns: AtomicU64,
+    stays_ns: AtomicU64,
+}
+
+impl Default for Processor {
+    fn default() -> Self {
+        Self { turns: AtomicU32::new(0), moved_ns: AtomicU64::new(0), stays_ns: AtomicU64::new(STAYS_NS) }
+    }
 }
 
 impl Processor {
@@ -26,10 +37,16 @@ impl Processor {
 
     fn is_to_leave(&self, shared: bool, now_ns: u64) -> bool {
         let turns = if shared { self.turns.load(Ordering::Relaxed) + 1 } else { 0 };
-        let stays = now_ns.saturating_sub(self.moved_ns.load(Ordering::Relaxed)) < STAYS_NS;
-        let leaves = turns >= TURNS && !stays;
+        let (stays_ns, since_ns) = (
+            self.stays_ns.load(Ordering::Relaxed),
+            now_ns.saturating_sub(self.moved_ns.load(Ordering::Relaxed)),
+        );
+        let leaves = turns >= TURNS && since_ns >= stays_ns;
         self.turns.store(if leaves { 0 } else { turns }, Ordering::Relaxed);
         if leaves {
+            let in_vain = since_ns < LASTS * stays_ns;
+            let next_ns = if in_vain { (2 * stays_ns).min(STAYS_NS_MAX) } else { STAYS_NS };
+            self.stays_ns.store(next_ns, Ordering::Relaxed);
             self.moved_ns.store(now_ns, Ordering::Relaxed);
         }
         leaves
@@ -54,15 +71,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_side_that_goes_on_taking_turns_leaves_but_not_all_the_time() {
+    fn a_side_that_goes_on_taking_turns_leaves() {
         let processor = Processor::default();
-        let calls = |shared: &[bool], now_ns| -> Vec<bool> {
-            shared.iter().map(|&shared| processor.is_to_leave(shared, now_ns)).collect()
+        let calls = |shared: &[bool]| -> Vec<bool> {
+            shared.iter().map(|&shared| processor.is_to_leave(shared, 1 << 40)).collect()
         };
-        assert_eq!(calls(&[true, true, false, true, true], STAYS_NS), [false; 5], "by chance");
-        assert_eq!(calls(&[true], STAYS_NS), [true]);
-        assert_eq!(calls(&[true; 9], STAYS_NS + 1), [false; 9], "it has just moved");
-        assert_eq!(calls(&[true; 2], 2 * STAYS_NS), [true, false]);
+        assert_eq!(calls(&[true, true, false, true, true]), [false; 5], "by chance");
+        assert_eq!(calls(&[true, true, true]), [true, false, false]);
+    }
+
+    #[test]
+    fn leaving_in_vain_is_not_tried_all_the_time() {
+        let processor = Processor::default();
+        // Calls every 0.1 ms for 20 s, all of them while others had the processor.
+        let leaves = |from_ms: u64| -> Vec<u64> {
+            let times = (from_ms * 10..(from_ms + 20_000) * 10).map(|tenth| tenth * 100_000);
+            times.filter(|&now_ns| processor.is_to_leave(true, now_ns)).collect()
+        };
+        let moved = leaves(1_000_000);
+        assert!((15..40).contains(&moved.len()), "4, 8, 16 ms and so on to 1 s: {}", moved.len());
+        assert!(moved.windows(2).all(|two| two[1] - two[0] <= STAYS_NS_MAX + 1_000_000), "it is tried again");
+        let much_later = leaves(2_000_000);
+        assert!(much_later[2] - much_later[0] < 20_000_000, "what lasted was worth it");
     }
 
     #[test]
