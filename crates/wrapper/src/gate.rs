@@ -72,6 +72,20 @@ extern "C" fn is_high_ours(fd: c_int) -> bool {
     table::is_ours(fd)
 }
 
+/// Looks the descriptor in `edi` up in the table: jumps where it is ours, and where its number is beyond the table's direct part. Its number is
+/// left in `r10`.
+#[cfg(not(test))]
+macro_rules! look_up {
+    (high: $high:literal, ours: $ours:literal) => {
+        concat!(
+            "cmp edi, {direct}\njae ",
+            $high,
+            "\nmov r10d, edi\nlea r11, [rip + {table}]\ncmp qword ptr [r11 + r10 * 8], 0\njne ",
+            $ours,
+        )
+    };
+}
+
 macro_rules! gates {
     ($($kind:ident $name:ident => $($hook:ident)::+;)*) => {
         /// The exported functions, by libc's names.
@@ -140,12 +154,7 @@ macro_rules! gates {
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
             naked_asm!(
-                "cmp edi, {direct}",
-                "jae 2f",
-                "mov r10d, edi",
-                "lea r11, [rip + {table}]",
-                "cmp qword ptr [r11 + r10 * 8], 0",
-                "jne 2f",
+                look_up!(high: "2f", ours: "2f"),
                 "jmp qword ptr [rip + {way}]",
                 "2:",
                 "jmp {hook}",
@@ -177,12 +186,7 @@ macro_rules! gates {
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
             naked_asm!(
-                "cmp edi, {direct}",
-                "jae 3f",
-                "mov r10d, edi",
-                "lea r11, [rip + {table}]",
-                "cmp qword ptr [r11 + r10 * 8], 0",
-                "jne 2f",
+                look_up!(high: "3f", ours: "2f"),
                 "shr r10d, 6",
                 "lea r11, [rip + {quiet}]",
                 "mov r11, qword ptr [r11 + r10 * 8]",
@@ -210,12 +214,7 @@ macro_rules! gates {
         unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                "cmp edi, {direct}",
-                "jae 2f",
-                "mov r10d, edi",
-                "lea r11, [rip + {table}]",
-                "cmp qword ptr [r11 + r10 * 8], 0",
-                "jne 2f",
+                look_up!(high: "2f", ours: "2f"),
                 "jmp qword ptr [rip + {way}]",
                 "2:",
                 "mov r11, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
@@ -275,12 +274,7 @@ macro_rules! gates {
         unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                "cmp edi, {direct}",
-                "jae 4f",
-                "mov r10d, edi",
-                "lea r11, [rip + {table}]",
-                "cmp qword ptr [r11 + r10 * 8], 0",
-                "jne 2f",
+                look_up!(high: "4f", ours: "2f"),
                 "3:",
                 concat!("test ", $address, ", ", $address),
                 "je 5f",
@@ -348,12 +342,7 @@ macro_rules! gates {
         unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                "cmp edi, {direct}",
-                "jae 4f",
-                "mov r10d, edi",
-                "lea r11, [rip + {table}]",
-                "cmp qword ptr [r11 + r10 * 8], 0",
-                "jne 2f",
+                look_up!(high: "4f", ours: "2f"),
                 "3:",
                 "jmp qword ptr [rip + {way}]",
                 "4:",
