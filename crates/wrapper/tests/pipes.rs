@@ -2,27 +2,11 @@
 
 mod support;
 
-use std::process::{Command, Output};
-use support::{Bench, nvmed};
+use support::Bench;
 
-/// Runs a command line in a shared run of its own; whatever waits for ever is a failure.
-fn run(bench: &Bench, words: &[&str]) -> Output {
-    let mut command = Command::new(nvmed());
-    command
-        .args(["run", "--shared", "--config"])
-        .arg(bench.config())
-        .args(["--", "timeout", "60"])
-        .args(words)
-        .current_dir(bench.host());
-    command.output().expect("nvmed starts")
-}
-
-/// As [`run`], of what must succeed silently on standard error; answers its standard output.
+/// In a shared run; whatever waits for ever is a failure.
 fn shared(bench: &Bench, words: &[&str]) -> String {
-    let output = run(bench, words);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && errors.is_empty(), "{words:?}: {}: {errors}", output.status);
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    bench.ok_shared(&[&["timeout", "60"], words].concat())
 }
 
 fn private(bench: &Bench, words: &[&str]) -> String {
@@ -35,7 +19,7 @@ fn python(script: &str, function: &str, mounts: &[fn(&Bench, &[&str]) -> String]
         let Some(bench) = Bench::new("", &["python3"]) else { return };
         let file = format!("{}/tests/scripts/{script}.py", env!("CARGO_MANIFEST_DIR"));
         let here = bench.path("");
-        print!("{}", mount(&bench, &["python3", &file, function, here.trim_end_matches('/')]));
+        print!("{}", mount(&bench, &["python3", "-B", &file, function, here.trim_end_matches('/')]));
         bench.fsck();
     }
 }

@@ -2,32 +2,11 @@
 
 mod support;
 
-use std::process::{Command, Output};
-use support::{Bench, nvmed};
-
-/// Runs a command line in a run of its own.
-fn run(bench: &Bench, words: &[&str]) -> Output {
-    let mut command = Command::new(nvmed());
-    command
-        .args(["run", "--shared", "--config"])
-        .arg(bench.config())
-        .arg("--")
-        .args(words)
-        .current_dir(bench.host());
-    command.output().expect("nvmed starts")
-}
-
-/// As [`run`], of what must succeed silently on standard error; answers its standard output.
-fn ok(bench: &Bench, words: &[&str]) -> String {
-    let output = run(bench, words);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && errors.is_empty(), "{words:?}: {}: {errors}", output.status);
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+use support::Bench;
 
 /// Runs a shell script in our directory.
 fn script(bench: &Bench, shell: &str, text: &str) -> String {
-    ok(bench, &[shell, "-c", &format!("cd {} && {text}", bench.path(""))])
+    bench.ok_shared(&[shell, "-c", &format!("cd {} && {text}", bench.path(""))])
 }
 
 #[test]
@@ -82,7 +61,7 @@ macro_rules! scripts {
             let Some(bench) = Bench::new("", &["python3"]) else { return };
             let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/shared.py");
             let here = bench.path("");
-            ok(&bench, &["python3", file, $function, here.trim_end_matches('/')]);
+            bench.ok_shared(&["python3", file, $function, here.trim_end_matches('/')]);
             bench.fsck();
         }
     )* };
@@ -110,7 +89,7 @@ scripts! {
 fn a_child_made_below_libc_fails_loudly_and_changes_nothing() {
     let Some(bench) = Bench::new("", &["python3"]) else { return };
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/shared.py");
-    let output = run(&bench, &["python3", file, "raw", bench.path("").trim_end_matches('/')]);
+    let output = bench.run_shared(&["python3", file, "raw", bench.path("").trim_end_matches('/')]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     assert_eq!(errors.lines().count(), 1, "one line: {errors}");

@@ -6,26 +6,13 @@ import select
 import signal
 import stat
 import subprocess
-import sys
 import threading
 import time
 
-HERE = None
+from below import FUNCTION, HERE, at, fails, in_child, well
+
 # Its number on x86-64.
 OPENAT = "257"
-
-
-def at(name):
-    return os.path.join(HERE, name)
-
-
-def fails(want, call, *words):
-    try:
-        call(*words)
-    except OSError as error:
-        assert error.errno == want, (errno.errorcode[error.errno], errno.errorcode[want])
-    else:
-        raise AssertionError("no " + errno.errorcode[want])
 
 
 def flags():
@@ -158,14 +145,12 @@ def interrupted():
 
     signal.signal(signal.SIGALRM, ring)
     waiter = os.getpid()
-    child = os.fork()
-    if child == 0:
-        try:
-            wait_until_blocked(waiter)
-            os.kill(waiter, signal.SIGALRM)
-            os._exit(0)
-        finally:
-            os._exit(1)
+
+    def send():
+        wait_until_blocked(waiter)
+        os.kill(waiter, signal.SIGALRM)
+
+    child = in_child(send)
     try:
         os.open(at("f"), os.O_RDONLY)
         raise AssertionError("nobody writes")
@@ -250,17 +235,9 @@ def permission():
         writer = os.open(at("f"), os.O_WRONLY | os.O_NONBLOCK)
         os.write(writer, b"permitted")
 
-    child = os.fork()
-    if child == 0:
-        try:
-            other()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    well(in_child(other))
     assert os.read(both, 99) == b"permitted"
 
 
 if __name__ == "__main__":
-    HERE = sys.argv[2]
-    globals()[sys.argv[1]]()
+    globals()[FUNCTION]()

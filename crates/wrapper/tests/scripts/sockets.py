@@ -10,40 +10,13 @@ import subprocess
 import sys
 import time
 
-HERE = None
+from below import FUNCTION, HERE, at, fails, in_child, well
+
 KINDS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)
-
-
-def at(name):
-    return os.path.join(HERE, name)
 
 
 def unix(kind=socket.SOCK_STREAM):
     return socket.socket(socket.AF_UNIX, kind)
-
-
-def fails(want, call, *words):
-    try:
-        call(*words)
-    except OSError as error:
-        assert error.errno == want, (errno.errorcode[error.errno], errno.errorcode[want])
-    else:
-        raise AssertionError("no " + errno.errorcode[want])
-
-
-def in_child(run):
-    child = os.fork()
-    if child == 0:
-        try:
-            run()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return child
-
-
-def well(child):
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def names():
@@ -284,5 +257,4 @@ def replaced():
 
 
 if __name__ == "__main__":
-    HERE = sys.argv[2]
-    globals()[sys.argv[1]]()
+    globals()[FUNCTION]()

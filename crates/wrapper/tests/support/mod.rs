@@ -95,7 +95,22 @@ impl Bench {
 
     /// Runs a command line that must succeed silently on standard error; answers its standard output.
     pub fn ok(&self, words: &[&str]) -> String {
-        let output = self.run(words);
+        Self::well(words, &self.run(words))
+    }
+
+    /// Runs a command line in a shared run of its own.
+    pub fn run_shared(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(nvmed());
+        command.args(["run", "--shared", "--config"]).arg(self.config()).arg("--").args(words);
+        command.current_dir(&self.dir).output().expect("nvmed starts")
+    }
+
+    /// As [`Bench::run_shared`], of what must succeed silently on standard error; answers its standard output.
+    pub fn ok_shared(&self, words: &[&str]) -> String {
+        Self::well(words, &self.run_shared(words))
+    }
+
+    fn well(words: &[&str], output: &Output) -> String {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && errors.is_empty(), "{words:?}: {}: {errors}", output.status);
         String::from_utf8_lossy(&output.stdout).into_owned()
