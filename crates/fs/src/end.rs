@@ -76,13 +76,9 @@ impl Ends {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The end of an inode, if it has one. Where it has none, there is room for it.
-    fn find(&self, inode: &Inode) -> Result<Option<OwnedFd>, FsError> {
-        let ends = self.lock();
-        match ends.get(&inode.ino) {
-            Some(end) => end.copy().map(Some),
-            None => room(&ends, inode.uid()).map(|()| None),
-        }
+    /// The end of an inode, if it has one.
+    fn find(&self, ino: u64) -> Result<Option<OwnedFd>, FsError> {
+        self.lock().get(&ino).map(End::copy).transpose()
     }
 
     /// Keeps `end`, unless one is kept: then that one counts. A duplicate of what is kept, and whether it is `end`.
@@ -155,10 +151,13 @@ impl FileSystem {
         if flags.has(OpenFlags::NOATIME) {
             permission::may_own(&node.0, who)?;
         }
-        let pipe = match self.0.ends.find(&node.0)? {
+        let pipe = match self.0.ends.find(node.0.ino)? {
             Some(pipe) => pipe,
-            // Made before anything is locked; of two that are made at a time one is kept.
-            None => self.keep_end(node, Nursery::pipe()?)?.0,
+            None => {
+                room(&self.0.ends.lock(), node.0.uid())?;
+                // Made before anything is locked; of two that are made at a time one is kept.
+                self.keep_end(node, Nursery::pipe()?)?.0
+            }
         };
         self.0.ends.permit(&node.0, who)?;
         Ok(pipe)
@@ -188,7 +187,7 @@ impl FileSystem {
     /// mount.
     pub fn connect(&self, node: &Node, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
         permission::may(&node.0, WRITE, who)?;
-        let end = if node.0.kind == Kind::Socket { self.0.ends.find(&node.0)? } else { None };
+        let end = if node.0.kind == Kind::Socket { self.0.ends.find(node.0.ino)? } else { None };
         end.ok_or(FsError::Host(Errno::CONNREFUSED))
     }
 

@@ -9,7 +9,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::Uid;
+use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
 use support::{Client, Shared, ask, named, serve};
 
 const FIFO: u32 = libc::S_IFIFO;
@@ -155,6 +155,27 @@ fn a_pipe_is_given_to_whom_the_fifo_permits_it() {
         }
         assert!(pipe(client, fifo, OpenFlags::WRITE).is_ok());
     });
+}
+
+#[test]
+fn past_the_limit_new_pipes_are_refused_and_nothing_else() {
+    let now = getrlimit(Resource::Nofile);
+    if now.maximum.is_some_and(|most| most < 4096) {
+        return eprintln!("SKIPPED: this process may have {:?} descriptors", now.maximum);
+    }
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+    let shared = serve();
+    let client = Client::connect(&shared);
+    let fifos: Vec<_> = (0..1024).map(|n| make(&client, &format!("fifo{n}"), FIFO | 0o600)).collect();
+    assert!(fifos.iter().all(|&fifo| pipe(&client, fifo, OpenFlags::READ).is_ok()));
+    let next = make(&client, "next", FIFO | 0o600);
+    assert_eq!(pipe(&client, next, OpenFlags::READ).err(), Some(libc::ENFILE));
+    let stale = make(&client, "stale", SOCKET | 0o777);
+    assert_eq!(connect(&client, stale).err(), Some(libc::ECONNREFUSED));
+    assert!(pipe(&client, fifos[7], OpenFlags::READ).is_ok(), "what is there is given");
+    assert_eq!(client.call(&Call::Unlink { at: Handle::ROOT, path: b"fifo9" }), Answer::Done);
+    client.close(fifos[9]);
+    assert!(pipe(&client, next, OpenFlags::READ).is_ok());
 }
 
 /// What one has who got the pipe to write to it: the kernel opens it again by its number.
