@@ -142,8 +142,13 @@ impl Store {
             let state = read(&self.state);
             (state.head, state.end)
         };
+        assert!(end >= head, "the log ends at {end}, before its head {head}");
         let blocks = log::stream_block(end) - log::stream_block(head);
-        if blocks > CLOSE_LOG_BLOCKS { self.checkpoint() } else { Ok(()) }
+        if blocks > CLOSE_LOG_BLOCKS {
+            self.checkpoint()?;
+        }
+        self.mend()?;
+        self.settle()
     }
 
     /// After a commit: one step of a checkpoint when one is due, unless somebody else is at it.
@@ -206,7 +211,7 @@ impl Store {
             // The half that is being merged makes room for the other, as in the log.
             self.pace.hurry(state.end, coming * 4 > free * 3);
         }
-        if log_blocks >= self.log_blocks || coming > free {
+        if log_blocks >= self.ring_blocks || coming > free {
             Room::CheckpointDue
         } else if state.end + length - self.pending.start() > self.pending.capacity() {
             Room::PendingFull

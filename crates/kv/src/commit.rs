@@ -8,6 +8,7 @@ use crate::guard::{lock, read};
 use crate::log::Appender;
 use crate::mutant::{self, Mutant};
 use crate::{KvError, Sequence, Store};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How a commit orders its log append against data that the caller wrote to the device itself.
@@ -30,6 +31,8 @@ pub(crate) struct Commits {
     over: Condvar,
     /// Held by the leader of a round, during its I/O.
     appender: Mutex<Appender>,
+    /// Appends when [`Store::settle_if_quiet`] last looked.
+    appends_seen: AtomicU64,
 }
 
 /// The round that runs and the one to come.
@@ -71,7 +74,12 @@ impl Commits {
             appends: 0,
             failed: None,
         };
-        Self { rounds: Mutex::new(rounds), over: Condvar::new(), appender: Mutex::new(appender) }
+        Self {
+            rounds: Mutex::new(rounds),
+            over: Condvar::new(),
+            appender: Mutex::new(appender),
+            appends_seen: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn appends(&self) -> u64 {
@@ -215,6 +223,27 @@ impl Store {
         }
         self.pending.release(end);
         Ok(Done { durable, flushed: before || after, appended: true })
+    }
+
+    /// Writes the block that the log ends in to both its places, unless both hold it: from then on no loss of one
+    /// block takes what the last append wrote along in silence. Two writes, and none when nothing was appended since.
+    ///
+    /// # Errors
+    /// The medium's; [`KvError::Failed`] from then on.
+    pub fn settle(&self) -> Result<(), KvError> {
+        // A round has this lock until what it appended is durable.
+        let mut appender = lock(&self.commits.appender);
+        self.commits.check()?;
+        appender.settle(&self.disk).inspect_err(|error| self.commits.fail(error))
+    }
+
+    /// As [`Store::settle`], if nothing was appended since the last call: to be called every so often.
+    ///
+    /// # Errors
+    /// As for [`Store::settle`].
+    pub fn settle_if_quiet(&self) -> Result<(), KvError> {
+        let appends = lock(&self.commits.rounds).appends;
+        if self.commits.appends_seen.swap(appends, Relaxed) == appends { self.settle() } else { Ok(()) }
     }
 
     /// A flush outside of a round. If it fails, what was written before may be lost for good, a commit's data

@@ -1,9 +1,7 @@
 //! Growing: a store takes the blocks that its medium has got since.
 
-use crate::disk::Kind;
 use crate::guard::{lock, write};
-use crate::{KvError, Store, space};
-use nvmed_units::BLOCK_BYTES;
+use crate::{KvError, Store};
 
 impl Store {
     /// Takes into use the blocks that the medium has beyond those of the store, for good. Answers how many
@@ -21,22 +19,9 @@ impl Store {
         let Some(layout) = old.grown(self.disk.blocks()) else {
             return Ok(0);
         };
-        // The first new page, when its slot 0 is where the far superblock still is.
-        let mut in_slot_1 = None;
-        for page in old.pages..layout.pages {
-            let block = layout.bitmap_block(page, false);
-            if block == old.superblock(1) {
-                in_slot_1 = Some(page);
-                let empty = space::empty_page(self.identity, page, superblock.generation);
-                self.disk.write(Kind::Bitmap, layout.bitmap_block(page, true), &empty, false)?;
-                continue;
-            }
-            // A page that was never written is a page of free blocks if it reads as zeroes.
-            self.disk.write(Kind::Bitmap, block, &[0; BLOCK_BYTES], false)?;
-        }
         self.flush()?;
         let mut new = superblock.clone();
-        if let Err(error) = new.store_grown(layout, in_slot_1, &self.disk) {
+        if let Err(error) = new.store_grown(layout, &self.disk) {
             self.commits.fail(&error);
             return Err(error);
         }

@@ -6,8 +6,10 @@ use crate::{KvError, Options};
 pub(crate) const PAGE_BITS: u64 = (4096 - 32) * 8;
 /// Blocks of a group: the two slots of its bitmap page, then the tree blocks that the page covers.
 const GROUP_BLOCKS: u64 = 2 + PAGE_BITS;
-/// Blocks used at most: 2 TiB of metadata. Its 16,513 bitmap pages fit the superblock's 30,720 slot bits.
-pub(crate) const BLOCKS_MAX: u64 = 1 << 29;
+/// Bitmap pages at most: the superblock has room for 960 names of four bytes.
+pub(crate) const PAGES_MAX: u64 = 960;
+/// Blocks used at most, 119 GiB of metadata: those of the bitmap pages.
+pub(crate) const BLOCKS_MAX: u64 = PAGES_MAX * GROUP_BLOCKS;
 /// Blocks of the smallest log: two of the largest batches of such a store, and their neighbours.
 pub(crate) const LOG_BLOCKS_MIN: u64 = 64;
 /// Blocks of any log at most (24 MiB). What is in it is read and applied by the next `open`: 175 ms of
@@ -65,9 +67,19 @@ impl Layout {
         if slot == 0 { 0 } else { self.blocks - 1 }
     }
 
-    /// The ring block of stream block `stream_block`.
+    /// Blocks of the log's ring: all of the log but the twin.
+    pub(crate) fn ring_blocks(&self) -> u64 {
+        self.log_blocks - 1
+    }
+
+    /// The ring block of stream block `stream_block`, its home.
     pub(crate) fn log_block(&self, stream_block: u64) -> u64 {
-        1 + stream_block % self.log_blocks
+        1 + stream_block % self.ring_blocks()
+    }
+
+    /// The other place of the block that the stream ends in: right behind the ring.
+    pub(crate) fn twin_block(&self) -> u64 {
+        1 + self.ring_blocks()
     }
 
     /// The first block of the first group.
@@ -162,8 +174,10 @@ mod tests {
                     assert_eq!(layout.tree_index(block), Some(index), "{layout:?}");
                 }
             }
-            assert!(layout.pages <= 3840 * 8);
-            assert_eq!(layout.log_block(layout.log_blocks), 1);
+            assert!(layout.pages <= PAGES_MAX);
+            assert_eq!(layout.log_block(layout.ring_blocks()), 1);
+            assert_eq!(layout.log_block(layout.ring_blocks() - 1) + 1, layout.twin_block());
+            assert_eq!(layout.twin_block() + 1, layout.bitmap_block(0, false));
         }
         let small = Layout::plan(40_000, &Options::default()).unwrap();
         let grown = small.grown(100_000).unwrap();

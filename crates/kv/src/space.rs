@@ -124,9 +124,7 @@ impl Space {
             let slot = !old.slot(number);
             let bytes = encode(self.identity, number, new.generation, &page.used);
             disk.write(Kind::Bitmap, self.layout.bitmap_block(number, slot), &bytes, false)?;
-            if new.slot(number) != slot {
-                new.flip_slot(number);
-            }
+            new.name_page(number, slot, name_of(&bytes));
         }
         new.used = (self.used + self.allocated.len() as u64).saturating_sub(self.freed.len() as u64);
         new.cursor = self.cursor;
@@ -199,18 +197,19 @@ impl Space {
     fn page(&mut self, disk: &Disk, superblock: &Superblock, number: u64) -> Result<&mut Page, KvError> {
         let place = &mut self.pages[number as usize];
         if place.is_none() {
-            let slot = superblock.slot(number);
-            let block = self.layout.bitmap_block(number, slot);
-            let mut bytes = [0; BLOCK_BYTES];
-            disk.read(block, &mut bytes)?;
-            let bits = (self.layout.tree_blocks() - number * PAGE_BITS).min(PAGE_BITS);
-            let fresh = !slot && bytes.iter().all(|&byte| byte == 0);
-            let used = if fresh {
-                Ok(Box::new([0; WORDS]))
-            } else {
-                decode(self.identity, number, superblock.generation, bits, &bytes)
-            };
-            let used = used.map_err(|reason| KvError::Corrupt { block, structure: "bitmap page", reason })?;
+            let used =
+                match superblock.page_name(number) {
+                    // What lies there is nobody's: the page is all free blocks.
+                    None => Box::new([0; WORDS]),
+                    Some(name) => {
+                        let block = self.layout.bitmap_block(number, superblock.slot(number));
+                        let mut bytes = [0; BLOCK_BYTES];
+                        disk.read(block, &mut bytes)?;
+                        let bits = (self.layout.tree_blocks() - number * PAGE_BITS).min(PAGE_BITS);
+                        decode(self.identity, number, name, bits, &bytes)
+                            .map_err(|reason| KvError::Corrupt { block, structure: "bitmap page", reason })?
+                    }
+                };
             *place = Some(Page { used, held: None, dirty: false });
         }
         Ok(place.as_mut().expect("it was filled just above"))
@@ -241,9 +240,10 @@ fn place(block: u64) -> (usize, usize, u64) {
     ((block / PAGE_BITS) as usize, (bit / 64) as usize, 1 << (bit % 64))
 }
 
-/// The page `number` of free blocks.
-pub(crate) fn empty_page(identity: u64, number: u64, generation: u64) -> [u8; BLOCK_BYTES] {
-    encode(identity, number, generation, &[0; WORDS])
+/// What the superblock calls this version of a page: its checksum, which its generation is part of. 0 is the name of
+/// none.
+fn name_of(page: &[u8; BLOCK_BYTES]) -> u32 {
+    u32_at(page, 4).max(1)
 }
 
 fn encode(identity: u64, number: u64, generation: u64, bits: &[u64; WORDS]) -> [u8; BLOCK_BYTES] {
@@ -263,7 +263,7 @@ fn encode(identity: u64, number: u64, generation: u64, bits: &[u64; WORDS]) -> [
 fn decode(
     identity: u64,
     number: u64,
-    generation: u64,
+    name: u32,
     limit: u64,
     bytes: &[u8; BLOCK_BYTES],
 ) -> Result<Box<[u64; WORDS]>, &'static str> {
@@ -273,7 +273,7 @@ fn decode(
     if checksum(identity, &[&bytes[8..]]) != u32_at(bytes, 4) {
         return Err("checksum");
     }
-    if u64_at(bytes, 8) != number || u64_at(bytes, 16) > generation {
+    if u64_at(bytes, 8) != number || name_of(bytes) != name {
         return Err("not the version that the superblock refers to");
     }
     let mut bits = Box::new([0; WORDS]);
@@ -347,6 +347,36 @@ mod tests {
         assert_eq!(Space::new(&new).allocate(&disk, &new), Ok(all[7]), "after a mount nobody does");
         space.release(&freed);
         assert_eq!(space.allocate(&disk, &new), Ok(all[7]));
+    }
+
+    #[test]
+    fn an_older_copy_of_a_page_gives_nothing_out() {
+        let (disk, mut superblock, mut space) = space(2000);
+        let first = space.allocate(&disk, &superblock).unwrap();
+        commit(&disk, &mut superblock, &mut space);
+        let block = superblock.layout.bitmap_block(0, superblock.slot(0));
+        let mut old = [0; BLOCK_BYTES];
+        disk.read(block, &mut old).unwrap();
+        let live: Vec<_> = (0..2)
+            .map(|_| {
+                let block = space.allocate(&disk, &superblock).unwrap();
+                commit(&disk, &mut superblock, &mut space);
+                block
+            })
+            .collect();
+        assert_eq!(superblock.layout.bitmap_block(0, superblock.slot(0)), block, "the same slot again");
+        // The last write to it was lost.
+        disk.write(Kind::Bitmap, block, &old, true).unwrap();
+        superblock.cursor = 0;
+        let mut again = Space::new(&superblock);
+        let given: Vec<_> = (0..3).filter_map(|_| again.allocate(&disk, &superblock).ok()).collect();
+        assert!(!given.contains(&first));
+        assert!(
+            !live.iter().any(|block| given.contains(block)),
+            "live blocks {live:?} among those given out: {given:?}"
+        );
+        let answer = again.allocate(&disk, &superblock);
+        assert!(matches!(answer, Err(KvError::Corrupt { block: b, .. }) if b == block), "{answer:?}");
     }
 
     #[test]

@@ -13,10 +13,11 @@ use crate::pace::Pace;
 use crate::pending::Pending;
 use crate::pins::{Pins, Version};
 use crate::record::{self, Expected, Next};
+use crate::recovery;
 use crate::snapshot::Held;
 use crate::superblock::{Root, Superblock};
 use crate::tree::Tree;
-use crate::{Batch, KvError, Medium};
+use crate::{Batch, Flaw, KvError, Medium};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nvmed_sys::{Mapping, Pages};
 use std::sync::{Arc, Mutex, RwLock};
@@ -202,7 +203,9 @@ impl PendingMemory {
 pub struct Store {
     pub(crate) disk: Disk,
     pub(crate) identity: u64,
-    pub(crate) log_blocks: u64,
+    pub(crate) ring_blocks: u64,
+    /// What `open` found lost.
+    flaws: Vec<Flaw>,
     pub(crate) limits: Limits,
     /// Of the records that this open appends.
     epoch: u64,
@@ -286,13 +289,10 @@ impl Store {
         let layout = Layout::plan(medium.blocks(), options)?;
         // The slots and the log first: an interrupted format leaves no store, not two halves.
         let zeroes = [0; nvmed_units::BLOCK_BYTES];
-        let bitmap = (0..layout.pages).map(|page| layout.bitmap_block(page, false));
-        for block in
-            [layout.superblock(0), layout.superblock(1), layout.log_block(0)].into_iter().chain(bitmap)
-        {
+        for block in [layout.superblock(0), layout.superblock(1)] {
             disk::write(medium, block, &zeroes, false)?;
         }
-        log::wipe(medium, options.identity, &layout)?;
+        log::format(medium, options.identity, &layout)?;
         disk::flush(medium)?;
         let bytes = Superblock::empty(options.identity, layout).encode();
         disk::write(medium, layout.superblock(0), &bytes, true)?;
@@ -309,7 +309,7 @@ impl Store {
     pub fn open(medium: Arc<dyn Medium>, pending: PendingMemory, options: &Options) -> Result<Self, KvError> {
         let disk = Disk::new(medium);
         let pending = Pending::new(pending.memory, pending.offset, pending.len)?;
-        let superblock = Superblock::load(&disk)?;
+        let mut superblock = Superblock::load(&disk)?;
         let (identity, layout) = (superblock.identity, superblock.layout);
         let mut state = State {
             sequence: superblock.head_sequence,
@@ -325,15 +325,18 @@ impl Store {
             kept: 0,
         };
         let expected = Expected { identity, sequence: superblock.head_sequence + 1, epoch: 0 };
-        let recovered = log::recover(&disk, &layout, superblock.head, expected, &mut |_, operations| {
-            state.apply(operations);
-        })?;
+        let mut recovered =
+            recovery::recover(&disk, &layout, superblock.head, expected, &mut |_, operations| {
+                state.apply(operations);
+            })?;
         if let Some(damage) = recovered.damage.as_ref().filter(|_| !options.salvage) {
             return Err(damage.clone());
         }
+        superblock.heed_epoch(recovered.epoch);
+        recovered.flaws.extend(superblock.flaw.clone());
         let batches_recovered = recovered.sequence - superblock.head_sequence;
         let opened_at = Expected { identity, sequence: recovered.sequence + 1, epoch: recovered.epoch };
-        let appender = Appender::new(identity, layout, recovered.position, &recovered.tail);
+        let appender = Appender::new(identity, layout, recovered.position, recovered.tail);
         let opened = Stats { mount_blocks_read: disk.blocks_read(), batches_recovered, ..Stats::default() };
         let store = Self {
             epoch: superblock.epoch.max(recovered.epoch) + 1,
@@ -343,7 +346,7 @@ impl Store {
             pins: Pins::default(),
             checkpointer: Mutex::new(Checkpointer::new(&superblock)),
             checkpoints: AtomicU64::new(0),
-            pace: Pace::new(superblock.head, layout.log_blocks),
+            pace: Pace::new(superblock.head, layout.ring_blocks()),
             limits: Limits {
                 commit_blocks: options.commit_blocks_max.max(COMMIT_BLOCKS_MIN),
                 snapshot_checkpoints: options.snapshot_checkpoints_max,
@@ -351,7 +354,8 @@ impl Store {
             },
             disk,
             identity,
-            log_blocks: layout.log_blocks,
+            ring_blocks: layout.ring_blocks(),
+            flaws: recovered.flaws,
             state: RwLock::new(state),
             pending,
             superblock: Mutex::new(superblock),
@@ -386,6 +390,27 @@ impl Store {
         } else {
             self.pending.cut(state.end);
         }
+    }
+
+    /// What `open` found lost without needing it: a superblock, or a copy of the log's last block. The next
+    /// [`Store::mend`] or [`Store::close`] writes it anew.
+    #[must_use]
+    pub fn flaws(&self) -> &[Flaw] {
+        &self.flaws
+    }
+
+    /// Writes anew what `open` found lost.
+    ///
+    /// # Errors
+    /// The medium's; [`KvError::Failed`].
+    pub fn mend(&self) -> Result<(), KvError> {
+        self.commits.check()?;
+        let mut superblock = lock(&self.superblock);
+        if superblock.lost.is_some() {
+            superblock.store(&self.disk).inspect_err(|error| self.commits.fail(error))?;
+        }
+        drop(superblock);
+        if self.flaws.iter().any(|flaw| flaw.structure == "log") { self.settle() } else { Ok(()) }
     }
 
     /// Copies the value of `key` into `value`, replacing what is there; `false` when there is none.
@@ -477,7 +502,7 @@ impl Store {
     /// The longest batch, in [`Batch::bytes`], that `apply` takes.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        let log = self.log_blocks * log::PAYLOAD_BYTES / 4;
+        let log = self.ring_blocks * log::PAYLOAD_BYTES / 4;
         let most = log.min(self.pending.capacity() / 2).min(record::OPERATION_BYTES_MAX as u64);
         most as usize - record::HEADER_BYTES
     }

@@ -1,17 +1,24 @@
 //! The superblock: what the whole store hangs from, in two far places.
 
-use crate::KvError;
 use crate::disk::{Disk, Kind};
-use crate::layout::{Layout, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use crate::layout::{Layout, PAGES_MAX, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::node::GENERATION_END;
+use crate::{Flaw, KvError};
 use nvmed_units::BLOCK_BYTES;
 
 const MAGIC: &[u8; 8] = b"NVMEDKV1";
 /// Changed when an older program could misread the store.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Of a pointer, which stands at the end of a region that is growing and says where the far superblock is.
 const POINTER_MAGIC: &[u8; 8] = b"NVMEDKVP";
-const SLOT_BITS: usize = 256;
+/// What is wrong with a lost slot.
+const LOST_SLOT: &str = "one of the two superblocks is lost or damaged; the other one has everything";
+const OLD_SLOT: &str = "one of the two superblocks is older than the other: power went while it was written, or its write was lost";
+const SLOT_BITS: usize = 128;
+/// Of the names of bitmap pages, four bytes each.
+const PAGE_NAMES: usize = 256;
+const _: () = assert!(SLOT_BITS + PAGES_MAX as usize / 8 <= PAGE_NAMES);
+const _: () = assert!(PAGE_NAMES + 4 * PAGES_MAX as usize <= BLOCK_BYTES);
 /// Nodes from the root to a leaf at most, less one: with three entries a node, 2^32 leaves.
 pub(crate) const LEVEL_MAX: u16 = 20;
 
@@ -44,9 +51,13 @@ pub(crate) struct Superblock {
     pub(crate) head_sequence: u64,
     pub(crate) epoch: u64,
     /// Bit `i`: the valid slot of bitmap page `i`.
-    pub(crate) slots: Vec<u8>,
+    slots: Vec<u8>,
+    /// The checksum of each bitmap page's valid version; 0: never written.
+    names: Vec<u32>,
     /// Not on the medium: the place, 0 or 1, that does not hold this tree. The other one is all there is.
     pub(crate) lost: Option<u64>,
+    /// Not on the medium: what is wrong with that place.
+    pub(crate) flaw: Option<Flaw>,
 }
 
 impl Superblock {
@@ -65,7 +76,9 @@ impl Superblock {
             head_sequence: 0,
             epoch: 0,
             slots,
+            names: vec![0; layout.pages as usize],
             lost: None,
+            flaw: None,
         }
     }
 
@@ -73,8 +86,18 @@ impl Superblock {
         self.slots[(page / 8) as usize] & (1 << (page % 8)) != 0
     }
 
-    pub(crate) fn flip_slot(&mut self, page: u64) {
-        self.slots[(page / 8) as usize] ^= 1 << (page % 8);
+    /// The checksum of the valid version of bitmap page `page`; none when it was never written.
+    pub(crate) fn page_name(&self, page: u64) -> Option<u32> {
+        Some(self.names[page as usize]).filter(|&name| name != 0)
+    }
+
+    /// The valid version of bitmap page `page` is the one with checksum `name`, in `slot`.
+    pub(crate) fn name_page(&mut self, page: u64, slot: bool, name: u32) {
+        assert!(name != 0, "a version of bitmap page {page} without a name");
+        if self.slot(page) != slot {
+            self.slots[(page / 8) as usize] ^= 1 << (page % 8);
+        }
+        self.names[page as usize] = name;
     }
 
     pub(crate) fn encode(&self) -> [u8; BLOCK_BYTES] {
@@ -99,6 +122,9 @@ impl Superblock {
         put_u64(&mut bytes, 104, self.head_sequence);
         put_u64(&mut bytes, 112, self.epoch);
         bytes[SLOT_BITS..SLOT_BITS + self.slots.len()].copy_from_slice(&self.slots);
+        for (index, &name) in self.names.iter().enumerate() {
+            put_u32(&mut bytes, PAGE_NAMES + 4 * index, name);
+        }
         let crc = crc32c::crc32c(&bytes[16..]);
         put_u32(&mut bytes, 12, crc);
         bytes
@@ -134,6 +160,9 @@ impl Superblock {
         this.head_sequence = u64_at(bytes, 104);
         this.epoch = u64_at(bytes, 112);
         this.slots.copy_from_slice(&bytes[SLOT_BITS..SLOT_BITS + slots]);
+        for (index, name) in this.names.iter_mut().enumerate() {
+            *name = u32_at(bytes, PAGE_NAMES + 4 * index);
+        }
         let rootless = node.block == 0;
         if root.level > LEVEL_MAX
             || node.generation > this.generation
@@ -184,8 +213,23 @@ impl Superblock {
         };
         let lost = |slot: &Result<Self, Fault>| !slot.as_ref().is_ok_and(|slot| slot.is_tree_of(&best));
         best.lost = [lost(&near), lost(&far)].iter().position(|&lost| lost).map(|slot| slot as u64);
+        best.flaw = best.lost.map(|slot| {
+            let old = [&near, &far][slot as usize].is_ok();
+            let reason = if old { OLD_SLOT } else { LOST_SLOT };
+            Flaw { block: best.layout.superblock(slot), structure: "superblock", reason }
+        });
         let stored = best.layout.blocks;
         if stored > medium { Err(KvError::Truncated { stored, medium }) } else { Ok(best) }
+    }
+
+    /// A record of the log has `epoch`: before it was written the far place had that, so if this is less, the far
+    /// place has lost a write since.
+    pub(crate) fn heed_epoch(&mut self, epoch: u64) {
+        if epoch > self.epoch && self.lost.is_none() {
+            let block = self.layout.superblock(1);
+            self.lost = Some(1);
+            self.flaw = Some(Flaw { block, structure: "superblock", reason: OLD_SLOT });
+        }
     }
 
     /// Whether we differ from `other` by the epoch at most.
@@ -211,16 +255,13 @@ impl Superblock {
     }
 
     /// Makes the store use all of `layout`, which is larger than its own. `self` is grown afterwards. New
-    /// bitmap pages are in slot 0, but that of the page `in_slot_1`.
+    /// bitmap pages are none that was ever written: the first version of each goes to slot 1, since slot 0 may be where
+    /// the far superblock still is.
     ///
     /// While the near superblock is being written, the far one is that of the old size, and a pointer at
     /// the end of the new size leads to it: one of the two is whole at any time.
-    pub(crate) fn store_grown(
-        &mut self,
-        layout: Layout,
-        in_slot_1: Option<u64>,
-        disk: &Disk,
-    ) -> Result<(), KvError> {
+    pub(crate) fn store_grown(&mut self, layout: Layout, disk: &Disk) -> Result<(), KvError> {
+        assert!(layout.blocks > self.layout.blocks && layout.pages >= self.layout.pages, "a store shrinks");
         if self.lost.is_some() {
             // The pointer is to lead to a far one that is whole. Until it does, the near one must stay.
             self.store_far(disk)?;
@@ -234,7 +275,7 @@ impl Superblock {
         disk.write(Kind::Superblock, layout.superblock(1), &pointer, true)?;
         self.layout = layout;
         self.slots.resize(slot_bytes(&layout), 0);
-        in_slot_1.into_iter().for_each(|page| self.flip_slot(page));
+        self.names.resize(layout.pages as usize, 0);
         self.store(disk)
     }
 
@@ -271,7 +312,7 @@ impl Superblock {
 
 /// Bytes of the slot bits.
 fn slot_bytes(layout: &Layout) -> usize {
-    usize::try_from(layout.pages.div_ceil(8)).expect("at most 2065 bytes")
+    usize::try_from(layout.pages.div_ceil(8)).expect("at most 120 bytes")
 }
 
 /// Why a block is no superblock that can be used.
@@ -294,7 +335,7 @@ mod tests {
         sample.root = Some(Root { node, level: 2 });
         (sample.generation, sample.used, sample.cursor) = (3, 40, 41);
         (sample.head, sample.head_sequence, sample.epoch, sample.revision) = (4081, 17, 4, 9);
-        sample.flip_slot(2);
+        sample.name_page(2, true, 0x1234);
         sample
     }
 
@@ -304,6 +345,7 @@ mod tests {
         let read = Superblock::decode(0, &sample.encode()).ok().unwrap();
         assert_eq!(read, sample);
         assert!(read.slot(2) && !read.slot(1));
+        assert_eq!((read.page_name(2), read.page_name(1)), (Some(0x1234), None));
     }
 
     #[test]
@@ -312,7 +354,7 @@ mod tests {
         let medium = std::sync::Arc::new(MemoryMedium::new(1000));
         Store::format(&*medium, &Options::default()).unwrap();
         let good = medium.to_bytes();
-        for at in (16..128).chain([256, 300]) {
+        for at in (16..130).chain([256, 259, 300]) {
             for byte in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut bytes = good.clone();
                 bytes[at] = byte;

@@ -15,7 +15,7 @@ fn path(version: u32) -> String {
     format!("{}/tests/fixtures/v{version}.blocks", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What was put into the image of version 2: inner nodes, a nested tree, long values, a range that is gone,
+/// What was put into the image of version 3: inner nodes, a nested tree, long values, a range that is gone,
 /// a region that grew, and a log.
 fn build(store: &Store) -> Model {
     let mut model = Model::new();
@@ -73,22 +73,32 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_image_of_version_2_is_read() {
+fn the_image_of_version_3_is_read() {
     let (image, model) = new_image();
     if std::env::var_os("NVMED_WRITE_FIXTURE").is_some() {
-        std::fs::write(path(2), pack(&image)).unwrap();
+        std::fs::write(path(3), pack(&image)).unwrap();
     }
-    let old = unpack(&std::fs::read(path(2)).unwrap());
+    let old = unpack(&std::fs::read(path(3)).unwrap());
     let store = open(Arc::new(MemoryMedium::from_bytes(old))).unwrap();
     assert!(contents(&store) == model);
     assert_eq!(store.verify(), Ok(model.len() as u64));
 }
 
 #[test]
-fn an_image_of_version_1_is_refused_with_a_way_out() {
-    let old = unpack(&std::fs::read(path(1)).unwrap());
-    let refused = open(Arc::new(MemoryMedium::from_bytes(old))).err().unwrap();
-    assert_eq!(refused, KvError::Version { found: 1, known: 2 });
-    let message = refused.to_string();
-    assert!(message.contains("version 1") && message.contains("format anew"), "{message}");
+fn images_of_older_versions_are_refused_with_a_way_out() {
+    for version in [1, 2] {
+        let old = unpack(&std::fs::read(path(version)).unwrap());
+        let refused = open(Arc::new(MemoryMedium::from_bytes(old))).err().unwrap();
+        assert_eq!(refused, KvError::Version { found: version, known: 3 });
+        let message = refused.to_string();
+        assert!(
+            message.contains(&format!("version {version}")) && message.contains("format anew"),
+            "{message}"
+        );
+    }
+    // The first superblock is lost: the other one says the same.
+    let mut half = unpack(&std::fs::read(path(2)).unwrap());
+    half[..BLOCK].fill(0);
+    let refused = open(Arc::new(MemoryMedium::from_bytes(half))).err().unwrap();
+    assert_eq!(refused, KvError::Version { found: 2, known: 3 });
 }

@@ -127,7 +127,7 @@ fn a_new_group_that_begins_at_the_old_superblock_leaves_it_whole_till_the_end() 
             let grown = store.grow();
             drop(store);
             let Some(block) = medium.cut_block() else {
-                assert!(grown.is_ok() && at > 3);
+                assert!(grown.is_ok() && at >= 3);
                 break;
             };
             let mut bytes = medium.after_power_cut(&mut Random::new(at));

@@ -115,9 +115,9 @@ fn foreign_media_get_a_clear_message() {
     assert!(message(good[..400 * BLOCK].to_vec()).contains("500 blocks but the medium only 400"));
     let mut newer = good.clone();
     for block in [0, 499] {
-        newer[block * BLOCK + 8] = 3;
+        newer[block * BLOCK + 8] = 4;
     }
-    assert!(message(newer).contains("version 3; this program reads version 2: use a newer"));
+    assert!(message(newer).contains("version 4; this program reads version 3: use a newer"));
     let small = MemoryMedium::new(50);
     let refused = Store::format(&small, &Options::default()).unwrap_err();
     assert!(refused.to_string().contains("the medium has 50"), "{refused}");
