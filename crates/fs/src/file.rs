@@ -245,6 +245,25 @@ impl File {
         self.record_lock(LockOwner::Description(self.number), range, kind, wait)
     }
 
+    /// How many ranges of the file the process has locked.
+    #[must_use]
+    pub fn posix_locks(&self, pid: u32) -> usize {
+        self.inode.locks_if_any().map_or(0, |locks| locks.ranges(LockOwner::Process(pid)))
+    }
+
+    /// How many ranges of the file this description has locked.
+    #[must_use]
+    pub fn ofd_locks(&self) -> usize {
+        self.inode.locks_if_any().map_or(0, |locks| locks.ranges(LockOwner::Description(self.number)))
+    }
+
+    /// Bytes that it keeps of the names that [`File::read_dir`] has told.
+    #[must_use]
+    pub fn listing_bytes(&self) -> usize {
+        let bytes = |listing: &Mutex<Listing>| listing.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+        self.listing.as_deref().map_or(0, bytes)
+    }
+
     /// `F_OFD_GETLK`: the first lock in the way, if any.
     #[must_use]
     pub fn ofd_getlk(&self, range: LockRange, kind: LockKind) -> Option<LockHeld> {

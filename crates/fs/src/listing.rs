@@ -42,6 +42,11 @@ impl Listing {
         self.position as u64
     }
 
+    /// Bytes that the names told take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.names.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+
     /// Goes on after the entry with this cookie; 0 begins anew. A cookie that was not told since the
     /// listing began goes on after the last that was.
     pub(crate) fn seek(&mut self, cookie: u64) {

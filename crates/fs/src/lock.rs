@@ -206,6 +206,11 @@ impl Locks {
         Ok(())
     }
 
+    /// How many ranges `owner` has.
+    pub(crate) fn ranges(&self, owner: LockOwner) -> usize {
+        self.held().records.iter().filter(|held| held.owner == owner).count()
+    }
+
     /// The first lock that keeps `owner` from such a lock: `F_GETLK`.
     pub(crate) fn in_the_way(&self, owner: LockOwner, range: LockRange, kind: LockKind) -> Option<LockHeld> {
         self.held().record_in_the_way(owner, range, kind)

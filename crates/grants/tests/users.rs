@@ -5,11 +5,12 @@
 #[path = "../../server/tests/support/mod.rs"]
 mod support;
 
-use nvmed_fs::{OpenFlags, RenameFlags};
+use nvmed_fs::{LockKind, LockRange, OpenFlags, RenameFlags};
 use nvmed_grants::{Admin, House, Keeper, Quota, Request, Said, Size, TreeGrant, ask};
 use nvmed_server::{Admission, Limits, Server, Service};
 use nvmed_wire::{
-    Address, Answer, Board, Call, Control, ControlAnswer, Handle, Object, Socket, SocketError, VERSION,
+    Address, Answer, Board, Call, Control, ControlAnswer, Handle, LockClass, Object, Socket, SocketError,
+    VERSION,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -320,6 +321,187 @@ fn a_user_takes_no_more_than_his_share() {
     });
     as_user(ALICE, || drop(session()));
     drop(bob);
+}
+
+/// Takes one after the other until the server refuses; how many there were, and why.
+fn all<T>(mut take: impl FnMut(usize) -> Result<T, i32>) -> (Vec<T>, i32) {
+    let mut taken = Vec::new();
+    loop {
+        match take(taken.len()) {
+            Ok(one) => taken.push(one),
+            Err(errno) => return (taken, errno),
+        }
+    }
+}
+
+fn lock_byte(client: &Client, handle: Handle, class: LockClass, byte: usize) -> Result<(), i32> {
+    let range = LockRange { start: 2 * byte as u64, end: 2 * byte as u64 + 1 };
+    match client.call(&Call::Lock { handle, class, range, kind: Some(LockKind::Exclusive) }) {
+        Answer::Done => Ok(()),
+        Answer::Failed(errno) => Err(errno),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The first names of a directory, told to a description of its own.
+fn list(client: &Client) -> Result<Handle, i32> {
+    let directory = client.open("/", OpenFlags::READ.with(OpenFlags::DIRECTORY))?;
+    match client.call(&Call::ReadDir { handle: directory, bytes: 4096 }) {
+        Answer::Entries(_) => Ok(directory),
+        Answer::Failed(errno) => Err(errno),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whatever one user has the server hold, it ends with an error of his own, and the other has his.
+#[test]
+fn what_a_user_holds_ends_and_leaves_the_other_his() {
+    let limits = Limits {
+        handles: 200,
+        messages: 5,
+        locks: 20,
+        names: 4000,
+        maps: 3,
+        mapped: 1 << 20,
+        ..Limits::MACHINE
+    };
+    let Some(machine) = Machine::within("holds", limits) else { return };
+    machine.grant("alice", ALICE, true);
+    machine.grant("bob", BOB, true);
+    let session = || Client::greet(Socket::connect(&machine.address).unwrap(), &greeting(""));
+    let (full, no_memory) = (raw(Errno::NFILE), raw(Errno::NOMEM));
+    let take_all = || {
+        let (one, other) = (session(), session());
+        let file = one.create("/file");
+        for number in 0..20 {
+            one.close(one.create(&format!("/a name that is kept {number}")));
+        }
+        let (sent, errno) = all(|_| other.control(&Control::Send { handle: Handle::ROOT }));
+        assert_eq!((sent.len(), errno), (5, full), "messages");
+        let (locked, errno) = all(|byte| lock_byte(&one, file, LockClass::Process, byte));
+        // The last one might have split another: room for two is asked for.
+        assert_eq!((locked.len(), errno), (19, raw(Errno::NOLCK)), "locks");
+        let theirs = other.open("/file", OpenFlags::READ_WRITE).unwrap();
+        assert_eq!(lock_byte(&other, theirs, LockClass::Description, 50), Err(raw(Errno::NOLCK)));
+        let unlock = Call::Lock {
+            handle: file,
+            class: LockClass::Process,
+            range: LockRange { start: 0, end: 10 },
+            kind: None,
+        };
+        assert_eq!(one.call(&unlock), Answer::Done, "giving back is always possible");
+        assert_eq!(lock_byte(&other, theirs, LockClass::Description, 50), Ok(()));
+        let (listed, errno) = all(|_| list(&one));
+        assert!(errno == no_memory && (2..10).contains(&listed.len()), "names: {errno} {}", listed.len());
+        let (mapped, errno) = all(|number| {
+            let file = one.create(&format!("/mapped{number}"));
+            one.control(&Control::Map { handle: file, write: false })
+        });
+        assert_eq!((mapped.len(), errno), (3, full), "maps");
+        let (opened, errno) = all(|_| other.open("/file", OpenFlags::READ));
+        assert!(errno == full && opened.len() > 100, "handles: {errno} {}", opened.len());
+        (one, other, sent)
+    };
+    let (one, other, sent) = as_user(ALICE, take_all);
+    let bobs = as_user(BOB, take_all);
+    drop((one, other, sent, bobs));
+    until("they are gone", || machine.service.sessions() == 0 && machine.service.messages() == 0);
+    drop(as_user(ALICE, take_all));
+}
+
+/// Medians of a user's calls, in nanoseconds.
+fn medians(client: &Client) -> Vec<(&'static str, u128)> {
+    const ROUNDS: usize = 4000;
+    let file = client.create("/measured");
+    let stat = || assert!(matches!(client.call(&Call::Stat(named("/measured"))), Answer::Status(_)));
+    let open = || client.close(client.open("/measured", OpenFlags::READ).unwrap());
+    let write = || client.pwrite(file, 0, &[1; 4096]);
+    let lock = || {
+        lock_byte(client, file, LockClass::Process, 1).unwrap();
+        client.close(client.open("/measured", OpenFlags::READ).unwrap());
+    };
+    let send = || drop(client.control(&Control::Send { handle: file }).unwrap());
+    let heir = || drop(client.heir(&[(3, file)], false).unwrap());
+    let calls: [(&str, usize, &dyn Fn()); 6] = [
+        ("stat", ROUNDS, &stat),
+        ("open, close", ROUNDS, &open),
+        ("write of 4 KiB", ROUNDS, &write),
+        ("lock, open, close", ROUNDS, &lock),
+        ("send a descriptor", 500, &send),
+        ("heir of a fork", 500, &heir),
+    ];
+    let median = |rounds: usize, call: &dyn Fn()| {
+        let mut times: Vec<_> = (0..rounds)
+            .map(|_| {
+                let begun = std::time::Instant::now();
+                call();
+                begun.elapsed().as_nanos()
+            })
+            .collect();
+        times.sort_unstable();
+        times[rounds / 2]
+    };
+    calls.into_iter().map(|(name, rounds, call)| (name, median(rounds, call))).collect()
+}
+
+/// What a call costs one user, alone and beside another who has all that he may have.
+#[test]
+#[ignore = "measures, for docs/serve.md: run it alone, with --nocapture"]
+fn measure_a_user_beside_one_at_every_limit() {
+    let Some(machine) = Machine::new("beside") else { return };
+    machine.grant("alice", ALICE, true);
+    machine.grant("bob", BOB, true);
+    let session = || Client::greet(Socket::connect(&machine.address).unwrap(), &greeting(""));
+    let alone = as_user(BOB, || medians(&session()));
+    let hers = as_user(ALICE, || {
+        let one = session();
+        let file = one.create("/file");
+        // One that is there for a session to be left for the rest.
+        let heirs = all(|_| one.heir(&[], false));
+        let messages = all(|_| one.control(&Control::Send { handle: file }));
+        let locks =
+            all(|byte| if byte < 4000 { lock_byte(&one, file, LockClass::Process, byte) } else { Err(0) });
+        let opened = all(|_| one.open("/file", OpenFlags::READ));
+        println!(
+            "{} sessions, {} messages, {} locks, {} handles",
+            heirs.0.len() + 1,
+            messages.0.len(),
+            4000,
+            opened.0.len()
+        );
+        assert_eq!(
+            (heirs.1, messages.1, opened.1),
+            (raw(Errno::MFILE), raw(Errno::NFILE), raw(Errno::NFILE))
+        );
+        (one, heirs, messages, locks)
+    });
+    let beside = as_user(BOB, || medians(&session()));
+    for ((call, alone), (_, beside)) in alone.iter().zip(&beside) {
+        println!("{call}: {alone} ns alone, {beside} ns beside: {:.2}", *beside as f64 / *alone as f64);
+    }
+    drop(hers);
+}
+
+#[test]
+fn a_large_file_is_mapped_by_whom_it_fits() {
+    let Some(machine) = Machine::within("mapped", Limits { mapped: 1 << 20, ..Limits::MACHINE }) else {
+        return;
+    };
+    machine.grant("alice", ALICE, true);
+    as_user(ALICE, || {
+        let client = Client::greet(Socket::connect(&machine.address).unwrap(), &greeting(""));
+        let (large, other) = (client.create("/large"), client.create("/other"));
+        client.pwrite(large, 0, &[7; 600 << 10]);
+        client.pwrite(other, 0, &[7; 600 << 10]);
+        assert_eq!(client.call(&Call::SyncAll), Answer::Done);
+        let map = |handle| client.control(&Control::Map { handle, write: false }).map(drop);
+        assert_eq!(map(large), Ok(()));
+        assert_eq!(map(large), Ok(()), "its memory is there already");
+        assert_eq!(map(other), Err(raw(Errno::NOMEM)));
+        let unmap = Call::Unmap { handle: large, write: false };
+        assert_eq!((client.call(&unmap), client.call(&unmap)), (Answer::Done, Answer::Done));
+        assert_eq!(map(other), Ok(()));
+    });
 }
 
 #[test]

@@ -4,10 +4,10 @@ use crate::lane;
 use crate::peer::Peer;
 use crate::service::{Service, lock};
 use crate::session::Session;
-use crate::share::{Kind, Share};
+use crate::share::{Kind, Share, User};
 use nvmed_fs::FsError;
 use nvmed_wire::{LaneError, Sender, ServerLane, Socket};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -27,6 +27,8 @@ pub(crate) struct Connection {
     /// Since when it says nothing, and its user's share of those that do; of one that somebody made.
     silent: Option<Instant>,
     share: Mutex<Option<Share>>,
+    /// Who made it, and pays for what is done for it.
+    pub user: Arc<User>,
     lanes: Mutex<Lanes>,
     complained: AtomicBool,
 }
@@ -39,11 +41,12 @@ struct Lanes {
 
 impl Connection {
     /// A connection that somebody made now.
-    pub fn new(number: u64, socket: Socket, share: Share) -> Self {
-        Self { silent: Some(Instant::now()), share: Mutex::new(Some(share)), ..Self::bare(number, socket) }
+    pub fn new(number: u64, socket: Socket, user: Arc<User>, share: Share) -> Self {
+        let share = Mutex::new(Some(share));
+        Self { silent: Some(Instant::now()), share, ..Self::bare(number, socket, user) }
     }
 
-    fn bare(number: u64, socket: Socket) -> Self {
+    fn bare(number: u64, socket: Socket, user: Arc<User>) -> Self {
         Self {
             number,
             socket,
@@ -51,6 +54,7 @@ impl Connection {
             greeted: AtomicBool::new(false),
             silent: None,
             share: Mutex::default(),
+            user,
             lanes: Mutex::default(),
             complained: AtomicBool::new(false),
         }
@@ -58,7 +62,7 @@ impl Connection {
 
     /// The connection of an heir, which nobody has adopted yet.
     pub fn of_heir(number: u64, socket: Socket, heir: Arc<Session>) -> Self {
-        let connection = Self::bare(number, socket);
+        let connection = Self::bare(number, socket, Arc::clone(&heir.user));
         // It was made a line ago.
         let _ = connection.session.set(heir);
         connection
@@ -106,8 +110,8 @@ impl Connection {
 
     /// Has the event loop see a hang-up.
     pub fn hang_up(&self) {
-        // It fails for one that is gone.
-        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
+        // The event loop looks what is left.
+        let _ = self.socket.hang_up();
     }
 
     /// Whether it belongs to a session.
@@ -140,7 +144,7 @@ impl Connection {
         if lanes.all.len() >= LANES_MAX {
             return Err(FsError::Host(Errno::MFILE));
         }
-        let share = service.shares.take(session.peer().uid, Kind::Lane)?;
+        let share = session.user.take(Kind::Lane)?;
         let lane = Arc::new(ServerLane::new(Arc::clone(&service.board))?);
         let memory = lane.client().ok_or(Errno::IO)?.try_clone_to_owned();
         let memory = memory.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;

@@ -94,13 +94,14 @@ impl Desk {
                 Ok((ControlAnswer::Done, Some(memory)))
             }
             Control::Window { handle } => {
-                let description = connection.session()?.description(handle)?;
-                let window = service.windows.open(&description)?;
+                let session = connection.session()?;
+                let description = session.description(handle)?;
+                let window = service.windows.open(&description, session.user.uid)?;
                 Ok((ControlAnswer::Done, Some(copy(window.readers())?)))
             }
             Control::Send { handle } => {
                 let session = connection.session()?;
-                let token = service.tokens.send(session.thing(handle)?, session.number())?;
+                let token = service.tokens.send(session.thing(handle)?, session)?;
                 Ok((ControlAnswer::Done, Some(token)))
             }
             Control::Receive => {
@@ -191,7 +192,7 @@ impl Desk {
     /// The memory of a mapped file, as far as the description may use it.
     fn map(&self, session: &Session, handle: Handle, write: bool) -> Result<OwnedFd, FsError> {
         let description = session.description(handle)?;
-        let mapped = self.service.begin_map(&description, write)?;
+        let mapped = self.service.begin_map(&description, write, &session.user)?;
         let memory = if write {
             copy(mapped.fd.as_fd())
         } else {

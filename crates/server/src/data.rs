@@ -158,42 +158,6 @@ impl Service {
         }
         self.end_map(&description, write)
     }
-
-    /// Begins a mapping of a file, for [`nvmed_fs::MappedFile`]'s memory.
-    ///
-    /// # Errors
-    /// [`FsError::Access`] as mmap(2) has it; what [`nvmed_fs::File::map`] answers.
-    pub(crate) fn begin_map(
-        &self,
-        description: &Description,
-        write: bool,
-    ) -> Result<nvmed_fs::MappedFile, FsError> {
-        let flags = description.flags();
-        if !flags.reads() || write && !flags.writes() {
-            return Err(FsError::Access);
-        }
-        let ino = description.node().ino();
-        if write {
-            self.windows.stored(ino);
-        }
-        description.map(write).inspect_err(|_| {
-            if write {
-                self.windows.not_stored(ino);
-            }
-        })
-    }
-
-    /// Ends a mapping that [`Service::begin_map`] began.
-    ///
-    /// # Errors
-    /// What [`nvmed_fs::File::unmap`] answers.
-    pub(crate) fn end_map(&self, description: &Description, write: bool) -> Result<(), FsError> {
-        let ended = description.unmap(write);
-        if write {
-            self.windows.not_stored(description.node().ino());
-        }
-        ended
-    }
 }
 
 fn sync(description: &Description, data_only: bool) -> Result<(), FsError> {

@@ -1,11 +1,15 @@
 //! An open description, as sessions and messages hold it.
 
-use nvmed_fs::File;
+use crate::owner::RANGES_ADDED;
+use crate::service::lock;
+use crate::share::{Kind, Share, User};
+use nvmed_fs::{DirEntry, File, FsError, LockKind, LockRange, Wait};
 use nvmed_wire::{Board, Handle};
 use rustix::io::Errno;
+use std::ops::ControlFlow;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// An open description with its number. It is closed when nobody holds it and no call uses it.
 pub(crate) struct Description {
@@ -14,6 +18,8 @@ pub(crate) struct Description {
     holders: AtomicU32,
     /// The errno of a sync that came with a write and failed: the next one's. 0 is none.
     owed: AtomicI32,
+    /// What it has of a user's record locks, and of a user's names: of the one that asked for the first.
+    shares: Mutex<[Option<Box<Share>>; 2]>,
     // In this order: first the file is closed, which gives its locks back, then that is told.
     file: Arc<File>,
     told: Told,
@@ -36,7 +42,14 @@ impl Drop for Told {
 impl Description {
     pub fn new(handle: Handle, file: Arc<File>, board: Arc<Board>) -> Arc<Self> {
         let told = Told { locked: AtomicBool::new(false), board };
-        Arc::new(Self { handle, holders: AtomicU32::new(0), owed: AtomicI32::new(0), file, told })
+        Arc::new(Self {
+            handle,
+            holders: AtomicU32::new(0),
+            owed: AtomicI32::new(0),
+            shares: Mutex::default(),
+            file,
+            told,
+        })
     }
 
     /// It has, or had, locks of its own.
@@ -58,6 +71,44 @@ impl Description {
     pub fn take_owed(&self) -> Option<Errno> {
         let owed = self.owed.swap(0, Ordering::SeqCst);
         (owed != 0).then(|| Errno::from_raw_os_error(owed))
+    }
+
+    /// Sets a lock that is its own on a range, or gives one back, for a user.
+    ///
+    /// # Errors
+    /// [`FsError::TooManyLocks`] past the user's limit; what [`File::ofd_lock`] answers.
+    pub fn lock_range(
+        &self,
+        user: &Arc<User>,
+        range: LockRange,
+        kind: Option<LockKind>,
+    ) -> Result<(), FsError> {
+        let [share, _] = &mut *lock(&self.shares);
+        let share = share.get_or_insert_with(|| Box::new(user.none(Kind::Lock)));
+        if kind.is_some() {
+            share.grow(RANGES_ADDED)?;
+        }
+        let done = self.file.ofd_lock(range, kind, Wait::No);
+        share.set(self.file.ofd_locks());
+        done
+    }
+
+    /// Tells entries of a directory for a user: it keeps the names, so that it finds its way back.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the user's directories keep too many; what [`File::read_dir`] answers.
+    pub fn tell(
+        &self,
+        user: &Arc<User>,
+        each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), FsError> {
+        let [_, share] = &mut *lock(&self.shares);
+        let share = share.get_or_insert_with(|| Box::new(user.none(Kind::Names)));
+        // One portion is little, and how much it will be nobody knows before.
+        share.grow(1)?;
+        let told = self.file.read_dir(each);
+        share.set(self.file.listing_bytes());
+        told
     }
 
     /// How many sessions and messages hold it.

@@ -74,7 +74,7 @@ impl Service {
         }
         for (count, write) in [(maps.read, false), (maps.write, true)] {
             for _ in 0..count {
-                self.begin_map(&description, write)?;
+                self.begin_map(&description, write, &heir.user)?;
                 *heir.holds().maps(handle)?.of(write) += 1;
             }
         }

@@ -1,6 +1,7 @@
 //! What a session holds: inodes and open descriptions, by handle.
 
 use crate::description::{Description, Holding};
+use crate::share::Share;
 use nvmed_fs::{FsError, Kind, Node};
 use nvmed_wire::Handle;
 use rustix::io::Errno;
@@ -9,6 +10,8 @@ use std::sync::Arc;
 
 /// Handles of one session (docs/spec/shared.md, "Limits").
 pub(crate) const HANDLES_MAX: usize = 1 << 20;
+/// Handles that a session takes of its user's, and gives back, at a time: so an open or close touches nothing that others use.
+const AT_A_TIME: usize = 64;
 
 /// Something that a handle stands for.
 #[derive(Clone)]
@@ -72,17 +75,23 @@ impl Hold {
 }
 
 /// All that a session holds. After its end it holds nothing, and takes nothing.
-#[derive(Default)]
 pub(crate) struct Holds {
     by_handle: HashMap<Handle, Hold>,
     ended: bool,
+    /// Of its user's handles; it may have some more than it uses.
+    share: Share,
 }
 
 impl Holds {
+    /// Nothing yet; `share` is of no handles.
+    pub fn new(share: Share) -> Self {
+        Self { by_handle: HashMap::new(), ended: false, share }
+    }
+
     /// Holds `thing`, or holds it so many times more.
     ///
     /// # Errors
-    /// `EMFILE` past the limit; `EIO` after the end.
+    /// `EMFILE` past the session's limit, `ENFILE` past its user's; `EIO` after the end.
     pub fn add(&mut self, handle: Handle, thing: Thing, count: u32) -> Result<(), FsError> {
         if self.ended {
             return Err(FsError::Host(Errno::IO));
@@ -93,6 +102,9 @@ impl Holds {
         }
         if self.by_handle.len() >= HANDLES_MAX {
             return Err(FsError::Host(Errno::MFILE));
+        }
+        if self.by_handle.len() >= self.share.count() {
+            self.share.grow(AT_A_TIME).or_else(|_| self.share.grow(1))?;
         }
         let held = Held::new(thing);
         self.by_handle.insert(handle, Hold { held, count, maps: Maps::default() });
@@ -144,7 +156,14 @@ impl Holds {
     pub fn release(&mut self, handle: Handle) -> Result<Option<Hold>, FsError> {
         let hold = self.by_handle.get_mut(&handle).ok_or(FsError::BadDescriptor)?;
         hold.count -= 1;
-        Ok(if hold.count == 0 { self.by_handle.remove(&handle) } else { None })
+        if hold.count > 0 {
+            return Ok(None);
+        }
+        let gone = self.by_handle.remove(&handle);
+        if self.share.count() >= self.by_handle.len() + 2 * AT_A_TIME {
+            self.share.shrink(AT_A_TIME);
+        }
+        Ok(gone)
     }
 
     /// How many mappings of a held file the process has.
@@ -170,6 +189,7 @@ impl Holds {
     /// The end of the session: everything that it held, for the caller to drop.
     pub fn end(&mut self) -> Vec<Hold> {
         self.ended = true;
+        self.share.set(0);
         std::mem::take(&mut self.by_handle).into_values().collect()
     }
 

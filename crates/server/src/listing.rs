@@ -23,7 +23,7 @@ impl Service {
         let room = (bytes as usize).min(DATA_BYTES_MAX);
         let mut entries = Vec::new();
         let mut full = false;
-        description.read_dir(&mut |entry| {
+        description.tell(&session.user, &mut |entry| {
             full = !put_entry(&mut entries, room, &entry);
             if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

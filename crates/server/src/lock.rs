@@ -25,10 +25,13 @@ impl Service {
         let description = session.description(handle)?;
         let range = checked(range)?;
         let attempt = || match class {
-            LockClass::Process | LockClass::Waiting => session
-                .owner
-                .lock(&description.node(), |owner| description.posix_lock(owner, range, kind, Wait::No)),
-            LockClass::Description => description.ofd_lock(range, kind, Wait::No),
+            LockClass::Process | LockClass::Waiting => {
+                session.owner.lock(&session.user, &description.node(), kind.is_some(), |owner| {
+                    description.posix_lock(owner, range, kind, Wait::No)?;
+                    Ok(description.posix_locks(owner))
+                })
+            }
+            LockClass::Description => description.lock_range(&session.user, range, kind),
             LockClass::Whole => description.flock(kind, Wait::No),
         };
         let mut done = attempt();

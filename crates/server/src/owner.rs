@@ -3,6 +3,7 @@
 
 use crate::description::Description;
 use crate::service::lock;
+use crate::share::{Kind, Share, User};
 use nvmed_fs::{FsError, LockKind, LockOwner, LockRange, Node};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,8 +46,28 @@ pub(crate) struct Owner {
 #[derive(Debug, Default)]
 struct Locked {
     ended: bool,
-    files: HashMap<u64, Node>,
+    /// Files with locks, and how many ranges each has.
+    files: HashMap<u64, (Node, usize)>,
+    /// Of its user's.
+    share: Option<Share>,
 }
+
+impl Locked {
+    /// The process has `ranges` locks on a file now, as far as its user's share is concerned.
+    fn set(&mut self, node: &Node, ranges: usize) {
+        let before = self.files.insert(node.ino(), (node.clone(), ranges)).map_or(0, |(_, ranges)| ranges);
+        self.less(before, ranges);
+    }
+
+    fn less(&mut self, before: usize, now: usize) {
+        if let Some(share) = &mut self.share {
+            share.set(share.count() - before + now);
+        }
+    }
+}
+
+/// Ranges that one more lock may add: it may split another one.
+pub(crate) const RANGES_ADDED: usize = 2;
 
 impl Owner {
     /// A process said hello or adopted a session: this is its id.
@@ -59,11 +80,18 @@ impl Owner {
         self.sessions.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Lets `attempt` set a lock on `node`, which goes with the process.
+    /// Lets `attempt` set a lock on `node`, or give one back, which goes with the process; it answers how many ranges the process
+    /// has there then.
     ///
     /// # Errors
-    /// [`FsError::TooManyLocks`]; [`FsError::BadDescriptor`] when the process has just ended.
-    pub fn lock(&self, node: &Node, attempt: impl FnOnce(u32) -> Result<(), FsError>) -> Result<(), FsError> {
+    /// [`FsError::TooManyLocks`], also past the user's limit; [`FsError::BadDescriptor`] when the process has just ended.
+    pub fn lock(
+        &self,
+        user: &Arc<User>,
+        node: &Node,
+        sets: bool,
+        attempt: impl FnOnce(u32) -> Result<usize, FsError>,
+    ) -> Result<(), FsError> {
         let mut locked = lock(&self.locked);
         if locked.ended {
             return Err(FsError::BadDescriptor);
@@ -71,8 +99,14 @@ impl Owner {
         if locked.files.len() >= FILES_MAX && !locked.files.contains_key(&node.ino()) {
             return Err(FsError::TooManyLocks);
         }
-        attempt(self.number)?;
-        locked.files.insert(node.ino(), node.clone());
+        let share = locked.share.get_or_insert_with(|| user.none(Kind::Lock));
+        let before = share.count();
+        if sets {
+            share.grow(RANGES_ADDED)?;
+        }
+        let ranges = attempt(self.number);
+        share.set(before);
+        locked.set(node, ranges?);
         Ok(())
     }
 
@@ -83,11 +117,12 @@ impl Owner {
 
     /// The process closed a descriptor of the file: its record locks there go. Whether it had any.
     pub fn closed(&self, ino: u64) -> bool {
-        let node = lock(&self.locked).files.remove(&ino);
-        if let Some(node) = &node {
-            node.drop_record_locks(self.number);
-        }
-        node.is_some()
+        let mut locked = lock(&self.locked);
+        let Some((node, ranges)) = locked.files.remove(&ino) else { return false };
+        locked.less(ranges, 0);
+        drop(locked);
+        node.drop_record_locks(self.number);
+        true
     }
 
     /// One session fewer; with the last one the process is dead, and its locks go. Whether it had any.
@@ -98,7 +133,8 @@ impl Owner {
         let mut locked = lock(&self.locked);
         locked.ended = true;
         let files = std::mem::take(&mut locked.files);
-        files.values().for_each(|node| node.drop_record_locks(self.number));
+        files.values().for_each(|(node, _)| node.drop_record_locks(self.number));
+        locked.share = None;
         !files.is_empty()
     }
 }

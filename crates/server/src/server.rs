@@ -2,18 +2,19 @@
 
 use crate::connection::Connection;
 use crate::control::{Reply, is_long};
+use crate::errand::{Errands, Refused};
 use crate::error::ServerError;
 use crate::service::{SESSIONS_MAX, Service, lock};
 use crate::session::Session;
 use crate::share::Kind;
-use nvmed_wire::{Address, Control, ControlAnswer, Listener, Sender as Asker, SocketError};
+use nvmed_wire::{Address, Control, ControlAnswer, Listener, SocketError};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,53 +35,6 @@ const PAGE_BYTES: u64 = 4096;
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 
-type Errand = Box<dyn FnOnce() + Send>;
-
-/// What clerks do, in the order in which it came.
-#[derive(Default)]
-struct Errands {
-    waiting: Mutex<Waiting>,
-    more: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    errands: VecDeque<Errand>,
-    ended: bool,
-}
-
-impl Errands {
-    fn add(&self, errand: Errand) {
-        let mut waiting = lock(&self.waiting);
-        // Without clerks the server has ended, and everything with it.
-        if !waiting.ended {
-            waiting.errands.push_back(errand);
-            drop(waiting);
-            self.more.notify_one();
-        }
-    }
-
-    /// The next one; waits for it. None when it was the last.
-    fn next(&self) -> Option<Errand> {
-        let nothing = |waiting: &mut Waiting| waiting.errands.is_empty() && !waiting.ended;
-        let waiting = self.more.wait_while(lock(&self.waiting), nothing);
-        waiting.unwrap_or_else(PoisonError::into_inner).errands.pop_front()
-    }
-
-    /// There will be no more.
-    fn end(&self) {
-        lock(&self.waiting).ended = true;
-        self.more.notify_all();
-    }
-
-    fn run(&self) {
-        while let Some(errand) = self.next() {
-            // A mistake of ours in one errand does not take the clerk away from the others.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
-        }
-    }
-}
-
 /// What the event loop and those who work for it share.
 pub(crate) struct Desk {
     pub service: Arc<Service>,
@@ -89,6 +43,7 @@ pub(crate) struct Desk {
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     last: AtomicU64,
     errands: Errands,
+    refused: Arc<Refused>,
     stopping: AtomicBool,
     finishing: AtomicBool,
     /// A clerk sweeps.
@@ -158,13 +113,15 @@ impl Server {
         };
         add(listener.as_fd(), LISTENER)?;
         add(wake.as_fd(), WAKE)?;
+        let clerks_of_user = service.shares.limits.clerks;
         let desk = Arc::new(Desk {
             service,
             epoll,
             wake,
             connections: Mutex::default(),
             last: AtomicU64::new(WAKE),
-            errands: Errands::default(),
+            errands: Errands::new(clerks_of_user),
+            refused: Arc::default(),
             stopping: AtomicBool::new(false),
             finishing: AtomicBool::new(false),
             sweeping: AtomicBool::new(false),
@@ -227,8 +184,9 @@ impl Desk {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn errand(&self, errand: impl FnOnce() + Send + 'static) {
-        self.errands.add(Box::new(errand));
+    /// Has a clerk do it, for a user or for the server.
+    fn errand(&self, whose: Option<u32>, errand: impl FnOnce() + Send + 'static) {
+        self.errands.add(whose, Box::new(errand));
     }
 
     /// Takes a connection in.
@@ -239,10 +197,16 @@ impl Desk {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let connection = Arc::new(make(number));
         let mut connections = lock(&self.connections);
-        if connections.len() >= CONNECTIONS_MAX {
-            return Err(Errno::MFILE);
+        let data = epoll::EventData::new_u64(number);
+        let entered = match connections.len() {
+            CONNECTIONS_MAX.. => Err(Errno::MFILE),
+            _ => epoll::add(&self.epoll, connection.socket.as_fd(), data, EVERYTHING),
+        };
+        if let Err(errno) = entered {
+            drop(connections);
+            self.refuse(connection);
+            return Err(errno);
         }
-        epoll::add(&self.epoll, connection.socket.as_fd(), epoll::EventData::new_u64(number), EVERYTHING)?;
         connection.introduce();
         connections.insert(number, connection);
         Ok(())
@@ -287,7 +251,7 @@ impl Desk {
                 // One that takes long, as the close of a large file may, is not joined by another clerk.
                 if sweeps() && !self.sweeping.swap(true, Ordering::AcqRel) {
                     let desk = Arc::clone(self);
-                    self.errand(move || {
+                    self.errand(None, move || {
                         desk.service.tokens.sweep();
                         desk.service.take_all_posts();
                         desk.sweeping.store(false, Ordering::Release);
@@ -317,10 +281,15 @@ impl Desk {
             match listener.accept() {
                 Ok(socket) => {
                     let asked = socket.ask_for_senders().and_then(|()| socket.peer());
-                    let share = asked.and_then(|peer| self.service.shares.take(peer.uid, Kind::Silent));
-                    if let Ok(share) = share {
+                    let user = asked.map(|peer| self.service.shares.user(peer.uid));
+                    let taken = user.and_then(|user| Ok((user.take(Kind::Silent)?, user)));
+                    match taken {
                         // One too many is hung up on.
-                        let _ = self.enter(|number| Connection::new(number, socket, share));
+                        Ok((share, user)) => {
+                            _ = self.enter(|number| Connection::new(number, socket, user, share))
+                        }
+                        Err(_) if socket.hang_up() => self.refused.add(move || socket.forget_messages()),
+                        Err(_) => drop(socket),
                     }
                 }
                 Err(Errno::AGAIN) => return true,
@@ -350,58 +319,57 @@ impl Desk {
     /// Something came from a connection: a message, or its end.
     fn attend(self: &Arc<Self>, number: u64) {
         let Some(connection) = lock(&self.connections).get(&number).cloned() else { return };
-        let mut fds = Vec::new();
-        match connection.socket.try_receive::<Control>(&mut fds) {
-            received if !fds.is_empty() => self.attend_apart(connection, received, fds),
+        let brings = connection.socket.brings_descriptors();
+        if brings == Ok(true) {
+            return self.attend_apart(connection);
+        }
+        match brings.and_then(|_| connection.socket.try_receive::<Control>(&mut Vec::new())) {
             Ok((message, sender)) if is_long(&connection, &message) => {
                 let desk = Arc::clone(self);
-                self.errand(move || {
+                self.errand(Some(connection.user.uid), move || {
                     let reply = desk.control(&connection, message, None, sender);
-                    desk.reply(&connection, &reply);
+                    desk.reply(connection, &reply);
                 });
             }
             Ok((message, sender)) => {
                 let reply = self.control(&connection, message, None, sender);
-                self.reply(&connection, &reply);
+                self.reply(connection, &reply);
             }
-            Err(SocketError::Host(Errno::AGAIN)) => self.await_next(&connection),
-            Err(_) => self.leave(&connection),
+            Err(SocketError::Host(Errno::AGAIN)) => self.await_next(connection),
+            Err(_) => self.leave(connection),
         }
     }
 
-    /// A message with descriptors. A client can make whoever closes one wait, as long as it likes (a file of its own FUSE,
-    /// a socket that lingers): a thread of the connection's own closes them, and until then takes nothing more from it.
-    fn attend_apart(
-        self: &Arc<Self>,
-        connection: Arc<Connection>,
-        received: Result<(Control, Option<Asker>), SocketError>,
-        fds: Vec<OwnedFd>,
-    ) {
-        let fds = Arc::new(Mutex::new(fds));
-        let (desk, asking, came) = (Arc::clone(self), Arc::clone(&connection), Arc::clone(&fds));
+    /// A message with a descriptor. A client can make whoever closes one wait, as long as it likes (a file of its own FUSE,
+    /// a socket that lingers): a thread of the connection's own takes the message and closes what came with it, and until
+    /// then takes nothing more from it.
+    fn attend_apart(self: &Arc<Self>, connection: Arc<Connection>) {
+        let (desk, asking) = (Arc::clone(self), Arc::clone(&connection));
         // Whoever unmounts waits for the answer, as for a lane's; not for what is closed.
         let counted = self.service.lanes.begin();
         let attend = move || {
-            let fds = std::mem::take(&mut *lock(&came));
-            let reply = received.map(|(message, sender)| {
-                desk.control(&asking, message, fds.first().map(AsFd::as_fd), sender)
-            });
+            let mut fds = Vec::new();
+            let reply =
+                asking.socket.try_receive::<Control>(&mut fds).map(|(message, sender)| match fds.first() {
+                    Some(fd) => desk.control(&asking, message, Some(fd.as_fd()), sender),
+                    // This process has no room for it.
+                    None => (ControlAnswer::Failed(Errno::NFILE.raw_os_error()), None),
+                });
             drop(counted);
             drop(fds);
             match reply {
-                Ok(reply) => desk.reply(&asking, &reply),
-                Err(_) => desk.leave(&asking),
+                Ok(reply) => desk.reply(asking, &reply),
+                Err(_) => desk.leave(asking),
             }
         };
         if nvmed_sys::spawn_quiet("nvmed-rights", attend).is_err() {
-            // The host has no thread: the connection ends, and a clerk closes them.
-            self.leave(&connection);
-            self.errand(move || drop(fds));
+            // The host has no thread: the connection ends.
+            self.leave(connection);
         }
     }
 
     /// Answers a message, and waits for the next one.
-    fn reply(self: &Arc<Self>, connection: &Arc<Connection>, (answer, fd): &Reply) {
+    fn reply(self: &Arc<Self>, connection: Arc<Connection>, (answer, fd): &Reply) {
         let sent = connection.socket.try_send(answer, fd.as_ref().map(AsFd::as_fd));
         let sent = match sent {
             Err(SocketError::Message) => {
@@ -414,22 +382,58 @@ impl Desk {
         if sent.is_ok() { self.await_next(connection) } else { self.leave(connection) }
     }
 
-    fn await_next(self: &Arc<Self>, connection: &Arc<Connection>) {
+    fn await_next(self: &Arc<Self>, connection: Arc<Connection>) {
         let data = epoll::EventData::new_u64(connection.number);
         if epoll::modify(&self.epoll, connection.socket.as_fd(), data, EVERYTHING).is_err() {
             self.leave(connection);
         }
     }
 
-    /// The other side of a connection is gone.
-    fn leave(self: &Arc<Self>, connection: &Arc<Connection>) {
+    /// The other side of a connection is gone, or is to go.
+    fn leave(self: &Arc<Self>, connection: Arc<Connection>) {
         // It reports nothing any more, which is all that is wanted of it.
         let _ = epoll::delete(&self.epoll, connection.socket.as_fd());
-        if connection.is_light() {
-            return self.forget(connection);
+        if connection.socket.hang_up() {
+            return self.leave_messages(connection);
         }
-        let (desk, connection) = (Arc::clone(self), Arc::clone(connection));
-        self.errand(move || desk.forget(&connection));
+        if connection.is_light() {
+            return self.forget(&connection);
+        }
+        let desk = Arc::clone(self);
+        self.errand(Some(connection.user.uid), move || desk.forget(&connection));
+    }
+
+    /// As [`Desk::leave`], of a connection with messages that nobody took: whoever closes it closes their descriptors, as
+    /// slowly as their sender likes. A thread of its own does, as long as its user has room for one that says nothing.
+    fn leave_messages(self: &Arc<Self>, connection: Arc<Connection>) {
+        let share = connection.user.take(Kind::Silent);
+        let is_alone = share.is_ok();
+        let (desk, leaving) = (Arc::clone(self), Arc::clone(&connection));
+        let alone = move || {
+            let _share = share;
+            leaving.end(&desk.service);
+            leaving.socket.forget_messages();
+            desk.forget(&leaving);
+        };
+        if is_alone && nvmed_sys::spawn_quiet("nvmed-rights", alone).is_ok() {
+            return;
+        }
+        let desk = Arc::clone(self);
+        self.errand(Some(connection.user.uid), move || {
+            connection.end(&desk.service);
+            let refused = Arc::clone(&desk.refused);
+            refused.add(move || {
+                connection.socket.forget_messages();
+                desk.forget(&connection);
+            });
+        });
+    }
+
+    /// Hangs up on somebody who has come and is not taken in.
+    fn refuse(&self, connection: Arc<Connection>) {
+        if connection.socket.hang_up() {
+            self.refused.add(move || connection.socket.forget_messages());
+        }
     }
 
     fn forget(&self, connection: &Connection) {

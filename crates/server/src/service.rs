@@ -5,6 +5,7 @@ use crate::description::Description;
 use crate::grant::{Admission, Admitted};
 use crate::hold::{Hold, Thing};
 use crate::lane::Served;
+use crate::map::Maps;
 use crate::owner::{Owner, Owners};
 use crate::peer::Peer;
 use crate::session::Session;
@@ -42,6 +43,7 @@ pub struct Service {
     pub(crate) shares: Arc<Shares>,
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,
+    pub(crate) maps: Maps,
     pub(crate) tokens: Tokens,
     pub(crate) statistics: Statistics,
 }
@@ -53,7 +55,7 @@ impl Service {
     pub fn new(mount: Mount, admission: Admission, board: Arc<Board>, window_bytes: u64) -> Self {
         let limits = match &admission {
             Admission::Secret(_) => Limits::RUN,
-            Admission::Gate(_) => Limits::MACHINE,
+            Admission::Gate(_) => Limits::MACHINE.on_this_host(),
         };
         Self {
             mount,
@@ -65,6 +67,7 @@ impl Service {
             shares: Shares::new(limits),
             owners: Owners::default(),
             windows: Windows::new(Arc::clone(&board), window_bytes),
+            maps: Maps::default(),
             board,
             tokens: Tokens::default(),
             statistics: Statistics::default(),
@@ -140,11 +143,12 @@ impl Service {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let mut secret = [0; SECRET_BYTES];
         let drawn = nvmed_wire::random(&mut secret);
+        let user = self.shares.user(peer.uid);
         let mut sessions = lock(&self.sessions);
         let room = if sessions.len() < SESSIONS_MAX { Ok(()) } else { Err(Errno::MFILE) };
-        match drawn.and(room).and_then(|()| self.shares.take(peer.uid, Kind::Session)) {
+        match drawn.and(room).and_then(|()| user.take(Kind::Session)) {
             Ok(share) => {
-                let session = Arc::new(Session::new((number, secret), peer, view, owner, share));
+                let session = Arc::new(Session::new((number, secret), peer, view, owner, (user, share)));
                 sessions.insert(number, Arc::clone(&session));
                 Ok(session)
             }

@@ -8,11 +8,11 @@ use crate::hold::{Hold, Holds, Thing};
 use crate::owner::Owner;
 use crate::peer::Peer;
 use crate::service::lock;
-use crate::share::Share;
+use crate::share::{Kind, Share, User};
 use crate::statistics::Counts;
 use nvmed_fs::{FileSystem, FsError, Node};
 use nvmed_wire::{Handle, SECRET_BYTES};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 /// A session: who asks, what it sees of the file system, what it holds.
@@ -24,6 +24,10 @@ pub struct Session {
     /// What it sees is not granted any more: it ends, and has no heirs.
     revoked: AtomicBool,
     pub(crate) owner: Arc<Owner>,
+    /// Who pays for it: the user that its process was when it began.
+    pub(crate) user: Arc<User>,
+    /// What it has on its way in messages.
+    pub(crate) sent: Arc<AtomicUsize>,
     holds: Mutex<Holds>,
     /// Of its user's, until it ends.
     pub(crate) share: Mutex<Option<Share>>,
@@ -43,7 +47,7 @@ impl Session {
         peer: Arc<Peer>,
         view: Admitted,
         owner: Arc<Owner>,
-        share: Share,
+        (user, share): (Arc<User>, Share),
     ) -> Self {
         Self {
             number,
@@ -52,7 +56,9 @@ impl Session {
             view,
             revoked: AtomicBool::new(false),
             owner,
-            holds: Mutex::default(),
+            holds: Mutex::new(Holds::new(user.none(Kind::Handle))),
+            user,
+            sent: Arc::default(),
             share: Mutex::new(Some(share)),
             inheritance: Mutex::default(),
             counts: Counts::default(),

@@ -1,41 +1,114 @@
-//! What one user may take of a server that several users share.
+//! What one user may take of a server that several users share (docs/serve.md, "Limits").
 
 use crate::service::lock;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// What each user may have at a time, and how long anybody may say nothing (docs/spec/shared.md, "Limits").
+/// What each user may have at a time, and how long anybody may say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Sessions, heirs among them.
     pub sessions: usize,
     /// Lanes of all sessions together: each is 1 MiB and a thread.
     pub lanes: usize,
-    /// Connections that have not said hello.
+    /// Connections that have not said hello, and those that ended with messages that nobody took.
     pub silent: usize,
+    /// Handles of all sessions together: some 700 bytes each, with what they stand for.
+    pub handles: usize,
+    /// Things on their way in messages: each is looked for once a second.
+    pub messages: usize,
+    /// Ranges of record locks: some 50 bytes each.
+    pub locks: usize,
+    /// Bytes of the names that open directories have told.
+    pub names: usize,
+    /// Files that are mapped: each is a descriptor.
+    pub maps: usize,
+    /// Bytes that mapped files had when they were mapped.
+    pub mapped: usize,
+    /// Descriptors that the server has for a user: of sessions, connections, lanes and mapped files.
+    pub descriptors: usize,
+    /// Threads for long messages that work for one user at a time.
+    pub clerks: usize,
     /// After so long without a hello a connection ends.
     pub hello: Duration,
 }
 
 /// Far more than a process needs that waits for a processor.
 const HELLO: Duration = Duration::from_secs(30);
+/// Each user has at most this part of the descriptors that the host lets the server have.
+const DESCRIPTORS_PART: u64 = 4;
 
 impl Limits {
     /// Of a run: whatever ids its processes take on, they are one user's.
-    pub const RUN: Self = Self { sessions: usize::MAX, lanes: usize::MAX, silent: usize::MAX, hello: HELLO };
-    /// Of a machine's server: a quarter of what there is.
-    pub const MACHINE: Self = Self { sessions: 1024, lanes: 2048, silent: 256, hello: HELLO };
+    pub const RUN: Self = Self {
+        sessions: usize::MAX,
+        lanes: usize::MAX,
+        silent: usize::MAX,
+        handles: usize::MAX,
+        messages: usize::MAX,
+        locks: usize::MAX,
+        names: usize::MAX,
+        maps: usize::MAX,
+        mapped: usize::MAX,
+        descriptors: usize::MAX,
+        clerks: usize::MAX,
+        hello: HELLO,
+    };
+
+    /// Of a machine's server: far more than programs need, and little enough that others find theirs.
+    pub const MACHINE: Self = Self {
+        // A quarter of what there is.
+        sessions: 1024,
+        lanes: 2048,
+        silent: 256,
+        // What systemd lets one process have, five times what 1,000 processes with 100 files each take.
+        handles: 1 << 19,
+        messages: 4096,
+        locks: 1 << 20,
+        // A listing of some 30 million names.
+        names: 1 << 30,
+        maps: 16_384,
+        mapped: 64 << 30,
+        descriptors: usize::MAX,
+        clerks: 3,
+        hello: HELLO,
+    };
+
+    /// The same on this host: not all of its descriptors and its memory are one user's.
+    pub(crate) fn on_this_host(self) -> Self {
+        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let part = files.map_or(usize::MAX, |files| (files / DESCRIPTORS_PART) as usize);
+        let memory = rustix::system::sysinfo();
+        let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);
+        Self {
+            descriptors: self.descriptors.min(part),
+            mapped: self.mapped.min(memory / 2),
+            handles: self.handles.min(memory / 4 / HANDLE_BYTES),
+            ..self
+        }
+    }
 
     fn of(&self, kind: Kind) -> usize {
         match kind {
             Kind::Session => self.sessions,
             Kind::Lane => self.lanes,
             Kind::Silent => self.silent,
+            Kind::Handle => self.handles,
+            Kind::Message => self.messages,
+            Kind::Lock => self.locks,
+            Kind::Names => self.names,
+            Kind::Map => self.maps,
+            Kind::Mapped => self.mapped,
+            Kind::Descriptor => self.descriptors,
         }
     }
 }
+
+/// A handle with its description, its file and its inode, as measured, rounded up.
+const HANDLE_BYTES: usize = 1024;
 
 /// What is shared.
 #[derive(Clone, Copy, Debug)]
@@ -43,58 +116,175 @@ pub(crate) enum Kind {
     Session,
     Lane,
     Silent,
+    Handle,
+    Message,
+    Lock,
+    Names,
+    Map,
+    Mapped,
+    Descriptor,
 }
 
-/// What each user has.
+const KINDS: usize = Kind::Descriptor as usize + 1;
+
+impl Kind {
+    /// Descriptors that one costs: a connection has its socket, and one that came with a message.
+    fn descriptors(self) -> usize {
+        match self {
+            Self::Session | Self::Silent => 2,
+            Self::Lane | Self::Map => 1,
+            _ => 0,
+        }
+    }
+
+    /// What who has his share is answered.
+    fn refused(self) -> Errno {
+        match self {
+            Self::Session | Self::Lane | Self::Silent => Errno::MFILE,
+            Self::Handle | Self::Message | Self::Map | Self::Descriptor => Errno::NFILE,
+            Self::Names | Self::Mapped => Errno::NOMEM,
+            // The only one that programs know here (fcntl(2)).
+            Self::Lock => Errno::NOLCK,
+        }
+    }
+}
+
+/// What all users have.
 #[derive(Debug)]
 pub(crate) struct Shares {
     pub limits: Limits,
-    /// By user, in the order of [`Kind`].
-    taken: Mutex<HashMap<u32, [usize; 3]>>,
+    users: Mutex<HashMap<u32, Weak<User>>>,
+}
+
+/// One user, as long as anything is his.
+#[derive(Debug)]
+pub(crate) struct User {
+    pub uid: u32,
+    shares: Arc<Shares>,
+    /// In the order of [`Kind`].
+    taken: [AtomicUsize; KINDS],
 }
 
 impl Shares {
     pub fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { limits, taken: Mutex::default() })
+        Arc::new(Self { limits, users: Mutex::default() })
     }
 
-    /// One more of a kind for a user, until the answer is dropped.
-    ///
-    /// # Errors
-    /// `EMFILE` when it has its share.
-    pub fn take(self: &Arc<Self>, uid: u32, kind: Kind) -> Result<Share, Errno> {
-        let mut taken = lock(&self.taken);
-        let had = taken.get(&uid).map_or(0, |taken| taken[kind as usize]);
-        if had >= self.limits.of(kind) {
-            return Err(Errno::MFILE);
+    /// The user with an id.
+    pub fn user(self: &Arc<Self>, uid: u32) -> Arc<User> {
+        let mut users = lock(&self.users);
+        if let Some(user) = users.get(&uid).and_then(Weak::upgrade) {
+            return user;
         }
-        taken.entry(uid).or_default()[kind as usize] += 1;
-        Ok(Share { shares: Arc::clone(self), uid, kind })
+        let user = Arc::new(User { uid, shares: Arc::clone(self), taken: Default::default() });
+        users.insert(uid, Arc::downgrade(&user));
+        user
     }
 
     /// What all users have of a kind.
     pub fn all(&self, kind: Kind) -> usize {
-        lock(&self.taken).values().map(|taken| taken[kind as usize]).sum()
+        let users: Vec<_> = lock(&self.users).values().filter_map(Weak::upgrade).collect();
+        users.iter().map(|user| user.has(kind)).sum()
     }
 }
 
-/// One of what a user has.
+impl Drop for User {
+    fn drop(&mut self) {
+        let mut users = lock(&self.shares.users);
+        // He may have come back meanwhile.
+        if users.get(&self.uid).is_some_and(|user| user.strong_count() == 0) {
+            users.remove(&self.uid);
+        }
+    }
+}
+
+impl User {
+    fn has(&self, kind: Kind) -> usize {
+        self.taken[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// None of a kind yet.
+    pub fn none(self: &Arc<Self>, kind: Kind) -> Share {
+        Share { user: Arc::clone(self), kind, count: 0 }
+    }
+
+    /// One more of a kind, until the answer is dropped.
+    ///
+    /// # Errors
+    /// [`Kind::refused`] when he has his share.
+    pub fn take(self: &Arc<Self>, kind: Kind) -> Result<Share, Errno> {
+        let mut share = self.none(kind);
+        share.grow(1).map(|()| share)
+    }
+
+    fn add(&self, kind: Kind, count: usize) -> Result<(), Errno> {
+        let most = self.shares.limits.of(kind);
+        let fits = |had: usize| had.checked_add(count).filter(|now| *now <= most);
+        let taken = &self.taken[kind as usize];
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop).map_err(|_| kind.refused())
+    }
+
+    fn sub(&self, kind: Kind, count: usize) {
+        let before = self.taken[kind as usize].fetch_sub(count, Ordering::Relaxed);
+        assert!(before >= count, "a user gives back {count} of {before} {kind:?}");
+    }
+}
+
+/// Some of what a user has.
 #[derive(Debug)]
 pub(crate) struct Share {
-    shares: Arc<Shares>,
-    uid: u32,
+    user: Arc<User>,
     kind: Kind,
+    count: usize,
+}
+
+impl Share {
+    /// So many more.
+    ///
+    /// # Errors
+    /// As [`User::take`].
+    pub fn grow(&mut self, by: usize) -> Result<(), Errno> {
+        self.user.add(self.kind, by)?;
+        let descriptors = by * self.kind.descriptors();
+        if descriptors > 0
+            && let Err(errno) = self.user.add(Kind::Descriptor, descriptors)
+        {
+            self.user.sub(self.kind, by);
+            return Err(errno);
+        }
+        self.count += by;
+        Ok(())
+    }
+
+    /// So many fewer.
+    pub fn shrink(&mut self, by: usize) {
+        self.count -= by;
+        self.user.sub(self.kind, by);
+        let descriptors = by * self.kind.descriptors();
+        if descriptors > 0 {
+            self.user.sub(Kind::Descriptor, descriptors);
+        }
+    }
+
+    /// So many, also more than the user may have: they are there already.
+    pub fn set(&mut self, count: usize) {
+        if count > self.count {
+            self.user.taken[self.kind as usize].fetch_add(count - self.count, Ordering::Relaxed);
+            self.count = count;
+        } else {
+            self.shrink(self.count - count);
+        }
+    }
+
+    /// How many these are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut taken = lock(&self.shares.taken);
-        if let Some(user) = taken.get_mut(&self.uid) {
-            user[self.kind as usize] -= 1;
-            if *user == [0; 3] {
-                taken.remove(&self.uid);
-            }
-        }
+        self.shrink(self.count);
     }
 }
 
@@ -105,12 +295,28 @@ mod tests {
     #[test]
     fn a_user_that_is_gone_is_forgotten() {
         let shares = Shares::new(Limits { sessions: 1, lanes: 2, ..Limits::MACHINE });
-        let (session, lane) = (shares.take(1, Kind::Session).unwrap(), shares.take(1, Kind::Lane).unwrap());
-        assert_eq!(shares.take(1, Kind::Session).unwrap_err(), Errno::MFILE);
-        let other = shares.take(2, Kind::Session).unwrap();
+        let user = shares.user(1);
+        let (session, lane) = (user.take(Kind::Session).unwrap(), user.take(Kind::Lane).unwrap());
+        drop(user);
+        assert_eq!(shares.user(1).take(Kind::Session).unwrap_err(), Errno::MFILE);
+        let other = shares.user(2).take(Kind::Session).unwrap();
         drop(session);
-        drop(shares.take(1, Kind::Session).unwrap());
+        drop(shares.user(1).take(Kind::Session).unwrap());
         drop((lane, other));
-        assert!(lock(&shares.taken).is_empty());
+        assert!(lock(&shares.users).is_empty());
+    }
+
+    #[test]
+    fn what_takes_descriptors_ends_where_they_do() {
+        let shares = Shares::new(Limits { descriptors: 5, ..Limits::MACHINE });
+        let user = shares.user(1);
+        let sessions = [user.take(Kind::Session).unwrap(), user.take(Kind::Session).unwrap()];
+        assert_eq!(user.take(Kind::Session).unwrap_err(), Errno::NFILE);
+        let lane = user.take(Kind::Lane).unwrap();
+        assert_eq!(user.take(Kind::Map).unwrap_err(), Errno::NFILE);
+        assert_eq!((user.has(Kind::Session), user.has(Kind::Map)), (2, 0), "what is refused is not counted");
+        drop((lane, sessions));
+        assert_eq!(user.has(Kind::Descriptor), 0);
+        user.take(Kind::Map).unwrap();
     }
 }

@@ -2,20 +2,42 @@
 
 use crate::hold::{Held, Thing};
 use crate::service::lock;
+use crate::session::Session;
+use crate::share::{Kind, Share};
 use nvmed_fs::FsError;
 use nvmed_wire::Token;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Tokens that one session may have on their way; the kernel bounds descriptors in messages much lower (`RLIMIT_NOFILE`).
 const TOKENS_MAX: usize = 4096;
 
 struct Sent {
     held: Held,
-    /// The session that sent it.
-    by: u64,
+    /// What the session that sent it has on its way.
+    _by: Counted,
+    /// Of its user's.
+    _share: Share,
+}
+
+/// One of what a session has on its way.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(session: &Session) -> Result<Self, Errno> {
+        let counted = Self(Arc::clone(&session.sent));
+        let before = counted.0.fetch_add(1, Ordering::Relaxed);
+        if before < TOKENS_MAX { Ok(counted) } else { Err(Errno::TOOMANYREFS) }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// All tokens on their way.
@@ -23,17 +45,14 @@ struct Sent {
 pub(crate) struct Tokens(Mutex<HashMap<Token, Sent>>);
 
 impl Tokens {
-    /// A token for `thing`, sent by session `by`: its descriptor, which the session gets.
+    /// A token for `thing`, sent by a session: its descriptor, which the session gets.
     ///
     /// # Errors
-    /// `ETOOMANYREFS` past the limit, as the kernel answers; the host has no descriptor left.
-    pub fn send(&self, thing: Thing, by: u64) -> Result<OwnedFd, FsError> {
-        let mut tokens = lock(&self.0);
-        if tokens.values().filter(|sent| sent.by == by).count() >= TOKENS_MAX {
-            return Err(FsError::Host(Errno::TOOMANYREFS));
-        }
+    /// `ETOOMANYREFS` past the session's limit, as the kernel answers, `ENFILE` past its user's; the host has no descriptor left.
+    pub fn send(&self, thing: Thing, session: &Session) -> Result<OwnedFd, FsError> {
+        let (share, by) = (session.user.take(Kind::Message)?, Counted::new(session)?);
         let (token, fd) = Token::make()?;
-        tokens.insert(token, Sent { held: Held::new(thing), by });
+        lock(&self.0).insert(token, Sent { held: Held::new(thing), _by: by, _share: share });
         Ok(fd)
     }
 
@@ -43,18 +62,55 @@ impl Tokens {
         lock(&self.0).get(&token).map(|sent| sent.held.thing())
     }
 
-    /// Lets go of what nobody can receive any more.
+    /// Lets go of what nobody can receive any more. The host is asked about each while nobody waits: a token that is free
+    /// stays so, since nobody has it to hand on.
     pub fn sweep(&self) {
-        let mut tokens = lock(&self.0);
-        let free: Vec<Token> = tokens.keys().filter(|token| token.is_free() == Ok(true)).copied().collect();
-        let gone: Vec<_> = free.iter().filter_map(|token| tokens.remove(token)).collect();
-        // Closing may free a file's blocks: not while others wait.
-        drop(tokens);
-        drop(gone);
+        self.sweep_by(|token| token.is_free() == Ok(true));
+    }
+
+    fn sweep_by(&self, is_free: impl Fn(&Token) -> bool) {
+        let there: Vec<Token> = lock(&self.0).keys().copied().collect();
+        for token in there.iter().filter(|token| is_free(token)) {
+            let gone = lock(&self.0).remove(token);
+            // Closing may free a file's blocks: not while others wait.
+            drop(gone);
+        }
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
         lock(&self.0).len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hold::Held;
+    use crate::share::{Limits, Shares};
+
+    /// The file system's root, as something that can be sent.
+    fn thing() -> Thing {
+        let spec = nvmed_stack::DeviceSpec::parse("virtual:?media=dram,size=64M").unwrap();
+        let mut config = nvmed_stack::Config::new("/".into(), spec);
+        (config.format, config.cache_bytes, config.cache_huge) = (true, 4 << 20, false);
+        let mount = nvmed_stack::mount(&config, nvmed_stack::Surroundings::default()).unwrap();
+        Thing::Inode(mount.root())
+    }
+
+    #[test]
+    fn who_sends_does_not_wait_for_the_sweep() {
+        let (tokens, user) = (Tokens::default(), Shares::new(Limits::MACHINE).user(1));
+        let thing = thing();
+        for inode in 0..3 {
+            let by = Counted(Arc::new(AtomicUsize::new(1)));
+            let sent =
+                Sent { held: Held::new(thing.clone()), _by: by, _share: user.take(Kind::Message).unwrap() };
+            lock(&tokens.0).insert(Token { number: 7, inode }, sent);
+        }
+        // Whoever asks the host can be anybody: the list is free meanwhile.
+        tokens.sweep_by(|token| tokens.0.try_lock().is_ok() && token.inode != 1);
+        assert_eq!(tokens.count(), 1);
+        assert!(tokens.get(Token { number: 7, inode: 1 }).is_some());
     }
 }

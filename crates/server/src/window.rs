@@ -38,7 +38,7 @@ pub(crate) struct Windows {
     files: RwLock<Files>,
     /// How many there are: without any, a change costs one load.
     count: AtomicUsize,
-    arrivals: Mutex<VecDeque<Arrival>>,
+    arrivals: Mutex<HashMap<u32, Arrivals>>,
     pages: AtomicU64,
     pages_max: u64,
     filled: AtomicU64,
@@ -48,6 +48,8 @@ pub(crate) struct Windows {
 /// A window, and where reads by calls have come to.
 pub(crate) struct Shown {
     window: Window,
+    /// The user for whom it was made.
+    uid: u32,
     /// One past the last page that was read.
     next: AtomicU64,
 }
@@ -76,11 +78,55 @@ struct Arrival {
     pages: Range<u64>,
 }
 
+/// What came into windows of one user, the oldest first, and how many pages that is.
+#[derive(Default)]
+struct Arrivals {
+    queue: VecDeque<Arrival>,
+    pages: u64,
+}
+
 /// A change of a file under way: no window of it is made meanwhile.
 pub(crate) struct Changing<'a> {
     window: Option<Arc<Shown>>,
     counted: CountedChange<'a>,
     gate: RwLockReadGuard<'a, ()>,
+}
+
+impl Files {
+    /// The oldest window of the user who has the most: who opens many files loses his own.
+    fn oldest_of_the_greediest(&self) -> Option<u64> {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        self.windows.values().for_each(|window| *counts.entry(window.uid).or_default() += 1);
+        let (greediest, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let theirs = |ino: &&u64| self.windows.get(ino).is_some_and(|window| window.uid == greediest);
+        self.order.iter().find(theirs).copied()
+    }
+}
+
+/// Takes `excess` pages out of what has come: the oldest of the user who has the most, so that who reads much loses his own.
+fn give_way(arrivals: &mut HashMap<u32, Arrivals>, mut excess: u64) -> Vec<Arrival> {
+    let mut going = Vec::new();
+    while excess > 0
+        && let Some((&uid, theirs)) = arrivals.iter_mut().max_by_key(|(_, theirs)| theirs.pages)
+    {
+        let Some(oldest) = theirs.queue.front_mut() else {
+            arrivals.remove(&uid);
+            continue;
+        };
+        let pages = oldest.pages.start..oldest.pages.end.min(oldest.pages.start + excess);
+        let count = pages.end - pages.start;
+        excess -= count;
+        theirs.pages -= count;
+        oldest.pages.start = pages.end;
+        going.push(Arrival { window: Weak::clone(&oldest.window), pages });
+        if oldest.pages.is_empty() {
+            theirs.queue.pop_front();
+        }
+        if theirs.queue.is_empty() {
+            arrivals.remove(&uid);
+        }
+    }
+    going
 }
 
 impl Windows {
@@ -110,12 +156,12 @@ impl Windows {
         self.files.read().unwrap_or_else(PoisonError::into_inner).windows.get(&ino).cloned()
     }
 
-    /// The window on a file that a session has open, made if there is none.
+    /// The window on a file that a session of a user has open, made if there is none.
     ///
     /// # Errors
     /// `EACCES` when the description does not read, `ENOTSUP` for what is no file of cached pages; `EBUSY` while the file
     /// is mapped to be stored into; the host has no memory.
-    pub fn open(&self, description: &Description) -> Result<Arc<Shown>, FsError> {
+    pub fn open(&self, description: &Description, uid: u32) -> Result<Arc<Shown>, FsError> {
         let flags = description.flags();
         if !flags.reads() {
             return Err(FsError::Access);
@@ -142,11 +188,11 @@ impl Windows {
             return Err(FsError::Host(Errno::FBIG));
         }
         while files.windows.len() >= WINDOWS_MAX {
-            let Some(oldest) = files.order.pop_front() else { break };
+            let Some(oldest) = files.oldest_of_the_greediest() else { break };
             self.close(&mut files, oldest);
         }
         let pages = (needed * GROWTH).clamp(PAGES_MIN, WINDOW_PAGES_MAX);
-        let window = Arc::new(Shown { window: Window::new(pages, size)?, next: AtomicU64::new(0) });
+        let window = Arc::new(Shown { window: Window::new(pages, size)?, uid, next: AtomicU64::new(0) });
         files.windows.insert(ino, Arc::clone(&window));
         files.order.push_back(ino);
         self.count.store(files.windows.len(), Ordering::Release);
@@ -261,7 +307,7 @@ impl Windows {
         self.arrived(&window, run);
     }
 
-    /// Counts pages that came; the oldest go when there are too many.
+    /// Counts pages that came; others go when there are too many.
     fn arrived(&self, window: &Arc<Shown>, pages: Range<u64>) {
         let count = pages.end - pages.start;
         if count == 0 {
@@ -269,22 +315,13 @@ impl Windows {
         }
         self.filled.fetch_add(count, Ordering::Relaxed);
         let mut arrivals = lock(&self.arrivals);
-        arrivals.push_back(Arrival { window: Arc::downgrade(window), pages });
+        let theirs = arrivals.entry(window.uid).or_default();
+        theirs.pages += count;
+        theirs.queue.push_back(Arrival { window: Arc::downgrade(window), pages });
         let there = self.pages.fetch_add(count, Ordering::Relaxed) + count;
-        let mut excess = there.saturating_sub(self.pages_max);
+        let excess = there.saturating_sub(self.pages_max);
         self.pages.fetch_sub(excess, Ordering::Relaxed);
-        let mut going = Vec::new();
-        while excess > 0
-            && let Some(oldest) = arrivals.front_mut()
-        {
-            let pages = oldest.pages.start..oldest.pages.end.min(oldest.pages.start + excess);
-            excess -= pages.end - pages.start;
-            oldest.pages.start = pages.end;
-            going.push(Arrival { window: Weak::clone(&oldest.window), pages });
-            if oldest.pages.is_empty() {
-                arrivals.pop_front();
-            }
-        }
+        let going = give_way(&mut arrivals, excess);
         drop(arrivals);
         for Arrival { window, pages } in going {
             self.given_back.fetch_add(pages.end - pages.start, Ordering::Relaxed);
@@ -388,4 +425,24 @@ fn grown(
 ) -> Result<usize, FsError> {
     change.set_size(description.stat().size);
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_most_loses_his_own_pages_and_the_oldest_first() {
+        let come = |pages: &[Range<u64>]| Arrivals {
+            queue: pages.iter().map(|pages| Arrival { window: Weak::new(), pages: pages.clone() }).collect(),
+            pages: pages.iter().map(|pages| pages.end - pages.start).sum(),
+        };
+        let mut arrivals = HashMap::from([(1, come(&[0..4])), (2, come(&[0..10, 20..30]))]);
+        let gone: Vec<_> = give_way(&mut arrivals, 12).into_iter().map(|gone| gone.pages).collect();
+        assert_eq!(gone, [0..10, 20..22]);
+        let gone: Vec<_> = give_way(&mut arrivals, 8).into_iter().map(|gone| gone.pages).collect();
+        assert_eq!((gone, arrivals.len()), (vec![22..30], 1));
+        assert_eq!(give_way(&mut arrivals, 9).len(), 1, "no more than there is");
+        assert!(arrivals.is_empty());
+    }
 }

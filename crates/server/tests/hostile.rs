@@ -397,3 +397,34 @@ fn a_descriptor_that_waits_when_it_is_closed_stops_nobody() {
     let (answer, _) = liar.receive::<ControlAnswer>(None).unwrap();
     assert_eq!(answer, ControlAnswer::Failed(libc::EBADF));
 }
+
+/// A program that starts a thousand others, each with a hundred files.
+#[test]
+fn a_tree_of_a_thousand_processes_fits() {
+    let (shared, _tell) = serve_behind_a_door();
+    let parent = Client::greet(Socket::connect(&shared.address).unwrap(), &hello(&[]));
+    let held: Vec<_> = (0..100).map(|number| (-1, parent.create(&format!("file{number}")))).collect();
+    let children: Vec<_> = (0..1000).map(|_| parent.heir(&held, false).unwrap()).collect();
+    assert_eq!(shared.service.list().iter().map(|session| session.handles()).sum::<usize>(), 100_100);
+    drop(children);
+    until("they end", || shared.service.sessions() == 1);
+    honest(&parent, held[0].1, 1);
+}
+
+#[test]
+fn handles_end_where_the_users_do() {
+    let shared = serve_within(Limits { handles: 200, ..Limits::RUN });
+    let (one, other) = (Client::connect(&shared), Client::connect(&shared));
+    let read = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    let mine: Vec<_> = (0..150).map(|_| one.create("file")).collect();
+    let theirs: Vec<_> = std::iter::from_fn(|| other.open("file", read).ok()).collect();
+    // What one session holds in advance the other cannot have.
+    assert!((8..=50).contains(&theirs.len()), "{}", theirs.len());
+    assert_eq!(other.open("file", read), Err(libc::ENFILE));
+    assert_eq!(other.heir(&[(3, theirs[0])], false).err(), Some(libc::ENFILE));
+    honest(&one, mine[0], 1);
+    drop(one);
+    until("its handles are free", || shared.service.sessions() == 1);
+    let more = (0..100).map(|_| other.open("file", read)).filter(Result::is_ok).count();
+    assert_eq!(more, 100);
+}

@@ -19,9 +19,22 @@ use std::mem::MaybeUninit;
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Connections that wait to be accepted: more than a tree of processes begins at once.
 const BACKLOG: i32 = 128;
-/// Descriptors for which a message has room: one is allowed, and the kernel carries no more than these (SCM_MAX_FD). What
-/// found no room would be closed by whoever receives, and that may take as long as the sender likes.
-const FDS: usize = 253;
+/// The head of a control message (cmsg(3)): a length, a level and a type.
+#[repr(C)]
+struct CmsgHeader(usize, i32, i32);
+
+/// Room for control messages, aligned as the kernel has them: so it holds as many of them as its length says, and no more.
+#[repr(C, align(8))]
+struct Beside<const BYTES: usize>([MaybeUninit<u8>; BYTES]);
+
+impl<const BYTES: usize> Beside<BYTES> {
+    const EMPTY: Self = Self([MaybeUninit::uninit(); BYTES]);
+}
+
+/// Bytes of what the kernel says beside a message: who sent it, and beside that one descriptor, or two. Of more that a sender sends along,
+/// up to 253, the rest is closed by the thread that receives, which may take as long as the sender likes, and comes into no table.
+const SENDER_BYTES: usize = size_of::<CmsgHeader>() + 16;
+const BESIDE_BYTES: usize = SENDER_BYTES + size_of::<CmsgHeader>() + 8;
 
 /// Why a message did not come or go.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -146,8 +159,8 @@ impl Socket {
         rustix::net::sockopt::set_socket_passcred(&self.0, true)
     }
 
-    /// The next message, without waiting, and who sent it. Descriptors that came along are added to `fds`, also those of
-    /// what is no message: closing them is for the caller.
+    /// The next message, without waiting, and who sent it. A descriptor that came along is added to `fds`, also that of
+    /// what is no message: closing it is for the caller. Of several that came the others are closed here.
     ///
     /// # Errors
     /// As [`Socket::receive`].
@@ -177,9 +190,51 @@ impl Socket {
         }
     }
 
+    /// Whether the next message brings descriptors, without taking it, so that none comes into this process: taking them, and
+    /// closing what is too much, may last as long as their sender likes. The caller has asked for senders.
+    ///
+    /// # Errors
+    /// [`SocketError::Gone`]; [`SocketError::Host`] with `EAGAIN` when no message is there.
+    pub fn brings_descriptors(&self) -> Result<bool, SocketError> {
+        match self.glance(RecvFlags::PEEK)? {
+            Some(brings) => Ok(brings),
+            None => Err(SocketError::Gone),
+        }
+    }
+
+    /// Hangs up, so that nothing more comes, and answers whether something is left that came before.
+    #[must_use]
+    pub fn hang_up(&self) -> bool {
+        // It fails for one that is gone.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+        matches!(self.glance(RecvFlags::PEEK), Ok(Some(_)))
+    }
+
+    /// Forgets what is left after [`Socket::hang_up`]. The descriptors of it are closed here, which may last as long as their sender
+    /// likes.
+    pub fn forget_messages(&self) {
+        while let Ok(Some(_)) = self.glance(RecvFlags::empty()) {}
+    }
+
+    /// Looks at the next message, or drops it; whether descriptors came along, of which none is received. None at the end.
+    fn glance(&self, flags: RecvFlags) -> Result<Option<bool>, SocketError> {
+        let mut space = Beside::<SENDER_BYTES>::EMPTY;
+        let mut control = RecvAncillaryBuffer::new(&mut space.0);
+        let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let got = loop {
+            match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut [0])], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                got => break got?,
+            }
+        };
+        // The end has no sender; an empty message has.
+        let is_message = got.bytes > 0 || control.drain().next().is_some();
+        Ok(is_message.then(|| got.flags.contains(ReturnFlags::CTRUNC)))
+    }
+
     fn take(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(usize, Option<Sender>), SocketError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS), ScmCredentials(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut space = Beside::<BESIDE_BYTES>::EMPTY;
+        let mut control = RecvAncillaryBuffer::new(&mut space.0);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let got = loop {
             match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], &mut control, flags) {

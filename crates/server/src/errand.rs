@@ -1,0 +1,161 @@
+//! What takes long, done by threads beside the event loop: by turns of users, so that however much one has asked for, the
+//! others' errands do not wait for it.
+
+use crate::service::lock;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+type Errand = Box<dyn FnOnce() + Send>;
+
+/// What clerks do, each user's in the order in which it came.
+pub(crate) struct Errands {
+    waiting: Mutex<Waiting>,
+    more: Condvar,
+    /// Clerks that work for one user at a time.
+    clerks_of_user: usize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// The user whose turn it is first; nobody's are the server's own.
+    lines: VecDeque<(Option<u32>, VecDeque<Errand>)>,
+    /// Clerks at work.
+    busy: HashMap<Option<u32>, usize>,
+    ended: bool,
+}
+
+impl Waiting {
+    /// The next errand, and whose it is. Whoever has others waiting is last from now on.
+    fn take(&mut self, most: usize) -> Option<(Option<u32>, Errand)> {
+        let may = |whose: &Option<u32>| self.busy.get(whose).is_none_or(|busy| *busy < most);
+        let at = self.lines.iter().position(|(whose, _)| may(whose))?;
+        let (whose, mut errands) = self.lines.remove(at)?;
+        let errand = errands.pop_front()?;
+        if !errands.is_empty() {
+            self.lines.push_back((whose, errands));
+        }
+        *self.busy.entry(whose).or_default() += 1;
+        Some((whose, errand))
+    }
+
+    fn done(&mut self, whose: Option<u32>) {
+        if let Some(busy) = self.busy.get_mut(&whose) {
+            *busy -= 1;
+            if *busy == 0 {
+                self.busy.remove(&whose);
+            }
+        }
+    }
+}
+
+impl Errands {
+    pub fn new(clerks_of_user: usize) -> Self {
+        Self { waiting: Mutex::default(), more: Condvar::new(), clerks_of_user }
+    }
+
+    /// One more, of a user or the server's own.
+    pub fn add(&self, whose: Option<u32>, errand: Errand) {
+        let mut waiting = lock(&self.waiting);
+        // Without clerks the server has ended, and everything with it.
+        if waiting.ended {
+            return;
+        }
+        match waiting.lines.iter_mut().find(|(other, _)| *other == whose) {
+            Some((_, errands)) => errands.push_back(errand),
+            None => waiting.lines.push_back((whose, VecDeque::from([errand]))),
+        }
+        drop(waiting);
+        self.more.notify_one();
+    }
+
+    /// There will be no more.
+    pub fn end(&self) {
+        lock(&self.waiting).ended = true;
+        self.more.notify_all();
+    }
+
+    /// Does errands until there are no more.
+    pub fn run(&self) {
+        let mut waiting = lock(&self.waiting);
+        loop {
+            if let Some((whose, errand)) = waiting.take(self.clerks_of_user) {
+                drop(waiting);
+                // A mistake of ours in one errand does not take the clerk away from the others.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
+                waiting = lock(&self.waiting);
+                waiting.done(whose);
+                // Who had enough clerks has one fewer: his next errand may be somebody's.
+                self.more.notify_one();
+            } else if waiting.ended && waiting.lines.is_empty() {
+                drop(waiting);
+                return self.more.notify_all();
+            } else {
+                waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+/// What is to be closed of those who were refused and had sent descriptors, which may last as long as their sender likes: one
+/// thread does it, while there is any, and nobody waits for it but others of that kind.
+#[derive(Default)]
+pub(crate) struct Refused(Mutex<(VecDeque<Errand>, bool)>);
+
+impl Refused {
+    /// Closes something, some time.
+    pub fn add(self: &Arc<Self>, close: impl FnOnce() + Send + 'static) {
+        let mut refused = lock(&self.0);
+        refused.0.push_back(Box::new(close));
+        if refused.1 {
+            return;
+        }
+        let all = Arc::clone(self);
+        // Where there is no thread they wait for the next one that is refused.
+        refused.1 = nvmed_sys::spawn_quiet("nvmed-refused", move || all.run()).is_ok();
+    }
+
+    fn run(&self) {
+        loop {
+            let mut refused = lock(&self.0);
+            let Some(close) = refused.0.pop_front() else {
+                refused.1 = false;
+                return;
+            };
+            drop(refused);
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(close));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn one_users_errands_leave_a_clerk_to_the_others() {
+        let errands = Arc::new(Errands::new(1));
+        let clerks: Vec<_> = (0..2)
+            .map(|_| {
+                let errands = Arc::clone(&errands);
+                std::thread::spawn(move || errands.run())
+            })
+            .collect();
+        let (go_on, wait) = channel::<()>();
+        let (tell, told) = channel();
+        errands.add(Some(1), Box::new(move || wait.recv().unwrap()));
+        for number in 0..3 {
+            let tell = tell.clone();
+            errands.add(Some(1), Box::new(move || tell.send((1, number)).unwrap()));
+        }
+        for number in 0..2 {
+            let tell = tell.clone();
+            errands.add(Some(2), Box::new(move || tell.send((2, number)).unwrap()));
+        }
+        assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(2, 0), (2, 1)]);
+        go_on.send(()).unwrap();
+        assert_eq!([(); 3].map(|()| told.recv().unwrap()), [(1, 0), (1, 1), (1, 2)]);
+        errands.end();
+        clerks.into_iter().for_each(|clerk| clerk.join().unwrap());
+    }
+}

@@ -1,0 +1,88 @@
+//! Mappings of files: whose memory and descriptor each mapped file is.
+
+use crate::description::Description;
+use crate::service::{Service, lock};
+use crate::share::{Kind, Share, User};
+use nvmed_fs::FsError;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// The files that are mapped.
+#[derive(Default)]
+pub(crate) struct Maps(Mutex<HashMap<u64, Mapped>>);
+
+struct Mapped {
+    count: u64,
+    /// Of the user that mapped the file first: a descriptor, and the bytes that it had then.
+    _shares: [Share; 2],
+}
+
+impl Maps {
+    /// One mapping more of a file with so many bytes; the first one is the user's.
+    ///
+    /// # Errors
+    /// `ENFILE` or `ENOMEM` when he has his share.
+    fn begin(&self, ino: u64, bytes: u64, user: &Arc<User>) -> Result<(), Errno> {
+        let mut maps = lock(&self.0);
+        if let Some(mapped) = maps.get_mut(&ino) {
+            mapped.count += 1;
+            return Ok(());
+        }
+        let (file, mut memory) = (user.take(Kind::Map)?, user.none(Kind::Mapped));
+        memory.grow(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        maps.insert(ino, Mapped { count: 1, _shares: [file, memory] });
+        Ok(())
+    }
+
+    fn end(&self, ino: u64) {
+        let mut maps = lock(&self.0);
+        let Some(mapped) = maps.get_mut(&ino) else { return };
+        mapped.count -= 1;
+        if mapped.count == 0 {
+            maps.remove(&ino);
+        }
+    }
+}
+
+impl Service {
+    /// Begins a mapping of a file, for [`nvmed_fs::MappedFile`]'s memory.
+    ///
+    /// # Errors
+    /// [`FsError::Access`] as mmap(2) has it; `ENFILE` or `ENOMEM` past the user's limits; what [`nvmed_fs::File::map`] answers.
+    pub(crate) fn begin_map(
+        &self,
+        description: &Description,
+        write: bool,
+        user: &Arc<User>,
+    ) -> Result<nvmed_fs::MappedFile, FsError> {
+        let flags = description.flags();
+        if !flags.reads() || write && !flags.writes() {
+            return Err(FsError::Access);
+        }
+        let ino = description.node().ino();
+        self.maps.begin(ino, description.stat().blocks_512.saturating_mul(512), user)?;
+        if write {
+            self.windows.stored(ino);
+        }
+        description.map(write).inspect_err(|_| {
+            self.maps.end(ino);
+            if write {
+                self.windows.not_stored(ino);
+            }
+        })
+    }
+
+    /// Ends a mapping that [`Service::begin_map`] began.
+    ///
+    /// # Errors
+    /// What [`nvmed_fs::File::unmap`] answers.
+    pub(crate) fn end_map(&self, description: &Description, write: bool) -> Result<(), FsError> {
+        let ended = description.unmap(write);
+        self.maps.end(description.node().ino());
+        if write {
+            self.windows.not_stored(description.node().ino());
+        }
+        ended
+    }
+}
