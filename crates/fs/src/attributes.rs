@@ -129,7 +129,7 @@ impl Core {
 
     fn renew_atime(&self, inode: &Arc<Inode>, atime: i64) {
         let now = self.now_ns();
-        if now != atime && !self.options.read_only {
+        if now != atime && self.writable().is_ok() {
             self.touch(inode, Some(now), None, None);
         }
     }

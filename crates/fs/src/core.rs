@@ -7,6 +7,7 @@ use crate::end::Ends;
 use crate::error::FsError;
 use crate::freed::Freed;
 use crate::growth::{self, Growth};
+use crate::health::Health;
 use crate::inode::{Home, Inode, InodeTable, State};
 use crate::journal::Journal;
 use crate::keys;
@@ -152,7 +153,7 @@ pub(crate) struct Core {
     /// Inodes in memory at which unused ones go.
     inodes_limit: AtomicU64,
     next_description: AtomicU64,
-    unmounted: AtomicBool,
+    pub(crate) health: Health,
     pub(crate) accounts: Accounts,
     pub(crate) ends: Ends,
     /// Whether orphans of an earlier mount may be left.
@@ -230,7 +231,7 @@ impl Core {
             late_full: AtomicBool::new(false),
             inodes_limit: AtomicU64::new(INODES_MAX),
             next_description: AtomicU64::new(1),
-            unmounted: AtomicBool::new(false),
+            health: Health::default(),
             accounts: Accounts::default(),
             ends: Ends::default(),
             orphans_left: AtomicBool::new(true),
@@ -255,15 +256,6 @@ impl Core {
     /// Now, by the mount's clock.
     pub(crate) fn now_ns(&self) -> i64 {
         (self.options.clock)()
-    }
-
-    /// # Errors
-    /// [`FsError::ReadOnly`].
-    pub(crate) fn writable(&self) -> Result<(), FsError> {
-        if self.options.read_only || self.unmounted.load(Ordering::Relaxed) {
-            return Err(FsError::ReadOnly);
-        }
-        Ok(())
     }
 
     /// The namespace, to look names up. The caller holds no other lock.
@@ -487,13 +479,18 @@ impl Core {
         if self.options.mutant_fsync_sends_nothing || mutant::is(Mutant::FsyncSendsNothing) {
             return Ok(());
         }
+        if !self.health.is_open()
+            && let Some(error) = self.lost_flush()
+        {
+            return Err(error);
+        }
         // Read before the tickets: data of a batch up to here drew its ticket before the batch was applied.
         let last = self.last.load();
         let written = self.order.written();
         let data_open = self.order.is_open(ticket);
         if self.store.durable() >= last {
             if data_open && !mutant::is(Mutant::NoDataFlush) {
-                self.handle.flush()?;
+                self.handle.flush().map_err(|error| self.flush_failed(error))?;
                 self.order.flushed(written);
             }
             return Ok(());
@@ -503,7 +500,7 @@ impl Core {
             (false, true) => Barrier::After,
             (false, false) => Barrier::None,
         };
-        self.store.commit(last, barrier)?;
+        self.store.commit(last, barrier).map_err(|error| self.commit_failed(error))?;
         if barrier != Barrier::None {
             self.order.flushed(written);
         }
@@ -528,11 +525,6 @@ impl Core {
     /// written late are no call's result and wait as ever.
     pub(crate) fn written_through(&self) -> Result<(), FsError> {
         if self.options.durability == Durability::Device { self.commit(0) } else { Ok(()) }
-    }
-
-    /// Marks the file system as no longer usable; false if it was already.
-    pub(crate) fn begin_unmount(&self) -> bool {
-        !self.unmounted.swap(true, Ordering::SeqCst)
     }
 }
 

@@ -42,8 +42,8 @@ pub enum FsError {
     /// An argument that has no meaning here.
     #[error("invalid argument")]
     Invalid,
-    /// Mounted read-only.
-    #[error("the file system is mounted read-only")]
+    /// Mounted read-only, unmounted, or turned read-only by [`crate::Trouble`].
+    #[error("the file system is read-only")]
     ReadOnly,
     /// No room for data, or none for metadata.
     #[error("no space left on the device; delete something, or format a larger one")]

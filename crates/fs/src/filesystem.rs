@@ -3,6 +3,7 @@
 use crate::core::{Core, MountParts, ROOT};
 use crate::error::FsError;
 use crate::file::File;
+use crate::health::Trouble;
 use crate::inode::Inode;
 use crate::namespace::Recipe;
 use crate::permission::WRITE;
@@ -87,10 +88,12 @@ impl FileSystem {
             return Ok(());
         }
         self.sync()?;
-        if self.0.begin_unmount() {
+        if self.0.health.unmount() {
             // What was changed between the sync and the mark.
             self.0.settle()?;
-            self.0.store.close()?;
+            if !matches!(self.0.health.trouble(), Some(Trouble::Broken(_))) {
+                self.0.store.close().map_err(|error| self.0.commit_failed(error))?;
+            }
         }
         Ok(())
     }
@@ -103,8 +106,10 @@ impl FileSystem {
         if self.0.options.read_only {
             return Ok(());
         }
-        self.0.reap_orphans()?;
-        self.0.settle()
+        let reaped = if self.0.is_in_trouble() { Ok(()) } else { self.0.reap_orphans() };
+        // What can be saved is, whatever became of the rest.
+        let settled = self.0.settle();
+        reaped.and(settled)
     }
 
     /// Status of the file system; through a view of a tree that is bounded, of the tree.
@@ -131,7 +136,7 @@ impl FileSystem {
             files_free,
             name_bytes_max: NAME_BYTES_MAX as u32,
             id: u64::from_le_bytes(uuid[..8].try_into().expect("a UUID has sixteen bytes")),
-            read_only: core.options.read_only || self.1.is_read_only(),
+            read_only: core.writable().is_err() || self.1.is_read_only(),
         }
     }
 
@@ -500,20 +505,28 @@ impl FileSystem {
 impl Core {
     /// Writes back all data and records, and makes them durable.
     fn settle(&self) -> Result<(), FsError> {
-        self.write_back_all()?;
+        // A file that the device does not take keeps no other from being saved.
+        let mut result = self.write_back_all();
         // On a full device the last times and the number of inodes, both hints, may find no room: that must not
         // keep anybody from ending.
         for written in [self.write_all_late(), self.write_counters()] {
-            written.or_else(|error| if matches!(error, FsError::NoSpace) { Ok(()) } else { Err(error) })?;
+            let written =
+                written.or_else(|error| if matches!(error, FsError::NoSpace) { Ok(()) } else { Err(error) });
+            result = result.and(written);
         }
         if mutant::is(Mutant::EarlyDiscard) {
             self.discard_freed();
         }
-        self.commit_all()?;
-        if self.options.discard {
+        let committed = self.commit_all();
+        if committed.is_err() {
+            // What was written over in place is asked to stay all the same.
+            let _ = self.handle.flush();
+        }
+        result = result.and(committed);
+        if self.options.discard && result.is_ok() {
             self.discard_freed();
         }
-        Ok(())
+        result
     }
 
     /// The path of an inode from the view's root, by a name that it has.

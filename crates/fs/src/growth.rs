@@ -122,7 +122,7 @@ impl Core {
     fn try_to_grow(&self) {
         let available = self.available.load(Ordering::Relaxed);
         let hopeless = available <= self.growth.failed_at.load(Ordering::Relaxed);
-        if hopeless || self.options.read_only || self.growth.broken.load(Ordering::Relaxed) {
+        if hopeless || self.writable().is_err() || self.growth.broken.load(Ordering::Relaxed) {
             return;
         }
         // One is enough; who comes meanwhile goes on with what there is.

@@ -314,7 +314,7 @@ impl Change<'_> {
         if tell {
             journal.batch.put(&keys::counters(), &counters.encode());
         }
-        let sequence = core.store.apply(&journal.batch)?;
+        let sequence = core.store.apply(&journal.batch).map_err(|error| core.apply_failed(error))?;
         core.alloc.applied(&mut journal.edits, |run| core.freed.hold(sequence, run));
         journal.counters = self.counters;
         if tell {

@@ -29,6 +29,10 @@ impl Core {
         if inode.nlink() > 0 || inode.opens.load(Ordering::SeqCst) > 0 {
             return Ok(());
         }
+        if self.is_in_trouble() {
+            // The next mount frees it.
+            return Ok(());
+        }
         {
             // Under this lock nobody opens it or links it any more.
             let _namespace = self.names_write();

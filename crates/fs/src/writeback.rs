@@ -273,8 +273,9 @@ impl Core {
         let mut left = pages_max;
         while left > 0 {
             let step = left.min(STEP_PAGES);
-            let next = self.write_step(inode, from..pages.end, step, data).inspect_err(|_| {
+            let next = self.write_step(inode, from..pages.end, step, data).inspect_err(|error| {
                 inode.data.errors.fetch_add(1, Ordering::SeqCst);
+                self.data_failed(inode.ino, error);
             })?;
             let Some(next) = next else { break };
             from = next;

@@ -36,6 +36,8 @@ struct Blocks {
     discarded: u64,
     /// Commands that change something and fail: the first, and one past the last.
     fails: (u64, u64),
+    /// With this; none is an error of the device.
+    fails_with: Option<Status>,
     /// After this many of them, nothing reaches the device any more.
     cut_after: Option<u64>,
 }
@@ -86,6 +88,12 @@ impl Disk {
     pub fn fail(&self, first: u64, count: u64) {
         let mut blocks = self.lock();
         blocks.fails = (blocks.writes + first, blocks.writes + first + count);
+    }
+
+    /// As [`Disk::fail`], with that status.
+    pub fn fail_with(&self, status: Status, first: u64, count: u64) {
+        self.lock().fails_with = Some(status);
+        self.fail(first, count);
     }
 
     pub fn blocks_discarded(&self) -> u64 {
@@ -252,7 +260,7 @@ impl DiskQueue {
             }
             blocks.writes += 1;
             if (blocks.fails.0..blocks.fails.1).contains(&blocks.writes) {
-                return Err(Status::INTERNAL_ERROR);
+                return Err(blocks.fails_with.unwrap_or(Status::INTERNAL_ERROR));
             }
         }
         match request.operation {

@@ -1,0 +1,188 @@
+//! Whether a mounted file system may still be changed, and what made it read-only if it may not.
+//!
+//! It turns read-only where going on could lose what calls have answered for: metadata, a flush, or data of a file could
+//! not be written, or a check of this program's own memory failed. A host or a device that is full is no such case for
+//! data: the page stays dirty, and the next sync tries again. There is no way back but another mount. Reading goes on, and
+//! so do `fsync` and `sync`: what was written before is written back as far as the device takes it.
+
+use crate::core::Core;
+use crate::error::FsError;
+use crate::filesystem::FileSystem;
+use core::sync::atomic::{AtomicBool, Ordering};
+use nvmed_io::IoError;
+use nvmed_kv::KvError;
+use rustix::io::Errno;
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+/// What made a mounted file system turn read-only.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// The metadata store could not write.
+    #[error("its metadata could not be written: {0}")]
+    Metadata(KvError),
+    /// The device did not flush: what it had acknowledged may be lost, and a later flush would not tell.
+    #[error("the device did not flush what was written: {0}")]
+    Flush(IoError),
+    /// The device did not take the data of a file, which stays in memory.
+    #[error("data of inode {ino} could not be written: {error}")]
+    Data {
+        /// The file.
+        ino: u64,
+        /// What the device said.
+        error: IoError,
+    },
+    /// A check of this program's own memory failed: what the memory says is not to be built upon.
+    #[error("a check of its own memory failed: {0}; please report this")]
+    Broken(Box<str>),
+}
+
+impl Trouble {
+    /// The line that tells a user: what, where, what to do.
+    #[must_use]
+    pub fn notice(&self, device: &str) -> String {
+        format!(
+            "{device}: the file system has turned read-only: {self}; files can be read, and what was written before is \
+             saved as far as the device takes it; mend the cause and mount anew"
+        )
+    }
+}
+
+/// The one place where a mount's changes end.
+#[derive(Default)]
+pub(crate) struct Health {
+    /// Nothing may be changed: unmounted, or in trouble.
+    closed: AtomicBool,
+    unmounted: AtomicBool,
+    trouble: OnceLock<Trouble>,
+    /// Guards nothing of its own: who waits for `changed` looks again under it.
+    waiting: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Health {
+    /// Whether calls may change something.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
+    }
+
+    /// What made it read-only, if something did.
+    pub(crate) fn trouble(&self) -> Option<&Trouble> {
+        self.trouble.get()
+    }
+
+    /// The first trouble counts.
+    #[cold]
+    fn turn_read_only(&self, why: Trouble) {
+        let _ = self.trouble.set(why);
+        self.close();
+    }
+
+    /// The mount ends; false if it had already.
+    pub(crate) fn unmount(&self) -> bool {
+        let first = !self.unmounted.swap(true, Ordering::SeqCst);
+        self.close();
+        first
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) -> Option<Trouble> {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = |(): &mut ()| self.is_open();
+        drop(self.changed.wait_while(waiting, is_open).unwrap_or_else(PoisonError::into_inner));
+        self.trouble.get().cloned()
+    }
+}
+
+impl Core {
+    /// # Errors
+    /// [`FsError::ReadOnly`].
+    #[inline]
+    pub(crate) fn writable(&self) -> Result<(), FsError> {
+        if self.options.read_only || !self.health.is_open() { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Whether the file system has turned read-only.
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        !self.health.is_open() && self.health.trouble().is_some()
+    }
+
+    /// Whether what was written and not flushed may be lost for good: nothing can be made durable any more.
+    #[cold]
+    pub(crate) fn lost_flush(&self) -> Option<FsError> {
+        match self.health.trouble() {
+            Some(Trouble::Flush(error)) => Some(FsError::Device(*error)),
+            _ => None,
+        }
+    }
+
+    /// A commit failed: the store makes nothing durable from now on.
+    #[cold]
+    pub(crate) fn commit_failed(&self, error: KvError) -> FsError {
+        self.health.turn_read_only(Trouble::Metadata(error.clone()));
+        error.into()
+    }
+
+    /// A change could not be applied. The store goes on after a read that failed, and after a write of the tree that
+    /// found no room: the log has everything.
+    #[cold]
+    pub(crate) fn apply_failed(&self, error: KvError) -> FsError {
+        let is_lasting = match &error {
+            KvError::Failed { .. } => true,
+            KvError::Medium { operation, source, .. } => {
+                *operation != "read" && source.errno != Errno::NOSPC.raw_os_error()
+            }
+            _ => false,
+        };
+        if is_lasting {
+            self.health.turn_read_only(Trouble::Metadata(error.clone()));
+        }
+        error.into()
+    }
+
+    /// A flush of file data failed.
+    #[cold]
+    pub(crate) fn flush_failed(&self, error: IoError) -> FsError {
+        self.health.turn_read_only(Trouble::Flush(error));
+        error.into()
+    }
+
+    /// Data of a file could not be written back, for good as far as the device says.
+    #[cold]
+    pub(crate) fn data_failed(&self, ino: u64, error: &FsError) {
+        if let FsError::Device(error) = error
+            && error.errno() != Errno::NOSPC
+        {
+            self.health.turn_read_only(Trouble::Data { ino, error: *error });
+        }
+    }
+}
+
+impl FileSystem {
+    /// Turns the file system read-only for the rest of the mount: what would change something is
+    /// [`FsError::ReadOnly`] from now on, in this view and in all others. Of several reasons the first one is kept.
+    ///
+    /// Reading goes on. So do [`FileSystem::sync`] and [`FileSystem::unmount`], which write what was acknowledged
+    /// before.
+    pub fn turn_read_only(&self, why: Trouble) {
+        self.0.health.turn_read_only(why);
+    }
+
+    /// What made the file system turn read-only, if something did.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.0.health.trouble().cloned()
+    }
+
+    /// Waits until the file system turns read-only, and says why; `None` when it is unmounted first.
+    #[must_use]
+    pub fn await_trouble(&self) -> Option<Trouble> {
+        self.0.health.wait()
+    }
+}
