@@ -62,6 +62,7 @@ const char *nvmed_version(void);
 #define NVMED_CACHE_SIZE 2       /* feature: frames of the cache, 4096 bytes each; 0 takes it away */
 #define NVMED_CACHE_LAZY_INIT 4  /* accepted; the cache is always made when first needed */
 #define NVMED_CREATE 8           /* make the image of a virtual device, of the size= in the string */
+#define NVMED_OVERWRITE 16       /* allow writes to a device that holds a file system, see nvmed_open */
 /* Further features. */
 #define NVMED_CACHE_WRITE_THROUGH 0x100 /* 1: a write reaches the device before it returns */
 #define NVMED_CACHE_DIRTY_LIMIT 0x101   /* dirty frames above which writers write back; 0: half */
@@ -96,6 +97,10 @@ struct nvmed_cache_stats {
 	uint64_t reserved;
 };
 
+/* A device that holds a file system (ours or another that blkid knows), a volume, a partition table, swap or a store of
+ * nvmed can be read. Each call that would write to it answers EPERM, and nvmed_last_error() says what is there and at
+ * which byte; with NVMED_OVERWRITE it writes, and what was there is lost. The library looks when the first handle is
+ * made. Passthrough commands are sent all the same. */
 NVMED *nvmed_open(const char *path, int flags);
 /* Writes back and flushes. EBUSY while queues or buffers remain. After any other error the device is closed. Devices that
  * are open when the process ends by exit() are written back and flushed too, but nobody is told of errors. */

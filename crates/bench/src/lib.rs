@@ -7,6 +7,7 @@
 
 pub mod driver;
 pub mod files;
+pub mod instructions;
 pub mod kv;
 pub mod mounting;
 pub mod names;

@@ -1,7 +1,10 @@
-//! `nvmed-bench [ROW]`: measures the rows whose name begins with ROW, or all.
+//! `nvmed-bench [ROW]`: measures the rows whose name begins with ROW, or all. `nvmed-bench --instructions` prints the
+//! instructions of a durable call of each kind, and measures nothing else.
 
 use nvmed_bench::row::Row;
-use nvmed_bench::{driver, files, kv, mounting, names, policy, programs, requests, shared, sqlite};
+use nvmed_bench::{
+    driver, files, instructions, kv, mounting, names, policy, programs, requests, shared, sqlite,
+};
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
 
@@ -69,6 +72,9 @@ fn main() {
         }
         return;
     }
+    if wanted == "--instructions" {
+        std::process::exit(i32::from(!instructions_of_all()));
+    }
     let chosen: Vec<&Group> =
         GROUPS.iter().filter(|group| group.names.iter().any(|name| name.starts_with(&wanted))).collect();
     if chosen.is_empty() {
@@ -85,6 +91,21 @@ fn main() {
     }
 }
 
+/// Prints the instructions of one call of each kind; `false` when one could not be counted.
+fn instructions_of_all() -> bool {
+    let mut whole = true;
+    for kind in instructions::KINDS {
+        match instructions::a_call(kind) {
+            Ok(count) => println!("{kind} {count:.1}"),
+            Err(message) => {
+                eprintln!("nvmed-bench: {kind}: {message}");
+                whole = false;
+            }
+        }
+    }
+    whole
+}
+
 /// Measures and prints; `false` when a row could not be measured. A goal that is not met is a result.
 fn measure(groups: &[&Group]) -> bool {
     let machine = machine();
@@ -96,8 +117,11 @@ fn measure(groups: &[&Group]) -> bool {
         match (group.measure)() {
             Ok(rows) => {
                 for row in rows {
-                    println!("{}", row.line());
-                    if let Err(error) = row.save(&dir, &machine) {
+                    let instructions = counted(&row.name);
+                    let shown =
+                        instructions.map_or(String::new(), |n| format!("  [{n:.0} instructions a call]"));
+                    println!("{}{shown}", row.line());
+                    if let Err(error) = row.save(&dir, &machine, instructions) {
                         eprintln!("nvmed-bench: {}: {error}", dir.display());
                         whole = false;
                     }
@@ -110,4 +134,16 @@ fn measure(groups: &[&Group]) -> bool {
         }
     }
     whole
+}
+
+/// Instructions of one call of a row that is about durable calls; without valgrind it is said that they are missing.
+fn counted(row: &str) -> Option<f64> {
+    let kind = instructions::kind_of(row)?;
+    match instructions::a_call(kind) {
+        Ok(instructions) => Some(instructions),
+        Err(message) => {
+            eprintln!("nvmed-bench: {row}: INSTRUCTIONS A CALL ARE MISSING (install valgrind?): {message}");
+            None
+        }
+    }
 }

@@ -68,6 +68,7 @@ struct Record<'a> {
     ours_name: &'a str,
     rival_name: Option<&'a str>,
     flushes_per_op: Option<f64>,
+    instructions_a_call: Option<f64>,
     conditions: &'a str,
     ours_runs: &'a [f64],
     rival_runs: Option<&'a [f64]>,
@@ -138,11 +139,11 @@ impl Row {
         }
     }
 
-    /// Writes the row to `dir/NAME.json`.
+    /// Writes the row to `dir/NAME.json`, with the instructions of one of its calls where they were counted.
     ///
     /// # Errors
     /// What the host answers.
-    pub fn save(&self, dir: &Path, machine: &str) -> std::io::Result<()> {
+    pub fn save(&self, dir: &Path, machine: &str, instructions_a_call: Option<f64>) -> std::io::Result<()> {
         let (low, high) = self.spread();
         let record = Record {
             name: &self.name,
@@ -158,6 +159,7 @@ impl Row {
             ours_name: &self.ours.name,
             rival_name: self.rival.as_ref().map(|rival| rival.name.as_str()),
             flushes_per_op: self.flushes_per_op,
+            instructions_a_call,
             conditions: &self.conditions,
             ours_runs: self.ours.samples.figures(),
             rival_runs: self.rival.as_ref().map(|rival| rival.samples.figures()),

@@ -313,9 +313,11 @@ impl ByteHandle {
         let queue = self.queue(aio.operation, aio.offset, bytes as u64);
         let io = &self.flights.io[queue];
         let prepared = match aio.operation {
-            Operation::Write { .. } => {
-                self.disk.lock_past(io, aio.offset, bytes as u64).map(|held| Some(held.keep()))
-            }
+            Operation::Write { .. } => self
+                .disk
+                .may_write()
+                .and_then(|()| self.disk.lock_past(io, aio.offset, bytes as u64))
+                .map(|held| Some(held.keep())),
             Operation::Flush => self.clean(io).map(|()| None),
             _ => self.disk.settle(io, aio.offset, bytes as u64).map(|()| None),
         };

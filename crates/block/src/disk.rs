@@ -4,12 +4,16 @@ use crate::aio::Flights;
 use crate::buffer::{Buffer, Pool};
 use crate::cached::{BlockCache, CacheOptions, CacheStats};
 use crate::error::BlockError;
+use crate::guard::Guard;
 use crate::handle::{ByteHandle, Route, Settings};
+use crate::memory::Memory;
 use crate::range::{Held, Mode, RangeId, Ranges};
+use crate::signature::{self, Found};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_sys::Pages;
+use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// How a disk behaves.
@@ -17,11 +21,15 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 pub struct DiskOptions {
     /// What stands behind buffers: huge pages are used if the kernel has them.
     pub pages: Pages,
+    /// Whether calls may write to a device that holds a file system, a volume, a partition table, swap, or a
+    /// store of ours. Without it the first handle of the disk looks at what is there (384 KiB of the device at
+    /// most are read), and writes answer [`BlockError::Holds`]; reads and passthrough work all the same.
+    pub overwrite: bool,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { pages: Pages::Huge }
+        Self { pages: Pages::Huge, overwrite: false }
     }
 }
 
@@ -39,6 +47,7 @@ pub struct Disk {
     has_cache: AtomicBool,
     /// Failed write-backs.
     pub(crate) failed: Arc<AtomicU32>,
+    guard: Guard,
     /// The asynchronous calls of every handle, for those who wait for a range that one of them has.
     flights: Mutex<Vec<Weak<Flights>>>,
 }
@@ -68,6 +77,7 @@ impl Disk {
             cache: RwLock::new(None),
             has_cache: AtomicBool::new(false),
             failed: Arc::default(),
+            guard: Guard::new(options.overwrite),
             flights: Mutex::default(),
         })
     }
@@ -129,6 +139,37 @@ impl Disk {
     pub fn write_back(&self) -> Result<(), BlockError> {
         let Some(cache) = self.cache() else { return Ok(()) };
         cache.write_back(&self.io, 0..u64::MAX, false).map(|_| ())
+    }
+
+    /// Looks at what the device holds, unless that was done or may be overwritten.
+    pub(crate) fn look(&self) {
+        self.guard.look(|| self.held());
+    }
+
+    /// Looks again at what the device holds: after a command sent past this disk, which may have formatted it. It costs
+    /// nothing where writes are allowed.
+    pub fn look_again(&self) {
+        self.guard.look_again(|| self.held());
+    }
+
+    /// Whether a call may write.
+    #[inline]
+    pub(crate) fn may_write(&self) -> Result<(), BlockError> {
+        if self.guard.is_open() { Ok(()) } else { self.guard.refusal(|| self.held()) }
+    }
+
+    fn held(&self) -> Result<Option<Found>, BlockError> {
+        signature::find(self.bytes(), |offset, len| {
+            let mut data = vec![0; len];
+            let mut done = 0;
+            // After an error in the middle the rest is asked for again, which answers the error.
+            while done < len {
+                let into = &mut [IoSliceMut::new(&mut data[done..])];
+                let (at, left) = (offset + done as u64, len - done);
+                done += self.read_direct(&self.io, &mut Memory::Into(into), 0, at, left)?;
+            }
+            Ok(data)
+        })
     }
 
     /// The device.

@@ -1,5 +1,6 @@
 //! What can go wrong with a call on bytes.
 
+use crate::signature::Found;
 use nvmed_io::{IoError, Operation, QueueFault, SubmitError};
 use nvmed_units::Lba;
 use rustix::io::Errno;
@@ -80,6 +81,20 @@ pub enum BlockError {
         /// How many failed.
         count: u32,
     },
+    /// A write to a device that holds a file system, a volume or the like, by a disk not opened to overwrite it.
+    #[error("the device holds {found}, which a write would destroy; `DiskOptions::overwrite` allows that")]
+    Holds {
+        /// What is there, and where.
+        found: Found,
+    },
+    /// A write to a device of which nobody can tell what it holds.
+    #[error(
+        "what the device holds cannot be read ({error}); `DiskOptions::overwrite` allows writing all the same"
+    )]
+    Unseen {
+        /// The failed look.
+        error: IoError,
+    },
     /// A queue, or a cache, that the disk cannot have.
     #[error("{0}")]
     Options(&'static str),
@@ -92,6 +107,7 @@ impl BlockError {
         match self {
             Self::Io(error) => error.errno(),
             Self::NoSpace { .. } => Errno::NOSPC,
+            Self::Holds { .. } | Self::Unseen { .. } => Errno::PERM,
             Self::OutOfRange { .. } | Self::Seek { .. } | Self::Options(_) => Errno::INVAL,
             Self::BufferRange { .. } => Errno::FAULT,
             Self::Memory { .. } => Errno::NOMEM,

@@ -97,6 +97,7 @@ impl ByteHandle {
             Route::Chosen(bindings, choice) => (bindings, Some(choice)),
         };
         let io = bindings.into_iter().map(|binding| disk.device().bind(binding));
+        disk.look();
         let handle = Self {
             flights: Flights::new(&disk, io.collect::<Result<_, _>>()?),
             ahead: Ahead::new(0),
@@ -244,7 +245,8 @@ impl ByteHandle {
     /// Writes from the position on, and moves it. Fewer bytes fit at the end of the device.
     ///
     /// # Errors
-    /// [`BlockError`]; [`BlockError::NoSpace`] at the end. After an error in the middle, the bytes before it.
+    /// [`BlockError`]; [`BlockError::NoSpace`] at the end; [`BlockError::Holds`] where a file system would be written
+    /// over that [`crate::DiskOptions::overwrite`] does not give up. After an error in the middle, the bytes before it.
     pub fn write(&self, from: &[u8]) -> Result<usize, BlockError> {
         self.writev(&[IoSlice::new(from)])
     }
@@ -314,6 +316,7 @@ impl ByteHandle {
         if wanted == 0 {
             return Ok(0);
         }
+        self.disk.may_write()?;
         if offset >= end {
             return Err(BlockError::NoSpace { offset, bytes: wanted as u64, end });
         }
@@ -355,7 +358,7 @@ impl ByteHandle {
     /// only partly in the range are left alone.
     ///
     /// # Errors
-    /// [`BlockError::OutOfRange`], the device's.
+    /// [`BlockError::OutOfRange`], [`BlockError::Holds`], the device's.
     pub fn discard(&self, offset: u64, bytes: u64) -> Result<(), BlockError> {
         self.check(offset, bytes)?;
         let block = u64::from(self.disk.lba_bytes());
@@ -363,6 +366,7 @@ impl ByteHandle {
         if first >= last {
             return Ok(());
         }
+        self.disk.may_write()?;
         let io = self.io(Operation::Discard, offset, bytes);
         let _held = self.disk.lock_past(io, first, last - first)?;
         let shift = self.disk.lba_shift();
@@ -372,12 +376,13 @@ impl ByteHandle {
     /// Makes a range read as zeroes.
     ///
     /// # Errors
-    /// [`BlockError::OutOfRange`], the device's.
+    /// [`BlockError::OutOfRange`], [`BlockError::Holds`], the device's.
     pub fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), BlockError> {
         self.check(offset, bytes)?;
         if bytes == 0 {
             return Ok(());
         }
+        self.disk.may_write()?;
         let fua = self.sync.load(Ordering::Relaxed);
         let io = self.io(Operation::WriteZeroes { fua }, offset, bytes);
         let _held = self.disk.lock_past(io, offset, bytes)?;
@@ -436,7 +441,9 @@ impl ByteHandle {
         if let Some(cache) = self.disk.cache() {
             cache.empty(io)?;
         }
-        Ok(io.passthrough(command, segment.as_slice())?)
+        let result = io.passthrough(command, segment.as_slice());
+        self.disk.look_again();
+        Ok(result?)
     }
 
     /// What this handle asked of the device.

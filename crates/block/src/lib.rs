@@ -5,7 +5,7 @@
 //! Neighbours: `io` and `cache` below; the C library and tools above.
 //! Invariants: an acknowledged write is seen by every later read of the same [`Disk`], cached or direct; a write that
 //! is not block-aligned never takes back bytes that another call wrote beside it; calls hold a byte range, then the
-//! cache's write-back right, never the other way round.
+//! cache's write-back right, never the other way round; what is formatted is not written over unless asked for.
 //! Source: NVMeDirect's calls (TCE'17, III.B); Linux block devices for what happens at the end of a device.
 #![forbid(unsafe_code)]
 
@@ -15,10 +15,12 @@ mod cached;
 mod direct;
 mod disk;
 mod error;
+mod guard;
 mod handle;
 mod memory;
 mod range;
 mod readahead;
+pub mod signature;
 mod writeback;
 
 pub use aio::{AIO_MAX, Aio, Finished};

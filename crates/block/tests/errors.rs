@@ -19,7 +19,9 @@ struct Bench {
 impl Bench {
     fn new(clock: Clock, rules: &str) -> Self {
         let faults = if rules.is_empty() { FaultPlan::default() } else { FaultPlan::parse(rules).unwrap() };
-        let disk = Disk::new(device(BYTES, 512, clock, faults.clone()), DiskOptions::default());
+        // No look at what the device holds: rules count commands.
+        let options = DiskOptions { overwrite: true, ..DiskOptions::default() };
+        let disk = Disk::new(device(BYTES, 512, clock, faults.clone()), options);
         Self { disk, faults }
     }
 
@@ -211,4 +213,65 @@ fn nobody_hangs_on_a_dead_device() {
         assert!(direct.pread(&mut [0; 512], 0).is_err(), "{rule}");
         assert!(cached.flush().is_err(), "{rule}");
     }
+}
+
+/// What somebody formatted is not lost to a slip: reads go on, every kind of write is refused until it is allowed.
+#[test]
+fn a_file_system_is_not_written_over() {
+    let device = device(BYTES, 512, Clock::Inline, FaultPlan::default());
+    let open = |overwrite| {
+        let disk = Disk::new(device.clone(), DiskOptions { overwrite, ..DiskOptions::default() });
+        disk.handle(Route::Bound(Binding::Spread), Settings { direct: true, ..Settings::default() }).unwrap()
+    };
+    let ext4 = 0x438;
+    open(false).pwrite(b"\x53\xef", ext4).unwrap();
+    let handle = open(false);
+    let refused = |result: Result<(), BlockError>| {
+        let error = result.unwrap_err();
+        assert_eq!(error.errno(), Errno::PERM);
+        let text = error.to_string();
+        assert!(
+            text.contains("an ext2 file system") && text.contains("1080") && text.contains("overwrite"),
+            "{text}"
+        );
+    };
+    refused(handle.pwrite(b"hello", 0).map(drop));
+    refused(handle.discard(0, 4096));
+    refused(handle.write_zeroes(0, 4096));
+    let buffer = Arc::new(handle.disk().buffer(4096).unwrap());
+    let operation = Operation::Write { fua: false };
+    handle.submit(Aio { operation, offset: 0, bytes: 4096, buffer: Some((buffer, 0)), user: 1 }).unwrap();
+    let mut done = Vec::new();
+    while done.is_empty() {
+        handle.wait();
+        handle.reap(1, &mut done);
+    }
+    refused(done.remove(0).result.map(drop));
+    // Cached too: nothing of it may reach the device later.
+    handle.disk().set_cache(Some(CacheOptions::bytes(1 << 20))).unwrap();
+    handle.set(Settings::default()).unwrap();
+    refused(handle.pwrite(b"hello", 0).map(drop));
+    handle.flush().unwrap();
+    let mut mark = [0; 2];
+    handle.pread(&mut mark, ext4).unwrap();
+    assert_eq!(&mark, b"\x53\xef");
+    // Data of a program's own is no file system.
+    open(true).pwrite(&[0; 2], ext4).unwrap();
+    open(false).pwrite(b"hello", 0).unwrap();
+    open(false).pwrite(b"again", 0).unwrap();
+}
+
+/// A device whose first blocks cannot be read may hold anything. It is asked again at the next write.
+#[test]
+fn what_cannot_be_read_is_not_written_over() {
+    let faults = FaultPlan::default();
+    let disk = Disk::new(device(BYTES, 512, Clock::Inline, faults.clone()), DiskOptions::default());
+    let bench = Bench { disk, faults };
+    bench.break_blocks(2, 2..3);
+    let handle = bench.handle(true);
+    let error = handle.pwrite(b"hello", 0).unwrap_err();
+    assert_eq!(error.errno(), Errno::PERM, "{error}");
+    assert!(matches!(error, BlockError::Unseen { .. }), "{error}");
+    bench.faults.clear();
+    assert_eq!(handle.pwrite(b"hello", 0).unwrap(), 5);
 }

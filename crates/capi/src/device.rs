@@ -16,6 +16,7 @@ pub(crate) const NVMED_NO_CACHE: c_int = 1;
 pub(crate) const NVMED_CACHE_SIZE: c_int = 2;
 pub(crate) const NVMED_CACHE_LAZY_INIT: c_int = 4;
 pub(crate) const NVMED_CREATE: c_int = 8;
+pub(crate) const NVMED_OVERWRITE: c_int = 16;
 pub(crate) const NVMED_CACHE_WRITE_THROUGH: c_int = 0x100;
 pub(crate) const NVMED_CACHE_DIRTY_LIMIT: c_int = 0x101;
 pub(crate) const NVMED_CACHE_POLICY: c_int = 0x102;
@@ -175,7 +176,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
 }
 
 fn open(path: &str, flags: c_int) -> Result<Device, Failure> {
-    const KNOWN: c_int = NVMED_NO_CACHE | NVMED_CACHE_LAZY_INIT | NVMED_CREATE;
+    const KNOWN: c_int = NVMED_NO_CACHE | NVMED_CACHE_LAZY_INIT | NVMED_CREATE | NVMED_OVERWRITE;
     if flags & !KNOWN != 0 {
         return Err(Failure::invalid(format!("nvmed_open: flags {:#x} are not known", flags & !KNOWN)));
     }
@@ -189,7 +190,8 @@ fn open(path: &str, flags: c_int) -> Result<Device, Failure> {
             bytes.ok_or_else(|| Failure::invalid(format!("device `{path}`: NVMED_CREATE needs size=")))?;
         Open::Create { bytes }
     };
-    let disk = Disk::new(open_device(&spec, how)?, DiskOptions::default());
+    let options = DiskOptions { overwrite: flags & NVMED_OVERWRITE != 0, ..DiskOptions::default() };
+    let disk = Disk::new(open_device(&spec, how)?, options);
     let frames = if flags & NVMED_NO_CACHE == 0 { CACHE_FRAMES } else { 0 };
     let wish = Mutex::new(Wish { frames, through: false, dirty_frames: 0, policy: 0 });
     Ok(Device { disk, queues: AtomicUsize::new(0), buffers: AtomicUsize::new(0), wish })

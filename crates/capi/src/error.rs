@@ -72,6 +72,15 @@ impl From<BlockError> for Failure {
     fn from(error: BlockError) -> Self {
         match error {
             BlockError::Io(error) => error.into(),
+            BlockError::Holds { found } => {
+                let why = "which a write would destroy; open it with NVMED_OVERWRITE to allow that";
+                Self::new(error.errno().raw_os_error(), format!("the device holds {found}, {why}"))
+            }
+            BlockError::Unseen { error: look } => {
+                let why = "open the device with NVMED_OVERWRITE to write all the same";
+                let text = format!("what the device holds cannot be read ({look}); {why}");
+                Self::new(error.errno().raw_os_error(), text)
+            }
             _ => Self::new(error.errno().raw_os_error(), error.to_string()),
         }
     }

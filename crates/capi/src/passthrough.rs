@@ -164,7 +164,10 @@ pub unsafe extern "C" fn nvmed_admin_passthru(device: *mut NvmedDevice, cmd: *mu
                     (_, false, true) => Transfer::FromDevice(passthru.filled()),
                 }
             };
-            Ok(device.disk.device().admin(&command, data)?)
+            let result = device.disk.device().admin(&command, data);
+            // It may have formatted the namespace.
+            device.disk.look_again();
+            Ok(result?)
         };
         // SAFETY: as the caller vouches.
         unsafe { pass(cmd, ADMIN_BYTES_MAX, send) }

@@ -90,3 +90,41 @@ fn files_survive_exit() {
     // What is left is a file system that can be used again, with the file in it.
     bench.run(&program, &["virtual:disk.img"]);
 }
+
+/// A device that holds a file system can be read; every write is refused, with what is there and which flag allows it.
+#[test]
+fn a_file_system_is_overwritten_with_a_flag_only() {
+    let bench = Bench::new();
+    let image = bench.dir.join("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let files = bench.compile(&root().join("crates/capi/tests/c/files.c"), Link::Shared);
+    bench.run(&files, &["virtual:disk.img"]);
+    let before = std::fs::read(&image).unwrap();
+    let overwrite = bench.compile(&root().join("crates/capi/tests/c/overwrite.c"), Link::Shared);
+    bench.run(&overwrite, &["virtual:disk.img", "refused", "an nvmed file system"]);
+    assert!(std::fs::read(&image).unwrap() == before, "the file system is as it was");
+    bench.run(&overwrite, &["virtual:disk.img", "allowed"]);
+    bench.run(&overwrite, &["virtual:disk.img", "formatted"]);
+}
+
+/// The example of the README, exactly as printed, beside the file system that the README's first run made: twice.
+#[test]
+fn the_readme_can_be_run_twice() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let lines = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let image = readme.lines().find_map(|line| line.strip_prefix("nvmed format ")).unwrap();
+    let image = image.split(' ').next().unwrap();
+    let bench = Bench::new();
+    let source = bench.dir.join("readme.c");
+    let tail = "return handle && nvmed_last_error_info(&(struct nvmed_error){ 0 }) != 0 ? 0 : 1;";
+    std::fs::write(&source, format!("#include <nvmed.h>\nint main(void)\n{{\n{lines}{tail}\n}}\n")).unwrap();
+    std::fs::File::create(bench.dir.join(image)).unwrap().set_len(64 << 20).unwrap();
+    let files = bench.compile(&root().join("crates/capi/tests/c/files.c"), Link::Shared);
+    bench.run(&files, &[&format!("virtual:{image}")]);
+    let before = std::fs::read(bench.dir.join(image)).unwrap();
+    let program = bench.compile(&source, Link::Shared);
+    for _ in 0..2 {
+        bench.run(&program, &[]);
+        assert!(std::fs::read(bench.dir.join(image)).unwrap() == before, "the file system is as it was");
+    }
+}

@@ -3,10 +3,9 @@
 use crate::arguments::Format;
 use crate::failure::{Failure, Status};
 use crate::place::parse_spec;
-use crate::signature;
-use nvmed_block::{Disk, DiskOptions, Route, Settings};
+use nvmed_block::signature;
 use nvmed_fs::{FileSystem, FormatOptions};
-use nvmed_io::{Binding, Device};
+use nvmed_io::Device;
 use nvmed_stack::{DeviceSpec, Open};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
@@ -58,8 +57,7 @@ fn metadata_bytes(bytes: u64, percent: f64) -> u64 {
 /// A device that is no file, after a look at what it holds.
 fn existing(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<Arc<Device>, Failure> {
     let device = nvmed_stack::open_device(spec, Open::Existing { locked_by_run: false })?;
-    let disk = Disk::new(Arc::clone(&device), DiskOptions::default());
-    let bytes = disk.bytes();
+    let bytes = device.geometry().bytes();
     if arguments.size.is_some_and(|wanted| wanted != bytes) {
         return Err(Failure::usage(format!("format: {name} has {bytes} bytes; leave --size out")));
     }
@@ -74,14 +72,9 @@ fn existing(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<Arc<Dev
 /// # Errors
 /// It cannot be read.
 pub fn held(device: &Arc<Device>, name: &str) -> Result<Option<&'static str>, Failure> {
-    let disk = Disk::new(Arc::clone(device), DiskOptions::default());
-    let fail = |error| Failure::new(Status::Failed, format!("{name}: {error}"));
-    let handle = disk.handle(Route::Bound(Binding::Spread), Settings::default()).map_err(fail)?;
-    let held = signature::find(disk.bytes(), |offset, len| {
-        let mut data = vec![0; len];
-        handle.pread(&mut data, offset).map(|_| data)
-    });
-    held.map_err(fail)
+    let held = signature::find_on(device);
+    let held = held.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?;
+    Ok(held.map(|found| found.what))
 }
 
 /// What a device holds must not be lost by a slip.
@@ -115,7 +108,7 @@ fn size(arguments: &Format, spec: &DeviceSpec, path: &str, name: &str) -> Result
     };
     let held = if arguments.force { None } else { signature::find_in_file(&fd, bytes).map_err(fail)? };
     if let Some(held) = held {
-        return Err(refuse("format", name, held, "--force"));
+        return Err(refuse("format", name, held.what, "--force"));
     }
     match wanted {
         Some(wanted) if wanted < bytes => Err(Failure::usage(format!(

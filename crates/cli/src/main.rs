@@ -26,7 +26,6 @@ mod salvage;
 mod serve;
 mod shared;
 mod side;
-mod signature;
 mod smart;
 mod top;
 mod tree;

@@ -132,7 +132,8 @@ impl ServedPartition {
     pub fn open(device: &Arc<Device>, options: PartitionOptions) -> Result<Self, StackError> {
         check(device, &options)?;
         let wrong = |what: String| StackError::Partition { name: options.name.clone(), what };
-        let disk = Disk::new(Arc::clone(device), DiskOptions::default());
+        // Who has the partition formats it, from its other side.
+        let disk = Disk::new(Arc::clone(device), DiskOptions { overwrite: true, ..DiskOptions::default() });
         let settings = Settings { direct: true, ..Settings::default() };
         let handle = disk.handle(Route::Bound(Binding::Spread), settings);
         let window = Window {

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Status};
 use crate::format::{held, refuse};
 use crate::kv::arguments::Making;
 use crate::place::parse_spec;
-use crate::signature;
+use nvmed_block::signature;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{
     DeviceMedium, FileMedium, FileOptions, KvError, Medium, OpenError, Options, PendingMemory, Store,
@@ -183,7 +183,8 @@ impl Place {
             .map_err(|errno| Failure::host(&self.name, errno))?;
         let bytes =
             rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(|errno| Failure::host(&self.name, errno))?;
-        signature::find_in_file(&fd, bytes).map_err(|errno| Failure::host(&self.name, errno))
+        let found = signature::find_in_file(&fd, bytes).map_err(|errno| Failure::host(&self.name, errno))?;
+        Ok(found.map(|found| found.what))
     }
 
     /// Bytes of a file or block device; none if it is not there.
@@ -205,7 +206,7 @@ impl Place {
                 .map_err(|errno| Failure::host(&self.name, errno))?;
             let found = signature::find_in_file(&fd, bytes);
             if let Some(found) = found.map_err(|errno| Failure::host(&self.name, errno))? {
-                return Err(refuse("kv format", &self.name, found, "--force"));
+                return Err(refuse("kv format", &self.name, found.what, "--force"));
             }
         }
         match wanted {

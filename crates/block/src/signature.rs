@@ -3,23 +3,51 @@
 //! Offsets and magic numbers are those of each format's own documentation, as collected in
 //! util-linux's libblkid.
 
+use crate::error::BlockError;
+use core::fmt;
+use nvmed_io::{Binding, Device};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use std::sync::Arc;
 
 /// Bytes read from the front: ZFS keeps its uberblocks up to here.
 const FRONT_BYTES: usize = 256 << 10;
 /// Bytes read from the end: the 0.90 md superblock lies at most this far from it.
 const BACK_BYTES: u64 = 128 << 10;
 
+/// What a device holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its name, with an article.
+    pub what: &'static str,
+    /// The byte of the device at which its mark lies.
+    pub offset: u64,
+    /// Whether a device is what it is meant for: a file system, a volume, a partition table, swap, a store of
+    /// ours. Other data (an archive, bytes of an unknown kind) may be what a program keeps on its own raw device.
+    pub formatted: bool,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (its mark is at byte {})", self.what, self.offset)
+    }
+}
+
 /// A mark: bytes at an offset from the front.
 struct Mark {
     name: &'static str,
     offset: usize,
     magic: &'static [u8],
+    formatted: bool,
 }
 
 const fn mark(name: &'static str, offset: usize, magic: &'static [u8]) -> Mark {
-    Mark { name, offset, magic }
+    Mark { name, offset, magic, formatted: true }
+}
+
+/// The mark of a file.
+const fn data(name: &'static str, offset: usize, magic: &'static [u8]) -> Mark {
+    Mark { name, offset, magic, formatted: false }
 }
 
 /// The first that matches names the device, so longer and rarer marks stand first.
@@ -60,24 +88,24 @@ const MARKS: [Mark; 47] = [
     mark("a member of an md RAID", 4096, b"\xfc\x4e\x2b\xa9"),
     mark("a GPT partition table", 512, b"EFI PART"),
     mark("a GPT partition table", 4096, b"EFI PART"),
-    mark("an SQLite database", 0, b"SQLite format 3\0"),
-    mark("a qcow2 disk image", 0, b"QFI\xfb"),
-    mark("a VMDK disk image", 0, b"KDMV"),
-    mark("a VHDX disk image", 0, b"vhdxfile"),
-    mark("a VirtualBox disk image", 0x40, b"\x7f\x10\xda\xbe"),
-    mark("a tar archive", 257, b"ustar"),
-    mark("a zip archive", 0, b"PK\x03\x04"),
-    mark("gzip data", 0, b"\x1f\x8b\x08"),
-    mark("xz data", 0, b"\xfd7zXZ\0"),
-    mark("zstd data", 0, b"\x28\xb5\x2f\xfd"),
-    mark("bzip2 data", 0, b"BZh"),
-    mark("7-zip data", 0, b"7z\xbc\xaf\x27\x1c"),
-    mark("a program", 0, b"\x7fELF"),
-    mark("a PDF document", 0, b"%PDF-"),
-    mark("a PNG picture", 0, b"\x89PNG\r\n\x1a\n"),
+    data("an SQLite database", 0, b"SQLite format 3\0"),
+    data("a qcow2 disk image", 0, b"QFI\xfb"),
+    data("a VMDK disk image", 0, b"KDMV"),
+    data("a VHDX disk image", 0, b"vhdxfile"),
+    data("a VirtualBox disk image", 0x40, b"\x7f\x10\xda\xbe"),
+    data("a tar archive", 257, b"ustar"),
+    data("a zip archive", 0, b"PK\x03\x04"),
+    data("gzip data", 0, b"\x1f\x8b\x08"),
+    data("xz data", 0, b"\xfd7zXZ\0"),
+    data("zstd data", 0, b"\x28\xb5\x2f\xfd"),
+    data("bzip2 data", 0, b"BZh"),
+    data("7-zip data", 0, b"7z\xbc\xaf\x27\x1c"),
+    data("a program", 0, b"\x7fELF"),
+    data("a PDF document", 0, b"%PDF-"),
+    data("a PNG picture", 0, b"\x89PNG\r\n\x1a\n"),
 ];
 
-/// What a device of `bytes` bytes holds; `None` when it holds nothing that is known. `read` answers up to so
+/// What a device of `bytes` bytes holds; `None` when it holds nothing but zeroes. `read` answers up to so
 /// many bytes from an offset.
 ///
 /// # Errors
@@ -85,7 +113,7 @@ const MARKS: [Mark; 47] = [
 pub fn find<E>(
     bytes: u64,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
-) -> Result<Option<&'static str>, E> {
+) -> Result<Option<Found>, E> {
     let front = read(0, usize::try_from(bytes).unwrap_or(FRONT_BYTES).min(FRONT_BYTES))?;
     let back_from = bytes.saturating_sub(BACK_BYTES) & !0xfff;
     let back = read(back_from, usize::try_from(bytes - back_from).unwrap_or(0))?;
@@ -96,8 +124,22 @@ pub fn find<E>(
 ///
 /// # Errors
 /// It cannot be read.
-pub fn find_in_file(fd: impl AsFd, bytes: u64) -> Result<Option<&'static str>, Errno> {
+pub fn find_in_file(fd: impl AsFd, bytes: u64) -> Result<Option<Found>, Errno> {
     find(bytes, |offset, len| read_at(&fd, offset, len))
+}
+
+/// As [`find`], on an open device.
+///
+/// # Errors
+/// It cannot be read.
+pub fn find_on(device: &Arc<Device>) -> Result<Option<Found>, BlockError> {
+    let disk =
+        crate::Disk::new(Arc::clone(device), crate::DiskOptions { overwrite: true, ..Default::default() });
+    let handle = disk.handle(crate::Route::Bound(Binding::Spread), crate::Settings::default())?;
+    find(disk.bytes(), |offset, len| {
+        let mut data = vec![0; len];
+        handle.pread(&mut data, offset).map(|_| data)
+    })
 }
 
 fn read_at(fd: &impl AsFd, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
@@ -115,9 +157,17 @@ fn read_at(fd: &impl AsFd, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-fn in_front(front: &[u8]) -> Option<&'static str> {
-    let plain = MARKS.iter().find(|mark| at(front, mark.offset, mark.magic)).map(|mark| mark.name);
+fn in_front(front: &[u8]) -> Option<Found> {
+    let plain = MARKS.iter().find(|mark| at(front, mark.offset, mark.magic)).map(|mark| Found {
+        what: mark.name,
+        offset: mark.offset as u64,
+        formatted: mark.formatted,
+    });
     plain.or_else(|| ext(front)).or_else(|| zfs(front)).or_else(|| mbr(front))
+}
+
+fn formatted(what: &'static str, offset: u64) -> Found {
+    Found { what, offset, formatted: true }
 }
 
 fn at(bytes: &[u8], offset: usize, magic: &[u8]) -> bool {
@@ -125,7 +175,7 @@ fn at(bytes: &[u8], offset: usize, magic: &[u8]) -> bool {
 }
 
 /// ext2, ext3 and ext4 share a magic number; features tell them apart (ext4 disk layout, "Super Block").
-fn ext(front: &[u8]) -> Option<&'static str> {
+fn ext(front: &[u8]) -> Option<Found> {
     if !at(front, 0x438, b"\x53\xef") {
         return None;
     }
@@ -133,47 +183,52 @@ fn ext(front: &[u8]) -> Option<&'static str> {
         |offset: usize| front.get(offset..offset + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     let (compatible, incompatible) = (word(0x45c)?, word(0x460)?);
     // Extents, 64-bit, flexible groups; any other new feature is ext4's too.
-    if incompatible & !0x16 != 0 {
-        return Some("an ext4 file system");
-    }
-    Some(if compatible & 4 != 0 { "an ext3 file system" } else { "an ext2 file system" })
+    let what = match (incompatible & !0x16 != 0, compatible & 4 != 0) {
+        (true, _) => "an ext4 file system",
+        (false, true) => "an ext3 file system",
+        (false, false) => "an ext2 file system",
+    };
+    Some(formatted(what, 0x438))
 }
 
 /// A ZFS label's ring of uberblocks starts 128 KiB into it (ZFS on-disk specification, 1.3.3).
-fn zfs(front: &[u8]) -> Option<&'static str> {
+fn zfs(front: &[u8]) -> Option<Found> {
     let mut ring = (128 << 10..FRONT_BYTES).step_by(1024);
     let magic = 0x00ba_b10c_u64;
-    ring.any(|offset| at(front, offset, &magic.to_le_bytes()) || at(front, offset, &magic.to_be_bytes()))
-        .then_some("a zfs pool member")
+    ring.find(|&offset| at(front, offset, &magic.to_le_bytes()) || at(front, offset, &magic.to_be_bytes()))
+        .map(|offset| formatted("a zfs pool member", offset as u64))
 }
 
 /// A partition table has its mark and at least one entry that makes sense: boot loaders of plain
 /// file systems carry the mark too.
-fn mbr(front: &[u8]) -> Option<&'static str> {
+fn mbr(front: &[u8]) -> Option<Found> {
     let entries = front.get(446..510)?;
     let good =
         entries.chunks(16).all(|entry| entry[0] & 0x7f == 0) && entries.chunks(16).any(|entry| entry[4] != 0);
-    (at(front, 510, b"\x55\xaa") && good).then_some("an MBR partition table")
+    (at(front, 510, b"\x55\xaa") && good).then_some(formatted("an MBR partition table", 510))
 }
 
 /// Marks at the end: md RAID 0.90 and 1.0 (md(4), "SUPER-BLOCKS"), ours in its far copy.
-fn in_back(back: &[u8], from: u64, bytes: u64) -> Option<&'static str> {
+fn in_back(back: &[u8], from: u64, bytes: u64) -> Option<Found> {
     let md = b"\xfc\x4e\x2b\xa9";
     let old = (bytes & !0xffff).checked_sub(65536);
     let new = (bytes & !0xfff).checked_sub(8192);
-    let here = |place: Option<u64>, magic: &[u8]| {
-        place.and_then(|place| place.checked_sub(from)).is_some_and(|offset| at(back, offset as usize, magic))
+    let here = |place: Option<u64>, magic: &[u8], what: &'static str| {
+        let place = place
+            .filter(|place| place.checked_sub(from).is_some_and(|offset| at(back, offset as usize, magic)))?;
+        Some(formatted(what, place))
     };
-    if here(old, md) || here(new, md) {
-        return Some("a member of an md RAID");
-    }
+    let raid = "a member of an md RAID";
     let last = (bytes & !0xfff).checked_sub(4096);
-    here(last, b"NVMEDFS1").then_some("an nvmed file system (its first superblock is damaged)")
+    here(old, md, raid)
+        .or_else(|| here(new, md, raid))
+        .or_else(|| here(last, b"NVMEDFS", "an nvmed file system (its first superblock is damaged)"))
 }
 
 /// Anything else that is not blank is somebody's data all the same.
-fn unknown(front: &[u8]) -> Option<&'static str> {
-    front.iter().any(|&byte| byte != 0).then_some("data of a kind that nvmed does not know")
+fn unknown(front: &[u8]) -> Option<Found> {
+    let offset = front.iter().position(|&byte| byte != 0)? as u64;
+    Some(Found { what: "data of a kind that nvmed does not know", offset, formatted: false })
 }
 
 #[cfg(test)]
@@ -189,6 +244,10 @@ mod tests {
     }
 
     fn find_in(image: &[u8]) -> Option<&'static str> {
+        whole(image).map(|found| found.what)
+    }
+
+    fn whole(image: &[u8]) -> Option<Found> {
         let fd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::io::pwrite(&fd, image, 0).unwrap();
         find_in_file(&fd, image.len() as u64).unwrap()
@@ -199,6 +258,21 @@ mod tests {
         for mark in &MARKS {
             assert_eq!(found(mark.offset, mark.magic), Some(mark.name));
         }
+    }
+
+    /// What is meant for a device is told from what a program may keep on one of its own.
+    #[test]
+    fn files_are_told_from_file_systems() {
+        let at = |offset: usize, magic: &[u8]| {
+            let mut image = vec![0; 1 << 20];
+            image[offset..offset + magic.len()].copy_from_slice(magic);
+            whole(&image).map(|found| (found.formatted, found.offset))
+        };
+        assert_eq!(at(0, b"NVMEDFS2"), Some((true, 0)));
+        assert_eq!(at(0x438, b"\x53\xef"), Some((true, 0x438)));
+        assert_eq!(at((1 << 20) - 4096, b"NVMEDFS2"), Some((true, (1 << 20) - 4096)));
+        assert_eq!(at(0, b"\x1f\x8b\x08"), Some((false, 0)));
+        assert_eq!(at(1000, b"hello"), Some((false, 1000)));
     }
 
     #[test]
@@ -225,7 +299,7 @@ mod tests {
         assert_eq!(find_in(&vec![0; 1 << 20]), None);
         assert_eq!(find_in(&[]), None);
         assert_eq!(find_in(b"dear diary"), Some("data of a kind that nvmed does not know"));
-        let far = found((1 << 20) - 4096, b"NVMEDFS1");
+        let far = found((1 << 20) - 4096, b"NVMEDFS2");
         assert_eq!(far, Some("an nvmed file system (its first superblock is damaged)"));
     }
 
