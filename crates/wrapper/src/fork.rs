@@ -1,8 +1,9 @@
 //! fork in a shared mount: the child goes on with a session of its own, which holds what its parent's holds.
 //!
 //! The parent asks for the heir's session before the fork and holds what other threads could leave half done; libc
-//! runs the three functions below around each of its own forks (pthread_atfork), the hooks around the rest. A child
-//! that was made past all of them finds the mark of `fence` wiped, and its calls fail with EIO.
+//! runs the three functions below around each of its own forks (pthread_atfork), the hooks around the rest. Where nothing
+//! is mounted yet, or any more, no thread mounts meanwhile, and the child mounts at its own first touch. A child that was
+//! made past all of them finds the mark of `fence` wiped if something was mounted, and then its calls fail with EIO.
 
 use crate::backend::Handle;
 use crate::heir::{self, Becomes, Heir};
@@ -50,9 +51,18 @@ struct Slot(UnsafeCell<Option<Held>>);
 // SAFETY: used by the thread that holds `ALONE` alone, and by the only thread of a child.
 unsafe impl Sync for Slot {}
 
+/// What a thread holds between `before` and what follows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Nothing,
+    /// Nothing is mounted, and no thread mounts.
+    Unmounted,
+    /// `HELD`.
+    Session,
+}
+
 thread_local! {
-    /// Whether this thread is between `before` and what follows, with something held.
-    static FORKS: Cell<bool> = const { Cell::new(false) };
+    static STAGE: Cell<Stage> = const { Cell::new(Stage::Nothing) };
 }
 
 /// Has libc run the functions around its forks. Called when the library is loaded: what the program registers later
@@ -63,12 +73,22 @@ pub(crate) fn watch() {
 }
 
 unsafe extern "C" fn before() {
-    if !mount::is_shared() || !mount::is_mounted() || FORKS.get() {
+    if STAGE.get() != Stage::Nothing || mount::setting().is_none_or(|setting| setting.hosted.is_some()) {
         return;
     }
     // Handlers of the program wait: they could want what is held.
     signal::enter();
-    FORKS.set(true);
+    if mount::hold_unmounted() {
+        STAGE.set(Stage::Unmounted);
+    } else if mount::is_shared() && mount::is_mounted() {
+        hold_session();
+        STAGE.set(Stage::Session);
+    } else {
+        signal::leave();
+    }
+}
+
+fn hold_session() {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // A pin that lost a race with a close may be the last, and goes back to the pool: this thread must not hold it yet.
     let pins = table::pins();
@@ -123,27 +143,43 @@ fn everything(pins: &[Pinned]) -> Vec<(c_int, Handle)> {
     held
 }
 
-/// What this thread holds, if it is between the two.
+/// What `before` held for the session of this thread's process.
 fn held() -> Option<Held> {
-    if !FORKS.replace(false) {
-        return None;
-    }
     // SAFETY: `before` ran in this thread, or in the one of which the child is a copy, and `ALONE` is let go of with
     // the answer.
     unsafe { (*HELD.0.get()).take() }
 }
 
 unsafe extern "C" fn in_parent() {
-    let Some(Held { pins, goes_on, locks }) = held() else { return };
-    drop(locks);
-    mount::after_fork();
-    // Now their descriptions may return to the pool.
-    drop((goes_on, pins));
+    match STAGE.replace(Stage::Nothing) {
+        Stage::Nothing => return,
+        Stage::Unmounted => mount::let_mount(),
+        Stage::Session => {
+            if let Some(Held { pins, goes_on, locks }) = held() {
+                drop(locks);
+                mount::after_fork();
+                // Now their descriptions may return to the pool.
+                drop((goes_on, pins));
+            }
+        }
+    }
     signal::leave();
 }
 
 unsafe extern "C" fn in_child() {
-    let Some(Held { pins, goes_on, locks }) = held() else { return mount::forget_mounting() };
+    match STAGE.replace(Stage::Nothing) {
+        Stage::Nothing => return mount::forget_mounting(),
+        Stage::Unmounted => {
+            mount::let_mount();
+            signal::forget_waiting();
+        }
+        Stage::Session => held().into_iter().for_each(go_on),
+    }
+    signal::leave();
+}
+
+/// The child of a process that has a session.
+fn go_on(Held { pins, goes_on, locks }: Held) {
     drop(locks);
     signal::forget_waiting();
     fcntl::begin_without_locks();
@@ -160,7 +196,6 @@ unsafe extern "C" fn in_child() {
         Ok(()) => table::recount(&pins),
         Err(_) => core::mem::forget(pins),
     }
-    signal::leave();
 }
 
 /// Runs a call that makes a process as fork does, below libc's own functions around it.

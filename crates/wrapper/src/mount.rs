@@ -38,8 +38,10 @@ const ENDED: u32 = 3;
 
 static SETTING: AtomicPtr<Setting> = AtomicPtr::new(ptr::null_mut());
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
-/// The thread that mounts, so that it does not wait for itself.
+/// The thread that mounts, so that it does not wait for itself, and its process, so that a copy of its memory does not
+/// wait for it.
 static MOUNTER: AtomicU32 = AtomicU32::new(0);
+static MOUNTING_IN: AtomicU32 = AtomicU32::new(0);
 static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(ptr::null_mut());
 /// In a shared mount, instead.
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
@@ -195,29 +197,67 @@ pub(crate) fn files() -> Answer<Files> {
 
 #[cold]
 fn touch() -> Answer<Files> {
+    if fence::is_child() {
+        fence::report();
+        return edge::fail(libc::EIO);
+    }
+    match begin_mounting() {
+        Ok(()) => {}
+        Err(MOUNTED) => return files(),
+        // After the end, or a call of a signal handler, or of the stack itself, inside the mount.
+        Err(_) => return edge::fail(libc::EIO),
+    }
+    let mounted = edge::caught(mount);
+    if mounted.is_err() {
+        fence::lower();
+    }
+    end_mounting(if mounted.is_ok() { MOUNTED } else { IDLE });
+    mounted?;
+    files()
+}
+
+/// From [`IDLE`] to [`MOUNTING`], which is this thread's until [`end_mounting`]; waits while another thread is there.
+/// The error is the state in place of it.
+fn begin_mounting() -> Result<(), u32> {
     loop {
-        if fence::is_child() {
-            fence::report();
-            return edge::fail(libc::EIO);
-        }
         match STATE.compare_exchange(IDLE, MOUNTING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
-            Err(MOUNTED) => return files(),
-            // A call of a signal handler, or of the stack itself, inside the mount.
-            Err(MOUNTING) if MOUNTER.load(Ordering::Relaxed) == thread() => return edge::fail(libc::EIO),
+            Err(MOUNTING) if MOUNTER.load(Ordering::Relaxed) == thread() => return Err(MOUNTING),
+            Err(MOUNTING) if fence::is_child() => return Err(MOUNTING),
+            Err(MOUNTING) if is_copied() => forget_mounting(),
             Err(MOUNTING) => {
                 let _ = futex::wait(&STATE, futex::Flags::PRIVATE, MOUNTING, None);
             }
-            Err(_) => return edge::fail(libc::EIO),
+            Err(state) => return Err(state),
         }
     }
     MOUNTER.store(thread(), Ordering::Relaxed);
-    let mounted = edge::caught(mount);
+    MOUNTING_IN.store(sys!(SYS_getpid) as u32, Ordering::Relaxed);
+    Ok(())
+}
+
+fn end_mounting(state: u32) {
     MOUNTER.store(0, Ordering::Relaxed);
-    STATE.store(if mounted.is_ok() { MOUNTED } else { IDLE }, Ordering::Release);
+    MOUNTING_IN.store(0, Ordering::Relaxed);
+    STATE.store(state, Ordering::Release);
     let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX >> 1);
-    mounted?;
-    files()
+}
+
+/// Whether the thread that mounts is one of the process of which this one's memory is a copy.
+fn is_copied() -> bool {
+    let of = MOUNTING_IN.load(Ordering::Relaxed);
+    of != 0 && of != sys!(SYS_getpid) as u32
+}
+
+/// Where nothing is mounted: keeps it so until [`let_mount`], so that a child finds it so as well. Waits for a mount that
+/// another thread has begun.
+pub(crate) fn hold_unmounted() -> bool {
+    begin_mounting().is_ok()
+}
+
+/// After [`hold_unmounted`], in the parent and in the child.
+pub(crate) fn let_mount() {
+    end_mounting(IDLE);
 }
 
 fn thread() -> u32 {
@@ -294,7 +334,10 @@ pub(crate) fn adopt(fd: OwnedFd) -> Answer<Welcome> {
     edge::panic_hook();
     fence::raise(true).map_err(Fail::Errno)?;
     descriptor::prepare()?;
-    let (session, welcome) = Session::adopt(fd).map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
+    let (session, welcome) = Session::adopt(fd).map_err(|error| {
+        fence::lower();
+        Fail::Errno(error.errno().raw_os_error())
+    })?;
     SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
     STATE.store(MOUNTED, Ordering::Release);
     Ok(welcome)
@@ -334,14 +377,15 @@ pub(crate) fn begin_afresh() {
     let _ = become_heir(None);
     SESSION.store(ptr::null_mut(), Ordering::Release);
     STATE.store(IDLE, Ordering::Release);
-    fence::renew();
+    fence::lower();
 }
 
-/// In a child that was forked while another thread connected, or was about to mount: it has not.
+/// In a child that was made while another thread connected, or was about to mount: it has not.
 pub(crate) fn forget_mounting() {
     if STATE.load(Ordering::Acquire) == MOUNTING && (is_shared() || !fence::is_child()) {
         MOUNTER.store(0, Ordering::Relaxed);
-        fence::renew();
+        MOUNTING_IN.store(0, Ordering::Relaxed);
+        fence::lower();
         STATE.store(IDLE, Ordering::Release);
     }
 }
