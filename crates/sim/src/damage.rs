@@ -140,9 +140,9 @@ fn look(image: Image, setting: &Setting) -> Result<Survey, Ended> {
     let found = Survey::of(&files)?;
     if crate::cuts::work_long(&files).is_ok() {
         let again = Survey::of(&files)?;
-        if again.shape != found.shape || again.contents != found.contents {
-            return Err(Ended::Nonsense("working on changed what was there".to_owned()));
-        }
+        found
+            .same(&again)
+            .map_err(|why| Ended::Nonsense(format!("working on changed what was there: {why}")))?;
     }
     Ok(found)
 }

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod campaign;
+mod chooser;
+mod content;
 mod coverage;
 mod cuts;
 mod damage;
@@ -20,6 +22,7 @@ mod operation;
 mod recording;
 mod runner;
 mod survey;
+mod times;
 
 pub use campaign::{Campaign, Report, describe};
 pub use coverage::Coverage;
