@@ -99,7 +99,7 @@ impl Appender {
         end: u64,
         fua: bool,
     ) -> Result<(), KvError> {
-        let durable = self.position;
+        let durable = if crate::mutant::is(crate::mutant::Mutant::MarkTooHigh) { end } else { self.position };
         while self.position < end {
             let first = stream_block(self.position);
             let room = self.layout.log_blocks - first % self.layout.log_blocks;

@@ -18,6 +18,8 @@ mod disk;
 mod faults;
 mod media;
 mod model;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod operation;
 mod recording;
 mod runner;

@@ -150,7 +150,7 @@ impl Survey {
     /// What differs, in words.
     pub fn same(&self, after: &Self) -> Result<(), String> {
         if self.shape != after.shape {
-            return Err(format!("names: {:?} became {:?}", self.shape, after.shape));
+            return Err(format!("names: {}", after.differences(&self.shape).join("; ")));
         }
         for (ino, bytes) in &self.contents {
             if after.contents.get(ino) != Some(bytes) {
@@ -200,30 +200,32 @@ impl Survey {
         name.map_or("/".to_owned(), |(path, _)| format!("`{path}`"))
     }
 
+    /// How the names differ from those of a moment.
+    fn differences(&self, moment: &Shape) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (path, ino) in &moment.names {
+            if self.shape.names.get(path) != Some(ino) {
+                let found = self.shape.names.get(path);
+                lines.push(format!("`{path}` is {found:?}, not inode {ino}"));
+            }
+        }
+        for (path, ino) in &self.shape.names {
+            if !moment.names.contains_key(path) {
+                lines.push(format!("`{path}` (inode {ino}) should not be"));
+            }
+        }
+        for (ino, inode) in &moment.inodes {
+            if let Some(found) = self.shape.inodes.get(ino).filter(|found| *found != inode) {
+                lines.push(format!("inode {ino} is {found:?}, not {inode:?}"));
+            }
+        }
+        lines
+    }
+
     /// How the names differ from those that may be.
     fn describe(&self, model: &Model) -> String {
-        let differences = |moment: &Shape| {
-            let mut lines = Vec::new();
-            for (path, ino) in &moment.names {
-                if self.shape.names.get(path) != Some(ino) {
-                    let found = self.shape.names.get(path);
-                    lines.push(format!("`{path}` is {found:?}, not inode {ino}"));
-                }
-            }
-            for (path, ino) in &self.shape.names {
-                if !moment.names.contains_key(path) {
-                    lines.push(format!("`{path}` (inode {ino}) should not be"));
-                }
-            }
-            for (ino, inode) in &moment.inodes {
-                if let Some(found) = self.shape.inodes.get(ino).filter(|found| *found != inode) {
-                    lines.push(format!("inode {ino} is {found:?}, not {inode:?}"));
-                }
-            }
-            lines
-        };
         let moments = model.moments();
-        let nearest = moments.iter().enumerate().map(|(at, moment)| (at, differences(moment)));
+        let nearest = moments.iter().enumerate().map(|(at, moment)| (at, self.differences(moment)));
         let nearest = nearest.min_by_key(|(_, lines)| lines.len());
         let (at, lines) = nearest.unwrap_or_default();
         format!(
