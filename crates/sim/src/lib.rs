@@ -25,7 +25,9 @@ mod recording;
 mod runner;
 mod survey;
 mod times;
+mod victims;
 
 pub use campaign::{Campaign, Report, describe};
 pub use coverage::Coverage;
 pub use cuts::{Failure, Place, Plan, Tally};
+pub use damage::of_workload as damages;

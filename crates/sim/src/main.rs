@@ -30,6 +30,9 @@ struct Arguments {
     /// Examine one state again: SEED:CUT:OUTCOME, as a failure prints it.
     #[arg(long)]
     replay: Option<String>,
+    /// Damage blocks of so many workloads, and cut nothing.
+    #[arg(long)]
+    damages: Option<u64>,
     /// Make this deliberate mistake; with `--mutants`, these.
     #[cfg(feature = "mutants")]
     #[arg(long, value_delimiter = ',')]
@@ -39,6 +42,19 @@ struct Arguments {
     #[cfg(feature = "mutants")]
     #[arg(long)]
     mutants: bool,
+}
+
+/// Damages blocks of `count` workloads.
+fn damages(first: u64, count: u64) -> ExitCode {
+    let (mut states, mut failures) = (0, 0);
+    for seed in first..first.saturating_add(count) {
+        let tally = nvmed_sim::damages(seed);
+        tally.failures.iter().for_each(|failure| println!("FAILED: {failure}"));
+        states += tally.damaged;
+        failures += tally.failures.len();
+    }
+    println!("{states} damaged images of {count} workloads: {failures} failures");
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The deliberate mistakes: whether there is one called `only`, and with `all` whether each was noticed.
@@ -91,6 +107,9 @@ fn main() -> ExitCode {
     #[cfg(feature = "mutants")]
     if let Some(code) = mutants(&arguments, campaign.threads) {
         return code;
+    }
+    if let Some(count) = arguments.damages {
+        return damages(arguments.seed, count);
     }
     if let Some(replay) = &arguments.replay {
         let numbers: Vec<u64> = replay.split(':').filter_map(|number| number.parse().ok()).collect();
