@@ -14,6 +14,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
 use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
+use nvmed_kv::mutant::{self, Mutant};
 use nvmed_units::{BLOCK_BYTES, Lba};
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard};
@@ -70,6 +71,12 @@ struct Plan {
 impl Plan {
     fn is_fresh(&self) -> bool {
         self.placed.iter().any(|placed| placed.under != Under::Written)
+    }
+
+    /// Whether its data must be on the device before the records that show it.
+    fn wants_flush(&self) -> bool {
+        let early = mutant::is(Mutant::UnwrittenShownEarly);
+        self.is_fresh() && !(early && self.placed.iter().all(|placed| placed.under != Under::Fresh))
     }
 
     /// Whether it is one write to the device, over blocks that the records tell of as they are.
@@ -369,12 +376,13 @@ impl Core {
         match parts {
             [part] if data == Data::Durable && part.plan.is_one_overwrite() => {
                 // It draws no ticket: no flush has to cover it.
-                return self.send_pages(&self.handle_of(part.inode), &pages, true);
+                let fua = !mutant::is(Mutant::OverwriteVolatile);
+                return self.send_pages(&self.handle_of(part.inode), &pages, fua);
             }
             [part] => self.send_pages(&self.handle_of(part.inode), &pages, false),
             _ => self.send_pages(&self.handle, &pages, false),
         }?;
-        let ticket = self.order.wrote(parts.iter().any(|part| part.plan.is_fresh()));
+        let ticket = self.order.wrote(parts.iter().any(|part| part.plan.wants_flush()));
         for part in parts.iter().filter(|part| !part.plan.placed.is_empty()) {
             part.inode.data.ticket.fetch_max(ticket, Ordering::SeqCst);
         }
@@ -480,7 +488,11 @@ impl Core {
             // Within a block that the file had before, a larger size shows what the device has there: what
             // was cut off earlier, until the page that was written over it is durable.
             let ticket = inode.data.ticket.load(Ordering::SeqCst);
-            if plan.inline.is_none() && part.size > record.size && self.order.is_open(ticket) {
+            if plan.inline.is_none()
+                && part.size > record.size
+                && self.order.is_open(ticket)
+                && !mutant::is(Mutant::GrowthNotFlushed)
+            {
                 self.order.exposes(ticket);
                 change.require_flush();
             }
@@ -488,8 +500,10 @@ impl Core {
             if let Some(bytes) = &plan.inline {
                 record.tail = Tail::Data(Arc::clone(bytes));
             }
-            if plan.is_fresh() {
+            if plan.wants_flush() {
                 change.require_flush();
+            }
+            if plan.is_fresh() {
                 self.with_extents(inode, state, |_, extents| {
                     plan.log(&mut change, extents, inode.ino, &mut record)
                 })?;
@@ -522,7 +536,8 @@ impl Core {
     pub(crate) fn give_up(&self, part: Part<'_>) {
         let mut part = part;
         part.plan.runs.iter().for_each(|run| self.return_blocks(*run));
-        part.pass.complete(&part.taken, Outcome::Failed);
+        let failed = if mutant::is(Mutant::ErrorMarksClean) { Outcome::Written } else { Outcome::Failed };
+        part.pass.complete(&part.taken, failed);
         self.list_left(part.inode, &part.taken);
     }
 

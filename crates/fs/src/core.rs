@@ -195,12 +195,12 @@ impl Core {
         let (superblock, copies_agree) = superblock::load(&device, &handle)?;
         let medium = Arc::new(growth::medium(&device, &superblock)?);
         let store = Store::open(medium.clone(), memory.pending(), &nvmed_kv::Options::default())?;
-        if !options.read_only {
+        if !options.read_only && !mutant::is(Mutant::NoMountFlush) {
             // A process that died may have left log and data in the device's cache: what is read from here on, and
             // what is written behind it, counts as durable.
             handle.flush()?;
         }
-        if let Some(dead) = dead {
+        if let Some(dead) = dead.filter(|_| !mutant::is(Mutant::PendingForgotten)) {
             let PendingMemory { memory, offset, len } = dead.pending();
             store.replay_pending(&memory, offset, len)?;
         }
@@ -391,7 +391,8 @@ impl Core {
     }
 
     fn put_record(&self, inode: &Arc<Inode>, record: &Record) -> Result<(), FsError> {
-        if inode.reaped.load(Ordering::SeqCst) {
+        let given = (record.uid, record.gid) != (inode.uid(), inode.gid());
+        if inode.reaped.load(Ordering::SeqCst) || given && mutant::is(Mutant::OwnerForgotten) {
             return Ok(());
         }
         let mut change = self.change();

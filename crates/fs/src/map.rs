@@ -13,6 +13,7 @@ use crate::inode::Inode;
 use crate::status::{Kind, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
+use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::QuietFd;
 use nvmed_units::BLOCK_BYTES;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SeekFrom};
@@ -323,7 +324,8 @@ impl File {
         // Bytes past the recorded size would not be there after a power cut: a file that was extended and
         // then mapped. The record grows only when nothing below it is dirty.
         let size = self.inode.size.load(Ordering::Acquire);
-        if self.inode.lock().record().size < end.min(size) {
+        let recorded = self.inode.lock().record().size;
+        if recorded < end.min(size) && !mutant::is(Mutant::MsyncForgetsSize) {
             self.core.write_back(&self.inode)?;
         }
         self.core.commit(self.inode.data.ticket.load(Ordering::SeqCst))

@@ -20,6 +20,7 @@ use crate::view::Start;
 use crate::{PATH_BYTES_MAX, status::Follow, xattr};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
+use nvmed_kv::mutant::{self, Mutant};
 use std::sync::{Arc, MutexGuard};
 
 /// A new inode's mode, owner and what it is.
@@ -230,6 +231,11 @@ impl Core {
             change.delete_orphan(inode.ino);
         } else {
             change.put_inode(inode, &record);
+            if mutant::is(Mutant::LinkCountedFirst) {
+                change.apply()?;
+                self.commit_all()?;
+                change = self.change();
+            }
             change.put_name(&place.directory, &name, inode);
             change.set_place(inode, Some(named));
         }
@@ -289,7 +295,8 @@ impl Core {
         self.reap_if_unused(victim)?;
         // Removing a rollback journal is how SQLite commits, and with synchronous=FULL nothing is synced
         // after it: a name that was worth a sync goes durably.
-        if victim.synced.load(Ordering::Relaxed) { self.commit(0) } else { Ok(()) }
+        let durable = victim.synced.load(Ordering::Relaxed) && !mutant::is(Mutant::UnlinkVolatile);
+        if durable { self.commit(0) } else { Ok(()) }
     }
 
     /// Removes an empty directory.

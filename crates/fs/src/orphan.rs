@@ -13,6 +13,7 @@ use crate::namespace::log_removal;
 use crate::record::{Extent, FLAG_KEYED_EXTENTS};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
+use nvmed_kv::mutant::{self, Mutant};
 use std::sync::Arc;
 
 /// Extents freed in one step: each touches a bitmap record, and a batch has a limit.
@@ -58,6 +59,12 @@ impl Core {
             let mut state = inode.lock();
             if state.record().flags & FLAG_KEYED_EXTENTS == 0 {
                 let mut change = self.change();
+                if mutant::is(Mutant::OrphanUnmarkedFirst) {
+                    change.delete_orphan(inode.ino);
+                    change.apply()?;
+                    self.commit_all()?;
+                    change = self.change();
+                }
                 log_removal(&mut change, inode, state.record())?;
                 change.delete_orphan(inode.ino);
                 change.apply()?;

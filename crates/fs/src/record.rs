@@ -3,6 +3,7 @@
 
 use crate::status::{Kind, MODE_KIND};
 use crate::varint::{self, Reader};
+use nvmed_kv::mutant::{self, Mutant};
 use std::sync::Arc;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -201,6 +202,10 @@ impl Record {
         out
     }
 
+    fn tells_device(&self) -> bool {
+        self.rdev != 0 && !mutant::is(Mutant::DeviceForgotten)
+    }
+
     fn sections(&self) -> u8 {
         let keyed = self.flags & FLAG_KEYED_EXTENTS != 0;
         let tail = match &self.tail {
@@ -211,7 +216,7 @@ impl Record {
             Tail::Extents(_) | Tail::Target(_) => 0,
         };
         let xattrs = if self.xattrs.is_some() { SECTION_XATTRS } else { 0 };
-        tail | xattrs | if self.rdev != 0 { SECTION_DEVICE } else { 0 }
+        tail | xattrs | if self.tells_device() { SECTION_DEVICE } else { 0 }
     }
 
     /// Appends the record's bytes.
@@ -235,7 +240,7 @@ impl Record {
             varint::put(out, xattrs.len() as u64);
             out.extend_from_slice(xattrs);
         }
-        if self.rdev != 0 {
+        if self.tells_device() {
             varint::put(out, self.rdev);
         }
     }

@@ -298,6 +298,11 @@ impl Core {
         self.travel(&mut change, &[&there, &back]);
         for (journey, state) in [&there, &back].into_iter().zip(&states) {
             change.put_renamed(journey.to.clone(), journey.inode, state.record());
+            if mutant::is(Mutant::ExchangeInHalves) {
+                change.apply()?;
+                self.commit_all()?;
+                change = self.change();
+            }
         }
         for edit in edits.iter().flatten() {
             change.put_inode(edit.inode, &edit.record);

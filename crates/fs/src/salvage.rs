@@ -51,7 +51,8 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
     }
     for size in &left {
         if let Some(inode) = found.get(&size.ino) {
-            core.touch(inode, None, Some(size.mtime_ns), Some(size.mtime_ns));
+            // The change of the inode is this salvage; the other time a program may have set, to any.
+            core.touch(inode, None, Some(size.mtime_ns), None);
         }
     }
     files.sync()?;

@@ -8,6 +8,7 @@ use crate::region;
 use core::ops::Range;
 use nvmed_io::{Device, Handle};
 use nvmed_kv::DeviceMedium;
+use nvmed_kv::mutant::{self, Mutant};
 use nvmed_units::BLOCK_BYTES;
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -146,7 +147,7 @@ impl Superblock {
         }
         grown.meta_blocks += run.end - run.start;
         grown.revision += 1;
-        grown.growing = true;
+        grown.growing = !mutant::is(Mutant::GrowthFlagForgotten);
         Some(grown)
     }
 

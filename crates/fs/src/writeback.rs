@@ -10,6 +10,7 @@ use crate::inode::Inode;
 use crate::status::{Kind, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use nvmed_kv::mutant::{self, Mutant};
 use nvmed_units::BLOCK_BYTES;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -299,8 +300,11 @@ impl Core {
         let mut parts = [part];
         let [part] = &mut parts;
         let next = self.plan(part, None).map(|()| part.next());
-        let written =
-            next.and_then(|next| self.send(&parts, data).and_then(|()| self.log(&parts)).map(|()| next));
+        let write = || match mutant::is(Mutant::RecordBeforeData) {
+            true => self.log(&parts).and_then(|()| self.commit_all()).and_then(|()| self.send(&parts, data)),
+            false => self.send(&parts, data).and_then(|()| self.log(&parts)),
+        };
+        let written = next.and_then(|next| write().map(|()| next));
         let [part] = parts;
         if written.is_ok() {
             self.deliver(part)
@@ -367,8 +371,11 @@ impl Core {
             self.write_back_range(inode, 0..u64::MAX, if alone { Data::Durable } else { Data::Cached })?;
             inode.synced.store(true, Ordering::Relaxed);
         }
-        if times && inode.is_late() {
+        if times && inode.is_late() && !mutant::is(Mutant::TimesForgotten) {
             self.alter(inode, |_| Ok(()))?;
+        }
+        if inode.kind == Kind::Directory && mutant::is(Mutant::DirectorySyncForgotten) {
+            return Ok(());
         }
         self.commit(inode.data.ticket.load(Ordering::SeqCst))
     }

@@ -15,6 +15,7 @@ use crate::record::Record;
 use crate::status::{Credentials, Follow, Kind, MODE_STICKY, OpenFlags};
 use crate::varint::{self, Reader};
 use core::sync::atomic::Ordering;
+use nvmed_kv::mutant::{self, Mutant};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -240,6 +241,11 @@ impl Core {
                 for (part, bytes) in value.chunks(PART_BYTES).enumerate() {
                     change.put(&keys::xattr(inode.ino, name, part as u8), bytes);
                 }
+            }
+            if held.is_none() && mutant::is(Mutant::AttributeInTwoCommits) {
+                change.apply()?;
+                self.commit_all()?;
+                change = self.change();
             }
             let place = found.unwrap_or_else(|place| place);
             all.insert(place, attribute);

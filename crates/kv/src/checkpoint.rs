@@ -335,7 +335,7 @@ impl Store {
         new.root = root;
         new.generation += 1;
         space.write(&disk, &old, &mut new)?;
-        if next.is_none() {
+        if next.is_none() || mutant::is(Mutant::HeadMovedEarly) {
             (new.head, new.head_sequence) = (work.end, work.sequence);
         }
         if !mutant::is(Mutant::SuperblockBeforeNodes) {

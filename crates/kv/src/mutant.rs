@@ -28,11 +28,59 @@ pub enum Mutant {
     FsyncSendsNothing,
     /// A file that is unlinked while it is open is not noted down.
     OrphanForgotten,
+    /// The log's head moves with the first step of a checkpoint, not with the last.
+    HeadMovedEarly,
+    /// A mount takes what it reads for durable, and sends no flush.
+    NoMountFlush,
+    /// The store's superblocks are written without FUA.
+    SuperblockVolatile,
+    /// Only one of the store's two superblocks is written.
+    FarSuperblockForgotten,
+    /// A log block says that its own append is durable.
+    MarkTooHigh,
+    /// A bitmap page is written over the slot that counts.
+    BitmapInPlace,
+    /// A step of a checkpoint writes over blocks of the tree that it replaces.
+    FreedInStep,
+    /// Of two names that are exchanged, one changes first.
+    ExchangeInHalves,
+    /// The record that tells of data is made durable before the data is written.
+    RecordBeforeData,
+    /// Allocated blocks count as written before their data is durable.
+    UnwrittenShownEarly,
+    /// A write that is to be durable itself is sent without FUA.
+    OverwriteVolatile,
+    /// A file that grows in its last block does so before that block is durable.
+    GrowthNotFlushed,
+    /// A file without a name is struck off the list before its blocks are free.
+    OrphanUnmarkedFirst,
+    /// A long attribute's value goes in one batch, its name in another.
+    AttributeInTwoCommits,
+    /// A link is counted in one batch, and gets its name in another.
+    LinkCountedFirst,
+    /// The unlink of a synced file is not made durable.
+    UnlinkVolatile,
+    /// `fsync` does not write times.
+    TimesForgotten,
+    /// A new owner is known in memory only.
+    OwnerForgotten,
+    /// The number of a device is known in memory only.
+    DeviceForgotten,
+    /// Pages that could not be written count as written.
+    ErrorMarksClean,
+    /// `msync` does not make the size durable up to its range.
+    MsyncForgetsSize,
+    /// `fsync` of a directory sends nothing.
+    DirectorySyncForgotten,
+    /// What a process that died had not logged is not taken up.
+    PendingForgotten,
+    /// A file system that grows into data does not say so until it is done.
+    GrowthFlagForgotten,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 34] = [
         Self::NoDataFlush,
         Self::NoLogFlush,
         Self::EarlyReuse,
@@ -43,6 +91,30 @@ impl Mutant {
         Self::TailNotZeroed,
         Self::FsyncSendsNothing,
         Self::OrphanForgotten,
+        Self::HeadMovedEarly,
+        Self::NoMountFlush,
+        Self::SuperblockVolatile,
+        Self::FarSuperblockForgotten,
+        Self::MarkTooHigh,
+        Self::BitmapInPlace,
+        Self::FreedInStep,
+        Self::ExchangeInHalves,
+        Self::RecordBeforeData,
+        Self::UnwrittenShownEarly,
+        Self::OverwriteVolatile,
+        Self::GrowthNotFlushed,
+        Self::OrphanUnmarkedFirst,
+        Self::AttributeInTwoCommits,
+        Self::LinkCountedFirst,
+        Self::UnlinkVolatile,
+        Self::TimesForgotten,
+        Self::OwnerForgotten,
+        Self::DeviceForgotten,
+        Self::ErrorMarksClean,
+        Self::MsyncForgetsSize,
+        Self::DirectorySyncForgotten,
+        Self::PendingForgotten,
+        Self::GrowthFlagForgotten,
     ];
 }
 

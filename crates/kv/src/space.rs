@@ -72,6 +72,12 @@ impl Space {
 
     /// A free block, as a block number of the medium.
     pub(crate) fn allocate(&mut self, disk: &Disk, superblock: &Superblock) -> Result<u64, KvError> {
+        if crate::mutant::is(crate::mutant::Mutant::FreedInStep)
+            && let Some(block) = self.freed.pop()
+        {
+            self.allocated.push(block);
+            return Ok(self.layout.tree_block(block));
+        }
         let total = self.layout.tree_blocks();
         // From the cursor to the end, then from the start; the page of the cursor is looked at twice.
         let first_page = (self.cursor % total) / PAGE_BITS;
@@ -121,7 +127,7 @@ impl Space {
             let Some(page) = self.pages[number as usize].as_ref().filter(|page| page.dirty) else {
                 continue;
             };
-            let slot = !old.slot(number);
+            let slot = old.slot(number) ^ !crate::mutant::is(crate::mutant::Mutant::BitmapInPlace);
             let bytes = encode(self.identity, number, new.generation, &page.used);
             disk.write(Kind::Bitmap, self.layout.bitmap_block(number, slot), &bytes, false)?;
             new.name_page(number, slot, name_of(&bytes));

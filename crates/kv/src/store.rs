@@ -565,7 +565,7 @@ impl Store {
         if superblock.epoch < self.epoch {
             // A process that died may have left records that only the device's cache holds. What is
             // appended now says that they are durable.
-            if self.opened.batches_recovered > 0 {
+            if self.opened.batches_recovered > 0 && !crate::mutant::is(crate::mutant::Mutant::NoMountFlush) {
                 self.disk.flush()?;
             }
             superblock.epoch = self.epoch;

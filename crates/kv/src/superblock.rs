@@ -290,8 +290,10 @@ impl Superblock {
     pub(crate) fn store(&mut self, disk: &Disk) -> Result<(), KvError> {
         self.revision += 1;
         let first = self.lost.unwrap_or(0);
-        for slot in [first, 1 - first] {
-            disk.write(Kind::Superblock, self.layout.superblock(slot), &self.encode(), true)?;
+        let fua = !crate::mutant::is(crate::mutant::Mutant::SuperblockVolatile);
+        let places = if crate::mutant::is(crate::mutant::Mutant::FarSuperblockForgotten) { 1 } else { 2 };
+        for slot in [first, 1 - first].into_iter().take(places) {
+            disk.write(Kind::Superblock, self.layout.superblock(slot), &self.encode(), fua)?;
         }
         self.lost = None;
         Ok(())

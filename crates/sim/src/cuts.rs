@@ -240,7 +240,7 @@ impl State<'_> {
         let synced = disk.recorded();
         if dice.chance(SECOND_LOOKS) {
             let again = Survey::of(&files).map_err(|ended| format!("going on: {ended}"))?;
-            same(&found, &again).map_err(|why| format!("going on changed something else: {why}"))?;
+            found.same(&again).map_err(|why| format!("going on changed something else: {why}"))?;
         }
         files.unmount().map_err(|error| format!("unmount: {error}"))?;
         drop(files);
@@ -274,7 +274,7 @@ impl State<'_> {
         sound(&disk, "then")?;
         let files = disk.mount(self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let again = Survey::of(&files).map_err(|ended| ended.to_string())?;
-        same(found, &again)?;
+        found.same(&again)?;
         if kept {
             check_own(&files).map_err(|why| format!("what was synced after the first cut: {why}"))?;
         }
@@ -287,19 +287,6 @@ pub fn sound(disk: &std::sync::Arc<Disk>, when: &str) -> Result<(), String> {
     let device = disk.open().map_err(|error| error.to_string())?;
     let findings = nvmed_fs::fsck(&device).map_err(|error| format!("fsck {when}: {error}"))?;
     if findings.is_empty() { Ok(()) } else { Err(format!("fsck {when} found {findings:?}")) }
-}
-
-fn same(before: &Survey, after: &Survey) -> Result<(), String> {
-    if before.shape != after.shape {
-        return Err(format!("names: {:?} became {:?}", before.shape.names, after.shape.names));
-    }
-    for (ino, bytes) in &before.contents {
-        if after.contents.get(ino) != Some(bytes) {
-            let len = after.contents.get(ino).map(Vec::len);
-            return Err(format!("inode {ino} of {} bytes has other content, {len:?} bytes", bytes.len()));
-        }
-    }
-    Ok(())
 }
 
 /// Bytes of the file that [`go_on`] makes.

@@ -1,15 +1,14 @@
 //! Metadata blocks that the device damaged after it had made them durable: flipped bits, writes that were
-//! lost, went elsewhere, or were torn. The file system shows what it would have shown, or an error; never
-//! something else, never a panic, and it ends.
+//! lost or torn, went elsewhere, or came back from long ago. What is judged is in docs/spec/crash.md, "Damage".
 
 use crate::cuts::{Failure, Place, Plan, Tally, panic_text};
 use crate::dice::Dice;
 use crate::disk::Disk;
-use crate::media::{BLOCK, Block, Image, Manner, SECTOR, Volatile};
+use crate::media::{BLOCK, Block, Image};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{Ended, Survey};
-use std::collections::BTreeMap;
+use crate::victims::{Base, Class, Damage, as_read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,18 +20,28 @@ const COUNT: u64 = 24;
 /// Reading any image of a few megabytes ends within this time, on a slow and busy machine.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Examines damages of the image that a recording ends with.
+/// Examines damages of the image that a recording ends with, and of the same after a clean unmount.
 pub fn examine_all(seed: u64, recording: &Recording, plan: &Plan, tally: &mut Tally) {
-    let victims = Victims::of(recording);
+    let mut bases = [None, None];
     for number in (0..COUNT).step_by(plan.stride as usize) {
         let place = Place { seed, cut: number, outcome: DAMAGE };
         if plan.only.is_some_and(|only| only != (place.cut, place.outcome)) {
             continue;
         }
         let mut dice = Dice::of(&[seed, number, DAMAGE]);
-        let Some((image, what)) = victims.damaged(&mut dice) else { continue };
-        let setting = &recording.setting;
-        let found = catch_unwind(AssertUnwindSafe(|| examine(image, &victims, setting)));
+        let clean = dice.chance(40);
+        let base = bases[usize::from(clean)].get_or_insert_with(|| match clean {
+            true => Base::unmounted(recording),
+            false => Base::running(recording),
+        });
+        let found = match base {
+            Ok(base) => {
+                let Some(damage) = base.damage(&mut dice) else { continue };
+                let found = catch_unwind(AssertUnwindSafe(|| examine(base, &damage, &recording.setting)));
+                found.map(|found| found.map_err(|why| format!("{}: {why}", damage.what)))
+            }
+            Err(why) => Ok(Err(format!("without any damage: {why}"))),
+        };
         tally.states += 1;
         tally.damaged += 1;
         let why = match found {
@@ -40,128 +49,113 @@ pub fn examine_all(seed: u64, recording: &Recording, plan: &Plan, tally: &mut Ta
             Ok(Err(why)) => why,
             Err(panic) => format!("panic: {}", panic_text(&*panic)),
         };
-        tally.failures.push(Failure { place, why: format!("{what}: {why}") });
+        tally.failures.push(Failure { place, why });
     }
 }
 
-/// The whole image, what it shows, and the blocks of metadata with what was in them before.
-struct Victims {
-    image: Image,
-    whole: Option<Survey>,
-    /// Block, and its contents in the order in which they were durable; the last one is now.
-    blocks: BTreeMap<u64, Vec<Block>>,
-}
-
-fn is_metadata(data: &Block) -> bool {
-    matches!(&data[..4], b"KVND" | b"KVBM" | b"KVLB" | b"NVME")
-}
-
-/// Up to where the log was durable when this block of it was written; `None` for other blocks.
-fn log_mark(data: &Block) -> Option<u64> {
-    let mark = data[16..24].try_into().map(u64::from_le_bytes).ok()?;
-    (&data[..4] == b"KVLB").then_some(mark)
-}
-
-impl Victims {
-    fn of(recording: &Recording) -> Self {
-        let mut blocks: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
-        let mut media = recording.media.clone();
-        let first: Volatile = media.clone();
-        for number in 0..first.durable().blocks() {
-            let data = first.block(number);
-            if is_metadata(data) {
-                blocks.insert(number, vec![Arc::clone(data)]);
-            }
+/// All damages of one workload, and no cuts.
+#[must_use]
+pub fn of_workload(seed: u64) -> Tally {
+    let mut tally = Tally::default();
+    let plan = Plan { outcomes: 0, stride: 1, only: None };
+    match Recording::of(seed) {
+        Ok(recording) => examine_all(seed, &recording, &plan, &mut tally),
+        Err(why) => {
+            let place = Place { seed, cut: 0, outcome: 0 };
+            tally.failures.push(Failure { place, why: format!("without any cut: {why}") });
         }
-        for command in &recording.trace {
-            media.run(command);
-            for (number, data) in (command.first..).zip(&command.blocks).filter(|(_, data)| is_metadata(data))
-            {
-                let versions = blocks.entry(number).or_insert_with(|| vec![Arc::clone(first.block(number))]);
-                versions.push(Arc::clone(data));
-            }
-        }
-        // What the last append to the log wrote is not among them: of its records nothing later tells.
-        let marks = blocks.values().filter_map(|versions| log_mark(versions.last()?));
-        let tail = marks.max();
-        blocks.retain(|_, versions| tail.is_none() || versions.last().and_then(log_mark) != tail);
-        let image = media.after_cut(None, Manner::Kept, &mut Dice::of(&[0]));
-        let whole = look(image.clone(), &recording.setting).ok();
-        Self { image, whole, blocks }
     }
+    tally
+}
 
-    /// A damage, and what it is in words.
-    fn damaged(&self, dice: &mut Dice) -> Option<(Image, String)> {
-        let all: Vec<(&u64, &Vec<Block>)> = self.blocks.iter().collect();
-        let rewritten: Vec<(&u64, &Vec<Block>)> =
-            all.iter().copied().filter(|(_, versions)| versions.len() > 1).collect();
-        let mut image = self.image.clone();
-        let kind = dice.roll(4);
-        let (&number, versions) = *dice.pick(if kind == 0 || kind == 3 { &all } else { &rewritten })?;
-        let now = versions.last()?;
-        let mut bytes = **now;
-        let what = match kind {
-            0 => {
-                let bit = dice.roll(BLOCK as u64 * 8) as usize;
-                bytes[bit / 8] ^= 1 << (bit % 8);
-                format!("bit {bit} of block {number} flipped")
-            }
-            1 => {
-                bytes = **versions.get(versions.len() - 2)?;
-                format!("the last write of block {number} was lost")
-            }
-            2 => {
-                let before = versions.get(versions.len() - 2)?;
-                let sectors = 1 + dice.roll(7) as usize;
-                bytes[..sectors * SECTOR].copy_from_slice(&before[..sectors * SECTOR]);
-                format!("the last write of block {number} was torn: {sectors} sectors are old")
-            }
-            _ => {
-                let (&other, wrong) = *dice.pick(&all)?;
-                bytes = **wrong.last()?;
-                if other == number {
-                    return None;
-                }
-                format!("what was for block {other} went to block {number}")
-            }
-        };
-        let kind = String::from_utf8_lossy(&now[..8]).replace(|c: char| !c.is_ascii_alphanumeric(), "");
-        image.set(number, Arc::new(bytes));
-        Some((image, format!("{what} ({kind})")))
-    }
+/// Whether the checker finds something, or cannot go on.
+pub fn is_reported(image: &Image) -> bool {
+    let Ok(device) = Disk::new(image.clone()).open() else { return true };
+    nvmed_fs::fsck(&device).map_or(true, |findings| !findings.is_empty())
+}
+
+/// What was seen of an image, and what became of it.
+pub struct Seen {
+    /// Everything that it showed.
+    pub survey: Survey,
+    /// The device after work went on, and an unmount.
+    after: Image,
+    /// Steps of checkpoints meanwhile.
+    steps: u64,
 }
 
 /// Mounts, looks at everything, works on until the store has written a checkpoint, and looks again.
-fn look(image: Image, setting: &Setting) -> Result<Survey, Ended> {
+///
+/// # Errors
+/// What the file system said, or what it should not have shown.
+pub fn look(image: Image, setting: &Setting) -> Result<Seen, Ended> {
     wind_clock();
     let disk = Disk::new(image);
     let told = |error| Ended::Error(error, "the mount".to_owned());
     let files = disk.mount(setting.options.clone()).map_err(told)?;
-    let found = Survey::of(&files)?;
-    if crate::cuts::work_long(&files).is_ok() {
-        let again = Survey::of(&files)?;
-        if again.shape != found.shape || again.contents != found.contents {
-            return Err(Ended::Nonsense("working on changed what was there".to_owned()));
+    let survey = Survey::of(&files)?;
+    // Work may fail, on a full device too; what it leaves is looked at in any case.
+    let _ = crate::cuts::work_long(&files);
+    match Survey::of(&files) {
+        Ok(again) => {
+            let changed = |why| Ended::Nonsense(format!("working on changed what was there: {why}"));
+            survey.same(&again).map_err(changed)?;
         }
+        Err(Ended::Error(..)) => {}
+        Err(nonsense) => return Err(nonsense),
     }
-    Ok(found)
+    let steps = files.store_stats().steps;
+    let _ = files.unmount();
+    drop(files);
+    let after = as_read(&disk.media());
+    Ok(Seen { survey, after, steps })
 }
 
-fn examine(image: Image, victims: &Victims, setting: &Setting) -> Result<(), String> {
+fn examine(base: &mut Base, damage: &Damage, setting: &Setting) -> Result<(), String> {
     let start = Instant::now();
-    if let Ok(device) = Disk::new(image.clone()).open() {
-        // Findings or an error: either will do.
-        _ = nvmed_fs::fsck(&device);
-    }
+    let image = base.with(damage);
+    let reported = is_reported(&image);
     match look(image, setting) {
-        Ok(found) if victims.whole.as_ref().is_some_and(|whole| whole.shape != found.shape) => {
-            return Err("other names are shown, and no error".to_owned());
+        Ok(seen) => {
+            base.judge(damage, &seen.survey)?;
+            if !reported && base.must_be_reported(damage) {
+                return Err("the checker finds nothing".to_owned());
+            }
+            judge_work(base, damage, seen)?;
         }
-        Ok(found) if victims.whole.as_ref().is_some_and(|whole| whole.contents != found.contents) => {
-            return Err("other bytes are shown, and no error".to_owned());
+        Err(Ended::Error(error, path)) if damage.classes().all(Class::is_superblock) => {
+            return Err(format!("one superblock is not enough: `{path}`: {error}"));
         }
-        Ok(_) | Err(Ended::Error(..)) => {}
+        Err(Ended::Error(..)) if reported => {}
+        Err(Ended::Error(error, path)) => {
+            return Err(format!("the checker finds nothing, but `{path}`: {error}"));
+        }
         Err(Ended::Nonsense(text)) => return Err(text),
     }
     if start.elapsed() > TIME_MAX { Err("it took longer than a minute".to_owned()) } else { Ok(()) }
+}
+
+/// Damage of all but the tree is found before anything is written because of it: after work went on, with or
+/// without an error, the file system is whole, or would be if the damage had not been.
+fn judge_work(base: &Base, damage: &Damage, seen: Seen) -> Result<(), String> {
+    let Seen { mut after, steps, .. } = seen;
+    if damage.classes().any(|class| class == Class::Tree) || !is_reported(&after) {
+        return Ok(());
+    }
+    if steps > 0 {
+        return Err(format!("{steps} steps of checkpoints were written, and what they left is damaged"));
+    }
+    for (number, _) in damage.blocks.iter().filter(|(number, _)| base.class(*number) == Class::Bitmap) {
+        after.set(*number, Arc::clone(base.block(*number)));
+    }
+    match is_reported(&after) {
+        true => Err("blocks that are in use were written over before anybody was told".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// Content that nobody wrote.
+#[must_use]
+pub fn junk() -> Block {
+    Arc::new([0xa5; BLOCK])
 }

@@ -12,6 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Outcomes from here on: the process died inside the call that sent the command.
 pub const DEATH: u64 = 200;
 
+/// What the clock shows while a salvage runs, at most, from its start on.
+const SALVAGE_NS: i64 = 3600 * 1_000_000_000;
+
 /// Examines the deaths of a recording.
 pub fn examine_all(seed: u64, recording: &Recording, only: Option<(u64, u64)>, tally: &mut Tally) {
     for death in &recording.deaths {
@@ -45,6 +48,8 @@ fn model_at(recording: &Recording, number: u64) -> Model {
             break;
         }
     }
+    let start = wind_clock();
+    model.salvaged((start, start + SALVAGE_NS));
     model
 }
 

@@ -65,6 +65,7 @@ fn examine(seed: u64, kind: u64, at: u64) -> Result<bool, String> {
         session.step(&|errno| errno == rustix::io::Errno::NOSPC)?;
     }
     session.disk.fail(Some(fault(kind, at)));
+    session.model.forget_times();
     for _ in 0..STEPS.1 {
         session.step(&|_| true)?;
         if session.lost {

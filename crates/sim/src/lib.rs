@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod campaign;
+mod chooser;
+mod content;
 mod coverage;
 mod cuts;
 mod damage;
@@ -16,11 +18,16 @@ mod disk;
 mod faults;
 mod media;
 mod model;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod operation;
 mod recording;
 mod runner;
 mod survey;
+mod times;
+mod victims;
 
 pub use campaign::{Campaign, Report, describe};
 pub use coverage::Coverage;
 pub use cuts::{Failure, Place, Plan, Tally};
+pub use damage::of_workload as damages;

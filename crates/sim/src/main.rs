@@ -30,6 +30,64 @@ struct Arguments {
     /// Examine one state again: SEED:CUT:OUTCOME, as a failure prints it.
     #[arg(long)]
     replay: Option<String>,
+    /// Damage blocks of so many workloads, and cut nothing.
+    #[arg(long)]
+    damages: Option<u64>,
+    /// Make this deliberate mistake; with `--mutants`, these.
+    #[cfg(feature = "mutants")]
+    #[arg(long, value_delimiter = ',')]
+    mutant: Vec<String>,
+    /// Measure after how many states each deliberate mistake is noticed: from so many of five seeds as `--seeds` says,
+    /// `--states` from each at most.
+    #[cfg(feature = "mutants")]
+    #[arg(long)]
+    mutants: bool,
+}
+
+/// Damages blocks of `count` workloads.
+fn damages(first: u64, count: u64) -> ExitCode {
+    let (mut states, mut failures) = (0, 0);
+    for seed in first..first.saturating_add(count) {
+        let tally = nvmed_sim::damages(seed);
+        tally.failures.iter().for_each(|failure| println!("FAILED: {failure}"));
+        states += tally.damaged;
+        failures += tally.failures.len();
+    }
+    println!("{states} damaged images of {count} workloads: {failures} failures");
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The deliberate mistakes: whether there is one called `only`, and with `all` whether each was noticed.
+#[cfg(feature = "mutants")]
+fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
+    use nvmed_kv::mutant::{self, Mutant};
+    use nvmed_sim::mutants::{SEEDS, catch, median};
+    let only = |mutant: &Mutant| arguments.mutant.contains(&format!("{mutant:?}"));
+    let all = arguments.mutant.is_empty();
+    let named: Vec<Mutant> = Mutant::ALL.into_iter().filter(|mutant| all || only(mutant)).collect();
+    if named.is_empty() {
+        eprintln!("nvmed-sim: --mutant knows {:?}", Mutant::ALL);
+        return Some(ExitCode::from(2));
+    }
+    if !arguments.mutants {
+        mutant::set(named.first().copied().filter(|_| !all));
+        return None;
+    }
+    let seeds = &SEEDS[..arguments.seeds.min(SEEDS.len() as u64) as usize];
+    let mut noticed = true;
+    println!("| mistake | median | from each seed |\n|---|---|---|");
+    for mutant in named {
+        let caught = catch(mutant, seeds, arguments.states, threads);
+        let text = |states: Option<u64>| states.map_or("–".to_owned(), |states| states.to_string());
+        let each: Vec<String> =
+            caught.iter().map(|caught| text(caught.as_ref().map(|caught| caught.states))).collect();
+        println!("| {mutant:?} | {} | {} |", text(median(&caught)), each.join(", "));
+        if !all {
+            caught.iter().flatten().for_each(|caught| println!("{}", caught.why));
+        }
+        noticed &= median(&caught).is_some();
+    }
+    Some(if noticed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn main() -> ExitCode {
@@ -46,6 +104,13 @@ fn main() -> ExitCode {
         plan: Plan { outcomes: arguments.outcomes, stride: arguments.stride.max(1), only: None },
         stop_at_failure: false,
     };
+    #[cfg(feature = "mutants")]
+    if let Some(code) = mutants(&arguments, campaign.threads) {
+        return code;
+    }
+    if let Some(count) = arguments.damages {
+        return damages(arguments.seed, count);
+    }
     if let Some(replay) = &arguments.replay {
         let numbers: Vec<u64> = replay.split(':').filter_map(|number| number.parse().ok()).collect();
         let [seed, cut, outcome] = numbers[..] else {

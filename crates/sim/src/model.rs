@@ -3,10 +3,11 @@
 //! An operation first widens what may be (`begin`), then, when it has returned, narrows it to what it
 //! promised (`end`). A cut in between finds the wide form.
 
-use crate::media::SECTOR;
-use crate::operation::{Done, Op, Step};
+use crate::content::Content;
+use crate::operation::{Done, Op, Step, SyncFlag};
 use crate::survey::Survey;
-use nvmed_fs::{Kind, RenameFlags};
+use crate::times::{Clockwork, Times, Touched};
+use nvmed_fs::{FileSystem, Kind, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -20,6 +21,10 @@ pub struct Inode {
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// The number of a device.
+    pub rdev: u64,
     /// Of a symbolic link.
     pub target: Vec<u8>,
     /// Extended attributes.
@@ -33,6 +38,29 @@ pub struct Shape {
     pub names: BTreeMap<String, u64>,
     /// By number; inodes without a name are not in it.
     pub inodes: BTreeMap<u64, Arc<Inode>>,
+}
+
+impl Inode {
+    /// A new one of root's.
+    #[must_use]
+    pub fn new(kind: Kind, mode: u32) -> Self {
+        Self { kind, mode, owner: (0, 0), rdev: 0, target: Vec::new(), xattrs: BTreeMap::new() }
+    }
+}
+
+/// The inode that an operation makes, if it makes one.
+fn made_by(op: &Op) -> Option<(&String, Inode)> {
+    match op {
+        Op::Create { path } => Some((path, Inode::new(Kind::File, 0o644))),
+        Op::Mkdir { path } => Some((path, Inode::new(Kind::Directory, 0o755))),
+        Op::Symlink { path, target } => {
+            Some((path, Inode { target: target.clone(), ..Inode::new(Kind::Symlink, 0o777) }))
+        }
+        Op::Mknod { path, kind, mode, rdev } => {
+            Some((path, Inode { rdev: *rdev, ..Inode::new(*kind, *mode) }))
+        }
+        _ => None,
+    }
 }
 
 impl Shape {
@@ -113,18 +141,12 @@ impl Shape {
     /// The shape after an operation on names.
     fn after(&self, step: &Step) -> Option<Self> {
         let mut new = self.clone();
+        if let Some((path, inode)) = made_by(&step.op) {
+            new.names.insert(path.clone(), step.made);
+            new.inodes.insert(step.made, Arc::new(inode));
+            return Some(new);
+        }
         match &step.op {
-            Op::Create { path } | Op::Mkdir { path } | Op::Symlink { path, .. } => {
-                let (kind, mode, target) = match &step.op {
-                    Op::Create { .. } => (Kind::File, 0o644, Vec::new()),
-                    Op::Mkdir { .. } => (Kind::Directory, 0o755, Vec::new()),
-                    Op::Symlink { target, .. } => (Kind::Symlink, 0o777, target.clone()),
-                    _ => return None,
-                };
-                let inode = Inode { kind, mode, target, xattrs: BTreeMap::new() };
-                new.names.insert(path.clone(), step.made);
-                new.inodes.insert(step.made, Arc::new(inode));
-            }
             Op::Unlink { path, .. } | Op::Rmdir { path } => new.remove(path),
             Op::Link { from, to } => {
                 let ino = *self.names.get(from)?;
@@ -134,6 +156,11 @@ impl Shape {
             Op::Chmod { path, mode } => {
                 let (ino, _) = self.at(path)?;
                 new.alter(ino, |inode| inode.mode = *mode);
+            }
+            Op::Chown { path, uid, gid } => {
+                let (ino, inode) = self.at(path)?;
+                let owner = (uid.unwrap_or(inode.owner.0), gid.unwrap_or(inode.owner.1));
+                new.alter(ino, |inode| inode.owner = owner);
             }
             Op::SetXattr { path, name, value } => {
                 let (ino, _) = self.at(path)?;
@@ -146,226 +173,6 @@ impl Shape {
             _ => return None,
         }
         Some(new)
-    }
-}
-
-type Version = Arc<[u8]>;
-
-/// What one file may look like.
-#[derive(Clone, Debug)]
-pub struct Content {
-    /// Of each sector, what it was since it was durable last: as many bytes as the file had of it.
-    sectors: Vec<Vec<Version>>,
-    /// Sizes since the file was durable last; the last one is now.
-    sizes: Vec<u64>,
-    /// What a sector may show besides: around the end of a file that was cut off, while that is not durable
-    /// and the data before it is, zeroes or what was there; where a mapping was stored to, what was written
-    /// without the stores that no call has taken over.
-    besides: BTreeMap<usize, Vec<Version>>,
-    /// The content without stores into a mapping that no call has taken over, if there are any.
-    unstored: Option<Vec<u8>>,
-    /// The file has at least as many bytes.
-    floor: u64,
-}
-
-/// An empty file.
-impl Default for Content {
-    fn default() -> Self {
-        Self { sectors: Vec::new(), sizes: vec![0], besides: BTreeMap::new(), unstored: None, floor: 0 }
-    }
-}
-
-impl Content {
-    /// Bytes now.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        self.sizes.last().copied().unwrap_or(0)
-    }
-
-    fn now(&self, sector: usize) -> &[u8] {
-        self.sectors.get(sector).and_then(|versions| versions.last()).map_or(&[], |version| version)
-    }
-
-    /// The whole content now.
-    #[must_use]
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> =
-            self.sectors.iter().filter_map(|v| v.last()).flat_map(|v| v.to_vec()).collect();
-        bytes.truncate(self.size() as usize);
-        bytes
-    }
-
-    fn put(&mut self, sector: usize, version: &[u8]) {
-        if self.sectors.len() <= sector {
-            self.sectors.resize_with(sector + 1, || vec![Arc::from([].as_slice())]);
-        }
-        if self.now(sector) != version {
-            self.sectors[sector].push(Arc::from(version));
-        }
-    }
-
-    fn resize(&mut self, size: u64) {
-        let before = self.size();
-        let (low, high) = (before.min(size), before.max(size));
-        for sector in low as usize / SECTOR..(high as usize).div_ceil(SECTOR) {
-            let mut bytes = self.now(sector).to_vec();
-            bytes.resize((size as usize).saturating_sub(sector * SECTOR).min(SECTOR), 0);
-            self.put(sector, &bytes);
-        }
-        if size != before {
-            self.sizes.push(size);
-        }
-        self.floor = self.floor.min(size);
-        if let Some(unstored) = &mut self.unstored {
-            unstored.resize(size as usize, 0);
-            for sector in low as usize / SECTOR..(size as usize).div_ceil(SECTOR) {
-                let bytes = &unstored[sector * SECTOR..(size as usize).min((sector + 1) * SECTOR)];
-                self.besides.entry(sector).or_default().push(Arc::from(bytes));
-            }
-        }
-        self.note_end();
-    }
-
-    /// Once the file was cut off, the rest of the block that it ends in may be on the device before its end.
-    fn note_end(&mut self) {
-        let end = self.size() as usize;
-        if !self.sizes.windows(2).any(|pair| pair[1] < pair[0]) {
-            return;
-        }
-        for sector in end / SECTOR..end.next_multiple_of(crate::media::BLOCK) / SECTOR {
-            let now = self.now(sector).to_vec();
-            let before = self.sectors.get(sector).map_or(&[][..], |versions| versions);
-            let mut mixed = vec![[0; SECTOR]];
-            mixed.extend(before.iter().filter(|version| version.len() > now.len()).map(|version| {
-                let mut bytes = [0; SECTOR];
-                bytes[..version.len()].copy_from_slice(version);
-                bytes
-            }));
-            for mut bytes in mixed {
-                bytes[..now.len()].copy_from_slice(&now);
-                self.besides.entry(sector).or_default().push(Arc::from(bytes.as_slice()));
-            }
-        }
-    }
-
-    fn write(&mut self, at: u64, from: &[u8]) {
-        let end = at + from.len() as u64;
-        if end > self.size() {
-            // The file grows with the write, not before it: only what lies below it is extended first.
-            let size = self.size();
-            if at > size {
-                self.resize(at);
-                self.sizes.pop();
-            }
-            self.sizes.push(end);
-        }
-        let size = self.size() as usize;
-        for sector in at as usize / SECTOR..(end as usize).div_ceil(SECTOR) {
-            let start = sector * SECTOR;
-            let mut bytes = self.now(sector).to_vec();
-            bytes.resize((size - start).min(SECTOR), 0);
-            let (from_start, to_start) =
-                (start.saturating_sub(at as usize), (at as usize).saturating_sub(start));
-            let count = (from.len() - from_start).min(SECTOR - to_start);
-            bytes[to_start..to_start + count].copy_from_slice(&from[from_start..from_start + count]);
-            self.put(sector, &bytes);
-        }
-        if let Some(unstored) = &mut self.unstored {
-            unstored.resize(size, 0);
-            unstored[at as usize..end as usize].copy_from_slice(from);
-            for sector in at as usize / SECTOR..(end as usize).div_ceil(SECTOR) {
-                let bytes = &unstored[sector * SECTOR..size.min((sector + 1) * SECTOR)];
-                self.besides.entry(sector).or_default().push(Arc::from(bytes));
-            }
-        }
-        self.note_end();
-    }
-
-    /// A store into a mapping: the file's when some call takes it over.
-    fn store(&mut self, at: u64, from: &[u8]) {
-        let unstored = self.unstored.take().unwrap_or_else(|| self.bytes());
-        self.write(at, from);
-        self.unstored = Some(unstored);
-    }
-
-    /// Stores into a mapping have been taken over.
-    fn gather(&mut self, bytes: core::ops::Range<u64>) {
-        let now = self.bytes();
-        let Some(unstored) = &mut self.unstored else { return };
-        let page = crate::media::BLOCK as u64;
-        let end = bytes.end.min(now.len() as u64).next_multiple_of(page).min(now.len() as u64) as usize;
-        let start = ((bytes.start / page * page) as usize).min(end);
-        unstored[start..end].copy_from_slice(&now[start..end]);
-        if *unstored == now {
-            self.unstored = None;
-        }
-    }
-
-    fn durable(&mut self, bytes: core::ops::Range<u64>) {
-        let end = bytes.end.min(self.size());
-        let sectors = bytes.start as usize / SECTOR..(end as usize).div_ceil(SECTOR);
-        for versions in self.sectors.iter_mut().take(sectors.end).skip(sectors.start) {
-            versions.drain(..versions.len().saturating_sub(1));
-        }
-        if bytes.end == u64::MAX {
-            let sectors = (self.size() as usize).div_ceil(SECTOR);
-            self.sectors.truncate(sectors);
-            self.sizes.drain(..self.sizes.len().saturating_sub(1));
-            self.besides.clear();
-            self.unstored = None;
-            self.floor = self.size();
-        } else if self.sizes.len() > 1 {
-            // The range is there: the file reaches to its end.
-            let now = self.size();
-            self.floor = end;
-            self.sizes.retain(|&size| size >= end);
-            if self.sizes.last() != Some(&now) {
-                self.sizes.push(now);
-            }
-        }
-    }
-
-    /// Whether a file may show `bytes`; if not, why.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
-    pub fn check(&self, bytes: &[u8]) -> Result<(), String> {
-        let size = bytes.len() as u64;
-        let between = size >= self.floor && self.sizes.iter().any(|&high| size <= high);
-        // A file written in several steps ends, between two of them, where a block does.
-        let at_block = between && size.is_multiple_of(crate::media::BLOCK as u64);
-        if !(self.sizes.contains(&size) || at_block) {
-            return Err(format!("has {size} bytes, not one of {:?}", self.sizes));
-        }
-        for (sector, found) in bytes.chunks(SECTOR).enumerate() {
-            let versions = self.sectors.get(sector).map_or(&[][..], |versions| versions);
-            let fits = |version: &Version| version.len() >= found.len() && version[..found.len()] == *found;
-            let besides = self.besides.get(&sector).map_or(&[][..], |versions| versions);
-            if !versions.iter().chain(besides).any(fits) {
-                return Err(self.describe(sector, found, versions));
-            }
-        }
-        Ok(())
-    }
-
-    fn describe(&self, sector: usize, found: &[u8], versions: &[Version]) -> String {
-        let first = |bytes: &[u8]| -> String {
-            let zero = bytes.iter().take_while(|&&byte| byte == 0).count();
-            let differs = bytes.iter().position(|&byte| byte != bytes[0]).unwrap_or(bytes.len());
-            let head: String = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-            format!("{}×[{head}…, {zero} zeroes first, equal up to {differs}]", bytes.len())
-        };
-        let may: Vec<String> = versions.iter().map(|version| first(version)).collect();
-        let agree: Vec<usize> = versions
-            .iter()
-            .map(|version| version.iter().zip(found).take_while(|(one, other)| one == other).count())
-            .collect();
-        format!(
-            "sector {sector} (byte {}) shows {}, none of {may:?}; they agree up to byte {agree:?} of it; sizes {:?}",
-            sector * SECTOR,
-            first(found),
-            self.sizes
-        )
     }
 }
 
@@ -384,14 +191,15 @@ pub struct Model {
     written_through: bool,
     /// Files with stores into a mapping that no call has taken over yet: they die with the process.
     mapped: BTreeSet<u64>,
+    times: Clockwork,
 }
 
 impl Model {
     /// An empty file system.
     #[must_use]
     pub fn new(written_through: bool) -> Self {
-        let root = Inode { kind: Kind::Directory, mode: 0o755, target: Vec::new(), xattrs: BTreeMap::new() };
-        let shape = Shape { names: BTreeMap::new(), inodes: BTreeMap::from([(ROOT, Arc::new(root))]) };
+        let root = Arc::new(Inode::new(Kind::Directory, 0o755));
+        let shape = Shape { names: BTreeMap::new(), inodes: BTreeMap::from([(ROOT, root)]) };
         Self {
             moments: vec![Arc::new(shape)],
             files: BTreeMap::new(),
@@ -399,6 +207,7 @@ impl Model {
             only_process_dies: false,
             written_through,
             mapped: BTreeSet::new(),
+            times: Clockwork::default(),
         }
     }
 
@@ -428,8 +237,39 @@ impl Model {
         &self.moments
     }
 
+    /// Whether an inode may show these times; if not, why.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_times(&self, ino: u64, times: &Times) -> Result<(), String> {
+        self.times.check(ino, times)
+    }
+
+    /// Requests fail from now on, and nobody follows what times that leaves.
+    pub fn forget_times(&mut self) {
+        self.times.lose();
+    }
+
+    /// A process died: whoever salvages a file that was changed stamps it with a time of the salvage.
+    pub fn salvaged(&mut self, clock: (i64, i64)) {
+        self.times.may_be_salvaged(clock);
+    }
+
+    /// What an operation left of the times of inodes: looked at while it runs, once the model has begun it.
+    #[must_use]
+    pub fn touched(&self, step: &Step, files: &FileSystem, clock: (i64, i64)) -> Touched {
+        if self.times.is_known() { Touched::by(step, self, files, clock) } else { Touched::default() }
+    }
+
+    /// Times changed beside any operation.
+    pub fn retime(&mut self, files: &FileSystem, clock: (i64, i64)) {
+        let touched = Touched::all(self.shape(), files, clock);
+        self.times.widen(&touched);
+    }
+
     /// The operation may have happened from now on, wholly or not.
     pub fn begin(&mut self, step: &Step) {
+        self.times.widen(&step.touched);
         if let Some(shape) = self.shape().after(step) {
             if matches!(step.op, Op::Create { .. }) {
                 self.files.insert(step.made, Content::default());
@@ -479,6 +319,7 @@ impl Model {
 
     /// The operation has returned.
     pub fn end(&mut self, step: &Step) {
+        self.times.widen(&step.touched);
         if step.done == Done::Failed {
             // It may have happened or not, or in part.
             if let Some(left) = &step.left {
@@ -506,6 +347,14 @@ impl Model {
                 self.names_durable();
             }
             Op::Unlink { .. } if self.synced.contains(&step.ino) => self.names_durable(),
+            _ => {}
+        }
+        match &step.op {
+            Op::Fsync { .. } | Op::Write { sync: Some(SyncFlag::Sync), .. } => self.times.durable(step.ino),
+            // The directory itself is a file like others.
+            Op::SyncDirectory { path } => {
+                self.times.durable(if path.is_empty() { ROOT } else { step.ino });
+            }
             _ => {}
         }
         if self.written_through {
@@ -549,6 +398,8 @@ impl Model {
     fn through(&mut self, step: &Step) {
         match &step.op {
             Op::MapStore { .. } | Op::Unmap { .. } | Op::Age | Op::Trim | Op::Check { .. } | Op::Close => {}
+            // Times that are written late are no call's result.
+            Op::Utimens { .. } => {}
             _ => self.names_durable(),
         }
     }
@@ -564,12 +415,14 @@ impl Model {
         self.moments.drain(..keep);
         let now = Arc::clone(self.shape());
         self.files.retain(|ino, _| now.inodes.contains_key(ino));
+        self.times.retain(&now);
     }
 
     /// Everything is as it is now, for good: an unmount.
     pub fn all_durable(&mut self) {
         self.names_durable();
         self.files.values_mut().for_each(|content| content.durable(0..u64::MAX));
+        self.times.all_durable();
     }
 
     /// The mount ended: what it knew of synced files is gone with it.

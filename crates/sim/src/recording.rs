@@ -1,12 +1,14 @@
 //! A workload from a seed, run once on a healthy device while every command is recorded.
 
+use crate::chooser::Chooser;
 use crate::dice::Dice;
 use crate::disk::{Death, Disk, memory};
 use crate::media::{Command, Image, Volatile};
 use crate::model::Model;
-use crate::operation::{Chooser, Done, Op, Step};
-use crate::runner::{Runner, Wrong, clock, wind_clock};
+use crate::operation::{Done, Op, Step};
+use crate::runner::{Runner, Wrong, clock, now, wind_clock};
 use crate::survey::{Ended, Survey};
+use crate::times::Touched;
 use nvmed_fs::{Durability, FileSystem, FormatOptions, MountOptions};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -176,15 +178,16 @@ impl Session {
         let found = op.path().and_then(|path| self.model.shape().at(path));
         let ino = found.map_or(0, |(ino, _)| ino);
         let row = op.row(&self.model);
-        let before = self.disk.recorded();
+        let (before, from) = (self.disk.recorded(), now());
         let (made, done) = match self.runner.run(&op, &self.model) {
             Ok(made) => (made, Done::Well),
             Err(Wrong::Refused(error)) if bears(error.errno()) => (0, Done::Failed),
             Err(wrong) => return Err(format!("{op:?}: {wrong}")),
         };
         let commands = (before, self.disk.recorded());
-        let mut step = Step { op, ino, made, row, commands, done, left: None };
-        let makes = matches!(step.op, Op::Create { .. } | Op::Mkdir { .. } | Op::Symlink { .. });
+        let mut step = Step { op, ino, made, row, commands, done, left: None, touched: Touched::default() };
+        let makes =
+            matches!(step.op, Op::Create { .. } | Op::Mkdir { .. } | Op::Symlink { .. } | Op::Mknod { .. });
         if done == Done::Well || !makes {
             self.model.begin(&step);
         }
@@ -196,6 +199,7 @@ impl Session {
                 Err(ended) => return Err(format!("{:?} failed; then: {ended}", step.op)),
             }
         }
+        step.touched = self.model.touched(&step, &self.runner.files, (from, now()));
         self.model.end(&step);
         Ok(step)
     }
@@ -205,7 +209,9 @@ impl Session {
     /// # Errors
     /// It could not be written.
     pub fn unmount(&mut self) -> Result<(), String> {
+        let from = now();
         self.runner.close_all().map_err(|error| format!("unmap: {error}"))?;
+        self.model.retime(&self.runner.files, (from, now()));
         self.runner.files.unmount().map_err(|error| format!("unmount: {error}"))?;
         self.model.remounted();
         self.chooser.remounted();

@@ -47,9 +47,17 @@ pub fn clock() -> i64 {
     })
 }
 
-/// The clock begins anew.
-pub fn wind_clock() {
-    NOW_NS.with(|now| now.set(1_700_000_000_000_000_000));
+/// What the clock showed last.
+#[must_use]
+pub fn now() -> i64 {
+    NOW_NS.with(Cell::get)
+}
+
+/// The clock begins anew; answers what it shows.
+pub fn wind_clock() -> i64 {
+    const START_NS: i64 = 1_700_000_000_000_000_000;
+    NOW_NS.with(|now| now.set(START_NS));
+    START_NS
 }
 
 /// A mounted file system, and what is open in it.
@@ -91,6 +99,10 @@ impl Runner {
                 files.symlink(target, &root, path.as_bytes(), WHO)?;
                 return self.number(path);
             }
+            Op::Mknod { path, kind, mode, rdev } => {
+                files.mknod(&root, path.as_bytes(), kind.mode() | mode, *rdev, WHO)?;
+                return self.number(path);
+            }
             Op::Rmdir { path } => files.rmdir(&root, path.as_bytes(), WHO)?,
             Op::Unlink { path, keep_open } => {
                 if *keep_open {
@@ -107,6 +119,12 @@ impl Runner {
                 files.link(&root, from.as_bytes(), &root, to.as_bytes(), Follow::No, WHO)?;
             }
             Op::Chmod { path, mode } => files.chmod(&root, path.as_bytes(), *mode, Follow::Yes, WHO)?,
+            Op::Chown { path, uid, gid } => {
+                files.chown(&root, path.as_bytes(), *uid, *gid, Follow::No, WHO)?;
+            }
+            Op::Utimens { path, atime, mtime } => {
+                files.utimens(&root, path.as_bytes(), [*atime, *mtime], Follow::No, WHO)?;
+            }
             Op::Truncate { path, size } => files.truncate(&root, path.as_bytes(), *size, WHO)?,
             Op::SetXattr { path, name, value } => {
                 let (name, how) = (name.as_bytes(), SetXattr::Any);

@@ -1,6 +1,7 @@
 //! What a mounted file system shows, and whether it may.
 
 use crate::model::{Inode, Model, ROOT, Shape};
+use crate::times::{self, Times};
 use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, OpenFlags, Stat};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -23,6 +24,8 @@ pub struct Survey {
     pub contents: BTreeMap<u64, Vec<u8>>,
     /// Link counts, by inode.
     links: BTreeMap<u64, u32>,
+    /// Times, by inode.
+    times: BTreeMap<u64, Times>,
 }
 
 /// Why a survey ended.
@@ -107,11 +110,14 @@ impl Survey {
         let inode = Inode {
             kind: stat.kind(),
             mode: stat.mode & 0o7777,
+            owner: (stat.uid, stat.gid),
+            rdev: stat.rdev,
             target,
             xattrs: self::xattrs(files, path, stat).map_err(ended)?,
         };
         self.shape.inodes.insert(stat.ino, Arc::new(inode));
         self.links.insert(stat.ino, stat.nlink);
+        self.times.insert(stat.ino, times::of(stat));
         Ok(())
     }
 
@@ -129,6 +135,40 @@ impl Survey {
                 return Err(format!("inode {ino} is no file of the model"));
             };
             content.check(bytes).map_err(|why| format!("{} (inode {ino}) {why}", self.name(*ino)))?;
+        }
+        for (ino, times) in &self.times {
+            model
+                .check_times(*ino, times)
+                .map_err(|why| format!("{} (inode {ino}): {why}", self.name(*ino)))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the same is shown `after` some time in which only the check itself worked.
+    ///
+    /// # Errors
+    /// What differs, in words.
+    pub fn same(&self, after: &Self) -> Result<(), String> {
+        if self.shape != after.shape {
+            return Err(format!("names: {}", after.differences(&self.shape).join("; ")));
+        }
+        for (ino, bytes) in &self.contents {
+            if after.contents.get(ino) != Some(bytes) {
+                let len = after.contents.get(ino).map(Vec::len);
+                return Err(format!("inode {ino} of {} bytes has other content, {len:?} bytes", bytes.len()));
+            }
+        }
+        // The check makes names in the root, and reading a link changes its time of access.
+        let comparable = |ino: &u64, times: &Times| match self.shape.inodes.get(ino).map(|inode| inode.kind) {
+            _ if *ino == ROOT => None,
+            Some(Kind::Symlink) => Some([0, times[1], times[2]]),
+            _ => Some(*times),
+        };
+        for (ino, before) in &self.times {
+            let now = after.times.get(ino).and_then(|now| comparable(ino, now));
+            if comparable(ino, before) != now {
+                return Err(format!("the times of inode {ino} were {before:?} and became {now:?}"));
+            }
         }
         Ok(())
     }
@@ -160,30 +200,32 @@ impl Survey {
         name.map_or("/".to_owned(), |(path, _)| format!("`{path}`"))
     }
 
+    /// How the names differ from those of a moment.
+    fn differences(&self, moment: &Shape) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (path, ino) in &moment.names {
+            if self.shape.names.get(path) != Some(ino) {
+                let found = self.shape.names.get(path);
+                lines.push(format!("`{path}` is {found:?}, not inode {ino}"));
+            }
+        }
+        for (path, ino) in &self.shape.names {
+            if !moment.names.contains_key(path) {
+                lines.push(format!("`{path}` (inode {ino}) should not be"));
+            }
+        }
+        for (ino, inode) in &moment.inodes {
+            if let Some(found) = self.shape.inodes.get(ino).filter(|found| *found != inode) {
+                lines.push(format!("inode {ino} is {found:?}, not {inode:?}"));
+            }
+        }
+        lines
+    }
+
     /// How the names differ from those that may be.
     fn describe(&self, model: &Model) -> String {
-        let differences = |moment: &Shape| {
-            let mut lines = Vec::new();
-            for (path, ino) in &moment.names {
-                if self.shape.names.get(path) != Some(ino) {
-                    let found = self.shape.names.get(path);
-                    lines.push(format!("`{path}` is {found:?}, not inode {ino}"));
-                }
-            }
-            for (path, ino) in &self.shape.names {
-                if !moment.names.contains_key(path) {
-                    lines.push(format!("`{path}` (inode {ino}) should not be"));
-                }
-            }
-            for (ino, inode) in &moment.inodes {
-                if let Some(found) = self.shape.inodes.get(ino).filter(|found| *found != inode) {
-                    lines.push(format!("inode {ino} is {found:?}, not {inode:?}"));
-                }
-            }
-            lines
-        };
         let moments = model.moments();
-        let nearest = moments.iter().enumerate().map(|(at, moment)| (at, differences(moment)));
+        let nearest = moments.iter().enumerate().map(|(at, moment)| (at, self.differences(moment)));
         let nearest = nearest.min_by_key(|(_, lines)| lines.len());
         let (at, lines) = nearest.unwrap_or_default();
         format!(

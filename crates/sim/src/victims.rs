@@ -1,0 +1,327 @@
+//! An image to be damaged: which of its blocks hold what, what they held before, and what may be shown without.
+
+use crate::damage::{is_reported, junk, look};
+use crate::dice::Dice;
+use crate::disk::Disk;
+use crate::media::{BLOCK, Block, Command, Image, SECTOR, Volatile};
+use crate::model::{Model, Shape};
+use crate::recording::Recording;
+use crate::runner::wind_clock;
+use crate::survey::Survey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a block is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// The log.
+    Log,
+    /// A bitmap page of the store.
+    Bitmap,
+    /// A node of the tree, or a part of a long value.
+    Tree,
+    /// One of the store's two superblocks.
+    StoreSuperblock,
+    /// One of the file system's.
+    Superblock,
+}
+
+impl Class {
+    /// Whether there are two, of which one is enough.
+    #[must_use]
+    pub fn is_superblock(self) -> bool {
+        matches!(self, Self::StoreSuperblock | Self::Superblock)
+    }
+}
+
+/// A damage: blocks as they are from now on.
+pub struct Damage {
+    /// One block, or two: what was meant for the second overwrote the first.
+    pub blocks: Vec<(u64, Block)>,
+    classes: Vec<Class>,
+    /// A whole block of an earlier time took the place of the first.
+    older: bool,
+    /// What happened, in words.
+    pub what: String,
+}
+
+impl Damage {
+    /// What the damaged blocks are for.
+    pub fn classes(&self) -> impl Iterator<Item = Class> {
+        self.classes.iter().copied()
+    }
+}
+
+/// An image, and what is known of it.
+pub struct Base {
+    image: Image,
+    name: &'static str,
+    whole: Survey,
+    /// Blocks of metadata, with what was in them in the order of writing; the last one is now.
+    blocks: BTreeMap<u64, Vec<Block>>,
+    meta: Vec<Range<u64>>,
+    /// Blocks that the last append to the log wrote, and the names that were before it or while it was made.
+    last: BTreeSet<u64>,
+    names: Vec<Arc<Shape>>,
+    /// Allows all that was ever so since recording began.
+    loose: Model,
+    /// Whether it matters what is in a block.
+    counts: BTreeMap<u64, bool>,
+}
+
+fn is_log(data: &Block) -> bool {
+    &data[..4] == b"KVLB"
+}
+
+impl Base {
+    /// The image as a recording leaves it, with everything durable.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn running(recording: &Recording) -> Result<Self, String> {
+        let first = recording.media.clone();
+        let mut media = recording.media.clone();
+        recording.trace.iter().for_each(|command| media.run(command));
+        let image = as_read(&media);
+        let mut base = Self::of("running", image, recording)?;
+        base.remember(&first, &recording.trace);
+        base.find_last_append(recording)?;
+        Ok(base)
+    }
+
+    /// The same, mounted and unmounted.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn unmounted(recording: &Recording) -> Result<Self, String> {
+        let mut media = recording.media.clone();
+        recording.trace.iter().for_each(|command| media.run(command));
+        wind_clock();
+        let disk = Disk::with(media);
+        disk.record();
+        let files = disk.mount(recording.setting.options.clone()).map_err(|error| error.to_string())?;
+        files.unmount().map_err(|error| error.to_string())?;
+        drop(files);
+        let mut base = Self::of("unmounted", as_read(&disk.media()), recording)?;
+        let all: Vec<Command> = recording.trace.iter().cloned().chain(disk.take_trace()).collect();
+        base.remember(&recording.media, &all);
+        Ok(base)
+    }
+
+    fn of(name: &'static str, image: Image, recording: &Recording) -> Result<Self, String> {
+        let whole = look(image.clone(), &recording.setting).map_err(|ended| ended.to_string())?.survey;
+        let mut loose = recording.model.clone();
+        recording.steps.iter().for_each(|step| loose.begin(step));
+        let (blocks, counts) = (BTreeMap::new(), BTreeMap::new());
+        let (last, names, meta) = (BTreeSet::new(), Vec::new(), recording.meta.clone());
+        Ok(Self { image, name, whole, blocks, meta, last, names, loose, counts })
+    }
+
+    /// What was written where.
+    fn remember(&mut self, first: &Volatile, trace: &[Command]) {
+        for number in self.places() {
+            self.blocks.insert(number, vec![Arc::clone(first.block(number))]);
+        }
+        for command in trace {
+            for (number, data) in (command.first..).zip(&command.blocks) {
+                if let Some(versions) = self.blocks.get_mut(&number) {
+                    versions.push(Arc::clone(data));
+                }
+            }
+        }
+        // What nobody ever wrote holds nothing.
+        self.blocks.retain(|_, versions| versions.last().is_some_and(|now| **now != *junk()));
+    }
+
+    /// All blocks that metadata may be in.
+    fn places(&self) -> Vec<u64> {
+        let ends = [0, self.image.blocks() - 1];
+        ends.into_iter().chain(self.meta.iter().cloned().flatten()).collect()
+    }
+
+    /// The last append is the writes to the log that end a recording, or come before what ends it.
+    fn find_last_append(&mut self, recording: &Recording) -> Result<(), String> {
+        let trace = &recording.trace;
+        let log = |command: &Command| command.blocks.first().is_some_and(is_log);
+        let Some(end) = trace.iter().rposition(log) else { return Ok(()) };
+        // Where the ring wraps an append is two writes: of one step, with nothing between.
+        let step = recording.steps.iter().find(|step| step.commands.1 > end as u64);
+        let from = step.map_or(end, |step| step.commands.0 as usize);
+        let start = trace[from.min(end)..=end].iter().rposition(|command| !log(command));
+        let start = start.map_or(from.min(end), |other| from.min(end) + other + 1);
+        for command in &trace[start..=end] {
+            self.last.extend(command.first..command.first + command.blocks.len() as u64);
+        }
+        let mut media = recording.media.clone();
+        trace[..start].iter().for_each(|command| media.run(command));
+        let before = look(as_read(&media), &recording.setting).map_err(|ended| ended.to_string())?.survey;
+        let mut names = vec![Arc::clone(recording.model.shape())];
+        let mut model = recording.model.clone();
+        for step in &recording.steps {
+            model.begin(step);
+            names.push(Arc::clone(model.shape()));
+            model.end(step);
+            names.push(Arc::clone(model.shape()));
+        }
+        let since = names.iter().position(|names| **names == before.shape);
+        self.names = names.split_off(since.ok_or("before the last append it shows names that never were")?);
+        Ok(())
+    }
+
+    /// What is in a block now.
+    #[must_use]
+    pub fn block(&self, number: u64) -> &Block {
+        self.image.block(number)
+    }
+
+    /// The image with a damage.
+    #[must_use]
+    pub fn with(&self, damage: &Damage) -> Image {
+        let mut image = self.image.clone();
+        damage.blocks.iter().for_each(|(number, data)| image.set(*number, Arc::clone(data)));
+        image
+    }
+
+    /// What a block is for.
+    #[must_use]
+    pub fn class(&self, number: u64) -> Class {
+        let store = [self.meta.first().map(|run| run.start), self.meta.last().map(|run| run.end - 1)];
+        match &self.block(number)[..4] {
+            _ if number == 0 || number == self.image.blocks() - 1 => Class::Superblock,
+            _ if store.contains(&Some(number)) => Class::StoreSuperblock,
+            b"KVLB" => Class::Log,
+            b"KVBM" => Class::Bitmap,
+            _ => Class::Tree,
+        }
+    }
+
+    /// A damage of one block, of a structure that the dice choose.
+    pub fn damage(&mut self, dice: &mut Dice) -> Option<Damage> {
+        let class = *dice.pick(&[
+            Class::Log,
+            Class::Log,
+            Class::Bitmap,
+            Class::Bitmap,
+            Class::Tree,
+            Class::StoreSuperblock,
+            Class::Superblock,
+        ])?;
+        let tail = class == Class::Log && dice.chance(50);
+        let of_class = |number: &u64| self.class(*number) == class && (!tail || self.is_young(*number));
+        let all: Vec<u64> = self.blocks.keys().copied().filter(of_class).collect();
+        let number = *dice.pick(&all)?;
+        // One that holds nothing that counts is passed over: three tries find one that does.
+        let number = match self.counts(number) {
+            true => number,
+            false => (0..3).filter_map(|_| dice.pick(&all).copied()).find(|number| self.counts(*number))?,
+        };
+        self.damage_of(number, dice)
+    }
+
+    /// Whether a block is one of those of its kind that were written last.
+    fn is_young(&self, number: u64) -> bool {
+        self.last.contains(&number)
+            || self.last.is_empty() && self.blocks.get(&number).is_some_and(|versions| versions.len() > 2)
+    }
+
+    fn damage_of(&self, number: u64, dice: &mut Dice) -> Option<Damage> {
+        let versions = self.blocks.get(&number)?;
+        let before: Vec<Block> = versions[..versions.len() - 1].to_vec();
+        let previous = before.last().cloned().unwrap_or_else(junk);
+        let mut bytes = **self.block(number);
+        let (mut older, mut own) = (false, None);
+        let what = match dice.roll(6) {
+            0 => {
+                let bit = dice.roll(BLOCK as u64 * 8) as usize;
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                format!("bit {bit} of block {number} flipped")
+            }
+            1 => {
+                (bytes, older) = (*previous, true);
+                format!("the last write of block {number} was lost")
+            }
+            2 => {
+                bytes = [0; BLOCK];
+                format!("block {number} was zeroed")
+            }
+            3 => {
+                let age = dice.roll(before.len() as u64);
+                (bytes, older) = (**before.get(age as usize)?, true);
+                format!("block {number} is as it was {} writes ago", before.len() as u64 - age)
+            }
+            4 => {
+                let sectors = 1 + dice.roll(7) as usize;
+                bytes[..sectors * SECTOR].copy_from_slice(&previous[..sectors * SECTOR]);
+                format!("the last write of block {number} was torn: {sectors} sectors are old")
+            }
+            _ => {
+                let others: Vec<u64> = self.blocks.keys().copied().filter(|other| *other != number).collect();
+                let other = *dice.pick(&others)?;
+                let versions = self.blocks.get(&other)?;
+                bytes = **versions.last()?;
+                let old = versions.iter().rev().nth(1).cloned().unwrap_or_else(junk);
+                own = Some((other, old));
+                format!("what was for block {other} went to block {number}")
+            }
+        };
+        if bytes == **self.block(number) {
+            return None;
+        }
+        let blocks: Vec<(u64, Block)> = std::iter::once((number, Arc::new(bytes))).chain(own).collect();
+        let classes: Vec<Class> = blocks.iter().map(|(number, _)| self.class(*number)).collect();
+        let what = format!("{}, {classes:?}: {what}", self.name);
+        Some(Damage { blocks, classes, older, what })
+    }
+
+    /// Whether it matters what is in a block: without it, the checker finds something, or other things are shown.
+    fn counts(&mut self, number: u64) -> bool {
+        if self.class(number).is_superblock() || self.class(number) == Class::Log {
+            return true;
+        }
+        let mut image = self.image.clone();
+        image.set(number, junk());
+        *self.counts.entry(number).or_insert_with(|| is_reported(&image))
+    }
+
+    /// Whether `seen` may be shown without an error, after a damage.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub fn judge(&self, damage: &Damage, seen: &Survey) -> Result<(), String> {
+        let why = match self.whole.same(seen) {
+            Ok(()) => return Ok(()),
+            Err(why) => why,
+        };
+        let tail = damage.blocks.iter().any(|(number, _)| self.last.contains(number));
+        if tail && self.names.iter().any(|names| **names == seen.shape) && seen.check(&self.loose).is_ok() {
+            return Ok(());
+        }
+        let which = if tail { ", not those of before the last append either" } else { "" };
+        Err(format!("other things are shown, and no error{which}: {why}"))
+    }
+
+    /// Whether the checker has to find something where everything is shown that was there. Bytes of the log may count
+    /// for nothing; a whole older superblock is what a power cut leaves between the writes of the two.
+    #[must_use]
+    pub fn must_be_reported(&self, damage: &Damage) -> bool {
+        match damage.classes.first() {
+            Some(class) if class.is_superblock() => !damage.older,
+            Some(Class::Log) | None => false,
+            Some(_) => true,
+        }
+    }
+}
+
+/// The device's content as it is read, its cache included.
+#[must_use]
+pub fn as_read(media: &Volatile) -> Image {
+    let mut image = media.durable().clone();
+    (0..image.blocks()).for_each(|number| {
+        let now = media.block(number);
+        if !Arc::ptr_eq(now, image.block(number)) {
+            image.set(number, Arc::clone(now));
+        }
+    });
+    image
+}
