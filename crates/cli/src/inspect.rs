@@ -8,7 +8,7 @@ use crate::output::Output;
 use crate::place::Place;
 use crate::volume::Volumes;
 use nvmed_engine::EngineError;
-use nvmed_fs::{FileSystem, FsError, StatFs, Superblock, VERSION};
+use nvmed_fs::{FileSystem, Finding, FsError, StatFs, Superblock, VERSION};
 use nvmed_io::Device;
 use nvmed_stack::Open;
 use std::process::ExitCode;
@@ -227,12 +227,15 @@ pub fn fsck(arguments: &Fsck) -> Result<ExitCode, Failure> {
     for finding in &findings {
         out.text(&format!("{name}: {finding}\n"))?;
     }
-    let beyond = findings.iter().any(|finding| matches!(finding, nvmed_fs::Finding::Store { .. }));
+    let beyond = findings.iter().any(|finding| matches!(finding, Finding::Store { .. }));
     let verdict = match findings.len() {
         _ if beyond => {
             "damaged; copy what can be read with `nvmed fsck --salvage DIR`, then format".to_owned()
         }
         0 => "clean".to_owned(),
+        1 if findings.iter().all(Finding::is_of_a_copy) => {
+            "nothing is lost; a mount or `nvmed fsck --repair` writes the lost copy again".to_owned()
+        }
         1 => "1 contradiction; `nvmed fsck --repair` puts it right".to_owned(),
         many => format!("{many} contradictions; `nvmed fsck --repair` puts them right"),
     };

@@ -273,8 +273,17 @@ fn check(arguments: &Check) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let code = match verified {
         Ok(records) => {
-            out.text(&format!("{}: clean, {records} records\n", store.name()))?;
-            ExitCode::SUCCESS
+            for flaw in store.flaws() {
+                out.text(&format!("{}: {flaw}\n", store.name()))?;
+            }
+            if store.flaws().is_empty() {
+                out.text(&format!("{}: clean, {records} records\n", store.name()))?;
+                ExitCode::SUCCESS
+            } else {
+                let advice = "nothing is lost; the next command that writes writes the lost copy again";
+                out.text(&format!("{}: {records} records; {advice}\n", store.name()))?;
+                ExitCode::from(Status::Failed as u8)
+            }
         }
         Err(error) => {
             let advice = "`nvmed kv scan` prints what can be read";

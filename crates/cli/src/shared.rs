@@ -177,6 +177,7 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
         statistics: variable(STATISTICS_VARIABLE).map(PathBuf::from),
     };
     let mount = nvmed_stack::mount(&config, surroundings)?;
+    crate::volume::tell_mended(&config.device.to_string(), &mount);
     let service = Service::new(mount, Admission::Secret(secret), Arc::new(board), config.lease_bytes());
     let service = Arc::new(service);
     let server = Server::start(Arc::clone(&service), &address).map_err(failed)?;

@@ -58,6 +58,13 @@ impl Volumes {
     }
 }
 
+/// Says which lost copies of metadata a mount has written again: a line each.
+pub fn tell_mended(name: &str, files: &FileSystem) {
+    for finding in files.mended() {
+        eprintln!("nvmed: {name}: {finding}; it was written again");
+    }
+}
+
 impl Volume {
     /// Mounts a device.
     ///
@@ -69,6 +76,7 @@ impl Volume {
         config.writeback_seconds = 0;
         config.cache_huge = false;
         let mount = nvmed_stack::mount(&config, Surroundings::default())?;
+        tell_mended(name, &mount);
         Ok(Self { name: name.to_owned(), spec: spec.clone(), mount, who: Caller::process() })
     }
 

@@ -5,6 +5,7 @@ use crate::alloc::Allocator;
 use crate::data::DataPath;
 use crate::end::Ends;
 use crate::error::FsError;
+use crate::finding::Finding;
 use crate::freed::Freed;
 use crate::growth::{self, Growth};
 use crate::health::Health;
@@ -156,6 +157,8 @@ pub(crate) struct Core {
     pub(crate) health: Health,
     pub(crate) accounts: Accounts,
     pub(crate) ends: Ends,
+    /// Copies that were lost when it was mounted, and were written again.
+    pub(crate) mended: Vec<Finding>,
     /// Whether orphans of an earlier mount may be left.
     pub(crate) orphans_left: AtomicBool,
 }
@@ -192,13 +195,18 @@ impl Core {
     pub(crate) fn mount_over(parts: MountParts, dead: Option<&Memory>) -> Result<Arc<Self>, FsError> {
         let MountParts { device, memory, options } = parts;
         let handle = device.handle(Binding::Spread);
-        let (superblock, copies_agree) = superblock::load(&device, &handle)?;
+        let (superblock, superblock_lost) = superblock::load(&device, &handle)?;
         let medium = Arc::new(growth::medium(&device, &superblock)?);
         let store = Store::open(medium.clone(), memory.pending(), &nvmed_kv::Options::default())?;
         if !options.read_only && !mutant::is(Mutant::NoMountFlush) {
             // A process that died may have left log and data in the device's cache: what is read from here on, and
             // what is written behind it, counts as durable.
             handle.flush()?;
+        }
+        let mut mended = Vec::new();
+        if !options.read_only {
+            mended.extend(superblock_lost.map(Finding::of_superblock));
+            mended.extend(store.flaws().iter().map(Finding::of_flaw));
         }
         if let Some(dead) = dead.filter(|_| !mutant::is(Mutant::PendingForgotten)) {
             let PendingMemory { memory, offset, len } = dead.pending();
@@ -235,6 +243,7 @@ impl Core {
             accounts: Accounts::default(),
             ends: Ends::default(),
             orphans_left: AtomicBool::new(true),
+            mended,
             options,
             superblock,
             store,
@@ -247,7 +256,10 @@ impl Core {
         let _ = core.root.set(root);
         core.look_at_tree();
         if !core.options.read_only {
-            core.finish_growth(copies_agree)?;
+            if !core.store.flaws().is_empty() {
+                core.store.mend()?;
+            }
+            core.finish_growth(superblock_lost.is_none())?;
             core.reap_orphans()?;
         }
         Ok(core)

@@ -3,6 +3,7 @@
 use crate::core::{Core, MountParts, ROOT};
 use crate::error::FsError;
 use crate::file::File;
+use crate::finding::Finding;
 use crate::health::Trouble;
 use crate::inode::Inode;
 use crate::namespace::Recipe;
@@ -157,6 +158,22 @@ impl FileSystem {
     #[must_use]
     pub fn cache_stats(&self) -> nvmed_cache::Stats {
         self.0.data.cache.stats()
+    }
+
+    /// Copies of superblocks and of the log's last block that were lost, which this mount has written again.
+    #[must_use]
+    pub fn mended(&self) -> &[Finding] {
+        &self.0.mended
+    }
+
+    /// To be called every so often: when nothing was appended to the metadata log since the last call, what the last
+    /// append wrote is laid down a second time, so that damage of one block cannot take it along in silence. Writes two
+    /// blocks then, once.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn settle_if_quiet(&self) -> Result<(), FsError> {
+        if self.0.options.read_only { Ok(()) } else { Ok(self.0.store.settle_if_quiet()?) }
     }
 
     /// Counters of the metadata store.

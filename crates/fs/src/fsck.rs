@@ -10,7 +10,7 @@ use crate::growth;
 use crate::keys::{self, PREFIX_BYTES_MAX, Subject, ZONE_BYTES};
 use crate::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record};
 use crate::status::Kind;
-use crate::superblock::{self, Superblock};
+use crate::superblock::{self, Lost, Superblock};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{KvError, PendingMemory, Store};
@@ -30,9 +30,11 @@ const PENDING_BYTES: usize = 4 << 20;
 /// It is no file system of ours, or the device fails. Damage inside is a finding, not an error.
 pub fn fsck(device: &Arc<Device>) -> Result<Vec<Finding>, FsError> {
     let handle = device.handle(Binding::Spread);
-    let (superblock, _) = superblock::load(device, &handle)?;
+    let (superblock, lost) = superblock::load(device, &handle)?;
     let mut check = Check::new(superblock.clone());
+    lost.into_iter().for_each(|lost| check.find(Finding::of_superblock(lost)));
     let read = open_store(device, &superblock, false)?.and_then(|store| {
+        store.flaws().iter().for_each(|flaw| check.find(Finding::of_flaw(flaw)));
         store.verify()?;
         store.scan(Bound::Unbounded, Bound::Unbounded, &mut |key, value| check.visit(key, value))
     });
@@ -47,28 +49,28 @@ pub fn fsck(device: &Arc<Device>) -> Result<Vec<Finding>, FsError> {
 /// A file system's superblock and metadata store, open without a mount.
 pub(crate) struct Opened {
     pub(crate) superblock: Superblock,
-    /// Both copies of the superblock say the same.
-    pub(crate) superblocks_agree: bool,
+    /// The copy of the superblock that does not say what the other one does.
+    pub(crate) superblock_lost: Option<Lost>,
     pub(crate) store: Store,
 }
 
 /// Opens a file system's parts without mounting it.
 pub(crate) fn open(device: &Arc<Device>) -> Result<Opened, FsError> {
-    let (superblock, superblocks_agree) = superblock::load(device, &device.handle(Binding::Spread))?;
+    let (superblock, superblock_lost) = superblock::load(device, &device.handle(Binding::Spread))?;
     let store = open_store(device, &superblock, false)??;
-    Ok(Opened { superblock, superblocks_agree, store })
+    Ok(Opened { superblock, superblock_lost, store })
 }
 
 /// The same for reading what is left; what is wrong with the log of the store, if it is that.
 pub(crate) fn open_wreck(device: &Arc<Device>) -> Result<(Opened, Option<KvError>), FsError> {
-    let (superblock, superblocks_agree) = superblock::load(device, &device.handle(Binding::Spread))?;
+    let (superblock, superblock_lost) = superblock::load(device, &device.handle(Binding::Spread))?;
     let (store, damage) = match open_store(device, &superblock, false)? {
         Err(damage @ KvError::Corrupt { structure: "log", .. }) => {
             (open_store(device, &superblock, true)??, Some(damage))
         }
         opened => (opened?, None),
     };
-    Ok((Opened { superblock, superblocks_agree, store }, damage))
+    Ok((Opened { superblock, superblock_lost, store }, damage))
 }
 
 fn open_store(

@@ -5,6 +5,7 @@
 
 use crate::core::host_clock;
 use crate::error::FsError;
+use crate::finding::Finding;
 use crate::fsck::{Opened, open};
 use crate::repair_model::Model;
 use crate::{region, superblock};
@@ -19,7 +20,6 @@ use std::sync::Arc;
 pub struct Plan {
     lines: Vec<String>,
     opened: Opened,
-    superblocks_differ: bool,
     /// Blocks that are copied before their new places are recorded.
     copies: Vec<(u64, u64)>,
     puts: Vec<(Vec<u8>, Vec<u8>)>,
@@ -63,14 +63,13 @@ pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, FsError> {
     opened.store.scan(everything.0, everything.1, &mut compare)?;
     puts.extend(wanted);
     let mut lines = core::mem::take(&mut model.plan);
-    let superblocks_differ = !opened.superblocks_agree;
-    if superblocks_differ {
-        lines.insert(0, "one superblock is damaged: it is written again from the other".to_owned());
-    }
+    let copies_lost = opened.superblock_lost.map(Finding::of_superblock);
+    let copies_lost = copies_lost.into_iter().chain(opened.store.flaws().iter().map(Finding::of_flaw));
+    lines.splice(0..0, copies_lost.map(|lost| format!("{lost}: it is written again from the other")));
     if lines.is_empty() && puts.len() + deletes.len() > 0 {
         lines.push("bitmap or counters differ from what is counted: they are written again".to_owned());
     }
-    Ok(Plan { lines, opened, superblocks_differ, copies, puts, deletes })
+    Ok(Plan { lines, opened, copies, puts, deletes })
 }
 
 impl Plan {
@@ -92,9 +91,12 @@ impl Plan {
     /// The device's; [`FsError::NoSpace`] when the metadata region has no room for what is new.
     pub fn carry_out(self, device: &Arc<Device>) -> Result<(), FsError> {
         let handle = device.handle(Binding::Spread);
-        let Self { opened, copies, puts, deletes, superblocks_differ, .. } = self;
-        if superblocks_differ {
+        let Self { opened, copies, puts, deletes, .. } = self;
+        if opened.superblock_lost.is_some() {
             superblock::store(device, &handle, &opened.superblock)?;
+        }
+        if !opened.store.flaws().is_empty() {
+            opened.store.mend()?;
         }
         if !copies.is_empty() {
             let whole = DeviceMedium::new(device, handle, 0..opened.superblock.blocks)?;

@@ -257,11 +257,20 @@ fn far_block(superblock: &Superblock) -> u64 {
     superblock.blocks - 1
 }
 
-/// Reads both superblocks of a device; answers the one that counts, and whether both say the same.
+/// A copy of the superblock that does not say what the other one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Its block.
+    pub(crate) block: u64,
+    /// It is whole, but older.
+    pub(crate) old: bool,
+}
+
+/// Reads both superblocks of a device; answers the one that counts, and the other one if it says something else.
 ///
 /// # Errors
 /// [`FsError::NotOurs`], [`FsError::Version`], [`FsError::Damaged`], [`FsError::Truncated`]; the device's.
-pub(crate) fn load(device: &Device, handle: &Handle) -> Result<(Superblock, bool), FsError> {
+pub(crate) fn load(device: &Device, handle: &Handle) -> Result<(Superblock, Option<Lost>), FsError> {
     let blocks = DeviceMedium::device_blocks(device)?;
     if blocks < 2 {
         return Err(FsError::NotOurs);
@@ -287,8 +296,15 @@ pub(crate) fn load(device: &Device, handle: &Handle) -> Result<(Superblock, bool
     if found.blocks > blocks {
         return Err(FsError::Truncated { found: blocks, expected: found.blocks });
     }
-    let same = near.is_ok() && distant.is_ok() && first == far;
-    Ok((found, same))
+    let is_found = |read: &Result<(), FsError>, block: &[u8]| read.is_ok() && *block == *found.encode();
+    let lost = if near.is_ok() && distant.is_ok() && first == far {
+        None
+    } else if !is_found(&near, &first) {
+        Some(Lost { block: 0, old: near.is_ok() && Superblock::decode(&first).is_ok() })
+    } else {
+        Some(Lost { block: far_block(&found), old: distant.is_ok() && Superblock::decode(&far).is_ok() })
+    };
+    Ok((found, lost))
 }
 
 /// Writes both copies, durably, one after the other.

@@ -43,6 +43,46 @@ fn a_torn_first_superblock_is_read_from_the_far_copy() {
     assert!(matches!(mount_error(&disk), FsError::Damaged { .. }), "both copies are bad");
 }
 
+/// Superblocks of the file system and of its metadata store lie twice: when one is destroyed or old, all is there, the
+/// checker says which, and a mount that writes it again says so.
+#[test]
+fn a_lost_superblock_is_told_and_a_mount_that_mends_it_says_so() {
+    let good = formatted();
+    good.mount().unmount().unwrap();
+    let blocks = FileSystem::probe(&good.device()).unwrap();
+    let far = blocks.data_first - 1;
+    assert_eq!(fsck(&good.device()).unwrap(), []);
+    for (block, what) in
+        [(0, "superblock"), (LAST, "superblock"), (1, "metadata block 0"), (far, "metadata block")]
+    {
+        for damage in 0..3 {
+            let disk = good.copy();
+            disk.poke(block, |bytes| match damage {
+                0 => bytes.fill(0),
+                1 => bytes[300] ^= 1,
+                _ => bytes.fill(0x5a),
+            });
+            let said: Vec<String> = fsck(&disk.device()).unwrap().iter().map(ToString::to_string).collect();
+            assert!(said.len() == 1 && said[0].contains(what), "block {block}: {said:?}");
+            let plan = plan_repair(&disk.device()).unwrap();
+            assert_eq!(plan.lines().len(), 1, "block {block}: {:?}", plan.lines());
+            let repaired = disk.copy();
+            plan_repair(&repaired.device()).unwrap().carry_out(&repaired.device()).unwrap();
+            assert_eq!(fsck(&repaired.device()).unwrap(), []);
+            let options = MountOptions { read_only: true, ..MountOptions::default() };
+            let files = disk.try_mount(options, 8 << 20).unwrap();
+            assert_eq!(files.mended(), [], "a mount that writes nothing mends nothing");
+            drop(files);
+            let files = disk.mount();
+            let told: Vec<String> = files.mended().iter().map(ToString::to_string).collect();
+            assert_eq!(told, said);
+            files.unmount().unwrap();
+            assert_eq!(fsck(&disk.device()).unwrap(), []);
+            assert_eq!(disk.mount().mended(), []);
+        }
+    }
+}
+
 #[test]
 fn what_is_not_ours_is_said_to_be_so() {
     let disk = Disk::new(BYTES);

@@ -230,6 +230,7 @@ impl Superblock {
             self.lost = Some(1);
             self.flaw = Some(Flaw { block, structure: "superblock", reason: OLD_SLOT });
         }
+        self.epoch = self.epoch.max(epoch);
     }
 
     /// Whether we differ from `other` by the epoch at most.

@@ -1,4 +1,4 @@
-//! The thread that writes back what nobody synced, as a kernel does.
+//! The thread that writes back what nobody synced, as a kernel does, and settles the metadata log when it is quiet.
 
 use nvmed_fs::FileSystem;
 use std::sync::Arc;
@@ -8,8 +8,11 @@ use std::time::Duration;
 
 /// How many times a period the thread looks: dirty data is at most a period and a quarter old.
 const LOOKS_PER_PERIOD: u32 = 4;
+/// The longest time between two looks at the log. It is settled at the second one that finds nothing new: within a
+/// second of the last append.
+const LOG_LOOK: Duration = Duration::from_millis(500);
 
-/// Writes back dirty data older than a period, until dropped. It parks in between and takes no signal.
+/// Writes back dirty data older than a period, and settles the log, until dropped. It parks in between and takes no signal.
 pub(crate) struct Flusher {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -17,20 +20,30 @@ pub(crate) struct Flusher {
 
 impl Flusher {
     /// Starts for `files`; no thread at all when `period_s` is 0 or the host has none left: data is
-    /// then written back by writers over the limit, by fsync and at the end.
+    /// then written back by writers over the limit, by fsync and at the end, and the log is settled at the end.
     pub fn start(files: &FileSystem, period_s: u32) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let period = Duration::from_secs(u64::from(period_s));
         let thread = (period_s > 0).then(|| {
             let (files, stop) = (files.clone(), Arc::clone(&stop));
             nvmed_sys::spawn_quiet("nvmed-flush", move || {
-                while !stop.load(Ordering::Acquire) {
-                    std::thread::park_timeout(period / LOOKS_PER_PERIOD);
-                    if !stop.load(Ordering::Acquire) {
+                let look = period / LOOKS_PER_PERIOD;
+                let mut since = Duration::ZERO;
+                loop {
+                    let rest = (look - since).min(LOG_LOOK);
+                    std::thread::park_timeout(rest);
+                    if stop.load(Ordering::Acquire) {
+                        break;
+                    }
+                    since += rest;
+                    if since >= look {
+                        since = Duration::ZERO;
                         // A failure stays with the frames, which stay dirty, and is reported by the
                         // next fsync of each open description.
                         let _ = files.write_back_older_than(period);
                     }
+                    // A failure fails whatever is to be made durable next.
+                    let _ = files.settle_if_quiet();
                 }
             })
         });

@@ -298,6 +298,9 @@ impl Opened {
     /// What could not be written.
     pub fn close(self) -> Result<(), Failure> {
         self.told(self.store.close())?;
+        for flaw in self.store.flaws() {
+            eprintln!("nvmed: {}: {flaw}; it was written again", self.name);
+        }
         self.leave()
     }
 

@@ -192,6 +192,7 @@ fn answer(arguments: &Serve, file: &Path) -> Result<ExitCode, Failure> {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
     let memory = std::env::var(RUN_MEMORY_VARIABLE).ok();
     let mount = nvmed_stack::mount(&config, Surroundings { run_memory: memory, ..Surroundings::default() })?;
+    crate::volume::tell_mended(&config.device.to_string(), &mount);
     let directory = socket.parent().unwrap_or(Path::new("/"));
     let keeper = Arc::new(Keeper::open(&arguments.grants, directory, &mount, mount.device())?);
     let admission = Admission::Gate(keeper.clone());
