@@ -5,7 +5,7 @@
 //! written back.
 
 use crate::failure::{Failure, Status};
-use crate::holder::{Holder, first_line, status_of};
+use crate::holder::{Holder, first_line, status_of, tell_trouble};
 use crate::place::parse_spec;
 use crate::serve::arguments::Serve;
 use crate::serve::notify::notify;
@@ -192,6 +192,7 @@ fn answer(arguments: &Serve, file: &Path) -> Result<ExitCode, Failure> {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
     let memory = std::env::var(RUN_MEMORY_VARIABLE).ok();
     let mount = nvmed_stack::mount(&config, Surroundings { run_memory: memory, ..Surroundings::default() })?;
+    tell_trouble("serve", &mount);
     let directory = socket.parent().unwrap_or(Path::new("/"));
     let keeper = Arc::new(Keeper::open(&arguments.grants, directory, &mount, mount.device())?);
     let admission = Admission::Gate(keeper.clone());
