@@ -3,7 +3,8 @@
 
 use crate::failure::{Failure, Status};
 use crate::run::{own_path, probe, settings};
-use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, RunMemory};
+use nvmed_fs::FileSystem;
+use nvmed_stack::{Config, Mount, RUN_MEMORY_VARIABLE, RunMemory};
 use nvmed_sys::Signals;
 use rustix::fd::OwnedFd;
 use std::ffi::OsString;
@@ -50,13 +51,34 @@ impl Holder {
     /// After the server: what it had completed and not written goes to the device.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's, with what it means: the memory goes with this process.
     pub(crate) fn salvage(&self, config: &Config) -> Result<(), Failure> {
-        if config.device.is_lasting() {
-            nvmed_stack::salvage(config, &self.memory)?;
+        if !config.device.is_lasting() {
+            return Ok(());
         }
-        Ok(())
+        nvmed_stack::salvage(config, &self.memory).map_err(|error| {
+            let why = Failure::from(error);
+            Failure::new(
+                why.status,
+                format!(
+                    "{}; not everything that completed calls wrote could be saved: what no fsync has confirmed may \
+                     be lost",
+                    why.message
+                ),
+            )
+        })
     }
+}
+
+/// Says it in one line when a mount turns read-only.
+pub(crate) fn tell_trouble(command: &'static str, mount: &Mount) {
+    let (files, device) = (FileSystem::clone(mount), mount.device_name().to_owned());
+    // Without a thread it is only not said: calls are refused all the same.
+    let _ = nvmed_sys::spawn_quiet("nvmed-health", move || {
+        if let Some(trouble) = files.await_trouble() {
+            eprintln!("nvmed: {command}: {}", trouble.notice(&device));
+        }
+    });
 }
 
 /// This program again, with the same arguments and `more` of them after the first, the command.

@@ -7,7 +7,7 @@
 
 use crate::arguments::{Mount, Umount};
 use crate::failure::{Failure, Status};
-use crate::holder::{Holder, again, first_line, status_of};
+use crate::holder::{Holder, again, first_line, status_of, tell_trouble};
 use crate::place::parse_spec;
 use crate::run::{absolute, pass_on};
 use nvmed_fuse::{MountError, MountOptions, MountPoint, Serving};
@@ -204,7 +204,8 @@ fn serve(arguments: &Mount, file: &Path) -> Result<ExitCode, Failure> {
     let surroundings = Surroundings { run_memory, ..Surroundings::default() };
     let line = format!("{READY} {} on {}\n", config.device, place.path().display());
     let serving = Serving { place, options, holder };
-    nvmed_fuse::serve(&config, surroundings, &serving, || {
+    nvmed_fuse::serve(&config, surroundings, &serving, |mount| {
+        tell_trouble("mount", mount);
         // A holder that cannot read it has died, and its death is a signal to us.
         let _ = std::io::stdout().write_all(line.as_bytes()).and_then(|()| std::io::stdout().flush());
     })?;

@@ -5,7 +5,7 @@
 //! its child, the server, answers calls; the program and its descendants make them.
 
 use crate::failure::{Failure, Status};
-use crate::holder::{Holder, first_line, status_of};
+use crate::holder::{Holder, first_line, status_of, tell_trouble};
 use crate::run::arguments::Run;
 use crate::run::{PASSED_ON, absolute, exit_code, pass_on, preloaded, start};
 use crate::watch::Watch;
@@ -125,7 +125,10 @@ impl Beside {
             Some(signal) => format!("was ended by signal {signal}"),
             None => format!("ended with status {}", status_of(status)),
         };
-        eprintln!("nvmed: run: the server {how}; {consequence}; what completed calls wrote is saved");
+        eprintln!(
+            "nvmed: run: the server {how}; {consequence}; what completed calls wrote is kept, and written to the device \
+             at the end of the run"
+        );
     }
 
     /// After the program: the server ends when no process of the run uses it any more, or at the next signal.
@@ -136,7 +139,10 @@ impl Beside {
         self.tell(Signal::USR1);
         loop {
             if self.has_ended()? {
-                self.say_death("the processes that used it still have lost their files");
+                // One that has ended by itself has said why.
+                if self.ended.is_some_and(|status| status.signal().is_some()) {
+                    self.say_death("the processes that used it still have lost their files");
+                }
                 return Ok(());
             }
             let signal = signals.next().map_err(failed)?;
@@ -178,6 +184,7 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     };
     let mount = nvmed_stack::mount(&config, surroundings)?;
     crate::volume::tell_mended(&config.device.to_string(), &mount);
+    tell_trouble("run", &mount);
     let service = Service::new(mount, Admission::Secret(secret), Arc::new(board), config.lease_bytes());
     let service = Arc::new(service);
     let server = Server::start(Arc::clone(&service), &address).map_err(failed)?;

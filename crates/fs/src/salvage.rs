@@ -38,15 +38,17 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
     let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
     let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| page.owner));
     let found = core.salvageable(numbers.collect())?;
+    // A file that the device does not take keeps no other from being saved.
+    let mut result = Ok(());
     for size in &left {
         if let Some(inode) = found.get(&size.ino) {
-            core.truncate(inode, size.size)?;
+            result = result.and(core.truncate(inode, size.size));
         }
     }
     pages.sort_unstable_by_key(|page| (page.owner, page.page));
     for group in pages.chunk_by(|one, next| one.owner == next.owner) {
         if let Some(inode) = found.get(&group[0].owner) {
-            core.salvage_pages(inode, dead, group)?;
+            result = result.and(core.salvage_pages(inode, dead, group));
         }
     }
     for size in &left {
@@ -55,8 +57,8 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
             core.touch(inode, None, Some(size.mtime_ns), None);
         }
     }
-    files.sync()?;
-    Ok(files)
+    let synced = files.sync();
+    result.and(synced).map(|()| files)
 }
 
 impl Core {

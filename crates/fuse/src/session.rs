@@ -27,7 +27,7 @@ pub struct Serving {
 }
 
 /// Mounts a device's file system on a directory and serves it until it is unmounted or a signal (SIGINT,
-/// SIGTERM, SIGHUP) asks for the end. `ready` is called once the mount is there.
+/// SIGTERM, SIGHUP) asks for the end. `ready` is called once the mount is there, with what is mounted.
 ///
 /// Call it before the process has other threads: they would take the signals.
 ///
@@ -37,7 +37,7 @@ pub fn serve(
     config: &Config,
     surroundings: Surroundings,
     serving: &Serving,
-    ready: impl FnOnce(),
+    ready: impl FnOnce(&nvmed_stack::Mount),
 ) -> Result<(), MountError> {
     let dir = serving.place.path();
     let failed = |error| MountError::Session { dir: dir.to_owned(), error };
@@ -50,7 +50,7 @@ pub fn serve(
     let served = session.map_err(failed).and_then(|session| {
         let ending = Ending { signals, dir: dir.to_owned(), mount: Arc::clone(&mount) };
         nvmed_sys::spawn_quiet("nvmed-signals", move || ending.wait()).map_err(failed)?;
-        ready();
+        ready(&mount);
         stay_on(&serving.options.cpus);
         session.run().map_err(failed)
     });

@@ -3,9 +3,10 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io::Error;
+use std::sync::{Mutex, PoisonError};
 
 /// Ranges that can be guarded at once: as many as a served device lets its client map.
 const RANGES: usize = 4096;
@@ -16,10 +17,16 @@ const PAGE: usize = 4096;
 struct Range {
     begin: AtomicUsize,
     end: AtomicUsize,
+    /// Touches that met nothing.
+    cuts: AtomicUsize,
 }
 
 static GUARDED: [Range; RANGES] =
-    [const { Range { begin: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; RANGES];
+    [const { Range { begin: AtomicUsize::new(0), end: AtomicUsize::new(0), cuts: AtomicUsize::new(0) } };
+        RANGES];
+
+/// What the process did about `SIGBUS` before; null until our handler is there.
+static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(core::ptr::null_mut());
 
 /// A place in the table, freed with the value.
 #[derive(Debug)]
@@ -31,9 +38,18 @@ impl Guard {
         let free =
             |range: &Range| range.begin.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let place = GUARDED.iter().position(free)?;
+        GUARDED[place].cuts.store(0, Ordering::Relaxed);
         GUARDED[place].end.store(begin + len, Ordering::Release);
         GUARDED[place].begin.store(begin, Ordering::Release);
         Some(Self(place))
+    }
+
+    /// Whether somebody has touched what was not there. What was copied before this call may then be zeroes of ours.
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        // Pairs with the count before the new page in `on_bus_error`: who has seen that page sees the count.
+        fence(Ordering::Acquire);
+        GUARDED[self.0].cuts.load(Ordering::Relaxed) != 0
     }
 }
 
@@ -43,37 +59,51 @@ impl Drop for Guard {
     }
 }
 
-fn is_guarded(address: usize) -> bool {
-    GUARDED.iter().any(|range| {
+fn guarding(address: usize) -> Option<&'static Range> {
+    GUARDED.iter().find(|range| {
         let begin = range.begin.load(Ordering::Acquire);
         begin > 1 && (begin..range.end.load(Ordering::Acquire)).contains(&address)
     })
 }
 
-/// Lets this process outlive files that are cut short under [`crate::Mapping::foreign`]: from the first touch
-/// past the end on, there is a page of zeroes of our own, and whoever cut the file has lost what was there.
-/// Every other `SIGBUS` ends the process as before. For a process of our own: the handler is for all of it.
+/// Lets this process outlive files that are cut short, or that the host cannot read, under
+/// [`crate::Mapping::foreign`]: from the first touch of what is not there on, there is a page of zeroes of our own, and
+/// [`crate::Mapping::is_cut`] says so. Every other `SIGBUS` does what it did before: a handler that the process had is
+/// called, and without one the process ends. A handler that a program installs later takes the place of ours.
 ///
 /// # Errors
 /// What `sigaction` answers.
 pub fn survive_cut_files() -> Result<(), Error> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !BEFORE.load(Ordering::Relaxed).is_null() {
+        return Ok(());
+    }
+    let mut before = Box::new(MaybeUninit::<libc::sigaction>::zeroed());
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: null asks for what is there, which is written to `before`.
+    if unsafe { libc::sigaction(libc::SIGBUS, core::ptr::null(), before.as_mut_ptr()) } != 0 {
+        return Err(Error::last_os_error());
+    }
+    // It is never freed: a handler may look at it at any time.
+    BEFORE.store(Box::leak(before).as_mut_ptr(), Ordering::Release);
     // SAFETY: zeroed is a valid `sigaction` (default handler, empty mask, no flags); `action` lives on this
     // stack. `on_bus_error` has the signature that SA_SIGINFO asks for, and does only what a handler may:
     // atomics, and system calls.
     let set = unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = on_bus_error as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGBUS, action, core::ptr::null_mut())
     };
     if set == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives an SA_SIGINFO handler a valid `siginfo_t`, and for SIGBUS it holds an address.
     let address = unsafe { (*info).si_addr() } as usize;
-    if is_guarded(address) {
+    if let Some(range) = guarding(address) {
+        range.cuts.fetch_add(1, Ordering::Release);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let page = core::ptr::without_provenance_mut(address & !(PAGE - 1));
@@ -84,9 +114,20 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
             return;
         }
     }
-    // Not ours to answer: the touch is made again, and ends the process.
-    // SAFETY: sets the default action of a signal, which takes no pointer that outlives the call.
-    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    // Not ours to answer.
+    // SAFETY: null, or what `survive_cut_files` has leaked, initialised and not written since.
+    let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
+    let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        // The touch is made again, and ends the process.
+        // SAFETY: sets the default action of a signal, which takes no pointer that outlives the call.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        return;
+    }
+    type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    // SAFETY: the process had installed it for this signal. One that takes the signal alone ignores the rest, which is
+    // in registers; the arguments are the kernel's.
+    unsafe { core::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
 }
 
 #[cfg(test)]
@@ -102,11 +143,13 @@ mod tests {
         rustix::fs::ftruncate(&fd, 16_384).unwrap();
         let memory = Mapping::foreign(rustix::fd::AsFd::as_fd(&fd), 0, 16_384).unwrap();
         memory.fill(0, 16_384, 7);
+        assert!(!memory.is_cut());
         rustix::fs::ftruncate(&fd, 4096).unwrap();
         let mut bytes = [9; 8192];
         memory.read(2048, &mut bytes);
         assert!(bytes[..2048].iter().all(|&byte| byte == 7) && bytes[2048..].iter().all(|&byte| byte == 0));
         memory.write(12_000, b"into the void");
+        assert!(memory.is_cut());
         drop(memory);
         assert_eq!(rustix::fs::fstat(&fd).unwrap().st_size, 4096);
     }
@@ -116,9 +159,10 @@ mod tests {
         let begin = 0x7000_0000_0000;
         for _ in 0..2 * RANGES {
             let guard = Guard::new(begin, 8192).unwrap();
+            let is_guarded = |address| guarding(address).is_some();
             assert!(is_guarded(begin) && is_guarded(begin + 8191) && !is_guarded(begin + 8192));
             drop(guard);
-            assert!(!is_guarded(begin));
+            assert!(guarding(begin).is_none());
         }
     }
 }

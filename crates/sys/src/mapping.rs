@@ -227,6 +227,14 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Whether a touch of this memory has met nothing, because its file was cut short or the host could not read it:
+    /// from then on what is copied may be zeroes, and what is stored may be lost.
+    #[must_use]
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_cut)
+    }
+
     fn adopt(base: *mut c_void, len: usize, private: bool) -> Self {
         Self {
             base: NonNull::new(base.cast()).expect("mmap never answers null on success"),

@@ -2,7 +2,7 @@
 
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread that takes no signal: the host program's handlers keep running on its own threads.
+/// Starts a thread that takes no signal but for its own `SIGBUS`: the host program's handlers keep running on its own threads.
 ///
 /// # Errors
 /// What the host answers when it has no room for a thread.
@@ -16,6 +16,9 @@ pub fn spawn_quiet<T: Send + 'static>(
     // both live on this stack for the whole call.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        // A thread's own fault cannot wait: blocked, it ends the process, also where a handler would mend it
+        // (`survive_cut_files`).
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     let thread = Builder::new().name(name.to_owned()).stack_size(256 << 10).spawn(body);

@@ -8,7 +8,7 @@
 use crate::controller::locked;
 use crate::error::MediaError;
 use crate::holder;
-use crate::media::check_size;
+use crate::media::{PAGE_BYTES, check_size};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFro
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes allocated and mapped at once: big enough that the calls do not show in sequential writes, small
 /// enough that a program which writes one block does not wait.
@@ -80,9 +80,13 @@ const ROOM_BYTES_MAX: u64 = 1 << 42;
 fn map(fd: &OwnedFd, bytes: u64) -> Result<Mapping, Errno> {
     let len = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
     let room = bytes.saturating_mul(ROOM).min(ROOM_BYTES_MAX).max(bytes) as usize;
-    let shared = |len| Mapping::shared(fd.as_fd(), 0, len, Pages::Base);
+    // Whoever else has the file can cut it short.
+    let shared = |len| Mapping::foreign(fd.as_fd(), 0, len);
     shared(room).or_else(|_| shared(len))
 }
+
+/// No page.
+const NO_PAGE: u64 = u64::MAX;
 
 /// What is known of a chunk, one byte a chunk; a new state is all zeroes.
 mod chunk {
@@ -116,8 +120,10 @@ pub(crate) struct FileMedium {
     states: Mapping,
     /// Held while chunks are allocated or punched, so that a state never says more than the file has.
     shaping: Mutex<()>,
-    /// Something was written since the last flush began.
-    unflushed: AtomicBool,
+    /// The end of what was written since the last flush began, at least 1; 0 when nothing was.
+    unflushed: AtomicU64,
+    /// Where the last page begins, if it has data: a load from it, which costs nothing, sees that the image was cut.
+    last_page: AtomicU64,
     /// Held during a flush: a second one waits for the first, whose end it may be the only one to need.
     syncing: Mutex<Syncing>,
 }
@@ -151,10 +157,14 @@ impl FileMedium {
             _ => stat.st_size as u64,
         };
         check_size(&path, bytes)?;
+        nvmed_sys::survive_cut_files()
+            .map_err(|error| fail(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
         let memory = map(&fd, bytes).map_err(fail)?;
         // A child would keep the image open, and so locked, after its parent is gone.
         memory.forbid_fork().map_err(fail)?;
         let chunks = memory.len().div_ceil(CHUNK_BYTES as usize);
+        let last = bytes - PAGE_BYTES;
+        let last_page = if rustix::fs::seek(&fd, SeekFrom::Data(last)) == Ok(last) { last } else { NO_PAGE };
         Ok(Self {
             fd: QuietFd::new(fd),
             memory,
@@ -162,7 +172,8 @@ impl FileMedium {
             flush: options.flush,
             states: Mapping::anonymous(chunks, Pages::Base).map_err(fail)?,
             shaping: Mutex::new(()),
-            unflushed: AtomicBool::new(false),
+            unflushed: AtomicU64::new(0),
+            last_page: AtomicU64::new(last_page),
             syncing: Mutex::new(Syncing { failed: false }),
         })
     }
@@ -184,6 +195,7 @@ impl FileMedium {
         if bytes >= before {
             rustix::fs::ftruncate(&self.fd, bytes).map_err(fail)?;
         }
+        self.last_page.store(NO_PAGE, Ordering::Release);
         // What was known of chunks that are cut, or that were and go on, is known no more.
         let first = before.min(bytes) / CHUNK_BYTES;
         for chunk in first..before.max(bytes).div_ceil(CHUNK_BYTES) {
@@ -193,7 +205,7 @@ impl FileMedium {
         if bytes < before {
             rustix::fs::ftruncate(&self.fd, bytes).map_err(fail)?;
         }
-        self.touched();
+        self.touched(1);
         Ok(())
     }
 
@@ -204,6 +216,9 @@ impl FileMedium {
 
     #[inline]
     pub fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) -> Result<(), Status> {
+        if self.memory.is_cut() {
+            return self.read_by_call(offset, to, to_offset, len);
+        }
         for (at, part) in chunks(offset, len as u64) {
             let into = to_offset + (at - offset) as usize;
             if self.state(at / CHUNK_BYTES).load(Ordering::Acquire) == chunk::OWNED {
@@ -212,7 +227,8 @@ impl FileMedium {
                 self.read_with_care(at, to, into, part as usize)?;
             }
         }
-        Ok(())
+        // What was copied may be zeroes that are not the image's.
+        if self.memory.is_cut() { self.read_by_call(offset, to, to_offset, len) } else { Ok(()) }
     }
 
     /// Reads from a chunk that may have holes.
@@ -226,6 +242,7 @@ impl FileMedium {
         Ok(())
     }
 
+    #[cold]
     fn read_by_call(&self, at: u64, to: &Mapping, into: usize, len: usize) -> Result<(), Status> {
         let mut page = [0; 4096];
         let mut done = 0;
@@ -246,19 +263,57 @@ impl FileMedium {
 
     #[inline]
     pub fn write(&self, offset: u64, from: &Mapping, from_offset: usize, len: usize) -> Result<(), Status> {
+        if self.memory.is_cut() {
+            return self.write_by_call(offset, len as u64, |at, page| from.read(from_offset + at, page));
+        }
         for (at, part) in chunks(offset, len as u64) {
             self.own(at / CHUNK_BYTES)?;
             from.copy(from_offset + (at - offset) as usize, &self.memory, at as usize, part as usize);
         }
-        self.touched();
+        self.touched(offset + len as u64);
+        if self.memory.is_cut() {
+            return self.write_by_call(offset, len as u64, |at, page| from.read(from_offset + at, page));
+        }
         Ok(())
+    }
+
+    /// Writes to an image of which something is missing: what `fill` puts into a page for bytes from `at` of the range on.
+    /// The image is not made longer: what else was lost would then be zeroes, and nobody would be told.
+    #[cold]
+    fn write_by_call(&self, offset: u64, len: u64, fill: impl Fn(usize, &mut [u8])) -> Result<(), Status> {
+        if !self.reaches(offset + len) {
+            return Err(Status::WRITE_FAULT);
+        }
+        let mut page = [0; PAGE_BYTES as usize];
+        let mut done = 0;
+        while done < len {
+            let part = &mut page[..(len - done).min(PAGE_BYTES) as usize];
+            fill(done as usize, part);
+            match rustix::io::pwrite(&self.fd, part, offset + done) {
+                Ok(0) => return Err(Status::WRITE_FAULT),
+                Ok(n) => done += n as u64,
+                Err(Errno::INTR) => {}
+                Err(Errno::NOSPC | Errno::DQUOT) => return Err(Status::CAPACITY_EXCEEDED),
+                Err(_) => return Err(Status::WRITE_FAULT),
+            }
+        }
+        self.touched(offset + len);
+        Ok(())
+    }
+
+    /// Whether the image still has its bytes up to `end`.
+    fn reaches(&self, end: u64) -> bool {
+        rustix::fs::fstat(&self.fd).is_ok_and(|stat| stat.st_size as u64 >= end)
     }
 
     /// Makes a range read as zeroes. `release` punches a hole, where the host can; so does a length that
     /// is cheaper to punch than to fill.
     pub fn zero(&self, offset: u64, len: u64, release: bool) -> Result<(), Status> {
+        if self.memory.is_cut() {
+            return self.write_by_call(offset, len, |_, page| page.fill(0));
+        }
         if (release || len >= CHUNK_BYTES) && self.punch(offset, len) {
-            self.touched();
+            self.touched(offset + len);
             return Ok(());
         }
         for (at, part) in chunks(offset, len) {
@@ -268,13 +323,19 @@ impl FileMedium {
                 self.memory.fill(at as usize, part as usize, 0);
             }
         }
-        self.touched();
+        self.touched(offset + len);
+        if self.memory.is_cut() {
+            return self.write_by_call(offset, len, |_, page| page.fill(0));
+        }
         Ok(())
     }
 
     /// Punches a hole; whether the host did.
     fn punch(&self, offset: u64, len: u64) -> bool {
         let _shaping = locked(&self.shaping);
+        if offset + len > self.last_page.load(Ordering::Relaxed) {
+            self.last_page.store(NO_PAGE, Ordering::Release);
+        }
         for (at, _) in chunks(offset, len) {
             // Before the hole is there: a store through the mapping would have to allocate again.
             let state = self.state(at / CHUNK_BYTES);
@@ -295,7 +356,7 @@ impl FileMedium {
     }
 
     pub fn flush(&self) -> Result<(), Status> {
-        if self.flush == Flush::Process {
+        if self.flush == Flush::Process && !self.looks_cut() {
             return Ok(());
         }
         let mut syncing = locked(&self.syncing);
@@ -304,20 +365,33 @@ impl FileMedium {
         }
         // Pairs with the swap in `touched`, which follows the copy: what this clears is in the page cache
         // before the call.
-        if !self.unflushed.swap(false, Ordering::AcqRel) {
+        let end = self.unflushed.swap(0, Ordering::AcqRel);
+        if end == 0 {
             return Ok(());
         }
-        rustix::fs::fdatasync(&self.fd).map_err(|_| {
-            syncing.failed = true;
-            Status::WRITE_FAULT
-        })
+        let synced = self.flush == Flush::Process || rustix::fs::fdatasync(&self.fd).is_ok();
+        // What was written and cut off since is lost, and no later flush would say so.
+        if synced && (!self.looks_cut() || self.reaches(end)) {
+            return Ok(());
+        }
+        syncing.failed = true;
+        Err(Status::WRITE_FAULT)
     }
 
-    /// Notes a write. A read-modify-write, also when it changes nothing: it keeps the copy before it, whose
+    /// Whether something of the image is missing, by a load from its last page.
+    fn looks_cut(&self) -> bool {
+        let last = self.last_page.load(Ordering::Acquire);
+        if last != NO_PAGE {
+            self.memory.u8(last as usize).load(Ordering::Relaxed);
+        }
+        self.memory.is_cut()
+    }
+
+    /// Notes a write up to `end`. A read-modify-write, also when it changes nothing: it keeps the copy before it, whose
     /// stores could otherwise still wait in this processor while another one's flush takes the mark away.
     #[inline]
-    fn touched(&self) {
-        self.unflushed.swap(true, Ordering::AcqRel);
+    fn touched(&self, end: u64) {
+        self.unflushed.fetch_max(end, Ordering::AcqRel);
     }
 
     fn chunk_len(&self, chunk: u64) -> u64 {
@@ -342,7 +416,10 @@ impl FileMedium {
     fn ask(&self, chunk: u64) {
         let begin = chunk * CHUNK_BYTES;
         let (state, end) = match rustix::fs::seek(&self.fd, SeekFrom::Data(begin)) {
-            Err(Errno::NXIO) => (chunk::HOLE, self.bytes()),
+            // As far as the file reaches: it may have been cut.
+            Err(Errno::NXIO) => {
+                (chunk::HOLE, rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_size as u64))
+            }
             Ok(at) if at > begin => (chunk::HOLE, at),
             Ok(_) => {
                 let hole = rustix::fs::seek(&self.fd, SeekFrom::Hole(begin));
@@ -382,6 +459,9 @@ impl FileMedium {
             return Ok(());
         }
         let (begin, len) = (chunk * CHUNK_BYTES, self.chunk_len(chunk));
+        if !self.reaches(begin + len) {
+            return Err(Status::WRITE_FAULT);
+        }
         match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), begin, len) {
             // A host without fallocate allocates at the store; it says nothing about its space anyway.
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -389,7 +469,7 @@ impl FileMedium {
             Err(_) => return Err(Status::WRITE_FAULT),
         }
         // All pages of a new chunk at once. Those of an old one would all be written at the next flush.
-        if before == chunk::HOLE {
+        if before == chunk::HOLE && !self.memory.is_cut() {
             self.memory.populate(begin as usize, len as usize);
         }
         state.store(chunk::OWNED, Ordering::Release);

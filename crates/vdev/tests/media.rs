@@ -378,3 +378,55 @@ fn a_full_host_is_a_status() {
     drop(other);
     assert!(host.io(host.data(1, 9, 1, 4096)).status().is_success());
 }
+
+/// An image that somebody cuts short under a live controller: what is left is read and written, what is gone is a status.
+#[test]
+fn an_image_that_is_cut_short_is_a_status_and_never_a_signal() {
+    let scratch = Scratch::new();
+    let image = scratch.image();
+    let mut host = with(Media::file(options(&image, Some(4 << 20))).unwrap(), 4096);
+    host.memory.fill(DATA, 4096, 9);
+    for lba in 0..1024 {
+        assert!(host.io(host.data(1, lba, 1, 4096)).status().is_success());
+    }
+    let flush = SubmissionEntry { opcode: 0, nsid: 1, ..SubmissionEntry::default() };
+    assert!(host.io(flush).status().is_success());
+    let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    file.set_len(2 << 20).unwrap();
+    host.memory.fill(DATA, 4096, 1);
+    assert!(host.io(host.data(2, 800, 1, 4096)).status().is(Status::UNRECOVERED_READ));
+    for lba in [0, 511] {
+        assert!(host.io(host.data(2, lba, 1, 4096)).status().is_success());
+        assert_eq!(host.memory.u8(DATA).load(Ordering::Relaxed), 9, "block {lba}");
+    }
+    host.memory.fill(DATA, 4096, 5);
+    assert!(host.io(host.data(1, 900, 1, 4096)).status().is(Status::WRITE_FAULT));
+    assert!(host.io(host.data(2, 900, 1, 4096)).status().is(Status::UNRECOVERED_READ));
+    assert!(host.io(host.data(1, 100, 1, 4096)).status().is_success());
+    assert!(host.io(flush).status().is_success(), "what was written since the last flush is there");
+    assert_eq!(file.metadata().unwrap().len(), 2 << 20, "nobody makes it longer");
+    drop(host);
+    let bytes = std::fs::read(&image).unwrap();
+    assert!(bytes[100 * 4096..101 * 4096].iter().all(|&byte| byte == 5) && bytes[0] == 9);
+}
+
+#[test]
+fn what_was_cut_off_before_its_flush_is_not_said_to_be_safe() {
+    let scratch = Scratch::new();
+    let image = scratch.image();
+    let mut host = with(Media::file(options(&image, Some(4 << 20))).unwrap(), 4096);
+    host.memory.fill(DATA, 4096, 9);
+    let flush = SubmissionEntry { opcode: 0, nsid: 1, ..SubmissionEntry::default() };
+    assert!(host.io(host.data(1, 1023, 1, 4096)).status().is_success());
+    assert!(host.io(flush).status().is_success());
+    drop(host);
+    // Opened anew, it has data at its end, as every formatted device.
+    let mut host = with(Media::file(options(&image, None)).unwrap(), 4096);
+    host.memory.fill(DATA, 4096, 8);
+    assert!(host.io(host.data(1, 800, 1, 4096)).status().is_success());
+    let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    file.set_len(2 << 20).unwrap();
+    for _ in 0..2 {
+        assert!(host.io(flush).status().is(Status::WRITE_FAULT));
+    }
+}

@@ -28,6 +28,10 @@ impl From<FsError> for Fail {
     fn from(error: FsError) -> Self {
         match error {
             FsError::Away(rest) => Self::Away(rest),
+            FsError::ReadOnly => {
+                crate::mount::tell_trouble();
+                Self::Errno(libc::EROFS)
+            }
             other => Self::Errno(other.errno().raw_os_error()),
         }
     }

@@ -403,6 +403,20 @@ pub(crate) fn identity_changed() {
     }
 }
 
+/// A change was refused: if that is because the mount of this process has turned read-only, says so, once.
+#[cold]
+pub(crate) fn tell_trouble() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    // SAFETY: null or a mount that lives for ever.
+    let mount = unsafe { MOUNT.load(Ordering::Acquire).as_ref() };
+    if let Some(mount) = mount
+        && let Some(trouble) = mount.trouble()
+        && !TOLD.swap(true, Ordering::Relaxed)
+    {
+        raw::say(format_args!("{}", trouble.notice(mount.device_name())));
+    }
+}
+
 /// Makes everything durable, before a call that ends this program's life in the process (exec).
 pub(crate) fn settle() {
     if !is_shared()

@@ -5,7 +5,7 @@
 //! written back.
 
 use crate::failure::{Failure, Status};
-use crate::holder::{Holder, first_line, status_of};
+use crate::holder::{Holder, first_line, status_of, tell_trouble};
 use crate::place::parse_spec;
 use crate::serve::arguments::Serve;
 use crate::serve::notify::notify;
@@ -193,6 +193,7 @@ fn answer(arguments: &Serve, file: &Path) -> Result<ExitCode, Failure> {
     let memory = std::env::var(RUN_MEMORY_VARIABLE).ok();
     let mount = nvmed_stack::mount(&config, Surroundings { run_memory: memory, ..Surroundings::default() })?;
     crate::volume::tell_mended(&config.device.to_string(), &mount);
+    tell_trouble("serve", &mount);
     let directory = socket.parent().unwrap_or(Path::new("/"));
     let keeper = Arc::new(Keeper::open(&arguments.grants, directory, &mount, mount.device())?);
     let admission = Admission::Gate(keeper.clone());
