@@ -29,7 +29,8 @@ impl Flusher {
                     if !stop.load(Ordering::Acquire) {
                         // A failure stays with the frames, which stay dirty, and is reported by the
                         // next fsync of each open description.
-                        let _ = files.write_back_older_than(period);
+                        // One that fails a check of our own memory turns the file system read-only.
+                        let _ = files.guarded(|| files.write_back_older_than(period));
                     }
                 }
             })
