@@ -63,6 +63,7 @@ impl Counted {
     fn change(&self, less: u64, more: u64) {
         let changed = |used: u64| match more.checked_sub(less) {
             Some(growth) => used.saturating_add(growth),
+            // What the account began with is counted from the device, which may be damaged.
             None => used.saturating_sub(less - more),
         };
         let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(changed(used)));

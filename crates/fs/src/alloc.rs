@@ -115,6 +115,7 @@ impl Allocator {
     pub(crate) fn new(first: u64, blocks: u64, cursor: u64) -> Self {
         let wanted = (blocks / GROUP_BLOCKS_MIN).clamp(1, GROUPS_MAX);
         let group_blocks = blocks.div_ceil(wanted).next_multiple_of(CHUNK_BLOCKS);
+        // The device's hint, which may be damaged.
         let cursor = cursor.saturating_sub(first).min(blocks);
         let groups = (0..blocks.div_ceil(group_blocks).max(1)).map(|group| {
             let (start, end) = (group * group_blocks, ((group + 1) * group_blocks).min(blocks));
@@ -144,6 +145,7 @@ impl Allocator {
 
     /// The group that a block of the device lies in.
     pub(crate) fn group_of(&self, block: u64) -> u32 {
+        // A goal, which an extent of the device gives: any group will do for one that is none.
         (block.saturating_sub(self.first) / self.group_blocks).min(self.groups.len() as u64 - 1) as u32
     }
 
@@ -363,7 +365,9 @@ impl Space {
             }
             let logged = load(number)?.map_or([0; WORDS], |bytes| words(&bytes));
             let mut taken = logged;
-            let inside = self.end.saturating_sub(number * CHUNK_BLOCKS).min(CHUNK_BLOCKS);
+            let first = number * CHUNK_BLOCKS;
+            assert!(first < self.end, "chunk {number} lies past a group that ends with block {}", self.end);
+            let inside = (self.end - first).min(CHUNK_BLOCKS);
             mark(&mut taken, inside as usize, CHUNK_BLOCKS as usize, true);
             self.chunks.insert(number, Box::new(Chunk { logged, taken, open: false }));
         }

@@ -286,6 +286,7 @@ impl Core {
             }
         };
         let used = run.blocks.min(want);
+        // A wish: files may have grown since it was summed up.
         pool.wanted = pool.wanted.saturating_sub(u64::from(used));
         let rest = Run { start: run.start + u64::from(used), blocks: run.blocks - used };
         pool.run = (rest.blocks > 0).then_some(rest);
@@ -322,6 +323,7 @@ impl Core {
             return self.take_near(inode, near, want);
         }
         let run = self.take_near(inode, near, want.saturating_add(more));
+        // A run may be shorter than wanted.
         let surplus = run.as_ref().map_or(0, |run| run.blocks.saturating_sub(want));
         self.unreserve(u64::from(more - surplus));
         let run = run?;
@@ -460,10 +462,14 @@ impl Core {
         }
         match self.log_states(&mut states) {
             Ok(records) => {
+                let redeemed =
+                    |part: &Part<'_>| part.plan.runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
                 for ((part, state), record) in states.iter_mut().zip(records) {
-                    let redeemed: u64 = part.plan.runs.iter().map(|run| u64::from(run.blocks)).sum();
-                    part.inode.publish_charged(state, record, redeemed);
-                    part.inode.data.promised.fetch_sub(redeemed, Ordering::SeqCst);
+                    part.inode.publish_charged(state, record, redeemed(part));
+                }
+                // When all of them are published, whatever a count says.
+                for (part, _) in &states {
+                    self.take_from(&part.inode.data.promised, redeemed(part), "promised pages of a file");
                 }
                 Ok(())
             }
@@ -521,8 +527,8 @@ impl Core {
         if part.plan.inline.is_some() {
             let data = &part.inode.data;
             let clean = part.taken.iter().filter(|page| part.pass.complete_elsewhere(page)).count() as u64;
-            data.promised.fetch_sub(clean, Ordering::SeqCst);
             part.inode.discharge(clean);
+            self.take_from(&data.promised, clean, "promised pages of a file");
             self.unreserve(clean);
             return;
         }

@@ -65,7 +65,7 @@ impl Size {
         Self { names: self.names.saturating_add(other.names), bytes: self.bytes + other.bytes }
     }
 
-    /// Without it.
+    /// Without it. Both count names of the device, which may be damaged.
     pub(crate) fn minus(self, other: Self) -> Self {
         Self { names: self.names.saturating_sub(other.names), bytes: self.bytes.saturating_sub(other.bytes) }
     }

@@ -122,14 +122,16 @@ impl Extents {
 
     fn take(&mut self, logical: u64) -> Option<Extent> {
         let extent = self.map.remove(&logical)?;
-        self.blocks -= u64::from(extent.blocks);
+        let rest = self.blocks.checked_sub(extent.blocks.into());
+        self.blocks = rest.expect("a file has the blocks of its extents");
         self.touched.push(logical);
         Some(extent)
     }
 
     /// Adds blocks to pages that have none; it joins with its neighbours where they go on.
     pub(crate) fn insert(&mut self, new: Extent) {
-        debug_assert!(self.first_in(&(new.logical..new.logical_end())).is_none(), "pages have one block");
+        let there = self.first_in(&(new.logical..new.logical_end()));
+        assert!(there.is_none(), "page {} of a file has a block already", new.logical);
         let mut new = new;
         if let Some((_, before)) = self.map.range(..new.logical).next_back()
             && joins(before, &new)

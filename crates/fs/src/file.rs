@@ -294,7 +294,12 @@ impl Drop for File {
             locks.drop_owner(LockOwner::Description(self.number));
         }
         self.core.closing(self);
-        if self.inode.opens.fetch_sub(1, Ordering::SeqCst) == 1 && self.inode.nlink() == 0 {
+        let opens = self.inode.opens.fetch_sub(1, Ordering::SeqCst);
+        if opens == 0 {
+            self.inode.opens.store(0, Ordering::SeqCst);
+            self.core.broken(format!("inode {} is closed and was not open", self.inode.ino));
+        }
+        if opens == 1 && self.inode.nlink() == 0 {
             // A failure leaves the orphan record: the next mount frees the file.
             let _ = self.core.reap_if_unused(&self.inode);
         }

@@ -2,6 +2,7 @@
 //! device is told that their contents are not needed, and only then are they free again (design decision 9).
 
 use crate::alloc::{Allocator, CHUNK_BLOCKS, Run};
+use crate::broken::take_from;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
@@ -83,7 +84,7 @@ impl Freed {
     fn take_queue(&self) -> Vec<Run> {
         let queue = core::mem::take(&mut *lock(&self.queue));
         let blocks = queue.iter().map(|run| u64::from(run.blocks)).sum();
-        self.queued_blocks.fetch_sub(blocks, Ordering::Relaxed);
+        take_from(&self.queued_blocks, blocks, "queued blocks");
         queue
     }
 

@@ -90,6 +90,7 @@ impl Core {
     #[cold]
     fn look_closely(&self) {
         let stats = self.store.stats();
+        // An estimate: counts of the store that change while they are read.
         let free = stats.tree_blocks.saturating_sub(stats.tree_blocks_used);
         let coming = stats.log_bytes / nvmed_units::BLOCK_BYTES as u64;
         self.growth.free.store(free.saturating_sub(coming), Ordering::Relaxed);

@@ -74,7 +74,7 @@ impl Health {
 
     /// The first trouble counts.
     #[cold]
-    fn turn_read_only(&self, why: Trouble) {
+    pub(crate) fn turn_read_only(&self, why: Trouble) {
         let _ = self.trouble.set(why);
         self.close();
     }

@@ -115,8 +115,8 @@ impl Core {
 
     /// Takes back a promise of which nothing was made.
     pub(crate) fn unreserve(&self, blocks: u64) {
-        self.promised.fetch_sub(blocks, Ordering::Relaxed);
         self.available.fetch_add(blocks, Ordering::Relaxed);
+        self.take_from(&self.promised, blocks, "promised blocks");
     }
 
     /// Up to `want` blocks side by side, where they are near. They were promised by [`Core::reserve`], and are
@@ -192,6 +192,7 @@ impl Change<'_> {
 
     /// There is one inode less.
     pub(crate) fn count_inode_gone(&mut self) {
+        // The device's count, which may be damaged.
         self.counters.inodes = self.counters.inodes.saturating_sub(1);
     }
 
@@ -270,6 +271,7 @@ impl Change<'_> {
     }
 
     fn count_used(&mut self, blocks: u64) {
+        // The device's count, which may be damaged: what is free says the bitmap.
         self.counters.free_blocks = self.counters.free_blocks.saturating_sub(blocks);
         self.used += blocks;
     }
@@ -321,12 +323,13 @@ impl Change<'_> {
             journal.written = counters;
         }
         core.next_ino.store(self.counters.next_ino, Ordering::SeqCst);
-        core.promised.fetch_sub(self.used, Ordering::Relaxed);
         core.available.fetch_add(self.freed, Ordering::Relaxed);
         core.look_at_tree();
         core.last.store(sequence);
         self.follow();
         self.done = true;
+        // Last: the change is whole, whatever the count says.
+        core.take_from(&core.promised, self.used, "promised blocks");
         Ok(sequence)
     }
 }

@@ -11,6 +11,13 @@ mod account;
 mod advice;
 mod alloc;
 mod attributes;
+// For tests here that use what the integration tests have, which name this crate as others do.
+#[cfg(test)]
+extern crate self as nvmed_fs;
+
+mod broken;
+#[cfg(test)]
+mod broken_tests;
 mod convoy;
 mod core;
 mod data;

@@ -373,6 +373,7 @@ impl Core {
 pub(crate) fn grown(directory: &Inode, more: i32) -> Result<(MutexGuard<'_, State>, Record), FsError> {
     let state = directory.lock();
     let mut record = state.record().clone();
+    // The device's count, which may be damaged.
     record.nlink = record.nlink.saturating_add_signed(more);
     if record.nlink > LINKS_MAX { Err(FsError::TooManyLinks) } else { Ok((state, record)) }
 }
@@ -392,6 +393,7 @@ impl<'a> Dropped<'a> {
         let quiet = (last && unused).then(|| inode.data.quiet());
         let state = inode.lock();
         let mut record = state.record().clone();
+        // The device's count, which may be damaged.
         record.nlink = if is_directory { 0 } else { record.nlink.saturating_sub(1) };
         let [atime_ns, mtime_ns, ..] = inode.times_ns();
         (record.atime_ns, record.mtime_ns, record.ctime_ns) = (atime_ns, mtime_ns, now_ns);

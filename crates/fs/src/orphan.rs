@@ -90,6 +90,7 @@ impl Core {
         for extent in &extents {
             change.free_run(Run { start: extent.physical, blocks: extent.blocks })?;
             change.delete_extent(inode.ino, extent.logical);
+            // The device's counts, which may be damaged.
             record.blocks = record.blocks.saturating_sub(u64::from(extent.blocks));
             record.extent_count = record.extent_count.saturating_sub(1);
         }

@@ -75,8 +75,8 @@ impl Core {
         if removed.is_ok() {
             // After the extents: who fills a page from now on finds a hole.
             self.data.cache.write_back(object).discard(pages);
-            inode.data.promised.fetch_sub(promised, Ordering::SeqCst);
             inode.discharge(promised);
+            self.take_from(&inode.data.promised, promised, "promised pages of a file");
             self.unreserve(promised);
         }
         removed
@@ -286,7 +286,7 @@ impl Core {
             change.use_run(run)
         })
         .inspect_err(|_| self.return_blocks(run))?;
-        inode.data.promised.fetch_sub(promised, Ordering::SeqCst);
+        self.take_from(&inode.data.promised, promised, "promised pages of a file");
         self.unreserve(promised);
         Ok(got)
     }

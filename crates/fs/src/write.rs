@@ -35,7 +35,7 @@ impl<'a> Promise<'a> {
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if !self.used {
-            self.inode.data.promised.fetch_sub(1, Ordering::SeqCst);
+            self.core.take_from(&self.inode.data.promised, 1, "promised pages of a file");
             self.inode.discharge(1);
             self.core.unreserve(1);
         }

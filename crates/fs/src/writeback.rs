@@ -142,6 +142,7 @@ impl Core {
         let mut tries = self.data.dirty.lock().inodes.len();
         while tries > 0 {
             let group = self.unlist_group(&|_| true);
+            // A bound: the list may have grown since.
             tries = tries.saturating_sub(group.len());
             if group.is_empty() {
                 return false;
@@ -343,6 +344,7 @@ impl Core {
         let mut listed = self.data.dirty.lock().inodes.len();
         while listed > 0 {
             let group = self.unlist_group(due);
+            // As above.
             listed = listed.saturating_sub(group.len());
             if group.is_empty() {
                 break;

@@ -9,6 +9,7 @@
 
 mod attribute;
 mod error;
+mod guarded;
 mod handle;
 mod listing;
 mod node;

@@ -1,6 +1,7 @@
 //! The life of a mount, in the process that serves it.
 
 use crate::error::MountError;
+use crate::guarded::Guarded;
 use crate::options::MountOptions;
 use crate::place::{self, MountPoint};
 use crate::server::Server;
@@ -46,7 +47,7 @@ pub fn serve(
     let mount = Arc::new(nvmed_stack::mount(config, surroundings)?);
     let align = u64::from(mount.device().geometry().lba_bytes);
     let server = Server::new((**mount).clone(), align.max(512), serving.options.atime, serving.holder);
-    let session = Session::new(server, dir, &session_config(config, &serving.options));
+    let session = Session::new(Guarded(server), dir, &session_config(config, &serving.options));
     let served = session.map_err(failed).and_then(|session| {
         let ending = Ending { signals, dir: dir.to_owned(), mount: Arc::clone(&mount) };
         nvmed_sys::spawn_quiet("nvmed-signals", move || ending.wait()).map_err(failed)?;

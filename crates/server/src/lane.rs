@@ -5,7 +5,6 @@ use crate::service::{Service, lock};
 use crate::session::Session;
 use nvmed_wire::{Answer, LaneError, Request, ServerLane};
 use rustix::io::Errno;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// How many threads serve lanes.
@@ -58,7 +57,7 @@ pub(crate) fn serve(service: &Service, session: &Session, lane: &ServerLane) -> 
         let call = message.call()?;
         service.take_posts(session, lane)?;
         // A mistake of ours in one call is that call's failure, not a client that waits for ever.
-        let answered = catch_unwind(AssertUnwindSafe(|| service.answer(session, call, data)));
+        let answered = service.mount.guarded(|| service.answer(session, call, data));
         let answer = answered.unwrap_or(Answer::Failed(Errno::IO.raw_os_error()));
         lane.answer(&answer, data.room(data_bytes(&answer)))?;
     }

@@ -6,7 +6,6 @@ use crate::session::Session;
 use nvmed_fs::{FsError, OpenFlags};
 use nvmed_wire::{Call, Data, LaneError, ServerLane};
 use rustix::io::Errno;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Service {
     /// Lets go of what a session has posted in one of its lanes; whether there was anything.
@@ -18,7 +17,7 @@ impl Service {
         let taken = lane.take_posts(|handle| {
             let close = Call::Close { handle, last: true, record_locks: false };
             // What it does not hold it cannot close. A mistake of ours in one close is not the next one's.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.answer(session, close, &mut data)));
+            let _ = self.mount.guarded(|| self.answer(session, close, &mut data));
         });
         taken.map(|taken| taken > 0)
     }

@@ -40,7 +40,8 @@ impl Flusher {
                         since = Duration::ZERO;
                         // A failure stays with the frames, which stay dirty, and is reported by the
                         // next fsync of each open description.
-                        let _ = files.write_back_older_than(period);
+                        // One that fails a check of our own memory turns the file system read-only.
+                        let _ = files.guarded(|| files.write_back_older_than(period));
                     }
                     // A failure fails whatever is to be made durable next.
                     let _ = files.settle_if_quiet();

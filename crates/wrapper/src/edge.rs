@@ -4,9 +4,10 @@
 //! that libc documents for it. What the host program passes (pointers valid for the sizes passed with
 //! them, C strings that end, buffers nobody else frees) is all that the bodies rely on.
 
-use crate::{raw, signal};
+use crate::{mount, raw, signal};
+use core::any::Any;
 use core::ffi::{c_int, c_long, c_void};
-use nvmed_fs::FsError;
+use nvmed_fs::{FsError, Trouble};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -120,15 +121,27 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
     // The state behind is the file system's, which has its own locks; a poisoned one panics again
     // and ends here again.
     signal::enter();
-    let answer = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| fail(libc::EIO));
+    let answer = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| broken(&*panic));
     signal::leave();
     answer
+}
+
+/// A check of our own memory failed: a file system of this process is not changed any more.
+#[cold]
+fn broken<T>(panic: &(dyn Any + Send)) -> Answer<T> {
+    if let Some(mount) = mount::private() {
+        mount.turn_read_only(Trouble::of_panic(panic));
+    }
+    fail(libc::EIO)
 }
 
 /// Installed at the first mount: our own defect is one line on stderr, not Rust's page.
 pub(crate) fn panic_hook() {
     std::panic::set_hook(Box::new(|info| {
-        raw::say(format_args!("defect in the wrapper, the call fails with EIO: {info}"));
+        let trouble = Trouble::of_panic(info.payload());
+        let place = info.location().map_or("?", |place| place.file());
+        let line = info.location().map_or(0, |place| place.line());
+        raw::say(format_args!("a call fails with EIO: {trouble} ({place}:{line})"));
     }));
 }
 

@@ -320,6 +320,12 @@ pub(crate) fn is_shared() -> bool {
     setting().is_some_and(|setting| setting.server.is_some())
 }
 
+/// The file system of this process alone, if it has one.
+pub(crate) fn private() -> Option<&'static Mount> {
+    // SAFETY: null or a mount that lives for ever.
+    unsafe { MOUNT.load(Ordering::Acquire).as_ref() }
+}
+
 /// The session with the server of a shared mount, once there is one.
 pub(crate) fn session() -> Option<&'static Session> {
     // SAFETY: null or a session that lives for ever.

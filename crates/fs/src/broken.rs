@@ -1,0 +1,77 @@
+//! Checks of our own counts and orders, which stay in release: each is about this program's memory and never
+//! about a byte of the device.
+//!
+//! One that fails turns the file system read-only first, and then ends its call by a panic: nobody builds upon
+//! memory that says what cannot be. Whoever serves calls catches it ([`FileSystem::guarded`]), so that one call
+//! fails, not the process. What was written before is still written back, and a count that went wrong is not
+//! checked again.
+
+use crate::core::Core;
+use crate::filesystem::FileSystem;
+use crate::health::Trouble;
+use core::any::Any;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Takes `less` from a count of our own, which has that; answers what it was.
+#[inline]
+pub(crate) fn take_from(count: &AtomicU64, less: u64, what: &'static str) -> u64 {
+    let before = count.fetch_sub(less, Ordering::SeqCst);
+    if before < less {
+        let text = correct(count, before, less, what);
+        assert!(std::thread::panicking(), "{text}");
+    }
+    before
+}
+
+/// A count that would be below zero is zero.
+#[cold]
+fn correct(count: &AtomicU64, before: u64, less: u64, what: &'static str) -> String {
+    count.fetch_add(less - before, Ordering::SeqCst);
+    format!("{what}: {less} taken from {before}")
+}
+
+impl Core {
+    /// As [`take_from`], of a count of the file system's.
+    #[inline]
+    pub(crate) fn take_from(&self, count: &AtomicU64, less: u64, what: &'static str) -> u64 {
+        let before = count.fetch_sub(less, Ordering::SeqCst);
+        if before < less {
+            self.broken(correct(count, before, less, what));
+        }
+        before
+    }
+
+    /// A check failed. Once the file system is read-only for such a reason it goes on: what can be saved is.
+    #[cold]
+    pub(crate) fn broken(&self, text: String) {
+        let known = matches!(self.health.trouble(), Some(Trouble::Broken(_)));
+        self.health.turn_read_only(Trouble::Broken(text.clone().into()));
+        assert!(known || std::thread::panicking(), "{text}");
+    }
+}
+
+impl Trouble {
+    /// What a caught panic says of itself.
+    #[must_use]
+    pub fn of_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        Self::Broken(text.unwrap_or("it gave no reason").into())
+    }
+}
+
+impl FileSystem {
+    /// Makes a call on behalf of somebody else, and survives a failed check of our own memory in it: the file
+    /// system turns read-only, and there is no answer. The caller reports `EIO`.
+    pub fn guarded<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+        // The locks below do not mind a panic, and what they guard is not changed any more.
+        match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(answer) => Some(answer),
+            Err(payload) => {
+                self.turn_read_only(Trouble::of_panic(&*payload));
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Each kind of check, fired by memory that this test spoils: the call ends, the file system is read-only, and what was
+//! written before is there after the next mount.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use crate::{Credentials, File, FileSystem, FsError, OpenFlags, Trouble};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use support::Disk;
+
+const WHO: &Credentials<'static> = &Credentials::ROOT;
+
+fn open(files: &FileSystem, name: &str) -> Result<Arc<File>, FsError> {
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    files.open(&files.root(), name.as_bytes(), flags, 0o644, WHO)
+}
+
+fn written(files: &FileSystem, name: &str) -> Arc<File> {
+    let file = open(files, name).unwrap();
+    file.pwrite(name.repeat(3000).as_bytes(), 0).unwrap();
+    file
+}
+
+/// Has `spoil` change memory under a written file, makes `call` on it, and looks at what is left.
+fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(Arc<File>)) {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    written(&files, "synced").fsync().unwrap();
+    drop(written(&files, "waiting"));
+    let victim = written(&files, "victim");
+    spoil(&files, &victim);
+    assert!(files.guarded(|| call(victim)).is_none(), "the call has no answer: EIO");
+    match files.trouble() {
+        Some(Trouble::Broken(text)) => assert!(text.contains(says), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(open(&files, "new"), Err(FsError::ReadOnly)));
+    // Data that waited is saved, and nothing that was is lost; the victim's own may be.
+    let _ = files.guarded(|| files.unmount());
+    drop(files);
+    let files = disk.mount();
+    for name in ["synced", "waiting"] {
+        let mut bytes = vec![0; name.len() * 3000];
+        assert_eq!(open(&files, name).unwrap().pread(&mut bytes, 0).unwrap(), bytes.len(), "{name}");
+        assert!(bytes == name.repeat(3000).as_bytes(), "{name}");
+    }
+}
+
+#[test]
+fn blocks_promised_to_nobody() {
+    let spoil = |files: &FileSystem, _: &File| files.0.promised.store(1, Ordering::SeqCst);
+    fired("promised blocks", spoil, |victim| drop(victim.fsync()));
+}
+
+#[test]
+fn pages_promised_to_nobody() {
+    let spoil = |_: &FileSystem, victim: &File| victim.inode.data.promised.store(1, Ordering::SeqCst);
+    fired("promised pages", spoil, |victim| drop(victim.fsync()));
+}
+
+#[test]
+fn closed_more_often_than_opened() {
+    let spoil = |_: &FileSystem, victim: &File| victim.inode.opens.store(0, Ordering::SeqCst);
+    fired("was not open", spoil, drop);
+}
+
+#[test]
+fn inodes_that_were_not_counted() {
+    let spoil = |files: &FileSystem, victim: &File| {
+        files.0.inodes.forget_count();
+        assert!(victim.inode.nlink() > 0);
+    };
+    fired("inodes in memory", spoil, |victim| victim.core.inodes.remove(victim.inode.ino));
+}
+
+#[test]
+fn a_page_with_two_blocks() {
+    use crate::extent::Extents;
+    use crate::record::Extent;
+    let spoil = |_: &FileSystem, _: &File| ();
+    fired("has a block already", spoil, |_| {
+        let mut extents = Extents::default();
+        let extent = Extent { logical: 3, physical: 100, blocks: 4, flags: 0 };
+        extents.insert(extent);
+        extents.insert(Extent { logical: 5, ..extent });
+    });
+}
