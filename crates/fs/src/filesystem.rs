@@ -500,7 +500,8 @@ impl FileSystem {
 impl Core {
     /// Writes back all data and records, and makes them durable.
     fn settle(&self) -> Result<(), FsError> {
-        self.write_back_all()?;
+        // A file that cannot be written keeps no other from the device.
+        let data = self.write_back_all();
         // On a full device the last times and the number of inodes, both hints, may find no room: that must not
         // keep anybody from ending.
         for written in [self.write_all_late(), self.write_counters()] {
@@ -513,7 +514,7 @@ impl Core {
         if self.options.discard {
             self.discard_freed();
         }
-        Ok(())
+        data
     }
 
     /// The path of an inode from the view's root, by a name that it has.
