@@ -333,9 +333,12 @@ impl Core {
     pub(crate) fn write_back_all(&self) -> Result<(), FsError> {
         self.gather_all_mapped()?;
         let before = self.data.dirty.next();
-        self.write_back_due(&|_| true)?;
+        let written = self.write_back_due(&|_| true);
         // Others may have taken some off the list first, and not be done.
-        self.data.dirty.left_of(before).iter().try_for_each(|inode| self.write_back(inode))
+        self.data.dirty.left_of(before).iter().fold(written, |done, inode| {
+            let one = self.write_back(inode);
+            done.and(one)
+        })
     }
 
     fn write_back_due(&self, due: &dyn Fn(i64) -> bool) -> Result<(), FsError> {

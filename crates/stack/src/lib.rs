@@ -27,7 +27,7 @@ pub use device::{Open, open_device, open_engine};
 pub use error::StackError;
 pub use mount::{Mount, Surroundings, mount, salvage};
 pub use partition::{PartitionOptions, ServedPartition};
-pub use run::{RUN_MEMORY_VARIABLE, RunMemory};
+pub use run::{RUN_MEMORY_VARIABLE, RunMemory, Unfinished};
 pub use serve::ServedDevice;
 pub use spec::{
     DeviceSpec, FlushTo, Medium, SpecError, UringCmdSpec, UringSpec, VfioSpec, VfioUserSpec, VirtualSpec,

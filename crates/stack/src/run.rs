@@ -39,6 +39,17 @@ pub(crate) enum State {
     Mounted,
 }
 
+/// What a run's memory holds for a process that has no part in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// Nothing.
+    Nothing,
+    /// What a mount left whose process is dead: the next mount writes it back.
+    Left,
+    /// The mount of this living process.
+    Of(String),
+}
+
 /// The run's memory, seen from the holder or from a program.
 #[derive(Debug)]
 pub struct RunMemory {
@@ -147,6 +158,20 @@ impl RunMemory {
             }
             Err(errno) => Err(StackError::RunMemory { path: self.path().display().to_string(), errno }),
         }
+    }
+
+    /// What the memory holds now, without taking it.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn unfinished(&self) -> Result<Unfinished, Errno> {
+        if self.state() == State::Idle {
+            return Ok(Unfinished::Nothing);
+        }
+        let whole = rustix::process::Flock::from(rustix::process::FlockType::WriteLock);
+        let held = rustix::process::fcntl_getlk(&self.fd, &whole)?;
+        let owner = self.header.u32(AT_OWNER).load(Ordering::Relaxed);
+        Ok(held.map_or(Unfinished::Left, |_| Unfinished::Of(process_name(owner))))
     }
 
     pub(crate) fn state(&self) -> State {

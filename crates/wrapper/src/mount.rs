@@ -8,9 +8,9 @@ use crate::prefix::Prefix;
 use crate::{credentials, descriptor, fence, raw, walk, watch};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use nvmed_client::{Address, Session, Welcome};
+use nvmed_client::{Address, ClientError, Session, Welcome};
 use nvmed_fs::Stat;
-use nvmed_stack::{Behind, Config, Mount, Sharing, Surroundings};
+use nvmed_stack::{Behind, Config, Mount, RunMemory, Sharing, Surroundings, Unfinished};
 use rustix::fd::OwnedFd;
 use rustix::thread::futex;
 use std::path::{Path, PathBuf};
@@ -192,11 +192,19 @@ pub(crate) fn files() -> Answer<Files> {
             }
         });
     }
-    touch()
+    touch(Silence::Never)
+}
+
+/// Of which failures of a mount nothing is said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Silence {
+    Never,
+    /// No server is there.
+    NoServer,
 }
 
 #[cold]
-fn touch() -> Answer<Files> {
+fn touch(silence: Silence) -> Answer<Files> {
     if fence::is_child() {
         fence::report();
         return edge::fail(libc::EIO);
@@ -207,7 +215,7 @@ fn touch() -> Answer<Files> {
         // After the end, or a call of a signal handler, or of the stack itself, inside the mount.
         Err(_) => return edge::fail(libc::EIO),
     }
-    let mounted = edge::caught(mount);
+    let mounted = edge::caught(|| mount(silence));
     if mounted.is_err() {
         fence::lower();
     }
@@ -264,7 +272,7 @@ fn thread() -> u32 {
     sys!(SYS_gettid) as u32
 }
 
-fn mount() -> Answer<()> {
+fn mount(silence: Silence) -> Answer<()> {
     let setting = setting().ok_or(Fail::Errno(libc::EIO))?;
     edge::panic_hook();
     fence::raise(setting.server.is_some()).map_err(Fail::Errno)?;
@@ -272,7 +280,8 @@ fn mount() -> Answer<()> {
     if let Some(server) = &setting.server {
         let tree = setting.config.tree.as_deref().unwrap_or_default();
         let session = Session::connect_tree(server, tree.as_bytes()).map_err(|error| {
-            if !SAID.swap(true, Ordering::Relaxed) {
+            let quiet = silence == Silence::NoServer && matches!(error, ClientError::NoServer(_));
+            if !quiet && !SAID.swap(true, Ordering::Relaxed) {
                 raw::say(format_args!("{error}"));
             }
             Fail::Errno(error.errno().raw_os_error())
@@ -420,6 +429,40 @@ pub(crate) fn tell_trouble() {
         && !TOLD.swap(true, Ordering::Relaxed)
     {
         raw::say(format_args!("{}", trouble.notice(mount.device_name())));
+    }
+}
+
+/// Makes durable what any process has written to the file system, as sync(2): also of a process that has touched nothing.
+///
+/// # Errors
+/// What could not be written. Where nobody serves and nothing is left there is nothing to do.
+pub(crate) fn sync_all() -> Answer<()> {
+    let Some(setting) = setting().filter(|setting| setting.hosted.is_none()) else { return Ok(()) };
+    if !is_mounted() && !fence::is_child() && setting.server.is_none() && !is_left(setting) {
+        return Ok(());
+    }
+    match touch(Silence::NoServer) {
+        Ok(files) => Ok(files.sync()?),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Whether a private mount's process has died and left what it had completed to the next mount. One that lives cannot be
+/// reached, which is said.
+fn is_left(setting: &Setting) -> bool {
+    let Some(path) = &setting.surroundings.run_memory else { return false };
+    match RunMemory::join(path).map(|memory| memory.unfinished()) {
+        Ok(Ok(Unfinished::Left)) => true,
+        Ok(Ok(Unfinished::Of(holder))) => {
+            if !SAID.swap(true, Ordering::Relaxed) {
+                raw::say(format_args!(
+                    "{holder} holds the file system in private: what it has written is not made durable by a sync \
+                     of another process; use a shared mount (nvmed run)"
+                ));
+            }
+            false
+        }
+        _ => false,
     }
 }
 

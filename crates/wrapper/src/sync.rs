@@ -1,7 +1,7 @@
 //! Making things durable.
 
 use crate::descriptor::on_descriptor;
-use crate::edge::{Fail, caught};
+use crate::edge::caught;
 use crate::mount;
 use core::ffi::c_int;
 
@@ -39,10 +39,8 @@ hook! {
 hook! {
     /// sync(2): never fails
     fn sync() -> () {
-        if mount::is_mounted() {
-            // sync has no way to tell; the next fsync of each description does.
-            let _ = caught(|| mount::files()?.sync().map_err(Fail::from));
-        }
+        // sync has no way to tell; the next fsync of each description does.
+        let _ = caught(mount::sync_all);
         sys!(SYS_sync);
     }
 }
