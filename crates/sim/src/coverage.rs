@@ -21,7 +21,7 @@ impl Default for Coverage {
 #[must_use]
 pub fn columns(command: &Command, meta: &[core::ops::Range<u64>]) -> Vec<usize> {
     let name = |block: u64, data: &Block| match &data[..4] {
-        b"KVLB" => "log",
+        [b'K', b'V', b'L', _] => "log",
         b"KVND" => "node",
         b"KVBM" => "bitmap",
         b"NVME" => "superblock",

@@ -71,7 +71,7 @@ pub struct Base {
 }
 
 fn is_log(data: &Block) -> bool {
-    &data[..4] == b"KVLB"
+    data.starts_with(b"KVL")
 }
 
 impl Base {
@@ -190,7 +190,7 @@ impl Base {
         match &self.block(number)[..4] {
             _ if number == 0 || number == self.image.blocks() - 1 => Class::Superblock,
             _ if store.contains(&Some(number)) => Class::StoreSuperblock,
-            b"KVLB" => Class::Log,
+            [b'K', b'V', b'L', _] => Class::Log,
             b"KVBM" => Class::Bitmap,
             _ => Class::Tree,
         }
