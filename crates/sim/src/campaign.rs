@@ -113,7 +113,7 @@ fn run_seed(seed: u64, plan: &Plan, more: &mut dyn FnMut(u64) -> bool) -> (Tally
                 faults::examine_all(seed, plan.stride, plan.only, &mut tally, more);
             }
             tally.grown = grown;
-            (tally, recording.steps.len() as u64, recording.trace.len() as u64)
+            (tally, recording.steps.len() as u64, recording.trace.commands.len() as u64)
         }
         Ok(Err(why)) => failed(format!("without any cut: {why}")),
         Err(panic) => failed(format!("without any cut: panic: {}", cuts::panic_text(&*panic))),
@@ -124,6 +124,8 @@ impl Tally {
     fn add(&mut self, other: Self) {
         self.states += other.states;
         self.second_cuts += other.second_cuts;
+        self.resets += other.resets;
+        self.in_flight += other.in_flight;
         self.deaths += other.deaths;
         self.grown += other.grown;
         self.faults += other.faults;
@@ -145,11 +147,13 @@ impl Report {
     #[must_use]
     pub fn summary(&self) -> String {
         format!(
-            "{} crash states ({} cuts of {} device writes, {} with a second cut; {} deaths of the process, {} failing requests, {} damaged images) of {} workloads ({} in which the metadata region grew), {} operations, in {:.1} s: {} failures",
+            "{} crash states ({} cuts of {} device writes, {} with a second cut, {} resets of the machine alone, {} with several commands in flight; {} deaths of the process, {} failing requests, {} damaged images) of {} workloads ({} in which the metadata region grew), {} operations, in {:.1} s: {} failures",
             self.tally.states,
             self.tally.cuts,
             self.commands,
             self.tally.second_cuts,
+            self.tally.resets,
+            self.tally.in_flight,
             self.tally.deaths,
             self.tally.faults,
             self.tally.damaged,

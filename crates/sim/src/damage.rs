@@ -5,7 +5,7 @@
 use crate::cuts::{Failure, Place, Plan, Tally, panic_text};
 use crate::dice::Dice;
 use crate::disk::Disk;
-use crate::media::{BLOCK, Block, Image, Manner, SECTOR, Volatile};
+use crate::media::{BLOCK, Block, Image, SECTOR, Volatile};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{Ended, Survey};
@@ -73,8 +73,8 @@ impl Victims {
                 blocks.insert(number, vec![Arc::clone(data)]);
             }
         }
-        for command in &recording.trace {
-            media.run(command);
+        recording.trace.events.iter().for_each(|&event| media.follow(event, &recording.trace));
+        for command in recording.trace.executed() {
             for (number, data) in (command.first..).zip(&command.blocks).filter(|(_, data)| is_metadata(data))
             {
                 let versions = blocks.entry(number).or_insert_with(|| vec![Arc::clone(first.block(number))]);
@@ -85,7 +85,7 @@ impl Victims {
         let marks = blocks.values().filter_map(|versions| log_mark(versions.last()?));
         let tail = marks.max();
         blocks.retain(|_, versions| tail.is_none() || versions.last().and_then(log_mark) != tail);
-        let image = media.after_cut(None, Manner::Kept, &mut Dice::of(&[0]));
+        let image = media.as_read();
         let whole = look(image.clone(), &recording.setting).ok();
         Self { image, whole, blocks }
     }

@@ -2,7 +2,7 @@
 
 use crate::dice::Dice;
 use crate::disk::{Death, Disk, memory};
-use crate::media::{Command, Image, Volatile};
+use crate::media::{Event, Image, Trace, Volatile};
 use crate::model::Model;
 use crate::operation::{Chooser, Done, Op, Step};
 use crate::runner::{Runner, Wrong, clock, wind_clock};
@@ -101,8 +101,8 @@ pub struct Recording {
     pub model: Model,
     /// What was done.
     pub steps: Vec<Step>,
-    /// The commands that it caused.
-    pub trace: Vec<Command>,
+    /// The commands that it caused, and what became of them.
+    pub trace: Trace,
     /// Blocks of metadata at its end.
     pub meta: Vec<Range<u64>>,
     /// Memories of the process at some of them.
@@ -130,7 +130,8 @@ impl Session {
     /// Format or mount failed.
     pub fn begin(seed: u64, setting: &Setting) -> Result<Self, String> {
         wind_clock();
-        let disk = Disk::new(setting.formatted()?);
+        let media = Volatile::new(setting.formatted()?);
+        let disk = Disk::with(media, &mut Dice::of(&[seed, 0xd15c]));
         let files = disk.mount(setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let through = setting.options.durability == Durability::Device;
         Ok(Self {
@@ -182,8 +183,8 @@ impl Session {
             Err(Wrong::Refused(error)) if bears(error.errno()) => (0, Done::Failed),
             Err(wrong) => return Err(format!("{op:?}: {wrong}")),
         };
-        let commands = (before, self.disk.recorded());
-        let mut step = Step { op, ino, made, row, commands, done, left: None };
+        let events = (before, self.disk.recorded());
+        let mut step = Step { op, ino, made, row, events, done, left: None };
         let makes = matches!(step.op, Op::Create { .. } | Op::Mkdir { .. } | Op::Symlink { .. });
         if done == Done::Well || !makes {
             self.model.begin(&step);
@@ -218,30 +219,32 @@ fn full(errno: Errno) -> bool {
 }
 
 impl Recording {
-    /// The steps as text, each with the device commands that it sent.
+    /// The steps as text, each with the events that came while it ran.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = format!("{:?}", self.setting);
         for (index, step) in self.steps.iter().enumerate() {
-            let (from, to) = step.commands;
-            let (ino, made) = (step.ino, step.made);
+            let (from, to) = step.events;
+            let (ino, made, from) = (step.ino, step.made, from as usize);
             text += &format!(
-                "\nstep {index}: commands {}..={to}, inode {ino}, made {made}: {:?} {:?}",
+                "\nstep {index}: events {}..={to}, inode {ino}, made {made}: {:?} {:?}",
                 from + 1,
                 step.op,
                 step.done
             );
-            for (number, command) in (1..).zip(&self.trace).skip(from as usize).take((to - from) as usize) {
+            for (number, event) in (1..).zip(&self.trace.events).skip(from).take(to as usize - from) {
+                let command = &self.trace.commands[event.command()];
                 let magic =
                     command.blocks.first().map(|block| String::from_utf8_lossy(&block[..4]).into_owned());
                 let magic =
                     magic.filter(|magic| magic.chars().all(|c| c.is_ascii_uppercase())).unwrap_or_default();
-                text += &format!(
-                    "\n    {number}: {:?} block {} +{} {magic}",
-                    command.what,
-                    command.first,
-                    command.blocks.len()
-                );
+                let (what, first, blocks) = (command.what, command.first, command.blocks.len());
+                text += &match event {
+                    Event::Sent(_) => {
+                        format!("\n    {number}: {event:?} {what:?} block {first} +{blocks} {magic}")
+                    }
+                    _ => format!("\n    {number}: {event:?}"),
+                };
             }
         }
         text
