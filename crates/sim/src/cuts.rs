@@ -6,6 +6,7 @@ use crate::disk::Disk;
 use crate::media::{Event, Image, Manner, Trace, Volatile, What};
 use crate::model::Model;
 use crate::operation::Step;
+use crate::rare::{Marks, RareStates};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{OWN, Survey};
@@ -18,6 +19,9 @@ const WHO: &Credentials<'static> = &Credentials::ROOT;
 const SECOND_CUTS: u64 = 30;
 /// Percent of states in which everything is looked at again after work went on.
 const SECOND_LOOKS: u64 = 25;
+
+/// Percent in which the checker looks again later; after the first cut it always does.
+const SECOND_CHECKS: u64 = 40;
 
 /// Which state: the same numbers make the same state again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +70,16 @@ pub struct Tally {
     pub in_flight: u64,
     /// Among them, deaths of the process.
     pub deaths: u64,
+    /// Cuts of what writes a dead process's memory out.
+    pub salvages: u64,
+    /// Cuts of repairs.
+    pub repairs: u64,
     /// Among them, workloads with a failing request.
     pub faults: u64,
     /// Among them, images with a damaged block.
     pub damaged: u64,
-    /// Workloads in which the metadata region grew.
-    pub grown: u64,
+    /// Among them, those in which something rare was going on.
+    pub rare: RareStates,
     /// Events cut.
     pub cuts: u64,
     /// By operation and kind of write.
@@ -142,6 +150,7 @@ pub fn examine_all(
     let offset = Dice::of(&[seed, 0x0ff]).roll(plan.stride);
     for (number, &event) in (1..).zip(&recording.trace.events) {
         walk.begin(number);
+        let marks = recording.marks.get(walk.at).copied().unwrap_or_else(Marks::default);
         walk.media.follow(event, &recording.trace);
         walk.complete(number);
         let command = &recording.trace.commands[event.command()];
@@ -163,6 +172,7 @@ pub fn examine_all(
             tally.cuts += u64::from(outcomes > 0);
         }
         tally.coverage.count(&walk.stake, &columns, tally.states - before);
+        tally.rare.count(marks, tally.states - before);
         if !more(tally.states - before) || tally.failures.len() > 3 {
             break;
         }
@@ -250,7 +260,9 @@ impl State<'_> {
         }
         files.unmount().map_err(|error| format!("unmount: {error}"))?;
         drop(files);
-        sound(&disk, "after going on and unmounting")?;
+        if dice.chance(SECOND_CHECKS) {
+            sound(&disk, "after going on and unmounting")?;
+        }
         if !self.media.has_cached() && !dice.chance(SECOND_CUTS) {
             return Ok(false);
         }
@@ -280,7 +292,9 @@ impl State<'_> {
         trace.events[..cut as usize].iter().for_each(|&event| media.follow(event, trace));
         let manner = Manner::of(dice.roll(3), dice);
         let disk = Disk::with(Volatile::new(media.after_cut(trace, manner, dice)), dice);
-        sound(&disk, "then")?;
+        if dice.chance(SECOND_CHECKS) {
+            sound(&disk, "then")?;
+        }
         let files = disk.mount(self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let again = Survey::of(&files).map_err(|ended| ended.to_string())?;
         match seen {

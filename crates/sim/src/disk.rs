@@ -58,6 +58,8 @@ struct Inner {
     deaths: Vec<u64>,
     memory: Option<Memory>,
     dead: Vec<Death>,
+    /// Where the log was written last.
+    log_block: u64,
     dice: Dice,
     /// In percent, how often a look at the queue finds that nothing more has happened.
     idle: u64,
@@ -108,6 +110,7 @@ impl Disk {
             deaths: Vec::new(),
             memory: None,
             dead: Vec::new(),
+            log_block: 0,
             dice,
             idle,
         };
@@ -138,6 +141,12 @@ impl Disk {
     #[must_use]
     pub fn recorded(&self) -> u64 {
         self.lock().trace.events.len() as u64
+    }
+
+    /// The last block of the log that was written.
+    #[must_use]
+    pub fn log_block(&self) -> u64 {
+        self.lock().log_block
     }
 
     /// A copy of content and cache.
@@ -311,6 +320,9 @@ impl Inner {
     fn execute(&mut self, number: usize, blocks: Vec<Block>) {
         let command = &mut self.trace.commands[number];
         command.blocks = blocks;
+        if command.blocks.last().is_some_and(|block| block.starts_with(b"KVLB")) {
+            self.log_block = command.first + command.blocks.len() as u64 - 1;
+        }
         self.media.execute(number, command);
         if !self.records {
             command.blocks = Vec::new();
