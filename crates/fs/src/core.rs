@@ -77,6 +77,9 @@ pub struct MountOptions {
     pub cache_policy: EvictionPolicy,
     /// What a SIGKILL costs.
     pub durability: Durability,
+    /// Blocks of metadata that one commit reads and writes at most to bring the tree up to date, at least 128. More
+    /// makes fewer, longer pauses.
+    pub commit_blocks_max: u64,
     /// Whether the device is told of freed blocks, in batches, once they are durably free.
     pub discard: bool,
     /// Nothing is changed; nor is what an unclean end left behind cleaned up.
@@ -97,6 +100,7 @@ impl Default for MountOptions {
             dirty_limit_bytes: 0,
             cache_policy: EvictionPolicy::default(),
             durability: Durability::Process,
+            commit_blocks_max: nvmed_kv::Options::default().commit_blocks_max,
             discard: false,
             read_only: false,
             clock: host_clock,
@@ -197,7 +201,9 @@ impl Core {
         let handle = device.handle(Binding::Spread);
         let (superblock, superblock_lost) = superblock::load(&device, &handle)?;
         let medium = Arc::new(growth::medium(&device, &superblock)?);
-        let store = Store::open(medium.clone(), memory.pending(), &nvmed_kv::Options::default())?;
+        let commit_blocks_max = options.commit_blocks_max;
+        let settings = nvmed_kv::Options { commit_blocks_max, ..nvmed_kv::Options::default() };
+        let store = Store::open(medium.clone(), memory.pending(), &settings)?;
         if !options.read_only && !mutant::is(Mutant::NoMountFlush) {
             // A process that died may have left log and data in the device's cache: what is read from here on, and
             // what is written behind it, counts as durable.

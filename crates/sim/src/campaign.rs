@@ -3,7 +3,7 @@
 use crate::coverage::Coverage;
 use crate::cuts::{self, Failure, Place, Plan, Tally};
 use crate::recording::Recording;
-use crate::{damage, deaths, faults};
+use crate::{damage, deaths, faults, mends};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -42,13 +42,15 @@ pub struct Report {
     pub tally: Tally,
     /// Seconds.
     pub seconds: f64,
+    /// Seconds of processor time, of the whole process meanwhile.
+    pub cpu_seconds: f64,
 }
 
 impl Campaign {
     /// Runs it.
     #[must_use]
     pub fn run(&self) -> Report {
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), cpu_seconds());
         let (next, states) = (AtomicU64::new(self.seed), AtomicU64::new(0));
         let stop = AtomicBool::new(false);
         let report = Mutex::new(Report::default());
@@ -83,8 +85,15 @@ impl Campaign {
         });
         let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
         report.seconds = start.elapsed().as_secs_f64();
+        report.cpu_seconds = cpu_seconds() - cpu;
         report
     }
+}
+
+/// Processor time of the process.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// The workload of a seed as text.
@@ -104,16 +113,16 @@ fn run_seed(seed: u64, plan: &Plan, more: &mut dyn FnMut(u64) -> bool) -> (Tally
     };
     match recorded {
         Ok(Ok(recording)) => {
-            let grown = u64::from(recording.meta.len() > 1);
             let mut tally = cuts::examine_all(seed, &recording, plan, more);
             let before = tally.states;
             deaths::examine_all(seed, &recording, plan.only, &mut tally);
             damage::examine_all(seed, &recording, plan, &mut tally);
-            if more(tally.states - before) && (seed.is_multiple_of(FAULTS_EVERY) || plan.only.is_some()) {
+            mends::examine_all(seed, &recording, plan.only, &mut tally);
+            if more(tally.states - before) && (seed % FAULTS_EVERY == FAULTS_EVERY - 1 || plan.only.is_some())
+            {
                 faults::examine_all(seed, plan.stride, plan.only, &mut tally, more);
             }
-            tally.grown = grown;
-            (tally, recording.steps.len() as u64, recording.trace.len() as u64)
+            (tally, recording.steps.len() as u64, recording.trace.commands.len() as u64)
         }
         Ok(Err(why)) => failed(format!("without any cut: {why}")),
         Err(panic) => failed(format!("without any cut: panic: {}", cuts::panic_text(&*panic))),
@@ -124,8 +133,12 @@ impl Tally {
     fn add(&mut self, other: Self) {
         self.states += other.states;
         self.second_cuts += other.second_cuts;
+        self.resets += other.resets;
+        self.in_flight += other.in_flight;
         self.deaths += other.deaths;
-        self.grown += other.grown;
+        self.salvages += other.salvages;
+        self.repairs += other.repairs;
+        self.rare.add(&other.rare);
         self.faults += other.faults;
         self.damaged += other.damaged;
         self.cuts += other.cuts;
@@ -144,20 +157,32 @@ impl Report {
     /// One line.
     #[must_use]
     pub fn summary(&self) -> String {
+        let Tally { rare, cuts, states, failures, .. } = &self.tally;
+        let cpu = if self.cpu_seconds > 0.0 { *states as f64 / self.cpu_seconds } else { 0.0 };
         format!(
-            "{} crash states ({} cuts of {} device writes, {} with a second cut; {} deaths of the process, {} failing requests, {} damaged images) of {} workloads ({} in which the metadata region grew), {} operations, in {:.1} s: {} failures",
-            self.tally.states,
-            self.tally.cuts,
+            "{states} crash states ({cuts} cuts of {} device writes, {} with a second cut, {} resets of the machine alone, \
+             {} with several commands in flight; {} deaths of the process, {} cuts of a salvage, {} of a repair, {} failing requests, {} damaged images; \
+             {} in checkpoints of several steps, {} while the metadata region grew, {} with a log that had gone round, \
+             {} on full devices) of {} workloads, {} operations, in {:.1} s: {:.0} states a second, {cpu:.0} a second \
+             of processor time, {} failures",
             self.commands,
             self.tally.second_cuts,
+            self.tally.resets,
+            self.tally.in_flight,
             self.tally.deaths,
+            self.tally.salvages,
+            self.tally.repairs,
             self.tally.faults,
             self.tally.damaged,
+            rare.steps,
+            rare.growth,
+            rare.wrapped,
+            rare.full,
             self.seeds,
-            self.tally.grown,
             self.operations,
             self.seconds,
-            self.tally.failures.len()
+            *states as f64 / self.seconds.max(1e-9),
+            failures.len()
         )
     }
 }

@@ -3,9 +3,10 @@
 use crate::coverage::{self, Coverage};
 use crate::dice::Dice;
 use crate::disk::Disk;
-use crate::media::{Command, Image, Manner, Volatile, What};
+use crate::media::{Event, Image, Manner, Trace, Volatile, What};
 use crate::model::Model;
 use crate::operation::Step;
+use crate::rare::{Marks, RareStates};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{OWN, Survey};
@@ -19,19 +20,22 @@ const SECOND_CUTS: u64 = 30;
 /// Percent of states in which everything is looked at again after work went on.
 const SECOND_LOOKS: u64 = 25;
 
+/// Percent in which the checker looks again later; after the first cut it always does.
+const SECOND_CHECKS: u64 = 40;
+
 /// Which state: the same numbers make the same state again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Of the workload.
     pub seed: u64,
-    /// Commands of the recording that came first, the one that was in flight included.
+    /// Events of the recording that came first: commands were sent, executed, completed.
     pub cut: u64,
-    /// Which outcome; from `IN_FLIGHT` on, the last command had not completed.
+    /// Which outcome; from `RESET` on, the device kept its power and its cache.
     pub outcome: u64,
 }
 
-/// Outcomes from here on: the last command was in flight.
-pub const IN_FLIGHT: u64 = 100;
+/// Outcomes from here on: only the machine was reset, so the device is as it was, its cache included.
+pub const RESET: u64 = 100;
 
 /// A state in which a promise was broken.
 #[derive(Clone, Debug)]
@@ -60,15 +64,23 @@ pub struct Tally {
     pub states: u64,
     /// Among them, those with a second cut.
     pub second_cuts: u64,
+    /// Among them, those in which only the machine was reset.
+    pub resets: u64,
+    /// Among them, those with several commands in flight.
+    pub in_flight: u64,
     /// Among them, deaths of the process.
     pub deaths: u64,
+    /// Cuts of what writes a dead process's memory out.
+    pub salvages: u64,
+    /// Cuts of repairs.
+    pub repairs: u64,
     /// Among them, workloads with a failing request.
     pub faults: u64,
     /// Among them, images with a damaged block.
     pub damaged: u64,
-    /// Workloads in which the metadata region grew.
-    pub grown: u64,
-    /// Commands cut.
+    /// Among them, those in which something rare was going on.
+    pub rare: RareStates,
+    /// Events cut.
     pub cuts: u64,
     /// By operation and kind of write.
     pub coverage: Coverage,
@@ -76,7 +88,7 @@ pub struct Tally {
     pub failures: Vec<Failure>,
 }
 
-/// A recording on its way through its commands.
+/// A recording on its way through its events.
 struct Walk<'a> {
     recording: &'a Recording,
     media: Volatile,
@@ -100,18 +112,18 @@ impl<'a> Walk<'a> {
         self.recording.steps.get(self.at)
     }
 
-    /// The step during which command `number` (from 1) was sent has begun.
+    /// The step during which event `number` (from 1) came has begun.
     fn begin(&mut self, number: u64) {
-        if let Some(step) = self.step().filter(|step| step.commands.0 < number && !self.begun) {
+        if let Some(step) = self.step().filter(|step| step.events.0 < number && !self.begun) {
             self.model.begin(step);
             self.stake.push(step.row);
             self.begun = true;
         }
     }
 
-    /// After `number` commands: the steps that have returned.
+    /// After `number` events: the steps that have returned.
     fn complete(&mut self, number: u64) {
-        while let Some(step) = self.step().filter(|step| step.commands.1 <= number) {
+        while let Some(step) = self.step().filter(|step| step.events.1 <= number) {
             if !self.begun {
                 self.model.begin(step);
                 self.stake.push(step.row);
@@ -136,26 +148,31 @@ pub fn examine_all(
     let mut tally = Tally::default();
     let mut walk = Walk::new(recording);
     let offset = Dice::of(&[seed, 0x0ff]).roll(plan.stride);
-    for (number, command) in (1..).zip(&recording.trace) {
+    for (number, &event) in (1..).zip(&recording.trace.events) {
         walk.begin(number);
+        let marks = recording.marks.get(walk.at).copied().unwrap_or_else(Marks::default);
+        walk.media.follow(event, &recording.trace);
+        walk.complete(number);
+        let command = &recording.trace.commands[event.command()];
         let columns = coverage::columns(command, &recording.meta);
+        let at = event.command() as u64 + 1;
         let wanted = match plan.only {
             Some((cut, _)) => cut == number,
-            None => number % plan.stride == offset || coverage::is_rare(&columns),
+            None => at % plan.stride == offset || coverage::is_rare(&columns),
+        };
+        let outcomes = match event {
+            Event::Completed(_) if walk.media.has_cached() => plan.outcomes,
+            Event::Completed(_) => 1,
+            Event::Sent(_) => u64::from(command.what != What::Flush),
+            Event::Executed(_) => 0,
         };
         let before = tally.states;
-        if wanted && command.what != What::Flush {
-            examine(seed, number, Some(command), &walk, plan, &mut tally);
-        }
-        walk.media.run(command);
-        tally.coverage.count(&walk.stake, &columns, tally.states - before);
-        let between = tally.states;
-        walk.complete(number);
         if wanted {
-            examine(seed, number, None, &walk, plan, &mut tally);
-            tally.cuts += 1;
+            examine(seed, number, outcomes, &walk, plan, &mut tally);
+            tally.cuts += u64::from(outcomes > 0);
         }
-        tally.coverage.count(&walk.stake, &columns, tally.states - between);
+        tally.coverage.count(&walk.stake, &columns, tally.states - before);
+        tally.rare.count(marks, tally.states - before);
         if !more(tally.states - before) || tally.failures.len() > 3 {
             break;
         }
@@ -163,35 +180,33 @@ pub fn examine_all(
     tally
 }
 
-fn examine(
-    seed: u64,
-    cut: u64,
-    in_flight: Option<&Command>,
-    walk: &Walk<'_>,
-    plan: &Plan,
-    tally: &mut Tally,
-) {
-    let outcomes = match in_flight {
-        Some(_) => IN_FLIGHT..IN_FLIGHT + 1,
-        None if walk.media.has_cached() => 0..plan.outcomes,
-        None => 0..1,
-    };
-    for outcome in outcomes {
+/// One of so many cuts is a reset of the machine besides.
+const RESETS_EVERY: u64 = 4;
+
+fn examine(seed: u64, cut: u64, outcomes: u64, walk: &Walk<'_>, plan: &Plan, tally: &mut Tally) {
+    let reset = outcomes > 0 && walk.media.has_cached() && Dice::of(&[seed, cut]).roll(RESETS_EVERY) == 0;
+    for outcome in (0..outcomes).chain(reset.then_some(RESET)) {
         if plan.only.is_some_and(|(_, only)| only != outcome) {
             continue;
         }
         let place = Place { seed, cut, outcome };
         let mut dice = Dice::of(&[seed, cut, outcome]);
-        let manner = Manner::of(outcome % IN_FLIGHT + u64::from(in_flight.is_some()), &mut dice);
-        let image = walk.media.after_cut(in_flight, manner, &mut dice);
+        let manner = Manner::of(outcome + walk.media.in_flight() as u64, &mut dice);
+        let media = match outcome {
+            RESET => walk.media.clone(),
+            _ => Volatile::new(walk.media.after_cut(&walk.recording.trace, manner, &mut dice)),
+        };
+        let what = if outcome == RESET { "reset".to_owned() } else { format!("{manner:?}") };
         tally.states += 1;
-        let state = State { image, model: &walk.model, setting: &walk.recording.setting };
+        tally.resets += u64::from(outcome == RESET);
+        tally.in_flight += u64::from(walk.media.in_flight() > 1);
+        let state = State { media, model: &walk.model, setting: &walk.recording.setting };
         let found = catch_unwind(AssertUnwindSafe(|| state.examine(&mut dice)));
         match found {
             Ok(Ok(second)) => tally.second_cuts += u64::from(second),
-            Ok(Err(why)) => tally.failures.push(Failure { place, why: format!("{manner:?}: {why}") }),
+            Ok(Err(why)) => tally.failures.push(Failure { place, why: format!("{what}: {why}") }),
             Err(panic) => {
-                let why = format!("{manner:?}: panic: {}", panic_text(&*panic));
+                let why = format!("{what}: panic: {}", panic_text(&*panic));
                 tally.failures.push(Failure { place, why });
             }
         }
@@ -215,12 +230,13 @@ pub fn examine_image(
     setting: &Setting,
     dice: &mut Dice,
 ) -> Result<bool, String> {
-    State { image, model, setting }.examine(dice)
+    State { media: Volatile::new(image), model, setting }.examine(dice)
 }
 
 /// What a cut left, and what may be in it.
 struct State<'a> {
-    image: Image,
+    /// After a cut all of it is durable; after a reset it is not.
+    media: Volatile,
     model: &'a Model,
     setting: &'a Setting,
 }
@@ -229,8 +245,8 @@ impl State<'_> {
     /// Remounts and looks; answers whether there was a second cut.
     fn examine(self, dice: &mut Dice) -> Result<bool, String> {
         wind_clock();
-        let disk = Disk::new(self.image.clone());
-        sound(&disk, CUT)?;
+        let disk = Disk::with(self.media.clone(), dice);
+        sound(&disk, "after the cut")?;
         disk.record();
         let files = disk.mount(self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let found = Survey::of(&files).map_err(|ended| ended.to_string())?;
@@ -244,37 +260,47 @@ impl State<'_> {
         }
         files.unmount().map_err(|error| format!("unmount: {error}"))?;
         drop(files);
-        sound(&disk, "after going on and unmounting")?;
-        if !dice.chance(SECOND_CUTS) {
+        if dice.chance(SECOND_CHECKS) {
+            sound(&disk, "after going on and unmounting")?;
+        }
+        if !self.media.has_cached() && !dice.chance(SECOND_CUTS) {
             return Ok(false);
         }
         let trace = disk.take_trace();
-        let cut = if dice.chance(30) { dice.roll(mounted + 1) } else { dice.roll(trace.len() as u64 + 1) };
+        let all = trace.events.len() as u64;
+        let early = dice.chance(30);
+        let cut = dice.roll(if early { mounted } else { all } + 1);
         let kept = worked && cut >= synced;
-        self.cut_again(&found, &trace[..cut as usize], kept, dice).map_err(|why| {
-            format!("second cut, after {cut} of {} commands (the mount took {mounted}): {why}", trace.len())
+        let seen = (cut >= mounted || !self.media.has_cached()).then_some(&found);
+        self.cut_again(seen, &trace, cut, kept, dice).map_err(|why| {
+            format!("second cut, after {cut} of {all} events (the mount took {mounted}): {why}")
         })?;
         Ok(true)
     }
 
-    /// The power goes again while the state was recovered, or went on.
+    /// The power goes again while the state was recovered, or went on. What was seen then is seen again.
     fn cut_again(
         &self,
-        found: &Survey,
-        trace: &[Command],
+        seen: Option<&Survey>,
+        trace: &Trace,
+        cut: u64,
         kept: bool,
         dice: &mut Dice,
     ) -> Result<(), String> {
-        let mut media = Volatile::new(self.image.clone());
-        let in_flight = trace.last().filter(|_| !kept && dice.chance(40));
-        let whole = trace.len() - usize::from(in_flight.is_some());
-        trace[..whole].iter().for_each(|command| media.run(command));
-        let manner = Manner::of(2, dice);
-        let disk = Disk::new(media.after_cut(in_flight, manner, dice));
-        sound(&disk, CUT)?;
+        let mut media = self.media.clone();
+        media.abandon();
+        trace.events[..cut as usize].iter().for_each(|&event| media.follow(event, trace));
+        let manner = Manner::of(dice.roll(3), dice);
+        let disk = Disk::with(Volatile::new(media.after_cut(trace, manner, dice)), dice);
+        if dice.chance(SECOND_CHECKS) {
+            sound(&disk, "then")?;
+        }
         let files = disk.mount(self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let again = Survey::of(&files).map_err(|ended| ended.to_string())?;
-        found.same(&again)?;
+        match seen {
+            Some(found) => found.same(&again)?,
+            None => again.check(self.model)?,
+        }
         if kept {
             check_own(&files).map_err(|why| format!("what was synced after the first cut: {why}"))?;
         }
@@ -282,15 +308,10 @@ impl State<'_> {
     }
 }
 
-/// When the checker looks: nothing has mounted the image since.
-const CUT: &str = "after the cut";
-
 /// The checker finds nothing.
 pub fn sound(disk: &std::sync::Arc<Disk>, when: &str) -> Result<(), String> {
     let device = disk.open().map_err(|error| error.to_string())?;
-    let mut findings = nvmed_fs::fsck(&device).map_err(|error| format!("fsck {when}: {error}"))?;
-    // Of a superblock that was being written the other copy counts: the checker says so, and the next mount mends it.
-    findings.retain(|finding| when != CUT || !finding.is_of_a_superblock());
+    let findings = nvmed_fs::fsck(&device).map_err(|error| format!("fsck {when}: {error}"))?;
     if findings.is_empty() { Ok(()) } else { Err(format!("fsck {when} found {findings:?}")) }
 }
 

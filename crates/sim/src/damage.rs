@@ -8,7 +8,7 @@ use crate::media::{BLOCK, Block, Image};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{Ended, Survey};
-use crate::victims::{Base, Class, Damage, as_read};
+use crate::victims::{Base, Class, Damage};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ pub fn look(image: Image, setting: &Setting) -> Result<Seen, Ended> {
     let steps = files.store_stats().steps;
     let _ = files.unmount();
     drop(files);
-    let after = as_read(&disk.media());
+    let after = disk.media().as_read();
     Ok(Seen { survey, after, steps })
 }
 

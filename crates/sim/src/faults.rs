@@ -4,7 +4,7 @@
 use crate::cuts::{self, Failure, Place, Tally, panic_text};
 use crate::dice::Dice;
 use crate::disk::Fault;
-use crate::media::Manner;
+use crate::media::{Manner, Trace};
 use crate::recording::{Session, Setting};
 use nvmed_nvme::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -77,7 +77,7 @@ fn examine(seed: u64, kind: u64, at: u64) -> Result<bool, String> {
     let mut dice = Dice::of(&[seed, kind, at]);
     let clean = dice.chance(50) && !session.lost && session.unmount().is_ok();
     let manner = if clean { Manner::Kept } else { Manner::of(2, &mut dice) };
-    let image = session.disk.media().after_cut(None, manner, &mut dice);
+    let image = session.disk.media().after_cut(&Trace::default(), manner, &mut dice);
     session.runner.forget_open();
     cuts::examine_image(image, &session.model, &setting, &mut dice)?;
     Ok(came)

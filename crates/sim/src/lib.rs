@@ -17,10 +17,12 @@ mod dice;
 mod disk;
 mod faults;
 mod media;
+mod mends;
 mod model;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 mod operation;
+mod rare;
 mod recording;
 mod runner;
 mod survey;
@@ -31,3 +33,4 @@ pub use campaign::{Campaign, Report, describe};
 pub use coverage::Coverage;
 pub use cuts::{Failure, Place, Plan, Tally};
 pub use damage::of_workload as damages;
+pub use rare::RareStates;

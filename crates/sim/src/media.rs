@@ -1,7 +1,7 @@
 //! What a device holds, and what of it a power cut leaves.
 
 use crate::dice::Dice;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Bytes of a block of the file system, and of an LBA here.
@@ -97,21 +97,93 @@ impl Command {
     }
 }
 
-/// A device with a volatile write cache.
+/// What a device does with one of its commands, by its number in the [`Trace`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was sent: from now on it may be there after a cut, in whole or in part.
+    Sent(usize),
+    /// It was executed: later reads see it. Commands that lie over each other keep this order.
+    Executed(usize),
+    /// It completed: the sender knows of it.
+    Completed(usize),
+}
+
+impl Event {
+    /// The number of its command.
+    #[must_use]
+    pub fn command(self) -> usize {
+        let (Self::Sent(number) | Self::Executed(number) | Self::Completed(number)) = self;
+        number
+    }
+}
+
+/// Commands, and what became of them in which order. The power can be cut after each event.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// In the order in which they were sent.
+    pub commands: Vec<Command>,
+    /// In the order in which they came.
+    pub events: Vec<Event>,
+}
+
+impl Trace {
+    /// The commands in the order of their execution.
+    pub fn executed(&self) -> impl Iterator<Item = &Command> {
+        let executed = |event: &Event| match event {
+            Event::Executed(number) => Some(&self.commands[*number]),
+            _ => None,
+        };
+        self.events.iter().filter_map(executed)
+    }
+}
+
+/// A block that was written and is not durable.
+#[derive(Clone, Debug)]
+struct Cached {
+    /// Its command, counted over the device's life.
+    command: u64,
+    number: u64,
+    data: Block,
+    /// How many commands had completed when its command did; none: it is still in flight.
+    completed: Option<u64>,
+}
+
+/// A command that was sent and has not completed.
+#[derive(Clone, Debug)]
+struct Flight {
+    /// Its number in the trace, and over the device's life.
+    number: usize,
+    command: u64,
+    what: What,
+    executed: bool,
+    /// Of a flush: how many commands had completed when it was sent. It covers those.
+    covers: u64,
+}
+
+/// A device with a volatile write cache, and what it is doing.
 #[derive(Clone, Debug)]
 pub struct Volatile {
     durable: Image,
-    /// Written and not flushed: command, block, content; in the order of writing.
-    cached: Vec<(u64, u64, Block)>,
+    /// Executed and not durable, in the order of execution.
+    cached: Vec<Cached>,
     newest: HashMap<u64, Block>,
+    flights: Vec<Flight>,
     commands: u64,
+    completed: u64,
 }
 
 impl Volatile {
     /// Everything in the image is durable.
     #[must_use]
     pub fn new(durable: Image) -> Self {
-        Self { durable, cached: Vec::new(), newest: HashMap::new(), commands: 0 }
+        Self {
+            durable,
+            cached: Vec::new(),
+            newest: HashMap::new(),
+            flights: Vec::new(),
+            commands: 0,
+            completed: 0,
+        }
     }
 
     /// What is durable.
@@ -123,7 +195,13 @@ impl Volatile {
     /// Whether a cut could lose anything.
     #[must_use]
     pub fn has_cached(&self) -> bool {
-        !self.cached.is_empty()
+        !self.cached.is_empty() || self.flights.iter().any(|flight| flight.what != What::Flush)
+    }
+
+    /// Commands that change something and have not completed.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
     }
 
     /// A block as it is read now.
@@ -132,49 +210,100 @@ impl Volatile {
         self.newest.get(&number).unwrap_or_else(|| self.durable.block(number))
     }
 
-    /// Executes a command.
-    pub fn run(&mut self, command: &Command) {
+    /// Goes on by one event of a trace.
+    pub fn follow(&mut self, event: Event, trace: &Trace) {
+        match event {
+            Event::Sent(number) => self.send(number, trace.commands[number].what),
+            Event::Executed(number) => self.execute(number, &trace.commands[number]),
+            Event::Completed(number) => self.complete(number),
+        }
+    }
+
+    /// Takes a command that is number `number` of a trace.
+    pub fn send(&mut self, number: usize, what: What) {
         self.commands += 1;
-        match command.what {
-            What::Write | What::Discard => self.cache(command),
-            What::WriteFua => {
-                for (number, data) in command.numbered() {
-                    if self.newest.remove(&number).is_some() {
-                        // What was cached for the block before is superseded, not merely covered.
-                        self.cached.retain(|(_, cached, _)| *cached != number);
-                    }
-                    self.durable.set(number, Arc::clone(data));
-                }
-            }
-            What::Flush => {
-                for (_, number, data) in self.cached.drain(..) {
-                    self.durable.set(number, data);
-                }
-                self.newest.clear();
-            }
-        }
+        let (command, covers) = (self.commands, self.completed);
+        self.flights.push(Flight { number, command, what, executed: false, covers });
     }
 
-    fn cache(&mut self, command: &Command) {
+    /// Executes a command that was sent.
+    pub fn execute(&mut self, number: usize, command: &Command) {
+        let Some(flight) = self.flights.iter_mut().find(|flight| flight.number == number) else { return };
+        flight.executed = true;
+        if command.what == What::Flush {
+            return;
+        }
         for (number, data) in command.numbered() {
-            self.cached.push((self.commands, number, Arc::clone(data)));
-            self.newest.insert(number, Arc::clone(data));
+            let data = Arc::clone(data);
+            self.newest.insert(number, Arc::clone(&data));
+            self.cached.push(Cached { command: flight.command, number, data, completed: None });
         }
     }
 
-    /// What a power cut now leaves. `in_flight` had not completed: it is at the mercy of the cut, whatever
-    /// it asked for.
+    /// Completes a command that was executed.
+    pub fn complete(&mut self, number: usize) {
+        let Some(at) = self.flights.iter().position(|flight| flight.number == number) else { return };
+        let flight = self.flights.remove(at);
+        self.completed += 1;
+        match flight.what {
+            What::Flush => {
+                self.make_durable(|block| block.completed.is_some_and(|when| when <= flight.covers))
+            }
+            What::WriteFua => self.make_durable(|block| block.command == flight.command),
+            What::Write | What::Discard => {
+                let completed = Some(self.completed);
+                let own = self.cached.iter_mut().rev().filter(|block| block.command == flight.command);
+                own.for_each(|block| block.completed = completed);
+            }
+        }
+        if self.cached.is_empty() {
+            self.newest.clear();
+        }
+    }
+
+    /// Makes these blocks durable. What was executed before for the same places is superseded.
+    fn make_durable(&mut self, is_covered: impl Fn(&Cached) -> bool) {
+        let mut places = HashSet::new();
+        let mut left = Vec::new();
+        for block in core::mem::take(&mut self.cached).into_iter().rev() {
+            if places.contains(&block.number) {
+                continue;
+            }
+            if is_covered(&block) {
+                places.insert(block.number);
+                self.durable.set(block.number, block.data);
+            } else {
+                left.push(block);
+            }
+        }
+        left.reverse();
+        self.cached = left;
+    }
+
+    /// The sender is gone: what was executed completes, what was only sent is given up.
+    pub fn abandon(&mut self) {
+        for flight in core::mem::take(&mut self.flights).into_iter().filter(|flight| flight.executed) {
+            let number = flight.number;
+            self.flights.push(flight);
+            self.complete(number);
+        }
+    }
+
+    /// What a power cut now leaves. Of the commands of `trace` that are in flight, each is at the mercy of the
+    /// cut, whatever it asked for, and so is their order.
     #[must_use]
-    pub fn after_cut(&self, in_flight: Option<&Command>, manner: Manner, dice: &mut Dice) -> Image {
+    pub fn after_cut(&self, trace: &Trace, manner: Manner, dice: &mut Dice) -> Image {
         let mut image = self.durable.clone();
-        let next = self.commands + 1;
-        let in_flight = in_flight.into_iter().flat_map(Command::numbered);
-        let all: Vec<(u64, u64, &Block)> = self
-            .cached
-            .iter()
-            .map(|(command, number, data)| (*command, *number, data))
-            .chain(in_flight.map(|(number, data)| (next, number, data)))
-            .collect();
+        let mut sent: Vec<&Flight> = self.flights.iter().filter(|flight| !flight.executed).collect();
+        for last in (1..sent.len()).rev() {
+            sent.swap(last, dice.roll(last as u64 + 1) as usize);
+        }
+        let sent = sent.into_iter().flat_map(|flight| {
+            let blocks = trace.commands[flight.number].numbered();
+            blocks.map(|(number, data)| (flight.command, number, data))
+        });
+        let executed = self.cached.iter().map(|block| (block.command, block.number, &block.data));
+        let all: Vec<(u64, u64, &Block)> = executed.chain(sent).collect();
         let mut keeper = Keeper::new(manner, &all, dice);
         for (index, (command, number, data)) in all.iter().enumerate() {
             let kept = keeper.sectors(index, *command, dice);
@@ -190,6 +319,16 @@ impl Volatile {
                     image.set(*number, Arc::new(mixed));
                 }
             }
+        }
+        image
+    }
+
+    /// As it is read now, all of it durable.
+    #[must_use]
+    pub fn as_read(&self) -> Image {
+        let mut image = self.durable.clone();
+        for (number, data) in &self.newest {
+            image.set(*number, Arc::clone(data));
         }
         image
     }
@@ -277,5 +416,66 @@ impl Keeper {
             Manner::Suffix if index == self.point => dice.next() as u8,
             Manner::Suffix => all(index > self.point),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(what: What, first: u64, byte: u8) -> Command {
+        Command { what, first, blocks: vec![Arc::new([byte; BLOCK])] }
+    }
+
+    fn device(commands: Vec<Command>, events: &[Event]) -> (Volatile, Trace) {
+        let trace = Trace { commands, events: events.to_vec() };
+        let mut media = Volatile::new(Image::junk(8));
+        events.iter().for_each(|&event| media.follow(event, &trace));
+        (media, trace)
+    }
+
+    /// The first bytes of two blocks after so many cuts: all pairs that can be.
+    fn outcomes(media: &Volatile, trace: &Trace) -> HashSet<(u8, u8)> {
+        let mut dice = Dice::of(&[1]);
+        let cut = |_| {
+            let image = media.after_cut(trace, Manner::Commands, &mut dice);
+            (image.block(1)[0], image.block(2)[0])
+        };
+        (0..200).map(cut).collect()
+    }
+
+    #[test]
+    fn a_flush_covers_what_had_completed_when_it_was_sent() {
+        use Event::{Completed, Executed, Sent};
+        let flush = Command { what: What::Flush, first: 0, blocks: Vec::new() };
+        let commands = vec![write(What::Write, 1, 1), write(What::Write, 2, 2), flush];
+        let begin = [Sent(0), Executed(0), Completed(0), Sent(1), Executed(1)];
+        let early = [Sent(2), Executed(2), Completed(1), Completed(2)];
+        let (media, trace) = device(commands.clone(), &[&begin[..], &early].concat());
+        assert_eq!(outcomes(&media, &trace), HashSet::from([(1, JUNK), (1, 2)]));
+        let late = [Completed(1), Sent(2), Executed(2), Completed(2)];
+        let (media, trace) = device(commands, &[&begin[..], &late].concat());
+        assert_eq!(outcomes(&media, &trace), HashSet::from([(1, 2)]));
+    }
+
+    #[test]
+    fn writes_in_flight_are_there_each_for_itself_and_durable_ones_are_for_good() {
+        use Event::{Completed, Executed, Sent};
+        let commands = vec![write(What::WriteFua, 1, 1), write(What::WriteFua, 2, 2)];
+        let (media, trace) = device(commands.clone(), &[Sent(0), Sent(1), Executed(1)]);
+        let all = HashSet::from([(JUNK, JUNK), (1, JUNK), (JUNK, 2), (1, 2)]);
+        assert_eq!(outcomes(&media, &trace), all);
+        let (media, trace) = device(commands, &[Sent(0), Sent(1), Executed(1), Completed(1)]);
+        assert_eq!(outcomes(&media, &trace), HashSet::from([(JUNK, 2), (1, 2)]));
+    }
+
+    #[test]
+    fn a_durable_write_supersedes_what_was_cached_before_it() {
+        use Event::{Completed, Executed, Sent};
+        let commands = vec![write(What::Write, 1, 1), write(What::WriteFua, 1, 2), write(What::Write, 1, 3)];
+        let each = |number| [Sent(number), Executed(number), Completed(number)];
+        let (media, trace) = device(commands, &[each(0), each(1), each(2)].concat());
+        assert_eq!(outcomes(&media, &trace), HashSet::from([(2, JUNK), (3, JUNK)]));
+        assert_eq!((media.block(1)[0], media.as_read().block(1)[0]), (3, 3));
     }
 }

@@ -154,8 +154,8 @@ pub struct Step {
     pub made: u64,
     /// Its row in the coverage table.
     pub row: usize,
-    /// Device commands before it, and after it.
-    pub commands: (u64, u64),
+    /// Events of the trace before it, and after it.
+    pub events: (u64, u64),
     /// What became of it.
     pub done: Done,
     /// What is there after an operation that failed.

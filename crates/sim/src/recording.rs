@@ -3,9 +3,10 @@
 use crate::chooser::Chooser;
 use crate::dice::Dice;
 use crate::disk::{Death, Disk, memory};
-use crate::media::{Command, Image, Volatile};
+use crate::media::{Event, Image, Trace, Volatile};
 use crate::model::Model;
 use crate::operation::{Done, Op, Step};
+use crate::rare::{Marks, Rare, Watch};
 use crate::runner::{Runner, Wrong, clock, now, wind_clock};
 use crate::survey::{Ended, Survey};
 use crate::times::Touched;
@@ -14,6 +15,8 @@ use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The least that one commit may do of a checkpoint: more than one step for a tree of some size.
+const COMMIT_BLOCKS_MIN: u64 = 128;
 /// Operations of the recorded part.
 const STEPS: u64 = 70;
 /// Operations before it at most: enough to fill half a log, so that a checkpoint comes.
@@ -23,9 +26,8 @@ const LOG_BYTES_DUE: u64 = 64 * 4072;
 /// Bytes that are left of it when recording begins, at most.
 const LOG_BYTES_LEFT: u64 = 10_000;
 
-/// Attributes that fill a metadata region at most, and tree blocks that they leave before it grows.
-const BALLAST_MAX: u64 = 150;
-const BALLAST_LEFT: u64 = 12;
+/// Of the steps of a recording, every so many push a rare thing on, until it has come.
+const PUSH_EVERY: u64 = 3;
 
 /// What a seed makes of the file system.
 #[derive(Clone, Debug)]
@@ -40,8 +42,8 @@ pub struct Setting {
     warm_up: u64,
     /// Whether the file system is unmounted and mounted before recording begins.
     remount: bool,
-    /// Whether the metadata region is nearly full, so that it grows.
-    grows: bool,
+    /// What is rare in it.
+    pub rare: Rare,
     /// Deaths of the process to be taken.
     deaths: u64,
 }
@@ -51,6 +53,7 @@ impl Setting {
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut dice = Dice::of(&[seed, 0x5e7]);
+        let rare = Rare::of(seed);
         let through = dice.chance(12);
         let default = MountOptions::default();
         let options = MountOptions {
@@ -59,16 +62,29 @@ impl Setting {
             durability: if through { Durability::Device } else { Durability::Process },
             discard: dice.chance(40),
             inline_bytes: *dice.pick(&[0, 200, default.inline_bytes]).unwrap_or(&0),
+            commit_blocks_max: if rare == Rare::Steps {
+                COMMIT_BLOCKS_MIN
+            } else {
+                default.commit_blocks_max
+            },
             clock,
             ..default
         };
+        let small = rare == Rare::Full || dice.chance(25);
         Self {
-            blocks: if dice.chance(25) { 2048 } else { 4096 },
+            blocks: if small { 2048 } else { 4096 },
             options,
             zone_bound: *dice.pick(&[0, 3, 8, 64]).unwrap_or(&0),
-            warm_up: if dice.chance(30) { dice.roll(60) } else { WARM_UP_MAX },
-            remount: dice.chance(30),
-            grows: dice.chance(4),
+            warm_up: if rare != Rare::Nothing {
+                dice.roll(20)
+            } else if dice.chance(30) {
+                dice.roll(60)
+            } else {
+                WARM_UP_MAX
+            },
+            // Nodes that must be read again make a step of a checkpoint longer.
+            remount: dice.chance(30) || rare == Rare::Steps,
+            rare,
             deaths: dice.roll(4),
         }
     }
@@ -103,8 +119,10 @@ pub struct Recording {
     pub model: Model,
     /// What was done.
     pub steps: Vec<Step>,
-    /// The commands that it caused.
-    pub trace: Vec<Command>,
+    /// What was going on during each of them.
+    pub marks: Vec<Marks>,
+    /// The commands that it caused, and what became of them.
+    pub trace: Trace,
     /// Blocks of metadata at its end.
     pub meta: Vec<Range<u64>>,
     /// Memories of the process at some of them.
@@ -132,7 +150,8 @@ impl Session {
     /// Format or mount failed.
     pub fn begin(seed: u64, setting: &Setting) -> Result<Self, String> {
         wind_clock();
-        let disk = Disk::new(setting.formatted()?);
+        let media = Volatile::new(setting.formatted()?);
+        let disk = Disk::with(media, &mut Dice::of(&[seed, 0xd15c]));
         let files = disk.mount(setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let through = setting.options.durability == Durability::Device;
         Ok(Self {
@@ -154,27 +173,49 @@ impl Session {
         self.perform(op, bears)
     }
 
-    /// Fills the tree until the metadata region is about to grow: long attributes.
-    fn fill_metadata(&mut self) -> Result<(), String> {
-        let above = crate::operation::BALLAST.to_owned();
-        self.perform(Op::Mkdir { path: above.clone() }, &full)?;
-        for number in 0..BALLAST_MAX {
-            let stats = self.runner.files.store_stats();
-            if stats.tree_blocks_used + BALLAST_LEFT > stats.tree_blocks * 7 / 8 {
+    /// A number below `sides`.
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.dice.roll(sides)
+    }
+
+    /// Goes on until a checkpoint is near.
+    fn fill_log(&mut self, most: u64) -> Result<(), String> {
+        let enough = LOG_BYTES_DUE - self.dice.roll(LOG_BYTES_LEFT);
+        for _ in 0..most {
+            self.step(&full)?;
+            if self.runner.files.store_stats().log_bytes > enough {
                 break;
             }
-            let path = format!("{above}/{}", number / 4);
-            if number % 4 == 0 {
-                self.perform(Op::Create { path: path.clone() }, &full)?;
-            }
-            let value = vec![b'b'; 30_000];
-            self.perform(Op::SetXattr { path, name: format!("user.{}", number % 4), value }, &full)?;
-            self.perform(Op::Sync, &full)?;
         }
         Ok(())
     }
 
-    fn perform(&mut self, op: Op, bears: &dyn Fn(Errno) -> bool) -> Result<Step, String> {
+    /// Unmounts, and mounts with memory that is copied at the deaths to come.
+    fn remount(&mut self, setting: &Setting) -> Result<(), String> {
+        self.unmount()?;
+        let memory = memory().map_err(|error| error.to_string())?;
+        let wanted = self.dice.roll(setting.deaths + 1);
+        let deaths = (0..wanted).map(|_| 1 + self.dice.roll(300)).collect();
+        self.disk.die_at(memory.clone(), deaths);
+        let files = self.disk.mount_in(memory, setting.options.clone());
+        self.runner = Runner::new(files.map_err(|error| format!("mount: {error}"))?);
+        Ok(())
+    }
+
+    /// One operation as [`Session::step`], or one that the rare thing wants.
+    fn step_towards(&mut self, rare: Rare, number: u64) -> Result<Step, String> {
+        let due = rare == Rare::Dry || number.is_multiple_of(PUSH_EVERY);
+        match self.push(rare).filter(|_| due) {
+            Some(op) => self.perform(op, &full),
+            None => self.step(&full),
+        }
+    }
+
+    /// Does it; a refusal that `bears` accepts is one that may have happened in part.
+    ///
+    /// # Errors
+    /// The file system did something wrong.
+    pub fn perform(&mut self, op: Op, bears: &dyn Fn(Errno) -> bool) -> Result<Step, String> {
         let found = op.path().and_then(|path| self.model.shape().at(path));
         let ino = found.map_or(0, |(ino, _)| ino);
         let row = op.row(&self.model);
@@ -184,8 +225,8 @@ impl Session {
             Err(Wrong::Refused(error)) if bears(error.errno()) => (0, Done::Failed),
             Err(wrong) => return Err(format!("{op:?}: {wrong}")),
         };
-        let commands = (before, self.disk.recorded());
-        let mut step = Step { op, ino, made, row, commands, done, left: None, touched: Touched::default() };
+        let events = (before, self.disk.recorded());
+        let mut step = Step { op, ino, made, row, events, done, left: None, touched: Touched::default() };
         let makes =
             matches!(step.op, Op::Create { .. } | Op::Mkdir { .. } | Op::Symlink { .. } | Op::Mknod { .. });
         if done == Done::Well || !makes {
@@ -219,35 +260,38 @@ impl Session {
     }
 }
 
-fn full(errno: Errno) -> bool {
+/// There is no room.
+pub fn full(errno: Errno) -> bool {
     errno == Errno::NOSPC
 }
 
 impl Recording {
-    /// The steps as text, each with the device commands that it sent.
+    /// The steps as text, each with the events that came while it ran.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = format!("{:?}", self.setting);
         for (index, step) in self.steps.iter().enumerate() {
-            let (from, to) = step.commands;
-            let (ino, made) = (step.ino, step.made);
+            let (from, to) = step.events;
+            let (ino, made, from) = (step.ino, step.made, from as usize);
             text += &format!(
-                "\nstep {index}: commands {}..={to}, inode {ino}, made {made}: {:?} {:?}",
+                "\nstep {index}: events {}..={to}, inode {ino}, made {made}: {:?} {:?}",
                 from + 1,
                 step.op,
                 step.done
             );
-            for (number, command) in (1..).zip(&self.trace).skip(from as usize).take((to - from) as usize) {
+            for (number, event) in (1..).zip(&self.trace.events).skip(from).take(to as usize - from) {
+                let command = &self.trace.commands[event.command()];
                 let magic =
                     command.blocks.first().map(|block| String::from_utf8_lossy(&block[..4]).into_owned());
                 let magic =
                     magic.filter(|magic| magic.chars().all(|c| c.is_ascii_uppercase())).unwrap_or_default();
-                text += &format!(
-                    "\n    {number}: {:?} block {} +{} {magic}",
-                    command.what,
-                    command.first,
-                    command.blocks.len()
-                );
+                let (what, first, blocks) = (command.what, command.first, command.blocks.len());
+                text += &match event {
+                    Event::Sent(_) => {
+                        format!("\n    {number}: {event:?} {what:?} block {first} +{blocks} {magic}")
+                    }
+                    _ => format!("\n    {number}: {event:?}"),
+                };
             }
         }
         text
@@ -260,33 +304,26 @@ impl Recording {
     pub fn of(seed: u64) -> Result<Self, String> {
         let setting = Setting::of(seed);
         let mut session = Session::begin(seed, &setting)?;
-        if setting.grows {
-            session.fill_metadata()?;
-        }
-        let enough = LOG_BYTES_DUE - session.dice.roll(LOG_BYTES_LEFT);
-        for _ in 0..setting.warm_up {
-            session.step(&full)?;
-            if session.runner.files.store_stats().log_bytes > enough {
-                break;
-            }
-        }
+        session.fill_log(setting.warm_up)?;
+        session.prepare(setting.rare)?;
         if setting.remount {
-            session.unmount()?;
-            let memory = memory().map_err(|error| error.to_string())?;
-            let wanted = session.dice.roll(setting.deaths + 1);
-            let deaths = (0..wanted).map(|_| 1 + session.dice.roll(120)).collect();
-            session.disk.die_at(memory.clone(), deaths);
-            let files = session.disk.mount_in(memory, setting.options.clone());
-            session.runner = Runner::new(files.map_err(|error| format!("mount: {error}"))?);
+            session.remount(&setting)?;
         }
+        session.approach(setting.rare)?;
         session.disk.record();
         let (media, model) = (session.disk.media(), session.model.clone());
-        let steps = (0..STEPS).map(|_| session.step(&full)).collect::<Result<Vec<_>, _>>()?;
+        let mut watch = Watch::new(&session);
+        let (mut steps, mut marks) = (Vec::new(), Vec::new());
+        for number in 0..STEPS {
+            let step = session.step_towards(setting.rare, number)?;
+            marks.push(watch.after(&session, step.done == Done::Failed));
+            steps.push(step);
+        }
         let deaths = session.disk.take_deaths();
         let meta = session.runner.files.superblock().meta_runs.clone();
         let trace = session.disk.take_trace();
         // The rest of this life is of no interest; what it still holds is memory.
         drop(session);
-        Ok(Self { setting, media, model, steps, trace, meta, deaths })
+        Ok(Self { setting, media, model, steps, marks, trace, meta, deaths })
     }
 }

@@ -3,7 +3,7 @@
 use crate::damage::{is_reported, junk, look};
 use crate::dice::Dice;
 use crate::disk::Disk;
-use crate::media::{BLOCK, Block, Command, Image, SECTOR, Volatile};
+use crate::media::{BLOCK, Block, Command, Event, Image, SECTOR, Volatile};
 use crate::model::{Model, Shape};
 use crate::recording::Recording;
 use crate::runner::wind_clock;
@@ -80,12 +80,9 @@ impl Base {
     /// # Errors
     /// It cannot be read.
     pub fn running(recording: &Recording) -> Result<Self, String> {
-        let first = recording.media.clone();
-        let mut media = recording.media.clone();
-        recording.trace.iter().for_each(|command| media.run(command));
-        let image = as_read(&media);
-        let mut base = Self::of("running", image, recording)?;
-        base.remember(&first, &recording.trace);
+        let events = recording.trace.events.len();
+        let mut base = Self::of("running", read_after(recording, events).as_read(), recording)?;
+        base.remember(&recording.media, recording.trace.executed());
         base.find_last_append(recording)?;
         Ok(base)
     }
@@ -95,17 +92,16 @@ impl Base {
     /// # Errors
     /// It cannot be read.
     pub fn unmounted(recording: &Recording) -> Result<Self, String> {
-        let mut media = recording.media.clone();
-        recording.trace.iter().for_each(|command| media.run(command));
         wind_clock();
-        let disk = Disk::with(media);
+        let media = read_after(recording, recording.trace.events.len());
+        let disk = Disk::with(media, &mut Dice::of(&[recording.trace.events.len() as u64]));
         disk.record();
         let files = disk.mount(recording.setting.options.clone()).map_err(|error| error.to_string())?;
         files.unmount().map_err(|error| error.to_string())?;
         drop(files);
-        let mut base = Self::of("unmounted", as_read(&disk.media()), recording)?;
-        let all: Vec<Command> = recording.trace.iter().cloned().chain(disk.take_trace()).collect();
-        base.remember(&recording.media, &all);
+        let mut base = Self::of("unmounted", disk.media().as_read(), recording)?;
+        let more = disk.take_trace();
+        base.remember(&recording.media, recording.trace.executed().chain(more.executed()));
         Ok(base)
     }
 
@@ -119,7 +115,7 @@ impl Base {
     }
 
     /// What was written where.
-    fn remember(&mut self, first: &Volatile, trace: &[Command]) {
+    fn remember<'a>(&mut self, first: &Volatile, trace: impl Iterator<Item = &'a Command>) {
         for number in self.places() {
             self.blocks.insert(number, vec![Arc::clone(first.block(number))]);
         }
@@ -142,20 +138,25 @@ impl Base {
 
     /// The last append is the writes to the log that end a recording, or come before what ends it.
     fn find_last_append(&mut self, recording: &Recording) -> Result<(), String> {
-        let trace = &recording.trace;
         let log = |command: &Command| command.blocks.first().is_some_and(is_log);
-        let Some(end) = trace.iter().rposition(log) else { return Ok(()) };
+        let numbered = (0..).zip(&recording.trace.events);
+        let executed: Vec<(usize, &Command)> = numbered
+            .filter(|(_, event)| matches!(event, Event::Executed(_)))
+            .map(|(at, event)| (at, &recording.trace.commands[event.command()]))
+            .collect();
+        let Some(end) = executed.iter().rposition(|(_, command)| log(command)) else { return Ok(()) };
         // Where the ring wraps an append is two writes: of one step, with nothing between.
-        let step = recording.steps.iter().find(|step| step.commands.1 > end as u64);
-        let from = step.map_or(end, |step| step.commands.0 as usize);
-        let start = trace[from.min(end)..=end].iter().rposition(|command| !log(command));
-        let start = start.map_or(from.min(end), |other| from.min(end) + other + 1);
-        for command in &trace[start..=end] {
+        let step = recording.steps.iter().find(|step| step.events.1 > executed[end].0 as u64);
+        let began = |at: usize| step.is_none_or(|step| step.events.0 <= executed[at].0 as u64);
+        let mut start = end;
+        while start > 0 && began(start - 1) && log(executed[start - 1].1) {
+            start -= 1;
+        }
+        for (_, command) in &executed[start..=end] {
             self.last.extend(command.first..command.first + command.blocks.len() as u64);
         }
-        let mut media = recording.media.clone();
-        trace[..start].iter().for_each(|command| media.run(command));
-        let before = look(as_read(&media), &recording.setting).map_err(|ended| ended.to_string())?.survey;
+        let before = read_after(recording, executed[start].0).as_read();
+        let before = look(before, &recording.setting).map_err(|ended| ended.to_string())?.survey;
         let mut names = vec![Arc::clone(recording.model.shape())];
         let mut model = recording.model.clone();
         for step in &recording.steps {
@@ -313,15 +314,9 @@ impl Base {
     }
 }
 
-/// The device's content as it is read, its cache included.
-#[must_use]
-pub fn as_read(media: &Volatile) -> Image {
-    let mut image = media.durable().clone();
-    (0..image.blocks()).for_each(|number| {
-        let now = media.block(number);
-        if !Arc::ptr_eq(now, image.block(number)) {
-            image.set(number, Arc::clone(now));
-        }
-    });
-    image
+/// The device after so many events of a recording.
+fn read_after(recording: &Recording, events: usize) -> Volatile {
+    let mut media = recording.media.clone();
+    recording.trace.events[..events].iter().for_each(|&event| media.follow(event, &recording.trace));
+    media
 }

@@ -1,11 +1,34 @@
 //! The gate's share of `make crash`: the same states, fewer of them, from every part of many workloads.
 
-use nvmed_sim::{Campaign, Coverage, Plan};
+use nvmed_sim::{Campaign, Coverage, Plan, RareStates};
 
 /// Crash states.
 const STATES: u64 = 5000;
 /// Further states, a tenth each, while a cell of the table is empty: which workloads run depends on the machine.
 const ROUNDS_MAX: u64 = 10;
+
+/// States within which everything rare happens, of all outcomes of all cuts.
+const RARE_WITHIN: u64 = 1000;
+
+#[test]
+fn what_is_rare_happens_within_a_thousand_states() {
+    let campaign = Campaign {
+        states: RARE_WITHIN,
+        seed: 0,
+        seeds: u64::MAX,
+        threads: 1,
+        plan: Plan { outcomes: 3, stride: 1, only: None },
+        stop_at_failure: false,
+    };
+    let report = campaign.run();
+    println!("{}", report.summary());
+    let failures: Vec<String> = report.tally.failures.iter().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let RareStates { steps, full, wrapped, growth } = report.tally.rare;
+    assert!(steps > 0 && full > 0 && wrapped > 0 && growth > 0, "{}", report.summary());
+    let tally = &report.tally;
+    assert!(tally.resets > 0 && tally.repairs > 0 && tally.second_cuts > 0, "{}", report.summary());
+}
 
 fn run(seed: u64, states: u64) -> Coverage {
     let campaign = Campaign {
@@ -21,6 +44,7 @@ fn run(seed: u64, states: u64) -> Coverage {
     let failures: Vec<String> = report.tally.failures.iter().map(ToString::to_string).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(report.tally.states >= states, "{}", report.summary());
+    assert!(states < STATES || report.tally.in_flight > 0, "{}", report.summary());
     report.coverage().clone()
 }
 
