@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Status};
 use crate::place::parse_spec;
 use crate::run::arguments::Run;
-use crate::run::{absolute, exit_code, preloaded, watch};
+use crate::run::{absolute, preloaded, watch};
 use crate::watch::Watch;
 use nvmed_stack::{Config, DeviceSpec, Sharing};
 use nvmed_wire::{Address, Control, ControlAnswer, SERVER_VARIABLE, Socket, SocketError, VERSION};
@@ -38,9 +38,9 @@ pub(crate) fn run(
     let mut command = preloaded(arguments, &config, library)?;
     command.env(SERVER_VARIABLE, path);
     watched.iter().for_each(|watched| watched.tell(&mut command));
-    let status = watch(command)?;
+    let code = watch(command)?;
     watched.map_or(Ok(()), |watched| watched.end(&config))?;
-    Ok(ExitCode::from(exit_code(status)))
+    Ok(ExitCode::from(code))
 }
 
 /// That the server lets nobody in is told now, not by each call of the program.

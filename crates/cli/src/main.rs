@@ -7,6 +7,7 @@ mod client;
 mod clock;
 mod copy;
 mod devices;
+mod ending;
 mod failure;
 mod format;
 mod holder;

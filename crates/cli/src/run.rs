@@ -6,6 +6,7 @@
 pub mod arguments;
 
 use crate::client;
+use crate::ending::Ending;
 use crate::failure::{Failure, Status};
 use crate::holder::Holder;
 use crate::place::parse_spec;
@@ -18,7 +19,6 @@ use nvmed_stack::config::SETTINGS_VARIABLE;
 use nvmed_stack::{
     Behind, Config, DeviceSpec, Open, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Sharing, StackError,
 };
-use nvmed_sys::Signals;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal};
@@ -31,9 +31,6 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 const LIBRARY: &str = "libnvmed_wrapper.so";
 /// Where it is looked for, from the directory of the `nvmed` program.
 const LIBRARY_PLACES: [&str; 3] = [".", "../lib", "../lib64"];
-/// Signals that somebody may send to us and mean the program.
-pub(crate) const PASSED_ON: [i32; 6] =
-    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 /// Which file settings are read from (the paper's variable).
 const CONFIG_VARIABLE: &str = "WRAPPER_CONFIG";
 
@@ -68,10 +65,11 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         command.env(STATISTICS_VARIABLE, absolute(file));
     }
     watched.iter().for_each(|watched| watched.tell(&mut command));
-    let status = watch(command)?;
+    let (code, ending) = watch_over(command)?;
+    ending.leave_to_thread();
     holder.salvage(&config)?;
     watched.map_or(Ok(()), |watched| watched.end(&config))?;
-    Ok(ExitCode::from(exit_code(status)))
+    Ok(ExitCode::from(code))
 }
 
 /// What is started: the program, or for one that lies on the device a program of the host's that executes it there.
@@ -116,9 +114,9 @@ fn on_host(
     }
     let mut command = preloaded(arguments, config, library)?;
     watched.iter().for_each(|watched| watched.tell(&mut command));
-    let status = watch(command)?;
+    let code = watch(command)?;
     watched.map_or(Ok(()), |watched| watched.end(config))?;
-    Ok(ExitCode::from(exit_code(status)))
+    Ok(ExitCode::from(code))
 }
 
 /// A device that holds no file system of ours is told now, not by each call of the program.
@@ -258,21 +256,33 @@ pub(crate) fn start(command: &mut Command) -> Result<Child, Failure> {
     })
 }
 
-/// Starts the program, passes signals on, and waits for its end.
-pub(crate) fn watch(mut command: Command) -> Result<ExitStatus, Failure> {
+/// Starts the program, and waits for its end, and for that of the whole run if a signal asks for it; answers the exit
+/// status.
+pub(crate) fn watch(command: Command) -> Result<u8, Failure> {
+    watch_over(command).map(|(code, _)| code)
+}
+
+fn watch_over(mut command: Command) -> Result<(u8, Ending), Failure> {
     let fail = |error: std::io::Error| Failure::new(Status::Run, format!("run: {error}"));
-    let signals = Signals::take(&[&PASSED_ON[..], &[libc::SIGCHLD]].concat()).map_err(fail)?;
-    signals.release_in(&mut command);
+    let mut ending = Ending::begin().map_err(fail)?;
+    ending.release_in(&mut command);
     let mut child = start(&mut command)?;
     loop {
-        let signal = signals.next().map_err(fail)?;
-        if signal.number == libc::SIGCHLD {
-            if let Some(status) = child.try_wait().map_err(fail)? {
-                return Ok(status);
-            }
-        } else if signal.from_process {
-            pass_on(&child, signal.number);
+        ending.wait(Some(&child), None).map_err(fail)?;
+        let status = child.try_wait().map_err(fail)?;
+        if let Some(status) = status.filter(|_| ending.asked().is_none() || ending.is_over()) {
+            return Ok((code_of(status, &ending), ending));
         }
+    }
+}
+
+/// The program's status; of one that did not end when it was asked to, that of the signal.
+pub(crate) fn code_of(status: ExitStatus, ending: &Ending) -> u8 {
+    match ending.asked() {
+        Some(number) if ending.has_killed() && status.signal() == Some(libc::SIGKILL) => {
+            u8::try_from(128 + number).unwrap_or(u8::MAX)
+        }
+        _ => exit_code(status),
     }
 }
 

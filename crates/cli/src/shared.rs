@@ -4,15 +4,18 @@
 //! Three processes of ours and theirs: the one that was typed holds the device's lock and memory, and outlives both;
 //! its child, the server, answers calls; the program and its descendants make them.
 
+use crate::ending::{Ending, abandoned};
 use crate::failure::{Failure, Status};
 use crate::holder::{Holder, first_line, status_of, tell_trouble};
 use crate::run::arguments::Run;
-use crate::run::{PASSED_ON, absolute, exit_code, pass_on, preloaded, start};
+use crate::run::{absolute, code_of, preloaded, start};
 use crate::watch::Watch;
 use nvmed_server::{Admission, Server, Service, Stop};
 use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Surroundings};
 use nvmed_sys::Signals;
 use nvmed_wire::{Address, Board, SERVER_VARIABLE};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -48,21 +51,24 @@ pub(crate) fn run(
     watched: Option<&Watch>,
 ) -> Result<ExitCode, Failure> {
     let holder = Holder::begin(config)?;
-    let signals = Signals::take(&[&PASSED_ON[..], &[libc::SIGCHLD]].concat()).map_err(failed)?;
+    let mut ending = Ending::begin().map_err(failed)?;
     let address = Address::random().map_err(failed)?;
-    let mut server = match Beside::start(arguments, &holder, &signals, &address)? {
+    let mut server = match Beside::start(arguments, &holder, &mut ending, &address)? {
         Ok(server) => server,
         Err(status) => return Ok(ExitCode::from(status)),
     };
     let mut command = preloaded(arguments, config, library)?;
     command.env(SERVER_VARIABLE, address.to_string());
     watched.iter().for_each(|watched| watched.tell(&mut command));
-    signals.release_in(&mut command);
-    let ended = start(&mut command).and_then(|mut program| server.watch(&signals, &mut program));
-    let finished = server.finish(&signals);
+    ending.release_in(&mut command);
+    let ended = start(&mut command).and_then(|mut program| server.watch(&mut ending, &mut program));
+    if !server.finish(&mut ending)? {
+        return Ok(ExitCode::from(abandoned(ending.asked().unwrap_or(libc::SIGTERM))));
+    }
+    let ended = ended.map(|status| code_of(status, &ending));
+    ending.leave_to_thread();
     holder.salvage(config)?;
-    finished?;
-    Ok(ExitCode::from(exit_code(ended?)))
+    Ok(ExitCode::from(ended?))
 }
 
 impl Beside {
@@ -71,12 +77,12 @@ impl Beside {
     fn start(
         arguments: &Run,
         holder: &Holder,
-        signals: &Signals,
+        ending: &mut Ending,
         address: &Address,
     ) -> Result<Result<Self, u8>, Failure> {
         let board = Board::new().map_err(failed)?;
         let writers = board.writers().map(|fd| fd.try_clone_to_owned()).transpose().map_err(failed)?;
-        let mut command = holder.server(signals).map_err(failed)?;
+        let mut command = holder.server(ending.signals()).map_err(failed)?;
         command.env(SERVER_VARIABLE, address.to_string());
         // What the terminal sends is meant for the program: the server is not among those that it reaches.
         command.process_group(0).stdin(writers.map_or(Stdio::null(), Stdio::from));
@@ -84,6 +90,17 @@ impl Beside {
             command.env(STATISTICS_VARIABLE, absolute(file));
         }
         let mut child = command.spawn().map_err(failed)?;
+        ending.spare(&child);
+        let out = child.stdout.as_ref().map(AsFd::as_fd);
+        while ending.asked().is_none() && !is_readable(out) {
+            ending.wait(None, out).map_err(failed)?;
+        }
+        if let Some(number) = ending.asked() {
+            // Nobody has written anything yet, and the device may never answer.
+            let _ = child.kill();
+            child.wait().map_err(failed)?;
+            return Ok(Err(u8::try_from(128 + number).unwrap_or(u8::MAX)));
+        }
         if first_line(&mut child).map_err(failed)?.starts_with(READY) {
             return Ok(Ok(Self { child, board, ended: None }));
         }
@@ -91,18 +108,14 @@ impl Beside {
     }
 
     /// Waits for the program's end; the server's, should it come first, is told to every client.
-    fn watch(&mut self, signals: &Signals, program: &mut Child) -> Result<ExitStatus, Failure> {
+    fn watch(&mut self, ending: &mut Ending, program: &mut Child) -> Result<ExitStatus, Failure> {
         loop {
-            let signal = signals.next().map_err(failed)?;
-            if signal.number == libc::SIGCHLD {
-                if self.has_ended()? {
-                    self.say_death("file calls below the directory fail from now on");
-                }
-                if let Some(status) = program.try_wait().map_err(failed)? {
-                    return Ok(status);
-                }
-            } else if signal.from_process {
-                pass_on(program, signal.number);
+            ending.wait(Some(program), None).map_err(failed)?;
+            if self.has_ended()? {
+                self.say_death("file calls below the directory fail from now on");
+            }
+            if let Some(status) = program.try_wait().map_err(failed)? {
+                return Ok(status);
             }
         }
     }
@@ -131,23 +144,33 @@ impl Beside {
         );
     }
 
-    /// After the program: the server ends when no process of the run uses it any more, or at the next signal.
-    fn finish(&mut self, signals: &Signals) -> Result<(), Failure> {
-        if self.ended.is_some() {
-            return Ok(());
+    /// After the program: the server ends when no process of the run uses it any more, or, after a signal, when they are gone.
+    /// False: a second signal has ended it before everything was saved.
+    fn finish(&mut self, ending: &mut Ending) -> Result<bool, Failure> {
+        let mut told = false;
+        if ending.asked().is_none() && self.ended.is_none() {
+            self.tell(Signal::USR1);
         }
-        self.tell(Signal::USR1);
         loop {
+            let over = ending.asked().is_some() && ending.is_over();
+            if self.ended.is_some() && (over || ending.asked().is_none()) {
+                return Ok(true);
+            }
+            if over && !told {
+                told = true;
+                self.tell(Signal::TERM);
+            }
+            if ending.gives_up() {
+                self.tell(Signal::KILL);
+                self.ended = Some(self.child.wait().map_err(failed)?);
+                return Ok(false);
+            }
+            ending.wait(None, None).map_err(failed)?;
             if self.has_ended()? {
                 // One that has ended by itself has said why.
                 if self.ended.is_some_and(|status| status.signal().is_some()) {
                     self.say_death("the processes that used it still have lost their files");
                 }
-                return Ok(());
-            }
-            let signal = signals.next().map_err(failed)?;
-            if signal.number != libc::SIGCHLD {
-                self.tell(Signal::TERM);
             }
         }
     }
@@ -158,6 +181,14 @@ impl Beside {
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
+}
+
+/// Whether reading does not wait.
+fn is_readable(fd: Option<BorrowedFd<'_>>) -> bool {
+    let Some(fd) = fd else { return true };
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    // What cannot be asked is found out by reading.
+    poll(&mut fds, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
 
 /// The server: mounts, and answers until it is told to end.

@@ -1,7 +1,7 @@
 //! Signals as values: read one by one where the reader chooses, instead of interrupting it anywhere.
 
 use core::mem::MaybeUninit;
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io::Error;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -20,6 +20,13 @@ pub struct Signal {
     pub number: i32,
     /// Whether a process sent it to this one; the terminal and the kernel send to whole groups.
     pub from_process: bool,
+}
+
+impl AsFd for Signals {
+    /// Readable when [`Signals::next`] does not wait.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl Signals {
