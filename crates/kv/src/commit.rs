@@ -100,6 +100,7 @@ impl Commits {
     fn wait<'a>(&self, mut rounds: MutexGuard<'a, Rounds>) -> MutexGuard<'a, Rounds> {
         rounds.waiting += 1;
         let mut rounds = self.over.wait(rounds).unwrap_or_else(PoisonError::into_inner);
+        assert!(rounds.waiting > 0, "who waits was not counted");
         rounds.waiting -= 1;
         rounds
     }
@@ -130,6 +131,8 @@ impl Rounds {
         self.finished += 1;
         match outcome {
             Ok(done) => {
+                // A round takes all that was applied, and they come one after the other.
+                assert!(done.durable >= self.durable, "batch {} was durable already", self.durable);
                 self.durable = self.durable.max(done.durable);
                 self.appends += u64::from(done.appended);
                 if done.flushed {
@@ -184,6 +187,7 @@ impl Store {
         drop(rounds);
         let outcome = self.round(before, after, flushed);
         let mut rounds = lock(&self.commits.rounds);
+        assert!(rounds.running, "two rounds ran at once");
         rounds.finish(&outcome);
         if rounds.waiting > 0 {
             self.commits.over.notify_all();
@@ -202,6 +206,7 @@ impl Store {
         let flushes = !mutant::is(Mutant::NoDataFlush);
         let (before, after) = (before && flushes, after && flushes);
         let flush_first = if flushes { flush_first } else { 0 };
+        assert!(end >= appender.position(), "the stream ends at {end}, before the log");
         if end == appender.position() {
             let flush = before || after;
             if flush {
@@ -221,6 +226,7 @@ impl Store {
         if after && !volatile {
             self.disk.flush()?;
         }
+        assert_eq!(appender.position(), end, "the append ended elsewhere");
         self.pending.release(end);
         Ok(Done { durable, flushed: before || after, appended: true })
     }

@@ -311,6 +311,17 @@ mod tests {
         (recovered, lengths)
     }
 
+    #[test]
+    #[should_panic(expected = "the log would end at 99, before 100")]
+    fn an_append_that_goes_back_is_our_mistake() {
+        let (disk, layout) = ring();
+        let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
+        let pending = Pending::new(memory, 0, 1 << 20).unwrap();
+        let payload = vec![0; 100];
+        let tail = Tail { payload, newest: Place::Home, settled: false, read: false, homeless: None };
+        let _ = Appender::new(IDENTITY, layout, 100, tail).append(&disk, &pending, 99, true);
+    }
+
     proptest! {
         /// Appends of any sizes from any position around the ring are found again, record by record,
         /// whether they were written in one go or in many; and an appender goes on where they end.

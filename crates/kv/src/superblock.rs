@@ -291,6 +291,7 @@ impl Superblock {
     pub(crate) fn store(&mut self, disk: &Disk) -> Result<(), KvError> {
         self.revision += 1;
         let first = self.lost.unwrap_or(0);
+        assert!(first < 2 && self.used <= self.layout.tree_blocks(), "{} blocks in use", self.used);
         for slot in [first, 1 - first] {
             disk.write(Kind::Superblock, self.layout.superblock(slot), &self.encode(), true)?;
         }
