@@ -206,6 +206,7 @@ impl Store {
         let kept =
             STEP_BLOCKS + if batch.may_use_headroom() { 0 } else { (state.total / 64).clamp(64, 1024) };
         let coming = charge(puts, bytes, state.used);
+        // What merging may take is an estimate, so the sum may be more than there is: nothing is free then.
         let free = state.total.saturating_sub(state.used + frozen + kept);
         if coming * 2 > free {
             // The half that is being merged makes room for the other, as in the log.
@@ -269,7 +270,8 @@ impl Store {
         if state.end == state.head {
             return None;
         }
-        debug_assert!(state.frozen.is_none());
+        assert!(state.frozen.is_none(), "a checkpoint is under way");
+        assert!(state.end > state.head, "the log ends at {}, before its head {}", state.end, state.head);
         let empty = spare.take().unwrap_or_default().since(state.sequence);
         let delta = Arc::new(core::mem::replace(&mut state.active, empty));
         for held in &state.snapshots {
@@ -324,6 +326,7 @@ impl Store {
         let disk = self.disk.metered();
         let (space, work) = (&mut checkpointer.space, &progress.work);
         let around = SUPERBLOCK_BLOCKS + 2 * old.layout.pages.min(BITMAP_BLOCKS_MAX);
+        // A budget that bitmap pages alone use up still lets a step do its least.
         let budget = blocks.saturating_sub(around);
         let mut merge = Merge::new(&disk, &self.nodes, space, &old, &work.delta, &progress.from, budget);
         let root = merge.run()?;
@@ -359,6 +362,11 @@ impl Store {
     /// Writes `new` over the superblock that it was made from; a commit may have written its epoch since.
     fn store_superblock(&self, new: &mut Superblock) -> Result<(), KvError> {
         let mut current = lock(&self.superblock);
+        assert_eq!(new.generation, current.generation + 1, "generations come one after the other");
+        assert!(
+            new.head >= current.head && new.head_sequence >= current.head_sequence,
+            "the log's head goes back"
+        );
         (new.epoch, new.revision, new.lost) = (current.epoch, current.revision, current.lost);
         if let Err(error) = new.store(&self.disk) {
             // Which of the two counts at the next open is unknown: nothing more may rest on either.
@@ -373,6 +381,7 @@ impl Store {
     fn publish(&self, new: &Superblock, done: bool) -> Arc<Version> {
         let version = Arc::new(Version { root: new.root, generation: new.generation });
         let mut state = write(&self.state);
+        assert!(state.head <= new.head && new.head <= state.end, "the head {} is not in the log", new.head);
         (state.used, state.head) = (new.used, new.head);
         let frozen = if done { state.frozen.take() } else { None };
         let before = core::mem::replace(&mut state.version, version);
@@ -384,6 +393,7 @@ impl Store {
     /// Cuts off snapshots that are past a bound, and gives free what nobody looks at any more.
     fn bound_snapshots(&self, checkpointer: &mut Checkpointer) {
         let checkpoints = self.checkpoints.load(Relaxed);
+        // The first snapshots are not as old as the limit yet.
         let oldest = checkpoints.saturating_sub(self.limits.snapshot_checkpoints);
         self.cut_off(checkpointer, &|held| held.checkpoints < oldest);
         checkpointer.release();

@@ -25,6 +25,9 @@ pub enum Barrier {
     After,
 }
 
+/// After a round that did not come to its end.
+const EIO: i32 = 5;
+
 /// What commits share.
 pub(crate) struct Commits {
     rounds: Mutex<Rounds>,
@@ -100,8 +103,23 @@ impl Commits {
     fn wait<'a>(&self, mut rounds: MutexGuard<'a, Rounds>) -> MutexGuard<'a, Rounds> {
         rounds.waiting += 1;
         let mut rounds = self.over.wait(rounds).unwrap_or_else(PoisonError::into_inner);
+        assert!(rounds.waiting > 0, "who waits was not counted");
         rounds.waiting -= 1;
         rounds
+    }
+}
+
+/// Who leads a round. It is dropped when an assert of ours fails in there: nobody must wait for the end of that round,
+/// and what it did is unknown, so nothing is made durable from then on.
+struct Leader<'a>(&'a Commits);
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        let mut rounds = lock(&self.0.rounds);
+        rounds.running = false;
+        rounds.finished += 1;
+        rounds.failed.get_or_insert(EIO);
+        self.0.over.notify_all();
     }
 }
 
@@ -130,6 +148,8 @@ impl Rounds {
         self.finished += 1;
         match outcome {
             Ok(done) => {
+                // A round takes all that was applied, and they come one after the other.
+                assert!(done.durable >= self.durable, "batch {} was durable already", self.durable);
                 self.durable = self.durable.max(done.durable);
                 self.appends += u64::from(done.appended);
                 if done.flushed {
@@ -182,8 +202,11 @@ impl Store {
         let after = core::mem::take(&mut rounds.flush_after);
         let flushed = rounds.flushed;
         drop(rounds);
+        let leader = Leader(&self.commits);
         let outcome = self.round(before, after, flushed);
+        core::mem::forget(leader);
         let mut rounds = lock(&self.commits.rounds);
+        assert!(rounds.running, "two rounds ran at once");
         rounds.finish(&outcome);
         if rounds.waiting > 0 {
             self.commits.over.notify_all();
@@ -202,6 +225,7 @@ impl Store {
         let flushes = !mutant::is(Mutant::NoDataFlush);
         let (before, after) = (before && flushes, after && flushes);
         let flush_first = if flushes { flush_first } else { 0 };
+        assert!(end >= appender.position(), "the stream ends at {end}, before the log");
         if end == appender.position() {
             let flush = before || after;
             if flush {
@@ -221,6 +245,7 @@ impl Store {
         if after && !volatile {
             self.disk.flush()?;
         }
+        assert_eq!(appender.position(), end, "the append ended elsewhere");
         self.pending.release(end);
         Ok(Done { durable, flushed: before || after, appended: true })
     }
@@ -256,5 +281,55 @@ impl Store {
     #[must_use]
     pub fn durable(&self) -> Sequence {
         Sequence(lock(&self.commits.rounds).durable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batch, Medium, MediumError, MemoryMedium, Options, PendingMemory};
+    use core::sync::atomic::AtomicBool;
+    use std::sync::Arc;
+
+    /// Panics in a write, as an assert of ours would.
+    struct PanickingMedium(MemoryMedium, AtomicBool);
+
+    impl Medium for PanickingMedium {
+        fn blocks(&self) -> u64 {
+            self.0.blocks()
+        }
+
+        fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+            self.0.read(block, into)
+        }
+
+        fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+            assert!(!self.1.load(Relaxed), "a mistake");
+            self.0.write(block, data, fua)
+        }
+
+        fn flush(&self) -> Result<(), MediumError> {
+            self.0.flush()
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_round_in_which_an_assert_failed() {
+        let medium = Arc::new(PanickingMedium(MemoryMedium::new(1024), AtomicBool::new(false)));
+        Store::format(&medium.0, &Options::default()).unwrap();
+        let pending = PendingMemory::private().unwrap();
+        let store = Store::open(medium.clone(), pending, &Options::default()).unwrap();
+        let mut batch = Batch::new();
+        batch.put(b"key", b"value");
+        let sequence = store.apply(&batch).unwrap();
+        medium.1.store(true, Relaxed);
+        let commit = || store.commit(sequence, Barrier::None);
+        let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(commit));
+        assert!(died.is_err());
+        medium.1.store(false, Relaxed);
+        assert_eq!(store.commit(sequence, Barrier::None), Err(KvError::Failed { errno: EIO }));
+        assert_eq!(store.settle(), Err(KvError::Failed { errno: EIO }));
+        let mut value = Vec::new();
+        assert!(store.get(b"key", &mut value).unwrap(), "what is in memory can be read");
     }
 }

@@ -126,7 +126,7 @@ impl Delta {
 
     /// The empty delta for the batches after `base`.
     pub(crate) fn since(mut self, base: u64) -> Self {
-        debug_assert!(self.records == 0 && self.erased.is_empty());
+        assert!(self.records == 0 && self.erased.is_empty(), "{} changes are in a new delta", self.records);
         self.base = base;
         self
     }
@@ -460,7 +460,7 @@ impl Delta {
         self.root = self.inners.len() as u32;
         self.inners.push(root);
         self.height += 1;
-        debug_assert!(self.height <= HEIGHT_MAX);
+        assert!(self.height <= HEIGHT_MAX, "a delta of {} levels", self.height);
     }
 
     /// The first place in `direction` from `bound`: at or above it ascending, at or below it descending.

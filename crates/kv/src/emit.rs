@@ -68,6 +68,7 @@ impl Merge<'_> {
                 if in_order || left <= CAPACITY { CAPACITY } else { left / left.div_ceil(FILL_BYTES) };
             let chunk = chunk(row.items[from].rest(&row.arena));
             let (builder, next) = self.fill(row, from, target)?;
+            // An estimate of what is left: rows are rounded up.
             left = left.saturating_sub(row.items[from..next].iter().map(Item::bytes).sum());
             let node = self.put_leaf(builder)?;
             above.push(Child { chunk, node });

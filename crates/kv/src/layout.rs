@@ -111,6 +111,7 @@ impl Layout {
     /// How many tree blocks there are.
     pub(crate) fn tree_blocks(&self) -> u64 {
         let rest = self.blocks - 2 - self.log_blocks;
+        // A last group of two blocks or one holds nothing.
         rest / GROUP_BLOCKS * PAGE_BITS + (rest % GROUP_BLOCKS).saturating_sub(2)
     }
 }

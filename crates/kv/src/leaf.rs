@@ -115,6 +115,7 @@ impl Node {
     /// Bytes that the entries from `index` on take: they lie one before the other.
     pub(crate) fn bytes_from(&self, index: usize) -> usize {
         let end = index.checked_sub(1).map_or(BLOCK_BYTES, |before| self.offset(before));
+        // A leaf that others made may have its entries in another order: this is for estimates.
         end.saturating_sub(self.offset(self.len() - 1)) + SLOT_BYTES * (self.len() - index)
     }
 

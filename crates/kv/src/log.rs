@@ -170,13 +170,13 @@ impl Appender {
         assert!(pending.start() <= durable && end <= pending.end(), "what is appended is not pending");
         self.bring_home(disk)?;
         self.settled &= end == durable;
-        let durable = if mutant::is(Mutant::MarkTooHigh) { end } else { durable };
+        let mark = if mutant::is(Mutant::MarkTooHigh) { end } else { durable };
         while self.position < end {
             let first = stream_block(self.position);
             let ring = self.layout.ring_blocks();
             let blocks = (ring - first % ring).min(APPEND_BLOCKS_MAX as u64);
             let upto = end.min((first + blocks) * PAYLOAD_BYTES);
-            self.fill(pending, upto, durable);
+            self.fill(pending, upto, mark);
             let place = self.aim(first, upto, durable, end);
             assert!(self.buffer.len().is_multiple_of(BLOCK_BYTES), "a part of a block");
             disk.write(Kind::Log, place.block(&self.layout, first), &self.buffer, fua)?;
@@ -311,6 +311,17 @@ mod tests {
         let take = &mut |_: &Header, operations: &[u8]| lengths.push(operations.len());
         let recovered = recover(disk, layout, position, expected, take).unwrap();
         (recovered, lengths)
+    }
+
+    #[test]
+    #[should_panic(expected = "the log would end at 99, before 100")]
+    fn an_append_that_goes_back_is_our_mistake() {
+        let (disk, layout) = ring();
+        let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
+        let pending = Pending::new(memory, 0, 1 << 20).unwrap();
+        let payload = vec![0; 100];
+        let tail = Tail { payload, newest: Place::Home, settled: false, read: false, homeless: None };
+        let _ = Appender::new(IDENTITY, layout, 100, tail).append(&disk, &pending, 99, true);
     }
 
     proptest! {

@@ -55,6 +55,8 @@ impl Pace {
 
     /// Of the changes between `head` and `frozen`, `done` of `all` are merged.
     pub(crate) fn merging(&self, head: u64, frozen: u64, done: u64, all: u64) {
+        assert!(head <= frozen, "what is merged ends at {frozen}, before the log's head {head}");
+        // The capacity is a block less than the log: what was frozen may end in that block.
         let room = (head + self.capacity).saturating_sub(frozen);
         let share = |of_done: u64| {
             let part =

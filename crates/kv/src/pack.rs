@@ -57,6 +57,7 @@ impl Item {
 
     /// The entry below a tree whose prefix has `bytes` bytes more.
     fn below(&self, bytes: usize) -> Self {
+        // The entry before may be outside of the tree, and share less than its prefix.
         let common = self.common.saturating_sub(bytes as u16);
         Self { key: self.key + bytes as u32, key_len: self.key_len - bytes as u16, common, ..*self }
     }

@@ -58,7 +58,11 @@ impl<M: Deref<Target = Mapping>> Pending<M> {
             self.copy_in(position, part);
             position += part.len() as u64;
         }
-        debug_assert!(position - self.start() <= self.capacity(), "the caller left room");
+        let start = self.start();
+        assert!(
+            start <= at && position - start <= self.capacity(),
+            "no room was left for {at} to {position}"
+        );
         self.memory.u64(self.offset + END).store(position, Release);
     }
 

@@ -56,7 +56,10 @@ impl Space {
 
     /// Blocks that can be allocated before the next superblock.
     pub(crate) fn free(&self) -> u64 {
-        self.layout.tree_blocks().saturating_sub(self.used + self.held + self.allocated.len() as u64)
+        let (total, taken) = (self.layout.tree_blocks(), self.used + self.held + self.allocated.len() as u64);
+        // What the superblock says is used was checked against the total, but not what the bitmap lets be allocated
+        // besides: a store of others' making may come out below.
+        total.saturating_sub(taken)
     }
 
     /// Free blocks that are held back from allocation.
@@ -66,6 +69,7 @@ impl Space {
 
     /// The region grew.
     pub(crate) fn grow(&mut self, layout: Layout) {
+        assert!(layout.pages >= self.layout.pages, "a bitmap of {} pages shrinks", self.layout.pages);
         self.layout = layout;
         self.pages.resize_with(layout.pages as usize, || None);
     }
@@ -89,6 +93,7 @@ impl Space {
             if let Some(found) = page.first_free(from, limit) {
                 let block = number * PAGE_BITS + found;
                 let (_, word, bit) = place(block);
+                assert!(block < total && page.used[word] & bit == 0, "tree block {block} is given out twice");
                 page.used[word] |= bit;
                 page.dirty = true;
                 self.allocated.push(block);
@@ -116,7 +121,9 @@ impl Space {
             let (number, word, bit) = place(self.freed[index]);
             let block = self.layout.tree_block(self.freed[index]);
             let page = self.page(disk, old, number as u64)?;
-            if page.used[word] & bit == 0 {
+            // A tree that leads to a block twice has it freed twice: while the first time is held back, too.
+            let held = page.held.as_ref().is_some_and(|held| held[word] & bit != 0);
+            if page.used[word] & bit == 0 || held {
                 let reason = "a block of the tree is marked free";
                 return Err(KvError::Corrupt { block, structure: "bitmap page", reason });
             }
@@ -132,7 +139,12 @@ impl Space {
             disk.write(Kind::Bitmap, self.layout.bitmap_block(number, slot), &bytes, false)?;
             new.name_page(number, slot, name_of(&bytes));
         }
-        new.used = (self.used + self.allocated.len() as u64).saturating_sub(self.freed.len() as u64);
+        // Nobody compared the superblock's count with the bitmap's: it may be wrong in either direction.
+        let used = (self.used + self.allocated.len() as u64).checked_sub(self.freed.len() as u64);
+        let used = used.filter(|&used| used <= self.layout.tree_blocks());
+        let block = self.layout.superblock(0);
+        let reason = "the count of blocks in use";
+        new.used = used.ok_or(KvError::Corrupt { block, structure: "superblock", reason })?;
         new.cursor = self.cursor;
         Ok(())
     }
@@ -140,6 +152,8 @@ impl Space {
     /// The superblock that `write` prepared is durable. Answers the blocks that it freed, by their index
     /// among the tree blocks; they are held back until `release`.
     pub(crate) fn settle(&mut self, superblock: &Superblock) -> Vec<u64> {
+        let used = self.used + self.allocated.len() as u64 - self.freed.len() as u64;
+        assert_eq!(used, superblock.used, "the superblock counts other blocks than were allocated and freed");
         self.used = superblock.used;
         self.allocated.clear();
         for page in self.pages.iter_mut().flatten() {
@@ -149,7 +163,9 @@ impl Space {
         for &block in &freed {
             let (page, word, bit) = place(block);
             if let Some(page) = &mut self.pages[page] {
-                page.held.get_or_insert_with(|| Box::new([0; WORDS]))[word] |= bit;
+                let held = &mut page.held.get_or_insert_with(|| Box::new([0; WORDS]))[word];
+                assert!(*held & bit == 0, "tree block {block} is held back twice");
+                *held |= bit;
                 self.held += 1;
             }
         }
@@ -161,6 +177,7 @@ impl Space {
         for &block in blocks {
             let (page, word, bit) = place(block);
             if let Some(held) = self.pages[page].as_mut().and_then(|page| page.held.as_mut()) {
+                assert!(held[word] & bit != 0 && self.held > 0, "tree block {block} was not held back");
                 held[word] &= !bit;
                 self.held -= 1;
             }
@@ -383,6 +400,18 @@ mod tests {
         );
         let answer = again.allocate(&disk, &superblock);
         assert!(matches!(answer, Err(KvError::Corrupt { block: b, .. }) if b == block), "{answer:?}");
+    }
+
+    #[test]
+    #[should_panic(expected = "was not held back")]
+    fn a_block_that_is_released_twice_is_our_mistake() {
+        let (disk, mut superblock, mut space) = space(2000);
+        let block = space.allocate(&disk, &superblock).unwrap();
+        commit(&disk, &mut superblock, &mut space);
+        space.free_block(block);
+        commit(&disk, &mut superblock, &mut space);
+        let freed = superblock.layout.tree_index(block).unwrap();
+        space.release(&[freed]);
     }
 
     #[test]

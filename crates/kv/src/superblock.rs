@@ -291,6 +291,7 @@ impl Superblock {
     pub(crate) fn store(&mut self, disk: &Disk) -> Result<(), KvError> {
         self.revision += 1;
         let first = self.lost.unwrap_or(0);
+        assert!(first < 2 && self.used <= self.layout.tree_blocks(), "{} blocks in use", self.used);
         let fua = !crate::mutant::is(crate::mutant::Mutant::SuperblockVolatile);
         let places = if crate::mutant::is(crate::mutant::Mutant::FarSuperblockForgotten) { 1 } else { 2 };
         for slot in [first, 1 - first].into_iter().take(places) {
