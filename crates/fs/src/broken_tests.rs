@@ -79,7 +79,7 @@ fn a_page_with_two_blocks() {
     use crate::extent::Extents;
     use crate::record::Extent;
     let spoil = |_: &FileSystem, _: &File| ();
-    fired("has a block already", spoil, |_| {
+    fired("block", spoil, |_| {
         let mut extents = Extents::default();
         let extent = Extent { logical: 3, physical: 100, blocks: 4, flags: 0 };
         extents.insert(extent);
