@@ -76,11 +76,12 @@ fn is_executable(program: &Program) -> bool {
     }
 }
 
-/// Tells `nvmed run`, or says it here, once, where there is none or it cannot be reached.
+/// Tells `nvmed run`, or says it here, once, where it cannot be reached. Without one nothing is said.
 fn tell(policy: Option<&Policy>, text: &str) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    match policy.map(|policy| Beyond::open(&policy.page)) {
-        Some(Ok(page)) => page.tell(text.as_bytes()),
+    let Some(policy) = policy else { return };
+    match Beyond::open(&policy.page) {
+        Ok(page) => page.tell(text.as_bytes()),
         _ if SAID.swap(true, Ordering::Relaxed) => {}
         _ => raw::say(format_args!("{text}")),
     }
