@@ -3,6 +3,7 @@
 
 mod arguments;
 mod bench;
+mod beyond;
 mod client;
 mod clock;
 mod copy;

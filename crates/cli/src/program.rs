@@ -25,11 +25,20 @@ enum Head<'a> {
     Other,
 }
 
+/// How our library comes into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The loader preloads it, as far as we can tell.
+    Loaded,
+    /// It does not: the program runs with other ids than ours.
+    OwnIds,
+}
+
 /// Finds `program` as the shell does, and makes sure that its calls can be ours.
 ///
 /// # Errors
 /// It is missing, not executable, or started without the dynamic loader.
-pub fn check(program: &OsStr) -> Result<(), Failure> {
+pub fn check(program: &OsStr) -> Result<Reach, Failure> {
     let shown = Path::new(program).display();
     let missing = || Failure::new(Status::NotFound, format!("run: {shown}: no such program"));
     let mut path = find(program).ok_or_else(missing)?;
@@ -38,10 +47,11 @@ pub fn check(program: &OsStr) -> Result<(), Failure> {
             Ok(head) => head,
             Err(Errno::NOENT) => return Err(missing()),
             // Readable is more than executable; let the kernel judge.
-            Err(_) => return Ok(()),
+            Err(_) => return Ok(Reach::Loaded),
         };
         match look(&head) {
-            Head::Dynamic | Head::Other => return Ok(()),
+            Head::Dynamic if changes_ids(&path) => return Ok(Reach::OwnIds),
+            Head::Dynamic | Head::Other => return Ok(Reach::Loaded),
             Head::Script(interpreter) => path = PathBuf::from(OsStr::from_bytes(interpreter)),
             Head::Static => {
                 return Err(Failure::new(
@@ -55,7 +65,15 @@ pub fn check(program: &OsStr) -> Result<(), Failure> {
             }
         }
     }
-    Ok(())
+    Ok(Reach::Loaded)
+}
+
+/// Whether the loader will be told to be careful (AT_SECURE), so that it preloads nothing.
+fn changes_ids(path: &Path) -> bool {
+    let Ok(status) = rustix::fs::stat(path) else { return false };
+    let mode = Mode::from_raw_mode(status.st_mode);
+    let user = mode.contains(Mode::SUID) && status.st_uid != rustix::process::getuid().as_raw();
+    user || mode.contains(Mode::SGID | Mode::XGRP) && status.st_gid != rustix::process::getgid().as_raw()
 }
 
 fn find(program: &OsStr) -> Option<PathBuf> {

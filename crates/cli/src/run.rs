@@ -5,6 +5,7 @@
 
 pub mod arguments;
 
+use crate::beyond::Beyond;
 use crate::client;
 use crate::ending::Ending;
 use crate::failure::{Failure, Status};
@@ -19,6 +20,7 @@ use nvmed_stack::config::SETTINGS_VARIABLE;
 use nvmed_stack::{
     Behind, Config, DeviceSpec, Open, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Sharing, StackError,
 };
+use nvmed_tally::BEYOND_VARIABLE;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal};
@@ -50,16 +52,30 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     if config.behind != Behind::Nvmedfs {
         return on_host(arguments, &config, &library, watched);
     }
+    let beyond = Beyond::begin()?;
+    let arguments = &Run { beyond: Some(beyond.told(&arguments.out_of_reach)), ..arguments.clone() };
+    let ended = on_device(arguments, config, &library, watched);
+    beyond.end(arguments.summary);
+    ended
+}
+
+/// Runs the program with our file system.
+fn on_device(
+    arguments: &Run,
+    config: Config,
+    library: &Path,
+    watched: Option<Watch>,
+) -> Result<ExitCode, Failure> {
     if let Some(socket) = &arguments.server {
-        return client::run(arguments, config, &library, socket, watched);
+        return client::run(arguments, config, library, socket, watched);
     }
     if is_shared(arguments, &config) {
-        let ended = shared::run(arguments, &config, &library, watched.as_ref())?;
+        let ended = shared::run(arguments, &config, library, watched.as_ref())?;
         watched.map_or(Ok(()), |watched| watched.end(&config))?;
         return Ok(ended);
     }
     let holder = Holder::begin(&config)?;
-    let mut command = preloaded(arguments, &config, &library)?;
+    let mut command = preloaded(arguments, &config, library)?;
     command.env(RUN_MEMORY_VARIABLE, holder.memory());
     if let Some(file) = &arguments.stats {
         command.env(STATISTICS_VARIABLE, absolute(file));
@@ -80,8 +96,11 @@ fn program_of(arguments: &Run, config: &Config) -> Result<Vec<OsString>, Failure
         program::check("env".as_ref())?;
         return Ok([&["env".into(), "--".into()], &arguments.program[..]].concat());
     }
-    program::check(name)?;
-    Ok(arguments.program.clone())
+    // One with ids of its own is executed by a program that we are in, which does what is to be done.
+    match program::check(name)? {
+        program::Reach::Loaded => Ok(arguments.program.clone()),
+        program::Reach::OwnIds => Ok([&["env".into(), "--".into()], &arguments.program[..]].concat()),
+    }
 }
 
 /// Whether the file system is a server's, which every process of the run reaches.
@@ -97,6 +116,9 @@ pub(crate) fn preloaded(arguments: &Run, config: &Config, library: &Path) -> Res
         .env_remove(CONFIG_VARIABLE)
         .env(SETTINGS_VARIABLE, config.to_text())
         .env("LD_PRELOAD", preload(library)?);
+    arguments.beyond.iter().for_each(|told| {
+        command.env(BEYOND_VARIABLE, told);
+    });
     Ok(command)
 }
 
@@ -237,7 +259,7 @@ pub(crate) fn settings(config: &Config) -> Result<OwnedFd, Failure> {
 }
 
 /// How another process names a descriptor of this one.
-pub(crate) fn own_path(fd: &OwnedFd) -> PathBuf {
+pub(crate) fn own_path(fd: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()))
 }
 

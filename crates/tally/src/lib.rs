@@ -6,12 +6,14 @@
 //! write is copied once and checked after the copy. Source: docs/wrapper.md, "Seeing what a program does".
 #![forbid(unsafe_code)]
 
+mod beyond;
 mod kind;
 mod layout;
 mod record;
 mod row;
 mod tally;
 
+pub use beyond::{BEYOND_VARIABLE, Beyond};
 pub use kind::Kind;
 pub use record::{Call, File, Record};
 pub use row::{Row, Sum};

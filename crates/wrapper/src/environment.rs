@@ -7,13 +7,14 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
 
 /// What every descendant gets with the value that this process has, unless its environment names its own.
-const KEPT: [&[u8]; 8] = [
+const KEPT: [&[u8]; 9] = [
     CONFIG,
     SETTINGS,
     b"NVMED_CONFIG_START",
     SERVER,
     b"NVMED_STATS",
     b"NVMED_TALLY",
+    b"NVMED_BEYOND",
     b"NVMED_RUN_MEMORY",
     // Looked at by builds with deliberate mistakes alone.
     b"NVMED_MUTANT",

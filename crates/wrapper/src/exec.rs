@@ -5,7 +5,7 @@ use crate::environment::{self, Environment};
 use crate::heir::{self, Handover};
 use crate::library::{self, Passed};
 use crate::program::{self, Named, Program, Target};
-use crate::{cwd, descriptor, mount, needed, raw};
+use crate::{beyond, cwd, descriptor, mount, needed, raw};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
@@ -102,12 +102,7 @@ pub(crate) unsafe fn pack(program: Option<&Program>, given: List) -> Answer<Lugg
 fn say_unreachable(program: &Program, in_our_directory: bool) {
     let Some(why) = program.unreachable else { return };
     let descriptor = descriptor::first_inherited();
-    let name = match (&program.path, &program.target) {
-        (Some(path), _) => path.as_slice(),
-        (None, Target::Host { path, .. }) => path.to_bytes(),
-        _ => b"it",
-    };
-    let name = String::from_utf8_lossy(name);
+    let name = String::from_utf8_lossy(program.name());
     match descriptor {
         Some(fd) => raw::say(format_args!(
             "{name} {why}, so the wrapper is not in it: its descriptor {fd}, a file of ours, fails with EBADF"
@@ -127,6 +122,7 @@ fn say_unreachable(program: &Program, in_our_directory: bool) {
 /// # Safety
 /// Lists of C strings, or null.
 pub(crate) unsafe fn run(program: &Program, argv: List, given: List) -> Answer {
+    beyond::admit(program)?;
     leave();
     // SAFETY: the caller's contract.
     let luggage = unsafe { Luggage::pack(program, given) }?;

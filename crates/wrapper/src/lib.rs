@@ -23,6 +23,7 @@ mod actions;
 mod address;
 mod aio;
 mod backend;
+mod beyond;
 mod catalogue;
 mod command;
 mod credentials;

@@ -1,6 +1,7 @@
 //! The one file system of this process: its configuration, the mount at the first touch, the end.
 
 use crate::backend::{Files, Node};
+use crate::beyond::Policy;
 use crate::edge::{self, Answer, Fail};
 use crate::heir::Heir;
 use crate::hosted::Hosted;
@@ -54,6 +55,8 @@ pub(crate) struct Setting {
     pub prefix: Prefix,
     /// The host's directory that answers in place of a file system of ours.
     pub hosted: Option<Hosted>,
+    /// What the run does with programs that we are not in.
+    pub beyond: Option<Policy>,
     config: Config,
     surroundings: Surroundings,
     /// Of a shared mount: where its server is.
@@ -102,16 +105,17 @@ fn load() -> Result<Setting, String> {
         mutant: variable_of("NVMED_MUTANT"),
     };
     let tally = variable_of(nvmed_tally::TALLY_VARIABLE);
+    let beyond = variable_of(nvmed_tally::BEYOND_VARIABLE).and_then(|text| Policy::parse(&text));
     if let Some((file, base)) = announced {
         announce(&file, &base);
     }
     watch::start(tally.as_deref());
     let prefix = Prefix::new(&config.wrap_dir);
     Ok(match &config.behind {
-        Behind::Nvmedfs => Setting { prefix, hosted: None, config, surroundings, server },
+        Behind::Nvmedfs => Setting { prefix, hosted: None, beyond, config, surroundings, server },
         Behind::Host { dir } => {
             let hosted = Some(Hosted::new(&config.wrap_dir, dir));
-            Setting { prefix: prefix.shown(), hosted, config, surroundings, server }
+            Setting { prefix: prefix.shown(), hosted, beyond, config, surroundings, server }
         }
     })
 }

@@ -70,6 +70,15 @@ impl Program {
         self.path.is_some() || !self.words.is_empty()
     }
 
+    /// What it is called where something is said of it.
+    pub(crate) fn name(&self) -> &[u8] {
+        match (&self.path, &self.target) {
+            (Some(path), _) => path,
+            (None, Target::Host { path, .. }) if !path.is_empty() => path.to_bytes(),
+            _ => b"a program",
+        }
+    }
+
     /// Where the host has it, if it does.
     pub(crate) fn on_host(&self) -> Option<&CStr> {
         match &self.target {
@@ -159,7 +168,8 @@ fn by_descriptor(named: &Named<'_>) -> Answer<Program> {
     }
     if !table::is_ours(named.dirfd) {
         let target = Target::Host { dirfd: named.dirfd, path: named.path.to_owned(), flags: named.flags };
-        return Ok(kernels(target));
+        let unreachable = beyond_of(&MagicLink::of(named.dirfd), INTERPRETERS_MAX);
+        return Ok(Program { unreachable, ..kernels(target) });
     }
     find(&Named::path(&MagicLink::of(named.dirfd)))
 }
@@ -211,16 +221,44 @@ fn on_host(named: &Named<'_>, target: Target, file: &Opened, status: &libc::stat
         {
             return found;
         }
-        return Looked::End(kernels(target));
+        let interpreter = CString::new(line.interpreter).ok();
+        let unreachable = interpreter.and_then(|path| beyond_of(&path, INTERPRETERS_MAX));
+        return Looked::End(Program { unreachable, ..kernels(target) });
     }
     let elf = elf::read(&|at, into| file.read_at(at, into));
-    let unreachable = match &elf {
+    let unreachable = unreachable(elf.as_ref(), status, &head);
+    Looked::End(Program { elf, unreachable, ..kernels(target) })
+}
+
+/// Why our library will not be in a program of the host's.
+fn unreachable(elf: Option<&Elf>, status: &libc::stat, head: &[u8]) -> Option<&'static str> {
+    match elf {
         Some(elf) if elf.interpreter.is_none() => Some("is statically linked"),
         Some(_) if changes_ids(status) => Some("runs with ids of its own (set-user-ID or set-group-ID)"),
-        None if elf::is_elf(&head) => Some("is for another kind of machine"),
+        None if elf::is_elf(head) => Some("is for another kind of machine"),
         _ => None,
-    };
-    Looked::End(Program { elf, unreachable, ..kernels(target) })
+    }
+}
+
+/// Interpreters of interpreters; Linux stops there (fs/exec.c, `exec_binprm`).
+const INTERPRETERS_MAX: usize = 4;
+
+/// The same of the program that the kernel runs for a path of the host's: the file, or the interpreter of a script.
+fn beyond_of(path: &CStr, interpreters_max: usize) -> Option<&'static str> {
+    let status = status_at(&Named::path(path)).ok()?;
+    if status.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return None;
+    }
+    // SAFETY: a C string.
+    let file =
+        unsafe { Opened::new(libc::AT_FDCWD, path.as_ptr(), 0) }.ok().filter(|file| !file.is_ours())?;
+    let head = head(&file);
+    if let Some(line) = script::line(&head) {
+        let interpreter = CString::new(line.interpreter).ok()?;
+        return beyond_of(&interpreter, interpreters_max.checked_sub(1)?);
+    }
+    let elf = elf::read(&|at, into| file.read_at(at, into));
+    unreachable(elf.as_ref(), &status, &head)
 }
 
 /// Whether the loader will be told to be careful (AT_SECURE), so that it preloads nothing.

@@ -143,9 +143,10 @@ pub(crate) struct Plan<'a> {
 
 /// Whether something of ours takes part, besides the environment.
 ///
-/// In a private mount the child can use nothing of ours: then it is only the program that matters.
+/// In a private mount the child can use nothing of ours: then it is only the program that matters. One that we are not in
+/// is looked at by the child itself, just before, and so is one that is found in another directory.
 pub(crate) fn takes_part(actions: &[Action], program: Option<&Program>) -> bool {
-    if program.is_some_and(Program::is_ours) {
+    if program.is_none_or(|program| program.is_ours() || program.unreachable.is_some()) {
         return true;
     }
     let in_our_directory = || matches!(cwd::current(), Some(cwd::Cwd::Named { .. } | cwd::Cwd::Ours { .. }));

@@ -54,6 +54,12 @@ pub struct Run {
     /// System calls that the program makes by its own instructions: off, dispatch (to the wrapper) or detect
     #[arg(long, value_name = "HOW", value_parser = raw_syscalls)]
     pub raw_syscalls: Option<nvmed_stack::RawSyscalls>,
+    /// A program that another one starts and that cannot be intercepted (static, set-user-ID): say so once, or refuse it
+    #[arg(long, value_name = "HOW", value_parser = ["warn", "refuse"], default_value = "warn")]
+    pub out_of_reach: String,
+    /// What the environment tells the program of that
+    #[arg(skip)]
+    pub beyond: Option<OsString>,
     /// Use the file system of a server that runs (`nvmed serve`): its socket, as /run/nvmed/socket
     #[arg(long, value_name = "PATH", conflicts_with_all = ["device", "cache", "private", "shared", "filesystem", "stats"])]
     pub server: Option<PathBuf>,
