@@ -5,19 +5,23 @@ use crate::failure::Failure;
 use crate::host::Host;
 use crate::place::Place;
 use crate::side::{Entry, Kind, Side};
-use crate::volume::Volumes;
+use crate::volume::{Tree, Volumes};
 use std::io::Write;
+use std::rc::Rc;
 
 /// Bytes copied at a time; also the granularity at which holes are kept.
 const CHUNK_BYTES: usize = 128 << 10;
-/// Directories within each other; the walk recurses, and host paths end long before.
-const DEPTH_MAX: usize = 2048;
+/// Beyond so many bytes, or steps, a path is not made longer: the walk enters the directory, and paths begin anew there. So they end nowhere,
+/// and are short enough for one of each directory that is open. A directory of the host's that was entered costs a descriptor.
+const PATH_BYTES: usize = 1024;
+const PATH_STEPS: usize = 64;
 
 /// Copies what the arguments say.
 ///
 /// # Errors
 /// The first thing that could not be copied; what came before it stays.
 pub fn cp(arguments: &Cp) -> Result<(), Failure> {
+    crate::shared::use_all_descriptors();
     let mut places = Vec::new();
     for argument in &arguments.places {
         places.push(Place::parse(argument)?);
@@ -48,52 +52,118 @@ fn copy_all(arguments: &Cp, volumes: &Volumes, places: &[Place]) -> Result<(), F
             Some(name) if into => target.join(&name),
             _ => target.clone(),
         };
-        let copy = Copy { arguments, from: side(volumes, source), to: side(volumes, &target) };
-        copy.start(source, &target)?;
+        let source = Spot { side: side(volumes, source), place: source.clone(), entered: false };
+        let target = Spot { side: side(volumes, &target), place: target, entered: false };
+        Copy { arguments }.start(source, target)?;
     }
     Ok(())
 }
 
-fn side<'a>(volumes: &'a Volumes, place: &Place) -> &'a dyn Side {
+fn side<'a>(volumes: &'a Volumes, place: &Place) -> Rc<dyn Side<'a> + 'a> {
     match volumes.of(place) {
-        Some(volume) => volume,
-        None => &Host,
+        Some(volume) => Rc::new(Tree::new(volume)),
+        None => Rc::new(Host::default()),
     }
+}
+
+/// Where something is, on one side.
+#[derive(Clone)]
+struct Spot<'a> {
+    side: Rc<dyn Side<'a> + 'a>,
+    place: Place,
+    /// Its path begins at a directory that the walk entered.
+    entered: bool,
+}
+
+impl Spot<'_> {
+    fn join(&self, name: &[u8]) -> Self {
+        Self { side: Rc::clone(&self.side), place: self.place.join(name), entered: self.entered }
+    }
+
+    /// The same directory, entered if its path is long.
+    fn near(&self) -> Result<Self, Failure> {
+        let path = self.place.path();
+        if path.len() <= PATH_BYTES && path.iter().filter(|byte| **byte == b'/').count() <= PATH_STEPS {
+            return Ok(self.clone());
+        }
+        Ok(Self { side: self.side.enter(&self.place)?, place: self.place.anew(), entered: true })
+    }
+
+    fn look(&self, follow: bool) -> Result<Option<Entry>, Failure> {
+        self.side.look(&self.place, follow)
+    }
+}
+
+/// A directory that is being copied.
+struct Directory<'a> {
+    entry: Entry,
+    /// As the directory above has it, for what is done last.
+    made: Spot<'a>,
+    source: Spot<'a>,
+    target: Spot<'a>,
+    names: std::vec::IntoIter<Vec<u8>>,
 }
 
 struct Copy<'a> {
     arguments: &'a Cp,
-    from: &'a dyn Side,
-    to: &'a dyn Side,
 }
 
 impl Copy<'_> {
-    fn start(&self, source: &Place, target: &Place) -> Result<(), Failure> {
-        let entry = self.from.look(source, !self.arguments.recursive)?;
-        let entry = entry.ok_or_else(|| Failure::host(source, rustix::io::Errno::NOENT))?;
-        self.any(source, target, &entry, None, 0)
+    fn start<'s>(&self, source: Spot<'s>, target: Spot<'s>) -> Result<(), Failure> {
+        let entry = source.look(!self.arguments.recursive)?;
+        let entry = entry.ok_or_else(|| Failure::host(&source.place, rustix::io::Errno::NOENT))?;
+        // Depth is the user's, the stack is ours.
+        let mut open: Vec<Directory<'s>> = Vec::new();
+        open.extend(self.any(source, target, entry)?);
+        // The first directory that this copy makes is not copied into itself.
+        let made = match open.first() {
+            Some(first) => first.made.look(true)?.map(|there| there.identity),
+            None => None,
+        };
+        while let Some(top) = open.last_mut() {
+            let deep = top.source.entered || top.target.entered;
+            let done = match top.names.next() {
+                Some(name) => self.one(top, &name, made),
+                None => {
+                    let keeps = self.arguments.preserve;
+                    let kept = if keeps { top.made.side.keep(&top.made.place, &top.entry) } else { Ok(()) };
+                    open.pop();
+                    kept.map(|()| None)
+                }
+            };
+            let depth = open.len();
+            open.extend(done.map_err(|failure| if deep { failure.so_deep(depth) } else { failure })?);
+        }
+        Ok(())
     }
 
-    /// Copies one name. `made` is the first directory made by this copy, which is not copied into
-    /// itself.
-    fn any(
+    /// Copies one name of a directory; what is a directory itself is begun.
+    fn one<'s>(
         &self,
-        source: &Place,
-        target: &Place,
-        entry: &Entry,
+        directory: &Directory<'s>,
+        name: &[u8],
         made: Option<(u64, u64)>,
-        depth: usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Directory<'s>>, Failure> {
+        let source = directory.source.join(name);
+        match source.look(false)? {
+            // A name that went away while we copied is nothing to copy.
+            None => Ok(None),
+            Some(entry) if Some(entry.identity) == made => Ok(None),
+            Some(entry) => self.any(source, directory.target.join(name), entry),
+        }
+    }
+
+    /// Copies one name, or begins a directory.
+    fn any<'s>(&self, from: Spot<'s>, to: Spot<'s>, entry: Entry) -> Result<Option<Directory<'s>>, Failure> {
+        let (source, target) = (&from.place, &to.place);
         if self.arguments.verbose {
             // Nobody listening is no reason to stop copying.
             let _ = writeln!(std::io::stdout(), "{source} -> {target}");
         }
         match entry.kind {
-            Kind::File => self.file(source, target, entry)?,
-            Kind::Symlink => self.to.make_link(target, &self.from.target(source)?)?,
-            Kind::Directory if self.arguments.recursive => {
-                self.directory(source, target, entry, made, depth)?;
-            }
+            Kind::File => file(&from, &to, &entry)?,
+            Kind::Symlink => to.side.make_link(target, &from.side.target(source)?)?,
+            Kind::Directory if self.arguments.recursive => return begin(&from, to, entry).map(Some),
             Kind::Directory => {
                 return Err(Failure::usage(format!("cp: {source}: is a directory; add -r")));
             }
@@ -103,60 +173,42 @@ impl Copy<'_> {
                 )));
             }
         }
-        if self.arguments.preserve { self.to.keep(target, entry) } else { Ok(()) }
+        if self.arguments.preserve {
+            to.side.keep(target, &entry)?;
+        }
+        Ok(None)
     }
+}
 
-    fn directory(
-        &self,
-        source: &Place,
-        target: &Place,
-        entry: &Entry,
-        made: Option<(u64, u64)>,
-        depth: usize,
-    ) -> Result<(), Failure> {
-        if depth > DEPTH_MAX {
-            return Err(Failure::usage(format!("cp: {source}: more than {DEPTH_MAX} directories deep")));
-        }
-        let names = self.from.names(source)?;
-        if self.to.look(target, true)?.is_none_or(|there| there.kind != Kind::Directory) {
-            // Its own files must be writable while it is filled; `keep` gives the final mode.
-            self.to.make_directory(target, entry.mode | 0o700)?;
-        }
-        let made = match made {
-            Some(made) => Some(made),
-            None => self.to.look(target, true)?.map(|there| there.identity),
-        };
-        for name in names {
-            let source = source.join(&name);
-            // A name that went away while we copied is nothing to copy.
-            let Some(entry) = self.from.look(&source, false)? else { continue };
-            if Some(entry.identity) == made {
-                continue;
-            }
-            self.any(&source, &target.join(&name), &entry, made, depth + 1)?;
-        }
-        Ok(())
+/// Makes a directory, if it is not there, that is then filled.
+fn begin<'s>(source: &Spot<'s>, target: Spot<'s>, entry: Entry) -> Result<Directory<'s>, Failure> {
+    let names = source.side.names(&source.place)?.into_iter();
+    if target.look(true)?.is_none_or(|there| there.kind != Kind::Directory) {
+        // Its own files must be writable while it is filled; `keep` gives the final mode.
+        target.side.make_directory(&target.place, entry.mode | 0o700)?;
     }
+    Ok(Directory { entry, source: source.near()?, target: target.near()?, made: target, names })
+}
 
-    fn file(&self, source: &Place, target: &Place, entry: &Entry) -> Result<(), Failure> {
-        if self.to.look(target, true)?.is_some_and(|there| there.identity == entry.identity) {
-            return Err(Failure::usage(format!("cp: {source} and {target} are the same file")));
-        }
-        let mut from = self.from.open(source)?;
-        let mut to = self.to.create(target, entry.mode)?;
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut offset = 0;
-        loop {
-            let len = from.read(&mut chunk, offset)?;
-            if len == 0 {
-                break;
-            }
-            // Zeros become a hole; the size is set at the end.
-            if chunk[..len].iter().any(|&byte| byte != 0) {
-                to.write(&chunk[..len], offset)?;
-            }
-            offset += len as u64;
-        }
-        to.resize(offset)
+fn file(source: &Spot<'_>, target: &Spot<'_>, entry: &Entry) -> Result<(), Failure> {
+    if target.look(true)?.is_some_and(|there| there.identity == entry.identity) {
+        let (source, target) = (&source.place, &target.place);
+        return Err(Failure::usage(format!("cp: {source} and {target} are the same file")));
     }
+    let mut from = source.side.open(&source.place)?;
+    let mut to = target.side.create(&target.place, entry.mode)?;
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut offset = 0;
+    loop {
+        let len = from.read(&mut chunk, offset)?;
+        if len == 0 {
+            break;
+        }
+        // Zeros become a hole; the size is set at the end.
+        if chunk[..len].iter().any(|&byte| byte != 0) {
+            to.write(&chunk[..len], offset)?;
+        }
+        offset += len as u64;
+    }
+    to.resize(offset)
 }

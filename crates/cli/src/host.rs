@@ -3,14 +3,22 @@
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::side::{Data, Entry, Kind, Side};
-use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 
-/// The host's files, as the caller may reach them.
-pub struct Host;
+/// The host's files, as the caller may reach them, from the working directory or from another one.
+#[derive(Default)]
+pub struct Host(Option<OwnedFd>);
+
+impl Host {
+    fn at(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().map_or(CWD, AsFd::as_fd)
+    }
+}
 
 struct HostFile<'a> {
     fd: OwnedFd,
@@ -21,10 +29,16 @@ fn path(place: &Place) -> &OsStr {
     OsStr::from_bytes(place.path())
 }
 
-impl Side for Host {
+impl<'a> Side<'a> for Host {
+    fn enter(&self, place: &Place) -> Result<Rc<dyn Side<'a> + 'a>, Failure> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let entered = rustix::fs::openat(self.at(), path(place), flags, Mode::empty());
+        Ok(Rc::new(Self(Some(entered.map_err(|errno| Failure::host(place, errno))?))))
+    }
+
     fn look(&self, place: &Place, follow: bool) -> Result<Option<Entry>, Failure> {
         let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-        match rustix::fs::statat(CWD, path(place), flags) {
+        match rustix::fs::statat(self.at(), path(place), flags) {
             Ok(stat) => Ok(Some(entry(&stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Failure::host(place, errno)),
@@ -32,36 +46,40 @@ impl Side for Host {
     }
 
     fn names(&self, place: &Place) -> Result<Vec<Vec<u8>>, Failure> {
-        let fail =
-            |error: std::io::Error| Failure::host(place, Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        let fail = |errno| Failure::host(place, errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(self.at(), path(place), flags, Mode::empty()).map_err(fail)?;
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(path(place)).map_err(fail)? {
-            names.push(entry.map_err(fail)?.file_name().as_bytes().to_vec());
+        for entry in Dir::new(directory).map_err(fail)? {
+            let name = entry.map_err(fail)?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(name);
+            }
         }
         names.sort();
         Ok(names)
     }
 
     fn target(&self, place: &Place) -> Result<Vec<u8>, Failure> {
-        let target = rustix::fs::readlinkat(CWD, path(place), Vec::new());
+        let target = rustix::fs::readlinkat(self.at(), path(place), Vec::new());
         target.map(std::ffi::CString::into_bytes).map_err(|errno| Failure::host(place, errno))
     }
 
-    fn open<'a>(&'a self, place: &'a Place) -> Result<Box<dyn Data + 'a>, Failure> {
-        open(place, OFlags::RDONLY, 0)
+    fn open<'d>(&'d self, place: &'d Place) -> Result<Box<dyn Data + 'd>, Failure> {
+        open(self.at(), place, OFlags::RDONLY, 0)
     }
 
-    fn create<'a>(&'a self, place: &'a Place, mode: u32) -> Result<Box<dyn Data + 'a>, Failure> {
-        open(place, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC, mode)
+    fn create<'d>(&'d self, place: &'d Place, mode: u32) -> Result<Box<dyn Data + 'd>, Failure> {
+        open(self.at(), place, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC, mode)
     }
 
     fn make_directory(&self, place: &Place, mode: u32) -> Result<(), Failure> {
-        rustix::fs::mkdirat(CWD, path(place), Mode::from_raw_mode(mode))
+        rustix::fs::mkdirat(self.at(), path(place), Mode::from_raw_mode(mode))
             .map_err(|errno| Failure::host(place, errno))
     }
 
     fn make_link(&self, place: &Place, target: &[u8]) -> Result<(), Failure> {
-        rustix::fs::symlinkat(OsStr::from_bytes(target), CWD, path(place))
+        rustix::fs::symlinkat(OsStr::from_bytes(target), self.at(), path(place))
             .map_err(|errno| Failure::host(place, errno))
     }
 
@@ -69,25 +87,30 @@ impl Side for Host {
         let fail = |errno| Failure::host(place, errno);
         let owner = (rustix::fs::Uid::from_raw(entry.uid), rustix::fs::Gid::from_raw(entry.gid));
         let no_follow = AtFlags::SYMLINK_NOFOLLOW;
-        match rustix::fs::chownat(CWD, path(place), Some(owner.0), Some(owner.1), no_follow) {
+        match rustix::fs::chownat(self.at(), path(place), Some(owner.0), Some(owner.1), no_follow) {
             Ok(()) | Err(Errno::PERM) => {}
             Err(errno) => return Err(fail(errno)),
         }
         if entry.kind != Kind::Symlink {
             let mode = Mode::from_raw_mode(entry.mode);
-            rustix::fs::chmodat(CWD, path(place), mode, AtFlags::empty()).map_err(fail)?;
+            rustix::fs::chmodat(self.at(), path(place), mode, AtFlags::empty()).map_err(fail)?;
         }
         let time = |ns: i64| Timespec {
             tv_sec: ns.div_euclid(1_000_000_000),
             tv_nsec: ns.rem_euclid(1_000_000_000),
         };
         let times = Timestamps { last_access: time(entry.atime_ns), last_modification: time(entry.mtime_ns) };
-        rustix::fs::utimensat(CWD, path(place), &times, no_follow).map_err(fail)
+        rustix::fs::utimensat(self.at(), path(place), &times, no_follow).map_err(fail)
     }
 }
 
-fn open<'a>(place: &'a Place, flags: OFlags, mode: u32) -> Result<Box<dyn Data + 'a>, Failure> {
-    let fd = rustix::fs::open(path(place), flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
+fn open<'a>(
+    at: BorrowedFd<'_>,
+    place: &'a Place,
+    flags: OFlags,
+    mode: u32,
+) -> Result<Box<dyn Data + 'a>, Failure> {
+    let fd = rustix::fs::openat(at, path(place), flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
     let fd = fd.map_err(|errno| Failure::host(place, errno))?;
     Ok(Box::new(HostFile { fd, place }))
 }

@@ -59,7 +59,7 @@ fn line(
             clock::date(stat.mtime_ns)
         ))?;
         if stat.kind() == Kind::Symlink {
-            target = crate::side::Side::target(volume, place)?;
+            target = crate::side::Side::target(&crate::volume::Tree::new(volume), place)?;
         }
     }
     out.bytes(name)?;

@@ -83,6 +83,27 @@ impl Place {
         }
     }
 
+    /// The place of the directory that it was joined to.
+    pub fn leave(&mut self) {
+        match self {
+            Self::Host(path) => _ = path.pop(),
+            Self::Device { path, .. } => {
+                let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                path.truncate(end);
+            }
+        }
+    }
+
+    /// The same side, where paths begin anew.
+    pub fn anew(&self) -> Self {
+        match self {
+            Self::Host(_) => Self::Host(PathBuf::new()),
+            Self::Device { name, spec, .. } => {
+                Self::Device { name: name.clone(), spec: spec.clone(), path: Vec::new() }
+            }
+        }
+    }
+
     /// The last name of the path; `None` for a root, `.` or `..`.
     pub fn file_name(&self) -> Option<Vec<u8>> {
         let path = Path::new(OsStr::from_bytes(self.path()));

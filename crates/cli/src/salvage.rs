@@ -4,6 +4,8 @@ use crate::failure::{Failure, Status};
 use crate::output::Output;
 use nvmed_fs::{Kind, Rescued, Wreck};
 use nvmed_io::Device;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,6 +16,57 @@ use std::sync::Arc;
 
 const PAGE_BYTES: u64 = 4096;
 
+/// Where the copy has come to on the host. Names are made in the directory that is held, however deep it is, and the way back is
+/// its own: no path is too long for that, and two descriptors are enough.
+struct Way {
+    here: OwnedFd,
+    /// The directories down to here: their names, and which ones lie above each.
+    above: Vec<(Vec<u8>, (u64, u64))>,
+}
+
+impl Way {
+    fn begin(directory: &Path) -> Result<Self, Errno> {
+        let here = rustix::fs::open(directory, DIRECTORY, Mode::empty())?;
+        Ok(Self { here, above: Vec::new() })
+    }
+
+    /// Makes a directory, and goes there.
+    fn down(&mut self, name: &[u8]) -> Result<(), Errno> {
+        rustix::fs::mkdirat(&self.here, name, Mode::from_raw_mode(0o777))?;
+        let above = identity(&self.here)?;
+        self.here = rustix::fs::openat(&self.here, name, DIRECTORY, Mode::empty())?;
+        self.above.push((name.to_vec(), above));
+        Ok(())
+    }
+
+    /// Goes back to where so many directories lie above.
+    fn up(&mut self, depth: usize) -> Result<(), Errno> {
+        while self.above.len() > depth
+            && let Some((_, above)) = self.above.pop()
+        {
+            self.here = rustix::fs::openat(&self.here, "..", DIRECTORY, Mode::empty())?;
+            if identity(&self.here)? != above {
+                // Somebody moved it meanwhile.
+                return Err(Errno::STALE);
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of a name here, for people.
+    fn path(&self, name: &[u8]) -> String {
+        let steps = self.above.iter().map(|(step, _)| step.as_slice()).chain([name]);
+        String::from_utf8_lossy(&steps.collect::<Vec<_>>().join(&b'/')).into_owned()
+    }
+}
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn identity(fd: impl AsFd) -> Result<(u64, u64), Errno> {
+    rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
 /// Copies everything that can be read to a new directory; says what cannot.
 ///
 /// # Errors
@@ -21,33 +74,36 @@ const PAGE_BYTES: u64 = 4096;
 pub fn salvage(name: &str, device: &Arc<Device>, directory: &Path) -> Result<ExitCode, Failure> {
     let wreck = Wreck::open(device).map_err(|error| Failure::device(name, &error))?;
     std::fs::create_dir(directory).map_err(|error| host(directory, &error))?;
+    let place = PathBuf::from(directory);
+    let fail = |errno| Failure::host(place.display(), errno);
+    let mut way = Way::begin(directory).map_err(fail)?;
     let mut out = Output::new();
     let (mut copied, mut lost) = (0, u64::from(wreck.damage().is_some()));
     if let Some(damage) = wreck.damage() {
         out.text(&format!("{name}: {damage}; what it told of is lost\n"))?;
     }
+    // A directory that the host did not take, and what is in it.
+    let mut missing: Option<usize> = None;
     for rescued in wreck.entries() {
-        let place = directory.join(OsStr::from_bytes(&rescued.path));
-        let done = match rescued.kind {
-            Kind::Directory => std::fs::create_dir(&place).map(|()| 0),
-            Kind::Symlink => {
-                std::os::unix::fs::symlink(OsStr::from_bytes(&rescued.target), &place).map(|()| 0)
-            }
-            Kind::File => copy(&wreck, &rescued, &place),
-            _ => Err(Errno::NOTSUP.into()),
-        };
-        // One that the host does not take is no reason to leave the others.
-        let said = match done {
-            Ok(0) => None,
-            Ok(bad) => Some(format!("{bad} pages cannot be read: they are zero")),
-            Err(error) => Some(host(&place, &error).message),
-        };
-        if let Some(said) = said {
-            out.text(&format!("{name}: {}: {said}\n", String::from_utf8_lossy(&rescued.path)))?;
+        if missing.is_some_and(|depth| rescued.depth > depth) {
             lost += 1;
             continue;
         }
-        copied += 1;
+        way.up(rescued.depth).map_err(fail)?;
+        missing = None;
+        // One that the host does not take is no reason to leave the others.
+        let Some(said) = copy(&wreck, &rescued, &mut way) else {
+            copied += 1;
+            continue;
+        };
+        let within = if rescued.kind == Kind::Directory {
+            missing = Some(rescued.depth);
+            ", and what is in it is left out"
+        } else {
+            ""
+        };
+        out.text(&format!("{name}: {}: {said}{within}\n", way.path(&rescued.name)))?;
+        lost += 1;
     }
     out.text(&format!("{name}: {copied} files, directories and links are in {}\n", directory.display()))?;
     out.finish()?;
@@ -57,12 +113,35 @@ pub fn salvage(name: &str, device: &Arc<Device>, directory: &Path) -> Result<Exi
 }
 
 fn host(place: &Path, error: &std::io::Error) -> Failure {
-    Failure::host(PathBuf::from(place).display(), Errno::from_io_error(error).unwrap_or(Errno::IO))
+    Failure::host(place.display(), Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+/// Makes one thing in the directory that was come to; what is wrong with it, if it is not as it was.
+fn copy(wreck: &Wreck, rescued: &Rescued, way: &mut Way) -> Option<String> {
+    let done = match (rescued.kind, &rescued.target) {
+        (Kind::Directory, _) => way.down(&rescued.name).map(|()| 0).map_err(std::io::Error::from),
+        (Kind::Symlink, Some(target)) => {
+            let made = rustix::fs::symlinkat(OsStr::from_bytes(target), &way.here, &*rescued.name);
+            made.map(|()| 0).map_err(std::io::Error::from)
+        }
+        (Kind::Symlink, None) => {
+            return Some("the target of this symbolic link is lost: it is left out".to_owned());
+        }
+        (Kind::File, _) => copy_file(wreck, rescued, way),
+        _ => Err(Errno::NOTSUP.into()),
+    };
+    match done {
+        Ok(0) => None,
+        Ok(bad) => Some(format!("{bad} pages cannot be read: they are zero")),
+        Err(error) => Some(crate::failure::reason(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
+    }
 }
 
 /// Copies a file, holes as holes; answers how many pages could not be read.
-fn copy(wreck: &Wreck, rescued: &Rescued, place: &Path) -> std::io::Result<u64> {
-    let file = std::fs::File::create_new(place)?;
+fn copy_file(wreck: &Wreck, rescued: &Rescued, way: &Way) -> std::io::Result<u64> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&way.here, &*rescued.name, flags, Mode::from_raw_mode(0o666))?;
+    let file = std::fs::File::from(fd);
     file.set_len(rescued.size)?;
     let (mut page, mut bad) = ([0; PAGE_BYTES as usize], 0);
     for number in wreck.pages(rescued) {

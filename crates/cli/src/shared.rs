@@ -258,8 +258,8 @@ fn obey(signals: &Signals, stop: &Stop) {
     stop.stop();
 }
 
-/// Sessions and windows take descriptors: as many as the host lets this process have.
-fn use_all_descriptors() {
+/// Sessions and windows take descriptors, and deep directories do: as many as the host lets this process have.
+pub fn use_all_descriptors() {
     let now = getrlimit(Resource::Nofile);
     // What is not granted is a lower limit on sessions, which each of them is told.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::place::Place;
+use std::rc::Rc;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +36,10 @@ pub struct Entry {
     pub mtime_ns: i64,
 }
 
-/// A tree of files: the host's, or a device's.
-pub trait Side {
+/// A tree of files: the host's, or a device's. Paths begin at its top, or at the directory that was entered.
+pub trait Side<'a> {
+    /// The same side from a directory on: what lies deep in it has no path that is too long.
+    fn enter(&self, place: &Place) -> Result<Rc<dyn Side<'a> + 'a>, Failure>;
     /// What is at `place`; `None` if nothing is.
     fn look(&self, place: &Place, follow: bool) -> Result<Option<Entry>, Failure>;
     /// The names in a directory, without `.` and `..`, sorted.
@@ -44,9 +47,9 @@ pub trait Side {
     /// Where a symbolic link leads.
     fn target(&self, place: &Place) -> Result<Vec<u8>, Failure>;
     /// Opens a file to read it.
-    fn open<'a>(&'a self, place: &'a Place) -> Result<Box<dyn Data + 'a>, Failure>;
+    fn open<'d>(&'d self, place: &'d Place) -> Result<Box<dyn Data + 'd>, Failure>;
     /// Makes a file, or empties an existing one, to write it; the umask is applied to `mode`.
-    fn create<'a>(&'a self, place: &'a Place, mode: u32) -> Result<Box<dyn Data + 'a>, Failure>;
+    fn create<'d>(&'d self, place: &'d Place, mode: u32) -> Result<Box<dyn Data + 'd>, Failure>;
     /// Makes a directory; the umask is applied to `mode`.
     fn make_directory(&self, place: &Place, mode: u32) -> Result<(), Failure>;
     /// Makes a symbolic link to `target`.

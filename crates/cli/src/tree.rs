@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::place::Place;
 use crate::volume::{Volume, Volumes, within};
-use nvmed_fs::{Follow, FsError, Kind, OpenFlags, RenameFlags};
+use nvmed_fs::{Follow, FsError, Kind, Node, OpenFlags, RenameFlags};
 use std::ffi::OsString;
 
 /// Bytes read at a time.
@@ -105,25 +105,43 @@ fn unlink(volume: &Volume, place: &Place) -> Result<(), Failure> {
     removed.map_err(|error| Failure::device(place, &error))
 }
 
-/// Removes a directory and what is in it, without recursion: depth is the user's, the stack is ours.
+/// A directory that is being emptied.
+struct Emptied {
+    node: Node,
+    name: Vec<u8>,
+    entries: std::vec::IntoIter<(Vec<u8>, Kind)>,
+}
+
+impl Emptied {
+    fn begin(volume: &Volume, at: &Node, name: &[u8], place: &Place) -> Result<Self, Failure> {
+        let fail = |error| Failure::device(place, &error);
+        let node = volume.files().lookup(at, name, Follow::No, &volume.who()).map_err(fail)?;
+        let entries = volume.entries_of(&node, b".", place)?.into_iter();
+        Ok(Self { node, name: name.to_vec(), entries })
+    }
+}
+
+/// Removes a directory and what is in it, without recursion and by names in held directories: depth is the user's, the stack and
+/// the length of paths are ours.
 fn remove_tree(volume: &Volume, top: &Place) -> Result<(), Failure> {
-    let mut waiting = vec![(top.clone(), false)];
-    while let Some((place, emptied)) = waiting.pop() {
-        if emptied {
-            let removed = volume.files().rmdir(&volume.root(), within(&place), &volume.who());
-            removed.map_err(|error| Failure::device(&place, &error))?;
-            continue;
-        }
-        let entries = volume.entries(&place)?;
-        waiting.push((place.clone(), true));
-        for (name, kind) in entries {
-            let child = place.join(&name);
+    let (files, root, mut place) = (volume.files(), volume.root(), top.clone());
+    let mut open = vec![Emptied::begin(volume, &root, within(top), top)?];
+    while let Some(last) = open.last_mut() {
+        if let Some((name, kind)) = last.entries.next() {
+            place = place.join(&name);
             if kind == Kind::Directory {
-                waiting.push((child, false));
-            } else {
-                unlink(volume, &child)?;
+                let below = Emptied::begin(volume, &last.node, &name, &place)?;
+                open.push(below);
+                continue;
             }
+            let removed = files.unlink(&last.node, &name, &volume.who());
+            removed.map_err(|error| Failure::device(&place, &error))?;
+        } else if let Some(done) = open.pop() {
+            let above = open.last().map_or(&root, |above| &above.node);
+            let removed = files.rmdir(above, &done.name, &volume.who());
+            removed.map_err(|error| Failure::device(&place, &error))?;
         }
+        place.leave();
     }
     Ok(())
 }

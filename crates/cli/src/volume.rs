@@ -7,6 +7,7 @@ use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Node, OpenF
 use nvmed_stack::{Caller, Config, DeviceSpec, Mount, Surroundings};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A mounted device and who uses it.
@@ -138,7 +139,18 @@ impl Volume {
     /// # Errors
     /// It is no directory, or may not be read.
     pub fn entries(&self, place: &Place) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
-        let directory = self.open_file(place, OpenFlags::READ.with(OpenFlags::DIRECTORY), 0)?;
+        self.entries_of(&self.root(), within(place), place)
+    }
+
+    /// The same of the directory that `path` leads to from `at`; `place` is what it is called in messages.
+    ///
+    /// # Errors
+    /// As [`Volume::entries`].
+    pub fn entries_of(&self, at: &Node, path: &[u8], place: &Place) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
+        let directory = self
+            .files()
+            .open(at, path, OpenFlags::READ.with(OpenFlags::DIRECTORY), 0, &self.who())
+            .map_err(|error| Failure::device(place, &error))?;
         let mut entries = Vec::new();
         let listed = directory.read_dir(&mut |entry| {
             if entry.name != b"." && entry.name != b".." {
@@ -164,10 +176,37 @@ struct VolumeFile<'a> {
     place: &'a Place,
 }
 
-impl Side for Volume {
+/// A device's files from a directory on.
+pub struct Tree<'a> {
+    volume: &'a Volume,
+    at: Node,
+}
+
+impl<'a> Tree<'a> {
+    /// From the root on.
+    pub fn new(volume: &'a Volume) -> Self {
+        Self { volume, at: volume.root() }
+    }
+
+    fn open_file(&self, place: &Place, flags: OpenFlags, mode: u32) -> Result<Arc<File>, Failure> {
+        self.volume
+            .files()
+            .open(&self.at, within(place), flags, mode, &self.volume.who())
+            .map_err(|error| Failure::device(place, &error))
+    }
+}
+
+impl<'a> Side<'a> for Tree<'a> {
+    fn enter(&self, place: &Place) -> Result<Rc<dyn Side<'a> + 'a>, Failure> {
+        let volume = self.volume;
+        let at = volume.files().lookup(&self.at, within(place), Follow::Yes, &volume.who());
+        let at = at.map_err(|error| Failure::device(place, &error))?;
+        Ok(Rc::new(Self { volume, at }))
+    }
+
     fn look(&self, place: &Place, follow: bool) -> Result<Option<Entry>, Failure> {
         let follow = if follow { Follow::Yes } else { Follow::No };
-        match self.files().stat(&self.root(), within(place), follow, &self.who()) {
+        match self.volume.files().stat(&self.at, within(place), follow, &self.volume.who()) {
             Ok(stat) => Ok(Some(entry(&stat))),
             Err(FsError::NotFound) => Ok(None),
             Err(error) => Err(Failure::device(place, &error)),
@@ -175,50 +214,54 @@ impl Side for Volume {
     }
 
     fn names(&self, place: &Place) -> Result<Vec<Vec<u8>>, Failure> {
-        Ok(self.entries(place)?.into_iter().map(|(name, _)| name).collect())
+        let entries = self.volume.entries_of(&self.at, within(place), place)?;
+        Ok(entries.into_iter().map(|(name, _)| name).collect())
     }
 
     fn target(&self, place: &Place) -> Result<Vec<u8>, Failure> {
-        self.files()
-            .readlink(&self.root(), within(place), &self.who())
+        self.volume
+            .files()
+            .readlink(&self.at, within(place), &self.volume.who())
             .map_err(|error| Failure::device(place, &error))
     }
 
-    fn open<'a>(&'a self, place: &'a Place) -> Result<Box<dyn Data + 'a>, Failure> {
+    fn open<'d>(&'d self, place: &'d Place) -> Result<Box<dyn Data + 'd>, Failure> {
         let file = self.open_file(place, OpenFlags::READ, 0)?;
         Ok(Box::new(VolumeFile { file, place }))
     }
 
-    fn create<'a>(&'a self, place: &'a Place, mode: u32) -> Result<Box<dyn Data + 'a>, Failure> {
+    fn create<'d>(&'d self, place: &'d Place, mode: u32) -> Result<Box<dyn Data + 'd>, Failure> {
         let flags = OpenFlags::WRITE.with(OpenFlags::CREATE).with(OpenFlags::TRUNCATE);
-        let file = self.open_file(place, flags, self.masked(mode))?;
+        let file = self.open_file(place, flags, self.volume.masked(mode))?;
         Ok(Box::new(VolumeFile { file, place }))
     }
 
     fn make_directory(&self, place: &Place, mode: u32) -> Result<(), Failure> {
-        self.files()
-            .mkdir(&self.root(), within(place), self.masked(mode), &self.who())
+        self.volume
+            .files()
+            .mkdir(&self.at, within(place), self.volume.masked(mode), &self.volume.who())
             .map_err(|error| Failure::device(place, &error))
     }
 
     fn make_link(&self, place: &Place, target: &[u8]) -> Result<(), Failure> {
-        self.files()
-            .symlink(target, &self.root(), within(place), &self.who())
+        self.volume
+            .files()
+            .symlink(target, &self.at, within(place), &self.volume.who())
             .map_err(|error| Failure::device(place, &error))
     }
 
     fn keep(&self, place: &Place, entry: &Entry) -> Result<(), Failure> {
-        let (files, root, who) = (self.files(), self.root(), self.who());
+        let (files, root, who) = (self.volume.files(), &self.at, self.volume.who());
         let fail = |error: FsError| Failure::device(place, &error);
-        match files.chown(&root, within(place), Some(entry.uid), Some(entry.gid), Follow::No, &who) {
+        match files.chown(root, within(place), Some(entry.uid), Some(entry.gid), Follow::No, &who) {
             Ok(()) | Err(FsError::NotPermitted) => {}
             Err(error) => return Err(fail(error)),
         }
         if entry.kind != crate::side::Kind::Symlink {
-            files.chmod(&root, within(place), entry.mode, Follow::Yes, &who).map_err(fail)?;
+            files.chmod(root, within(place), entry.mode, Follow::Yes, &who).map_err(fail)?;
         }
         let times = [Time::At(entry.atime_ns), Time::At(entry.mtime_ns)];
-        files.utimens(&root, within(place), times, Follow::No, &who).map_err(fail)
+        files.utimens(root, within(place), times, Follow::No, &who).map_err(fail)
     }
 }
 

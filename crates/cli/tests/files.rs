@@ -2,6 +2,7 @@
 
 mod scratch;
 
+use rustix::fs::{Mode, OFlags};
 use scratch::Scratch;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -221,4 +222,42 @@ fn fsck_salvages() {
 fn walkdir(path: &Path) -> usize {
     let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| if path.is_dir() { walkdir(&path) } else { 1 }).sum()
+}
+
+/// A tree far deeper than a path can say goes in, round, out and away again.
+#[test]
+fn a_deep_tree_is_copied_salvaged_and_removed() {
+    const DEPTH: usize = 2100;
+    let scratch = Scratch::with_device("256M");
+    let deep = |top: &str| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut at = rustix::fs::open(scratch.path(top), flags, Mode::empty()).unwrap();
+        let mut depth = 0;
+        while let Ok(below) = rustix::fs::openat(&at, "d", flags, Mode::empty()) {
+            (at, depth) = (below, depth + 1);
+        }
+        (at, depth)
+    };
+    let rwx = Mode::from_raw_mode(0o755);
+    std::fs::create_dir(scratch.path("src")).unwrap();
+    let mut at = deep("src").0;
+    for _ in 0..DEPTH {
+        rustix::fs::mkdirat(&at, "d", rwx).unwrap();
+        at = rustix::fs::openat(&at, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    rustix::fs::openat(&at, "leaf", OFlags::CREATE | OFlags::WRONLY, rwx).unwrap();
+    scratch.ok(["cp", "-rp", "src", "d.img:/dst"]);
+    scratch.ok(["fsck", "d.img"]);
+    scratch.ok(["fsck", "--repair", "d.img"]);
+    scratch.ok(["fsck", "--salvage", "saved", "d.img"]);
+    scratch.ok(["cp", "-r", "d.img:/dst", "d.img:/again"]);
+    scratch.ok(["rm", "-r", "d.img:/dst"]);
+    scratch.ok(["cp", "-r", "d.img:/again", "back"]);
+    for copy in ["saved/dst", "back"] {
+        let (bottom, depth) = deep(copy);
+        assert_eq!(depth, DEPTH, "{copy}");
+        rustix::fs::statat(&bottom, "leaf", rustix::fs::AtFlags::empty()).unwrap();
+    }
+    scratch.ok(["rm", "-r", "d.img:/again"]);
+    scratch.ok(["fsck", "d.img"]);
 }

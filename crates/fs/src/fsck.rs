@@ -2,13 +2,14 @@
 //!
 //! It changes nothing. What it keeps in memory grows with the number of files, about 100 bytes each.
 
+use crate::PATH_BYTES_MAX;
 use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
 use crate::core::ROOT;
 use crate::error::FsError;
 use crate::finding::Finding;
 use crate::growth;
-use crate::keys::{self, PREFIX_BYTES_MAX, Subject, ZONE_BYTES};
-use crate::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record};
+use crate::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
+use crate::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use crate::status::Kind;
 use crate::superblock::{self, Lost, Superblock};
 use core::ops::{Bound, ControlFlow};
@@ -207,8 +208,11 @@ impl Check {
             }
             Subject::Bitmap(chunk) => drop(self.bitmap.insert(chunk, value.try_into().ok()?)),
             Subject::Orphan(ino) => drop(self.orphans.insert(ino)),
-            Subject::Target { ino, .. } => {
-                *self.targets.entry(ino).or_default() += value.len() as u64;
+            Subject::Target { ino, part } => {
+                let bytes = self.targets.entry(ino).or_default();
+                let follows = part.checked_mul(TARGET_PART_BYTES as u64) == Some(*bytes);
+                *bytes += value.len() as u64;
+                return follows.then_some(());
             }
             Subject::Xattr { ino, name, .. } => {
                 *self.xattrs.entry((ino, name.into())).or_default() += value.len() as u64;
@@ -290,6 +294,13 @@ impl Check {
         let bytes = record.inline_data().map_or(0, |data| data.len() as u64);
         if bytes > record.size.min(BLOCK_BYTES as u64) {
             self.find(Finding::Inode { ino, field: "inline bytes", recorded: bytes, found: record.size });
+        }
+        if let Tail::Target(target) = &record.tail {
+            let is_long = record.size > INLINE_TARGET_BYTES as u64;
+            let found = if is_long { record.size } else { target.len() as u64 };
+            if found != record.size || !(1..PATH_BYTES_MAX as u64).contains(&record.size) {
+                self.find(Finding::Inode { ino, field: "target", recorded: record.size, found });
+            }
         }
         match crate::xattr::long_values(record) {
             Some(long) => self.long_xattrs.extend(long.into_iter().map(|(name, bytes)| (ino, name, bytes))),

@@ -48,6 +48,7 @@ pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, FsError> {
     opened.store.scan(everything.0, everything.1, &mut load)?;
     model.join();
     model.fix_names(host_clock());
+    model.remove_cut_links();
     let (used, copies) = model.fix_blocks();
     model.count_links();
     let mut wanted = model.encode(&used);

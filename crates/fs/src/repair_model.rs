@@ -40,6 +40,8 @@ pub(crate) struct Model {
     pub(crate) nodes: HashMap<u64, Node>,
     pub(crate) orphans: BTreeSet<u64>,
     pub(crate) targets: HashMap<u64, BTreeMap<u64, Vec<u8>>>,
+    /// Symbolic links whose targets are not whole, and how many bytes are left.
+    pub(crate) cut_targets: HashMap<u64, usize>,
     /// Long extended attributes: by inode and name, their parts.
     pub(crate) xattrs: BTreeMap<(u64, Vec<u8>), BTreeMap<u8, Vec<u8>>>,
     /// The bitmap as it is.
@@ -97,6 +99,7 @@ impl Model {
             nodes: HashMap::new(),
             orphans: BTreeSet::new(),
             targets: HashMap::new(),
+            cut_targets: HashMap::new(),
             xattrs: BTreeMap::new(),
             bitmap: BTreeMap::new(),
             counters: Counters::default(),
@@ -251,6 +254,12 @@ impl Model {
         counts
     }
 
+    /// The target of a link that lies in records of its own.
+    pub(crate) fn long_target(&self, ino: u64) -> Vec<u8> {
+        let parts = self.targets.get(&ino);
+        parts.into_iter().flat_map(|parts| parts.values().flatten()).copied().collect()
+    }
+
     /// The number of each directory, by the prefix of what is in it.
     pub(crate) fn directories(&self) -> HashMap<Vec<u8>, u64> {
         let mut found = HashMap::from([(keys::zone(ROOT).to_vec(), ROOT)]);
@@ -350,14 +359,7 @@ impl Model {
             }
         }
         if record.kind() == Kind::Symlink && record.size > INLINE_TARGET_BYTES as u64 {
-            let whole: Vec<u8> = self
-                .targets
-                .get(&ino)
-                .into_iter()
-                .flat_map(|parts| parts.values().flatten())
-                .copied()
-                .collect();
-            for (part, bytes) in whole.chunks(TARGET_PART_BYTES).enumerate() {
+            for (part, bytes) in self.long_target(ino).chunks(TARGET_PART_BYTES).enumerate() {
                 all.insert(keys::target(ino, part as u64).to_vec(), bytes.to_vec());
             }
         }

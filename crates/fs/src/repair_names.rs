@@ -1,7 +1,8 @@
 //! Putting names right: every name has its inode, every inode its names, and all of them hang from the root.
 
+use crate::PATH_BYTES_MAX;
 use crate::core::ROOT;
-use crate::keys::{self, ZONE_BYTES};
+use crate::keys::{self, TARGET_PART_BYTES, ZONE_BYTES};
 use crate::record::{INLINE_TARGET_BYTES, Record, Tail};
 use crate::repair_model::{Model, Name, Node, own_prefix, shown};
 use crate::status::Kind;
@@ -114,27 +115,57 @@ impl Model {
                     node.record.tail = Tail::Data(Arc::from(&bytes[..most]));
                 }
             }
-            if node.kind() != Kind::Symlink || node.record.size <= INLINE_TARGET_BYTES as u64 {
-                continue;
-            }
-            let parts = self.targets.get(ino);
-            let whole: Vec<u8> =
-                parts.into_iter().flat_map(|parts| parts.values().flatten()).copied().collect();
-            if whole.len() as u64 == node.record.size {
-                continue;
-            }
-            self.plan.push(format!(
-                "the target of symbolic link {ino} is damaged: {} of {} bytes are left",
-                whole.len(),
-                node.record.size
-            ));
-            let whole = if whole.is_empty() { b"lost".to_vec() } else { whole };
-            node.record.size = whole.len() as u64;
-            if whole.len() <= INLINE_TARGET_BYTES {
-                node.record.tail = Tail::Target(whole.into());
-                self.targets.remove(ino);
-            }
         }
+        let cut = |(ino, node): (&u64, &Node)| {
+            let left = self.target_left(*ino, node)?;
+            (node.kind() == Kind::Symlink).then_some((*ino, left))
+        };
+        self.cut_targets = self.nodes.iter().filter_map(cut).collect();
+    }
+
+    /// How many bytes are left of a link's target that is not whole.
+    fn target_left(&self, ino: u64, node: &Node) -> Option<usize> {
+        let (size, most) = (node.record.size, TARGET_PART_BYTES);
+        let (left, whole) = match &node.record.tail {
+            Tail::Target(target) if size <= INLINE_TARGET_BYTES as u64 => (target.len(), true),
+            _ => {
+                let parts = self.targets.get(&ino);
+                let lens = parts.into_iter().flatten().map(|(part, bytes)| (*part as usize, bytes.len()));
+                let left: usize = lens.clone().map(|(_, len)| len).sum();
+                let last = left.saturating_sub(1) / most;
+                let fits =
+                    |(at, (part, len)): (usize, (usize, usize))| part == at && (len == most || at == last);
+                (left, lens.enumerate().all(fits))
+            }
+        };
+        let possible = (1..PATH_BYTES_MAX as u64).contains(&size);
+        (!whole || !possible || left as u64 != size).then_some(left)
+    }
+
+    /// Removes symbolic links whose targets are not whole: one to somewhere else is worse than none.
+    pub(crate) fn remove_cut_links(&mut self) {
+        let cut = core::mem::take(&mut self.cut_targets);
+        let mut gone: Vec<(Vec<u8>, u64)> = Vec::new();
+        self.names.retain(|key, name| {
+            let keep = !cut.contains_key(&name.ino);
+            if !keep {
+                gone.push((key.clone(), name.ino));
+            }
+            keep
+        });
+        for (key, ino) in gone {
+            let (left, size) = (cut[&ino], self.nodes.get(&ino).map_or(0, |node| node.record.size));
+            self.say(format!(
+                "of the target of symbolic link {:?} {left} of {size} bytes are left: the link is removed",
+                shown(&key)
+            ));
+        }
+        for ino in cut.keys() {
+            self.nodes.remove(ino);
+            self.targets.remove(ino);
+            self.orphans.remove(ino);
+        }
+        self.xattrs.retain(|(ino, _), _| !cut.contains_key(ino));
     }
 
     /// Extended attributes that make no sense, or whose values are not whole; and values that no inode tells of.

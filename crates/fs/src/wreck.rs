@@ -7,12 +7,13 @@ use crate::fsck::open_wreck;
 use crate::keys;
 use crate::record::Tail;
 use crate::region;
-use crate::repair_model::{Model, own_prefix};
+use crate::repair_model::{Model, Name, own_prefix};
 use crate::status::Kind;
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
 use nvmed_units::BLOCK_BYTES;
+use std::collections::btree_map::Range;
 use std::sync::Arc;
 
 /// A file system that cannot be mounted, or not be trusted, as far as it can be read.
@@ -25,16 +26,18 @@ pub struct Wreck {
 /// Something in a wreck.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescued {
-    /// From the root, without a slash in front.
-    pub path: Vec<u8>,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// How many directories lie between it and the root. It lies in the last one before it in the list that is one less deep.
+    pub depth: usize,
     /// What it is.
     pub kind: Kind,
     /// Permissions.
     pub mode: u32,
     /// Bytes of a file.
     pub size: u64,
-    /// Of a symbolic link.
-    pub target: Vec<u8>,
+    /// Of a symbolic link; none when not all of it is left.
+    pub target: Option<Vec<u8>>,
     ino: u64,
 }
 
@@ -85,39 +88,41 @@ impl Wreck {
         self.damage.as_deref()
     }
 
-    /// Everything that was found, directories before what is in them. What nothing leads to is in `lost+found`.
-    #[must_use]
-    pub fn entries(&self) -> Vec<Rescued> {
-        let mut found = Vec::new();
-        let mut open = vec![(keys::zone(crate::core::ROOT).to_vec(), Vec::new())];
-        while let Some((prefix, path)) = open.pop() {
-            let (start, end) = (keys::entry(&prefix, b"").to_vec(), keys::entries_end(&prefix).to_vec());
-            for (key, name) in self.model.names.range(start..end) {
-                let (Some((_, step)), Some(node)) = (keys::entry_parts(key), self.model.nodes.get(&name.ino))
-                else {
+    /// Everything that was found, each directory followed by what is in it. What nothing leads to is in `lost+found`.
+    pub fn entries(&self) -> impl Iterator<Item = Rescued> + '_ {
+        // Paths are left to whoever makes them: those of a deep tree are longer than the tree.
+        let mut open = vec![self.names_in(&keys::zone(crate::core::ROOT))];
+        core::iter::from_fn(move || {
+            loop {
+                let depth = open.len().checked_sub(1)?;
+                let Some((key, name)) = open[depth].next() else {
+                    open.pop();
                     continue;
                 };
-                let mut own = path.clone();
-                own.extend_from_slice(if path.is_empty() { b"" } else { b"/" });
-                own.extend_from_slice(step);
+                let Some(rescued) = self.rescued(key, name, depth) else { continue };
                 if name.kind == Kind::Directory {
-                    open.push((own_prefix(key, name), own.clone()));
+                    open.push(self.names_in(&own_prefix(key, name)));
                 }
-                let target = match &node.record.tail {
-                    Tail::Target(target) if !target.is_empty() => target.to_vec(),
-                    Tail::Target(_) => {
-                        let parts = self.model.targets.get(&name.ino);
-                        parts.into_iter().flat_map(|parts| parts.values().flatten()).copied().collect()
-                    }
-                    _ => Vec::new(),
-                };
-                let (mode, size) = (node.record.mode & 0o7777, node.record.size);
-                found.push(Rescued { path: own, kind: name.kind, mode, size, target, ino: name.ino });
+                return Some(rescued);
             }
-        }
-        // A directory's path begins that of what is in it.
-        found.sort_by(|one, other| one.path.cmp(&other.path));
-        found
+        })
+    }
+
+    fn names_in(&self, prefix: &[u8]) -> Range<'_, Vec<u8>, Name> {
+        self.model.names.range(keys::entry(prefix, b"").to_vec()..keys::entries_end(prefix).to_vec())
+    }
+
+    fn rescued(&self, key: &[u8], name: &Name, depth: usize) -> Option<Rescued> {
+        let (_, step) = keys::entry_parts(key)?;
+        let node = self.model.nodes.get(&name.ino)?;
+        let target = match &node.record.tail {
+            _ if self.model.cut_targets.contains_key(&name.ino) => None,
+            Tail::Target(target) if !target.is_empty() => Some(target.to_vec()),
+            Tail::Target(_) => Some(self.model.long_target(name.ino)),
+            _ => None,
+        };
+        let (mode, size) = (node.record.mode & 0o7777, node.record.size);
+        Some(Rescued { name: step.to_vec(), depth, kind: name.kind, mode, size, target, ino: name.ino })
     }
 
     /// Reads a page of a file; what is a hole, or was never written, is zero.

@@ -455,12 +455,51 @@ fn a_damaged_log_is_told_and_salvaged() {
     assert!(findings.len() == 1 && findings[0].to_string().contains("(log)"), "{findings:?}");
     let wreck = Wreck::open(&disk.device()).unwrap();
     assert!(wreck.damage().is_some_and(|damage| refused.contains(damage)));
-    let found = wreck.entries();
+    let found: Vec<_> = wreck.entries().collect();
     assert!((10..100).contains(&found.len()), "{} files of 100", found.len());
     let mut page = [0; 4096];
     // Of the last one the log may tell no more than its name.
     for file in &found[..found.len() - 1] {
         wreck.read_page(file, 0, &mut page).unwrap();
-        assert!(page[..] == tree[&file.path][..4096], "{}", String::from_utf8_lossy(&file.path));
+        assert!(page[..] == tree[&file.name][..4096], "{}", String::from_utf8_lossy(&file.name));
+    }
+}
+
+/// Changes records of the store.
+fn change(disk: &Arc<Disk>, which: impl Fn(&[u8]) -> bool) -> usize {
+    let store = store(disk);
+    let mut batch = Batch::new();
+    let gone: Vec<_> = records(&store).into_iter().filter(|(key, _)| which(key)).collect();
+    gone.iter().for_each(|(key, _)| batch.delete(key));
+    let last = store.apply(&batch).unwrap();
+    store.commit(last, Barrier::None).unwrap();
+    store.close().unwrap();
+    gone.len()
+}
+
+/// A link to somewhere else is worse than none: who repairs or salvages is told its name.
+#[test]
+fn a_link_whose_target_is_not_whole_is_named_and_not_made() {
+    const TARGETS: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 5];
+    for (first, left) in [(1, 1024), (0, 0)] {
+        let (disk, tree) = build(64);
+        let inos = numbers(&disk, &tree);
+        let cut =
+            change(&disk, |key| key.starts_with(&TARGETS) && key.last().is_some_and(|part| *part >= first));
+        assert_eq!(cut, 2 - usize::from(first), "parts of the target of `long`");
+        assert_eq!(fsck(&disk.device()).unwrap().len(), 1);
+        let wreck = Wreck::open(&disk.device()).unwrap();
+        let target = |name: &[u8]| wreck.entries().find(|entry| entry.name == name).unwrap().target;
+        assert_eq!((target(b"long"), target(b"short")), (None, Some(b"a/one".to_vec())));
+        let plan = repair(&disk).unwrap();
+        let told = format!("\"long\" {left} of 1500 bytes are left");
+        assert!(plan.len() == 1 && plan[0].contains(&told), "{plan:?}");
+        assert_eq!(fsck(&disk.device()).unwrap(), []);
+        let files = disk.mount();
+        let gone = files.readlink(&files.root(), b"long", &ROOT).unwrap_err();
+        assert!(matches!(gone, FsError::NotFound), "{gone}");
+        assert_eq!(files.readlink(&files.root(), b"short", &ROOT).unwrap(), b"a/one");
+        files.unmount().unwrap();
+        check(&disk, &tree, &inos, &[], &[]);
     }
 }
