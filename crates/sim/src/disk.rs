@@ -253,7 +253,10 @@ impl Disk {
         let blocks = match flight.operation {
             Operation::Read => return self.read(inner, flight),
             Operation::Write { .. } => self.payload(flight)?,
-            Operation::WriteZeroes { .. } => vec![Arc::new([0; BLOCK]); count],
+            Operation::WriteZeroes { .. } => {
+                let zero: Block = Arc::new([0; BLOCK]);
+                vec![zero; count]
+            }
             Operation::Discard => Command::discard(first, count as u64).blocks,
             Operation::Flush | Operation::Compare | Operation::Passthrough { .. } => Vec::new(),
         };

@@ -229,7 +229,7 @@ impl Session {
             Rare::Growth => Some(self.attribute(0, attribute, value(LONG_BYTES))),
             Rare::Wrap => Some(self.attribute(0, attribute % 4, value(3000))),
             Rare::Full => self.fill(1 + attribute),
-            Rare::Dry if attribute % 2 == 0 => Some(Op::SyncDirectory { path: String::new() }),
+            Rare::Dry if attribute.is_multiple_of(2) => Some(Op::SyncDirectory { path: String::new() }),
             Rare::Dry => Some(self.attribute(0, attribute % 4, value(LONG_BYTES - attribute as usize * 8))),
             Rare::Nothing => None,
         }

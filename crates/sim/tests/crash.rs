@@ -5,7 +5,7 @@ use nvmed_sim::{Campaign, Coverage, Plan, RareStates};
 /// Crash states.
 const STATES: u64 = 5000;
 /// Further states, a tenth each, while a cell of the table is empty: which workloads run depends on the machine.
-const ROUNDS_MAX: u64 = 10;
+const ROUNDS_MAX: u64 = 30;
 
 /// States within which everything rare happens, of all outcomes of all cuts.
 const RARE_WITHIN: u64 = 1000;
