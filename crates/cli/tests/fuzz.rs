@@ -69,7 +69,9 @@ fn fuzz_a_damaged_image_is_an_answer() {
             let ran = scratch.run(arguments);
             noticed.fetch_add(u32::from(ran.status != 0), Ordering::Relaxed);
             prop_assert!([0, 1, 4].contains(&ran.status), "{arguments:?}: {}\n{}", ran.status, ran.err);
-            prop_assert!(ran.err.lines().count() <= 1, "{arguments:?}: {}", ran.err);
+            // One line for what was wrong, and one for each lost copy of two that was mended on the way.
+            let others = ran.err.lines().filter(|line| !line.ends_with("it was written again"));
+            prop_assert!(others.count() <= 1, "{arguments:?}: {}", ran.err);
         }
         Ok(())
     });

@@ -27,6 +27,13 @@ pub fn is_quiet(number: RawFd) -> bool {
     bit(number).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
+/// In a forked child, which closes what its parent's [`QuietFd`]s were: the number is free for the program.
+pub fn forget_quiet(number: RawFd) {
+    if let Some((word, bit)) = bit(number) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
 /// The first quiet descriptor from `number` up.
 #[must_use]
 pub fn next_quiet(number: RawFd) -> Option<RawFd> {
@@ -59,9 +66,7 @@ impl QuietFd {
 impl Drop for QuietFd {
     fn drop(&mut self) {
         // Before the number is free again.
-        if let Some((word, bit)) = bit(self.0.as_raw_fd()) {
-            word.fetch_and(!bit, Ordering::Relaxed);
-        }
+        forget_quiet(self.0.as_raw_fd());
     }
 }
 

@@ -24,7 +24,7 @@ mod signal;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
 
-pub use descriptor::{QUIET, QuietFd, is_quiet, next_quiet};
+pub use descriptor::{QUIET, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
 pub use mapping::{Mapping, Pages};

@@ -7,7 +7,7 @@ use crate::edge::{self, Answer, Reply, guard, host, reply};
 use crate::table::{self, Body, Pinned};
 use crate::{fcntl, fence, hosted, mount, standard, watch};
 use core::ffi::{c_int, c_uint};
-use nvmed_sys::{QuietFd, is_quiet, next_quiet};
+use nvmed_sys::{QuietFd, forget_quiet, is_quiet, next_quiet};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -304,6 +304,8 @@ pub(crate) fn close_quiet() {
     let mut from = 0;
     while let Some(fd) = next_quiet(from) {
         sys!(SYS_close, fd);
+        // The child's own descriptors get these numbers: a pipe of a spawn that nobody could close never ended.
+        forget_quiet(fd);
         from = fd + 1;
     }
 }
