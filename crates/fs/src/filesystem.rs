@@ -173,7 +173,10 @@ impl FileSystem {
     /// # Errors
     /// The device's.
     pub fn settle_if_quiet(&self) -> Result<(), FsError> {
-        if self.0.options.read_only { Ok(()) } else { Ok(self.0.store.settle_if_quiet()?) }
+        if self.0.options.read_only {
+            return Ok(());
+        }
+        self.0.store.settle_if_quiet().map_err(|error| self.0.commit_failed(error))
     }
 
     /// Counters of the metadata store.

@@ -69,6 +69,22 @@ fn a_log_that_cannot_be_written_turns_the_file_system_read_only() {
 }
 
 #[test]
+fn a_log_that_cannot_be_settled_turns_the_file_system_read_only() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let file = open(&files, "file").unwrap();
+    file.pwrite(&[7; 300], 0).unwrap();
+    file.fsync().unwrap();
+    files.settle_if_quiet().unwrap();
+    disk.fail(1, u64::MAX >> 1);
+    assert_eq!(errno(files.settle_if_quiet()), Some(Errno::IO));
+    // Nothing can be made durable from now on: no call is answered for that could not be.
+    assert!(matches!(files.trouble(), Some(Trouble::Metadata(_))));
+    assert_read_only(&files, &file);
+    assert_holds(&file, 7, 300);
+}
+
+#[test]
 fn data_that_the_device_refuses_stays_in_memory_and_other_files_are_saved() {
     let disk = Disk::new(16 << 20);
     let files = disk.format().mount();

@@ -217,6 +217,17 @@ impl Store {
     /// Appends everything applied so far. `flushed` is the last batch that a flush has followed.
     fn round(&self, before: bool, after: bool, flushed: u64) -> Result<Done, KvError> {
         let mut appender = lock(&self.commits.appender);
+        // Said while nobody else has the appender: what it has written is perhaps not durable, and must not be settled.
+        self.append_all(&mut appender, before, after, flushed).inspect_err(|error| self.commits.fail(error))
+    }
+
+    fn append_all(
+        &self,
+        appender: &mut Appender,
+        before: bool,
+        after: bool,
+        flushed: u64,
+    ) -> Result<Done, KvError> {
         let (end, durable, flush_first) = {
             let state = read(&self.state);
             (state.end, state.sequence, state.flush_first)
@@ -311,6 +322,44 @@ mod tests {
         fn flush(&self) -> Result<(), MediumError> {
             self.0.flush()
         }
+    }
+
+    /// Takes writes, and flushes nothing.
+    struct UnflushingMedium(MemoryMedium, AtomicBool);
+
+    impl Medium for UnflushingMedium {
+        fn blocks(&self) -> u64 {
+            self.0.blocks()
+        }
+
+        fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+            self.0.read(block, into)
+        }
+
+        fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+            self.0.write(block, data, fua)
+        }
+
+        fn flush(&self) -> Result<(), MediumError> {
+            if self.1.load(Relaxed) { Err(MediumError { errno: EIO }) } else { self.0.flush() }
+        }
+    }
+
+    /// The thread that settles may come as soon as the round has let go of the appender: before its leader knows.
+    #[test]
+    fn what_a_round_has_not_flushed_is_not_settled_as_durable() {
+        let medium = Arc::new(UnflushingMedium(MemoryMedium::new(1024), AtomicBool::new(false)));
+        Store::format(&medium.0, &Options::default()).unwrap();
+        let store =
+            Store::open(medium.clone(), PendingMemory::private().unwrap(), &Options::default()).unwrap();
+        let mut batch = Batch::new();
+        batch.put(b"key", b"value");
+        store.apply(&batch).unwrap();
+        medium.1.store(true, Relaxed);
+        assert!(store.round(false, true, 0).is_err());
+        let written = medium.0.to_bytes();
+        assert_eq!(store.settle(), Err(KvError::Failed { errno: EIO }));
+        assert!(medium.0.to_bytes() == written, "a block says that it is durable");
     }
 
     #[test]

@@ -43,8 +43,8 @@ impl Flusher {
                         // One that fails a check of our own memory turns the file system read-only.
                         let _ = files.guarded(|| files.write_back_older_than(period));
                     }
-                    // A failure fails whatever is to be made durable next.
-                    let _ = files.settle_if_quiet();
+                    // Either kind of failure turns the file system read-only, which is told.
+                    let _ = files.guarded(|| files.settle_if_quiet());
                 }
             })
         });
