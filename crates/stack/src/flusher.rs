@@ -44,7 +44,7 @@ impl Flusher {
                         let _ = files.guarded(|| files.write_back_older_than(period));
                     }
                     // A failure fails whatever is to be made durable next.
-                    let _ = files.settle_if_quiet();
+                    let _ = files.guarded(|| files.settle_if_quiet());
                 }
             })
         });
