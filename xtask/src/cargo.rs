@@ -58,13 +58,19 @@ pub fn docs(root: &Path) -> Found {
 /// the other tests, which build the library anew without them.
 #[must_use]
 pub fn mutants(root: &Path) -> Found {
-    let package = ["--locked", "--package", "nvmed-wrapper", "--features", "mutants"];
-    let built = plain(root, &[&["build"], &package[..]].concat(), &[]);
+    // The command with them: a package's feature is every package's that is built with it.
+    let both = ["--locked", "--package", "nvmed-wrapper", "--package", "nvmed-cli"];
+    let both = [&both[..], &["--features", "nvmed-wrapper/mutants"]].concat();
+    let built = plain(root, &[&["build"], &both[..]].concat(), &[]);
     if !built.wrong.is_empty() {
         return built;
     }
-    let args =
-        [&["test"], &package[..], &["--test", "power_cut", "--", "--show-output", "is_caught"]].concat();
+    let args = [
+        &["test"],
+        &both[..],
+        &["--test", "power_cut", "--test", "broken", "--", "--show-output", "is_caught"],
+    ]
+    .concat();
     let mut found = test_run(root, &args, &[]);
     let args = ["test", "--locked", "--package", "nvmed-sim", "--features", "mutants", "--test", "mutants"];
     let states = test_run(root, &[&args[..], &["--", "--show-output"]].concat(), &[]);

@@ -81,6 +81,11 @@ pub(crate) fn tell_trouble(command: &'static str, mount: &Mount) {
     });
 }
 
+/// A panic in a server is one line, not Rust's page: a mistake of ours in one call is `EIO` for it.
+pub(crate) fn tell_panics(command: &'static str) {
+    nvmed_fs::tell_panics(move |line| eprintln!("nvmed: {command}: {line}"));
+}
+
 /// This program again, with the same arguments and `more` of them after the first, the command.
 pub(crate) fn again<const N: usize>(more: [OsString; N]) -> Result<Command, std::io::Error> {
     let mut command = Command::new(std::env::current_exe()?);

@@ -7,7 +7,7 @@
 
 use crate::arguments::{Mount, Umount};
 use crate::failure::{Failure, Status};
-use crate::holder::{Holder, again, first_line, status_of, tell_trouble};
+use crate::holder::{Holder, again, first_line, status_of, tell_panics, tell_trouble};
 use crate::place::parse_spec;
 use crate::run::{absolute, pass_on};
 use nvmed_fuse::{MountError, MountOptions, MountPoint, Serving};
@@ -196,6 +196,7 @@ fn end(config: &Config, held: &Holder, place: &MountPoint, status: ExitStatus) -
 fn serve(arguments: &Mount, file: &Path) -> Result<ExitCode, Failure> {
     // Without its holder nobody keeps others from the device: save and end. It may have died before this.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+    tell_panics("mount");
     let holder = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
     let options = MountOptions::parse(&arguments.options).map_err(MountError::from)?;
     let config = Config::load(file).map_err(|error| Failure::usage(error.to_string()))?;

@@ -6,7 +6,7 @@
 
 use crate::ending::{Ending, abandoned};
 use crate::failure::{Failure, Status};
-use crate::holder::{Holder, first_line, status_of, tell_trouble};
+use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};
 use crate::run::arguments::Run;
 use crate::run::{absolute, code_of, preloaded, start};
 use crate::watch::Watch;
@@ -198,6 +198,7 @@ fn is_readable(fd: Option<BorrowedFd<'_>>) -> bool {
 pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     // Without its holder nobody keeps others from the device: save and end.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+    tell_panics("run");
     // Before any thread, so that no thread takes them.
     let signals = Signals::take(&[libc::SIGTERM, libc::SIGUSR1]).map_err(failed)?;
     nvmed_fs::expect_maps();
@@ -228,7 +229,9 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
         stop.stop();
     }
     server.wait();
-    service.mount().unmount().map_err(|error| failed(format!("not everything could be saved: {error}")))?;
+    let saved = service.mount().guarded(|| service.mount().unmount());
+    let saved = saved.ok_or_else(|| failed("not everything could be saved"))?;
+    saved.map_err(|error| failed(format!("not everything could be saved: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }
 

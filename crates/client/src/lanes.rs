@@ -1,6 +1,7 @@
 //! The lanes of a session: one for each call at a time, made on demand.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use nvmed_fs::mutant::{self, Mutant};
 use nvmed_wire::ClientLane;
 use rustix::thread::futex;
 use std::sync::OnceLock;
@@ -26,8 +27,8 @@ pub(crate) struct Lanes {
 pub(crate) enum Taken<'a> {
     /// Its call, with this lane.
     Lane(Lane<'a>),
-    /// It makes a lane of this number: [`Lanes::put`] or [`Lanes::not_made`].
-    Make(usize),
+    /// It makes a lane: [`Lanes::put`], [`Lanes::not_made`] or [`Lanes::not_this_one`].
+    Make,
 }
 
 /// A lane that this caller has alone until it is dropped.
@@ -84,13 +85,20 @@ impl Lanes {
 
     #[cold]
     fn may_make(&self) -> Option<Taken<'_>> {
-        let one_more = |made: u32| (made < LANES_MAX as u32).then_some(made + 1);
-        let made = self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Taken::Make(made as usize))
+        let one = u32::from(!mutant::is(Mutant::LaneForgotten));
+        let one_more = |made: u32| (made < LANES_MAX as u32).then_some(made + one);
+        let made = self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok();
+        made.map(|_| Taken::Make)
     }
 
-    /// The new lane, taken. Numbers are given out and lanes put in by one caller at a time.
-    pub fn put(&self, index: usize, lane: ClientLane) -> Option<Lane<'_>> {
+    /// The new lane, taken. Lanes are put in by one caller at a time.
+    ///
+    /// # Panics
+    /// A mistake of ours: nobody has counted it.
+    pub fn put(&self, lane: ClientLane) -> Option<Lane<'_>> {
+        let index = self.lanes.iter().take_while(|lane| lane.get().is_some()).count();
+        let made = self.made.load(Ordering::Relaxed);
+        assert!(index < made as usize, "{made} lanes are counted, and {index} are there before a new one");
         self.lanes[index].set(lane).ok()?;
         Some(Lane { lanes: self, index, lane: self.lanes[index].get()? })
     }

@@ -157,7 +157,7 @@ impl Link {
         }
         let lane = match self.lanes.take() {
             Taken::Lane(lane) => lane,
-            Taken::Make(index) => self.make_lane(index)?,
+            Taken::Make => self.make_lane()?,
         };
         let answered = lane.lane.call(call, data, board, &|| self.is_alive());
         match answered {
@@ -201,14 +201,14 @@ impl Link {
     }
 
     #[cold]
-    fn make_lane(&self, index: usize) -> Result<Lane<'_>, FsError> {
+    fn make_lane(&self) -> Result<Lane<'_>, FsError> {
         let mut control = self.socket()?;
         // A lane that the server makes and that finds no room here would be one of the session's all the same.
         let room = control.room();
         let made = room.and_then(|()| control.ask(&Control::Lane, None)).and_then(|(_, fd)| {
             let fd = fd.ok_or(NO_ROOM)?;
             let lane = ClientLane::open(fd.as_fd())?;
-            self.lanes.put(index, lane).ok_or(GONE)
+            self.lanes.put(lane).ok_or(GONE)
         });
         drop(control);
         match made {

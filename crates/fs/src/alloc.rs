@@ -551,6 +551,13 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "chunk 9 lies past a group")]
+    fn a_chunk_past_its_group() {
+        let alloc = Allocator::new(0, 8, 0);
+        let _ = alloc.groups[0].lock().chunk(9, &|_| Ok(None));
+    }
+
+    #[test]
     fn a_goal_is_honoured_and_runs_cross_chunks() {
         let alloc = Allocator::new(100, 5000, 100);
         assert_eq!(alloc.take(NOWHERE, 1000, NOTHING).unwrap(), Some(run(100, 1000)));

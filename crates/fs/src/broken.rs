@@ -61,6 +61,16 @@ impl Trouble {
     }
 }
 
+/// Has a panic be one line from now on: what failed, where, and that this is ours. `say` prints it.
+pub fn tell_panics(say: impl Fn(core::fmt::Arguments<'_>) + Send + Sync + 'static) {
+    std::panic::set_hook(Box::new(move |info| {
+        let trouble = Trouble::of_panic(info.payload());
+        let place = info.location().map_or("?", |place| place.file());
+        let line = info.location().map_or(0, |place| place.line());
+        say(format_args!("a call fails with EIO: {trouble} ({place}:{line})"));
+    }));
+}
+
 impl FileSystem {
     /// Makes a call on behalf of somebody else, and survives a failed check of our own memory in it: the file
     /// system turns read-only, and there is no answer. The caller reports `EIO`.

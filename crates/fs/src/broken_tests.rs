@@ -86,3 +86,13 @@ fn a_page_with_two_blocks() {
         extents.insert(Extent { logical: 5, ..extent });
     });
 }
+
+#[test]
+#[should_panic(expected = "a file has the blocks of its extents")]
+fn a_file_with_more_blocks_than_it_counts() {
+    use crate::extent::Extents;
+    let mut extents = Extents::default();
+    extents.insert(crate::record::Extent { logical: 0, physical: 100, blocks: 4, flags: 0 });
+    extents.forget_count();
+    extents.cut(0..4, drop);
+}

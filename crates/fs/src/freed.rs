@@ -212,6 +212,18 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "queued blocks: 2 taken from 1")]
+    fn queued_blocks_are_counted() {
+        let alloc = Allocator::new(0, 8, 0);
+        let freed = Freed::default();
+        alloc.take(crate::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
+        freed.hold(Sequence(1), run(0, 2));
+        freed.settle(Sequence(1), &alloc, true);
+        freed.queued_blocks.store(1, Ordering::SeqCst);
+        freed.recall(&alloc);
+    }
+
+    #[test]
     fn neighbours_are_told_as_one() {
         let runs =
             vec![run(30, 5), run(10, 10), run(20, 10), run(50, u32::MAX), run(50 + u64::from(u32::MAX), 1)];

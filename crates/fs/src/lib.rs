@@ -74,6 +74,7 @@ mod zone;
 pub use crate::account::{Limits, Usage};
 pub use crate::advice::Advice;
 pub use crate::core::{Clock, Durability, MountOptions, MountParts, host_clock};
+pub use broken::tell_panics;
 pub use direct::DirectIo;
 pub use error::FsError;
 pub use file::File;
@@ -85,6 +86,7 @@ pub use health::Trouble;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use map::{MappedFile, expect_maps};
 pub use memory::{Memory, MemoryLayout};
+pub use nvmed_kv::mutant;
 pub use repair::{Plan, plan_repair};
 pub use salvage::salvage;
 pub use status::{

@@ -10,6 +10,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, Kind, OpenFlags};
 use crate::view::{Start, View};
 use core::sync::atomic::Ordering;
+use nvmed_kv::mutant::{self, Mutant};
 use std::sync::Arc;
 
 impl OpenFlags {
@@ -99,6 +100,9 @@ impl Core {
         view: &View,
         made: bool,
     ) -> Result<Arc<File>, FsError> {
+        if inode.kind == Kind::File && mutant::is(Mutant::OpenForgotten) {
+            inode.opens.fetch_sub(1, Ordering::SeqCst);
+        }
         let file = Arc::new(File::new(Arc::clone(self), inode, flags, view.clone()));
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
             self.truncate(&file.inode, 0)?;

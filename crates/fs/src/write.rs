@@ -27,7 +27,9 @@ impl<'a> Promise<'a> {
         inode.charge(1)?;
         core.promise(1).inspect_err(|_| inode.discharge(1))?;
         // Counted before the page is dirty: write-back redeems it from then on.
-        inode.data.promised.fetch_add(1, Ordering::SeqCst);
+        if !mutant::is(Mutant::PromiseForgotten) {
+            inode.data.promised.fetch_add(1, Ordering::SeqCst);
+        }
         Ok(Self { core, inode, used: false })
     }
 }

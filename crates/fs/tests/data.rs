@@ -356,15 +356,45 @@ fn a_failed_write_back_is_told_once_to_each_description() {
     let disk = Disk::new(16 << 20);
     let files = disk.format().mount();
     let (one, two) = (open(&files, b"a"), open(&files, b"a"));
+    one.write(&[1; 8192]).unwrap();
+    files.sync().unwrap();
+    one.write(&[2; 8192]).unwrap();
+    // The data alone: after a log that could not be written no sync succeeds any more.
+    disk.fail(1, 1);
+    assert!(one.fsync().is_err());
+    assert!(two.fdatasync().is_err(), "the other description is told too");
+    // The device refused data for another reason than room: nothing is changed any more, but it can be read.
+    assert!(matches!(one.write(b"third"), Err(FsError::ReadOnly)));
+    let third = files.open(&files.root(), b"a", OpenFlags::READ, 0, &ROOT).expect("it opens for reading");
+    let all = [[1; 8192], [2; 8192]].concat();
+    assert_eq!(read_all(&third), all, "the bytes are still there");
+    // Each was told once; what it was told of stayed dirty, and has been written since.
+    for file in [&one, &two, &third] {
+        file.fsync().expect("the data is on the device");
+    }
+    drop((one, two, third));
+    assert_eq!(read_all(&open(&disk.remount(files), b"a")), all);
+}
+
+/// Small data lies in the file's record: a failure to write it is one of the log, which every sync is told of.
+#[test]
+fn a_failed_write_of_small_data_fails_every_sync_and_can_be_read() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let (one, two) = (open(&files, b"a"), open(&files, b"a"));
     one.write(b"first").unwrap();
     files.sync().unwrap();
     one.write(b"second").unwrap();
-    disk.cut_after(0);
-    assert!(one.fsync().is_err());
-    disk.cut_after(u64::MAX / 2);
-    assert!(two.fdatasync().is_err(), "the other description is told too");
-    let third = open(&files, b"a");
+    disk.fail(1, 1);
+    for file in [&one, &two, &one, &two] {
+        assert!(file.fsync().is_err(), "nothing is called durable any more");
+    }
+    assert!(matches!(one.write(b"third"), Err(FsError::ReadOnly)));
+    let third = files.open(&files.root(), b"a", OpenFlags::READ, 0, &ROOT).expect("it opens for reading");
     assert_eq!(read_all(&third), b"firstsecond", "the bytes are still there");
+    assert!(files.unmount().is_err(), "the end says that not everything is saved");
+    drop((one, two, third, files));
+    assert_eq!(read_all(&open(&disk.mount(), b"a")), b"first", "what was synced before");
 }
 
 #[test]

@@ -76,10 +76,19 @@ pub enum Mutant {
     PendingForgotten,
     /// A file system that grows into data does not say so until it is done.
     GrowthFlagForgotten,
+    /// An open of a file is not counted.
+    OpenForgotten,
+    /// A page that is promised a block is not counted.
+    PromiseForgotten,
+    /// A lane that a client makes is not counted.
+    LaneForgotten,
 }
 
 impl Mutant {
-    /// All of them.
+    /// Those that a check of our own memory notices in the process that makes them: nothing is lost by them.
+    pub const CHECKED: [Self; 3] = [Self::OpenForgotten, Self::PromiseForgotten, Self::LaneForgotten];
+
+    /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 34] = [
         Self::NoDataFlush,
         Self::NoLogFlush,
@@ -128,6 +137,14 @@ mod switch {
     /// Makes this mistake from now on, and no other.
     pub fn set(mutant: Option<Mutant>) {
         SET.store(mutant.map_or(0, |mutant| mutant as u8), SeqCst);
+    }
+
+    /// As [`set`], of the mistake with this name; false when there is none.
+    pub fn set_named(name: &str) -> bool {
+        let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED);
+        let found = all.into_iter().find(|mutant| format!("{mutant:?}") == name);
+        set(found);
+        found.is_some()
     }
 
     /// Whether this mistake is to be made.

@@ -51,7 +51,8 @@ impl Desk {
         fd: Option<BorrowedFd<'_>>,
         sender: Option<Sender>,
     ) -> Reply {
-        let reply = self.act(connection, message, fd, sender);
+        let reply = self.guarded(|| self.act(connection, message, fd, sender));
+        let reply = reply.unwrap_or(Err(FsError::Host(Errno::IO)));
         reply.unwrap_or_else(|error| (ControlAnswer::Failed(error.errno().raw_os_error()), None))
     }
 

@@ -80,7 +80,8 @@ impl Errands {
         loop {
             if let Some((whose, errand)) = waiting.take(self.clerks_of_user) {
                 drop(waiting);
-                // A mistake of ours in one errand does not take the clerk away from the others.
+                // Errands guard themselves: a mistake of ours in one turns the file system read-only, and does not take the
+                // clerk away from the others.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
                 waiting = lock(&self.waiting);
                 waiting.done(whose);

@@ -164,7 +164,7 @@ impl Server {
             let _ = clerk.join();
         }
         let left: Vec<_> = lock(&self.desk.connections).drain().collect();
-        left.iter().for_each(|(_, connection)| connection.end(&self.desk.service));
+        left.iter().for_each(|(_, connection)| self.desk.end(connection));
         self.desk.service.board.set_dead();
         // A call that was begun is done: whoever unmounts next is alone.
         self.desk.service.lanes.wait_for_none();
@@ -185,8 +185,24 @@ impl Desk {
     }
 
     /// Has a clerk do it, for a user or for the server.
-    fn errand(&self, whose: Option<u32>, errand: impl FnOnce() + Send + 'static) {
-        self.errands.add(whose, Box::new(errand));
+    fn errand(self: &Arc<Self>, whose: Option<u32>, errand: impl FnOnce() + Send + 'static) {
+        let desk = Arc::clone(self);
+        self.errands.add(
+            whose,
+            Box::new(move || {
+                let _ = desk.guarded(errand);
+            }),
+        );
+    }
+
+    /// A mistake of ours in one thing that is done turns the file system read-only, and ends nothing else.
+    pub fn guarded<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        self.service.mount.guarded(act)
+    }
+
+    /// What a connection's session holds is let go of; what a mistake of ours leaves is nobody's.
+    fn end(&self, connection: &Connection) {
+        let _ = self.guarded(|| connection.end(&self.service));
     }
 
     /// Takes a connection in.
@@ -252,7 +268,7 @@ impl Desk {
                 if sweeps() && !self.sweeping.swap(true, Ordering::AcqRel) {
                     let desk = Arc::clone(self);
                     self.errand(None, move || {
-                        desk.service.tokens.sweep();
+                        let _ = desk.guarded(|| desk.service.tokens.sweep());
                         desk.service.take_all_posts();
                         desk.sweeping.store(false, Ordering::Release);
                     });
@@ -411,7 +427,7 @@ impl Desk {
         let (desk, leaving) = (Arc::clone(self), Arc::clone(&connection));
         let alone = move || {
             let _share = share;
-            leaving.end(&desk.service);
+            desk.end(&leaving);
             leaving.socket.forget_messages();
             desk.forget(&leaving);
         };
@@ -420,7 +436,7 @@ impl Desk {
         }
         let desk = Arc::clone(self);
         self.errand(Some(connection.user.uid), move || {
-            connection.end(&desk.service);
+            desk.end(&connection);
             let refused = Arc::clone(&desk.refused);
             refused.add(move || {
                 connection.socket.forget_messages();
@@ -437,7 +453,7 @@ impl Desk {
     }
 
     fn forget(&self, connection: &Connection) {
-        connection.end(&self.service);
+        self.end(connection);
         lock(&self.connections).remove(&connection.number);
         if self.finishing.load(Ordering::Acquire) {
             self.wake();

@@ -25,6 +25,8 @@ pub use caller::Caller;
 pub use config::{Behind, Config, ConfigError, Durability, RawSyscalls, Sharing};
 pub use device::{Open, open_device, open_engine};
 pub use error::StackError;
+#[cfg(feature = "mutants")]
+pub use mount::{MUTANT_VARIABLE, make_mistake};
 pub use mount::{Mount, Surroundings, mount, salvage};
 pub use partition::{PartitionOptions, ServedPartition};
 pub use run::{RUN_MEMORY_VARIABLE, RunMemory, Unfinished};

@@ -41,9 +41,16 @@ pub struct Surroundings {
     pub run_memory: Option<String>,
     /// Where to append a line of statistics at the end, from [`crate::STATISTICS_VARIABLE`].
     pub statistics: Option<PathBuf>,
-    /// A deliberate mistake to switch on, by name.
-    #[cfg(feature = "mutants")]
-    pub mutant: Option<String>,
+}
+
+/// Names a deliberate mistake that a process of a test makes.
+#[cfg(feature = "mutants")]
+pub const MUTANT_VARIABLE: &str = "NVMED_MUTANT";
+
+/// Makes the deliberate mistake of this name from now on.
+#[cfg(feature = "mutants")]
+pub fn make_mistake(name: &str) {
+    assert!(nvmed_fs::mutant::set_named(name), "{name} is no deliberate mistake");
 }
 
 /// Mounts what `config` describes, in this process.
@@ -53,6 +60,10 @@ pub struct Surroundings {
 pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, StackError> {
     if config.behind != Behind::Nvmedfs {
         return Err(StackError::NoDevice);
+    }
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var(MUTANT_VARIABLE) {
+        make_mistake(&name);
     }
     let name = config.device.to_string();
     let run = surroundings.run_memory.as_deref().map(RunMemory::join).transpose()?;
@@ -73,11 +84,6 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
         run.begin();
     }
     let options = options(config);
-    #[cfg(feature = "mutants")]
-    let options = MountOptions {
-        mutant_fsync_sends_nothing: surroundings.mutant.as_deref() == Some("no_fsync"),
-        ..options
-    };
     let parts = MountParts { device: Arc::clone(&device), memory, options };
     let files = FileSystem::mount(parts).map_err(|error| {
         if let Some(run) = &run {

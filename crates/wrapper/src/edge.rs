@@ -137,12 +137,7 @@ fn broken<T>(panic: &(dyn Any + Send)) -> Answer<T> {
 
 /// Installed at the first mount: our own defect is one line on stderr, not Rust's page.
 pub(crate) fn panic_hook() {
-    std::panic::set_hook(Box::new(|info| {
-        let trouble = Trouble::of_panic(info.payload());
-        let place = info.location().map_or("?", |place| place.file());
-        let line = info.location().map_or(0, |place| place.line());
-        raw::say(format_args!("a call fails with EIO: {trouble} ({place}:{line})"));
-    }));
+    nvmed_fs::tell_panics(|line| raw::say(line));
 }
 
 /// For libc functions that answer the error itself and leave errno alone (`posix_*`).

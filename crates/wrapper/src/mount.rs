@@ -101,9 +101,11 @@ fn load() -> Result<Setting, String> {
     let surroundings = Surroundings {
         run_memory: variable_of(nvmed_stack::RUN_MEMORY_VARIABLE),
         statistics: variable_of(nvmed_stack::STATISTICS_VARIABLE).map(PathBuf::from),
-        #[cfg(feature = "mutants")]
-        mutant: variable_of("NVMED_MUTANT"),
     };
+    #[cfg(feature = "mutants")]
+    if let Some(name) = variable_of(nvmed_stack::MUTANT_VARIABLE) {
+        nvmed_stack::make_mistake(&name);
+    }
     let tally = variable_of(nvmed_tally::TALLY_VARIABLE);
     let beyond = variable_of(nvmed_tally::BEYOND_VARIABLE).and_then(|text| Policy::parse(&text));
     if let Some((file, base)) = announced {

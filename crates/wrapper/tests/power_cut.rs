@@ -139,9 +139,9 @@ fn fsynced_files_are_there() {
 fn an_fsync_that_sends_nothing_is_caught() {
     for journal in JOURNALS {
         let Some(bench) = Bench::new("write_cache=volatile", &["python3"]) else { return };
-        let bench = bench.mutant("no_fsync");
+        let bench = bench.mutant("FsyncSendsNothing");
         assert!(sqlite_survives(&bench, journal).is_err(), "{journal}: nobody noticed the missing fsync");
     }
     let Some(bench) = Bench::new("write_cache=volatile", &["python3"]) else { return };
-    assert!(files_survive(&bench.mutant("no_fsync")).is_err(), "nobody noticed the missing fsync");
+    assert!(files_survive(&bench.mutant("FsyncSendsNothing")).is_err(), "nobody noticed the missing fsync");
 }

@@ -5,7 +5,7 @@
 //! written back.
 
 use crate::failure::{Failure, Status};
-use crate::holder::{Holder, first_line, status_of, tell_trouble};
+use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};
 use crate::place::parse_spec;
 use crate::serve::arguments::Serve;
 use crate::serve::notify::notify;
@@ -180,6 +180,7 @@ fn watch(child: &mut Child, signals: &Signals) -> Result<ExitStatus, Failure> {
 fn answer(arguments: &Serve, file: &Path) -> Result<ExitCode, Failure> {
     // Without its holder nobody keeps others from the device: save and end.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+    tell_panics("serve");
     // Before any thread, so that no thread takes them.
     let signals = Signals::take(&[libc::SIGTERM]).map_err(failed)?;
     nvmed_fs::expect_maps();
