@@ -592,3 +592,70 @@ fn what_cannot_be_read_of_repaired_files_is_named() {
     }
     assert!(named("dir/two").is_some() && named("dir/four").is_none(), "{unreadable:?}");
 }
+
+/// Directories in each other, beyond what a path can say, with one of them lost in the middle: it is made anew where it was, or, if
+/// it named a zone, what was in it is in `lost+found`.
+#[test]
+fn a_deep_tree_is_checked_salvaged_and_repaired() {
+    const DEPTH: usize = 5000;
+    const ZONE: u8 = 1 << 5;
+    for zone in [false, true] {
+        let disk = Disk::new(256 << 20);
+        let files = disk.format().mount();
+        let mut at = files.root();
+        for _ in 0..DEPTH {
+            files.mkdir(&at, b"d", 0o755, &ROOT).unwrap();
+            at = files.lookup(&at, b"d", Follow::No, &ROOT).unwrap();
+        }
+        let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+        files.open(&at, b"leaf", flags, 0o644, &ROOT).unwrap().pwrite(b"leaf", 0).unwrap();
+        drop(at);
+        files.unmount().unwrap();
+        assert_eq!(fsck(&disk.device()).unwrap(), []);
+        let leaf_depth = || {
+            let wreck = Wreck::open(&disk.device()).unwrap();
+            wreck.entries().find(|entry| entry.name == b"leaf").map(|leaf| leaf.depth)
+        };
+        assert_eq!(leaf_depth(), Some(DEPTH));
+        let is_entry = |key: &[u8]| key[0] == 0 && key.ends_with(b"\0d");
+        let all = records(&store(&disk)).into_iter();
+        let mut entries = all.filter(|(key, value)| is_entry(key) && (value[0] & ZONE != 0) == zone);
+        // One in the middle of a zone has steps above it there.
+        let lost = entries.by_ref().filter(|(key, _)| key.len() > 30).nth(50).unwrap().0;
+        assert_eq!(change(&disk, |key| key == lost), 1);
+        assert!(!fsck(&disk.device()).unwrap().is_empty());
+        let plan = repair(&disk).unwrap();
+        let told = if zone { "made anew in /lost+found" } else { "is lost: it is made anew" };
+        assert!(plan.iter().any(|line| line.contains(told)), "{plan:?}");
+        assert_eq!(fsck(&disk.device()).unwrap(), []);
+        let files = disk.mount();
+        let mut at = files.root();
+        let next = |at: &nvmed_fs::Node| files.lookup(at, b"d", Follow::No, &ROOT);
+        let mut steps = 0;
+        while let Ok(below) = next(&at) {
+            (at, steps) = (below, steps + 1);
+        }
+        if zone {
+            at = files.lookup(&files.root(), b"lost+found", Follow::No, &ROOT).unwrap();
+            let listing = files.open_node(&at, OpenFlags::READ.with(OpenFlags::DIRECTORY), &ROOT).unwrap();
+            let mut found = Vec::new();
+            let mut tell = |entry: nvmed_fs::DirEntry<'_>| {
+                found.push(entry.name.to_vec());
+                ControlFlow::Continue(())
+            };
+            listing.read_dir(&mut tell).unwrap();
+            let found = found.iter().find(|name| name.starts_with(b"#")).unwrap();
+            at = files.lookup(&at, found, Follow::No, &ROOT).unwrap();
+            steps += 1;
+            while let Ok(below) = next(&at) {
+                (at, steps) = (below, steps + 1);
+            }
+        }
+        assert_eq!(steps, DEPTH, "no directory is missing");
+        let file = files.open(&at, b"leaf", OpenFlags::READ, 0, &ROOT).unwrap();
+        let mut bytes = [0; 4];
+        assert_eq!((file.pread(&mut bytes, 0).unwrap(), &bytes), (4, b"leaf"));
+        drop((file, at));
+        files.unmount().unwrap();
+    }
+}
