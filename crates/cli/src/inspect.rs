@@ -255,6 +255,10 @@ fn repair(arguments: &Fsck, name: &str, device: &Arc<Device>) -> Result<ExitCode
         out.text(&format!("{name}: {line}\n"))?;
     }
     let wrong = plan.lines().len();
+    let unreadable = plan.unreadable().to_vec();
+    for line in &unreadable {
+        out.text(&format!("{name}: {line}\n"))?;
+    }
     let (written, removed) = plan.records();
     if wrong == 0 {
         out.text(&format!("{name}: clean\n"))?;
@@ -278,12 +282,16 @@ fn repair(arguments: &Fsck, name: &str, device: &Arc<Device>) -> Result<ExitCode
                 format!("fsck: {name}: {} contradictions are left", left.len()),
             ));
         }
-        out.text(&format!("{name}: repaired: {written} records written, {removed} removed; clean\n"))?;
+        let but = match unreadable.len() {
+            0 => String::new(),
+            count => format!(", but {count} of the files named above cannot be copied out whole"),
+        };
+        out.text(&format!("{name}: repaired: {written} records written, {removed} removed; clean{but}\n"))?;
     }
     out.finish()?;
     let ended = device.shutdown();
     ended.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?;
-    let done = wrong == 0 || !arguments.dry_run;
+    let done = (wrong == 0 || !arguments.dry_run) && unreadable.is_empty();
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::from(Status::Failed as u8) })
 }
 

@@ -564,6 +564,12 @@ impl Core {
         if names.is_empty() {
             return Ok(b"/".to_vec());
         }
-        Ok(names.iter().rev().flat_map(|name| [b"/", &**name].concat()).collect())
+        // In one piece: a deep tree's path has thousands of steps, and every chdir asks for it.
+        let mut path = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(path)
     }
 }

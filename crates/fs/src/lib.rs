@@ -56,6 +56,7 @@ mod region;
 mod rename;
 mod repair;
 mod repair_blocks;
+mod repair_data;
 mod repair_model;
 mod repair_names;
 mod resize;

@@ -102,7 +102,7 @@ impl Core {
         let pressure = self.pressure(directory, self.size_of_name(directory, name))?;
         let above = if is_directory { Some(grown(directory, 1)?) } else { None };
         let mut change = self.change();
-        change.relieve(pressure.as_ref())?;
+        change.relieve(pressure.as_ref(), directory)?;
         let ino = change.new_ino();
         let own = change.put_new((directory, name), (ino, zone), &record);
         recipe.put_target(&mut change, ino);
@@ -225,7 +225,7 @@ impl Core {
         let name: Arc<[u8]> = place.name().into();
         let named = Place { parent: Arc::clone(&place.directory), name: Arc::clone(&name) };
         let mut change = self.change();
-        change.relieve(pressure.as_ref())?;
+        change.relieve(pressure.as_ref(), &place.directory)?;
         if was_nameless {
             change.put_first_name(named, inode, &record);
             change.delete_orphan(inode.ino);

@@ -183,15 +183,44 @@ impl Change<'_> {
     }
 
     /// Makes a directory a zone, unless one batch cannot re-key what is below it: then that waits, and the bound is
-    /// passed meanwhile. Before anything else in the change.
+    /// passed meanwhile. Names are to come into `directory`. Before anything else in the change.
     ///
     /// # Errors
     /// The store's.
-    pub(crate) fn relieve(&mut self, pressure: Option<&Pressure>) -> Result<bool, FsError> {
-        match pressure.filter(|pressure| pressure.crowded).map(|pressure| self.make_zone(&pressure.top)) {
-            None | Some(Err(FsError::TooManyNames)) => Ok(false),
-            Some(made) => made.map(|()| true),
+    pub(crate) fn relieve(
+        &mut self,
+        pressure: Option<&Pressure>,
+        directory: &Arc<Inode>,
+    ) -> Result<bool, FsError> {
+        let Some(pressure) = pressure.filter(|pressure| pressure.crowded) else { return Ok(false) };
+        let made = self.half(pressure, directory).and_then(|half| self.make_zone(&half));
+        match made {
+            Err(FsError::TooManyNames) => Ok(false),
+            made => made.map(|()| true),
         }
+    }
+
+    /// On the way down to `directory`, the last one that has half of the names, or more. With the topmost one as the zone, all but one
+    /// of the names of a deep tree would be below one directory again, and so each new one would re-key as many as the bound allows.
+    fn half(&self, pressure: &Pressure, directory: &Arc<Inode>) -> Result<Arc<Inode>, FsError> {
+        let top = &pressure.top;
+        if top.ino == directory.ino || !pressure.by_names {
+            return Ok(Arc::clone(top));
+        }
+        let prefix = self.prefix(top);
+        let below = self.core.read_below(&prefix)?;
+        let mut found = Arc::clone(directory);
+        while found.ino != top.ino {
+            let own = self.prefix(&found);
+            let way = own.get(prefix.len()..).unwrap_or_default();
+            let names = below.pairs().filter(|(key, _)| keys::is_in(key, way)).count();
+            if 2 * names >= below.size.names as usize {
+                break;
+            }
+            found =
+                found.parent().ok_or(FsError::Damaged { what: "the name of directory", of: found.ino })?;
+        }
+        Ok(found)
     }
 
     /// Makes a directory a zone: its names get new keys. Before anything else in the change.
@@ -217,6 +246,8 @@ impl Change<'_> {
         // What a full device needs to be emptied is not for this.
         self.spare_headroom();
         self.moves.zones.push(Arc::clone(directory));
+        // What is above it has fewer names in its zone.
+        self.core.recount(&place.parent);
         Ok(())
     }
 

@@ -245,7 +245,7 @@ impl Core {
             if let Some((_, below)) = journey.carried.as_ref().filter(|_| !journey.zone) {
                 more = more.plus(below.size);
             }
-            change.relieve(self.pressure(to, more)?.as_ref())?;
+            change.relieve(self.pressure(to, more)?.as_ref(), to)?;
         }
         self.travel(&mut change, &[&journey]);
         change.delete_name(from, source.name());

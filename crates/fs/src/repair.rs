@@ -7,6 +7,7 @@ use crate::core::host_clock;
 use crate::error::FsError;
 use crate::finding::Finding;
 use crate::fsck::{Opened, open};
+use crate::repair_data::Data;
 use crate::repair_model::Model;
 use crate::{region, superblock};
 use core::ops::{Bound, ControlFlow};
@@ -19,7 +20,9 @@ use std::sync::Arc;
 /// What is wrong with a file system, and what is to be done about it.
 pub struct Plan {
     lines: Vec<String>,
+    unreadable: Vec<String>,
     opened: Opened,
+    whole: DeviceMedium,
     /// Blocks that are copied before their new places are recorded.
     copies: Vec<(u64, u64)>,
     puts: Vec<(Vec<u8>, Vec<u8>)>,
@@ -32,7 +35,8 @@ impl core::fmt::Debug for Plan {
     }
 }
 
-/// Reads the file system of a device that is not mounted, and works out how to put it right. Nothing is changed.
+/// Reads the file system of a device that is not mounted, and works out how to put it right. Nothing is changed. The data of the files
+/// that are to be put right is read as well: not all of it may be there to be had.
 ///
 /// # Errors
 /// It is no file system of ours, the device fails, or the metadata store itself is damaged: that is beyond a repair.
@@ -49,7 +53,9 @@ pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, FsError> {
     model.join();
     model.fix_names(host_clock());
     model.remove_cut_links();
-    let (used, copies) = model.fix_blocks();
+    let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..opened.superblock.blocks)?;
+    let mut data = Data::new(&whole);
+    let (used, copies) = model.fix_blocks(&mut |block| data.gives(block));
     model.count_links();
     let mut wanted = model.encode(&used);
     let (mut puts, mut deletes) = (Vec::new(), Vec::new());
@@ -70,7 +76,8 @@ pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, FsError> {
     if lines.is_empty() && puts.len() + deletes.len() > 0 {
         lines.push("bitmap or counters differ from what is counted: they are written again".to_owned());
     }
-    Ok(Plan { lines, opened, copies, puts, deletes })
+    let unreadable = data.unreadable(&model, puts.iter().map(|(key, _)| key.as_slice()), &copies);
+    Ok(Plan { lines, unreadable, opened, whole, copies, puts, deletes })
 }
 
 impl Plan {
@@ -78,6 +85,13 @@ impl Plan {
     #[must_use]
     pub fn lines(&self) -> &[String] {
         &self.lines
+    }
+
+    /// The files among those that are put right whose data the device does not give whole: a line each, which names the file and says
+    /// why. All others that are put right can be copied out.
+    #[must_use]
+    pub fn unreadable(&self) -> &[String] {
+        &self.unreadable
     }
 
     /// Records that are to be written, and removed.
@@ -92,7 +106,7 @@ impl Plan {
     /// The device's; [`FsError::NoSpace`] when the metadata region has no room for what is new.
     pub fn carry_out(self, device: &Arc<Device>) -> Result<(), FsError> {
         let handle = device.handle(Binding::Spread);
-        let Self { opened, copies, puts, deletes, .. } = self;
+        let Self { opened, whole, copies, puts, deletes, .. } = self;
         if opened.superblock_lost.is_some() {
             superblock::store(device, &handle, &opened.superblock)?;
         }
@@ -100,7 +114,6 @@ impl Plan {
             opened.store.mend()?;
         }
         if !copies.is_empty() {
-            let whole = DeviceMedium::new(device, handle, 0..opened.superblock.blocks)?;
             let mut block = vec![0; BLOCK_BYTES];
             for (from, to) in copies {
                 region::fetch(&whole, from, &mut block)?;

@@ -1,7 +1,7 @@
 //! Putting extents right: inside the region, apart from each other, each block of one file.
 
 use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::record::{Extent, FLAG_KEYED_EXTENTS, Tail};
+use crate::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
 use crate::repair_model::Model;
 use crate::status::Kind;
 use core::ops::Range;
@@ -59,8 +59,9 @@ fn push(extents: &mut Vec<Extent>, logical: u64, physical: u64, flags: u32) {
 }
 
 impl Model {
-    /// Cuts and moves extents; answers the blocks in use and what has to be copied.
-    pub(crate) fn fix_blocks(&mut self) -> (Used, Vec<Copy>) {
+    /// Cuts and moves extents; answers the blocks in use and what has to be copied. `gives` says whether the device gives a block:
+    /// what it does not give is not copied.
+    pub(crate) fn fix_blocks(&mut self, gives: &mut dyn FnMut(u64) -> bool) -> (Used, Vec<Copy>) {
         let first = self.superblock.data_first;
         let region = first..first + self.superblock.data_blocks;
         let mut used = Used::new();
@@ -96,7 +97,7 @@ impl Model {
         let mut copies = Vec::new();
         let mut free = region.clone();
         for shared in moved.into_iter().rev() {
-            self.separate(&shared, &mut used, &mut free, &mut copies);
+            self.separate(&shared, &mut used, &mut free, &mut copies, gives);
         }
         (used, copies)
     }
@@ -171,20 +172,31 @@ impl Model {
         }
     }
 
-    /// Gives an extent that lies over others' blocks a copy of those, as long as there is room.
-    fn separate(&mut self, shared: &Shared, used: &mut Used, free: &mut Range<u64>, copies: &mut Vec<Copy>) {
+    /// Gives an extent that lies over others' blocks a copy of those, as long as there is room; a hole, where there is nothing to copy.
+    fn separate(
+        &mut self,
+        shared: &Shared,
+        used: &mut Used,
+        free: &mut Range<u64>,
+        copies: &mut Vec<Copy>,
+        gives: &mut dyn FnMut(u64) -> bool,
+    ) {
         let first = self.superblock.data_first;
         let (ino, index) = (shared.ino, shared.index);
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let extent = node.extents[index];
-        let (mut pieces, mut copied, mut lost) = (Vec::new(), 0_u64, 0_u64);
+        let written = extent.flags & EXTENT_UNWRITTEN == 0;
+        let (mut pieces, mut copied, mut lost, mut holes) = (Vec::new(), 0_u64, 0_u64, 0_u64);
         for (at, own) in (0..).zip(&shared.own) {
             let (logical, block) = (extent.logical + at, extent.physical + at);
             if *own {
                 push(&mut pieces, logical, block, extent.flags);
+            } else if written && !gives(block) {
+                holes += 1;
             } else if let Some(own) = free.find(|block| !is_used(used, first, *block)) {
                 mark(used, first, own);
-                copies.push((block, own));
+                // Of what was never written there is no byte to copy.
+                copies.extend(written.then_some((block, own)));
                 push(&mut pieces, logical, own, extent.flags);
                 copied += 1;
             } else {
@@ -192,12 +204,16 @@ impl Model {
             }
         }
         node.extents.splice(index..=index, pieces);
-        let text = match lost {
-            0 => format!("inode {ino} shares {copied} blocks with others: it gets a copy of them"),
+        let mut text = match (copied, lost) {
+            (0, 0) => format!("inode {ino} shares blocks with others"),
+            (_, 0) => format!("inode {ino} shares {copied} blocks with others: it gets a copy of them"),
             _ => format!(
                 "inode {ino} shares blocks with others: it gets a copy of {copied}, and LOSES {lost} for which there is no room"
             ),
         };
+        if holes > 0 {
+            text.push_str(&format!("; it LOSES {holes} that the device does not give: they read as zeroes"));
+        }
         self.plan.push(text);
     }
 }

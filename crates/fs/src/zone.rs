@@ -52,8 +52,10 @@ impl Below {
 /// What one more name, or several, would make of the zone's directory that is right below its root.
 pub(crate) struct Pressure {
     pub(crate) top: Arc<Inode>,
-    /// It has to become a zone.
+    /// It has to become a zone, or one below it.
     pub(crate) crowded: bool,
+    /// Because of how many names there are.
+    pub(crate) by_names: bool,
 }
 
 impl Core {
@@ -141,7 +143,9 @@ impl Core {
             Some(size) => size,
             None => self.count_below(&top)?,
         };
-        Ok(Some(Pressure { crowded: self.is_crowded(size.plus(more)), top }))
+        let size = size.plus(more);
+        let by_names = size.names > self.superblock.zone_bound;
+        Ok(Some(Pressure { crowded: self.is_crowded(size), by_names, top }))
     }
 
     /// A name came to a directory or went from it. The caller holds the namespace's write lock.

@@ -503,3 +503,159 @@ fn a_link_whose_target_is_not_whole_is_named_and_not_made() {
         check(&disk, &tree, &inos, &[], &[]);
     }
 }
+
+/// Every other page of a file, so that its extents have records of their own.
+fn write_sparse(files: &FileSystem, name: &[u8], byte: u8) {
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    let file = files.open(&files.root(), name, flags, 0o644, &ROOT).unwrap();
+    for page in 0..12 {
+        file.pwrite(&[byte; 4096], page * 8192).unwrap();
+        file.fsync().unwrap();
+    }
+}
+
+/// The keys of a file's extents, and where they are: by page.
+fn extents(disk: &Arc<Disk>, ino: u64) -> BTreeMap<u64, (Vec<u8>, u64)> {
+    const EXTENTS: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2];
+    let start = [EXTENTS, ino.to_be_bytes()].concat();
+    let records = records(&store(disk)).into_iter().filter(|(key, _)| key.starts_with(&start));
+    let extents = records.map(|(key, value)| {
+        let page = u64::from_be_bytes(key[16..24].try_into().unwrap());
+        (page, (key, u64::from_le_bytes(value[..8].try_into().unwrap())))
+    });
+    extents.collect()
+}
+
+/// Which pages of a file can be read, each of them with what it holds.
+fn pages(files: &FileSystem, path: &[u8]) -> Vec<Option<u8>> {
+    let file = files.open(&files.root(), path, OpenFlags::READ, 0, &ROOT).unwrap();
+    let mut bytes = [0; 4096];
+    (0..12).map(|page| file.pread(&mut bytes, page * 8192).ok().map(|_| bytes[0])).collect()
+}
+
+/// What a repair calls repaired can be copied out, or is named; a block that is lost keeps nothing else from being repaired.
+#[test]
+fn what_cannot_be_read_of_repaired_files_is_named() {
+    let disk = Disk::new(32 << 20);
+    let files = disk.format().mount();
+    files.mkdir(&files.root(), b"dir", 0o755, &ROOT).unwrap();
+    for (name, byte) in [(&b"dir/one"[..], 1), (b"dir/two", 2), (b"dir/three", 3), (b"dir/four", 4)] {
+        write_sparse(&files, name, byte);
+    }
+    let ino = |name: &[u8]| files.stat(&files.root(), name, Follow::No, &ROOT).unwrap().ino;
+    let [one, two, three] = [&b"dir/one"[..], b"dir/two", b"dir/three"].map(ino);
+    files.unmount().unwrap();
+    // `two` says that blocks of `one` and `three` are its own, and one of its extents is lost.
+    let (one, two, three) = (extents(&disk, one), extents(&disk, two), extents(&disk, three));
+    let changes = [(4, Some(one[&4].1)), (8, Some(three[&8].1)), (20, None)];
+    let store = store(&disk);
+    let mut batch = Batch::new();
+    let values: BTreeMap<_, _> = records(&store).into_iter().collect();
+    for (page, block) in changes {
+        let key = &two[&page].0;
+        let mut value = values[key].clone();
+        match block {
+            Some(block) => {
+                value[..8].copy_from_slice(&block.to_le_bytes());
+                batch.put(key, &value);
+            }
+            None => batch.delete(key),
+        }
+    }
+    let last = store.apply(&batch).unwrap();
+    store.commit(last, Barrier::None).unwrap();
+    store.close().unwrap();
+    drop(store);
+    // One of the shared blocks, and one that `two` has for itself, are lost to the device.
+    disk.spoil(&[one[&4].1, two[&12].1]);
+    let plan = plan_repair(&disk.device()).unwrap();
+    let (told, unreadable) = (plan.lines().join("\n"), plan.unreadable().to_vec());
+    plan.carry_out(&disk.device()).unwrap();
+    assert_eq!(fsck(&disk.device()).unwrap(), []);
+    assert!(told.contains("LOSES 1 that the device does not give"), "{told}");
+    // Whichever of two keeps the block.
+    let named = |name: &str| unreadable.iter().find(|line| line.starts_with(&format!("{name:?} (inode ")));
+    let files = disk.mount();
+    for (name, byte) in [("dir/one", 1), ("dir/two", 2), ("dir/three", 3), ("dir/four", 4)] {
+        let pages = pages(&files, name.as_bytes());
+        let bad: Vec<_> = (0..12).filter(|page| pages[*page].is_none()).collect();
+        match named(name) {
+            Some(line) => {
+                let many = format!("does not give {} of its", bad.len());
+                let first = format!("first at byte {}:", bad[0] * 8192);
+                assert!(line.contains(&many) && line.contains(&first), "{bad:?}: {line}");
+            }
+            None => assert_eq!(bad, [0; 0], "{name} cannot be read, and is not named in {unreadable:?}"),
+        }
+        let wrong = pages.iter().flatten().filter(|found| **found != byte).count();
+        assert!(wrong <= if byte == 2 { 3 } else { 1 }, "{name}: {pages:?}; {told}");
+    }
+    assert!(named("dir/two").is_some() && named("dir/four").is_none(), "{unreadable:?}");
+}
+
+/// Directories in each other, beyond what a path can say, with one of them lost in the middle: it is made anew where it was, or, if
+/// it named a zone, what was in it is in `lost+found`.
+#[test]
+fn a_deep_tree_is_checked_salvaged_and_repaired() {
+    const DEPTH: usize = 5000;
+    const ZONE: u8 = 1 << 5;
+    for zone in [false, true] {
+        let disk = Disk::new(256 << 20);
+        let files = disk.format().mount();
+        let mut at = files.root();
+        for _ in 0..DEPTH {
+            files.mkdir(&at, b"d", 0o755, &ROOT).unwrap();
+            at = files.lookup(&at, b"d", Follow::No, &ROOT).unwrap();
+        }
+        let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+        files.open(&at, b"leaf", flags, 0o644, &ROOT).unwrap().pwrite(b"leaf", 0).unwrap();
+        drop(at);
+        files.unmount().unwrap();
+        assert_eq!(fsck(&disk.device()).unwrap(), []);
+        let leaf_depth = || {
+            let wreck = Wreck::open(&disk.device()).unwrap();
+            wreck.entries().find(|entry| entry.name == b"leaf").map(|leaf| leaf.depth)
+        };
+        assert_eq!(leaf_depth(), Some(DEPTH));
+        let is_entry = |key: &[u8]| key[0] == 0 && key.ends_with(b"\0d");
+        let all = records(&store(&disk)).into_iter();
+        let mut entries = all.filter(|(key, value)| is_entry(key) && (value[0] & ZONE != 0) == zone);
+        // One in the middle of a zone has steps above it there.
+        let lost = entries.by_ref().filter(|(key, _)| key.len() > 30).nth(50).unwrap().0;
+        assert_eq!(change(&disk, |key| key == lost), 1);
+        assert!(!fsck(&disk.device()).unwrap().is_empty());
+        let plan = repair(&disk).unwrap();
+        let told = if zone { "made anew in /lost+found" } else { "is lost: it is made anew" };
+        assert!(plan.iter().any(|line| line.contains(told)), "{plan:?}");
+        assert_eq!(fsck(&disk.device()).unwrap(), []);
+        let files = disk.mount();
+        let mut at = files.root();
+        let next = |at: &nvmed_fs::Node| files.lookup(at, b"d", Follow::No, &ROOT);
+        let mut steps = 0;
+        while let Ok(below) = next(&at) {
+            (at, steps) = (below, steps + 1);
+        }
+        if zone {
+            at = files.lookup(&files.root(), b"lost+found", Follow::No, &ROOT).unwrap();
+            let listing = files.open_node(&at, OpenFlags::READ.with(OpenFlags::DIRECTORY), &ROOT).unwrap();
+            let mut found = Vec::new();
+            let mut tell = |entry: nvmed_fs::DirEntry<'_>| {
+                found.push(entry.name.to_vec());
+                ControlFlow::Continue(())
+            };
+            listing.read_dir(&mut tell).unwrap();
+            let found = found.iter().find(|name| name.starts_with(b"#")).unwrap();
+            at = files.lookup(&at, found, Follow::No, &ROOT).unwrap();
+            steps += 1;
+            while let Ok(below) = next(&at) {
+                (at, steps) = (below, steps + 1);
+            }
+        }
+        assert_eq!(steps, DEPTH, "no directory is missing");
+        let file = files.open(&at, b"leaf", OpenFlags::READ, 0, &ROOT).unwrap();
+        let mut bytes = [0; 4];
+        assert_eq!((file.pread(&mut bytes, 0).unwrap(), &bytes), (4, b"leaf"));
+        drop((file, at));
+        files.unmount().unwrap();
+    }
+}

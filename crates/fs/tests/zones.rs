@@ -407,3 +407,40 @@ fn a_hard_link_may_go_and_the_record_comes_home() {
     drop(root);
     disk.remount(files);
 }
+
+/// A tree that only grows deeper costs each of its directories little: not all the names that a zone may have.
+#[test]
+fn a_deep_tree_is_not_re_keyed_at_each_step() {
+    for bound in [4, 64] {
+        let logged = |deep: bool| {
+            let disk = Disk::new(128 << 20);
+            let files = disk.format_zones(bound).mount();
+            let before = files.store_stats().written.log;
+            let mut at = files.root();
+            for number in 0..2000 {
+                let name = if deep { b"d".to_vec() } else { format!("d{number}").into_bytes() };
+                let made = mkdir(&files, &at, &name);
+                at = if deep { made } else { at };
+            }
+            files.sync().expect("sync");
+            let logged = files.store_stats().written.log - before;
+            drop(at);
+            let files = disk.remount(files);
+            // Every directory on the way down can be moved: what it takes along is bounded.
+            let (mut at, mut steps) = (files.root(), 0);
+            while let (true, Ok(next)) = (deep, files.lookup(&at, b"d", Follow::No, &ROOT)) {
+                files.rename(&at, b"d", &at, b"moved", RenameFlags::Replace, &ROOT).expect("rename");
+                (at, steps) = (next, steps + 1);
+            }
+            assert_eq!(steps, if deep { 2000 } else { 0 });
+            drop(at);
+            disk.remount(files);
+            logged
+        };
+        let (deep, flat) = (logged(true), logged(false));
+        assert!(
+            deep < 8 * flat,
+            "bound {bound}: {deep} blocks of log for a deep tree, {flat} for a flat one"
+        );
+    }
+}

@@ -40,6 +40,8 @@ struct Blocks {
     fails_with: Option<Status>,
     /// After this many of them, nothing reaches the device any more.
     cut_after: Option<u64>,
+    /// Blocks that cannot be read.
+    bad: Vec<u64>,
 }
 
 /// The device's contents and switches, shared with whoever tests it.
@@ -94,6 +96,11 @@ impl Disk {
     pub fn fail_with(&self, status: Status, first: u64, count: u64) {
         self.lock().fails_with = Some(status);
         self.fail(first, count);
+    }
+
+    /// From now on these blocks cannot be read.
+    pub fn spoil(&self, blocks: &[u64]) {
+        self.lock().bad = blocks.to_vec();
     }
 
     pub fn blocks_discarded(&self) -> u64 {
@@ -273,6 +280,9 @@ impl DiskQueue {
         match request.operation {
             Operation::Read => {
                 blocks.reads += count;
+                if blocks.bad.iter().any(|bad| (first..first + count).contains(bad)) {
+                    return Err(Status::UNRECOVERED_READ);
+                }
                 let mut bytes = vec![0; count as usize * BLOCK];
                 for (block, place) in (first..).zip(bytes.chunks_mut(BLOCK)) {
                     blocks.read(block, place);
