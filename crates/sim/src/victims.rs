@@ -5,6 +5,7 @@ use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::media::{BLOCK, Block, Command, Event, Image, SECTOR, Volatile};
 use crate::model::{Model, Shape};
+use crate::operation::Done;
 use crate::recording::Recording;
 use crate::runner::wind_clock;
 use crate::survey::Survey;
@@ -108,7 +109,13 @@ impl Base {
     fn of(name: &'static str, image: Image, recording: &Recording) -> Result<Self, String> {
         let whole = look(image.clone(), &recording.setting).map_err(|ended| ended.to_string())?.survey;
         let mut loose = recording.model.clone();
-        recording.steps.iter().for_each(|step| loose.begin(step));
+        for step in &recording.steps {
+            loose.begin(step);
+            // What failed may have been done in part: what it left is known.
+            if step.done == Done::Failed {
+                loose.end(step);
+            }
+        }
         let (blocks, counts) = (BTreeMap::new(), BTreeMap::new());
         let (last, names, meta) = (BTreeSet::new(), Vec::new(), recording.meta.clone());
         Ok(Self { image, name, whole, blocks, meta, last, names, loose, counts })
