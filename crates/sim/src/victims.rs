@@ -99,8 +99,11 @@ impl Base {
         disk.record();
         let files = disk.mount(recording.setting.options.clone()).map_err(|error| error.to_string())?;
         files.unmount().map_err(|error| error.to_string())?;
+        let meta = files.superblock().meta_runs.clone();
         drop(files);
         let mut base = Self::of("unmounted", disk.media().as_read(), recording)?;
+        // The mount may have made the region larger.
+        base.meta = meta;
         let more = disk.take_trace();
         base.remember(&recording.media, recording.trace.executed().chain(more.executed()));
         Ok(base)
@@ -276,6 +279,7 @@ impl Base {
         if bytes == **self.block(number) {
             return None;
         }
+        older |= before.iter().any(|before| **before == bytes);
         let blocks: Vec<(u64, Block)> = std::iter::once((number, Arc::new(bytes))).chain(own).collect();
         let classes: Vec<Class> = blocks.iter().map(|(number, _)| self.class(*number)).collect();
         let what = format!("{}, {classes:?}: {what}", self.name);
