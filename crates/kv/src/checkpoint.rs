@@ -367,7 +367,8 @@ impl Store {
             new.head >= current.head && new.head_sequence >= current.head_sequence,
             "the log's head goes back"
         );
-        (new.epoch, new.revision, new.lost) = (current.epoch, current.revision, current.lost);
+        (new.epoch, new.epoch_first) = (current.epoch, current.epoch_first);
+        (new.revision, new.lost) = (current.revision, current.lost);
         if let Err(error) = new.store(&self.disk) {
             // Which of the two counts at the next open is unknown: nothing more may rest on either.
             self.commits.fail(&error);

@@ -270,6 +270,10 @@ impl Store {
         // A round has this lock until what it appended is durable.
         let mut appender = lock(&self.commits.appender);
         self.commits.check()?;
+        if !appender.is_settled() {
+            // A place is written over that an interrupted append may have left something in.
+            self.store_epoch().inspect_err(|error| self.commits.fail(error))?;
+        }
         appender.settle(&self.disk).inspect_err(|error| self.commits.fail(error))
     }
 

@@ -216,6 +216,11 @@ impl Appender {
         Place::Home
     }
 
+    /// Whether [`Appender::settle`] would write anything.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled && self.homeless.is_none()
+    }
+
     /// Writes the block that the stream ends in to both places, marked as durable to its end, unless both hold it
     /// already: from now on no block's loss takes anything along in silence. The last append must be durable, or have
     /// been read.
@@ -307,7 +312,7 @@ mod tests {
 
     fn found(disk: &Disk, layout: &Layout, position: u64, sequence: u64) -> (Recovered, Vec<usize>) {
         let mut lengths = Vec::new();
-        let expected = Expected { identity: IDENTITY, sequence, epoch: 0 };
+        let expected = Expected { identity: IDENTITY, sequence, epoch: 0, since: (0, 0) };
         let take = &mut |_: &Header, operations: &[u8]| lengths.push(operations.len());
         let recovered = recover(disk, layout, position, expected, take).unwrap();
         (recovered, lengths)

@@ -39,6 +39,8 @@ pub(crate) struct Expected {
     pub(crate) identity: u64,
     pub(crate) sequence: u64,
     pub(crate) epoch: u64,
+    /// Records from that sequence on have at least that epoch. What an interrupted append left has less.
+    pub(crate) since: (u64, u64),
 }
 
 /// The next record of a stream.
@@ -64,6 +66,7 @@ pub(crate) fn next<'a>(bytes: &'a [u8], expected: &Expected) -> Next<'a> {
     };
     let plausible = header.sequence == expected.sequence
         && (expected.epoch..EPOCH_END).contains(&header.epoch)
+        && (header.sequence < expected.since.0 || header.epoch >= expected.since.1)
         && header.bytes <= OPERATION_BYTES_MAX;
     if !plausible {
         return Next::End;
@@ -81,7 +84,7 @@ mod tests {
     use super::*;
     use crate::Batch;
 
-    const EXPECTED: Expected = Expected { identity: 5, sequence: 9, epoch: 2 };
+    const EXPECTED: Expected = Expected { identity: 5, sequence: 9, epoch: 2, since: (0, 0) };
 
     fn record(identity: u64, sequence: u64, epoch: u64, operations: &[u8]) -> Vec<u8> {
         [&seal(identity, sequence, epoch, operations)[..], operations].concat()

@@ -209,6 +209,8 @@ pub struct Store {
     pub(crate) limits: Limits,
     /// Of the records that this open appends.
     epoch: u64,
+    /// The first of them.
+    epoch_first: u64,
     pub(crate) state: RwLock<State>,
     pub(crate) pending: Pending<Arc<Mapping>>,
     pub(crate) commits: Commits,
@@ -324,7 +326,8 @@ impl Store {
             snapshots: Vec::new(),
             kept: 0,
         };
-        let expected = Expected { identity, sequence: superblock.head_sequence + 1, epoch: 0 };
+        let since = superblock.since();
+        let expected = Expected { identity, sequence: superblock.head_sequence + 1, epoch: 0, since };
         let mut recovered =
             recovery::recover(&disk, &layout, superblock.head, expected, &mut |_, operations| {
                 state.apply(operations);
@@ -335,10 +338,12 @@ impl Store {
         superblock.heed_epoch(recovered.epoch);
         recovered.flaws.extend(superblock.flaw.clone());
         let batches_recovered = recovered.sequence - superblock.head_sequence;
-        let opened_at = Expected { identity, sequence: recovered.sequence + 1, epoch: recovered.epoch };
+        let opened_at =
+            Expected { identity, sequence: recovered.sequence + 1, epoch: recovered.epoch, since };
         let appender = Appender::new(identity, layout, recovered.position, recovered.tail);
         let opened = Stats { mount_blocks_read: disk.blocks_read(), batches_recovered, ..Stats::default() };
-        let store = Self {
+        let mut store = Self {
+            epoch_first: recovered.sequence + 1,
             epoch: superblock.epoch.max(recovered.epoch) + 1,
             commits: Commits::new(appender, recovered.sequence),
             opened_position: recovered.position,
@@ -370,6 +375,8 @@ impl Store {
             }
             None => store.adopt_pending(),
         }
+        // What was taken up keeps the epoch that it has.
+        store.epoch_first = read(&store.state).sequence + 1;
         Ok(store)
     }
 
@@ -568,7 +575,7 @@ impl Store {
             if self.opened.batches_recovered > 0 && !crate::mutant::is(crate::mutant::Mutant::NoMountFlush) {
                 self.disk.flush()?;
             }
-            superblock.epoch = self.epoch;
+            (superblock.epoch, superblock.epoch_first) = (self.epoch, self.epoch_first);
             superblock.store_far(&self.disk)?;
         }
         Ok(())
@@ -611,6 +618,42 @@ mod tests {
             put(&store, b"lost", b"");
             assert_eq!(store.durable(), last);
         }
+    }
+
+    /// A medium on which `after` replaced `before`, but only in the sectors of each block that `kept` wants.
+    fn torn(before: &[u8], after: &[u8], kept: impl Fn(usize) -> bool) -> Arc<MemoryMedium> {
+        let sectors = before.chunks(512).zip(after.chunks(512)).enumerate();
+        let bytes =
+            sectors.flat_map(|(sector, (old, new))| if kept(sector % 8) { new } else { old }.to_vec());
+        Arc::new(MemoryMedium::from_bytes(bytes.collect()))
+    }
+
+    #[test]
+    fn what_an_interrupted_append_left_does_not_come_back_when_the_next_one_is_interrupted() {
+        let medium = Arc::new(MemoryMedium::new(1024));
+        Store::format(&*medium, &Options::default()).unwrap();
+        let store = Store::open(medium.clone(), pending(), &Options::default()).unwrap();
+        for (key, bytes) in [(b"y", 10), (b"z", 100), (b"b", 1400)] {
+            store.commit(put(&store, key, &vec![1; bytes]), Barrier::None).unwrap();
+        }
+        let before = medium.to_bytes();
+        store.commit(put(&store, b"lost", &[2; 300]), Barrier::None).unwrap();
+        // Power goes while that is written over the version without `b`: of it only what comes after `b` is there.
+        let medium = torn(&before, &medium.to_bytes(), |sector| sector >= 3);
+        let store = Store::open(medium.clone(), pending(), &Options::default()).unwrap();
+        assert!(get(&store, b"b").is_some() && get(&store, b"lost").is_none());
+        let before = medium.to_bytes();
+        store.commit(put(&store, b"next", &[3; 300]), Barrier::None).unwrap();
+        let epoch_is_there = medium.to_bytes()[before.len() - 4096..].to_vec();
+        let log_before = [&before[..before.len() - 4096], &epoch_is_there].concat();
+        // It goes again while the next record is written there: of that only what comes before it is there.
+        let medium = torn(&log_before, &medium.to_bytes(), |sector| sector < 3);
+        let store = Store::open(medium, pending(), &Options::default()).unwrap();
+        assert!(get(&store, b"b").is_some());
+        assert!(
+            get(&store, b"lost").is_none(),
+            "what was not there after the first cut is there after the second"
+        );
     }
 
     #[test]

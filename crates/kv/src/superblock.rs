@@ -17,7 +17,9 @@ const OLD_SLOT: &str = "one of the two superblocks is older than the other: powe
 const SLOT_BITS: usize = 128;
 /// Of the names of bitmap pages, four bytes each.
 const PAGE_NAMES: usize = 256;
-const _: () = assert!(SLOT_BITS + PAGES_MAX as usize / 8 <= PAGE_NAMES);
+const EPOCH_FIRST: usize = 248;
+const _: () = assert!(SLOT_BITS + PAGES_MAX as usize / 8 <= EPOCH_FIRST);
+const _: () = assert!(EPOCH_FIRST + 8 <= PAGE_NAMES);
 const _: () = assert!(PAGE_NAMES + 4 * PAGES_MAX as usize <= BLOCK_BYTES);
 /// Nodes from the root to a leaf at most, less one: with three entries a node, 2^32 leaves.
 pub(crate) const LEVEL_MAX: u16 = 20;
@@ -50,6 +52,8 @@ pub(crate) struct Superblock {
     pub(crate) head: u64,
     pub(crate) head_sequence: u64,
     pub(crate) epoch: u64,
+    /// The first record that has at least that epoch; 0: unknown.
+    pub(crate) epoch_first: u64,
     /// Bit `i`: the valid slot of bitmap page `i`.
     slots: Vec<u8>,
     /// The checksum of each bitmap page's valid version; 0: never written.
@@ -75,6 +79,7 @@ impl Superblock {
             head: 0,
             head_sequence: 0,
             epoch: 0,
+            epoch_first: 0,
             slots,
             names: vec![0; layout.pages as usize],
             lost: None,
@@ -121,6 +126,7 @@ impl Superblock {
         put_u64(&mut bytes, 96, self.head);
         put_u64(&mut bytes, 104, self.head_sequence);
         put_u64(&mut bytes, 112, self.epoch);
+        put_u64(&mut bytes, EPOCH_FIRST, self.epoch_first);
         bytes[SLOT_BITS..SLOT_BITS + self.slots.len()].copy_from_slice(&self.slots);
         for (index, &name) in self.names.iter().enumerate() {
             put_u32(&mut bytes, PAGE_NAMES + 4 * index, name);
@@ -159,6 +165,7 @@ impl Superblock {
         this.head = u64_at(bytes, 96);
         this.head_sequence = u64_at(bytes, 104);
         this.epoch = u64_at(bytes, 112);
+        this.epoch_first = u64_at(bytes, EPOCH_FIRST);
         this.slots.copy_from_slice(&bytes[SLOT_BITS..SLOT_BITS + slots]);
         for (index, name) in this.names.iter_mut().enumerate() {
             *name = u32_at(bytes, PAGE_NAMES + 4 * index);
@@ -174,7 +181,7 @@ impl Superblock {
             return Err(damaged("the count of blocks in use"));
         }
         let last = u64::MAX / 2; // counters that no store reaches, so that sums with them cannot wrap
-        if [this.head, this.head_sequence, this.epoch, this.revision, this.generation]
+        if [this.head, this.head_sequence, this.epoch, this.epoch_first, this.revision, this.generation]
             .iter()
             .any(|&n| n > last)
             || this.generation >= GENERATION_END - 1
@@ -222,6 +229,11 @@ impl Superblock {
         if stored > medium { Err(KvError::Truncated { stored, medium }) } else { Ok(best) }
     }
 
+    /// Records of the log from that sequence on have at least that epoch.
+    pub(crate) fn since(&self) -> (u64, u64) {
+        if self.epoch_first == 0 { (0, 0) } else { (self.epoch_first, self.epoch) }
+    }
+
     /// A record of the log has `epoch`: before it was written the far place had that, so if this is less, the far
     /// place has lost a write since.
     pub(crate) fn heed_epoch(&mut self, epoch: u64) {
@@ -230,13 +242,15 @@ impl Superblock {
             self.lost = Some(1);
             self.flaw = Some(Flaw { block, structure: "superblock", reason: OLD_SLOT });
         }
-        self.epoch = self.epoch.max(epoch);
+        if epoch > self.epoch {
+            (self.epoch, self.epoch_first) = (epoch, 0);
+        }
     }
 
     /// Whether we differ from `other` by the epoch at most.
     fn is_tree_of(&self, other: &Self) -> bool {
-        let Self { revision, epoch, .. } = *other;
-        Self { revision, epoch, ..self.clone() } == *other
+        let Self { revision, epoch, epoch_first, .. } = *other;
+        Self { revision, epoch, epoch_first, ..self.clone() } == *other
     }
 
     /// The superblock that a pointer in `block` leads to: power was cut while the region grew.

@@ -117,7 +117,7 @@ fn run_seed(seed: u64, plan: &Plan, more: &mut dyn FnMut(u64) -> bool) -> (Tally
             let before = tally.states;
             deaths::examine_all(seed, &recording, plan.only, &mut tally);
             damage::examine_all(seed, &recording, plan, &mut tally);
-            mends::examine_all(seed, &recording, plan.only, &mut tally);
+            mends::examine_all(seed, &recording, plan, &mut tally);
             if more(tally.states - before) && (seed % FAULTS_EVERY == FAULTS_EVERY - 1 || plan.only.is_some())
             {
                 faults::examine_all(seed, plan.stride, plan.only, &mut tally, more);

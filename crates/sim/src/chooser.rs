@@ -29,6 +29,11 @@ impl Chooser {
         Self { serial: seed << 24, mapped: Vec::new(), held: 0 }
     }
 
+    /// Mapping a file failed.
+    pub fn refused(&mut self, ino: u64) {
+        self.mapped.retain(|mapped| *mapped != ino);
+    }
+
     /// A new mount: nothing is mapped, nothing is held.
     pub fn remounted(&mut self) {
         self.mapped.clear();

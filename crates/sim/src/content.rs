@@ -44,8 +44,11 @@ impl Content {
     /// The whole content now.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> =
-            self.sectors.iter().filter_map(|v| v.last()).flat_map(|v| v.to_vec()).collect();
+        let mut bytes = Vec::with_capacity(self.sectors.len() * SECTOR);
+        self.sectors
+            .iter()
+            .filter_map(|versions| versions.last())
+            .for_each(|last| bytes.extend_from_slice(last));
         bytes.truncate(self.size() as usize);
         bytes
     }

@@ -1,12 +1,12 @@
 //! The process dies, the device does not: everything completed is there, once its memory is salvaged.
 
-use crate::cuts::{Failure, Place, Tally, panic_text, sound};
+use crate::cuts::{Failure, Place, Tally, panic_text, sound, sound_after_cut};
 use crate::dice::Dice;
 use crate::disk::{Death, Disk, memory};
 use crate::media::{Manner, Volatile};
 use crate::model::Model;
 use crate::recording::Recording;
-use crate::runner::wind_clock;
+use crate::runner::{now, wind_clock};
 use crate::survey::Survey;
 use nvmed_fs::{MountOptions, salvage};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,16 +64,17 @@ fn model_at(recording: &Recording, number: u64, cut: bool) -> Model {
 /// With `cut`, the power goes while or after the memory is written out.
 fn examine(recording: &Recording, death: &Death, cut: bool, mut dice: Dice) -> Result<(), String> {
     wind_clock();
-    let model = model_at(recording, death.events, false);
+    let mut model = model_at(recording, death.events, false);
     let disk = Disk::with(death.media.clone(), &mut dice);
     disk.record();
     let options = MountOptions { clock: recording.setting.options.clock, ..MountOptions::default() };
     let parts = memory().and_then(|memory| disk.parts(memory, options.clone()));
     let parts = parts.map_err(|error| error.to_string())?;
     let files = salvage(parts, &death.memory).map_err(|error| format!("salvage: {error}"))?;
-    let salvaged = disk.recorded();
+    let (salvaged, from) = (disk.recorded(), now());
     let found = Survey::of(&files).map_err(|ended| ended.to_string())?;
     found.check(&model)?;
+    model.looked_at((from, now()));
     files.unmount().map_err(|error| format!("unmount: {error}"))?;
     drop(files);
     sound(&disk, "after the salvage")?;
@@ -93,7 +94,7 @@ fn examine(recording: &Recording, death: &Death, cut: bool, mut dice: Dice) -> R
     let told = |why: String| {
         format!("power cut, {manner:?} after {at} of {all} events, salvaged at {salvaged}: {why}")
     };
-    sound(&disk, "then").map_err(told)?;
+    sound_after_cut(&disk, "then").map_err(told)?;
     let files = disk.mount(options).map_err(|error| told(format!("mount: {error}")))?;
     let found = Survey::of(&files).map_err(|ended| told(ended.to_string()))?;
     found.check(&model).map_err(told)

@@ -1,7 +1,7 @@
 //! Power that goes while a damaged file system is repaired: another repair puts right what is left, and then it
 //! is what an uninterrupted repair makes of it.
 
-use crate::cuts::{Failure, Place, Tally, panic_text, sound};
+use crate::cuts::{Failure, Place, Plan, Tally, panic_text, sound};
 use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::media::{BLOCK, Image, Manner, Trace, Volatile};
@@ -24,18 +24,19 @@ const CUTS: u64 = 4;
 const RECORDS_MAX: u64 = 3;
 
 /// Damages the image that a recording ends with, and cuts its repairs.
-pub fn examine_all(seed: u64, recording: &Recording, only: Option<(u64, u64)>, tally: &mut Tally) {
+pub fn examine_all(seed: u64, recording: &Recording, plan: &Plan, tally: &mut Tally) {
     let mut end = recording.media.clone();
     recording.trace.events.iter().for_each(|&event| end.follow(event, &recording.trace));
     let end = end.as_read();
+    let stride = plan.stride as usize;
     for damage in 0..DAMAGES {
-        let wanted = |cut: u64| only.is_none_or(|only| only == (cut, REPAIR + damage));
-        if !(0..CUTS).any(wanted) {
+        let wanted = |cut: u64| plan.only.is_none_or(|only| only == (cut, REPAIR + damage));
+        if !(0..CUTS).step_by(stride).any(wanted) {
             continue;
         }
         let dice = Dice::of(&[seed, damage, REPAIR]);
         let repair = catch_unwind(AssertUnwindSafe(|| Repair::of(&end, &recording.setting, dice)));
-        for cut in (0..CUTS).filter(|&cut| wanted(cut)) {
+        for cut in (0..CUTS).step_by(stride).filter(|&cut| wanted(cut)) {
             let place = Place { seed, cut, outcome: REPAIR + damage };
             let mut dice = Dice::of(&[seed, cut, damage, REPAIR]);
             let why = match &repair {

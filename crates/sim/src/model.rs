@@ -255,6 +255,14 @@ impl Model {
         self.times.may_be_salvaged(clock);
     }
 
+    /// Everything was looked at meanwhile, and what links say was read.
+    pub fn looked_at(&mut self, clock: (i64, i64)) {
+        let links = self.shape().paths(Kind::Symlink);
+        let links: Vec<u64> =
+            links.iter().filter_map(|path| self.shape().names.get(*path).copied()).collect();
+        links.iter().for_each(|ino| self.times.may_be_read(*ino, clock));
+    }
+
     /// What an operation left of the times of inodes: looked at while it runs, once the model has begun it.
     #[must_use]
     pub fn touched(&self, step: &Step, files: &FileSystem, clock: (i64, i64)) -> Touched {

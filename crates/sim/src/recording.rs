@@ -233,6 +233,9 @@ impl Session {
             self.model.begin(&step);
         }
         if done == Done::Failed {
+            if matches!(step.op, Op::MapStore { .. }) {
+                self.chooser.refused(ino);
+            }
             // What it did before it failed is seen from what is there.
             match Survey::of(&self.runner.files) {
                 Ok(survey) => step.left = Some(Box::new(survey)),

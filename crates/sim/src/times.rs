@@ -78,17 +78,21 @@ struct May {
     seen: Vec<Times>,
     /// Operations that changed them since then: a record may hold any time at which one ran.
     during: Vec<(i64, i64)>,
+    /// Reads beside any operation, which change the time of access only.
+    read: Vec<(i64, i64)>,
 }
 
 impl May {
     fn has(&self, at: usize, time: i64) -> bool {
         self.seen.iter().any(|seen| seen[at] == time)
             || self.during.iter().any(|(from, to)| (*from..=*to).contains(&time))
+            || at == 0 && self.read.iter().any(|(from, to)| (*from..=*to).contains(&time))
     }
 
     fn durable(&mut self) {
         self.seen.drain(..self.seen.len().saturating_sub(1));
         self.during.clear();
+        self.read.clear();
     }
 }
 
@@ -141,6 +145,13 @@ impl Clockwork {
     /// Whoever salvages a file that was changed stamps it with the time of the salvage.
     pub fn may_be_salvaged(&mut self, now: (i64, i64)) {
         self.may.values_mut().filter(|may| may.seen.len() > 1).for_each(|may| may.during.push(now));
+    }
+
+    /// An inode may have been read beside any operation.
+    pub fn may_be_read(&mut self, ino: u64, clock: (i64, i64)) {
+        if let Some(may) = self.may.get_mut(&ino) {
+            may.read.push(clock);
+        }
     }
 
     /// Only these inodes can still be seen.

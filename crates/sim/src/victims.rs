@@ -5,6 +5,7 @@ use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::media::{BLOCK, Block, Command, Event, Image, SECTOR, Volatile};
 use crate::model::{Model, Shape};
+use crate::operation::Done;
 use crate::recording::Recording;
 use crate::runner::wind_clock;
 use crate::survey::Survey;
@@ -98,8 +99,11 @@ impl Base {
         disk.record();
         let files = disk.mount(recording.setting.options.clone()).map_err(|error| error.to_string())?;
         files.unmount().map_err(|error| error.to_string())?;
+        let meta = files.superblock().meta_runs.clone();
         drop(files);
         let mut base = Self::of("unmounted", disk.media().as_read(), recording)?;
+        // The mount may have made the region larger.
+        base.meta = meta;
         let more = disk.take_trace();
         base.remember(&recording.media, recording.trace.executed().chain(more.executed()));
         Ok(base)
@@ -108,7 +112,13 @@ impl Base {
     fn of(name: &'static str, image: Image, recording: &Recording) -> Result<Self, String> {
         let whole = look(image.clone(), &recording.setting).map_err(|ended| ended.to_string())?.survey;
         let mut loose = recording.model.clone();
-        recording.steps.iter().for_each(|step| loose.begin(step));
+        for step in &recording.steps {
+            loose.begin(step);
+            // What failed may have been done in part: what it left is known.
+            if step.done == Done::Failed {
+                loose.end(step);
+            }
+        }
         let (blocks, counts) = (BTreeMap::new(), BTreeMap::new());
         let (last, names, meta) = (BTreeSet::new(), Vec::new(), recording.meta.clone());
         Ok(Self { image, name, whole, blocks, meta, last, names, loose, counts })
@@ -269,6 +279,7 @@ impl Base {
         if bytes == **self.block(number) {
             return None;
         }
+        older |= before.iter().any(|before| **before == bytes);
         let blocks: Vec<(u64, Block)> = std::iter::once((number, Arc::new(bytes))).chain(own).collect();
         let classes: Vec<Class> = blocks.iter().map(|(number, _)| self.class(*number)).collect();
         let what = format!("{}, {classes:?}: {what}", self.name);
