@@ -97,11 +97,11 @@ const TOLD: &str = r#"
 import os, subprocess, sys
 file = sys.argv[1]
 a, b = os.open(file, os.O_CREAT | os.O_RDWR), os.open(file, os.O_RDWR)
+other = os.open(file + "2", os.O_CREAT | os.O_RDWR)
 os.fsync(a)
 print("begun", flush=True)
 os.pwrite(a, b"x" * 9000, 0)
 subprocess.run(["sync"], check=True)
-other = os.open(sys.argv[1] + "2", os.O_CREAT | os.O_RDWR)
 def sync(fd):
     try:
         os.fsync(fd)
