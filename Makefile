@@ -86,7 +86,7 @@ test-vm:
 # 200,000 crash states by default; the gate examines 5,000. The last line is a summary.
 crash:
 	@tools/need-rust
-	cargo build --release --locked -p nvmed-sim
+	cargo build --release --locked -p nvmed-sim --features schedule
 	$(TARGET)/release/nvmed-sim --states $(STATES) $(if $(REPLAY),--replay $(REPLAY))
 
 demo: build

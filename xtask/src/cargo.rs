@@ -93,6 +93,24 @@ pub fn tests(root: &Path) -> Found {
         return built;
     }
     let mut found = test_run(root, &["test", "--locked", "--no-fail-fast", "--", "--show-output"], &[]);
+    // Not by default, since its locks are not those of a product.
+    let args = [
+        "test",
+        "--locked",
+        "--package",
+        "nvmed-sim",
+        "--features",
+        "schedule",
+        "--lib",
+        "--test",
+        "threads",
+    ];
+    let threads = test_run(root, &[&args[..], &["--", "--show-output"]].concat(), &[]);
+    if threads.tests.passed + threads.tests.failed == 0 {
+        found.wrong.push("no crash state is one of several threads".to_owned());
+    }
+    found.wrong.extend(threads.wrong);
+    found.tests.add(threads.tests);
     let own = test_run(root, &["test", "--locked", "--package", "xtask", "--", "--show-output"], &[]);
     found.wrong.extend(own.wrong);
     found.tests.add(own.tests);

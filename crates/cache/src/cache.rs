@@ -10,8 +10,8 @@ use crate::policy::{EvictionPolicy, Uses};
 use crate::waiting::Waiting;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use nvmed_sys::Mapping;
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmed_units::BLOCK_BYTES;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Cache lines of a frame that a write asks for ahead: the processor's own prefetcher follows from there.
 const LINES_EXPECTED: usize = 8;

@@ -119,7 +119,7 @@ pub(crate) fn unlock(slot: &AtomicU64, entry: Entry) {
 #[inline]
 pub(crate) fn pause(spins: &mut u32) {
     *spins += 1;
-    if *spins < SPINS { core::hint::spin_loop() } else { std::thread::yield_now() }
+    if *spins < SPINS { core::hint::spin_loop() } else { nvmed_sys::sync::yield_now() }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::index::{Index, Prune};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use nvmed_sys::sync::{Arc, Mutex};
 
 /// A sequence of pages, one file's.
 ///

@@ -2,7 +2,7 @@
 
 use crate::entry::{Entry, FILLING, WAITERS};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use nvmed_sys::sync::{Condvar, Mutex, PoisonError};
 
 /// Places to sleep; pages share them by hash, a wrong waking costs one look.
 const PLACES: usize = 16;

@@ -6,7 +6,7 @@ use crate::index::Prune;
 use crate::object::Object;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
+use nvmed_sys::sync::{MutexGuard, PoisonError};
 
 /// A page to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

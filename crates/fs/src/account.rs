@@ -13,9 +13,9 @@ use crate::record::{Entry, Record};
 use crate::status::Kind;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::{AtomicU64, Ordering};
+use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError};
 use nvmed_units::BLOCK_BYTES;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// How much a tree may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 
 use crate::error::FsError;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Data blocks of one bitmap record: 128 bytes of value beside 16 of key.
 pub(crate) const CHUNK_BLOCKS: u64 = 1024;

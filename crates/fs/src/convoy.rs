@@ -15,9 +15,9 @@ use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
 use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_units::{BLOCK_BYTES, Lba};
 use std::collections::VecDeque;
-use std::sync::{Arc, MutexGuard};
 
 /// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
 /// has a limit.

@@ -23,8 +23,8 @@ use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{Barrier, DeviceMedium, PendingMemory, Sequence, Store};
+use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::time::{ClockId, clock_gettime};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The inode of the root directory.
 pub(crate) const ROOT: u64 = 1;

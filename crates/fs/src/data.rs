@@ -16,8 +16,8 @@ use crate::writeback::DirtyList;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{Cache, Object, Options, Readahead, Written};
 use nvmed_io::{Device, Handle, Segment};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Share of the frames that may be dirty, unless the options say otherwise: one in two.
 const DIRTY_SHARE: u32 = 2;

@@ -16,9 +16,9 @@ use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use nvmed_io::{Handle, IoError, Operation, Request, Segment, SubmitError, Ticket};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmed_units::{BLOCK_BYTES, Lba};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 /// Rounds of writing back what others make dirty meanwhile, before the call goes through the cache.
@@ -176,7 +176,7 @@ impl DirectIo {
                 }
                 None if inner.unsent.is_empty() => self.end(&mut inner),
                 // Others have all slots of the queue.
-                None => std::thread::yield_now(),
+                None => nvmed_sys::sync::yield_now(),
             }
         }
         self.result(&inner)

@@ -6,8 +6,8 @@
 use crate::hash::Numbers;
 use crate::inode::Inode;
 use core::sync::atomic::{AtomicBool, Ordering};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// What is remembered of a name.
 enum Known {

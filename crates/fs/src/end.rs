@@ -10,13 +10,13 @@ use crate::inode::Inode;
 use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, Kind, OpenFlags};
 use core::sync::atomic::Ordering;
+use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
 use nvmed_sys::{Nursery, QuietFd};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, StatxFlags, Uid};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Ends that are kept for one user, and for all: each is a descriptor of the process (docs/spec/shared.md, "Limits").
 const ENDS_OF_USER_MAX: usize = 1024;

@@ -11,7 +11,7 @@ use crate::status::{Credentials, DirEntry, Kind, OpenFlags, Stat, Time, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open description. Descriptors that were duplicated or inherited share one.
 ///

@@ -83,7 +83,7 @@ impl Core {
             }
             if !self.relieve() {
                 // Others hold all clean frames at this moment, or write back.
-                std::thread::yield_now();
+                nvmed_sys::sync::yield_now();
             }
         }
         Err(FsError::NoMemory)

@@ -10,9 +10,9 @@ use crate::journal::load_chunk;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_kv::Sequence;
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
 use nvmed_units::{BLOCK_BYTES, Lba};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Blocks waiting to be discarded at which a commit sends them, 64 MiB: few commands for much space.
 const DISCARD_BLOCKS: u64 = 1 << 14;

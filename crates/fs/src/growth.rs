@@ -12,7 +12,7 @@ use crate::superblock::{self, Superblock};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Blocks of a growth at most, 256 MiB, and at least, 256 KiB: the list of runs is bounded, so small ones are for
 /// when there is nothing longer.

@@ -11,8 +11,8 @@ use crate::filesystem::FileSystem;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_io::IoError;
 use nvmed_kv::KvError;
+use nvmed_sys::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use rustix::io::Errno;
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 /// What made a mounted file system turn read-only.
 #[derive(Clone, Debug, thiserror::Error)]

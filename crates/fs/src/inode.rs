@@ -9,9 +9,9 @@ use crate::lock::Locks;
 use crate::record::Record;
 use crate::status::{Kind, MODE_KIND};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// One inode. Everything that a path walk or a `stat` needs is an atomic; what changes together with
 /// records lies under `state`.

@@ -13,7 +13,7 @@ use crate::record::{Counters, Entry, Extent, Record};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{Batch, Sequence, Store};
-use std::sync::{MutexGuard, PoisonError};
+use nvmed_sys::sync::{MutexGuard, PoisonError};
 
 /// What every change needs.
 pub(crate) struct Journal {

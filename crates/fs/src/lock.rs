@@ -8,8 +8,8 @@
 //! their record locks, and for descriptions Linux does not check either.
 
 use crate::error::FsError;
+use nvmed_sys::sync::{Condvar, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Record locks on one file. A program that needs more locks records that it should lock together.
@@ -154,7 +154,7 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+    fn held(&self) -> nvmed_sys::sync::MutexGuard<'_, Held> {
         // A panic while a lock list was edited cannot leave a half-made entry: entries are `Copy`.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,11 +15,11 @@ use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::QuietFd;
+use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_units::BLOCK_BYTES;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SeekFrom};
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
-use std::sync::{Arc, MutexGuard};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 /// Bytes moved at once between cache and memfd.

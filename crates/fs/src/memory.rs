@@ -6,8 +6,8 @@
 use core::sync::atomic::Ordering;
 use nvmed_kv::PendingMemory;
 use nvmed_sys::Mapping;
+use nvmed_sys::sync::{Arc, Mutex, PoisonError};
 use nvmed_units::BLOCK_BYTES;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes for batches that are applied and not yet in the log: some thousand operations.
 const PENDING_BYTES: usize = 4 << 20;

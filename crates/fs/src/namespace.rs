@@ -21,7 +21,7 @@ use crate::{PATH_BYTES_MAX, status::Follow, xattr};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
-use std::sync::{Arc, MutexGuard};
+use nvmed_sys::sync::{Arc, MutexGuard};
 
 /// A new inode's mode, owner and what it is.
 pub(crate) struct Recipe<'a> {

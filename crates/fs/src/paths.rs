@@ -9,7 +9,7 @@ use crate::inode::Inode;
 use crate::status::{Credentials, Follow};
 use core::hash::Hasher;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 
 /// Paths remembered: each may hold an inode, about 600 bytes, and itself.
 const PATHS: usize = 4096;

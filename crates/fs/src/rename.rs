@@ -13,7 +13,7 @@ use crate::status::{Credentials, Kind, RenameFlags};
 use crate::view::Start;
 use crate::zone::Below;
 use nvmed_kv::mutant::{self, Mutant};
-use std::sync::{Arc, MutexGuard};
+use nvmed_sys::sync::{Arc, MutexGuard};
 
 /// A directory whose number of subdirectories changes: its locked state, and the record to be.
 struct Edit<'a> {

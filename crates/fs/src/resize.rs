@@ -11,8 +11,8 @@ use crate::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use crate::status::{Allocate, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
-use std::sync::{Arc, MutexGuard};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 /// Extents changed in one batch, which has a limit.

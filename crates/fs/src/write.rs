@@ -8,8 +8,8 @@ use crate::inode::Inode;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
-use std::sync::{Arc, MutexGuard};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 

@@ -11,9 +11,9 @@ use crate::status::{Kind, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmed_units::BLOCK_BYTES;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Pages written in one step, 4 MiB: each step is one batch of records at most.

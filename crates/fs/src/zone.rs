@@ -14,7 +14,7 @@ use crate::record::Entry;
 use crate::status::Kind;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
+use nvmed_sys::sync::{Arc, MutexGuard};
 
 /// The zone bound of a new file system: what the rename of a directory costs at most is then some tens of
 /// microseconds, and small directories lie beside the one above them.

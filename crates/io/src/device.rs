@@ -9,10 +9,10 @@ use crate::stats::Stats;
 use crate::wait::Awaited;
 use nvmed_engine::{AsyncEvent, Command, Engine, Geometry, Transfer};
 use nvmed_sys::Mapping;
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use nvmed_units::DeviceAddress;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How many queues a device is opened with, and how long they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::stats::Stats;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use nvmed_engine::{Command, Completion, DeviceError, Engine, QueuePair, Request, Segment, SubmitError};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 /// Completions taken from the queue pair at once.
 const BATCH: usize = 64;

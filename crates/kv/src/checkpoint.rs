@@ -18,8 +18,8 @@ use crate::store::{State, Store};
 use crate::superblock::Superblock;
 use crate::{Batch, KvError, Sequence};
 use core::sync::atomic::Ordering::Relaxed;
+use nvmed_sys::sync::{Arc, MutexGuard, TryLockError};
 use std::collections::VecDeque;
-use std::sync::{Arc, MutexGuard, TryLockError};
 
 /// Tree blocks that only a checkpoint may use: one path and what it splits into, at seven levels.
 const STEP_BLOCKS: u64 = 64;

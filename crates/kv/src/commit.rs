@@ -9,7 +9,7 @@ use crate::log::Appender;
 use crate::mutant::{self, Mutant};
 use crate::{KvError, Sequence, Store};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How a commit orders its log append against data that the caller wrote to the device itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

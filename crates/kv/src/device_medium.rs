@@ -6,9 +6,9 @@
 use crate::{Medium, MediumError, OpenError};
 use core::ops::Range;
 use nvmed_io::{Device, Handle, IoError, Segment};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, DeviceAddress, Lba};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 /// Bytes of one staging area: a checkpoint writes runs of nodes, an open reads runs of log.
 const AREA_BYTES: usize = 64 << 10;
@@ -86,7 +86,7 @@ impl DeviceMedium {
         Ok(())
     }
 
-    fn runs(&self) -> std::sync::RwLockReadGuard<'_, Vec<Range<u64>>> {
+    fn runs(&self) -> nvmed_sys::sync::RwLockReadGuard<'_, Vec<Range<u64>>> {
         self.runs.read().unwrap_or_else(PoisonError::into_inner)
     }
 

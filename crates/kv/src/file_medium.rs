@@ -1,13 +1,13 @@
 //! A plain file, or a block device by its path, as a medium.
 
 use crate::{Medium, MediumError, OpenError};
+use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use nvmed_units::BLOCK_BYTES;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Staging buffers of a file opened for direct I/O, and the bytes of each.
 const AREAS: usize = 8;

@@ -1,8 +1,8 @@
 //! The blocks below a store.
 
 use crate::MediumError;
+use nvmed_sys::sync::RwLock;
 use nvmed_units::BLOCK_BYTES;
-use std::sync::RwLock;
 
 /// 4 KiB blocks, numbered from 0. Everything a store needs of the device under it.
 ///

@@ -7,9 +7,9 @@ use crate::layout::Layout;
 use crate::node::Node;
 use crate::superblock::Reference;
 use core::hash::{BuildHasherDefault, Hasher};
+use nvmed_sys::sync::{Arc, Mutex, RwLock};
 use nvmed_units::BLOCK_BYTES;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, RwLock};
 
 /// Shards, so that readers rarely meet at a lock.
 const SHARDS: usize = 16;

@@ -4,7 +4,7 @@ use crate::guard::lock;
 use crate::superblock::Root;
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use core::time::Duration;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use nvmed_sys::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// The tree of one superblock.
 #[derive(Debug)]

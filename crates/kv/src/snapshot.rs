@@ -14,7 +14,7 @@ use crate::store::State;
 use crate::{KvError, Sequence, Store};
 use core::ops::Bound;
 use core::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use nvmed_sys::sync::{Arc, Mutex};
 
 /// A snapshot, as the store knows it.
 pub(crate) struct Held {

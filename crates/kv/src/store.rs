@@ -19,8 +19,8 @@ use crate::superblock::{Root, Superblock};
 use crate::tree::Tree;
 use crate::{Batch, Flaw, KvError, Medium};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use nvmed_sys::sync::{Arc, Mutex, RwLock};
 use nvmed_sys::{Mapping, Pages};
-use std::sync::{Arc, Mutex, RwLock};
 
 /// A batch's place in the order of all batches of a store; 0 is before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -96,9 +96,14 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The workload of a seed as text.
+/// The workload of a seed as text, the one that `outcome` belongs to.
 #[must_use]
-pub fn describe(seed: u64) -> String {
+pub fn describe(seed: u64, outcome: u64) -> String {
+    #[cfg(feature = "schedule")]
+    if outcome >= crate::threads::THREADS {
+        return crate::threads::Recording::of(seed).map_or_else(|why| why, |recording| recording.describe());
+    }
+    let _ = outcome;
     match Recording::of(seed) {
         Ok(recording) => recording.describe(),
         Err(why) => why,
@@ -118,6 +123,8 @@ fn run_seed(seed: u64, plan: &Plan, more: &mut dyn FnMut(u64) -> bool) -> (Tally
             deaths::examine_all(seed, &recording, plan.only, &mut tally);
             damage::examine_all(seed, &recording, plan, &mut tally);
             mends::examine_all(seed, &recording, plan, &mut tally);
+            #[cfg(feature = "schedule")]
+            crate::threads::examine_all(seed, plan, &mut tally, &mut |_| true);
             if more(tally.states - before) && (seed % FAULTS_EVERY == FAULTS_EVERY - 1 || plan.only.is_some())
             {
                 faults::examine_all(seed, plan.stride, plan.only, &mut tally, more);
@@ -136,6 +143,7 @@ impl Tally {
         self.resets += other.resets;
         self.in_flight += other.in_flight;
         self.deaths += other.deaths;
+        self.threads += other.threads;
         self.salvages += other.salvages;
         self.repairs += other.repairs;
         self.rare.add(&other.rare);
@@ -162,7 +170,7 @@ impl Report {
         format!(
             "{states} crash states ({cuts} cuts of {} device writes, {} with a second cut, \
              {} resets of the machine alone, \
-             {} with several commands in flight; {} deaths of the process, {} cuts of a salvage, {} of a repair, \
+             {} with several commands in flight; {} under threads, {} deaths of the process, {} cuts of a salvage, {} of a repair, \
              {} failing requests, {} damaged images; \
              {} in checkpoints of several steps, {} while the metadata region grew, \
              {} with a log that had gone round, \
@@ -172,6 +180,7 @@ impl Report {
             self.tally.second_cuts,
             self.tally.resets,
             self.tally.in_flight,
+            self.tally.threads,
             self.tally.deaths,
             self.tally.salvages,
             self.tally.repairs,

@@ -71,6 +71,8 @@ pub struct Tally {
     pub in_flight: u64,
     /// Among them, deaths of the process.
     pub deaths: u64,
+    /// Among them, those of several threads.
+    pub threads: u64,
     /// Cuts of what writes a dead process's memory out.
     pub salvages: u64,
     /// Cuts of repairs.
@@ -201,8 +203,8 @@ fn examine(seed: u64, cut: u64, outcomes: u64, walk: &Walk<'_>, plan: &Plan, tal
         tally.states += 1;
         tally.resets += u64::from(outcome == RESET);
         tally.in_flight += u64::from(walk.media.in_flight() > 1);
-        let state = State { media, model: &walk.model, setting: &walk.recording.setting };
-        let found = catch_unwind(AssertUnwindSafe(|| state.examine(&mut dice)));
+        let setting = &walk.recording.setting;
+        let found = catch_unwind(AssertUnwindSafe(|| examine_media(media, &walk.model, setting, &mut dice)));
         match found {
             Ok(Ok(second)) => tally.second_cuts += u64::from(second),
             Ok(Err(why)) => tally.failures.push(Failure { place, why: format!("{what}: {why}") }),
@@ -231,14 +233,42 @@ pub fn examine_image(
     setting: &Setting,
     dice: &mut Dice,
 ) -> Result<bool, String> {
-    State { media: Volatile::new(image), model, setting }.examine(dice)
+    examine_media(Volatile::new(image), model, setting, dice)
+}
+
+/// As the state after a cut, of which not all need be durable.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn examine_media(
+    media: Volatile,
+    oracle: &dyn Oracle,
+    setting: &Setting,
+    dice: &mut Dice,
+) -> Result<bool, String> {
+    State { media, oracle, setting }.examine(dice)
+}
+
+/// Knows what may be there.
+pub trait Oracle {
+    /// Whether it may look so.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn check(&self, found: &Survey) -> Result<(), String>;
+}
+
+impl Oracle for Model {
+    fn check(&self, found: &Survey) -> Result<(), String> {
+        found.check(self)
+    }
 }
 
 /// What a cut left, and what may be in it.
 struct State<'a> {
     /// After a cut all of it is durable; after a reset it is not.
     media: Volatile,
-    model: &'a Model,
+    oracle: &'a dyn Oracle,
     setting: &'a Setting,
 }
 
@@ -251,7 +281,7 @@ impl State<'_> {
         disk.record();
         let files = disk.mount(self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let found = Survey::of(&files).map_err(|ended| ended.to_string())?;
-        found.check(self.model)?;
+        self.oracle.check(&found)?;
         let mounted = disk.recorded();
         let worked = go_on(&files, dice).map_err(|why| format!("going on: {why}"))?;
         let synced = disk.recorded();
@@ -300,7 +330,7 @@ impl State<'_> {
         let again = Survey::of(&files).map_err(|ended| ended.to_string())?;
         match seen {
             Some(found) => found.same(&again)?,
-            None => again.check(self.model)?,
+            None => self.oracle.check(&again)?,
         }
         if kept {
             check_own(&files).map_err(|why| format!("what was synced after the first cut: {why}"))?;

@@ -266,6 +266,19 @@ impl Disk {
         Ok(())
     }
 
+    /// Keeps what is in memory now: other threads may change it before the execution.
+    #[cfg(feature = "schedule")]
+    fn keep_as_sent(&self, flight: &Flight) {
+        if let (Operation::Write { .. }, Some(number)) = (flight.operation, flight.task.number)
+            && let Ok(blocks) = self.payload(flight)
+        {
+            let mut inner = self.lock();
+            if inner.records {
+                inner.trace.as_sent.insert(number, blocks);
+            }
+        }
+    }
+
     fn read(&self, inner: &Inner, flight: &Flight) -> Result<(), Status> {
         let mut block = flight.lba.0;
         let mut within = 0;
@@ -459,7 +472,12 @@ impl QueuePair for DiskQueue {
         let task = self.disk.accept(request);
         let Request { tag, operation, lba, blocks, data, .. } = *request;
         let data = data.to_vec();
-        self.flights.push(Flight { tag, operation, lba, blocks, data, task, executed: false });
+        let flight = Flight { tag, operation, lba, blocks, data, task, executed: false };
+        #[cfg(feature = "schedule")]
+        if crate::schedule::is_scheduled() {
+            self.disk.keep_as_sent(&flight);
+        }
+        self.flights.push(flight);
         Ok(())
     }
 
@@ -506,7 +524,10 @@ impl Engine for DiskEngine {
         Ok(())
     }
 
+    /// Whoever waits comes here before each look, and holds no lock of the queue.
     fn events(&self, _vector: u16) -> u32 {
+        #[cfg(feature = "schedule")]
+        crate::schedule::switch_point();
         0
     }
 

@@ -25,7 +25,11 @@ mod operation;
 mod rare;
 mod recording;
 mod runner;
+#[cfg(feature = "schedule")]
+mod schedule;
 mod survey;
+#[cfg(feature = "schedule")]
+pub mod threads;
 mod times;
 mod victims;
 

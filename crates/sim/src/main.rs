@@ -120,7 +120,7 @@ fn main() -> ExitCode {
         (campaign.seed, campaign.seeds, campaign.threads) = (seed, 1, 1);
         campaign.plan.only = Some((cut, outcome));
         campaign.plan.stride = 1;
-        println!("{}", nvmed_sim::describe(seed));
+        println!("{}", nvmed_sim::describe(seed, outcome));
     }
     let report = campaign.run();
     for failure in &report.tally.failures {

@@ -124,6 +124,9 @@ pub struct Trace {
     pub commands: Vec<Command>,
     /// In the order in which they came.
     pub events: Vec<Event>,
+    /// By number, what was in memory when a command was sent, where other threads can change it before the execution.
+    /// What a cut in between leaves of the command is of that.
+    pub as_sent: HashMap<usize, Vec<Block>>,
 }
 
 impl Trace {
@@ -299,8 +302,9 @@ impl Volatile {
             sent.swap(last, dice.roll(last as u64 + 1) as usize);
         }
         let sent = sent.into_iter().flat_map(|flight| {
-            let blocks = trace.commands[flight.number].numbered();
-            blocks.map(|(number, data)| (flight.command, number, data))
+            let command = &trace.commands[flight.number];
+            let blocks = trace.as_sent.get(&flight.number).unwrap_or(&command.blocks);
+            (command.first..).zip(blocks).map(|(number, data)| (flight.command, number, data))
         });
         let executed = self.cached.iter().map(|block| (block.command, block.number, &block.data));
         let all: Vec<(u64, u64, &Block)> = executed.chain(sent).collect();
@@ -428,7 +432,7 @@ mod tests {
     }
 
     fn device(commands: Vec<Command>, events: &[Event]) -> (Volatile, Trace) {
-        let trace = Trace { commands, events: events.to_vec() };
+        let trace = Trace { commands, events: events.to_vec(), ..Trace::default() };
         let mut media = Volatile::new(Image::junk(8));
         events.iter().for_each(|&event| media.follow(event, &trace));
         (media, trace)

@@ -192,6 +192,8 @@ pub struct Model {
     /// Files with stores into a mapping that no call has taken over yet: they die with the process.
     mapped: BTreeSet<u64>,
     times: Clockwork,
+    /// Moments that are out of the list since something was durable.
+    past: u64,
 }
 
 impl Model {
@@ -208,6 +210,7 @@ impl Model {
             written_through,
             mapped: BTreeSet::new(),
             times: Clockwork::default(),
+            past: 0,
         }
     }
 
@@ -421,9 +424,34 @@ impl Model {
     fn names_durable(&mut self) {
         let keep = self.moments.len() - 1;
         self.moments.drain(..keep);
+        self.past += keep as u64;
         let now = Arc::clone(self.shape());
         self.files.retain(|ino, _| now.inodes.contains_key(ino));
         self.times.retain(&now);
+    }
+
+    /// Which moment is now, counted from the first.
+    #[cfg(feature = "schedule")]
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.past + self.moments.len() as u64 - 1
+    }
+
+    /// No moment before that one can be seen any more.
+    #[cfg(feature = "schedule")]
+    pub fn durable_to(&mut self, moment: u64) {
+        let gone = moment.min(self.now()).saturating_sub(self.past);
+        self.moments.drain(..gone as usize);
+        self.past += gone;
+    }
+
+    /// The first and the last moment that looked like `shape`, of those that can be seen.
+    #[cfg(feature = "schedule")]
+    #[must_use]
+    pub fn when(&self, shape: &Shape) -> Option<(u64, u64)> {
+        let is = |moment: &Arc<Shape>| **moment == *shape;
+        let (first, last) = (self.moments.iter().position(is)?, self.moments.iter().rposition(is)?);
+        Some((self.past + first as u64, self.past + last as u64))
     }
 
     /// Everything is as it is now, for good: an unmount.

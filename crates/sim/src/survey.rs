@@ -121,6 +121,33 @@ impl Survey {
         Ok(())
     }
 
+    /// Only what is in a directory of the root, and the two.
+    #[cfg(feature = "schedule")]
+    #[must_use]
+    pub fn part(&self, top: &str) -> Self {
+        let inside = |path: &str| path.split('/').next() == Some(top);
+        let names: BTreeMap<String, u64> = self
+            .shape
+            .names
+            .iter()
+            .filter(|(path, _)| inside(path))
+            .map(|(path, ino)| (path.clone(), *ino))
+            .collect();
+        let inodes: std::collections::BTreeSet<u64> = names.values().copied().chain([ROOT]).collect();
+        fn only<T: Clone>(
+            all: &BTreeMap<u64, T>,
+            inodes: &std::collections::BTreeSet<u64>,
+        ) -> BTreeMap<u64, T> {
+            inodes.iter().filter_map(|ino| all.get(ino).map(|thing| (*ino, thing.clone()))).collect()
+        }
+        Self {
+            shape: Shape { names, inodes: only(&self.shape.inodes, &inodes) },
+            contents: only(&self.contents, &inodes),
+            links: only(&self.links, &inodes),
+            times: only(&self.times, &inodes),
+        }
+    }
+
     /// Whether it may look so.
     ///
     /// # Errors

@@ -45,6 +45,8 @@ fn run(seed: u64, states: u64) -> Coverage {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(report.tally.states >= states, "{}", report.summary());
     assert!(states < STATES || report.tally.in_flight > 0, "{}", report.summary());
+    #[cfg(feature = "schedule")]
+    assert!(states < STATES || report.tally.threads > 0, "{}", report.summary());
     report.coverage().clone()
 }
 

@@ -21,6 +21,7 @@ mod peer;
 mod registers;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod signal;
+pub mod sync;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
 
