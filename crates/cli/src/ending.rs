@@ -35,6 +35,8 @@ pub(crate) struct Ending {
     ignored: u64,
     /// Not the run's: its server.
     server: Option<Pid>,
+    /// Nor what this process had before the run, from the program that executed it.
+    before: HashSet<Pid>,
     asked: Option<(i32, Instant)>,
     killed: Option<Instant>,
     hurried: Option<Instant>,
@@ -52,7 +54,17 @@ impl Ending {
         let signals = Signals::take(&[&ENDS[..], &PASSED_ON, &[libc::SIGCHLD]].concat())?;
         // Any number that is not 0 says yes.
         set_child_subreaper(Some(rustix::process::getpid()))?;
-        Ok(Self { signals, ignored, server: None, asked: None, killed: None, hurried: None, over: false })
+        let before = children().collect();
+        Ok(Self {
+            signals,
+            ignored,
+            server: None,
+            before,
+            asked: None,
+            killed: None,
+            hurried: None,
+            over: false,
+        })
     }
 
     /// Lets a program that is to be started have its signals.
@@ -185,15 +197,19 @@ impl Ending {
         }
     }
 
+    /// Whether what was killed is given up: the program, too, may wait for a disk of the host's.
+    pub(crate) fn leaves_the_program(&self) -> bool {
+        self.gives_up() || self.killed.is_some_and(|since| since.elapsed() >= LAST)
+    }
+
     /// Whether no process of the run is left, or none that dies.
     pub(crate) fn is_over(&mut self) -> bool {
-        self.over = self.over
-            || self.killed.is_some_and(|since| since.elapsed() >= LAST)
-            || self.processes().is_empty();
+        self.over = self.over || self.leaves_the_program() || self.processes().is_empty();
         self.over
     }
 
-    /// The living processes below this one, whatever their sessions and groups, but for the server's.
+    /// The living processes below this one, whatever their sessions and groups, but for the server's and those that are older
+    /// than the run.
     fn processes(&self) -> Vec<Pid> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         let mut dead = HashSet::new();
@@ -205,15 +221,16 @@ impl Ending {
                 dead.insert(pid);
             }
         }
-        let server = self.server.map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+        let is_ours = |pid: &Pid| Some(*pid) != self.server && !self.before.contains(pid);
         let mut found = Vec::new();
         let mut parents = vec![std::process::id()];
         while let Some(parent) = parents.pop() {
             let below = children.remove(&parent).unwrap_or_default();
-            for pid in below.into_iter().filter(|pid| Some(*pid) != server) {
-                parents.push(pid);
-                if !dead.contains(&pid) {
-                    found.extend(Pid::from_raw(pid.cast_signed()));
+            for pid in below.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())).filter(is_ours) {
+                let number = pid.as_raw_nonzero().get().cast_unsigned();
+                parents.push(number);
+                if !dead.contains(&number) {
+                    found.push(pid);
                 }
             }
         }
@@ -221,13 +238,13 @@ impl Ending {
     }
 
     /// Takes the status of children that were others' before, so that they go.
-    fn reap(&self, program: Option<&Child>) {
-        let own = std::process::id();
+    fn reap(&mut self, program: Option<&Child>) {
         let known = program.and_then(|program| Pid::from_raw(program.id().cast_signed()));
-        let text = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
-        let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(Pid::from_raw);
-        for pid in pids.filter(|pid| Some(*pid) != known && Some(*pid) != self.server) {
-            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        for pid in children().filter(|pid| Some(*pid) != known && Some(*pid) != self.server) {
+            if matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(Some(_))) {
+                // Its number may be another's from now on.
+                self.before.remove(&pid);
+            }
         }
     }
 
@@ -252,6 +269,14 @@ pub(crate) fn abandoned(signal: i32) -> u8 {
          device, what was written after that may be lost"
     );
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+/// The children of this process.
+fn children() -> impl Iterator<Item = Pid> {
+    let own = std::process::id();
+    let text = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+    let pids: Vec<_> = text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    pids.into_iter().filter_map(Pid::from_raw)
 }
 
 /// State and parent of a process (proc(5), `/proc/PID/stat`): its name, which may hold anything, ends at the last `)`.

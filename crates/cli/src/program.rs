@@ -47,6 +47,7 @@ pub fn check(program: &OsStr) -> Result<Reach, Failure> {
             Ok(head) => head,
             Err(Errno::NOENT) => return Err(missing()),
             // Readable is more than executable; let the kernel judge.
+            Err(_) if changes_ids(&path) => return Ok(Reach::OwnIds),
             Err(_) => return Ok(Reach::Loaded),
         };
         match look(&head) {

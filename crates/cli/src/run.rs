@@ -292,19 +292,19 @@ fn watch_over(mut command: Command) -> Result<(u8, Ending), Failure> {
     loop {
         ending.wait(Some(&child), None).map_err(fail)?;
         let status = child.try_wait().map_err(fail)?;
-        if let Some(status) = status.filter(|_| ending.asked().is_none() || ending.is_over()) {
+        let is_over = if ending.asked().is_some() { ending.is_over() } else { status.is_some() };
+        if is_over && (status.is_some() || ending.leaves_the_program()) {
             return Ok((code_of(status, &ending), ending));
         }
     }
 }
 
-/// The program's status; of one that did not end when it was asked to, that of the signal.
-pub(crate) fn code_of(status: ExitStatus, ending: &Ending) -> u8 {
-    match ending.asked() {
-        Some(number) if ending.has_killed() && status.signal() == Some(libc::SIGKILL) => {
-            u8::try_from(128 + number).unwrap_or(u8::MAX)
-        }
-        _ => exit_code(status),
+/// The program's status; of one that did not end when it was asked to, or not at all, that of the signal.
+pub(crate) fn code_of(status: Option<ExitStatus>, ending: &Ending) -> u8 {
+    let by_itself = status.filter(|status| !ending.has_killed() || status.signal() != Some(libc::SIGKILL));
+    match (by_itself, ending.asked(), status) {
+        (None, Some(number), _) => u8::try_from(128 + number).unwrap_or(u8::MAX),
+        (_, _, status) => status.map_or(u8::MAX, exit_code),
     }
 }
 

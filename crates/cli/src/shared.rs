@@ -65,7 +65,6 @@ pub(crate) fn run(
     if !server.finish(&mut ending)? {
         return Ok(ExitCode::from(abandoned(ending.asked().unwrap_or(libc::SIGTERM))));
     }
-    let ended = ended.map(|status| code_of(status, &ending));
     ending.leave_to_thread();
     holder.salvage(config)?;
     Ok(ExitCode::from(ended?))
@@ -107,15 +106,17 @@ impl Beside {
         Ok(Err(status_of(child.wait().map_err(failed)?)))
     }
 
-    /// Waits for the program's end; the server's, should it come first, is told to every client.
-    fn watch(&mut self, ending: &mut Ending, program: &mut Child) -> Result<ExitStatus, Failure> {
+    /// Waits for the program's end, and answers its exit status; the server's end, should it come first, is told to every
+    /// client.
+    fn watch(&mut self, ending: &mut Ending, program: &mut Child) -> Result<u8, Failure> {
         loop {
             ending.wait(Some(program), None).map_err(failed)?;
             if self.has_ended()? {
                 self.say_death("file calls below the directory fail from now on");
             }
-            if let Some(status) = program.try_wait().map_err(failed)? {
-                return Ok(status);
+            let status = program.try_wait().map_err(failed)?;
+            if status.is_some() || ending.leaves_the_program() {
+                return Ok(code_of(status, ending));
             }
         }
     }

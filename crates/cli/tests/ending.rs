@@ -114,6 +114,25 @@ fn a_program_that_ends_well_keeps_its_status() {
     assert_eq!(scratch.ok(["cat", "d.img:/file"]), "late\n", "it has its files until it ends");
 }
 
+/// A shell that becomes `nvmed run` had started something before, which is its child from then on.
+#[test]
+fn what_was_there_before_a_run_outlives_it() {
+    let scratch = Scratch::with_device("64M");
+    let mut command = Command::new("sh");
+    let script = "sleep 1000 >&- 2>&- & echo $!; exec \"$0\" run --device d.img --dir store -- \
+                  sh -c 'echo kept > store/file; echo ready; exec sleep 1000'";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_nvmed")]).current_dir(scratch.path("."));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = lines(&mut child);
+    let before = Pid::from_raw(said.next().unwrap().unwrap().parse().unwrap()).unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(end_of(&mut child), Some(143));
+    let lives = kill_process(before, Signal::KILL).is_ok();
+    assert!(lives, "what is not of the run was ended with it");
+    assert_eq!(scratch.ok(["cat", "d.img:/file"]), "kept\n");
+}
+
 /// A device that takes commands and never completes them: the server cannot end by itself.
 #[test]
 fn a_second_signal_ends_a_run_whose_device_never_answers() {

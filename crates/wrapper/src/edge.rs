@@ -137,7 +137,7 @@ fn broken<T>(panic: &(dyn Any + Send)) -> Answer<T> {
 
 /// Installed at the first mount: our own defect is one line on stderr, not Rust's page.
 pub(crate) fn panic_hook() {
-    nvmed_fs::tell_panics(|line| raw::say(line));
+    nvmed_fs::tell_panics(raw::say);
 }
 
 /// For libc functions that answer the error itself and leave errno alone (`posix_*`).

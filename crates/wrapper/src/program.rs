@@ -196,7 +196,11 @@ fn look(named: &Named<'_>) -> Answer<Looked> {
             Ok(on_host(named, target, &file, &status))
         }
         // The kernel runs programs that cannot be read; ours are copied.
-        Err(failure) => named.host().map(|target| Looked::End(kernels(target))).ok_or(failure),
+        Err(failure) => {
+            let target = named.host().ok_or(failure)?;
+            let unreachable = changes_ids(&status).then_some(OWN_IDS);
+            Ok(Looked::End(Program { unreachable, ..kernels(target) }))
+        }
     }
 }
 
@@ -230,11 +234,14 @@ fn on_host(named: &Named<'_>, target: Target, file: &Opened, status: &libc::stat
     Looked::End(Program { elf, unreachable, ..kernels(target) })
 }
 
+/// Why our library will not be in a program that the loader is careful with (AT_SECURE).
+const OWN_IDS: &str = "runs with ids of its own (set-user-ID or set-group-ID)";
+
 /// Why our library will not be in a program of the host's.
 fn unreachable(elf: Option<&Elf>, status: &libc::stat, head: &[u8]) -> Option<&'static str> {
     match elf {
         Some(elf) if elf.interpreter.is_none() => Some("is statically linked"),
-        Some(_) if changes_ids(status) => Some("runs with ids of its own (set-user-ID or set-group-ID)"),
+        Some(_) if changes_ids(status) => Some(OWN_IDS),
         None if elf::is_elf(head) => Some("is for another kind of machine"),
         _ => None,
     }
