@@ -65,6 +65,9 @@ pub struct Base {
     /// Blocks that the last append to the log wrote, and the names that were before it or while it was made.
     last: BTreeSet<u64>,
     names: Vec<Arc<Shape>>,
+    /// What files held before it, and every sector that was written to the device after it.
+    before: BTreeMap<u64, Vec<u8>>,
+    since: BTreeSet<Vec<u8>>,
     /// Allows all that was ever so since recording began.
     loose: Model,
     /// Whether it matters what is in a block.
@@ -121,7 +124,8 @@ impl Base {
         }
         let (blocks, counts) = (BTreeMap::new(), BTreeMap::new());
         let (last, names, meta) = (BTreeSet::new(), Vec::new(), recording.meta.clone());
-        Ok(Self { image, name, whole, blocks, meta, last, names, loose, counts })
+        let (before, since) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Self { image, name, whole, blocks, meta, last, names, before, since, loose, counts })
     }
 
     /// What was written where.
@@ -165,6 +169,10 @@ impl Base {
         for (_, command) in &executed[start..=end] {
             self.last.extend(command.first..command.first + command.blocks.len() as u64);
         }
+        for (_, command) in &executed[end + 1..] {
+            let sectors = command.blocks.iter().flat_map(|block| block.chunks(SECTOR));
+            self.since.extend(sectors.map(<[u8]>::to_vec));
+        }
         let before = read_after(recording, executed[start].0).as_read();
         let before = look(before, &recording.setting).map_err(|ended| ended.to_string())?.survey;
         let mut names = vec![Arc::clone(recording.model.shape())];
@@ -177,6 +185,7 @@ impl Base {
         }
         let since = names.iter().position(|names| **names == before.shape);
         self.names = names.split_off(since.ok_or("before the last append it shows names that never were")?);
+        self.before = before.contents;
         Ok(())
     }
 
@@ -306,11 +315,36 @@ impl Base {
             Err(why) => why,
         };
         let tail = damage.blocks.iter().any(|(number, _)| self.last.contains(number));
-        if tail && self.names.iter().any(|names| **names == seen.shape) && seen.check(&self.loose).is_ok() {
+        if tail
+            && self.names.iter().any(|names| **names == seen.shape)
+            && self.taken_back(seen).check(&self.loose).is_ok()
+        {
             return Ok(());
         }
         let which = if tail { ", not those of before the last append either" } else { "" };
         Err(format!("other things are shown, and no error{which}: {why}"))
+    }
+
+    /// What is seen, without what others wrote to blocks that a file gave up with the last append: where that append is
+    /// lost, the file has its blocks again, and they were free to be used since. Such a sector is one that the file
+    /// has no more, or has otherwise, and that shows what was written after the append.
+    fn taken_back(&self, seen: &Survey) -> Survey {
+        let mut seen = seen.clone();
+        for (ino, bytes) in &mut seen.contents {
+            let Some(before) = self.before.get(ino) else { continue };
+            let now = self.whole.contents.get(ino).map_or(&[][..], |now| now);
+            for ((at, found), before) in
+                (0..).step_by(SECTOR).zip(bytes.chunks_mut(SECTOR)).zip(before.chunks(SECTOR))
+            {
+                let given_up = now.get(at..at + before.len()) != Some(before);
+                // The last sector of a file shows a part of what was written.
+                let written = || self.since.iter().any(|sector| sector.starts_with(found));
+                if found.len() == before.len() && given_up && written() {
+                    found.copy_from_slice(before);
+                }
+            }
+        }
+        seen
     }
 
     /// Whether the checker has to find something where everything is shown that was there. Bytes of the log may count
