@@ -207,6 +207,10 @@ impl Superblock {
             Err(Fault::Foreign) if near.is_err() => Self::follow(disk, far_block),
             far => far,
         };
+        let far = match &near {
+            Ok(near) if far_block != last => near.grown_far(disk, last).map_or(far, Ok),
+            _ => far,
+        };
         let mut best = match (&near, &far) {
             (Ok(near), Ok(far)) if near.identity == far.identity && far.revision > near.revision => {
                 far.clone()
@@ -227,6 +231,15 @@ impl Superblock {
         });
         let stored = best.layout.blocks;
         if stored > medium { Err(KvError::Truncated { stored, medium }) } else { Ok(best) }
+    }
+
+    /// The far superblock in the medium's block `last`, if the store has grown to there since `self`, the near one,
+    /// was written. A medium that was enlarged, and whose store has not grown, has no superblock of it there: what it
+    /// has may be anything, or a pointer.
+    fn grown_far(&self, disk: &Disk, last: u64) -> Option<Self> {
+        Self::read(disk, last).ok().filter(|far| {
+            far.identity == self.identity && far.revision > self.revision && far.layout.superblock(1) == last
+        })
     }
 
     /// Records of the log from that sequence on have at least that epoch.

@@ -148,6 +148,38 @@ fn a_new_group_that_begins_at_the_old_superblock_leaves_it_whole_till_the_end() 
 }
 
 #[test]
+fn a_near_superblock_from_before_it_grew_does_not_hide_the_far_one() {
+    // Within one bitmap page, across one more, and where the old far place is a page's slot afterwards.
+    for (small, blocks) in [(SMALL, 1000), (SMALL, 33_500), (2 + 64 + 32_514, 2 + 64 + 32_514 + 500)] {
+        let (image, mut model) = filled(small);
+        let old = image[..4096].to_vec();
+        let medium = VolatileMedium::new(enlarged(&image, blocks), u64::MAX);
+        let store = open(medium.clone()).unwrap();
+        store.grow().unwrap();
+        let ops = [Op::Put(b"later".to_vec(), vec![7; 900])];
+        store.apply(&encode(&ops)).unwrap();
+        play(&mut model, &ops);
+        store.checkpoint().unwrap();
+        store.close().unwrap();
+        drop(store);
+        let mut image = medium.after_power_cut(&mut Random::new(3));
+        image[..4096].copy_from_slice(&old);
+        let medium = VolatileMedium::new(image, u64::MAX);
+        let store = open(medium.clone()).unwrap_or_else(|error| panic!("{blocks} blocks: {error}"));
+        assert!(contents(&store) == model, "{blocks} blocks");
+        // It is told, and written again: the far one may be lost then.
+        assert_eq!(store.flaws().iter().map(|flaw| flaw.block).collect::<Vec<_>>(), [0]);
+        store.checkpoint().unwrap();
+        store.close().unwrap();
+        drop(store);
+        let mut image = medium.after_power_cut(&mut Random::new(4));
+        image[(blocks - 1) * 4096..].fill(0x5a);
+        let store = open(VolatileMedium::new(image, u64::MAX)).unwrap();
+        assert!(contents(&store) == model, "{blocks} blocks, without the far superblock");
+    }
+}
+
+#[test]
 fn a_medium_that_did_not_grow_is_left_alone() {
     let (image, _) = filled(SMALL);
     let medium = VolatileMedium::new(image, u64::MAX);
