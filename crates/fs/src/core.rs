@@ -514,13 +514,11 @@ impl Core {
             }
             return Ok(());
         }
-        let barrier = match (self.order.has_fresh(), data_open) {
-            (true, _) => Barrier::Before,
-            (false, true) => Barrier::After,
-            (false, false) => Barrier::None,
-        };
-        self.store.commit(last, barrier).map_err(|error| self.commit_failed(error))?;
-        if barrier != Barrier::None {
+        // Batches that want a flush before them say so themselves, and it does for the data too. A flush that another
+        // thread's commit sent before this call covers its batches, not this data: only the store knows which it was.
+        let barrier = if data_open { Barrier::After } else { Barrier::None };
+        let flushed = self.store.commit_telling(last, barrier).map_err(|error| self.commit_failed(error))?;
+        if flushed {
             self.order.flushed(written);
         }
         if self.freed.holds() && self.options.discard {

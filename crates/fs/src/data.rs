@@ -83,7 +83,7 @@ pub(crate) struct FileData {
     pub(crate) listed: AtomicBool,
     /// Failed write-backs.
     pub(crate) errors: AtomicU32,
-    /// The ticket of its last data write.
+    /// The ticket of its last data write that no batch has a flush for.
     pub(crate) ticket: AtomicU64,
     /// Whether programs have the file mapped: a write is no mere copy then.
     pub(crate) mapped: AtomicBool,

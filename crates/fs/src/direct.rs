@@ -153,7 +153,7 @@ impl DirectIo {
         let inode = &self.file.inode;
         if matches!(self.operation, Operation::Write { .. }) {
             // Also of one that failed: some of it may have been written.
-            let ticket = self.file.core.order.wrote(false);
+            let ticket = self.file.core.order.wrote();
             inode.data.ticket.fetch_max(ticket, Ordering::SeqCst);
         }
         let flights = &inode.data.flights;

@@ -53,6 +53,8 @@ struct Rounds {
     durable: u64,
     /// The last batch that was applied before a flush which has returned.
     flushed: u64,
+    /// The number of the last round that sent a flush; they are counted from 1.
+    flush_round: u64,
     appends: u64,
     failed: Option<i32>,
 }
@@ -74,6 +76,7 @@ impl Commits {
             flush_after: false,
             durable,
             flushed: durable,
+            flush_round: 0,
             appends: 0,
             failed: None,
         };
@@ -154,6 +157,7 @@ impl Rounds {
                 self.appends += u64::from(done.appended);
                 if done.flushed {
                     self.flushed = self.durable;
+                    self.flush_round = self.finished;
                 }
             }
             Err(error) => _ = self.failed.get_or_insert(error.errno()),
@@ -170,17 +174,26 @@ impl Store {
     /// # Errors
     /// The medium's, the first time; [`KvError::Failed`] from then on.
     pub fn commit(&self, sequence: Sequence, barrier: Barrier) -> Result<(), KvError> {
-        self.commit_only(sequence, barrier)?;
-        self.step_if_due();
-        Ok(())
+        self.commit_telling(sequence, barrier).map(drop)
     }
 
-    /// A commit that does no step, for one that is under way.
-    pub(crate) fn commit_only(&self, sequence: Sequence, barrier: Barrier) -> Result<(), KvError> {
+    /// As [`Store::commit`]; answers whether a flush was sent after this call began, which covers what was written to
+    /// the device before. A commit that an earlier round has done for says no, even if that round sent one.
+    ///
+    /// # Errors
+    /// As [`Store::commit`].
+    pub fn commit_telling(&self, sequence: Sequence, barrier: Barrier) -> Result<bool, KvError> {
+        let flushed = self.commit_only(sequence, barrier)?;
+        self.step_if_due();
+        Ok(flushed)
+    }
+
+    /// As [`Store::commit_telling`], but it does no step, for one that is under way.
+    pub(crate) fn commit_only(&self, sequence: Sequence, barrier: Barrier) -> Result<bool, KvError> {
         let mut rounds = lock(&self.commits.rounds);
         rounds.check()?;
         if rounds.satisfies(sequence, barrier) {
-            return Ok(());
+            return Ok(false);
         }
         rounds.queue(barrier);
         // A round that runs already may have sent its flush before our data was written.
@@ -193,7 +206,7 @@ impl Store {
             }
             rounds.check()?;
         }
-        Ok(())
+        Ok(rounds.flush_round >= ours)
     }
 
     fn lead<'a>(&'a self, mut rounds: MutexGuard<'a, Rounds>) -> Result<MutexGuard<'a, Rounds>, KvError> {
@@ -364,6 +377,21 @@ mod tests {
         let written = medium.0.to_bytes();
         assert_eq!(store.settle(), Err(KvError::Failed { errno: EIO }));
         assert!(medium.0.to_bytes() == written, "a block says that it is durable");
+    }
+
+    /// Data written after that flush is not covered, so whoever wrote it must not take the flush for theirs.
+    #[test]
+    fn a_flush_that_another_commit_sent_is_not_told_as_ones_own() {
+        let medium = Arc::new(MemoryMedium::new(1024));
+        Store::format(&*medium, &Options::default()).unwrap();
+        let store = Store::open(medium, PendingMemory::private().unwrap(), &Options::default()).unwrap();
+        let mut batch = Batch::new();
+        batch.put(b"key", b"value");
+        batch.require_flush();
+        let sequence = store.apply(&batch).unwrap();
+        assert_eq!(store.commit_telling(sequence, Barrier::None), Ok(true), "the batch wants one");
+        assert_eq!(store.commit_telling(sequence, Barrier::Before), Ok(false), "sent before this call");
+        assert_eq!(store.commit_telling(sequence, Barrier::After), Ok(true));
     }
 
     #[test]
