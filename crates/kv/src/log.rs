@@ -132,7 +132,7 @@ pub(crate) struct Appender {
     layout: Layout,
     /// The end of what is durable, in the stream.
     position: u64,
-    /// Whole blocks to write; the first bytes of the first repeat what is durable in it.
+    /// Whole blocks, zero behind the end of the stream; the first one's first bytes repeat what is durable in it.
     buffer: Vec<u8>,
     newest: Place,
     settled: bool,
@@ -144,9 +144,8 @@ impl Appender {
     /// Goes on at `position`, in the block whose `tail` that is.
     pub(crate) fn new(identity: u64, layout: Layout, position: u64, tail: Tail) -> Self {
         assert_eq!(tail.payload.len() as u64, position % PAYLOAD_BYTES, "the tail of another block");
-        let mut buffer = Vec::with_capacity(BLOCK_BYTES);
-        buffer.extend_from_slice(&Head::written(stream_block(position), position).encode(identity));
-        buffer.extend_from_slice(&tail.payload);
+        let mut buffer = vec![0; BLOCK_BYTES];
+        buffer[HEADER_BYTES..][..tail.payload.len()].copy_from_slice(&tail.payload);
         let Tail { newest, settled, read, homeless, .. } = tail;
         Self { identity, layout, position, buffer, newest, settled, read, homeless }
     }
@@ -178,7 +177,6 @@ impl Appender {
             let upto = end.min((first + blocks) * PAYLOAD_BYTES);
             self.fill(pending, upto, mark);
             let place = self.aim(first, upto, durable, end);
-            assert!(self.buffer.len().is_multiple_of(BLOCK_BYTES), "a part of a block");
             disk.write(Kind::Log, place.block(&self.layout, first), &self.buffer, fua)?;
             self.keep_tail(upto);
         }
@@ -235,12 +233,10 @@ impl Appender {
         }
         let number = stream_block(self.position);
         let head = Head { number, durable: self.position, settled: true };
-        let mut block = [0; BLOCK_BYTES];
-        block[..self.buffer.len()].copy_from_slice(&self.buffer);
-        block[..HEADER_BYTES].copy_from_slice(&head.encode(self.identity));
+        self.buffer[..HEADER_BYTES].copy_from_slice(&head.encode(self.identity));
         // The newest version stays until the other place has the same.
         for place in [self.newest.other(), self.newest] {
-            disk.write(Kind::Log, place.block(&self.layout, number), &block, true)?;
+            disk.write(Kind::Log, place.block(&self.layout, number), &self.buffer, true)?;
         }
         self.settled = true;
         Ok(())
@@ -255,36 +251,29 @@ impl Appender {
         Ok(())
     }
 
-    /// Extends the buffer to whole blocks that hold the stream up to `upto`, each marked with `durable`.
+    /// Extends the buffer to the blocks that hold the stream up to `upto`, each marked with `durable`.
     fn fill(&mut self, pending: &Pending<Arc<Mapping>>, upto: u64, durable: u64) {
-        let mut at = self.position;
-        let first = Head::written(stream_block(at), durable).encode(self.identity);
-        self.buffer[..HEADER_BYTES].copy_from_slice(&first);
-        while at < upto {
-            let block_end = (stream_block(at) + 1) * PAYLOAD_BYTES;
-            if at.is_multiple_of(PAYLOAD_BYTES) && at != self.position {
-                let header = Head::written(stream_block(at), durable).encode(self.identity);
-                self.buffer.extend_from_slice(&header);
-            }
-            let length = (block_end.min(upto) - at) as usize;
-            let old = self.buffer.len();
-            self.buffer.resize(old + length, 0);
-            pending.copy_out(at, &mut self.buffer[old..]);
-            at += length as u64;
+        let first = stream_block(self.position);
+        let blocks = stream_block(upto - 1) + 1 - first;
+        self.buffer.resize(blocks as usize * BLOCK_BYTES, 0);
+        for (number, block) in (first..).zip(self.buffer.chunks_exact_mut(BLOCK_BYTES)) {
+            let start = number * PAYLOAD_BYTES;
+            let (from, to) = (self.position.max(start), upto.min(start + PAYLOAD_BYTES));
+            let (header, payload) = block.split_at_mut(HEADER_BYTES);
+            header.copy_from_slice(&Head::written(number, durable).encode(self.identity));
+            pending.copy_out(from, &mut payload[(from - start) as usize..(to - start) as usize]);
         }
-        self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK_BYTES), 0);
     }
 
     /// After `fill` and a write: the start of the next write is the block that `upto` lies in.
     fn keep_tail(&mut self, upto: u64) {
-        let tail = HEADER_BYTES + (upto % PAYLOAD_BYTES) as usize;
         if upto.is_multiple_of(PAYLOAD_BYTES) {
             self.buffer.clear();
-            self.buffer.extend_from_slice(&Head::written(stream_block(upto), upto).encode(self.identity));
-        } else {
+            self.buffer.resize(BLOCK_BYTES, 0);
+        } else if self.buffer.len() > BLOCK_BYTES {
             let last = self.buffer.len() - BLOCK_BYTES;
-            self.buffer.copy_within(last..last + tail, 0);
-            self.buffer.truncate(tail);
+            self.buffer.copy_within(last.., 0);
+            self.buffer.truncate(BLOCK_BYTES);
         }
         self.buffer.shrink_to(APPEND_BLOCKS_MAX * BLOCK_BYTES);
         self.position = upto;
