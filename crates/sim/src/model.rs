@@ -7,6 +7,7 @@ use crate::content::Content;
 use crate::operation::{Done, Op, Step, SyncFlag};
 use crate::survey::Survey;
 use crate::times::{Clockwork, Times, Touched};
+use core::fmt;
 use nvmed_fs::{FileSystem, Kind, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub const ROOT: u64 = 1;
 
 /// What an inode is, beside its content and times.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Inode {
     /// Its kind.
     pub kind: Kind,
@@ -29,6 +30,27 @@ pub struct Inode {
     pub target: Vec<u8>,
     /// Extended attributes.
     pub xattrs: BTreeMap<String, Vec<u8>>,
+}
+
+/// As it stands in a failure: of a long attribute its length and its first bytes, which tell two values apart.
+impl fmt::Debug for Inode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let xattrs: Vec<_> = self
+            .xattrs
+            .iter()
+            .map(|(name, value)| {
+                format!("{name}: {} bytes {:02x?}", value.len(), &value[..value.len().min(4)])
+            })
+            .collect();
+        f.debug_struct("Inode")
+            .field("kind", &self.kind)
+            .field("mode", &format_args!("{:o}", self.mode))
+            .field("owner", &self.owner)
+            .field("rdev", &self.rdev)
+            .field("target", &String::from_utf8_lossy(&self.target))
+            .field("xattrs", &xattrs)
+            .finish()
+    }
 }
 
 /// All names and what they stand for, at one moment.
