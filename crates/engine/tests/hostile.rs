@@ -57,6 +57,10 @@ fn what_cannot_be_driven_is_refused_with_the_reason() {
     assert!(said(Vices { mute: true, ..Vices::default() }).contains("did not answer in time"));
     assert!(said(Vices { no_namespace: true, ..Vices::default() }).contains("namespace 1"));
     assert!(said(Vices { metadata: true, ..Vices::default() }).contains("metadata"));
+    assert!(said(Vices { command_set: Some(2), ..Vices::default() }).contains("zoned"));
+    assert!(said(Vices { command_set: Some(1), ..Vices::default() }).contains("keys and values"));
+    assert!(said(Vices { command_set: Some(77), ..Vices::default() }).contains("unknown command set"));
+    open(Vices { command_set: Some(0), ..Vices::default() }).1.expect("one of several, and the right one");
     struct Nothing;
     impl Transport for Nothing {
         fn read32(&self, _: u32) -> u32 {

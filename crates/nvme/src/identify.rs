@@ -23,6 +23,26 @@ impl Cns {
     pub const COMMAND_SETS: Self = Self(0x1c);
 }
 
+/// The command set (CSI) that a Namespace Identification Descriptor list names (Base 2.0, 5.17.2.3): the NVM command
+/// set's 0 where it names none, as controllers do that know no other.
+#[must_use]
+pub fn command_set(descriptors: &[u8]) -> u8 {
+    /// Namespace Identifier Type of the command set identifier.
+    const COMMAND_SET: u8 = 4;
+    let mut rest = descriptors;
+    // Type, length, two reserved bytes, and so many bytes; a length of zero ends the list.
+    while let [kind, length, _, _, value @ ..] = rest
+        && *length > 0
+    {
+        match value.split_at_checked(usize::from(*length)) {
+            Some(([csi, ..], _)) if *kind == COMMAND_SET => return *csi,
+            Some((_, next)) => rest = next,
+            None => break,
+        }
+    }
+    0
+}
+
 /// Identify Controller, 4096 bytes (Base 2.0, figure 275); reserved ranges as byte arrays.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -204,5 +224,18 @@ impl IdentifyNamespace {
 impl Default for IdentifyNamespace {
     fn default() -> Self {
         Self::new_zeroed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_descriptors_names_a_command_set_or_none() {
+        assert_eq!(command_set(&[0; 4096]), 0);
+        assert_eq!(command_set(&[1, 2, 0, 0, 9, 9, 4, 1, 0, 0, 2, 0]), 2);
+        assert_eq!(command_set(&[4, 200, 0, 0, 2]), 0, "longer than the list");
+        assert_eq!(command_set(&[4, 1, 0]), 0, "cut short");
     }
 }

@@ -14,7 +14,7 @@ pub mod register;
 mod status;
 
 pub use entry::{CompletionEntry, DEALLOCATE_BIT, DsmRange, FUA_BIT, SubmissionEntry};
-pub use identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat};
+pub use identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, command_set};
 pub use log::{ErrorEntry, LogPage, SmartLog};
 pub use opcode::{AdminOpcode, AsyncEvent, FeatureId, IoOpcode};
 pub use status::Status;

@@ -98,6 +98,7 @@ pub(crate) fn controller(spec: &VirtualSpec, open: Open) -> Result<Arc<Controlle
     let plan = spec.behaviour.plan().map_err(|error| fail(SpecError::Faults { error }))?;
     let config = ControllerConfig {
         lba_bytes: spec.lba_bytes,
+        serial: spec.serial.clone(),
         clock: spec.behaviour.clock(),
         latency: spec.behaviour.latency,
         faults: plan,

@@ -148,7 +148,7 @@ impl ServedPartition {
             lba_bytes: device.geometry().lba_bytes,
             queues_max: options.queues,
             clock: Clock::Inline,
-            serial: serial(&device.geometry().serial, &options.name),
+            serial: Some(serial(&device.geometry().serial, &options.name)),
             model: "nvmed partition".to_owned(),
             ..ControllerConfig::default()
         };

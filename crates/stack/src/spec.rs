@@ -61,6 +61,8 @@ pub struct VirtualSpec {
     pub volatile: bool,
     /// `lba=`: 512 or 4096 bytes.
     pub lba_bytes: u32,
+    /// `serial=`: 1 to 20 characters; absent, it comes with the image.
+    pub serial: Option<String>,
     /// Clock, latencies and faults.
     pub behaviour: Behaviour,
 }
@@ -118,6 +120,7 @@ impl Default for VirtualSpec {
             flush: FlushTo::Host,
             volatile: false,
             lba_bytes: 512,
+            serial: None,
             behaviour: Behaviour::default(),
         }
     }
@@ -191,7 +194,7 @@ type Setting<'a> = (&'a str, &'a str);
 
 impl VirtualSpec {
     const OPTIONS: &str = "media=file|dram|null, size=1G, flush=host|process, write_cache=volatile|none, \
-                           lba=512|4096, clock=inline|threaded|virtual, latency=200us, read_latency=80us, \
+                           lba=512|4096, serial=TEXT, clock=inline|threaded|virtual, latency=200us, read_latency=80us, \
                            write_latency=20us, bandwidth=2G, faults=drop:op=read+nth=3;delay:us=500";
 
     fn set(&mut self, setting: Setting<'_>) -> Option<()> {
@@ -204,6 +207,7 @@ impl VirtualSpec {
             ("write_cache", "volatile") => self.volatile = true,
             ("write_cache", "none") => self.volatile = false,
             ("lba", bytes) => self.lba_bytes = lba_bytes(bytes)?,
+            ("serial", text) => self.serial = Some(serial(text)?),
             ("size", size) => self.size_bytes = Some(parse_bytes(size).ok()?),
             _ => return self.behaviour.set(setting),
         }
@@ -228,6 +232,7 @@ impl VirtualSpec {
         if self.lba_bytes != plain.lba_bytes {
             options.push(format!("lba={}", self.lba_bytes));
         }
+        options.extend(self.serial.iter().map(|text| format!("serial={text}")));
         options.extend(self.behaviour.options());
         options
     }
@@ -315,6 +320,12 @@ fn switch(value: &str) -> Option<bool> {
         "off" => Some(false),
         _ => None,
     }
+}
+
+/// A serial number as Identify has room for it.
+fn serial(value: &str) -> Option<String> {
+    let fits = (1..=20).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_graphic());
+    fits.then(|| value.to_owned())
 }
 
 fn lba_bytes(value: &str) -> Option<u32> {
@@ -510,6 +521,7 @@ mod tests {
             "virtual:disk.img",
             "virtual:/a/b.img?size=1073741824,flush=process,write_cache=volatile,lba=4096,clock=threaded",
             "virtual:?media=dram,size=65536",
+            "virtual:disk.img?lba=4096,serial=A-7",
             "virtual:?media=dram,size=65536,clock=virtual,read_latency=80000ns,bandwidth=1000",
             "virtual:d.img?faults=drop:op=read+lba=1..9;stop",
             "vfio:0000:01:00.0?nsid=2,interrupts=off",
@@ -536,6 +548,8 @@ mod tests {
             ("uring-cmd:/dev/ng0n1?lba=512", "engine uring-cmd knows: none"),
             ("d.img?speed=fast", "device option `speed=fast`"),
             ("d.img?size=big", "device option `size=big`"),
+            ("d.img?serial=", "device option `serial=`"),
+            ("d.img?serial=twenty-one-characters", "device option `serial=twenty-one-characters`"),
             ("virtual:", "as in `virtual:disk.img`"),
             ("d.img?latency=200", "device option `latency=200`"),
             ("d.img?faults=drop:op=red", "fault rule `drop:op=red`: `op=red` is not understood"),

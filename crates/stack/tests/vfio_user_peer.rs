@@ -228,9 +228,9 @@ fn their_client_drives_our_controller() {
     let mut completion = [0; 16];
     memory.read(4096, &mut completion);
     assert_eq!((completion[12], completion[14], completion[15]), (0x55, 1, 0), "CID, phase, status");
-    let mut serial = [0; 9];
+    let mut serial = [0; 6];
     memory.read(8192 + 4, &mut serial);
-    assert_eq!(&serial, b"NVMED0001");
+    assert_eq!(&serial, b"nvmed-");
     client.reset().unwrap();
     let mut status = [0; 4];
     client.region_read(region::BAR0, register::CSTS.into(), &mut status).unwrap();

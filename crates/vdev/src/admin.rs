@@ -175,8 +175,9 @@ impl Controller {
         if self.routes[queue].load(Ordering::Acquire) != 0 {
             return Err(Status::INVALID_QID.do_not_retry());
         }
+        // Base 2.0, 5.5: an identifier that cannot be is another error than a queue that is not there.
         let place = self.places.get(cq as usize).filter(|_| cq != 0);
-        let mut group = place.map(|place| locked(&place.group)).ok_or(Status::CQ_INVALID.do_not_retry())?;
+        let mut group = place.map(|place| locked(&place.group)).ok_or(Status::INVALID_QID.do_not_retry())?;
         if group.cq.is_none() {
             return Err(Status::CQ_INVALID.do_not_retry());
         }

@@ -37,8 +37,9 @@ pub struct ControllerConfig {
     pub latency: Latency,
     /// What goes wrong; keep a clone to change it while the controller runs.
     pub faults: FaultPlan,
-    /// Serial number, at most 20 ASCII characters.
-    pub serial: String,
+    /// Serial number, 1 to 20 printable ASCII characters. Absent, it is made from the medium's identity, and stays
+    /// with an image.
+    pub serial: Option<String>,
     /// Model number, at most 40 ASCII characters.
     pub model: String,
 }
@@ -54,7 +55,7 @@ impl Default for ControllerConfig {
             clock: Clock::Inline,
             latency: Latency::default(),
             faults: FaultPlan::default(),
-            serial: "NVMED0001".to_owned(),
+            serial: None,
             model: "nvmed virtual controller".to_owned(),
         }
     }

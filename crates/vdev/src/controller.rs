@@ -6,6 +6,7 @@ use crate::bell::Bell;
 use crate::config::{Clock, ControllerConfig};
 use crate::directive::Streams;
 use crate::group::Place;
+use crate::identity::Identity;
 use crate::log::{Counters, ErrorLog};
 use crate::media::Media;
 use crate::pending::Pending;
@@ -50,6 +51,9 @@ struct Properties {
 /// log and retired counters.
 pub struct Controller {
     pub(crate) config: ControllerConfig,
+    /// What tells it from other devices.
+    pub(crate) identity: Identity,
+    pub(crate) serial: String,
     pub(crate) media: Media,
     pub(crate) space: AddressSpace,
     pub(crate) lba_shift: u32,
@@ -100,7 +104,10 @@ impl Controller {
         let places = usize::from(config.queues_max) + 1;
         let lba_shift = config.lba_bytes.trailing_zeros();
         let lba_count = media.bytes() >> lba_shift;
+        let identity = media.identity();
         Arc::new(Self {
+            serial: config.serial.clone().unwrap_or_else(|| identity.serial()),
+            identity,
             lba_shift,
             lbas: AtomicU64::new(lba_count),
             resizing: Mutex::default(),

@@ -8,6 +8,7 @@
 use crate::controller::locked;
 use crate::error::MediaError;
 use crate::holder;
+use crate::identity::Identity;
 use crate::media::{PAGE_BYTES, check_size};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages, QuietFd};
@@ -180,6 +181,10 @@ impl FileMedium {
 
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
+    }
+
+    pub fn identity(&self) -> Identity {
+        Identity::of_image(&self.fd)
     }
 
     /// Bytes that it can grow to without a new mapping.

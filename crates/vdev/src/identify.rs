@@ -3,6 +3,7 @@
 use crate::controller::Controller;
 use crate::io_command::NSID;
 use crate::log::ERROR_ENTRIES;
+use crate::pci;
 use crate::round::ABORTS_MAX;
 use nvmed_nvme::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, Status, SubmissionEntry, register};
 use zerocopy::{FromZeros, IntoBytes};
@@ -23,7 +24,8 @@ impl Controller {
         let csi = entry.cdw11 >> 24;
         let unknown = Status::INVALID_FIELD.do_not_retry();
         match cns {
-            Cns::NAMESPACE => self.identify_namespace(entry.nsid),
+            // What all namespaces have in common is told by controllers with namespace management (NVM 1.0, 4.1.5.1).
+            Cns::NAMESPACE => namespace(entry.nsid).map(|()| self.identify_namespace()),
             Cns::CONTROLLER => Ok(self.identify_controller().as_bytes().to_vec()),
             Cns::ACTIVE_LIST if entry.nsid >= NSID_RESERVED => Err(Status::INVALID_NAMESPACE.do_not_retry()),
             Cns::ACTIVE_LIST => Ok(active_list(entry.nsid)),
@@ -42,11 +44,12 @@ impl Controller {
 
     fn identify_controller(&self) -> IdentifyController {
         let mut data = IdentifyController::new_zeroed();
-        pad(&mut data.sn, &self.config.serial);
+        (data.vid, data.ssvid) = (pci::VENDOR, pci::VENDOR);
+        pad(&mut data.sn, &self.serial);
         pad(&mut data.mn, &self.config.model);
         data.fr = FIRMWARE;
         data.mdts = self.config.mdts;
-        data.cntlid = 1;
+        data.cntlid = self.identity.controller();
         data.ver = register::VERSION_1_4;
         data.cntrltype = 1;
         // Namespace attribute notices.
@@ -66,46 +69,30 @@ impl Controller {
             | IdentifyController::ONCS_DSM
             | IdentifyController::ONCS_WRITE_ZEROES;
         data.vwc = u8::from(self.media.has_write_cache());
-        let name = format!("nqn.2026-11.io.nvmed:{}", self.config.serial);
+        let name = format!("nqn.2026-11.io.nvmed:{}", self.serial);
         let len = name.len().min(data.subnqn.len() - 1);
         data.subnqn[..len].copy_from_slice(&name.as_bytes()[..len]);
         data
     }
 
-    fn identify_namespace(&self, nsid: u32) -> Result<Vec<u8>, Status> {
-        if nsid != NSID && nsid != u32::MAX {
-            namespace(nsid)?;
-        }
+    fn identify_namespace(&self) -> Vec<u8> {
         let mut data = IdentifyNamespace::new_zeroed();
         data.nlbaf = 1;
         data.lbaf[0] = LbaFormat { ms: 0, lbads: 9, rp: 0 };
         data.lbaf[1] = LbaFormat { ms: 0, lbads: 12, rp: 0 };
         data.flbas = u8::from(self.config.lba_bytes == 4096);
-        if nsid == NSID {
-            let blocks = self.lba_count();
-            (data.nsze, data.ncap, data.nuse) = (blocks, blocks, blocks);
-            // Deallocated blocks read as zeroes, and Write Zeroes may deallocate.
-            data.dlfeat = 0b1001;
-            data.eui64 = self.eui64();
-        }
-        Ok(data.as_bytes().to_vec())
-    }
-
-    /// A locally administered identifier made of the serial number (FNV-1a): hosts take two namespaces with
-    /// the same one for two paths to one.
-    fn eui64(&self) -> [u8; 8] {
-        let hash = self.config.serial.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        let mut bytes = hash.to_be_bytes();
-        bytes[0] = 0x02;
-        bytes
+        let blocks = self.lba_count();
+        (data.nsze, data.ncap, data.nuse) = (blocks, blocks, blocks);
+        // Deallocated blocks read as zeroes, and Write Zeroes may deallocate.
+        data.dlfeat = 0b1001;
+        data.eui64 = self.identity.eui64(&self.serial);
+        data.as_bytes().to_vec()
     }
 
     /// Namespace identification descriptors: EUI-64 (type 1) and command set (type 4).
     fn descriptors(&self) -> Vec<u8> {
         let mut bytes = vec![1, 8, 0, 0];
-        bytes.extend_from_slice(&self.eui64());
+        bytes.extend_from_slice(&self.identity.eui64(&self.serial));
         bytes.extend_from_slice(&[4, 1, 0, 0, 0]);
         bytes.resize(IDENTIFY_BYTES, 0);
         bytes

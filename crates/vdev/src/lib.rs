@@ -24,6 +24,7 @@ mod group;
 mod held;
 mod holder;
 mod identify;
+mod identity;
 mod io_command;
 mod log;
 mod media;

@@ -3,6 +3,7 @@
 use crate::backing::{self, Backing};
 use crate::error::MediaError;
 use crate::file::{FileMedium, FileOptions};
+use crate::identity::Identity;
 use crate::volatile::Volatile;
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
@@ -92,6 +93,17 @@ impl Media {
             Kind::File(file) => file.bytes(),
             Kind::Volatile(cache) => cache.bytes(),
             Kind::Backed(backing) => backing.bytes(),
+        }
+    }
+
+    /// What tells it from other media: of an image the same at each opening, of memory drawn anew. Of blocks that lie
+    /// elsewhere it says nothing: their device is given a serial number of its own.
+    pub(crate) fn identity(&self) -> Identity {
+        match &self.0 {
+            Kind::File(file) => file.identity(),
+            Kind::Volatile(cache) => cache.identity(),
+            Kind::Ram(..) | Kind::Null(_) => Identity::drawn(),
+            Kind::Backed(_) => Identity::NONE,
         }
     }
 

@@ -18,10 +18,11 @@ pub(crate) const BAR4_BYTES: u64 = 0x2000;
 
 /// 01h 08h 02h: mass storage, non-volatile memory, NVM Express (NVMe over PCIe Transport 1.0, 2.1.5).
 const CLASS: [u8; 3] = [0x02, 0x08, 0x01];
-/// The identity of QEMU's NVMe device before 2021, Intel's 8086:5845, brings quirks of drivers with it, and an
-/// identity of our own would have to be bought: 1B36h is Red Hat's, for devices that only exist in software,
-/// 0010h its NVMe controller.
-const IDENTITY: [u8; 4] = [0x36, 0x1b, 0x10, 0x00];
+/// PCI Vendor ID. An identity of our own would have to be bought, and those of QEMU's NVMe devices (8086:5845,
+/// 1B36:0010) make Linux apply quirks: it does not believe their EUI-64. 1234h is nobody's; software devices use it.
+pub(crate) const VENDOR: u16 = 0x1234;
+/// PCI Device ID: "NV".
+const DEVICE: u16 = 0x4e56;
 
 const COMMAND: usize = 0x04;
 const STATUS: usize = 0x06;
@@ -67,8 +68,10 @@ impl PciSpace {
     pub fn reset(&mut self) {
         (self.config, self.writable) = ([0; HEADER_BYTES], [0; HEADER_BYTES]);
         self.table.fill(0);
-        self.put(0, &IDENTITY);
-        self.put(0x2c, &IDENTITY);
+        for at in [0, 0x2c] {
+            self.put(at, &VENDOR.to_le_bytes());
+            self.put(at + 2, &DEVICE.to_le_bytes());
+        }
         self.put(0x09, &CLASS);
         // A list of capabilities.
         self.put(STATUS, &[0x10, 0]);

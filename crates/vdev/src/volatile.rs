@@ -2,6 +2,7 @@
 
 use crate::controller::locked;
 use crate::error::MediaError;
+use crate::identity::Identity;
 use crate::media::{Media, PAGE_BYTES};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
@@ -40,6 +41,10 @@ impl Volatile {
     pub fn new(inner: Media) -> Self {
         let stage = Mapping::anonymous(PAGE, Pages::Base).expect("a page of memory can be had");
         Self { inner, dirty: Mutex::new(Dirty { pages: BTreeMap::new(), stage }) }
+    }
+
+    pub fn identity(&self) -> Identity {
+        self.inner.identity()
     }
 
     pub fn bytes(&self) -> u64 {

@@ -7,7 +7,8 @@ use nvmed_dma::Transport;
 use nvmed_nvme::{Status, SubmissionEntry, register};
 use nvmed_sys::Pages;
 use nvmed_units::QueueId;
-use nvmed_vdev::{Clock, ControllerConfig, Media};
+use nvmed_vdev::{Clock, ControllerConfig, FileOptions, Flush, Media};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 const BYTES: u64 = 1 << 20;
@@ -61,7 +62,8 @@ fn identify_tells_what_the_controller_is() {
     let said = host.admin(with_page(&host, 6, 0, 1));
     assert!(said.status().is_success());
     let data = page(&host);
-    assert_eq!(&data[4..13], b"NVMED0001");
+    assert_eq!(data[..4], [0x34, 0x12, 0x34, 0x12], "vendors as in PCI configuration space");
+    assert_eq!(&data[4..10], b"nvmed-");
     assert_eq!((data[77], data[512], data[513]), (8, 0x66, 0x44));
     assert!(host.admin(with_page(&host, 6, 1, 0)).status().is_success());
     let data = page(&host);
@@ -96,7 +98,8 @@ fn queues_are_made_and_deleted_in_order() {
         (create(5, size | 2, 1 | 500 << 16), Status::INVALID_VECTOR),
         (SubmissionEntry { prp1: base + 8, ..create(5, size | 2, 1) }, Status::PRP_OFFSET_INVALID),
         (create(1, size | 2, 1 | 2 << 16), Status::CQ_INVALID),
-        (create(1, size | 2, 1), Status::CQ_INVALID),
+        (create(1, size | 2, 1 | 65 << 16), Status::INVALID_QID),
+        (create(1, size | 2, 1), Status::INVALID_QID),
         (admin(4, 1, 0), Status::INVALID_QUEUE_DELETION),
         (admin(4, 0, 0), Status::INVALID_QID),
         (admin(0, 7, 0), Status::INVALID_QID),
@@ -456,17 +459,80 @@ fn thresholds_and_vectors_have_values_of_their_own() {
     assert!(host.admin(of_namespace).status().is(Status::INVALID_FIELD));
 }
 
+/// What tells a device from others: serial number, controller identifier, EUI-64.
+type Names = (String, u16, [u8; 8]);
+
+fn names(serial: Option<&str>, media: Media) -> Names {
+    let config = ControllerConfig { serial: serial.map(str::to_owned), ..ControllerConfig::default() };
+    let mut host = Host::new(config, media);
+    assert!(host.admin(with_page(&host, 6, 0, 1)).status().is_success());
+    let data = page(&host);
+    let serial = String::from_utf8(data[4..24].to_vec()).unwrap().trim_end().to_owned();
+    assert!(data[768..].starts_with(format!("nqn.2026-11.io.nvmed:{serial}\0").as_bytes()));
+    let controller = u16::from_le_bytes([data[78], data[79]]);
+    assert!((1..0xfff0).contains(&controller), "{controller:x}");
+    assert!(host.admin(with_page(&host, 6, 1, 0)).status().is_success());
+    let eui64 = page(&host)[120..128].try_into().unwrap();
+    assert!(host.admin(with_page(&host, 6, 1, 3)).status().is_success());
+    assert_eq!(page(&host)[4..12], eui64, "the descriptor says the same");
+    (serial, controller, eui64)
+}
+
+/// All three differ.
+fn are_two(one: &Names, other: &Names) -> bool {
+    one.0 != other.0 && one.1 != other.1 && one.2 != other.2
+}
+
+fn image(path: &Path) -> Media {
+    let size = (!path.exists()).then_some(BYTES);
+    Media::file(FileOptions { path: path.to_owned(), size, flush: Flush::Process, lock: true }).unwrap()
+}
+
 #[test]
-fn two_devices_have_two_identifiers() {
-    let eui64 = |serial: &str| {
-        let config = ControllerConfig { serial: serial.to_owned(), ..ControllerConfig::default() };
-        let mut host = Host::new(config, ram());
-        assert!(host.admin(with_page(&host, 6, 1, 0)).status().is_success());
-        let found = page(&host)[120..128].to_vec();
-        assert!(host.admin(with_page(&host, 6, 1, 3)).status().is_success());
-        assert_eq!(page(&host)[4..12], found, "the descriptor says the same");
-        found
-    };
-    assert_eq!(eui64("A"), eui64("A"));
-    assert_ne!(eui64("A"), eui64("B"));
+fn an_image_keeps_its_names_and_no_two_devices_share_them() {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("names-{}", std::process::id()));
+    // Its own directory: there are user attributes here. Shared memory: the kernels of today have none there.
+    for directory in [home, PathBuf::from(format!("/dev/shm/nvmed-names-{}", std::process::id()))] {
+        std::fs::create_dir_all(&directory).unwrap();
+        let (a, b, c) = (directory.join("a.img"), directory.join("b.img"), directory.join("c.img"));
+        let first = names(None, image(&a));
+        assert_eq!(names(None, image(&a)), first, "opened again");
+        assert_eq!(names(None, Media::volatile(image(&a))), first, "behind a write cache");
+        assert!(are_two(&first, &names(None, image(&b))), "another image");
+        std::os::unix::fs::symlink(&a, directory.join("link")).unwrap();
+        assert_eq!(names(None, image(&directory.join("link"))), first, "through a link");
+        std::fs::write(&c, std::fs::read(&a).unwrap()).unwrap();
+        assert!(are_two(&first, &names(None, image(&c))), "a copy");
+        let given = (names(Some("A-7"), image(&a)), names(Some("A-7"), image(&b)));
+        assert_eq!((&*given.0.0, &*given.1.0), ("A-7", "A-7"));
+        assert!(given.0.1 != given.1.1 && given.0.2 != given.1.2, "one subsystem, two controllers");
+        assert!(
+            given.0.2 != first.2,
+            "a copy with its attribute and another serial number is another namespace"
+        );
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+    assert!(are_two(&names(None, ram()), &names(None, ram())), "memory");
+}
+
+#[test]
+fn a_moved_image_keeps_its_names_where_the_host_has_attributes() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("moved-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (before, after) = (directory.join("before.img"), directory.join("after.img"));
+    let first = names(None, image(&before));
+    let value = &mut [0; 64];
+    let kept = rustix::fs::getxattr(&before, "user.nvmed.identity", value).is_ok();
+    std::fs::rename(&before, &after).unwrap();
+    let then = names(None, image(&after));
+    std::fs::remove_dir_all(&directory).unwrap();
+    if kept {
+        assert_eq!(then, first);
+    } else {
+        eprintln!(
+            "SKIPPED: {} has no user attributes; the name of an image is its path there",
+            directory.display()
+        );
+        assert!(are_two(&then, &first));
+    }
 }

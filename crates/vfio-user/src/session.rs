@@ -151,7 +151,9 @@ impl Session {
             let why = "the first message agrees on a version, and only the first";
             return Err(ProtocolError::Value { what: "command", value: header.command.into(), why });
         }
-        if !fds.is_empty() && !matches!(command, Command::DmaMap | Command::DeviceSetIrqs) {
+        // SPDK sends the descriptor of what it unmaps along; it is closed.
+        let takes_fds = matches!(command, Command::DmaMap | Command::DmaUnmap | Command::DeviceSetIrqs);
+        if !fds.is_empty() && !takes_fds {
             let why = "descriptors that this command has no use for";
             return Err(ProtocolError::Value { what: "command", value: header.command.into(), why });
         }

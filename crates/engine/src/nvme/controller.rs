@@ -7,7 +7,7 @@ use super::ring::Shape;
 use crate::{EngineError, Geometry, QueueFault, QueueOptions};
 use nvmed_dma::Transport;
 use nvmed_nvme::register::{Capabilities, ControllerStatus};
-use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespace};
+use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespace, command_set};
 use nvmed_units::{DeviceAddress, NamespaceId, QueueId};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -28,6 +28,8 @@ const EVENTS_KEPT: usize = 16;
 const ARBITRATION: u32 = 3 | 3 << 16 | 15 << 24;
 /// OACS bit 5: Directive Send and Receive.
 const OACS_DIRECTIVES: u16 = 1 << 5;
+/// CAP.CSS bit 6: namespaces may be of other command sets than NVM.
+const SEVERAL_COMMAND_SETS: u64 = 1 << 6;
 
 /// A controller behind a transport. Dropped after the last of its queues, it disables the controller, so that
 /// the device lets go of all memory.
@@ -270,6 +272,9 @@ fn describe(
     nsid: NamespaceId,
 ) -> Result<(Namespace, Geometry), EngineError> {
     let controller = identify_controller(admin)?;
+    if cap.css() & SEVERAL_COMMAND_SETS != 0 {
+        check_command_set(admin, nsid)?;
+    }
     let format = identify_namespace(admin, nsid)?;
     let mut namespace = Namespace::new(nsid, &controller, &format)?;
     let present = controller.vwc & 1 != 0;
@@ -291,6 +296,16 @@ fn describe(
         firmware: text(&controller.fr),
     };
     Ok((namespace, geometry))
+}
+
+/// A namespace of another command set has Reads and Writes that mean something else.
+fn check_command_set(admin: &mut Admin, nsid: NamespaceId) -> Result<(), EngineError> {
+    match command_set(&admin.identify(Cns::DESCRIPTORS, nsid)?.0) {
+        0 => Ok(()),
+        1 => Err(EngineError::Unsuitable("its namespace holds keys and values (CSI 01h), and no blocks")),
+        2 => Err(EngineError::Unsuitable("its namespace is zoned (CSI 02h), and writes go anywhere here")),
+        _ => Err(EngineError::Unsuitable("its namespace is of an unknown command set (CNS 03h, CSI)")),
+    }
 }
 
 fn identify_controller(admin: &mut Admin) -> Result<IdentifyController, EngineError> {

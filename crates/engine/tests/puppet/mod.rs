@@ -33,6 +33,8 @@ pub struct Vices {
     pub chatty: bool,
     /// Disabled once, it does not come back.
     pub one_life: bool,
+    /// The command set that its namespace is of (CSI), on a controller that knows several.
+    pub command_set: Option<u8>,
     /// Interrupt vectors; 0 is as 1.
     pub vectors: u16,
 }
@@ -257,6 +259,11 @@ impl Puppet {
         let pretended = self.state().pages.get(&command.cdw10).cloned();
         match command.opcode {
             IDENTIFY if pretended.is_some() => self.copy_in(command.prp1, &pretended.unwrap_or_default()),
+            IDENTIFY if command.cdw10 == 3 => {
+                let csi = self.vices.command_set.expect("only controllers with several are asked");
+                // An EUI-64, then the command set.
+                self.copy_in(command.prp1, &[1, 8, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1, 4, 1, 0, 0, csi, 0]);
+            }
             IDENTIFY if command.cdw10 == 1 => self.copy_in(command.prp1, good_controller().as_bytes()),
             IDENTIFY => {
                 let mut page = good_namespace();
@@ -285,7 +292,7 @@ impl Transport for Puppet {
         match offset {
             // 1,024 entries; ready within 2 · 500 ms; the NVM command set.
             register::CAP => 1023 | 1 << 16 | 2 << 24,
-            0x04 => 1 << 5,
+            0x04 => 1 << 5 | u32::from(self.vices.command_set.is_some()) << 11,
             register::CC => state.cc,
             register::CSTS => state.csts,
             _ => 0,
