@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What every page of help ends with.
 const PLACES: &str = "\
@@ -216,8 +217,8 @@ pub struct Top {
     /// Print one interval as plain text; so also when not on a terminal
     #[arg(long)]
     pub once: bool,
-    /// Seconds between two looks
-    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    /// Time between two looks: 500ms, 2s; seconds without a unit
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = interval)]
     pub interval: f64,
     /// Whom to ask
     pub server: Option<OsString>,
@@ -359,7 +360,35 @@ pub struct Stat {
 
 /// `nvmed df`.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
 pub struct Df {
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// Sizes in powers of 1024, as 1.5G
+    #[arg(short, long)]
+    pub human_readable: bool,
+    /// Sizes in powers of 1000
+    #[arg(short = 'H', long)]
+    pub si: bool,
+    /// Inodes in place of blocks; how many fit is estimated
+    #[arg(short, long)]
+    pub inodes: bool,
+    /// Sizes in blocks of 1K: the default
+    #[arg(short)]
+    pub kilobytes: bool,
+    /// Sizes in blocks of SIZE
+    #[arg(short = 'B', long, value_name = "SIZE", value_parser = block_size)]
+    pub block_size: Option<u64>,
+    /// The columns of POSIX, and nothing behind the table
+    #[arg(short = 'P', long)]
+    pub portability: bool,
+    /// The type of each file system
+    #[arg(short = 'T', long)]
+    pub print_type: bool,
+    /// A line for all together
+    #[arg(long)]
+    pub total: bool,
     /// One JSON object a device, in bytes
     #[arg(long)]
     pub json: bool,
@@ -493,12 +522,24 @@ pub struct Function {
 }
 
 fn interval(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.1..=60.0).contains(seconds));
-    seconds.ok_or_else(|| "not a number of seconds from 0.1 to 60".to_owned())
+    let seconds = nvmed_units::parse_time(text).ok().map(|time| time.as_secs_f64());
+    seconds
+        .filter(|seconds| (0.1..=60.0).contains(seconds))
+        .ok_or_else(|| "not a time from 0.1 to 60 seconds".to_owned())
+}
+
+pub fn time(text: &str) -> Result<Duration, String> {
+    nvmed_units::parse_time(text).map_err(|_| "not a time such as 2s or 500ms".to_owned())
+}
+
+/// A size, or a unit alone: `M`.
+fn block_size(text: &str) -> Result<u64, String> {
+    let bytes = size(text).or_else(|_| size(&format!("1{text}")))?;
+    if bytes > 0 { Ok(bytes) } else { Err("blocks have at least one byte".to_owned()) }
 }
 
 pub fn size(text: &str) -> Result<u64, String> {
-    nvmed_units::parse_bytes(text).map_err(|_| "not a size such as 64M or 1G".to_owned())
+    nvmed_units::parse_bytes(text).map_err(|_| "not a size such as 64M or 1.5G".to_owned())
 }
 
 /// `[OFFSET+]SIZE` in bytes.

@@ -20,7 +20,6 @@ use rustix::process::Signal;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Commands that a queue holds at least: the fill of a device goes through it too.
 const QUEUE_DEPTH_MIN: u16 = 32;
@@ -59,7 +58,7 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
     watch(signals)?;
     let end = match arguments.count {
         Some(count) => End::Count(count),
-        None => End::Time(duration(arguments.time)?),
+        None => End::Time(arguments.time),
     };
     let mut live = Live::new();
     let stamps = !arguments.no_latency;
@@ -82,13 +81,6 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
 fn failure(name: &str, error: &LabError) -> Failure {
     let status = if matches!(error, LabError::Load { .. }) { Status::Usage } else { Status::Failed };
     Failure::new(status, format!("bench: {name}: {error}"))
-}
-
-fn duration(seconds: f64) -> Result<Duration, Failure> {
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| Failure::usage(format!("bench: --time {seconds}: not a time in seconds")))
 }
 
 fn open(arguments: &Bench, spec: &DeviceSpec) -> Result<Arc<Device>, Failure> {

@@ -2,9 +2,11 @@
 
 use crate::arguments::Format;
 use crate::failure::{Failure, Status};
+use crate::inspect::size as size_of;
+use crate::output::Output;
 use crate::place::parse_spec;
 use nvmed_block::signature;
-use nvmed_fs::{FileSystem, FormatOptions};
+use nvmed_fs::{FileSystem, FormatOptions, Superblock};
 use nvmed_io::Device;
 use nvmed_stack::{DeviceSpec, Open};
 use rustix::fd::OwnedFd;
@@ -44,7 +46,22 @@ pub fn format(arguments: &Format) -> Result<(), Failure> {
         ..default
     };
     FileSystem::format(&device, &options).map_err(|error| Failure::device(&name, &error))?;
+    tell(&name, &FileSystem::probe(&device).map_err(|error| Failure::device(&name, &error))?)?;
     device.shutdown().map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))
+}
+
+/// What was made, in a line.
+fn tell(name: &str, made: &Superblock) -> Result<(), Failure> {
+    let bytes = |blocks: u64| size_of(blocks * nvmed_units::BLOCK_BYTES as u64);
+    let label = if made.label.is_empty() { String::new() } else { format!(", label \"{}\"", made.label) };
+    let mut out = Output::new();
+    out.text(&format!(
+        "{name}: an empty file system of {}: {} for data, {} for metadata{label}\n",
+        bytes(made.blocks),
+        bytes(made.data_blocks),
+        bytes(made.meta_blocks)
+    ))?;
+    out.finish()
 }
 
 /// So many percent of a device, for metadata, but never less than a file system needs.

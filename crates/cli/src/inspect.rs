@@ -1,6 +1,6 @@
-//! `nvmed df`, `fsck` and `info`: what a device is, holds, and whether it is sound.
+//! `nvmed fsck`, `info` and `trim`: what a device is, holds, and whether it is sound.
 
-use crate::arguments::{Df, Fsck, Info, Trim};
+use crate::arguments::{Fsck, Info, Trim};
 use crate::clock;
 use crate::failure::{Failure, Status};
 use crate::json::Object;
@@ -8,35 +8,11 @@ use crate::output::Output;
 use crate::place::Place;
 use crate::volume::Volumes;
 use nvmed_engine::EngineError;
-use nvmed_fs::{FileSystem, Finding, FsError, StatFs, Superblock, VERSION};
+use nvmed_fs::{FileSystem, Finding, FsError, Superblock, VERSION};
 use nvmed_io::Device;
 use nvmed_stack::Open;
 use std::process::ExitCode;
 use std::sync::Arc;
-
-/// Shows how full each device is.
-///
-/// # Errors
-/// A device cannot be mounted.
-pub fn df(arguments: &Df) -> Result<(), Failure> {
-    let mut volumes = Volumes::default();
-    let mut out = Output::new();
-    if !arguments.json {
-        out.text(&format!(
-            "{:>10} {:>10} {:>10} {:>4}  {:>10} {:>10}  device\n",
-            "size", "used", "free", "use", "inodes", "ifree"
-        ))?;
-    }
-    for argument in &arguments.devices {
-        let place = Place::parse_device(argument)?;
-        let Place::Device { name, .. } = &place else { continue };
-        let status = volumes.at(&place)?.files().statfs();
-        let text = if arguments.json { df_json(name, &status) } else { df_line(name, &status) };
-        out.text(&text)?;
-    }
-    out.finish()?;
-    volumes.unmount()
-}
 
 /// Discards the free space of a file system, and says how much it was.
 ///
@@ -54,43 +30,16 @@ pub fn trim(arguments: &Trim) -> Result<(), Failure> {
     volumes.unmount()
 }
 
-fn df_line(name: &str, status: &StatFs) -> String {
-    let bytes = |blocks: u64| blocks * u64::from(status.block_bytes);
-    let used = status.blocks - status.blocks_free;
-    // Rounded up, so that 100 % is full and 0 % is empty.
-    let share = (used * 100).div_ceil(status.blocks.max(1));
-    format!(
-        "{:>10} {:>10} {:>10} {share:>3}%  {:>10} {:>10}  {name}\n",
-        size(bytes(status.blocks)),
-        size(bytes(used)),
-        size(bytes(status.blocks_free)),
-        status.files,
-        status.files_free
-    )
-}
-
-fn df_json(name: &str, status: &StatFs) -> String {
-    let bytes = |blocks: u64| blocks * u64::from(status.block_bytes);
-    let mut object = Object::new();
-    object.text("device", name);
-    object.number("size", bytes(status.blocks));
-    object.number("used", bytes(status.blocks - status.blocks_free));
-    object.number("free", bytes(status.blocks_free));
-    object.number("files", status.files);
-    object.number("files_free", status.files_free);
-    object.line()
-}
-
 /// A size with the unit in which it has one to four digits before the point.
 pub(crate) fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
+    for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
         if value < 1024.0 {
             return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
         }
         value /= 1024.0;
     }
-    format!("{value:.1} TiB")
+    format!("{value:.1} PiB")
 }
 
 /// What `info` tells.

@@ -8,6 +8,7 @@ mod client;
 mod clock;
 mod copy;
 mod devices;
+mod df;
 mod ending;
 mod failure;
 mod format;
@@ -66,7 +67,7 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Rm(arguments) => tree::rm(arguments),
         Command::Mv(arguments) => tree::mv(arguments),
         Command::Stat(arguments) => list::stat(arguments),
-        Command::Df(arguments) => inspect::df(arguments),
+        Command::Df(arguments) => df::df(arguments),
         Command::Trim(arguments) => inspect::trim(arguments),
         Command::List(arguments) => devices::list(arguments),
         Command::Bind(arguments) => devices::bind(arguments),

@@ -36,7 +36,7 @@ impl Place {
         }
         match split(bytes) {
             Some((device, path)) => Self::on_device(device, path),
-            None => Ok(Self::Host(PathBuf::from(argument))),
+            None => without_slash(argument).map(|()| Self::Host(PathBuf::from(argument))),
         }
     }
 
@@ -46,8 +46,11 @@ impl Place {
     /// It names no device.
     pub fn parse_device(argument: &OsStr) -> Result<Self, Failure> {
         let bytes = argument.as_bytes();
-        let (device, path) = split(bytes).unwrap_or((bytes, b"/"));
-        Self::on_device(device, path)
+        if let Some((device, path)) = split(bytes) {
+            return Self::on_device(device, path);
+        }
+        without_slash(argument)?;
+        Self::on_device(bytes, b"/")
     }
 
     fn on_device(device: &[u8], path: &[u8]) -> Result<Self, Failure> {
@@ -108,6 +111,18 @@ impl Place {
     pub fn file_name(&self) -> Option<Vec<u8>> {
         let path = Path::new(OsStr::from_bytes(self.path()));
         path.file_name().map(|name| name.as_bytes().to_vec())
+    }
+}
+
+/// `disk.img:a`, where `disk.img` is a file and `disk.img:a` is none, was meant as a file on the device.
+fn without_slash(argument: &OsStr) -> Result<(), Failure> {
+    let text = argument.to_string_lossy();
+    match text.rsplit_once(':') {
+        Some((device, path)) if Path::new(device).is_file() && !Path::new(argument).exists() => {
+            let meant = format!("write {device}:/{path}; a host file of that name is host:{text}");
+            Err(Failure::usage(format!("{text}: a file on a device is named with `:/`: {meant}")))
+        }
+        _ => Ok(()),
     }
 }
 

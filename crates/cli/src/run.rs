@@ -164,6 +164,12 @@ fn config(arguments: &Run) -> Result<Config, Failure> {
         (None, Some(device), Some(dir)) => Config::new(dir, device),
         (None, None, Some(dir)) if arguments.server.is_some() => Config::new(dir, client::device()?),
         (None, None, Some(dir)) if host => Config::new(dir, DeviceSpec::default()),
+        (None, Some(_), None) => {
+            return Err(Failure::usage("run: below which directory? give --dir too, as in --dir ./files"));
+        }
+        (None, None, Some(_)) => {
+            return Err(Failure::usage("run: on which device? give --device too, as in --device disk.img"));
+        }
         (None, ..) => {
             return Err(Failure::usage(
                 "run: no settings; give --device and --dir, or --config FILE (see default.conf)",
@@ -183,6 +189,10 @@ fn config(arguments: &Run) -> Result<Config, Failure> {
         }
         Some(_) => config.behind = Behind::Nvmedfs,
         None => {}
+    }
+    if config.behind == Behind::Nvmedfs && config.wrap_dir.parent().is_none() {
+        let why = "the program, its libraries and /proc would be looked for on the device";
+        return Err(Failure::usage(format!("run: --dir /: {why}; take a directory below it")));
     }
     config.raw_syscalls = arguments.raw_syscalls.unwrap_or(config.raw_syscalls);
     if let Some(bytes) = arguments.cache {

@@ -97,6 +97,11 @@ fn an_image_that_may_not_be_written() {
 fn settings_that_cannot_be_used() {
     let scratch = Scratch::with_device("64M");
     scratch.fails(["run", "true"], 2, "no settings");
+    scratch.fails(["run", "-D", "d.img", "true"], 2, "give --dir too");
+    scratch.fails(["run", "-d", "files", "true"], 2, "give --device too");
+    for root in ["/", "//", "/."] {
+        scratch.fails(["run", "-D", "d.img", "-d", root, "true"], 2, "a directory below it");
+    }
     scratch.fails(["run", "-c", "missing.conf", "true"], 2, "missing.conf");
     for (text, words) in [
         ("wrap_dir = s\nstorage_dev = d.img\nspeed = 9\n", "bad.conf:3: unknown key `speed`"),

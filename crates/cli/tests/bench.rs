@@ -99,8 +99,11 @@ fn what_makes_no_sense_is_said() {
     scratch.fails(["bench", device, "--bs", "4G"], 2, "multiple of the device's 512");
     scratch.fails(["bench", device, "--region", "2M+4M"], 2, "passes the end");
     scratch.fails(["bench", device, "--region", "512", "--bs", "4K"], 2, "holds no request");
-    scratch.fails(["bench", device, "--time", "0"], 2, "not a time");
-    scratch.fails(["bench", device, "--time", "NaN"], 2, "not a time");
+    for time in ["0", "NaN", "2 days"] {
+        let said = scratch.run(["bench", device, "--time", time]);
+        assert!(said.status == 2 && said.err.contains("not a time such as 2s or 500ms"), "{}", said.err);
+    }
+    scratch.ok(["bench", device, "--time", "20ms"]);
     scratch.fails(["bench", "missing.img"], 4, "missing.img");
 }
 

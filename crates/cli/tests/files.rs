@@ -133,13 +133,44 @@ fn status_is_told_for_people_and_programs() {
     assert!(long.starts_with("-rw") && long.contains(" 5 20") && long.ends_with(" a\n"), "{long}");
     assert!(scratch.ok(["stat", "d.img:/a"]).contains("regular file"));
     assert!(scratch.ok(["stat", "--json", "d.img:/a"]).contains("\"size\":5"));
-    assert!(scratch.ok(["df", "d.img"]).contains("d.img"));
+    scratch.fails(["ls", "d.img:a"], 2, "write d.img:/a; a host file of that name is host:d.img:a");
+    scratch.fails(["cp", "a", "d.img:b"], 2, "write d.img:/b");
+    scratch.ok(["cp", "a", "host:d.img:b"]);
+    scratch.ok(["cp", "d.img:b", "d.img:/b"]);
     assert!(scratch.ok(["trim", "--minimum", "64K", "d.img"]).contains("MiB of free space"));
     assert_eq!(scratch.ok(["cat", "d.img:/a"]), "12345");
     let json = scratch.ok(["df", "--json", "d.img"]);
     assert!(json.starts_with('{') && json.contains("\"free\":"), "{json}");
     assert!(scratch.ok(["info", "d.img"]).contains("NVMe"));
     assert!(scratch.ok(["info", "--json", "d.img"]).contains("\"lba_bytes\":512"));
+}
+
+#[test]
+fn df_has_the_columns_of_df() {
+    let scratch = Scratch::with_device("64M");
+    let table = |options: &[&str]| {
+        let said = scratch.ok([&["df"], options, &["d.img"]].concat());
+        said.lines()
+            .map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    let plain = table(&[]);
+    assert_eq!(plain[0].join(" "), "Filesystem 1K-blocks Used Available Use% Mounted on");
+    let number = |row: &[String], column: usize| row[column].parse::<u64>().unwrap();
+    assert_eq!(number(&plain[1], 1), number(&plain[1], 2) + number(&plain[1], 3));
+    assert!(
+        plain[2].join(" ").starts_with("d.img: 64.0 MiB in all; 8.0 MiB are set aside"),
+        "{:?}",
+        plain[2]
+    );
+    let human = table(&["-h", "-T"]);
+    assert_eq!(human[1].join(" "), "d.img nvmedfs 56M 0 56M 0% -");
+    assert_eq!(table(&["-P"]).len(), 2, "nothing behind the table");
+    assert_eq!(table(&["-B", "M", "--total"])[2].join(" "), "total 56 0 56 0% -");
+    let inodes = table(&["-i"]);
+    assert_eq!(inodes[0][1..5].join(" "), "Inodes IUsed IFree IUse%");
+    assert_eq!((number(&inodes[1], 2), inodes.len()), (1, 2), "the root directory");
+    assert!(scratch.ok(["df", "--help"]).contains("--human-readable"));
 }
 
 #[test]

@@ -8,7 +8,9 @@ use scratch::{Scratch, have};
 fn a_new_device_is_sparse_and_empty() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new();
-    scratch.ok(["format", "d.img", "--size", "1G", "--label", "first"]);
+    let said = scratch.ok(["format", "d.img", "--size", "1G", "--label", "first"]);
+    assert!(said.starts_with("d.img: an empty file system of 1.0 GiB: "), "{said}");
+    assert!(said.ends_with(" for metadata, label \"first\"\n") && said.lines().count() == 1, "{said}");
     let meta = std::fs::metadata(scratch.path("d.img")).unwrap();
     assert_eq!(meta.len(), 1 << 30);
     assert!(meta.blocks() * 512 < 16 << 20, "{} bytes allocated", meta.blocks() * 512);

@@ -5,6 +5,8 @@
 //! Invariant: a conversion that would lose a bit is an error, never a wrap.
 #![forbid(unsafe_code)]
 
+use core::time::Duration;
+
 /// Bytes in one file-system block, one cache frame and one metadata node.
 pub const BLOCK_BYTES: usize = 4096;
 /// log2 of [`BLOCK_BYTES`].
@@ -57,24 +59,61 @@ pub const fn blocks_for(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES as u64)
 }
 
-/// A size as people write it: `4096`, `128K`, `1G`, `1 GiB`; binary multiples, no fraction.
+/// A size as people write it: `4096`, `128K`, `1.5G`, `1 GiB`; binary multiples up to E. A fraction that makes no whole
+/// blocks of 4096 bytes is rounded down to them, from 1 MiB on; below that, to whole bytes.
 ///
 /// # Errors
 /// The text itself, when it is no such size or does not fit 64 bits.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let trimmed = text.trim();
-    let digits = trimmed.len() - trimmed.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = trimmed.split_at(digits);
+    sized(text).ok_or_else(|| text.to_owned())
+}
+
+fn sized(text: &str) -> Option<u64> {
+    let (number, unit) = number_and_unit(text);
     let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
         "" => 0,
         "k" => 10,
         "m" => 20,
         "g" => 30,
         "t" => 40,
-        _ => return Err(text.to_owned()),
+        "p" => 50,
+        "e" => 60,
+        _ => return None,
     };
-    let value: u64 = number.parse().map_err(|_| text.to_owned())?;
-    value.checked_mul(1 << shift).ok_or_else(|| text.to_owned())
+    let Some((whole, fraction)) = number.split_once('.') else {
+        return number.parse::<u64>().ok()?.checked_mul(1 << shift);
+    };
+    // Ten digits after the point are below a block of the largest size, and fit.
+    let shown = fraction.get(..10).unwrap_or(fraction);
+    let part = (u128::from(shown.parse::<u64>().ok()?) << shift) / 10u128.pow(shown.len() as u32);
+    let bytes = whole.parse::<u64>().ok()?.checked_mul(1 << shift)?.checked_add(u64::try_from(part).ok()?)?;
+    Some(if bytes < 1 << 20 { bytes } else { bytes / 4096 * 4096 })
+}
+
+/// A number, and what follows it.
+fn number_and_unit(text: &str) -> (&str, &str) {
+    let trimmed = text.trim();
+    let unit = trimmed.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    trimmed.split_at(trimmed.len() - unit.len())
+}
+
+/// A time as people write it: `2s`, `500ms`, `1.5m`, `1h`; seconds without a unit. Not zero.
+///
+/// # Errors
+/// The text itself, when it is no such time.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = number_and_unit(text);
+    let scale = match unit.trim() {
+        "" | "s" => Some(1.0),
+        "ms" => Some(1e-3),
+        "us" => Some(1e-6),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
+    };
+    let seconds = number.parse::<f64>().ok().zip(scale).map(|(number, scale)| number * scale);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero()).ok_or_else(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -87,8 +126,23 @@ mod tests {
         assert_eq!(parse_bytes("128K"), Ok(128 << 10));
         assert_eq!(parse_bytes("1 GiB"), Ok(1 << 30));
         assert_eq!(parse_bytes(" 2mb "), Ok(2 << 20));
-        for bad in ["", "K", "1.5G", "-1", "99999999999T", "12Q"] {
+        assert_eq!(parse_bytes("1.5G"), Ok(3 << 29));
+        assert_eq!(parse_bytes("1P"), Ok(1 << 50));
+        assert_eq!(parse_bytes("1.25 KiB"), Ok(1280));
+        assert_eq!(parse_bytes("1.3G"), Ok(1_395_863_552), "whole blocks");
+        assert_eq!(parse_bytes("1.00000000001E"), Ok(1 << 60), "digits that say nothing");
+        for bad in ["", "K", "1.G", ".5G", "1.5.5G", "-1", "99999999999T", "16E", "15.99999999999E1", "12Q"] {
             assert!(parse_bytes(bad).is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, ms) in [("2", 2000), ("2s", 2000), ("500ms", 500), ("1.5m", 90_000), ("1h", 3_600_000)] {
+            assert_eq!(parse_time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for bad in ["", "0", "s", "-1s", "2d", "1e99h", "nan"] {
+            assert!(parse_time(bad).is_err(), "{bad:?} was accepted");
         }
     }
 

@@ -71,10 +71,18 @@ impl FromStr for FaultRule {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
         let mut rule = Self::new(action(name, text)?);
         let mut told = false;
-        for part in rest.split([',', '+']).map(str::trim).filter(|part| !part.is_empty()) {
-            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        let parts = || {
+            let parts = rest.split([',', '+']).map(str::trim).filter(|part| !part.is_empty());
+            parts.map(|part| (part, part.split_once('=').unwrap_or((part, ""))))
+        };
+        for (part, (key, value)) in parts() {
             let done = rule.set_action(key, value).inspect(|()| told = true).or_else(|| rule.set(key, value));
             done.ok_or_else(|| FaultError::Part { rule: text.to_owned(), part: part.to_owned() })?;
+        }
+        // The n-th alone, unless the rule says how it goes on.
+        let says = |wanted| parts().any(|(_, (key, _))| key == wanted);
+        if says("nth") && !says("every") && !says("times") {
+            rule.times = Some(1);
         }
         let needs = match rule.action {
             FaultAction::Delay { .. } => Some("us=N"),
@@ -218,6 +226,8 @@ mod tests {
             ..FaultRule::new(FaultAction::Drop { executed: false })
         };
         assert_eq!(read, expected);
+        assert_eq!(rule("drop:nth=3").unwrap().times, Some(1), "the third alone");
+        assert_eq!(rule("drop:nth=3,every=1").unwrap().times, None, "the third and all that follow");
         assert_eq!(rule("delay:us=500").unwrap().action, FaultAction::Delay { ns: 500_000 });
         assert_eq!(rule("corrupt:head+queue=2").unwrap().queue, FaultQueue::One(2));
         assert_eq!(rule("fail:status=0x281,lba=10").unwrap().lba, Some(10..11));

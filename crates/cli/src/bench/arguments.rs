@@ -1,9 +1,10 @@
 //! The command line of `nvmed bench`.
 
-use crate::arguments::{region, size};
+use crate::arguments::{region, size, time};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What its page of help ends with.
 pub const BENCH: &str = "\
@@ -41,9 +42,9 @@ pub struct Bench {
     /// Threads, each with a queue of its own while the device has some
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
-    /// Seconds to run
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, conflicts_with = "count")]
-    pub time: f64,
+    /// How long to run: 2s, 500ms, 1m; seconds without a unit
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time, conflicts_with = "count")]
+    pub time: Duration,
     /// Requests of each thread, however long they take
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,

@@ -7,6 +7,12 @@ use std::path::PathBuf;
 
 /// What the page of help of `nvmed run` ends with.
 pub const STATUS: &str = "\
+Examples:
+  nvmed format disk.img --size 1G
+  nvmed run -D disk.img -d ./files -- sqlite3 files/a.db 'create table t (x)'
+  nvmed run -D disk.img -d ./files -- bash
+  nvmed run --filesystem host -d . --summary -- make
+
 Exit status: the program's own; 128 + N if signal N ended it; 125 if nvmed failed, 126 if the program
 cannot be started, 127 if there is none; 2 wrong arguments or configuration; 3 the device is in use;
 4 the device holds no nvmed file system.";
