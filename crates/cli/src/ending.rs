@@ -1,18 +1,25 @@
 //! The processes of a run, and how a signal ends them.
 //!
 //! SIGTERM, SIGINT and SIGHUP that a process sends to `nvmed run` mean the whole run: every process of it gets the signal,
-//! those that are there [`PATIENCE`] later are killed, and what they have written is saved. A second signal kills at once, and
-//! leaves the server [`HURRY`] to save. What a terminal sends is the programs' own affair: they are in its foreground
-//! group, or not, as the shell among them wants it.
+//! those that are there [`PATIENCE`] later are killed, and what they have written is saved, as long as the device answers
+//! ([`crate::stall`]). A second signal kills at once, and leaves the server [`HURRY`] to save. What a terminal sends is the
+//! programs' own affair: they are in its foreground group, or not, as the shell among them wants it.
 
+use crate::failure::Status;
 use crate::run::pass_on;
+use crate::stall::WriteBack;
 use nvmed_sys::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper,
+    waitpid,
+};
 use std::collections::{HashMap, HashSet};
 use std::io::Error;
+use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Signals that end a run.
@@ -191,10 +198,7 @@ impl Ending {
 
     /// Sends a signal to every process of the run.
     fn send(&self, signal: Signal) {
-        for pid in self.processes() {
-            // It may have ended in between, or be another user's.
-            let _ = kill_process(pid, signal);
-        }
+        self.processes().into_iter().for_each(|process| process.send(signal));
     }
 
     /// Whether what was killed is given up: the program, too, may wait for a disk of the host's.
@@ -210,27 +214,27 @@ impl Ending {
 
     /// The living processes below this one, whatever their sessions and groups, but for the server's and those that are older
     /// than the run.
-    fn processes(&self) -> Vec<Pid> {
-        let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    fn processes(&self) -> Vec<Process> {
+        let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
         let mut dead = HashSet::new();
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            let Some((state, parent)) = state_and_parent(pid) else { continue };
-            children.entry(parent).or_default().push(pid);
-            if matches!(state, 'Z' | 'X') {
+            let Some(pid) = Pid::from_raw(pid) else { continue };
+            let Some(stat) = Stat::read(&entry.path()) else { continue };
+            children.entry(stat.parent).or_default().push(Process { pid, start: stat.start });
+            if matches!(stat.state, 'Z' | 'X') {
                 dead.insert(pid);
             }
         }
-        let is_ours = |pid: &Pid| Some(*pid) != self.server && !self.before.contains(pid);
+        let is_ours =
+            |process: &Process| Some(process.pid) != self.server && !self.before.contains(&process.pid);
         let mut found = Vec::new();
         let mut parents = vec![std::process::id()];
         while let Some(parent) = parents.pop() {
-            let below = children.remove(&parent).unwrap_or_default();
-            for pid in below.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())).filter(is_ours) {
-                let number = pid.as_raw_nonzero().get().cast_unsigned();
-                parents.push(number);
-                if !dead.contains(&number) {
-                    found.push(pid);
+            for process in children.remove(&parent).unwrap_or_default().into_iter().filter(is_ours) {
+                parents.push(process.pid.as_raw_nonzero().get().cast_unsigned());
+                if !dead.contains(&process.pid) {
+                    found.push(process);
                 }
             }
         }
@@ -248,13 +252,21 @@ impl Ending {
         }
     }
 
-    /// From here on, nobody looks at signals by [`Ending::wait`] any more: while this process saves what is left, a further one
-    /// ends it.
-    pub(crate) fn leave_to_thread(self) {
+    /// From here on, nobody looks at signals by [`Ending::wait`] any more: while this process saves what is left, one ends it
+    /// when the device does not answer, a second one ends it at once.
+    pub(crate) fn leave_to_thread(self, saved: Arc<WriteBack>) {
         let mut ending = Self { over: true, ..self };
+        let mut saved = Some(saved);
         // Without a thread, no signal ends it before it is done.
         let _ = nvmed_sys::spawn_quiet("nvmed-signals", move || {
-            while ending.hurried.is_none() && ending.wait(None, None).is_ok() {}
+            loop {
+                if let Some(saved) = saved.take_if(|_| ending.asked.is_some()) {
+                    saved.end_when_stuck(Status::Run as u8);
+                }
+                if ending.hurried.is_some() || ending.wait(None, None).is_err() {
+                    break;
+                }
+            }
             if ending.hurried.is_some() {
                 std::process::exit(abandoned(ending.asked().unwrap_or(libc::SIGTERM)).into());
             }
@@ -279,13 +291,48 @@ fn children() -> impl Iterator<Item = Pid> {
     pids.into_iter().filter_map(Pid::from_raw)
 }
 
-/// State and parent of a process (proc(5), `/proc/PID/stat`): its name, which may hold anything, ends at the last `)`.
-fn state_and_parent(pid: u32) -> Option<(char, u32)> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.next()?.parse().ok()?))
+/// A process that was found; another one may have its number later.
+struct Process {
+    pid: Pid,
+    start: u64,
+}
+
+impl Process {
+    /// Sends it a signal, if it is there still.
+    fn send(&self, signal: Signal) {
+        let descriptor = pidfd_open(self.pid, PidfdFlags::empty());
+        // The descriptor stays with one process, whoever gets its number; whether it is the one that was found is asked after.
+        let now = Stat::read(&Path::new("/proc").join(self.pid.to_string()));
+        if now.is_none_or(|now| now.start != self.start) {
+            return;
+        }
+        // It may have ended in between, or be another user's.
+        let _ = match descriptor {
+            Ok(descriptor) => pidfd_send_signal(descriptor, signal),
+            // A kernel without (before 5.3), or no descriptor left.
+            Err(_) => kill_process(self.pid, signal),
+        };
+    }
+}
+
+/// What the host tells of a process or of a thread (proc(5), `/proc/PID/stat`).
+pub(crate) struct Stat {
+    pub(crate) state: char,
+    parent: u32,
+    /// When it began, in ticks since the host did.
+    start: u64,
+}
+
+impl Stat {
+    /// Of the process or the thread whose directory this is.
+    pub(crate) fn read(directory: &Path) -> Option<Self> {
+        let text = std::fs::read(directory.join("stat")).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        // Its name, which may hold anything, ends at the last `)`; the fields from the third on follow, the 22nd is its start.
+        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+        let (state, parent) = (fields.next()?.chars().next()?, fields.next()?.parse().ok()?);
+        Some(Self { state, parent, start: fields.nth(17)?.parse().ok()? })
+    }
 }
 
 /// Signals that this process ignores.
@@ -293,4 +340,20 @@ fn ignored() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = text.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn whoever_has_the_number_of_a_process_that_has_ended_is_spared() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let start = Stat::read(&Path::new("/proc").join(pid.to_string())).unwrap().start;
+        Process { pid, start: start - 1 }.send(Signal::KILL);
+        Process { pid, start }.send(Signal::TERM);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    }
 }

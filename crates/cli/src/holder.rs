@@ -1,9 +1,12 @@
 //! The process that holds a device while a server of ours, its child, answers for it: the device's lock and the memory in
 //! which completed calls live are the holder's, so that a server that dies loses none of them.
 
+use crate::ending::Ending;
 use crate::failure::{Failure, Status};
 use crate::run::{own_path, probe, settings};
+use crate::stall::WriteBack;
 use nvmed_fs::FileSystem;
+use nvmed_io::Device;
 use nvmed_stack::{Config, Mount, RUN_MEMORY_VARIABLE, RunMemory};
 use nvmed_sys::Signals;
 use rustix::fd::OwnedFd;
@@ -11,6 +14,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 
 /// What is held.
 pub(crate) struct Holder {
@@ -48,15 +52,29 @@ impl Holder {
         Ok(command)
     }
 
+    /// After the run: what it had completed and not written goes to the device, and signals may end that.
+    ///
+    /// # Errors
+    /// As [`Holder::salvage`].
+    pub(crate) fn save(&self, config: &Config, ending: Ending) -> Result<(), Failure> {
+        let saved = WriteBack::to(&config.device);
+        ending.leave_to_thread(Arc::clone(&saved));
+        self.salvage_to(config, |device| saved.opened(device))
+    }
+
     /// After the server: what it had completed and not written goes to the device.
     ///
     /// # Errors
     /// The device's, with what it means: the memory goes with this process.
     pub(crate) fn salvage(&self, config: &Config) -> Result<(), Failure> {
+        self.salvage_to(config, |_| {})
+    }
+
+    fn salvage_to(&self, config: &Config, opened: impl FnOnce(&Arc<Device>)) -> Result<(), Failure> {
         if !config.device.is_lasting() {
             return Ok(());
         }
-        nvmed_stack::salvage(config, &self.memory).map_err(|error| {
+        nvmed_stack::salvage_watched(config, &self.memory, opened).map_err(|error| {
             let why = Failure::from(error);
             Failure::new(
                 why.status,

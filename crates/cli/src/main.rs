@@ -30,6 +30,7 @@ mod serve;
 mod shared;
 mod side;
 mod smart;
+mod stall;
 mod top;
 mod tree;
 mod volume;

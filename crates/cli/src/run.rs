@@ -82,8 +82,7 @@ fn on_device(
     }
     watched.iter().for_each(|watched| watched.tell(&mut command));
     let (code, ending) = watch_over(command)?;
-    ending.leave_to_thread();
-    holder.salvage(&config)?;
+    holder.save(&config, ending)?;
     watched.map_or(Ok(()), |watched| watched.end(&config))?;
     Ok(ExitCode::from(code))
 }

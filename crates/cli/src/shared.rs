@@ -9,6 +9,7 @@ use crate::failure::{Failure, Status};
 use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};
 use crate::run::arguments::Run;
 use crate::run::{absolute, code_of, preloaded, start};
+use crate::stall::WriteBack;
 use crate::watch::Watch;
 use nvmed_server::{Admission, Server, Service, Stop};
 use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, STATISTICS_VARIABLE, Surroundings};
@@ -26,6 +27,8 @@ use std::time::Duration;
 
 /// What a server writes when clients can come.
 const READY: &str = "ready";
+/// The status of a server whose device answers no more, and that has said so.
+const STUCK: u8 = 124;
 /// How long the processes that outlive the program may take before it is said that they are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -62,11 +65,10 @@ pub(crate) fn run(
     watched.iter().for_each(|watched| watched.tell(&mut command));
     ending.release_in(&mut command);
     let ended = start(&mut command).and_then(|mut program| server.watch(&mut ending, &mut program));
-    if !server.finish(&mut ending)? {
-        return Ok(ExitCode::from(abandoned(ending.asked().unwrap_or(libc::SIGTERM))));
+    if let Some(status) = server.finish(&mut ending)? {
+        return Ok(ExitCode::from(status));
     }
-    ending.leave_to_thread();
-    holder.salvage(config)?;
+    holder.save(config, ending)?;
     Ok(ExitCode::from(ended?))
 }
 
@@ -146,16 +148,18 @@ impl Beside {
     }
 
     /// After the program: the server ends when no process of the run uses it any more, or, after a signal, when they are gone.
-    /// False: a second signal has ended it before everything was saved.
-    fn finish(&mut self, ending: &mut Ending) -> Result<bool, Failure> {
+    /// A status is that of a run that was ended before everything was saved, by a second signal or since the device does not
+    /// answer; that has been said.
+    fn finish(&mut self, ending: &mut Ending) -> Result<Option<u8>, Failure> {
         let mut told = false;
         if ending.asked().is_none() && self.ended.is_none() {
             self.tell(Signal::USR1);
         }
         loop {
             let over = ending.asked().is_some() && ending.is_over();
-            if self.ended.is_some() && (over || ending.asked().is_none()) {
-                return Ok(true);
+            if let Some(status) = self.ended.filter(|_| over || ending.asked().is_none()) {
+                let stuck = over && status.code() == Some(STUCK.into());
+                return Ok(stuck.then_some(Status::Run as u8));
             }
             if over && !told {
                 told = true;
@@ -164,7 +168,7 @@ impl Beside {
             if ending.gives_up() {
                 self.tell(Signal::KILL);
                 self.ended = Some(self.child.wait().map_err(failed)?);
-                return Ok(false);
+                return Ok(Some(abandoned(ending.asked().unwrap_or(libc::SIGTERM))));
             }
             ending.wait(None, None).map_err(failed)?;
             if self.has_ended()? {
@@ -223,7 +227,9 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     let server = Server::start(Arc::clone(&service), &address).map_err(failed)?;
     let stop = server.stop();
     let obeying = stop.clone();
-    nvmed_sys::spawn_quiet("nvmed-signals", move || obey(&signals, &obeying)).map_err(failed)?;
+    let saved = WriteBack::to(&config.device);
+    saved.opened(service.mount().device());
+    nvmed_sys::spawn_quiet("nvmed-signals", move || obey(&signals, &obeying, saved)).map_err(failed)?;
     // A holder that cannot read it has died, perhaps before its death would have been a signal to us.
     let mut out = std::io::stdout();
     if writeln!(out, "{READY}").and_then(|()| out.flush()).is_err() {
@@ -237,7 +243,7 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
 }
 
 /// Ends the server when its holder says so: now, or when no session is left.
-fn obey(signals: &Signals, stop: &Stop) {
+fn obey(signals: &Signals, stop: &Stop, saved: Arc<WriteBack>) {
     // A descriptor that cannot be read would leave a server that nothing ends.
     while let Ok(signal) = signals.next() {
         if signal.number != libc::SIGUSR1 {
@@ -259,6 +265,7 @@ fn obey(signals: &Signals, stop: &Stop) {
             }
         });
     }
+    saved.end_when_stuck(STUCK);
     stop.stop();
 }
 

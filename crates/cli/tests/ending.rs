@@ -133,22 +133,77 @@ fn what_was_there_before_a_run_outlives_it() {
     assert_eq!(scratch.ok(["cat", "d.img:/file"]), "kept\n");
 }
 
-/// A device that takes commands and never completes them: the server cannot end by itself.
+/// A file that is durable, and a program that has written another one and waits for its fsync.
+const SYNCED: [&str; 3] = ["sh", "-c", "echo synced > store/before; sync store/before"];
+const LOST: &str = "
+import os
+file = open('store/file', 'w'); file.write('lost'); file.flush()
+print('ready', flush=True)
+os.fsync(file.fileno())
+";
+/// It takes commands and never completes them.
+const SILENT: &str = "virtual:d.img?faults=drop:op=write";
+
+/// In both kinds of mount: the server's write-back does not end, and neither does that of the process that was typed.
+#[test]
+fn one_signal_ends_a_run_whose_device_never_answers() {
+    if !have("python3") {
+        return;
+    }
+    let runs = ["--shared", "--private"].map(|how| {
+        let scratch = Scratch::with_device("64M");
+        assert_eq!(scratch.on_device(SYNCED).status, 0);
+        let mut child = run(&scratch, &[how], SILENT, LOST, &[]);
+        assert_eq!(lines(&mut child).next().unwrap().unwrap(), "ready");
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        (how, scratch, child)
+    });
+    for (how, scratch, mut child) in runs {
+        assert_eq!(end_of(&mut child), Some(125), "{how}");
+        let err = said(&mut child);
+        assert_eq!(err.lines().count(), 1, "{how}: {err}");
+        for words in ["d.img", "no command has completed", "before everything was saved", "may be lost"] {
+            assert!(err.contains(words), "{how}: {err}");
+        }
+        assert_eq!(scratch.ok(["cat", "d.img:/before"]), "synced\n", "{how}");
+        assert!(scratch.ok(["fsck", "d.img"]).contains("clean"), "{how}");
+    }
+}
+
+/// A device that is slow and answers keeps its time: nothing is lost, however long it takes.
+#[test]
+fn one_signal_leaves_a_slow_device_its_time() {
+    if !have("python3") {
+        return;
+    }
+    let scratch = Scratch::with_device("64M");
+    let script = "
+import signal
+for number in range(14):
+    with open(f'store/{number}', 'w') as file: file.write('kept' * (1 << 18))
+print('ready', flush=True)
+signal.pause()
+";
+    let device = "virtual:d.img?bandwidth=1M";
+    let mut child = run(&scratch, &["--shared"], device, script, &[]);
+    assert_eq!(lines(&mut child).next().unwrap().unwrap(), "ready");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let began = Instant::now();
+    let ended = child.wait().unwrap();
+    println!("the write-back took {:?}", began.elapsed());
+    assert_eq!((ended.code(), said(&mut child).as_str()), (Some(143), ""));
+    assert!(scratch.ok(["cat", "d.img:/13"]) == "kept".repeat(1 << 18));
+}
+
+/// The server cannot end by itself.
 #[test]
 fn a_second_signal_ends_a_run_whose_device_never_answers() {
     if !have("python3") {
         return;
     }
     let scratch = Scratch::with_device("64M");
-    assert_eq!(scratch.on_device(["sh", "-c", "echo synced > store/before; sync store/before"]).status, 0);
-    let script = "
-import os
-file = open('store/file', 'w'); file.write('lost'); file.flush()
-print('ready', flush=True)
-os.fsync(file.fileno())
-";
-    let device = "virtual:d.img?faults=drop:op=write";
-    let mut child = run(&scratch, &["--shared"], device, script, &[]);
+    assert_eq!(scratch.on_device(SYNCED).status, 0);
+    let mut child = run(&scratch, &["--shared"], SILENT, LOST, &[]);
     assert_eq!(lines(&mut child).next().unwrap().unwrap(), "ready");
     let pid = Pid::from_child(&child);
     let began = Instant::now();

@@ -2,11 +2,18 @@
 
 mod scratch;
 
+use nvmed_fs::FileSystem;
+use nvmed_io::Binding;
+use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};
+use nvmed_stack::{DeviceSpec, Open, open_device};
+use nvmed_sys::{Mapping, Pages};
 use rustix::fs::{Mode, OFlags};
 use scratch::Scratch;
 use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Every name below `dir` with what it is: the bytes of a file, the target of a link.
 fn tree(dir: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
@@ -203,6 +210,74 @@ fn fsck_repairs() {
     assert!(said.contains("one superblock is damaged") && said.ends_with("clean\n"), "{said}");
     assert_eq!(scratch.ok(["fsck", "--repair", "d.img"]), "d.img: clean\n");
     assert_eq!(scratch.ok(["cat", "d.img:/a"]), "kept");
+}
+
+/// The extents of the files of an image, as its metadata store has them: key, and first block.
+fn extents(store: &Store) -> Vec<(Vec<u8>, u64)> {
+    let start = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2];
+    let mut found = Vec::new();
+    let mut visit = |key: &[u8], value: &[u8]| {
+        if key.starts_with(&start) {
+            found.push((key.to_vec(), u64::from_le_bytes(value[..8].try_into().unwrap())));
+        }
+        ControlFlow::Continue(())
+    };
+    store.scan(Bound::Unbounded, Bound::Unbounded, &mut visit).unwrap();
+    found
+}
+
+/// Makes an image lose one extent of its only file; answers the first block of another.
+fn lose_an_extent(image: &Path) -> u64 {
+    let spec = DeviceSpec::parse(&format!("virtual:{}", image.display())).unwrap();
+    let device = open_device(&spec, Open::Existing { locked_by_run: false }).unwrap();
+    let superblock = FileSystem::probe(&device).unwrap();
+    let blocks = superblock.meta_first..superblock.data_first;
+    let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), blocks).unwrap();
+    let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
+    let pending = PendingMemory { memory, offset: 0, len: 1 << 20 };
+    let store = Store::open(Arc::new(medium), pending, &Options::default()).unwrap();
+    let found = extents(&store);
+    assert_eq!(found.len(), 12);
+    let mut batch = Batch::new();
+    batch.delete(&found[3].0);
+    let last = store.apply(&batch).unwrap();
+    store.commit(last, Barrier::None).unwrap();
+    store.close().unwrap();
+    drop(store);
+    device.shutdown().unwrap();
+    found[7].1
+}
+
+/// What a script learns from a repair: 0 that all is right and can be copied out, 1 that some of it cannot, 4 that nothing was
+/// done.
+#[test]
+fn the_status_of_a_repair_says_what_is_left() {
+    let scratch = Scratch::with_device("64M");
+    let script = "for page in 0 2 4 6 8 10 12 14 16 18 20 22; do yes kept | dd of=store/f bs=4096 count=1 \
+                  iflag=fullblock seek=$page conv=notrunc,fsync status=none || exit 1; done";
+    assert_eq!(scratch.on_device(["sh", "-c", script]).err, "");
+    let clean = scratch.run(["fsck", "--repair", "d.img"]);
+    assert_eq!((clean.status, clean.out.as_str()), (0, "d.img: clean\n"));
+    let path = scratch.path("d.img");
+    let block = lose_an_extent(&path);
+    std::fs::copy(&path, scratch.path("other.img")).unwrap();
+    assert_eq!(scratch.run(["fsck", "d.img"]).status, 1);
+    let repaired = scratch.run(["fsck", "--repair", "d.img"]);
+    assert!(repaired.status == 0 && repaired.out.ends_with("; clean\n"), "{}{}", repaired.out, repaired.err);
+    assert_eq!(scratch.run(["fsck", "d.img"]).status, 0);
+    // A block of the same file is lost to the device.
+    let lost =
+        format!("virtual:other.img?faults=fail:status=0x281+op=read+lba={}..{}", block * 8, block * 8 + 8);
+    let partly = scratch.run(["fsck", "--repair", &lost]);
+    assert!(partly.status == 1 && partly.out.contains("cannot be copied out whole"), "{}", partly.out);
+    assert!(partly.out.contains("\"f\" (inode "), "{}", partly.out);
+    assert_eq!(scratch.run(["fsck", "other.img"]).status, 0, "its metadata is right");
+    // No superblock is left, and it is not known where anything was.
+    let image = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    image.set_len(0).unwrap();
+    image.set_len(64 << 20).unwrap();
+    let nothing = scratch.run(["fsck", "--repair", "d.img"]);
+    assert!(nothing.status == 4 && nothing.err.lines().count() == 1, "{}{}", nothing.out, nothing.err);
 }
 
 /// Of a metadata store with a damaged block everything is copied that the block did not tell of.

@@ -226,6 +226,40 @@ fn users_meet_at_a_fifo_as_its_mode_permits() {
     assert!(lines.next().is_none() && reader.wait().unwrap().success());
 }
 
+/// The line on standard error may be long gone when somebody asks.
+#[test]
+fn a_file_system_that_turned_read_only_is_shown_with_the_reason() {
+    let mut machine = Machine::new("trouble");
+    machine.serve();
+    let told = |machine: &Machine| {
+        let socket = machine.dir.join("run/socket");
+        let socket = socket.to_str().unwrap();
+        let shown = [
+            machine.admin(&["status"]),
+            machine.ok(&["stats", socket]),
+            machine.ok(&["top", "--once", "--interval", "0.1", socket]),
+        ];
+        let json = [machine.admin(&["status", "--json"]), machine.ok(&["stats", "--json", socket])];
+        let why =
+            json.map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap()["trouble"].take());
+        (shown, why)
+    };
+    let (shown, why) = told(&machine);
+    assert!(why.iter().all(serde_json::Value::is_null), "{why:?}");
+    assert!(shown.iter().all(|text| !text.contains("read-only")), "{shown:?}");
+    let image = std::fs::OpenOptions::new().write(true).open(machine.dir.join("disk.img")).unwrap();
+    image.set_len(16 << 20).unwrap();
+    let ran = machine.shell(None, "", "head -c 24M /dev/zero > store/f; sync store/f; : > store/new");
+    assert!(ran.status != 0 && ran.err.contains("Read-only file system"), "{}", ran.err);
+    let (shown, why) = told(&machine);
+    let text = why[0].as_str().unwrap_or_default();
+    assert!(why[0] == why[1] && text.contains("could not be written"), "{why:?}");
+    for shown in shown {
+        // A frame of `top` cuts what is too long for it.
+        assert!(shown.contains("read-only") && shown.contains(&text[..40]), "{shown}");
+    }
+}
+
 #[test]
 fn a_server_that_is_killed_loses_nothing_that_was_completed() {
     let mut machine = Machine::new("killed");

@@ -72,6 +72,7 @@ impl House {
             "sessions": self.service.sessions(),
             "processes": self.service.processes(),
             "draining": self.keeper.is_draining(),
+            "trouble": files.trouble().map(|trouble| trouble.to_string()),
         })
     }
 

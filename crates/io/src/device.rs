@@ -325,6 +325,19 @@ impl Device {
         self.lanes().iter().map(|lane| lane.lock().tickets.used()).sum()
     }
 
+    /// Requests that are done, well or not, and whose results were taken, since the device was opened. While the count grows,
+    /// the device answers.
+    #[must_use]
+    pub fn completed(&self) -> u64 {
+        let gone = self.table().gone.requests();
+        let done_of = |lane: &Arc<Lane>| {
+            let lane = lane.lock();
+            // A request may have its place before it is counted.
+            lane.stats_of_all().requests().saturating_sub(lane.tickets.used() as u64)
+        };
+        gone + self.lanes().iter().map(done_of).sum::<u64>()
+    }
+
     /// Controller resets since the device was opened, those that failed included.
     #[must_use]
     pub fn resets(&self) -> u64 {

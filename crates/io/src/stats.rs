@@ -44,6 +44,12 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Requests of every kind.
+    pub(crate) fn requests(&self) -> u64 {
+        let writes = self.writes + self.write_zeroes + self.discards;
+        self.reads + writes + self.flushes + self.compares + self.passthroughs
+    }
+
     /// Counts a request that a queue has taken.
     #[inline]
     pub(crate) fn count(&mut self, request: &Request<'_>, lba_bytes: u32) {

@@ -38,6 +38,7 @@ fn a_queue_is_made_used_and_destroyed() {
     device.destroy_queue(number).unwrap();
     assert_eq!(device.queues(), 1);
     assert_eq!(device.stats().reads, 1, "what a destroyed queue has counted stays");
+    assert_eq!(device.completed(), 1);
     assert!(matches!(device.bind(Binding::Queue(number)), Err(IoError::NoSuchQueue { number: 1 })));
     assert!(matches!(device.destroy_queue(number), Err(IoError::NoSuchQueue { .. })));
     // Its number, and its place on the device, are free again.

@@ -29,6 +29,7 @@ fn a_completion_that_another_reaped_is_there_for_its_waiter() {
     fake.fail_at(Lba(8));
     let (first, second) = (one.submit(&read(0)).unwrap(), two.submit(&read(8)).unwrap());
     assert!(one.poll(&first).is_none());
+    assert_eq!(device.completed(), 0, "the device has answered nothing");
     fake.release(0);
     // This looks at the queue, and takes both completions out of it.
     let error = two.poll(&second).expect("it is done").expect_err("a bad block");
@@ -38,6 +39,7 @@ fn a_completion_that_another_reaped_is_there_for_its_waiter() {
     one.wait(first).unwrap();
     assert_eq!(two.wait(second).unwrap_err().errno(), Errno::IO);
     assert_eq!((one.stats().errors, two.stats().errors, device.stats().reads), (0, 1, 2));
+    assert_eq!(device.completed(), 2, "an error is an answer");
 }
 
 #[test]

@@ -483,6 +483,7 @@ impl Desk {
             "version": 1,
             "pid": rustix::process::getpid().as_raw_nonzero().get(),
             "device": service.mount.device_name(),
+            "trouble": service.mount.trouble().map(|trouble| trouble.to_string()),
             "uptime_ns": service.statistics.uptime_ns(),
             "now_ns": now.tv_sec * 1_000_000_000 + now.tv_nsec,
             "calls": service.statistics.json(buckets),

@@ -101,11 +101,24 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
 /// # Errors
 /// [`StackError`]; the memory is kept, so that a later attempt can succeed.
 pub fn salvage(config: &Config, run: &RunMemory) -> Result<(), StackError> {
+    salvage_watched(config, run, |_| {})
+}
+
+/// As [`salvage`]; `opened` is given the device as soon as it is open, and may count what it does from then on.
+///
+/// # Errors
+/// Those of [`salvage`].
+pub fn salvage_watched(
+    config: &Config,
+    run: &RunMemory,
+    opened: impl FnOnce(&Arc<Device>),
+) -> Result<(), StackError> {
     if run.state() == State::Idle {
         return Ok(());
     }
     let name = config.device.to_string();
     let device = open_device(&config.device, Open::Existing { locked_by_run: true })?;
+    opened(&device);
     let fail = |error| StackError::Fs { device: name.clone(), error };
     let memory = private_memory(config)?;
     let parts = MountParts { device: Arc::clone(&device), memory, options: options(config) };

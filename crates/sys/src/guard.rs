@@ -85,7 +85,7 @@ pub fn survive_cut_files() -> Result<(), Error> {
     if unsafe { libc::sigaction(libc::SIGBUS, core::ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(Error::last_os_error());
     }
-    // It is never freed: a handler may look at it at any time.
+    // Before the handler is there, which looks at it at any time from then on: it is never freed.
     BEFORE.store(Box::leak(before).as_mut_ptr(), Ordering::Release);
     // SAFETY: zeroed is a valid `sigaction` (default handler, empty mask, no flags); `action` lives on this
     // stack. `on_bus_error` has the signature that SA_SIGINFO asks for, and does only what a handler may:
@@ -96,13 +96,27 @@ pub fn survive_cut_files() -> Result<(), Error> {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGBUS, action, core::ptr::null_mut())
     };
-    if set == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+    if set == 0 {
+        return Ok(());
+    }
+    let error = Error::last_os_error();
+    // No handler is there, and the next call tries again.
+    BEFORE.store(core::ptr::null_mut(), Ordering::Release);
+    Err(error)
+}
+
+/// Whether a `SIGBUS` with this `si_code` (sigaction(2)) is about memory that is not there or cannot be read. One that a
+/// process sends has a code that is not positive, and no address.
+fn is_about_memory(code: c_int) -> bool {
+    matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO)
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives an SA_SIGINFO handler a valid `siginfo_t`, and for SIGBUS it holds an address.
-    let address = unsafe { (*info).si_addr() } as usize;
-    if let Some(range) = guarding(address) {
+    // SAFETY: the kernel gives an SA_SIGINFO handler a valid `siginfo_t`, and every one has a code.
+    let code = unsafe { (*info).si_code };
+    // SAFETY: as above; for these codes it holds an address, and for the others it is not looked at.
+    let address = is_about_memory(code).then(|| unsafe { (*info).si_addr() } as usize);
+    if let Some((address, range)) = address.and_then(|address| Some((address, guarding(address)?))) {
         range.cuts.fetch_add(1, Ordering::Release);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -118,16 +132,41 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: null, or what `survive_cut_files` has leaked, initialised and not written since.
     let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
+    let sent = code <= 0;
+    if sent && handler == libc::SIG_IGN {
+        return;
+    }
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
         // The touch is made again, and ends the process.
         // SAFETY: sets the default action of a signal, which takes no pointer that outlives the call.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        if sent {
+            again();
+        }
         return;
     }
     type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
     // SAFETY: the process had installed it for this signal. One that takes the signal alone ignores the rest, which is
     // in registers; the arguments are the kernel's.
     unsafe { core::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: null changes nothing; what is there is written to `now`, which lives on this stack, and of which zeroes
+    // are a valid value too.
+    let left = unsafe {
+        libc::sigaction(libc::SIGBUS, core::ptr::null(), now.as_mut_ptr());
+        now.assume_init().sa_sigaction
+    };
+    if sent && left == libc::SIG_DFL {
+        // As Rust's own handler does, which leaves the end to a second touch.
+        again();
+    }
+}
+
+/// Of a signal that was sent there is no touch that is made again: it is sent again, and ends the process when the handler,
+/// which keeps it off, has returned.
+fn again() {
+    // SAFETY: takes no pointer, and is among what a handler may call (signal-safety(7)).
+    unsafe { libc::raise(libc::SIGBUS) };
 }
 
 #[cfg(test)]
@@ -152,6 +191,27 @@ mod tests {
         assert!(memory.is_cut());
         drop(memory);
         assert_eq!(rustix::fs::fstat(&fd).unwrap().st_size, 4096);
+    }
+
+    /// Its "address" is the sender's user and process, which may well lie in a guarded range.
+    #[test]
+    fn a_signal_that_a_process_sends_is_no_cut_file() {
+        survive_cut_files().unwrap();
+        let guard = Guard::new(2, usize::MAX >> 1).unwrap();
+        // SAFETY: the child makes system calls only, until it ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: takes no pointers.
+            unsafe {
+                libc::kill(libc::getpid(), libc::SIGBUS);
+                libc::_exit(i32::from(guard.is_cut()));
+            }
+        }
+        drop(guard);
+        let mut status = 0;
+        // SAFETY: `status` lives on this stack.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!((libc::WIFSIGNALED(status), libc::WTERMSIG(status)), (true, libc::SIGBUS));
     }
 
     #[test]

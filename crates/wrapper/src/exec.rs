@@ -122,7 +122,8 @@ fn say_unreachable(program: &Program, in_our_directory: bool) {
 /// # Safety
 /// Lists of C strings, or null.
 pub(crate) unsafe fn run(program: &Program, argv: List, given: List) -> Answer {
-    beyond::admit(program)?;
+    // An exec that fails goes back to where the process was, after its answer.
+    let _left = beyond::admit(program)?;
     leave();
     // SAFETY: the caller's contract.
     let luggage = unsafe { Luggage::pack(program, given) }?;

@@ -86,6 +86,34 @@ fn a_static_program_is_named_once_and_kept_from_the_hosts_directory() {
     }
 }
 
+/// Whoever tries to execute one and goes on (its arguments are too long) sees the host as before.
+#[test]
+fn a_program_whose_exec_fails_is_where_it_was() {
+    let Some(bench) = Bench::new("", &["cc", "dash", "python3"]) else { return };
+    if prepared(&bench).is_none() {
+        return;
+    }
+    let script = bench.host().join("tries.py");
+    let text_of_it = "
+import os, sys
+def here(): return os.readlink('/proc/self/ns/mnt'), os.getcwd(), os.stat('.').st_ino, os.stat('/').st_ino
+os.mkdir('inner'); os.chdir('inner')
+before = here()
+try: os.execv('../beyond', ['../beyond', 'x' * 200_000])
+except OSError as error: print(error.strerror)
+print(here() == before)
+open(sys.argv[1], 'w').write('ours')
+print(open(sys.argv[1]).read())
+";
+    std::fs::write(&script, text_of_it).expect("a script");
+    let output = run(&bench, &[], "exec python3 tries.py $1");
+    assert_eq!(text(&output.stdout), "Argument list too long\nTrue\nours\n", "{output:?}");
+    if !text(&output.stderr).contains("finds an empty directory") {
+        eprintln!("SKIPPED: this user may not mount, so nothing is hidden");
+    }
+    assert_eq!(on_host(&bench), ["hosts"]);
+}
+
 #[test]
 fn a_run_can_refuse_what_it_cannot_intercept() {
     let Some(bench) = Bench::new("", &["cc", "dash", "python3"]) else { return };

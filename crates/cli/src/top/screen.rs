@@ -23,18 +23,22 @@ const HEAD_LINES: u16 = 5;
 /// Kinds of calls shown at most where there are clients to show too.
 const KINDS_MAX: u16 = 8;
 
+fn head_lines(now: &Snapshot) -> u16 {
+    HEAD_LINES + u16::from(now.trouble.is_some())
+}
+
 /// Lines that show everything.
 pub fn lines_wanted(view: &View<'_>) -> u16 {
     let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX / 4);
     let clients = if view.now.sessions.is_empty() { 0 } else { rows(view.rates.clients.len()) + 2 };
-    HEAD_LINES + 1 + rows(view.rates.kinds.len()) + clients
+    head_lines(view.now) + 1 + rows(view.rates.kinds.len()) + clients
 }
 
 /// Draws the frame in the whole terminal.
 pub fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
     let kinds = u16::try_from(view.rates.kinds.len()).unwrap_or(u16::MAX).saturating_add(1);
     let foot = u16::from(!view.foot.is_empty());
-    let body = frame.area().height.saturating_sub(HEAD_LINES + foot);
+    let body = frame.area().height.saturating_sub(head_lines(view.now) + foot);
     let clients = u16::try_from(view.rates.clients.len()).unwrap_or(u16::MAX).saturating_add(2);
     let kinds = if view.now.sessions.is_empty() {
         body
@@ -43,7 +47,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
         kinds.min(body.saturating_sub(clients).max(KINDS_MAX + 1)).min(body)
     };
     let parts = [
-        Constraint::Length(HEAD_LINES),
+        Constraint::Length(head_lines(view.now)),
         Constraint::Length(kinds),
         Constraint::Min(0),
         Constraint::Length(foot),
@@ -111,6 +115,9 @@ fn totals<'a>(view: &View<'_>) -> Vec<Line<'a>> {
     } else {
         let why = " not known: this run has no server; its file calls are counted".to_owned();
         lines.push(labelled("cache, device", why));
+    }
+    if let Some(why) = &now.trouble {
+        lines.insert(1, labelled("read-only", format!(" {why}")).reversed());
     }
     lines
 }
@@ -307,6 +314,16 @@ mod tests {
         assert!(lines[client].starts_with("4000029") && lines[client].ends_with(" 1048576    64"), "{text}");
         assert!(lines[client].contains("postgres: check "), "{text}");
         assert_eq!(lines[23], "q quits", "{text}");
+    }
+
+    #[test]
+    fn a_file_system_that_turned_read_only_is_shown_with_the_reason() {
+        let healthy = busy_server(30);
+        let now = Snapshot { trouble: Some("its disk burns".to_owned()), ..healthy.clone() };
+        let (before, lines) = (frame(&healthy, 80, 24), frame(&now, 80, 24));
+        assert_eq!(lines[1], "read-only its disk burns");
+        // Nothing else gives way to it but one of the clients.
+        assert_eq!((&lines[0], &lines[2..23]), (&before[0], &before[1..22]));
     }
 
     #[test]

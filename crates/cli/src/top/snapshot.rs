@@ -11,6 +11,8 @@ pub struct Snapshot {
     pub pid: u32,
     /// The device's string.
     pub device: String,
+    /// Why the file system has turned read-only, if it has.
+    pub trouble: Option<String>,
     pub uptime_ns: u64,
     /// The monotonic clock.
     pub now_ns: u64,
