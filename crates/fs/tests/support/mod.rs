@@ -42,6 +42,8 @@ struct Blocks {
     cut_after: Option<u64>,
     /// Blocks that cannot be read.
     bad: Vec<u64>,
+    /// A flush does nothing, and says that it has.
+    lies: bool,
 }
 
 /// The device's contents and switches, shared with whoever tests it.
@@ -103,6 +105,11 @@ impl Disk {
     pub fn fail_with(&self, status: Status, first: u64, count: u64) {
         self.lock().fails_with = Some(status);
         self.fail(first, count);
+    }
+
+    /// Whether a flush does nothing from now on, and says that it has.
+    pub fn set_lying(&self, lies: bool) {
+        self.lock().lies = lies;
     }
 
     /// From now on these blocks cannot be read.
@@ -326,7 +333,9 @@ impl DiskQueue {
             }
             Operation::Flush => {
                 blocks.flushes += 1;
-                blocks.flush();
+                if !blocks.lies {
+                    blocks.flush();
+                }
             }
             Operation::Discard => {
                 // The worst that a device may do: at once, durably, and other bytes than zeroes.
