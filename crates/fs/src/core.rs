@@ -86,9 +86,6 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Time stamps come from here.
     pub clock: Clock,
-    /// A deliberate mistake: `fsync` sends nothing to the device. Tests that prove durability must fail.
-    #[cfg(feature = "mutants")]
-    pub mutant_fsync_sends_nothing: bool,
 }
 
 impl Default for MountOptions {
@@ -104,8 +101,6 @@ impl Default for MountOptions {
             discard: false,
             read_only: false,
             clock: host_clock,
-            #[cfg(feature = "mutants")]
-            mutant_fsync_sends_nothing: false,
         }
     }
 }
@@ -478,11 +473,7 @@ impl Core {
 
     /// Whether no change waits to be made durable.
     pub(crate) fn is_committed(&self) -> bool {
-        #[cfg(feature = "mutants")]
-        if self.options.mutant_fsync_sends_nothing
-            || mutant::is(Mutant::FsyncSendsNothing)
-            || mutant::is(Mutant::NoDataFlush)
-        {
+        if mutant::is(Mutant::FsyncSendsNothing) || mutant::is(Mutant::NoDataFlush) {
             // A mistake that is made on purpose, and that a durable write would hide.
             return false;
         }
@@ -494,8 +485,7 @@ impl Core {
     /// # Errors
     /// The store's or the device's.
     pub(crate) fn commit(&self, ticket: u64) -> Result<(), FsError> {
-        #[cfg(feature = "mutants")]
-        if self.options.mutant_fsync_sends_nothing || mutant::is(Mutant::FsyncSendsNothing) {
+        if mutant::is(Mutant::FsyncSendsNothing) {
             return Ok(());
         }
         if !self.health.is_open()

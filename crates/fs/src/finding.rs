@@ -88,6 +88,13 @@ pub enum Finding {
         /// Counted.
         found: u64,
     },
+    /// An extended attribute whose prefix is none that is served: it is listed, and has no value to read.
+    Attribute {
+        /// The inode.
+        ino: u64,
+        /// The attribute's name, its prefix included.
+        name: Vec<u8>,
+    },
     /// An extent outside the data region, or one that shares blocks with another.
     Extent {
         /// The inode.
@@ -178,6 +185,10 @@ impl fmt::Display for Finding {
             Self::Unreachable { ino } => write!(f, "the root does not lead to directory {ino}"),
             Self::Inode { ino, field, recorded, found } => {
                 write!(f, "inode {ino} records {recorded} as its {field}; counted: {found}")
+            }
+            Self::Attribute { ino, name } => {
+                let name = String::from_utf8_lossy(name);
+                write!(f, "inode {ino} has extended attribute {name:?}, whose prefix is not served")
             }
             Self::Extent { ino, block, other: None } => {
                 write!(f, "inode {ino} has block {block}, which is outside the data region")

@@ -306,6 +306,9 @@ impl Check {
             Some(long) => self.long_xattrs.extend(long.into_iter().map(|(name, bytes)| (ino, name, bytes))),
             None => self.find(Finding::Inode { ino, field: "attributes", recorded: 0, found: 0 }),
         }
+        for name in crate::xattr::not_served(record) {
+            self.find(Finding::Attribute { ino, name: name.into() });
+        }
         self.extents.extend(inline.iter().map(|extent| (*extent, ino)));
         let summary = Summary {
             kind: record.kind(),

@@ -10,7 +10,7 @@ use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_io::IoError;
-use nvmed_kv::KvError;
+use nvmed_kv::{KvError, MediumCall};
 use nvmed_sys::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use rustix::io::Errno;
 
@@ -136,7 +136,7 @@ impl Core {
         let is_lasting = match &error {
             KvError::Failed { .. } => true,
             KvError::Medium { operation, source, .. } => {
-                *operation != "read" && source.errno != Errno::NOSPC.raw_os_error()
+                *operation != MediumCall::Read && source.errno != Errno::NOSPC.raw_os_error()
             }
             _ => false,
         };

@@ -178,8 +178,17 @@ impl Model {
                 node.record.xattrs = None;
                 continue;
             };
-            let mut lost = Vec::new();
+            let mut lost: Vec<Vec<u8>> = xattr::not_served(&node.record).into_iter().map(Vec::from).collect();
+            for name in &lost {
+                let name = String::from_utf8_lossy(name);
+                self.plan.push(format!(
+                    "extended attribute {name:?} of inode {ino} has a prefix that is not served: it is removed"
+                ));
+            }
             for (name, bytes) in long {
+                if lost.iter().any(|lost| **lost == *name) {
+                    continue;
+                }
                 let key = (*ino, name.into_vec());
                 let parts = self.xattrs.get(&key);
                 let found: usize = parts.into_iter().flat_map(BTreeMap::values).map(Vec::len).sum();

@@ -98,11 +98,24 @@ pub(crate) fn long_values(record: &Record) -> Option<Vec<(Box<[u8]>, u64)>> {
     Some(long.map(|attribute| (attribute.name.into(), attribute.bytes as u64)).collect())
 }
 
-/// For a repair: a record's attributes without the long ones that `lost` names, and without nonsense.
+/// What the names that are served begin with (xattr(7), "Extended attribute namespaces").
+const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// For the checker: the names that no call gives a value of. A listing shows them all the same, and a program that
+/// copies what is listed fails.
+pub(crate) fn not_served(record: &Record) -> Vec<Box<[u8]>> {
+    let is_served = |name: &[u8]| {
+        PREFIXES.iter().any(|prefix| name.strip_prefix(*prefix).is_some_and(|rest| !rest.is_empty()))
+    };
+    let all = decode(record.xattrs.as_deref().unwrap_or_default()).unwrap_or_default();
+    all.iter().map(|attribute| attribute.name).filter(|name| !is_served(name)).map(Box::from).collect()
+}
+
+/// For a repair: a record's attributes without those that `lost` names, and without nonsense.
 pub(crate) fn without(record: &Record, lost: impl Fn(&[u8]) -> bool) -> Option<Arc<[u8]>> {
     let all = decode(record.xattrs.as_deref().unwrap_or_default())?;
     let mut left = Vec::new();
-    let kept = all.iter().filter(|attribute| attribute.value.is_some() || !lost(attribute.name));
+    let kept = all.iter().filter(|attribute| !lost(attribute.name));
     kept.for_each(|attribute| attribute.encode_to(&mut left));
     (!left.is_empty()).then(|| left.into())
 }

@@ -6,6 +6,7 @@ mod support;
 use nvmed_fs::{Allocate, Credentials, File, FileSystem, MountOptions, OpenFlags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 use support::Disk;
 
@@ -171,4 +172,51 @@ fn a_sync_waits_for_what_others_are_writing_back() {
         assert!(!synced.load(Ordering::SeqCst), "the file's page cannot be on the device");
         drop(stall);
     });
+}
+
+/// Waits until a thread of this process sleeps for another one, or is over.
+fn await_asleep(thread: rustix::thread::Pid) {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    let state = |text: String| text.rsplit_once(") ").map(|(_, rest)| rest.starts_with('S'));
+    while std::fs::read_to_string(&path).ok().and_then(state) == Some(false) {
+        std::thread::yield_now();
+    }
+}
+
+/// A commit had flushed, and was appending, when another thread's data went over allocated blocks and waited for that
+/// commit: its flush was taken for one of that data, and the power took the data back after `fdatasync` had returned.
+#[test]
+fn a_flush_of_before_the_data_does_not_make_it_durable() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    let (old, new) = (open(&files, "old", OpenFlags::READ), open(&files, "new", OpenFlags::READ));
+    old.pwrite(&[1; PAGE], 0).unwrap();
+    files.sync().unwrap();
+    // New blocks: one write, then a flush before the append that names them.
+    new.pwrite(&[2; PAGE], 0).unwrap();
+    let before = disk.flushes();
+    std::thread::scope(|scope| {
+        let stall = disk.stall_at(2);
+        let first = scope.spawn(|| new.fdatasync().unwrap());
+        disk.await_stalled();
+        assert_eq!(disk.flushes(), before + 1, "the append is held back, its flush is over");
+        let (tell, told) = mpsc::channel();
+        let second = scope.spawn(move || {
+            old.pwrite(&[3; PAGE], 0).unwrap();
+            tell.send(rustix::thread::gettid()).unwrap();
+            old.fdatasync().unwrap();
+        });
+        await_asleep(told.recv().unwrap());
+        assert!(!first.is_finished() && !second.is_finished(), "both wait for the append");
+        drop(stall);
+    });
+    // Of what the device had only cached nothing is left.
+    let survivor = disk.survivor(|| false);
+    drop(files);
+    let files = survivor.mount();
+    for (name, byte) in [("old", 3), ("new", 2)] {
+        let mut bytes = [0; PAGE];
+        assert_eq!(open(&files, name, OpenFlags::READ).pread(&mut bytes, 0).unwrap(), PAGE, "{name}");
+        assert!(bytes == [byte; PAGE], "{name}: fdatasync has returned, and it reads as {}", bytes[0]);
+    }
 }

@@ -659,3 +659,50 @@ fn a_deep_tree_is_checked_salvaged_and_repaired() {
         files.unmount().unwrap();
     }
 }
+
+/// `bytes` with another prefix for the attributes but the first.
+fn renamed(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for at in 0..bytes.len().saturating_sub(6) {
+        if [b"user.x", b"user.y"].contains(&bytes[at..at + 6].try_into().as_ref().unwrap()) {
+            bytes[at + 1] = b'z';
+        }
+    }
+    bytes
+}
+
+/// A listing shows such an attribute, and no call gives its value: who copies the file with what is listed fails.
+#[test]
+fn attributes_that_no_call_serves_are_told_and_removed() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount();
+    write(&files, "f", b"text", &mut Tree::new());
+    for (name, bytes) in [("user.kept", 2000), ("user.xxxx", 20), ("user.yyyy", 3000)] {
+        let (value, how) = (vec![7; bytes], nvmed_fs::SetXattr::Any);
+        files.set_xattr(&files.root(), b"f", Follow::Yes, name.as_bytes(), &value, how, &ROOT).unwrap();
+    }
+    files.unmount().unwrap();
+    drop(files);
+    disk.assert_sound();
+    let store = store(&disk);
+    let mut batch = Batch::new();
+    for (key, value) in records(&store) {
+        if (renamed(&key), renamed(&value)) != (key.clone(), value.clone()) {
+            batch.delete(&key);
+            batch.put(&renamed(&key), &renamed(&value));
+        }
+    }
+    store.commit(store.apply(&batch).unwrap(), Barrier::After).unwrap();
+    drop(store);
+    let found: Vec<String> = fsck(&disk.device()).unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("\"uzer.xxxx\"") && found[1].contains("\"uzer.yyyy\""), "{found:?}");
+    let plan = repair(&disk).unwrap();
+    let told = |name: &str| plan.iter().filter(|line| line.contains(name)).count();
+    assert!(told("uzer.xxxx") == 1 && told("uzer.yyyy") > 0 && told("user.kept") == 0, "{plan:?}");
+    disk.assert_sound();
+    let files = disk.mount();
+    assert_eq!(files.list_xattr(&files.root(), b"f", Follow::Yes, &ROOT).unwrap(), b"user.kept\0");
+    let kept = files.get_xattr(&files.root(), b"f", Follow::Yes, b"user.kept", &ROOT).unwrap();
+    assert!(kept == [7; 2000]);
+}

@@ -68,6 +68,12 @@ pub enum MountError {
         /// What it said.
         error: FsError,
     },
+    /// A check of our own memory failed while everything was saved, which has been told.
+    #[error("{device}: not everything could be saved; what is in memory is kept, and tried again")]
+    Broken {
+        /// The device.
+        device: String,
+    },
 }
 
 /// The kernel named an inode or a handle that it does not hold.

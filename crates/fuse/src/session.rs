@@ -33,7 +33,8 @@ pub struct Serving {
 /// Call it before the process has other threads: they would take the signals.
 ///
 /// # Errors
-/// [`MountError`]. After [`MountError::Unsaved`] the memory that `surroundings` name is kept.
+/// [`MountError`]. After [`MountError::Unsaved`] and [`MountError::Broken`] the memory that `surroundings` name
+/// is kept.
 pub fn serve(
     config: &Config,
     surroundings: Surroundings,
@@ -55,9 +56,18 @@ pub fn serve(
         stay_on(&serving.options.cpus);
         session.run().map_err(failed)
     });
-    let saved = mount.unmount();
+    let saved = last_unmount(&mount);
     served?;
-    saved.map_err(|error| MountError::Unsaved { device: config.device.to_string(), error })
+    saved
+}
+
+/// Saves everything. A check of our own memory that fails there is an error like the device's.
+fn last_unmount(mount: &Mount) -> Result<(), MountError> {
+    let device = mount.device_name().to_owned();
+    match mount.guarded(|| mount.unmount()) {
+        Some(saved) => saved.map_err(|error| MountError::Unsaved { device, error }),
+        None => Err(MountError::Broken { device }),
+    }
 }
 
 fn session_config(config: &Config, options: &MountOptions) -> SessionConfig {
@@ -110,7 +120,7 @@ impl Ending {
         // A descriptor that cannot be read leaves umount(8) as the way to end.
         while self.signals.next().is_ok() {
             if asked {
-                let saved = self.mount.unmount();
+                let saved = last_unmount(&self.mount);
                 if let Err(error) = &saved {
                     eprintln!("nvmed: {}: {error}", self.dir.display());
                 }

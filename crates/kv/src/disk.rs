@@ -1,6 +1,6 @@
 //! The medium with errors that name the block, and counters.
 
-use crate::{KvError, Medium, Written};
+use crate::{KvError, Medium, MediumCall, Written};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -97,17 +97,18 @@ impl Disk {
 
 /// A read whose error names the block.
 pub(crate) fn read(medium: &dyn Medium, block: u64, into: &mut [u8]) -> Result<(), KvError> {
-    let operation = "read";
+    let operation = MediumCall::Read;
     medium.read(block, into).map_err(|source| KvError::Medium { operation, block, source })
 }
 
 /// A write whose error names the block.
 pub(crate) fn write(medium: &dyn Medium, block: u64, data: &[u8], fua: bool) -> Result<(), KvError> {
-    let operation = "write";
+    let operation = MediumCall::Write;
     medium.write(block, data, fua).map_err(|source| KvError::Medium { operation, block, source })
 }
 
 /// A flush whose error says so.
 pub(crate) fn flush(medium: &dyn Medium) -> Result<(), KvError> {
-    medium.flush().map_err(|source| KvError::Medium { operation: "flush", block: 0, source })
+    let operation = MediumCall::Flush;
+    medium.flush().map_err(|source| KvError::Medium { operation, block: 0, source })
 }

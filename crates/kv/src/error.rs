@@ -10,6 +10,27 @@ pub struct MediumError {
     pub errno: i32,
 }
 
+/// What a medium is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediumCall {
+    /// To read blocks.
+    Read,
+    /// To write blocks.
+    Write,
+    /// To make durable what it has taken.
+    Flush,
+}
+
+impl core::fmt::Display for MediumCall {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+        })
+    }
+}
+
 /// Why a medium could not be opened.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Error)]
@@ -54,8 +75,8 @@ pub enum KvError {
     /// The medium failed.
     #[error("{operation} of metadata block {block} failed: {source}")]
     Medium {
-        /// `read`, `write` or `flush`.
-        operation: &'static str,
+        /// What it was asked for.
+        operation: MediumCall,
         /// The first block of the transfer; 0 for a flush.
         block: u64,
         /// What the medium said.

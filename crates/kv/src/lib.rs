@@ -53,7 +53,7 @@ mod verify;
 pub use batch::Batch;
 pub use commit::Barrier;
 pub use device_medium::DeviceMedium;
-pub use error::{KvError, MediumError, OpenError};
+pub use error::{KvError, MediumCall, MediumError, OpenError};
 pub use file_medium::{FileMedium, FileOptions};
 pub use flaw::Flaw;
 pub use iter::{Iter, Record};

@@ -89,6 +89,12 @@ fn map(fd: &OwnedFd, bytes: u64) -> Result<Mapping, Errno> {
 /// No page.
 const NO_PAGE: u64 = u64::MAX;
 
+/// Where the last page of an image begins, if it has data.
+fn page_at_end(fd: impl AsFd, bytes: u64) -> u64 {
+    let last = bytes - PAGE_BYTES;
+    if rustix::fs::seek(fd, SeekFrom::Data(last)) == Ok(last) { last } else { NO_PAGE }
+}
+
 /// What is known of a chunk, one byte a chunk; a new state is all zeroes.
 mod chunk {
     /// Nothing: the host was not asked yet.
@@ -123,8 +129,11 @@ pub(crate) struct FileMedium {
     shaping: Mutex<()>,
     /// The end of what was written since the last flush began, at least 1; 0 when nothing was.
     unflushed: AtomicU64,
-    /// Where the last page begins, if it has data: a load from it, which costs nothing, sees that the image was cut.
+    /// Where a page begins that has data, with every page that was stored to before it or itself: a load from it, which
+    /// costs nothing, sees that something of these was cut off. Where none is known, a flush asks the host.
     last_page: AtomicU64,
+    /// No byte from here on was stored to; 0 when none was at all. Changes under `shaping`.
+    stored_end: AtomicU64,
     /// Held during a flush: a second one waits for the first, whose end it may be the only one to need.
     syncing: Mutex<Syncing>,
 }
@@ -164,8 +173,8 @@ impl FileMedium {
         // A child would keep the image open, and so locked, after its parent is gone.
         memory.forbid_fork().map_err(fail)?;
         let chunks = memory.len().div_ceil(CHUNK_BYTES as usize);
-        let last = bytes - PAGE_BYTES;
-        let last_page = if rustix::fs::seek(&fd, SeekFrom::Data(last)) == Ok(last) { last } else { NO_PAGE };
+        let last_page = page_at_end(&fd, bytes);
+        let stored_end = if last_page == NO_PAGE { 0 } else { bytes };
         Ok(Self {
             fd: QuietFd::new(fd),
             memory,
@@ -175,6 +184,7 @@ impl FileMedium {
             shaping: Mutex::new(()),
             unflushed: AtomicU64::new(0),
             last_page: AtomicU64::new(last_page),
+            stored_end: AtomicU64::new(stored_end),
             syncing: Mutex::new(Syncing { failed: false }),
         })
     }
@@ -200,7 +210,14 @@ impl FileMedium {
         if bytes >= before {
             rustix::fs::ftruncate(&self.fd, bytes).map_err(fail)?;
         }
-        self.last_page.store(NO_PAGE, Ordering::Release);
+        if bytes < before {
+            let stored_end = self.stored_end.load(Ordering::Relaxed).min(bytes);
+            self.stored_end.store(stored_end, Ordering::Relaxed);
+            if self.last_page.load(Ordering::Relaxed) >= stored_end {
+                let last_page = if stored_end == bytes { page_at_end(&self.fd, bytes) } else { NO_PAGE };
+                self.last_page.store(last_page, Ordering::Release);
+            }
+        }
         // What was known of chunks that are cut, or that were and go on, is known no more.
         let first = before.min(bytes) / CHUNK_BYTES;
         for chunk in first..before.max(bytes).div_ceil(CHUNK_BYTES) {
@@ -338,7 +355,8 @@ impl FileMedium {
     /// Punches a hole; whether the host did.
     fn punch(&self, offset: u64, len: u64) -> bool {
         let _shaping = locked(&self.shaping);
-        if offset + len > self.last_page.load(Ordering::Relaxed) {
+        let last_page = self.last_page.load(Ordering::Relaxed);
+        if last_page != NO_PAGE && (offset..offset + len).contains(&last_page) {
             self.last_page.store(NO_PAGE, Ordering::Release);
         }
         for (at, _) in chunks(offset, len) {
@@ -383,13 +401,26 @@ impl FileMedium {
         Err(Status::WRITE_FAULT)
     }
 
-    /// Whether something of the image is missing, by a load from its last page.
+    /// Whether something of the image is missing that was stored to: by a load from the last page of that. Where that
+    /// page has been discarded the host is asked, until it or a later one is stored to again.
     fn looks_cut(&self) -> bool {
         let last = self.last_page.load(Ordering::Acquire);
-        if last != NO_PAGE {
-            self.memory.u8(last as usize).load(Ordering::Relaxed);
+        if last == NO_PAGE {
+            let end = self.stored_end.load(Ordering::Relaxed);
+            return self.memory.is_cut() || end > 0 && !self.reaches(end);
         }
+        self.memory.u8(last as usize).load(Ordering::Relaxed);
         self.memory.is_cut()
+    }
+
+    /// Notes that a chunk has data throughout, before anything is stored to it. Under `shaping`.
+    fn note_owned(&self, chunk: u64) {
+        let end = chunk * CHUNK_BYTES + self.chunk_len(chunk);
+        if end >= self.stored_end.load(Ordering::Relaxed) {
+            self.stored_end.store(end, Ordering::Relaxed);
+            self.last_page.store(end - PAGE_BYTES, Ordering::Release);
+        }
+        self.state(chunk).store(chunk::OWNED, Ordering::Release);
     }
 
     /// Notes a write up to `end`. A read-modify-write, also when it changes nothing: it keeps the copy before it, whose
@@ -438,7 +469,12 @@ impl FileMedium {
         });
         for next in whole {
             let known = self.state(next);
-            if known.load(Ordering::Relaxed) == chunk::UNKNOWN {
+            if known.load(Ordering::Relaxed) != chunk::UNKNOWN {
+                continue;
+            }
+            if state == chunk::OWNED {
+                self.note_owned(next);
+            } else {
                 known.store(state, Ordering::Release);
             }
         }
@@ -477,7 +513,7 @@ impl FileMedium {
         if before == chunk::HOLE && !self.memory.is_cut() {
             self.memory.populate(begin as usize, len as usize);
         }
-        state.store(chunk::OWNED, Ordering::Release);
+        self.note_owned(chunk);
         Ok(())
     }
 }

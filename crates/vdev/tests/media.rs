@@ -410,6 +410,33 @@ fn an_image_that_is_cut_short_is_a_status_and_never_a_signal() {
     assert!(bytes[100 * 4096..101 * 4096].iter().all(|&byte| byte == 5) && bytes[0] == 9);
 }
 
+/// As below, where the image ends in a hole: from the start, or after a discard.
+#[test]
+fn what_was_cut_off_before_its_flush_is_told_where_the_image_ends_in_a_hole() {
+    let flush = SubmissionEntry { opcode: 0, nsid: 1, ..SubmissionEntry::default() };
+    for (shape, way) in [(Flush::Process, 0), (Flush::Process, 1), (Flush::Host, 0), (Flush::Host, 1)] {
+        let scratch = Scratch::new();
+        let image = scratch.image();
+        let shaped = FileOptions { flush: shape, ..options(&image, Some(4 << 20)) };
+        let mut host = with(Media::file(shaped).unwrap(), 4096);
+        host.memory.fill(DATA, 4096, 9);
+        if way == 1 {
+            assert!(host.io(host.data(1, 1023, 1, 4096)).status().is_success());
+            // Write Zeroes that may give the space back.
+            let zeroes = SubmissionEntry { cdw12: 1 << 25, ..host.data(8, 1023, 1, 4096) };
+            assert!(host.io(zeroes).status().is_success());
+        }
+        assert!(host.io(host.data(1, 800, 1, 4096)).status().is_success());
+        assert!(host.io(flush).status().is_success());
+        assert!(host.io(host.data(1, 800, 1, 4096)).status().is_success());
+        let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+        file.set_len(2 << 20).unwrap();
+        for _ in 0..2 {
+            assert!(host.io(flush).status().is(Status::WRITE_FAULT), "{shape:?}, {way}");
+        }
+    }
+}
+
 #[test]
 fn what_was_cut_off_before_its_flush_is_not_said_to_be_safe() {
     let scratch = Scratch::new();

@@ -7,6 +7,7 @@
 use crate::{mount, raw, signal};
 use core::any::Any;
 use core::ffi::{c_int, c_long, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::{FsError, Trouble};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -135,9 +136,15 @@ fn broken<T>(panic: &(dyn Any + Send)) -> Answer<T> {
     fail(libc::EIO)
 }
 
-/// Installed at the first mount: our own defect is one line on stderr, not Rust's page.
+/// Installed at the first mount: our own defect is one line on stderr, not Rust's page, and not a line for each call
+/// that the same memory ends from then on.
 pub(crate) fn panic_hook() {
-    nvmed_fs::tell_panics(raw::say);
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    nvmed_fs::tell_panics(|line| {
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            raw::say(line);
+        }
+    });
 }
 
 /// For libc functions that answer the error itself and leave errno alone (`posix_*`).

@@ -4,7 +4,10 @@
 
 mod support;
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use support::{Bench, nvmed};
 
 /// What each program has: a call's outcome as text.
@@ -46,9 +49,15 @@ while made < 20000 and told(os.mkdir, d + 'new%d' % made) == 'done': made += 1
 print(told(os.mkdir, d + 'new'), told(os.stat, d + 'a'))
 ";
 
-/// A lane that a client has not counted is noticed before the first call is made.
+/// A lane that a client has not counted is noticed before the first call is made, and again before each one after it.
 const LANE: &str = "
-print(told(os.mkdir, d + 'a'))
+print(told(os.mkdir, d + 'a'), told(os.mkdir, d + 'b'), told(os.stat, d + 'c'))
+";
+
+/// Nobody syncs: a page that nobody counted is noticed by the write-back of the end.
+const UNSYNCED: &str = "
+os.close(write('a', b'a'))
+print('written')
 ";
 
 /// Runs `script` with a mistake of ours; `how` is empty or words of `nvmed run`.
@@ -131,7 +140,7 @@ fn a_check_that_fails_in_an_errand_of_a_clerk_is_caught() {
 fn a_check_that_fails_in_a_client_is_one_line_and_is_caught() {
     let Some(bench) = Bench::new("", &["python3"]) else { return };
     let (out, err, status) = run(&bench, &["--shared"], "LaneForgotten", LANE);
-    assert_eq!((out.as_str(), status), ("EIO\n", Some(0)), "{err}");
+    assert_eq!((out.as_str(), status), ("EIO EIO EIO\n", Some(0)), "{err}");
     is_told_once(&err, "0 lanes are counted");
     // The server and its other clients have seen nothing of it.
     assert_eq!(lines_with(&err, "has turned read-only"), 0, "{err}");
@@ -162,5 +171,96 @@ fn a_check_that_fails_in_a_kernel_mount_is_caught() {
     assert!(unmounted.status.success(), "{unmounted:?}");
     is_told_once(&err, "promised pages of a file");
     assert_eq!(lines_with(&err, "has turned read-only"), 1, "{err}");
+    is_saved(&bench);
+}
+
+/// What a holder of a device has said from its first line to its end, and its status. `script` runs in between, by
+/// `program`, and `end` asks for the end; what it answers lives as long.
+fn held<T>(
+    mut holder: Command,
+    mut program: Command,
+    end: impl FnOnce(&Child) -> T,
+) -> (String, Option<i32>) {
+    let mut holder = holder.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let program = program.output().unwrap();
+    let _kept = end(&holder);
+    let ended = holder.wait_with_output().unwrap();
+    let err = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(String::from_utf8(program.stdout).unwrap(), "written\n", "{line}{:?} {err}", program.stderr);
+    (err, ended.status.code())
+}
+
+/// One line of the check, one of the end.
+#[track_caller]
+fn is_unsaved(err: &str, status: Option<i32>) {
+    is_told_once(err, "promised pages of a file");
+    assert_eq!(lines_with(err, "not everything could be saved"), 1, "{err}");
+    assert_eq!(status, Some(1), "{err}");
+}
+
+/// A kernel mount with unsynced data, ended by `end`, which gets its directory.
+fn kernel_mount_ends<T>(end: impl FnOnce(&Path, &Child) -> T) {
+    let Some(bench) = Bench::new("", &["python3"]) else { return };
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: a mount needs root and /dev/fuse");
+        return;
+    }
+    let dir = bench.host().join("m/");
+    std::fs::create_dir(&dir).unwrap();
+    let mut mount = Command::new(nvmed());
+    mount.args(["mount", "-f"]).arg(bench.host().join("disk.img")).arg(&dir);
+    mount.env("NVMED_MUTANT", "PromiseForgotten");
+    let mut program = Command::new("python3");
+    program.args(["-c", &format!("{HELP}{UNSYNCED}")]).arg(&dir);
+    let (err, status) = held(mount, program, |holder| end(&dir, holder));
+    is_unsaved(&err, status);
+    is_saved(&bench);
+}
+
+fn terminate(holder: &Child) {
+    let pid = rustix::process::Pid::from_child(holder);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+}
+
+#[test]
+fn a_check_that_fails_in_the_last_unmount_of_a_kernel_mount_is_caught() {
+    kernel_mount_ends(|_, holder| terminate(holder));
+}
+
+#[test]
+fn a_check_that_fails_in_the_last_unmount_of_a_mount_in_use_is_caught() {
+    kernel_mount_ends(|dir, holder| {
+        // The first signal detaches it, the second ends it.
+        let user = std::fs::File::open(dir).unwrap();
+        terminate(holder);
+        while is_mount(dir) {
+            std::thread::yield_now();
+        }
+        terminate(holder);
+        user
+    });
+}
+
+/// Whether something is mounted there.
+fn is_mount(dir: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|stat| stat.dev()).ok();
+    device(dir) != device(&dir.join(".."))
+}
+
+#[test]
+fn a_check_that_fails_in_the_last_unmount_of_a_server_is_caught() {
+    let Some(bench) = Bench::new("", &["python3"]) else { return };
+    let socket = bench.host().join("run/socket");
+    std::fs::create_dir(bench.host().join("run")).unwrap();
+    let mut serve = Command::new(nvmed());
+    serve.arg("serve").arg(bench.host().join("disk.img")).arg("--socket").arg(&socket);
+    serve.arg("--grants").arg(bench.host().join("grants.toml")).env("NVMED_MUTANT", "PromiseForgotten");
+    let mut program = Command::new(nvmed());
+    program.arg("run").arg("--dir").arg(bench.host().join("on")).arg("--server").arg(&socket);
+    program.args(["--", "python3", "-c", &format!("{HELP}{UNSYNCED}"), &bench.path("")]);
+    let (err, status) = held(serve, program, terminate);
+    is_unsaved(&err, status);
     is_saved(&bench);
 }

@@ -212,10 +212,13 @@ fn answer(arguments: &Serve, file: &Path) -> Result<ExitCode, Failure> {
     server.wait();
     // A path that cannot be removed is found to be dead by the next server.
     let _ = rustix::fs::unlink(&socket);
-    keeper.drain();
-    let unmounted = service.mount().unmount();
+    // A check that fails here has said so, and what is in memory is the holder's to save.
+    let drained = service.mount().guarded(|| keeper.drain());
+    let unmounted = service.mount().guarded(|| service.mount().unmount());
     // Whoever waits for the end of a drained server learns of it now.
     drop(admin);
+    let unmounted = unmounted.filter(|_| drained.is_some());
+    let unmounted = unmounted.ok_or_else(|| failed("not everything could be saved"))?;
     unmounted.map_err(|error| failed(format!("not everything could be saved: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }

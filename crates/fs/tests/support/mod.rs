@@ -15,7 +15,7 @@ use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::DeviceAddress;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub const BLOCK: usize = 4096;
@@ -42,6 +42,8 @@ struct Blocks {
     cut_after: Option<u64>,
     /// Blocks that cannot be read.
     bad: Vec<u64>,
+    /// A flush does nothing, and says that it has.
+    lies: bool,
 }
 
 /// The device's contents and switches, shared with whoever tests it.
@@ -50,7 +52,8 @@ pub struct Disk {
     space: AddressSpace,
     geometry: Geometry,
     stall: Mutex<()>,
-    stalls: AtomicBool,
+    /// Writes until one is stalled, that one included; 0 when none is to be.
+    stalls_in: AtomicU64,
 }
 
 impl Disk {
@@ -66,8 +69,14 @@ impl Disk {
             model: "test disk".to_owned(),
             firmware: "1".to_owned(),
         };
-        let (stall, stalls) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { blocks: Mutex::default(), space: AddressSpace::default(), geometry, stall, stalls })
+        let (stall, stalls_in) = (Mutex::default(), AtomicU64::new(0));
+        Arc::new(Self {
+            blocks: Mutex::default(),
+            space: AddressSpace::default(),
+            geometry,
+            stall,
+            stalls_in,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Blocks> {
@@ -98,6 +107,11 @@ impl Disk {
         self.fail(first, count);
     }
 
+    /// Whether a flush does nothing from now on, and says that it has.
+    pub fn set_lying(&self, lies: bool) {
+        self.lock().lies = lies;
+    }
+
     /// From now on these blocks cannot be read.
     pub fn spoil(&self, blocks: &[u64]) {
         self.lock().bad = blocks.to_vec();
@@ -109,14 +123,19 @@ impl Disk {
 
     /// Whoever sends the next write waits until this is dropped.
     pub fn stall(&self) -> MutexGuard<'_, ()> {
+        self.stall_at(1)
+    }
+
+    /// As [`Disk::stall`], of the write with this number, from 1.
+    pub fn stall_at(&self, write: u64) -> MutexGuard<'_, ()> {
         let held = self.stall.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.stalls.store(true, Ordering::SeqCst);
+        self.stalls_in.store(write, Ordering::SeqCst);
         held
     }
 
     /// Waits until somebody waits for what [`Disk::stall`] answered.
     pub fn await_stalled(&self) {
-        while self.stalls.load(Ordering::SeqCst) {
+        while self.stalls_in.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
     }
@@ -314,7 +333,9 @@ impl DiskQueue {
             }
             Operation::Flush => {
                 blocks.flushes += 1;
-                blocks.flush();
+                if !blocks.lies {
+                    blocks.flush();
+                }
             }
             Operation::Discard => {
                 // The worst that a device may do: at once, durably, and other bytes than zeroes.
@@ -336,7 +357,8 @@ impl DiskQueue {
 impl QueuePair for DiskQueue {
     fn submit(&mut self, request: &Request<'_>) -> Result<(), SubmitError> {
         let writes = matches!(request.operation, Operation::Write { .. });
-        if writes && self.disk.stalls.swap(false, Ordering::SeqCst) {
+        let count = |left: u64| left.checked_sub(1);
+        if writes && self.disk.stalls_in.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count) == Ok(1) {
             drop(self.disk.stall.lock());
         }
         let result = self.run(request).map_err(|status| DeviceError {
