@@ -6,7 +6,7 @@ use crate::edge::{self, Answer, Fail};
 use crate::heir::Heir;
 use crate::hosted::Hosted;
 use crate::prefix::Prefix;
-use crate::{credentials, descriptor, fence, raw, walk, watch};
+use crate::{credentials, cwd, descriptor, fence, raw, walk, watch};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use nvmed_client::{Address, ClientError, Session, Welcome};
@@ -485,6 +485,10 @@ pub(crate) fn settle() {
 
 /// Writes everything back and lets go of the device. Later calls on our paths fail with `EIO`.
 pub(crate) fn end() {
+    if !is_shared() && is_mounted() {
+        // A later destructor may execute a program.
+        cwd::remember();
+    }
     // A session ends with its process: what is written by later destructors still counts.
     if fence::is_child()
         || is_shared()
