@@ -564,7 +564,7 @@ impl Core {
         if names.is_empty() {
             return Ok(b"/".to_vec());
         }
-        // In one piece: a deep tree's path has thousands of steps, and every chdir asks for it.
+        // In one piece: a deep tree's path has thousands of steps.
         let mut path = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
         for name in names.iter().rev() {
             path.push(b'/');

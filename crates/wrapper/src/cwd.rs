@@ -1,10 +1,10 @@
 //! The working directory: the kernel's, or a directory of ours that only we know of.
 
 use crate::backend::Node;
-use crate::edge::{Answer, Fail};
+use crate::edge::{self, Answer, Fail};
 use crate::mount::{self, Setting};
 use crate::prefix::{Lexical, inside};
-use crate::{hosted, walk};
+use crate::{hosted, real, walk};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use nvmed_fs::Follow;
@@ -17,11 +17,15 @@ pub(crate) enum Cwd {
     /// In our file system, not yet looked up: the process was started there, by the kernel's directory
     /// that `wrap_dir` hides or by the environment.
     Named { rest: Vec<u8> },
-    /// In our file system; `rest` is the name below the root that it had when it was entered.
-    Ours { node: Node, rest: Vec<u8> },
+    /// In our file system. Its path is asked for when it is needed, because it may change. `known` is the name below the root
+    /// that it had before a fork, for a child that cannot ask.
+    Ours { node: Node, known: Option<Vec<u8>> },
+    /// In a directory of ours that had no name any more when this program was executed.
+    Removed,
 }
 
-/// Tells a program that is executed its working directory, if that is ours: the kernel cannot.
+/// Tells a program that is executed its working directory, if that is ours: the kernel cannot. It is empty for one that
+/// was removed.
 pub(crate) const VARIABLE: &CStr = c"NVMED_CWD";
 
 static CURRENT: AtomicPtr<Cwd> = AtomicPtr::new(ptr::null_mut());
@@ -56,9 +60,10 @@ pub(crate) fn node() -> Answer<Option<Node>> {
             let files = mount::files()?;
             let path: &[u8] = if rest.is_empty() { b"." } else { rest };
             let node = files.lookup(&files.root(), path, Follow::Yes, &crate::credentials::who())?;
-            replace(Cwd::Ours { node: node.clone(), rest: rest.clone() });
+            replace(Cwd::Ours { node: node.clone(), known: Some(rest.clone()) });
             Ok(Some(node))
         }
+        Some(Cwd::Removed) => Err(lost()),
         _ => Ok(None),
     }
 }
@@ -79,30 +84,47 @@ pub(crate) fn entered_host() {
 }
 
 /// Enters a directory of ours.
-pub(crate) fn enter(node: Node) -> Answer<()> {
-    let path = mount::files()?.path_of(&node)?;
-    resume(node, &path)
+pub(crate) fn enter(node: Node) {
+    replace(Cwd::Ours { node, known: None });
 }
 
-/// Goes on in a directory of ours that has this path from the root, none when it was removed.
+/// The path of a working directory of ours as it is now; `None` on the host.
 ///
 /// # Errors
-/// `ENOENT` for one that was removed.
-pub(crate) fn resume(node: Node, path: &[u8]) -> Answer<()> {
-    let rest = path.strip_prefix(b"/").ok_or_else(lost)?.to_vec();
-    replace(Cwd::Ours { node, rest });
-    Ok(())
+/// `ENOENT` for one that was removed; `EIO` where the file system cannot be asked any more and nothing was remembered.
+pub(crate) fn path() -> Answer<Option<Vec<u8>>> {
+    let below_root = |rest: &[u8]| {
+        if rest.is_empty() { real::absolute(b"/") } else { real::absolute(&[b"/", rest].concat()) }
+    };
+    match current() {
+        None | Some(Cwd::Host { .. }) => Ok(None),
+        Some(Cwd::Named { rest }) => Ok(Some(below_root(rest))),
+        Some(Cwd::Ours { node, .. }) if mount::is_mounted() => {
+            Ok(Some(real::absolute(&mount::files()?.path_of(node)?)))
+        }
+        Some(Cwd::Ours { known: Some(rest), .. }) => Ok(Some(below_root(rest))),
+        Some(Cwd::Ours { known: None, .. }) => Err(Fail::Errno(libc::EIO)),
+        Some(Cwd::Removed) => Err(lost()),
+    }
 }
 
-/// The path of a working directory of ours as it was when it was entered; nothing is mounted or asked.
-pub(crate) fn named() -> Option<Vec<u8>> {
-    match current()? {
-        Cwd::Host { .. } => None,
-        Cwd::Named { rest } | Cwd::Ours { rest, .. } if rest.is_empty() => Some(crate::real::absolute(b"/")),
-        Cwd::Named { rest } | Cwd::Ours { rest, .. } => {
-            Some(crate::real::absolute(&[b"/", rest.as_slice()].concat()))
-        }
+/// Remembers the path of a working directory of ours, before this process or its child cannot ask for it any more.
+pub(crate) fn remember() {
+    let Some(Cwd::Ours { node, known }) = current() else { return };
+    let asked = edge::caught(|| {
+        let path = mount::files()?.path_of(node)?;
+        Ok(path.strip_prefix(b"/").map(<[u8]>::to_vec))
+    });
+    // Of a removed one nothing is known.
+    let now = asked.unwrap_or(None);
+    if now != *known {
+        replace(Cwd::Ours { node: node.clone(), known: now });
     }
+}
+
+/// Whether the working directory is ours.
+pub(crate) fn is_ours() -> bool {
+    !matches!(current(), None | Some(Cwd::Host { .. }))
 }
 
 /// Whether names without `..` that count from the working directory may be ours: it is ours, or above us.
@@ -112,7 +134,8 @@ pub(crate) fn may_lead_to_us() -> bool {
 
 /// The environment's entry for a program that is executed now.
 pub(crate) fn entry() -> Option<CString> {
-    walk::c_path(&[VARIABLE.to_bytes(), b"=", &named()?].concat())
+    let path = edge::caught(path).unwrap_or_else(|_| Some(Vec::new()))?;
+    walk::c_path(&[VARIABLE.to_bytes(), b"=", &path].concat())
 }
 
 /// Where the process starts: what the program that executed it said, else the kernel's directory.
@@ -122,6 +145,9 @@ pub(crate) fn begin(setting: &Setting) {
     if entered().is_some() {
         // The heir said.
         return;
+    }
+    if said.as_ref().is_some_and(Vec::is_empty) {
+        return replace(Cwd::Removed);
     }
     if let Some(said) = said
         && let Lexical::Inside(rest) = setting.prefix.place(&said)
@@ -157,7 +183,7 @@ pub(crate) fn place<'a>(below: Option<&[u8]>, path: &'a [u8]) -> Lexical<'a> {
     }
 }
 
-/// `EIO` as an answer, for a directory that can no longer be named.
+/// `ENOENT` as an answer, for a directory that can no longer be named.
 pub(crate) fn lost() -> Fail {
     Fail::Errno(libc::ENOENT)
 }

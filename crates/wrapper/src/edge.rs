@@ -6,7 +6,7 @@
 
 use crate::{mount, raw, signal};
 use core::any::Any;
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::{FsError, Trouble};
 use rustix::io::Errno;
@@ -73,11 +73,26 @@ macro_rules! replies {
 }
 replies!(c_int, c_long, isize);
 
-impl<T> Reply for *mut T {
-    const FAILED: Self = core::ptr::null_mut();
-    fn done(value: isize) -> Self {
-        value as *mut T
-    }
+/// What a function that answers a pointer answers on failure, by what it points to. A type that is not here has to be added
+/// before a hook can answer it.
+macro_rules! pointer_replies {
+    ($($ty:ty => $failed:expr;)*) => { $(impl Reply for *mut $ty {
+        const FAILED: Self = $failed;
+        #[inline(always)]
+        fn done(value: isize) -> Self { value as *mut $ty }
+    })* };
+}
+pointer_replies! {
+    // Addresses of memory: mmap(2), mremap(2).
+    c_void => libc::MAP_FAILED;
+    // Names: getcwd(3), realpath(3), mkdtemp(3), tempnam(3).
+    c_char => core::ptr::null_mut();
+    libc::FILE => core::ptr::null_mut();
+    libc::DIR => core::ptr::null_mut();
+    libc::dirent => core::ptr::null_mut();
+    // fts(3).
+    crate::fts_stream::Stream => core::ptr::null_mut();
+    crate::fts_entry::Entry => core::ptr::null_mut();
 }
 
 /// A raw system call's answer as libc gives it: errno set on failure.

@@ -48,7 +48,7 @@ impl Luggage {
             Some(handover) => once.push(handover.entry.clone()),
             None => once.extend(cwd::entry()),
         }
-        say_unreachable(program, cwd::entry().is_some());
+        say_unreachable(program, cwd::is_ours());
         if let Some(path) = &program.path {
             once.extend(environment::entry(environment::EXECUTED, path));
         }

@@ -86,6 +86,12 @@ pub(crate) fn is_child() -> bool {
     unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
 }
 
+/// Whether the mark stands in this memory: something is mounted, or about to be, by this process or by one that shares
+/// its memory with it. A copy of the memory has the mark wiped.
+pub(crate) fn stands() -> bool {
+    !MARK.load(Ordering::Acquire).is_null() && !is_child()
+}
+
 /// Says why calls fail in this process, once.
 #[cold]
 pub(crate) fn report() {

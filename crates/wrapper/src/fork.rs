@@ -84,6 +84,10 @@ unsafe extern "C" fn before() {
         hold_session();
         STAGE.set(Stage::Session);
     } else {
+        if mount::is_mounted() {
+            // The child is behind the fence.
+            cwd::remember();
+        }
         signal::leave();
     }
 }
@@ -121,6 +125,7 @@ fn way(held: &[(c_int, Handle)]) -> GoesOn {
         Err(failure) => {
             let errno = crate::edge::errno_of(&failure);
             raw::say(format_args!("the server made no session for a forked process: errno {errno}"));
+            cwd::remember();
             GoesOn::Fenced
         }
     }

@@ -114,13 +114,13 @@ fn install(fd: OwnedFd) -> Answer<()> {
         descriptor::inherit(*fd, pinned.another())?;
     }
     fcntl::begin_with_locks();
-    if let Some((what, path)) = &left.cwd {
+    if let Some((what, _)) = &left.cwd {
         let node = known.get(&what.handle).map(|pinned| pinned.node.clone());
         let node = match node {
             Some(node) => node,
             None => Body::from(session.inherited(what)?).node,
         };
-        cwd::resume(node, path)?;
+        cwd::enter(node);
     }
     Ok(())
 }

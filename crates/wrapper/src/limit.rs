@@ -20,6 +20,14 @@ pub(crate) fn learn() {
     FILE_BYTES_MAX.store(now.rlim_cur, Ordering::Relaxed);
 }
 
+/// How many descriptors the process may have (`RLIMIT_NOFILE`), now.
+pub(crate) fn descriptors() -> u64 {
+    let mut now = rlimit { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    let none: *const rlimit = core::ptr::null();
+    sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, none, &raw mut now);
+    now.rlim_cur
+}
+
 /// The limit, if there is one.
 #[inline(always)]
 pub(crate) fn limit() -> Option<u64> {

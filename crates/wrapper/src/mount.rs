@@ -6,7 +6,8 @@ use crate::edge::{self, Answer, Fail};
 use crate::heir::Heir;
 use crate::hosted::Hosted;
 use crate::prefix::Prefix;
-use crate::{credentials, descriptor, fence, raw, walk, watch};
+use crate::{credentials, cwd, descriptor, fence, raw, walk, watch};
+use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use nvmed_client::{Address, ClientError, Session, Welcome};
@@ -36,6 +37,8 @@ const IDLE: u32 = 0;
 const MOUNTING: u32 = 1;
 const MOUNTED: u32 = 2;
 const ENDED: u32 = 3;
+/// As [`MOUNTING`], and somebody waits for its end.
+const AWAITED: u32 = 4;
 
 static SETTING: AtomicPtr<Setting> = AtomicPtr::new(ptr::null_mut());
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
@@ -236,11 +239,15 @@ fn begin_mounting() -> Result<(), u32> {
     loop {
         match STATE.compare_exchange(IDLE, MOUNTING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
-            Err(MOUNTING) if MOUNTER.load(Ordering::Relaxed) == thread() => return Err(MOUNTING),
-            Err(MOUNTING) if fence::is_child() => return Err(MOUNTING),
-            Err(MOUNTING) if is_copied() => forget_mounting(),
-            Err(MOUNTING) => {
-                let _ = futex::wait(&STATE, futex::Flags::PRIVATE, MOUNTING, None);
+            Err(state @ (MOUNTING | AWAITED)) => {
+                if MOUNTER.load(Ordering::Relaxed) == thread() || fence::is_child() {
+                    return Err(state);
+                }
+                if is_copied() {
+                    forget_mounting();
+                } else {
+                    wait_for_mounting();
+                }
             }
             Err(state) => return Err(state),
         }
@@ -250,17 +257,35 @@ fn begin_mounting() -> Result<(), u32> {
     Ok(())
 }
 
+/// Until the thread that mounts has done so, or not.
+fn wait_for_mounting() {
+    let said = STATE.compare_exchange(MOUNTING, AWAITED, Ordering::Relaxed, Ordering::Relaxed);
+    if matches!(said, Ok(_) | Err(AWAITED)) {
+        let _ = futex::wait(&STATE, futex::Flags::PRIVATE, AWAITED, None);
+    }
+}
+
 fn end_mounting(state: u32) {
     MOUNTER.store(0, Ordering::Relaxed);
     MOUNTING_IN.store(0, Ordering::Relaxed);
-    STATE.store(state, Ordering::Release);
-    let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX >> 1);
+    // A fork where nothing is mounted comes here twice: nobody is woken who does not wait.
+    if STATE.swap(state, Ordering::AcqRel) == AWAITED {
+        let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX >> 1);
+    }
 }
 
-/// Whether the thread that mounts is one of the process of which this one's memory is a copy.
+/// `KCMP_VM` of linux/kcmp.h.
+const KCMP_VM: c_int = 1;
+
+/// Whether the thread that mounts is one of a process of which this one's memory is a copy. A process that shares the
+/// memory of its parent (`CLONE_VM`) has another number too, and its parent goes on mounting.
 fn is_copied() -> bool {
-    let of = MOUNTING_IN.load(Ordering::Relaxed);
-    of != 0 && of != sys!(SYS_getpid) as u32
+    let (of, own) = (MOUNTING_IN.load(Ordering::Relaxed), sys!(SYS_getpid) as u32);
+    if of == 0 || of == own || fence::stands() {
+        return false;
+    }
+    // Here the thread holds the state for a fork, or is about to raise the fence. A kernel that does not compare memory says so.
+    sys!(SYS_kcmp, own, of, KCMP_VM, 0, 0) != 0
 }
 
 /// Where nothing is mounted: keeps it so until [`let_mount`], so that a child finds it so as well. Waits for a mount that
@@ -403,7 +428,7 @@ pub(crate) fn begin_afresh() {
 
 /// In a child that was made while another thread connected, or was about to mount: it has not.
 pub(crate) fn forget_mounting() {
-    if STATE.load(Ordering::Acquire) == MOUNTING && (is_shared() || !fence::is_child()) {
+    if matches!(STATE.load(Ordering::Acquire), MOUNTING | AWAITED) && (is_shared() || !fence::is_child()) {
         MOUNTER.store(0, Ordering::Relaxed);
         MOUNTING_IN.store(0, Ordering::Relaxed);
         fence::lower();
@@ -485,6 +510,10 @@ pub(crate) fn settle() {
 
 /// Writes everything back and lets go of the device. Later calls on our paths fail with `EIO`.
 pub(crate) fn end() {
+    if !is_shared() && is_mounted() {
+        // A later destructor may execute a program.
+        cwd::remember();
+    }
     // A session ends with its process: what is written by later destructors still counts.
     if fence::is_child()
         || is_shared()

@@ -6,7 +6,7 @@ use crate::walk::{self, LINKS_MAX, Last};
 use crate::{credentials, mount, stat, table};
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
-use nvmed_fs::{Follow, Kind, RenameFlags};
+use nvmed_fs::{Follow, FsError, Kind, RenameFlags};
 use std::ffi::CString;
 
 /// The last component itself is made or removed.
@@ -262,6 +262,8 @@ struct Side {
     dirfd: c_int,
     path: CString,
     last: Last,
+    /// What is there has to be there: the file that gets another name by link(2).
+    whole: bool,
 }
 
 impl Side {
@@ -274,29 +276,53 @@ impl Side {
         if path.as_bytes().len() >= libc::PATH_MAX as usize {
             return fail(libc::ENAMETOOLONG);
         }
-        Ok(Self { dirfd, path, last })
+        if path.as_bytes().is_empty() {
+            return fail(libc::ENOENT);
+        }
+        Ok(Self { dirfd, path, last, whole: false })
     }
 
     /// Where it lies; the host is looked at through its symbolic links too.
     fn spot(&self) -> Answer<Option<Spot<'_>>> {
         let Some(setting) = mount::setting() else { return Ok(None) };
         let path = self.path.as_bytes();
-        if path.is_empty() {
-            return Ok(None);
-        }
         match place::find(setting, self.dirfd, path, Touch::Look(self.last))? {
             Some(spot) => Ok(Some(spot)),
             None => place::entered(walk::leads_in(setting, self.dirfd, path, self.last)),
         }
     }
 
+    /// Whether what the kernel looks at before it compares the devices is there: the directory, or for a link the file.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOENT`, `ENOTDIR`, `EACCES`.
+    fn there(&self) -> Answer {
+        match self.spot()? {
+            // The directory was looked up by `moved`.
+            Some(spot) if !self.whole || spot.exact.is_some() => Ok(0),
+            Some(spot) => {
+                let follow = if self.last == Last::Follow { Follow::Yes } else { Follow::No };
+                match spot.files.lookup(&spot.at, spot.path(), follow, &spot.who()) {
+                    // A link to the host's.
+                    Ok(_) | Err(FsError::Away(_)) => Ok(0),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            None => {
+                let path = self.path.as_bytes();
+                let path = if self.whole { path.to_vec() } else { [split(path).0, b"."].concat() };
+                let path = walk::c_path(&path).ok_or(Fail::Errno(libc::ENOENT))?;
+                let keep = if self.last == Last::Keep { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+                let flags = libc::AT_EACCESS | if self.whole { keep } else { 0 };
+                host(sys!(SYS_faccessat2, self.dirfd, path.as_ptr(), libc::F_OK, flags))
+            }
+        }
+    }
+
     /// If the way to the last component leaves our file system: the path from there.
     fn moved(&self) -> Answer<Option<CString>> {
         let Some(spot) = self.spot()? else { return Ok(None) };
-        let path = spot.path();
-        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
-        let cut = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-        let (parent, name) = path.split_at(cut);
+        let (parent, name) = split(spot.path());
         let parent = if parent.is_empty() { b"." } else { parent };
         match spot.files.lookup(&spot.at, parent, Follow::Yes, &spot.who()).map_err(Fail::from) {
             Err(Fail::Away(rest)) => {
@@ -306,6 +332,13 @@ impl Side {
             Ok(_) => Ok(None),
         }
     }
+}
+
+/// A path's directory, which is empty or ends with a slash, and its last component, with the slashes behind it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let cut = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    path.split_at(cut)
 }
 
 /// Runs a call on two paths where both belong; across the border it is `EXDEV`.
@@ -324,7 +357,15 @@ fn on_both(
             },
             _ => Fail::Errno(libc::EXDEV),
         };
-        let (from_moved, to_moved) = (from.moved()?, to.moved()?);
+        let crosses = matches!(failure, Fail::Errno(_));
+        let from_moved = from.moved()?;
+        if crosses && from_moved.is_none() {
+            from.there()?;
+        }
+        let to_moved = to.moved()?;
+        if crosses && to_moved.is_none() {
+            to.there()?;
+        }
         match (failure, from_moved.is_none() && to_moved.is_none()) {
             // A link that the call itself follows: `linkat` with AT_SYMLINK_FOLLOW.
             (Fail::Away(_), true) => return fail(libc::EXDEV),
@@ -417,6 +458,7 @@ unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flag
         let last = if follow { Last::Follow } else { Last::Keep };
         // SAFETY: as above.
         let (from, to) = unsafe { (Side::new(from.0, from.1, last)?, Side::new(to.0, to.1, Last::Keep)?) };
+        let from = Side { whole: true, ..from };
         on_both(
             from,
             to,

@@ -2,7 +2,7 @@
 
 use crate::edge::{Answer, fail, finish, guard, host, reply};
 use crate::signal;
-use crate::table::is_ours;
+use crate::table::{self, is_ours};
 use core::ffi::{c_int, c_short};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
@@ -18,7 +18,7 @@ unsafe fn poll_with(
     wait: impl FnOnce(*mut pollfd, bool) -> isize,
 ) -> Answer {
     // SAFETY: the program passes `count` entries, under `edge`'s contract.
-    let list = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    let list = unsafe { core::slice::from_raw_parts_mut(fds, count as u32 as usize) };
     let mut hosts = list.to_vec();
     let mut ready = 0;
     for (entry, host) in list.iter_mut().zip(&mut hosts) {
@@ -36,10 +36,30 @@ unsafe fn poll_with(
     Ok(found + ready)
 }
 
+/// Entries that a process may always name, whatever its limit of descriptors is; the kernel's default (`INR_OPEN_CUR`).
+const ENTRIES_SURE: u32 = 1024;
+/// Below and above these is no memory of a program's: `vm.mmap_min_addr`, and the end of the user's half with five levels
+/// of page tables.
+const MEMORY: core::ops::Range<usize> = 4096..(1 << 56);
+
+/// Whether the kernel refuses a list before it reads it: more entries than the process may have descriptors, or at an
+/// address where no program has memory.
+fn is_refused(fds: *const pollfd, count: nfds_t) -> bool {
+    let count = count as u32;
+    let bytes = count as usize * size_of::<pollfd>();
+    let start = fds as usize;
+    if !MEMORY.contains(&start) || !MEMORY.contains(&(start + bytes.saturating_sub(1))) {
+        return true;
+    }
+    count > ENTRIES_SURE && u64::from(count) > crate::limit::descriptors()
+}
+
 unsafe fn touches_ours(fds: *const pollfd, count: nfds_t) -> bool {
-    // SAFETY: as in `poll_with`.
-    !fds.is_null()
-        && unsafe { core::slice::from_raw_parts(fds, count as usize) }.iter().any(|entry| is_ours(entry.fd))
+    if !table::was_used() || is_refused(fds, count) {
+        return false;
+    }
+    // SAFETY: as in `poll_with`. The kernel looks at 32 bits of the count.
+    unsafe { core::slice::from_raw_parts(fds, count as u32 as usize) }.iter().any(|entry| is_ours(entry.fd))
 }
 
 hook! {

@@ -36,7 +36,7 @@ fn enter_node(node: Node) -> Answer {
         return fail(libc::ENOTDIR);
     }
     mount::files()?.access_node(&node, libc::X_OK as u32, &crate::credentials::who())?;
-    cwd::enter(node)?;
+    cwd::enter(node);
     Ok(0)
 }
 
@@ -69,10 +69,11 @@ hook! {
 
 /// The working directory if it is ours.
 fn cwd_of_ours() -> Answer<Option<Vec<u8>>> {
-    match cwd::current() {
-        Some(cwd::Cwd::Ours { node, .. }) => Ok(Some(absolute(&mount::files()?.path_of(node)?))),
-        _ => Ok(cwd::named()),
+    if cwd::entered().is_some() {
+        // A child behind the fence is told why it cannot ask.
+        mount::files()?;
     }
+    cwd::path()
 }
 
 /// Copies a path into the program's buffer, or into one made for it when that is null (glibc's getcwd).
@@ -125,10 +126,10 @@ hook! {
 hook! {
     /// get_current_dir_name(3)
     fn get_current_dir_name() -> *mut c_char {
-        match cwd::current() {
-            Some(cwd::Cwd::Ours { .. } | cwd::Cwd::Named { .. }) => getcwd(core::ptr::null_mut(), 0),
-            _ => next!(c"get_current_dir_name", fn() -> *mut c_char)(),
+        if cwd::is_ours() {
+            return getcwd(core::ptr::null_mut(), 0);
         }
+        next!(c"get_current_dir_name", fn() -> *mut c_char)()
     }
 }
 

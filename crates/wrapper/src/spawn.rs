@@ -149,11 +149,8 @@ pub(crate) fn takes_part(actions: &[Action], program: Option<&Program>) -> bool 
     if program.is_none_or(|program| program.is_ours() || program.unreachable.is_some()) {
         return true;
     }
-    let in_our_directory = || matches!(cwd::current(), Some(cwd::Cwd::Named { .. } | cwd::Cwd::Ours { .. }));
     mount::is_shared()
-        && (in_our_directory()
-            || descriptor::first_inherited().is_some()
-            || actions.iter().any(Action::is_ours))
+        && (cwd::is_ours() || descriptor::first_inherited().is_some() || actions.iter().any(Action::is_ours))
 }
 
 /// Spawns by a fork of our own.

@@ -10,7 +10,7 @@ use crate::fence;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Descriptors found without a second step; Linux's usual hard limit is below.
@@ -29,6 +29,8 @@ pub(crate) static TABLE: Chunk = [const { AtomicPtr::new(ptr::null_mut()) }; DIR
 static HIGH: [AtomicPtr<Chunk>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
 /// The largest number that was ever put into the table.
 static TOP: AtomicU32 = AtomicU32::new(0);
+/// Whether a number was ever put into it.
+static USED: AtomicBool = AtomicBool::new(false);
 static POOL: Mutex<Vec<&'static Description>> = Mutex::new(Vec::new());
 
 /// What an open call made: shared by all descriptors that were duplicated from its own.
@@ -258,6 +260,7 @@ pub(crate) fn describe(body: Body) -> Pinned {
 pub(crate) fn install(fd: c_int, pinned: Pinned) -> Answer<()> {
     let Some(slot) = slot_or_new(fd) else { return Err(Fail::Errno(libc::EMFILE)) };
     TOP.fetch_max(fd as u32, Ordering::AcqRel);
+    USED.store(true, Ordering::Release);
     let description: *const Description = pinned.0;
     core::mem::forget(pinned);
     drop(taken(slot.swap(description.cast_mut(), Ordering::AcqRel)));
@@ -272,6 +275,12 @@ pub(crate) fn remove(fd: c_int) -> Option<Pinned> {
 fn taken(old: *mut Description) -> Option<Pinned> {
     // SAFETY: descriptions are never freed; the slot's reference is now the answer's.
     unsafe { old.as_ref() }.map(Pinned)
+}
+
+/// Whether any descriptor was ever ours.
+#[inline(always)]
+pub(crate) fn was_used() -> bool {
+    USED.load(Ordering::Acquire)
 }
 
 /// The first descriptor from `first` to `last` that is ours.

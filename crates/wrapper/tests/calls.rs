@@ -3,7 +3,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use support::Bench;
 
 fn source(name: &str) -> PathBuf {
@@ -38,6 +38,35 @@ fn all_calls_are_answered(options: &[&str]) {
 #[test]
 fn a_c_program_gets_what_the_manual_says() {
     all_calls_are_answered(&[]);
+}
+
+/// Calls that fail do so as the kernel says: on the host without and with the wrapper, and on ours, private and shared.
+#[test]
+fn failures_are_those_of_the_host() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "failures", &[]).display().to_string();
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let host = host.display().to_string();
+    let plain = Command::new(&program).arg(&host).stdin(Stdio::null()).output().expect("it starts");
+    assert!(plain.status.success(), "{plain:?}");
+    let expected = String::from_utf8(plain.stdout).expect("text");
+    let ours = bench.path("");
+    let ours = ours.trim_end_matches('/');
+    // Standard input, which the program polls, is /dev/null each time.
+    let script = format!("exec {program} $1 < /dev/null");
+    let words = |dir| ["sh", "-c", script.as_str(), "sh", dir];
+    let said = [
+        bench.ok(&words(&host)),
+        bench.ok(&words(ours)),
+        bench.ok_shared(&words(&host)),
+        bench.ok_shared(&words(ours)),
+    ];
+    for (said, where_) in said.iter().zip(["the host", "ours, private", "the host, shared", "ours, shared"]) {
+        let wrong: Vec<_> = said.lines().zip(expected.lines()).filter(|(one, other)| one != other).collect();
+        assert!(wrong.is_empty() && said.lines().count() == expected.lines().count(), "{where_}: {wrong:#?}");
+    }
+    bench.fsck();
 }
 
 /// `_FORTIFY_SOURCE` turns read into `__read_chk`, open into `__open_2`, …

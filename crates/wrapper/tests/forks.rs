@@ -2,10 +2,13 @@
 
 mod support;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use support::{Bench, nvmed};
 
 /// The ways of `c/forks.c`: fork, vfork, _Fork, clone, clone and clone3 by number, posix_spawn, system, exec, daemon.
@@ -89,10 +92,14 @@ fn all_well(walk: &str) -> String {
 }
 
 fn compiled(bench: &Bench) -> String {
-    let program = bench.host().join("forks");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/forks.c");
-    let status =
-        Command::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).status();
+    compiled_of(bench, "forks")
+}
+
+fn compiled_of(bench: &Bench, name: &str) -> String {
+    let program = bench.host().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
+    let options = ["-O1", "-Wall", "-Werror", "-pthread", "-o"];
+    let status = Command::new("cc").args(options).arg(&program).arg(source).status();
     assert!(status.expect("cc starts").success(), "cc failed");
     program.display().to_string()
 }
@@ -215,6 +222,55 @@ fn a_private_mount_tells_children_what_it_cannot_give_them() {
     assert!(lines("holds the file system in private") >= told(libc::EIO), "{errors}");
     assert!(lines("is in use by") >= told(libc::EBUSY), "{errors}");
     bench.fsck();
+}
+
+/// The program dies of a futex call.
+#[test]
+fn a_fork_where_nothing_is_mounted_wakes_nobody() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled_of(&bench, "mounting");
+    for output in [bench.run(&[&program, "fork"]), bench.run_shared(&[&program, "fork"])] {
+        if output.status.code() == Some(77) {
+            eprintln!("SKIPPED: this machine has no seccomp filters, so nobody counts futex calls");
+            return;
+        }
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+/// A process that shares its parent's memory, and has another number, takes the mount of a thread there for what it is. The
+/// server is the test's, and does not answer: a second connection would be a second mount.
+#[test]
+fn a_process_that_shares_memory_waits_for_its_parents_mount() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled_of(&bench, "mounting");
+    let socket = bench.host().join("server");
+    let server = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let server = server.expect("a socket");
+    net::bind(&server, &SocketAddrUnix::new(&socket).expect("a short name")).expect("it has a name");
+    net::listen(&server, 8).expect("it listens");
+    let connects = |wait_s: i64| {
+        let wait = Timespec { tv_sec: wait_s, tv_nsec: 0 };
+        let found = poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&wait)).expect("a socket");
+        (found > 0).then(|| net::accept(&server).expect("a connection"))
+    };
+    let mut command = Command::new(program);
+    command.arg("share").arg(bench.path("")).env("NVMED_SERVER", &socket).current_dir(bench.host());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut parent = bench.wrapped(&mut command).spawn().expect("it starts");
+    let mounting = connects(60).expect("the thread mounts");
+    parent.stdin.take().expect("piped").write_all(b"go\n").expect("it reads");
+    let mut child = String::new();
+    BufReader::new(parent.stdout.as_mut().expect("piped")).read_line(&mut child).expect("a line");
+    let status = format!("/proc/{}/stat", child.trim());
+    // Until it waits.
+    while !std::fs::read_to_string(&status).expect("the child lives").contains(") S ") {
+        std::thread::yield_now();
+    }
+    assert!(connects(0).is_none(), "the child mounts what its parent is mounting");
+    // Both are refused now.
+    drop((mounting, server));
+    assert!(parent.wait().expect("it ends").success());
 }
 
 /// Pieces of shell scripts. `$d` is the directory, which may be `.`; numbers are put in place of `%n` and names of
