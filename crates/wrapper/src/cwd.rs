@@ -17,8 +17,8 @@ pub(crate) enum Cwd {
     /// In our file system, not yet looked up: the process was started there, by the kernel's directory
     /// that `wrap_dir` hides or by the environment.
     Named { rest: Vec<u8> },
-    /// In our file system. Its path is asked for when it is needed, because it may change. `known` is the name below the root
-    /// that it had before a fork, for a child that cannot ask.
+    /// In our file system. Its path is asked for when it is needed, because it may change. `known` is the name below
+    /// the root that it had before a fork, for a child that cannot ask.
     Ours { node: Node, known: Option<Vec<u8>> },
     /// In a directory of ours that had no name any more when this program was executed.
     Removed,

@@ -284,7 +284,8 @@ fn is_copied() -> bool {
     if of == 0 || of == own || fence::stands() {
         return false;
     }
-    // Here the thread holds the state for a fork, or is about to raise the fence. A kernel that does not compare memory says so.
+    // Here the thread holds the state for a fork, or is about to raise the fence. Where the kernel does not compare memory
+    // it is taken for a copy.
     sys!(SYS_kcmp, own, of, KCMP_VM, 0, 0) != 0
 }
 

@@ -1,6 +1,6 @@
 //! Names: making, removing, linking, renaming.
 
-use crate::edge::{Answer, Fail, fail, guard, host, reply};
+use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
 use crate::place::{self, Place, Spot, Touch, on_path};
 use crate::walk::{self, LINKS_MAX, Last};
 use crate::{credentials, mount, stat, table};
@@ -390,6 +390,12 @@ unsafe fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), fl
     if surely_host() {
         return reply(sys!(SYS_renameat2, from.0, from.1, to.0, to.1, flags));
     }
+    let exclusive = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
+    if flags & !(exclusive | libc::RENAME_EXCHANGE) != 0
+        || flags & exclusive != 0 && flags & libc::RENAME_EXCHANGE != 0
+    {
+        return finish(fail(libc::EINVAL));
+    }
     guard(|| {
         // SAFETY: the program's C strings, under `edge`'s contract.
         let (from, to) =
@@ -438,6 +444,9 @@ hook! {
 }
 
 unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_int) -> c_int {
+    if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return finish(fail(libc::EINVAL));
+    }
     // SAFETY: the program's C string, under `edge`'s contract.
     let empty = flags & libc::AT_EMPTY_PATH != 0 && !from.1.is_null() && unsafe { *from.1 } == 0;
     if empty && table::is_ours(from.0) {

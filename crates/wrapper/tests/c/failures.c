@@ -67,6 +67,12 @@ static void names(int file) {
     SAY(linkat(AT_FDCWD, at("away"), AT_FDCWD, at("new"), AT_SYMLINK_FOLLOW));
     SAY(linkat(AT_FDCWD, at("away"), AT_FDCWD, at("none/new"), AT_SYMLINK_FOLLOW));
     SAY(unlink(at("away")));
+    // Flags come first.
+    SAY(linkat(AT_FDCWD, at("f"), AT_FDCWD, at("new"), 0x200));
+    SAY(linkat(CLOSED, "", CLOSED, "", 1 << 30));
+    SAY(renameat2(AT_FDCWD, at("f"), AT_FDCWD, at("new"), 1 << 10));
+    SAY(renameat2(AT_FDCWD, "", CLOSED, "x", 1 << 10));
+    SAY(renameat2(AT_FDCWD, at("none"), CLOSED, "x", RENAME_NOREPLACE | RENAME_EXCHANGE));
     close(null);
 }
 
