@@ -282,6 +282,8 @@ impl Base {
                 bytes = **versions.last()?;
                 let old = versions.iter().rev().nth(1).cloned().unwrap_or_else(junk);
                 own = Some((other, old));
+                // The two superblocks hold the same: the newer one in the other's place is what a power cut leaves too.
+                older = self.class(number).is_superblock() && self.class(other) == self.class(number);
                 format!("what was for block {other} went to block {number}")
             }
         };
