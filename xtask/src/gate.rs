@@ -102,3 +102,18 @@ fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(built_in, PathBuf::from);
     here.parent().expect("xtask lies in the workspace").to_path_buf()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contributing_says_what_the_gate_does() {
+        let text = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the file is there");
+        let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
+        let listed: Vec<_> = rows.flat_map(|(steps, _)| steps.trim_matches('`').split("`, `")).collect();
+        let unlisted: Vec<_> = names().into_iter().filter(|name| !listed.contains(name)).collect();
+        let unknown: Vec<_> = listed.iter().filter(|name| !names().contains(name)).collect();
+        assert!(unlisted.is_empty() && unknown.is_empty(), "not listed: {unlisted:?}; no steps: {unknown:?}");
+    }
+}
