@@ -13,7 +13,7 @@ use nvmed_lab::load::mix;
 use nvmed_lab::machine::now_ns;
 use nvmed_lab::recorder::Recorder;
 use nvmed_lab::verify::{Verify, read_back};
-use nvmed_lab::{End, Job, LabError, Load, Pattern, Report, Tick, measure};
+use nvmed_lab::{End, Job, LabError, Load, Pattern, Report, Tick, Time, measure};
 use nvmed_stack::{DeviceSpec, Open};
 use nvmed_sys::Signals;
 use rustix::process::Signal;
@@ -61,9 +61,9 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
         None => End::Time(arguments.time),
     };
     let mut live = Live::new();
-    let stamps = !arguments.no_latency;
-    let measured =
-        measure(&mut jobs, u64::from(load.block_bytes), end, stamps, &STOP, |tick| live.show(tick));
+    let time = time_of(&spec, &device, threads)?;
+    let taken = (!arguments.no_latency, &time);
+    let measured = measure(&mut jobs, u64::from(load.block_bytes), end, taken, &STOP, |tick| live.show(tick));
     live.end();
     let mut report = measured.map_err(fail)?;
     (report.device, report.load) = (spec.to_string(), describe(arguments, &load));
@@ -76,6 +76,18 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
     }
     drop(jobs);
     tell(arguments, &report)
+}
+
+/// Simulated time is the device's own; it passes for one thread.
+fn time_of(spec: &DeviceSpec, device: &Arc<Device>, threads: u64) -> Result<Time, Failure> {
+    match (spec.is_simulated(), threads) {
+        (false, _) => Ok(Time::Host),
+        (true, 1) => Ok(Time::Device(Arc::clone(device))),
+        _ => {
+            let why = "clock=virtual is simulated time, which passes for one thread; take --jobs 1";
+            Err(Failure::usage(format!("bench: {why}")))
+        }
+    }
 }
 
 fn failure(name: &str, error: &LabError) -> Failure {
@@ -176,7 +188,7 @@ fn fill(handle: &Handle, load: &Load, verify: Option<&Verify>) -> Result<(), Lab
     }
     // The same pattern; what has been written is noted of the load's own writes only.
     let verify = verify.map(|verify| Arc::new(verify.unwritten()));
-    Job::new(handle.clone(), fill, verify)?.run(fill.blocks(), &Recorder::new(false))
+    Job::new(handle.clone(), fill, verify)?.run(fill.blocks(), &Recorder::default())
 }
 
 /// Stops the measurement at a signal; a second one ends the command.

@@ -92,6 +92,20 @@ fn data_that_is_not_what_was_written_is_noticed() {
 }
 
 #[test]
+fn simulated_time_is_the_device_s_and_repeats() {
+    let scratch = Scratch::new();
+    let device = "virtual:?media=dram,size=4M,clock=virtual,latency=100us";
+    let load = ["bench", device, "--count", "1000", "--seed", "7", "--json"];
+    let said: Vec<serde_json::Value> =
+        (0..2).map(|_| serde_json::from_str(&scratch.ok(load)).unwrap()).collect();
+    let seconds = said[0]["seconds"].as_f64().unwrap();
+    assert!((0.1..0.11).contains(&seconds), "a thousand reads of 100 us took {seconds} s");
+    assert_eq!((&said[0]["simulated"], &said[0]["iops"]), (&true.into(), &said[1]["iops"]));
+    assert_eq!(said[0]["latency_ns"]["percentiles"], said[1]["latency_ns"]["percentiles"]);
+    scratch.fails(["bench", device, "--jobs", "2"], 2, "take --jobs 1");
+}
+
+#[test]
 fn what_makes_no_sense_is_said() {
     let scratch = Scratch::new();
     let device = "virtual:?media=dram,size=4M";

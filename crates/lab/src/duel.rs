@@ -216,7 +216,7 @@ impl Contender for Ours {
 /// # Errors
 /// As [`Job::new`].
 pub fn ours(handle: Handle, load: &Load) -> Result<Box<dyn Contender>, LabError> {
-    Ok(Box::new(Ours { job: Job::new(handle, *load, None)?, recorder: Recorder::new(false) }))
+    Ok(Box::new(Ours { job: Job::new(handle, *load, None)?, recorder: Recorder::default() }))
 }
 
 /// A load by `threads` threads, each with a queue of its own, of the device `device`.
@@ -244,6 +244,6 @@ pub fn device(text: &str, threads: usize) -> Result<Arc<Device>, LabError> {
     let device = Device::open(engine, DeviceOptions { queues: threads, depth: QUEUE_DEPTH })?;
     let bytes = device.lba_count() * u64::from(device.geometry().lba_bytes);
     let load = Load { pattern: Pattern::WRITE, block_bytes: FILL_BYTES, depth: 1, offset: 0, bytes, seed: 1 };
-    Job::new(device.handle(Binding::Queue(0)), load, None)?.run(load.blocks(), &Recorder::new(false))?;
+    Job::new(device.handle(Binding::Queue(0)), load, None)?.run(load.blocks(), &Recorder::default())?;
     Ok(device)
 }

@@ -48,4 +48,5 @@ pub use measure::{End, measure};
 pub use outcome::{Outcome, check, read_outcomes, run};
 pub use page::page;
 pub use paper::{Paper, paper};
+pub use recorder::Time;
 pub use report::{Report, Tick};

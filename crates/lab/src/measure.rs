@@ -4,7 +4,7 @@ use crate::error::LabError;
 use crate::histogram::Histogram;
 use crate::job::Job;
 use crate::machine::{machine, now_ns, process_cpu_ns, stamp_ns, thread_cpu_ns};
-use crate::recorder::Recorder;
+use crate::recorder::{Recorder, Time};
 use crate::report::{Report, Tick};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -69,7 +69,7 @@ impl Watch<'_> {
 }
 
 /// Runs jobs until `end`, or until `stop` is set, each in a thread of its own; `live` is told of every interval.
-/// With `stamps`, latencies are taken.
+/// With `stamps`, latencies are taken. `time` is what the report is in; the ends of intervals, and `end`, are the host's.
 ///
 /// # Errors
 /// The first failure of a job; the others are stopped.
@@ -77,11 +77,12 @@ pub fn measure(
     jobs: &mut [Job],
     block_bytes: u64,
     end: End,
-    stamps: bool,
+    (stamps, time): (bool, &Time),
     stop: &AtomicBool,
     mut live: impl FnMut(&Tick),
 ) -> Result<Report, LabError> {
-    let recorders: Vec<Arc<Recorder>> = jobs.iter().map(|_| Arc::new(Recorder::new(stamps))).collect();
+    let recorders: Vec<Arc<Recorder>> =
+        jobs.iter().map(|_| Arc::new(Recorder::new(stamps, time.clone()))).collect();
     let (start, running) = (Barrier::new(jobs.len() + 1), AtomicUsize::new(jobs.len()));
     let failed = AtomicBool::new(false);
     let count = if let End::Count(count) = end { count } else { u64::MAX };
@@ -92,12 +93,12 @@ pub fn measure(
             let (start, running, failed, looker) = (&start, &running, &failed, looker.clone());
             threads.push(scope.spawn(move || {
                 start.wait();
-                let (begin, before) = (now_ns(), thread_cpu_ns());
+                let (begin, before) = (time.now_ns(), thread_cpu_ns());
                 let result = job.run(count, recorder);
                 failed.fetch_or(result.is_err(), Ordering::Relaxed);
                 running.fetch_sub(1, Ordering::Release);
                 looker.unpark();
-                result.map(|()| (begin, now_ns(), thread_cpu_ns() - before))
+                result.map(|()| (begin, time.now_ns(), thread_cpu_ns() - before))
             }));
         }
         let begin_cpu = process_cpu_ns();
@@ -127,7 +128,11 @@ pub fn measure(
         let early = |_| Err(LabError::missing("a measuring thread ended early"));
         let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(early));
         let ended = ended.collect::<Result<Vec<_>, _>>()?;
-        Ok(Report { process_cpu_ns: process_cpu_ns() - begin_cpu, ticks, ..report(&watch, &ended, stamps) })
+        // Intervals of the host's say nothing of simulated time.
+        let simulated = matches!(time, Time::Device(_));
+        let ticks = if simulated { Vec::new() } else { ticks };
+        let process_cpu_ns = process_cpu_ns() - begin_cpu;
+        Ok(Report { process_cpu_ns, ticks, simulated, ..report(&watch, &ended, stamps) })
     })
 }
 

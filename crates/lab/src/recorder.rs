@@ -2,6 +2,8 @@
 
 use crate::histogram::{Counters, Histogram, bump};
 use crate::machine::now_ns;
+use nvmed_io::Device;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What is counted: by one thread, into its own memory, without locked instructions.
@@ -12,20 +14,42 @@ pub struct Recorder {
     writes: AtomicU64,
     latency: Counters,
     stamps: bool,
+    time: Time,
     stop: AtomicBool,
+}
+
+/// Whose time a measurement takes.
+#[derive(Clone, Debug, Default)]
+pub enum Time {
+    /// The host's monotonic clock.
+    #[default]
+    Host,
+    /// What the device says that it is: with a virtual clock, simulated time.
+    Device(Arc<Device>),
+}
+
+impl Time {
+    /// Now, in nanoseconds. Of a device: only in the thread that asks it for other things.
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        match self {
+            Self::Host => now_ns(),
+            Self::Device(device) => device.engine().now_ns(),
+        }
+    }
 }
 
 impl Recorder {
     /// Counters of nothing; with `stamps` every request's latency is taken, for two looks at the clock each.
     #[must_use]
-    pub fn new(stamps: bool) -> Self {
-        Self { stamps, ..Self::default() }
+    pub fn new(stamps: bool, time: Time) -> Self {
+        Self { stamps, time, ..Self::default() }
     }
 
     /// Now, where latencies are taken.
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
-        if self.stamps { now_ns() } else { 0 }
+        if self.stamps { self.time.now_ns() } else { 0 }
     }
 
     /// A request that was submitted at `begin` is done; answers when.

@@ -35,6 +35,8 @@ pub struct Report {
     pub load: String,
     /// How long it ran, seconds.
     pub seconds: f64,
+    /// Times are the device's, which simulates them.
+    pub simulated: bool,
     /// Reads and writes done.
     pub reads: u64,
     /// See [`Report::reads`].
@@ -86,13 +88,14 @@ impl Report {
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = format!(
-            "device      {}\nload        {}\nrequests    {} reads, {} writes in {:.2} s\n\
+            "device      {}\nload        {}\nrequests    {} reads, {} writes in {:.2} s{}\n\
              rate        {:.0} IOPS, {:.1} MB/s\n",
             self.device,
             self.load,
             self.reads,
             self.writes,
             self.seconds,
+            if self.simulated { " of the device's simulated time" } else { "" },
             self.iops(),
             self.bytes_per_s() / 1e6
         );
@@ -102,22 +105,26 @@ impl Report {
                 for percent in PERCENTILES {
                     let _ = write!(out, ", p{percent} {}", time(latency.percentile_ns(percent) as f64));
                 }
-                let _ = writeln!(
-                    out,
-                    ", longest {}\n            taking it cost about {:.0} ns a request; --no-latency does without",
-                    time(latency.max_ns() as f64),
-                    self.stamp_ns
-                );
+                let _ = write!(out, ", longest {}\n            ", time(latency.max_ns() as f64));
+                let _ = match self.simulated {
+                    true => writeln!(out, "of simulated time, of which each look takes 50 ns"),
+                    false => writeln!(
+                        out,
+                        "taking it cost about {:.0} ns a request; --no-latency does without",
+                        self.stamp_ns
+                    ),
+                };
             }
             None => out += "latency     not taken\n",
         }
-        let _ = writeln!(
+        let _ = write!(
             out,
-            "CPU         {} a request in the asking threads, {} in the whole process; {:.2} cores busy",
+            "CPU         {} a request in the asking threads, {} in the whole process",
             time(self.per_request(self.thread_cpu_ns)),
-            time(self.per_request(self.process_cpu_ns)),
-            self.process_cpu_ns as f64 / 1e9 / self.seconds.max(1e-9)
+            time(self.per_request(self.process_cpu_ns))
         );
+        let cores = self.process_cpu_ns as f64 / 1e9 / self.seconds.max(1e-9);
+        let _ = if self.simulated { writeln!(out) } else { writeln!(out, "; {cores:.2} cores busy") };
         if let Some(seed) = self.seed {
             let _ =
                 writeln!(out, "verified    {} requests against the pattern of seed {seed}", self.verified);
@@ -133,6 +140,7 @@ impl Report {
             "load": self.load,
             "machine": self.machine,
             "seconds": self.seconds,
+            "simulated": self.simulated,
             "reads": self.reads,
             "writes": self.writes,
             "block_bytes": self.block_bytes,

@@ -4,7 +4,7 @@ use nvmed_io::Binding;
 use nvmed_lab::duel::device;
 use nvmed_lab::recorder::Recorder;
 use nvmed_lab::verify::Verify;
-use nvmed_lab::{Job, Load, Pattern};
+use nvmed_lab::{Job, Load, Pattern, Time};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn requests_of_a_load_do_not_allocate() {
             let load = Load { pattern, block_bytes: 4096, depth, offset: 0, bytes: 16 << 20, seed: 3 };
             let verify = verified.then(|| Arc::new(Verify::new(3, 512, 0, 32768)));
             let mut job = Job::new(device.handle(Binding::Queue(0)), load, verify).unwrap();
-            let recorder = Recorder::new(true);
+            let recorder = Recorder::new(true, Time::Host);
             let few = allocations(&mut job, 64, &recorder);
             let many = allocations(&mut job, 6400, &recorder);
             assert_eq!(few, many, "depth {depth}, verified: {verified}");

@@ -2,7 +2,7 @@
 
 use crate::behaviour::Behaviour;
 use nvmed_units::parse_bytes;
-use nvmed_vdev::FaultError;
+use nvmed_vdev::{Clock, FaultError};
 use nvmed_vfio::{Address, NotAnAddress};
 use std::fmt;
 use std::path::Path;
@@ -464,6 +464,12 @@ impl DeviceSpec {
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         !matches!(self, Self::Virtual(spec) if spec.medium != Medium::File)
+    }
+
+    /// Whether its time is simulated: it passes by what one thread asks of it.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        matches!(self, Self::Virtual(spec) if spec.behaviour.clock() == Clock::Virtual)
     }
 
     /// `size=`, where it is given.
