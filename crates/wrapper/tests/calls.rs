@@ -137,6 +137,28 @@ fn walks_and_databases_of_the_host_are_left_as_they_are() {
 }
 
 /// libaio, POSIX AIO and copies inside the kernel: on descriptors of ours, of the host, and both at once.
+/// What README.md and docs/wrapper.md say of system calls: the program dies of one.
+#[test]
+fn calls_on_what_is_cached_make_no_system_call() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let program = compiled(&bench, "quiet", &[]).display().to_string();
+    let root = bench.path("");
+    let told = |shared: bool, call: &str| {
+        let words = [program.as_str(), call, root.as_str()];
+        if shared { bench.run_shared(&words) } else { bench.run(&words) }
+    };
+    for call in ["pread", "pwrite", "read", "write", "preadv", "fstat", "stat"] {
+        let output = told(false, call);
+        if output.status.code() == Some(77) {
+            eprintln!("SKIPPED: this machine has no seccomp filters, so nobody counts system calls");
+            return;
+        }
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "private, {call}: {output:?}");
+    }
+    let output = told(true, "pread");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "shared, pread: {output:?}");
+}
+
 #[test]
 fn requests_are_carried_out_and_told() {
     let Some(bench) = Bench::new("", &["cc"]) else { return };
