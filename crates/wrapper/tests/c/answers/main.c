@@ -1,8 +1,8 @@
 // What each call answers to good, bad and odd arguments: docs/spec/answers.md.
 //
-// answers OUTPUT DIRECTORY HOST-DIRECTORY [--from N] [--pairs N] [--call NAME] [--only CASE] [--active PATH]
+// answers OUTPUT DIRECTORY HOST-DIRECTORY [--pairs N] [--call NAME] [--only CASE] [--active PATH]
 // [--fragile 1]
-// OUTPUT is mapped: two words (bytes of text, number of the case under way), then a line for each case:
+// OUTPUT is mapped: four words (below), then a line for each case:
 // NUMBER, CASE, ANSWER, WRITTEN, CHANGED, with tabs between. No descriptor is needed to write it.
 #include <dirent.h>
 #include <dlfcn.h>
@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include "answers.h"
@@ -19,7 +20,8 @@
 struct slot slots[SLOTS];
 static char *before[SLOTS];
 static struct {
-    volatile uint64_t used, current;
+    // Bytes of text, the case under way or all ones at the end, whether its line is written, processes that ended.
+    volatile uint64_t used, current, told, deaths;
     char text[];
 } *output;
 static sigjmp_buf back;
@@ -157,6 +159,7 @@ static void run(uint64_t number, const char *name, const struct row *row, const 
     }
     for (int i = 0; i < SLOTS; i++)
         memcpy(before[i], slots[i].base, SLOT_BYTES);
+    output->told = 0;
     output->current = number;
     put(&out, "%lu\t%s\t", number, name);
     setitimer(ITIMER_REAL, &alarm, 0);
@@ -192,6 +195,7 @@ static void run(uint64_t number, const char *name, const struct row *row, const 
         fixture_close_new();
     put(&out, "\n");
     output->used = out.at - output->text;
+    output->told = 1;
     timer_settime(killer, 0, &none, 0);
     // Behind a fault inside a file system of the process's own nothing is certain: the next case begins anew.
     if (died && wanted.fragile)
@@ -259,11 +263,48 @@ static void run_row(const struct row *row) {
         }
 }
 
+// Runs all cases in a process of its own, and where one ends it, the rest in another. How it ended is the answer of a
+// case that has none yet.
+static int supervise(int argc, char **argv) {
+    uint64_t from = 0;
+    for (int turn = 0; output->current != ~0UL; turn++) {
+        char number[32];
+        char *words[argc + 3];
+        memcpy(words, argv, argc * sizeof *argv);
+        snprintf(number, sizeof number, "%lu", from);
+        words[argc] = "--from", words[argc + 1] = number, words[argc + 2] = 0;
+        output->told = 0;
+        output->current = from;
+        int status;
+        pid_t child = fork();
+        if (child == 0) {
+            execv("/proc/self/exe", words);
+            _exit(94);
+        }
+        if (child < 0 || waitpid(child, &status, 0) != child || WIFEXITED(status) && WEXITSTATUS(status) > 90)
+            return 95;
+        if (output->current != ~0UL && !output->told) {
+            struct text out = {output->text + output->used, output->text + output->used + 256};
+            put(&out, "%lu\tcase %lu\tends the program with %x\t\t\n", output->current, output->current, status);
+            output->used = out.at - output->text;
+        }
+        from = output->current + 1;
+        output->deaths = turn;
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    int fd = open(argv[1], O_RDWR | O_CREAT, 0600), is_child = 0;
+    if (fd < 0 || ftruncate(fd, OUTPUT_BYTES) != 0)
+        return 93;
+    output = mmap(0, OUTPUT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    const char *active = 0;
     ours = argv[2], host = argv[3];
     for (int i = 4; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--from"))
-            wanted.from = atol(argv[i + 1]);
+            wanted.from = atol(argv[i + 1]), is_child = 1;
         if (!strcmp(argv[i], "--pairs"))
             wanted.pairs = atol(argv[i + 1]);
         if (!strcmp(argv[i], "--call"))
@@ -272,19 +313,18 @@ int main(int argc, char **argv) {
             wanted.only = argv[i + 1];
         if (!strcmp(argv[i], "--fragile"))
             wanted.fragile = atoi(argv[i + 1]);
-        if (!strcmp(argv[i], "--active")) {
-            // A file of ours is open all the time: the mount is in use.
-            int fd = open(argv[i + 1], O_RDWR | O_CREAT, 0600);
-            if (fd < 0 || dup2(fd, 100) != 100)
-                return 92;
-            close(fd);
-        }
+        if (!strcmp(argv[i], "--active"))
+            active = argv[i + 1];
     }
-    int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
-    if (fd < 0 || ftruncate(fd, OUTPUT_BYTES) != 0)
-        return 93;
-    output = mmap(0, OUTPUT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
+    if (!is_child)
+        return supervise(argc, argv);
+    if (active) {
+        // A file of ours is open all the time: the mount is in use.
+        fd = open(active, O_RDWR | O_CREAT, 0600);
+        if (fd < 0 || dup2(fd, 100) != 100)
+            return 92;
+        close(fd);
+    }
     mkdir(ours, 0755), mkdir(host, 0755);
     struct rlimit limit = {0};
     setrlimit(RLIMIT_CORE, &limit);
