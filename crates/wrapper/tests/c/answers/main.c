@@ -326,6 +326,9 @@ int main(int argc, char **argv) {
         close(fd);
     }
     mkdir(ours, 0755), mkdir(host, 0755);
+    // What the kernel takes for the working directory is the test's own too.
+    if (chdir(host) != 0)
+        return 96;
     struct rlimit limit = {0};
     setrlimit(RLIMIT_CORE, &limit);
     make_memory();

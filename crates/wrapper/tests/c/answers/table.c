@@ -42,7 +42,7 @@ const struct row rows[] = {
     SYM(pwritev, 'l', FD, IOV, IOVCNT, OFF),
     SYM(preadv2, 'l', FD, IOV, IOVCNT, OFF, RWFLAGS),
     SYM(pwritev2, 'l', FD, IOV, IOVCNT, OFF, RWFLAGS),
-    SYM(lseek, 'l', FD, OFF, WHENCE),
+    UNSEEN(lseek, 'l', FD, OFF, WHENCE),
     UNSEEN(sendfile, 'l', PIPEOUT, FD, OFFP, COUNT),
     UNSEEN(copy_file_range, 'l', FD, OFFP, FD, OFFP, COUNT, FLAGS),
     UNSEEN(splice, 'l', PIPEIN, OFFP, PIPEOUT, OFFP, COUNT, SPLICEFLAGS),
