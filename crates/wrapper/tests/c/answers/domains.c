@@ -196,7 +196,7 @@ NUMBERS(FCNTLLOCK, {"GETLK", F_GETLK}, {"SETLK", F_SETLK}, {"SETLKW", F_SETLKW},
 BITS(LOCKOP, 32, {"EX_NB", LOCK_EX | LOCK_NB}, {"SH_NB", LOCK_SH | LOCK_NB}, {"UN", LOCK_UN}, {"0", 0}, {"NB", LOCK_NB}, {"EX_SH", LOCK_EX | LOCK_SH | LOCK_NB},
      {"UN_EX", LOCK_UN | LOCK_EX | LOCK_NB})
 NUMBERS(LOCKFCMD, {"TLOCK", F_TLOCK}, {"LOCK", F_LOCK}, {"ULOCK", F_ULOCK}, {"TEST", F_TEST}, {"4", 4}, {"-1", -1})
-NUMBERS(IOCTLS, {"FIONREAD", FIONREAD}, {"FIOCLEX", FIOCLEX}, {"FIONCLEX", FIONCLEX}, {"FIONBIO", FIONBIO}, {"FIOASYNC", FIOASYNC}, {"FIOQSIZE", FIOQSIZE},
+NUMBERS(IOCTLS, {"FIONREAD", FIONREAD}, {"FIOCLEX", FIOCLEX}, {"FIONCLEX", FIONCLEX}, {"FIONBIO", FIONBIO}, {"FIOASYNC", FIOASYNC},
         {"FIGETBSZ", FIGETBSZ}, {"FICLONE", FICLONE}, {"TCGETS", TCGETS}, {"TIOCGWINSZ", TIOCGWINSZ}, {"TIOCSTI", TIOCSTI}, {"BLKGETSIZE64", BLKGETSIZE64},
         {"0", 0}, {"-1", -1}, {"FIONREAD_wide", (1L << 32) + FIONREAD})
 NUMBERS(NFDS, {"3", 3}, {"0", 0}, {"1", 1}, {"2", 2}, {"1024", 1024}, {"1000000000", 1000000000}, {"wide", (1L << 32) + 1}, {"-1", -1})
@@ -211,6 +211,12 @@ NUMBERS(SOCKLEN, {"110", 110}, {"0", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {"20", 20
 BITS(SPLICEFLAGS, 32, {"NONBLOCK", 2}, {"0", 0})
 NUMBERS(SUFFIX, {"0", 0}, {"2", 2}, {"-1", -1}, {"100", 100}, {"max", INT_MAX})
 NUMBERS(ZERO, {"0", 0})
+NUMBERS(PID, {"0", 0}, {"-1", -1}, {"max", INT_MAX})
+NUMBERS(RESOURCE, {"FSIZE", 1}, {"NOFILE", 7}, {"16", 16}, {"99", 99}, {"-1", -1})
+NUMBERS(XATTRSIZE, {"16", 16}, {"0", 0}, {"15", 15}, {"17", 17}, {"64", 64}, {"4097", 4097}, {"-1", -1})
+NUMBERS(SOCKLEVEL, {"SOCKET", 1}, {"0", 0}, {"-1", -1})
+NUMBERS(SOCKOPTION, {"TYPE", 3}, {"0", 0}, {"999", 999}, {"-1", -1})
+NUMBERS(SHUTHOW, {"WR", 1}, {"RD", 0}, {"3", 3}, {"-1", -1})
 
 int NAMECONF(struct slot *s, int k, struct value *v) {
     static char names[24][4];

@@ -42,6 +42,11 @@ OUT(STATX, sizeof(struct statx))
 OUT(STATFS, sizeof(struct statfs))
 OUT(STATVFS, sizeof(struct statvfs))
 OUT(SCANDIRLIST, sizeof(void *))
+OUT(RLIMIT, 16)
+
+int NOPOINTER(struct slot *s, int k, struct value *v) {
+    return bad(k, v);
+}
 
 // Memory of `size` bytes to read: `made` makes the good one and its variants; then as it may lie.
 static int in(struct slot *s, int k, struct value *v, long size, int variants, const char *(*made)(char *at, int variant)) {
@@ -77,6 +82,42 @@ static const char *made_zero(char *at, int variant) {
 IN(INTP, 4, 1, made_zero)
 IN(MOUNTID, 4, 1, made_zero)
 IN(SIGSET, 8, 1, made_zero)
+
+// The sixth word of pselect6: a pointer to a set of signals, and its size.
+static const char *made_six(char *at, int variant) {
+    static const char *const names[] = {"set", "none", "size4", "size9", "set8"};
+    long words[][2] = {{(long)at + 32, 8}, {0, 8}, {(long)at + 32, 4}, {(long)at + 32, 9}, {8, 8}};
+    memset(at, 0, 64);
+    memcpy(at, words[variant], 16);
+    return names[variant];
+}
+IN(SIGSIX, 16, 5, made_six)
+
+// A list of texts, which ends with NULL.
+static const char *made_list(char *at, int variant) {
+    static const char *const names[] = {"one", "empty", "text8"};
+    char *lists[][2] = {{at + 64, 0}, {0, 0}, {(char *)8, 0}};
+    memset(at, 0, 128);
+    strcpy(at + 64, "word");
+    memcpy(at, lists[variant], 16);
+    return names[variant];
+}
+IN(TEXTLIST, 16, 3, made_list)
+
+// What setxattrat and getxattrat take: where the value is, how long it is, flags. The value lies in the last slot.
+static const char *made_xattr_args(char *at, int variant) {
+    static const char *const names[] = {"plain", "short", "value8", "flags", "large"};
+    struct {
+        uint64_t value;
+        uint32_t size, flags;
+    } all[] = {{0, 5, 0}, {0, 1, 0}, {8, 5, 0}, {0, 5, 4}, {0, 65537, 0}};
+    memset(at, 0, 64);
+    if (all[variant].value == 0)
+        all[variant].value = (uint64_t)slots[SLOTS - 1].base;
+    memcpy(at, &all[variant], sizeof *all);
+    return names[variant];
+}
+IN(XATTRARGS, 16, 5, made_xattr_args)
 
 static const char *made_off(char *at, int variant) {
     static const char *const names[] = {"10", "0", "-1", "20000", "max"};

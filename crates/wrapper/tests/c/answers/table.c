@@ -8,6 +8,12 @@
 #define UNSEEN(name, answer, ...) {#name, answer, 1, -1, {__VA_ARGS__}, 0}
 #define SYS(name, answer, ...) {"syscall:" #name, answer, 0, SYS_##name, {__VA_ARGS__}, 0}
 #define SYSFROM(name, base, answer, ...) {"syscall:" #name, answer, 0, SYS_##name, {__VA_ARGS__}, base}
+#ifndef SYS_setxattrat
+#define SYS_setxattrat 463
+#define SYS_getxattrat 464
+#define SYS_listxattrat 465
+#define SYS_removexattrat 466
+#endif
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
 #endif
@@ -139,6 +145,10 @@ const struct row rows[] = {
     SYM(removexattr, 'i', PATH, XATTR),
     SYM(lremovexattr, 'i', PATH, XATTR),
     SYM(fremovexattr, 'i', FD, XATTR),
+    SYS(setxattrat, 'i', DIRFD, PATH, ATFLAGS, XATTR, XATTRARGS, XATTRSIZE),
+    SYS(getxattrat, 'i', DIRFD, PATH, ATFLAGS, XATTR, XATTRARGS, XATTRSIZE),
+    SYSFROM(listxattrat, "4=100", 'l', DIRFD, PATH, ATFLAGS, BUF, XSIZE),
+    SYS(removexattrat, 'i', DIRFD, PATH, ATFLAGS, XATTR),
     // Directories and where.
     FROM(opendir, "0=full", 'D', PATH),
     {"fdopendir", 'D', 1, -1, {FD}, "0=dir"},
@@ -155,6 +165,11 @@ const struct row rows[] = {
     SYM(mprotect, 'i', MAPPED, MAPLEN, PROT),
     FROM(mremap, "1=12288", 'm', MAPPED, MAPLEN, NEWLEN, REMAPFLAGS, MAPADDR),
     SYM(msync, 'i', MAPPED, MAPLEN, MSFLAGS),
+    // Processes: of programs that are none.
+    SYM(execve, 'i', PATH, TEXTLIST, TEXTLIST),
+    SYM(execveat, 'i', DIRFD, PATH, TEXTLIST, TEXTLIST, ATFLAGS),
+    SYM(fexecve, 'i', FD, TEXTLIST, TEXTLIST),
+    SYM(prlimit, 'i', PID, RESOURCE, NOPOINTER, RLIMIT),
     // Control.
     UNSEEN(fcntl, 'i', FD, FCNTLINT, INTARG),
     {"fcntl:lock", 'i', 1, -2, {FD, FCNTLLOCK, FLOCK}, 0},
@@ -162,18 +177,24 @@ const struct row rows[] = {
     UNSEEN(lockf, 'i', FD, LOCKFCMD, OFF),
     SYM(ioctl, 'i', FD, IOCTLS, INTP),
     SYM(isatty, 'i', FD),
+    SYM(tcgetattr, 'i', FD, BUF),
+    SYM(ttyname_r, 'e', FD, BUF, BUFSIZE),
+    SYM(isfdtype, 'i', FD, FILEMODE),
     // Waiting.
     SYM(poll, 'i', POLLFDS, NFDS, TIMEOUT),
     SYM(ppoll, 'i', POLLFDS, NFDS, TIMESPEC, SIGSET),
     SYS(ppoll, 'i', POLLFDS, NFDS, TIMESPEC, SIGSET, SIGSETSIZE),
     SYM(select, 'i', FDSETN, FDSET, FDSET, FDSET, TIMEVAL),
     SYM(pselect, 'i', FDSETN, FDSET, FDSET, FDSET, TIMESPEC, SIGSET),
+    SYS(pselect6, 'i', FDSETN, FDSET, FDSET, FDSET, TIMESPEC, SIGSIX),
     UNSEEN(epoll_ctl, 'i', EPOLLFD, EPOLLOP, FD, EPOLLEVENT),
     UNSEEN(inotify_add_watch, 'i', INOTIFYFD, PATH, INOTIFYMASK),
     // Sockets.
     {"bind", 'i', 1, -1, {FD, SOCKADDR, SOCKLEN}, "0=sock"},
     {"connect", 'i', 1, -1, {FD, SOCKADDR, SOCKLEN}, "0=sock"},
     SYM(getsockname, 'i', FD, BUF, INTP),
+    SYM(getsockopt, 'i', FD, SOCKLEVEL, SOCKOPTION, BUF, INTP),
+    UNSEEN(shutdown, 'i', FD, SHUTHOW),
     UNSEEN(send, 'l', FD, DATA, COUNT, FLAGS),
     UNSEEN(recv, 'l', FD, BUF, COUNT, FLAGS),
 };
