@@ -7,11 +7,12 @@ ROW ?=
 NAME ?=
 STATES ?= 200000
 REPLAY ?=
+CASE ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libnvmed.so.0
 
-.PHONY: help build install uninstall test posix programs test-vm crash demo bench bench-vm clean
+.PHONY: help build install uninstall test posix programs answers test-vm crash demo bench bench-vm clean
 
 help:
 	@echo 'nvmed: a user-space storage stack for NVMe'
@@ -23,6 +24,7 @@ help:
 	@echo '  make test               the gate: formatting, lints, direction, docs, tests, fuzz smoke, licences, guest'
 	@echo '  make posix              pjdfstest, fsx and stress-ng on a mounted device, beside ext4 (root, FUSE)'
 	@echo '  make programs [NAME=..] PostgreSQL, Redis, git, RocksDB and others, unmodified, on a device; part of it is in the gate'
+	@echo '  make answers [CASE=..]  every call with good, bad and odd arguments, answered as on ext4 (root, else the temporary directory counts)'
 	@echo '  make test-vm            the engines on QEMU'\''s NVMe controller in a guest, by VFIO and by the kernel (root)'
 	@echo '  make crash [STATES=N]   cut the power after every device write of generated workloads; REPLAY=SEED:CUT:OUTCOME for one'
 	@echo '  make bench-vm           instructions of a 4 KiB read, our driver beside the kernel'\''s, in a guest (root)'
@@ -76,6 +78,11 @@ posix: build
 programs: build
 	@tools/programs $(NAME)
 	$(if $(NAME),,NVMED_KILLS=5000 cargo test --release --locked -p nvmed-server --test kills)
+
+# The cases of one argument are in the gate. CASE='open(file, RDONLY, 640)' shows one.
+answers: build
+	@tools/need mkfs.ext4:e2fsprogs
+	NVMED_ANSWERS='$(or $(CASE),all)' cargo test --release --locked -p nvmed-wrapper --test answers -- --nocapture
 
 # Also the gate's step `vm`.
 test-vm:

@@ -4,6 +4,7 @@ use crate::backend::File;
 use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, fail, guard, reply};
 use crate::hosted;
+use crate::open::O_LARGEFILE;
 use crate::signal;
 use crate::table::{self, Body};
 use core::ffi::{c_int, c_long};
@@ -14,6 +15,18 @@ use nvmed_fs::{LockHeld, LockKind, LockOwner, LockRange, OpenFlags, Wait};
 // fcntl.h of Linux, not in the `libc` crate for this target.
 const F_SETSIG: c_int = 10;
 const F_GETSIG: c_int = 11;
+
+/// What an open file keeps of the flags that it was opened with: O_CREAT, O_EXCL, O_NOCTTY and O_TRUNC are of the
+/// moment, bits without a meaning are dropped (Linux, `do_dentry_open` and `VALID_OPEN_FLAGS`).
+const KEPT_FLAGS: c_int = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_ASYNC
+    | libc::O_DIRECT
+    | libc::O_TMPFILE
+    | libc::O_NOFOLLOW
+    | libc::O_NOATIME;
 
 /// Whether this process ever took a POSIX record lock on a file of ours: if not, closing drops none.
 static LOCKED: AtomicBool = AtomicBool::new(false);
@@ -69,7 +82,8 @@ fn on_description(body: &Body, command: c_int, argument: c_long) -> Answer {
     let lock = argument as *mut libc::flock;
     match command {
         libc::F_GETFL => match &body.file {
-            Some(file) => Ok(file.flags().0 as isize),
+            // The kernel sets O_LARGEFILE in whatever a program of 64 bits opens.
+            Some(file) => Ok((file.flags().0 as c_int & KEPT_FLAGS | O_LARGEFILE) as isize),
             None => Ok(libc::O_PATH as isize),
         },
         libc::F_SETFL => {

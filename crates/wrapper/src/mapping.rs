@@ -263,7 +263,7 @@ hook! {
             return reply(answer);
         }
         guard(|| {
-            for_each(start as usize, start as usize + pages(len), |file, offset, bytes| {
+            for_each(start as usize, (start as usize).saturating_add(pages(len)), |file, offset, bytes| {
                 if flags & libc::MS_SYNC != 0 {
                     file.msync(offset, bytes)?;
                 }
@@ -278,7 +278,7 @@ hook! {
     /// mprotect(2): pages that become writable count as written from then on
     fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int, as [__mprotect] {
         if protection & libc::PROT_WRITE != 0 && any() {
-            let prepared: c_int = guard(|| prepare_writes(start as usize, start as usize + pages(len)));
+            let prepared: c_int = guard(|| prepare_writes(start as usize, (start as usize).saturating_add(pages(len))));
             if prepared < 0 {
                 return prepared;
             }
