@@ -38,6 +38,7 @@ mod exec;
 mod extent;
 mod fcntl;
 mod fence;
+mod flags;
 mod fork;
 mod format;
 mod fts;

@@ -1,10 +1,12 @@
 //! stat, statx, statfs and access, in all the shapes that programs were compiled with.
 
+use crate::backend::Node;
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, Fail, fail, host};
-use crate::place::{Place, Spot, Touch, on_path};
+use crate::edge::{Answer, Fail, fail, finish, host};
+use crate::flags::{ACCESS, FACCESSAT2, FSTATAT, STATX, check_access, check_statx};
+use crate::place::{Place, Spot, Touch, held, is_itself, on_itself, on_path};
 use crate::walk::Last;
-use crate::{mount, raw, table};
+use crate::{credentials, mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
 use nvmed_fs::{Follow, STATFS_MAGIC, Stat, StatFs};
@@ -66,23 +68,17 @@ pub(crate) fn of(spot: &Spot<'_>, follow: Follow) -> Answer<Stat> {
     }
 }
 
-/// Whether an `AT_EMPTY_PATH` call is about a descriptor (or working directory) of ours.
-///
-/// # Safety
-/// `path` is null or a C string.
-unsafe fn about_descriptor(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
-    // SAFETY: the caller's contract.
-    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
-    empty && table::is_ours(dirfd)
-}
-
 unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
     // SAFETY: the program's arguments, under `edge`'s contract, here and below.
-    if unsafe { about_descriptor(dirfd, path, flags) } {
-        // SAFETY: as above.
-        return unsafe { fstat(dirfd, into) };
+    if unsafe { is_itself(dirfd, path, flags) } {
+        return on_itself(dirfd, |node, _| {
+            FSTATAT.check(flags)?;
+            // SAFETY: as above.
+            unsafe { fill(&mount::status(node)?, into) };
+            Ok(0)
+        });
     }
-    on_path(dirfd, path, look(flags), |place| match place {
+    FSTATAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } => {
             let answer = host(sys!(SYS_newfstatat, dirfd, path, into, flags))?;
             // SAFETY: the kernel has just filled it.
@@ -199,13 +195,17 @@ unsafe fn fill_statx(stat: &Stat, into: *mut Statx) {
 hook! {
     /// statx(2)
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut Statx) -> c_int {
-        if about_descriptor(dirfd, path, flags) {
-            return on_descriptor(dirfd, || -libc::EBADF as isize, |body| {
-                fill_statx(&mount::status(&body.node)?, into);
+        if let Err(failure) = check_statx(flags, mask) {
+            return finish(Err(failure));
+        }
+        if is_itself(dirfd, path, flags) {
+            return on_itself(dirfd, |node, _| {
+                STATX.check(flags)?;
+                fill_statx(&mount::status(node)?, into);
                 Ok(0)
             });
         }
-        on_path(dirfd, path, look(flags), |place| match place {
+        STATX.on_path(flags, (dirfd, path), look(flags), |place| match place {
             Place::Host { dirfd, path } => {
                 let answer = host(sys!(SYS_statx, dirfd, path, flags, mask, into))?;
                 unless_hidden(answer, || {
@@ -319,20 +319,43 @@ hook! {
     }
 }
 
-fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    on_path(dirfd, path, look(flags), |place| match place {
+unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    if let Err(failure) = check_access(mode) {
+        return finish(Err(failure));
+    }
+    let really = flags & libc::AT_EACCESS == 0;
+    // SAFETY: the program's arguments, under `edge`'s contract.
+    if unsafe { is_itself(dirfd, path, flags) } {
+        return on_itself(dirfd, |node, _| {
+            FACCESSAT2.check(flags)?;
+            access_itself(node, mode as u32, really)
+        });
+    }
+    FACCESSAT2.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } if flags == 0 => host(sys!(SYS_faccessat, dirfd, path, mode)),
         // faccessat2 is the call that takes flags, Linux 5.8.
         Place::Host { dirfd, path } => host(sys!(SYS_faccessat2, dirfd, path, mode, flags)),
-        Place::Ours(spot) => {
-            if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
-                return fail(libc::EINVAL);
-            }
-            let really = flags & libc::AT_EACCESS == 0;
-            spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), really)?;
-            Ok(0)
-        }
+        Place::Ours(spot) => access_ours(&spot, mode, flags),
     })
+}
+
+fn access_ours(spot: &Spot<'_>, mode: c_int, flags: c_int) -> Answer {
+    let really = flags & libc::AT_EACCESS == 0;
+    spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), really)?;
+    Ok(0)
+}
+
+/// By the inode, so that one without a name is asked too; by its name where only that is asked by the real ids.
+fn access_itself(node: &Node, mode: u32, really: bool) -> Answer {
+    let files = mount::files()?;
+    let (who, real) = (credentials::who(), credentials::who_really());
+    if really && (who.uid, who.gid) != (real.uid, real.gid) {
+        let spot = held(node.clone())?;
+        files.access(&spot.at, spot.path(), mode, Follow::No, really)?;
+    } else {
+        files.access_node(node, mode, &who)?;
+    }
+    Ok(0)
 }
 
 hook! {
@@ -345,7 +368,13 @@ hook! {
 hook! {
     /// euidaccess(3)
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int, as [eaccess] {
-        access_at(libc::AT_FDCWD, path, mode, libc::AT_EACCESS)
+        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
+            Place::Host { path, .. } => {
+                through_libc(next!(c"euidaccess", fn(*const c_char, c_int) -> c_int)(path, mode))
+            }
+            // libc leaves out the bits that mean nothing.
+            Place::Ours(spot) => access_ours(&spot, mode & ACCESS, libc::AT_EACCESS),
+        })
     }
 }
 

@@ -127,7 +127,7 @@ dispatch! {
             SYS_fchownat => metadata::fchownat[0, 1, 2, 3, 4];
             SYS_utime => metadata::utime[0, 1];
             SYS_utimes => metadata::utimes[0, 1];
-            SYS_utimensat => metadata::utimensat[0, 1, 2, 3];
+            SYS_utimensat => metadata::utimensat_by_number[0, 1, 2, 3];
             SYS_futimesat => metadata::futimesat[0, 1, 2];
             SYS_chdir => real::chdir[0];
             SYS_getcwd => real::raw_getcwd[0, 1];
@@ -166,7 +166,7 @@ dispatch! {
 }
 
 // Of Linux 6.6 and 6.13; not in the `libc` crate for this target.
-const SYS_FCHMODAT2: c_long = 452;
+pub(crate) const SYS_FCHMODAT2: c_long = 452;
 const SYS_SETXATTRAT: c_long = 463;
 const SYS_REMOVEXATTRAT: c_long = 466;
 
@@ -322,7 +322,7 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
                 sync::sync();
                 Some(0)
             }
-            SYS_FCHMODAT2 => Some(c_long::from(metadata::fchmodat(
+            SYS_FCHMODAT2 => Some(c_long::from(metadata::fchmodat2(
                 words[0] as _,
                 words[1] as _,
                 words[2] as _,

@@ -10,8 +10,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
 
 enum { CLOSED = 300, PAGE = 4096 };
 
@@ -76,6 +81,110 @@ static void names(int file) {
     close(null);
 }
 
+// Flags that a call does not know come before a bad name, a closed descriptor and a name that is there.
+static void flags(int file) {
+    static const int bits[] = {0x1, 0x10, 0x200, 0x400, 0x8000, INT_MIN, -1};
+    static struct stat status;
+    static struct statx more;
+    struct timespec times[2] = {{1, 0}, {2, 0}};
+    char text[8];
+    for (unsigned i = 0; i < sizeof bits / sizeof *bits; i++) {
+        int bit = bits[i];
+        printf("%x\n", bit);
+        for (int missing = 0; missing < 2; missing++) {
+            const char *name = at(missing ? "f/x/" : "f");
+            int from = missing ? CLOSED : AT_FDCWD;
+            SAY(fstatat(AT_FDCWD, name, &status, bit));
+            SAY(statx(AT_FDCWD, name, bit, STATX_BASIC_STATS, &more));
+            SAY(fchownat(AT_FDCWD, name, -1, -1, bit));
+            SAY(utimensat(AT_FDCWD, name, times, bit));
+            SAY(syscall(SYS_utimensat, AT_FDCWD, name, times, bit));
+            SAY(faccessat(AT_FDCWD, name, F_OK, bit));
+            SAY(syscall(SYS_faccessat2, AT_FDCWD, name, F_OK, bit));
+            SAY(fchmodat(AT_FDCWD, name, 0640, bit));
+            SAY(syscall(SYS_fchmodat2, AT_FDCWD, name, 0640, bit));
+            SAY(unlinkat(AT_FDCWD, missing ? name : at("none"), bit));
+            SAY(fstatat(from, "f", &status, bit));
+            SAY(fchownat(file, missing ? "x" : "", -1, -1, bit));
+        }
+    }
+    SAY(statx(AT_FDCWD, at("none/x"), 0, 1u << 31, &more));
+    SAY(statx(AT_FDCWD, at("f"), 0, 1u << 31, &more));
+    SAY(statx(AT_FDCWD, at("f"), AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC, 0, &more));
+    SAY(fstatat(AT_FDCWD, at("f"), &status, AT_STATX_FORCE_SYNC | AT_NO_AUTOMOUNT));
+    SAY(access(at("f/x"), 8));
+    SAY(access(at("f"), -1));
+    SAY(utimensat(file, NULL, times, 0));
+    SAY(utimensat(AT_FDCWD, NULL, times, 0));
+    SAY(syscall(SYS_utimensat, file, NULL, times, 0));
+    SAY(syscall(SYS_utimensat, file, NULL, times, AT_SYMLINK_NOFOLLOW));
+    SAY(syscall(SYS_utimensat, AT_FDCWD, NULL, times, 0));
+    // What a size means is 32 bits of it.
+    SAY(symlink("file", at("link")));
+    SAY(readlink(at("link"), text, 0x80000000));
+    SAY(readlink(at("link"), text, (1ul << 32) + 2));
+    SAY(readlink(at("none"), text, 1ul << 32));
+    SAY(readlinkat(AT_FDCWD, at("link"), text, -1));
+    SAY(readlinkat(AT_FDCWD, at("f/x"), text, 0));
+    SAY(unlink(at("link")));
+}
+
+// By AT_EMPTY_PATH: descriptors, also without a name and of O_PATH, and the working directory.
+static void themselves(int file) {
+    static struct stat status;
+    static struct statx more;
+    int removed = open(at("removed"), O_CREAT | O_RDWR, 0600), path = open(at("f"), O_PATH);
+    int here = open(".", O_RDONLY);
+    unlink(at("removed"));
+    SAY(chdir(dir));
+    const int all[] = {file, removed, path, AT_FDCWD};
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+        int fd = all[i];
+        printf("%u\n", i);
+        SAY(fchownat(fd, "", 5, 6, AT_EMPTY_PATH));
+        SAY(fstatat(fd, "", &status, AT_EMPTY_PATH));
+        SAY(status.st_uid * 10 + status.st_gid);
+        SAY(fchownat(fd, "", 0, 0, AT_EMPTY_PATH));
+        SAY(fchownat(fd, "", 5, 6, AT_EMPTY_PATH | 1));
+        SAY(utimensat(fd, "", (struct timespec[]){{1, 0}, {2, 0}}, AT_EMPTY_PATH));
+        SAY(utimensat(fd, "", NULL, AT_EMPTY_PATH | AT_REMOVEDIR));
+        SAY(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &more));
+        SAY(more.stx_mtime.tv_sec);
+        SAY(more.stx_uid);
+        SAY(syscall(SYS_faccessat2, fd, "", R_OK | W_OK, AT_EMPTY_PATH));
+        SAY(syscall(SYS_faccessat2, fd, "", X_OK, AT_EMPTY_PATH | AT_EACCESS));
+        SAY(syscall(SYS_faccessat2, fd, "", 8, AT_EMPTY_PATH));
+        SAY(syscall(SYS_fchmodat2, fd, "", 0750, AT_EMPTY_PATH));
+        SAY(syscall(SYS_faccessat2, fd, "", X_OK, AT_EMPTY_PATH));
+        SAY(fchmodat(fd, "", 0640, AT_EMPTY_PATH));
+        SAY(fchmodat(fd, "", 0640, 0));
+    }
+    SAY(fchdir(here));
+    close(here), close(path), close(removed);
+}
+
+// What is no link has a mode, followed or not.
+static void modes(void) {
+    static struct stat status;
+    SAY(symlink("f", at("link")));
+    SAY(symlink("loop", at("loop")));
+    static const char *const names[] = {"f", "link", "loop", "none", "f/x", "f/", "loop/x", ""};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        SAY(lchmod(at(names[i]), 0700 + i));
+        SAY(fchmodat(AT_FDCWD, at(names[i]), 0710 + i, AT_SYMLINK_NOFOLLOW));
+        SAY(syscall(SYS_fchmodat2, AT_FDCWD, at(names[i]), 0720 + i, AT_SYMLINK_NOFOLLOW));
+        SAY(syscall(SYS_fchmodat2, AT_FDCWD, at(names[i]), 0730 + i, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH));
+        SAY(fchmodat(AT_FDCWD, at(names[i]), 0740 + i, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH));
+        SAY(lstat(at(names[i]), &status) ? 0 : status.st_mode);
+    }
+    SAY(unlink(at("link")));
+    SAY(unlink(at("loop")));
+    SAY(euidaccess(at("f"), 1 << 16));
+    SAY(euidaccess(at("f"), -1));
+    SAY(euidaccess("/dev/null", 1 << 16));
+    SAY(euidaccess(at("none"), 1 << 16));
+}
+
 static void polls(int file) {
     struct pollfd list[2] = {{file, POLLIN, 0}, {CLOSED, POLLIN, 0}};
     struct rlimit limit;
@@ -117,6 +226,9 @@ int main(int count, char **words) {
     int file = open(at("f"), O_CREAT | O_RDWR, 0644);
     if (write(file, "file", 4) != 4) return 1;
     names(file);
+    flags(file);
+    themselves(file);
+    modes();
     polls(file);
     char *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     remaps(shared);
