@@ -8,12 +8,15 @@ use core::ffi::{CStr, c_char, c_int, c_uint};
 
 // linux/stat.h; not in the `libc` crate.
 const STATX_RESERVED: c_uint = 1 << 31;
+/// What sync_file_range(2) waits for and writes.
+const SYNC_FILE_RANGE: c_uint =
+    libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
 /// Bits of access(2)'s mode.
 pub(crate) const ACCESS: c_int = libc::R_OK | libc::W_OK | libc::X_OK;
 
 /// A name that is looked for from no directory: calls that got beyond their flags fail with `EBADF`.
-const NAME: &CStr = c"name";
-const NOWHERE: c_int = -1;
+pub(crate) const NAME: &CStr = c"name";
+pub(crate) const NOWHERE: c_int = -1;
 
 /// What a call knows.
 pub(crate) struct Known {
@@ -113,6 +116,12 @@ impl Known {
 pub(crate) fn check_statx(flags: c_int, mask: c_uint) -> Answer<()> {
     let is_both = flags & libc::AT_STATX_SYNC_TYPE == libc::AT_STATX_SYNC_TYPE;
     if is_both || mask & STATX_RESERVED != 0 { fail(libc::EINVAL) } else { Ok(()) }
+}
+
+/// # Errors
+/// `EINVAL` for flags that sync_file_range(2) does not know.
+pub(crate) fn check_range(flags: c_uint) -> Answer<()> {
+    if flags & !SYNC_FILE_RANGE == 0 { Ok(()) } else { fail(libc::EINVAL) }
 }
 
 /// # Errors

@@ -185,6 +185,32 @@ static void modes(void) {
     SAY(euidaccess(at("none"), 1 << 16));
 }
 
+// Ranges of files, directories and what is no more than a name, with lengths and starts beyond what a file can have.
+static void ranges(int file) {
+    const int list[] = {file, open(dir, O_RDONLY | O_DIRECTORY), open(at("f"), O_PATH), open(at("f"), O_WRONLY), CLOSED};
+    static const off_t odd[] = {0, 100, -1, LONG_MIN, LONG_MAX, LONG_MAX - 50};
+    for (unsigned i = 0; i < sizeof list / sizeof *list; i++) {
+        int fd = list[i];
+        printf("%u\n", i);
+        for (unsigned j = 0; j < sizeof odd / sizeof *odd; j++) {
+            SAY(sync_file_range(fd, odd[j], 100, 0));
+            SAY(sync_file_range(fd, 100, odd[j], SYNC_FILE_RANGE_WRITE));
+            SAY(readahead(fd, odd[j], 100));
+            SAY(readahead(fd, 100, odd[j]));
+            SAY(posix_fadvise(fd, odd[j], 100, POSIX_FADV_WILLNEED));
+            SAY(posix_fadvise(fd, 100, odd[j], POSIX_FADV_NORMAL));
+            SAY(syscall(SYS_fadvise64, fd, 100, odd[j], POSIX_FADV_NORMAL));
+        }
+        SAY(sync_file_range(fd, 0, 0, 8));
+        SAY(sync_file_range(fd, -1, -1, -1));
+        SAY(sync_file_range(fd, 0, 0, 7));
+        SAY(posix_fadvise(fd, 0, 0, 99));
+        SAY(posix_fadvise(fd, 0, 0, -1));
+        SAY(posix_fadvise(fd, 0, -1, 99));
+    }
+    close(list[1]), close(list[2]), close(list[3]);
+}
+
 static void polls(int file) {
     struct pollfd list[2] = {{file, POLLIN, 0}, {CLOSED, POLLIN, 0}};
     struct rlimit limit;
@@ -229,6 +255,7 @@ int main(int count, char **words) {
     flags(file);
     themselves(file);
     modes();
+    ranges(file);
     polls(file);
     char *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     remaps(shared);
