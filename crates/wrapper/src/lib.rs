@@ -62,6 +62,7 @@ mod mount;
 mod name;
 mod needed;
 mod open;
+mod openat2;
 mod place;
 mod poll;
 mod posix_aio;

@@ -10,7 +10,7 @@ use libc::mode_t;
 use nvmed_fs::{Follow, Kind, OpenFlags};
 
 /// `O_LARGEFILE` as the kernel knows it; glibc's own constant is 0 on x86-64.
-const O_LARGEFILE: c_int = 0o100_000;
+pub(crate) const O_LARGEFILE: c_int = 0o100_000;
 
 /// What opening does to the path's last component.
 pub(crate) fn touch(flags: c_int) -> Touch {

@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <poll.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -211,6 +213,89 @@ static void ranges(int file) {
     close(list[1]), close(list[2]), close(list[3]);
 }
 
+// Opens, says what was found and closes.
+static long opened(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve, size_t size, size_t odd) {
+    static char how[PAGE + 8];
+    memset(how, 0, sizeof how);
+    memcpy(how, (uint64_t[]){flags, mode, resolve}, 24);
+    if (odd) how[odd] = 1;
+    struct stat status;
+    int fd = syscall(SYS_openat2, dirfd, path, how, size);
+    if (fd < 0) return -errno;
+    fstat(fd, &status);
+    close(fd);
+    errno = 0;
+    // A magic link's own bits tell how its descriptor is open.
+    return S_ISLNK(status.st_mode) ? S_IFLNK : status.st_mode;
+}
+
+static void opens(void) {
+    enum { HOW = 24 };
+    static const uint64_t flags[] = {O_RDWR, O_CREAT | O_RDWR, O_PATH | O_NOFOLLOW, O_PATH | O_RDWR, O_CREAT | O_DIRECTORY, O_TMPFILE,
+                                     O_TMPFILE & ~O_DIRECTORY | O_RDWR, 1ull << 32, 1 << 30, O_CREAT | O_EXCL | O_RDWR, O_TRUNC | O_WRONLY};
+    static const uint64_t modes[] = {0, 0640, 010640, 1ull << 40};
+    SAY(close(creat(at("t"), 0644)));
+    for (unsigned i = 0; i < sizeof flags / sizeof *flags; i++)
+        for (unsigned j = 0; j < sizeof modes / sizeof *modes; j++) {
+            printf("%lx %lx\n", flags[i], modes[j]);
+            SAY(opened(AT_FDCWD, at("t"), flags[i], modes[j], 0, HOW, 0));
+            SAY(opened(AT_FDCWD, at("t/x"), flags[i], modes[j], 0, HOW, 0));
+            SAY(opened(CLOSED, "", flags[i], modes[j], 0, HOW, 0));
+        }
+    static const size_t sizes[] = {0, 8, 23, 25, 32, PAGE, PAGE + 1, -1};
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        SAY(opened(AT_FDCWD, at("t"), O_RDONLY, 0, 0, sizes[i], 0));
+        SAY(opened(AT_FDCWD, at("t"), O_RDONLY, 0, 0, sizes[i], 24));
+        SAY(opened(AT_FDCWD, at("none/x"), O_RDONLY, 0, 0, sizes[i], sizes[i] > HOW && sizes[i] < PAGE ? sizes[i] - 1 : 30));
+    }
+    SAY(opened(AT_FDCWD, at("t"), O_RDONLY, 0, 0, HOW, 24));
+    SAY(opened(AT_FDCWD, at("t"), O_RDONLY, 0, 64, HOW, 0));
+    SAY(opened(AT_FDCWD, at("none/x"), O_RDONLY, 0, RESOLVE_BENEATH | RESOLVE_IN_ROOT, HOW, 0));
+    SAY(opened(AT_FDCWD, at("none"), O_RDWR | O_CREAT, 0600, RESOLVE_CACHED, HOW, 0));
+    SAY(access(at("none"), F_OK));
+    SAY(unlink(at("t")));
+}
+
+static void confined(void) {
+    SAY(mkdir(at("d"), 0755));
+    SAY(mkdir(at("d/e"), 0755));
+    SAY(symlink("e", at("d/down")));
+    SAY(symlink("../f", at("d/up")));
+    SAY(symlink("../../d", at("d/e/far")));
+    SAY(symlink("/f", at("d/root")));
+    SAY(symlink("loop", at("d/loop")));
+    SAY(close(creat(at("d/g"), 0640)));
+    SAY(close(creat(at("d/e/f"), 0604)));
+    int base = open(at("d"), O_RDONLY | O_DIRECTORY), here = open(".", O_RDONLY);
+    SAY(fchdir(base));
+    char magic[40];
+    snprintf(magic, sizeof magic, "/proc/self/fd/%d", base);
+    static const uint64_t how[] = {RESOLVE_BENEATH, RESOLVE_IN_ROOT, RESOLVE_NO_SYMLINKS, RESOLVE_NO_MAGICLINKS, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS};
+    const char *const paths[] = {"g", "e/f", "e/../g", "../f", "..", ".", "", "/", "/f", "//g", "down", "down/f", "down/", "up", "e/far", "e/far/g", "e/far/e/f",
+                                 "root", "loop", "loop/x", "g/", "g/x", "none", "none/x", "e//f", "./e/./f", "../../d/g", "e/..", "e/../..", "down/../g",
+                                 "g/..", magic, at("f")};
+    static const int flags[] = {O_RDONLY, O_PATH | O_NOFOLLOW};
+    for (unsigned i = 0; i < sizeof how / sizeof *how; i++)
+        for (unsigned j = 0; j < sizeof paths / sizeof *paths; j++)
+            for (int k = 0; k < 2; k++) {
+                printf("%lx %s %x\n", how[i], *paths[j] == '/' && paths[j][1] == *dir ? "away" : j == 31 || j == 32 ? "absolute" : paths[j], flags[k]);
+                SAY(opened(base, paths[j], flags[k], 0, how[i], 24, 0));
+                SAY(opened(AT_FDCWD, paths[j], flags[k], 0, how[i], 24, 0));
+            }
+    SAY(opened(base, "e/new", O_CREAT | O_RDWR, 0642, RESOLVE_BENEATH, 24, 0));
+    SAY(opened(base, "down/newer", O_CREAT | O_RDWR, 0624, RESOLVE_IN_ROOT, 24, 0));
+    SAY(opened(base, "up/newer", O_CREAT | O_RDWR, 0624, RESOLVE_IN_ROOT, 24, 0));
+    SAY(opened(base, "root", O_CREAT | O_RDWR, 0624, RESOLVE_IN_ROOT, 24, 0));
+    SAY(opened(base, "root", O_CREAT | O_EXCL | O_RDWR, 0624, RESOLVE_IN_ROOT, 24, 0));
+    SAY(fchdir(here));
+    close(base), close(here);
+    static const char *const all[] = {"d/e/new", "d/e/newer", "d/f", "d/e/f", "d/g", "d/down", "d/up", "d/e/far", "d/root", "d/loop"};
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
+        SAY(unlink(at(all[i])));
+    SAY(rmdir(at("d/e")));
+    SAY(rmdir(at("d")));
+}
+
 static void polls(int file) {
     struct pollfd list[2] = {{file, POLLIN, 0}, {CLOSED, POLLIN, 0}};
     struct rlimit limit;
@@ -256,6 +341,8 @@ int main(int count, char **words) {
     themselves(file);
     modes();
     ranges(file);
+    opens();
+    confined();
     polls(file);
     char *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     remaps(shared);
