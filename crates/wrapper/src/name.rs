@@ -101,8 +101,10 @@ hook! {
 /// Pipes, sockets and devices get names; what happens at the first two is the kernel's ([`crate::end`]), and opening a
 /// device fails with `ENXIO`.
 fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+    // The kernel's call has 32 bits for it; libc refuses what has more.
+    let Ok(number) = u32::try_from(device) else { return finish(fail(libc::EINVAL)) };
     on_path(dirfd, path, CHANGE, |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, device as u32)),
+        Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, number)),
         Place::Ours(spot) => {
             let mode = mode & libc::S_IFMT | credentials::masked(mode);
             spot.files.mknod(&spot.at, spot.path(), mode, device, &spot.who())?;
@@ -123,6 +125,21 @@ hook! {
     fn mknodat(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
         mknod_at(dirfd, path, mode, device)
     }
+}
+
+/// mknod(2) by its number
+pub(crate) unsafe fn mknod_by_number(path: *const c_char, mode: mode_t, device: c_uint) -> c_int {
+    mknod_at(libc::AT_FDCWD, path, mode, device.into())
+}
+
+/// mknodat(2) by its number
+pub(crate) unsafe fn mknodat_by_number(
+    dirfd: c_int,
+    path: *const c_char,
+    mode: mode_t,
+    device: c_uint,
+) -> c_int {
+    mknod_at(dirfd, path, mode, device.into())
 }
 
 hook! {

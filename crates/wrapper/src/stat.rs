@@ -9,7 +9,7 @@ use crate::walk::Last;
 use crate::{credentials, mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
-use nvmed_fs::{Follow, STATFS_MAGIC, Stat, StatFs};
+use nvmed_fs::{Follow, Kind, STATFS_MAGIC, Stat, StatFs};
 
 /// The mount flag `ST_RDONLY` of statvfs(3).
 const ST_RDONLY: u64 = 1;
@@ -386,24 +386,36 @@ hook! {
 }
 
 /// What pathconf(3) answers for a file system like ours; `None` for what is the host's business.
-fn limit(name: c_int) -> Option<c_long> {
+fn limit(name: c_int, kind: Kind) -> Option<c_long> {
     match name {
+        libc::_PC_ASYNC_IO if kind == Kind::File => Some(1),
         libc::_PC_NAME_MAX => Some(nvmed_fs::NAME_BYTES_MAX as c_long),
         libc::_PC_PATH_MAX => Some(nvmed_fs::PATH_BYTES_MAX as c_long),
         libc::_PC_LINK_MAX => Some(c_long::from(nvmed_fs::LINKS_MAX)),
         libc::_PC_FILESIZEBITS => Some(64),
         libc::_PC_2_SYMLINKS | libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => Some(1),
-        libc::_PC_REC_INCR_XFER_SIZE
-        | libc::_PC_REC_MIN_XFER_SIZE
-        | libc::_PC_REC_XFER_ALIGN
-        | libc::_PC_ALLOC_SIZE_MIN => Some(4096),
+        libc::_PC_REC_MIN_XFER_SIZE | libc::_PC_REC_XFER_ALIGN | libc::_PC_ALLOC_SIZE_MIN => Some(4096),
         libc::_PC_PIPE_BUF => Some(4096),
         _ => None,
     }
 }
 
-fn limit_here(name: c_int) -> Answer {
-    match limit(name) {
+/// What libc answers for any path but an empty one, without a look at it; errno is then libc's.
+fn limit_anywhere(name: c_int) -> Option<c_long> {
+    let before = raw::errno();
+    raw::set_errno(0);
+    // SAFETY: a C string, behind which nothing can be, and a number.
+    let value =
+        unsafe { next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(c"/dev/null/none".as_ptr(), name) };
+    let looked = value == -1 && raw::errno() == libc::ENOTDIR;
+    if looked || raw::errno() == 0 {
+        raw::set_errno(before);
+    }
+    (!looked).then_some(value)
+}
+
+fn limit_here(name: c_int, kind: Kind) -> Answer {
+    match limit(name, kind) {
         Some(value) => Ok(value as isize),
         // The rest does not depend on the file: the host's root has the same answer.
         None => {
@@ -418,6 +430,11 @@ fn limit_here(name: c_int) -> Answer {
 hook! {
     /// pathconf(3)
     fn pathconf(path: *const c_char, name: c_int) -> c_long {
+        if let Some(value) = limit_anywhere(name)
+            && *path != 0
+        {
+            return value;
+        }
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => {
                 raw::set_errno(0);
@@ -427,8 +444,8 @@ hook! {
                 }
             }
             Place::Ours(spot) => {
-                of(&spot, Follow::Yes)?;
-                limit_here(name)
+                let kind = of(&spot, Follow::Yes)?.kind();
+                limit_here(name, kind)
             }
         })
     }
@@ -440,7 +457,7 @@ hook! {
         if !table::is_ours(fd) {
             return next!(c"fpathconf", fn(c_int, c_int) -> c_long)(fd, name);
         }
-        on_descriptor(fd, || 0, |_| limit_here(name))
+        on_descriptor(fd, || 0, |body| limit_here(name, body.node.kind()))
     }
 }
 

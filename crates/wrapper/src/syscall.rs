@@ -118,8 +118,8 @@ dispatch! {
             SYS_rmdir => name::rmdir[0];
             SYS_mkdir => name::mkdir[0, 1];
             SYS_mkdirat => name::mkdirat[0, 1, 2];
-            SYS_mknod => name::mknod[0, 1, 2];
-            SYS_mknodat => name::mknodat[0, 1, 2, 3];
+            SYS_mknod => name::mknod_by_number[0, 1, 2];
+            SYS_mknodat => name::mknodat_by_number[0, 1, 2, 3];
             SYS_chmod => metadata::chmod[0, 1];
             SYS_chown => metadata::chown[0, 1, 2];
             SYS_lchown => metadata::lchown[0, 1, 2];

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -296,6 +297,74 @@ static void confined(void) {
     SAY(rmdir(at("d")));
 }
 
+// Device numbers and limits, as libc has them, and what an O_PATH descriptor says of itself.
+static void numbers(int file) {
+    SAY(mknod(at("node"), S_IFREG | 0640, 1ul << 40));
+    SAY(mknodat(AT_FDCWD, at("none/node"), S_IFIFO | 0640, -1));
+    SAY(syscall(SYS_mknod, at("node"), S_IFIFO | 0640, 1ul << 40));
+    SAY(unlink(at("node")));
+    SAY(syscall(SYS_mknodat, AT_FDCWD, at("node"), S_IFREG | 0640, 1ul << 40));
+    SAY(unlink(at("node")));
+    int top = open(dir, O_RDONLY | O_DIRECTORY);
+    // The number of links a file can have, and what depends on the file system's blocks, are its own.
+    for (int name = _PC_MAX_CANON; name <= _PC_2_SYMLINKS; name++) {
+        if (name >= _PC_REC_MIN_XFER_SIZE && name <= _PC_ALLOC_SIZE_MIN) continue;
+        printf("%d\n", name);
+        SAY(pathconf(at("f"), name));
+        SAY(pathconf(at("none"), name));
+        SAY(pathconf(at("f/x"), name));
+        SAY(pathconf("", name));
+        SAY(pathconf(dir, name));
+        SAY(fpathconf(file, name));
+        SAY(fpathconf(top, name));
+    }
+    SAY(pathconf(at("none"), 99));
+    close(top);
+    static const int flags[] = {O_PATH, O_PATH | O_DIRECTORY, O_PATH | O_NOFOLLOW, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, O_PATH | O_RDWR | O_APPEND};
+    for (unsigned i = 0; i < sizeof flags / sizeof *flags; i++) {
+        int fd = open(dir, flags[i]), copy = dup(fd);
+        SAY(fcntl(fd, F_GETFL));
+        SAY(fcntl(copy, F_GETFL));
+        SAY(fcntl(copy, F_GETFD));
+        close(fd), close(copy);
+    }
+}
+
+static void locks(int file) {
+    int top = open(dir, O_RDONLY | O_DIRECTORY), copy = dup(file), again = open(at("f"), O_RDWR);
+    const int list[] = {file, top};
+    for (int i = 0; i < 2; i++) {
+        int fd = list[i], words[2] = {-1, -1};
+        SAY(fcntl(fd, F_NOTIFY, 0));
+        SAY(fcntl(fd, F_NOTIFY, DN_MULTISHOT));
+        SAY(fcntl(fd, F_GETOWN_EX, words));
+        printf("%d %d\n", words[0], words[1]);
+        words[0] = words[1] = -1;
+        SAY(fcntl(fd, 17, words));
+        printf("%d %d\n", words[0], words[1]);
+        SAY(fcntl(fd, 17, 0));
+        SAY(flock(fd, 32));
+        SAY(flock(fd, 32 | LOCK_EX));
+        SAY(flock(fd, 64));
+    }
+    SAY(fcntl(file, F_NOTIFY, DN_CREATE));
+    SAY(flock(CLOSED, 64));
+    SAY(fcntl(file, 1027, copy));
+    SAY(fcntl(file, 1027, again));
+    SAY(fcntl(file, 1027, top));
+    SAY(fcntl(file, 1027, 0));
+    SAY(fcntl(file, 1027, CLOSED));
+    SAY(lseek(file, 100, SEEK_SET));
+    SAY(lockf(file, F_TLOCK, LONG_MAX));
+    SAY(lockf(file, F_TLOCK, LONG_MAX - 99));
+    SAY(lockf(file, F_TEST, LONG_MAX));
+    SAY(lockf(file, F_ULOCK, 0));
+    struct flock lock = {F_WRLCK, SEEK_SET, 1000, LONG_MAX, 0};
+    SAY(fcntl(file, F_GETLK, &lock));
+    SAY(fcntl(file, F_OFD_SETLK, &lock));
+    close(top), close(copy), close(again);
+}
+
 static void polls(int file) {
     struct pollfd list[2] = {{file, POLLIN, 0}, {CLOSED, POLLIN, 0}};
     struct rlimit limit;
@@ -343,6 +412,8 @@ int main(int count, char **words) {
     ranges(file);
     opens();
     confined();
+    numbers(file);
+    locks(file);
     polls(file);
     char *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     remaps(shared);
