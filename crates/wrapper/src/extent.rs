@@ -1,13 +1,15 @@
 //! Sizes and ranges: truncation, allocation, advice.
 
+use crate::backend::File;
 use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, caught, fail, host, offset, posix};
+use crate::flags::check_range;
 use crate::place::{Place, Touch, on_path};
 use crate::table;
 use crate::walk::Last;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{off_t, off64_t, size_t, ssize_t};
-use nvmed_fs::{Advice, Allocate, Whence};
+use nvmed_fs::{Advice, Allocate, Kind, Whence};
 
 /// `SEEK_*` as the file system has it.
 pub(crate) fn whence(value: c_int) -> Answer<Whence> {
@@ -98,7 +100,7 @@ hook! {
         posix(caught(|| {
             let file = table::pin(fd)?;
             let file = file.file()?;
-            let (start, bytes) = (offset(start)?, offset(len)?);
+            let bytes = offset(len)?;
             let advice = match advice {
                 libc::POSIX_FADV_NORMAL => Advice::Normal,
                 libc::POSIX_FADV_SEQUENTIAL => Advice::Sequential,
@@ -109,12 +111,17 @@ hook! {
                 libc::POSIX_FADV_NOREUSE => return Ok(0),
                 _ => return fail(libc::EINVAL),
             };
-            match file.advise(advice, start, bytes) {
-                // Advice: what could not be read or written now is told when it matters.
-                Err(error) if error.errno().raw_os_error() != libc::EBADF => Ok(0),
-                other => Ok(other.map(|()| 0)?),
-            }
+            advise(file, advice, start, bytes);
+            Ok(0)
         }))
+    }
+}
+
+/// Advice: what could not be read or written now is told when it matters. A directory takes it too, and so does what no
+/// file has, before its beginning (Linux, `generic_fadvise`).
+fn advise(file: &File, advice: Advice, start: i64, bytes: u64) {
+    if let Ok(start) = u64::try_from(start) {
+        let _ = file.advise(advice, start, bytes);
     }
 }
 
@@ -126,8 +133,12 @@ hook! {
             if !file.flags().reads() {
                 return fail(libc::EBADF);
             }
+            // The kernel takes the count for a length with a sign.
+            if body.node.kind() != Kind::File || (count as i64) < 0 {
+                return fail(libc::EINVAL);
+            }
             if count > 0 {
-                file.advise(Advice::WillNeed, offset(start)?, count as u64)?;
+                advise(file, Advice::WillNeed, start, count as u64);
             }
             Ok(0)
         })
@@ -138,8 +149,17 @@ hook! {
     /// sync_file_range(2)
     fn sync_file_range(fd: c_int, start: off64_t, len: off64_t, flags: c_uint) -> c_int {
         on_descriptor(fd, || sys!(SYS_sync_file_range, fd, start, len, flags), |body| {
-            let bytes = if len == 0 { u64::MAX } else { offset(len)? };
-            body.file()?.sync_range(offset(start)?, bytes)?;
+            let file = body.file()?;
+            check_range(flags)?;
+            // To the end of the file where the length is 0.
+            let end = start.wrapping_add(len);
+            if start < 0 || end < start {
+                return fail(libc::EINVAL);
+            }
+            let bytes = if len == 0 { i64::MAX - start } else { len };
+            if flags != 0 && body.node.kind() == Kind::File {
+                file.sync_range(start as u64, bytes as u64)?;
+            }
             Ok(0)
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::backend::File;
 use crate::descriptor::{self, on_descriptor};
-use crate::edge::{Answer, fail, guard, reply};
+use crate::edge::{Answer, fail, guard, host, reply};
 use crate::hosted;
 use crate::open::O_LARGEFILE;
 use crate::signal;
@@ -10,11 +10,18 @@ use crate::table::{self, Body};
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::off_t;
-use nvmed_fs::{LockHeld, LockKind, LockOwner, LockRange, OpenFlags, Wait};
+use nvmed_fs::{Kind, LockHeld, LockKind, LockOwner, LockRange, OpenFlags, Wait};
 
 // fcntl.h of Linux, not in the `libc` crate for this target.
 const F_SETSIG: c_int = 10;
 const F_GETSIG: c_int = 11;
+const F_GETOWN_EX: c_int = 16;
+const F_GETOWNER_UIDS: c_int = 17;
+const F_DUPFD_QUERY: c_int = 1024 + 3;
+/// "Again, and again", which asks for nothing alone (fcntl.h, `DN_MULTISHOT`).
+const DN_MULTISHOT: u32 = 1 << 31;
+/// What was a lock that others had to obey: Linux takes it, says so in its log, and does nothing.
+const LOCK_MAND: c_int = 32;
 
 /// What an open file keeps of the flags that it was opened with: O_CREAT, O_EXCL, O_NOCTTY and O_TRUNC are of the
 /// moment, bits without a meaning are dropped (Linux, `do_dentry_open` and `VALID_OPEN_FLAGS`).
@@ -72,7 +79,7 @@ fn on_ours(fd: c_int, command: c_int, argument: c_long) -> Answer {
         // The kernel's entry has the flag that exec looks at.
         libc::F_GETFD | libc::F_SETFD => {
             table::pin_unfenced(fd)?;
-            crate::edge::host(sys!(SYS_fcntl, fd, command, argument))
+            host(sys!(SYS_fcntl, fd, command, argument))
         }
         _ => on_description(&*table::pin(fd)?, command, argument),
     }
@@ -84,7 +91,7 @@ fn on_description(body: &Body, command: c_int, argument: c_long) -> Answer {
         libc::F_GETFL => match &body.file {
             // The kernel sets O_LARGEFILE in whatever a program of 64 bits opens.
             Some(file) => Ok((file.flags().0 as c_int & KEPT_FLAGS | O_LARGEFILE) as isize),
-            None => Ok(libc::O_PATH as isize),
+            None => Ok(body.path_flags as isize),
         },
         libc::F_SETFL => {
             body.file()?.set_flags(OpenFlags(argument as u32))?;
@@ -100,11 +107,43 @@ fn on_description(body: &Body, command: c_int, argument: c_long) -> Answer {
         }
         libc::F_GETOWN | F_GETSIG => Ok(0),
         libc::F_SETOWN | F_SETSIG => Ok(0),
+        F_GETOWN_EX | F_GETOWNER_UIDS => nobody(argument as *mut [u32; 2]),
+        libc::F_NOTIFY => notify(body, argument as u32),
+        F_DUPFD_QUERY => is_same(body, argument as c_int),
         libc::F_GETLEASE => Ok(libc::F_UNLCK as isize),
         libc::F_SETLEASE => fail(libc::EAGAIN),
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => fail(libc::EBADF),
         _ => fail(libc::EINVAL),
     }
+}
+
+/// Signals go to nobody: of type and number 0, by no users (`struct f_owner_ex`; two numbers).
+fn nobody(into: *mut [u32; 2]) -> Answer {
+    if into.is_null() {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: these commands take room for two numbers, under `edge`'s contract.
+    unsafe { into.write_unaligned([0; 2]) };
+    Ok(0)
+}
+
+/// Nobody tells of changes in a directory of ours, but there is nothing wrong in no longer wanting to hear.
+fn notify(body: &Body, wanted: u32) -> Answer {
+    body.file()?;
+    match body.node.kind() {
+        _ if wanted & !DN_MULTISHOT == 0 => Ok(0),
+        Kind::Directory => fail(libc::EINVAL),
+        _ => fail(libc::ENOTDIR),
+    }
+}
+
+/// Whether another descriptor is of the same description.
+fn is_same(body: &Body, other: c_int) -> Answer {
+    if table::is_ours(other) {
+        return Ok(isize::from(core::ptr::eq(body, &raw const *table::pin(other)?)));
+    }
+    host(sys!(SYS_fcntl, other, libc::F_GETFD))?;
+    Ok(0)
 }
 
 /// The bytes that a `struct flock` names.
@@ -116,6 +155,8 @@ fn range(file: &File, lock: &libc::flock) -> Answer<LockRange> {
         _ => return fail(libc::EINVAL),
     };
     match base.checked_add(lock.l_start) {
+        // Its last byte is beyond what offsets are for.
+        Some(start) if start >= 0 && lock.l_len.saturating_sub(1) > i64::MAX - start => fail(libc::EOVERFLOW),
         Some(start) => Ok(LockRange::of(start, lock.l_len)?),
         None => fail(libc::EOVERFLOW),
     }
@@ -184,6 +225,9 @@ hook! {
     /// flock(2)
     fn flock(fd: c_int, operation: c_int) -> c_int {
         on_descriptor(fd, || sys!(SYS_flock, fd, operation), |body| {
+            if operation & LOCK_MAND != 0 {
+                return Ok(0);
+            }
             let wait = if operation & libc::LOCK_NB != 0 { Wait::No } else { UNTIL_A_SIGNAL };
             let kind = match operation & !libc::LOCK_NB {
                 libc::LOCK_SH => Some(LockKind::Shared),

@@ -130,9 +130,12 @@ impl From<nvmed_client::Held> for Body {
         match held {
             nvmed_client::Held::File(file) => {
                 let file = File::Shared(file);
-                Self { node: file.node(), file: Some(file) }
+                Self { node: file.node(), file: Some(file), path_flags: 0 }
             }
-            nvmed_client::Held::Node(node) => Self { node: Node::Shared(node), file: None },
+            // With which others it was opened is not told.
+            nvmed_client::Held::Node(node) => {
+                Self { node: Node::Shared(node), file: None, path_flags: libc::O_PATH }
+            }
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Mode, owner and times.
 
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, fail, host};
-use crate::place::{Place, Spot, held, on_path};
+use crate::edge::{Answer, fail, finish, host};
+use crate::flags::{FCHMODAT, FCHMODAT2, FCHOWNAT, Known, UTIMENSAT};
+use crate::place::{Place, Spot, held, is_itself, on_itself};
+use crate::raw::{self, Word};
 use crate::stat::look;
+use crate::syscall::SYS_FCHMODAT2;
 use crate::table;
 use core::ffi::{c_char, c_int};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
@@ -18,40 +21,75 @@ fn chmod_ours(spot: &Spot<'_>, mode: mode_t, follow: Follow) -> Answer {
     Ok(0)
 }
 
-fn chmod_at(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
-    on_path(dirfd, path, look(flags), |place| match place {
+/// How the host is asked for a mode, and with which flags: a system call or a function of libc's.
+type OfHost = fn(c_int, *const c_char, mode_t, c_int) -> isize;
+
+/// Links have no mode of their own: the file system says so where the last name is one that is not followed.
+unsafe fn chmod_at(
+    known: &Known,
+    of_host: OfHost,
+    (dirfd, path): (c_int, *const c_char),
+    mode: mode_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the program's C string, under `edge`'s contract.
+    if unsafe { is_itself(dirfd, path, flags) } {
+        return on_itself(dirfd, |node, file| {
+            known.check(flags)?;
+            match file {
+                Some(file) => file.chmod(mode & 0o7777, &crate::credentials::who())?,
+                None => return chmod_ours(&held(node.clone())?, mode, Follow::No),
+            }
+            Ok(0)
+        });
+    }
+    known.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } if flags == 0 => host(sys!(SYS_fchmodat, dirfd, path, mode)),
-        Place::Host { dirfd, path } => crate::stat::through_libc(libc_fchmodat(dirfd, path, mode, flags)),
-        // Links have no mode of their own (Linux).
-        Place::Ours(_) if flags & libc::AT_SYMLINK_NOFOLLOW != 0 => fail(libc::EOPNOTSUPP),
-        Place::Ours(spot) => chmod_ours(&spot, mode, Follow::Yes),
+        Place::Host { dirfd, path } => host(of_host(dirfd, path, mode, flags)),
+        Place::Ours(spot) => chmod_ours(&spot, mode, follow(flags)),
     })
 }
 
-/// libc emulates the flags that older kernels' call does not take.
-fn libc_fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+/// libc's function emulates the flag that older kernels' call does not take.
+pub(crate) fn fchmodat_of_libc(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> isize {
     // SAFETY: the program's arguments, under `edge`'s contract.
-    unsafe { next!(c"fchmodat", fn(c_int, *const c_char, mode_t, c_int) -> c_int)(dirfd, path, mode, flags) }
+    let answer = unsafe {
+        next!(c"fchmodat", fn(c_int, *const c_char, mode_t, c_int) -> c_int)(dirfd, path, mode, flags)
+    };
+    if answer == -1 { -raw::errno() as isize } else { answer as isize }
+}
+
+/// fchmodat2 is the call that takes flags, Linux 6.6.
+pub(crate) fn fchmodat2_of_host(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> isize {
+    raw::call(SYS_FCHMODAT2, [dirfd.word(), path.word(), mode.word(), flags.word()])
+}
+
+/// fchmodat2(2), which libc has no function for.
+pub(crate) unsafe fn fchmodat2(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract: the program's arguments.
+    unsafe { chmod_at(&FCHMODAT2, fchmodat2_of_host, (dirfd, path), mode, flags) }
 }
 
 hook! {
     /// chmod(2)
     fn chmod(path: *const c_char, mode: mode_t) -> c_int {
-        chmod_at(libc::AT_FDCWD, path, mode, 0)
+        chmod_at(&FCHMODAT, fchmodat_of_libc, (libc::AT_FDCWD, path), mode, 0)
     }
 }
 
 hook! {
     /// lchmod(3)
     fn lchmod(path: *const c_char, mode: mode_t) -> c_int {
-        chmod_at(libc::AT_FDCWD, path, mode, libc::AT_SYMLINK_NOFOLLOW)
+        chmod_at(&FCHMODAT, fchmodat_of_libc, (libc::AT_FDCWD, path), mode, libc::AT_SYMLINK_NOFOLLOW)
     }
 }
 
 hook! {
     /// fchmodat(2)
     fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
-        chmod_at(dirfd, path, mode, flags)
+        // A libc that hands its flags to the kernel takes what that does.
+        let emulates = flags & !FCHMODAT.flags() == 0 || !FCHMODAT.host_has(flags);
+        chmod_at(if emulates { &FCHMODAT } else { &FCHMODAT2 }, fchmodat_of_libc, (dirfd, path), mode, flags)
     }
 }
 
@@ -70,8 +108,19 @@ fn id(value: u32) -> Option<u32> {
     (value != u32::MAX).then_some(value)
 }
 
-fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
-    on_path(dirfd, path, look(flags), |place| match place {
+unsafe fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
+    // SAFETY: the program's C string, under `edge`'s contract.
+    if unsafe { is_itself(dirfd, path, flags) } {
+        return on_itself(dirfd, |node, file| {
+            FCHOWNAT.check(flags)?;
+            match file {
+                Some(file) => file.chown(id(uid), id(gid), &crate::credentials::who())?,
+                None => return chown_ours(&held(node.clone())?, uid, gid, Follow::No),
+            }
+            Ok(0)
+        });
+    }
+    FCHOWNAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_fchownat, dirfd, path, uid, gid, flags)),
         Place::Ours(spot) => chown_ours(&spot, uid, gid, follow(flags)),
     })
@@ -99,12 +148,6 @@ hook! {
 hook! {
     /// fchownat(2)
     fn fchownat(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
-        let empty = flags & libc::AT_EMPTY_PATH != 0 && !path.is_null() && *path == 0;
-        if empty && table::is_ours(dirfd) {
-            return on_descriptor(dirfd, || -libc::EBADF as isize, |body| {
-                chown_ours(&held(body.node.clone())?, uid, gid, Follow::No)
-            });
-        }
         chown_at(dirfd, path, uid, gid, flags)
     }
 }
@@ -144,15 +187,32 @@ unsafe fn times(given: *const timespec) -> Answer<[Time; 2]> {
 }
 
 unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int {
-    on_path(dirfd, path, look(flags), |place| match place {
+    // SAFETY: the program's C string and times, under `edge`'s contract, here and below.
+    if unsafe { is_itself(dirfd, path, flags) } {
+        return on_itself(dirfd, |node, file| {
+            UTIMENSAT.check(flags)?;
+            // SAFETY: as above.
+            let times = unsafe { times(given) }?;
+            match file {
+                Some(file) => file.utimens(times, &crate::credentials::who())?,
+                None => return utimens_ours(&held(node.clone())?, times, Follow::No),
+            }
+            Ok(0)
+        });
+    }
+    UTIMENSAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_utimensat, dirfd, path, given, flags)),
         Place::Ours(spot) => {
-            // SAFETY: the program's times, under `edge`'s contract.
+            // SAFETY: as above.
             let times = unsafe { times(given) }?;
-            spot.files.utimens(&spot.at, spot.path(), times, follow(flags), &spot.who())?;
-            Ok(0)
+            utimens_ours(&spot, times, follow(flags))
         }
     })
+}
+
+fn utimens_ours(spot: &Spot<'_>, times: [Time; 2], follow: Follow) -> Answer {
+    spot.files.utimens(&spot.at, spot.path(), times, follow, &spot.who())?;
+    Ok(0)
 }
 
 unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
@@ -171,13 +231,28 @@ unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
 hook! {
     /// utimensat(2)
     fn utimensat(dirfd: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int {
-        if path.is_null() || (flags & libc::AT_EMPTY_PATH != 0 && *path == 0) {
-            if path.is_null() && dirfd == libc::AT_FDCWD {
-                return crate::edge::finish(fail(libc::EFAULT));
-            }
-            return futimens_of(dirfd, given);
+        // libc lets nobody reach the call's second form by no path; futimens(3) is for that.
+        if path.is_null() {
+            return finish(fail(libc::EINVAL));
         }
         utimens_at(dirfd, path, given, flags)
+    }
+}
+
+/// The system call: a descriptor's file without a path, and then it takes no flags.
+pub(crate) unsafe fn utimensat_by_number(
+    dirfd: c_int,
+    path: *const c_char,
+    given: *const timespec,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's contract: the program's arguments.
+    unsafe {
+        match path.is_null() && table::is_ours(dirfd) {
+            true if flags != 0 => finish(fail(libc::EINVAL)),
+            true => futimens_of(dirfd, given),
+            false => utimens_at(dirfd, path, given, flags),
+        }
     }
 }
 
@@ -185,7 +260,7 @@ hook! {
     /// futimens(3)
     fn futimens(fd: c_int, given: *const timespec) -> c_int {
         if fd < 0 {
-            return crate::edge::finish(fail(libc::EBADF));
+            return finish(fail(libc::EBADF));
         }
         futimens_of(fd, given)
     }
@@ -207,7 +282,7 @@ unsafe fn with_timevals(given: *const timeval, run: impl FnOnce(*const timespec)
     // SAFETY: the caller's contract.
     match unsafe { from_timevals(given) } {
         Some(times) => run(times.as_ptr()),
-        None => crate::edge::finish(fail(libc::EINVAL)),
+        None => finish(fail(libc::EINVAL)),
     }
 }
 

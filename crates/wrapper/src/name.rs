@@ -1,6 +1,7 @@
 //! Names: making, removing, linking, renaming.
 
 use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
+use crate::flags::{LINKAT, RENAMEAT2, UNLINKAT, buffer_bytes};
 use crate::place::{self, Place, Spot, Touch, on_path};
 use crate::walk::{self, LINKS_MAX, Last};
 use crate::{credentials, mount, stat, table};
@@ -13,16 +14,13 @@ use std::ffi::CString;
 const CHANGE: Touch = Touch::Change(Last::Keep);
 
 fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
-    on_path(dirfd, path, CHANGE, |place| match place {
+    UNLINKAT.on_path(flags, (dirfd, path), CHANGE, |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_unlinkat, dirfd, path, flags)),
         Place::Ours(spot) => remove_ours(&spot, flags),
     })
 }
 
 fn remove_ours(spot: &Spot<'_>, flags: c_int) -> Answer {
-    if flags & !libc::AT_REMOVEDIR != 0 {
-        return fail(libc::EINVAL);
-    }
     let directory = flags & libc::AT_REMOVEDIR != 0;
     if spot.is_root() {
         return fail(if directory { libc::EBUSY } else { libc::EISDIR });
@@ -103,8 +101,10 @@ hook! {
 /// Pipes, sockets and devices get names; what happens at the first two is the kernel's ([`crate::end`]), and opening a
 /// device fails with `ENXIO`.
 fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+    // The kernel's call has 32 bits for it; libc refuses what has more.
+    let Ok(number) = u32::try_from(device) else { return finish(fail(libc::EINVAL)) };
     on_path(dirfd, path, CHANGE, |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, device as u32)),
+        Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, number)),
         Place::Ours(spot) => {
             let mode = mode & libc::S_IFMT | credentials::masked(mode);
             spot.files.mknod(&spot.at, spot.path(), mode, device, &spot.who())?;
@@ -125,6 +125,21 @@ hook! {
     fn mknodat(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
         mknod_at(dirfd, path, mode, device)
     }
+}
+
+/// mknod(2) by its number
+pub(crate) unsafe fn mknod_by_number(path: *const c_char, mode: mode_t, device: c_uint) -> c_int {
+    mknod_at(libc::AT_FDCWD, path, mode, device.into())
+}
+
+/// mknodat(2) by its number
+pub(crate) unsafe fn mknodat_by_number(
+    dirfd: c_int,
+    path: *const c_char,
+    mode: mode_t,
+    device: c_uint,
+) -> c_int {
+    mknod_at(dirfd, path, mode, device.into())
 }
 
 hook! {
@@ -184,6 +199,10 @@ hook! {
 }
 
 unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, size: size_t) -> ssize_t {
+    let size = match buffer_bytes(size) {
+        Ok(bytes) => bytes,
+        Err(failure) => return finish(Err(failure)),
+    };
     // SAFETY: the program's C string, under `edge`'s contract.
     if let Some(target) = (!path.is_null()).then(|| unsafe { walk::argument(path) }).and_then(link_of_ours) {
         return guard(|| {
@@ -194,7 +213,6 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
     }
     on_path(dirfd, path, Touch::Look(Last::Keep), |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_readlinkat, dirfd, path, buffer, size)),
-        Place::Ours(_) if size == 0 => fail(libc::EINVAL),
         Place::Ours(spot) => {
             let target = spot.files.readlink(&spot.at, spot.path(), &spot.who())?;
             // SAFETY: the program says that the buffer has `size` bytes.
@@ -391,7 +409,7 @@ unsafe fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), fl
         return reply(sys!(SYS_renameat2, from.0, from.1, to.0, to.1, flags));
     }
     let exclusive = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
-    if flags & !(exclusive | libc::RENAME_EXCHANGE) != 0
+    if RENAMEAT2.check(flags as c_int).is_err()
         || flags & exclusive != 0 && flags & libc::RENAME_EXCHANGE != 0
     {
         return finish(fail(libc::EINVAL));
@@ -444,8 +462,8 @@ hook! {
 }
 
 unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_int) -> c_int {
-    if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
-        return finish(fail(libc::EINVAL));
+    if let Err(failure) = LINKAT.check(flags) {
+        return finish(Err(failure));
     }
     // SAFETY: the program's C string, under `edge`'s contract.
     let empty = flags & libc::AT_EMPTY_PATH != 0 && !from.1.is_null() && unsafe { *from.1 } == 0;

@@ -12,6 +12,9 @@ use nvmed_fs::{Follow, Kind, OpenFlags};
 /// `O_LARGEFILE` as the kernel knows it; glibc's own constant is 0 on x86-64.
 pub(crate) const O_LARGEFILE: c_int = 0o100_000;
 
+/// What an `O_PATH` descriptor keeps of its flags (Linux, `O_PATH_FLAGS` without `O_CLOEXEC`, which is the number's).
+const PATH_FLAGS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+
 /// What opening does to the path's last component.
 pub(crate) fn touch(flags: c_int) -> Touch {
     let exclusive = flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0;
@@ -69,7 +72,7 @@ fn describe(spot: &Spot<'_>, flags: c_int, mode: mode_t) -> Answer<Body> {
         Some(node) => spot.files.open_node(node, flags, &spot.who())?,
         None => spot.files.open(&spot.at, spot.path(), flags, credentials::masked(mode), &spot.who())?,
     };
-    Ok(Body { node: file.node(), file: Some(file) })
+    Ok(Body { node: file.node(), file: Some(file), path_flags: 0 })
 }
 
 /// `O_PATH`: a node without an open file.
@@ -79,7 +82,7 @@ fn path_only(spot: &Spot<'_>, flags: c_int) -> Answer<Body> {
     if flags & libc::O_DIRECTORY != 0 && node.kind() != Kind::Directory {
         return fail(libc::ENOTDIR);
     }
-    Ok(Body { file: None, node })
+    Ok(Body { file: None, node, path_flags: flags & PATH_FLAGS })
 }
 
 #[inline]

@@ -1,6 +1,6 @@
 //! Each path call goes to one place, ours or the host's; this decides which and runs it there.
 
-use crate::backend::{Files, Node};
+use crate::backend::{File, Files, Node};
 use crate::edge::{self, Answer, Fail, Reply, host};
 use crate::magic_link::DESCRIPTORS;
 use crate::mount::{self, Setting};
@@ -18,6 +18,29 @@ pub(crate) enum Place<'a> {
     Host { dirfd: c_int, path: *const c_char },
     /// To our file system.
     Ours(Spot<'a>),
+}
+
+/// Whether a call with `AT_EMPTY_PATH` is about what a descriptor of ours is of, or a working directory of ours.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[inline]
+pub(crate) unsafe fn is_itself(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
+    // SAFETY: the caller's contract.
+    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
+    empty && (table::is_ours(dirfd) || dirfd == libc::AT_FDCWD && cwd::is_ours())
+}
+
+/// Runs such a call: on the inode, and on the open file where the descriptor is of one.
+pub(crate) fn on_itself<R: Reply>(dirfd: c_int, run: impl FnOnce(&Node, Option<&File>) -> Answer) -> R {
+    edge::guard(|| {
+        mount::count();
+        if dirfd == libc::AT_FDCWD {
+            return run(&cwd::node()?.ok_or_else(cwd::lost)?, None);
+        }
+        let body = table::pin(dirfd)?;
+        run(&body.node, body.file.as_ref())
+    })
 }
 
 /// A path of ours: from a node, what is left to resolve.

@@ -1,13 +1,15 @@
 //! stat, statx, statfs and access, in all the shapes that programs were compiled with.
 
+use crate::backend::Node;
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, Fail, fail, host};
-use crate::place::{Place, Spot, Touch, on_path};
+use crate::edge::{Answer, Fail, fail, finish, host};
+use crate::flags::{ACCESS, FACCESSAT2, FSTATAT, STATX, check_access, check_statx};
+use crate::place::{Place, Spot, Touch, held, is_itself, on_itself, on_path};
 use crate::walk::Last;
-use crate::{mount, raw, table};
+use crate::{credentials, mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
-use nvmed_fs::{Follow, STATFS_MAGIC, Stat, StatFs};
+use nvmed_fs::{Follow, Kind, STATFS_MAGIC, Stat, StatFs};
 
 /// The mount flag `ST_RDONLY` of statvfs(3).
 const ST_RDONLY: u64 = 1;
@@ -66,23 +68,17 @@ pub(crate) fn of(spot: &Spot<'_>, follow: Follow) -> Answer<Stat> {
     }
 }
 
-/// Whether an `AT_EMPTY_PATH` call is about a descriptor (or working directory) of ours.
-///
-/// # Safety
-/// `path` is null or a C string.
-unsafe fn about_descriptor(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
-    // SAFETY: the caller's contract.
-    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
-    empty && table::is_ours(dirfd)
-}
-
 unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
     // SAFETY: the program's arguments, under `edge`'s contract, here and below.
-    if unsafe { about_descriptor(dirfd, path, flags) } {
-        // SAFETY: as above.
-        return unsafe { fstat(dirfd, into) };
+    if unsafe { is_itself(dirfd, path, flags) } {
+        return on_itself(dirfd, |node, _| {
+            FSTATAT.check(flags)?;
+            // SAFETY: as above.
+            unsafe { fill(&mount::status(node)?, into) };
+            Ok(0)
+        });
     }
-    on_path(dirfd, path, look(flags), |place| match place {
+    FSTATAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } => {
             let answer = host(sys!(SYS_newfstatat, dirfd, path, into, flags))?;
             // SAFETY: the kernel has just filled it.
@@ -199,13 +195,17 @@ unsafe fn fill_statx(stat: &Stat, into: *mut Statx) {
 hook! {
     /// statx(2)
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut Statx) -> c_int {
-        if about_descriptor(dirfd, path, flags) {
-            return on_descriptor(dirfd, || -libc::EBADF as isize, |body| {
-                fill_statx(&mount::status(&body.node)?, into);
+        if let Err(failure) = check_statx(flags, mask) {
+            return finish(Err(failure));
+        }
+        if is_itself(dirfd, path, flags) {
+            return on_itself(dirfd, |node, _| {
+                STATX.check(flags)?;
+                fill_statx(&mount::status(node)?, into);
                 Ok(0)
             });
         }
-        on_path(dirfd, path, look(flags), |place| match place {
+        STATX.on_path(flags, (dirfd, path), look(flags), |place| match place {
             Place::Host { dirfd, path } => {
                 let answer = host(sys!(SYS_statx, dirfd, path, flags, mask, into))?;
                 unless_hidden(answer, || {
@@ -319,20 +319,43 @@ hook! {
     }
 }
 
-fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    on_path(dirfd, path, look(flags), |place| match place {
+unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    if let Err(failure) = check_access(mode) {
+        return finish(Err(failure));
+    }
+    let really = flags & libc::AT_EACCESS == 0;
+    // SAFETY: the program's arguments, under `edge`'s contract.
+    if unsafe { is_itself(dirfd, path, flags) } {
+        return on_itself(dirfd, |node, _| {
+            FACCESSAT2.check(flags)?;
+            access_itself(node, mode as u32, really)
+        });
+    }
+    FACCESSAT2.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } if flags == 0 => host(sys!(SYS_faccessat, dirfd, path, mode)),
         // faccessat2 is the call that takes flags, Linux 5.8.
         Place::Host { dirfd, path } => host(sys!(SYS_faccessat2, dirfd, path, mode, flags)),
-        Place::Ours(spot) => {
-            if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
-                return fail(libc::EINVAL);
-            }
-            let really = flags & libc::AT_EACCESS == 0;
-            spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), really)?;
-            Ok(0)
-        }
+        Place::Ours(spot) => access_ours(&spot, mode, flags),
     })
+}
+
+fn access_ours(spot: &Spot<'_>, mode: c_int, flags: c_int) -> Answer {
+    let really = flags & libc::AT_EACCESS == 0;
+    spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), really)?;
+    Ok(0)
+}
+
+/// By the inode, so that one without a name is asked too; by its name where only that is asked by the real ids.
+fn access_itself(node: &Node, mode: u32, really: bool) -> Answer {
+    let files = mount::files()?;
+    let (who, real) = (credentials::who(), credentials::who_really());
+    if really && (who.uid, who.gid) != (real.uid, real.gid) {
+        let spot = held(node.clone())?;
+        files.access(&spot.at, spot.path(), mode, Follow::No, really)?;
+    } else {
+        files.access_node(node, mode, &who)?;
+    }
+    Ok(0)
 }
 
 hook! {
@@ -345,7 +368,13 @@ hook! {
 hook! {
     /// euidaccess(3)
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int, as [eaccess] {
-        access_at(libc::AT_FDCWD, path, mode, libc::AT_EACCESS)
+        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
+            Place::Host { path, .. } => {
+                through_libc(next!(c"euidaccess", fn(*const c_char, c_int) -> c_int)(path, mode))
+            }
+            // libc leaves out the bits that mean nothing.
+            Place::Ours(spot) => access_ours(&spot, mode & ACCESS, libc::AT_EACCESS),
+        })
     }
 }
 
@@ -357,24 +386,36 @@ hook! {
 }
 
 /// What pathconf(3) answers for a file system like ours; `None` for what is the host's business.
-fn limit(name: c_int) -> Option<c_long> {
+fn limit(name: c_int, kind: Kind) -> Option<c_long> {
     match name {
+        libc::_PC_ASYNC_IO if kind == Kind::File => Some(1),
         libc::_PC_NAME_MAX => Some(nvmed_fs::NAME_BYTES_MAX as c_long),
         libc::_PC_PATH_MAX => Some(nvmed_fs::PATH_BYTES_MAX as c_long),
         libc::_PC_LINK_MAX => Some(c_long::from(nvmed_fs::LINKS_MAX)),
         libc::_PC_FILESIZEBITS => Some(64),
         libc::_PC_2_SYMLINKS | libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => Some(1),
-        libc::_PC_REC_INCR_XFER_SIZE
-        | libc::_PC_REC_MIN_XFER_SIZE
-        | libc::_PC_REC_XFER_ALIGN
-        | libc::_PC_ALLOC_SIZE_MIN => Some(4096),
+        libc::_PC_REC_MIN_XFER_SIZE | libc::_PC_REC_XFER_ALIGN | libc::_PC_ALLOC_SIZE_MIN => Some(4096),
         libc::_PC_PIPE_BUF => Some(4096),
         _ => None,
     }
 }
 
-fn limit_here(name: c_int) -> Answer {
-    match limit(name) {
+/// What libc answers for any path but an empty one, without a look at it; errno is then libc's.
+fn limit_anywhere(name: c_int) -> Option<c_long> {
+    let before = raw::errno();
+    raw::set_errno(0);
+    // SAFETY: a C string, behind which nothing can be, and a number.
+    let value =
+        unsafe { next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(c"/dev/null/none".as_ptr(), name) };
+    let looked = value == -1 && raw::errno() == libc::ENOTDIR;
+    if looked || raw::errno() == 0 {
+        raw::set_errno(before);
+    }
+    (!looked).then_some(value)
+}
+
+fn limit_here(name: c_int, kind: Kind) -> Answer {
+    match limit(name, kind) {
         Some(value) => Ok(value as isize),
         // The rest does not depend on the file: the host's root has the same answer.
         None => {
@@ -389,6 +430,11 @@ fn limit_here(name: c_int) -> Answer {
 hook! {
     /// pathconf(3)
     fn pathconf(path: *const c_char, name: c_int) -> c_long {
+        if let Some(value) = limit_anywhere(name)
+            && *path != 0
+        {
+            return value;
+        }
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => {
                 raw::set_errno(0);
@@ -398,8 +444,8 @@ hook! {
                 }
             }
             Place::Ours(spot) => {
-                of(&spot, Follow::Yes)?;
-                limit_here(name)
+                let kind = of(&spot, Follow::Yes)?.kind();
+                limit_here(name, kind)
             }
         })
     }
@@ -411,7 +457,7 @@ hook! {
         if !table::is_ours(fd) {
             return next!(c"fpathconf", fn(c_int, c_int) -> c_long)(fd, name);
         }
-        on_descriptor(fd, || 0, |_| limit_here(name))
+        on_descriptor(fd, || 0, |body| limit_here(name, body.node.kind()))
     }
 }
 

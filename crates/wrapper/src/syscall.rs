@@ -4,13 +4,12 @@
 //! header.
 
 use crate::edge::{fail, finish, host, reply};
-use crate::place::{Place, on_path};
 use crate::{
     aio, credentials, data, descriptor, directory, exec, extent, fcntl, fork, ioctl, life, limit, mapping,
-    metadata, mount, name, open, poll, raw, real, refused, rights, socket, stat, sync, transfer, vector,
-    xattr,
+    metadata, mount, name, open, openat2, poll, raw, real, refused, rights, socket, stat, sync, transfer,
+    vector, xattr,
 };
-use core::ffi::{c_char, c_int, c_long};
+use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Words of arguments, each of the type that the function wants.
@@ -119,15 +118,15 @@ dispatch! {
             SYS_rmdir => name::rmdir[0];
             SYS_mkdir => name::mkdir[0, 1];
             SYS_mkdirat => name::mkdirat[0, 1, 2];
-            SYS_mknod => name::mknod[0, 1, 2];
-            SYS_mknodat => name::mknodat[0, 1, 2, 3];
+            SYS_mknod => name::mknod_by_number[0, 1, 2];
+            SYS_mknodat => name::mknodat_by_number[0, 1, 2, 3];
             SYS_chmod => metadata::chmod[0, 1];
             SYS_chown => metadata::chown[0, 1, 2];
             SYS_lchown => metadata::lchown[0, 1, 2];
             SYS_fchownat => metadata::fchownat[0, 1, 2, 3, 4];
             SYS_utime => metadata::utime[0, 1];
             SYS_utimes => metadata::utimes[0, 1];
-            SYS_utimensat => metadata::utimensat[0, 1, 2, 3];
+            SYS_utimensat => metadata::utimensat_by_number[0, 1, 2, 3];
             SYS_futimesat => metadata::futimesat[0, 1, 2];
             SYS_chdir => real::chdir[0];
             SYS_getcwd => real::raw_getcwd[0, 1];
@@ -166,39 +165,9 @@ dispatch! {
 }
 
 // Of Linux 6.6 and 6.13; not in the `libc` crate for this target.
-const SYS_FCHMODAT2: c_long = 452;
+pub(crate) const SYS_FCHMODAT2: c_long = 452;
 const SYS_SETXATTRAT: c_long = 463;
 const SYS_REMOVEXATTRAT: c_long = 466;
-
-/// `struct open_how` (linux/openat2.h), of its first version.
-#[repr(C)]
-struct How {
-    flags: u64,
-    mode: u64,
-    resolve: u64,
-}
-
-/// What `openat2` may ask for on a path of ours: nothing here is a mount point or a magic link, and what is
-/// cached cannot be told beforehand (`RESOLVE_CACHED` then has EAGAIN as an answer).
-const RESOLVE_HARMLESS: u64 = libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_MAGICLINKS;
-
-/// openat2(2), which libc has no function for.
-unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const How, size: usize) -> c_long {
-    if how.is_null() || size < size_of::<How>() {
-        return reply(sys!(SYS_openat2, dirfd, path, how, size));
-    }
-    // SAFETY: the program's structure of `size` bytes, under `edge`'s contract.
-    let asked = unsafe { how.read() };
-    let flags = asked.flags as c_int;
-    on_path(dirfd, path, open::touch(flags), |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_openat2, dirfd, path, how, size)),
-        Place::Ours(_) if asked.resolve & libc::RESOLVE_CACHED != 0 => fail(libc::EAGAIN),
-        // Whether a path stays below a directory is not told by ours.
-        Place::Ours(_) if asked.resolve & !RESOLVE_HARMLESS != 0 => fail(libc::EOPNOTSUPP),
-        Place::Ours(_) if size > size_of::<How>() => fail(libc::E2BIG),
-        ours => open::open_at(ours, flags, asked.mode as libc::mode_t),
-    })
-}
 
 /// pselect6 has its mask behind a sixth word.
 unsafe fn pselect6(words: [usize; 6]) -> c_long {
@@ -322,13 +291,15 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
                 sync::sync();
                 Some(0)
             }
-            SYS_FCHMODAT2 => Some(c_long::from(metadata::fchmodat(
+            SYS_FCHMODAT2 => Some(c_long::from(metadata::fchmodat2(
                 words[0] as _,
                 words[1] as _,
                 words[2] as _,
                 words[3] as _,
             ))),
-            libc::SYS_openat2 => Some(openat2(words[0] as _, words[1] as _, words[2] as _, words[3])),
+            libc::SYS_openat2 => {
+                Some(openat2::openat2(words[0] as _, words[1] as _, words[2] as _, words[3]))
+            }
             libc::SYS_pselect6 => Some(pselect6(words)),
             libc::SYS_getdents => Some(getdents(words[0] as _, words[1] as _, words[2])),
             libc::SYS_io_submit | libc::SYS_io_getevents | aio::SYS_IO_PGETEVENTS | libc::SYS_io_destroy => {

@@ -51,6 +51,8 @@ unsafe impl Sync for Description {}
 pub(crate) struct Body {
     /// The open file or directory; none for `O_PATH`.
     pub file: Option<File>,
+    /// What `F_GETFL` says of `O_PATH`; of an open file, that knows.
+    pub path_flags: c_int,
     /// The inode.
     pub node: Node,
 }

@@ -14,7 +14,7 @@ fn body(files: &FileSystem, name: &str) -> Body {
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
     let file = files.open(&files.root(), name.as_bytes(), flags, 0o600, &Credentials::ROOT).expect("a file");
     let file = File::Private(file);
-    Body { node: file.node(), file: Some(file) }
+    Body { node: file.node(), file: Some(file), path_flags: 0 }
 }
 
 /// Descriptors beyond any that the test process has.

@@ -1,0 +1,250 @@
+//! openat2(2), which libc has no function for: its structure is checked before its names are, and its paths may be
+//! confined to a directory.
+
+use crate::backend::{Files, Node};
+use crate::edge::{Answer, Fail, errno_of, fail, finish, guard, host, reply};
+use crate::flags::{NAME, NOWHERE};
+use crate::place::{Place, Spot, on_path};
+use crate::walk::LINKS_MAX;
+use crate::{credentials, cwd, mount, open, table};
+use core::ffi::{c_char, c_int, c_long};
+use nvmed_fs::{Follow, FsError, Kind};
+use rustix::io::Errno;
+
+/// `struct open_how` (linux/openat2.h), of its first version.
+#[repr(C)]
+struct How {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+/// The kernel's limit for later versions: a page.
+const HOW_BYTES_MAX: usize = 4096;
+/// Flags that mean something to open (Linux, `VALID_OPEN_FLAGS`).
+const FLAGS: c_int = libc::O_ACCMODE
+    | libc::O_CREAT
+    | libc::O_EXCL
+    | libc::O_NOCTTY
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_ASYNC
+    | libc::O_DIRECT
+    | open::O_LARGEFILE
+    | libc::O_NOFOLLOW
+    | libc::O_NOATIME
+    | libc::O_CLOEXEC
+    | libc::O_PATH
+    | libc::O_TMPFILE;
+/// `O_TMPFILE` without the `O_DIRECTORY` in it.
+const TMPFILE: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
+/// What goes with `O_PATH`.
+const WITH_PATH: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+/// Nothing of ours can be told to be cached beforehand: what need not be is opened either way.
+const RESOLVE: u64 = SCOPE
+    | libc::RESOLVE_NO_XDEV
+    | libc::RESOLVE_NO_MAGICLINKS
+    | libc::RESOLVE_NO_SYMLINKS
+    | libc::RESOLVE_CACHED;
+/// The path stays below its directory.
+const SCOPE: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
+/// Permission bits of a new file.
+const MODE: u64 = 0o7777;
+
+impl How {
+    fn open_flags(&self) -> c_int {
+        self.flags as c_int
+    }
+
+    fn has(&self, flags: c_int) -> bool {
+        self.flags & flags as u64 != 0
+    }
+
+    fn resolves(&self, how: u64) -> bool {
+        self.resolve & how != 0
+    }
+
+    /// # Errors
+    /// `EINVAL`, as the kernel's `build_open_flags` has it; `EAGAIN` for what is never cached.
+    fn check(&self) -> Answer<()> {
+        let unknown = self.flags & !(FLAGS as u64) != 0 || self.resolves(!RESOLVE);
+        let creates = self.has(libc::O_CREAT | TMPFILE);
+        let mode_is_wrong = self.mode & if creates { !MODE } else { u64::MAX } != 0;
+        let is_directory = self.has(libc::O_DIRECTORY);
+        let unwritable = self.open_flags() & libc::O_ACCMODE == libc::O_RDONLY;
+        let tmpfile_is_wrong = self.has(TMPFILE) && (!is_directory || unwritable);
+        let path_is_wrong = self.has(libc::O_PATH) && self.has(!WITH_PATH);
+        if unknown
+            || self.resolve & SCOPE == SCOPE
+            || mode_is_wrong
+            || is_directory && self.has(libc::O_CREAT)
+            || tmpfile_is_wrong
+            || path_is_wrong
+        {
+            return fail(libc::EINVAL);
+        }
+        if self.resolves(libc::RESOLVE_CACHED) && (creates || self.has(libc::O_TRUNC)) {
+            return fail(libc::EAGAIN);
+        }
+        Ok(())
+    }
+
+    /// Whether a link at the path's end is what is opened, or is in the way.
+    fn keeps_last(&self) -> bool {
+        self.has(libc::O_NOFOLLOW) || self.has(libc::O_CREAT) && self.has(libc::O_EXCL)
+    }
+}
+
+/// openat2(2)
+///
+/// # Safety
+/// The arguments are the program's.
+pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const u8, size: usize) -> c_long {
+    let on_host = |dirfd: c_int, path: *const c_char| sys!(SYS_openat2, dirfd, path, how, size);
+    if how.is_null() || !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || mount::setting().is_none() {
+        return reply(on_host(dirfd, path));
+    }
+    // SAFETY: the program's structure of `size` bytes, under `edge`'s contract.
+    let (how, later) = unsafe {
+        let later = core::slice::from_raw_parts(how.add(size_of::<How>()), size - size_of::<How>());
+        (how.cast::<How>().read_unaligned(), later)
+    };
+    // What later versions may ask for is not asked for by zeros.
+    let checked = if later.iter().all(|&byte| byte == 0) { how.check() } else { fail(libc::E2BIG) };
+    if let Err(failure) = &checked {
+        let answer = on_host(NOWHERE, NAME.as_ptr());
+        // A kernel that knows more decides for its own files.
+        if answer != -libc::EBADF as isize {
+            return finish(fail(errno_of(failure)));
+        }
+    }
+    let problem = checked.err().map(|failure| errno_of(&failure));
+    if let (true, None, Some(start)) = (how.resolves(SCOPE), problem, own_start(dirfd)) {
+        // SAFETY: the program's C string, under `edge`'s contract.
+        return guard(|| confined(start?, unsafe { crate::walk::argument(path) }, &how));
+    }
+    on_path(dirfd, path, open::touch(how.open_flags()), |place| match (place, problem) {
+        (Place::Host { dirfd, path }, _) => host(on_host(dirfd, path)),
+        (Place::Ours(_), Some(errno)) => fail(errno),
+        // The link itself is the kernel's.
+        (Place::Ours(spot), None) if spot.exact.is_some() && how.keeps_last() => host(on_host(dirfd, path)),
+        (Place::Ours(spot), None) => on_ours(spot, &how),
+    })
+}
+
+/// The directory of ours that a path below it begins at.
+fn own_start(dirfd: c_int) -> Option<Answer<Node>> {
+    if dirfd == libc::AT_FDCWD {
+        return cwd::node().transpose();
+    }
+    table::is_ours(dirfd).then(|| table::pin(dirfd).map(|pinned| pinned.node.clone()))
+}
+
+fn on_ours(spot: Spot<'_>, how: &How) -> Answer {
+    // A magic link has led here.
+    if spot.exact.is_some() && how.resolves(libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | SCOPE) {
+        return fail(libc::ELOOP);
+    }
+    // It begins at a directory of the host's and has left it.
+    if how.resolves(SCOPE) {
+        return fail(libc::EOPNOTSUPP);
+    }
+    if how.resolves(libc::RESOLVE_NO_SYMLINKS) {
+        return confined(spot.at.clone(), spot.path(), how);
+    }
+    open::open_at(Place::Ours(spot), how.open_flags(), how.mode as libc::mode_t)
+}
+
+/// Opens a path whose names are looked at one by one.
+fn confined(start: Node, path: &[u8], how: &How) -> Answer {
+    let files = mount::files()?;
+    mount::count();
+    if path.is_empty() {
+        return fail(libc::ENOENT);
+    }
+    if path.len() >= libc::PATH_MAX as usize {
+        return fail(libc::ENAMETOOLONG);
+    }
+    if start.kind() != Kind::Directory {
+        return fail(libc::ENOTDIR);
+    }
+    let (at, last) = end_of(files, start, path, how)?;
+    let spot = Spot { files, at, rest: last.into(), exact: None };
+    open::open_at(Place::Ours(spot), how.open_flags(), how.mode as libc::mode_t)
+}
+
+/// The directory and the name, with the slash behind it, that a path ends at.
+fn end_of(files: Files, start: Node, path: &[u8], how: &How) -> Answer<(Node, Vec<u8>)> {
+    let who = credentials::who();
+    let mut above: Vec<Node> = Vec::new();
+    let (mut at, top) = (start.clone(), start);
+    let mut path = path.to_vec();
+    let mut links = 0;
+    loop {
+        if path.first() == Some(&b'/') && how.resolves(SCOPE) {
+            if how.resolves(libc::RESOLVE_BENEATH) {
+                return fail(libc::EXDEV);
+            }
+            above.clear();
+            at = top.clone();
+        }
+        let (name, rest) = first_of(&path);
+        match name {
+            b"" => return Ok((at, b".".to_vec())),
+            b"." => {}
+            b".." => match above.pop() {
+                Some(node) => at = node,
+                None if how.resolves(libc::RESOLVE_BENEATH) => return fail(libc::EXDEV),
+                None if how.resolves(libc::RESOLVE_IN_ROOT) => {}
+                None => at = files.lookup(&at, name, Follow::No, &who).map_err(|error| away(error, rest))?,
+            },
+            name => {
+                let is_last = rest.iter().all(|&byte| byte == b'/');
+                let end = || [name, if rest.is_empty() { &b""[..] } else { b"/" }].concat();
+                let node = match files.lookup(&at, name, Follow::No, &who) {
+                    // Opening says what that means.
+                    Err(error) if is_last && error.errno() == Errno::NOENT => return Ok((at, end())),
+                    node => node?,
+                };
+                let follows = !(is_last && rest.is_empty() && how.keeps_last());
+                if node.kind() == Kind::Symlink && follows {
+                    links += 1;
+                    if links > LINKS_MAX || how.resolves(libc::RESOLVE_NO_SYMLINKS) {
+                        return fail(libc::ELOOP);
+                    }
+                    path = [&files.readlink(&at, name, &who)?, rest].concat();
+                    continue;
+                }
+                if is_last {
+                    return Ok((at, end()));
+                }
+                if node.kind() != Kind::Directory {
+                    return fail(libc::ENOTDIR);
+                }
+                above.push(core::mem::replace(&mut at, node));
+            }
+        }
+        path = rest.strip_prefix(b"/").map_or_else(|| rest.to_vec(), |rest| without_slashes(rest).to_vec());
+    }
+}
+
+/// What leads out goes on with the rest of the path.
+fn away(error: FsError, rest: &[u8]) -> Fail {
+    match error {
+        FsError::Away(first) => Fail::Away([&first, rest].concat().into_boxed_slice()),
+        other => other.into(),
+    }
+}
+
+fn without_slashes(path: &[u8]) -> &[u8] {
+    &path[path.iter().take_while(|&&byte| byte == b'/').count()..]
+}
+
+/// A path's first name, and what is behind it with its slash.
+fn first_of(path: &[u8]) -> (&[u8], &[u8]) {
+    let path = without_slashes(path);
+    let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
+    path.split_at(end)
+}
