@@ -405,3 +405,27 @@ fn show(all: &[(Setup, BTreeMap<u64, Outcome>)], case: &str) {
         }
     }
 }
+
+/// What compares and what lets through, without which the test above could pass and say nothing.
+#[test]
+fn a_difference_is_seen_and_only_its_own_entry_lets_it_through() {
+    let line = |text: &str| parsed(text).expect("a line of a case").1;
+    let right = line("7\tread(rw, good, 1)\t1\t[0+1 b]\t; +fd rw at=101");
+    let seen = |text: &str| difference(&right, &line(text));
+    assert_eq!(seen("7\tread(rw, good, 1)\t1\t[0+1 b]\t; +fd rw at=101"), None);
+    assert_eq!(seen("7\tread(rw, good, 1)\tEIO\t\t").as_deref(), Some("1 -> EIO"));
+    assert_eq!(seen("7\tread(rw, good, 1)\t1\t\t").as_deref(), Some("wrote [0+1 b] -> nothing"));
+    let moved = seen("7\tread(rw, good, 1)\t1\t[0+1 b]\t; +fd rw at=100");
+    assert_eq!(moved.as_deref(), Some("changed +fd rw at=101 -> +fd rw at=100"));
+    for (pattern, text, wanted) in [
+        ("ours-* read(*): 1 -> EIO", "ours-shared read(rw, good, 1): 1 -> EIO", true),
+        ("ours-* read(*): 1 -> EIO", "beside-shared read(rw, good, 1): 1 -> EIO", false),
+        ("ours-* read(*): 1 -> EIO", "ours-shared pread(rw, good, 1): 1 -> EIO", false),
+        ("ours-* read(*): 1 -> EIO", "ours-shared read(rw, good, 1): 1 -> EIO or so", false),
+        ("* read(*, 1): *", "ours-shared read(rw, good, 1): 1 -> EIO", true),
+        ("read", "read", true),
+        ("read", "reads", false),
+    ] {
+        assert_eq!(matches(pattern, text), wanted, "{pattern:?} and {text:?}");
+    }
+}

@@ -97,8 +97,10 @@ int PATH(struct slot *s, int k, struct value *v) {
 
 // A second name: a few, or two names would make thousands of cases.
 int PATH2(struct slot *s, int k, struct value *v) {
-    static const char *const names[] = {"missing", "file", "other", "nothing", "empty", "full", "link", "dirlink", "dangling", "loop",
-                                        "file/", "missing/", "empty/", "file/x", "missing/x", "full/inner", ".", "..", "empty/new", "empty/.",
+    static const char *const names[] = {"missing", "file", "other", "nothing", "empty", "full", "link", "dirlink",
+        "dangling", "loop",
+                                        "file/", "missing/", "empty/", "file/x", "missing/x", "full/inner", ".", "..",
+                                            "empty/new", "empty/.",
                                         "fifo", "full/sub"};
     static const int made[] = {0, 1, 3, 5, 6, 8, 9, 12, 13, 14};
     int texts = sizeof names / sizeof *names;
@@ -112,94 +114,139 @@ int PATH2(struct slot *s, int k, struct value *v) {
 int FD(struct slot *s, int k, struct value *v) {
     static const struct value list[] = {
         {"rw", FD_RW}, {"ro", FD_RO}, {"wo", FD_WO}, {"append", FD_APPEND}, {"opath", FD_PATH}, {"dir", FD_DIR},
-        {"opathdir", FD_PATHDIR}, {"removed", FD_REMOVED}, {"fifo", FD_FIFO}, {"closed", FD_CLOSED}, {"-1", -1}, {"cwd", AT_FDCWD},
-        {"min", INT_MIN}, {"1000000", 1000000}, {"pipein", FD_PIPEIN}, {"pipeout", FD_PIPEOUT}, {"sock", FD_SOCK}, {"host", FD_HOST},
-        {"hostopath", FD_HOSTPATH}, {"memory", FD_MEMORY}, {"opathlink", FD_LINK}, {"hostdir", FD_HOSTDIR}, {"opathfifo", FD_PATHFIFO},
+        {"opathdir", FD_PATHDIR}, {"removed", FD_REMOVED}, {"fifo", FD_FIFO}, {"closed", FD_CLOSED}, {"-1", -1},
+            {"cwd", AT_FDCWD},
+        {"min", INT_MIN}, {"1000000", 1000000}, {"pipein", FD_PIPEIN}, {"pipeout", FD_PIPEOUT}, {"sock", FD_SOCK},
+            {"host", FD_HOST},
+        {"hostopath", FD_HOSTPATH}, {"memory", FD_MEMORY}, {"opathlink", FD_LINK}, {"hostdir", FD_HOSTDIR},
+            {"opathfifo", FD_PATHFIFO},
         {"gonedir", FD_GONEDIR}, {"epoll", FD_EPOLL}, {"wide", (1L << 32) + FD_RW}};
     return LISTED(list);
 }
 
 int DIRFD(struct slot *s, int k, struct value *v) {
     static const struct value list[] = {
-        {"cwd", AT_FDCWD}, {"dir", FD_DIR}, {"opathdir", FD_PATHDIR}, {"rw", FD_RW}, {"opath", FD_PATH}, {"removed", FD_REMOVED},
-        {"closed", FD_CLOSED}, {"-1", -1}, {"min", INT_MIN}, {"hostdir", FD_HOSTDIR}, {"hostopath", FD_HOSTPATH}, {"pipein", FD_PIPEIN},
+        {"cwd", AT_FDCWD}, {"dir", FD_DIR}, {"opathdir", FD_PATHDIR}, {"rw", FD_RW}, {"opath", FD_PATH}, {"removed",
+            FD_REMOVED},
+        {"closed", FD_CLOSED}, {"-1", -1}, {"min", INT_MIN}, {"hostdir", FD_HOSTDIR}, {"hostopath", FD_HOSTPATH},
+            {"pipein", FD_PIPEIN},
         {"gonedir", FD_GONEDIR}, {"opathlink", FD_LINK}};
     return LISTED(list);
 }
 
-NUMBERS(NEWFD, {"33", FD_FREE}, {"rw", FD_RW}, {"removed", FD_REMOVED}, {"host", FD_HOST}, {"opath", FD_PATH}, {"-1", -1}, {"min", INT_MIN},
+NUMBERS(NEWFD, {"33", FD_FREE}, {"rw", FD_RW}, {"removed", FD_REMOVED}, {"host", FD_HOST}, {"opath", FD_PATH}, {"-1",
+    -1}, {"min", INT_MIN},
         {"1000000000", 1000000000})
 NUMBERS(FIRSTFD, {"removed", FD_REMOVED}, {"33", FD_FREE}, {"host", FD_HOST}, {"last", FD_LAST}, {"max", 0xffffffffL})
 NUMBERS(LASTFD, {"fifo", FD_FIFO}, {"33", FD_FREE}, {"hostopath", FD_HOSTPATH}, {"removed", FD_REMOVED})
-NUMBERS(PIPEIN, {"pipein", FD_PIPEIN}, {"pipeout", FD_PIPEOUT}, {"closed", FD_CLOSED}, {"-1", -1}, {"sock", FD_SOCK}, {"rw", FD_RW}, {"fifo", FD_FIFO},
+NUMBERS(PIPEIN, {"pipein", FD_PIPEIN}, {"pipeout", FD_PIPEOUT}, {"closed", FD_CLOSED}, {"-1", -1}, {"sock", FD_SOCK},
+    {"rw", FD_RW}, {"fifo", FD_FIFO},
         {"host", FD_HOST}, {"opath", FD_PATH}, {"dir", FD_DIR})
-NUMBERS(PIPEOUT, {"pipeout", FD_PIPEOUT}, {"pipein", FD_PIPEIN}, {"closed", FD_CLOSED}, {"-1", -1}, {"sock", FD_SOCK}, {"rw", FD_RW}, {"fifo", FD_FIFO},
+NUMBERS(PIPEOUT, {"pipeout", FD_PIPEOUT}, {"pipein", FD_PIPEIN}, {"closed", FD_CLOSED}, {"-1", -1}, {"sock", FD_SOCK},
+    {"rw", FD_RW}, {"fifo", FD_FIFO},
         {"host", FD_HOST}, {"append", FD_APPEND}, {"opath", FD_PATH}, {"ro", FD_RO}, {"memory", FD_MEMORY})
-NUMBERS(EPOLLFD, {"epoll", FD_EPOLL}, {"rw", FD_RW}, {"closed", FD_CLOSED}, {"-1", -1}, {"opath", FD_PATH}, {"host", FD_HOST}, {"pipein", FD_PIPEIN})
-NUMBERS(INOTIFYFD, {"inotify", FD_INOTIFY}, {"rw", FD_RW}, {"closed", FD_CLOSED}, {"-1", -1}, {"opath", FD_PATH}, {"host", FD_HOST})
+NUMBERS(EPOLLFD, {"epoll", FD_EPOLL}, {"rw", FD_RW}, {"closed", FD_CLOSED}, {"-1", -1}, {"opath", FD_PATH}, {"host",
+    FD_HOST}, {"pipein", FD_PIPEIN})
+NUMBERS(INOTIFYFD, {"inotify", FD_INOTIFY}, {"rw", FD_RW}, {"closed", FD_CLOSED}, {"-1", -1}, {"opath", FD_PATH},
+    {"host", FD_HOST})
 
 BITS(OFLAGS, 32, {"RDONLY", O_RDONLY}, {"WRONLY", O_WRONLY}, {"RDWR", O_RDWR}, {"3", 3}, {"CREAT", O_CREAT | O_RDWR},
-     {"CREAT_EXCL", O_CREAT | O_EXCL | O_RDWR}, {"CREAT_DIRECTORY", O_CREAT | O_DIRECTORY}, {"CREAT_TRUNC", O_CREAT | O_TRUNC | O_WRONLY},
-     {"CREAT_NOFOLLOW", O_CREAT | O_NOFOLLOW | O_RDWR}, {"CREAT_PATH", O_CREAT | O_PATH}, {"EXCL", O_EXCL}, {"RDWR_TRUNC", O_RDWR | O_TRUNC},
+     {"CREAT_EXCL", O_CREAT | O_EXCL | O_RDWR}, {"CREAT_DIRECTORY", O_CREAT | O_DIRECTORY}, {"CREAT_TRUNC",
+         O_CREAT | O_TRUNC | O_WRONLY},
+     {"CREAT_NOFOLLOW", O_CREAT | O_NOFOLLOW | O_RDWR}, {"CREAT_PATH", O_CREAT | O_PATH}, {"EXCL", O_EXCL},
+         {"RDWR_TRUNC", O_RDWR | O_TRUNC},
      {"WRONLY_APPEND", O_WRONLY | O_APPEND}, {"RDWR_DIRECTORY", O_RDWR | O_DIRECTORY}, {"TMPFILE", O_TMPFILE | O_RDWR},
-     {"TMPFILE_RDONLY", O_TMPFILE}, {"TMPFILE_EXCL", O_TMPFILE | O_WRONLY | O_EXCL}, {"TMPFILE_CREAT", O_TMPFILE | O_RDWR | O_CREAT},
-     {"PATH_NOFOLLOW", O_PATH | O_NOFOLLOW}, {"PATH_DIRECTORY", O_PATH | O_DIRECTORY}, {"PATH_TRUNC", O_PATH | O_TRUNC | O_RDWR},
+     {"TMPFILE_RDONLY", O_TMPFILE}, {"TMPFILE_EXCL", O_TMPFILE | O_WRONLY | O_EXCL}, {"TMPFILE_CREAT",
+         O_TMPFILE | O_RDWR | O_CREAT},
+     {"PATH_NOFOLLOW", O_PATH | O_NOFOLLOW}, {"PATH_DIRECTORY", O_PATH | O_DIRECTORY}, {"PATH_TRUNC",
+         O_PATH | O_TRUNC | O_RDWR},
      {"CLOEXEC_NONBLOCK", O_CLOEXEC | O_NONBLOCK})
 BITS(ATFLAGS, 32, {"0", 0}, {"EMPTY_NOFOLLOW", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW})
 BITS(FLAGS, 32, {"0", 0})
-NUMBERS(RENAMEFLAGS, {"0", 0}, {"NOREPLACE", 1}, {"EXCHANGE", 2}, {"WHITEOUT", 4}, {"NOREPLACE_EXCHANGE", 3}, {"WHITEOUT_EXCHANGE", 6},
+NUMBERS(RENAMEFLAGS, {"0", 0}, {"NOREPLACE", 1}, {"EXCHANGE", 2}, {"WHITEOUT", 4}, {"NOREPLACE_EXCHANGE", 3},
+    {"WHITEOUT_EXCHANGE", 6},
         {"bit3", 8}, {"bit31", (int)0x80000000}, {"ones", -1})
 BITS(ACCMODE, 32, {"F_OK", F_OK}, {"R_OK", R_OK}, {"RW_OK", R_OK | W_OK}, {"RWX_OK", 7}, {"8", 8}, {"-1", -1})
-BITS(MODE, 18, {"640", 0640}, {"0", 0}, {"7777", 07777}, {"4755", 04755}, {"REG644", S_IFREG | 0644}, {"100000000", 0100000000},
+BITS(MODE, 18, {"640", 0640}, {"0", 0}, {"7777", 07777}, {"4755", 04755}, {"REG644", S_IFREG | 0644}, {"100000000",
+    0100000000},
      {"-1", -1})
 BITS(FILEMODE, 12, {"REG640", S_IFREG | 0640}, {"640", 0640}, {"FIFO644", S_IFIFO | 0644}, {"SOCK644", S_IFSOCK | 0644},
      {"CHR644", S_IFCHR | 0644}, {"BLK644", S_IFBLK | 0644}, {"DIR755", S_IFDIR | 0755}, {"LNK777", S_IFLNK | 0777},
      {"SUID", S_IFREG | 04755}, {"unknown", 0170000}, {"BIT16", 1 << 16 | 0644}, {"-1", -1})
 NUMBERS(DEV, {"0", 0}, {"null", 0x103}, {"wide", 1L << 40}, {"-1", -1}, {"min", LONG_MIN})
-NUMBERS(SIZE, {"100", 100}, {"0", 0}, {"1", 1}, {"4096", 4096}, {"9900", 9900}, {"65536", 65536}, {"7ffff000", 0x7ffff000}, {"7fffffff", 0x7fffffff},
-        {"80000000", 0x80000000L}, {"ffffffff", 0xffffffffL}, {"100000000", 1L << 32}, {"max", LONG_MAX}, {"min", LONG_MIN}, {"-1", -1})
-NUMBERS(COUNT, {"100", 100}, {"0", 0}, {"1", 1}, {"9", 9}, {"4096", 4096}, {"7fffffff", 0x7fffffff}, {"80000000", 0x80000000L},
+NUMBERS(SIZE, {"100", 100}, {"0", 0}, {"1", 1}, {"4096", 4096}, {"9900", 9900}, {"65536", 65536}, {"7ffff000",
+    0x7ffff000}, {"7fffffff", 0x7fffffff},
+        {"80000000", 0x80000000L}, {"ffffffff", 0xffffffffL}, {"100000000", 1L << 32}, {"max", LONG_MAX}, {"min",
+            LONG_MIN}, {"-1", -1})
+NUMBERS(COUNT, {"100", 100}, {"0", 0}, {"1", 1}, {"9", 9}, {"4096", 4096}, {"7fffffff", 0x7fffffff}, {"80000000",
+    0x80000000L},
         {"100000000", 1L << 32}, {"max", LONG_MAX}, {"min", LONG_MIN}, {"-1", -1})
-NUMBERS(BUFSIZE, {"200", 200}, {"0", 0}, {"1", 1}, {"2", 2}, {"4", 4}, {"4096", 4096}, {"7fffffff", 0x7fffffff}, {"80000000", 0x80000000L}, {"max", LONG_MAX},
+NUMBERS(BUFSIZE, {"200", 200}, {"0", 0}, {"1", 1}, {"2", 2}, {"4", 4}, {"4096", 4096}, {"7fffffff", 0x7fffffff},
+    {"80000000", 0x80000000L}, {"max", LONG_MAX},
         {"-1", -1})
-NUMBERS(OFF, {"100", 100}, {"0", 0}, {"4096", 4096}, {"9999", 9999}, {"10000", 10000}, {"20000", 20000}, {"-1", -1}, {"-2", -2}, {"80000000", 0x80000000L},
+NUMBERS(OFF, {"100", 100}, {"0", 0}, {"4096", 4096}, {"9999", 9999}, {"10000", 10000}, {"20000", 20000}, {"-1", -1},
+    {"-2", -2}, {"80000000", 0x80000000L},
         {"1e40", 1L << 40}, {"max", LONG_MAX}, {"max-50", LONG_MAX - 50}, {"min", LONG_MIN})
 // Never so much that a file system would really look for the room.
 NUMBERS(LEN, {"100", 100}, {"0", 0}, {"4096", 4096}, {"20000", 20000}, {"-1", -1}, {"max", LONG_MAX}, {"min", LONG_MIN})
-NUMBERS(WHENCE, {"SET", SEEK_SET}, {"CUR", SEEK_CUR}, {"END", SEEK_END}, {"DATA", SEEK_DATA}, {"HOLE", SEEK_HOLE}, {"5", 5}, {"-1", -1}, {"99", 99})
+NUMBERS(WHENCE, {"SET", SEEK_SET}, {"CUR", SEEK_CUR}, {"END", SEEK_END}, {"DATA", SEEK_DATA}, {"HOLE", SEEK_HOLE},
+    {"5", 5}, {"-1", -1}, {"99", 99})
 NUMBERS(UID, {"1000", 1000}, {"-1", -1}, {"0", 0}, {"-2", -2}, {"wide", (1L << 32) + 5})
 BITS(STATXMASK, 32, {"BASIC", 0x7ff}, {"0", 0}, {"ALL", 0xfff})
 BITS(XFLAGS, 32, {"0", 0}, {"CREATE", XATTR_CREATE}, {"REPLACE", XATTR_REPLACE}, {"BOTH", XATTR_CREATE | XATTR_REPLACE})
-NUMBERS(XSIZE, {"5", 5}, {"0", 0}, {"1", 1}, {"100", 100}, {"65536", 65536}, {"65537", 65537}, {"80000000", 0x80000000L}, {"100000005", (1L << 32) + 5}, {"max", LONG_MAX}, {"-1", -1})
-NUMBERS(HOWSIZE, {"24", 24}, {"0", 0}, {"8", 8}, {"23", 23}, {"25", 25}, {"32", 32}, {"4096", 4096}, {"4097", 4097}, {"-1", -1})
-NUMBERS(IOVCNT, {"2", 2}, {"0", 0}, {"1", 1}, {"3", 3}, {"1024", 1024}, {"1025", 1025}, {"-1", -1}, {"max", INT_MAX}, {"min", INT_MIN}, {"wide", (1L << 32) + 1})
+NUMBERS(XSIZE, {"5", 5}, {"0", 0}, {"1", 1}, {"100", 100}, {"65536", 65536}, {"65537", 65537}, {"80000000",
+    0x80000000L}, {"100000005", (1L << 32) + 5}, {"max", LONG_MAX}, {"-1", -1})
+NUMBERS(HOWSIZE, {"24", 24}, {"0", 0}, {"8", 8}, {"23", 23}, {"25", 25}, {"32", 32}, {"4096", 4096}, {"4097", 4097},
+    {"-1", -1})
+NUMBERS(IOVCNT, {"2", 2}, {"0", 0}, {"1", 1}, {"3", 3}, {"1024", 1024}, {"1025", 1025}, {"-1", -1}, {"max", INT_MAX},
+    {"min", INT_MIN}, {"wide", (1L << 32) + 1})
 BITS(RWFLAGS, 32, {"0", 0}, {"DSYNC_SYNC", 6})
-BITS(PROT, 32, {"READ", PROT_READ}, {"NONE", 0}, {"WRITE", PROT_WRITE}, {"RW", PROT_READ | PROT_WRITE}, {"RX", PROT_READ | PROT_EXEC})
-NUMBERS(MAPFLAGS, {"SHARED", MAP_SHARED}, {"PRIVATE", MAP_PRIVATE}, {"0", 0}, {"VALIDATE", MAP_SHARED_VALIDATE}, {"VALIDATE_UNKNOWN", MAP_SHARED_VALIDATE | 1 << 28},
-        {"VALIDATE_SYNC", MAP_SHARED_VALIDATE | MAP_SYNC}, {"FIXED", MAP_SHARED | MAP_FIXED}, {"FIXED_PRIVATE", MAP_PRIVATE | MAP_FIXED},
-        {"NOREPLACE", MAP_SHARED | MAP_FIXED_NOREPLACE}, {"ANONYMOUS", MAP_PRIVATE | MAP_ANONYMOUS}, {"ANONYMOUS_SHARED", MAP_SHARED | MAP_ANONYMOUS},
-        {"DENYWRITE", MAP_PRIVATE | MAP_DENYWRITE}, {"POPULATE", MAP_SHARED | MAP_POPULATE}, {"HUGETLB", MAP_SHARED | MAP_HUGETLB}, {"LOCKED", MAP_SHARED | MAP_LOCKED},
-        {"GROWSDOWN", MAP_PRIVATE | MAP_GROWSDOWN}, {"32BIT", MAP_PRIVATE | MAP_32BIT}, {"bit28", MAP_PRIVATE | 1 << 28}, {"bit31", MAP_PRIVATE | 1L << 31})
-NUMBERS(MAPLEN, {"12288", 12288}, {"0", 0}, {"1", 1}, {"4096", 4096}, {"5000", 5000}, {"65536", 65536}, {"1e47", 1L << 47}, {"max", LONG_MAX}, {"-1", -1}, {"-4095", -4095})
-NUMBERS(NEWLEN, {"4096", 4096}, {"0", 0}, {"12288", 12288}, {"20480", 20480}, {"5000", 5000}, {"1e47", 1L << 47}, {"-1", -1})
-BITS(REMAPFLAGS, 32, {"MAYMOVE", MREMAP_MAYMOVE}, {"0", 0}, {"FIXED", MREMAP_MAYMOVE | MREMAP_FIXED}, {"FIXED_alone", MREMAP_FIXED},
+BITS(PROT, 32, {"READ", PROT_READ}, {"NONE", 0}, {"WRITE", PROT_WRITE}, {"RW", PROT_READ | PROT_WRITE}, {"RX",
+    PROT_READ | PROT_EXEC})
+NUMBERS(MAPFLAGS, {"SHARED", MAP_SHARED}, {"PRIVATE", MAP_PRIVATE}, {"0", 0}, {"VALIDATE", MAP_SHARED_VALIDATE},
+    {"VALIDATE_UNKNOWN", MAP_SHARED_VALIDATE | 1 << 28},
+        {"VALIDATE_SYNC", MAP_SHARED_VALIDATE | MAP_SYNC}, {"FIXED", MAP_SHARED | MAP_FIXED}, {"FIXED_PRIVATE",
+            MAP_PRIVATE | MAP_FIXED},
+        {"NOREPLACE", MAP_SHARED | MAP_FIXED_NOREPLACE}, {"ANONYMOUS", MAP_PRIVATE | MAP_ANONYMOUS},
+            {"ANONYMOUS_SHARED", MAP_SHARED | MAP_ANONYMOUS},
+        {"DENYWRITE", MAP_PRIVATE | MAP_DENYWRITE}, {"POPULATE", MAP_SHARED | MAP_POPULATE}, {"HUGETLB",
+            MAP_SHARED | MAP_HUGETLB}, {"LOCKED", MAP_SHARED | MAP_LOCKED},
+        {"GROWSDOWN", MAP_PRIVATE | MAP_GROWSDOWN}, {"32BIT", MAP_PRIVATE | MAP_32BIT}, {"bit28",
+            MAP_PRIVATE | 1 << 28}, {"bit31", MAP_PRIVATE | 1L << 31})
+NUMBERS(MAPLEN, {"12288", 12288}, {"0", 0}, {"1", 1}, {"4096", 4096}, {"5000", 5000}, {"65536", 65536}, {"1e47",
+    1L << 47}, {"max", LONG_MAX}, {"-1", -1}, {"-4095", -4095})
+NUMBERS(NEWLEN, {"4096", 4096}, {"0", 0}, {"12288", 12288}, {"20480", 20480}, {"5000", 5000}, {"1e47", 1L << 47},
+    {"-1", -1})
+BITS(REMAPFLAGS, 32, {"MAYMOVE", MREMAP_MAYMOVE}, {"0", 0}, {"FIXED", MREMAP_MAYMOVE | MREMAP_FIXED}, {"FIXED_alone",
+    MREMAP_FIXED},
      {"DONTUNMAP", MREMAP_MAYMOVE | 4})
-BITS(MSFLAGS, 32, {"SYNC", MS_SYNC}, {"0", 0}, {"ASYNC", MS_ASYNC}, {"BOTH", MS_SYNC | MS_ASYNC}, {"INVALIDATE", MS_SYNC | MS_INVALIDATE})
-NUMBERS(FCNTLINT, {"DUPFD", F_DUPFD}, {"GETFD", F_GETFD}, {"SETFD", F_SETFD}, {"GETFL", F_GETFL}, {"SETFL", F_SETFL}, {"DUPFD_CLOEXEC", F_DUPFD_CLOEXEC},
-        {"GETOWN", F_GETOWN}, {"GETSIG", F_GETSIG}, {"SETSIG", F_SETSIG}, {"GETLEASE", F_GETLEASE}, {"SETLEASE", F_SETLEASE}, {"NOTIFY", F_NOTIFY},
-        {"GETPIPE_SZ", F_GETPIPE_SZ}, {"SETPIPE_SZ", F_SETPIPE_SZ}, {"GET_SEALS", F_GET_SEALS}, {"ADD_SEALS", F_ADD_SEALS}, {"CREATED_QUERY", F_CREATED_QUERY},
+BITS(MSFLAGS, 32, {"SYNC", MS_SYNC}, {"0", 0}, {"ASYNC", MS_ASYNC}, {"BOTH", MS_SYNC | MS_ASYNC}, {"INVALIDATE",
+    MS_SYNC | MS_INVALIDATE})
+NUMBERS(FCNTLINT, {"DUPFD", F_DUPFD}, {"GETFD", F_GETFD}, {"SETFD", F_SETFD}, {"GETFL", F_GETFL}, {"SETFL", F_SETFL},
+    {"DUPFD_CLOEXEC", F_DUPFD_CLOEXEC},
+        {"GETOWN", F_GETOWN}, {"GETSIG", F_GETSIG}, {"SETSIG", F_SETSIG}, {"GETLEASE", F_GETLEASE}, {"SETLEASE",
+            F_SETLEASE}, {"NOTIFY", F_NOTIFY},
+        {"GETPIPE_SZ", F_GETPIPE_SZ}, {"SETPIPE_SZ", F_SETPIPE_SZ}, {"GET_SEALS", F_GET_SEALS}, {"ADD_SEALS",
+            F_ADD_SEALS}, {"CREATED_QUERY", F_CREATED_QUERY},
         {"DUPFD_QUERY", F_DUPFD_QUERY}, {"17", 17}, {"33", 33}, {"99", 99}, {"-1", -1}, {"min", INT_MIN})
-NUMBERS(INTARG, {"0", 0}, {"1", 1}, {"-1", -1}, {"40", 40}, {"60", 60}, {"1000000000", 1000000000}, {"APPEND", O_APPEND}, {"NONBLOCK", O_NONBLOCK},
-        {"DIRECT", O_DIRECT}, {"NOATIME", O_NOATIME}, {"CREAT_TRUNC", O_CREAT | O_TRUNC | O_EXCL}, {"ASYNC", O_ASYNC}, {"min", INT_MIN}, {"wide", (1L << 32) + 1})
-NUMBERS(FCNTLLOCK, {"GETLK", F_GETLK}, {"SETLK", F_SETLK}, {"SETLKW", F_SETLKW}, {"OFD_GETLK", F_OFD_GETLK}, {"OFD_SETLK", F_OFD_SETLK}, {"GETOWN_EX", F_GETOWN_EX},
+NUMBERS(INTARG, {"0", 0}, {"1", 1}, {"-1", -1}, {"40", 40}, {"60", 60}, {"1000000000", 1000000000}, {"APPEND",
+    O_APPEND}, {"NONBLOCK", O_NONBLOCK},
+        {"DIRECT", O_DIRECT}, {"NOATIME", O_NOATIME}, {"CREAT_TRUNC", O_CREAT | O_TRUNC | O_EXCL}, {"ASYNC", O_ASYNC},
+            {"min", INT_MIN}, {"wide", (1L << 32) + 1})
+NUMBERS(FCNTLLOCK, {"GETLK", F_GETLK}, {"SETLK", F_SETLK}, {"SETLKW", F_SETLKW}, {"OFD_GETLK", F_OFD_GETLK},
+    {"OFD_SETLK", F_OFD_SETLK}, {"GETOWN_EX", F_GETOWN_EX},
         {"GET_RW_HINT", F_GET_RW_HINT}, {"GET_FILE_RW_HINT", F_GET_FILE_RW_HINT})
-BITS(LOCKOP, 32, {"EX_NB", LOCK_EX | LOCK_NB}, {"SH_NB", LOCK_SH | LOCK_NB}, {"UN", LOCK_UN}, {"0", 0}, {"NB", LOCK_NB}, {"EX_SH", LOCK_EX | LOCK_SH | LOCK_NB},
+BITS(LOCKOP, 32, {"EX_NB", LOCK_EX | LOCK_NB}, {"SH_NB", LOCK_SH | LOCK_NB}, {"UN", LOCK_UN}, {"0", 0}, {"NB",
+    LOCK_NB}, {"EX_SH", LOCK_EX | LOCK_SH | LOCK_NB},
      {"UN_EX", LOCK_UN | LOCK_EX | LOCK_NB})
 NUMBERS(LOCKFCMD, {"TLOCK", F_TLOCK}, {"LOCK", F_LOCK}, {"ULOCK", F_ULOCK}, {"TEST", F_TEST}, {"4", 4}, {"-1", -1})
-NUMBERS(IOCTLS, {"FIONREAD", FIONREAD}, {"FIOCLEX", FIOCLEX}, {"FIONCLEX", FIONCLEX}, {"FIONBIO", FIONBIO}, {"FIOASYNC", FIOASYNC},
-        {"FIGETBSZ", FIGETBSZ}, {"FICLONE", FICLONE}, {"TCGETS", TCGETS}, {"TIOCGWINSZ", TIOCGWINSZ}, {"TIOCSTI", TIOCSTI}, {"BLKGETSIZE64", BLKGETSIZE64},
+NUMBERS(IOCTLS, {"FIONREAD", FIONREAD}, {"FIOCLEX", FIOCLEX}, {"FIONCLEX", FIONCLEX}, {"FIONBIO", FIONBIO},
+    {"FIOASYNC", FIOASYNC},
+        {"FIGETBSZ", FIGETBSZ}, {"FICLONE", FICLONE}, {"TCGETS", TCGETS}, {"TIOCGWINSZ", TIOCGWINSZ}, {"TIOCSTI",
+            TIOCSTI}, {"BLKGETSIZE64", BLKGETSIZE64},
         {"0", 0}, {"-1", -1}, {"FIONREAD_wide", (1L << 32) + FIONREAD})
-NUMBERS(NFDS, {"3", 3}, {"0", 0}, {"1", 1}, {"2", 2}, {"1024", 1024}, {"1000000000", 1000000000}, {"wide", (1L << 32) + 1}, {"-1", -1})
+NUMBERS(NFDS, {"3", 3}, {"0", 0}, {"1", 1}, {"2", 2}, {"1024", 1024}, {"1000000000", 1000000000}, {"wide",
+    (1L << 32) + 1}, {"-1", -1})
 NUMBERS(TIMEOUT, {"0", 0}, {"1", 1})
 NUMBERS(SIGSETSIZE, {"8", 8}, {"0", 0}, {"4", 4}, {"16", 16}, {"-1", -1})
 NUMBERS(FDSETN, {"64", 64}, {"0", 0}, {"1", 1}, {"1024", 1024}, {"-1", -1}, {"min", INT_MIN})

@@ -116,7 +116,8 @@ static void make_names(void) {
     must(setxattr("file", "user.a", "value", 5, 0) == 0, "setxattr");
     must(mkdir("empty", 0755) == 0 && mkdir("full", 0755) == 0, "mkdir");
     make_file("full/inner", 0600, 5);
-    must(symlink("file", "link") == 0 && symlink("full", "dirlink") == 0 && symlink("nowhere", "dangling") == 0, "symlink");
+    must(symlink("file", "link") == 0 && symlink("full", "dirlink") == 0 && symlink("nowhere", "dangling") == 0,
+        "symlink");
     must(symlink("loop", "loop") == 0, "symlink");
     snprintf(target, sizeof target, "%s/file", hostdir);
     must(symlink(target, "hostlink") == 0, "symlink");
@@ -290,8 +291,10 @@ static void put_tree(struct text *out, const char *path, const char *shown, int 
     }
 }
 
-static const char *const fd_names[] = {"rw", "ro", "wo", "append", "opath", "dir", "opathdir", "removed", "fifo", "pipein",
-                                       "pipeout", "sock", "sock2", "host", "hostopath", "memory", "opathlink", "hostdir", "opathfifo",
+static const char *const fd_names[] = {"rw", "ro", "wo", "append", "opath", "dir", "opathdir", "removed", "fifo",
+    "pipein",
+                                       "pipeout", "sock", "sock2", "host", "hostopath", "memory", "opathlink",
+                                           "hostdir", "opathfifo",
                                        "gonedir", "epoll", "inotify"};
 
 static void put_descriptor(struct text *out, int fd) {
@@ -308,7 +311,8 @@ static void put_descriptor(struct text *out, int fd) {
     put(out, " %o fl=%o fd=%d", st.st_mode & S_IFMT, flags, cloexec);
     // What is said on standard error moves that.
     if (S_ISREG(st.st_mode) && fd > 2)
-        put(out, " at=%ld size=%ld links=%ld mode=%o", (long)lseek(fd, 0, SEEK_CUR), (long)st.st_size, (long)st.st_nlink, st.st_mode & 07777);
+        put(out, " at=%ld size=%ld links=%ld mode=%o", (long)lseek(fd, 0, SEEK_CUR), (long)st.st_size,
+            (long)st.st_nlink, st.st_mode & 07777);
     put(out, "\n");
 }
 

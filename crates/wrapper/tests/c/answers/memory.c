@@ -49,7 +49,8 @@ int NOPOINTER(struct slot *s, int k, struct value *v) {
 }
 
 // Memory of `size` bytes to read: `made` makes the good one and its variants; then as it may lie.
-static int in(struct slot *s, int k, struct value *v, long size, int variants, const char *(*made)(char *at, int variant)) {
+static int in(struct slot *s, int k, struct value *v, long size, int variants, const char *(*made)(char *at,
+    int variant)) {
     if (k < variants) {
         *v = (struct value){made(s->base, k), (long)s->base};
         return 1;
@@ -128,9 +129,12 @@ static const char *made_off(char *at, int variant) {
 IN(OFFP, 8, 5, made_off)
 
 static const char *made_times(char *at, int variant) {
-    static const char *const names[] = {"set", "now", "omit", "omitnow", "nsec1e9", "nsec-1", "sec-1", "secmax", "second_bad", "0"};
-    struct timespec times[10][2] = {{{500000000, 1000}, {600000000, 2000}}, {{0, UTIME_NOW}, {0, UTIME_NOW}}, {{-5, UTIME_OMIT}, {7, UTIME_OMIT}},
-                                    {{0, UTIME_OMIT}, {0, UTIME_NOW}}, {{5, 1000000000}, {5, 0}}, {{5, -1}, {5, 0}}, {{-1, 0}, {-1, 0}},
+    static const char *const names[] = {"set", "now", "omit", "omitnow", "nsec1e9", "nsec-1", "sec-1", "secmax",
+        "second_bad", "0"};
+    struct timespec times[10][2] = {{{500000000, 1000}, {600000000, 2000}}, {{0, UTIME_NOW}, {0, UTIME_NOW}}, {{-5,
+        UTIME_OMIT}, {7, UTIME_OMIT}},
+                                    {{0, UTIME_OMIT}, {0, UTIME_NOW}}, {{5, 1000000000}, {5, 0}}, {{5, -1}, {5, 0}},
+                                        {{-1, 0}, {-1, 0}},
                                     {{LONG_MAX, 0}, {LONG_MAX, 0}}, {{5, 0}, {5, 2000000000}}, {{0, 0}, {0, 0}}};
     memcpy(at, times[variant], sizeof times[variant]);
     return names[variant];
@@ -139,7 +143,8 @@ IN(TIMESPECS, 32, 10, made_times)
 
 static const char *made_timevals(char *at, int variant) {
     static const char *const names[] = {"set", "usec1e6", "usec-1", "sec-1", "second_bad"};
-    struct timeval times[5][2] = {{{500000000, 1}, {600000000, 2}}, {{5, 1000000}, {5, 0}}, {{5, -1}, {5, 0}}, {{-1, 0}, {-1, 0}}, {{5, 0}, {5, 2000000}}};
+    struct timeval times[5][2] = {{{500000000, 1}, {600000000, 2}}, {{5, 1000000}, {5, 0}}, {{5, -1}, {5, 0}}, {{-1,
+        0}, {-1, 0}}, {{5, 0}, {5, 2000000}}};
     memcpy(at, times[variant], sizeof times[variant]);
     return names[variant];
 }
@@ -203,9 +208,12 @@ static const char *made_event(char *at, int variant) {
 IN(EPOLLEVENT, sizeof(struct epoll_event), 2, made_event)
 
 static const char *made_flock(char *at, int variant) {
-    static const char *const names[] = {"write", "read", "unlock", "type99", "whence9", "start-1", "negative", "wraps", "pid", "end"};
-    struct flock locks[] = {{F_WRLCK, SEEK_SET, 0, 10}, {F_RDLCK, SEEK_CUR, 5, 0}, {F_UNLCK, SEEK_SET, 0, 0}, {99, SEEK_SET, 0, 10},
-                            {F_WRLCK, 9, 0, 10}, {F_WRLCK, SEEK_SET, -1, 10}, {F_WRLCK, SEEK_SET, 50, -20}, {F_WRLCK, SEEK_SET, LONG_MAX, 2},
+    static const char *const names[] = {"write", "read", "unlock", "type99", "whence9", "start-1", "negative",
+        "wraps", "pid", "end"};
+    struct flock locks[] = {{F_WRLCK, SEEK_SET, 0, 10}, {F_RDLCK, SEEK_CUR, 5, 0}, {F_UNLCK, SEEK_SET, 0, 0}, {99,
+        SEEK_SET, 0, 10},
+                            {F_WRLCK, 9, 0, 10}, {F_WRLCK, SEEK_SET, -1, 10}, {F_WRLCK, SEEK_SET, 50, -20}, {F_WRLCK,
+                                SEEK_SET, LONG_MAX, 2},
                             {F_WRLCK, SEEK_SET, 0, 10, 5}, {F_WRLCK, SEEK_END, -5, -5}};
     memset(at, 0, 64);
     memcpy(at, &locks[variant], sizeof *locks);
@@ -214,11 +222,16 @@ static const char *made_flock(char *at, int variant) {
 IN(FLOCK, sizeof(struct flock), 10, made_flock)
 
 static const char *made_how(char *at, int variant) {
-    static const char *const names[] = {"plain", "tail", "creat", "mode", "badmode", "unknown", "high", "3", "xdev", "magiclinks", "symlinks",
-                                        "beneath", "inroot", "cached", "resolve64", "beneath_inroot", "path_mode", "tmpfile"};
-    struct open_how hows[] = {{O_RDONLY}, {O_RDONLY}, {O_CREAT | O_RDWR, 0640}, {O_RDONLY, 0640}, {O_CREAT | O_RDWR, 0100000000}, {1 << 30}, {1UL << 40}, {3},
-                              {0, 0, RESOLVE_NO_XDEV}, {0, 0, RESOLVE_NO_MAGICLINKS}, {0, 0, RESOLVE_NO_SYMLINKS}, {0, 0, RESOLVE_BENEATH},
-                              {0, 0, RESOLVE_IN_ROOT}, {0, 0, RESOLVE_CACHED}, {0, 0, 64}, {0, 0, RESOLVE_BENEATH | RESOLVE_IN_ROOT},
+    static const char *const names[] = {"plain", "tail", "creat", "mode", "badmode", "unknown", "high", "3", "xdev",
+        "magiclinks", "symlinks",
+                                        "beneath", "inroot", "cached", "resolve64", "beneath_inroot", "path_mode",
+                                            "tmpfile"};
+    struct open_how hows[] = {{O_RDONLY}, {O_RDONLY}, {O_CREAT | O_RDWR, 0640}, {O_RDONLY, 0640}, {O_CREAT | O_RDWR,
+        0100000000}, {1 << 30}, {1UL << 40}, {3},
+                              {0, 0, RESOLVE_NO_XDEV}, {0, 0, RESOLVE_NO_MAGICLINKS}, {0, 0, RESOLVE_NO_SYMLINKS}, {0,
+                                  0, RESOLVE_BENEATH},
+                              {0, 0, RESOLVE_IN_ROOT}, {0, 0, RESOLVE_CACHED}, {0, 0, 64}, {0, 0,
+                                  RESOLVE_BENEATH | RESOLVE_IN_ROOT},
                               {O_PATH | O_CREAT, 0640}, {O_TMPFILE | O_RDWR, 0600}};
     memset(at, variant == 1 ? 1 : 0, 4096);
     memcpy(at, &hows[variant], sizeof *hows);
@@ -228,7 +241,8 @@ IN(HOW, sizeof(struct open_how), 18, made_how)
 
 // The pieces lie in the last slot, which no call with a list of pieces uses.
 static const char *made_iov(char *at, int variant) {
-    static const char *const names[] = {"two", "second8", "first8", "empty8", "length-1", "sum", "long", "second_readonly", "first_cut"};
+    static const char *const names[] = {"two", "second8", "first8", "empty8", "length-1", "sum", "long",
+        "second_readonly", "first_cut"};
     struct iovec *iov = (struct iovec *)at;
     char *data = slots[SLOTS - 1].base, *end = slots[SLOTS - 1].end;
     memset(at, 0, 4096);
@@ -297,12 +311,14 @@ static int text(struct slot *s, int k, struct value *v, const char *const *texts
     }
 #define N50 "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
 #define N250 N50 N50 N50 N50 N50
-TEXT(XATTR, "user.a", "user.b", "", "user.", "user", ".", "a", "unknown.a", "system.a", "system.posix_acl_access", "security.a", "trusted.a", "USER.a",
+TEXT(XATTR, "user.a", "user.b", "", "user.", "user", ".", "a", "unknown.a", "system.a", "system.posix_acl_access",
+    "security.a", "trusted.a", "USER.a",
      "user." N250, "user." N250 "n")
 TEXT(FOPENMODE, "r", "w", "a", "r+", "w+", "a+", "rb", "rx", "wx", "re", "", "z", "r,ccs=UTF-8", "rm", "rc")
 
 int TEMPLATE(struct slot *s, int k, struct value *v) {
-    static const char *const texts[] = {"tmp-XXXXXX", "tmp-XXXXX", "tmp-XXXXXXab", "", "XXXXXX/", "missing/tmp-XXXXXX", "empty/tmp-XXXXXX", "file/tmp-XXXXXX", "loop/tmp-XXXXXX"};
+    static const char *const texts[] = {"tmp-XXXXXX", "tmp-XXXXX", "tmp-XXXXXXab", "", "XXXXXX/",
+        "missing/tmp-XXXXXX", "empty/tmp-XXXXXX", "file/tmp-XXXXXX", "loop/tmp-XXXXXX"};
     int count = sizeof texts / sizeof *texts;
     // libc reads a template itself, so that a pointer to no memory is its own crash.
     if (k >= count)
@@ -320,7 +336,8 @@ char *area(int which) {
 
 int MAPADDR(struct slot *s, int k, struct value *v) {
     char *at = area(1);
-    struct value list[] = {{"NULL", 0}, {"area", (long)at}, {"area+1", (long)at + 1}, {"1e47", 1L << 47}, {"noncanonical", 1L << 63}, {"-4096", -4096}};
+    struct value list[] = {{"NULL", 0}, {"area", (long)at}, {"area+1", (long)at + 1}, {"1e47", 1L << 47},
+        {"noncanonical", 1L << 63}, {"-4096", -4096}};
     return LISTED(list);
 }
 
@@ -328,10 +345,14 @@ int MAPPED(struct slot *s, int k, struct value *v) {
     static const struct {
         const char *name;
         int fd, prot, flags, shift;
-    } kinds[] = {{"shared", FD_RW, PROT_READ | PROT_WRITE, MAP_SHARED}, {"private", FD_RW, PROT_READ | PROT_WRITE, MAP_PRIVATE},
-                 {"readonly", FD_RO, PROT_READ, MAP_SHARED}, {"none", FD_RW, PROT_NONE, MAP_SHARED}, {"readable", FD_RW, PROT_READ, MAP_SHARED},
-                 {"host", FD_HOST, PROT_READ | PROT_WRITE, MAP_SHARED}, {"anonymous", -1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS},
-                 {"shared+1", FD_RW, PROT_READ | PROT_WRITE, MAP_SHARED, 1}, {"shared+4096", FD_RW, PROT_READ | PROT_WRITE, MAP_SHARED, 4096}};
+    } kinds[] = {{"shared", FD_RW, PROT_READ | PROT_WRITE, MAP_SHARED}, {"private", FD_RW, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE},
+                 {"readonly", FD_RO, PROT_READ, MAP_SHARED}, {"none", FD_RW, PROT_NONE, MAP_SHARED}, {"readable",
+                     FD_RW, PROT_READ, MAP_SHARED},
+                 {"host", FD_HOST, PROT_READ | PROT_WRITE, MAP_SHARED}, {"anonymous", -1, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS},
+                 {"shared+1", FD_RW, PROT_READ | PROT_WRITE, MAP_SHARED, 1}, {"shared+4096", FD_RW,
+                     PROT_READ | PROT_WRITE, MAP_SHARED, 4096}};
     int count = sizeof kinds / sizeof *kinds;
     char *at = area(0);
     if (k < count) {
@@ -339,7 +360,8 @@ int MAPPED(struct slot *s, int k, struct value *v) {
         *v = (struct value){kinds[k].name, (long)at + kinds[k].shift};
         return 1;
     }
-    struct value list[] = {{"unmapped", (long)at}, {"NULL", 0}, {"1e47", 1L << 47}, {"noncanonical", 1L << 63}, {"-4096", -4096}};
+    struct value list[] = {{"unmapped", (long)at}, {"NULL", 0}, {"1e47", 1L << 47}, {"noncanonical", 1L << 63},
+        {"-4096", -4096}};
     k -= count;
     if (k == 0)
         munmap(at, 16 * PAGE);

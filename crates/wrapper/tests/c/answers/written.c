@@ -6,7 +6,8 @@
 #include "answers.h"
 
 static void put_stat(struct text *out, const struct stat *st) {
-    put(out, "stat %o links=%ld %d:%d rdev=%lx", st->st_mode, S_ISDIR(st->st_mode) ? 0 : (long)st->st_nlink, st->st_uid, st->st_gid, S_ISCHR(st->st_mode) ? st->st_rdev : 0);
+    put(out, "stat %o links=%ld %d:%d rdev=%lx", st->st_mode, S_ISDIR(st->st_mode) ? 0 : (long)st->st_nlink,
+        st->st_uid, st->st_gid, S_ISCHR(st->st_mode) ? st->st_rdev : 0);
     if (!S_ISDIR(st->st_mode))
         put(out, " size=%ld", (long)st->st_size);
     put(out, " m=");
@@ -14,7 +15,8 @@ static void put_stat(struct text *out, const struct stat *st) {
 }
 
 static void put_statx(struct text *out, const struct statx *st) {
-    put(out, "statx mask=%x %o links=%d %d:%d", st->stx_mask & 0x7ff, st->stx_mode, S_ISDIR(st->stx_mode) ? 0 : st->stx_nlink, st->stx_uid, st->stx_gid);
+    put(out, "statx mask=%x %o links=%d %d:%d", st->stx_mask & 0x7ff, st->stx_mode,
+        S_ISDIR(st->stx_mode) ? 0 : st->stx_nlink, st->stx_uid, st->stx_gid);
     if (!S_ISDIR(st->stx_mode))
         put(out, " size=%ld", (long)st->stx_size);
     put(out, " m=");
