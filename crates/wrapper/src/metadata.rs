@@ -1,8 +1,8 @@
 //! Mode, owner and times.
 
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, fail, finish, host};
-use crate::flags::{FCHMODAT, FCHMODAT2, FCHOWNAT, Known, UTIMENSAT};
+use crate::edge::{Answer, fail, finish, host, reply};
+use crate::flags::{FCHMODAT, FCHMODAT2, FCHOWNAT, Known, NAME, NOWHERE, UTIMENSAT};
 use crate::place::{Place, Spot, held, is_itself, on_itself};
 use crate::raw::{self, Word};
 use crate::stat::look;
@@ -200,14 +200,33 @@ unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, 
             Ok(0)
         });
     }
-    UTIMENSAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_utimensat, dirfd, path, given, flags)),
+    let (mut said, before) = (false, raw::errno());
+    let answer = UTIMENSAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
+        Place::Host { dirfd, path } => {
+            said = true;
+            host(sys!(SYS_utimensat, dirfd, path, given, flags))
+        }
         Place::Ours(spot) => {
             // SAFETY: as above.
-            let times = unsafe { times(given) }?;
-            utimens_ours(&spot, times, follow(flags))
+            match unsafe { times(given) } {
+                Ok(times) => utimens_ours(&spot, times, follow(flags)),
+                // What is not there is told first.
+                Err(failure) => spot.node(follow(flags)).and(Err(failure)),
+            }
         }
-    })
+    });
+    if answer == -1 && !said { unless_before_names(given, flags, before) } else { answer }
+}
+
+/// The times are looked at before flags and names: they may be nowhere, or change nothing. The kernel says so.
+#[cold]
+fn unless_before_names(given: *const timespec, flags: c_int, errno_before: c_int) -> c_int {
+    let answer = sys!(SYS_utimensat, NOWHERE, NAME.as_ptr(), given, flags);
+    if answer == -libc::EBADF as isize {
+        return -1;
+    }
+    raw::set_errno(errno_before);
+    reply(answer)
 }
 
 fn utimens_ours(spot: &Spot<'_>, times: [Time; 2], follow: Follow) -> Answer {

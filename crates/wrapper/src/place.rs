@@ -20,14 +20,24 @@ pub(crate) enum Place<'a> {
     Ours(Spot<'a>),
 }
 
-/// Whether a call with `AT_EMPTY_PATH` is about what a descriptor of ours is of, or a working directory of ours.
+/// Whether a call with `AT_EMPTY_PATH` has an empty path.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[inline]
+pub(crate) unsafe fn is_empty(path: *const c_char, flags: c_int) -> bool {
+    // SAFETY: the caller's contract.
+    flags & libc::AT_EMPTY_PATH != 0 && !path.is_null() && unsafe { *path } == 0
+}
+
+/// Whether such a call is about what a descriptor of ours is of, or a working directory of ours.
 ///
 /// # Safety
 /// `path` is null or a C string.
 #[inline]
 pub(crate) unsafe fn is_itself(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
     // SAFETY: the caller's contract.
-    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
+    let empty = unsafe { is_empty(path, flags) };
     empty && (table::is_ours(dirfd) || dirfd == libc::AT_FDCWD && cwd::is_ours())
 }
 

@@ -2,9 +2,9 @@
 
 use crate::backend::Node;
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, Fail, fail, finish, host};
+use crate::edge::{Answer, Fail, fail, finish, host, reply};
 use crate::flags::{ACCESS, FACCESSAT2, FSTATAT, STATX, check_access, check_statx};
-use crate::place::{Place, Spot, Touch, held, is_itself, on_itself, on_path};
+use crate::place::{Place, Spot, Touch, held, is_empty, is_itself, on_itself, on_path};
 use crate::walk::Last;
 use crate::{credentials, mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
@@ -68,15 +68,27 @@ pub(crate) fn of(spot: &Spot<'_>, follow: Follow) -> Answer<Stat> {
     }
 }
 
+/// Newer kernels take no path for an empty one.
+fn or_empty(path: *const c_char) -> *const c_char {
+    if path.is_null() { c"".as_ptr() } else { path }
+}
+
 unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
     // SAFETY: the program's arguments, under `edge`'s contract, here and below.
-    if unsafe { is_itself(dirfd, path, flags) } {
+    if unsafe { is_itself(dirfd, or_empty(path), flags) } {
         return on_itself(dirfd, |node, _| {
-            FSTATAT.check(flags)?;
+            // Newer kernels look at no other flag then, as fstat(2) has none: by the placeholder they say so.
+            if FSTATAT.check(flags).is_err() {
+                host(sys!(SYS_newfstatat, dirfd, path, into, flags))?;
+            }
             // SAFETY: as above.
             unsafe { fill(&mount::status(node)?, into) };
             Ok(0)
         });
+    }
+    // SAFETY: as above.
+    if FSTATAT.check(flags).is_err() && unsafe { is_empty(or_empty(path), flags) } {
+        return reply(sys!(SYS_newfstatat, dirfd, path, into, flags));
     }
     FSTATAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } => {
@@ -198,12 +210,18 @@ hook! {
         if let Err(failure) = check_statx(flags, mask) {
             return finish(Err(failure));
         }
-        if is_itself(dirfd, path, flags) {
+        if is_itself(dirfd, or_empty(path), flags) {
             return on_itself(dirfd, |node, _| {
-                STATX.check(flags)?;
+                // As in `stat_at`.
+                if STATX.check(flags).is_err() {
+                    host(sys!(SYS_statx, dirfd, path, flags, mask, into))?;
+                }
                 fill_statx(&mount::status(node)?, into);
                 Ok(0)
             });
+        }
+        if STATX.check(flags).is_err() && is_empty(or_empty(path), flags) {
+            return reply(sys!(SYS_statx, dirfd, path, flags, mask, into));
         }
         STATX.on_path(flags, (dirfd, path), look(flags), |place| match place {
             Place::Host { dirfd, path } => {

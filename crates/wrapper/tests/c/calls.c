@@ -262,7 +262,7 @@ static void metadata(void) {
     struct utimbuf old = {1, 2};
     CHECK(utime(at("a"), &old) == 0 && stat(at("a"), &st) == 0 && st.st_mtime == 2 && st.st_atime == 1);
     CHECK(utime(at("a"), NULL) == 0 && stat(at("a"), &st) == 0 && st.st_mtime > 1000000);
-    FAILS(utimensat(AT_FDCWD, NULL, times, 0), EFAULT);
+    FAILS(utimensat(AT_FDCWD, NULL, times, 0), EINVAL);
     umask(027);
     int masked = open(at("masked"), O_CREAT | O_WRONLY, 0666);
     CHECK(fstat(masked, &st) == 0 && (st.st_mode & 0777) == 0640);
@@ -471,7 +471,7 @@ static void locks(void) {
     CHECK(flock(fd, LOCK_EX | LOCK_NB) == 0);
     FAILS(flock(second, LOCK_SH | LOCK_NB), EWOULDBLOCK);
     CHECK(flock(fd, LOCK_UN) == 0 && flock(second, LOCK_SH) == 0);
-    FAILS(flock(fd, 99), EINVAL);
+    FAILS(flock(fd, 64), EINVAL);
     CHECK(close(second) == 0 && lseek(fd, 0, SEEK_SET) == 0 && lockf(fd, F_TLOCK, 5) == 0 && lockf(fd, F_ULOCK, 5) == 0);
     third = open(at("k"), O_RDONLY);
     lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};

@@ -117,6 +117,15 @@ static void flags(int file) {
     SAY(fstatat(AT_FDCWD, at("f"), &status, AT_STATX_FORCE_SYNC | AT_NO_AUTOMOUNT));
     SAY(access(at("f/x"), 8));
     SAY(access(at("f"), -1));
+    static const struct timespec omit[2] = {{0, UTIME_OMIT}, {0, UTIME_OMIT}}, odd[2] = {{1, 1000000000}, {2, 0}};
+    SAY(utimensat(AT_FDCWD, at("f"), omit, 1));
+    SAY(utimensat(AT_FDCWD, at("f/x"), omit, 0));
+    SAY(utimensat(AT_FDCWD, at("none"), omit, 0));
+    SAY(utimensat(AT_FDCWD, at("f"), odd, 0));
+    SAY(utimensat(AT_FDCWD, at("f/x"), odd, 0));
+    SAY(utimensat(AT_FDCWD, at("none"), odd, 0));
+    SAY(utimensat(file, "f", odd, 0));
+    SAY(fchownat(file, NULL, -1, -1, AT_EMPTY_PATH));
     SAY(utimensat(file, NULL, times, 0));
     SAY(utimensat(AT_FDCWD, NULL, times, 0));
     SAY(syscall(SYS_utimensat, file, NULL, times, 0));
@@ -140,7 +149,7 @@ static void themselves(int file) {
     int here = open(".", O_RDONLY);
     unlink(at("removed"));
     SAY(chdir(dir));
-    const int all[] = {file, removed, path, AT_FDCWD};
+    const int all[] = {file, removed, path, AT_FDCWD, CLOSED};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
         int fd = all[i];
         printf("%u\n", i);
@@ -148,6 +157,9 @@ static void themselves(int file) {
         SAY(fstatat(fd, "", &status, AT_EMPTY_PATH));
         SAY(status.st_uid * 10 + status.st_gid);
         SAY(fchownat(fd, "", 0, 0, AT_EMPTY_PATH));
+        SAY(fstatat(fd, "", &status, -1));
+        SAY(fstatat(fd, "", &status, AT_EMPTY_PATH | 1));
+        SAY(statx(fd, "", AT_EMPTY_PATH | 1, STATX_BASIC_STATS, &more));
         SAY(fchownat(fd, "", 5, 6, AT_EMPTY_PATH | 1));
         SAY(utimensat(fd, "", (struct timespec[]){{1, 0}, {2, 0}}, AT_EMPTY_PATH));
         SAY(utimensat(fd, "", NULL, AT_EMPTY_PATH | AT_REMOVEDIR));
