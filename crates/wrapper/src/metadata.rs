@@ -99,7 +99,7 @@ hook! {
 hook! {
     /// fchownat(2)
     fn fchownat(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
-        let empty = flags & libc::AT_EMPTY_PATH != 0 && !path.is_null() && *path == 0;
+        let empty = flags & libc::AT_EMPTY_PATH != 0 && crate::given::is_empty_name(path);
         if empty && table::is_ours(dirfd) {
             return on_descriptor(dirfd, || -libc::EBADF as isize, |body| {
                 chown_ours(&held(body.node.clone())?, uid, gid, Follow::No)
@@ -171,7 +171,7 @@ unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
 hook! {
     /// utimensat(2)
     fn utimensat(dirfd: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int {
-        if path.is_null() || (flags & libc::AT_EMPTY_PATH != 0 && *path == 0) {
+        if path.is_null() || (flags & libc::AT_EMPTY_PATH != 0 && crate::given::is_empty_name(path)) {
             if path.is_null() && dirfd == libc::AT_FDCWD {
                 return crate::edge::finish(fail(libc::EFAULT));
             }

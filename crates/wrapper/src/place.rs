@@ -2,6 +2,7 @@
 
 use crate::backend::{Files, Node};
 use crate::edge::{self, Answer, Fail, Reply, host};
+use crate::given::{NOWHERE, Room};
 use crate::magic_link::DESCRIPTORS;
 use crate::mount::{self, Setting};
 use crate::prefix::Lexical;
@@ -112,11 +113,13 @@ fn in_place(
     if let Some(hosted) = &setting.hosted {
         return hosted::in_place(setting, hosted, (dirfd, path), touch, run);
     }
-    let (mut dirfd, mut path) = (dirfd, path);
+    let mut room = Room::new();
+    let Ok(name) = room.name(path) else {
+        return signal::outside(|| run(Place::Host { dirfd, path: NOWHERE }));
+    };
+    let (mut dirfd, mut path, mut text) = (dirfd, name.as_ptr(), name.to_bytes());
     let mut owned: CString;
     for _ in 0..LINKS_MAX {
-        // SAFETY: the program's path argument, or `owned`, which lives until the next round.
-        let text = unsafe { walk::argument(path) };
         if text.is_empty() {
             return run(Place::Host { dirfd, path });
         }
@@ -131,6 +134,8 @@ fn in_place(
         let Err(Fail::Away(rest)) = answer else { return answer };
         owned = walk::c_path(&walk::outside(&rest)).ok_or(Fail::Errno(libc::ENOENT))?;
         (dirfd, path) = (libc::AT_FDCWD, owned.as_ptr());
+        // SAFETY: `owned`, which lives until the next round.
+        text = unsafe { walk::argument(path) };
     }
     edge::fail(libc::ELOOP)
 }
@@ -243,8 +248,9 @@ pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
 
 /// The same, or the calls that are made on it are counted: for functions that libc would answer by calls below every hook.
 pub(crate) fn concerns_us(dirfd: c_int, path: *const c_char) -> bool {
-    // SAFETY: the program's C string, under `edge`'s contract.
-    let path = unsafe { CStr::from_ptr(path) };
+    let mut room = Room::new();
+    // What is not there is libc's to say.
+    let Ok(path) = room.name(path) else { return false };
     if hosted::is_on() { hosted::leads_in(dirfd, path.to_bytes()) } else { leads_to_us(dirfd, path) }
 }
 

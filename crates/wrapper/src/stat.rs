@@ -4,7 +4,7 @@ use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, Fail, fail, host};
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::walk::Last;
-use crate::{mount, raw, table};
+use crate::{given, mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
 use nvmed_fs::{Follow, STATFS_MAGIC, Stat, StatFs};
@@ -71,8 +71,7 @@ pub(crate) fn of(spot: &Spot<'_>, follow: Follow) -> Answer<Stat> {
 /// # Safety
 /// `path` is null or a C string.
 unsafe fn about_descriptor(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
-    // SAFETY: the caller's contract.
-    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
+    let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || given::is_empty_name(path));
     empty && table::is_ours(dirfd)
 }
 
