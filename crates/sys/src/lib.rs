@@ -1,13 +1,15 @@
 //! Memory that somebody else may be writing: a device, another thread, another process.
 //!
 //! In: sizes and descriptors. Out: [`Mapping`], bytes reached only by bounded copies and atomics,
-//! never by `&` or `&mut` (style rule 12); threads that take no signal, descriptors out of the way.
+//! never by `&` or `&mut` (style rule 12); a program's memory that may not be there (`door`); quiet threads and descriptors.
 //! Neighbours: everybody above; below is the kernel.
 //! Invariant: every access is inside the mapping, or the caller's mistake panics before it happens.
 //! Source: rust-vmm's `VolatileSlice` for the idea.
 #![deny(unsafe_code)]
 
 mod descriptor;
+#[allow(unsafe_code, reason = "copies to and from addresses that a program names")]
+pub mod door;
 #[allow(unsafe_code, reason = "a lock is a cell that one thread at a time reaches")]
 mod fork;
 #[allow(unsafe_code, reason = "a signal handler that maps memory")]

@@ -9,7 +9,7 @@
 //! The setting is per thread and does not survive a fork: `thread` arms new ones. SIGSYS must never be blocked
 //! where such an instruction may come, or the kernel kills; so masks that block it are cleaned of it.
 
-use crate::{poll, raw, rights, signal, socket, syscall, table, thread};
+use crate::{fault, given, poll, raw, rights, signal, socket, syscall, table, thread};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -234,8 +234,17 @@ unsafe fn fork() -> isize {
 /// rt_sigaction: the handler of SIGSYS stays ours, and no handler runs with SIGSYS blocked.
 unsafe fn action(words: [usize; 6]) -> Option<isize> {
     let [number, new, old, ..] = words;
-    // SAFETY: null or the kernel's structure of four words: handler, flags, restorer, mask.
-    let given = unsafe { (new as *const [usize; 4]).as_ref() }.copied();
+    // The kernel's structure of four words: handler, flags, restorer, mask.
+    let given = match new {
+        0 => None,
+        new => match given::get(new as *const [usize; 4]) {
+            Ok(given) => Some(given),
+            Err(_) => return Some(-(libc::EFAULT as isize)),
+        },
+    };
+    if fault::is_ours(number as c_int) {
+        return Some(fault_action(number as c_int, given, old as *mut [usize; 4]));
+    }
     if number == libc::SIGSYS as usize {
         // SAFETY: as above.
         if let Some(old) = unsafe { (old as *mut [usize; 4]).as_mut() } {
@@ -248,7 +257,31 @@ unsafe fn action(words: [usize; 6]) -> Option<isize> {
     }
     let mut given = given?;
     given[3] &= !(SIGSYS_BIT as usize);
+    if fault::is_on() {
+        given[3] &= !(fault::OURS as usize);
+    }
     Some(sys!(SYS_rt_sigaction, number, &raw const given, old, words[3]))
+}
+
+/// rt_sigaction of a signal that carries faults: the program's handler is put behind ours.
+fn fault_action(number: c_int, given: Option<[usize; 4]>, old: *mut [usize; 4]) -> isize {
+    // SAFETY: structures of integers.
+    let (mut new, mut before): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
+    if let Some([handler, flags, _, mask]) = given {
+        (new.sa_sigaction, new.sa_flags) = (handler, flags as c_int);
+        fault::put_word(&mut new.sa_mask, mask as u64);
+    }
+    let wanted = if given.is_some() { &raw const new } else { core::ptr::null() };
+    // SAFETY: structures of ours.
+    if unsafe { fault::action(number, wanted, &raw mut before) } != 0 {
+        return -(raw::errno() as isize);
+    }
+    let told = [before.sa_sigaction, before.sa_flags as usize, 0, fault::word_of(&before.sa_mask) as usize];
+    // SAFETY: the program wants it there.
+    if !old.is_null() && unsafe { given::put(old, &told) }.is_err() {
+        return -(libc::EFAULT as isize);
+    }
+    0
 }
 
 fn own() -> [usize; 4] {
@@ -305,20 +338,23 @@ unsafe fn mask(words: [usize; 6], context: &mut ucontext_t) -> Option<isize> {
         return None;
     }
     let present = (&raw mut context.uc_sigmask).cast::<u64>();
-    // SAFETY: null or sets of eight bytes of the program's; the context's set begins with the kernel's.
+    // SAFETY: the context's set begins with the kernel's. The program's are null or eight bytes.
     unsafe {
-        let before = present.read();
-        if let Some(&given) = (new as *const u64).as_ref() {
+        let before = present.read() | fault::blocked();
+        if new != 0 {
+            let Ok(given) = given::get(new as *const u64) else { return Some(-(libc::EFAULT as isize)) };
+            let given = fault::masked_word(how as c_int, given);
             let after = match how as c_int {
                 libc::SIG_BLOCK => before | given,
                 libc::SIG_UNBLOCK => before & !given,
                 libc::SIG_SETMASK => given,
                 _ => return Some(-(libc::EINVAL as isize)),
             };
-            present.write(after & !SIGSYS_BIT);
+            let open = if fault::is_on() { fault::OURS } else { 0 };
+            present.write(after & !SIGSYS_BIT & !open);
         }
-        if let Some(old) = (old as *mut u64).as_mut() {
-            *old = before;
+        if old != 0 && given::put(old as *mut u64, &before).is_err() {
+            return Some(-(libc::EFAULT as isize));
         }
     }
     Some(0)

@@ -2,6 +2,7 @@
 
 use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, host};
 use crate::environment::{self, Environment};
+use crate::given::Room;
 use crate::heir::{self, Handover};
 use crate::library::{self, Passed};
 use crate::program::{self, Named, Program, Target};
@@ -167,7 +168,7 @@ unsafe fn exec(named: &Named<'_>, argv: List, given: List) -> Answer {
 
 unsafe fn exec_path(path: *const c_char, argv: List, given: List) -> Answer {
     // SAFETY: the program's arguments, under `edge`'s contract.
-    unsafe { exec(&Named::path(program::argument(path)?), argv, given) }
+    unsafe { exec(&Named::path(Room::new().name(path)?), argv, given) }
 }
 
 /// Where programs are looked for when the environment does not say: `_CS_PATH`.
@@ -214,7 +215,7 @@ unsafe fn first<T>(
     mut attempt: impl FnMut(&CStr) -> Answer<T>,
 ) -> Answer<T> {
     // SAFETY: the program's arguments, under `edge`'s contract.
-    let candidates = unsafe { candidates(program::argument(file)?, lookup) }?;
+    let candidates = unsafe { candidates(Room::new().name(file)?, lookup) }?;
     if let [only] = candidates.as_slice() {
         return attempt(only);
     }
@@ -345,7 +346,8 @@ hook! {
         if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW) != 0 {
             return finish(fail(libc::EINVAL));
         }
-        finish(program::argument(path).and_then(|path| exec(&Named { dirfd, path, flags }, argv, environment)))
+        let mut room = Room::new();
+        finish(room.name(path).and_then(|path| exec(&Named { dirfd, path, flags }, argv, environment)))
     }
 }
 

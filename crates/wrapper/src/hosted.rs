@@ -4,6 +4,7 @@
 //! the directory behind is another; the names that the kernel answers (getcwd, realpath) are then that directory's.
 
 use crate::edge::Answer;
+use crate::given::{NOWHERE, Room};
 use crate::mount::{self, Setting};
 use crate::place::{self, Place, Touch};
 use crate::prefix::{Lexical, Prefix, component};
@@ -83,8 +84,11 @@ pub(crate) fn in_place(
     touch: Touch,
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
-    // SAFETY: the program's path argument, under `edge`'s contract.
-    let text = unsafe { walk::argument(path) };
+    let mut room = Room::new();
+    let Ok(name) = room.name(path) else {
+        return signal::outside(|| run(Place::Host { dirfd, path: NOWHERE }));
+    };
+    let (path, text) = (name.as_ptr(), name.to_bytes());
     let leads = leads(setting, hosted, dirfd, text, touch.last());
     let (dirfd, owned) = match &leads {
         Leads::Rest(rest) if hosted.elsewhere => (libc::AT_FDCWD, walk::c_path(&hosted.path(rest))),

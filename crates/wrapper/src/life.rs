@@ -1,8 +1,8 @@
 //! The beginning and the end of the process.
 
 use crate::{
-    credentials, cwd, dispatch, environment, fence, fork, gate, heir, hosted, library, limit, mount, program,
-    stdio,
+    credentials, cwd, dispatch, environment, fault, fence, fork, gate, heir, hosted, library, limit, mount,
+    program, stdio,
 };
 use core::ffi::{c_int, c_void};
 
@@ -24,6 +24,9 @@ extern "C" fn load() {
     // SAFETY: the program's own code has not begun.
     unsafe { environment::learn() };
     mount::configure();
+    if mount::setting().is_some() {
+        fault::begin();
+    }
     // Where the host's own calls are to be seen, they go through the hooks.
     if mount::setting().is_none_or(|setting| setting.hosted.is_none()) {
         gate::open();

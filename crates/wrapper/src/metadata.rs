@@ -33,7 +33,7 @@ unsafe fn chmod_at(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the program's C string, under `edge`'s contract.
-    if unsafe { is_itself(dirfd, path, flags) } {
+    if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             known.check(flags)?;
             match file {
@@ -110,7 +110,7 @@ fn id(value: u32) -> Option<u32> {
 
 unsafe fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
     // SAFETY: the program's C string, under `edge`'s contract.
-    if unsafe { is_itself(dirfd, path, flags) } {
+    if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             FCHOWNAT.check(flags)?;
             match file {
@@ -188,7 +188,7 @@ unsafe fn times(given: *const timespec) -> Answer<[Time; 2]> {
 
 unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int {
     // SAFETY: the program's C string and times, under `edge`'s contract, here and below.
-    if unsafe { is_itself(dirfd, path, flags) } {
+    if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             UTIMENSAT.check(flags)?;
             // SAFETY: as above.

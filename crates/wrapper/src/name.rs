@@ -2,9 +2,10 @@
 
 use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
 use crate::flags::{LINKAT, RENAMEAT2, UNLINKAT, buffer_bytes};
+use crate::given::Room;
 use crate::place::{self, Place, Spot, Touch, on_path};
 use crate::walk::{self, LINKS_MAX, Last};
-use crate::{credentials, mount, stat, table};
+use crate::{credentials, given, mount, stat, table};
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use nvmed_fs::{Follow, FsError, Kind, RenameFlags};
@@ -176,8 +177,8 @@ unsafe fn symlink_at(target: *const c_char, dirfd: c_int, path: *const c_char) -
         Place::Host { dirfd, path } => host(sys!(SYS_symlinkat, target, dirfd, path)),
         Place::Ours(spot) if spot.is_root() => fail(libc::EEXIST),
         Place::Ours(spot) => {
-            // SAFETY: the program's C string, under `edge`'s contract.
-            let target = unsafe { walk::argument(target) };
+            let mut room = Room::new();
+            let target = room.name(target)?.to_bytes();
             spot.files.symlink(target, &spot.at, spot.path(), &spot.who())?;
             Ok(0)
         }
@@ -203,12 +204,13 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
         Ok(bytes) => bytes,
         Err(failure) => return finish(Err(failure)),
     };
-    // SAFETY: the program's C string, under `edge`'s contract.
-    if let Some(target) = (!path.is_null()).then(|| unsafe { walk::argument(path) }).and_then(link_of_ours) {
+    let mut room = Room::new();
+    let named = if mount::setting().is_some() { room.name(path).ok() } else { None };
+    if let Some(target) = named.and_then(|path| link_of_ours(path.to_bytes())) {
         return guard(|| {
             let target = target?;
             // SAFETY: as in `readlink_at`'s other arm.
-            Ok(unsafe { copy_out(&target, buffer, size) })
+            unsafe { copy_out(&target, buffer, size) }
         });
     }
     on_path(dirfd, path, Touch::Look(Last::Keep), |place| match place {
@@ -216,16 +218,16 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
         Place::Ours(spot) => {
             let target = spot.files.readlink(&spot.at, spot.path(), &spot.who())?;
             // SAFETY: the program says that the buffer has `size` bytes.
-            Ok(unsafe { copy_out(&target, buffer, size) })
+            unsafe { copy_out(&target, buffer, size) }
         }
     })
 }
 
-unsafe fn copy_out(text: &[u8], buffer: *mut c_char, size: size_t) -> isize {
+unsafe fn copy_out(text: &[u8], buffer: *mut c_char, size: size_t) -> Answer {
     let len = text.len().min(size);
-    // SAFETY: the caller's contract: `buffer` is valid for writes of `size` bytes.
-    unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), len) };
-    len as isize
+    // SAFETY: the program wants `size` bytes there.
+    unsafe { given::put_bytes(buffer.cast(), &text[..len]) }?;
+    Ok(len as isize)
 }
 
 /// `readlink("/proc/self/fd/N")` of a descriptor of ours: its present path; `/proc/self/exe` of a program of ours.
@@ -285,12 +287,11 @@ struct Side {
 }
 
 impl Side {
-    unsafe fn new(dirfd: c_int, path: *const c_char, last: Last) -> Answer<Self> {
+    fn new(dirfd: c_int, path: *const c_char, last: Last) -> Answer<Self> {
         if path.is_null() {
             return fail(libc::EFAULT);
         }
-        // SAFETY: the program's C string, under `edge`'s contract.
-        let path = unsafe { core::ffi::CStr::from_ptr(path) }.to_owned();
+        let path = Room::new().name(path)?.to_owned();
         if path.as_bytes().len() >= libc::PATH_MAX as usize {
             return fail(libc::ENAMETOOLONG);
         }
@@ -415,9 +416,7 @@ unsafe fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), fl
         return finish(fail(libc::EINVAL));
     }
     guard(|| {
-        // SAFETY: the program's C strings, under `edge`'s contract.
-        let (from, to) =
-            unsafe { (Side::new(from.0, from.1, Last::Keep)?, Side::new(to.0, to.1, Last::Keep)?) };
+        let (from, to) = (Side::new(from.0, from.1, Last::Keep)?, Side::new(to.0, to.1, Last::Keep)?);
         on_both(
             from,
             to,
@@ -465,13 +464,11 @@ unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flag
     if let Err(failure) = LINKAT.check(flags) {
         return finish(Err(failure));
     }
-    // SAFETY: the program's C string, under `edge`'s contract.
-    let empty = flags & libc::AT_EMPTY_PATH != 0 && !from.1.is_null() && unsafe { *from.1 } == 0;
+    let empty = flags & libc::AT_EMPTY_PATH != 0 && given::is_empty_name(from.1);
     if empty && table::is_ours(from.0) {
         return guard(|| {
             let node = table::pin(from.0)?.node.clone();
-            // SAFETY: as above.
-            let to = unsafe { Side::new(to.0, to.1, Last::Keep) }?;
+            let to = Side::new(to.0, to.1, Last::Keep)?;
             let Some(to) = to.spot()? else { return fail(libc::EXDEV) };
             to.files.link_node(&node, &to.at, to.path(), &to.who())?;
             Ok(0)
@@ -483,8 +480,7 @@ unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flag
     guard(|| {
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let last = if follow { Last::Follow } else { Last::Keep };
-        // SAFETY: as above.
-        let (from, to) = unsafe { (Side::new(from.0, from.1, last)?, Side::new(to.0, to.1, Last::Keep)?) };
+        let (from, to) = (Side::new(from.0, from.1, last)?, Side::new(to.0, to.1, Last::Keep)?);
         let from = Side { whole: true, ..from };
         on_both(
             from,

@@ -4,6 +4,7 @@
 use crate::backend::{Files, Node};
 use crate::edge::{Answer, Fail, errno_of, fail, finish, guard, host, reply};
 use crate::flags::{NAME, NOWHERE};
+use crate::given::Room;
 use crate::place::{Place, Spot, on_path};
 use crate::walk::LINKS_MAX;
 use crate::{credentials, cwd, mount, open, table};
@@ -122,8 +123,8 @@ pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const u8, 
     }
     let problem = checked.err().map(|failure| errno_of(&failure));
     if let (true, None, Some(start)) = (how.resolves(SCOPE), problem, own_start(dirfd)) {
-        // SAFETY: the program's C string, under `edge`'s contract.
-        return guard(|| confined(start?, unsafe { crate::walk::argument(path) }, &how));
+        let mut room = Room::new();
+        return guard(|| confined(start?, room.name(path)?.to_bytes(), &how));
     }
     on_path(dirfd, path, open::touch(how.open_flags()), |place| match (place, problem) {
         (Place::Host { dirfd, path }, _) => host(on_host(dirfd, path)),

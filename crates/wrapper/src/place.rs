@@ -2,11 +2,12 @@
 
 use crate::backend::{File, Files, Node};
 use crate::edge::{self, Answer, Fail, Reply, host};
+use crate::given::{NOWHERE, Room};
 use crate::magic_link::DESCRIPTORS;
 use crate::mount::{self, Setting};
 use crate::prefix::Lexical;
 use crate::walk::{self, LINKS_MAX, Last};
-use crate::{cwd, hosted, signal, table};
+use crate::{cwd, given, hosted, signal, table};
 use core::ffi::{CStr, c_char, c_int};
 use nvmed_fs::{Credentials, Follow, Kind};
 use std::borrow::Cow;
@@ -21,24 +22,15 @@ pub(crate) enum Place<'a> {
 }
 
 /// Whether a call with `AT_EMPTY_PATH` has an empty path.
-///
-/// # Safety
-/// `path` is null or a C string.
 #[inline]
-pub(crate) unsafe fn is_empty(path: *const c_char, flags: c_int) -> bool {
-    // SAFETY: the caller's contract.
-    flags & libc::AT_EMPTY_PATH != 0 && !path.is_null() && unsafe { *path } == 0
+pub(crate) fn is_empty(path: *const c_char, flags: c_int) -> bool {
+    flags & libc::AT_EMPTY_PATH != 0 && given::is_empty_name(path)
 }
 
 /// Whether such a call is about what a descriptor of ours is of, or a working directory of ours.
-///
-/// # Safety
-/// `path` is null or a C string.
 #[inline]
-pub(crate) unsafe fn is_itself(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
-    // SAFETY: the caller's contract.
-    let empty = unsafe { is_empty(path, flags) };
-    empty && (table::is_ours(dirfd) || dirfd == libc::AT_FDCWD && cwd::is_ours())
+pub(crate) fn is_itself(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
+    is_empty(path, flags) && (table::is_ours(dirfd) || dirfd == libc::AT_FDCWD && cwd::is_ours())
 }
 
 /// Runs such a call: on the inode, and on the open file where the descriptor is of one.
@@ -145,11 +137,13 @@ fn in_place(
     if let Some(hosted) = &setting.hosted {
         return hosted::in_place(setting, hosted, (dirfd, path), touch, run);
     }
-    let (mut dirfd, mut path) = (dirfd, path);
+    let mut room = Room::new();
+    let Ok(name) = room.name(path) else {
+        return signal::outside(|| run(Place::Host { dirfd, path: NOWHERE }));
+    };
+    let (mut dirfd, mut path, mut text) = (dirfd, name.as_ptr(), name.to_bytes());
     let mut owned: CString;
     for _ in 0..LINKS_MAX {
-        // SAFETY: the program's path argument, or `owned`, which lives until the next round.
-        let text = unsafe { walk::argument(path) };
         if text.is_empty() {
             return run(Place::Host { dirfd, path });
         }
@@ -164,6 +158,8 @@ fn in_place(
         let Err(Fail::Away(rest)) = answer else { return answer };
         owned = walk::c_path(&walk::outside(&rest)).ok_or(Fail::Errno(libc::ENOENT))?;
         (dirfd, path) = (libc::AT_FDCWD, owned.as_ptr());
+        // SAFETY: `owned`, which lives until the next round.
+        text = unsafe { walk::argument(path) };
     }
     edge::fail(libc::ELOOP)
 }
@@ -276,8 +272,9 @@ pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
 
 /// The same, or the calls that are made on it are counted: for functions that libc would answer by calls below every hook.
 pub(crate) fn concerns_us(dirfd: c_int, path: *const c_char) -> bool {
-    // SAFETY: the program's C string, under `edge`'s contract.
-    let path = unsafe { CStr::from_ptr(path) };
+    let mut room = Room::new();
+    // What is not there is libc's to say.
+    let Ok(path) = room.name(path) else { return false };
     if hosted::is_on() { hosted::leads_in(dirfd, path.to_bytes()) } else { leads_to_us(dirfd, path) }
 }
 

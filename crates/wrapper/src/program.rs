@@ -328,15 +328,3 @@ fn ours(named: &Named<'_>, file: &Opened, status: &libc::stat) -> Answer<Looked>
         unreachable,
     }))
 }
-
-/// A path argument, under `edge`'s contract.
-///
-/// # Errors
-/// `EFAULT` for null.
-pub(crate) unsafe fn argument<'a>(path: *const c_char) -> Answer<&'a CStr> {
-    if path.is_null() {
-        return fail(libc::EFAULT);
-    }
-    // SAFETY: the program's C string.
-    Ok(unsafe { CStr::from_ptr(path) })
-}

@@ -3,15 +3,16 @@
 //! would go on as if it had worked.
 
 use crate::edge::{Answer, host};
+use crate::given::Room;
 use crate::place::{Place, on_path};
 use crate::stat::look;
-use crate::{raw, table, walk};
+use crate::{raw, table};
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use libc::size_t;
 
 fn refuse(what: &str, path: *const c_char, errno: c_int) -> Answer {
-    // SAFETY: the program's path argument, a C string.
-    let path = String::from_utf8_lossy(unsafe { walk::argument(path) });
+    let mut room = Room::new();
+    let path = room.name(path)?.to_string_lossy();
     raw::say(format_args!("{what} {path}: this file system is the program's own, the kernel has none there"));
     crate::edge::fail(errno)
 }
@@ -86,7 +87,8 @@ hook! {
             })
         };
         // A source is a path only if it is written as one: `proc` and `none` are names.
-        let is_path = !source.is_null() && raw::bytes(source).contains(&b'/');
+        let mut room = Room::new();
+        let is_path = room.name(source).is_ok_and(|source| source.to_bytes().contains(&b'/'));
         if !is_path {
             return on_target();
         }

@@ -6,7 +6,7 @@
 //! anew, with what the kernel told of it, when the thread leaves.
 
 use crate::edge::{Answer, Fail, fail, finish};
-use crate::mount;
+use crate::{fault, mount};
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -52,6 +52,7 @@ pub(crate) fn enter() {
 /// is outside.
 pub(crate) extern "C" fn left() {
     THREAD.with(|thread| thread.depth.set(0));
+    crate::fault::left();
     crate::watch::left();
 }
 
@@ -246,16 +247,19 @@ unsafe fn install(signal: c_int, new: *const libc::sigaction, old: &mut libc::si
     answer
 }
 
-/// An action whose handler does not run with SIGSYS blocked, where that carries system calls.
-unsafe fn without_sigsys(new: *const libc::sigaction, room: &mut libc::sigaction) -> *const libc::sigaction {
-    if new.is_null() || !crate::dispatch::is_on() {
+/// An action whose handler runs with the signals open that carry faults, and system calls where SIGSYS does.
+unsafe fn cleaned(new: *const libc::sigaction, room: &mut libc::sigaction) -> *const libc::sigaction {
+    if new.is_null() || !crate::dispatch::is_on() && !fault::is_on() {
         return new;
     }
     // SAFETY: the program's structure.
     unsafe {
         *room = new.read();
-        libc::sigdelset(&raw mut room.sa_mask, libc::SIGSYS);
+        if crate::dispatch::is_on() {
+            libc::sigdelset(&raw mut room.sa_mask, libc::SIGSYS);
+        }
     }
+    fault::clean(room);
     room
 }
 
@@ -267,8 +271,11 @@ hook! {
             crate::dispatch::own_action(new, old);
             return 0;
         }
+        if fault::is_ours(signal) {
+            return fault::action(signal, new, old);
+        }
         let mut room: libc::sigaction = core::mem::zeroed();
-        let new = without_sigsys(new, &mut room);
+        let new = cleaned(new, &mut room);
         let numbered = (1..SIGNALS as c_int).contains(&signal) && !is_own_fault(signal);
         if !numbered || mount::setting().is_none() {
             return libc_sigaction(signal, new, old);

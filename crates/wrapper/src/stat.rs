@@ -75,7 +75,7 @@ fn or_empty(path: *const c_char) -> *const c_char {
 
 unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
     // SAFETY: the program's arguments, under `edge`'s contract, here and below.
-    if unsafe { is_itself(dirfd, or_empty(path), flags) } {
+    if is_itself(dirfd, or_empty(path), flags) {
         return on_itself(dirfd, |node, _| {
             // Newer kernels look at no other flag then, as fstat(2) has none: by the placeholder they say so.
             if FSTATAT.check(flags).is_err() {
@@ -87,7 +87,7 @@ unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flag
         });
     }
     // SAFETY: as above.
-    if FSTATAT.check(flags).is_err() && unsafe { is_empty(or_empty(path), flags) } {
+    if FSTATAT.check(flags).is_err() && is_empty(or_empty(path), flags) {
         return reply(sys!(SYS_newfstatat, dirfd, path, into, flags));
     }
     FSTATAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
@@ -343,7 +343,7 @@ unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int
     }
     let really = flags & libc::AT_EACCESS == 0;
     // SAFETY: the program's arguments, under `edge`'s contract.
-    if unsafe { is_itself(dirfd, path, flags) } {
+    if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, _| {
             FACCESSAT2.check(flags)?;
             access_itself(node, mode as u32, really)

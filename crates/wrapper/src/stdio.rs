@@ -3,6 +3,7 @@
 
 use crate::descriptor;
 use crate::edge::{Answer, fail, finish, host};
+use crate::given::Room;
 use crate::place::{Place, on_path};
 use crate::{data, hosted, mount, open, raw, standard, table, walk};
 use core::ffi::{c_char, c_int, c_void};
@@ -268,8 +269,9 @@ pub(crate) unsafe fn descriptor_of(stream: *mut FILE) -> c_int {
 /// The descriptor of a new file of ours that `path` names; `None` when it is the host's.
 unsafe fn opened(path: *const c_char, how: &Mode) -> Option<Answer> {
     let setting = mount::setting()?;
-    // SAFETY: the program's C string, under `edge`'s contract.
-    let text = unsafe { raw::bytes(path) };
+    let mut room = Room::new();
+    let Ok(name) = room.name(path) else { return Some(fail(libc::EFAULT)) };
+    let (path, text) = (name.as_ptr(), name.to_bytes());
     let touch = open::touch(how.flags());
     let mut ours = false;
     let answer = crate::place::answer_on_path(libc::AT_FDCWD, path, touch, &mut |place| match place {

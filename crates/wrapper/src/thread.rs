@@ -1,7 +1,7 @@
 //! What a thread needs for the second tier: it is armed when it begins, and has a stack on which the file
 //! system has room, because a program of its own kind (Go) handles signals on small ones.
 
-use crate::dispatch;
+use crate::{dispatch, fault};
 use core::arch::{asm, naked_asm};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -38,7 +38,15 @@ pub(crate) fn on_large_stack<T>(context: &ucontext_t, call: impl FnOnce() -> T) 
             let mask = !FAULTS;
             let none: *const u64 = core::ptr::null();
             sys!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const mask, none, size_of::<u64>());
-            change(top, call)
+            change(top, || {
+                if fault::is_on() {
+                    // So a fault of this call is handled here and not at the top of the alternate stack, where the
+                    // handler's frame is; its return brings the alternate stack back.
+                    let away = libc::stack_t { ss_flags: libc::SS_DISABLE, ..*alternate };
+                    sys!(SYS_sigaltstack, &raw const away, core::ptr::null_mut::<u8>());
+                }
+                call()
+            })
         }
         None => call(),
     }
@@ -181,33 +189,44 @@ hook! {
     }
 }
 
-/// A set without SIGSYS, if calls are dispatched.
-unsafe fn cleaned(set: *const sigset_t, room: &mut sigset_t) -> *const sigset_t {
-    if set.is_null() || !dispatch::is_on() {
-        return set;
+type Mask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+
+/// Changes the thread's mask: SIGSYS stays open where calls are dispatched, and what carries faults always.
+unsafe fn mask(libc: Mask, how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+    if !dispatch::is_on() && !fault::is_on() {
+        // SAFETY: the program's arguments.
+        return unsafe { libc(how, set, old) };
     }
-    // SAFETY: the program's set.
+    let blocked = fault::blocked();
+    // SAFETY: the program's sets, null or whole; a structure of words.
     unsafe {
-        *room = set.read();
-        libc::sigdelset(room, libc::SIGSYS);
+        let room = set.as_ref().map(|set| {
+            let mut room = *set;
+            if dispatch::is_on() && how != libc::SIG_UNBLOCK {
+                libc::sigdelset(&raw mut room, libc::SIGSYS);
+            }
+            fault::masked(how, &mut room);
+            room
+        });
+        let given = room.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let answer = libc(how, given, old);
+        if let Some(old) = old.as_mut().filter(|_| answer == 0 && blocked != 0) {
+            fault::tell(old, blocked);
+        }
+        answer
     }
-    room
 }
 
 hook! {
-    /// sigprocmask(2): SIGSYS stays open while it carries system calls
+    /// sigprocmask(2)
     fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-        let mut room: sigset_t = core::mem::zeroed();
-        let set = if how == libc::SIG_UNBLOCK { set } else { cleaned(set, &mut room) };
-        next!(c"sigprocmask", fn(c_int, *const sigset_t, *mut sigset_t) -> c_int)(how, set, old)
+        mask(next!(c"sigprocmask", fn(c_int, *const sigset_t, *mut sigset_t) -> c_int), how, set, old)
     }
 }
 
 hook! {
     /// pthread_sigmask(3), which answers the error itself
     fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-        let mut room: sigset_t = core::mem::zeroed();
-        let set = if how == libc::SIG_UNBLOCK { set } else { cleaned(set, &mut room) };
-        next!(c"pthread_sigmask", fn(c_int, *const sigset_t, *mut sigset_t) -> c_int)(how, set, old)
+        mask(next!(c"pthread_sigmask", fn(c_int, *const sigset_t, *mut sigset_t) -> c_int), how, set, old)
     }
 }

@@ -4,10 +4,11 @@
 //! from another is part of that one. A call counts if it is about a file below `wrap_dir`: the descriptor in its arguments says so,
 //! or whoever places its path.
 
+use crate::given::Room;
 use crate::shape::{About, Fails, Opens, Shape, WORDS};
 use crate::{directory, hosted, raw, table};
 use core::cell::Cell;
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -317,11 +318,11 @@ fn record(
         About::At(from, at) => (number(words[usize::from(from)] as c_int), words[usize::from(at)]),
         _ => (0, 0),
     };
-    // SAFETY: the program's C string, under `edge`'s contract; one that is not there has failed the call.
+    let mut room = Room::new();
     let path = match path as *const c_char {
-        path if path.is_null() || errno == libc::EFAULT => &[][..],
-        // SAFETY: as above.
-        path => unsafe { CStr::from_ptr(path) }.to_bytes(),
+        path if path.is_null() => &[][..],
+        // What is not there has failed the call, or went behind it.
+        path => room.name(path).map_or(&[][..], |path| path.to_bytes()),
     };
     let opened = match shape.opens {
         _ if errno != 0 => 0,

@@ -3,9 +3,10 @@
 use crate::backend::{Files, Node};
 use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, fail, host};
+use crate::given::{self, Room};
 use crate::place::{Place, on_path};
 use crate::stat::look;
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{size_t, ssize_t};
 use nvmed_fs::{Follow, SetXattr};
 
@@ -17,46 +18,28 @@ enum Call {
     Remove { name: *const c_char },
 }
 
-/// The name that the program gives.
-///
-/// # Safety
-/// `name` is null or a C string that lives as long as the answer.
-unsafe fn name_of<'a>(name: *const c_char) -> Answer<&'a [u8]> {
-    if name.is_null() {
-        return fail(libc::EFAULT);
-    }
-    // SAFETY: not null, and the caller's contract.
-    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    // An empty name is out of range (xattr(7)).
-    if name.is_empty() { fail(libc::ERANGE) } else { Ok(name) }
-}
-
 /// Copies an answer out; with size 0 the program only asks how long it is.
 ///
 /// # Safety
-/// `into` is null or has room for `size` bytes.
+/// The program wants the answer at `into`, up to `size` bytes.
 unsafe fn copy_out(bytes: &[u8], into: *mut u8, size: size_t) -> Answer {
     if size > 0 {
         if bytes.len() > size {
             return fail(libc::ERANGE);
         }
-        if into.is_null() {
-            return fail(libc::EFAULT);
-        }
-        // SAFETY: `into` has room for `size` bytes by the caller's contract, at least `bytes.len()`; bytes have no
-        // alignment; `bytes` is memory of ours, so the two do not overlap.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+        // SAFETY: the program wants up to `size` bytes there, which is no less.
+        unsafe { given::put_bytes(into, bytes) }?;
     }
     Ok(bytes.len() as isize)
 }
 
 fn run(files: Files, node: &Node, call: &Call) -> Answer {
     let who = crate::credentials::who();
+    let mut room = Room::new();
     match *call {
         Call::Get { name, value, size } => {
+            let found = files.get_xattr_node(node, room.attribute(name)?, &who)?;
             // SAFETY: the program's arguments, under `edge`'s contract, here and below.
-            let found = files.get_xattr_node(node, unsafe { name_of(name) }?, &who)?;
-            // SAFETY: as above.
             unsafe { copy_out(&found, value.cast(), size) }
         }
         Call::List { list, size } => {
@@ -65,8 +48,7 @@ fn run(files: Files, node: &Node, call: &Call) -> Answer {
             unsafe { copy_out(&names, list.cast(), size) }
         }
         Call::Remove { name } => {
-            // SAFETY: as above.
-            files.remove_xattr_node(node, unsafe { name_of(name) }?, &who)?;
+            files.remove_xattr_node(node, room.attribute(name)?, &who)?;
             Ok(0)
         }
         Call::Set { name, value, size, flags } => {
@@ -76,20 +58,12 @@ fn run(files: Files, node: &Node, call: &Call) -> Answer {
                 libc::XATTR_REPLACE => SetXattr::Replace,
                 _ => return fail(libc::EINVAL),
             };
-            // SAFETY: as above.
-            let name = unsafe { name_of(name) }?;
+            let name = room.attribute(name)?;
             if size > nvmed_fs::XATTR_VALUE_BYTES_MAX {
                 return fail(libc::E2BIG);
             }
-            if size > 0 && value.is_null() {
-                return fail(libc::EFAULT);
-            }
-            let value = match size {
-                0 => &[],
-                // SAFETY: not null, and `size` bytes are readable under `edge`'s contract; bytes have no alignment.
-                size => unsafe { core::slice::from_raw_parts(value.cast::<u8>(), size) },
-            };
-            files.set_xattr_node(node, name, value, how, &who)?;
+            let value = given::bytes(value.cast(), size)?;
+            files.set_xattr_node(node, name, &value, how, &who)?;
             Ok(0)
         }
     }

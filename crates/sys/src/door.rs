@@ -1,0 +1,275 @@
+//! The one door to memory that a program names by its address: it may not be there, or go while it is copied.
+//!
+//! The routines below touch it at instructions whose addresses are known. The handler of SIGSEGV and SIGBUS asks
+//! [`recovery`] about the instruction that faulted, and goes on where the routine says that it has met nothing. Where
+//! no such handler stands ([`set_watched`]) the kernel copies instead. Nothing is locked or kept across an access.
+
+use core::arch::global_asm;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes that [`string`] may write behind what it was asked for: it moves so many at once.
+pub const STRING_SLACK: usize = 16;
+/// The kernel's page: within one, all or nothing is there.
+const PAGE: usize = 4096;
+
+global_asm!(
+    ".pushsection .text.nvmed_door,\"ax\",@progbits",
+    // rdi: to, rsi: from, rdx: bytes. Answers in rax the bytes that were not moved.
+    ".balign 16",
+    ".hidden nvmed_door_copy",
+    ".globl nvmed_door_copy",
+    ".type nvmed_door_copy,@function",
+    "nvmed_door_copy:",
+    ".cfi_startproc",
+    "mov rcx, rdx",
+    // At a fault rcx says what is left, and the routine goes on behind.
+    "rep movsb",
+    ".hidden nvmed_door_copied",
+    ".globl nvmed_door_copied",
+    "nvmed_door_copied:",
+    "mov rax, rcx",
+    "ret",
+    ".cfi_endproc",
+    ".size nvmed_door_copy, . - nvmed_door_copy",
+    // rdi: to, rsi: from, rdx: bytes at most. Answers in rax where the NUL is; rdx or more: there is none before;
+    // all ones: at a fault.
+    ".balign 16",
+    ".hidden nvmed_door_string",
+    ".globl nvmed_door_string",
+    ".type nvmed_door_string,@function",
+    "nvmed_door_string:",
+    ".cfi_startproc",
+    "xor eax, eax",
+    "pxor xmm1, xmm1",
+    "2:",
+    "cmp rax, rdx",
+    "jae 4f",
+    "lea rcx, [rsi + rax]",
+    "mov r8d, ecx",
+    "and r8d, 4095",
+    "cmp r8d, 4080",
+    // Sixteen bytes would reach into the next page, which the string may end before.
+    "ja 3f",
+    "movdqu xmm0, xmmword ptr [rcx]",
+    "movdqu xmmword ptr [rdi + rax], xmm0",
+    "pcmpeqb xmm0, xmm1",
+    "pmovmskb r8d, xmm0",
+    "add rax, 16",
+    "test r8d, r8d",
+    "je 2b",
+    "bsf r8d, r8d",
+    "lea rax, [rax + r8 - 16]",
+    "ret",
+    "3:",
+    "movzx r8d, byte ptr [rcx]",
+    "mov byte ptr [rdi + rax], r8b",
+    "test r8d, r8d",
+    "je 4f",
+    "inc rax",
+    "jmp 2b",
+    "4:",
+    "ret",
+    ".hidden nvmed_door_lost",
+    ".globl nvmed_door_lost",
+    "nvmed_door_lost:",
+    "mov rax, -1",
+    "ret",
+    ".cfi_endproc",
+    ".size nvmed_door_string, . - nvmed_door_string",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn nvmed_door_copy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
+    fn nvmed_door_string(to: *mut u8, from: *const u8, bytes: usize) -> usize;
+    static nvmed_door_copied: u8;
+    static nvmed_door_lost: u8;
+}
+
+/// Whether a handler stands that asks [`recovery`].
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the process's handler of SIGSEGV and SIGBUS asks [`recovery`].
+pub fn set_watched(on: bool) {
+    WATCHED.store(on, Ordering::Release);
+}
+
+/// Where a thread goes on that has faulted at the instruction `at`; None if that is none of ours. For a signal handler.
+#[must_use]
+pub fn recovery(at: usize) -> Option<usize> {
+    let (copied, lost) = (&raw const nvmed_door_copied, &raw const nvmed_door_lost);
+    if (nvmed_door_copy as *const () as usize..copied.addr()).contains(&at) {
+        return Some(copied.addr());
+    }
+    (nvmed_door_string as *const () as usize..lost.addr()).contains(&at).then(|| lost.addr())
+}
+
+/// Copies `bytes` bytes, of which one side is the program's; how many arrived, from the first on.
+///
+/// # Safety
+/// The side that is not the program's is valid for `bytes` bytes, and the two do not overlap. Nothing is asked of the
+/// program's, but that no `&` or `&mut` of ours reaches it.
+#[must_use]
+pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> usize {
+    if !WATCHED.load(Ordering::Relaxed) {
+        // SAFETY: the caller's contract.
+        return unsafe { by_kernel(to, from, bytes) };
+    }
+    // SAFETY: the caller's contract; at a fault the handler goes on behind the copying instruction. The direction flag
+    // is clear at every call (System V ABI).
+    bytes - unsafe { nvmed_door_copy(to, from, bytes) }
+}
+
+/// Copies the C string of the program's at the address `from`, as far as it fits before the last [`STRING_SLACK`] bytes of `into`: where its NUL
+/// was put. What is beyond those bytes when there is no NUL among them; None when it is not there.
+///
+/// # Panics
+/// When `into` is not longer than the slack.
+#[must_use]
+pub fn string(from: usize, into: &mut [MaybeUninit<u8>]) -> Option<usize> {
+    assert!(into.len() > STRING_SLACK, "room for a string and its slack");
+    let room = into.len() - STRING_SLACK;
+    if !WATCHED.load(Ordering::Relaxed) {
+        return string_by_kernel(from, into.as_mut_ptr().cast(), room);
+    }
+    // SAFETY: at most `room` bytes and the slack are written. What is read need not be there, as the handler knows.
+    let end =
+        unsafe { nvmed_door_string(into.as_mut_ptr().cast(), core::ptr::without_provenance(from), room) };
+    (end != usize::MAX).then_some(end)
+}
+
+/// [`copy`] where a fault would end the process: a system call of the kernel's.
+///
+/// # Safety
+/// As [`copy`].
+#[cold]
+unsafe fn by_kernel(to: *mut u8, from: *const u8, bytes: usize) -> usize {
+    let mut done = 0;
+    while done < bytes {
+        let (into, out) = (to.wrapping_add(done), from.wrapping_add(done));
+        // Within one page of each side, which is there whole or not at all.
+        let piece = (PAGE - (into as usize % PAGE).max(out as usize % PAGE)).min(bytes - done);
+        let local = libc::iovec { iov_base: into.cast(), iov_len: piece };
+        let remote = libc::iovec { iov_base: out.cast_mut().cast(), iov_len: piece };
+        // SAFETY: two vectors on this stack; the kernel looks whether what they name is there, and may be written by
+        // the caller's contract.
+        let moved =
+            unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+        if moved < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT) {
+            // A filter forbids the call. What is there is there; a fault does what it did without us.
+            // SAFETY: the caller's contract, and the program's.
+            unsafe { into.copy_from_nonoverlapping(out, bytes - done) };
+            return bytes;
+        }
+        match usize::try_from(moved) {
+            Ok(moved) if moved > 0 => done += moved,
+            _ => break,
+        }
+    }
+    done
+}
+
+#[cold]
+fn string_by_kernel(from: usize, into: *mut u8, room: usize) -> Option<usize> {
+    let mut at = 0;
+    while at < room {
+        let here = from.wrapping_add(at);
+        let piece = (PAGE - here % PAGE).min(room - at);
+        // SAFETY: `piece` bytes fit behind `at`.
+        let got = unsafe { by_kernel(into.wrapping_add(at), core::ptr::without_provenance(here), piece) };
+        // SAFETY: the kernel has just written them.
+        let bytes = unsafe { core::slice::from_raw_parts(into.wrapping_add(at), got) };
+        if let Some(end) = bytes.iter().position(|&byte| byte == 0) {
+            return Some(at + end);
+        }
+        if got < piece {
+            return None;
+        }
+        at += piece;
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::c_void;
+
+    /// A page, and behind it none.
+    fn last_page() -> *mut u8 {
+        // SAFETY: new memory, of which the second page goes again.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let at =
+                libc::mmap(core::ptr::null_mut(), 2 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::munmap(at.byte_add(PAGE), PAGE), 0);
+            at.cast()
+        }
+    }
+
+    extern "C" fn on_fault(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: the kernel's context, valid while its handler runs.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        match recovery(registers[libc::REG_RIP as usize] as usize) {
+            Some(to) => registers[libc::REG_RIP as usize] = to as i64,
+            None => std::process::abort(),
+        }
+    }
+
+    fn watch() {
+        // SAFETY: zeroed is a valid `sigaction`; the handler does what one may.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, core::ptr::null_mut()), 0);
+        }
+    }
+
+    fn check() {
+        let page = last_page();
+        let mut room = [MaybeUninit::uninit(); 64 + STRING_SLACK];
+        for len in 0..64 {
+            let start = page.wrapping_add(PAGE - len - 1);
+            // SAFETY: within the page.
+            unsafe { start.write_bytes(b'n', len) };
+            // SAFETY: as above.
+            unsafe { start.add(len).write(b'n') };
+            let unended = if len + 1 < 64 { None } else { Some(64) };
+            assert_eq!(string(start.addr(), &mut room), unended, "{len} bytes and no end");
+            // SAFETY: as above.
+            unsafe { start.add(len).write(0) };
+            assert_eq!(string(start.addr(), &mut room), Some(len));
+            // SAFETY: as many bytes as were written.
+            let got = unsafe { core::slice::from_raw_parts(room.as_ptr().cast::<u8>(), len + 1) };
+            assert!(got[..len].iter().all(|&byte| byte == b'n') && got[len] == 0);
+        }
+        let mut bytes = [0u8; 300];
+        // SAFETY: one side is the array, here and below.
+        unsafe {
+            assert_eq!(copy(bytes.as_mut_ptr(), page.add(PAGE - 100), 300), 100);
+            assert_eq!(copy(page.add(PAGE - 7), bytes.as_ptr(), 300), 7);
+            assert_eq!(copy(bytes.as_mut_ptr(), page.add(PAGE), 1), 0);
+            assert_eq!(copy(page.add(PAGE - 300), bytes.as_ptr(), 300), 300);
+            for nowhere in [0usize, 8, 1 << 62, usize::MAX - 300, usize::MAX] {
+                assert_eq!(string(nowhere, &mut room), None);
+                let nowhere = core::ptr::without_provenance_mut(nowhere);
+                assert_eq!(copy(nowhere, bytes.as_ptr(), 300), 0);
+                assert_eq!(copy(bytes.as_mut_ptr(), nowhere, 300), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_told() {
+        // Before a handler stands, with one, and where none can run.
+        check();
+        watch();
+        set_watched(true);
+        check();
+        set_watched(false);
+        check();
+    }
+}
