@@ -375,10 +375,10 @@ pub struct Df {
     #[arg(short, long)]
     pub inodes: bool,
     /// Sizes in blocks of 1K: the default
-    #[arg(short)]
+    #[arg(short, overrides_with = "block_size")]
     pub kilobytes: bool,
     /// Sizes in blocks of SIZE
-    #[arg(short = 'B', long, value_name = "SIZE", value_parser = block_size)]
+    #[arg(short = 'B', long, value_name = "SIZE", value_parser = block_size, overrides_with = "kilobytes")]
     pub block_size: Option<u64>,
     /// The columns of POSIX, and nothing behind the table
     #[arg(short = 'P', long)]

@@ -22,10 +22,18 @@ pub fn df(arguments: &Df) -> Result<(), Failure> {
     let mut table = vec![arguments.head()];
     let mut gaps = Vec::new();
     let mut total = Usage::default();
+    let mut first = None;
     for argument in &arguments.devices {
         let place = Place::parse_device(argument)?;
         let Place::Device { name, .. } = &place else { continue };
-        let files = volumes.at(&place)?.files();
+        let files = match volumes.at(&place) {
+            Ok(volume) => volume.files(),
+            // The others are shown all the same.
+            Err(failure) => {
+                first.get_or_insert(failure);
+                continue;
+            }
+        };
         let status = files.statfs();
         if arguments.json {
             out.text(&json(name, &status))?;
@@ -33,19 +41,20 @@ pub fn df(arguments: &Df) -> Result<(), Failure> {
         }
         let usage = Usage::of(arguments, &status);
         total = total.plus(&usage);
-        table.push(arguments.line(name, &usage));
+        table.push(arguments.line((name, TYPE), &usage));
         gaps.push(gap(name, &files.superblock()));
     }
     if !arguments.json {
         if arguments.total {
-            table.push(arguments.line("total", &total));
+            table.push(arguments.line(("total", "-"), &total));
         }
         out.text(&columns(&table))?;
         let told = if arguments.portability || arguments.inodes { "" } else { &gaps.concat() };
         out.text(told)?;
     }
     out.finish()?;
-    volumes.unmount()
+    volumes.unmount()?;
+    first.map_or(Ok(()), Err)
 }
 
 /// What there is and what of it is taken: bytes, or inodes.
@@ -59,7 +68,7 @@ impl Usage {
     fn of(arguments: &Df, status: &StatFs) -> Self {
         if arguments.inodes {
             // How many fit is estimated from the room for metadata.
-            return Self { all: status.files + status.files_free, free: status.files_free };
+            return Self { all: status.files, free: status.files_free };
         }
         let bytes = |blocks: u64| blocks * u64::from(status.block_bytes);
         Self { all: bytes(status.blocks), free: bytes(status.blocks_free) }
@@ -72,26 +81,26 @@ impl Usage {
 
 impl Df {
     fn head(&self) -> Vec<String> {
-        let sizes = match (self.inodes, self.human() || self.si, self.unit()) {
+        let sizes = match (self.inodes, self.is_short(), self.unit()) {
             (true, ..) => return self.titles(["Inodes", "IUsed", "IFree", "IUse%"]),
             (_, true, _) => "Size".to_owned(),
             (_, _, unit) if self.portability => format!("{unit}-blocks"),
             (_, _, 1024) => "1K-blocks".to_owned(),
             (_, _, unit) => format!("{}-blocks", exact(unit)),
         };
-        let (available, share) = match (self.portability, self.human() || self.si) {
-            (true, _) => ("Available", "Capacity"),
+        let (available, share) = match (self.portability, self.is_short()) {
             (_, true) => ("Avail", "Use%"),
+            (true, _) => ("Available", "Capacity"),
             _ => ("Available", "Use%"),
         };
         self.titles([&sizes, "Used", available, share])
     }
 
     fn titles(&self, titles: [&str; 4]) -> Vec<String> {
-        self.row("Filesystem", titles.map(str::to_owned), "Mounted on")
+        self.row(("Filesystem", "Type"), titles.map(str::to_owned), "Mounted on")
     }
 
-    fn line(&self, name: &str, usage: &Usage) -> Vec<String> {
+    fn line(&self, name: (&str, &str), usage: &Usage) -> Vec<String> {
         let used = usage.all - usage.free;
         // Rounded up, as df does: 100 % is full and 0 % is empty.
         let share = (used * 100).div_ceil(usage.all.max(1));
@@ -100,29 +109,23 @@ impl Df {
         self.row(name, [all, used, free, format!("{share}%")], "-")
     }
 
-    fn row(&self, name: &str, amounts: [String; 4], mounted: &str) -> Vec<String> {
-        let kind = if name == "Filesystem" {
-            "Type"
-        } else if name == "total" {
-            "-"
-        } else {
-            TYPE
-        };
+    fn row(&self, (name, kind): (&str, &str), amounts: [String; 4], mounted: &str) -> Vec<String> {
         let kind = self.print_type.then(|| kind.to_owned());
         [name.to_owned()].into_iter().chain(kind).chain(amounts).chain([mounted.to_owned()]).collect()
     }
 
     fn amount(&self, amount: u64) -> String {
         let scale = if self.si { 1000 } else { 1024 };
-        match (self.human() || self.si, self.inodes) {
+        match (self.is_short(), self.inodes) {
             (true, _) => short(amount, scale),
             (_, true) => amount.to_string(),
             _ => amount.div_ceil(self.unit()).to_string(),
         }
     }
 
-    fn human(&self) -> bool {
-        self.human_readable
+    /// Whether amounts have at most three digits and a letter.
+    fn is_short(&self) -> bool {
+        self.human_readable || self.si
     }
 
     fn unit(&self) -> u64 {

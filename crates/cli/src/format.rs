@@ -12,6 +12,7 @@ use nvmed_stack::{DeviceSpec, Open};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A file system's smallest metadata region.
@@ -32,7 +33,13 @@ pub fn format(arguments: &Format) -> Result<(), Failure> {
     let device = match spec.file() {
         Some(path) => {
             let bytes = size(arguments, &spec, path, &name)?;
-            nvmed_stack::open_device(&spec, Open::Create { bytes })?
+            let new = !Path::new(path).exists();
+            nvmed_stack::open_device(&spec, Open::Create { bytes }).inspect_err(|_| {
+                // Without a size it is no image, and nobody's.
+                if new && std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+                    let _ = std::fs::remove_file(path);
+                }
+            })?
         }
         None => existing(arguments, &spec, &name)?,
     };
@@ -46,8 +53,9 @@ pub fn format(arguments: &Format) -> Result<(), Failure> {
         ..default
     };
     FileSystem::format(&device, &options).map_err(|error| Failure::device(&name, &error))?;
-    tell(&name, &FileSystem::probe(&device).map_err(|error| Failure::device(&name, &error))?)?;
-    device.shutdown().map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))
+    let made = FileSystem::probe(&device).map_err(|error| Failure::device(&name, &error))?;
+    device.shutdown().map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?;
+    tell(&name, &made)
 }
 
 /// What was made, in a line.

@@ -59,7 +59,9 @@ impl Holder {
     pub(crate) fn save(&self, config: &Config, ending: Ending) -> Result<(), Failure> {
         let saved = WriteBack::to(&config.device);
         ending.leave_to_thread(Arc::clone(&saved));
-        self.salvage_to(config, |device| saved.opened(device))
+        let outcome = self.salvage_to(config, |device| saved.opened(device));
+        saved.over();
+        outcome
     }
 
     /// After the server: what it had completed and not written goes to the device.

@@ -118,6 +118,7 @@ impl Place {
 fn without_slash(argument: &OsStr) -> Result<(), Failure> {
     let text = argument.to_string_lossy();
     match text.rsplit_once(':') {
+        Some((device, _)) if DeviceSpec::is_engine(device) => Ok(()),
         Some((device, path)) if Path::new(device).is_file() && !Path::new(argument).exists() => {
             let meant = format!("write {device}:/{path}; a host file of that name is host:{text}");
             Err(Failure::usage(format!("{text}: a file on a device is named with `:/`: {meant}")))

@@ -2,6 +2,7 @@
 
 use crate::ending::Stat;
 use nvmed_io::Device;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ pub(crate) struct WriteBack {
     name: String,
     /// Once it is open.
     device: OnceLock<Arc<Device>>,
+    over: AtomicBool,
 }
 
 impl WriteBack {
     /// One to the device of this name.
     pub(crate) fn to(name: impl ToString) -> Arc<Self> {
-        Arc::new(Self { name: name.to_string(), device: OnceLock::new() })
+        Arc::new(Self { name: name.to_string(), device: OnceLock::new(), over: AtomicBool::new(false) })
     }
 
     /// This is the device.
@@ -29,11 +31,18 @@ impl WriteBack {
         let _ = self.device.set(Arc::clone(device));
     }
 
+    /// It is over: what the run still has to do is not the device's.
+    pub(crate) fn over(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
     /// From here on, the process ends with `status` and a line when nothing is done for [`PATIENCE`].
     pub(crate) fn end_when_stuck(self: Arc<Self>, status: u8) {
         // Without a thread, the device's own limit ends it.
         let _ = nvmed_sys::spawn_quiet("nvmed-stall", move || {
-            self.watch();
+            if !self.is_stuck() {
+                return;
+            }
             eprintln!(
                 "nvmed: run: {}: no command has completed for {} s: the run ends before everything was saved; what fsync \
                  and sync have confirmed is on the device, what was written after that may be lost; find out why the device \
@@ -45,15 +54,19 @@ impl WriteBack {
         });
     }
 
-    /// Waits until nothing has been done for [`PATIENCE`].
-    fn watch(&self) {
+    /// Waits until nothing has been done for [`PATIENCE`], or until it is over.
+    fn is_stuck(&self) -> bool {
         let (mut done, mut waited) = (self.done(), Duration::ZERO);
         while waited < PATIENCE {
             std::thread::sleep(LOOK);
+            if self.over.load(Ordering::Acquire) {
+                return false;
+            }
             let now = self.done();
             waited = if now != done || waits_for_the_host() { Duration::ZERO } else { waited + LOOK };
             done = now;
         }
+        true
     }
 
     fn done(&self) -> u64 {

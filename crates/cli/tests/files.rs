@@ -142,8 +142,9 @@ fn status_is_told_for_people_and_programs() {
     assert!(scratch.ok(["stat", "--json", "d.img:/a"]).contains("\"size\":5"));
     scratch.fails(["ls", "d.img:a"], 2, "write d.img:/a; a host file of that name is host:d.img:a");
     scratch.fails(["cp", "a", "d.img:b"], 2, "write d.img:/b");
-    scratch.ok(["cp", "a", "host:d.img:b"]);
-    scratch.ok(["cp", "d.img:b", "d.img:/b"]);
+    scratch.file("d.img:b", "67");
+    scratch.ok(["cp", "host:d.img:b", "d.img:/b"]);
+    assert_eq!(scratch.ok(["cat", "d.img:/b"]), "67");
     assert!(scratch.ok(["trim", "--minimum", "64K", "d.img"]).contains("MiB of free space"));
     assert_eq!(scratch.ok(["cat", "d.img:/a"]), "12345");
     let json = scratch.ok(["df", "--json", "d.img"]);

@@ -287,9 +287,9 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free ones, less those promised to data that is not yet allocated.
     pub blocks_free: u64,
-    /// Inodes in use and free; what the metadata region has room for, estimated.
+    /// All inodes: those in use and those that are free.
     pub files: u64,
-    /// How many more fit, estimated.
+    /// Of them free: how many more fit into the metadata region, estimated.
     pub files_free: u64,
     /// Longest name in bytes.
     pub name_bytes_max: u32,

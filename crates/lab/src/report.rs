@@ -107,7 +107,10 @@ impl Report {
                 }
                 let _ = write!(out, ", longest {}\n            ", time(latency.max_ns() as f64));
                 let _ = match self.simulated {
-                    true => writeln!(out, "of simulated time, of which each look takes 50 ns"),
+                    true => writeln!(
+                        out,
+                        "of simulated time, of which each look at the clock takes some (docs/spec/vdev.md); --no-latency does without"
+                    ),
                     false => writeln!(
                         out,
                         "taking it cost about {:.0} ns a request; --no-latency does without",

@@ -7,6 +7,8 @@ use nvmed_vfio::{Address, NotAnAddress};
 use std::fmt;
 use std::path::Path;
 
+/// What an engine may be called before a colon.
+const NAMES: [&str; 7] = ["virtual", "nvmed", "lib_nvmed.so", "vfio", "vfio-user", "uring", "uring-cmd"];
 /// Engines, for messages.
 const ENGINES: &str = "virtual (aliases nvmed, lib_nvmed.so), vfio, vfio-user, uring, uring-cmd";
 
@@ -370,6 +372,12 @@ impl DeviceSpec {
             _ => (None, text),
         };
         Self::from_engine(engine.unwrap_or("virtual"), location)
+    }
+
+    /// Whether a word before a colon names an engine.
+    #[must_use]
+    pub fn is_engine(word: &str) -> bool {
+        NAMES.contains(&word)
     }
 
     /// Puts `storage_engine` and `storage_dev` of a configuration together. A device that names its

@@ -83,8 +83,11 @@ fn sized(text: &str) -> Option<u64> {
     let Some((whole, fraction)) = number.split_once('.') else {
         return number.parse::<u64>().ok()?.checked_mul(1 << shift);
     };
-    // Ten digits after the point are below a block of the largest size, and fit.
-    let shown = fraction.get(..10).unwrap_or(fraction);
+    if shift == 0 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // Nineteen digits fit, and are far below a byte of the largest unit.
+    let shown = fraction.get(..19).unwrap_or(fraction);
     let part = (u128::from(shown.parse::<u64>().ok()?) << shift) / 10u128.pow(shown.len() as u32);
     let bytes = whole.parse::<u64>().ok()?.checked_mul(1 << shift)?.checked_add(u64::try_from(part).ok()?)?;
     Some(if bytes < 1 << 20 { bytes } else { bytes / 4096 * 4096 })
@@ -130,8 +133,22 @@ mod tests {
         assert_eq!(parse_bytes("1P"), Ok(1 << 50));
         assert_eq!(parse_bytes("1.25 KiB"), Ok(1280));
         assert_eq!(parse_bytes("1.3G"), Ok(1_395_863_552), "whole blocks");
-        assert_eq!(parse_bytes("1.00000000001E"), Ok(1 << 60), "digits that say nothing");
-        for bad in ["", "K", "1.G", ".5G", "1.5.5G", "-1", "99999999999T", "16E", "15.99999999999E1", "12Q"] {
+        assert_eq!(parse_bytes("1.00000000000000000000001E"), Ok(1 << 60), "digits that say nothing");
+        for bad in [
+            "",
+            "K",
+            "1.G",
+            ".5G",
+            "1.5.5G",
+            "1.0000000000000000000.5G",
+            "1.5",
+            "1.5B",
+            "-1",
+            "99999999999T",
+            "16E",
+            "15.99999999999E1",
+            "12Q",
+        ] {
             assert!(parse_bytes(bad).is_err(), "{bad:?} was accepted");
         }
     }

@@ -119,6 +119,7 @@ struct Syncing {
 #[derive(Debug)]
 pub(crate) struct FileMedium {
     fd: QuietFd,
+    identity: Identity,
     /// The image and, behind its end, addresses to grow into; only what is below `bytes` is touched.
     memory: Mapping,
     bytes: AtomicU64,
@@ -176,6 +177,7 @@ impl FileMedium {
         let last_page = page_at_end(&fd, bytes);
         let stored_end = if last_page == NO_PAGE { 0 } else { bytes };
         Ok(Self {
+            identity: Identity::of_image(&fd, options.size.is_some()),
             fd: QuietFd::new(fd),
             memory,
             bytes: AtomicU64::new(bytes),
@@ -194,7 +196,7 @@ impl FileMedium {
     }
 
     pub fn identity(&self) -> Identity {
-        Identity::of_image(&self.fd)
+        self.identity
     }
 
     /// Bytes that it can grow to without a new mapping.

@@ -5,7 +5,7 @@ use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, readlink};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// The attribute of an image that holds its identity in hexadecimal digits, since an image has no header.
+/// The attribute that an image is made with: its identity in hexadecimal digits, since an image has no header.
 const ATTRIBUTE: &str = "user.nvmed.identity";
 /// Hexadecimal digits of an identity.
 const DIGITS: usize = 32;
@@ -28,13 +28,15 @@ impl Identity {
         Self(u128::from_ne_bytes(bytes))
     }
 
-    /// Of an image: its attribute, which its first opening makes; where the host keeps none, its path without links.
-    pub fn of_image(image: impl AsFd) -> Self {
+    /// Of an image: its attribute; where it has none, its path without links. One that is being `made` is given an
+    /// attribute; to look at another changes nothing.
+    pub fn of_image(image: impl AsFd, made: bool) -> Self {
         let image = image.as_fd();
-        Self::kept(image).or_else(|_| Self::keep(image)).unwrap_or_else(|_| Self::of_path(image))
+        let kept = Self::kept(image).or_else(|errno| if made { Self::keep(image) } else { Err(errno) });
+        kept.unwrap_or_else(|_| Self::of_path(image))
     }
 
-    /// What an earlier opening has left.
+    /// What it was made with.
     fn kept(image: BorrowedFd<'_>) -> Result<Self, Errno> {
         let mut digits = [0; DIGITS];
         let found = fgetxattr(image, ATTRIBUTE, &mut digits)?;

@@ -8,7 +8,7 @@ use nvmed_nvme::{Status, SubmissionEntry, register};
 use nvmed_sys::Pages;
 use nvmed_units::QueueId;
 use nvmed_vdev::{Clock, ControllerConfig, FileOptions, Flush, Media};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 const BYTES: u64 = 1 << 20;
@@ -490,28 +490,27 @@ fn image(path: &Path) -> Media {
 
 #[test]
 fn an_image_keeps_its_names_and_no_two_devices_share_them() {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("names-{}", std::process::id()));
-    // Its own directory: there are user attributes here. Shared memory: the kernels of today have none there.
-    for directory in [home, PathBuf::from(format!("/dev/shm/nvmed-names-{}", std::process::id()))] {
-        std::fs::create_dir_all(&directory).unwrap();
-        let (a, b, c) = (directory.join("a.img"), directory.join("b.img"), directory.join("c.img"));
-        let first = names(None, image(&a));
-        assert_eq!(names(None, image(&a)), first, "opened again");
-        assert_eq!(names(None, Media::volatile(image(&a))), first, "behind a write cache");
-        assert!(are_two(&first, &names(None, image(&b))), "another image");
-        std::os::unix::fs::symlink(&a, directory.join("link")).unwrap();
-        assert_eq!(names(None, image(&directory.join("link"))), first, "through a link");
-        std::fs::write(&c, std::fs::read(&a).unwrap()).unwrap();
-        assert!(are_two(&first, &names(None, image(&c))), "a copy");
-        let given = (names(Some("A-7"), image(&a)), names(Some("A-7"), image(&b)));
-        assert_eq!((&*given.0.0, &*given.1.0), ("A-7", "A-7"));
-        assert!(given.0.1 != given.1.1 && given.0.2 != given.1.2, "one subsystem, two controllers");
-        assert!(
-            given.0.2 != first.2,
-            "a copy with its attribute and another serial number is another namespace"
-        );
-        std::fs::remove_dir_all(&directory).unwrap();
-    }
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("names-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (a, b, c) = (directory.join("a.img"), directory.join("b.img"), directory.join("c.img"));
+    let first = names(None, image(&a));
+    assert_eq!(names(None, image(&a)), first, "opened again");
+    assert_eq!(names(None, Media::volatile(image(&a))), first, "behind a write cache");
+    assert!(are_two(&first, &names(None, image(&b))), "another image");
+    std::os::unix::fs::symlink(&a, directory.join("link")).unwrap();
+    assert_eq!(names(None, image(&directory.join("link"))), first, "through a link");
+    std::fs::write(&c, std::fs::read(&a).unwrap()).unwrap();
+    // It has no attribute, so its path tells it from others, and looking leaves it without.
+    let copy = names(None, image(&c));
+    assert!(are_two(&first, &copy), "a copy");
+    assert_eq!(names(None, image(&c)), copy, "opened again");
+    std::fs::rename(&c, directory.join("d.img")).unwrap();
+    assert!(are_two(&copy, &names(None, image(&directory.join("d.img")))), "moved");
+    let given = (names(Some("A-7"), image(&a)), names(Some("A-7"), image(&b)));
+    assert_eq!((&*given.0.0, &*given.1.0), ("A-7", "A-7"));
+    assert!(given.0.1 != given.1.1 && given.0.2 != given.1.2, "one subsystem, two controllers");
+    assert!(given.0.2 != first.2, "a copy with its attribute and another serial number is another namespace");
+    std::fs::remove_dir_all(&directory).unwrap();
     assert!(are_two(&names(None, ram()), &names(None, ram())), "memory");
 }
 

@@ -249,7 +249,7 @@ unsafe fn fill_statfs(status: &StatFs, into: *mut libc::statfs) {
     out.f_type = i64::from(STATFS_MAGIC);
     out.f_bsize = i64::from(status.block_bytes);
     (out.f_blocks, out.f_bfree, out.f_bavail) = (status.blocks, status.blocks_free, status.blocks_free);
-    (out.f_files, out.f_ffree) = (status.files + status.files_free, status.files_free);
+    (out.f_files, out.f_ffree) = (status.files, status.files_free);
     // SAFETY: an fsid is two 32-bit words.
     out.f_fsid = unsafe { core::mem::transmute::<u64, libc::fsid_t>(status.id) };
     out.f_namelen = i64::from(status.name_bytes_max);
@@ -266,7 +266,7 @@ unsafe fn fill_statvfs(status: &StatFs, into: *mut StatVfs) {
     let mut out: StatVfs = unsafe { core::mem::zeroed() };
     (out.f_bsize, out.f_frsize) = (u64::from(status.block_bytes), u64::from(status.block_bytes));
     (out.f_blocks, out.f_bfree, out.f_bavail) = (status.blocks, status.blocks_free, status.blocks_free);
-    let files = status.files + status.files_free;
+    let files = status.files;
     (out.f_files, out.f_ffree, out.f_favail) = (files, status.files_free, status.files_free);
     out.f_fsid = status.id;
     out.f_flag = flags_of(status);

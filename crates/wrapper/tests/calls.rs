@@ -136,8 +136,7 @@ fn walks_and_databases_of_the_host_are_left_as_they_are() {
     }
 }
 
-/// libaio, POSIX AIO and copies inside the kernel: on descriptors of ours, of the host, and both at once.
-/// What README.md and docs/wrapper.md say of system calls: the program dies of one.
+/// What README.md says of system calls: the program dies of one.
 #[test]
 fn calls_on_what_is_cached_make_no_system_call() {
     let Some(bench) = Bench::new("", &["cc"]) else { return };
@@ -159,6 +158,7 @@ fn calls_on_what_is_cached_make_no_system_call() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "shared, pread: {output:?}");
 }
 
+/// libaio, POSIX AIO and copies inside the kernel: on descriptors of ours, of the host, and both at once.
 #[test]
 fn requests_are_carried_out_and_told() {
     let Some(bench) = Bench::new("", &["cc"]) else { return };
