@@ -138,6 +138,19 @@ static void flags(int file) {
     SAY(readlink(at("none"), text, 1ul << 32));
     SAY(readlinkat(AT_FDCWD, at("link"), text, -1));
     SAY(readlinkat(AT_FDCWD, at("f/x"), text, 0));
+    int link = open(at("link"), O_PATH | O_NOFOLLOW);
+    SAY(readlinkat(link, "", text, 3));
+    SAY(readlinkat(file, "", text, 3));
+    close(link);
+    // A magic link that is not followed is one.
+    char magic[40];
+    snprintf(magic, sizeof magic, "/proc/self/fd/%d", file);
+    SAY(lchmod(magic, 0600));
+    SAY(open(magic, O_RDONLY | O_NOFOLLOW));
+    SAY(open(magic, O_RDONLY | O_CREAT | O_EXCL, 0600));
+    SAY(lstat(magic, &status) ? 0 : S_ISLNK(status.st_mode));
+    SAY(unlink(magic) ? 0 : 1);
+    SAY(stat(magic, &status) ? 0 : S_ISREG(status.st_mode));
     SAY(unlink(at("link")));
 }
 
