@@ -103,6 +103,12 @@ hook! {
 fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
     // The kernel's call has 32 bits for it; libc refuses what has more.
     let Ok(number) = u32::try_from(device) else { return finish(fail(libc::EINVAL)) };
+    // What cannot be made so comes before its name.
+    match mode & libc::S_IFMT {
+        0 | libc::S_IFREG | libc::S_IFCHR | libc::S_IFBLK | libc::S_IFIFO | libc::S_IFSOCK => {}
+        libc::S_IFDIR => return finish(fail(libc::EPERM)),
+        _ => return finish(fail(libc::EINVAL)),
+    }
     on_path(dirfd, path, CHANGE, |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, number)),
         Place::Ours(spot) => {
