@@ -248,6 +248,13 @@ impl Files {
         }
     }
 
+    pub(crate) fn readlink_node(self, node: &Node) -> Result<Vec<u8>> {
+        match self {
+            Self::Private(files) => files.readlink_node(node.private()?),
+            Self::Shared(files) => files.readlink_node(node.shared()?),
+        }
+    }
+
     pub(crate) fn chmod(
         self,
         at: &Node,

@@ -17,6 +17,9 @@ const F_SETSIG: c_int = 10;
 const F_GETSIG: c_int = 11;
 const F_GETOWN_EX: c_int = 16;
 const F_GETOWNER_UIDS: c_int = 17;
+const F_GET_RW_HINT: c_int = 1024 + 11;
+/// Signals that there are (`_NSIG`).
+const SIGNALS: u32 = 64;
 const F_DUPFD_QUERY: c_int = 1024 + 3;
 /// "Again, and again", which asks for nothing alone (fcntl.h, `DN_MULTISHOT`).
 const DN_MULTISHOT: u32 = 1 << 31;
@@ -86,39 +89,49 @@ fn on_ours(fd: c_int, command: c_int, argument: c_long) -> Answer {
 }
 
 fn on_description(body: &Body, command: c_int, argument: c_long) -> Answer {
+    match (command, &body.file) {
+        // The kernel sets O_PATH's own flags apart.
+        (libc::F_GETFL, None) => Ok(body.path_flags as isize),
+        (F_DUPFD_QUERY, _) => is_same(body, argument as c_int),
+        // Whatever else is asked for, known or not, is not for O_PATH.
+        _ => on_file(body, body.file()?, command, argument),
+    }
+}
+
+fn on_file(body: &Body, file: &File, command: c_int, argument: c_long) -> Answer {
     let lock = argument as *mut libc::flock;
     match command {
-        libc::F_GETFL => match &body.file {
-            // The kernel sets O_LARGEFILE in whatever a program of 64 bits opens.
-            Some(file) => Ok((file.flags().0 as c_int & KEPT_FLAGS | O_LARGEFILE) as isize),
-            None => Ok(body.path_flags as isize),
-        },
+        // The kernel sets O_LARGEFILE in whatever a program of 64 bits opens.
+        libc::F_GETFL => Ok((file.flags().0 as c_int & KEPT_FLAGS | O_LARGEFILE) as isize),
         libc::F_SETFL => {
-            body.file()?.set_flags(OpenFlags(argument as u32))?;
+            file.set_flags(OpenFlags(argument as u32))?;
             Ok(0)
         }
         libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
             // SAFETY: these commands take a `struct flock`, under `edge`'s contract.
-            set_lock(body.file()?, command, unsafe { &*lock })
+            set_lock(file, command, unsafe { &*lock })
         }
         libc::F_GETLK | libc::F_OFD_GETLK => {
             // SAFETY: as above.
-            get_lock(body.file()?, command, unsafe { &mut *lock })
+            get_lock(file, command, unsafe { &mut *lock })
         }
         libc::F_GETOWN | F_GETSIG => Ok(0),
+        F_SETSIG if argument as u32 > SIGNALS => fail(libc::EINVAL),
         libc::F_SETOWN | F_SETSIG => Ok(0),
-        F_GETOWN_EX | F_GETOWNER_UIDS => nobody(argument as *mut [u32; 2]),
+        F_GETOWN_EX | F_GETOWNER_UIDS | F_GET_RW_HINT => nothing(argument as *mut [u32; 2]),
         libc::F_NOTIFY => notify(body, argument as u32),
-        F_DUPFD_QUERY => is_same(body, argument as c_int),
         libc::F_GETLEASE => Ok(libc::F_UNLCK as isize),
+        libc::F_SETLEASE if body.node.kind() != Kind::File => fail(libc::EINVAL),
         libc::F_SETLEASE => fail(libc::EAGAIN),
+        libc::F_ADD_SEALS if !file.flags().writes() => fail(libc::EPERM),
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => fail(libc::EBADF),
         _ => fail(libc::EINVAL),
     }
 }
 
-/// Signals go to nobody: of type and number 0, by no users (`struct f_owner_ex`; two numbers).
-fn nobody(into: *mut [u32; 2]) -> Answer {
+/// Signals go to nobody: of type and number 0, by no users (`struct f_owner_ex`; two numbers). Nothing is known of how
+/// long what is written will live (a number of 64 bits).
+fn nothing(into: *mut [u32; 2]) -> Answer {
     if into.is_null() {
         return fail(libc::EFAULT);
     }
@@ -129,7 +142,6 @@ fn nobody(into: *mut [u32; 2]) -> Answer {
 
 /// Nobody tells of changes in a directory of ours, but there is nothing wrong in no longer wanting to hear.
 fn notify(body: &Body, wanted: u32) -> Answer {
-    body.file()?;
     match body.node.kind() {
         _ if wanted & !DN_MULTISHOT == 0 => Ok(0),
         Kind::Directory => fail(libc::EINVAL),

@@ -104,6 +104,12 @@ hook! {
 fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
     // The kernel's call has 32 bits for it; libc refuses what has more.
     let Ok(number) = u32::try_from(device) else { return finish(fail(libc::EINVAL)) };
+    // What cannot be made so comes before its name.
+    match mode & libc::S_IFMT {
+        0 | libc::S_IFREG | libc::S_IFCHR | libc::S_IFBLK | libc::S_IFIFO | libc::S_IFSOCK => {}
+        libc::S_IFDIR => return finish(fail(libc::EPERM)),
+        _ => return finish(fail(libc::EINVAL)),
+    }
     on_path(dirfd, path, CHANGE, |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, number)),
         Place::Ours(spot) => {
@@ -211,6 +217,17 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
             let target = target?;
             // SAFETY: as in `readlink_at`'s other arm.
             unsafe { copy_out(&target, buffer, size) }
+        });
+    }
+    // SAFETY: as above. An empty path is that of a descriptor here, without a flag.
+    if unsafe { place::is_itself(dirfd, path, libc::AT_EMPTY_PATH) } && dirfd != libc::AT_FDCWD {
+        return place::on_itself(dirfd, |node, _| {
+            if node.kind() != Kind::Symlink {
+                return fail(libc::ENOENT);
+            }
+            let target = mount::files()?.readlink_node(node)?;
+            // SAFETY: as in the other arm.
+            Ok(unsafe { copy_out(&target, buffer, size) })
         });
     }
     on_path(dirfd, path, Touch::Look(Last::Keep), |place| match place {

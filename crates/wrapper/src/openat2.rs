@@ -129,8 +129,6 @@ pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const u8, 
     on_path(dirfd, path, open::touch(how.open_flags()), |place| match (place, problem) {
         (Place::Host { dirfd, path }, _) => host(on_host(dirfd, path)),
         (Place::Ours(_), Some(errno)) => fail(errno),
-        // The link itself is the kernel's.
-        (Place::Ours(spot), None) if spot.exact.is_some() && how.keeps_last() => host(on_host(dirfd, path)),
         (Place::Ours(spot), None) => on_ours(spot, &how),
     })
 }

@@ -227,7 +227,10 @@ pub(crate) fn find<'a>(
     }
     let absolute = path.first() == Some(&b'/');
     let found = if absolute {
-        if let Some(spot) = by_descriptor(path)? {
+        // The link itself is the kernel's.
+        if touch.last() == Last::Follow
+            && let Some(spot) = by_descriptor(path)?
+        {
             return Ok(Some(spot));
         }
         setting.prefix.place(path)

@@ -138,6 +138,19 @@ static void flags(int file) {
     SAY(readlink(at("none"), text, 1ul << 32));
     SAY(readlinkat(AT_FDCWD, at("link"), text, -1));
     SAY(readlinkat(AT_FDCWD, at("f/x"), text, 0));
+    int link = open(at("link"), O_PATH | O_NOFOLLOW);
+    SAY(readlinkat(link, "", text, 3));
+    SAY(readlinkat(file, "", text, 3));
+    close(link);
+    // A magic link that is not followed is one.
+    char magic[40];
+    snprintf(magic, sizeof magic, "/proc/self/fd/%d", file);
+    SAY(lchmod(magic, 0600));
+    SAY(open(magic, O_RDONLY | O_NOFOLLOW));
+    SAY(open(magic, O_RDONLY | O_CREAT | O_EXCL, 0600));
+    SAY(lstat(magic, &status) ? 0 : S_ISLNK(status.st_mode));
+    SAY(unlink(magic) ? 0 : 1);
+    SAY(stat(magic, &status) ? 0 : S_ISREG(status.st_mode));
     SAY(unlink(at("link")));
 }
 
@@ -312,6 +325,8 @@ static void confined(void) {
 // Device numbers and limits, as libc has them, and what an O_PATH descriptor says of itself.
 static void numbers(int file) {
     SAY(mknod(at("node"), S_IFREG | 0640, 1ul << 40));
+    SAY(mknod(at("f/x"), S_IFLNK | 0777, 0));
+    SAY(mknod(at("f/x"), S_IFDIR | 0777, 0));
     SAY(mknodat(AT_FDCWD, at("none/node"), S_IFIFO | 0640, -1));
     SAY(syscall(SYS_mknod, at("node"), S_IFIFO | 0640, 1ul << 40));
     SAY(unlink(at("node")));
@@ -360,6 +375,22 @@ static void locks(int file) {
         SAY(flock(fd, 64));
     }
     SAY(fcntl(file, F_NOTIFY, DN_CREATE));
+    // Of O_PATH only what is the number's, and its flags.
+    int path = open(at("f"), O_PATH), only = open(at("f"), O_RDONLY);
+    static const int commands[] = {F_SETFL, F_GETOWN, F_SETOWN, F_GETSIG, F_GETOWN_EX, F_GETLEASE, F_NOTIFY, F_GET_SEALS, F_ADD_SEALS, F_GETPIPE_SZ, 99, -1,
+                                   F_GETLK, F_SETLK, 1035, F_GETFL, 1027};
+    for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++)
+        SAY(fcntl(path, commands[i], 0));
+    SAY(fcntl(only, F_ADD_SEALS, 0));
+    SAY(fcntl(file, F_ADD_SEALS, 0));
+    SAY(fcntl(file, F_SETSIG, -1));
+    SAY(fcntl(file, F_SETSIG, 65));
+    SAY(fcntl(top, F_SETLEASE, F_RDLCK));
+    long hint = -1;
+    SAY(fcntl(file, 1035, &hint));
+    SAY(hint);
+    SAY(fcntl(file, 1035, 0));
+    close(path), close(only);
     SAY(flock(CLOSED, 64));
     SAY(fcntl(file, 1027, copy));
     SAY(fcntl(file, 1027, again));
