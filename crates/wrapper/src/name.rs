@@ -219,15 +219,15 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
             unsafe { copy_out(&target, buffer, size) }
         });
     }
-    // SAFETY: as above. An empty path is that of a descriptor here, without a flag.
-    if unsafe { place::is_itself(dirfd, path, libc::AT_EMPTY_PATH) } && dirfd != libc::AT_FDCWD {
+    // An empty path is that of a descriptor here, without a flag.
+    if place::is_itself(dirfd, path, libc::AT_EMPTY_PATH) && dirfd != libc::AT_FDCWD {
         return place::on_itself(dirfd, |node, _| {
             if node.kind() != Kind::Symlink {
                 return fail(libc::ENOENT);
             }
             let target = mount::files()?.readlink_node(node)?;
             // SAFETY: as in the other arm.
-            Ok(unsafe { copy_out(&target, buffer, size) })
+            unsafe { copy_out(&target, buffer, size) }
         });
     }
     on_path(dirfd, path, Touch::Look(Last::Keep), |place| match place {
