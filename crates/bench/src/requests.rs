@@ -86,7 +86,7 @@ pub fn small() -> Result<Vec<Row>, String> {
     let opened = device(&format!("virtual:?media=dram,size={SET_BYTES}"), 1)?;
     let measure = || -> Result<Samples, LabError> {
         let mut job = Job::new(polled(&opened)?, randread(512, DEPTH), None)?;
-        let recorder = Recorder::new(false);
+        let recorder = Recorder::default();
         let _seat = Seat::take(0, true);
         job.run(COUNT, &recorder)?;
         let rate = |_| {

@@ -10,8 +10,11 @@ static void put_stat(struct text *out, const struct stat *st) {
         st->st_uid, st->st_gid, S_ISCHR(st->st_mode) ? st->st_rdev : 0);
     if (!S_ISDIR(st->st_mode))
         put(out, " size=%ld", (long)st->st_size);
-    put(out, " m=");
-    put_time(out, st->st_mtim.tv_sec, st->st_mtim.tv_nsec);
+    // Linux leaves a new socket's times as its memory was.
+    if (!S_ISSOCK(st->st_mode)) {
+        put(out, " m=");
+        put_time(out, st->st_mtim.tv_sec, st->st_mtim.tv_nsec);
+    }
 }
 
 static void put_statx(struct text *out, const struct statx *st) {
@@ -19,8 +22,10 @@ static void put_statx(struct text *out, const struct statx *st) {
         S_ISDIR(st->stx_mode) ? 0 : st->stx_nlink, st->stx_uid, st->stx_gid);
     if (!S_ISDIR(st->stx_mode))
         put(out, " size=%ld", (long)st->stx_size);
-    put(out, " m=");
-    put_time(out, st->stx_mtime.tv_sec, st->stx_mtime.tv_nsec);
+    if (!S_ISSOCK(st->stx_mode)) {
+        put(out, " m=");
+        put_time(out, st->stx_mtime.tv_sec, st->stx_mtime.tv_nsec);
+    }
 }
 
 static int by_text(const void *a, const void *b) {
