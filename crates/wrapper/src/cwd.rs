@@ -24,8 +24,8 @@ pub(crate) enum Cwd {
     Removed,
 }
 
-/// Tells a program that is executed its working directory, if that is ours: the kernel cannot. It is empty for one that
-/// was removed.
+/// Tells a program that is executed its working directory, if that is ours: the kernel cannot. `DEVICE:INODE:PATH`: where the
+/// kernel has the process meanwhile, and the path, which is empty for a directory that was removed.
 pub(crate) const VARIABLE: &CStr = c"NVMED_CWD";
 
 static CURRENT: AtomicPtr<Cwd> = AtomicPtr::new(ptr::null_mut());
@@ -135,13 +135,21 @@ pub(crate) fn may_lead_to_us() -> bool {
 /// The environment's entry for a program that is executed now.
 pub(crate) fn entry() -> Option<CString> {
     let path = edge::caught(path).unwrap_or_else(|_| Some(Vec::new()))?;
-    walk::c_path(&[VARIABLE.to_bytes(), b"=", &path].concat())
+    walk::c_path(&[VARIABLE.to_bytes(), b"=", &kernels(), &path].concat())
+}
+
+/// The kernel's working directory, as the entry begins: a program that has left it without us is not in ours any more.
+fn kernels() -> Vec<u8> {
+    let stat = rustix::fs::stat(c".").ok();
+    let (device, inode) = stat.map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+    format!("{device:x}:{inode:x}:").into_bytes()
 }
 
 /// Where the process starts: what the program that executed it said, else the kernel's directory.
 pub(crate) fn begin(setting: &Setting) {
     // SAFETY: the library is being loaded.
     let said = unsafe { crate::environment::take(VARIABLE.to_bytes()) };
+    let said = said.and_then(|said| said.strip_prefix(&*kernels()).map(<[u8]>::to_vec));
     if entered().is_some() {
         // The heir said.
         return;

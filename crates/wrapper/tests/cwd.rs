@@ -41,6 +41,38 @@ fn a_renamed_or_removed_directory_is_told_as_on_the_host() {
     }
 }
 
+/// A static program hands the environment on, and its own working directory is the kernel's.
+#[test]
+fn a_static_program_that_goes_elsewhere_takes_what_it_starts_along() {
+    let Some(bench) = Bench::new("", &["cc"]) else { return };
+    let (source, program) = (bench.host().join("goes.c"), bench.host().join("goes"));
+    let text =
+        "#include <unistd.h>\nint main(int n, char **w) { return chdir(w[1]) || execv(w[2], w + 2); }\n";
+    std::fs::write(&source, text).expect("a source");
+    let made = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(&source).status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!(
+            "SKIPPED: cc links nothing statically here; install libc's static library to run this test"
+        );
+        return;
+    }
+    let elsewhere = bench.host().join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a directory of the host");
+    let removed = "mkdir e && cd e && rmdir ../e";
+    for (into, shared) in [(":", true), (":", false), (removed, true)] {
+        let script = format!(
+            "cd {} && {into} && {} {} /usr/bin/touch made",
+            bench.path(""),
+            program.display(),
+            elsewhere.display()
+        );
+        let words = ["sh", "-c", script.as_str()];
+        let output = if shared { bench.run_shared(&words) } else { bench.run(&words) };
+        assert!(output.status.success(), "{into}, shared {shared}: {output:?}");
+        std::fs::remove_file(elsewhere.join("made")).expect("it is where the static program went");
+    }
+}
+
 /// Steps down, each with its own chdir.
 const DEPTH: usize = 300;
 
