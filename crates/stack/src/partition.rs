@@ -216,11 +216,8 @@ fn give(socket: &Path, user: Option<u32>, group: Option<u32>) -> Result<(), Stac
     done.map_err(|errno| StackError::Serve { error: ServerError::Bind { path, errno, hint } })
 }
 
-/// Twenty characters that no other part of another device has (FNV-1a): hosts take two namespaces with the same for
+/// Twenty characters that no other part of another device has: hosts take two namespaces with the same for
 /// two paths to one.
 fn serial(device: &str, name: &str) -> String {
-    let hash = device.bytes().chain([0]).chain(name.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("PART{hash:016x}")
+    format!("PART{:016x}", nvmed_vdev::fnv(format!("{device}\0{name}").as_bytes()))
 }

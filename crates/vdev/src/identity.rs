@@ -86,8 +86,9 @@ impl Identity {
     }
 }
 
-/// FNV-1a of 64 bits.
-fn fnv(bytes: &[u8]) -> u64 {
+/// FNV-1a of 64 bits, of which names are made that no two devices share.
+#[must_use]
+pub fn fnv(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

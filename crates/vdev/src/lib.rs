@@ -47,6 +47,7 @@ pub use error::MediaError;
 pub use fault::{Corrupt, FAULT_RULES_MAX, FaultAction, FaultPlan, FaultQueue, FaultRule};
 pub use fault_text::FaultError;
 pub use file::{FileOptions, Flush, ImageLock};
+pub use identity::fnv;
 pub use log::Counters;
 pub use media::Media;
 pub use serve::PciFunction;

@@ -9,7 +9,7 @@ use nvmed_sys::door::{self, STRING_SLACK};
 
 /// An address at which no process has memory: the kernel answers a call with it as one with a name that is not there,
 /// in its own order of errors, though there may be one by then.
-pub(crate) const NOWHERE: *const c_char = core::ptr::without_provenance(usize::MAX);
+pub(crate) const NO_MEMORY: *const c_char = core::ptr::without_provenance(usize::MAX);
 
 /// Most names fit on the stack, of which a signal's handler may have little. Of an attribute's name the kernel looks at so
 /// many bytes (`XATTR_NAME_MAX` and the NUL).

@@ -4,7 +4,7 @@
 //! the directory behind is another; the names that the kernel answers (getcwd, realpath) are then that directory's.
 
 use crate::edge::Answer;
-use crate::given::{NOWHERE, Room};
+use crate::given::{NO_MEMORY, Room};
 use crate::mount::{self, Setting};
 use crate::place::{self, Place, Touch};
 use crate::prefix::{Lexical, Prefix, component};
@@ -86,7 +86,7 @@ pub(crate) fn in_place(
 ) -> Answer {
     let mut room = Room::new();
     let Ok(name) = room.name(path) else {
-        return signal::outside(|| run(Place::Host { dirfd, path: NOWHERE }));
+        return signal::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
     };
     let (path, text) = (name.as_ptr(), name.to_bytes());
     let leads = leads(setting, hosted, dirfd, text, touch.last());

@@ -32,7 +32,6 @@ unsafe fn chmod_at(
     mode: mode_t,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the program's C string, under `edge`'s contract.
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             known.check(flags)?;
@@ -109,7 +108,6 @@ fn id(value: u32) -> Option<u32> {
 }
 
 unsafe fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
-    // SAFETY: the program's C string, under `edge`'s contract.
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             FCHOWNAT.check(flags)?;
@@ -187,11 +185,10 @@ unsafe fn times(given: *const timespec) -> Answer<[Time; 2]> {
 }
 
 unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int {
-    // SAFETY: the program's C string and times, under `edge`'s contract, here and below.
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             UTIMENSAT.check(flags)?;
-            // SAFETY: as above.
+            // SAFETY: the program's times, under `edge`'s contract, here and below.
             let times = unsafe { times(given) }?;
             match file {
                 Some(file) => file.utimens(times, &crate::credentials::who())?,

@@ -2,7 +2,7 @@
 
 use crate::backend::{File, Files, Node};
 use crate::edge::{self, Answer, Fail, Reply, host};
-use crate::given::{NOWHERE, Room};
+use crate::given::{NO_MEMORY, Room};
 use crate::magic_link::DESCRIPTORS;
 use crate::mount::{self, Setting};
 use crate::prefix::Lexical;
@@ -139,7 +139,7 @@ fn in_place(
     }
     let mut room = Room::new();
     let Ok(name) = room.name(path) else {
-        return signal::outside(|| run(Place::Host { dirfd, path: NOWHERE }));
+        return signal::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
     };
     let (mut dirfd, mut path, mut text) = (dirfd, name.as_ptr(), name.to_bytes());
     let mut owned: CString;

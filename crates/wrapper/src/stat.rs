@@ -74,19 +74,17 @@ fn or_empty(path: *const c_char) -> *const c_char {
 }
 
 unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
-    // SAFETY: the program's arguments, under `edge`'s contract, here and below.
     if is_itself(dirfd, or_empty(path), flags) {
         return on_itself(dirfd, |node, _| {
             // Newer kernels look at no other flag then, as fstat(2) has none: by the placeholder they say so.
             if FSTATAT.check(flags).is_err() {
                 host(sys!(SYS_newfstatat, dirfd, path, into, flags))?;
             }
-            // SAFETY: as above.
+            // SAFETY: the program's structure, under `edge`'s contract.
             unsafe { fill(&mount::status(node)?, into) };
             Ok(0)
         });
     }
-    // SAFETY: as above.
     if FSTATAT.check(flags).is_err() && is_empty(or_empty(path), flags) {
         return reply(sys!(SYS_newfstatat, dirfd, path, into, flags));
     }
@@ -342,7 +340,6 @@ unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int
         return finish(Err(failure));
     }
     let really = flags & libc::AT_EACCESS == 0;
-    // SAFETY: the program's arguments, under `edge`'s contract.
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, _| {
             FACCESSAT2.check(flags)?;

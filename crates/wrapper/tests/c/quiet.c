@@ -2,7 +2,6 @@
 //
 //   quiet CALL DIR    makes the call so often that what is mapped at first is, forbids system calls, and makes it again
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -28,7 +27,6 @@ static long call(const char *name) {
     if (!strcmp(name, "preadv")) return preadv(fd, parts, 2, 0) == 200;
     if (!strcmp(name, "fstat")) return fstat(fd, &status) == 0;
     if (!strcmp(name, "stat")) return stat("file", &status) == 0;
-    if (!strcmp(name, "access")) return access("file", R_OK) == 0;
     return 0;
 }
 
