@@ -52,7 +52,7 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     if config.behind != Behind::Nvmedfs {
         return on_host(arguments, &config, &library, watched);
     }
-    let beyond = Beyond::begin()?;
+    let beyond = Beyond::begin(&config.wrap_dir)?;
     let arguments = &Run { beyond: Some(beyond.told(&arguments.out_of_reach)), ..arguments.clone() };
     let ended = on_device(arguments, config, &library, watched);
     beyond.end(arguments.summary);

@@ -114,6 +114,28 @@ print(open(sys.argv[1]).read())
     assert_eq!(on_host(&bench), ["hosts"]);
 }
 
+/// Where the host has nothing, nothing can be hidden: what such a program makes there is named when the run ends.
+#[test]
+fn a_directory_that_a_static_program_makes_on_the_host_is_named() {
+    for private in [&["--private"][..], &[]] {
+        let Some(bench) = Bench::new("", &["cc", "dash"]) else { return };
+        if prepared(&bench).is_none() {
+            return;
+        }
+        std::fs::remove_dir_all(bench.path("")).expect("the host's directory goes");
+        let script = "./beyond $1; ls ${1%/*}; ./beyond $1 ${1%/*}; ls ${1%/*}";
+        let output = run(&bench, private, script);
+        let errors = text(&output.stderr);
+        assert_eq!(text(&output.stdout), "ENOENT\nmade\n", "{output:?}");
+        let line = "was made on the host during this run, by a program that the wrapper is not in";
+        assert_eq!(errors.matches(line).count(), 1, "{errors}");
+        assert_eq!(on_host(&bench), ["new"]);
+        // It was there before the next run, which says nothing of it.
+        let errors = text(&run(&bench, private, "ls ${1%/*}").stderr);
+        assert!(errors.is_empty(), "{errors}");
+    }
+}
+
 #[test]
 fn a_run_can_refuse_what_it_cannot_intercept() {
     let Some(bench) = Bench::new("", &["cc", "dash", "python3"]) else { return };
