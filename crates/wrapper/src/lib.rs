@@ -79,6 +79,7 @@ mod shape;
 mod signal;
 mod socket;
 mod spawn;
+mod splice;
 mod standard;
 mod stat;
 mod stdio;

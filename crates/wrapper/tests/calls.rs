@@ -69,6 +69,39 @@ fn failures_are_those_of_the_host() {
     bench.fsck();
 }
 
+/// Between pipes and files of ours, private and shared, as between pipes and files of the host's.
+#[test]
+fn splices_are_those_of_the_host() {
+    let Some(bench) = Bench::new("", &["cc", "timeout"]) else { return };
+    let program = compiled(&bench, "splices", &["-pthread"]).display().to_string();
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let plain = Command::new(&program).arg(&host).output().expect("it starts");
+    let expected = String::from_utf8(plain.stdout).expect("text");
+    assert!(plain.status.success(), "{expected} {}", String::from_utf8_lossy(&plain.stderr));
+    let ours = bench.path("");
+    let words = ["timeout", "60", &program, ours.trim_end_matches('/')];
+    for (said, mount) in [(bench.ok(&words), "private"), (bench.ok_shared(&words), "shared")] {
+        let wrong: Vec<_> = said.lines().zip(expected.lines()).filter(|(one, other)| one != other).collect();
+        assert!(wrong.is_empty() && said.lines().count() == expected.lines().count(), "{mount}: {wrong:#?}");
+    }
+    bench.fsck();
+}
+
+/// A pipe takes nothing back: what a full device has no room for must still be in it.
+#[test]
+fn a_splice_into_a_full_device_leaves_the_rest_in_the_pipe() {
+    for shared in [false, true] {
+        let Some(bench) = Bench::sized(32 << 20, "", "", &["cc", "timeout"]) else { return };
+        let program = compiled(&bench, "splices", &["-pthread"]).display().to_string();
+        let ours = bench.path("");
+        let words = ["timeout", "60", &program, ours.trim_end_matches('/'), "full"];
+        let said = if shared { bench.ok_shared(&words) } else { bench.ok(&words) };
+        assert_eq!(said, "ENOSPC\nno byte is lost\n", "shared: {shared}");
+        bench.fsck();
+    }
+}
+
 /// `_FORTIFY_SOURCE` turns read into `__read_chk`, open into `__open_2`, …
 #[test]
 fn a_fortified_c_program_does_too() {
