@@ -133,6 +133,7 @@ impl Service {
             | Call::Unlink { .. }
             | Call::Rename { .. } => self.name(asker, call).map(|()| Answer::Done),
             Call::Seek { .. }
+            | Call::Flags { .. }
             | Call::SetFlags { .. }
             | Call::Allocate { .. }
             | Call::Advise { .. }
@@ -289,6 +290,7 @@ fn changes_names(call: &Call<'_>) -> bool {
         | Call::Write { .. }
         | Call::Seek { .. }
         | Call::ReadDir { .. }
+        | Call::Flags { .. }
         | Call::SetFlags { .. }
         | Call::Advise { .. }
         | Call::Sync { .. }

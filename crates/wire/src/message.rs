@@ -271,6 +271,11 @@ pub enum Call<'a> {
         /// Room for entries.
         bytes: u32,
     },
+    /// `F_GETFL`: the flags, as [`Answer::Count`].
+    Flags {
+        /// The description.
+        handle: Handle,
+    },
     /// `F_SETFL`.
     SetFlags {
         /// The description.

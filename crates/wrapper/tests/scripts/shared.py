@@ -359,6 +359,18 @@ def many():
     reap(os.posix_spawn(sys.executable, ["python3", "-c", look, *map(str, fds)], os.environ))
 
 
+def flags():
+    fd = os.open(path("g"), os.O_RDWR | os.O_CREAT, 0o644)
+    before = fcntl.fcntl(fd, fcntl.F_GETFL)
+    reap(child(lambda: fcntl.fcntl(fd, fcntl.F_SETFL, before | os.O_APPEND | os.O_NONBLOCK)))
+    assert fcntl.fcntl(fd, fcntl.F_GETFL) == before | os.O_APPEND | os.O_NONBLOCK
+    os.pwrite(fd, b"12", 0)
+    os.write(fd, b"34")
+    fcntl.fcntl(fd, fcntl.F_SETFL, before)
+    assert os.pread(fd, 9, 0) == b"1234"
+    assert fcntl.fcntl(fd, fcntl.F_GETFL) == before
+
+
 def growing():
     fd = os.open(path("grow"), os.O_RDWR | os.O_CREAT, 0o644)
     os.ftruncate(fd, 4096)
