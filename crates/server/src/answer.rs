@@ -133,6 +133,7 @@ impl Service {
             | Call::Unlink { .. }
             | Call::Rename { .. } => self.name(asker, call).map(|()| Answer::Done),
             Call::Seek { .. }
+            | Call::Flags { .. }
             | Call::SetFlags { .. }
             | Call::Allocate { .. }
             | Call::Advise { .. }
@@ -235,8 +236,8 @@ impl Service {
                 files.open(&asker.node(at)?, path(text)?, flags, mode & 0o7777, &asker.who())?
             }
         };
-        // One that was made here is empty, and has the mode that was asked for.
-        let cuts = cuts && !file.flags().has(OpenFlags::CREATE);
+        // A file that was made here is empty. A cut would take the set-id bits away that the caller asked for.
+        let cuts = cuts && !file.was_made();
         if cuts && apart {
             self.resize(&file.node(), 0, || file.truncate(0))?;
         } else if cuts {
@@ -289,6 +290,7 @@ fn changes_names(call: &Call<'_>) -> bool {
         | Call::Write { .. }
         | Call::Seek { .. }
         | Call::ReadDir { .. }
+        | Call::Flags { .. }
         | Call::SetFlags { .. }
         | Call::Advise { .. }
         | Call::Sync { .. }
