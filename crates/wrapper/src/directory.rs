@@ -63,7 +63,7 @@ fn stream(slot: &Slot) -> MutexGuard<'_, Stream> {
 
 /// A stream over a descriptor of ours; closing it closes the descriptor.
 fn stream_over(fd: c_int) -> Answer {
-    table::pin(fd)?.file()?;
+    table::pin(fd)?;
     claim(fd, false)
 }
 
@@ -261,6 +261,8 @@ hook! {
             if table::pin(fd)?.node.kind() != Kind::Directory {
                 return fail(libc::ENOTDIR);
             }
+            // As libc does. Of O_PATH it makes a stream too, which reads nothing.
+            sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
             stream_over(fd)
         })
     }
@@ -360,7 +362,12 @@ hook! {
 hook! {
     /// getdents64(2)
     fn getdents64(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
+        // libc lets the kernel see no more.
+        let size = size.min(c_int::MAX as usize);
         on_descriptor(fd, || sys!(SYS_getdents64, fd, buffer, size), |body| {
+            if body.file.is_some() && body.node.kind() != Kind::Directory {
+                return fail(libc::ENOTDIR);
+            }
             Ok(fill(body.file()?, crate::edge::bytes_mut(buffer, size)?)? as isize)
         })
     }

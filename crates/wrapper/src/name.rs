@@ -6,7 +6,7 @@ use crate::flags::{LINKAT, RENAMEAT2, UNLINKAT, buffer_bytes};
 use crate::given::{NO_MEMORY, Room};
 use crate::place::{self, Place, Spot, Touch, on_path};
 use crate::walk::{self, LINKS_MAX, Last};
-use crate::{credentials, given, mount, stat, table};
+use crate::{credentials, given, mount, table};
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use nvmed_fs::{Follow, FsError, Kind, RenameFlags};
@@ -67,8 +67,10 @@ hook! {
                 answer => host(answer),
             },
             Place::Ours(spot) => {
-                let kind = stat::of(&spot, Follow::No)?.kind();
-                remove_ours(&spot, if kind == Kind::Directory { libc::AT_REMOVEDIR } else { 0 })
+                remove_ours(&spot, 0).or_else(|failure| match failure {
+                    Fail::Errno(libc::EISDIR) => remove_ours(&spot, libc::AT_REMOVEDIR),
+                    failure => Err(failure),
+                })
             }
         })
     }
