@@ -16,6 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Mapped pieces at once: the kernel's own default limit (`vm.max_map_count`).
 const RANGES_MAX: usize = 65_530;
 const PAGE_BYTES: usize = 4096;
+/// What a process can do with memory; `PROT_SEM` means nothing on this machine, and is taken.
+const PROTECTIONS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | PROT_SEM;
+const PROT_SEM: c_int = 8;
 /// Bytes of a process's addresses.
 const ADDRESSES: usize = 1 << 47;
 /// A private mapping of no more bytes is a copy: one read, which a shared mount answers sooner than a mapping is made; a read of 1 MiB takes
@@ -297,7 +300,8 @@ hook! {
 hook! {
     /// mprotect(2): pages that become writable count as written from then on
     fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int, as [__mprotect] {
-        if protection & libc::PROT_WRITE != 0 && any() {
+        // What means nothing is the kernel's to refuse, before anything is made writable.
+        if protection & libc::PROT_WRITE != 0 && protection & !PROTECTIONS == 0 && any() {
             let prepared: c_int = guard(|| prepare_writes(start as usize, (start as usize).saturating_add(pages(len))));
             if prepared < 0 {
                 return prepared;

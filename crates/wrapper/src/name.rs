@@ -390,8 +390,8 @@ impl Side {
         match self.look(spot, &[directory, &name[..end]].concat()) {
             Ok(_) => fail(libc::EEXIST),
             // A new name with a slash behind it would be a directory's.
-            Err(_) if end < name.len() => fail(libc::ENOENT),
-            Err(_) => Ok(0),
+            Err(Fail::Errno(libc::ENOENT)) if end == name.len() => Ok(0),
+            failure => failure,
         }
     }
 

@@ -1,8 +1,9 @@
 //! Waiting: files of ours are always ready, as regular files are.
 
-use crate::edge::{Answer, fail, finish, guard, host, reply};
+use crate::edge::{Answer, fail, guard, host, reply};
 use crate::signal;
 use crate::table::{self, is_ours};
+use crate::terminal::or_stand_in;
 use core::ffi::{c_int, c_short};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
@@ -205,11 +206,9 @@ hook! {
 }
 
 hook! {
-    /// epoll_ctl(2): a regular file cannot be waited for
+    /// epoll_ctl(2): a regular file cannot be waited for, and is no epoll; the kernel says so of another one
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        if is_ours(fd) {
-            return finish(fail(libc::EPERM));
-        }
+        let (epoll, fd) = (or_stand_in(epoll), or_stand_in(fd));
         reply(sys!(SYS_epoll_ctl, epoll, operation, fd, event))
     }
 }
