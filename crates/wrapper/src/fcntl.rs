@@ -65,7 +65,7 @@ hook! {
     /// fcntl(2)
     inner fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
         if !table::is_ours(fd) {
-            let answer = sys!(SYS_fcntl, fd, command, argument);
+            let answer = descriptor::unless_quiet(fd, || sys!(SYS_fcntl, fd, command, argument));
             let copies = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
             return reply(if copies { hosted::copied(fd, answer) } else { answer });
         }

@@ -1,7 +1,7 @@
 //! stat, statx, statfs and access, in all the shapes that programs were compiled with.
 
 use crate::backend::Node;
-use crate::descriptor::on_descriptor;
+use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, Fail, fail, finish, host, reply};
 use crate::flags::{ACCESS, FACCESSAT2, FSTATAT, STATX, check_access, check_statx};
 use crate::place::{Place, Spot, Touch, held, is_empty, is_itself, on_itself, on_path};
@@ -139,7 +139,7 @@ hook! {
 hook! {
     /// fstat(2)
     inner fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
-        on_descriptor(fd, || sys!(SYS_fstat, fd, into), |body| {
+        on_descriptor(fd, || descriptor::unless_quiet(fd, || sys!(SYS_fstat, fd, into)), |body| {
             fill(&mount::status(&body.node)?, into);
             Ok(0)
         })
