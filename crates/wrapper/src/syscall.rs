@@ -6,11 +6,10 @@
 use crate::edge::{fail, finish, host, reply};
 use crate::{
     aio, credentials, data, descriptor, directory, exec, extent, fcntl, fork, ioctl, life, limit, mapping,
-    metadata, mount, name, open, openat2, poll, raw, real, refused, rights, socket, splice, stat, sync,
+    metadata, mount, name, open, openat2, poll, raw, real, refused, rights, ring, socket, splice, stat, sync,
     transfer, vector, xattr,
 };
 use core::ffi::{c_int, c_long};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Words of arguments, each of the type that the function wants.
 macro_rules! dispatch {
@@ -203,18 +202,6 @@ unsafe fn getdents(fd: c_int, buffer: *mut u8, size: usize) -> c_long {
     got as c_long
 }
 
-/// A program that has files of ours sets up a ring: one line says what will become of them in it.
-fn ring(answer: isize) -> isize {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if answer >= 0 && mount::is_mounted() && !SAID.swap(true, Ordering::Relaxed) {
-        raw::say(format_args!(
-            "this program uses io_uring, which the kernel carries out: on files of ours its requests fail with \
-             EBADF (Bad file descriptor)"
-        ));
-    }
-    answer
-}
-
 /// Calls on descriptors alone, as a bit for each number.
 static ABOUT_DESCRIPTORS: [u64; 8] = {
     let mut bits = [0; 8];
@@ -305,7 +292,7 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
             libc::SYS_io_submit | libc::SYS_io_getevents | aio::SYS_IO_PGETEVENTS | libc::SYS_io_destroy => {
                 aio::by_number(number, words).map(reply)
             }
-            libc::SYS_io_uring_setup => Some(reply(ring(raw::call(number, words)))),
+            libc::SYS_io_uring_setup => Some(reply(ring::by_number(words))),
             // Callers fall back to the calls without `at`.
             SYS_SETXATTRAT..=SYS_REMOVEXATTRAT => Some(finish::<c_long>(if mount::setting().is_some() {
                 fail(libc::ENOSYS)
