@@ -96,7 +96,8 @@ impl Deref for SocketPath {
 /// # Safety
 /// `address` is null or valid for reads of `len` bytes, which nobody changes for `'a`; it may lie anywhere.
 unsafe fn path_in<'a>(address: *const sockaddr, len: socklen_t) -> Option<&'a [u8]> {
-    let room = (len as usize).min(size_of::<sockaddr_un>()).checked_sub(START)?;
+    // The kernel refuses what is longer.
+    let room = (len as usize).checked_sub(START).filter(|&room| room <= PATH_BYTES)?;
     if address.is_null() {
         return None;
     }

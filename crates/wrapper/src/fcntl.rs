@@ -21,6 +21,7 @@ const F_GET_RW_HINT: c_int = 1024 + 11;
 /// Signals that there are (`_NSIG`).
 const SIGNALS: u32 = 64;
 const F_DUPFD_QUERY: c_int = 1024 + 3;
+const F_CREATED_QUERY: c_int = 1024 + 4;
 /// "Again, and again", which asks for nothing alone (fcntl.h, `DN_MULTISHOT`).
 const DN_MULTISHOT: u32 = 1 << 31;
 /// What was a lock that others had to obey: Linux takes it, says so in its log, and does nothing.
@@ -119,6 +120,7 @@ fn on_file(body: &Body, file: &File, command: c_int, argument: c_long) -> Answer
         F_SETSIG if argument as u32 > SIGNALS => fail(libc::EINVAL),
         libc::F_SETOWN | F_SETSIG => Ok(0),
         F_GETOWN_EX | F_GETOWNER_UIDS | F_GET_RW_HINT => nothing(argument as *mut [u32; 2]),
+        F_CREATED_QUERY => Ok(isize::from(file.flags().has(OpenFlags::CREATE))),
         libc::F_NOTIFY => notify(body, argument as u32),
         libc::F_GETLEASE => Ok(libc::F_UNLCK as isize),
         libc::F_SETLEASE if body.node.kind() != Kind::File => fail(libc::EINVAL),

@@ -6,7 +6,7 @@ use crate::edge::{Answer, Fail, errno_of, fail, finish, guard, host, reply};
 use crate::flags::{NAME, NOWHERE};
 use crate::given::Room;
 use crate::place::{Place, Spot, on_path};
-use crate::walk::LINKS_MAX;
+use crate::walk::{LINKS_MAX, without_slashes};
 use crate::{credentials, cwd, mount, open, table};
 use core::ffi::{c_char, c_int, c_long};
 use nvmed_fs::{Follow, FsError, Kind};
@@ -39,8 +39,6 @@ const FLAGS: c_int = libc::O_ACCMODE
     | libc::O_CLOEXEC
     | libc::O_PATH
     | libc::O_TMPFILE;
-/// `O_TMPFILE` without the `O_DIRECTORY` in it.
-const TMPFILE: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 /// What goes with `O_PATH`.
 const WITH_PATH: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
 /// Nothing of ours can be told to be cached beforehand: what need not be is opened either way.
@@ -71,21 +69,13 @@ impl How {
     /// `EINVAL`, as the kernel's `build_open_flags` has it; `EAGAIN` for what is never cached.
     fn check(&self) -> Answer<()> {
         let unknown = self.flags & !(FLAGS as u64) != 0 || self.resolves(!RESOLVE);
-        let creates = self.has(libc::O_CREAT | TMPFILE);
+        let creates = self.has(libc::O_CREAT | open::TMPFILE);
         let mode_is_wrong = self.mode & if creates { !MODE } else { u64::MAX } != 0;
-        let is_directory = self.has(libc::O_DIRECTORY);
-        let unwritable = self.open_flags() & libc::O_ACCMODE == libc::O_RDONLY;
-        let tmpfile_is_wrong = self.has(TMPFILE) && (!is_directory || unwritable);
         let path_is_wrong = self.has(libc::O_PATH) && self.has(!WITH_PATH);
-        if unknown
-            || self.resolve & SCOPE == SCOPE
-            || mode_is_wrong
-            || is_directory && self.has(libc::O_CREAT)
-            || tmpfile_is_wrong
-            || path_is_wrong
-        {
+        if unknown || self.resolve & SCOPE == SCOPE || mode_is_wrong || path_is_wrong {
             return fail(libc::EINVAL);
         }
+        open::check(self.open_flags())?;
         if self.resolves(libc::RESOLVE_CACHED) && (creates || self.has(libc::O_TRUNC)) {
             return fail(libc::EAGAIN);
         }
@@ -143,8 +133,12 @@ fn own_start(dirfd: c_int) -> Option<Answer<Node>> {
 
 fn on_ours(spot: Spot<'_>, how: &How) -> Answer {
     // A magic link has led here.
-    if spot.exact.is_some() && how.resolves(libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | SCOPE) {
+    if spot.magic && how.resolves(libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | SCOPE) {
         return fail(libc::ELOOP);
+    }
+    // The kernel never has where that leads in its cache.
+    if spot.magic && how.resolves(libc::RESOLVE_CACHED) {
+        return fail(libc::EAGAIN);
     }
     // It begins at a directory of the host's and has left it.
     if how.resolves(SCOPE) {
@@ -170,7 +164,7 @@ fn confined(start: Node, path: &[u8], how: &How) -> Answer {
         return fail(libc::ENOTDIR);
     }
     let (at, last) = end_of(files, start, path, how)?;
-    let spot = Spot { files, at, rest: last.into(), exact: None };
+    let spot = Spot { files, at, rest: last.into(), exact: None, magic: false };
     open::open_at(Place::Ours(spot), how.open_flags(), how.mode as libc::mode_t)
 }
 
@@ -235,10 +229,6 @@ fn away(error: FsError, rest: &[u8]) -> Fail {
         FsError::Away(first) => Fail::Away([&first, rest].concat().into_boxed_slice()),
         other => other.into(),
     }
-}
-
-fn without_slashes(path: &[u8]) -> &[u8] {
-    &path[path.iter().take_while(|&&byte| byte == b'/').count()..]
 }
 
 /// A path's first name, and what is behind it with its slash.

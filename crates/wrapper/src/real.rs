@@ -1,7 +1,8 @@
 //! The working directory and real paths.
 
-use crate::backend::Node;
+use crate::backend::{Node, Object};
 use crate::edge::{Answer, fail, finish, guard, host, reply};
+use crate::given::Room;
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::walk::{Last, PATH_BYTES_MAX};
 use crate::{cwd, mount, raw, table};
@@ -35,7 +36,7 @@ fn enter_node(node: Node) -> Answer {
     if node.kind() != Kind::Directory {
         return fail(libc::ENOTDIR);
     }
-    mount::files()?.access_node(&node, libc::X_OK as u32, &crate::credentials::who())?;
+    mount::files()?.access(Object::Held(&node), libc::X_OK as u32, false)?;
     cwd::enter(node);
     Ok(0)
 }
@@ -153,6 +154,8 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     let own = crate::program::own().filter(|_| crate::program::names_own(unsafe { raw::bytes(path) }));
     let path = own.map_or(path, |own| own.as_ptr());
     on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
+        // libc follows what is longer than a path, from the kernel's working directory.
+        Place::Host { path, .. } if cwd::is_ours() && is_too_long(path) => fail(libc::ENAMETOOLONG),
         Place::Host { path, .. } => {
             // SAFETY: the program's arguments, under `edge`'s contract.
             let found =
@@ -165,6 +168,14 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
             // SAFETY: realpath(3) wants a buffer of PATH_MAX bytes.
             unsafe { hand_out(&path, resolved, size) }
         }
+    })
+}
+
+/// Whether a relative name is longer than any path.
+fn is_too_long(path: *const c_char) -> bool {
+    Room::new().name(path).is_ok_and(|path| {
+        let path = path.to_bytes();
+        path.first() != Some(&b'/') && path.len() >= PATH_BYTES_MAX
     })
 }
 

@@ -1,12 +1,12 @@
 //! stat, statx, statfs and access, in all the shapes that programs were compiled with.
 
-use crate::backend::Node;
+use crate::backend::Object;
 use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, Fail, fail, finish, host, reply};
 use crate::flags::{ACCESS, FACCESSAT2, FSTATAT, STATX, check_access, check_statx};
-use crate::place::{Place, Spot, Touch, held, is_empty, is_itself, on_itself, on_path};
+use crate::place::{Place, Spot, Touch, is_empty, is_itself, on_itself, on_path};
 use crate::walk::Last;
-use crate::{credentials, mount, raw, table};
+use crate::{mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
 use nvmed_fs::{Follow, Kind, STATFS_MAGIC, Stat, StatFs};
@@ -69,7 +69,7 @@ pub(crate) fn of(spot: &Spot<'_>, follow: Follow) -> Answer<Stat> {
 }
 
 /// Newer kernels take no path for an empty one.
-fn or_empty(path: *const c_char) -> *const c_char {
+pub(crate) fn or_empty(path: *const c_char) -> *const c_char {
     if path.is_null() { c"".as_ptr() } else { path }
 }
 
@@ -343,7 +343,8 @@ unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, _| {
             FACCESSAT2.check(flags)?;
-            access_itself(node, mode as u32, really)
+            mount::files()?.access(Object::Held(node), mode as u32, really)?;
+            Ok(0)
         });
     }
     FACCESSAT2.on_path(flags, (dirfd, path), look(flags), |place| match place {
@@ -356,20 +357,7 @@ unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int
 
 fn access_ours(spot: &Spot<'_>, mode: c_int, flags: c_int) -> Answer {
     let really = flags & libc::AT_EACCESS == 0;
-    spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), really)?;
-    Ok(0)
-}
-
-/// By the inode, so that one without a name is asked too; by its name where only that is asked by the real ids.
-fn access_itself(node: &Node, mode: u32, really: bool) -> Answer {
-    let files = mount::files()?;
-    let (who, real) = (credentials::who(), credentials::who_really());
-    if really && (who.uid, who.gid) != (real.uid, real.gid) {
-        let spot = held(node.clone())?;
-        files.access(&spot.at, spot.path(), mode, Follow::No, really)?;
-    } else {
-        files.access_node(node, mode, &who)?;
-    }
+    spot.files.access(spot.object(follow(flags)), mode as u32, really)?;
     Ok(0)
 }
 

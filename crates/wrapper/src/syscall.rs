@@ -3,10 +3,10 @@
 //! `syscalls.txt` lists every number with what is done; a test holds it against this file and the kernel's
 //! header.
 
-use crate::edge::{fail, finish, host, reply};
+use crate::edge::reply;
 use crate::{
     aio, credentials, data, descriptor, directory, exec, extent, fcntl, fork, ioctl, life, limit, mapping,
-    metadata, mount, name, open, openat2, poll, raw, real, refused, rights, ring, socket, splice, stat, sync,
+    metadata, name, open, openat2, poll, raw, real, refused, rights, ring, socket, splice, stat, sync,
     transfer, vector, xattr,
 };
 use core::ffi::{c_int, c_long};
@@ -124,9 +124,9 @@ dispatch! {
             SYS_lchown => metadata::lchown[0, 1, 2];
             SYS_fchownat => metadata::fchownat[0, 1, 2, 3, 4];
             SYS_utime => metadata::utime[0, 1];
-            SYS_utimes => metadata::utimes[0, 1];
+            SYS_utimes => metadata::utimes_by_number[0, 1];
             SYS_utimensat => metadata::utimensat_by_number[0, 1, 2, 3];
-            SYS_futimesat => metadata::futimesat[0, 1, 2];
+            SYS_futimesat => metadata::futimesat_by_number[0, 1, 2];
             SYS_chdir => real::chdir[0];
             SYS_getcwd => real::raw_getcwd[0, 1];
             SYS_getxattr => xattr::getxattr[0, 1, 2, 3];
@@ -165,8 +165,10 @@ dispatch! {
 
 // Of Linux 6.6 and 6.13; not in the `libc` crate for this target.
 pub(crate) const SYS_FCHMODAT2: c_long = 452;
-const SYS_SETXATTRAT: c_long = 463;
-const SYS_REMOVEXATTRAT: c_long = 466;
+pub(crate) const SYS_SETXATTRAT: c_long = 463;
+pub(crate) const SYS_GETXATTRAT: c_long = 464;
+pub(crate) const SYS_LISTXATTRAT: c_long = 465;
+pub(crate) const SYS_REMOVEXATTRAT: c_long = 466;
 
 /// pselect6 has its mask behind a sixth word.
 unsafe fn pselect6(words: [usize; 6]) -> c_long {
@@ -251,10 +253,10 @@ const SPECIAL: &[c_long] = &[
     libc::SYS_setfsgid,
     libc::SYS_setrlimit,
     libc::SYS_prlimit64,
-    463,
-    464,
-    465,
-    466,
+    SYS_SETXATTRAT,
+    SYS_GETXATTRAT,
+    SYS_LISTXATTRAT,
+    SYS_REMOVEXATTRAT,
 ];
 
 /// Calls whose form differs from the libc function's.
@@ -293,12 +295,7 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
                 aio::by_number(number, words).map(reply)
             }
             libc::SYS_io_uring_setup => Some(reply(ring::by_number(words))),
-            // Callers fall back to the calls without `at`.
-            SYS_SETXATTRAT..=SYS_REMOVEXATTRAT => Some(finish::<c_long>(if mount::setting().is_some() {
-                fail(libc::ENOSYS)
-            } else {
-                host(raw::call(number, words))
-            })),
+            SYS_SETXATTRAT..=SYS_REMOVEXATTRAT => Some(xattr::at_by_number(number, words)),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 if fork::by_number(number, words) => {
                 Some(reply(fork::forking(|| raw::call(number, words))))
             }
