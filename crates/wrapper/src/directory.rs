@@ -5,7 +5,7 @@ use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, Fail, caught, fail, guard};
 use crate::place::{Place, Touch, on_path};
 use crate::walk::Last;
-use crate::{hosted, mount, open, raw, table};
+use crate::{given, hosted, mount, open, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -71,28 +71,35 @@ fn stream_over(fd: c_int) -> Answer {
     Ok(core::ptr::from_ref(slot) as isize)
 }
 
-/// Writes entries as `struct dirent`s until `buffer` is full; the bytes written.
+/// Has entries put, as `struct dirent`s at their offsets, until `room` bytes are full or `put` has no room for one: the
+/// bytes that were put. The next call goes on behind them.
 ///
 /// # Errors
-/// `EINVAL` when not even one fits.
-pub(crate) fn fill(file: &File, buffer: &mut [u8]) -> Answer<usize> {
-    let (mut used, mut full) = (0, false);
+/// When not even one was put: `EINVAL` for too little room, `EFAULT` where `put` has none.
+pub(crate) fn fill(file: &File, room: usize, mut put: impl FnMut(usize, &[u8]) -> bool) -> Answer<usize> {
+    let (mut used, mut full) = (0, 0);
+    let mut record = [0; (NAME_OFFSET + nvmed_fs::NAME_BYTES_MAX + 1).next_multiple_of(ALIGN)];
     file.read_dir(&mut |entry: DirEntry<'_>| {
         let bytes = (NAME_OFFSET + entry.name.len() + 1).next_multiple_of(ALIGN);
-        let Some(record) = buffer.get_mut(used..used + bytes) else {
-            full = true;
-            return ControlFlow::Break(());
-        };
+        let record = &mut record[..bytes];
         record[0..8].copy_from_slice(&entry.ino.to_ne_bytes());
         record[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
         record[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
         record[18] = entry.kind.d_type();
         record[NAME_OFFSET..].fill(0);
         record[NAME_OFFSET..NAME_OFFSET + entry.name.len()].copy_from_slice(entry.name);
+        full = match used + bytes <= room {
+            true if put(used, record) => 0,
+            true => libc::EFAULT,
+            false => libc::EINVAL,
+        };
+        if full != 0 {
+            return ControlFlow::Break(());
+        }
         used += bytes;
         ControlFlow::Continue(())
     })?;
-    if used == 0 && full { fail(libc::EINVAL) } else { Ok(used) }
+    if used == 0 && full != 0 { fail(full) } else { Ok(used) }
 }
 
 impl Stream {
@@ -104,7 +111,10 @@ impl Stream {
             let base = buffer.as_mut_ptr().cast::<u8>();
             // SAFETY: the buffer has at least `BUFFER_BYTES` bytes, and nobody else borrows them now.
             let bytes = unsafe { core::slice::from_raw_parts_mut(base, BUFFER_BYTES) };
-            self.filled = fill(pinned.file()?, bytes)?;
+            self.filled = fill(pinned.file()?, BUFFER_BYTES, |at, record| {
+                bytes[at..at + record.len()].copy_from_slice(record);
+                true
+            })?;
             self.told = 0;
         }
         if self.filled == 0 {
@@ -326,8 +336,12 @@ hook! {
 hook! {
     /// getdents64(2)
     fn getdents64(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
+        // libc, too, asks for no more.
+        let size = size.min(c_int::MAX as size_t);
         on_descriptor(fd, || sys!(SYS_getdents64, fd, buffer, size), |body| {
-            Ok(fill(body.file()?, crate::edge::bytes_mut(buffer, size)?)? as isize)
+            // SAFETY: the program's buffer, under `edge`'s contract.
+            let put = |at, record: &[u8]| given::put_bytes(buffer.byte_add(at).cast(), record).is_ok();
+            Ok(fill(body.file()?, size, put)? as isize)
         })
     }
 }

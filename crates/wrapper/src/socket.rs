@@ -7,7 +7,7 @@ use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, host, reply};
 use crate::magic_link::MagicLink;
 use crate::place::{Place, Spot, Touch, answer_on_path};
 use crate::walk::Last;
-use crate::{credentials, end, mount, signal, table};
+use crate::{credentials, end, given, mount, signal, table};
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
@@ -19,22 +19,20 @@ use rustix::fs::Mode;
 /// Makes a call with an address; if it is a path of ours, with one by which the kernel finds the socket.
 ///
 /// # Safety
-/// `address` is null or valid for reads of `len` bytes.
+/// The address is the program's.
 pub(crate) unsafe fn to<R: Reply>(
     address: *const sockaddr,
     len: socklen_t,
     call: impl Fn(*const sockaddr, socklen_t) -> isize,
 ) -> R {
-    // SAFETY: the caller's contract.
-    let path = mount::setting().and_then(|_| unsafe { address::path(address, len) });
+    let path = mount::setting().and_then(|_| address::path(address, len));
     let Some(path) = path else { return reply(call(address, len)) };
     let touch = Touch::Look(Last::Follow);
     let answer = answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| match place {
         Place::Host { path, .. } => {
-            // SAFETY: a C string; the caller's contract.
+            // SAFETY: a C string of ours.
             let path = unsafe { CStr::from_ptr(path) };
-            // SAFETY: as above.
-            if unsafe { address::is(address, len, path) } {
+            if address::is(address, len, path) {
                 return host(call(address, len));
             }
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
@@ -168,10 +166,9 @@ unsafe fn asked(
     if table::is_ours(fd) {
         return finish(fail(libc::ENOTSOCK));
     }
-    // SAFETY: null, or the program's number, under `edge`'s contract.
-    let room = unsafe { len.as_ref() }.copied();
+    let room = given::get(len);
     let answer = call();
-    if let Some(room) = room.filter(|_| !address.is_null()) {
+    if let Some(room) = room.ok().filter(|_| !address.is_null()) {
         // SAFETY: the kernel has filled both, unless it refused.
         unsafe { told(address, room, len, answer as c_int) };
     }
@@ -215,12 +212,8 @@ pub(crate) mod looks {
     use libc::{size_t, sockaddr, socklen_t};
 
     /// Whether an address may be a path of ours.
-    ///
-    /// # Safety
-    /// As [`address::is_path`].
-    pub(crate) unsafe fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
-        // SAFETY: the caller's contract.
-        !address.is_null() && mount::setting().is_some() && unsafe { address::is_path(address, len) }
+    pub(crate) fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
+        !address.is_null() && mount::setting().is_some() && address::is_path(address, len)
     }
 
     pub(crate) unsafe extern "C" fn sendto(
@@ -231,7 +224,6 @@ pub(crate) mod looks {
         address: *const sockaddr,
         len: socklen_t,
     ) -> bool {
-        // SAFETY: the program's address, under `edge`'s contract.
-        table::is_ours(fd) || unsafe { is_path(address, len) }
+        table::is_ours(fd) || is_path(address, len)
     }
 }

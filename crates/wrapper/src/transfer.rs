@@ -3,7 +3,7 @@
 
 use crate::edge::{Answer, TRANSFER_BYTES_MAX, errno_of, fail, finish, reply};
 use crate::table::{self, is_ours};
-use crate::{data, raw};
+use crate::{data, given, raw};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, off64_t, size_t, ssize_t};
 use nvmed_fs::{Kind, OpenFlags};
@@ -52,26 +52,31 @@ fn check(fd: c_int, writes: bool) -> Answer<()> {
     }
 }
 
-/// Where one side of a copy stands: at the program's number, or at the descriptor's own position.
-unsafe fn position(fd: c_int, at: *mut off64_t) -> Answer<off64_t> {
-    // SAFETY: null or the address of a number, under `edge`'s contract; a descriptor.
-    let here = unsafe { if at.is_null() { data::lseek(fd, 0, libc::SEEK_CUR) } else { *at } };
+/// The position that the program gives for one side of a copy; none: the descriptor's own.
+fn given_position(at: *const off64_t) -> Answer<Option<off64_t>> {
+    if at.is_null() { Ok(None) } else { given::get(at).map(Some) }
+}
+
+/// Where one side of a copy stands.
+fn position(fd: c_int, given: Option<off64_t>) -> Answer<off64_t> {
+    // SAFETY: a descriptor and numbers.
+    let here = given.unwrap_or_else(|| unsafe { data::lseek(fd, 0, libc::SEEK_CUR) });
     match here {
         0.. => Ok(here),
-        _ if at.is_null() => fail(raw::errno()),
+        _ if given.is_none() => fail(raw::errno()),
         _ => fail(libc::EINVAL),
     }
 }
 
-unsafe fn advance(fd: c_int, at: *mut off64_t, to: off64_t) {
-    // SAFETY: as in `position`.
+unsafe fn advance(fd: c_int, at: *mut off64_t, to: off64_t) -> Answer<()> {
+    // SAFETY: a descriptor; the address of the program's number, under `edge`'s contract.
     unsafe {
-        if at.is_null() {
-            data::lseek(fd, to, libc::SEEK_SET);
-        } else {
-            *at = to;
+        if !at.is_null() {
+            return given::put(at, &to);
         }
+        data::lseek(fd, to, libc::SEEK_SET);
     }
+    Ok(())
 }
 
 unsafe fn copy_ours(
@@ -83,13 +88,13 @@ unsafe fn copy_ours(
     if !is_ours(from) || !is_ours(to) {
         return fail(libc::EXDEV);
     }
+    let given = (given_position(from_at)?, given_position(to_at)?);
     if flags != 0 {
         return fail(libc::EINVAL);
     }
     check(from, false)?;
     check(to, true)?;
-    // SAFETY: the program's numbers, under `edge`'s contract.
-    let (source, target) = unsafe { (position(from, from_at)?, position(to, to_at)?) };
+    let (source, target) = (position(from, given.0)?, position(to, given.1)?);
     let overlaps = source.abs_diff(target) < count as u64;
     if overlaps && table::pin(from)?.node.stat()?.ino == table::pin(to)?.node.stat()?.ino {
         return fail(libc::EINVAL);
@@ -102,10 +107,10 @@ unsafe fn copy_ours(
             |bytes, want, done| data::pwrite(to, bytes, want, target + done as i64),
         )?
     };
-    // SAFETY: as above.
+    // SAFETY: the program's numbers, under `edge`'s contract.
     unsafe {
-        advance(from, from_at, source + done as i64);
-        advance(to, to_at, target + done as i64);
+        advance(from, from_at, source + done as i64)?;
+        advance(to, to_at, target + done as i64)?;
     }
     Ok(done as isize)
 }
@@ -123,16 +128,15 @@ hook! {
 }
 
 unsafe fn send_ours(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> Answer {
+    let given = given_position(at)?;
     if is_ours(from) {
         match check(from, false) {
             Err(failure) if errno_of(&failure) == libc::EISDIR => return fail(libc::EINVAL),
             checked => checked?,
         }
     }
-    // SAFETY: the program's number, under `edge`'s contract. A host's pipe or socket has no position: ESPIPE,
-    // and the kernel, too, wants a file here.
-    let source = unsafe { position(from, at) };
-    let source = source.map_err(|_| crate::edge::Fail::Errno(libc::EINVAL))?;
+    // A host's pipe or socket has no position: ESPIPE, and the kernel, too, wants a file here.
+    let source = position(from, given).map_err(|_| crate::edge::Fail::Errno(libc::EINVAL))?;
     // SAFETY: the piece's own memory.
     let done = unsafe {
         pump(
@@ -141,8 +145,8 @@ unsafe fn send_ours(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> An
             |bytes, want, _| data::write(to, bytes, want),
         )?
     };
-    // SAFETY: as above.
-    unsafe { advance(from, at, source + done as i64) };
+    // SAFETY: the program's number, under `edge`'s contract.
+    unsafe { advance(from, at, source + done as i64) }?;
     Ok(done as isize)
 }
 
