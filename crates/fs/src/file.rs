@@ -23,6 +23,7 @@ pub struct File {
     pub(crate) view: View,
     flags: AtomicU32,
     number: u64,
+    made: bool,
     offset: Mutex<u64>,
     /// The data path's part: readahead, errors already told.
     pub(crate) stream: Stream,
@@ -31,10 +32,11 @@ pub struct File {
 
 impl File {
     /// The caller has counted the inode's `opens`.
-    pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags, view: View) -> Self {
+    pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags, view: View, made: bool) -> Self {
         let listing = (inode.kind == Kind::Directory).then(Box::default);
         Self {
             number: core.new_description(),
+            made,
             stream: Stream::new(&inode),
             core,
             inode,
@@ -55,6 +57,12 @@ impl File {
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whether the call that opened it also made the file (`O_CREAT`): such a file is empty, and is not cut by `O_TRUNC`.
+    #[must_use]
+    pub fn was_made(&self) -> bool {
+        self.made
     }
 
     /// `F_GETFL`: access mode and status flags.

@@ -103,7 +103,7 @@ impl Core {
         if inode.kind == Kind::File && mutant::is(Mutant::OpenForgotten) {
             inode.opens.fetch_sub(1, Ordering::SeqCst);
         }
-        let file = Arc::new(File::new(Arc::clone(self), inode, flags, view.clone()));
+        let file = Arc::new(File::new(Arc::clone(self), inode, flags, view.clone(), made));
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
             self.truncate(&file.inode, 0)?;
         }

@@ -412,6 +412,14 @@ impl File {
         either!(self, file => file.flags())
     }
 
+    /// The flags, also those that another process has set.
+    pub(crate) fn present_flags(&self) -> Result<OpenFlags> {
+        match self {
+            Self::Private(file) => Ok(file.flags()),
+            Self::Shared(file) => file.present_flags(),
+        }
+    }
+
     pub(crate) fn set_flags(&self, flags: OpenFlags) -> Result<()> {
         either!(self, file => file.set_flags(flags))
     }

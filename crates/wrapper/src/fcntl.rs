@@ -102,7 +102,7 @@ fn on_file(body: &Body, file: &File, command: c_int, argument: c_long) -> Answer
     let lock = argument as *mut libc::flock;
     match command {
         // The kernel sets O_LARGEFILE in whatever a program of 64 bits opens.
-        libc::F_GETFL => Ok((file.flags().0 as c_int & KEPT_FLAGS | O_LARGEFILE) as isize),
+        libc::F_GETFL => Ok((file.present_flags()?.0 as c_int & KEPT_FLAGS | O_LARGEFILE) as isize),
         libc::F_SETFL => {
             file.set_flags(OpenFlags(argument as u32))?;
             Ok(0)

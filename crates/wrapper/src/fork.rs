@@ -249,6 +249,23 @@ pub(crate) unsafe fn by_number(number: c_long, words: [usize; 6]) -> bool {
     flags & libc::CLONE_VM as u64 == 0 && stack == 0
 }
 
+/// Whether a call by number makes a process as fork or vfork do, which libc's fork can stand for.
+pub(crate) fn is_plain(number: c_long, words: [usize; 6]) -> bool {
+    let (flags, stack) = (words[0], words[1]);
+    match number {
+        libc::SYS_fork => true,
+        libc::SYS_vfork => is_vfork(libc::CLONE_VM | libc::CLONE_VFORK),
+        // Go's runtime makes processes so, with or without a descriptor of the child. The lowest byte is a signal.
+        libc::SYS_clone if stack == 0 => {
+            let rest = flags & !(libc::CLONE_PIDFD as usize);
+            let vfork = libc::CLONE_VM | libc::CLONE_VFORK;
+            let chld = libc::SIGCHLD as usize;
+            rest == chld || rest == vfork as usize | chld && is_vfork(vfork)
+        }
+        _ => false,
+    }
+}
+
 hook! {
     /// vfork(2), as fork: a child that shares our memory would change the parent's descriptor table
     fn vfork() -> pid_t, as [__vfork] {

@@ -4,7 +4,7 @@ use crate::edge::{Answer, Fail, errno_of, fail, host};
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::table::Body;
 use crate::walk::Last;
-use crate::{credentials, descriptor, end, hosted, mount};
+use crate::{credentials, descriptor, end, hosted, mount, mounts};
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
 use nvmed_fs::{Follow, Kind, OpenFlags};
@@ -27,6 +27,10 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
     match place {
         Place::Ours(spot) => open_ours(&spot, flags, mode),
         Place::Host { dirfd, path } => {
+            // SAFETY: a place of the host's.
+            if let Some(list) = unsafe { mounts::opened(path, flags) } {
+                return list;
+            }
             let fd = host(sys!(SYS_openat, dirfd, path, flags | O_LARGEFILE, mode))?;
             hosted::opened(fd as c_int);
             unless_hidden(fd as c_int, flags)

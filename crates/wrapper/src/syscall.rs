@@ -7,8 +7,8 @@ use crate::descriptor::on_descriptor;
 use crate::edge::{fail, finish, host, reply};
 use crate::{
     aio, credentials, data, descriptor, directory, exec, extent, fcntl, fork, given, ioctl, life, limit,
-    mapping, metadata, mount, name, open, openat2, poll, raw, real, refused, rights, socket, stat, sync,
-    transfer, vector, xattr,
+    mapping, metadata, mount, name, open, openat2, poll, raw, real, refused, rights, socket, splice, stat,
+    sync, transfer, vector, xattr,
 };
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -69,9 +69,9 @@ dispatch! {
             SYS_fchown => metadata::fchown[0, 1, 2];
             SYS_copy_file_range => transfer::copy_file_range[0, 1, 2, 3, 4, 5];
             SYS_sendfile => transfer::sendfile[0, 1, 2, 3];
-            SYS_splice => transfer::splice[0, 1, 2, 3, 4, 5];
-            SYS_tee => transfer::tee[0, 1, 2, 3];
-            SYS_vmsplice => transfer::vmsplice[0, 1, 2, 3];
+            SYS_splice => splice::splice[0, 1, 2, 3, 4, 5];
+            SYS_tee => splice::tee[0, 1, 2, 3];
+            SYS_vmsplice => splice::vmsplice[0, 1, 2, 3];
             SYS_sendmsg => rights::sendmsg[0, 1, 2];
             SYS_sendmmsg => rights::sendmmsg[0, 1, 2, 3];
             SYS_recvmsg => rights::recvmsg[0, 1, 2];
