@@ -57,6 +57,10 @@ impl Holder {
     /// # Errors
     /// As [`Holder::salvage`].
     pub(crate) fn save(&self, config: &Config, ending: Ending) -> Result<(), Failure> {
+        if self.memory.is_idle() {
+            // The server has saved everything: nothing is left that a signal could end.
+            return Ok(());
+        }
         let saved = WriteBack::to(&config.device);
         ending.leave_to_thread(Arc::clone(&saved));
         let outcome = self.salvage_to(config, |device| saved.opened(device));

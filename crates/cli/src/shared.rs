@@ -17,13 +17,14 @@ use nvmed_sys::Signals;
 use nvmed_wire::{Address, Board, SERVER_VARIABLE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a server writes when clients can come.
 const READY: &str = "ready";
@@ -244,29 +245,45 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
 
 /// Ends the server when its holder says so: now, or when no session is left.
 fn obey(signals: &Signals, stop: &Stop, saved: Arc<WriteBack>) {
-    // A descriptor that cannot be read would leave a server that nothing ends.
-    while let Ok(signal) = signals.next() {
-        if signal.number != libc::SIGUSR1 {
-            break;
+    // When it is said who is left.
+    let mut due = None;
+    loop {
+        if due.is_some_and(|due| !comes_before(signals, due)) {
+            tell_who_is_left(stop);
         }
-        stop.finish();
-        let stop = stop.clone();
-        // Without a thread it is only not said.
-        let _ = nvmed_sys::spawn_quiet("nvmed-patience", move || {
-            std::thread::sleep(PATIENCE);
-            // Of one that is dead nothing is said, however long its end takes.
-            let left = stop.living();
-            if left > 0 {
-                let s = if left == 1 { "" } else { "es" };
-                eprintln!(
-                    "nvmed: run: the program has ended, {left} process{s} that it started still use the device; \
-                     waiting for their end (a signal ends it now)"
-                );
-            }
-        });
+        // A descriptor that cannot be read would leave a server that nothing ends.
+        match signals.next() {
+            Ok(signal) if signal.number == libc::SIGUSR1 => stop.finish(),
+            _ => break,
+        }
+        due = Some(Instant::now() + PATIENCE);
     }
     saved.end_when_stuck(STUCK);
     stop.stop();
+}
+
+/// Waits for a signal; false when the time comes first.
+fn comes_before(signals: &Signals, due: Instant) -> bool {
+    loop {
+        let left = Timespec::try_from(due.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(signals, PollFlags::IN)], left.as_ref()) {
+            Err(Errno::INTR) => {}
+            Ok(0) => return false,
+            _ => return true,
+        }
+    }
+}
+
+fn tell_who_is_left(stop: &Stop) {
+    // Of one that is dead nothing is said, however long its end takes.
+    let left = stop.living();
+    if left > 0 {
+        let s = if left == 1 { "" } else { "es" };
+        eprintln!(
+            "nvmed: run: the program has ended, {left} process{s} that it started still use the device; waiting for \
+             their end (a signal ends it now)"
+        );
+    }
 }
 
 /// Sessions and windows take descriptors, and deep directories do: as many as the host lets this process have.

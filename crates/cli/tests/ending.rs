@@ -4,7 +4,7 @@ mod scratch;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use scratch::{Scratch, have};
-use std::io::{BufRead, BufReader, Lines, Read};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -245,4 +245,20 @@ fn what_timeout_ends_is_ended_and_saved() {
     if out.contains("main") {
         assert_eq!(scratch.ok(["cat", "d.img:/file"]), "kept");
     }
+}
+
+/// The program has ended, and a process that it started has not: who waits is told why, and nothing is lost.
+#[test]
+fn who_is_left_after_the_program_is_told() {
+    let scratch = Scratch::with_device("64M");
+    let script = "exec 3<&0; (cat <&3 >store/f) &";
+    let mut command = scratch.nvmed(["run", "-D", "d.img", "-d", "store", "--", "sh", "-c", script]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("the program has ended, 1 process"), "{said}");
+    child.stdin.take().unwrap().write_all(b"kept").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(scratch.ok(["cat", "d.img:/f"]), "kept");
 }

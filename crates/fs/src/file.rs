@@ -57,13 +57,7 @@ impl File {
         self.number
     }
 
-    /// Whether the call that opened it also made the file (`O_CREAT`): such a file is empty, and is not cut by `O_TRUNC`.
-    #[must_use]
-    pub fn was_made(&self) -> bool {
-        self.flags().has(OpenFlags::CREATE)
-    }
-
-    /// `F_GETFL`: access mode and status flags; and [`OpenFlags::CREATE`] where the call that opened it made the file.
+    /// `F_GETFL`: access mode and status flags; and [`OpenFlags::CREATE`] where the file was made when it was opened.
     #[must_use]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags(self.flags.load(Ordering::Relaxed))

@@ -3,7 +3,9 @@
 mod support;
 
 use nvmed_fs::{LockKind, LockOwner, LockRange, OpenFlags, RenameFlags, Whence};
-use nvmed_wire::{Answer, Call, Control, ControlAnswer, Handle, LockClass, Object, Socket, VERSION};
+use nvmed_wire::{
+    Answer, Call, Control, ControlAnswer, Handle, LockClass, Object, Socket, TOLD_AT_ONCE, VERSION,
+};
 use support::{Client, ask, hello, named, serve, until};
 
 const EAGAIN: Answer = Answer::Failed(libc::EAGAIN);
@@ -209,14 +211,34 @@ fn many_descriptors_go_along() {
     let shared = serve();
     let before = Client::connect(&shared);
     let held: Vec<_> = (0..600).map(|number| (number, before.create(&format!("file{number}")))).collect();
-    let after = Client::adopt(before.heir(&held, true).unwrap());
-    let told: Vec<_> = after.welcome.held.iter().map(|(number, it)| (*number, it.handle)).collect();
+    let heir = before.heir(&held[..500], true).unwrap();
+    let more = Control::HeirHolds { held: held[500..].to_vec() };
+    before.control(&more).unwrap();
+    let after = Client::adopt(heir);
+    assert_eq!((after.welcome.held.len(), after.welcome.inherits), (TOLD_AT_ONCE, 600));
+    let mut told = after.welcome.held.clone();
+    while let (ControlAnswer::Inherits(more), None) = ask(&after.socket, &Control::Inherits, None) {
+        if more.is_empty() {
+            break;
+        }
+        told.extend(more);
+    }
+    let told: Vec<_> = told.iter().map(|(number, it)| (*number, it.handle)).collect();
     assert_eq!(told, held);
     // A fork's are not told: its process knows them.
     let forked: Vec<_> = (0..5000).map(|_| after.create("file0")).map(|handle| (-1, handle)).collect();
     let child = Client::adopt(after.heir(&forked, false).unwrap());
     assert!(child.welcome.held.is_empty());
     child.pwrite(forked[4999].1, 0, b"held all the same");
+    // What is not held is nobody's to hand on, and who asks for it has no heir any more.
+    let sessions = || shared.service.processes();
+    let before = sessions();
+    let heir = child.heir(&[], false).unwrap();
+    assert_eq!(sessions(), before + 1);
+    let strange = Control::HeirHolds { held: vec![(3, Handle(u64::MAX))] };
+    assert_eq!(child.control(&strange).err(), Some(libc::EBADF));
+    until("the heir is gone", || sessions() == before);
+    drop(heir);
 }
 
 #[test]

@@ -174,6 +174,12 @@ impl RunMemory {
         Ok(held.map_or(Unfinished::Left, |_| Unfinished::Of(process_name(owner))))
     }
 
+    /// Whether there is nothing in it to be written back: no mount has begun, or each has ended cleanly.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.state() == State::Idle
+    }
+
     pub(crate) fn state(&self) -> State {
         if self.header.u32(AT_STATE).load(Ordering::Acquire) == 0 { State::Idle } else { State::Mounted }
     }

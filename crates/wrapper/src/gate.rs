@@ -184,8 +184,9 @@ macro_rules! gates {
             )
         }
     };
-    // close: the stack's own descriptors are the hook's too, and what is none of either is the kernel's to refuse.
-    (@closing $name:ident $($hook:ident)::+) => {
+    // The stack's own descriptors are the hook's too, which says that they are not there, and what is none of either is the
+    // kernel's to refuse.
+    (@hiding $name:ident $($hook:ident)::+) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -400,16 +401,16 @@ gates! {
     leaving _longjmp => signal::left;
     leaving siglongjmp => signal::left;
     leaving __longjmp_chk => signal::left;
-    closing close => descriptor::close;
-    closing __close => descriptor::close;
-    plain fcntl => fcntl::fcntl;
-    plain fcntl64 => fcntl::fcntl;
-    plain __fcntl => fcntl::fcntl;
-    plain __libc_fcntl64 => fcntl::fcntl;
-    plain __fstat64 => stat::fstat;
-    plain dup => descriptor::dup;
-    plain fstat => stat::fstat;
-    plain fstat64 => stat::fstat;
+    hiding close => descriptor::close;
+    hiding __close => descriptor::close;
+    hiding fcntl => fcntl::fcntl;
+    hiding fcntl64 => fcntl::fcntl;
+    hiding __fcntl => fcntl::fcntl;
+    hiding __libc_fcntl64 => fcntl::fcntl;
+    hiding __fstat64 => stat::fstat;
+    hiding dup => descriptor::dup;
+    hiding fstat => stat::fstat;
+    hiding fstat64 => stat::fstat;
     cancel read => data::read;
     cancel __read => data::read;
     cancel __read_chk => data::__read_chk;

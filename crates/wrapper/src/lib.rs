@@ -75,6 +75,7 @@ mod program;
 mod real;
 mod refused;
 mod rights;
+mod ring;
 mod scan;
 mod script;
 mod shape;

@@ -9,7 +9,7 @@ use crate::place::{Place, Spot, is_itself, on_itself};
 use crate::raw::{self, Word};
 use crate::stat::look;
 use crate::syscall::SYS_FCHMODAT2;
-use crate::{mount, table};
+use crate::{given, mount, table};
 use core::ffi::{c_char, c_int};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use nvmed_fs::{Follow, Time};
@@ -175,14 +175,13 @@ fn time(given: timespec) -> Answer<Time> {
 
 /// The times argument of utimensat: null is now.
 ///
-/// # Safety
-/// Null or two `timespec`s.
-unsafe fn times(given: *const timespec) -> Answer<[Time; 2]> {
+/// # Errors
+/// `EFAULT`; `EINVAL` for nanoseconds that are none.
+fn times(given: *const timespec) -> Answer<[Time; 2]> {
     if given.is_null() {
         return Ok([Time::Now; 2]);
     }
-    // SAFETY: the caller's contract.
-    let [atime, mtime] = unsafe { given.cast::<[timespec; 2]>().read_unaligned() };
+    let [atime, mtime] = given::get(given.cast::<[timespec; 2]>())?;
     Ok([time(atime)?, time(mtime)?])
 }
 
@@ -190,8 +189,7 @@ unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, 
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             UTIMENSAT.check(flags)?;
-            // SAFETY: the program's times, under `edge`'s contract, here and below.
-            let times = unsafe { times(given) }?;
+            let times = times(given)?;
             match file {
                 Some(file) => file.utimens(times, &who())?,
                 None => mount::files()?.utimens(Object::Held(node), times, &who())?,
@@ -206,8 +204,7 @@ unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, 
             host(sys!(SYS_utimensat, dirfd, path, given, flags))
         }
         Place::Ours(spot) => {
-            // SAFETY: as above.
-            match unsafe { times(given) } {
+            match times(given) {
                 Ok(times) => utimens_ours(&spot, times, follow(flags)),
                 // What is not there is told first.
                 Err(failure) => spot.node(follow(flags)).and(Err(failure)),
@@ -239,8 +236,7 @@ unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
         fd,
         || sys!(SYS_utimensat, fd, none, given, 0),
         |body| {
-            // SAFETY: the program's times, under `edge`'s contract.
-            body.file()?.utimens(unsafe { times(given) }?, &who())?;
+            body.file()?.utimens(times(given)?, &who())?;
             Ok(0)
         },
     )
@@ -296,15 +292,43 @@ unsafe fn with_timevals(given: *const timeval, run: impl FnOnce(*const timespec)
     run(times.as_ptr())
 }
 
-/// The same of a system call by its number: the kernel looks at the range first.
-unsafe fn with_valid_timevals(given: *const timeval, run: impl FnOnce(*const timespec) -> c_int) -> c_int {
-    let is_valid = |times: &[timeval; 2]| times.iter().all(|time| (0..1_000_000).contains(&time.tv_usec));
-    // SAFETY: null or two `timeval`s: the caller's contract, here and below.
-    if !given.is_null() && !is_valid(&unsafe { given.cast::<[timeval; 2]>().read_unaligned() }) {
-        return finish(fail(libc::EINVAL));
+/// The times of a call by number, which the kernel reads, and whose range it looks at first. Those that are not there stay
+/// where they are not, for the call below to find it in the kernel's order.
+unsafe fn with_kernel_timevals(given: *const timeval, run: impl FnOnce(*const timespec) -> c_int) -> c_int {
+    match given::get(given.cast::<[timeval; 2]>()) {
+        Ok(times) if !given.is_null() => {
+            if !times.iter().all(|time| (0..1_000_000).contains(&time.tv_usec)) {
+                return finish(fail(libc::EINVAL));
+            }
+            // SAFETY: two of them.
+            unsafe { with_timevals(times.as_ptr(), run) }
+        }
+        _ => run(given.cast()),
     }
+}
+
+/// utimes(2) as the kernel has it.
+pub(crate) unsafe fn utimes_by_number(path: *const c_char, given: *const timeval) -> c_int {
+    // SAFETY: the program's arguments, under `edge`'s contract, here and below.
+    unsafe { with_kernel_timevals(given, |times| utimens_at(libc::AT_FDCWD, path, times, 0)) }
+}
+
+/// futimesat(2) as the kernel has it.
+pub(crate) unsafe fn futimesat_by_number(dirfd: c_int, path: *const c_char, given: *const timeval) -> c_int {
     // SAFETY: as above.
-    unsafe { with_timevals(given, run) }
+    unsafe { with_kernel_timevals(given, |times| futimes_at(dirfd, path, times)) }
+}
+
+/// utime(2) as the kernel has it.
+pub(crate) unsafe fn utime_by_number(path: *const c_char, given: *const utimbuf) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        match given::get(given) {
+            Ok(times) if !given.is_null() => utime(path, &raw const times),
+            // Nothing there: neither of the length that the call below reads.
+            _ => utimens_at(libc::AT_FDCWD, path, given.cast(), 0),
+        }
+    }
 }
 
 hook! {
@@ -312,12 +336,6 @@ hook! {
     fn utimes(path: *const c_char, given: *const timeval) -> c_int {
         with_timevals(given, |times| utimens_at(libc::AT_FDCWD, path, times, 0))
     }
-}
-
-/// utimes(2) by its number
-pub(crate) unsafe fn utimes_by_number(path: *const c_char, given: *const timeval) -> c_int {
-    // SAFETY: the caller's contract: the program's arguments.
-    unsafe { with_valid_timevals(given, |times| utimens_at(libc::AT_FDCWD, path, times, 0)) }
 }
 
 hook! {
@@ -344,12 +362,6 @@ hook! {
     fn futimesat(dirfd: c_int, path: *const c_char, given: *const timeval) -> c_int {
         with_timevals(given, |times| futimes_at(dirfd, path, times))
     }
-}
-
-/// futimesat(2) by its number
-pub(crate) unsafe fn futimesat_by_number(dirfd: c_int, path: *const c_char, given: *const timeval) -> c_int {
-    // SAFETY: the caller's contract: the program's arguments.
-    unsafe { with_valid_timevals(given, |times| futimes_at(dirfd, path, times)) }
 }
 
 hook! {

@@ -15,8 +15,7 @@ const NUMBER: u32 = 1 << 30;
 /// Read at a time.
 const CHUNK_BYTES: usize = 16 << 10;
 /// Flags with which a list may be opened to be read; those that matter are kept for the copy.
-const PLAIN: c_int =
-    libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_NOFOLLOW | crate::open::O_LARGEFILE;
+const PLAIN: c_int = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK | crate::open::O_LARGEFILE;
 
 /// How a list is written.
 #[derive(Clone, Copy)]
@@ -42,14 +41,15 @@ fn is_link_to_proc(path: &CStr) -> bool {
         .is_ok_and(|len| target[..len].ends_with(b"proc/self/mounts") || target[..len] == *b"/proc/mounts")
 }
 
-/// The descriptor of a copy with our line, if this is a list and to be read.
+/// The descriptor of a copy with our line, if this is a list and to be read. Where the host has no memory for one, or forbids it,
+/// the list is the kernel's.
 ///
 /// # Safety
 /// As [`Place::Host`] has it: a C string wherever there is a setting, unless it is null or no memory.
 ///
 /// [`Place::Host`]: crate::place::Place::Host
 #[inline]
-pub(crate) unsafe fn opened(path: *const c_char, flags: c_int) -> Option<Answer> {
+pub(crate) unsafe fn opened(path: *const c_char, flags: c_int) -> Option<c_int> {
     let setting = mount::setting().filter(|setting| setting.hosted.is_none())?;
     if flags & !PLAIN != libc::O_RDONLY || path.is_null() || path == NO_MEMORY {
         return None;
@@ -61,10 +61,10 @@ pub(crate) unsafe fn opened(path: *const c_char, flags: c_int) -> Option<Answer>
     }
     // SAFETY: as above.
     let path = unsafe { CStr::from_ptr(path) };
-    form(path.to_bytes()).map(|form| copy(setting, path, flags, form))
+    form(path.to_bytes()).and_then(|form| copy(setting, path, flags, form).ok())
 }
 
-fn copy(setting: &Setting, path: &CStr, flags: c_int, form: Form) -> Answer {
+fn copy(setting: &Setting, path: &CStr, flags: c_int, form: Form) -> Answer<c_int> {
     let list = host(sys!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC))?;
     let mut text = Vec::new();
     let read = read_all(list as c_int, &mut text);
@@ -74,7 +74,7 @@ fn copy(setting: &Setting, path: &CStr, flags: c_int, form: Form) -> Answer {
     let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::MFD_CLOEXEC } else { 0 };
     let fd = host(sys!(SYS_memfd_create, c"mounts".as_ptr(), cloexec))?;
     let written = host(sys!(SYS_pwrite64, fd, text.as_ptr(), text.len(), 0usize));
-    written.map(|_| fd).inspect_err(|_| {
+    written.map(|_| fd as c_int).inspect_err(|_| {
         sys!(SYS_close, fd);
     })
 }

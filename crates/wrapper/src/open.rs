@@ -45,7 +45,7 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
         Place::Host { dirfd, path } => {
             // SAFETY: a place of the host's.
             if let Some(list) = unsafe { mounts::opened(path, flags) } {
-                return list;
+                return Ok(list as isize);
             }
             let fd = host(sys!(SYS_openat, dirfd, path, flags | O_LARGEFILE, mode))?;
             hosted::opened(fd as c_int);

@@ -4,7 +4,7 @@
 use crate::backend::{Files, Node};
 use crate::edge::{Answer, Fail, errno_of, fail, finish, guard, host, reply};
 use crate::flags::{NAME, NOWHERE};
-use crate::given::Room;
+use crate::given::{self, Plain, Room};
 use crate::place::{Place, Spot, on_path};
 use crate::walk::{LINKS_MAX, without_slashes};
 use crate::{credentials, cwd, mount, open, table};
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 /// `struct open_how` (linux/openat2.h), of its first version.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct How {
     flags: u64,
     mode: u64,
@@ -52,7 +53,16 @@ const SCOPE: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
 /// Permission bits of a new file.
 const MODE: u64 = 0o7777;
 
+// SAFETY: numbers.
+unsafe impl Plain for How {}
+
 impl How {
+    /// A structure of the program's, and what of it is for later versions.
+    fn given(from: *const u8, size: usize) -> Answer<(Self, Vec<u8>)> {
+        let later = given::bytes(from.wrapping_add(size_of::<Self>()), size - size_of::<Self>())?;
+        Ok((given::get(from.cast())?, later))
+    }
+
     fn open_flags(&self) -> c_int {
         self.flags as c_int
     }
@@ -92,15 +102,14 @@ impl How {
 ///
 /// # Safety
 /// The arguments are the program's.
-pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const u8, size: usize) -> c_long {
-    let on_host = |dirfd: c_int, path: *const c_char| sys!(SYS_openat2, dirfd, path, how, size);
-    if how.is_null() || !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || mount::setting().is_none() {
+pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, given: *const u8, size: usize) -> c_long {
+    let on_host = |dirfd: c_int, path: *const c_char| sys!(SYS_openat2, dirfd, path, given, size);
+    if !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || mount::setting().is_none() {
         return reply(on_host(dirfd, path));
     }
-    // SAFETY: the program's structure of `size` bytes, under `edge`'s contract.
-    let (how, later) = unsafe {
-        let later = core::slice::from_raw_parts(how.add(size_of::<How>()), size - size_of::<How>());
-        (how.cast::<How>().read_unaligned(), later)
+    let (how, later) = match How::given(given, size) {
+        Ok(given) => given,
+        Err(failure) => return finish(Err(failure)),
     };
     // What later versions may ask for is not asked for by zeros.
     let checked = if later.iter().all(|&byte| byte == 0) { how.check() } else { fail(libc::E2BIG) };

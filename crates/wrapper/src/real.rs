@@ -5,7 +5,7 @@ use crate::edge::{Answer, fail, finish, guard, host, reply};
 use crate::given::Room;
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::walk::{Last, PATH_BYTES_MAX};
-use crate::{cwd, mount, raw, table};
+use crate::{cwd, given, mount, raw, table};
 use core::ffi::{c_char, c_int};
 use libc::size_t;
 use nvmed_fs::{Follow, Kind};
@@ -90,10 +90,7 @@ unsafe fn hand_out(path: &[u8], buffer: *mut c_char, size: size_t) -> Answer {
         return fail(libc::ENOMEM);
     }
     // SAFETY: `target` has `room >= needed` bytes, the program's or fresh.
-    unsafe {
-        target.cast::<u8>().copy_from_nonoverlapping(path.as_ptr(), path.len());
-        *target.add(path.len()) = 0;
-    }
+    unsafe { given::put_bytes(target.cast(), &[path, b"\0"].concat()) }?;
     Ok(target as isize)
 }
 
@@ -204,8 +201,9 @@ hook! {
 pub(crate) unsafe fn raw_getcwd(buffer: *mut c_char, size: size_t) -> core::ffi::c_long {
     match crate::edge::caught(cwd_of_ours) {
         Ok(None) => reply(sys!(SYS_getcwd, buffer, size)),
+        // The kernel makes no room.
         Ok(Some(path)) if buffer.is_null() => {
-            finish(fail::<isize>(libc::EFAULT).map(|_| path.len() as isize))
+            finish(fail(if size <= path.len() { libc::ERANGE } else { libc::EFAULT }))
         }
         // SAFETY: the program's buffer, under `edge`'s contract.
         Ok(Some(path)) => finish(unsafe { hand_out(&path, buffer, size) }.map(|_| path.len() as isize + 1)),

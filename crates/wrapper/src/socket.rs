@@ -8,7 +8,7 @@ use crate::magic_link::MagicLink;
 use crate::place::{Place, Spot, Touch, answer_on_path};
 use crate::terminal::or_stand_in;
 use crate::walk::Last;
-use crate::{credentials, end, mount, signal};
+use crate::{credentials, end, given, mount, signal};
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
@@ -20,22 +20,20 @@ use rustix::fs::Mode;
 /// Makes a call with an address; if it is a path of ours, with one by which the kernel finds the socket.
 ///
 /// # Safety
-/// `address` is null or valid for reads of `len` bytes.
+/// The address is the program's.
 pub(crate) unsafe fn to<R: Reply>(
     address: *const sockaddr,
     len: socklen_t,
     call: impl Fn(*const sockaddr, socklen_t) -> isize,
 ) -> R {
-    // SAFETY: the caller's contract.
-    let path = mount::setting().and_then(|_| unsafe { address::path(address, len) });
+    let path = mount::setting().and_then(|_| address::path(address, len));
     let Some(path) = path else { return reply(call(address, len)) };
     let touch = Touch::Look(Last::Follow);
     let answer = answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| match place {
         Place::Host { path, .. } => {
-            // SAFETY: a C string; the caller's contract.
+            // SAFETY: a C string of ours.
             let path = unsafe { CStr::from_ptr(path) };
-            // SAFETY: as above.
-            if unsafe { address::is(address, len, path) } {
+            if address::is(address, len, path) {
                 return host(call(address, len));
             }
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
@@ -174,10 +172,9 @@ hook! {
 
 /// Asks the kernel for an address of a socket, and tells the path that a program bound.
 unsafe fn asked(address: *mut sockaddr, len: *mut socklen_t, call: impl FnOnce() -> isize) -> c_int {
-    // SAFETY: null, or the program's number, under `edge`'s contract.
-    let room = unsafe { len.as_ref() }.copied();
+    let room = given::get(len);
     let answer = call();
-    if let Some(room) = room.filter(|_| !address.is_null()) {
+    if let Some(room) = room.ok().filter(|_| !address.is_null()) {
         // SAFETY: the kernel has filled both, unless it refused.
         unsafe { told(address, room, len, answer as c_int) };
     }
@@ -223,12 +220,8 @@ pub(crate) mod looks {
     use libc::{size_t, sockaddr, socklen_t};
 
     /// Whether an address may be a path of ours.
-    ///
-    /// # Safety
-    /// As [`address::is_path`].
-    pub(crate) unsafe fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
-        // SAFETY: the caller's contract.
-        !address.is_null() && mount::setting().is_some() && unsafe { address::is_path(address, len) }
+    pub(crate) fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
+        !address.is_null() && mount::setting().is_some() && address::is_path(address, len)
     }
 
     pub(crate) unsafe extern "C" fn sendto(
@@ -239,7 +232,6 @@ pub(crate) mod looks {
         address: *const sockaddr,
         len: socklen_t,
     ) -> bool {
-        // SAFETY: the program's address, under `edge`'s contract.
-        table::is_ours(fd) || unsafe { is_path(address, len) }
+        table::is_ours(fd) || is_path(address, len)
     }
 }

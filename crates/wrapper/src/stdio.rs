@@ -203,7 +203,7 @@ hook! {
         on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
             Place::Host { path, .. } if !hosted::here() => {
                 if let Some(list) = mounts::opened(path, how.flags()) {
-                    return over_hosts(list? as c_int, mode);
+                    return over_hosts(list, mode);
                 }
                 let stream = libc(path, mode);
                 if stream.is_null() { fail(raw::errno()) } else { Ok(stream as isize) }
@@ -329,7 +329,7 @@ hook! {
         if let (Some(how), Ok(name)) = (&how, room.name(path))
             && let Some(list) = mounts::opened(name.as_ptr(), how.flags())
         {
-            return finish(list.and_then(|fd| over_hosts(fd as c_int, mode)));
+            return finish(over_hosts(list, mode));
         }
         let opened = how.and_then(|how| Some((opened(path, &how)?, how)));
         match opened {

@@ -371,6 +371,25 @@ def flags():
     assert fcntl.fcntl(fd, fcntl.F_GETFL) == before
 
 
+def sight():
+    def there(fd):
+        answers = []
+        for call in [os.fstat, lambda fd: fcntl.fcntl(fd, fcntl.F_GETFD), lambda fd: os.close(os.dup(fd))]:
+            try:
+                call(fd)
+                answers.append(True)
+            except OSError as error:
+                assert error.errno == errno.EBADF
+                answers.append(False)
+        assert len(set(answers)) == 1, (fd, answers)
+        return answers[0]
+
+    before = [fd for fd in range(2000) if there(fd)]
+    with open(path("s"), "w") as file:
+        file.write("x")
+    assert [fd for fd in range(2000) if there(fd)] == before != []
+
+
 def growing():
     fd = os.open(path("grow"), os.O_RDWR | os.O_CREAT, 0o644)
     os.ftruncate(fd, 4096)
