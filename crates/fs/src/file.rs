@@ -23,7 +23,6 @@ pub struct File {
     pub(crate) view: View,
     flags: AtomicU32,
     number: u64,
-    made: bool,
     offset: Mutex<u64>,
     /// The data path's part: readahead, errors already told.
     pub(crate) stream: Stream,
@@ -31,17 +30,16 @@ pub struct File {
 }
 
 impl File {
-    /// The caller has counted the inode's `opens`.
-    pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags, view: View, made: bool) -> Self {
+    /// The caller has counted the inode's `opens`, and left out of the flags what acted once.
+    pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags, view: View) -> Self {
         let listing = (inode.kind == Kind::Directory).then(Box::default);
         Self {
             number: core.new_description(),
-            made,
             stream: Stream::new(&inode),
             core,
             inode,
             view,
-            flags: AtomicU32::new(flags.0 & !OpenFlags::ONCE.0),
+            flags: AtomicU32::new(flags.0),
             offset: Mutex::new(0),
             listing,
         }
@@ -59,13 +57,7 @@ impl File {
         self.number
     }
 
-    /// Whether the call that opened it also made the file (`O_CREAT`): such a file is empty, and is not cut by `O_TRUNC`.
-    #[must_use]
-    pub fn was_made(&self) -> bool {
-        self.made
-    }
-
-    /// `F_GETFL`: access mode and status flags.
+    /// `F_GETFL`: access mode and status flags; and [`OpenFlags::CREATE`] where the file was made when it was opened.
     #[must_use]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags(self.flags.load(Ordering::Relaxed))

@@ -296,8 +296,7 @@ impl Desk {
         loop {
             match listener.accept() {
                 Ok(socket) => {
-                    let asked = socket.ask_for_senders().and_then(|()| socket.peer());
-                    let user = asked.map(|peer| self.service.shares.user(peer.uid));
+                    let user = socket.peer().map(|peer| self.service.shares.user(peer.uid));
                     let taken = user.and_then(|user| Ok((user.take(Kind::Silent)?, user)));
                     match taken {
                         // One too many is hung up on.

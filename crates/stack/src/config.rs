@@ -88,6 +88,29 @@ impl RawSyscalls {
     }
 }
 
+/// What becomes of rings that a program sets up (`io_uring`). The kernel carries their requests out, and has no file of
+/// ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoUring {
+    /// Setting one up fails with ENOSYS: programs do their requests otherwise, which works on files of ours.
+    #[default]
+    Refuse,
+    /// They work on the host's files; requests on ours fail with EBADF.
+    Allow,
+}
+
+impl IoUring {
+    /// The values of the key, in the order of the variants.
+    pub const NAMES: [&str; 2] = ["refuse", "allow"];
+    const ALL: [Self; 2] = [Self::Refuse, Self::Allow];
+
+    /// The value that a name stands for.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Some(Self::ALL[Self::NAMES.iter().position(|&one| one == name)?])
+    }
+}
+
 /// Settings of one mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -129,6 +152,8 @@ pub struct Config {
     pub writeback_seconds: u32,
     /// What becomes of system calls below libc (`raw_syscalls`).
     pub raw_syscalls: RawSyscalls,
+    /// What becomes of rings that the program sets up (`io_uring`).
+    pub io_uring: IoUring,
 }
 
 /// A configuration that cannot be used, with where and why.
@@ -208,6 +233,7 @@ impl Config {
             inline_bytes: INLINE_BYTES_DEFAULT,
             writeback_seconds: 5,
             raw_syscalls: RawSyscalls::Off,
+            io_uring: IoUring::Refuse,
         }
     }
 
@@ -302,7 +328,10 @@ impl Config {
                 RawSyscalls::Dispatch => "raw_syscalls = dispatch\n",
                 RawSyscalls::Detect => "raw_syscalls = detect\n",
             },
-        ) + &self.lease_bytes.map_or(String::new(), |bytes| format!("lease_size = {bytes}\n"))
+        ) + match self.io_uring {
+            IoUring::Refuse => "",
+            IoUring::Allow => "io_uring = allow\n",
+        } + &self.lease_bytes.map_or(String::new(), |bytes| format!("lease_size = {bytes}\n"))
             + &self.tree.as_ref().map_or(String::new(), |tree| format!("tree = {tree}\n"))
     }
 
@@ -391,6 +420,9 @@ impl<'a> Draft<'a> {
             "raw_syscalls" => {
                 self.config.raw_syscalls =
                     RawSyscalls::ALL[self.choice(line, key, value, RawSyscalls::NAMES)?];
+            }
+            "io_uring" => {
+                self.config.io_uring = IoUring::ALL[self.choice(line, key, value, IoUring::NAMES)?];
             }
             _ => return Err(self.wrong(line, format!("unknown key `{key}`; known: {KEYS}"))),
         }
@@ -494,7 +526,7 @@ impl Draft<'_> {
 /// All keys, for the message that meets an unknown one.
 const KEYS: &str = "wrap_dir, filesystem, ffs_prealloc, ffs_readahead, ffs_format, storage_engine, \
                     storage_dev, cache_size, cache_pages, cache_policy, cache_dirty_limit, durability, \
-                    writeback_seconds, discard, ffs_inline, mount, raw_syscalls, lease_size";
+                    writeback_seconds, discard, ffs_inline, mount, raw_syscalls, io_uring, lease_size";
 
 fn file_name(value: &str) -> &str {
     value.rsplit('/').next().unwrap_or(value)
@@ -554,6 +586,7 @@ mod tests {
         config.cache_policy = EvictionPolicy::Sieve;
         config.durability = Durability::Device;
         config.raw_syscalls = RawSyscalls::Detect;
+        config.io_uring = IoUring::Allow;
         config.prealloc_bytes = 4096;
         config.discard = true;
         config.inline_bytes = 0;
@@ -597,6 +630,7 @@ mod tests {
             ("storage_engine = lib_spdk.so", "default.conf:3: unknown engine `lib_spdk.so`"),
             ("durability = eternal", "default.conf:3: `durability` is process or device, not `eternal`"),
             ("mount = both", "default.conf:3: `mount` is private or shared, not `both`"),
+            ("io_uring = maybe", "default.conf:3: `io_uring` is refuse or allow, not `maybe`"),
             ("cache_policy = lru", "default.conf:3: `cache_policy` is s3fifo or clock or sieve, not `lru`"),
             ("cache_size = 1", "default.conf:3: `cache_size` = 1 bytes is not within"),
             ("filesystem = ext4", "default.conf:3: unknown file system `ext4`"),

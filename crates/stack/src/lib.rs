@@ -22,7 +22,7 @@ mod statistics;
 
 pub use behaviour::Behaviour;
 pub use caller::Caller;
-pub use config::{Behind, Config, ConfigError, Durability, RawSyscalls, Sharing};
+pub use config::{Behind, Config, ConfigError, Durability, IoUring, RawSyscalls, Sharing};
 pub use device::{Open, open_device, open_engine};
 pub use error::StackError;
 #[cfg(feature = "mutants")]

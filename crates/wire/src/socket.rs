@@ -328,12 +328,15 @@ pub struct Peer {
 pub struct Listener(QuietFd);
 
 impl Listener {
-    /// Listens at an address. A path must not exist.
+    /// Listens at an address. A path must not exist. Connections ask for the senders of their messages from the start
+    /// (Linux 3.12: an accepted socket inherits that): a client that is fast sends its first message before the server
+    /// could ask, and the kernel then says that nobody (65534) sent it.
     ///
     /// # Errors
     /// `EADDRINUSE`; what the host answers.
     pub fn bind(address: &Address) -> Result<Self, Errno> {
         let fd = new()?;
+        rustix::net::sockopt::set_socket_passcred(&fd, true)?;
         rustix::net::bind(&fd, &address.socket()?)?;
         rustix::net::listen(&fd, BACKLOG)?;
         Ok(Self(QuietFd::new(fd)))

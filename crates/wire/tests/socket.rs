@@ -52,6 +52,28 @@ fn a_listener_learns_from_the_kernel_who_connects() {
     assert!(Socket::connect(&address).is_err(), "nobody listens");
 }
 
+/// A server that asked after it had accepted was told that nobody sent the first message of a client that was faster.
+#[test]
+fn the_first_message_of_a_client_has_its_sender_however_fast_it_comes() {
+    let address = Address::random().unwrap();
+    let listener = Listener::bind(&address).unwrap();
+    for sent_first in [true, false] {
+        let client = Socket::connect(&address).unwrap();
+        let send = || client.send(&Control::Receive, None).unwrap();
+        if sent_first {
+            send();
+        }
+        let server = listener.accept().unwrap();
+        if !sent_first {
+            send();
+        }
+        let (_, sender) = server.try_receive::<Control>(&mut Vec::new()).unwrap();
+        let sender = sender.expect("the kernel says who sent it");
+        let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+        assert_eq!((sender.pid, sender.uid, sender.gid), (std::process::id(), uid.as_raw(), gid.as_raw()));
+    }
+}
+
 #[test]
 fn a_token_is_recognised_while_it_is_on_its_way_and_then_free() {
     let (token, fd) = Token::make().unwrap();

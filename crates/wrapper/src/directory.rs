@@ -6,7 +6,7 @@ use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, Fail, caught, fail, guard, host};
 use crate::place::{Place, Touch, on_path};
 use crate::walk::Last;
-use crate::{above, hosted, mount, open, raw, table};
+use crate::{above, given, hosted, mount, open, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,9 @@ const BUFFER_BYTES: usize = 32 << 10;
 const NAME_OFFSET: usize = 19;
 /// Records begin where a 64-bit number may.
 const ALIGN: usize = 8;
+/// Bytes of the record of the longest name.
+pub(crate) const RECORD_BYTES_MAX: usize =
+    (NAME_OFFSET + nvmed_fs::NAME_BYTES_MAX + 1).next_multiple_of(ALIGN);
 
 struct Stream {
     fd: c_int,
@@ -79,36 +82,41 @@ fn claim(fd: c_int, is_above: bool) -> Answer {
     Ok(core::ptr::from_ref(slot) as isize)
 }
 
-/// Writes entries as `struct dirent`s until `buffer` is full; the bytes written.
+/// Has entries put, as `struct dirent`s at their offsets, until `room` bytes are full or `put` has no room for one: the
+/// bytes that were put. The next call goes on behind them.
 ///
 /// # Errors
-/// `EINVAL` when not even one fits.
-pub(crate) fn fill(file: &File, buffer: &mut [u8]) -> Answer<usize> {
-    let (mut used, mut full) = (0, false);
-    file.read_dir(&mut |entry: DirEntry<'_>| match put(&entry, &mut buffer[used..]) {
-        Some(bytes) => {
-            used += bytes;
-            ControlFlow::Continue(())
+/// When not even one was put: `EINVAL` for too little room, `EFAULT` where `put` has none.
+pub(crate) fn fill(file: &File, room: usize, mut put: impl FnMut(usize, &[u8]) -> bool) -> Answer<usize> {
+    let (mut used, mut full) = (0, 0);
+    let mut buffer = [0; RECORD_BYTES_MAX];
+    file.read_dir(&mut |entry: DirEntry<'_>| {
+        let record = record(&entry, &mut buffer);
+        full = match used + record.len() <= room {
+            true if put(used, record) => 0,
+            true => libc::EFAULT,
+            false => libc::EINVAL,
+        };
+        if full != 0 {
+            return ControlFlow::Break(());
         }
-        None => {
-            full = true;
-            ControlFlow::Break(())
-        }
+        used += record.len();
+        ControlFlow::Continue(())
     })?;
-    if used == 0 && full { fail(libc::EINVAL) } else { Ok(used) }
+    if used == 0 && full != 0 { fail(full) } else { Ok(used) }
 }
 
-/// Writes an entry as a `struct dirent` at the start of `buffer`: its bytes. None when it does not fit.
-pub(crate) fn put(entry: &DirEntry<'_>, buffer: &mut [u8]) -> Option<usize> {
+/// Writes an entry as a `struct dirent` at the start of `buffer`; the record.
+pub(crate) fn record<'a>(entry: &DirEntry<'_>, buffer: &'a mut [u8; RECORD_BYTES_MAX]) -> &'a [u8] {
     let bytes = (NAME_OFFSET + entry.name.len() + 1).next_multiple_of(ALIGN);
-    let record = buffer.get_mut(..bytes)?;
+    let record = &mut buffer[..bytes];
     record[0..8].copy_from_slice(&entry.ino.to_ne_bytes());
     record[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
     record[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
     record[18] = entry.kind.d_type();
     record[NAME_OFFSET..].fill(0);
     record[NAME_OFFSET..NAME_OFFSET + entry.name.len()].copy_from_slice(entry.name);
-    Some(bytes)
+    record
 }
 
 impl Stream {
@@ -122,7 +130,10 @@ impl Stream {
             self.filled = if self.is_above {
                 above::fill(self.fd, bytes, self.position)?
             } else {
-                fill(table::pin(self.fd)?.file()?, bytes)?
+                fill(table::pin(self.fd)?.file()?, BUFFER_BYTES, |at, record| {
+                    bytes[at..at + record.len()].copy_from_slice(record);
+                    true
+                })?
             };
             self.told = 0;
         }
@@ -360,8 +371,12 @@ hook! {
 hook! {
     /// getdents64(2)
     fn getdents64(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
+        // libc, too, asks for no more.
+        let size = size.min(c_int::MAX as size_t);
         on_descriptor(fd, || sys!(SYS_getdents64, fd, buffer, size), |body| {
-            Ok(fill(body.file()?, crate::edge::bytes_mut(buffer, size)?)? as isize)
+            // SAFETY: the program's buffer, under `edge`'s contract.
+            let put = |at, record: &[u8]| given::put_bytes(buffer.byte_add(at).cast(), record).is_ok();
+            Ok(fill(body.file()?, size, put)? as isize)
         })
     }
 }

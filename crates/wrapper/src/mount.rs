@@ -77,6 +77,11 @@ impl Setting {
     pub(crate) fn raw_syscalls(&self) -> nvmed_stack::RawSyscalls {
         self.config.raw_syscalls
     }
+
+    /// Whether the program may set up rings of io_uring: where all files are the host's, or the user says so.
+    pub(crate) fn allows_rings(&self) -> bool {
+        self.hosted.is_some() || self.config.io_uring == nvmed_stack::IoUring::Allow
+    }
 }
 
 /// Reads the configuration, when the library is loaded. The program ends if it cannot be used: going

@@ -1,12 +1,13 @@
-//! Copies inside the kernel, which has no data of ours. Where a read and a write do the same, they do it;
-//! the others fail as between two file systems that cannot do it, so that callers fall back.
+//! Copies inside the kernel, which has no data of ours: a read and a write do them. Between a file of ours and one of
+//! the host's, copy_file_range(2) fails as between two file systems that cannot do it, so that callers fall back.
 
-use crate::edge::{Answer, TRANSFER_BYTES_MAX, errno_of, fail, finish, reply};
-use crate::table::{self, is_ours};
+use crate::edge::{Answer, TRANSFER_BYTES_MAX, fail, finish, reply};
+use crate::splice::{Side, check_range, into_pipe, number};
+use crate::table::{Pinned, is_ours};
 use crate::{data, raw};
 use core::ffi::{c_int, c_uint, c_void};
-use libc::{iovec, off_t, off64_t, size_t, ssize_t};
-use nvmed_fs::{Kind, OpenFlags};
+use libc::{off_t, off64_t, size_t, ssize_t};
+use nvmed_fs::Kind;
 
 /// Moved at once: a page cache's window, and little enough for a thread's stack of any program that has a heap.
 const PIECE_BYTES: usize = 128 << 10;
@@ -39,74 +40,70 @@ fn pump(
     Ok(done)
 }
 
-/// The file of ours behind a descriptor, for one side of a copy of files.
-fn check(fd: c_int, writes: bool) -> Answer<()> {
-    let pinned = table::pin(fd)?;
-    let flags = pinned.file()?.flags();
-    match pinned.node.kind() {
-        Kind::Directory => fail(libc::EISDIR),
-        Kind::File if writes && (!flags.writes() || flags.has(OpenFlags::APPEND)) => fail(libc::EBADF),
-        Kind::File if !writes && !flags.reads() => fail(libc::EBADF),
-        Kind::File => Ok(()),
-        _ => fail(libc::EINVAL),
+/// Whether descriptors are what copies are made between, in the kernel's order of errors (`generic_file_rw_checks`).
+fn check_files(from: &Side, to: &Side) -> Answer<()> {
+    let kinds = [from.kind()?, to.kind()?];
+    if kinds.contains(&Some(Kind::Directory)) {
+        return fail(libc::EISDIR);
     }
+    if kinds != [Some(Kind::File); 2] {
+        return fail(libc::EINVAL);
+    }
+    if !from.reads || !to.writes || to.appends { fail(libc::EBADF) } else { Ok(()) }
 }
 
-/// Where one side of a copy stands: at the program's number, or at the descriptor's own position.
-unsafe fn position(fd: c_int, at: *mut off64_t) -> Answer<off64_t> {
-    // SAFETY: null or the address of a number, under `edge`'s contract; a descriptor.
-    let here = unsafe { if at.is_null() { data::lseek(fd, 0, libc::SEEK_CUR) } else { *at } };
-    match here {
-        0.. => Ok(here),
-        _ if at.is_null() => fail(raw::errno()),
-        _ => fail(libc::EINVAL),
+/// How many bytes are to be copied from one place of a file to another one (`generic_copy_file_checks`).
+fn check_places(
+    (from, source): (&Pinned, off64_t),
+    (to, target): (&Pinned, off64_t),
+    count: size_t,
+) -> Answer<usize> {
+    // The kernel adds without a sign.
+    let wraps = |at: off64_t| (at as u64).checked_add(count as u64).is_none();
+    if wraps(source) || wraps(target) {
+        return fail(libc::EOVERFLOW);
     }
+    let (holds, into) = (from.node.stat()?, to.node.stat()?);
+    let count = (count as u64).min((holds.size as i64).saturating_sub(source).max(0) as u64);
+    if target >= nvmed_fs::FILE_BYTES_MAX as i64 {
+        return fail(libc::EFBIG);
+    }
+    let overlaps =
+        target.saturating_add(count as i64) > source && target < source.saturating_add(count as i64);
+    if overlaps && holds.ino == into.ino {
+        return fail(libc::EINVAL);
+    }
+    let count = count as usize;
+    check_range(source, count)?;
+    check_range(target, count)?;
+    Ok(count)
 }
 
-unsafe fn advance(fd: c_int, at: *mut off64_t, to: off64_t) {
-    // SAFETY: as in `position`.
-    unsafe {
-        if at.is_null() {
-            data::lseek(fd, to, libc::SEEK_SET);
-        } else {
-            *at = to;
-        }
-    }
-}
-
-unsafe fn copy_ours(
+fn copy_ours(
     (from, from_at): (c_int, *mut off64_t),
     (to, to_at): (c_int, *mut off64_t),
     count: size_t,
     flags: c_uint,
 ) -> Answer {
-    if !is_ours(from) || !is_ours(to) {
-        return fail(libc::EXDEV);
-    }
+    let (from, to) = (Side::of(from)?, Side::of(to)?);
+    let (source, target) = (number(from_at)?, number(to_at)?);
     if flags != 0 {
         return fail(libc::EINVAL);
     }
-    check(from, false)?;
-    check(to, true)?;
-    // SAFETY: the program's numbers, under `edge`'s contract.
-    let (source, target) = unsafe { (position(from, from_at)?, position(to, to_at)?) };
-    let overlaps = source.abs_diff(target) < count as u64;
-    if overlaps && table::pin(from)?.node.stat()?.ino == table::pin(to)?.node.stat()?.ino {
-        return fail(libc::EINVAL);
-    }
+    check_files(&from, &to)?;
+    let (Some(from_file), Some(to_file)) = (&from.ours, &to.ours) else { return fail(libc::EXDEV) };
+    let (source, target) = (from.start(source)?, to.start(target)?);
+    let count = check_places((from_file, source), (to_file, target), count)?;
     // SAFETY: the piece's own memory.
     let done = unsafe {
         pump(
             count,
-            |into, want, done| data::pread(from, into, want, source + done as i64),
-            |bytes, want, done| data::pwrite(to, bytes, want, target + done as i64),
+            |into, want, done| data::pread(from.fd, into, want, source + done as i64),
+            |bytes, want, done| data::pwrite(to.fd, bytes, want, target + done as i64),
         )?
     };
-    // SAFETY: as above.
-    unsafe {
-        advance(from, from_at, source + done as i64);
-        advance(to, to_at, target + done as i64);
-    }
+    from.moved(from_at, source + done as i64)?;
+    to.moved(to_at, target + done as i64)?;
     Ok(done as isize)
 }
 
@@ -122,27 +119,44 @@ hook! {
     }
 }
 
-unsafe fn send_ours(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> Answer {
-    if is_ours(from) {
-        match check(from, false) {
-            Err(failure) if errno_of(&failure) == libc::EISDIR => return fail(libc::EINVAL),
-            checked => checked?,
-        }
+/// In the kernel's order of errors (`do_sendfile`).
+fn send_ours(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> Answer {
+    let given = number(at)?;
+    let from = Side::of(from)?;
+    if !from.reads {
+        return fail(libc::EBADF);
     }
-    // SAFETY: the program's number, under `edge`'s contract. A host's pipe or socket has no position: ESPIPE,
-    // and the kernel, too, wants a file here.
-    let source = unsafe { position(from, at) };
-    let source = source.map_err(|_| crate::edge::Fail::Errno(libc::EINVAL))?;
-    // SAFETY: the piece's own memory.
-    let done = unsafe {
-        pump(
-            count,
-            |into, want, done| data::pread(from, into, want, source + done as i64),
-            |bytes, want, _| data::write(to, bytes, want),
-        )?
+    let source = from.start(given)?;
+    check_range(source, count)?;
+    let to = Side::of(to)?;
+    if !to.writes {
+        return fail(libc::EBADF);
+    }
+    if source as u64 >= nvmed_fs::FILE_BYTES_MAX {
+        return fail(libc::EOVERFLOW);
+    }
+    let kind = from.kind()?;
+    let sent = matches!(kind, Some(Kind::File | Kind::BlockDevice | Kind::CharDevice))
+        || kind == Some(Kind::Directory) && count == 0;
+    if !sent || to.appends && !to.is_pipe() {
+        return fail(libc::EINVAL);
+    }
+    if count == 0 {
+        return Ok(0);
+    }
+    let done = if to.is_pipe() && from.ours.is_some() {
+        into_pipe(&from, source as u64, &to, count, 0)?
+    } else {
+        // SAFETY: the piece's own memory.
+        unsafe {
+            pump(
+                count,
+                |into, want, done| data::pread(from.fd, into, want, source + done as i64),
+                |bytes, want, _| data::write(to.fd, bytes, want),
+            )?
+        }
     };
-    // SAFETY: as above.
-    unsafe { advance(from, at, source + done as i64) };
+    from.moved(at, source + done as i64)?;
     Ok(done as isize)
 }
 
@@ -153,37 +167,5 @@ hook! {
             return finish(send_ours(to, from, at, count));
         }
         reply(sys!(SYS_sendfile, to, from, at, count))
-    }
-}
-
-hook! {
-    /// splice(2)
-    fn splice(
-        from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, count: size_t, flags: c_uint,
-    ) -> ssize_t {
-        if is_ours(from) || is_ours(to) {
-            return finish(fail(libc::EINVAL));
-        }
-        reply(sys!(SYS_splice, from, from_at, to, to_at, count, flags))
-    }
-}
-
-hook! {
-    /// tee(2)
-    fn tee(from: c_int, to: c_int, count: size_t, flags: c_uint) -> ssize_t {
-        if is_ours(from) || is_ours(to) {
-            return finish(fail(libc::EINVAL));
-        }
-        reply(sys!(SYS_tee, from, to, count, flags))
-    }
-}
-
-hook! {
-    /// vmsplice(2)
-    fn vmsplice(fd: c_int, vectors: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
-        if is_ours(fd) {
-            return finish(fail(libc::EBADF));
-        }
-        reply(sys!(SYS_vmsplice, fd, vectors, count, flags))
     }
 }

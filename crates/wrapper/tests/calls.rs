@@ -69,6 +69,39 @@ fn failures_are_those_of_the_host() {
     bench.fsck();
 }
 
+/// Between pipes and files of ours, private and shared, as between pipes and files of the host's.
+#[test]
+fn splices_are_those_of_the_host() {
+    let Some(bench) = Bench::new("", &["cc", "timeout"]) else { return };
+    let program = compiled(&bench, "splices", &["-pthread"]).display().to_string();
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let plain = Command::new(&program).arg(&host).output().expect("it starts");
+    let expected = String::from_utf8(plain.stdout).expect("text");
+    assert!(plain.status.success(), "{expected} {}", String::from_utf8_lossy(&plain.stderr));
+    let ours = bench.path("");
+    let words = ["timeout", "60", &program, ours.trim_end_matches('/')];
+    for (said, mount) in [(bench.ok(&words), "private"), (bench.ok_shared(&words), "shared")] {
+        let wrong: Vec<_> = said.lines().zip(expected.lines()).filter(|(one, other)| one != other).collect();
+        assert!(wrong.is_empty() && said.lines().count() == expected.lines().count(), "{mount}: {wrong:#?}");
+    }
+    bench.fsck();
+}
+
+/// A pipe takes nothing back: what a full device has no room for must still be in it.
+#[test]
+fn a_splice_into_a_full_device_leaves_the_rest_in_the_pipe() {
+    for shared in [false, true] {
+        let Some(bench) = Bench::sized(32 << 20, "", "", &["cc", "timeout"]) else { return };
+        let program = compiled(&bench, "splices", &["-pthread"]).display().to_string();
+        let ours = bench.path("");
+        let words = ["timeout", "60", &program, ours.trim_end_matches('/'), "full"];
+        let said = if shared { bench.ok_shared(&words) } else { bench.ok(&words) };
+        assert_eq!(said, "ENOSPC\nno byte is lost\n", "shared: {shared}");
+        bench.fsck();
+    }
+}
+
 /// `_FORTIFY_SOURCE` turns read into `__read_chk`, open into `__open_2`, …
 #[test]
 fn a_fortified_c_program_does_too() {
@@ -282,6 +315,40 @@ fn what_slips_past_fails_loudly() {
     let program = compiled(&bench, "slips", &[]);
     let file = bench.path("f");
     assert_eq!(bench.ok(&[program.to_str().unwrap(), &file]), "everything that slipped failed\n");
+}
+
+/// Setting up a ring of io_uring fails below a file system of ours, in every way that can be hooked, so that programs do
+/// without; it works where the user allows it, and where all files are the host's.
+#[test]
+fn rings_are_refused_unless_they_are_allowed() {
+    let refused = "syscall 38\ninstruction 0\nio_uring_setup 38\nio_uring_queue_init 38\n\
+                   io_uring_queue_init_params 38\nio_uring_queue_init_mem 38\n";
+    for (line, is_refused) in [("", true), ("raw_syscalls = dispatch", true), ("io_uring = allow", false)] {
+        let Some(bench) = Bench::with_config("", line, &["cc"]) else { return };
+        let program = compiled(&bench, "rings", &[]).display().to_string();
+        let plain = Command::new(&program).arg(bench.host().join("plain")).output().expect("it starts");
+        let plain = String::from_utf8(plain.stdout).expect("text");
+        if !plain.starts_with("syscall 0\n") {
+            eprintln!("SKIPPED: the kernel has no io_uring for us: {plain}");
+            return;
+        }
+        let output = bench.run(&[&program, &bench.path("f")]);
+        let (said, errors) = (output.stdout, String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8(said).expect("text");
+        if is_refused {
+            let instruction = if line.is_empty() { "instruction 0" } else { "instruction 38" };
+            assert_eq!((said, &*errors), (refused.replace("instruction 0", instruction), ""), "{line}");
+            continue;
+        }
+        let differ = |(one, other): &(&str, &str)| one != other && !other.ends_with("-1");
+        let wrong: Vec<_> = said.lines().zip(plain.lines()).filter(differ).collect();
+        assert!(wrong.is_empty() && said.lines().count() == 6, "{said}");
+        assert!(errors.lines().count() == 1 && errors.contains("requests fail with EBADF"), "{errors}");
+        let host = "filesystem = host\nwrap_dir = /nowhere\n";
+        std::fs::write(bench.config(), host).expect("the configuration is written");
+        let plain = bench.host().join("plain").display().to_string();
+        assert!(bench.ok(&[&program, &plain]).starts_with("syscall 0\n"));
+    }
 }
 
 /// A signal that comes in the middle of a call finds no lock that its handler would wait for.

@@ -60,6 +60,10 @@ pub struct Run {
     /// System calls that the program makes by its own instructions: off, dispatch (to the wrapper) or detect
     #[arg(long, value_name = "HOW", value_parser = raw_syscalls)]
     pub raw_syscalls: Option<nvmed_stack::RawSyscalls>,
+    /// io_uring, whose requests the kernel carries out: refuse (ENOSYS, so that programs do without) or allow (requests
+    /// on files below DIR fail with EBADF)
+    #[arg(long, value_name = "HOW", value_parser = io_uring)]
+    pub io_uring: Option<nvmed_stack::IoUring>,
     /// A program that another one starts and that cannot be intercepted (static, set-user-ID): say so once, or refuse it
     #[arg(long, value_name = "HOW", value_parser = ["warn", "refuse"], default_value = "warn")]
     pub out_of_reach: String,
@@ -75,6 +79,11 @@ pub struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
     pub program: Vec<OsString>,
+}
+
+fn io_uring(text: &str) -> Result<nvmed_stack::IoUring, String> {
+    let names = nvmed_stack::IoUring::NAMES.join(" or ");
+    nvmed_stack::IoUring::named(text).ok_or_else(|| format!("it is {names}"))
 }
 
 fn raw_syscalls(text: &str) -> Result<nvmed_stack::RawSyscalls, String> {

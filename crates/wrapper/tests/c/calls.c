@@ -143,7 +143,8 @@ static void data(void) {
     FAILS(copy_file_range(plain, NULL, fd, NULL, 10, 0), EXDEV);
     int ends[2];
     CHECK(pipe(ends) == 0);
-    FAILS(splice(fd, NULL, ends[1], NULL, 10, 0), EINVAL);
+    FAILS(splice(fd, NULL, plain, NULL, 10, 0), EBADF);
+    FAILS(splice(plain, NULL, fd, NULL, 10, 0), EINVAL);
     CHECK(ioctl(fd, FICLONE, plain) == -1 && (errno == EOPNOTSUPP || errno == ENOTTY || errno == EXDEV));
     int waiting = -1;
     lseek(fd, 8000, SEEK_SET);

@@ -8,6 +8,8 @@ import "C"
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -19,8 +21,41 @@ func must(err error) {
 	}
 }
 
+// Through a connection and back: Go splices from it into a file, and sends a file into it.
+func overConnection(dir string) {
+	data := bytes.Repeat([]byte("over a connection"), 100000)
+	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	must(os.WriteFile(from, data, 0o644))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+	go func() {
+		file, err := os.Open(from)
+		must(err)
+		conn, err := listener.Accept()
+		must(err)
+		_, err = io.Copy(conn, file)
+		must(err)
+		must(conn.Close())
+	}()
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	must(err)
+	file, err := os.Create(to)
+	must(err)
+	moved, err := io.Copy(file, conn)
+	must(err)
+	must(file.Close())
+	got, err := os.ReadFile(to)
+	must(err)
+	if int(moved) != len(data) || !bytes.Equal(got, data) {
+		panic("not what was sent")
+	}
+	must(os.Remove(from))
+	must(os.Remove(to))
+}
+
 func main() {
 	dir := os.Args[1]
+	overConnection(dir)
 	var workers sync.WaitGroup
 	for i := 0; i < 8*int(C.one()); i++ {
 		workers.Add(1)

@@ -40,6 +40,8 @@ def data():
     check("pwritev", os.pwritev(fd, [b"ab", b"cd"], 3) == 4)
     out, into = os.pipe()
     check("sendfile", os.sendfile(into, fd, 1, 3) == 3 and os.read(out, 9) == os.pread(fd, 3, 1))
+    check("splice", os.splice(fd, into, 4, offset_src=0) == 4 and os.splice(out, fd, 9, offset_dst=4) == 4)
+    check("spliced", os.pread(fd, 4, 4) == os.pread(fd, 4, 0))
     os.close(out), os.close(into)
     check("select", select.select([fd], [fd], [fd], 0) == ([fd], [fd], []))
     fails("epoll", errno.EPERM, select.epoll().register, fd)
