@@ -96,7 +96,10 @@ impl Room {
 pub fn check(root: &Path) -> Found {
     let rooms = Rooms::of(root);
     let mut wrong = rooms.faults();
-    for room in crates(root) {
+    let crates = crates(root);
+    let gone = rooms.0.iter().filter(|room| !crates.contains(&room.name));
+    wrong.extend(gone.map(|room| format!("{TABLE}: {} is a room without a crate", room.name)));
+    for room in crates {
         if !rooms.has(&room) {
             wrong.push(format!("crates/{room} is not in the table of rooms ({TABLE})"));
             continue;

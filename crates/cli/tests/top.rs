@@ -55,6 +55,25 @@ fn a_shared_run_is_found_by_its_process_and_tells_what_it_does() {
 }
 
 #[test]
+fn runs_are_named_by_their_programs() {
+    let (one, other) = (Scratch::with_device("64M"), Scratch::new());
+    let shared = writer(&one, &["run", "--shared", "-D", "d.img", "-d", "store"]);
+    std::fs::create_dir(other.path("store")).unwrap();
+    let hosted = writer(&other, &["run", "--filesystem", "host", "-d", "store", "--summary"]);
+    let another = Scratch::with_device("64M");
+    let second = writer(&another, &["run", "--shared", "-D", "d.img", "-d", "store"]);
+    for pid in [shared.id(), hosted.id()] {
+        let text = one.ok(["top", "--once", "--interval", "0.1", &pid.to_string()]);
+        assert!(text.lines().next().unwrap().contains("(sh -c echo hello >store/f; "), "{text}");
+    }
+    // Other tests may run something too; these are several in any case.
+    one.fails(["top", "--once"], 1, " (sh -c echo hello >store/f; cat store/f; cat >>store/f; echo ");
+    for child in [shared, hosted, second] {
+        end(child);
+    }
+}
+
+#[test]
 fn a_run_on_the_host_is_counted_recorded_and_summed_up() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("store")).unwrap();

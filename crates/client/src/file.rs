@@ -74,11 +74,27 @@ impl File {
         Node(Arc::clone(&self.holding))
     }
 
-    /// `F_GETFL`: access mode and status flags.
+    /// Access mode and status flags, as far as this process knows: another one that has the description may have changed those of
+    /// [`OpenFlags::SETTABLE`]. What they mean is the server's affair.
     #[inline]
     #[must_use]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// `F_GETFL`. The server is asked if another process may have the description too.
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone.
+    pub fn present_flags(&self) -> Result<OpenFlags, FsError> {
+        if !self.own.load(Ordering::Relaxed) {
+            let Answer::Count(flags) = self.core().call(&Call::Flags { handle: self.handle() })?.answer
+            else {
+                return Err(STRANGE);
+            };
+            self.flags.store(flags as u32, Ordering::Relaxed);
+        }
+        Ok(self.flags())
     }
 
     /// `F_SETFL`: changes the bits of [`OpenFlags::SETTABLE`], ignores others.

@@ -218,6 +218,14 @@ impl FileSystem {
         self.core.done(&Call::Chmod { object: object(at, path, follow)?, mode })
     }
 
+    /// The same of a held inode.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::chmod_node`].
+    pub fn chmod_node(&self, node: &Node, mode: u32) -> Result<(), FsError> {
+        self.core.done(&Call::Chmod { object: node.0.object(), mode })
+    }
+
     /// Changes owner, group or both.
     ///
     /// # Errors
@@ -233,12 +241,28 @@ impl FileSystem {
         self.core.done(&Call::Chown { object: object(at, path, follow)?, uid, gid })
     }
 
+    /// The same of a held inode.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::chown_node`].
+    pub fn chown_node(&self, node: &Node, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
+        self.core.done(&Call::Chown { object: node.0.object(), uid, gid })
+    }
+
     /// Changes times.
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::utimens`].
     pub fn utimens(&self, at: &Node, path: &[u8], times: [Time; 2], follow: Follow) -> Result<(), FsError> {
         self.core.done(&Call::Utimens { object: object(at, path, follow)?, times })
+    }
+
+    /// The same of a held inode.
+    ///
+    /// # Errors
+    /// As [`nvmed_fs::FileSystem::utimens_node`].
+    pub fn utimens_node(&self, node: &Node, times: [Time; 2]) -> Result<(), FsError> {
+        self.core.done(&Call::Utimens { object: node.0.object(), times })
     }
 
     /// Sets the size of the file at a path.
@@ -264,12 +288,12 @@ impl FileSystem {
         self.core.done(&Call::Access { object: object(at, path, follow)?, mask, real })
     }
 
-    /// As [`FileSystem::access`], of a held inode, by the effective ids.
+    /// The same of a held inode.
     ///
     /// # Errors
-    /// As there.
-    pub fn access_node(&self, node: &Node, mask: u32) -> Result<(), FsError> {
-        self.core.done(&Call::Access { object: node.0.object(), mask, real: false })
+    /// As [`FileSystem::access`].
+    pub fn access_node(&self, node: &Node, mask: u32, real: bool) -> Result<(), FsError> {
+        self.core.done(&Call::Access { object: node.0.object(), mask, real })
     }
 
     /// The value of an extended attribute.

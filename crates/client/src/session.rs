@@ -8,7 +8,8 @@ use crate::link::{Link, NO_ROOM};
 use crate::node::{Holding, Node};
 use nvmed_fs::{FsError, OpenFlags};
 use nvmed_wire::{
-    Address, BoardView, Control, ControlAnswer, Handle, Inherited, SECRET_BYTES, Socket, VERSION, Welcome,
+    Address, BoardView, Control, ControlAnswer, Handle, Inherited, NAMED_AT_ONCE, SECRET_BYTES, Socket,
+    VERSION, Welcome,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -70,7 +71,20 @@ impl Session {
     /// # Errors
     /// The heir is none, or somebody else's already.
     pub fn adopt(fd: OwnedFd) -> Result<(Self, Welcome), ClientError> {
-        Self::begin(Link::adopt(fd)?)
+        let (session, mut welcome) = Self::begin(Link::adopt(fd)?)?;
+        session.hear_the_rest(&mut welcome).map_err(|error| ClientError::Host(error.errno()))?;
+        Ok((session, welcome))
+    }
+
+    /// What an heir holds beyond what fits the first message.
+    fn hear_the_rest(&self, welcome: &mut Welcome) -> Result<(), FsError> {
+        while welcome.held.len() < welcome.inherits as usize {
+            match self.core.talk()?.ask(&Control::Inherits, None)?.0 {
+                ControlAnswer::Inherits(more) if !more.is_empty() => welcome.held.extend(more),
+                _ => return Err(STRANGE),
+            }
+        }
+        Ok(())
     }
 
     fn begin((link, welcome, board): (Link, Welcome, OwnedFd)) -> Result<(Self, Welcome), ClientError> {
@@ -113,8 +127,15 @@ impl Session {
         cwd: Option<Handle>,
         same_process: bool,
     ) -> Result<OwnedFd, FsError> {
-        let message = Control::Heir { held: held.to_vec(), cwd, same_process };
-        self.core.talk()?.ask(&message, None)?.1.ok_or(NO_ROOM)
+        let (first, rest) = held.split_at(held.len().min(NAMED_AT_ONCE));
+        // The socket is taken until the server knows everything: another thread's heir would be the last one made.
+        let mut talk = self.core.talk()?;
+        let message = Control::Heir { held: first.to_vec(), cwd, same_process };
+        let heir = talk.ask(&message, None)?.1.ok_or(NO_ROOM)?;
+        for more in rest.chunks(NAMED_AT_ONCE) {
+            talk.ask(&Control::HeirHolds { held: more.to_vec() }, None)?;
+        }
+        Ok(heir)
     }
 
     /// Before a fork: what another thread could leave half done in the child is done, and not begun until

@@ -156,6 +156,29 @@ fn an_executed_program_has_the_descriptors_the_offset_and_the_locks() {
 }
 
 #[test]
+fn more_open_files_than_one_message_names_are_inherited() {
+    let shared = serve();
+    let session = shared.session();
+    // A message has room for about 16,000.
+    let files: Vec<_> = (0..25_000).map(|_| create(session.files(), "file")).collect();
+    let last = &files[files.len() - 1];
+    last.write(b"parent.").unwrap();
+    let all: Vec<&nvmed_client::File> = files.iter().map(|file| &**file).collect();
+    let status = fork(&session, &all, || u8::from(last.write(b"child.").is_err()));
+    assert_eq!(status, 0);
+    assert_eq!(last.position().unwrap(), 13);
+    let numbered: Vec<_> = (0i32..).zip(&files).map(|(number, file)| (number, file.handle())).collect();
+    let heir = session.heir(&numbered, None, true).unwrap();
+    let _before = std::mem::ManuallyDrop::new((files, session));
+    let (session, welcome) = Session::adopt(heir).unwrap();
+    let told: Vec<_> = welcome.held.iter().map(|(number, what)| (*number, what.handle)).collect();
+    assert_eq!(told, numbered);
+    let (_, last) = welcome.held.last().unwrap();
+    let Held::File(last) = session.inherited(last).unwrap() else { panic!("it is a file") };
+    assert_eq!(last.position().unwrap(), 13);
+}
+
+#[test]
 fn a_program_that_touches_no_file_has_no_lane() {
     let shared = serve();
     let session = shared.session();
@@ -201,12 +224,12 @@ fn ids_are_told_again() {
 }
 
 #[test]
-fn more_than_fits_a_message_is_refused_and_the_session_goes_on() {
+fn more_than_an_exec_hands_on_is_refused_and_the_session_goes_on() {
     let shared = serve();
     let session = shared.session();
     let file = create(session.files(), "file");
-    let held: Vec<_> = (0..40_000).map(|number| (number, file.handle())).collect();
+    let held: Vec<_> = (0..65_537).map(|number| (number, file.handle())).collect();
     assert_eq!(errno(session.heir(&held, None, true)), Errno::TOOBIG);
     assert_eq!(file.write(b"on").unwrap(), 2);
-    assert!(session.heir(&held[..100], None, true).is_ok());
+    assert!(session.heir(&held[1..], None, true).is_ok());
 }

@@ -88,6 +88,21 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Memory that a device cannot map: its bytes go to and fro as copies.
+pub trait Distant: core::fmt::Debug + Send + Sync {
+    /// Copies `len` bytes at device address `address` to `offset` of `to`.
+    ///
+    /// # Errors
+    /// [`DmaFault`] when not all of them can be had.
+    fn fetch(&self, address: DeviceAddress, to: &Mapping, offset: usize, len: usize) -> Result<(), DmaFault>;
+    /// Copies `len` bytes at `offset` of `from` to device address `address`.
+    ///
+    /// # Errors
+    /// [`DmaFault`] when not all of them arrive.
+    fn send(&self, address: DeviceAddress, from: &Mapping, offset: usize, len: usize)
+    -> Result<(), DmaFault>;
+}
+
 /// What ended a [`Transport::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {

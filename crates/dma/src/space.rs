@@ -1,6 +1,6 @@
 //! The address space of a device in this process: what an IOMMU is to a real one.
 
-use crate::{DeviceAddress, MapError};
+use crate::{DeviceAddress, Distant, MapError};
 use nvmed_sys::Mapping;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +40,8 @@ struct Slot {
 struct Range {
     begin: u64,
     memory: Arc<Mapping>,
+    /// Where the bytes are, if `memory` is only the device's copy of them.
+    distant: Option<Arc<dyn Distant>>,
 }
 
 impl Range {
@@ -55,6 +57,8 @@ struct Table {
     slots: Vec<Slot>,
     /// By address, without overlap.
     ranges: Vec<Range>,
+    /// Whether any range is distant.
+    distant: bool,
 }
 
 impl Table {
@@ -78,6 +82,13 @@ impl Table {
         let range = self.ranges.get(above.checked_sub(1)?)?;
         let offset = usize::try_from(address - range.begin).ok()?;
         inside(&range.memory, offset, len).then_some((&range.memory, offset))
+    }
+
+    /// The distant memory of which `memory` is the copy, and the address of its byte `offset`.
+    #[cold]
+    fn distant(&self, memory: &Mapping, offset: usize) -> Option<(&dyn Distant, DeviceAddress)> {
+        let range = self.ranges.iter().find(|range| core::ptr::eq(&*range.memory, memory))?;
+        range.distant.as_deref().map(|distant| (distant, DeviceAddress(range.begin).plus(offset as u64)))
     }
 
     /// Addresses of a slot's mapping: first and last.
@@ -155,6 +166,34 @@ impl View {
             Some((memory, offset)) => Ok((memory, offset)),
             None => Err(DmaFault { address, len }),
         }
+    }
+
+    /// Before a device reads `len` bytes at `offset` of memory that this view gave: brings them, where the memory is a
+    /// copy of what lies elsewhere.
+    ///
+    /// # Errors
+    /// [`DmaFault`] when they do not come.
+    #[inline]
+    pub fn fetch(&self, memory: &Mapping, offset: usize, len: usize) -> Result<(), DmaFault> {
+        if !self.table.distant {
+            return Ok(());
+        }
+        let Some((distant, address)) = self.table.distant(memory, offset) else { return Ok(()) };
+        distant.fetch(address, memory, offset, len)
+    }
+
+    /// After a device has written `len` bytes at `offset` of memory that this view gave: sends them to where they belong,
+    /// where the memory is a copy.
+    ///
+    /// # Errors
+    /// [`DmaFault`] when they do not arrive.
+    #[inline]
+    pub fn send(&self, memory: &Mapping, offset: usize, len: usize) -> Result<(), DmaFault> {
+        if !self.table.distant {
+            return Ok(());
+        }
+        let Some((distant, address)) = self.table.distant(memory, offset) else { return Ok(()) };
+        distant.send(address, memory, offset, len)
     }
 
     /// As [`View::resolve`], with a share of the memory, which lives as long as it is held.
@@ -252,6 +291,28 @@ impl AddressSpace {
     /// [`MapError::Overlap`] when something is mapped there or the range wraps, [`MapError::Full`] when 4096
     /// such ranges are there.
     pub fn map_at(&self, address: DeviceAddress, memory: Arc<Mapping>) -> Result<(), MapError> {
+        self.insert(address, memory, None)
+    }
+
+    /// As [`AddressSpace::map_at`], of memory that lies elsewhere: `copy` is what the device works on.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::map_at`].
+    pub fn map_distant(
+        &self,
+        address: DeviceAddress,
+        copy: Arc<Mapping>,
+        distant: Arc<dyn Distant>,
+    ) -> Result<(), MapError> {
+        self.insert(address, copy, Some(distant))
+    }
+
+    fn insert(
+        &self,
+        address: DeviceAddress,
+        memory: Arc<Mapping>,
+        distant: Option<Arc<dyn Distant>>,
+    ) -> Result<(), MapError> {
         let mut state = self.state();
         let len = memory.len() as u64;
         let overlap = MapError::Overlap { address, len };
@@ -262,9 +323,10 @@ impl AddressSpace {
         if state.table.ranges.len() >= RANGES {
             return Err(MapError::Full { limit: RANGES });
         }
-        let ranges = &mut Arc::make_mut(&mut state.table).ranges;
+        let Table { ranges, distant: any, .. } = Arc::make_mut(&mut state.table);
         let at = ranges.partition_point(|range| range.begin < address.0);
-        ranges.insert(at, Range { begin: address.0, memory });
+        *any |= distant.is_some();
+        ranges.insert(at, Range { begin: address.0, memory, distant });
         self.changed();
         Ok(())
     }
@@ -289,8 +351,9 @@ impl AddressSpace {
         if from == to {
             return Ok(0);
         }
-        let gone = Arc::make_mut(&mut state.table).ranges.drain(from..to);
-        let bytes = gone.map(|range| range.memory.len() as u64).sum();
+        let Table { ranges, distant, .. } = Arc::make_mut(&mut state.table);
+        let bytes = ranges.drain(from..to).map(|range| range.memory.len() as u64).sum();
+        *distant = ranges.iter().any(|range| range.distant.is_some());
         self.changed();
         Ok(bytes)
     }
@@ -402,6 +465,47 @@ mod tests {
         assert!(
             space.resolve(DeviceAddress(0x2000), 1).is_err() && space.resolve(DeviceAddress(0), 1).is_ok()
         );
+    }
+
+    /// Memory elsewhere, at address 0.
+    #[derive(Debug, Default)]
+    struct Elsewhere(Mutex<Vec<u8>>);
+
+    impl Distant for Elsewhere {
+        fn fetch(&self, at: DeviceAddress, to: &Mapping, offset: usize, len: usize) -> Result<(), DmaFault> {
+            let bytes = self.0.lock().unwrap();
+            let piece = bytes.get(at.0 as usize..at.0 as usize + len);
+            to.write(offset, piece.ok_or(DmaFault { address: at, len })?);
+            Ok(())
+        }
+
+        fn send(&self, at: DeviceAddress, from: &Mapping, offset: usize, len: usize) -> Result<(), DmaFault> {
+            let mut bytes = self.0.lock().unwrap();
+            let piece = bytes.get_mut(at.0 as usize..at.0 as usize + len);
+            from.read(offset, piece.ok_or(DmaFault { address: at, len })?);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_lies_elsewhere_is_brought_and_sent_and_nothing_else_is() {
+        let space = AddressSpace::default();
+        let elsewhere = Arc::new(Elsewhere(Mutex::new(vec![7; 8192])));
+        space.map_distant(DeviceAddress(4096), memory(8192), Arc::clone(&elsewhere) as _).unwrap();
+        let here = memory(4096);
+        let mine = space.map(Arc::clone(&here)).unwrap();
+        let view = space.view();
+        let (copy, at) = view.resolve(DeviceAddress(5000), 8).unwrap();
+        view.fetch(copy, at, 8).unwrap();
+        assert_eq!((copy.u8(at).load(Ordering::Relaxed), copy.u8(at + 8).load(Ordering::Relaxed)), (7, 0));
+        copy.write(at, &[9; 8]);
+        view.send(copy, at, 8).unwrap();
+        assert_eq!(elsewhere.0.lock().unwrap()[4999..5009], [7, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
+        let fault = DmaFault { address: DeviceAddress(8190), len: 4 };
+        assert_eq!(view.fetch(copy, 8190 - 4096, 4), Err(fault), "it ends there");
+        view.fetch(view.resolve(mine, 1).unwrap().0, 0, 1).unwrap();
+        assert_eq!(space.unmap_range(DeviceAddress(4096), 8192), Ok(8192));
+        assert!(!space.view().table.distant);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct File {
 }
 
 impl File {
-    /// The caller has counted the inode's `opens`.
+    /// The caller has counted the inode's `opens`, and left out of the flags what acted once.
     pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags, view: View) -> Self {
         let listing = (inode.kind == Kind::Directory).then(Box::default);
         Self {
@@ -39,7 +39,7 @@ impl File {
             core,
             inode,
             view,
-            flags: AtomicU32::new(flags.0 & !OpenFlags::ONCE.0),
+            flags: AtomicU32::new(flags.0),
             offset: Mutex::new(0),
             listing,
         }
@@ -57,7 +57,7 @@ impl File {
         self.number
     }
 
-    /// `F_GETFL`: access mode and status flags.
+    /// `F_GETFL`: access mode and status flags; and [`OpenFlags::CREATE`] where the file was made when it was opened.
     #[must_use]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags(self.flags.load(Ordering::Relaxed))

@@ -36,6 +36,9 @@ impl OpenFlags {
     }
 }
 
+/// The bits that say what an open file is for (`O_ACCMODE`).
+const ACCESS_MODES: u32 = OpenFlags::WRITE.0 | OpenFlags::READ_WRITE.0;
+
 impl Core {
     /// Opens the file at a path, making it if the flags say so.
     ///
@@ -103,7 +106,8 @@ impl Core {
         if inode.kind == Kind::File && mutant::is(Mutant::OpenForgotten) {
             inode.opens.fetch_sub(1, Ordering::SeqCst);
         }
-        let file = Arc::new(File::new(Arc::clone(self), inode, flags, view.clone()));
+        let once = if made { OpenFlags::ONCE.0 & !OpenFlags::CREATE.0 } else { OpenFlags::ONCE.0 };
+        let file = Arc::new(File::new(Arc::clone(self), inode, OpenFlags(flags.0 & !once), view.clone()));
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
             self.truncate(&file.inode, 0)?;
         }
@@ -196,7 +200,9 @@ impl Core {
         view: &View,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        let changes = flags.writes() || flags.has(OpenFlags::TRUNCATE);
+        // The fourth access mode asks whether one may read and write, and does neither (open(2)).
+        let changes =
+            flags.writes() || flags.0 & ACCESS_MODES == ACCESS_MODES || flags.has(OpenFlags::TRUNCATE);
         match inode.kind {
             Kind::Symlink if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
             Kind::Symlink => return Err(FsError::Loop),
@@ -210,6 +216,9 @@ impl Core {
         if inode.kind.is_special() {
             // What a program would find behind it is the kernel's: `FileSystem::pipe` has it of a FIFO.
             return Err(FsError::NoDevice);
+        }
+        if inode.kind == Kind::Directory && flags.has(OpenFlags::DIRECT) {
+            return Err(FsError::Invalid);
         }
         if changes {
             view.writable()?;

@@ -147,23 +147,23 @@ fn may(inode: &Inode, name: &[u8], wanted: u32, who: &Credentials<'_>) -> Result
         return Err(FsError::AttributeName);
     }
     match space {
-        // Access lists and their like, which would have to be obeyed, are not offered.
-        b"user" | b"trusted" | b"security" if rest.is_empty() => Err(FsError::Invalid),
         b"user" => {
             let plain = matches!(inode.kind, Kind::File | Kind::Directory);
             let others = inode.kind == Kind::Directory && inode.mode() & MODE_STICKY != 0;
             if !plain || wanted == WRITE && others && permission::may_own(inode, who).is_err() {
                 return if wanted == WRITE { Err(FsError::NotPermitted) } else { Err(FsError::NoAttribute) };
             }
-            permission::may(inode, wanted, who)
+            permission::may(inode, wanted, who)?;
         }
-        b"trusted" if who.is_root() => Ok(()),
-        b"trusted" if wanted == WRITE => Err(FsError::NotPermitted),
-        b"trusted" => Err(FsError::NoAttribute),
-        b"security" if wanted == READ || who.is_root() => Ok(()),
-        b"security" => Err(FsError::NotPermitted),
-        _ => Err(FsError::NotSupported),
+        b"trusted" if who.is_root() => {}
+        b"trusted" if wanted == WRITE => return Err(FsError::NotPermitted),
+        b"trusted" => return Err(FsError::NoAttribute),
+        b"security" if wanted == READ || who.is_root() => {}
+        b"security" => return Err(FsError::NotPermitted),
+        // Access lists and their like, which would have to be obeyed, are not offered.
+        _ => return Err(FsError::NotSupported),
     }
+    if rest.is_empty() { Err(FsError::Invalid) } else { Ok(()) }
 }
 
 impl Core {
@@ -213,9 +213,6 @@ impl Core {
         }
         let now = self.now_ns();
         let mut state = inode.lock();
-        if inode.reaped.load(Ordering::SeqCst) {
-            return Err(FsError::NotFound);
-        }
         let mut record = inode.compose(&state);
         let changed = self.put_xattr(inode, &mut record, name, value, now);
         match changed {
@@ -236,6 +233,11 @@ impl Core {
         value: Option<(&[u8], SetXattr)>,
         now: i64,
     ) -> Result<(), FsError> {
+        // A removed directory that somebody holds changes in memory only, which has no room for long values.
+        let is_gone = inode.reaped.load(Ordering::SeqCst);
+        if is_gone && value.is_some_and(|(value, _)| value.len() > INLINE_BYTES) {
+            return Err(FsError::NoSpace);
+        }
         let before = record.xattrs.take();
         let before = Record { xattrs: before, ..record.clone() };
         let mut all = of(&before, inode.ino)?;
@@ -270,6 +272,9 @@ impl Core {
         record.ctime_ns = now;
         if value.is_some() && (held > ALL_BYTES_MAX || record.encode().len() > RECORD_BYTES_MAX) {
             return Err(FsError::NoSpace);
+        }
+        if is_gone {
+            return Ok(());
         }
         change.put_inode(inode, record);
         change.apply().map(drop)

@@ -133,6 +133,7 @@ impl Service {
             | Call::Unlink { .. }
             | Call::Rename { .. } => self.name(asker, call).map(|()| Answer::Done),
             Call::Seek { .. }
+            | Call::Flags { .. }
             | Call::SetFlags { .. }
             | Call::Allocate { .. }
             | Call::Advise { .. }
@@ -224,9 +225,8 @@ impl Service {
         mode: u32,
     ) -> Result<Answer, FsError> {
         let files = asker.session.files();
-        // Cutting the file is a change of its own, so that its window hears of it. One that is made here is empty.
-        let fresh = flags.has(OpenFlags::CREATE) && flags.has(OpenFlags::EXCLUSIVE);
-        let cuts = flags.has(OpenFlags::TRUNCATE) && !flags.has(OpenFlags::PATH) && !fresh;
+        // Cutting the file is a change of its own, so that its window hears of it.
+        let cuts = flags.has(OpenFlags::TRUNCATE) && !flags.has(OpenFlags::PATH);
         let apart = cuts && flags.writes();
         let flags = if apart { OpenFlags(flags.0 & !OpenFlags::TRUNCATE.0) } else { flags };
         let file = match object {
@@ -236,7 +236,9 @@ impl Service {
                 files.open(&asker.node(at)?, path(text)?, flags, mode & 0o7777, &asker.who())?
             }
         };
-        if apart {
+        // One that was made here is empty, and has the mode that was asked for.
+        let cuts = cuts && !file.flags().has(OpenFlags::CREATE);
+        if cuts && apart {
             self.resize(&file.node(), 0, || file.truncate(0))?;
         } else if cuts {
             // Open for reading only, which no description can be cut through: it was cut when it was opened.
@@ -288,6 +290,7 @@ fn changes_names(call: &Call<'_>) -> bool {
         | Call::Write { .. }
         | Call::Seek { .. }
         | Call::ReadDir { .. }
+        | Call::Flags { .. }
         | Call::SetFlags { .. }
         | Call::Advise { .. }
         | Call::Sync { .. }

@@ -29,9 +29,10 @@ pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
             !heir.holds().are_light() || before.is_some_and(|before| !before.holds().are_light())
         }),
         // For a child, what its parent has mapped is mapped once more.
-        Control::Heir { same_process: false, .. } => {
+        Control::Heir { same_process: false, .. } | Control::HeirHolds { .. } => {
             connection.session().is_ok_and(|session| session.holds().are_mapped())
         }
+        Control::Inherits => connection.session().is_ok_and(|heir| !heir.holds().are_light()),
         // Without a secret, grants are looked at, and directories that they name.
         Control::Hello { secret, .. } => secret.is_empty(),
         _ => false,
@@ -90,6 +91,11 @@ impl Desk {
                 }
                 Ok((ControlAnswer::Done, Some(socket)))
             }
+            Control::HeirHolds { held } => {
+                service.heir_holds(connection.session()?, held)?;
+                Ok((ControlAnswer::Done, None))
+            }
+            Control::Inherits => Ok((ControlAnswer::Inherits(service.tell(connection.session()?)?), None)),
             Control::Map { handle, write } => {
                 let memory = self.map(connection.session()?, handle, write)?;
                 Ok((ControlAnswer::Done, Some(memory)))
@@ -190,11 +196,12 @@ impl Desk {
         })
     }
 
-    /// The memory of a mapped file, as far as the description may use it.
+    /// The memory of a mapped file, as far as the description may use it: one that is open for writing also may
+    /// make a mapping writable later (mprotect), and says so by another `write` then.
     fn map(&self, session: &Session, handle: Handle, write: bool) -> Result<OwnedFd, FsError> {
         let description = session.description(handle)?;
         let mapped = self.service.begin_map(&description, write, &session.user)?;
-        let memory = if write {
+        let memory = if description.flags().writes() {
             copy(mapped.fd.as_fd())
         } else {
             let path = format!("/proc/self/fd/{}", mapped.fd.as_raw_fd());

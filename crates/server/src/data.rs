@@ -121,6 +121,9 @@ impl Service {
             Call::Seek { handle, by, whence } => {
                 return session.description(handle)?.seek(by, whence).map(Answer::Count);
             }
+            Call::Flags { handle } => {
+                return Ok(Answer::Count(session.description(handle)?.flags().0.into()));
+            }
             Call::SetFlags { handle, flags } => {
                 let description = session.description(handle)?;
                 // A write looks at them more than once, and the window is told what it saw first.

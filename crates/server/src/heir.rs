@@ -5,8 +5,12 @@ use crate::peer::Peer;
 use crate::service::{Service, lock};
 use crate::session::Session;
 use nvmed_fs::{FsError, OpenFlags};
-use nvmed_wire::{Handle, Inherited, Sender, Welcome};
+use nvmed_wire::{Handle, Inherited, Sender, TOLD_AT_ONCE, Welcome};
+use rustix::io::Errno;
 use std::sync::{Arc, Weak};
+
+/// Descriptor numbers that an exec hands on at most: a server keeps 16 bytes for each until the program asks.
+const NUMBERS_MAX: usize = 1 << 16;
 
 /// What an heir is told when it is adopted.
 pub(crate) struct Inheritance {
@@ -38,17 +42,50 @@ impl Service {
             self.owners.begin(parent.peer().pid)
         };
         let heir = self.enter(parent.peer(), parent.view().clone(), owner)?;
-        let handles = held.iter().map(|(_, handle)| *handle).chain(cwd);
-        let inherited = handles
-            .filter(|handle| *handle != Handle::ROOT)
-            .try_for_each(|handle| self.inherit(parent, &heir, handle, same_process));
-        if let Err(error) = inherited {
-            self.end(&heir);
-            return Err(error);
-        }
         let before = same_process.then(|| Arc::downgrade(parent));
-        *lock(&heir.inheritance) = Some(Inheritance { held, cwd, before });
+        *lock(&heir.inheritance) = Some(Inheritance { held: Vec::new(), cwd, before });
+        let cwd = cwd.map(|handle| (-1, handle));
+        self.inherit_all(parent, &heir, held.into_iter().chain(cwd), same_process)?;
+        *lock(&parent.last_heir) = Arc::downgrade(&heir);
         Ok(heir)
+    }
+
+    /// The heir that `parent` made last holds these too.
+    ///
+    /// # Errors
+    /// As [`Service::heir`], and then the heir has ended; [`FsError::Invalid`] when none waits to be adopted.
+    pub fn heir_holds(&self, parent: &Session, held: Vec<(i32, Handle)>) -> Result<(), FsError> {
+        let heir = lock(&parent.last_heir).upgrade().ok_or(FsError::Invalid)?;
+        let waiting = lock(&heir.inheritance).as_ref().map(|left| left.before.is_some());
+        let same_process = waiting.ok_or(FsError::Invalid)?;
+        self.inherit_all(parent, &heir, held.into_iter(), same_process)
+    }
+
+    fn inherit_all(
+        &self,
+        parent: &Session,
+        heir: &Arc<Session>,
+        held: impl Iterator<Item = (i32, Handle)>,
+        same_process: bool,
+    ) -> Result<(), FsError> {
+        let mut numbers = Vec::new();
+        let inherited = held.into_iter().try_for_each(|(number, handle)| {
+            // A forked process knows what it has; descriptors are for one that was executed.
+            if number >= 0 {
+                numbers.push((number, handle));
+            }
+            if handle == Handle::ROOT { Ok(()) } else { self.inherit(parent, heir, handle, same_process) }
+        });
+        let noted = inherited.and_then(|()| {
+            let mut left = lock(&heir.inheritance);
+            let held = &mut left.as_mut().ok_or(FsError::Invalid)?.held;
+            if held.len() + numbers.len() > NUMBERS_MAX {
+                return Err(FsError::Host(Errno::TOOBIG));
+            }
+            held.append(&mut numbers);
+            Ok(())
+        });
+        noted.inspect_err(|_| self.end(heir))
     }
 
     fn inherit(
@@ -100,15 +137,22 @@ impl Service {
             let path = heir.files().path_of(&heir.node(handle)?);
             Ok((told(handle)?, path.unwrap_or_default()))
         };
-        // A forked process knows what it has; descriptors are for one that was executed.
-        let held = inheritance.held.iter().filter(|(number, _)| *number >= 0);
-        Ok(Welcome {
-            held: held
-                .map(|(number, handle)| Ok((*number, told(*handle)?)))
-                .collect::<Result<_, FsError>>()?,
-            cwd: inheritance.cwd.map(cwd).transpose()?,
-            ..self.welcome(heir)
-        })
+        let inherits = u32::try_from(inheritance.held.len()).expect("no more than NUMBERS_MAX");
+        *lock(&heir.untold) = inheritance.held.into_iter().rev().collect();
+        let held = self.tell(heir)?;
+        Ok(Welcome { held, inherits, cwd: inheritance.cwd.map(cwd).transpose()?, ..self.welcome(heir) })
+    }
+
+    /// The next things that the process of an adopted session inherits by descriptor number; none when it knows all.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] for one that it has let go of meanwhile.
+    pub fn tell(&self, heir: &Session) -> Result<Vec<(i32, Inherited)>, FsError> {
+        let mut untold = lock(&heir.untold);
+        let left = untold.len().saturating_sub(TOLD_AT_ONCE);
+        let next = untold.split_off(left);
+        drop(untold);
+        next.into_iter().rev().map(|(number, handle)| Ok((number, inherited(heir, handle)?))).collect()
     }
 
     /// What a process is told of its session that inherits nothing.
@@ -119,6 +163,7 @@ impl Service {
             secret: session.secret(),
             root: session.files().root().stat(),
             held: Vec::new(),
+            inherits: 0,
             cwd: None,
         }
     }

@@ -33,6 +33,10 @@ pub struct Session {
     pub(crate) share: Mutex<Option<Share>>,
     /// Of an heir that was not adopted yet.
     pub(crate) inheritance: Mutex<Option<Inheritance>>,
+    /// The heir that was made last of what this one holds.
+    pub(crate) last_heir: Mutex<Weak<Session>>,
+    /// Of an heir that was adopted: descriptor numbers that its process was not told of yet, the next one last.
+    pub(crate) untold: Mutex<Vec<(i32, Handle)>>,
     pub(crate) counts: Counts,
     /// Held while it is ended: who finds it dead waits until its locks are gone.
     pub(crate) ending: Mutex<()>,
@@ -61,6 +65,8 @@ impl Session {
             sent: Arc::default(),
             share: Mutex::new(Some(share)),
             inheritance: Mutex::default(),
+            last_heir: Mutex::default(),
+            untold: Mutex::default(),
             counts: Counts::default(),
             ending: Mutex::default(),
             connection: OnceLock::new(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 type Latency = Buckets<8, 32>;
 
 /// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their sync.
-pub const KINDS: [&str; 34] = [
+pub const KINDS: [&str; 35] = [
     "ping",
     "lookup",
     "open",
@@ -46,6 +46,7 @@ pub const KINDS: [&str; 34] = [
     "lock",
     "lock_test",
     "write_sync",
+    "flags",
 ];
 
 /// Which of [`KINDS`] a call is.
@@ -77,6 +78,7 @@ pub(crate) fn kind(call: &Call<'_>) -> usize {
         Call::Write { sync: true, .. } => 33,
         Call::Seek { .. } => 23,
         Call::ReadDir { .. } => 24,
+        Call::Flags { .. } => 34,
         Call::SetFlags { .. } => 25,
         Call::Allocate { .. } => 26,
         Call::Advise { .. } => 27,

@@ -502,16 +502,29 @@ impl DeviceSpec {
         }
     }
 
+    /// The path, address or socket alone; empty of media in memory.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Virtual(spec) => &spec.path,
+            Self::Vfio(spec) => &spec.address,
+            Self::VfioUser(spec) => &spec.socket,
+            Self::Uring(spec) => &spec.path,
+            Self::UringCmd(spec) => &spec.path,
+        }
+    }
+
     /// What follows the engine's name: the path and the options that differ from the defaults.
     #[must_use]
     pub fn location(&self) -> String {
-        let (path, options) = match self {
-            Self::Virtual(spec) => (&spec.path, spec.options()),
-            Self::Vfio(spec) => (&spec.address, spec.options()),
-            Self::VfioUser(spec) => (&spec.socket, nsid(spec.nsid)),
-            Self::Uring(spec) => (&spec.path, spec.options()),
-            Self::UringCmd(spec) => (&spec.path, Vec::new()),
+        let options = match self {
+            Self::Virtual(spec) => spec.options(),
+            Self::Vfio(spec) => spec.options(),
+            Self::VfioUser(spec) => nsid(spec.nsid),
+            Self::Uring(spec) => spec.options(),
+            Self::UringCmd(_) => Vec::new(),
         };
+        let path = self.path();
         // White space at the end belongs to the path, and a reader of settings takes it off: it does not stand last.
         let bare = options.is_empty() && !path.ends_with(char::is_whitespace);
         let mark = if bare { "" } else { "?" };

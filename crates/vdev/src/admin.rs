@@ -110,6 +110,7 @@ impl Controller {
             let (memory, at) = view.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
             let (part, rest) = left.split_at(len);
             memory.write(at, part);
+            view.send(memory, at, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
             left = rest;
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::media::Media;
 use crate::pending::Pending;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::Time;
-use nvmed_dma::{AddressSpace, DeviceAddress, MapError};
+use nvmed_dma::{AddressSpace, DeviceAddress, Distant, MapError};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::OwnedFd;
@@ -163,6 +163,19 @@ impl Controller {
     /// What [`AddressSpace::map_at`] answers.
     pub fn map_at(&self, address: DeviceAddress, memory: Arc<Mapping>) -> Result<(), MapError> {
         self.space.map_at(address, memory)
+    }
+
+    /// As [`Self::map_at`], of memory that cannot be mapped: the controller works on `copy`.
+    ///
+    /// # Errors
+    /// What [`AddressSpace::map_distant`] answers.
+    pub fn map_distant(
+        &self,
+        address: DeviceAddress,
+        copy: Arc<Mapping>,
+        distant: Arc<dyn Distant>,
+    ) -> Result<(), MapError> {
+        self.space.map_distant(address, copy, distant)
     }
 
     /// Ends the controller's reach of the ranges within `len` bytes from `address`, whose bytes it answers.

@@ -90,10 +90,27 @@ impl Controller {
         Ok(())
     }
 
+    /// As [`Self::pieces`], of data that the host gives.
+    #[inline]
+    fn given(
+        &self,
+        (view, entry): (&View, &SubmissionEntry),
+        range: (u64, u64),
+        mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        self.pieces((view, entry), range, |at, memory, host, len| {
+            view.fetch(memory, host, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+            step(at, memory, host, len)
+        })
+    }
+
     #[inline]
     fn read(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let range = self.transfer(entry)?;
-        self.pieces((view, entry), range, |at, memory, host, len| self.media.read(at, memory, host, len))
+        self.pieces((view, entry), range, |at, memory, host, len| {
+            self.media.read(at, memory, host, len)?;
+            view.send(memory, host, len).map_err(|_| Status::DATA_TRANSFER_ERROR)
+        })
     }
 
     #[inline]
@@ -106,14 +123,14 @@ impl Controller {
         if !entry.prp1.is_multiple_of(512) && self.media.wants_sectors() {
             return self.write_staged(view, entry, range);
         }
-        self.pieces((view, entry), range, |at, memory, host, len| self.media.write(at, memory, host, len))?;
+        self.given((view, entry), range, |at, memory, host, len| self.media.write(at, memory, host, len))?;
         self.end_write(entry, range)
     }
 
     #[cold]
     fn write_staged(&self, view: &View, entry: &SubmissionEntry, range: (u64, u64)) -> Result<(), Status> {
         let stage = self.stage(range.1)?;
-        self.pieces((view, entry), range, |at, memory, host, len| {
+        self.given((view, entry), range, |at, memory, host, len| {
             memory.copy(host, &stage, (at - range.0) as usize, len);
             Ok(())
         })?;
@@ -137,7 +154,7 @@ impl Controller {
         let range = self.transfer(entry)?;
         let stage = self.stage(range.1)?;
         self.media.read(range.0, &stage, 0, range.1 as usize)?;
-        self.pieces((view, entry), range, |at, memory, host, len| {
+        self.given((view, entry), range, |at, memory, host, len| {
             let same = memory.equal(host, &stage, (at - range.0) as usize, len);
             if same { Ok(()) } else { Err(Status::COMPARE_FAILURE.do_not_retry()) }
         })
@@ -153,7 +170,7 @@ impl Controller {
         let count = (entry.cdw10 & 0xff) as usize + 1;
         let bytes = count * size_of::<DsmRange>();
         let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
-        self.pieces((view, entry), (0, bytes as u64), |at, memory, host, len| {
+        self.given((view, entry), (0, bytes as u64), |at, memory, host, len| {
             memory.read(host, &mut list[at as usize..at as usize + len]);
             Ok(())
         })?;

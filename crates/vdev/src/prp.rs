@@ -85,7 +85,11 @@ impl<'a> PrpWalk<'a> {
         let entries = room.min(self.left.div_ceil(PAGE_BYTES)) as usize;
         let bytes = entries * ENTRY_BYTES as usize;
         let found = self.view.resolve(DeviceAddress(at), bytes);
-        let (memory, offset) = found.map_err(|_| Status::DATA_TRANSFER_ERROR)?;
+        let brought = found.and_then(|(memory, offset)| {
+            self.view.fetch(memory, offset, bytes)?;
+            Ok((memory, offset))
+        });
+        let (memory, offset) = brought.map_err(|_| Status::DATA_TRANSFER_ERROR)?;
         Ok(List { memory, offset, entries })
     }
 

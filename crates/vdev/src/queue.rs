@@ -66,9 +66,14 @@ impl SubmissionQueue {
             return None;
         }
         let mut bytes = [0; SQ_ENTRY as usize];
-        match self.memory.at(view, u64::from(self.head) * SQ_ENTRY, bytes.len()) {
-            Ok((memory, at)) => memory.read(at, &mut bytes),
-            Err(fault) => return Some(Err(fault)),
+        let found = self.memory.at(view, u64::from(self.head) * SQ_ENTRY, bytes.len());
+        let brought = found.and_then(|(memory, at)| {
+            view.fetch(memory, at, bytes.len())?;
+            memory.read(at, &mut bytes);
+            Ok(())
+        });
+        if let Err(fault) = brought {
+            return Some(Err(fault));
         }
         self.head = if self.head + 1 == self.entries { 0 } else { self.head + 1 };
         let entry = SubmissionEntry::read_from_bytes(&bytes).expect("64 bytes are an entry");
@@ -130,8 +135,10 @@ impl CompletionQueue {
         let entry = entry.with_status(status, self.phase);
         let (memory, at) = self.memory.at(view, u64::from(self.tail) * CQ_ENTRY, CQ_ENTRY as usize)?;
         memory.write(at, &entry.as_bytes()[..12]);
+        view.send(memory, at, 12)?;
         // Release: the host that sees the phase tag (acquire) sees the rest of the entry and the data.
         memory.u32(at + 12).store(entry.dword3().to_le(), Ordering::Release);
+        view.send(memory, at + 12, 4)?;
         self.tail += 1;
         if self.tail == self.entries {
             self.tail = 0;

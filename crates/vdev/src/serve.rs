@@ -4,7 +4,7 @@ use crate::config::Clock;
 use crate::controller::Controller;
 use crate::pci::{BAR4_BYTES, CONFIG_BYTES, PciSpace};
 use crate::transport::InProcess;
-use nvmed_dma::{DeviceAddress, MapError, Transport};
+use nvmed_dma::{DeviceAddress, Distant, MapError, Transport};
 use nvmed_nvme::register;
 use nvmed_sys::Mapping;
 use nvmed_vfio_user::{Device, DmaRange, RegionInfo, irq, region};
@@ -67,6 +67,14 @@ impl PciFunction {
     }
 }
 
+fn errno(error: MapError) -> Errno {
+    match error {
+        MapError::Overlap { .. } => Errno::EXIST,
+        MapError::Full { .. } => Errno::NOSPC,
+        _ => Errno::INVAL,
+    }
+}
+
 impl Device for PciFunction {
     fn region(&self, index: u32) -> RegionInfo {
         let bytes = match index {
@@ -107,11 +115,20 @@ impl Device for PciFunction {
     }
 
     fn map(&mut self, range: DmaRange, memory: Arc<Mapping>) -> Result<(), Errno> {
-        self.controller().map_at(DeviceAddress(range.address), memory).map_err(|error| match error {
-            MapError::Overlap { .. } => Errno::EXIST,
-            MapError::Full { .. } => Errno::NOSPC,
-            _ => Errno::INVAL,
-        })
+        self.controller().map_at(DeviceAddress(range.address), memory).map_err(errno)
+    }
+
+    /// With a thread of its own the controller would ask the client while the server waits for the client's next message.
+    fn map_distant(
+        &mut self,
+        range: DmaRange,
+        copy: Arc<Mapping>,
+        distant: Arc<dyn Distant>,
+    ) -> Result<(), Errno> {
+        if self.controller().config.clock == Clock::Threaded {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.controller().map_distant(DeviceAddress(range.address), copy, distant).map_err(errno)
     }
 
     fn unmap(&mut self, range: DmaRange) {

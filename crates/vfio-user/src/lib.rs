@@ -11,6 +11,7 @@ mod capability;
 mod client;
 mod error;
 mod interrupt;
+mod link;
 mod message;
 mod payload;
 mod server;

@@ -415,3 +415,11 @@ pub struct RegionAccess {
     pub region: u32,
     pub count: u32,
 }
+
+/// `VFIO_USER_DMA_READ` and `VFIO_USER_DMA_WRITE`; data follows the reply of the first and the second itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct DmaAccess {
+    pub address: u64,
+    pub count: u64,
+}

@@ -95,7 +95,8 @@ impl Server {
                 return Ok(());
             }
             let Some(client) = self.accept()? else { continue };
-            let mut session = Session::new(Connection::new(client));
+            // A host without a descriptor for it cannot serve this client, whose connection ends here.
+            let Ok(mut session) = Session::new(client) else { continue };
             let stopped = self.serve(&mut session, device);
             session.end(device);
             if stopped? {
@@ -122,6 +123,7 @@ impl Server {
                 self.poll(None, Some(Duration::ZERO))?
             } else {
                 let due = device.advance();
+                let due = if session.is_pending() { Some(Duration::ZERO) } else { due };
                 self.poll(Some(session.socket()), due)?
             };
             if ready.stop {

@@ -2,11 +2,12 @@
 
 use crate::capability::Capabilities;
 use crate::error::ProtocolError;
+use crate::link::Link;
 use crate::message::{Command, DATA_BYTES_MAX, Header, Message};
 use crate::payload::{DeviceInfo, DmaMap, DmaRange, DmaUnmap, IrqInfo, IrqSet, RawRegionInfo, RegionAccess};
 use crate::payload::{RegionInfo, Version, irq, region, take, take_all};
-use crate::socket::{Connection, Deadline};
-use nvmed_sys::Mapping;
+use nvmed_dma::Distant;
+use nvmed_sys::{Mapping, Pages};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -14,10 +15,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
-
-/// How long a client may leave its replies unread: they are small, so that only one that reads nothing at
-/// all comes so far.
-const SEND_TIMEOUT_MS: u32 = 5_000;
 
 /// A PCI device that a [`crate::Server`] serves. Regions and interrupts have the indices of linux/vfio.h.
 ///
@@ -48,6 +45,20 @@ pub trait Device {
     /// # Errors
     /// An errno for the client.
     fn map(&mut self, range: DmaRange, memory: Arc<Mapping>) -> Result<(), Errno>;
+    /// Shows memory to the device that cannot be mapped: the device works on `copy`, which it has brought before each look and
+    /// sent after each change, in calls of this trait only.
+    ///
+    /// # Errors
+    /// An errno for the client; `EOPNOTSUPP` for a device that cannot do that.
+    fn map_distant(
+        &mut self,
+        range: DmaRange,
+        copy: Arc<Mapping>,
+        distant: Arc<dyn Distant>,
+    ) -> Result<(), Errno> {
+        let _ = (range, copy, distant);
+        Err(Errno::OPNOTSUPP)
+    }
     /// Takes back exactly what was mapped. The device has let go of it when this returns.
     fn unmap(&mut self, range: DmaRange);
     /// Gives an interrupt its eventfd, or takes it away.
@@ -79,18 +90,42 @@ enum Answer {
 
 /// A client and what it has given to the device.
 pub(crate) struct Session {
-    connection: Connection,
+    link: Arc<Link>,
     agreed: bool,
-    ranges: BTreeMap<u64, DmaRange>,
+    ranges: BTreeMap<u64, Shown>,
+}
+
+/// Memory of the client.
+struct Shown {
+    range: DmaRange,
+    /// The device's copy of it, where the client gave no descriptor.
+    copy: Option<Arc<Mapping>>,
 }
 
 impl Session {
-    pub fn new(connection: Connection) -> Self {
-        Self { connection, agreed: false, ranges: BTreeMap::new() }
+    /// # Errors
+    /// The host has no descriptor left.
+    pub fn new(client: OwnedFd) -> Result<Self, Errno> {
+        Ok(Self { link: Arc::new(Link::new(client)?), agreed: false, ranges: BTreeMap::new() })
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
-        self.connection.as_fd()
+        self.link.socket()
+    }
+
+    /// Whether there is something to do that no poll of the socket tells of.
+    pub fn is_pending(&self) -> bool {
+        self.link.has_command()
+    }
+
+    /// Gives back the memory of copies: between two messages the device needs none of them.
+    fn release_copies(&self) {
+        if self.link.take_copied() {
+            for copy in self.ranges.values().filter_map(|shown| shown.copy.as_deref()) {
+                // What is not given back is only memory.
+                let _ = copy.release(0, copy.len());
+            }
+        }
     }
 
     /// Answers one message, if one is there; whether one was.
@@ -98,11 +133,12 @@ impl Session {
     /// # Errors
     /// The session is over: the client closed, reads nothing, or sent a message whose end is not known.
     pub fn step(&mut self, device: &mut dyn Device) -> Result<bool, ProtocolError> {
-        let message = match self.connection.try_receive() {
+        self.release_copies();
+        let message = match self.link.try_receive() {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(false),
-            Err(error) => {
-                if let Some(header) = self.connection.due() {
+            Err((error, due)) => {
+                if let Some(header) = due {
                     // The session ends whether or not the client hears why.
                     let _ = self.reply(&header, Err(error.errno()), device);
                 }
@@ -110,10 +146,6 @@ impl Session {
             }
         };
         let header = message.header;
-        // We send no commands, so that replies answer nothing.
-        if !header.is_command() {
-            return Ok(true);
-        }
         let answer = self.handle(device, message).map_err(|error| error.errno());
         self.reply(&header, answer, device)?;
         Ok(true)
@@ -128,18 +160,14 @@ impl Session {
         if !asked.wants_reply() {
             return Ok(());
         }
-        let deadline = Deadline::after(SEND_TIMEOUT_MS);
-        let send = |header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]| {
-            self.connection.send(&header, &[payload], fds, deadline)
-        };
         match answer {
-            Ok(Answer::Empty) => send(asked.reply(0), &[], &[]),
-            Ok(Answer::Bytes(bytes)) => send(asked.reply(bytes.len()), &bytes, &[]),
+            Ok(Answer::Empty) => self.link.reply(asked.reply(0), &[], &[]),
+            Ok(Answer::Bytes(bytes)) => self.link.reply(asked.reply(bytes.len()), &bytes, &[]),
             Ok(Answer::Region(bytes, index)) => {
                 let fds: Vec<_> = device.region_fd(index).into_iter().collect();
-                send(asked.reply(bytes.len()), &bytes, &fds)
+                self.link.reply(asked.reply(bytes.len()), &bytes, &fds)
             }
-            Err(errno) => send(asked.failure(errno), &[], &[]),
+            Err(errno) => self.link.reply(asked.failure(errno), &[], &[]),
         }
     }
 
@@ -181,8 +209,8 @@ impl Session {
             let why = "this server speaks 0.1";
             return Err(ProtocolError::Value { what: "major version", value: version.major.into(), why });
         }
-        // We send the client at most one descriptor and as many bytes as it asks for: any value will do.
-        Capabilities::from_json(json)?;
+        // We send the client at most one descriptor, and as many bytes as it asks for.
+        self.link.limit(Capabilities::from_json(json)?.data_bytes_max);
         self.agreed = true;
         let agreed = Version { minor: version.minor.min(Version::OURS.minor), ..Version::OURS };
         let mut reply = agreed.as_bytes().to_vec();
@@ -199,27 +227,42 @@ impl Session {
         let refused = |errno: Errno| ProtocolError::Socket { errno };
         let map = take_all::<DmaMap>(payload, "a DMA mapping")?;
         let range = map.range()?;
-        // Memory without a descriptor would have to be copied by messages, which this server does not do.
-        let fd = fds.pop().ok_or(refused(Errno::OPNOTSUPP))?;
+        let fd = fds.pop();
         if !fds.is_empty() {
             let why = "more than one descriptor";
             return Err(ProtocolError::Value { what: "DMA mapping", value: range.address, why });
         }
         let before = self.ranges.range(..range.address + range.bytes).next_back();
-        if before.is_some_and(|(_, other)| other.address + other.bytes > range.address) {
+        if before.is_some_and(|(_, Shown { range: other, .. })| other.address + other.bytes > range.address) {
             return Err(refused(Errno::EXIST));
         }
         if self.ranges.len() >= Capabilities::OURS.dma_maps_max as usize {
             return Err(refused(Errno::NOSPC));
         }
+        let copy = self.show(device, range, fd.map(|fd| (fd, map.offset))).map_err(refused)?;
+        self.ranges.insert(range.address, Shown { range, copy });
+        Ok(Answer::Empty)
+    }
+
+    /// Shows memory to the device; answers the device's copy of it, where there is no file to map.
+    fn show(
+        &self,
+        device: &mut dyn Device,
+        range: DmaRange,
+        file: Option<(OwnedFd, u64)>,
+    ) -> Result<Option<Arc<Mapping>>, Errno> {
         // A range that the device may not write is memory of the client that no device is meant to reach,
         // such as a guest's ROM: it is noted, and not shown.
-        if range.read && range.write {
-            let memory = open_memory(fd, map.offset, range.bytes).map_err(refused)?;
-            device.map(range, Arc::new(memory)).map_err(refused)?;
+        if !range.read || !range.write {
+            return Ok(None);
         }
-        self.ranges.insert(range.address, range);
-        Ok(Answer::Empty)
+        if let Some((fd, offset)) = file {
+            let memory = open_memory(fd, offset, range.bytes)?;
+            return device.map(range, Arc::new(memory)).map(|()| None);
+        }
+        let copy = Arc::new(Mapping::anonymous(range.bytes as usize, Pages::Base)?);
+        device.map_distant(range, Arc::clone(&copy), Arc::clone(&self.link) as Arc<dyn Distant>)?;
+        Ok(Some(copy))
     }
 
     fn unmap(&mut self, device: &mut dyn Device, payload: &[u8]) -> Result<Answer, ProtocolError> {
@@ -230,15 +273,15 @@ impl Session {
             return Ok(Answer::Bytes(payload.to_vec()));
         }
         match self.ranges.get(&unmap.address) {
-            Some(range) if range.bytes == unmap.bytes => {}
+            Some(shown) if shown.range.bytes == unmap.bytes => {}
             _ => return Err(ProtocolError::Socket { errno: Errno::NOENT }),
         }
-        self.ranges.remove(&unmap.address).into_iter().for_each(|range| take_back(device, range));
+        self.ranges.remove(&unmap.address).into_iter().for_each(|shown| take_back(device, shown.range));
         Ok(Answer::Bytes(payload.to_vec()))
     }
 
     fn unmap_all(&mut self, device: &mut dyn Device) {
-        std::mem::take(&mut self.ranges).into_values().for_each(|range| take_back(device, range));
+        std::mem::take(&mut self.ranges).into_values().for_each(|shown| take_back(device, shown.range));
     }
 
     /// The client is gone: the device forgets all that was the client's.

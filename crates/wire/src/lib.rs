@@ -24,8 +24,8 @@ pub use board::{Board, BoardView, CountedChange};
 pub use entry::{ENTRY_BYTES_MAX, entries, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
 pub use message::{
-    Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, Object, SECRET_BYTES, Times,
-    VERSION, Welcome, XattrCall,
+    Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, NAMED_AT_ONCE, Object,
+    SECRET_BYTES, TOLD_AT_ONCE, Times, VERSION, Welcome, XattrCall,
 };
 pub use request::{Data, Message, Request};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};

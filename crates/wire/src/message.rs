@@ -12,7 +12,11 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
+/// Things that one message names for an heir: 15 bytes each at most, so that a message has room for them.
+pub const NAMED_AT_ONCE: usize = 4096;
+/// Things that one message tells an heir of: 146 bytes each at most, and beside them a working directory with its path.
+pub const TOLD_AT_ONCE: usize = 256;
 /// Bytes of the secret by which a process of a run's tree shows that it belongs to it.
 pub const SECRET_BYTES: usize = 16;
 
@@ -267,6 +271,11 @@ pub enum Call<'a> {
         /// Room for entries.
         bytes: u32,
     },
+    /// `F_GETFL`: the flags, as [`Answer::Count`].
+    Flags {
+        /// The description.
+        handle: Handle,
+    },
     /// `F_SETFL`.
     SetFlags {
         /// The description.
@@ -418,7 +427,7 @@ pub enum Control {
     /// One lane more; its memory comes along.
     Lane,
     /// A session for a process that is about to be made or executed; its socket comes along. It holds all that is
-    /// named here, and what they stand for, from now on.
+    /// named here, at most [`NAMED_AT_ONCE`], and what they stand for, from now on.
     Heir {
         /// Descriptor numbers and what they stand for; what has a negative number is held, and not told to who adopts.
         held: Vec<(i32, Handle)>,
@@ -427,6 +436,13 @@ pub enum Control {
         /// Whether the process stays the same (exec), so that its record locks do.
         same_process: bool,
     },
+    /// The heir that this session made last, and that nobody has adopted yet, holds these too.
+    HeirHolds {
+        /// As in [`Control::Heir`].
+        held: Vec<(i32, Handle)>,
+    },
+    /// The next things that an heir holds, after those of [`Welcome`].
+    Inherits,
     /// A file's memory for mmap; the descriptor comes along.
     Map {
         /// The description.
@@ -475,6 +491,8 @@ pub enum ControlAnswer {
     Welcome(Welcome),
     /// Done; what was asked for comes along.
     Done,
+    /// To `Inherits`: at most [`TOLD_AT_ONCE`], by descriptor number.
+    Inherits(Vec<(i32, Inherited)>),
     /// To `Receive`: what it is, and for a description its flags.
     Received(Inherited),
     /// Text.
@@ -492,8 +510,10 @@ pub struct Welcome {
     pub secret: [u8; SECRET_BYTES],
     /// The status of the root directory of its tree: who touches no file needs no lane.
     pub root: Stat,
-    /// What an heir holds, by descriptor number.
+    /// What an heir holds, by descriptor number: the first [`TOLD_AT_ONCE`].
     pub held: Vec<(i32, Inherited)>,
+    /// How many it holds by descriptor number; it asks for the others by [`Control::Inherits`].
+    pub inherits: u32,
     /// An heir's working directory, and its path from the root; empty of one that was removed.
     pub cwd: Option<(Inherited, Vec<u8>)>,
 }

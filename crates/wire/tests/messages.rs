@@ -45,6 +45,7 @@ fn calls() -> Vec<Call<'static>> {
         Call::Write { handle, offset: None, bytes: 1, sync: true },
         Call::Seek { handle, by: -1, whence: Whence::Hole },
         Call::ReadDir { handle, bytes: 100 },
+        Call::Flags { handle },
         Call::SetFlags { handle, flags: OpenFlags::APPEND },
         Call::Allocate { handle, how, offset: 1, bytes: 2 },
         Call::Advise { handle, advice: Advice::WillNeed, offset: 0, bytes: 0 },

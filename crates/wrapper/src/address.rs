@@ -3,9 +3,10 @@
 //! The host knows a socket that is bound to a name of ours by the name that it had for a moment in a directory of its own. That
 //! name holds the path that the program gave, so whoever is told the host's address can tell it, without asking anybody.
 
+use crate::given;
 use crate::magic_link::{DESCRIPTORS, MagicLink};
 use core::ffi::c_int;
-use core::mem::{offset_of, size_of};
+use core::mem::{MaybeUninit, offset_of, size_of};
 use core::ops::Deref;
 use libc::{sa_family_t, sockaddr, sockaddr_un, socklen_t};
 use std::ffi::{CStr, CString};
@@ -91,72 +92,59 @@ impl Deref for SocketPath {
     }
 }
 
-/// The path in a socket address, if it has one: neither abstract nor of another family.
-///
-/// # Safety
-/// `address` is null or valid for reads of `len` bytes, which nobody changes for `'a`; it may lie anywhere.
-unsafe fn path_in<'a>(address: *const sockaddr, len: socklen_t) -> Option<&'a [u8]> {
-    let room = (len as usize).min(size_of::<sockaddr_un>()).checked_sub(START)?;
-    if address.is_null() {
+/// Room for the path in an address.
+type Room = [MaybeUninit<u8>; PATH_BYTES];
+
+/// The path in a socket address of the program's, if it has one: neither abstract nor of another family. An address that is
+/// not there is the kernel's to refuse.
+fn path_in(address: *const sockaddr, len: socklen_t, room: &mut Room) -> Option<&[u8]> {
+    // The kernel refuses what is longer.
+    let bytes = (len as usize).checked_sub(START).filter(|&bytes| bytes <= PATH_BYTES)?;
+    if address.is_null() || c_int::from(given::get(address.cast::<sa_family_t>()).ok()?) != libc::AF_UNIX {
         return None;
     }
-    // SAFETY: the caller's contract.
-    unsafe {
-        if c_int::from((&raw const (*address).sa_family).read_unaligned()) != libc::AF_UNIX {
-            return None;
-        }
-        let bytes = core::slice::from_raw_parts(address.byte_add(START).cast::<u8>(), room);
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(room);
-        (end > 0).then(|| &bytes[..end])
-    }
+    let path = given::fill(&mut room[..bytes], address.cast::<u8>().wrapping_add(START)).ok()?;
+    let end = path.iter().position(|&byte| byte == 0).unwrap_or(bytes);
+    (end > 0).then(|| &path[..end])
+}
+
+const fn room() -> Room {
+    [MaybeUninit::uninit(); PATH_BYTES]
 }
 
 /// The path that a program means by an address; its own, when it was told the host's.
-///
-/// # Safety
-/// As [`path_in`].
-pub(crate) unsafe fn path(address: *const sockaddr, len: socklen_t) -> Option<SocketPath> {
-    // SAFETY: the caller's contract.
-    let path = unsafe { path_in(address, len)? };
+pub(crate) fn path(address: *const sockaddr, len: socklen_t) -> Option<SocketPath> {
+    let mut room = room();
+    let path = path_in(address, len, &mut room)?;
     SocketPath::bound(path).or_else(|| SocketPath::of(path))
 }
 
 /// Whether an address is a path.
-///
-/// # Safety
-/// As [`path_in`].
-pub(crate) unsafe fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
-    // SAFETY: the caller's contract.
-    unsafe { path_in(address, len) }.is_some()
+pub(crate) fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
+    path_in(address, len, &mut room()).is_some()
 }
 
 /// Whether an address is this path as it stands.
-///
-/// # Safety
-/// As [`path_in`].
-pub(crate) unsafe fn is(address: *const sockaddr, len: socklen_t, path: &CStr) -> bool {
-    // SAFETY: the caller's contract.
-    unsafe { path_in(address, len) }.is_some_and(|given| given == path.to_bytes())
+pub(crate) fn is(address: *const sockaddr, len: socklen_t, path: &CStr) -> bool {
+    path_in(address, len, &mut room()).is_some_and(|given| given == path.to_bytes())
 }
 
 /// Puts the path that a program bound in the place of the host's, in an address that the kernel has filled as far as `room`
 /// bytes go; `len` says how long it is.
 ///
 /// # Safety
-/// `address` is valid for `room` bytes; `len` points to a number.
+/// The program wants an address of `room` bytes there, and its length at `len`.
 pub(crate) unsafe fn tell(address: *mut sockaddr, room: socklen_t, len: *mut socklen_t) {
-    // SAFETY: the caller's contract, here and below.
-    let (filled, whole) = unsafe { ((*len).min(room), *len <= room) };
-    // SAFETY: as above.
-    let given = unsafe { path_in(address, filled) }.filter(|_| whole);
-    let Some(path) = given.and_then(SocketPath::bound) else { return };
+    let Some(filled) = given::get(len).ok().filter(|filled| *filled <= room) else { return };
+    let mut copy = self::room();
+    let Some(path) = path_in(address, filled, &mut copy).and_then(SocketPath::bound) else { return };
     let path = path.to_bytes_with_nul();
     // Shorter than what is there.
-    // SAFETY: as above.
+    // SAFETY: the caller's contract.
     unsafe {
-        let into = address.byte_add(START).cast::<u8>();
-        into.copy_from_nonoverlapping(path.as_ptr(), path.len());
-        len.write((START + path.len()) as socklen_t);
+        // What the kernel has just filled has gone meanwhile: nobody will look.
+        let _ = given::put_bytes(address.cast::<u8>().wrapping_add(START), path);
+        let _ = given::put(len, &((START + path.len()) as socklen_t));
     }
 }
 
@@ -171,12 +159,10 @@ mod tests {
             let mut given = address.given;
             let mut len = address.len();
             let room = size_of::<sockaddr_un>() as socklen_t;
+            assert_eq!(super::path(address.as_ptr(), len).unwrap().to_bytes(), path);
             // SAFETY: a whole address.
-            unsafe {
-                assert_eq!(super::path(address.as_ptr(), len).unwrap().to_bytes(), path);
-                tell((&raw mut given).cast(), room, &raw mut len);
-                assert!(is((&raw const given).cast(), len, &CString::new(path).unwrap()));
-            }
+            unsafe { tell((&raw mut given).cast(), room, &raw mut len) };
+            assert!(is((&raw const given).cast(), len, &CString::new(path).unwrap()));
             assert!(!name.to_bytes().contains(&b'/'));
         }
     }
@@ -185,8 +171,7 @@ mod tests {
     fn a_path_that_is_too_long_is_bound_and_not_told() {
         let (address, name) = Address::to_bind(700, &[b'x'; 100]).unwrap();
         assert_eq!(name.to_bytes(), [MARK]);
-        // SAFETY: a whole address.
-        let told = unsafe { super::path(address.as_ptr(), address.len()) };
+        let told = super::path(address.as_ptr(), address.len());
         assert_eq!(told.unwrap().to_bytes(), b"/proc/self/fd/700/\x02");
         assert!(Address::of(&[b'x'; PATH_BYTES]).is_none());
     }
@@ -196,9 +181,7 @@ mod tests {
         let mut buffer = [b'x'; size_of::<sockaddr_un>() + 1];
         for at in [0, 1] {
             buffer[at..at + START].copy_from_slice(&(libc::AF_UNIX as sa_family_t).to_ne_bytes());
-            // SAFETY: within the buffer.
-            let found =
-                unsafe { super::path(buffer.as_ptr().add(at).cast(), size_of::<sockaddr_un>() as socklen_t) };
+            let found = super::path(buffer[at..].as_ptr().cast(), size_of::<sockaddr_un>() as socklen_t);
             assert_eq!(found.unwrap().to_bytes(), [b'x'; PATH_BYTES]);
         }
     }

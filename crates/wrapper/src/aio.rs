@@ -7,6 +7,7 @@
 //! ever; only failures are put in when the events are taken.
 
 use crate::edge::{Answer, caught, errno_of, fail, host, offset};
+use crate::given::{self, Plain};
 use crate::table::{self, Body};
 use crate::{raw, vector};
 use core::ffi::{c_int, c_long, c_void};
@@ -36,6 +37,7 @@ pub(crate) struct Request {
 
 /// `struct io_event`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct Event {
     data: u64,
     request: u64,
@@ -44,6 +46,11 @@ pub(crate) struct Event {
 }
 
 const _: () = assert!(size_of::<Request>() == 64 && size_of::<Event>() == 32);
+
+// SAFETY: numbers.
+unsafe impl Plain for Request {}
+// SAFETY: as above.
+unsafe impl Plain for Event {}
 
 /// A context, as the kernel names it.
 type Context = usize;
@@ -158,29 +165,33 @@ unsafe fn stand_in(context: Context, request: *mut Request, result: Result<isize
         FAILURES.fetch_add(1, Ordering::AcqRel);
     }
     // SAFETY: the program's request, which it leaves alone while it is being submitted.
-    let given = unsafe { request.read() };
-    // SAFETY: as above; the kernel copies the request before it answers.
-    let answer = unsafe {
-        request.write(Request {
-            opcode: PWRITE,
-            rw_flags: 0,
-            priority: 0,
-            fd: null as u32,
-            buffer: request as u64,
-            bytes: result.unwrap_or(0) as u64,
-            offset: 0,
-            flags: given.flags & FLAG_RESFD,
-            ..given
-        });
-        let answer = sys!(SYS_io_submit, context, 1, &raw const request);
-        // The kernel has written the key.
-        let key = (*request).key;
-        request.write(Request { key, ..given });
-        answer
-    };
-    if answer != 1 && result.is_err() {
+    let answer = unsafe { submit_changed(context, request, null, result.unwrap_or(0)) };
+    if !matches!(answer, Ok(1)) && result.is_err() {
         forget(context, request as u64);
     }
+    answer
+}
+
+/// The kernel copies the request before it answers, and writes its key.
+unsafe fn submit_changed(context: Context, request: *mut Request, null: c_int, bytes: isize) -> Answer {
+    let given = given::get(request)?;
+    let changed = Request {
+        opcode: PWRITE,
+        rw_flags: 0,
+        priority: 0,
+        fd: null as u32,
+        buffer: request as u64,
+        bytes: bytes as u64,
+        offset: 0,
+        flags: given.flags & FLAG_RESFD,
+        ..given
+    };
+    // SAFETY: the caller's contract.
+    unsafe { given::put(request, &changed) }?;
+    let answer = sys!(SYS_io_submit, context, 1, &raw const request);
+    let key = given::get(request).map_or(given.key, |now| now.key);
+    // SAFETY: as above.
+    unsafe { given::put(request, &Request { key, ..given }) }?;
     host(answer)
 }
 
@@ -198,9 +209,8 @@ fn forget(context: Context, request: u64) -> Option<c_int> {
 /// `request` is the program's, under `edge`'s contract.
 unsafe fn submit_one(context: Context, request: *mut Request) -> isize {
     let answer = caught(|| {
+        let result = carry_out(&given::get(request)?)?;
         // SAFETY: the caller's contract.
-        let result = carry_out(&unsafe { request.read() })?;
-        // SAFETY: as above.
         unsafe { stand_in(context, request, result) }
     });
     answer.unwrap_or_else(|failure| -(errno_of(&failure) as isize))
@@ -208,24 +218,25 @@ unsafe fn submit_one(context: Context, request: *mut Request) -> isize {
 
 /// `io_submit` as the kernel answers it.
 unsafe fn submit(context: Context, count: c_long, list: *const *mut Request) -> isize {
-    // SAFETY: the program passes `count` addresses of requests, under `edge`'s contract; here and below.
-    let is_ours = |index: usize| unsafe {
-        let request = *list.add(index);
-        !request.is_null() && table::is_ours((*request).fd as c_int)
+    // What is not there the kernel tells.
+    let is_ours = |index: usize| {
+        let request = given::get(list.wrapping_add(index)).and_then(|request| given::get(request));
+        request.is_ok_and(|request| table::is_ours(request.fd as c_int))
     };
     let total = usize::try_from(count).unwrap_or(0);
-    if list.is_null() || !(0..total).any(is_ours) {
+    if !table::was_used() || !(0..total).any(is_ours) {
         return sys!(SYS_io_submit, context, count, list);
     }
     let mut done = 0;
     while done < total {
         let hosts = (done..total).take_while(|&index| !is_ours(index)).count();
-        // SAFETY: as above.
-        let (wanted, answer) = unsafe {
-            match hosts {
-                0 => (1, submit_one(context, *list.add(done))),
-                hosts => (hosts, sys!(SYS_io_submit, context, hosts, list.add(done))),
-            }
+        let (wanted, answer) = match hosts {
+            0 => match given::get(list.wrapping_add(done)) {
+                // SAFETY: the program passes `count` addresses of requests, under `edge`'s contract.
+                Ok(request) => (1, unsafe { submit_one(context, request) }),
+                Err(failure) => (1, -(errno_of(&failure) as isize)),
+            },
+            hosts => (hosts, sys!(SYS_io_submit, context, hosts, list.wrapping_add(done))),
         };
         if answer < 0 {
             return if done > 0 { done as isize } else { answer };
@@ -241,10 +252,12 @@ unsafe fn submit(context: Context, count: c_long, list: *const *mut Request) -> 
 /// Puts the errno of failed requests into the events that were taken.
 unsafe fn told(context: Context, answer: isize, events: *mut Event) -> isize {
     if answer > 0 && FAILURES.load(Ordering::Acquire) != 0 {
-        // SAFETY: the kernel has filled `answer` events.
-        for event in unsafe { core::slice::from_raw_parts_mut(events, answer as usize) } {
+        for at in (0..answer as usize).map(|index| events.wrapping_add(index)) {
+            // The kernel has just filled it.
+            let Ok(event) = given::get(at) else { continue };
             if let Some(errno) = forget(context, event.request) {
-                event.result = -i64::from(errno);
+                // SAFETY: as above.
+                let _ = unsafe { given::put(at, &Event { result: -i64::from(errno), ..event }) };
             }
         }
     }

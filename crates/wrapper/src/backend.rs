@@ -47,6 +47,15 @@ pub(crate) enum File {
     Shared(Arc<nvmed_client::File>),
 }
 
+/// What a call is about.
+#[derive(Clone, Copy)]
+pub(crate) enum Object<'a> {
+    /// An inode that somebody holds, whatever names it has.
+    Held(&'a Node),
+    /// What is at a path from a directory.
+    At(&'a Node, &'a [u8], Follow),
+}
+
 /// The memory of a mapped file.
 pub(crate) struct Mapped(pub Arc<QuietFd>);
 
@@ -255,79 +264,81 @@ impl Files {
         }
     }
 
-    pub(crate) fn chmod(
-        self,
-        at: &Node,
-        path: &[u8],
-        mode: u32,
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<()> {
-        match self {
-            Self::Private(files) => files.chmod(at.private()?, path, mode, follow, who),
-            Self::Shared(files) => files.chmod(at.shared()?, path, mode, follow),
+    pub(crate) fn chmod(self, object: Object<'_>, mode: u32, who: &Credentials<'_>) -> Result<()> {
+        match (self, object) {
+            (Self::Private(files), Object::Held(node)) => files.chmod_node(node.private()?, mode, who),
+            (Self::Shared(files), Object::Held(node)) => files.chmod_node(node.shared()?, mode),
+            (Self::Private(files), Object::At(at, path, follow)) => {
+                files.chmod(at.private()?, path, mode, follow, who)
+            }
+            (Self::Shared(files), Object::At(at, path, follow)) => {
+                files.chmod(at.shared()?, path, mode, follow)
+            }
         }
     }
 
     pub(crate) fn chown(
         self,
-        at: &Node,
-        path: &[u8],
-        ids: (Option<u32>, Option<u32>),
-        follow: Follow,
+        object: Object<'_>,
+        (uid, gid): (Option<u32>, Option<u32>),
         who: &Credentials<'_>,
     ) -> Result<()> {
-        match self {
-            Self::Private(files) => files.chown(at.private()?, path, ids.0, ids.1, follow, who),
-            Self::Shared(files) => files.chown(at.shared()?, path, ids.0, ids.1, follow),
+        match (self, object) {
+            (Self::Private(files), Object::Held(node)) => files.chown_node(node.private()?, uid, gid, who),
+            (Self::Shared(files), Object::Held(node)) => files.chown_node(node.shared()?, uid, gid),
+            (Self::Private(files), Object::At(at, path, follow)) => {
+                files.chown(at.private()?, path, uid, gid, follow, who)
+            }
+            (Self::Shared(files), Object::At(at, path, follow)) => {
+                files.chown(at.shared()?, path, uid, gid, follow)
+            }
         }
     }
 
-    pub(crate) fn utimens(
-        self,
-        at: &Node,
-        path: &[u8],
-        times: [Time; 2],
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<()> {
-        match self {
-            Self::Private(files) => files.utimens(at.private()?, path, times, follow, who),
-            Self::Shared(files) => files.utimens(at.shared()?, path, times, follow),
+    pub(crate) fn utimens(self, object: Object<'_>, times: [Time; 2], who: &Credentials<'_>) -> Result<()> {
+        match (self, object) {
+            (Self::Private(files), Object::Held(node)) => files.utimens_node(node.private()?, times, who),
+            (Self::Shared(files), Object::Held(node)) => files.utimens_node(node.shared()?, times),
+            (Self::Private(files), Object::At(at, path, follow)) => {
+                files.utimens(at.private()?, path, times, follow, who)
+            }
+            (Self::Shared(files), Object::At(at, path, follow)) => {
+                files.utimens(at.shared()?, path, times, follow)
+            }
         }
     }
 
-    pub(crate) fn truncate(self, at: &Node, path: &[u8], bytes: u64, who: &Credentials<'_>) -> Result<()> {
-        crate::limit::may_have(bytes, || Ok(self.stat(at, path, Follow::Yes, who)?.size))?;
-        match self {
-            Self::Private(files) => files.truncate(at.private()?, path, bytes, who),
-            Self::Shared(files) => files.truncate(at.shared()?, path, bytes),
+    pub(crate) fn truncate(self, object: Object<'_>, bytes: u64, who: &Credentials<'_>) -> Result<()> {
+        crate::limit::may_have(bytes, || match object {
+            Object::Held(node) => Ok(node.stat()?.size),
+            Object::At(at, path, follow) => Ok(self.stat(at, path, follow, who)?.size),
+        })?;
+        match (self, object) {
+            (Self::Private(files), Object::Held(node)) => files.truncate_node(node.private()?, bytes, who),
+            // A server cuts what is open.
+            (Self::Shared(_), Object::Held(node)) => {
+                self.open_node(node, OpenFlags(libc::O_WRONLY as u32), who)?.truncate(bytes)
+            }
+            (Self::Private(files), Object::At(at, path, _)) => {
+                files.truncate(at.private()?, path, bytes, who)
+            }
+            (Self::Shared(files), Object::At(at, path, _)) => files.truncate(at.shared()?, path, bytes),
         }
     }
 
     /// By the effective ids, or by the real ones, as access(2) has it.
-    pub(crate) fn access(
-        self,
-        at: &Node,
-        path: &[u8],
-        mask: u32,
-        follow: Follow,
-        really: bool,
-    ) -> Result<()> {
+    pub(crate) fn access(self, object: Object<'_>, mask: u32, really: bool) -> Result<()> {
         use crate::credentials::{who, who_really};
-        match self {
-            Self::Private(files) => {
-                let who = if really { who_really() } else { who() };
-                files.access(at.private()?, path, mask, follow, &who)
+        let who = || if really { who_really() } else { who() };
+        match (self, object) {
+            (Self::Private(files), Object::Held(node)) => files.access_node(node.private()?, mask, &who()),
+            (Self::Shared(files), Object::Held(node)) => files.access_node(node.shared()?, mask, really),
+            (Self::Private(files), Object::At(at, path, follow)) => {
+                files.access(at.private()?, path, mask, follow, &who())
             }
-            Self::Shared(files) => files.access(at.shared()?, path, mask, follow, really),
-        }
-    }
-
-    pub(crate) fn access_node(self, node: &Node, mask: u32, who: &Credentials<'_>) -> Result<()> {
-        match self {
-            Self::Private(files) => files.access_node(node.private()?, mask, who),
-            Self::Shared(files) => files.access_node(node.shared()?, mask),
+            (Self::Shared(files), Object::At(at, path, follow)) => {
+                files.access(at.shared()?, path, mask, follow, really)
+            }
         }
     }
 
@@ -412,6 +423,14 @@ impl File {
         either!(self, file => file.flags())
     }
 
+    /// The flags, also those that another process has set.
+    pub(crate) fn present_flags(&self) -> Result<OpenFlags> {
+        match self {
+            Self::Private(file) => Ok(file.flags()),
+            Self::Shared(file) => file.present_flags(),
+        }
+    }
+
     pub(crate) fn set_flags(&self, flags: OpenFlags) -> Result<()> {
         either!(self, file => file.set_flags(flags))
     }
@@ -484,13 +503,6 @@ impl File {
         match self {
             Self::Private(file) => file.utimens(times, who),
             Self::Shared(file) => file.utimens(times),
-        }
-    }
-
-    pub(crate) fn list_xattr(&self, who: &Credentials<'_>) -> Result<Vec<u8>> {
-        match self {
-            Self::Private(file) => file.list_xattr(who),
-            Self::Shared(file) => file.list_xattr(),
         }
     }
 

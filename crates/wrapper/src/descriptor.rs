@@ -116,8 +116,14 @@ hook! {
             return guard(|| close_ours(fd));
         }
         // The stack's own descriptors are nobody's to close.
-        reply(if is_quiet(fd) { -libc::EBADF as isize } else { hosted::close(fd) })
+        reply(unless_quiet(fd, || hosted::close(fd)))
     }
+}
+
+/// A call of the kernel's on a descriptor that is not ours: the stack's own are not there for the program.
+#[inline(always)]
+pub(crate) fn unless_quiet(fd: c_int, call: impl FnOnce() -> isize) -> isize {
+    if is_quiet(fd) { -libc::EBADF as isize } else { call() }
 }
 
 /// Makes `new` what `old` is, by `duplicate`, which makes the kernel's part.
@@ -193,7 +199,7 @@ hook! {
     /// dup(2)
     inner fn dup(old: c_int) -> c_int {
         if !table::is_ours(old) {
-            return reply(hosted::copied(old, sys!(SYS_dup, old)));
+            return reply(hosted::copied(old, unless_quiet(old, || sys!(SYS_dup, old))));
         }
         guard(|| duplicate(old, || sys!(SYS_dup, old)))
     }

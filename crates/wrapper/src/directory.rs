@@ -1,11 +1,12 @@
-//! Directory streams. Ours lie in one static array, so that a `DIR *` tells by its address whose it is.
+//! Directory streams. Ours lie in one static array, so that a `DIR *` tells by its address whose it is; one on the host's directory
+//! above `wrap_dir` is among them (`above`).
 
 use crate::backend::File;
 use crate::descriptor::{self, on_descriptor};
-use crate::edge::{Answer, Fail, caught, fail, guard};
+use crate::edge::{Answer, Fail, caught, fail, guard, host};
 use crate::place::{Place, Touch, on_path};
 use crate::walk::Last;
-use crate::{hosted, mount, open, raw, table};
+use crate::{above, given, hosted, mount, open, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -21,9 +22,14 @@ const BUFFER_BYTES: usize = 32 << 10;
 const NAME_OFFSET: usize = 19;
 /// Records begin where a 64-bit number may.
 const ALIGN: usize = 8;
+/// Bytes of the record of the longest name.
+pub(crate) const RECORD_BYTES_MAX: usize =
+    (NAME_OFFSET + nvmed_fs::NAME_BYTES_MAX + 1).next_multiple_of(ALIGN);
 
 struct Stream {
     fd: c_int,
+    /// The descriptor is the host's, of the directory above ours.
+    is_above: bool,
     /// `struct dirent`s one after another; 64-bit words so that they are aligned. None until the slot is
     /// used, so that the array of slots is zeros, which no file has to hold.
     buffer: Option<Box<[u64]>>,
@@ -41,7 +47,7 @@ struct Slot {
 
 impl Slot {
     const fn free() -> Self {
-        let stream = Stream { fd: 0, buffer: None, filled: 0, told: 0, position: 0 };
+        let stream = Stream { fd: 0, is_above: false, buffer: None, filled: 0, told: 0, position: 0 };
         Self { taken: AtomicBool::new(false), stream: Mutex::new(stream) }
     }
 }
@@ -61,38 +67,56 @@ fn stream(slot: &Slot) -> MutexGuard<'_, Stream> {
 /// A stream over a descriptor of ours; closing it closes the descriptor.
 fn stream_over(fd: c_int) -> Answer {
     table::pin(fd)?.file()?;
+    claim(fd, false)
+}
+
+fn claim(fd: c_int, is_above: bool) -> Answer {
     let claim = |slot: &&Slot| !slot.taken.swap(true, Ordering::Acquire);
     let slot = STREAMS.iter().find(claim).ok_or(Fail::Errno(libc::EMFILE))?;
     let mut stream = stream(slot);
-    (stream.fd, stream.filled, stream.told, stream.position) = (fd, 0, 0, 0);
+    (stream.fd, stream.is_above) = (fd, is_above);
+    (stream.filled, stream.told, stream.position) = (0, 0, 0);
     // Programs may copy a whole `struct dirent` from the last record.
     let words = (BUFFER_BYTES + size_of::<dirent>()) / ALIGN;
     stream.buffer.get_or_insert_with(|| vec![0; words].into_boxed_slice());
     Ok(core::ptr::from_ref(slot) as isize)
 }
 
-/// Writes entries as `struct dirent`s until `buffer` is full; the bytes written.
+/// Has entries put, as `struct dirent`s at their offsets, until `room` bytes are full or `put` has no room for one: the
+/// bytes that were put. The next call goes on behind them.
 ///
 /// # Errors
-/// `EINVAL` when not even one fits.
-pub(crate) fn fill(file: &File, buffer: &mut [u8]) -> Answer<usize> {
-    let (mut used, mut full) = (0, false);
+/// When not even one was put: `EINVAL` for too little room, `EFAULT` where `put` has none.
+pub(crate) fn fill(file: &File, room: usize, mut put: impl FnMut(usize, &[u8]) -> bool) -> Answer<usize> {
+    let (mut used, mut full) = (0, 0);
+    let mut buffer = [0; RECORD_BYTES_MAX];
     file.read_dir(&mut |entry: DirEntry<'_>| {
-        let bytes = (NAME_OFFSET + entry.name.len() + 1).next_multiple_of(ALIGN);
-        let Some(record) = buffer.get_mut(used..used + bytes) else {
-            full = true;
-            return ControlFlow::Break(());
+        let record = record(&entry, &mut buffer);
+        full = match used + record.len() <= room {
+            true if put(used, record) => 0,
+            true => libc::EFAULT,
+            false => libc::EINVAL,
         };
-        record[0..8].copy_from_slice(&entry.ino.to_ne_bytes());
-        record[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
-        record[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
-        record[18] = entry.kind.d_type();
-        record[NAME_OFFSET..].fill(0);
-        record[NAME_OFFSET..NAME_OFFSET + entry.name.len()].copy_from_slice(entry.name);
-        used += bytes;
+        if full != 0 {
+            return ControlFlow::Break(());
+        }
+        used += record.len();
         ControlFlow::Continue(())
     })?;
-    if used == 0 && full { fail(libc::EINVAL) } else { Ok(used) }
+    if used == 0 && full != 0 { fail(full) } else { Ok(used) }
+}
+
+/// Writes an entry as a `struct dirent` at the start of `buffer`; the record.
+pub(crate) fn record<'a>(entry: &DirEntry<'_>, buffer: &'a mut [u8; RECORD_BYTES_MAX]) -> &'a [u8] {
+    let bytes = (NAME_OFFSET + entry.name.len() + 1).next_multiple_of(ALIGN);
+    let record = &mut buffer[..bytes];
+    record[0..8].copy_from_slice(&entry.ino.to_ne_bytes());
+    record[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
+    record[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
+    record[18] = entry.kind.d_type();
+    record[NAME_OFFSET..].fill(0);
+    record[NAME_OFFSET..NAME_OFFSET + entry.name.len()].copy_from_slice(entry.name);
+    record
 }
 
 impl Stream {
@@ -100,11 +124,17 @@ impl Stream {
     fn next(&mut self) -> Answer<*mut dirent> {
         let buffer = self.buffer.as_mut().ok_or(Fail::Errno(libc::EBADF))?;
         if self.told == self.filled {
-            let pinned = table::pin(self.fd)?;
             let base = buffer.as_mut_ptr().cast::<u8>();
             // SAFETY: the buffer has at least `BUFFER_BYTES` bytes, and nobody else borrows them now.
             let bytes = unsafe { core::slice::from_raw_parts_mut(base, BUFFER_BYTES) };
-            self.filled = fill(pinned.file()?, bytes)?;
+            self.filled = if self.is_above {
+                above::fill(self.fd, bytes, self.position)?
+            } else {
+                fill(table::pin(self.fd)?.file()?, BUFFER_BYTES, |at, record| {
+                    bytes[at..at + record.len()].copy_from_slice(record);
+                    true
+                })?
+            };
             self.told = 0;
         }
         if self.filled == 0 {
@@ -120,7 +150,11 @@ impl Stream {
     }
 
     fn seek(&mut self, cookie: u64) -> Answer<()> {
-        table::pin(self.fd)?.file()?.seek(cookie as i64, Whence::Set)?;
+        if !self.is_above {
+            table::pin(self.fd)?.file()?.seek(cookie as i64, Whence::Set)?;
+        } else if cookie != above::END {
+            host(sys!(SYS_lseek, self.fd, cookie, libc::SEEK_SET))?;
+        }
         (self.filled, self.told, self.position) = (0, 0, cookie);
         Ok(())
     }
@@ -160,7 +194,7 @@ fn open_stream(dirfd: c_int, path: *const c_char, libc: impl Fn(*const c_char) -
                 return fail(raw::errno());
             }
             hosted::opened(descriptor_of(dir));
-            unless_hidden(dir)
+            looked_at(dir)
         }
         ours => {
             let fd = open::open_at(ours, FLAGS, 0)? as c_int;
@@ -171,20 +205,28 @@ fn open_stream(dirfd: c_int, path: *const c_char, libc: impl Fn(*const c_char) -
     })
 }
 
-fn unless_hidden(dir: *mut DIR) -> Answer {
-    if let Some(setting) = mount::setting().filter(|setting| setting.prefix.hides()) {
-        // SAFETY: libc has just made the stream, and nobody else knows it.
-        unsafe {
-            let mut status = core::mem::zeroed::<libc::stat>();
-            let fd = next!(c"dirfd", fn(*mut DIR) -> c_int)(dir);
-            sys!(SYS_fstat, fd, &raw mut status);
-            if setting.prefix.is_hidden(status.st_dev, status.st_ino) {
-                next!(c"closedir", fn(*mut DIR) -> c_int)(dir);
-                return Err(Fail::Root);
-            }
-        }
+/// A stream of libc's that was just opened, unless it is of the directory that `wrap_dir` hides, or of the one above.
+fn looked_at(dir: *mut DIR) -> Answer {
+    let Some(setting) = mount::setting() else { return Ok(dir as isize) };
+    let fd = descriptor_of(dir);
+    let Some(status) = status(fd) else { return Ok(dir as isize) };
+    let is_hidden = setting.prefix.is_hidden(status.st_dev, status.st_ino);
+    if !is_hidden && !above::is(&status) {
+        return Ok(dir as isize);
     }
-    Ok(dir as isize)
+    let kept = if is_hidden { Err(Fail::Root) } else { host(sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0)) };
+    // SAFETY: libc has just made the stream, and nobody else knows it.
+    unsafe { next!(c"closedir", fn(*mut DIR) -> c_int)(dir) };
+    let kept = kept? as c_int;
+    claim(kept, true).inspect_err(|_| {
+        sys!(SYS_close, kept);
+    })
+}
+
+fn status(fd: c_int) -> Option<libc::stat> {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel filled it, and all its fields are integers anyway.
+    (sys!(SYS_fstat, fd, status.as_mut_ptr()) >= 0).then(|| unsafe { status.assume_init() })
 }
 
 /// A stream on a path below a directory: `scandirat`.
@@ -221,6 +263,9 @@ hook! {
     /// fdopendir(3)
     fn fdopendir(fd: c_int) -> *mut DIR {
         if !table::is_ours(fd) {
+            if mount::setting().is_some() && status(fd).is_some_and(|status| above::is(&status)) {
+                return guard(|| claim(fd, true));
+            }
             return next!(c"fdopendir", fn(c_int) -> *mut DIR)(fd);
         }
         guard(|| {
@@ -326,8 +371,12 @@ hook! {
 hook! {
     /// getdents64(2)
     fn getdents64(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
+        // libc, too, asks for no more.
+        let size = size.min(c_int::MAX as size_t);
         on_descriptor(fd, || sys!(SYS_getdents64, fd, buffer, size), |body| {
-            Ok(fill(body.file()?, crate::edge::bytes_mut(buffer, size)?)? as isize)
+            // SAFETY: the program's buffer, under `edge`'s contract.
+            let put = |at, record: &[u8]| given::put_bytes(buffer.byte_add(at).cast(), record).is_ok();
+            Ok(fill(body.file()?, size, put)? as isize)
         })
     }
 }

@@ -9,7 +9,7 @@
 //! The setting is per thread and does not survive a fork: `thread` arms new ones. SIGSYS must never be blocked
 //! where such an instruction may come, or the kernel kills; so masks that block it are cleaned of it.
 
-use crate::{fault, given, poll, raw, rights, signal, socket, syscall, table, thread};
+use crate::{fault, fork, given, poll, raw, rights, signal, socket, syscall, table, thread};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -145,16 +145,14 @@ impl Call {
             match self.number {
                 libc::SYS_rt_sigaction => action(self.words),
                 libc::SYS_rt_sigprocmask => mask(self.words, context),
-                libc::SYS_fork => Some(fork()),
-                // As fork(2) does it; a child that shares memory or has a stack of its own is the kernel's.
-                libc::SYS_clone if self.words[0] == libc::SIGCHLD as usize && self.words[1] == 0 => {
-                    Some(fork())
+                number if fork::is_plain(number, self.words) => {
+                    Some(thread::on_large_stack(context, || fork(number, self.words)))
                 }
                 libc::SYS_exit_group => {
                     crate::life::_exit(self.words[0] as c_int);
                     None
                 }
-                // Libc's vfork hook is a fork; of a program that brings its own, the kernel's is.
+                // The kernel's: a child that shares memory and has flags which libc's fork does not know.
                 libc::SYS_vfork | libc::SYS_exit => None,
                 // Not of one form with libc's function, but about descriptors all the same.
                 libc::SYS_pselect6 if !self.names_ours() => None,
@@ -222,13 +220,23 @@ unsafe fn answered(number: c_long, words: [usize; 6]) -> Option<isize> {
     Some(if answer == -1 && errno != 0 { -(errno as isize) } else { answer as isize })
 }
 
-/// fork(2), so that libc's preparations for it run; both sides come back here.
-unsafe fn fork() -> isize {
+/// fork(2), so that libc's preparations for it run; both sides come back here. A descriptor of the child, for which the call's
+/// flags ask, is opened and stored afterwards.
+///
+/// # Safety
+/// The words are a program's arguments for the call of this number, of which [`fork::is_plain`] is true.
+unsafe fn fork(number: c_long, words: [usize; 6]) -> isize {
     // SAFETY: fork takes nothing.
-    match unsafe { next!(c"fork", fn() -> c_int)() } {
-        -1 => -(raw::errno() as isize),
-        child => child as isize,
+    let child = unsafe { next!(c"fork", fn() -> c_int)() };
+    if child == -1 {
+        return -(raw::errno() as isize);
     }
+    if child > 0 && number == libc::SYS_clone && words[0] & libc::CLONE_PIDFD as usize != 0 {
+        let fd = (sys!(SYS_pidfd_open, child, 0) as c_int).max(-1);
+        // SAFETY: the program wants it there. Where it has no memory the child has begun all the same.
+        let _ = unsafe { given::put(words[2] as *mut c_int, &fd) };
+    }
+    child as isize
 }
 
 /// rt_sigaction: the handler of SIGSYS stays ours, and no handler runs with SIGSYS blocked.

@@ -2,7 +2,7 @@
 
 use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, host};
 use crate::environment::{self, Environment};
-use crate::given::Room;
+use crate::given::{self, Room};
 use crate::heir::{self, Handover};
 use crate::library::{self, Passed};
 use crate::program::{self, Named, Program, Target};
@@ -34,15 +34,17 @@ fn leave() {
 /// What goes along with a program that is executed. Dropped when the exec has failed: everything is then as before.
 pub(crate) struct Luggage {
     environment: Environment,
+    /// What the program gave; the environment points into it.
+    _given: Strings,
     _libraries: Vec<Passed>,
     /// What of a shared mount goes along.
     _handover: Option<Handover>,
 }
 
 impl Luggage {
-    /// # Safety
-    /// `given` is null or a list of C strings that outlives the answer.
-    unsafe fn pack(program: &Program, given: List) -> Answer<Self> {
+    /// # Errors
+    /// `EFAULT`, `E2BIG`, `EMFILE`.
+    fn pack(program: &Program, given: List) -> Answer<Self> {
         let mut once: Vec<CString> = Vec::new();
         let handover = if program.unreachable.is_none() { heir::for_exec()? } else { None };
         match &handover {
@@ -53,9 +55,10 @@ impl Luggage {
         if let Some(path) = &program.path {
             once.extend(environment::entry(environment::EXECUTED, path));
         }
-        // SAFETY: the caller's contract.
+        let given = Strings::of(given)?;
+        // SAFETY: a list of our own, here and below.
         let library_path =
-            unsafe { environment::in_list(given, environment::LIBRARY_PATH) }.unwrap_or_default();
+            unsafe { environment::in_list(given.as_ptr(), environment::LIBRARY_PATH) }.unwrap_or_default();
         let copies = match &program.elf {
             Some(elf) if elf.interpreter.is_some() => {
                 needed::of_program(elf, program.path.as_deref(), &library_path)
@@ -68,9 +71,9 @@ impl Luggage {
             once.extend(environment::entry(library::VARIABLE, &lines.join(&b'\n')));
         }
         let names: Vec<Vec<u8>> = libraries.iter().map(|passed| passed.name.clone()).collect();
-        // SAFETY: the caller's contract.
-        let environment = unsafe { Environment::new(given, once, &names) };
-        Ok(Self { environment, _libraries: libraries, _handover: handover })
+        // SAFETY: as above.
+        let environment = unsafe { Environment::new(given.as_ptr(), once, &names) };
+        Ok(Self { environment, _given: given, _libraries: libraries, _handover: handover })
     }
 
     /// The environment, as execve(2) takes it.
@@ -82,19 +85,16 @@ impl Luggage {
 /// For a program that libc spawns: nothing of ours takes part but its environment.
 ///
 /// # Errors
-/// `EMFILE`.
-///
-/// # Safety
-/// `given` is null or a list of C strings that outlives the answer.
-pub(crate) unsafe fn pack(program: Option<&Program>, given: List) -> Answer<Luggage> {
+/// `EFAULT`, `E2BIG`, `EMFILE`.
+pub(crate) fn pack(program: Option<&Program>, given: List) -> Answer<Luggage> {
     match program {
-        // SAFETY: the caller's contract.
-        Some(program) => caught(|| unsafe { Luggage::pack(program, given) }),
+        Some(program) => caught(|| Luggage::pack(program, given)),
         None => {
             let once = cwd::entry().into_iter().collect();
-            // SAFETY: as above.
-            let environment = unsafe { Environment::new(given, once, &[]) };
-            Ok(Luggage { environment, _libraries: Vec::new(), _handover: None })
+            let given = Strings::of(given)?;
+            // SAFETY: a list of our own.
+            let environment = unsafe { Environment::new(given.as_ptr(), once, &[]) };
+            Ok(Luggage { environment, _given: given, _libraries: Vec::new(), _handover: None })
         }
     }
 }
@@ -126,18 +126,20 @@ pub(crate) unsafe fn run(program: &Program, argv: List, given: List) -> Answer {
     // An exec that fails goes back to where the process was, after its answer.
     let _left = beyond::admit(program)?;
     leave();
-    // SAFETY: the caller's contract.
-    let luggage = unsafe { Luggage::pack(program, given) }?;
+    let luggage = match Luggage::pack(program, given) {
+        // The kernel says what comes before that.
+        Err(Fail::Errno(libc::EFAULT)) => None,
+        luggage => Some(luggage?),
+    };
     let mut words: Vec<*const c_char> = program.words.iter().map(|word| word.as_ptr()).collect();
     let argv = if words.is_empty() {
         argv
     } else {
-        // SAFETY: the caller's contract.
-        words.extend(unsafe { after_first(argv) });
+        words.extend(after_first(argv)?);
         words.push(ptr::null());
         words.as_ptr()
     };
-    let environment = luggage.environment();
+    let environment = luggage.as_ref().map_or(given::NO_MEMORY.cast(), Luggage::environment);
     let copy =
         |image: c_int| host(sys!(SYS_execveat, image, c"".as_ptr(), argv, environment, libc::AT_EMPTY_PATH));
     match &program.target {
@@ -273,30 +275,52 @@ unsafe fn or_shell(path: &CStr, argv: List, given: List, lookup: Lookup) -> Answ
         return answer;
     }
     let mut words = vec![c"/bin/sh".as_ptr(), path.as_ptr()];
+    words.extend(after_first(argv)?);
+    words.push(ptr::null());
     // SAFETY: as above.
-    unsafe {
-        words.extend(after_first(argv));
-        words.push(ptr::null());
-        exec(&Named::path(c"/bin/sh"), words.as_ptr(), given)
-    }
+    unsafe { exec(&Named::path(c"/bin/sh"), words.as_ptr(), given) }
 }
 
 /// The words of a list without its first.
 ///
-/// # Safety
-/// Null, or a list of C strings.
-unsafe fn after_first(list: List) -> Vec<*const c_char> {
-    let mut words = Vec::new();
-    // SAFETY: the caller's contract; a list without a first word has nothing behind it.
-    unsafe {
-        let mut at = if list.is_null() || (*list).is_null() { ptr::null() } else { list.add(1) };
-        while !at.is_null() && !(*at).is_null() {
-            words.push(*at);
-            at = at.add(1);
-        }
-    }
-    words
+/// # Errors
+/// As [`given::words`].
+fn after_first(list: List) -> Answer<Vec<*const c_char>> {
+    let words = given::words(list)?;
+    Ok(words.get(1..).unwrap_or_default().to_vec())
 }
+
+/// A copy of a list of C strings of the program's.
+pub(crate) struct Strings {
+    list: Vec<*const c_char>,
+    _owned: Vec<CString>,
+}
+
+impl Strings {
+    /// # Errors
+    /// `EFAULT`; `E2BIG` for more than any program may be given.
+    pub(crate) fn of(list: List) -> Answer<Self> {
+        let mut bytes = 0;
+        let mut owned = Vec::new();
+        for word in given::words(list)? {
+            let word = given::string(word, ARGUMENT_BYTES_MAX)?;
+            bytes += word.as_bytes_with_nul().len();
+            if bytes > given::LIST_BYTES_MAX {
+                return fail(libc::E2BIG);
+            }
+            owned.push(word);
+        }
+        let list = owned.iter().map(|word: &CString| word.as_ptr()).chain([ptr::null()]).collect();
+        Ok(Self { list, _owned: owned })
+    }
+
+    pub(crate) fn as_ptr(&self) -> List {
+        self.list.as_ptr()
+    }
+}
+
+/// The kernel's limit for one string (`MAX_ARG_STRLEN`).
+const ARGUMENT_BYTES_MAX: usize = 32 * 4096;
 
 unsafe extern "C" {
     static environ: List;

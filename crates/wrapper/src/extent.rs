@@ -9,7 +9,7 @@ use crate::table;
 use crate::walk::Last;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{off_t, off64_t, size_t, ssize_t};
-use nvmed_fs::{Advice, Allocate, Kind, Whence};
+use nvmed_fs::{Advice, Allocate, Follow, Kind, Whence};
 
 /// `SEEK_*` as the file system has it.
 pub(crate) fn whence(value: c_int) -> Answer<Whence> {
@@ -43,7 +43,7 @@ hook! {
         on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
             Place::Host { path, .. } => host(sys!(SYS_truncate, path, size)),
             Place::Ours(spot) => {
-                spot.files.truncate(&spot.at, spot.path(), offset(size)?, &spot.who())?;
+                spot.files.truncate(spot.object(Follow::Yes), offset(size)?, &spot.who())?;
                 Ok(0)
             }
         })

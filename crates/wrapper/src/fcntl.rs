@@ -3,10 +3,10 @@
 use crate::backend::File;
 use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, fail, guard, host, reply};
-use crate::hosted;
 use crate::open::O_LARGEFILE;
 use crate::signal;
 use crate::table::{self, Body};
+use crate::{given, hosted};
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::off_t;
@@ -21,6 +21,7 @@ const F_GET_RW_HINT: c_int = 1024 + 11;
 /// Signals that there are (`_NSIG`).
 const SIGNALS: u32 = 64;
 const F_DUPFD_QUERY: c_int = 1024 + 3;
+const F_CREATED_QUERY: c_int = 1024 + 4;
 /// "Again, and again", which asks for nothing alone (fcntl.h, `DN_MULTISHOT`).
 const DN_MULTISHOT: u32 = 1 << 31;
 /// What was a lock that others had to obey: Linux takes it, says so in its log, and does nothing.
@@ -65,7 +66,7 @@ hook! {
     /// fcntl(2)
     inner fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
         if !table::is_ours(fd) {
-            let answer = sys!(SYS_fcntl, fd, command, argument);
+            let answer = descriptor::unless_quiet(fd, || sys!(SYS_fcntl, fd, command, argument));
             let copies = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
             return reply(if copies { hosted::copied(fd, answer) } else { answer });
         }
@@ -102,23 +103,26 @@ fn on_file(body: &Body, file: &File, command: c_int, argument: c_long) -> Answer
     let lock = argument as *mut libc::flock;
     match command {
         // The kernel sets O_LARGEFILE in whatever a program of 64 bits opens.
-        libc::F_GETFL => Ok((file.flags().0 as c_int & KEPT_FLAGS | O_LARGEFILE) as isize),
+        libc::F_GETFL => Ok((file.present_flags()?.0 as c_int & KEPT_FLAGS | O_LARGEFILE) as isize),
         libc::F_SETFL => {
             file.set_flags(OpenFlags(argument as u32))?;
             Ok(0)
         }
         libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
-            // SAFETY: these commands take a `struct flock`, under `edge`'s contract.
-            set_lock(file, command, unsafe { &*lock })
+            set_lock(file, command, &given::get(lock)?)
         }
         libc::F_GETLK | libc::F_OFD_GETLK => {
-            // SAFETY: as above.
-            get_lock(file, command, unsafe { &mut *lock })
+            let mut told = given::get(lock)?;
+            get_lock(file, command, &mut told)?;
+            // SAFETY: this command takes a `struct flock`, and is answered in it.
+            unsafe { given::put(lock, &told) }?;
+            Ok(0)
         }
         libc::F_GETOWN | F_GETSIG => Ok(0),
         F_SETSIG if argument as u32 > SIGNALS => fail(libc::EINVAL),
         libc::F_SETOWN | F_SETSIG => Ok(0),
         F_GETOWN_EX | F_GETOWNER_UIDS | F_GET_RW_HINT => nothing(argument as *mut [u32; 2]),
+        F_CREATED_QUERY => Ok(isize::from(file.flags().has(OpenFlags::CREATE))),
         libc::F_NOTIFY => notify(body, argument as u32),
         libc::F_GETLEASE => Ok(libc::F_UNLCK as isize),
         libc::F_SETLEASE if body.node.kind() != Kind::File => fail(libc::EINVAL),
@@ -132,11 +136,8 @@ fn on_file(body: &Body, file: &File, command: c_int, argument: c_long) -> Answer
 /// Signals go to nobody: of type and number 0, by no users (`struct f_owner_ex`; two numbers). Nothing is known of how
 /// long what is written will live (a number of 64 bits).
 fn nothing(into: *mut [u32; 2]) -> Answer {
-    if into.is_null() {
-        return fail(libc::EFAULT);
-    }
     // SAFETY: these commands take room for two numbers, under `edge`'s contract.
-    unsafe { into.write_unaligned([0; 2]) };
+    unsafe { given::put(into, &[0; 2]) }?;
     Ok(0)
 }
 

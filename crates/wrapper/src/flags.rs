@@ -4,6 +4,8 @@
 use crate::edge::{Answer, Reply, fail, finish};
 use crate::metadata;
 use crate::place::{self, Place, Touch};
+use crate::raw::{self, Word};
+use crate::syscall::SYS_REMOVEXATTRAT;
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
 // linux/stat.h; not in the `libc` crate.
@@ -52,6 +54,16 @@ pub(crate) const FCHOWNAT: Known = Known {
 pub(crate) const UTIMENSAT: Known = Known {
     flags: libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH,
     host: |flags| sys!(SYS_utimensat, NOWHERE, NAME.as_ptr(), 0usize, flags),
+};
+/// setxattrat(2) and its kin; one that only removes is asked.
+pub(crate) const XATTRAT: Known = Known {
+    flags: libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH,
+    host: |flags| {
+        raw::call(
+            SYS_REMOVEXATTRAT,
+            [NOWHERE.word(), NAME.as_ptr().word(), flags.word(), NAME.as_ptr().word()],
+        )
+    },
 };
 pub(crate) const UNLINKAT: Known =
     Known { flags: libc::AT_REMOVEDIR, host: |flags| sys!(SYS_unlinkat, NOWHERE, NAME.as_ptr(), flags) };

@@ -8,7 +8,7 @@
 use crate::backend::Handle;
 use crate::heir::{self, Becomes, Heir};
 use crate::table::{self, Pinned};
-use crate::{aio, cwd, descriptor, fcntl, mapping, mount, raw, signal, stdio};
+use crate::{aio, cwd, descriptor, fcntl, given, mapping, mount, raw, signal, stdio};
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::pid_t;
@@ -220,11 +220,15 @@ pub(crate) fn forking<R: Copy + PartialEq + Default>(call: impl FnOnce() -> R) -
 
 /// `struct clone_args` (linux/sched.h), as far as it matters here: the flags, and where the child's stack is.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct CloneArgs {
     flags: u64,
     between: [u64; 4],
     stack: u64,
 }
+
+// SAFETY: numbers.
+unsafe impl given::Plain for CloneArgs {}
 
 /// Whether a call by number makes a process that goes on here with a copy of our memory.
 ///
@@ -234,15 +238,32 @@ pub(crate) unsafe fn by_number(number: c_long, words: [usize; 6]) -> bool {
     let (flags, stack) = match number {
         libc::SYS_fork => return true,
         libc::SYS_clone => (words[0] as u64, words[1] as u64),
-        libc::SYS_clone3 if words[0] != 0 && words[1] >= size_of::<CloneArgs>() => {
-            // SAFETY: the program's structure of at least this size.
-            let arguments = unsafe { (words[0] as *const CloneArgs).read_unaligned() };
+        libc::SYS_clone3 if words[1] >= size_of::<CloneArgs>() => {
+            // What is not there the kernel tells.
+            let Ok(arguments) = given::get(words[0] as *const CloneArgs) else { return false };
             (arguments.flags, arguments.stack)
         }
         _ => return false,
     };
     // On another stack the child does not come back here.
     flags & libc::CLONE_VM as u64 == 0 && stack == 0
+}
+
+/// Whether a call by number makes a process as fork or vfork do, which libc's fork can stand for.
+pub(crate) fn is_plain(number: c_long, words: [usize; 6]) -> bool {
+    let (flags, stack) = (words[0], words[1]);
+    match number {
+        libc::SYS_fork => true,
+        libc::SYS_vfork => is_vfork(libc::CLONE_VM | libc::CLONE_VFORK),
+        // Go's runtime makes processes so, with or without a descriptor of the child. The lowest byte is a signal.
+        libc::SYS_clone if stack == 0 => {
+            let rest = flags & !(libc::CLONE_PIDFD as usize);
+            let vfork = libc::CLONE_VM | libc::CLONE_VFORK;
+            let chld = libc::SIGCHLD as usize;
+            rest == chld || rest == vfork as usize | chld && is_vfork(vfork)
+        }
+        _ => false,
+    }
 }
 
 hook! {

@@ -124,6 +124,9 @@ macro_rules! gates {
             resolve as *const ()
         });
     };
+    (@way lent $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
     (@way accepting $name:ident $($hook:ident)::+) => {
         gates!(@way other $name $($hook)::+);
     };
@@ -141,6 +144,7 @@ macro_rules! gates {
         pub(super) static $name: Way = Way::new($($hook)::+ as *const ());
     };
     (@listed other $name:ident) => { None };
+    (@listed lent $name:ident) => { None };
     (@listed leaving $name:ident) => { None };
     (@listed accepting $name:ident) => { None };
     (@listed receiving $name:ident) => { None };
@@ -180,8 +184,9 @@ macro_rules! gates {
             )
         }
     };
-    // close: the stack's own descriptors are the hook's too, and what is none of either is the kernel's to refuse.
-    (@closing $name:ident $($hook:ident)::+) => {
+    // The stack's own descriptors are the hook's too, which says that they are not there, and what is none of either is the
+    // kernel's to refuse.
+    (@hiding $name:ident $($hook:ident)::+) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -301,7 +306,8 @@ macro_rules! gates {
                 around!("call {high}", "test al, al"),
                 "je 3b",
                 "2:",
-                "jmp {hook}",
+                around!("call {hook}", "mov qword ptr [rsp + 48], rax"),
+                "jmp 3b",
                 "5:",
                 "jmp qword ptr [rip + {way}]",
                 ".cfi_endproc",
@@ -332,6 +338,32 @@ macro_rules! gates {
                 ".cfi_endproc",
                 recvfrom = sym recvfrom,
                 overflow = sym $($overflow)::+,
+            )
+        }
+    };
+    // A call of another kind of descriptor: libc goes on with the number that the hook answers for one of ours. It takes
+    // the place of the first argument, which is saved below the others.
+    (@lent $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                look_up!(high: "4f", ours: "2f"),
+                "3:",
+                "jmp qword ptr [rip + {way}]",
+                "4:",
+                around!("call {high}", "test al, al"),
+                "je 3b",
+                "2:",
+                around!("call {hook}", "mov qword ptr [rsp + 48], rax"),
+                "jmp 3b",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                high = sym is_high_ours,
             )
         }
     };
@@ -369,16 +401,16 @@ gates! {
     leaving _longjmp => signal::left;
     leaving siglongjmp => signal::left;
     leaving __longjmp_chk => signal::left;
-    closing close => descriptor::close;
-    closing __close => descriptor::close;
-    plain fcntl => fcntl::fcntl;
-    plain fcntl64 => fcntl::fcntl;
-    plain __fcntl => fcntl::fcntl;
-    plain __libc_fcntl64 => fcntl::fcntl;
-    plain __fstat64 => stat::fstat;
-    plain dup => descriptor::dup;
-    plain fstat => stat::fstat;
-    plain fstat64 => stat::fstat;
+    hiding close => descriptor::close;
+    hiding __close => descriptor::close;
+    hiding fcntl => fcntl::fcntl;
+    hiding fcntl64 => fcntl::fcntl;
+    hiding __fcntl => fcntl::fcntl;
+    hiding __libc_fcntl64 => fcntl::fcntl;
+    hiding __fstat64 => stat::fstat;
+    hiding dup => descriptor::dup;
+    hiding fstat => stat::fstat;
+    hiding fstat64 => stat::fstat;
     cancel read => data::read;
     cancel __read => data::read;
     cancel __read_chk => data::__read_chk;
@@ -416,36 +448,36 @@ gates! {
     list select => poll::select;
     list __select => poll::select;
     list pselect => poll::pselect;
-    other tcdrain => terminal::tcdrain;
-    other tcflow => terminal::tcflow;
-    other tcflush => terminal::tcflush;
-    other tcgetattr => terminal::tcgetattr;
-    other tcsetattr => terminal::tcsetattr;
-    other tcgetpgrp => terminal::tcgetpgrp;
-    other tcsetpgrp => terminal::tcsetpgrp;
-    other tcgetsid => terminal::tcgetsid;
-    other tcsendbreak => terminal::tcsendbreak;
-    other grantpt => terminal::grantpt;
-    other unlockpt => terminal::unlockpt;
+    lent tcdrain => terminal::stand_in;
+    lent tcflow => terminal::stand_in;
+    lent tcflush => terminal::stand_in;
+    lent tcgetattr => terminal::stand_in;
+    lent tcsetattr => terminal::stand_in;
+    lent tcgetpgrp => terminal::stand_in;
+    lent tcsetpgrp => terminal::stand_in;
+    lent tcgetsid => terminal::stand_in;
+    lent tcsendbreak => terminal::stand_in;
+    lent grantpt => terminal::stand_in;
+    lent unlockpt => terminal::stand_in;
     other isatty => terminal::isatty;
     other isfdtype => terminal::isfdtype;
-    other ttyname => terminal::ttyname;
-    other ptsname => terminal::ttyname;
-    other ttyname_r => terminal::ttyname_r;
-    other __ttyname_r_chk => terminal::ttyname_r;
-    other ptsname_r => terminal::ttyname_r;
-    other __ptsname_r_chk => terminal::ttyname_r;
-    accepting accept => terminal::socket_int;
-    accepting accept4 => terminal::socket_int;
-    other listen => terminal::socket_int;
-    other shutdown => terminal::socket_int;
-    other getsockopt => terminal::socket_int;
-    other setsockopt => terminal::socket_int;
-    other sockatmark => terminal::socket_int;
-    other recv => terminal::socket_size;
-    receiving recvfrom => terminal::socket_size;
-    other send => terminal::socket_size;
-    other __recv_chk => terminal::socket_size;
+    lent ttyname => terminal::stand_in;
+    lent ptsname => terminal::stand_in;
+    lent ttyname_r => terminal::stand_in;
+    lent __ttyname_r_chk => terminal::stand_in;
+    lent ptsname_r => terminal::stand_in;
+    lent __ptsname_r_chk => terminal::stand_in;
+    accepting accept => terminal::stand_in;
+    accepting accept4 => terminal::stand_in;
+    lent listen => terminal::stand_in;
+    lent shutdown => terminal::stand_in;
+    lent getsockopt => terminal::stand_in;
+    lent setsockopt => terminal::stand_in;
+    lent sockatmark => terminal::stand_in;
+    lent recv => terminal::stand_in;
+    receiving recvfrom => terminal::stand_in;
+    lent send => terminal::stand_in;
+    lent __recv_chk => terminal::stand_in;
     checked __recvfrom_chk => data::overflow;
     address sendto => socket::sendto;
     message sendmsg => rights::sendmsg;

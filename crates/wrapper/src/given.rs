@@ -1,11 +1,12 @@
 //! What a program hands over by address, and where it wants an answer put: names and structures, copied through the
 //! one door ([`nvmed_sys::door`]) before anything of ours is held. What is not there is EFAULT.
 
-use crate::edge::{Answer, fail};
+use crate::edge::{Answer, Fail, fail};
 use crate::walk::PATH_BYTES_MAX;
 use core::ffi::{CStr, c_char};
 use core::mem::{MaybeUninit, size_of};
 use nvmed_sys::door::{self, STRING_SLACK};
+use std::ffi::CString;
 
 /// An address at which no process has memory: the kernel answers a call with it as one with a name that is not there,
 /// in its own order of errors, though there may be one by then.
@@ -136,6 +137,78 @@ pub(crate) fn bytes(from: *const u8, bytes: usize) -> Answer<Vec<u8>> {
     if got < bytes { fail(libc::EFAULT) } else { Ok(copy) }
 }
 
+/// Copies as many values of the program's as there is room for.
+///
+/// # Errors
+/// `EFAULT`.
+pub(crate) fn fill<T: Plain>(room: &mut [MaybeUninit<T>], from: *const T) -> Answer<&[T]> {
+    let bytes = size_of_val(room);
+    // SAFETY: `room` has so many.
+    if unsafe { door::copy(room.as_mut_ptr().cast(), from.cast(), bytes) } < bytes {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: all of them were written, and any bytes are a value of a plain type.
+    Ok(unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), room.len()) })
+}
+
+/// A copy of a list of the program's.
+///
+/// # Errors
+/// `EFAULT`.
+pub(crate) fn list<T: Plain>(from: *const T, count: usize) -> Answer<Vec<T>> {
+    let mut copy = Vec::with_capacity(count);
+    fill(&mut copy.spare_capacity_mut()[..count], from)?;
+    // SAFETY: all of them were written.
+    unsafe { copy.set_len(count) };
+    Ok(copy)
+}
+
+/// What a program that is executed gets at most of lists and strings, in bytes: three quarters of the stack that it
+/// begins with (exec.c of Linux, `_STK_LIM`).
+pub(crate) const LIST_BYTES_MAX: usize = 6 << 20;
+
+/// The addresses of a list that ends with a null; none of a null list.
+///
+/// # Errors
+/// `EFAULT`; `E2BIG` for more than any program may be given.
+pub(crate) fn words(list: *const *const c_char) -> Answer<Vec<*const c_char>> {
+    let mut words = Vec::new();
+    while !list.is_null() {
+        let word = get(list.wrapping_add(words.len()))?;
+        if word.is_null() {
+            break;
+        }
+        if words.len() == LIST_BYTES_MAX / size_of::<*const c_char>() {
+            return fail(libc::E2BIG);
+        }
+        words.push(word);
+    }
+    Ok(words)
+}
+
+/// A C string of the program's, which may be long.
+///
+/// # Errors
+/// `EFAULT`; `E2BIG` for more than `bytes_max` bytes with its NUL.
+pub(crate) fn string(from: *const c_char, bytes_max: usize) -> Answer<CString> {
+    let mut bytes = NEAR_BYTES;
+    loop {
+        let mut copy = vec![MaybeUninit::uninit(); bytes + STRING_SLACK];
+        let Some(end) = door::string(from.addr(), &mut copy) else { return fail(libc::EFAULT) };
+        if end < bytes {
+            // SAFETY: the first NUL is at `end`, and what is before it was written.
+            let found = unsafe { core::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), end + 1) };
+            return CStr::from_bytes_with_nul(found)
+                .map(CStr::to_owned)
+                .map_err(|_| Fail::Errno(libc::EFAULT));
+        }
+        if bytes >= bytes_max {
+            return fail(libc::E2BIG);
+        }
+        bytes = (bytes * 8).min(bytes_max);
+    }
+}
+
 /// Any bytes of its size are a value of it.
 ///
 /// # Safety
@@ -148,7 +221,13 @@ macro_rules! plain {
         unsafe impl Plain for $ty {}
     )* };
 }
-plain!(u8, i8, u16, u32, i32, u64, i64, usize, libc::stat, libc::statx, libc::statfs, libc::statvfs);
+plain!(u8, i8, u16, i16, u32, i32, u64, i64, usize, libc::stat, libc::statx, libc::statfs, libc::timespec);
+plain!(libc::timeval, libc::utimbuf, libc::flock, libc::pollfd, libc::iovec, libc::msghdr, libc::cmsghdr);
+
+// SAFETY: an address, which may lead anywhere.
+unsafe impl<T> Plain for *const T {}
+// SAFETY: as above.
+unsafe impl<T> Plain for *mut T {}
 
 // SAFETY: an array of plain values.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}

@@ -1,6 +1,7 @@
 //! ioctl.
 
 use crate::edge::{Answer, fail, guard, reply};
+use crate::given;
 use crate::table::{self, Body};
 use core::ffi::{c_int, c_ulong, c_void};
 use nvmed_fs::OpenFlags;
@@ -32,7 +33,8 @@ hook! {
         // A copy from a file of ours into one of the host's.
         let source = match request {
             FICLONE => Some(argument as usize as c_int),
-            FICLONERANGE if !argument.is_null() => Some(argument.cast::<i64>().read_unaligned() as c_int),
+            // What is not there the kernel tells.
+            FICLONERANGE => given::get(argument.cast::<i64>().cast_const()).ok().map(|fd| fd as c_int),
             _ => None,
         };
         if source.is_some_and(table::is_ours) {
@@ -44,11 +46,10 @@ hook! {
 
 fn on_ours(body: &Body, request: c_ulong, argument: *mut c_int) -> Answer {
     let number = |value: i64| {
-        if argument.is_null() {
-            return fail(libc::EFAULT);
-        }
+        // The kernel puts a number whole or not at all.
+        given::get(argument)?;
         // SAFETY: these requests take the address of an int, under `edge`'s contract.
-        unsafe { argument.write_unaligned(value.clamp(0, i64::from(c_int::MAX)) as c_int) };
+        unsafe { given::put(argument, &(value.clamp(0, i64::from(c_int::MAX)) as c_int)) }?;
         Ok(0)
     };
     match request {
@@ -57,15 +58,15 @@ fn on_ours(body: &Body, request: c_ulong, argument: *mut c_int) -> Answer {
             number((file.stat()?.size as i64).saturating_sub(file.position()? as i64))
         }
         FIGETBSZ => number(i64::from(crate::mount::status(&body.node)?.block_bytes)),
-        FIOQSIZE if !argument.is_null() => {
+        FIOQSIZE => {
+            let bytes = crate::mount::status(&body.node)?.size as i64;
             // SAFETY: this request takes the address of a 64-bit number.
-            unsafe { argument.cast::<i64>().write_unaligned(crate::mount::status(&body.node)?.size as i64) };
+            unsafe { given::put(argument.cast(), &bytes) }?;
             Ok(0)
         }
-        FIONBIO if !argument.is_null() => {
+        FIONBIO => {
             let file = body.file()?;
-            // SAFETY: this request takes the address of an int.
-            let on = unsafe { argument.read_unaligned() } != 0;
+            let on = given::get(argument)? != 0;
             let bit = OpenFlags::NONBLOCK.0;
             let flags = if on { file.flags().0 | bit } else { file.flags().0 & !bit };
             file.set_flags(OpenFlags(flags))?;

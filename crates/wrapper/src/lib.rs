@@ -19,6 +19,7 @@ mod watch;
 mod edge;
 mod end;
 
+mod above;
 mod actions;
 mod address;
 mod aio;
@@ -61,6 +62,7 @@ mod magic_link;
 mod mapping;
 mod metadata;
 mod mount;
+mod mounts;
 mod name;
 mod needed;
 mod open;

@@ -1,13 +1,15 @@
 //! Mode, owner and times.
 
+use crate::backend::Object;
+use crate::credentials::who;
 use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, fail, finish, host, reply};
 use crate::flags::{FCHMODAT, FCHMODAT2, FCHOWNAT, Known, NAME, NOWHERE, UTIMENSAT};
-use crate::place::{Place, Spot, held, is_itself, on_itself};
+use crate::place::{Place, Spot, is_itself, on_itself};
 use crate::raw::{self, Word};
 use crate::stat::look;
 use crate::syscall::SYS_FCHMODAT2;
-use crate::table;
+use crate::{given, mount, table};
 use core::ffi::{c_char, c_int};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use nvmed_fs::{Follow, Time};
@@ -17,7 +19,7 @@ fn follow(flags: c_int) -> Follow {
 }
 
 fn chmod_ours(spot: &Spot<'_>, mode: mode_t, follow: Follow) -> Answer {
-    spot.files.chmod(&spot.at, spot.path(), mode & 0o7777, follow, &spot.who())?;
+    spot.files.chmod(spot.object(follow), mode & 0o7777, &spot.who())?;
     Ok(0)
 }
 
@@ -36,8 +38,8 @@ unsafe fn chmod_at(
         return on_itself(dirfd, |node, file| {
             known.check(flags)?;
             match file {
-                Some(file) => file.chmod(mode & 0o7777, &crate::credentials::who())?,
-                None => return chmod_ours(&held(node.clone())?, mode, Follow::No),
+                Some(file) => file.chmod(mode & 0o7777, &who())?,
+                None => mount::files()?.chmod(Object::Held(node), mode & 0o7777, &who())?,
             }
             Ok(0)
         });
@@ -96,7 +98,7 @@ hook! {
     /// fchmod(2)
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
         on_descriptor(fd, || sys!(SYS_fchmod, fd, mode), |body| {
-            body.file()?.chmod(mode & 0o7777, &crate::credentials::who())?;
+            body.file()?.chmod(mode & 0o7777, &who())?;
             Ok(0)
         })
     }
@@ -112,8 +114,8 @@ unsafe fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, fl
         return on_itself(dirfd, |node, file| {
             FCHOWNAT.check(flags)?;
             match file {
-                Some(file) => file.chown(id(uid), id(gid), &crate::credentials::who())?,
-                None => return chown_ours(&held(node.clone())?, uid, gid, Follow::No),
+                Some(file) => file.chown(id(uid), id(gid), &who())?,
+                None => mount::files()?.chown(Object::Held(node), (id(uid), id(gid)), &who())?,
             }
             Ok(0)
         });
@@ -125,7 +127,7 @@ unsafe fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, fl
 }
 
 fn chown_ours(spot: &Spot<'_>, uid: uid_t, gid: gid_t, follow: Follow) -> Answer {
-    spot.files.chown(&spot.at, spot.path(), (id(uid), id(gid)), follow, &spot.who())?;
+    spot.files.chown(spot.object(follow), (id(uid), id(gid)), &spot.who())?;
     Ok(0)
 }
 
@@ -154,7 +156,7 @@ hook! {
     /// fchown(2)
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
         on_descriptor(fd, || sys!(SYS_fchown, fd, uid, gid), |body| {
-            body.file()?.chown(id(uid), id(gid), &crate::credentials::who())?;
+            body.file()?.chown(id(uid), id(gid), &who())?;
             Ok(0)
         })
     }
@@ -173,14 +175,13 @@ fn time(given: timespec) -> Answer<Time> {
 
 /// The times argument of utimensat: null is now.
 ///
-/// # Safety
-/// Null or two `timespec`s.
-unsafe fn times(given: *const timespec) -> Answer<[Time; 2]> {
+/// # Errors
+/// `EFAULT`; `EINVAL` for nanoseconds that are none.
+fn times(given: *const timespec) -> Answer<[Time; 2]> {
     if given.is_null() {
         return Ok([Time::Now; 2]);
     }
-    // SAFETY: the caller's contract.
-    let [atime, mtime] = unsafe { given.cast::<[timespec; 2]>().read_unaligned() };
+    let [atime, mtime] = given::get(given.cast::<[timespec; 2]>())?;
     Ok([time(atime)?, time(mtime)?])
 }
 
@@ -188,11 +189,10 @@ unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, 
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             UTIMENSAT.check(flags)?;
-            // SAFETY: the program's times, under `edge`'s contract, here and below.
-            let times = unsafe { times(given) }?;
+            let times = times(given)?;
             match file {
-                Some(file) => file.utimens(times, &crate::credentials::who())?,
-                None => return utimens_ours(&held(node.clone())?, times, Follow::No),
+                Some(file) => file.utimens(times, &who())?,
+                None => mount::files()?.utimens(Object::Held(node), times, &who())?,
             }
             Ok(0)
         });
@@ -204,8 +204,7 @@ unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, 
             host(sys!(SYS_utimensat, dirfd, path, given, flags))
         }
         Place::Ours(spot) => {
-            // SAFETY: as above.
-            match unsafe { times(given) } {
+            match times(given) {
                 Ok(times) => utimens_ours(&spot, times, follow(flags)),
                 // What is not there is told first.
                 Err(failure) => spot.node(follow(flags)).and(Err(failure)),
@@ -227,7 +226,7 @@ fn unless_before_names(given: *const timespec, flags: c_int, errno_before: c_int
 }
 
 fn utimens_ours(spot: &Spot<'_>, times: [Time; 2], follow: Follow) -> Answer {
-    spot.files.utimens(&spot.at, spot.path(), times, follow, &spot.who())?;
+    spot.files.utimens(spot.object(follow), times, &spot.who())?;
     Ok(0)
 }
 
@@ -237,8 +236,7 @@ unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
         fd,
         || sys!(SYS_utimensat, fd, none, given, 0),
         |body| {
-            // SAFETY: the program's times, under `edge`'s contract.
-            body.file()?.utimens(unsafe { times(given) }?, &crate::credentials::who())?;
+            body.file()?.utimens(times(given)?, &who())?;
             Ok(0)
         },
     )
@@ -282,23 +280,54 @@ hook! {
     }
 }
 
-/// Seconds and microseconds as seconds and nanoseconds; `None` when out of range.
-unsafe fn from_timevals(given: *const timeval) -> Option<[timespec; 2]> {
-    // SAFETY: two `timeval`s, by the contract of utimes(2).
-    let given = unsafe { given.cast::<[timeval; 2]>().read_unaligned() };
-    let valid = given.iter().all(|time| (0..1_000_000).contains(&time.tv_usec));
-    valid.then(|| given.map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 }))
-}
-
-/// Runs a call that takes timespecs with times given as timevals.
+/// Runs a call that takes timespecs with times given as timevals, as libc does: what is out of range is so afterwards, and the
+/// kernel looks at that behind the name.
 unsafe fn with_timevals(given: *const timeval, run: impl FnOnce(*const timespec) -> c_int) -> c_int {
     if given.is_null() {
         return run(core::ptr::null());
     }
-    // SAFETY: the caller's contract.
-    match unsafe { from_timevals(given) } {
-        Some(times) => run(times.as_ptr()),
-        None => finish(fail(libc::EINVAL)),
+    // SAFETY: two `timeval`s, by the contract of utimes(2).
+    let given = unsafe { given.cast::<[timeval; 2]>().read_unaligned() };
+    let times = given.map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec.wrapping_mul(1000) });
+    run(times.as_ptr())
+}
+
+/// The times of a call by number, which the kernel reads, and whose range it looks at first. Those that are not there stay
+/// where they are not, for the call below to find it in the kernel's order.
+unsafe fn with_kernel_timevals(given: *const timeval, run: impl FnOnce(*const timespec) -> c_int) -> c_int {
+    match given::get(given.cast::<[timeval; 2]>()) {
+        Ok(times) if !given.is_null() => {
+            if !times.iter().all(|time| (0..1_000_000).contains(&time.tv_usec)) {
+                return finish(fail(libc::EINVAL));
+            }
+            // SAFETY: two of them.
+            unsafe { with_timevals(times.as_ptr(), run) }
+        }
+        _ => run(given.cast()),
+    }
+}
+
+/// utimes(2) as the kernel has it.
+pub(crate) unsafe fn utimes_by_number(path: *const c_char, given: *const timeval) -> c_int {
+    // SAFETY: the program's arguments, under `edge`'s contract, here and below.
+    unsafe { with_kernel_timevals(given, |times| utimens_at(libc::AT_FDCWD, path, times, 0)) }
+}
+
+/// futimesat(2) as the kernel has it.
+pub(crate) unsafe fn futimesat_by_number(dirfd: c_int, path: *const c_char, given: *const timeval) -> c_int {
+    // SAFETY: as above.
+    unsafe { with_kernel_timevals(given, |times| futimes_at(dirfd, path, times)) }
+}
+
+/// utime(2) as the kernel has it.
+pub(crate) unsafe fn utime_by_number(path: *const c_char, given: *const utimbuf) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        match given::get(given) {
+            Ok(times) if !given.is_null() => utime(path, &raw const times),
+            // Nothing there: neither of the length that the call below reads.
+            _ => utimens_at(libc::AT_FDCWD, path, given.cast(), 0),
+        }
     }
 }
 
@@ -323,12 +352,15 @@ hook! {
     }
 }
 
+unsafe fn futimes_at(dirfd: c_int, path: *const c_char, times: *const timespec) -> c_int {
+    // SAFETY: the caller's contract: the program's arguments.
+    unsafe { if path.is_null() { futimens_of(dirfd, times) } else { utimens_at(dirfd, path, times, 0) } }
+}
+
 hook! {
     /// futimesat(2)
     fn futimesat(dirfd: c_int, path: *const c_char, given: *const timeval) -> c_int {
-        with_timevals(given, |times| {
-            if path.is_null() { futimens_of(dirfd, times) } else { utimens_at(dirfd, path, times, 0) }
-        })
+        with_timevals(given, |times| futimes_at(dirfd, path, times))
     }
 }
 

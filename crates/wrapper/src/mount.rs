@@ -67,6 +67,12 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
+    /// The device as a mounted disk is named: by its path.
+    pub(crate) fn device_name(&self) -> &str {
+        let path = self.config.device.path();
+        if path.is_empty() { "nvmed" } else { path }
+    }
+
     /// What becomes of system calls below libc.
     pub(crate) fn raw_syscalls(&self) -> nvmed_stack::RawSyscalls {
         self.config.raw_syscalls

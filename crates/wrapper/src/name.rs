@@ -1,8 +1,9 @@
 //! Names: making, removing, linking, renaming.
 
+use crate::backend::Node;
 use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
 use crate::flags::{LINKAT, RENAMEAT2, UNLINKAT, buffer_bytes};
-use crate::given::Room;
+use crate::given::{NO_MEMORY, Room};
 use crate::place::{self, Place, Spot, Touch, on_path};
 use crate::walk::{self, LINKS_MAX, Last};
 use crate::{credentials, given, mount, stat, table};
@@ -298,29 +299,57 @@ hook! {
 struct Side {
     dirfd: c_int,
     path: CString,
+    /// Whether the program's name was there to be read.
+    is_there: bool,
     last: Last,
-    /// What is there has to be there: the file that gets another name by link(2).
-    whole: bool,
+    /// What has to be there beside its directory.
+    needs: Needs,
+    /// `AT_EMPTY_PATH`, where an empty name is what the descriptor is of.
+    flags: c_int,
+    /// That, where it is ours.
+    itself: Option<Node>,
+}
+
+/// What the kernel looks for before it compares the devices.
+#[derive(Clone, Copy, PartialEq)]
+enum Needs {
+    /// The directory: rename(2).
+    Directory,
+    /// The file that gets another name by link(2).
+    File,
+    /// No file of the new name.
+    Nothing,
 }
 
 impl Side {
-    fn new(dirfd: c_int, path: *const c_char, last: Last) -> Answer<Self> {
-        if path.is_null() {
-            return fail(libc::EFAULT);
-        }
-        let path = Room::new().name(path)?.to_owned();
-        if path.as_bytes().len() >= libc::PATH_MAX as usize {
-            return fail(libc::ENAMETOOLONG);
-        }
-        if path.as_bytes().is_empty() {
-            return fail(libc::ENOENT);
-        }
-        Ok(Self { dirfd, path, last, whole: false })
+    fn new(dirfd: c_int, path: *const c_char, last: Last, needs: Needs) -> Self {
+        let mut room = Room::new();
+        let (path, is_there) = match room.name(path) {
+            Ok(path) => (path.to_owned(), true),
+            Err(_) => (CString::default(), false),
+        };
+        Self { dirfd, path, is_there, last, needs, flags: 0, itself: None }
+    }
+
+    /// The name as the kernel gets it.
+    fn as_ptr(&self) -> *const c_char {
+        if self.is_there { self.path.as_ptr() } else { NO_MEMORY }
+    }
+
+    /// Whether this is no name at all: the kernel says what is wrong with it.
+    fn is_no_name(&self) -> bool {
+        self.path.as_bytes().is_empty() || self.path.as_bytes().len() >= libc::PATH_MAX as usize
     }
 
     /// Where it lies; the host is looked at through its symbolic links too.
     fn spot(&self) -> Answer<Option<Spot<'_>>> {
         let Some(setting) = mount::setting() else { return Ok(None) };
+        if let Some(node) = &self.itself {
+            return place::held(node.clone()).map(Some);
+        }
+        if self.is_no_name() {
+            return Ok(None);
+        }
         let path = self.path.as_bytes();
         match place::find(setting, self.dirfd, path, Touch::Look(self.last))? {
             Some(spot) => Ok(Some(spot)),
@@ -328,36 +357,66 @@ impl Side {
         }
     }
 
-    /// Whether what the kernel looks at before it compares the devices is there: the directory, or for a link the file.
+    /// Whether what the kernel looks at before it compares the devices is as it must be.
     ///
     /// # Errors
-    /// `EBADF`, `ENOENT`, `ENOTDIR`, `EACCES`.
-    fn there(&self) -> Answer {
-        match self.spot()? {
-            // The directory was looked up by `moved`.
-            Some(spot) if !self.whole || spot.exact.is_some() => Ok(0),
-            Some(spot) => {
-                let follow = if self.last == Last::Follow { Follow::Yes } else { Follow::No };
-                match spot.files.lookup(&spot.at, spot.path(), follow, &spot.who()) {
-                    // A link to the host's.
-                    Ok(_) | Err(FsError::Away(_)) => Ok(0),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            None => {
-                let path = self.path.as_bytes();
-                let path = if self.whole { path.to_vec() } else { [split(path).0, b"."].concat() };
-                let path = walk::c_path(&path).ok_or(Fail::Errno(libc::ENOENT))?;
-                let keep = if self.last == Last::Keep { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
-                let flags = libc::AT_EACCESS | if self.whole { keep } else { 0 };
-                host(sys!(SYS_faccessat2, self.dirfd, path.as_ptr(), libc::F_OK, flags))
-            }
+    /// `EBADF`, `ENOENT`, `ENOTDIR`, `EACCES`, `EEXIST`; those of what is no name.
+    fn check(&self) -> Answer {
+        if self.is_no_name() && self.itself.is_none() {
+            return host(sys!(SYS_faccessat2, self.dirfd, self.as_ptr(), libc::F_OK, self.flags));
+        }
+        let spot = self.spot()?;
+        match (self.needs, &spot) {
+            (Needs::File, Some(spot)) if spot.exact.is_some() => Ok(0),
+            (Needs::File, Some(spot)) => self.look(Some(spot), spot.path()),
+            (Needs::File, None) => self.look(None, self.path.as_bytes()),
+            (Needs::Directory | Needs::Nothing, Some(spot)) => self.check_directory(Some(spot), spot.path()),
+            (Needs::Directory | Needs::Nothing, None) => self.check_directory(None, self.path.as_bytes()),
+        }
+    }
+
+    fn check_directory(&self, spot: Option<&Spot<'_>>, path: &[u8]) -> Answer {
+        let (directory, name) = split(path);
+        // The directory of ours was looked up by `moved`.
+        if spot.is_none() {
+            self.look(None, &[directory, b"."].concat())?;
+        }
+        if self.needs != Needs::Nothing {
+            return Ok(0);
+        }
+        let end = name.iter().position(|&byte| byte == b'/').unwrap_or(name.len());
+        match self.look(spot, &[directory, &name[..end]].concat()) {
+            Ok(_) => fail(libc::EEXIST),
+            // A new name with a slash behind it would be a directory's.
+            Err(_) if end < name.len() => fail(libc::ENOENT),
+            Err(_) => Ok(0),
+        }
+    }
+
+    /// Whether something is at a path of this side.
+    fn look(&self, spot: Option<&Spot<'_>>, path: &[u8]) -> Answer {
+        let Some(spot) = spot else {
+            let path = walk::c_path(path).ok_or(Fail::Errno(libc::ENOENT))?;
+            let keep = if self.last == Last::Keep { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+            return host(sys!(
+                SYS_faccessat2,
+                self.dirfd,
+                path.as_ptr(),
+                libc::F_OK,
+                libc::AT_EACCESS | keep
+            ));
+        };
+        let follow = if self.last == Last::Follow { Follow::Yes } else { Follow::No };
+        match spot.files.lookup(&spot.at, path, follow, &spot.who()) {
+            // A link to the host's.
+            Ok(_) | Err(FsError::Away(_)) => Ok(0),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// If the way to the last component leaves our file system: the path from there.
     fn moved(&self) -> Answer<Option<CString>> {
-        let Some(spot) = self.spot()? else { return Ok(None) };
+        let Some(spot) = self.spot()?.filter(|spot| spot.exact.is_none()) else { return Ok(None) };
         let (parent, name) = split(spot.path());
         let parent = if parent.is_empty() { b"." } else { parent };
         match spot.files.lookup(&spot.at, parent, Follow::Yes, &spot.who()).map_err(Fail::from) {
@@ -396,11 +455,11 @@ fn on_both(
         let crosses = matches!(failure, Fail::Errno(_));
         let from_moved = from.moved()?;
         if crosses && from_moved.is_none() {
-            from.there()?;
+            from.check()?;
         }
         let to_moved = to.moved()?;
         if crosses && to_moved.is_none() {
-            to.there()?;
+            to.check()?;
         }
         match (failure, from_moved.is_none() && to_moved.is_none()) {
             // A link that the call itself follows: `linkat` with AT_SYMLINK_FOLLOW.
@@ -433,11 +492,10 @@ unsafe fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), fl
         return finish(fail(libc::EINVAL));
     }
     guard(|| {
-        let (from, to) = (Side::new(from.0, from.1, Last::Keep)?, Side::new(to.0, to.1, Last::Keep)?);
         on_both(
-            from,
-            to,
-            |from, to| sys!(SYS_renameat2, from.dirfd, from.path.as_ptr(), to.dirfd, to.path.as_ptr(), flags),
+            Side::new(from.0, from.1, Last::Keep, Needs::Directory),
+            Side::new(to.0, to.1, Last::Keep, Needs::Directory),
+            |from, to| sys!(SYS_renameat2, from.dirfd, from.as_ptr(), to.dirfd, to.as_ptr(), flags),
             |from, to| {
                 let how = match flags {
                     0 => RenameFlags::Replace,
@@ -481,28 +539,22 @@ unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flag
     if let Err(failure) = LINKAT.check(flags) {
         return finish(Err(failure));
     }
-    let empty = flags & libc::AT_EMPTY_PATH != 0 && given::is_empty_name(from.1);
-    if empty && table::is_ours(from.0) {
-        return guard(|| {
-            let node = table::pin(from.0)?.node.clone();
-            let to = Side::new(to.0, to.1, Last::Keep)?;
-            let Some(to) = to.spot()? else { return fail(libc::EXDEV) };
-            to.files.link_node(&node, &to.at, to.path(), &to.who())?;
-            Ok(0)
-        });
-    }
-    if surely_host() || empty {
+    if surely_host() {
         return reply(sys!(SYS_linkat, from.0, from.1, to.0, to.1, flags));
     }
     guard(|| {
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let last = if follow { Last::Follow } else { Last::Keep };
-        let (from, to) = (Side::new(from.0, from.1, last)?, Side::new(to.0, to.1, Last::Keep)?);
-        let from = Side { whole: true, ..from };
+        let itself =
+            if place::is_itself(from.0, from.1, flags) { Some(place::itself(from.0)?) } else { None };
         on_both(
-            from,
-            to,
-            |from, to| sys!(SYS_linkat, from.dirfd, from.path.as_ptr(), to.dirfd, to.path.as_ptr(), flags),
+            Side {
+                flags: flags & libc::AT_EMPTY_PATH,
+                itself,
+                ..Side::new(from.0, from.1, last, Needs::File)
+            },
+            Side::new(to.0, to.1, Last::Keep, Needs::Nothing),
+            |from, to| sys!(SYS_linkat, from.dirfd, from.as_ptr(), to.dirfd, to.as_ptr(), flags),
             |from, to| {
                 if let Some(node) = &from.exact {
                     from.files.link_node(node, &to.at, to.path(), &to.who())?;

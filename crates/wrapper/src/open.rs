@@ -4,7 +4,7 @@ use crate::edge::{Answer, Fail, errno_of, fail, host};
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::table::Body;
 use crate::walk::Last;
-use crate::{credentials, descriptor, end, hosted, mount};
+use crate::{credentials, descriptor, end, hosted, mount, mounts};
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
 use nvmed_fs::{Follow, Kind, OpenFlags};
@@ -14,6 +14,22 @@ pub(crate) const O_LARGEFILE: c_int = 0o100_000;
 
 /// What an `O_PATH` descriptor keeps of its flags (Linux, `O_PATH_FLAGS` without `O_CLOEXEC`, which is the number's).
 const PATH_FLAGS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+
+/// `O_TMPFILE` without the `O_DIRECTORY` in it.
+pub(crate) const TMPFILE: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
+/// `O_SYNC` without the `O_DSYNC` in it, which it means with it.
+const SYNC: c_int = libc::O_SYNC & !libc::O_DSYNC;
+
+/// # Errors
+/// `EINVAL` for what nothing is opened by (Linux, `build_open_flags`): `O_CREAT` of a directory, `O_TMPFILE` of no directory or
+/// not to be written.
+pub(crate) fn check(flags: c_int) -> Answer<()> {
+    let is_directory = flags & libc::O_DIRECTORY != 0;
+    let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+    let creates_directory = is_directory && flags & libc::O_CREAT != 0;
+    let is_no_tmpfile = flags & TMPFILE != 0 && (!is_directory || is_read_only);
+    if creates_directory || is_no_tmpfile { fail(libc::EINVAL) } else { Ok(()) }
+}
 
 /// What opening does to the path's last component.
 pub(crate) fn touch(flags: c_int) -> Touch {
@@ -27,6 +43,10 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
     match place {
         Place::Ours(spot) => open_ours(&spot, flags, mode),
         Place::Host { dirfd, path } => {
+            // SAFETY: a place of the host's.
+            if let Some(list) = unsafe { mounts::opened(path, flags) } {
+                return list;
+            }
             let fd = host(sys!(SYS_openat, dirfd, path, flags | O_LARGEFILE, mode))?;
             hosted::opened(fd as c_int);
             unless_hidden(fd as c_int, flags)
@@ -67,7 +87,9 @@ fn describe(spot: &Spot<'_>, flags: c_int, mode: mode_t) -> Answer<Body> {
     if flags & libc::O_PATH != 0 {
         return path_only(spot, flags);
     }
-    let flags = OpenFlags((flags & !O_LARGEFILE) as u32);
+    check(flags)?;
+    let synced = if flags & SYNC != 0 { libc::O_DSYNC } else { 0 };
+    let flags = OpenFlags((flags & !O_LARGEFILE | synced) as u32);
     let file = match &spot.exact {
         Some(node) => spot.files.open_node(node, flags, &spot.who())?,
         None => spot.files.open(&spot.at, spot.path(), flags, credentials::masked(mode), &spot.who())?,

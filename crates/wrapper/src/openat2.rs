@@ -4,9 +4,9 @@
 use crate::backend::{Files, Node};
 use crate::edge::{Answer, Fail, errno_of, fail, finish, guard, host, reply};
 use crate::flags::{NAME, NOWHERE};
-use crate::given::Room;
+use crate::given::{self, Plain, Room};
 use crate::place::{Place, Spot, on_path};
-use crate::walk::LINKS_MAX;
+use crate::walk::{LINKS_MAX, without_slashes};
 use crate::{credentials, cwd, mount, open, table};
 use core::ffi::{c_char, c_int, c_long};
 use nvmed_fs::{Follow, FsError, Kind};
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 /// `struct open_how` (linux/openat2.h), of its first version.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct How {
     flags: u64,
     mode: u64,
@@ -39,8 +40,6 @@ const FLAGS: c_int = libc::O_ACCMODE
     | libc::O_CLOEXEC
     | libc::O_PATH
     | libc::O_TMPFILE;
-/// `O_TMPFILE` without the `O_DIRECTORY` in it.
-const TMPFILE: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 /// What goes with `O_PATH`.
 const WITH_PATH: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
 /// Nothing of ours can be told to be cached beforehand: what need not be is opened either way.
@@ -54,7 +53,16 @@ const SCOPE: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
 /// Permission bits of a new file.
 const MODE: u64 = 0o7777;
 
+// SAFETY: numbers.
+unsafe impl Plain for How {}
+
 impl How {
+    /// A structure of the program's, and what of it is for later versions.
+    fn given(from: *const u8, size: usize) -> Answer<(Self, Vec<u8>)> {
+        let later = given::bytes(from.wrapping_add(size_of::<Self>()), size - size_of::<Self>())?;
+        Ok((given::get(from.cast())?, later))
+    }
+
     fn open_flags(&self) -> c_int {
         self.flags as c_int
     }
@@ -71,21 +79,13 @@ impl How {
     /// `EINVAL`, as the kernel's `build_open_flags` has it; `EAGAIN` for what is never cached.
     fn check(&self) -> Answer<()> {
         let unknown = self.flags & !(FLAGS as u64) != 0 || self.resolves(!RESOLVE);
-        let creates = self.has(libc::O_CREAT | TMPFILE);
+        let creates = self.has(libc::O_CREAT | open::TMPFILE);
         let mode_is_wrong = self.mode & if creates { !MODE } else { u64::MAX } != 0;
-        let is_directory = self.has(libc::O_DIRECTORY);
-        let unwritable = self.open_flags() & libc::O_ACCMODE == libc::O_RDONLY;
-        let tmpfile_is_wrong = self.has(TMPFILE) && (!is_directory || unwritable);
         let path_is_wrong = self.has(libc::O_PATH) && self.has(!WITH_PATH);
-        if unknown
-            || self.resolve & SCOPE == SCOPE
-            || mode_is_wrong
-            || is_directory && self.has(libc::O_CREAT)
-            || tmpfile_is_wrong
-            || path_is_wrong
-        {
+        if unknown || self.resolve & SCOPE == SCOPE || mode_is_wrong || path_is_wrong {
             return fail(libc::EINVAL);
         }
+        open::check(self.open_flags())?;
         if self.resolves(libc::RESOLVE_CACHED) && (creates || self.has(libc::O_TRUNC)) {
             return fail(libc::EAGAIN);
         }
@@ -102,15 +102,14 @@ impl How {
 ///
 /// # Safety
 /// The arguments are the program's.
-pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const u8, size: usize) -> c_long {
-    let on_host = |dirfd: c_int, path: *const c_char| sys!(SYS_openat2, dirfd, path, how, size);
-    if how.is_null() || !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || mount::setting().is_none() {
+pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, given: *const u8, size: usize) -> c_long {
+    let on_host = |dirfd: c_int, path: *const c_char| sys!(SYS_openat2, dirfd, path, given, size);
+    if !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || mount::setting().is_none() {
         return reply(on_host(dirfd, path));
     }
-    // SAFETY: the program's structure of `size` bytes, under `edge`'s contract.
-    let (how, later) = unsafe {
-        let later = core::slice::from_raw_parts(how.add(size_of::<How>()), size - size_of::<How>());
-        (how.cast::<How>().read_unaligned(), later)
+    let (how, later) = match How::given(given, size) {
+        Ok(given) => given,
+        Err(failure) => return finish(Err(failure)),
     };
     // What later versions may ask for is not asked for by zeros.
     let checked = if later.iter().all(|&byte| byte == 0) { how.check() } else { fail(libc::E2BIG) };
@@ -143,8 +142,12 @@ fn own_start(dirfd: c_int) -> Option<Answer<Node>> {
 
 fn on_ours(spot: Spot<'_>, how: &How) -> Answer {
     // A magic link has led here.
-    if spot.exact.is_some() && how.resolves(libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | SCOPE) {
+    if spot.magic && how.resolves(libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | SCOPE) {
         return fail(libc::ELOOP);
+    }
+    // The kernel never has where that leads in its cache.
+    if spot.magic && how.resolves(libc::RESOLVE_CACHED) {
+        return fail(libc::EAGAIN);
     }
     // It begins at a directory of the host's and has left it.
     if how.resolves(SCOPE) {
@@ -170,7 +173,7 @@ fn confined(start: Node, path: &[u8], how: &How) -> Answer {
         return fail(libc::ENOTDIR);
     }
     let (at, last) = end_of(files, start, path, how)?;
-    let spot = Spot { files, at, rest: last.into(), exact: None };
+    let spot = Spot { files, at, rest: last.into(), exact: None, magic: false };
     open::open_at(Place::Ours(spot), how.open_flags(), how.mode as libc::mode_t)
 }
 
@@ -235,10 +238,6 @@ fn away(error: FsError, rest: &[u8]) -> Fail {
         FsError::Away(first) => Fail::Away([&first, rest].concat().into_boxed_slice()),
         other => other.into(),
     }
-}
-
-fn without_slashes(path: &[u8]) -> &[u8] {
-    &path[path.iter().take_while(|&&byte| byte == b'/').count()..]
 }
 
 /// A path's first name, and what is behind it with its slash.

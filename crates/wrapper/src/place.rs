@@ -1,6 +1,6 @@
 //! Each path call goes to one place, ours or the host's; this decides which and runs it there.
 
-use crate::backend::{File, Files, Node};
+use crate::backend::{File, Files, Node, Object};
 use crate::edge::{self, Answer, Fail, Reply, host};
 use crate::given::{NO_MEMORY, Room};
 use crate::magic_link::DESCRIPTORS;
@@ -38,11 +38,19 @@ pub(crate) fn on_itself<R: Reply>(dirfd: c_int, run: impl FnOnce(&Node, Option<&
     edge::guard(|| {
         mount::count();
         if dirfd == libc::AT_FDCWD {
-            return run(&cwd::node()?.ok_or_else(cwd::lost)?, None);
+            return run(&itself(dirfd)?, None);
         }
         let body = table::pin(dirfd)?;
         run(&body.node, body.file.as_ref())
     })
+}
+
+/// What such a call is about.
+pub(crate) fn itself(dirfd: c_int) -> Answer<Node> {
+    match dirfd {
+        libc::AT_FDCWD => cwd::node()?.ok_or_else(cwd::lost),
+        _ => Ok(table::pin(dirfd)?.node.clone()),
+    }
 }
 
 /// A path of ours: from a node, what is left to resolve.
@@ -52,6 +60,8 @@ pub(crate) struct Spot<'a> {
     pub rest: Cow<'a, [u8]>,
     /// The inode itself, when a descriptor named it; `at` and `rest` are then its present name.
     pub exact: Option<Node>,
+    /// Whether a magic link has led here.
+    pub magic: bool,
 }
 
 impl Spot<'_> {
@@ -74,6 +84,14 @@ impl Spot<'_> {
         match &self.exact {
             Some(node) => Ok(node.clone()),
             None => Ok(self.files.lookup(&self.at, self.path(), follow, &self.who())?),
+        }
+    }
+
+    /// What the path is of.
+    pub(crate) fn object(&self, follow: Follow) -> Object<'_> {
+        match &self.exact {
+            Some(node) => Object::Held(node),
+            None => Object::At(&self.at, self.path(), follow),
         }
     }
 
@@ -148,7 +166,10 @@ fn in_place(
             return run(Place::Host { dirfd, path });
         }
         let answer = match find(setting, dirfd, text, touch)? {
-            Some(_) if text.len() >= libc::PATH_MAX as usize => edge::fail(libc::ENAMETOOLONG),
+            // No path: the kernel says so, behind what it looks at before.
+            Some(_) if text.len() >= libc::PATH_MAX as usize => {
+                signal::outside(|| run(Place::Host { dirfd, path }))
+            }
             Some(spot) => {
                 mount::count();
                 run(Place::Ours(spot))
@@ -212,7 +233,7 @@ pub(crate) fn on_host_of(dirfd: c_int, path: &CStr) -> Option<HostPath> {
 
 fn from_root(rest: Cow<'_, [u8]>) -> Answer<Spot<'_>> {
     let files = mount::files()?;
-    Ok(Spot { files, at: files.root(), rest, exact: None })
+    Ok(Spot { files, at: files.root(), rest, exact: None, magic: false })
 }
 
 /// Where the path lies: `None` is the host.
@@ -227,10 +248,7 @@ pub(crate) fn find<'a>(
     }
     let absolute = path.first() == Some(&b'/');
     let found = if absolute {
-        // The link itself is the kernel's.
-        if touch.last() == Last::Follow
-            && let Some(spot) = by_descriptor(path)?
-        {
+        if let Some(spot) = by_descriptor(path, touch.last())? {
             return Ok(Some(spot));
         }
         setting.prefix.place(path)
@@ -285,47 +303,72 @@ pub(crate) fn entered<'a>(rest: Option<Vec<u8>>) -> Answer<Option<Spot<'a>>> {
     rest.map(|rest| from_root(Cow::Owned(rest))).transpose()
 }
 
-/// `/dev/fd/N`, `/proc/self/fd/N` and their kin, when N is ours: the kernel's entry is a placeholder's.
-fn by_descriptor<'a>(path: &[u8]) -> Answer<Option<Spot<'a>>> {
+/// `/dev/fd/N`, `/proc/self/fd/N` and their kin, when N is ours, and names below them: the kernel's entry is a
+/// placeholder's. The link itself is the kernel's.
+fn by_descriptor(path: &[u8], last: Last) -> Answer<Option<Spot<'_>>> {
     if !path.starts_with(b"/dev/") && !path.starts_with(b"/proc/") {
         return Ok(None);
     }
-    let Some(fd) = descriptor_named(path) else { return Ok(None) };
-    if !table::is_ours(fd) {
+    let Some((fd, rest)) = descriptor_and_rest(path) else { return Ok(None) };
+    if !table::is_ours(fd) || rest.is_empty() && last == Last::Keep {
         return Ok(None);
     }
     let node = table::pin(fd)?.node.clone();
-    held(node).map(Some)
+    if rest.is_empty() {
+        held(node).map(Some)
+    } else {
+        Ok(below(node, walk::without_slashes(rest))?.map(|spot| Spot { magic: true, ..spot }))
+    }
 }
 
 /// A path from a directory of ours.
 fn below(at: Node, path: &[u8]) -> Answer<Option<Spot<'_>>> {
-    Ok(Some(Spot { files: mount::files()?, at, rest: Cow::Borrowed(path), exact: None }))
+    Ok(Some(Spot { files: mount::files()?, at, rest: Cow::Borrowed(path), exact: None, magic: false }))
 }
 
 /// An inode that somebody holds, as a place: `/proc/self/fd/N`, `AT_EMPTY_PATH`.
 pub(crate) fn held<'a>(node: Node) -> Answer<Spot<'a>> {
     let files = mount::files()?;
     if node.kind() == Kind::Directory {
-        return Ok(Spot { files, at: node.clone(), rest: Cow::Borrowed(b"."), exact: Some(node) });
+        return Ok(Spot {
+            files,
+            at: node.clone(),
+            rest: Cow::Borrowed(b"."),
+            exact: Some(node),
+            magic: true,
+        });
     }
     // What has lost its name is reached by `exact` alone; no name holds a NUL.
     let named = files.path_of(&node).unwrap_or_else(|_| b"/\0".to_vec());
-    Ok(Spot { files, at: files.root(), rest: Cow::Owned(named[1..].to_vec()), exact: Some(node) })
+    Ok(Spot {
+        files,
+        at: files.root(),
+        rest: Cow::Owned(named[1..].to_vec()),
+        exact: Some(node),
+        magic: true,
+    })
 }
 
 /// The descriptor that a path of `/dev` or `/proc` names.
 pub(crate) fn descriptor_named(path: &[u8]) -> Option<c_int> {
-    let number = match path {
-        b"/dev/stdin" => return Some(0),
-        b"/dev/stdout" => return Some(1),
-        b"/dev/stderr" => return Some(2),
-        _ => [&b"/dev/fd/"[..], DESCRIPTORS.as_bytes(), b"/proc/thread-self/fd/"]
-            .iter()
-            .find_map(|head| path.strip_prefix(*head))
-            .or_else(|| own_process(path))?,
-    };
-    core::str::from_utf8(number).ok()?.parse().ok().filter(|&fd| fd >= 0)
+    descriptor_and_rest(path).filter(|(_, rest)| rest.is_empty()).map(|(fd, _)| fd)
+}
+
+/// The descriptor that a path begins with, and what is behind it, with its slash.
+fn descriptor_and_rest(path: &[u8]) -> Option<(c_int, &[u8])> {
+    for (fd, name) in [&b"/dev/stdin"[..], b"/dev/stdout", b"/dev/stderr"].iter().enumerate() {
+        if let Some(rest) = path.strip_prefix(*name).filter(|rest| rest.is_empty() || rest[0] == b'/') {
+            return Some((fd as c_int, rest));
+        }
+    }
+    let number = [&b"/dev/fd/"[..], DESCRIPTORS.as_bytes(), b"/proc/thread-self/fd/"]
+        .iter()
+        .find_map(|head| path.strip_prefix(*head))
+        .or_else(|| own_process(path))?;
+    let (number, rest) =
+        number.split_at(number.iter().position(|&byte| byte == b'/').unwrap_or(number.len()));
+    let fd = core::str::from_utf8(number).ok()?.parse().ok().filter(|&fd| fd >= 0)?;
+    Some((fd, rest))
 }
 
 /// What follows `/proc/PID/fd/` when PID is this process.

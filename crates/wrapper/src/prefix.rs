@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Where a path lies, as far as its text tells.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +24,13 @@ pub(crate) struct Prefix {
     real: Option<Vec<u8>>,
     /// Device and inode of the host's directory that `wrap_dir` hides, if there is one.
     host: Option<(u64, u64)>,
+    /// The same of the directory above, once somebody wanted it.
+    above: OnceLock<Option<(u64, u64)>>,
+}
+
+/// Device and inode of a directory of the host's.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    rustix::fs::stat(path).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 impl Prefix {
@@ -30,8 +38,7 @@ impl Prefix {
     pub(crate) fn new(wrap_dir: &Path) -> Self {
         let text = wrap_dir.as_os_str().as_bytes().to_vec();
         let real = Self::resolve(&text).filter(|real| *real != text);
-        let host = rustix::fs::stat(wrap_dir).ok().map(|stat| (stat.st_dev, stat.st_ino));
-        Self { text, real, host }
+        Self { text, real, host: identity(wrap_dir), above: OnceLock::new() }
     }
 
     fn resolve(text: &[u8]) -> Option<Vec<u8>> {
@@ -51,6 +58,11 @@ impl Prefix {
         Some(real)
     }
 
+    /// The form without symbolic links, as the kernel would tell it.
+    pub(crate) fn real_text(&self) -> &[u8] {
+        self.real.as_deref().unwrap_or(&self.text)
+    }
+
     /// The same, when the host's directory is not hidden but meant.
     pub(crate) fn shown(self) -> Self {
         Self { host: None, ..self }
@@ -64,6 +76,12 @@ impl Prefix {
     /// Whether these are the device and inode of the hidden directory.
     pub(crate) fn is_hidden(&self, dev: u64, ino: u64) -> bool {
         self.host == Some((dev, ino))
+    }
+
+    /// Whether these are the device and inode of the host's directory above `wrap_dir`.
+    pub(crate) fn is_host_above(&self, dev: u64, ino: u64) -> bool {
+        let parent = || Path::new(std::ffi::OsStr::from_bytes(&self.text)).parent().and_then(identity);
+        *self.above.get_or_init(parent) == Some((dev, ino))
     }
 
     /// The last component of `wrap_dir`.
@@ -167,7 +185,12 @@ mod tests {
 
     #[test]
     fn what_is_left_below_a_directory() {
-        let prefix = Prefix { text: b"/a/b/c".to_vec(), real: Some(b"/r/c".to_vec()), host: None };
+        let prefix = Prefix {
+            text: b"/a/b/c".to_vec(),
+            real: Some(b"/r/c".to_vec()),
+            host: None,
+            above: OnceLock::new(),
+        };
         assert_eq!(prefix.below(b"/a"), Some(b"b/c".as_slice()));
         assert_eq!(prefix.below(b"/r"), Some(b"c".as_slice()));
         assert_eq!(prefix.below(b"/a/b/c"), Some(b"".as_slice()));

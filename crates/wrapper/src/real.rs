@@ -1,10 +1,11 @@
 //! The working directory and real paths.
 
-use crate::backend::Node;
+use crate::backend::{Node, Object};
 use crate::edge::{Answer, fail, finish, guard, host, reply};
+use crate::given::Room;
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::walk::{Last, PATH_BYTES_MAX};
-use crate::{cwd, mount, raw, table};
+use crate::{cwd, given, mount, raw, table};
 use core::ffi::{c_char, c_int};
 use libc::size_t;
 use nvmed_fs::{Follow, Kind};
@@ -35,7 +36,7 @@ fn enter_node(node: Node) -> Answer {
     if node.kind() != Kind::Directory {
         return fail(libc::ENOTDIR);
     }
-    mount::files()?.access_node(&node, libc::X_OK as u32, &crate::credentials::who())?;
+    mount::files()?.access(Object::Held(&node), libc::X_OK as u32, false)?;
     cwd::enter(node);
     Ok(0)
 }
@@ -89,10 +90,7 @@ unsafe fn hand_out(path: &[u8], buffer: *mut c_char, size: size_t) -> Answer {
         return fail(libc::ENOMEM);
     }
     // SAFETY: `target` has `room >= needed` bytes, the program's or fresh.
-    unsafe {
-        target.cast::<u8>().copy_from_nonoverlapping(path.as_ptr(), path.len());
-        *target.add(path.len()) = 0;
-    }
+    unsafe { given::put_bytes(target.cast(), &[path, b"\0"].concat()) }?;
     Ok(target as isize)
 }
 
@@ -153,6 +151,8 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     let own = crate::program::own().filter(|_| crate::program::names_own(unsafe { raw::bytes(path) }));
     let path = own.map_or(path, |own| own.as_ptr());
     on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
+        // libc follows what is longer than a path, from the kernel's working directory.
+        Place::Host { path, .. } if cwd::is_ours() && is_too_long(path) => fail(libc::ENAMETOOLONG),
         Place::Host { path, .. } => {
             // SAFETY: the program's arguments, under `edge`'s contract.
             let found =
@@ -165,6 +165,14 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
             // SAFETY: realpath(3) wants a buffer of PATH_MAX bytes.
             unsafe { hand_out(&path, resolved, size) }
         }
+    })
+}
+
+/// Whether a relative name is longer than any path.
+fn is_too_long(path: *const c_char) -> bool {
+    Room::new().name(path).is_ok_and(|path| {
+        let path = path.to_bytes();
+        path.first() != Some(&b'/') && path.len() >= PATH_BYTES_MAX
     })
 }
 
@@ -193,8 +201,9 @@ hook! {
 pub(crate) unsafe fn raw_getcwd(buffer: *mut c_char, size: size_t) -> core::ffi::c_long {
     match crate::edge::caught(cwd_of_ours) {
         Ok(None) => reply(sys!(SYS_getcwd, buffer, size)),
+        // The kernel makes no room.
         Ok(Some(path)) if buffer.is_null() => {
-            finish(fail::<isize>(libc::EFAULT).map(|_| path.len() as isize))
+            finish(fail(if size <= path.len() { libc::ERANGE } else { libc::EFAULT }))
         }
         // SAFETY: the program's buffer, under `edge`'s contract.
         Ok(Some(path)) => finish(unsafe { hand_out(&path, buffer, size) }.map(|_| path.len() as isize + 1)),

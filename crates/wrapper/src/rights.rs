@@ -2,18 +2,19 @@
 //! placeholder.
 
 use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, reply};
-use crate::{descriptor, mount, raw, socket, table};
+use crate::{descriptor, given, mount, raw, socket, table};
 use core::ffi::{c_int, c_uint, c_void};
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 use libc::{cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 use nvmed_client::Token;
-use nvmed_sys::is_quiet;
+use nvmed_sys::{door, is_quiet};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A descriptor in a message.
 const NUMBER_BYTES: usize = size_of::<c_int>();
 /// Where the data of a control message begin, and its header's size (`CMSG_LEN(0)`).
 const HEADER_BYTES: usize = size_of::<cmsghdr>();
+const _: () = assert!(offset_of!(mmsghdr, msg_hdr) == 0, "one of several is a message, and its length");
 /// What the kernel sends or receives in one call (`UIO_MAXIOV`).
 const MESSAGES_MAX: c_uint = 1024;
 /// `SCM_MAX_FD` of the kernel.
@@ -22,11 +23,8 @@ const DESCRIPTORS_MAX: usize = 253;
 /// has raised it.
 const CONTROL_BYTES_MAX: usize = 1 << 20;
 
-/// Where descriptors lie in the control messages of `control`, which holds `bytes` bytes.
-///
-/// # Safety
-/// `control` is null or valid for reads of `bytes` bytes.
-unsafe fn descriptors(control: *mut c_void, bytes: usize) -> impl Iterator<Item = *mut c_int> {
+/// Where descriptors lie in the control messages of `control`, which holds `bytes` bytes, as far as it is there.
+fn descriptors(control: *mut c_void, bytes: usize) -> impl Iterator<Item = *mut c_int> {
     let start = control.cast::<u8>();
     let mut at = if control.is_null() { bytes } else { 0 };
     let mut rest = (0usize, 0usize);
@@ -35,14 +33,12 @@ unsafe fn descriptors(control: *mut c_void, bytes: usize) -> impl Iterator<Item 
             let (from, count) = rest;
             if count > 0 {
                 rest = (from + NUMBER_BYTES, count - 1);
-                // SAFETY: within the control data, as checked below.
-                return Some(unsafe { start.add(from) }.cast());
+                return Some(start.wrapping_add(from).cast());
             }
             if at.checked_add(HEADER_BYTES)? > bytes {
                 return None;
             }
-            // SAFETY: the header lies within the control data; it may lie anywhere.
-            let header = unsafe { start.add(at).cast::<cmsghdr>().read_unaligned() };
+            let header = given::get(start.wrapping_add(at).cast::<cmsghdr>()).ok()?;
             let len = header.cmsg_len;
             if len < HEADER_BYTES || len > bytes - at {
                 return None;
@@ -57,27 +53,17 @@ unsafe fn descriptors(control: *mut c_void, bytes: usize) -> impl Iterator<Item 
 
 /// Whether a message names a descriptor that is ours, or the stack's. Control data of a length that the kernel refuses
 /// unseen (more than `INT_MAX`, `ENOBUFS`) are not looked at.
-///
-/// # Safety
-/// The message is the program's, under `edge`'s contract.
-unsafe fn has_ours(message: &msghdr) -> bool {
-    // SAFETY: the caller's contract.
+fn has_ours(message: &msghdr) -> bool {
     message.msg_controllen <= c_int::MAX as usize
-        && unsafe { descriptors(message.msg_control, message.msg_controllen) }
-            // SAFETY: within the control data.
-            .map(|at| unsafe { at.read_unaligned() })
+        && descriptors(message.msg_control, message.msg_controllen)
+            .map_while(|at| given::get(at).ok())
             .any(|fd| table::is_ours(fd) || is_quiet(fd))
 }
 
-/// Whether a message goes to a path, or [`has_ours`].
-///
-/// # Safety
-/// The message is null or the program's, under `edge`'s contract.
-unsafe fn concerns_us(message: *const msghdr) -> bool {
-    // SAFETY: the caller's contract.
-    unsafe { message.as_ref() }.is_some_and(|message| {
-        // SAFETY: as above.
-        unsafe { socket::looks::is_path(message.msg_name.cast(), message.msg_namelen) || has_ours(message) }
+/// Whether a message goes to a path, or [`has_ours`]. One that is not there is the kernel's to refuse.
+fn concerns_us(message: *const msghdr) -> bool {
+    given::get(message).is_ok_and(|message| {
+        socket::looks::is_path(message.msg_name.cast(), message.msg_namelen) || has_ours(&message)
     })
 }
 
@@ -91,11 +77,9 @@ struct Outgoing {
 
 impl Outgoing {
     /// # Errors
-    /// `ENOBUFS` for more control data than [`CONTROL_BYTES_MAX`], as the kernel says it; those of [`token_of`].
-    ///
-    /// # Safety
-    /// The message is the program's, and has control data.
-    unsafe fn new(message: &msghdr) -> Answer<Self> {
+    /// `ENOBUFS` for more control data than [`CONTROL_BYTES_MAX`], as the kernel says it; `EFAULT`; those of
+    /// [`token_of`].
+    fn new(message: &msghdr) -> Answer<Self> {
         let bytes = message.msg_controllen;
         if bytes > CONTROL_BYTES_MAX {
             return fail(libc::ENOBUFS);
@@ -103,19 +87,20 @@ impl Outgoing {
         let mut control = vec![0u64; bytes.div_ceil(size_of::<u64>())];
         let copy: *mut c_void = control.as_mut_ptr().cast();
         let mut tokens = Vec::new();
-        // SAFETY: the program's control data, and as much room of our own.
-        unsafe {
-            copy.cast::<u8>().copy_from_nonoverlapping(message.msg_control.cast(), bytes);
-            for at in descriptors(copy, bytes) {
-                let fd = at.read_unaligned();
-                if is_quiet(fd) || tokens.len() > DESCRIPTORS_MAX {
-                    return fail(libc::EBADF);
-                }
-                if table::is_ours(fd) {
-                    let token = token_of(fd)?;
-                    at.write_unaligned(token.as_raw_fd());
-                    tokens.push(token);
-                }
+        // SAFETY: as much room of our own.
+        if unsafe { door::copy(copy.cast(), message.msg_control.cast(), bytes) } < bytes {
+            return fail(libc::EFAULT);
+        }
+        for at in descriptors(copy, bytes) {
+            let fd = given::get(at)?;
+            if is_quiet(fd) || tokens.len() > DESCRIPTORS_MAX {
+                return fail(libc::EBADF);
+            }
+            if table::is_ours(fd) {
+                let token = token_of(fd)?;
+                // SAFETY: within our copy.
+                unsafe { given::put(at, &token.as_raw_fd()) }?;
+                tokens.push(token);
             }
         }
         Ok(Self { control, _tokens: tokens })
@@ -146,15 +131,11 @@ fn may_receive() -> bool {
 
 /// What was received: tokens become placeholders. A message that is only looked at (`MSG_PEEK`) brings copies, which are
 /// as good.
-///
-/// # Safety
-/// `control` is null or valid for reads of `bytes` bytes, which the kernel has filled.
-unsafe fn receive(control: *mut c_void, bytes: usize) {
+fn receive(message: *const msghdr) {
+    let Ok(message) = given::get(message) else { return };
     let errno = raw::errno();
-    // SAFETY: the caller's contract.
-    for at in unsafe { descriptors(control, bytes) } {
-        // SAFETY: within the control data.
-        let fd = unsafe { at.read_unaligned() };
+    for at in descriptors(message.msg_control, message.msg_controllen) {
+        let Ok(fd) = given::get(at) else { break };
         // SAFETY: a descriptor that the kernel just made, which nobody else knows yet.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         if Token::of(borrowed).is_some()
@@ -181,15 +162,9 @@ struct Prepared {
     _outgoing: Option<Outgoing>,
 }
 
-unsafe fn prepared(message: &msghdr) -> Answer<Prepared> {
+fn prepared(message: &msghdr) -> Answer<Prepared> {
     let mut copy = *message;
-    let mut outgoing = None;
-    // SAFETY: the program's message.
-    unsafe {
-        if has_ours(message) {
-            outgoing = Some(Outgoing::new(message)?);
-        }
-    }
+    let outgoing = if has_ours(message) { Some(Outgoing::new(message)?) } else { None };
     if let Some(outgoing) = &outgoing {
         copy.msg_control = outgoing.control.as_ptr().cast_mut().cast();
     }
@@ -202,8 +177,8 @@ hook! {
         if table::is_ours(fd) {
             return finish(fail(libc::ENOTSOCK));
         }
-        let Some(given) = message.as_ref() else { return reply(sys!(SYS_sendmsg, fd, message, flags)) };
-        match caught(|| prepared(given)) {
+        let Ok(given) = given::get(message) else { return reply(sys!(SYS_sendmsg, fd, message, flags)) };
+        match caught(|| prepared(&given)) {
             Ok(ready) => {
                 socket::to(given.msg_name.cast(), given.msg_namelen, |address, len| {
                     let mut message = ready.message;
@@ -224,22 +199,24 @@ hook! {
         }
         let mut sent = 0;
         while sent < count.min(MESSAGES_MAX) {
-            let Some(at) = messages.add(sent as usize).as_mut() else { break };
-            let answer = sendmsg(fd, &raw const at.msg_hdr, flags);
-            if answer < 0 {
-                return if sent > 0 { sent as c_int } else { -1 };
+            let at = messages.wrapping_add(sent as usize);
+            let answer = sendmsg(fd, at.cast(), flags);
+            let length = at.wrapping_byte_add(offset_of!(mmsghdr, msg_len)).cast();
+            if answer >= 0 && given::put(length, &(answer as c_uint)).is_err() {
+                raw::set_errno(libc::EFAULT);
+            } else if answer >= 0 {
+                sent += 1;
+                continue;
             }
-            at.msg_len = answer as c_uint;
-            sent += 1;
+            return if sent > 0 { sent as c_int } else { -1 };
         }
         sent as c_int
     }
 }
 
 /// Whether a message has room for a descriptor.
-unsafe fn has_room(message: *const msghdr) -> bool {
-    // SAFETY: the program's message, under `edge`'s contract.
-    unsafe { message.as_ref() }.is_some_and(|message| {
+fn has_room(message: *const msghdr) -> bool {
+    given::get(message).is_ok_and(|message| {
         !message.msg_control.is_null() && message.msg_controllen >= HEADER_BYTES + NUMBER_BYTES
     })
 }
@@ -252,7 +229,7 @@ hook! {
         }
         let answer = sys!(SYS_recvmsg, fd, message, flags);
         if answer >= 0 && may_receive() {
-            receive((*message).msg_control, (*message).msg_controllen);
+            receive(message);
         }
         reply(answer)
     }
@@ -269,8 +246,7 @@ hook! {
         let answer = sys!(SYS_recvmmsg, fd, messages, count, flags, timeout);
         if answer > 0 && may_receive() {
             for at in 0..answer as usize {
-                let message = &(*messages.add(at)).msg_hdr;
-                receive(message.msg_control, message.msg_controllen);
+                receive(messages.wrapping_add(at).cast());
             }
         }
         reply(answer)
@@ -285,29 +261,20 @@ pub(crate) mod looks {
     use libc::{mmsghdr, msghdr};
 
     pub(crate) unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr) -> bool {
-        // SAFETY: the program's message, under `edge`'s contract.
-        table::is_ours(fd) || unsafe { concerns_us(message) }
+        table::is_ours(fd) || concerns_us(message)
     }
 
     pub(crate) unsafe extern "C" fn sendmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) -> bool {
         let mut each = 0..count.min(MESSAGES_MAX) as usize;
-        // SAFETY: as above, `count` of them.
-        table::is_ours(fd)
-            || !messages.is_null()
-                && each.any(|at| unsafe { concerns_us(&raw const (*messages.add(at)).msg_hdr) })
+        table::is_ours(fd) || each.any(|at| concerns_us(messages.wrapping_add(at).cast()))
     }
 
     pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *const msghdr) -> bool {
-        // SAFETY: as above.
-        table::is_ours(fd) || may_receive() && unsafe { has_room(message) }
+        table::is_ours(fd) || may_receive() && has_room(message)
     }
 
     pub(crate) unsafe extern "C" fn recvmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) -> bool {
         let mut each = 0..count.min(MESSAGES_MAX) as usize;
-        table::is_ours(fd)
-            || !messages.is_null()
-                && may_receive()
-                // SAFETY: as above, `count` of them.
-                && each.any(|at| unsafe { has_room(&raw const (*messages.add(at)).msg_hdr) })
+        table::is_ours(fd) || may_receive() && each.any(|at| has_room(messages.wrapping_add(at).cast()))
     }
 }

@@ -6,8 +6,9 @@ use crate::backend::Node;
 use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, host, reply};
 use crate::magic_link::MagicLink;
 use crate::place::{Place, Spot, Touch, answer_on_path};
+use crate::terminal::or_stand_in;
 use crate::walk::Last;
-use crate::{credentials, end, mount, signal, table};
+use crate::{credentials, end, given, mount, signal};
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
@@ -19,35 +20,46 @@ use rustix::fs::Mode;
 /// Makes a call with an address; if it is a path of ours, with one by which the kernel finds the socket.
 ///
 /// # Safety
-/// `address` is null or valid for reads of `len` bytes.
+/// The address is the program's.
 pub(crate) unsafe fn to<R: Reply>(
     address: *const sockaddr,
     len: socklen_t,
     call: impl Fn(*const sockaddr, socklen_t) -> isize,
 ) -> R {
-    // SAFETY: the caller's contract.
-    let path = mount::setting().and_then(|_| unsafe { address::path(address, len) });
+    let path = mount::setting().and_then(|_| address::path(address, len));
     let Some(path) = path else { return reply(call(address, len)) };
     let touch = Touch::Look(Last::Follow);
     let answer = answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| match place {
         Place::Host { path, .. } => {
-            // SAFETY: a C string; the caller's contract.
+            // SAFETY: a C string of ours.
             let path = unsafe { CStr::from_ptr(path) };
-            // SAFETY: as above.
-            if unsafe { address::is(address, len, path) } {
+            if address::is(address, len, path) {
                 return host(call(address, len));
             }
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
             host(call(found.as_ptr(), found.len()))
         }
         Place::Ours(spot) => {
-            let end = behind(&spot)?;
+            let end = match behind(&spot) {
+                Ok(end) => end,
+                Err(failure) => return unless_no_socket(failure, &call),
+            };
             let path = MagicLink::of(end.as_raw_fd());
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
             end::known(signal::outside(|| call(found.as_ptr(), found.len())))
         }
     });
     finish(answer)
+}
+
+/// Why a call with an address fails: that its descriptor is no socket of the kind comes first, as a call with an address
+/// where nothing is tells.
+fn unless_no_socket(failure: Fail, call: &impl Fn(*const sockaddr, socklen_t) -> isize) -> Answer {
+    let nothing = Address::of(MagicLink::of(-1).to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
+    match call(nothing.as_ptr(), nothing.len()) {
+        answer if answer == -libc::ENOENT as isize => Err(failure),
+        answer => host(answer),
+    }
 }
 
 /// The socket that was bound to a place.
@@ -123,6 +135,7 @@ fn on_host(fd: c_int, path: &CStr) -> Answer<OwnedFd> {
 hook! {
     /// bind(2)
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        let fd = or_stand_in(fd);
         let path = mount::setting().and_then(|_| address::path(address, len));
         let call = || sys!(SYS_bind, fd, address, len);
         let Some((path, mode)) = path.and_then(|path| Some((path, mode_of(fd)?))) else { return reply(call()) };
@@ -142,6 +155,7 @@ hook! {
 hook! {
     /// connect(2)
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        let fd = or_stand_in(fd);
         to(address, len, |address, len| sys!(SYS_connect, fd, address, len))
     }
 }
@@ -151,27 +165,16 @@ hook! {
     inner fn sendto(
         fd: c_int, bytes: *const c_void, count: size_t, flags: c_int, address: *const sockaddr, len: socklen_t,
     ) -> ssize_t {
-        if table::is_ours(fd) {
-            return finish(fail(libc::ENOTSOCK));
-        }
+        let fd = or_stand_in(fd);
         to(address, len, |address, len| sys!(SYS_sendto, fd, bytes, count, flags, address, len))
     }
 }
 
 /// Asks the kernel for an address of a socket, and tells the path that a program bound.
-unsafe fn asked(
-    fd: c_int,
-    address: *mut sockaddr,
-    len: *mut socklen_t,
-    call: impl FnOnce() -> isize,
-) -> c_int {
-    if table::is_ours(fd) {
-        return finish(fail(libc::ENOTSOCK));
-    }
-    // SAFETY: null, or the program's number, under `edge`'s contract.
-    let room = unsafe { len.as_ref() }.copied();
+unsafe fn asked(address: *mut sockaddr, len: *mut socklen_t, call: impl FnOnce() -> isize) -> c_int {
+    let room = given::get(len);
     let answer = call();
-    if let Some(room) = room.filter(|_| !address.is_null()) {
+    if let Some(room) = room.ok().filter(|_| !address.is_null()) {
         // SAFETY: the kernel has filled both, unless it refused.
         unsafe { told(address, room, len, answer as c_int) };
     }
@@ -197,14 +200,16 @@ pub(crate) unsafe extern "C" fn told(
 hook! {
     /// getsockname(2)
     fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        asked(fd, address, len, || sys!(SYS_getsockname, fd, address, len))
+        let fd = or_stand_in(fd);
+        asked(address, len, || sys!(SYS_getsockname, fd, address, len))
     }
 }
 
 hook! {
     /// getpeername(2)
     fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        asked(fd, address, len, || sys!(SYS_getpeername, fd, address, len))
+        let fd = or_stand_in(fd);
+        asked(address, len, || sys!(SYS_getpeername, fd, address, len))
     }
 }
 
@@ -215,12 +220,8 @@ pub(crate) mod looks {
     use libc::{size_t, sockaddr, socklen_t};
 
     /// Whether an address may be a path of ours.
-    ///
-    /// # Safety
-    /// As [`address::is_path`].
-    pub(crate) unsafe fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
-        // SAFETY: the caller's contract.
-        !address.is_null() && mount::setting().is_some() && unsafe { address::is_path(address, len) }
+    pub(crate) fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
+        !address.is_null() && mount::setting().is_some() && address::is_path(address, len)
     }
 
     pub(crate) unsafe extern "C" fn sendto(
@@ -231,7 +232,6 @@ pub(crate) mod looks {
         address: *const sockaddr,
         len: socklen_t,
     ) -> bool {
-        // SAFETY: the program's address, under `edge`'s contract.
-        table::is_ours(fd) || unsafe { is_path(address, len) }
+        table::is_ours(fd) || is_path(address, len)
     }
 }

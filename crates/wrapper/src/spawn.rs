@@ -282,7 +282,13 @@ unsafe fn spawn_or_libc(call: &Call, lookup: Lookup, libc: Libcs) -> c_int {
                 Err(failure) => errno_of(&failure),
             };
         }
+        // In the child no handler stands that could tell what is not there.
+        let strings = match exec::Strings::of(environment) {
+            Ok(strings) => strings,
+            Err(failure) => return errno_of(&failure),
+        };
         let attributes = Attributes::read(attributes);
+        let environment = strings.as_ptr();
         let plan = Plan { attributes, actions: recorded, argv, environment, name, lookup };
         match spawn(&plan, program) {
             Ok(child) => {

@@ -1,12 +1,12 @@
 //! stat, statx, statfs and access, in all the shapes that programs were compiled with.
 
-use crate::backend::Node;
-use crate::descriptor::on_descriptor;
+use crate::backend::Object;
+use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, Fail, fail, finish, host, reply};
 use crate::flags::{ACCESS, FACCESSAT2, FSTATAT, STATX, check_access, check_statx};
-use crate::place::{Place, Spot, Touch, held, is_empty, is_itself, on_itself, on_path};
+use crate::place::{Place, Spot, Touch, is_empty, is_itself, on_itself, on_path};
 use crate::walk::Last;
-use crate::{credentials, mount, raw, table};
+use crate::{given, mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
 use nvmed_fs::{Follow, Kind, STATFS_MAGIC, Stat, StatFs};
@@ -25,11 +25,11 @@ fn seconds(nanoseconds: i64) -> (i64, i64) {
     (nanoseconds.div_euclid(NANOSECONDS), nanoseconds.rem_euclid(NANOSECONDS))
 }
 
-/// Our status in the kernel's form.
+/// Puts our status, in the kernel's form, where the program wants it.
 ///
 /// # Safety
-/// `into` is valid for writes of a `struct stat`.
-pub(crate) unsafe fn fill(stat: &Stat, into: *mut libc::stat) {
+/// The program wants a `struct stat` there.
+unsafe fn put_stat(stat: &Stat, into: *mut libc::stat) -> Answer {
     let ((atime, atime_nsec), (mtime, mtime_nsec), (ctime, ctime_nsec)) =
         (seconds(stat.atime_ns), seconds(stat.mtime_ns), seconds(stat.ctime_ns));
     // SAFETY: a struct of integers; zero is a value of each.
@@ -48,7 +48,8 @@ pub(crate) unsafe fn fill(stat: &Stat, into: *mut libc::stat) {
     (out.st_mtime, out.st_mtime_nsec) = (mtime, mtime_nsec);
     (out.st_ctime, out.st_ctime_nsec) = (ctime, ctime_nsec);
     // SAFETY: the caller's contract.
-    unsafe { into.write_unaligned(out) };
+    unsafe { given::put(into, &out) }?;
+    Ok(0)
 }
 
 fn follow(flags: c_int) -> Follow {
@@ -69,7 +70,7 @@ pub(crate) fn of(spot: &Spot<'_>, follow: Follow) -> Answer<Stat> {
 }
 
 /// Newer kernels take no path for an empty one.
-fn or_empty(path: *const c_char) -> *const c_char {
+pub(crate) fn or_empty(path: *const c_char) -> *const c_char {
     if path.is_null() { c"".as_ptr() } else { path }
 }
 
@@ -81,8 +82,7 @@ unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flag
                 host(sys!(SYS_newfstatat, dirfd, path, into, flags))?;
             }
             // SAFETY: the program's structure, under `edge`'s contract.
-            unsafe { fill(&mount::status(node)?, into) };
-            Ok(0)
+            unsafe { put_stat(&mount::status(node)?, into) }
         });
     }
     if FSTATAT.check(flags).is_err() && is_empty(or_empty(path), flags) {
@@ -91,23 +91,21 @@ unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flag
     FSTATAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } => {
             let answer = host(sys!(SYS_newfstatat, dirfd, path, into, flags))?;
-            // SAFETY: the kernel has just filled it.
-            unless_hidden(answer, || unsafe { ((*into).st_dev, (*into).st_ino) })
+            unless_hidden(answer, || given::get(into).map(|found| (found.st_dev, found.st_ino)))
         }
         Place::Ours(spot) => {
             let stat = of(&spot, follow(flags))?;
             // SAFETY: as above.
-            unsafe { fill(&stat, into) };
-            Ok(0)
+            unsafe { put_stat(&stat, into) }
         }
     })
 }
 
 /// A host answer, unless it is about the directory that `wrap_dir` hides.
-fn unless_hidden(answer: isize, identity: impl FnOnce() -> (u64, u64)) -> Answer {
+fn unless_hidden(answer: isize, identity: impl FnOnce() -> Answer<(u64, u64)>) -> Answer {
     match mount::setting().filter(|setting| setting.prefix.hides()) {
         Some(setting) => {
-            let (dev, ino) = identity();
+            let (dev, ino) = identity()?;
             if setting.prefix.is_hidden(dev, ino) { Err(Fail::Root) } else { Ok(answer) }
         }
         None => Ok(answer),
@@ -139,9 +137,8 @@ hook! {
 hook! {
     /// fstat(2)
     inner fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
-        on_descriptor(fd, || sys!(SYS_fstat, fd, into), |body| {
-            fill(&mount::status(&body.node)?, into);
-            Ok(0)
+        on_descriptor(fd, || descriptor::unless_quiet(fd, || sys!(SYS_fstat, fd, into)), |body| {
+            put_stat(&mount::status(&body.node)?, into)
         })
     }
 }
@@ -176,7 +173,8 @@ hook! {
     }
 }
 
-unsafe fn fill_statx(stat: &Stat, into: *mut Statx) {
+/// As [`put_stat`], for statx(2).
+unsafe fn put_statx(stat: &Stat, into: *mut Statx) -> Answer {
     let time = |nanoseconds| {
         let (tv_sec, tv_nsec) = seconds(nanoseconds);
         // SAFETY: a struct of integers.
@@ -198,8 +196,9 @@ unsafe fn fill_statx(stat: &Stat, into: *mut Statx) {
     out.stx_mtime = time(stat.mtime_ns);
     (out.stx_dev_major, out.stx_dev_minor) = (libc::major(stat.dev), libc::minor(stat.dev));
     (out.stx_rdev_major, out.stx_rdev_minor) = (libc::major(stat.rdev), libc::minor(stat.rdev));
-    // SAFETY: `into` is valid for writes, by the contract of statx(2).
-    unsafe { into.write_unaligned(out) };
+    // SAFETY: the caller's contract.
+    unsafe { given::put(into, &out) }?;
+    Ok(0)
 }
 
 hook! {
@@ -214,8 +213,7 @@ hook! {
                 if STATX.check(flags).is_err() {
                     host(sys!(SYS_statx, dirfd, path, flags, mask, into))?;
                 }
-                fill_statx(&mount::status(node)?, into);
-                Ok(0)
+                put_statx(&mount::status(node)?, into)
             });
         }
         if STATX.check(flags).is_err() && is_empty(or_empty(path), flags) {
@@ -225,14 +223,11 @@ hook! {
             Place::Host { dirfd, path } => {
                 let answer = host(sys!(SYS_statx, dirfd, path, flags, mask, into))?;
                 unless_hidden(answer, || {
-                    let found = &*into;
-                    (libc::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino)
+                    let found = given::get(into)?;
+                    Ok((libc::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
                 })
             }
-            Place::Ours(spot) => {
-                fill_statx(&of(&spot, follow(flags))?, into);
-                Ok(0)
-            }
+            Place::Ours(spot) => put_statx(&of(&spot, follow(flags))?, into),
         })
     }
 }
@@ -241,7 +236,8 @@ fn flags_of(status: &StatFs) -> u64 {
     ST_NO_PROGRAMS | if status.read_only { ST_RDONLY } else { 0 }
 }
 
-unsafe fn fill_statfs(status: &StatFs, into: *mut libc::statfs) {
+/// As [`put_stat`], for statfs(2).
+unsafe fn put_statfs(status: &StatFs, into: *mut libc::statfs) -> Answer {
     // SAFETY: a struct of integers.
     let mut out: libc::statfs = unsafe { core::mem::zeroed() };
     out.f_type = i64::from(STATFS_MAGIC);
@@ -252,13 +248,14 @@ unsafe fn fill_statfs(status: &StatFs, into: *mut libc::statfs) {
     out.f_fsid = unsafe { core::mem::transmute::<u64, libc::fsid_t>(status.id) };
     out.f_namelen = i64::from(status.name_bytes_max);
     out.f_frsize = i64::from(status.block_bytes);
-    // SAFETY: `into` is valid for writes, by the contract of statfs(2); the flags are one of its words.
-    unsafe {
-        into.write_unaligned(out);
-        into.byte_add(STATFS_FLAGS_OFFSET).cast::<u64>().write_unaligned(flags_of(status) | ST_VALID);
-    }
+    // SAFETY: the flags are one of its words.
+    unsafe { (&raw mut out).byte_add(STATFS_FLAGS_OFFSET).cast::<u64>().write(flags_of(status) | ST_VALID) };
+    // SAFETY: the caller's contract.
+    unsafe { given::put(into, &out) }?;
+    Ok(0)
 }
 
+/// libc's own function: what is not there is the program's fault.
 unsafe fn fill_statvfs(status: &StatFs, into: *mut StatVfs) {
     // SAFETY: a struct of integers.
     let mut out: StatVfs = unsafe { core::mem::zeroed() };
@@ -284,10 +281,7 @@ hook! {
     fn statfs(path: *const c_char, into: *mut libc::statfs) -> c_int, as [statfs64, __statfs] {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => host(sys!(SYS_statfs, path, into)),
-            Place::Ours(spot) => {
-                fill_statfs(&statfs_of(&spot)?, into);
-                Ok(0)
-            }
+            Place::Ours(spot) => put_statfs(&statfs_of(&spot)?, into),
         })
     }
 }
@@ -295,10 +289,7 @@ hook! {
 hook! {
     /// fstatfs(2)
     fn fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int, as [fstatfs64] {
-        on_descriptor(fd, || sys!(SYS_fstatfs, fd, into), |_| {
-            fill_statfs(&mount::files()?.statfs()?, into);
-            Ok(0)
-        })
+        on_descriptor(fd, || sys!(SYS_fstatfs, fd, into), |_| put_statfs(&mount::files()?.statfs()?, into))
     }
 }
 
@@ -343,7 +334,8 @@ unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, _| {
             FACCESSAT2.check(flags)?;
-            access_itself(node, mode as u32, really)
+            mount::files()?.access(Object::Held(node), mode as u32, really)?;
+            Ok(0)
         });
     }
     FACCESSAT2.on_path(flags, (dirfd, path), look(flags), |place| match place {
@@ -356,20 +348,7 @@ unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int
 
 fn access_ours(spot: &Spot<'_>, mode: c_int, flags: c_int) -> Answer {
     let really = flags & libc::AT_EACCESS == 0;
-    spot.files.access(&spot.at, spot.path(), mode as u32, follow(flags), really)?;
-    Ok(0)
-}
-
-/// By the inode, so that one without a name is asked too; by its name where only that is asked by the real ids.
-fn access_itself(node: &Node, mode: u32, really: bool) -> Answer {
-    let files = mount::files()?;
-    let (who, real) = (credentials::who(), credentials::who_really());
-    if really && (who.uid, who.gid) != (real.uid, real.gid) {
-        let spot = held(node.clone())?;
-        files.access(&spot.at, spot.path(), mode, Follow::No, really)?;
-    } else {
-        files.access_node(node, mode, &who)?;
-    }
+    spot.files.access(spot.object(follow(flags)), mode as u32, really)?;
     Ok(0)
 }
 

@@ -5,7 +5,7 @@ use crate::descriptor;
 use crate::edge::{Answer, fail, finish, host};
 use crate::given::Room;
 use crate::place::{Place, on_path};
-use crate::{data, hosted, mount, open, raw, standard, table, walk};
+use crate::{data, hosted, mount, mounts, open, raw, standard, table, walk};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{FILE, off64_t, size_t, ssize_t};
@@ -196,6 +196,9 @@ hook! {
         let Some(how) = mode_of(mode).filter(|_| mount::setting().is_some()) else { return libc(path, mode) };
         on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
             Place::Host { path, .. } if !hosted::here() => {
+                if let Some(list) = mounts::opened(path, how.flags()) {
+                    return over_hosts(list? as c_int, mode);
+                }
                 let stream = libc(path, mode);
                 if stream.is_null() { fail(raw::errno()) } else { Ok(stream as isize) }
             }
@@ -315,6 +318,12 @@ hook! {
     /// setmntent(3): of a file of ours a stream like others, closed on exec
     fn setmntent(path: *const c_char, mode: *const c_char) -> *mut FILE, as [__setmntent] {
         let how = mode_of(mode).map(|how| Mode { close_on_exec: true, ..how });
+        let mut room = Room::new();
+        if let (Some(how), Ok(name)) = (&how, room.name(path))
+            && let Some(list) = mounts::opened(name.as_ptr(), how.flags())
+        {
+            return finish(list.and_then(|fd| over_hosts(fd as c_int, mode)));
+        }
         let opened = how.and_then(|how| Some((opened(path, &how)?, how)));
         match opened {
             None => next!(c"setmntent", fn(*const c_char, *const c_char) -> *mut FILE)(path, mode),

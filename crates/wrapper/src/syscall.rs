@@ -3,11 +3,12 @@
 //! `syscalls.txt` lists every number with what is done; a test holds it against this file and the kernel's
 //! header.
 
-use crate::edge::{fail, finish, host, reply};
+use crate::descriptor::on_descriptor;
+use crate::edge::reply;
 use crate::{
-    aio, credentials, data, descriptor, directory, exec, extent, fcntl, fork, ioctl, life, limit, mapping,
-    metadata, mount, name, open, openat2, poll, raw, real, refused, rights, ring, socket, splice, stat, sync,
-    transfer, vector, xattr,
+    aio, credentials, data, descriptor, directory, exec, extent, fcntl, fork, given, ioctl, life, limit,
+    mapping, metadata, name, open, openat2, poll, raw, real, refused, rights, ring, socket, splice, stat,
+    sync, transfer, vector, xattr,
 };
 use core::ffi::{c_int, c_long};
 
@@ -80,8 +81,8 @@ dispatch! {
             SYS_fsetxattr => xattr::fsetxattr[0, 1, 2, 3, 4];
             SYS_flistxattr => xattr::flistxattr[0, 1, 2];
             SYS_fremovexattr => xattr::fremovexattr[0, 1];
-            SYS_select => poll::select[0, 1, 2, 3, 4];
-            SYS_ppoll => poll::ppoll[0, 1, 2, 3];
+            SYS_select => poll::select_by_number[0, 1, 2, 3, 4];
+            SYS_ppoll => poll::ppoll_by_number[0, 1, 2, 3, 4];
             SYS_connect => socket::connect[0, 1, 2];
             SYS_bind => socket::bind[0, 1, 2];
             SYS_sendto => socket::sendto[0, 1, 2, 3, 4, 5];
@@ -123,10 +124,10 @@ dispatch! {
             SYS_chown => metadata::chown[0, 1, 2];
             SYS_lchown => metadata::lchown[0, 1, 2];
             SYS_fchownat => metadata::fchownat[0, 1, 2, 3, 4];
-            SYS_utime => metadata::utime[0, 1];
-            SYS_utimes => metadata::utimes[0, 1];
+            SYS_utime => metadata::utime_by_number[0, 1];
+            SYS_utimes => metadata::utimes_by_number[0, 1];
             SYS_utimensat => metadata::utimensat_by_number[0, 1, 2, 3];
-            SYS_futimesat => metadata::futimesat[0, 1, 2];
+            SYS_futimesat => metadata::futimesat_by_number[0, 1, 2];
             SYS_chdir => real::chdir[0];
             SYS_getcwd => real::raw_getcwd[0, 1];
             SYS_getxattr => xattr::getxattr[0, 1, 2, 3];
@@ -165,42 +166,31 @@ dispatch! {
 
 // Of Linux 6.6 and 6.13; not in the `libc` crate for this target.
 pub(crate) const SYS_FCHMODAT2: c_long = 452;
-const SYS_SETXATTRAT: c_long = 463;
-const SYS_REMOVEXATTRAT: c_long = 466;
-
-/// pselect6 has its mask behind a sixth word.
-unsafe fn pselect6(words: [usize; 6]) -> c_long {
-    // SAFETY: null, or the address of two words of the program's.
-    let mask = unsafe { (words[5] as *const usize).as_ref() }.copied().unwrap_or(0);
-    // SAFETY: the program's arguments, under `edge`'s contract.
-    unsafe {
-        let (sets, time) = ([words[1], words[2], words[3]], words[4] as *const libc::timespec);
-        c_long::from(poll::pselect(words[0] as _, sets[0] as _, sets[1] as _, sets[2] as _, time, mask as _))
-    }
-}
+pub(crate) const SYS_SETXATTRAT: c_long = 463;
+pub(crate) const SYS_GETXATTRAT: c_long = 464;
+pub(crate) const SYS_LISTXATTRAT: c_long = 465;
+pub(crate) const SYS_REMOVEXATTRAT: c_long = 466;
 
 /// The old getdents, whose record has the kind at its end (getdents(2)).
 unsafe fn getdents(fd: c_int, buffer: *mut u8, size: usize) -> c_long {
-    if !crate::table::is_ours(fd) {
-        return reply(sys!(SYS_getdents, fd, buffer, size));
-    }
-    // SAFETY: the program's buffer, under `edge`'s contract.
-    let got = unsafe { directory::getdents64(fd, buffer.cast(), size) };
-    let mut at = 0;
-    while (at as isize) < got {
-        // SAFETY: whole records up to `got`: 16 bytes of numbers, the length, the kind, the name, its NUL, and the
-        // rest up to the length, of which there is one byte at least once the name has moved one byte ahead.
-        unsafe {
-            let record = buffer.add(at);
-            let bytes = usize::from(record.add(16).cast::<u16>().read_unaligned());
-            let kind = record.add(18).read();
-            core::ptr::copy(record.add(19), record.add(18), bytes - 19);
-            record.add(bytes - 1).write(kind);
-            at += bytes;
-        }
-    }
-    got as c_long
+    on_descriptor(
+        fd,
+        || sys!(SYS_getdents, fd, buffer, size),
+        |body| {
+            let put = |at, record: &[u8]| {
+                let mut record = record.to_vec();
+                let kind = record.remove(KIND_OFFSET);
+                record.push(kind);
+                // SAFETY: the program's buffer, under `edge`'s contract.
+                unsafe { given::put_bytes(buffer.wrapping_add(at), &record) }.is_ok()
+            };
+            Ok(directory::fill(body.file()?, size, put)? as isize)
+        },
+    )
 }
+
+/// Where the newer record has the kind.
+const KIND_OFFSET: usize = 18;
 
 /// Calls on descriptors alone, as a bit for each number.
 static ABOUT_DESCRIPTORS: [u64; 8] = {
@@ -251,10 +241,10 @@ const SPECIAL: &[c_long] = &[
     libc::SYS_setfsgid,
     libc::SYS_setrlimit,
     libc::SYS_prlimit64,
-    463,
-    464,
-    465,
-    466,
+    SYS_SETXATTRAT,
+    SYS_GETXATTRAT,
+    SYS_LISTXATTRAT,
+    SYS_REMOVEXATTRAT,
 ];
 
 /// Calls whose form differs from the libc function's.
@@ -287,18 +277,16 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
             libc::SYS_openat2 => {
                 Some(openat2::openat2(words[0] as _, words[1] as _, words[2] as _, words[3]))
             }
-            libc::SYS_pselect6 => Some(pselect6(words)),
+            libc::SYS_pselect6 => {
+                let sets = [words[1] as _, words[2] as _, words[3] as _];
+                Some(c_long::from(poll::pselect6(words[0] as _, sets, words[4] as _, words[5])))
+            }
             libc::SYS_getdents => Some(getdents(words[0] as _, words[1] as _, words[2])),
             libc::SYS_io_submit | libc::SYS_io_getevents | aio::SYS_IO_PGETEVENTS | libc::SYS_io_destroy => {
                 aio::by_number(number, words).map(reply)
             }
             libc::SYS_io_uring_setup => Some(reply(ring::by_number(words))),
-            // Callers fall back to the calls without `at`.
-            SYS_SETXATTRAT..=SYS_REMOVEXATTRAT => Some(finish::<c_long>(if mount::setting().is_some() {
-                fail(libc::ENOSYS)
-            } else {
-                host(raw::call(number, words))
-            })),
+            SYS_SETXATTRAT..=SYS_REMOVEXATTRAT => Some(xattr::at_by_number(number, words)),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 if fork::by_number(number, words) => {
                 Some(reply(fork::forking(|| raw::call(number, words))))
             }

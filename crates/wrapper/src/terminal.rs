@@ -1,41 +1,55 @@
-//! What is asked of terminals and sockets, for descriptors of ours, which are neither. Only ours come here:
-//! `gate` leads the others past.
+//! What is asked of terminals and sockets, for descriptors of ours, which are neither. libc goes on with a file of the host's,
+//! which is neither too: so what libc and the kernel look at before that, and after, is answered in their order. Only ours
+//! come here: `gate` leads the others past.
 //!
-//! The kernel would look at the placeholder, which is the inode of a socket, and say so, or EBADF.
+//! Of the placeholder, which is the inode of a socket, the kernel would say so, or EBADF.
 
-use crate::raw;
-use core::ffi::{c_char, c_int};
-use libc::ssize_t;
+use crate::{raw, table};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicI32, Ordering};
+use nvmed_sys::QuietFd;
+use rustix::fd::AsRawFd;
+use rustix::fs::MemfdFlags;
 
-macro_rules! no_terminal {
-    ($($name:ident)*) => { $(
-        /// A call on a terminal: `ENOTTY`.
-        pub(crate) extern "C" fn $name(_fd: c_int) -> c_int {
-            raw::set_errno(libc::ENOTTY);
-            -1
+/// The file of the host's, once it was needed.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+
+/// The number that libc and the kernel are told in the place of one of ours: for `O_PATH` the placeholder, which is that
+/// too. So it is where there is no file, or the process may not use ours.
+pub(crate) extern "C" fn stand_in(fd: c_int) -> c_int {
+    if is_open(fd) { file_of_host().unwrap_or(fd) } else { fd }
+}
+
+/// The same for any descriptor: the host's are themselves.
+pub(crate) fn or_stand_in(fd: c_int) -> c_int {
+    if table::is_ours(fd) { stand_in(fd) } else { fd }
+}
+
+/// Whether a descriptor of ours is of an open file, and not `O_PATH`.
+fn is_open(fd: c_int) -> bool {
+    table::pin(fd).is_ok_and(|body| body.file.is_some())
+}
+
+fn file_of_host() -> Option<c_int> {
+    let known = FILE.load(Ordering::Acquire);
+    if known >= 0 {
+        return Some(known);
+    }
+    let made = QuietFd::new(rustix::fs::memfd_create(c"nvmed-file", MemfdFlags::CLOEXEC).ok()?);
+    match FILE.compare_exchange(-1, made.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            let number = made.as_raw_fd();
+            core::mem::forget(made);
+            Some(number)
         }
-    )* };
-}
-no_terminal! {
-    tcdrain tcflow tcflush tcgetattr tcsetattr tcgetpgrp tcsetpgrp tcgetsid tcsendbreak grantpt unlockpt
+        Err(other) => Some(other),
+    }
 }
 
-/// isatty(3)
-pub(crate) extern "C" fn isatty(_fd: c_int) -> c_int {
-    raw::set_errno(libc::ENOTTY);
+/// isatty(3): asked of each file that a program opens, so it is answered without the kernel.
+pub(crate) extern "C" fn isatty(fd: c_int) -> c_int {
+    raw::set_errno(if is_open(fd) { libc::ENOTTY } else { libc::EBADF });
     0
-}
-
-/// ttyname(3), and ptsname(3)
-pub(crate) extern "C" fn ttyname(_fd: c_int) -> *mut c_char {
-    raw::set_errno(libc::ENOTTY);
-    core::ptr::null_mut()
-}
-
-/// ttyname_r(3): answers the error itself; ptsname_r(3) does so too.
-pub(crate) extern "C" fn ttyname_r(_fd: c_int) -> c_int {
-    raw::set_errno(libc::ENOTTY);
-    libc::ENOTTY
 }
 
 /// isfdtype(3)
@@ -48,16 +62,4 @@ pub(crate) extern "C" fn isfdtype(fd: c_int, kind: c_int) -> c_int {
             failed => failed,
         }
     }
-}
-
-/// A call on a socket: `ENOTSOCK`, on which programs fall back to `read` and `write`.
-pub(crate) extern "C" fn socket_int(_fd: c_int) -> c_int {
-    raw::set_errno(libc::ENOTSOCK);
-    -1
-}
-
-/// A call on a socket that counts bytes.
-pub(crate) extern "C" fn socket_size(_fd: c_int) -> ssize_t {
-    raw::set_errno(libc::ENOTSOCK);
-    -1
 }

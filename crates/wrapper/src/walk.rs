@@ -162,6 +162,11 @@ pub(crate) fn outside(rest: &[u8]) -> Vec<u8> {
     here
 }
 
+/// A path without the slashes that it begins with.
+pub(crate) fn without_slashes(path: &[u8]) -> &[u8] {
+    &path[path.iter().take_while(|&&byte| byte == b'/').count()..]
+}
+
 /// A path argument as the C string that raw system calls take.
 pub(crate) fn c_path(path: &[u8]) -> Option<CString> {
     CString::new(path).ok()

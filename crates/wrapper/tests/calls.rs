@@ -246,24 +246,44 @@ fn calls_below_libc_are_ours_where_they_are_dispatched() {
     assert_ne!(output.status.code(), Some(0), "without dispatch the host is asked");
 }
 
-#[test]
-fn a_program_of_gos_runs_where_its_calls_are_detected() {
-    let Some(bench) = Bench::with_config("", "raw_syscalls = detect", &["go", "cc"]) else { return };
-    let program = bench.host().join("go-files");
+/// A program of Go's; `None`, loudly, where go builds none.
+fn built_by_go(bench: &Bench, name: &str) -> Option<PathBuf> {
+    let program = bench.host().join(name);
     let built = Command::new("go")
         .args(["build", "-o"])
         .arg(&program)
-        .arg(source("go/main.go"))
+        .arg(source(&format!("go/{name}.go")))
         .env("CGO_ENABLED", "1")
         .env("GO111MODULE", "off")
         .output()
         .expect("go runs");
     if !built.status.success() {
         eprintln!("SKIPPED: go builds no program here: {}", String::from_utf8_lossy(&built.stderr));
-        return;
+        return None;
     }
+    Some(program)
+}
+
+#[test]
+fn a_program_of_gos_runs_where_its_calls_are_detected() {
+    let Some(bench) = Bench::with_config("", "raw_syscalls = detect", &["go", "cc"]) else { return };
+    let Some(program) = built_by_go(&bench, "files") else { return };
     let words = ["timeout", "60", program.to_str().unwrap(), &bench.path("")];
     assert_eq!(bench.ok(&words), "entries 409\n");
+    bench.fsck();
+}
+
+#[test]
+fn processes_of_gos_have_directories_and_files_of_ours() {
+    let Some(bench) = Bench::with_config("", "raw_syscalls = detect", &["go", "cc"]) else { return };
+    let Some(program) = built_by_go(&bench, "processes") else { return };
+    let (program, host) = (program.to_str().unwrap(), bench.host().join("host"));
+    let plain = Command::new(program).arg(&host).output().expect("the program starts");
+    let expected = String::from_utf8(plain.stdout).expect("text");
+    assert!(plain.status.success() && expected.contains("says text"), "{expected}");
+    let ours = bench.path("");
+    let words = ["timeout", "60", program, ours.trim_end_matches('/')];
+    assert_eq!(bench.ok_shared(&words), expected);
     bench.fsck();
 }
 

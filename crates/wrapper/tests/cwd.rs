@@ -41,6 +41,30 @@ fn a_renamed_or_removed_directory_is_told_as_on_the_host() {
     }
 }
 
+#[test]
+fn who_climbs_by_dots_finds_the_name_that_it_comes_from() {
+    let Some(bench) = Bench::new("", &["python3"]) else { return };
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let host = host.display().to_string();
+    let plain = Command::new("python3").args([SCRIPT, "climb", &host]).output().expect("python3 starts");
+    let expected = said(&plain, &host);
+    assert_eq!(expected, "ROOT/c\nTrue\nTrue 1\n[True]\n");
+    let ours = bench.path("");
+    let ours = ours.trim_end_matches('/');
+    let words = ["python3", SCRIPT, "climb", ours];
+    let looks = ["python3", "-c", "import os, sys; os.chdir(sys.argv[1]); print(os.listdir('..'))", ours];
+    assert_eq!(said(&bench.run_shared(&words), ours), expected);
+    assert_eq!(said(&bench.run(&words), ours), expected);
+    // Where the host has such a directory itself, it is listed once.
+    std::fs::create_dir(ours).expect("a directory of the host");
+    assert_eq!(said(&bench.run_shared(&words), ours), expected);
+    let listed = bench.ok(&looks);
+    assert!(listed.matches("'on'").count() == 1, "{listed}");
+    std::fs::remove_dir(ours).expect("nothing of ours is in it");
+    bench.fsck();
+}
+
 /// A static program hands the environment on, and its own working directory is the kernel's.
 #[test]
 fn a_static_program_that_goes_elsewhere_takes_what_it_starts_along() {

@@ -113,6 +113,29 @@ fn ls_find_stat_and_cat() {
 }
 
 #[test]
+fn df_names_the_file_system() {
+    let Some(bench) = Bench::new("", &["df", "cat"]) else { return };
+    let (device, ours) = (bench.host().join("disk.img").display().to_string(), bench.path(""));
+    let ours = ours.trim_end_matches('/');
+    let words = ["df", "--output=source,fstype,target", ours];
+    for told in [bench.ok(&words), bench.ok_shared(&words), bench.ok_shared(&["df", "-T"])] {
+        let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        let line = lines.iter().find(|line| line.contains(&ours)).unwrap_or_else(|| panic!("{told}"));
+        assert_eq!((line[0], line[1]), (device.as_str(), "nvmedfs"), "{told}");
+    }
+    // What else is mounted stands before ours, as the kernel has it.
+    let numbered = |text: String| -> Vec<String> { text.lines().map(str::to_owned).collect() };
+    for list in ["/proc/mounts", "/proc/self/mountinfo"] {
+        let plain = numbered(std::fs::read_to_string(list).expect("the kernel's list"));
+        let told = numbered(bench.ok(&["cat", list]));
+        let (line, others) = told.split_last().expect("a line of ours");
+        assert_eq!(others, plain);
+        assert!(line.contains(&format!("{ours} ")) && line.contains(" nvmedfs "), "{line}");
+    }
+    bench.fsck();
+}
+
+#[test]
 fn mv_and_rm() {
     let Some(Copied { bench, tree, copy }) = copied(&["mv", "rm", "ls"]) else { return };
     let sums = sums(Path::new(&tree));

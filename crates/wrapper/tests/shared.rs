@@ -76,6 +76,11 @@ scripts! {
     flock_is_the_descriptions "flocks";
     record_locks_are_the_processs "record_locks";
     two_processes_map_one_file "maps";
+    a_mapping_becomes_writable_later "protections";
+    a_file_is_made_with_all_the_bits_of_its_mode "modes";
+    a_program_inherits_hundreds_of_open_files "many";
+    flags_that_one_process_sets_another_one_sees "flags";
+    descriptors_that_the_program_did_not_open_are_not_there "sight";
     a_mapped_file_grows "growing";
     a_fork_waits_for_no_other_thread "threads";
     descriptors_go_along_over_exec_unless_closed "descriptors";

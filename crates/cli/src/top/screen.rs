@@ -80,7 +80,8 @@ fn totals<'a>(view: &View<'_>) -> Vec<Line<'a>> {
     let hit = rates.hit_rate.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
     let labelled =
         |label: &'static str, text: String| Line::from(vec![Span::from(label).bold(), Span::from(text)]);
-    let title = format!(" process {}  up {}{clients}{device}", now.pid, clock(now.uptime_ns));
+    let run = if now.command.is_empty() { String::new() } else { format!(" ({})", now.command) };
+    let title = format!(" process {}{run}  up {}{clients}{device}", now.pid, clock(now.uptime_ns));
     let calls = format!(
         " {}/s  read {}/s  written {}/s  errors {}/s  busy {busy:.2}  lanes {} of {}",
         short(rates.calls),

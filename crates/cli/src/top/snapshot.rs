@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 #[serde(default)]
 pub struct Snapshot {
     pub pid: u32,
+    /// The command line of its run, which the server does not tell.
+    #[serde(skip)]
+    pub command: String,
     /// The device's string.
     pub device: String,
     /// Why the file system has turned read-only, if it has.

@@ -15,6 +15,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Where `nvmed serve` listens unless it is told otherwise.
 const SERVE_SOCKET: &str = "/run/nvmed/socket";
+/// Characters of a command line that name a run: with more, several runs do not fit a line.
+const COMMAND_CHARS: usize = 60;
 
 /// Somebody who can be asked again and again.
 pub enum Source {
@@ -68,8 +70,8 @@ impl Source {
                 .map_or_else(|| unreachable!("there is one"), |(named, &pid)| Self::open(named, pid)),
             _ => {
                 let shown = found.iter().map(|(named, pid)| match named {
-                    Named::Server(path) if *pid == 0 => path.clone(),
-                    _ => pid.to_string(),
+                    Named::Server(path) if *pid == 0 => format!("{path} (nvmed serve)"),
+                    _ => format!("{pid} ({})", command(*pid)),
                 });
                 let shown: Vec<_> = shown.collect();
                 fail(format!(
@@ -141,10 +143,12 @@ impl Source {
             if !Path::new(&format!("/proc/{pid}")).exists() {
                 return Err(Failure::new(Status::Failed, format!("process {pid} has ended")));
             }
-            return Ok(Snapshot::of_tally(tally, *pid));
+            return Ok(Snapshot { command: command(*pid), ..Snapshot::of_tally(tally, *pid) });
         }
-        serde_json::from_str(&self.text()?)
-            .map_err(|error| Failure::new(Status::Failed, format!("the server's statistics: {error}")))
+        let mut told: Snapshot = serde_json::from_str(&self.text()?)
+            .map_err(|error| Failure::new(Status::Failed, format!("the server's statistics: {error}")))?;
+        told.command = parent(told.pid).map(command).unwrap_or_default();
+        Ok(told)
     }
 }
 
@@ -178,6 +182,31 @@ fn named_by(pid: u32) -> Option<Named> {
         waiting.extend(children(next));
     }
     None
+}
+
+/// The process that made a server: `nvmed run`, or `nvmed serve`, which holds the device for it.
+fn parent(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).and_then(|pid| pid.trim().parse().ok())
+}
+
+/// A process's command line, cut to what fits; of `nvmed run` the program's alone. Empty of one that is gone.
+fn command(pid: u32) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words: Vec<_> = bytes.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
+    if words.get(1).is_some_and(|word| word == "run")
+        && let Some(end) = words.iter().position(|word| word == "--")
+    {
+        words.drain(..=end);
+    }
+    let line = words.join(" ");
+    let shown = line.trim_end().chars().map(|char| if char.is_control() { ' ' } else { char });
+    let mut shown: String = shown.take(COMMAND_CHARS + 1).collect();
+    if shown.chars().count() > COMMAND_CHARS {
+        shown.pop();
+        shown.push('…');
+    }
+    shown
 }
 
 fn children(pid: u32) -> Vec<u32> {

@@ -3,15 +3,24 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include "instruction.h"
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/openat2.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -150,6 +159,8 @@ static void calls(const char *p, int bytes, int line) {
 }
 #define EACH(name, bytes) calls(name, bytes, __LINE__)
 
+static void structures(void);
+
 static void names(void) {
     char *page = last_page(0), *closed = last_page(PROT_NONE), *cut = beyond_file();
     EACH(page + PAGE, 0);
@@ -195,6 +206,157 @@ static void names(void) {
     FAILS(mkdir(exact + PAGE - 1, 0755), ENAMETOOLONG);
     FAILS(rename(exact + PAGE, exact + PAGE), ENAMETOOLONG);
     FAILS(open(exact + PAGE + 1, O_RDONLY), EFAULT);
+    structures();
+}
+
+// A structure that is not there, or of which the last byte is not.
+static void structure(void *p, int file, int dir) {
+    struct pollfd one = {file, POLLIN};
+    struct timespec soon = {0, 1000};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(file, &set);
+    BAD(stat(ours, p));
+    BAD(lstat(at("file"), p));
+    BAD(fstat(file, p));
+    BAD(fstat(dir, p));
+    BAD(fstatat(dir, "file", p, 0));
+    BAD(fstatat(dir, "", p, AT_EMPTY_PATH));
+    BAD(statx(dir, "file", 0, STATX_BASIC_STATS, p));
+    BAD(statx(dir, "", AT_EMPTY_PATH, STATX_BASIC_STATS, p));
+    FAILS(statx(dir, "none", 0, STATX_BASIC_STATS, p), ENOENT);
+    BAD(statfs(ours, p));
+    BAD(fstatfs(file, p));
+    BAD(utimensat(dir, "file", p, 0));
+    BAD(futimens(file, p));
+    BAD(syscall(SYS_utime, at("file"), p));
+    BAD(syscall(SYS_utimes, at("none"), p));
+    BAD(syscall(SYS_futimesat, dir, "file", p));
+    BAD(syscall(SYS_openat2, dir, "file", p, sizeof(struct open_how)));
+    FAILS(syscall(SYS_openat2, dir, "file", p, 8), EINVAL);
+    BAD(syscall(SYS_clone3, p, 88));
+    BAD(fcntl(file, F_SETLK, p));
+    BAD(fcntl(file, F_SETLKW, p));
+    BAD(fcntl(file, F_GETLK, p));
+    BAD(fcntl(file, F_OFD_SETLK, p));
+    BAD(fcntl(file, F_OFD_GETLK, p));
+    BAD(ioctl(file, FIONBIO, p));
+    BAD(poll(p, 1, 0));
+    BAD(poll(p, 3, 0));
+    FAILS(poll(p, 1u << 30, 0), EINVAL);
+    BAD(ppoll(p, 1, NULL, NULL));
+    BAD(ppoll(&one, 1, &soon, p));
+    BAD(syscall(SYS_ppoll, &one, 1, p, NULL, 8));
+    FAILS(syscall(SYS_ppoll, &one, 1, &soon, &set, 9), EINVAL);
+    BAD(select(file + 1, p, NULL, NULL, NULL));
+    BAD(select(file + 1, &set, p, NULL, NULL));
+    BAD(pselect(file + 1, &set, NULL, p, NULL, NULL));
+    BAD(pselect(file + 1, &set, NULL, NULL, &soon, p));
+    BAD(syscall(SYS_pselect6, file + 1, &set, NULL, NULL, p, NULL));
+    BAD(syscall(SYS_pselect6, file + 1, &set, NULL, NULL, &soon, p));
+    BAD(syscall(SYS_select, file + 1, &set, NULL, NULL, p));
+    CHECK(FD_ISSET(file, &set));
+}
+
+// Messages, positions and lists that are not there.
+static void passed_on(void *p, char *unended, int file) {
+    int sockets[2], alone = socket(AF_UNIX, SOCK_DGRAM, 0);
+    char *words[] = {"true", NULL}, *bad[] = {"true", unended, NULL};
+    struct sockaddr_storage address;
+    socklen_t len = sizeof address;
+    struct msghdr message = {.msg_name = p, .msg_namelen = 20};
+    CHECK(alone >= 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+    BAD(bind(alone, p, 20));
+    BAD(connect(alone, p, 20));
+    FAILS(connect(-1, p, 20), EBADF);
+    FAILS(connect(alone, p, 200), EINVAL);
+    BAD(sendto(alone, "x", 1, 0, p, 20));
+    BAD(getsockname(alone, (void *)8, &len));
+    BAD(getsockname(alone, (struct sockaddr *)&address, p));
+    BAD(sendmsg(alone, p, 0));
+    BAD(sendmsg(alone, &message, 0));
+    message = (struct msghdr){.msg_control = p, .msg_controllen = CMSG_SPACE(4)};
+    BAD(sendmsg(sockets[0], &message, 0));
+    BAD(recvmsg(sockets[0], p, 0));
+    BAD(sendmmsg(sockets[0], p, 1, 0));
+    BAD(recvmmsg(sockets[0], p, 1, 0, NULL));
+    BAD(copy_file_range(file, p, file, NULL, 1, 0));
+    BAD(copy_file_range(file, NULL, file, p, 1, 0));
+    BAD(sendfile(file, file, p, 1));
+    BAD(sendfile(file, file, p, 0));
+    BAD(execve("/bin/true", p, NULL));
+    BAD(execve("/bin/true", words, p));
+    BAD(execve("/bin/true", words, bad));
+    BAD(execve("/bin/true", bad, NULL));
+    BAD(execve(at("script"), p, NULL));
+    FAILS(execve("/none", p, p), ENOENT);
+    CHECK(posix_spawn(NULL, "/bin/true", NULL, NULL, words, p) == EFAULT);
+    CHECK(posix_spawn(NULL, "/bin/true", NULL, NULL, words, bad) == EFAULT);
+    close(alone);
+    close(sockets[0]);
+    close(sockets[1]);
+}
+
+// Room for an answer of so many bytes, of which none or not all are there.
+static void answers(char *p, int bytes, int file, int dir) {
+    int from = open(".", O_PATH);
+    struct pollfd *last = (struct pollfd *)(p + bytes) - 1;
+    BAD(fcntl(file, F_GETOWN_EX, p + bytes - 7));
+    BAD(ioctl(file, FIONREAD, p + bytes - 3));
+    BAD(ioctl(file, FIGETBSZ, p + bytes - 3));
+    BAD(ioctl(file, FIOQSIZE, p + bytes - 7));
+    BAD(getdents64(dir, p + bytes - 10, 1000));
+    BAD(syscall(SYS_getdents, dir, p + bytes - 10, 1000));
+    FAILS(getdents64(dir, p + bytes, 1), EINVAL);
+    lseek(dir, 0, SEEK_SET);
+    CHECK(chdir(ours) == 0);
+    CHECK(getcwd(p + bytes - 1, 4096) == NULL && errno == EFAULT);
+    BAD(syscall(SYS_getcwd, p + bytes - 1, 4096));
+    FAILS(syscall(SYS_getcwd, NULL, 1), ERANGE);
+    BAD(syscall(SYS_getcwd, NULL, 4096));
+    CHECK(fchdir(from) == 0 && close(from) == 0);
+    if (bytes == 0)
+        return;
+    // What is there is used.
+    CHECK(fcntl(file, F_GETOWN_EX, p + bytes - 8) == 0);
+    last->fd = file;
+    last->events = POLLIN;
+    CHECK(poll(last, 1, -1) == 1 && last->revents == POLLIN);
+    BAD(poll(last, 2, 0));
+    fd_set *set = (fd_set *)(p + bytes - 8);
+    *(unsigned long *)set = 1ul << file;
+    CHECK(file > 63 || select(file + 1, set, NULL, NULL, NULL) == 1 && *(unsigned long *)set == 1ul << file);
+    // The entries that have room; the next call goes on behind them.
+    struct dirent64 *entry = (struct dirent64 *)(p + bytes - 40);
+    int first = getdents64(dir, entry, 1000);
+    CHECK(first == entry->d_reclen && first <= 32);
+    CHECK(getdents64(dir, buffer, sizeof buffer) == 3 * 24 + 32 - first);
+    CHECK(getdents64(dir, buffer, sizeof buffer) == 0);
+    CHECK(lseek(dir, 0, SEEK_SET) == 0);
+}
+
+static void structures(void) {
+    char *page = last_page(0), *closed = last_page(PROT_NONE), *cut = beyond_file();
+    int file = open(at("file"), O_CREAT | O_RDWR, 0644), dir = open(ours, O_RDONLY | O_DIRECTORY);
+    CHECK(file >= 0 && dir >= 0 && write(file, "text", 4) == 4);
+    int script = open(at("script"), O_CREAT | O_WRONLY, 0755);
+    CHECK(write(script, "#!/bin/true\n", 12) == 12 && close(script) == 0);
+    void *bad[] = {(void *)8, (void *)(1ul << 62), (void *)-1l, (void *)-4096l, page + PAGE, page + PAGE - 1,
+                   closed + PAGE - 3, cut + PAGE - 2};
+    for (int i = 0; i < 8; i++) {
+        int before = failures;
+        structure(bad[i], file, dir);
+        passed_on(bad[i], last_page(0) + PAGE - 3, file);
+        if (failures > before)
+            fprintf(stderr, "with the structure at %p\n", bad[i]);
+    }
+    answers(page, PAGE, file, dir);
+    answers(closed, PAGE, file, dir);
+    answers(cut, PAGE, file, dir);
+    answers((char *)4096, 0, file, dir);
+    CHECK(handled == 0);
+    close(file);
+    close(dir);
 }
 
 static void on_fault(int number, siginfo_t *info, void *context) {
@@ -273,7 +435,7 @@ static int ends(void (*act)(void)) {
 }
 
 static void touch(void) { *(volatile char *)8 = 1; }
-static void send(void) { kill(getpid(), SIGSEGV); }
+static void send_one(void) { kill(getpid(), SIGSEGV); }
 static void count(int number) {
     (void)number;
     handled++;
@@ -292,7 +454,7 @@ static void with_nothing(void) {
     CHECK(sigaction(SIGSEGV, NULL, &now) == 0 && now.sa_handler == SIG_DFL);
     names();
     CHECK(ends(touch) == -SIGSEGV);
-    CHECK(ends(send) == -SIGSEGV);
+    CHECK(ends(send_one) == -SIGSEGV);
     CHECK(ends(fall_in_handler) == -SIGSEGV);
 }
 
@@ -326,7 +488,7 @@ static void with_ignored(void) {
     signal(SIGSEGV, SIG_IGN);
     signal(SIGBUS, SIG_IGN);
     names();
-    CHECK(raise(SIGSEGV) == 0 && ends(send) == 0);
+    CHECK(raise(SIGSEGV) == 0 && ends(send_one) == 0);
     CHECK(ends(touch) == -SIGSEGV);
     CHECK(ends(inherit) == 42);
     CHECK(signal(SIGSEGV, SIG_DFL) == SIG_IGN);

@@ -252,7 +252,7 @@ static void flags(void) {
     FAILS(recv(fd, in, 1, 0), ENOTSOCK);
     FAILS(getsockname(fd, NULL, NULL), ENOTSOCK);
     FAILS(tcgetpgrp(fd), ENOTTY);
-    CHECK(ttyname(fd) == NULL && errno == ENOTTY && ttyname_r(fd, in, sizeof in) == ENOTTY && isatty(fd) == 0);
+    CHECK(ttyname(fd) == NULL && errno == ENOTTY && ttyname_r(fd, names, sizeof names) == ENOTTY && isatty(fd) == 0);
     CHECK(isfdtype(fd, S_IFSOCK) == 0 && isfdtype(fd, S_IFREG) == 1);
     CHECK(ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0 && dprintf(fd, "%s %d %.1f", "print", 5, 2.5) == 11);
     CHECK(pread(fd, names, 20, 0) == 11 && !memcmp(names, "print 5 2.5", 11));

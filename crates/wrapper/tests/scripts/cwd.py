@@ -18,6 +18,35 @@ def show(*words):
     print(*words, flush=True)
 
 
+def climbed():
+    """The working directory as a program finds it that climbs from it by `..`."""
+    names, at = [], "."
+    while True:
+        here, above = os.stat(at), os.stat(at + "/..")
+        if (here.st_dev, here.st_ino) == (above.st_dev, above.st_ino):
+            return "/" + "/".join(reversed(names))
+        at += "/.."
+        for name in os.listdir(at):
+            status = os.lstat(at + "/" + name)
+            if (status.st_dev, status.st_ino) == (here.st_dev, here.st_ino):
+                names.append(name)
+                break
+        else:
+            return "not listed: " + str(sorted(os.listdir(at)))
+
+
+if way == "climb":
+    os.mkdir(root + "/c")
+    os.chdir(root + "/c")
+    show(climbed())
+    above = root + "/.."
+    show(sorted(os.listdir(above)) == sorted(os.listdir(os.open(above, os.O_RDONLY))))
+    show(os.path.basename(root) in os.listdir(above), sum(name == os.path.basename(root) for name in os.listdir(above)))
+    with os.scandir(above) as entries:
+        show([entry.is_dir() for entry in entries if entry.name == os.path.basename(root)])
+    os.rmdir(root + "/c")
+    sys.exit()
+
 if way == "after":
     show(said(os.getcwd), said(lambda: os.stat("x")), said(lambda: open("x", "w")))
     os.chdir(root + "/renamed")

@@ -7,6 +7,7 @@ import fcntl
 import mmap
 import multiprocessing
 import os
+import resource
 import signal
 import struct
 import sys
@@ -301,6 +302,92 @@ def maps():
     with open(path("map"), "rb") as file:
         data = file.read()
     assert data[0:6] == b"child1" and data[4096:4102] == b"parent" and data[6000:6007] == b"written"
+
+
+def protections():
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mprotect.argtypes = libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    both, none = mmap.PROT_READ | mmap.PROT_WRITE, 0
+    for number, first in enumerate([mmap.PROT_READ, none]):
+        fd = os.open(path(f"p{number}"), os.O_RDWR | os.O_CREAT, 0o644)
+        os.pwrite(fd, b"before", 4096)
+        os.ftruncate(fd, 8192)
+        start = libc.mmap(None, 8192, first, mmap.MAP_SHARED, fd, 0)
+        os.close(fd)
+        # One of two pages becomes writable.
+        assert libc.mprotect(start + 4096, 4096, both) == 0, ctypes.get_errno()
+        ctypes.memmove(start + 4096, b"after.", 6)
+
+        def other():
+            with open(path(f"p{number}"), "rb") as file:
+                assert file.read()[4096:4102] == b"after."
+
+        reap(child(other))
+        assert libc.munmap(start, 8192, 0) == 0
+        other()
+    # What is open for reading only stays so.
+    fd = os.open(path("p0"), os.O_RDONLY)
+    start = libc.mmap(None, 8192, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    assert libc.mprotect(start, 8192, both) == -1 and ctypes.get_errno() == errno.EACCES
+
+
+def modes():
+    os.umask(0o022)
+    for number, flags in enumerate([os.O_TRUNC, os.O_EXCL | os.O_TRUNC, 0]):
+        name = path(f"m{number}")
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | flags, 0o6755))
+        assert os.stat(name).st_mode & 0o7777 == 0o6755, oct(os.stat(name).st_mode)
+    # A file that was there before is cut, and told to its readers.
+    with open(path("m0"), "wb") as file:
+        file.write(b"old")
+    reader = open(path("m0"), "rb")
+    assert reader.read() == b"old"
+    reap(child(lambda: open(path("m0"), "wb").close()))
+    assert os.pread(reader.fileno(), 3, 0) == b""
+
+
+def many():
+    # More than a program can be told of in one message.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    fds = [os.open(path(f"n{number % 10}"), os.O_RDWR | os.O_CREAT, 0o644) for number in range(2000)]
+    for number, fd in enumerate(fds):
+        os.set_inheritable(fd, True)
+        os.lseek(fd, number, os.SEEK_SET)
+    look = "import os, sys; sys.exit([os.lseek(int(fd), 0, 1) for fd in sys.argv[1:]] != list(range(2000)))"
+    reap(os.posix_spawn(sys.executable, ["python3", "-c", look, *map(str, fds)], os.environ))
+
+
+def flags():
+    fd = os.open(path("g"), os.O_RDWR | os.O_CREAT, 0o644)
+    before = fcntl.fcntl(fd, fcntl.F_GETFL)
+    reap(child(lambda: fcntl.fcntl(fd, fcntl.F_SETFL, before | os.O_APPEND | os.O_NONBLOCK)))
+    assert fcntl.fcntl(fd, fcntl.F_GETFL) == before | os.O_APPEND | os.O_NONBLOCK
+    os.pwrite(fd, b"12", 0)
+    os.write(fd, b"34")
+    fcntl.fcntl(fd, fcntl.F_SETFL, before)
+    assert os.pread(fd, 9, 0) == b"1234"
+    assert fcntl.fcntl(fd, fcntl.F_GETFL) == before
+
+
+def sight():
+    def there(fd):
+        answers = []
+        for call in [os.fstat, lambda fd: fcntl.fcntl(fd, fcntl.F_GETFD), lambda fd: os.close(os.dup(fd))]:
+            try:
+                call(fd)
+                answers.append(True)
+            except OSError as error:
+                assert error.errno == errno.EBADF
+                answers.append(False)
+        assert len(set(answers)) == 1, (fd, answers)
+        return answers[0]
+
+    before = [fd for fd in range(2000) if there(fd)]
+    with open(path("s"), "w") as file:
+        file.write("x")
+    assert [fd for fd in range(2000) if there(fd)] == before != []
 
 
 def growing():

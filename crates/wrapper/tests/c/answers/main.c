@@ -1,6 +1,6 @@
 // What each call answers to good, bad and odd arguments: docs/spec/answers.md.
 //
-// answers OUTPUT DIRECTORY HOST-DIRECTORY [--pairs N] [--call NAME] [--only CASE] [--active PATH]
+// answers OUTPUT DIRECTORY HOST-DIRECTORY [--pairs N] [--call NAME,NAME…] [--only CASE] [--active PATH]
 // [--fragile 1]
 // OUTPUT is mapped: four words (below), then a line for each case:
 // NUMBER, CASE, ANSWER, WRITTEN, CHANGED, with tabs between. No descriptor is needed to write it.
@@ -202,6 +202,15 @@ static void run(uint64_t number, const char *name, const struct row *row, const 
         kill(getpid(), SIGKILL);
 }
 
+// Whether a call is one of those that are wanted, whose names have commas between.
+static int is_wanted(const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = wanted.call; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : 0)
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || !at[length]))
+            return 1;
+    return !wanted.call;
+}
+
 static uint64_t next_number;
 #define VALUES 96
 static const char *names[SLOTS][VALUES];
@@ -209,7 +218,7 @@ static const char *names[SLOTS][VALUES];
 static void consider(const struct row *row, const int *chosen, int is_pair) {
     char name[512];
     uint64_t number = next_number++;
-    if (number < wanted.from || wanted.call && strcmp(wanted.call, row->name))
+    if (number < wanted.from || !is_wanted(row->name))
         return;
     if (is_pair && !wanted.only && hash_of(&number, sizeof number) % wanted.pairs)
         return;
