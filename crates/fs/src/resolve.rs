@@ -225,7 +225,8 @@ impl Core {
         last: Last,
     ) -> Result<Stepped, FsError> {
         let name = &walk.text[step.name.clone()];
-        check_name(name)?;
+        // In a removed directory there is nothing, whatever its name would be.
+        check_name(name).map_err(|error| if directory.nlink() == 0 { FsError::NotFound } else { error })?;
         if step.ended && step.slash && matches!(last, Last::Create { .. }) {
             return Err(FsError::IsDirectory);
         }

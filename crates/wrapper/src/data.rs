@@ -1,7 +1,7 @@
 //! read, write and their kin: the hot path. A lookup, a pin, the file system's own copy.
 
 use crate::descriptor::on_descriptor;
-use crate::edge::{bytes_mut, bytes_ref, offset};
+use crate::edge::{bytes_mut, bytes_ref, offset, within};
 use core::ffi::{c_int, c_void};
 use libc::{off_t, size_t, ssize_t};
 
@@ -27,7 +27,8 @@ hook! {
     /// pread(2)
     inner fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pread64, fd, buffer, count, at), |body| {
-            Ok(body.file()?.pread(bytes_mut(buffer, count)?, offset(at)?)? as isize)
+            let start = offset(at)?;
+            Ok(body.file()?.pread(bytes_mut(buffer, count)?, within(start, count)?)? as isize)
         })
     }
 }
@@ -36,7 +37,8 @@ hook! {
     /// pwrite(2)
     inner fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwrite64, fd, buffer, count, at), |body| {
-            Ok(body.file()?.pwrite(bytes_ref(buffer, count)?, offset(at)?)? as isize)
+            let start = offset(at)?;
+            Ok(body.file()?.pwrite(bytes_ref(buffer, count)?, within(start, count)?)? as isize)
         })
     }
 }

@@ -66,7 +66,7 @@ fn stream(slot: &Slot) -> MutexGuard<'_, Stream> {
 
 /// A stream over a descriptor of ours; closing it closes the descriptor.
 fn stream_over(fd: c_int) -> Answer {
-    table::pin(fd)?.file()?;
+    table::pin(fd)?;
     claim(fd, false)
 }
 
@@ -272,6 +272,8 @@ hook! {
             if table::pin(fd)?.node.kind() != Kind::Directory {
                 return fail(libc::ENOTDIR);
             }
+            // As libc does. Of O_PATH it makes a stream too, which reads nothing.
+            sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
             stream_over(fd)
         })
     }
@@ -371,9 +373,12 @@ hook! {
 hook! {
     /// getdents64(2)
     fn getdents64(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
-        // libc, too, asks for no more.
+        // libc lets the kernel see no more.
         let size = size.min(c_int::MAX as size_t);
         on_descriptor(fd, || sys!(SYS_getdents64, fd, buffer, size), |body| {
+            if body.file.is_some() && body.node.kind() != Kind::Directory {
+                return fail(libc::ENOTDIR);
+            }
             // SAFETY: the program's buffer, under `edge`'s contract.
             let put = |at, record: &[u8]| given::put_bytes(buffer.byte_add(at).cast(), record).is_ok();
             Ok(fill(body.file()?, size, put)? as isize)

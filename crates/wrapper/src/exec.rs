@@ -2,10 +2,13 @@
 
 use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, host};
 use crate::environment::{self, Environment};
+use crate::flags::{NAME, NOWHERE};
 use crate::given::{self, Room};
 use crate::heir::{self, Handover};
 use crate::library::{self, Passed};
+use crate::place::{Place, answer_on_path};
 use crate::program::{self, Named, Program, Target};
+use crate::stat::look;
 use crate::{beyond, cwd, descriptor, mount, needed, raw};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int};
@@ -367,12 +370,35 @@ hook! {
 hook! {
     /// execveat(2)
     fn execveat(dirfd: c_int, path: *const c_char, argv: List, environment: List, flags: c_int) -> c_int {
+        // What newer kernels know (AT_EXECVE_CHECK) is the host's alone; what none knows is looked at first.
         if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW) != 0 {
-            return finish(fail(libc::EINVAL));
+            return finish(beyond_known(dirfd, path, argv, environment, flags));
         }
         let mut room = Room::new();
         finish(room.name(path).and_then(|path| exec(&Named { dirfd, path, flags }, argv, environment)))
     }
+}
+
+/// An execveat with flags that ours does not know: the kernel says whether it does. What it knows beyond them asks whether
+/// the program may run, and runs nothing.
+unsafe fn beyond_known(
+    dirfd: c_int,
+    path: *const c_char,
+    argv: List,
+    environment: List,
+    flags: c_int,
+) -> Answer {
+    answer_on_path(dirfd, path, look(flags), &mut |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_execveat, dirfd, path, argv, environment, flags)),
+        Place::Ours(_) => {
+            let answer = sys!(SYS_execveat, NOWHERE, NAME.as_ptr(), argv, environment, flags);
+            if answer == -libc::EINVAL as isize {
+                return fail(libc::EINVAL);
+            }
+            let flags = flags & (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW);
+            program::find(&Named { dirfd, path: Room::new().name(path)?, flags }).map(|_| 0)
+        }
+    })
 }
 
 /// The words of a call that has them one by one: the first five from registers, the others from the stack.

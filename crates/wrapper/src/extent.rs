@@ -27,11 +27,12 @@ hook! {
     /// ftruncate(2)
     fn ftruncate(fd: c_int, size: off_t) -> c_int, as [ftruncate64] {
         on_descriptor(fd, || sys!(SYS_ftruncate, fd, size), |body| {
+            let bytes = offset(size)?;
             let file = body.file()?;
             if !file.flags().writes() {
                 return fail(libc::EINVAL);
             }
-            file.truncate(offset(size)?)?;
+            file.truncate(bytes)?;
             Ok(0)
         })
     }
@@ -63,10 +64,12 @@ fn how(mode: c_int) -> Answer<Allocate> {
 }
 
 fn allocate(body: &table::Body, mode: c_int, start: off_t, len: off_t) -> Answer {
+    let file = body.file()?;
     if len <= 0 {
         return fail(libc::EINVAL);
     }
-    body.file()?.fallocate(how(mode)?, offset(start)?, len as u64)?;
+    let start = offset(start)?;
+    file.fallocate(how(mode)?, start, len as u64)?;
     Ok(0)
 }
 

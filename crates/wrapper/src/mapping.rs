@@ -4,17 +4,23 @@
 //! Nothing is allocated under this module's lock: allocators call munmap.
 
 use crate::backend::{File, Mapped};
-use crate::edge::{Answer, fail, guard, host, offset, reply};
+use crate::edge::{Answer, Fail, fail, guard, host, reply};
 use crate::{fence, limit, table};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{off_t, size_t};
+use nvmed_fs::Kind;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Mapped pieces at once: the kernel's own default limit (`vm.max_map_count`).
 const RANGES_MAX: usize = 65_530;
 const PAGE_BYTES: usize = 4096;
+/// What a process can do with memory; `PROT_SEM` means nothing on this machine, and is taken.
+const PROTECTIONS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | PROT_SEM;
+const PROT_SEM: c_int = 8;
+/// Bytes of a process's addresses.
+const ADDRESSES: usize = 1 << 47;
 /// A private mapping of no more bytes is a copy: one read, which a shared mount answers sooner than a mapping is made; a read of 1 MiB takes
 /// two and a half times as long as the mapping. POSIX leaves open whether what is written to the file later is seen in it.
 const COPIED_BYTES_MAX: usize = 64 << 10;
@@ -154,6 +160,16 @@ fn copy(file: &File, at: u64, bytes: usize) -> Answer<OwnedFd> {
     if written as usize == read { Ok(copy) } else { fail(libc::ENOMEM) }
 }
 
+/// # Errors
+/// `EINVAL`, `ENOMEM`: what no process has room for.
+fn check_length(len: usize) -> Answer<()> {
+    match len {
+        0 => fail(libc::EINVAL),
+        1..ADDRESSES => Ok(()),
+        _ => fail(libc::ENOMEM),
+    }
+}
+
 fn map_ours(
     place: *mut c_void,
     len: size_t,
@@ -162,18 +178,25 @@ fn map_ours(
     fd: c_int,
     at: off_t,
 ) -> Answer {
+    // In the kernel's order: what no file is mapped by, the descriptor, what no mapping is, what this file is not mapped by.
+    if at as usize & (PAGE_BYTES - 1) != 0 {
+        return fail(libc::EINVAL);
+    }
     let pinned = table::pin(fd)?;
     let file = pinned.file()?;
+    check_length(len)?;
+    let at_bytes = u64::try_from(at).map_err(|_| Fail::Errno(libc::EOVERFLOW))?;
     let shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
     let write = shared && protection & libc::PROT_WRITE != 0;
     if !file.flags().reads() || write && !file.flags().writes() {
         return fail(libc::EACCES);
     }
-    let at_bytes = offset(at)?;
+    if pinned.node.kind() == Kind::Directory {
+        return fail(libc::ENODEV);
+    }
     // What cannot be copied is mapped, or refused, as any other.
     if !shared
         && len <= COPIED_BYTES_MAX
-        && at_bytes.is_multiple_of(PAGE_BYTES as u64)
         && limit::limit().is_none()
         && let Ok(copy) = copy(file, at_bytes, pages(len))
     {
@@ -277,7 +300,8 @@ hook! {
 hook! {
     /// mprotect(2): pages that become writable count as written from then on
     fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int, as [__mprotect] {
-        if protection & libc::PROT_WRITE != 0 && any() {
+        // What means nothing is the kernel's to refuse, before anything is made writable.
+        if protection & libc::PROT_WRITE != 0 && protection & !PROTECTIONS == 0 && any() {
             let prepared: c_int = guard(|| prepare_writes(start as usize, (start as usize).saturating_add(pages(len))));
             if prepared < 0 {
                 return prepared;

@@ -6,7 +6,7 @@ use crate::flags::{LINKAT, RENAMEAT2, UNLINKAT, buffer_bytes};
 use crate::given::{NO_MEMORY, Room};
 use crate::place::{self, Place, Spot, Touch, on_path};
 use crate::walk::{self, LINKS_MAX, Last};
-use crate::{credentials, given, mount, stat, table};
+use crate::{credentials, given, mount, table};
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use nvmed_fs::{Follow, FsError, Kind, RenameFlags};
@@ -67,8 +67,10 @@ hook! {
                 answer => host(answer),
             },
             Place::Ours(spot) => {
-                let kind = stat::of(&spot, Follow::No)?.kind();
-                remove_ours(&spot, if kind == Kind::Directory { libc::AT_REMOVEDIR } else { 0 })
+                remove_ours(&spot, 0).or_else(|failure| match failure {
+                    Fail::Errno(libc::EISDIR) => remove_ours(&spot, libc::AT_REMOVEDIR),
+                    failure => Err(failure),
+                })
             }
         })
     }
@@ -388,8 +390,8 @@ impl Side {
         match self.look(spot, &[directory, &name[..end]].concat()) {
             Ok(_) => fail(libc::EEXIST),
             // A new name with a slash behind it would be a directory's.
-            Err(_) if end < name.len() => fail(libc::ENOENT),
-            Err(_) => Ok(0),
+            Err(Fail::Errno(libc::ENOENT)) if end == name.len() => Ok(0),
+            failure => failure,
         }
     }
 

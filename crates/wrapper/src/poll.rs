@@ -1,7 +1,8 @@
 //! Waiting: files of ours are always ready, as regular files are.
 
-use crate::edge::{Answer, errno_of, fail, finish, guard, host, reply};
+use crate::edge::{Answer, errno_of, guard, host, reply};
 use crate::table::{self, is_ours};
+use crate::terminal::or_stand_in;
 use crate::{given, signal};
 use core::ffi::{c_int, c_short};
 use core::mem::{MaybeUninit, offset_of};
@@ -332,11 +333,9 @@ pub(crate) unsafe fn select_by_number(
 }
 
 hook! {
-    /// epoll_ctl(2): a regular file cannot be waited for
+    /// epoll_ctl(2): a regular file cannot be waited for, and is no epoll; the kernel says so of another one
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        if is_ours(fd) {
-            return finish(fail(libc::EPERM));
-        }
+        let (epoll, fd) = (or_stand_in(epoll), or_stand_in(fd));
         reply(sys!(SYS_epoll_ctl, epoll, operation, fd, event))
     }
 }

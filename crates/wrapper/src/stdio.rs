@@ -1,6 +1,7 @@
 //! stdio streams on files of ours: libc's own streams read and write below every hook, so ours are
 //! cookie streams, whose functions call the hooks by descriptor.
 
+use crate::backend::File;
 use crate::descriptor;
 use crate::edge::{Answer, fail, finish, host};
 use crate::given::Room;
@@ -97,6 +98,11 @@ pub(crate) fn open_streams() -> Streams {
 
 /// A cookie stream over `fd`; null when libc has no memory.
 pub(crate) fn stream_over(fd: c_int, mode: &Mode, is_standard: bool) -> *mut FILE {
+    if mode.first == b'a' && !mode.update && !is_standard {
+        // libc goes to the end too; what is written goes there in any case.
+        // SAFETY: a descriptor and numbers.
+        unsafe { data::lseek(fd, 0, libc::SEEK_END) };
+    }
     let mut cookie = Box::new(Cookie { fd, standard: is_standard, stream: core::ptr::null_mut() });
     let at: *mut Cookie = &raw mut *cookie;
     let functions =
@@ -234,13 +240,14 @@ hook! {
         }
         crate::edge::guard(|| {
             let pinned = table::pin(fd)?;
-            let file = pinned.file()?;
+            // O_PATH looks like a descriptor to read from.
+            let flags = pinned.file.as_ref().map_or(OpenFlags::READ, File::flags);
             let (reads, writes) = (how.update || how.first == b'r', how.update || how.first != b'r');
-            if reads && !file.flags().reads() || writes && !file.flags().writes() {
+            if reads && !flags.reads() || writes && !flags.writes() {
                 return fail(libc::EINVAL);
             }
             if how.first == b'a' {
-                file.set_flags(file.flags().with(OpenFlags::APPEND))?;
+                pinned.file()?.set_flags(flags.with(OpenFlags::APPEND))?;
             }
             let stream = stream_over(fd, &how, false);
             if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }

@@ -1,11 +1,13 @@
 //! readv, writev and their kin. One vector goes straight through; several are gathered, so that a call
 //! is one read or one write of the file as POSIX wants it.
 
+use crate::backend::File;
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, TRANSFER_BYTES_MAX, bytes_mut, bytes_ref, fail, offset};
+use crate::edge::{Answer, TRANSFER_BYTES_MAX, bytes_mut, bytes_ref, fail, offset, within};
 use crate::table::Body;
 use core::ffi::c_int;
 use libc::{iovec, off_t, ssize_t};
+use nvmed_fs::{Kind, OpenFlags};
 
 /// The kernel's `IOV_MAX`.
 const VECTORS_MAX: c_int = 1024;
@@ -52,6 +54,14 @@ fn total(vectors: &[iovec]) -> Answer<usize> {
     }
 }
 
+/// Whether `count` bytes from there on end where offsets do.
+fn check_end(at: At, count: usize) -> Answer<()> {
+    match at {
+        At::Offset(start) => within(start, count).map(drop),
+        At::Shared => Ok(()),
+    }
+}
+
 fn read_at(body: &Body, into: &mut [u8], at: At) -> Answer<usize> {
     let file = body.file()?;
     Ok(match at {
@@ -75,10 +85,18 @@ fn advanced(at: At, by: usize) -> At {
     }
 }
 
-unsafe fn read_vectors(body: &Body, list: *const iovec, count: c_int, at: At) -> Answer {
+unsafe fn read_vectors(body: &Body, list: *const iovec, count: c_int, at: At, flags: c_int) -> Answer {
+    if !body.file()?.flags().reads() {
+        return fail(libc::EBADF);
+    }
     // SAFETY: the program's vectors, under `edge`'s contract.
     let list = unsafe { vectors(list, count) }?;
     let count_all = total(list)?;
+    if count_all == 0 {
+        return Ok(0);
+    }
+    check_end(at, count_all)?;
+    check_flags(body, flags)?;
     if let [one] = list {
         return Ok(read_at(body, room(one, one.iov_len)?, at)? as isize);
     }
@@ -109,10 +127,19 @@ unsafe fn read_vectors(body: &Body, list: *const iovec, count: c_int, at: At) ->
     Ok(done as isize)
 }
 
-unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At) -> Answer {
+unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At, flags: c_int) -> Answer {
+    if !body.file()?.flags().writes() {
+        return fail(libc::EBADF);
+    }
     // SAFETY: the program's vectors, under `edge`'s contract.
     let list = unsafe { vectors(list, count) }?;
     let count_all = total(list)?;
+    if count_all == 0 {
+        return Ok(0);
+    }
+    check_end(at, count_all)?;
+    check_flags(body, flags)?;
+    check_append(body.file()?, flags)?;
     if let [one] = list {
         return Ok(write_at(body, bytes(one)?, at)? as isize);
     }
@@ -143,7 +170,7 @@ hook! {
     /// readv(2)
     inner fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_readv, fd, list, count), |body| {
-            read_vectors(body, list, count, At::Shared)
+            read_vectors(body, list, count, At::Shared, 0)
         })
     }
 }
@@ -152,7 +179,7 @@ hook! {
     /// writev(2)
     inner fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_writev, fd, list, count), |body| {
-            write_vectors(body, list, count, At::Shared)
+            write_vectors(body, list, count, At::Shared, 0)
         })
     }
 }
@@ -161,7 +188,7 @@ hook! {
     /// preadv(2)
     inner fn preadv(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_preadv, fd, list, count, at, 0), |body| {
-            read_vectors(body, list, count, At::Offset(offset(at)?))
+            read_vectors(body, list, count, At::Offset(offset(at)?), 0)
         })
     }
 }
@@ -170,7 +197,7 @@ hook! {
     /// pwritev(2)
     inner fn pwritev(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwritev, fd, list, count, at, 0), |body| {
-            write_vectors(body, list, count, At::Offset(offset(at)?))
+            write_vectors(body, list, count, At::Offset(offset(at)?), 0)
         })
     }
 }
@@ -180,8 +207,33 @@ fn at(value: off_t) -> Answer<At> {
     if value == -1 { Ok(At::Shared) } else { Ok(At::Offset(offset(value)?)) }
 }
 
-/// `preadv2` with flags: reads of ours never wait for a device that is not asked for, so `RWF_HIPRI`,
-/// `RWF_NOWAIT` and `RWF_DONTCACHE` are hints that change nothing.
+/// Flags that a call with vectors knows. `RWF_ATOMIC` promises something about power cuts, which ours does not.
+const KNOWN: c_int = libc::RWF_HIPRI
+    | libc::RWF_DSYNC
+    | libc::RWF_SYNC
+    | libc::RWF_NOWAIT
+    | libc::RWF_APPEND
+    | RWF_NOAPPEND
+    | RWF_DONTCACHE
+    | RWF_NOSIGNAL;
+
+/// # Errors
+/// `EOPNOTSUPP` for what is unknown, as of file systems without; of directories only one is known. `EINVAL` for both of two
+/// that exclude each other.
+fn check_flags(body: &Body, flags: c_int) -> Answer<()> {
+    if flags == 0 {
+        return Ok(());
+    }
+    let known = if body.node.kind() == Kind::File { KNOWN } else { libc::RWF_HIPRI };
+    if flags & !known != 0 {
+        return fail(libc::EOPNOTSUPP);
+    }
+    let both = libc::RWF_APPEND | RWF_NOAPPEND;
+    if flags & both == both { fail(libc::EINVAL) } else { Ok(()) }
+}
+
+/// `preadv2` with flags: reads of ours never wait for a device that is not asked for, so `RWF_HIPRI`, `RWF_NOWAIT` and
+/// `RWF_DONTCACHE` are hints that change nothing; the others mean something for writes.
 ///
 /// # Safety
 /// The program's vectors, under `edge`'s contract.
@@ -192,15 +244,19 @@ pub(crate) unsafe fn read_with(
     from: off_t,
     flags: c_int,
 ) -> Answer {
-    if flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT | RWF_DONTCACHE) != 0 {
-        return fail(libc::EOPNOTSUPP);
-    }
     // SAFETY: the caller's contract.
-    unsafe { read_vectors(body, list, count, at(from)?) }
+    unsafe { read_vectors(body, list, count, at(from)?, flags) }
 }
 
-/// `pwritev2` with flags. `RWF_APPEND` and `RWF_NOAPPEND` would need an append that is atomic beside the
-/// description's own flag, `RWF_ATOMIC` a promise about power cuts: EOPNOTSUPP, as of file systems without.
+/// # Errors
+/// `EOPNOTSUPP` for `RWF_APPEND` and `RWF_NOAPPEND` where they mean the other than the description's own flag: that would need
+/// an append that is atomic beside it.
+fn check_append(file: &File, flags: c_int) -> Answer<()> {
+    let other = if file.flags().has(OpenFlags::APPEND) { RWF_NOAPPEND } else { libc::RWF_APPEND };
+    if flags & other != 0 { fail(libc::EOPNOTSUPP) } else { Ok(()) }
+}
+
+/// `pwritev2` with flags.
 ///
 /// # Safety
 /// As in [`read_with`].
@@ -211,12 +267,8 @@ pub(crate) unsafe fn write_with(
     to: off_t,
     flags: c_int,
 ) -> Answer {
-    let known = libc::RWF_HIPRI | libc::RWF_NOWAIT | RWF_DONTCACHE | libc::RWF_DSYNC | libc::RWF_SYNC;
-    if flags & !known != 0 {
-        return fail(libc::EOPNOTSUPP);
-    }
     // SAFETY: the caller's contract.
-    let done = unsafe { write_vectors(body, list, count, at(to)?) }?;
+    let done = unsafe { write_vectors(body, list, count, at(to)?, flags) }?;
     if flags & libc::RWF_SYNC != 0 {
         body.file()?.fsync()?;
     } else if flags & libc::RWF_DSYNC != 0 {
@@ -225,6 +277,10 @@ pub(crate) unsafe fn write_with(
     Ok(done)
 }
 
+/// linux/fs.h, since Linux 6.9.
+const RWF_NOAPPEND: c_int = 0x20;
+/// No SIGPIPE, which a file never sends; since Linux 6.18.
+const RWF_NOSIGNAL: c_int = 0x100;
 /// linux/fs.h, since Linux 6.14.
 const RWF_DONTCACHE: c_int = 0x80;
 

@@ -8,6 +8,7 @@ use crate::place::{self, Place, on_itself, on_path};
 use crate::raw::{self, Word};
 use crate::stat::{look, or_empty};
 use crate::syscall::{SYS_GETXATTRAT, SYS_LISTXATTRAT, SYS_REMOVEXATTRAT, SYS_SETXATTRAT};
+use crate::terminal::or_stand_in;
 use crate::{credentials, cwd, mount, table};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use libc::{size_t, ssize_t};
@@ -285,6 +286,7 @@ hook! {
 hook! {
     /// inotify_add_watch(2): nothing here tells of changes
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: c_uint) -> c_int {
+        let fd = or_stand_in(fd);
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => host(sys!(SYS_inotify_add_watch, fd, path, mask)),
             Place::Ours(_) => fail(libc::ENOSYS),
