@@ -57,7 +57,13 @@ impl File {
         self.number
     }
 
-    /// `F_GETFL`: access mode and status flags; and [`OpenFlags::CREATE`] where the file was made when it was opened.
+    /// Whether the call that opened it also made the file (`O_CREAT`): such a file is empty, and is not cut by `O_TRUNC`.
+    #[must_use]
+    pub fn was_made(&self) -> bool {
+        self.flags().has(OpenFlags::CREATE)
+    }
+
+    /// `F_GETFL`: access mode and status flags; and [`OpenFlags::CREATE`] where the call that opened it made the file.
     #[must_use]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags(self.flags.load(Ordering::Relaxed))

@@ -236,8 +236,8 @@ impl Service {
                 files.open(&asker.node(at)?, path(text)?, flags, mode & 0o7777, &asker.who())?
             }
         };
-        // One that was made here is empty, and has the mode that was asked for.
-        let cuts = cuts && !file.flags().has(OpenFlags::CREATE);
+        // A file that was made here is empty. A cut would take the set-id bits away that the caller asked for.
+        let cuts = cuts && !file.was_made();
         if cuts && apart {
             self.resize(&file.node(), 0, || file.truncate(0))?;
         } else if cuts {

@@ -373,7 +373,7 @@ hook! {
 hook! {
     /// getdents64(2)
     fn getdents64(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
-        // libc, too, asks for no more.
+        // libc lets the kernel see no more.
         let size = size.min(c_int::MAX as size_t);
         on_descriptor(fd, || sys!(SYS_getdents64, fd, buffer, size), |body| {
             if body.file.is_some() && body.node.kind() != Kind::Directory {

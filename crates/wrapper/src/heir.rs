@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::CString;
 
-/// The descriptor of an heir's socket, for a program that is executed.
+/// The descriptor of an heir's socket, for a program that is executed. After it, `,FD:FLAGS` for each descriptor that was opened
+/// with more than `O_PATH`: what is handed on is its inode, of which the server knows no flags.
 const VARIABLE: &[u8] = b"NVMED_SESSION";
 
 /// An heir's session, until somebody goes on with it. Dropped, it is nobody's and ends.
@@ -52,7 +53,7 @@ pub(crate) fn for_exec() -> Answer<Option<Handover>> {
     if mount::session().is_none() {
         return Ok(None);
     }
-    let held = inherited();
+    let (held, path_flags) = inherited();
     let cwd = cwd::entered();
     if held.is_empty() && cwd.is_none() {
         return Ok(None);
@@ -67,13 +68,14 @@ pub(crate) fn for_exec() -> Answer<Option<Handover>> {
     let heir = of(&held, cwd.as_ref(), Becomes::Successor)?;
     let fd = heir.0.as_raw_fd();
     sys!(SYS_fcntl, fd, libc::F_SETFD, 0);
-    let entry = environment::entry(VARIABLE, fd.to_string().as_bytes());
+    let entry = environment::entry(VARIABLE, format!("{fd}{path_flags}").as_bytes());
     Ok(entry.map(|entry| Handover { _heir: heir, entry }))
 }
 
-/// The descriptors of ours that an exec leaves open, and what they stand for.
-fn inherited() -> Vec<(c_int, Handle)> {
-    let mut held = Vec::new();
+/// The descriptors of ours that an exec leaves open, and what they stand for; and the flags of those that only name a file, as
+/// [`VARIABLE`] has them.
+fn inherited() -> (Vec<(c_int, Handle)>, String) {
+    let (mut held, mut path_flags) = (Vec::new(), String::new());
     let mut start = 0;
     while let Some(fd) = table::first_within(start, c_int::MAX as c_uint) {
         start = fd as c_uint + 1;
@@ -83,26 +85,35 @@ fn inherited() -> Vec<(c_int, Handle)> {
             && let Ok(pinned) = table::pin(fd)
         {
             held.extend(pinned.node.handle().map(|handle| (fd, handle)));
+            if pinned.path_flags & !libc::O_PATH != 0 {
+                path_flags.push_str(&format!(",{fd}:{}", pinned.path_flags));
+            }
         }
     }
-    held
+    (held, path_flags)
 }
 
 /// Goes on with the session that the program before left, if it did. Called when the library is loaded.
 pub(crate) fn begin() {
     // SAFETY: the library is being loaded.
     let Some(said) = (unsafe { environment::take(VARIABLE) }) else { return };
-    let fd = core::str::from_utf8(&said).ok().and_then(|text| text.parse::<c_int>().ok());
+    let Ok(said) = core::str::from_utf8(&said) else { return };
+    let mut words = said.split(',');
+    let fd = words.next().and_then(|number| number.parse::<c_int>().ok());
     let Some(fd) = fd.filter(|&fd| fd >= 0 && mount::is_shared()) else { return };
+    let flags =
+        |word: &str| word.split_once(':').map(|(fd, flags)| Some((fd.parse().ok()?, flags.parse().ok()?)));
+    let path_flags = words.filter_map(flags).flatten().collect();
     // SAFETY: the program before left it open for us alone.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    if let Err(failure) = crate::edge::caught(|| install(fd)) {
+    if let Err(failure) = crate::edge::caught(|| install(fd, &path_flags)) {
         let errno = crate::edge::errno_of(&failure);
         raw::say(format_args!("files that this program inherited cannot be used: errno {errno}"));
     }
 }
 
-fn install(fd: OwnedFd) -> Answer<()> {
+/// `path_flags` are those of descriptors that were opened with more than `O_PATH`.
+fn install(fd: OwnedFd, path_flags: &HashMap<c_int, c_int>) -> Answer<()> {
     let left = mount::adopt(fd)?;
     let session = mount::session().ok_or(Fail::Errno(libc::EIO))?;
     let mut known: HashMap<Handle, Pinned> = HashMap::new();
@@ -111,7 +122,13 @@ fn install(fd: OwnedFd) -> Answer<()> {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(table::describe(session.inherited(what)?.into())),
         };
-        descriptor::inherit(*fd, pinned.another())?;
+        let pinned = match path_flags.get(fd) {
+            Some(&path_flags) if pinned.file.is_none() => {
+                table::describe(Body { file: None, path_flags, node: pinned.node.clone() })
+            }
+            _ => pinned.another(),
+        };
+        descriptor::inherit(*fd, pinned)?;
     }
     fcntl::begin_with_locks();
     if let Some((what, _)) = &left.cwd {
@@ -132,7 +149,7 @@ impl From<nvmed_client::Held> for Body {
                 let file = File::Shared(file);
                 Self { node: file.node(), file: Some(file), path_flags: 0 }
             }
-            // With which others it was opened is not told.
+            // With which others it was opened the server does not know.
             nvmed_client::Held::Node(node) => {
                 Self { node: Node::Shared(node), file: None, path_flags: libc::O_PATH }
             }

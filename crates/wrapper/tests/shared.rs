@@ -81,6 +81,7 @@ scripts! {
     a_program_inherits_hundreds_of_open_files "many";
     flags_that_one_process_sets_another_one_sees "flags";
     descriptors_that_the_program_did_not_open_are_not_there "sight";
+    a_program_learns_how_its_descriptors_were_named "named";
     a_mapped_file_grows "growing";
     a_fork_waits_for_no_other_thread "threads";
     descriptors_go_along_over_exec_unless_closed "descriptors";

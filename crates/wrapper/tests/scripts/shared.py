@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import struct
+import subprocess
 import sys
 import threading
 
@@ -388,6 +389,20 @@ def sight():
     with open(path("s"), "w") as file:
         file.write("x")
     assert [fd for fd in range(2000) if there(fd)] == before != []
+
+
+def named():
+    os.mkdir(path("dir"))
+    os.symlink("dir", path("link"))
+    ways = [("dir", 0), ("dir", os.O_DIRECTORY), ("link", os.O_NOFOLLOW), ("dir", os.O_DIRECTORY | os.O_NOFOLLOW)]
+    fds = [os.open(path(name), os.O_PATH | flags) for name, flags in ways]
+    fds.append(os.dup(fds[1]))
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    told = [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in fds]
+    look = "import fcntl, os, sys; print([fcntl.fcntl(int(fd), fcntl.F_GETFL) for fd in sys.argv[1:]], os.fstat(int(sys.argv[3])).st_mode)"
+    said = subprocess.check_output([sys.executable, "-c", look, *map(str, fds)], close_fds=False, text=True)
+    assert said == f"{told} {os.lstat(path('link')).st_mode}\n", said
 
 
 def growing():
