@@ -144,7 +144,7 @@ impl Cache {
                 // `black_box` keeps the compiler from noticing that both sides are the same number.
                 let frame = before.frame();
                 let frame = if frame == guess { core::hint::black_box(guess) } else { frame };
-                self.memory.read(self.layout.frame(frame) + offset, dst);
+                self.memory.give(self.layout.frame(frame) + offset, dst);
                 // Barrier R2, pairs with W1 in `lock`: had a changed byte been copied, this load would
                 // see the lock, or what came after it.
                 fence(Ordering::Acquire);
@@ -178,7 +178,7 @@ impl Cache {
     #[inline]
     pub fn write(&self, object: &Object, page: u64, offset: usize, src: &[u8]) -> Written {
         assert!(offset + src.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", src.len());
-        self.change(object, page, |at| self.memory.write(at + offset, src), offset, false)
+        self.change(object, page, |at| self.memory.take(at + offset, src), offset, false)
     }
 
     /// As [`Cache::write`], by a caller who holds the promise of a block for the page.
@@ -187,7 +187,7 @@ impl Cache {
     /// When the range leaves the page.
     pub fn write_promised(&self, object: &Object, page: u64, offset: usize, src: &[u8]) -> Written {
         assert!(offset + src.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", src.len());
-        self.change(object, page, |at| self.memory.write(at + offset, src), offset, true)
+        self.change(object, page, |at| self.memory.take(at + offset, src), offset, true)
     }
 
     /// Zeroes `len` bytes at `offset` of a page, as [`Cache::write`] would.

@@ -66,7 +66,7 @@ impl<'a> Claim<'a> {
     /// When the range leaves the page.
     pub fn write(&self, offset: usize, src: &[u8]) {
         assert!(offset + src.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", src.len());
-        self.cache.memory.write(self.offset() + offset, src);
+        self.cache.memory.take(self.offset() + offset, src);
     }
 
     /// Zeroes `len` bytes at `offset` of the frame.

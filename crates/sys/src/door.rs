@@ -3,10 +3,14 @@
 //! The routines below touch it at instructions whose addresses are known. The handler of SIGSEGV and SIGBUS asks
 //! [`recovery`] about the instruction that faulted, and goes on where the routine says that it has met nothing. Where
 //! no such handler stands ([`set_watched`]) the kernel copies instead. Nothing is locked or kept across an access.
+//!
+//! A buffer of the program's is copied far below where it is named, by [`crate::Mapping`]'s `give` and `take`. What
+//! they could not move is noted for the thread, and whoever was given the buffer asks ([`lost`]).
 
 use core::arch::global_asm;
+use core::cell::Cell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes that [`string`] may write behind what it was asked for: it moves so many at once.
 pub const STRING_SLACK: usize = 16;
@@ -22,8 +26,99 @@ global_asm!(
     ".type nvmed_door_copy,@function",
     "nvmed_door_copy:",
     ".cfi_startproc",
+    "lea rax, [rdx - 64]",
+    "cmp rax, 64",
+    "ja 8f",
+    // From 64 bytes to 128: what most small calls move.
+    "movdqu xmm0, xmmword ptr [rsi]",
+    "movdqu xmm1, xmmword ptr [rsi + 16]",
+    "movdqu xmm2, xmmword ptr [rsi + 32]",
+    "movdqu xmm3, xmmword ptr [rsi + 48]",
+    "movdqu xmm4, xmmword ptr [rsi + rdx - 64]",
+    "movdqu xmm5, xmmword ptr [rsi + rdx - 48]",
+    "movdqu xmm6, xmmword ptr [rsi + rdx - 32]",
+    "movdqu xmm7, xmmword ptr [rsi + rdx - 16]",
+    "movdqu xmmword ptr [rdi], xmm0",
+    "movdqu xmmword ptr [rdi + 16], xmm1",
+    "movdqu xmmword ptr [rdi + 32], xmm2",
+    "movdqu xmmword ptr [rdi + 48], xmm3",
+    "movdqu xmmword ptr [rdi + rdx - 64], xmm4",
+    "movdqu xmmword ptr [rdi + rdx - 48], xmm5",
+    "movdqu xmmword ptr [rdi + rdx - 32], xmm6",
+    "movdqu xmmword ptr [rdi + rdx - 16], xmm7",
+    "xor eax, eax",
+    "ret",
+    "8:",
+    "cmp rdx, 32",
+    "jae 6f",
+    "cmp rdx, 16",
+    "jae 5f",
+    "cmp rdx, 8",
+    "jae 4f",
+    "cmp rdx, 4",
+    "jae 3f",
+    "test rdx, rdx",
+    "je 2f",
+    // The first, the last, and the one between them.
     "mov rcx, rdx",
-    // At a fault rcx says what is left, and the routine goes on behind.
+    "shr rcx",
+    "movzx r8d, byte ptr [rsi]",
+    "movzx r9d, byte ptr [rsi + rcx]",
+    "movzx r10d, byte ptr [rsi + rdx - 1]",
+    "mov byte ptr [rdi], r8b",
+    "mov byte ptr [rdi + rcx], r9b",
+    "mov byte ptr [rdi + rdx - 1], r10b",
+    "2:",
+    "xor eax, eax",
+    "ret",
+    // From here on the two halves overlap.
+    "3:",
+    "mov ecx, dword ptr [rsi]",
+    "mov r8d, dword ptr [rsi + rdx - 4]",
+    "mov dword ptr [rdi], ecx",
+    "mov dword ptr [rdi + rdx - 4], r8d",
+    "xor eax, eax",
+    "ret",
+    "4:",
+    "mov rcx, qword ptr [rsi]",
+    "mov r8, qword ptr [rsi + rdx - 8]",
+    "mov qword ptr [rdi], rcx",
+    "mov qword ptr [rdi + rdx - 8], r8",
+    "xor eax, eax",
+    "ret",
+    "5:",
+    "movdqu xmm0, xmmword ptr [rsi]",
+    "movdqu xmm1, xmmword ptr [rsi + rdx - 16]",
+    "movdqu xmmword ptr [rdi], xmm0",
+    "movdqu xmmword ptr [rdi + rdx - 16], xmm1",
+    "xor eax, eax",
+    "ret",
+    "6:",
+    "cmp rdx, {whole}",
+    "jae nvmed_door_again",
+    // Thirty-two at a time, and the last thirty-two.
+    "lea r8, [rdx - 32]",
+    "movdqu xmm2, xmmword ptr [rsi + r8]",
+    "movdqu xmm3, xmmword ptr [rsi + r8 + 16]",
+    "xor ecx, ecx",
+    "7:",
+    "movdqu xmm0, xmmword ptr [rsi + rcx]",
+    "movdqu xmm1, xmmword ptr [rsi + rcx + 16]",
+    "movdqu xmmword ptr [rdi + rcx], xmm0",
+    "movdqu xmmword ptr [rdi + rcx + 16], xmm1",
+    "add rcx, 32",
+    "cmp rcx, r8",
+    "jb 7b",
+    "movdqu xmmword ptr [rdi + r8], xmm2",
+    "movdqu xmmword ptr [rdi + r8 + 16], xmm3",
+    "xor eax, eax",
+    "ret",
+    // Where a fault above goes on: all of it once more, and exactly. At a fault here rcx says what is left, and the
+    // routine goes on behind.
+    ".hidden nvmed_door_again",
+    ".globl nvmed_door_again",
+    "nvmed_door_again:",
+    "mov rcx, rdx",
     "rep movsb",
     ".hidden nvmed_door_copied",
     ".globl nvmed_door_copied",
@@ -77,13 +172,44 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size nvmed_door_string, . - nvmed_door_string",
+    // rdi: from, rsi: bytes, of which there are some. Answers in rax how many are there, by one of each page.
+    ".balign 16",
+    ".hidden nvmed_door_there",
+    ".globl nvmed_door_there",
+    ".type nvmed_door_there,@function",
+    "nvmed_door_there:",
+    ".cfi_startproc",
+    "lea rdx, [rdi + rsi]",
+    "mov rax, rdi",
+    "2:",
+    "movzx ecx, byte ptr [rax]",
+    "or rax, 4095",
+    "inc rax",
+    "cmp rax, rdx",
+    "jb 2b",
+    "mov rax, rsi",
+    "ret",
+    ".hidden nvmed_door_absent",
+    ".globl nvmed_door_absent",
+    "nvmed_door_absent:",
+    "sub rax, rdi",
+    "ret",
+    ".cfi_endproc",
+    ".size nvmed_door_there, . - nvmed_door_there",
     ".popsection",
+    whole = const WHOLE_BYTES,
 );
+
+/// From here on the processor's own copy is as fast as ours.
+const WHOLE_BYTES: usize = 1024;
 
 unsafe extern "C" {
     fn nvmed_door_copy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
     fn nvmed_door_string(to: *mut u8, from: *const u8, bytes: usize) -> usize;
+    fn nvmed_door_there(from: *const u8, bytes: usize) -> usize;
+    static nvmed_door_again: u8;
     static nvmed_door_copied: u8;
+    static nvmed_door_absent: u8;
     static nvmed_door_lost: u8;
 }
 
@@ -98,11 +224,70 @@ pub fn set_watched(on: bool) {
 /// Where a thread goes on that has faulted at the instruction `at`; None if that is none of ours. For a signal handler.
 #[must_use]
 pub fn recovery(at: usize) -> Option<usize> {
-    let (copied, lost) = (&raw const nvmed_door_copied, &raw const nvmed_door_lost);
-    if (nvmed_door_copy as *const () as usize..copied.addr()).contains(&at) {
-        return Some(copied.addr());
+    let ways = [
+        (nvmed_door_copy as *const (), &raw const nvmed_door_again),
+        ((&raw const nvmed_door_again).cast(), &raw const nvmed_door_copied),
+        (nvmed_door_string as *const (), &raw const nvmed_door_lost),
+        (nvmed_door_there as *const (), &raw const nvmed_door_absent),
+    ];
+    ways.iter().find(|(from, to)| (from.addr()..to.addr()).contains(&at)).map(|(_, to)| to.addr())
+}
+
+/// Threads with a loss that nobody has asked for yet.
+static LOSSES: AtomicUsize = AtomicUsize::new(0);
+
+std::thread_local! {
+    /// Where a copy of this thread's met nothing.
+    static LOST: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Moves bytes of which one side may be the program's; how many were left. Where no handler stands a fault ends the
+/// process.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+#[must_use]
+pub(crate) unsafe fn transfer(to: *mut u8, from: *const u8, bytes: usize) -> usize {
+    // SAFETY: as in `copy`.
+    unsafe { nvmed_door_copy(to, from, bytes) }
+}
+
+/// Notes where a transfer has met nothing; of several places the lowest.
+#[cold]
+pub(crate) fn note(at: usize) {
+    let before = LOST.get();
+    LOST.set(Some(before.map_or(at, |before| before.min(at))));
+    if before.is_none() {
+        LOSSES.fetch_add(1, Ordering::Relaxed);
     }
-    (nvmed_door_string as *const () as usize..lost.addr()).contains(&at).then(|| lost.addr())
+}
+
+/// Where a transfer of this thread's has met nothing since it was last asked.
+#[inline(always)]
+#[must_use]
+pub fn lost() -> Option<usize> {
+    if LOSSES.load(Ordering::Relaxed) == 0 { None } else { taken() }
+}
+
+#[cold]
+fn taken() -> Option<usize> {
+    let lost = LOST.take();
+    if lost.is_some() {
+        LOSSES.fetch_sub(1, Ordering::Relaxed);
+    }
+    lost
+}
+
+/// How many of `bytes` bytes at the address `from` are there, by a look at each page.
+#[inline]
+#[must_use]
+pub fn there(from: usize, bytes: usize) -> usize {
+    if bytes == 0 || !WATCHED.load(Ordering::Relaxed) {
+        return bytes;
+    }
+    // SAFETY: what is looked at need not be there, as the handler knows.
+    unsafe { nvmed_door_there(core::ptr::without_provenance(from), bytes) }
 }
 
 /// Copies `bytes` bytes, of which one side is the program's; how many arrived, from the first on.
@@ -246,6 +431,7 @@ mod tests {
             let got = unsafe { core::slice::from_raw_parts(room.as_ptr().cast::<u8>(), len + 1) };
             assert!(got[..len].iter().all(|&byte| byte == b'n') && got[len] == 0);
         }
+        check_sizes(page);
         let mut bytes = [0u8; 300];
         // SAFETY: one side is the array, here and below.
         unsafe {
@@ -262,6 +448,33 @@ mod tests {
         }
     }
 
+    /// Many sizes, up to the end of the page and across it, in both directions.
+    fn check_sizes(page: *mut u8) {
+        let pattern: Vec<u8> = (0..WHOLE_BYTES + 100).map(|at| (at * 7 % 251) as u8 + 1).collect();
+        for len in (0..300).chain(WHOLE_BYTES - 3..WHOLE_BYTES + 100) {
+            for room in [0, 1, len / 3, len.saturating_sub(1), len].map(|room| room.min(len)) {
+                let at = page.wrapping_add(PAGE - room);
+                let mut back = vec![0u8; len + 1];
+                // SAFETY: one side is ours; of the other `room` bytes are there.
+                unsafe {
+                    at.write_bytes(0, room);
+                    assert_eq!(copy(at, pattern.as_ptr(), len), room, "{len} bytes into {room}");
+                    assert_eq!(core::slice::from_raw_parts(at, room), &pattern[..room]);
+                    assert_eq!(copy(back.as_mut_ptr(), at, len), room, "{len} bytes of {room}");
+                }
+                assert!(back[..room] == pattern[..room] && back[len] == 0, "{len} bytes of {room}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_transfer_has_lost_is_told_once() {
+        note(9);
+        note(7);
+        assert_eq!(std::thread::spawn(lost).join().expect("it ends"), None);
+        assert_eq!((lost(), lost()), (Some(7), None));
+    }
+
     #[test]
     fn what_is_not_there_is_told() {
         // Before a handler stands, with one, and where none can run.
@@ -269,6 +482,10 @@ mod tests {
         watch();
         set_watched(true);
         check();
+        let page = last_page();
+        for (from, bytes, are) in [(100, 5000, 100), (0, 1, 0), (PAGE, PAGE + 1, PAGE), (9, 9, 9)] {
+            assert_eq!(there(page.addr() + PAGE - from, bytes), are);
+        }
         set_watched(false);
         check();
     }

@@ -1,7 +1,7 @@
 //! A range of memory mapped from the kernel, shared with whoever else has it.
 
-use crate::QuietFd;
 use crate::guard::Guard;
+use crate::{QuietFd, door};
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -294,6 +294,36 @@ impl Mapping {
         let dst = self.at(offset, src.len());
         // SAFETY: as for `read`, with the roles exchanged.
         unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) }
+    }
+
+    /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`].
+    ///
+    /// # Panics
+    /// As [`Mapping::read`].
+    #[inline]
+    pub fn give(&self, offset: usize, dst: &mut [u8]) {
+        let src = self.at(offset, dst.len());
+        // SAFETY: as for `read`.
+        let left = unsafe { door::transfer(dst.as_mut_ptr(), src, dst.len()) };
+        if left > 0 {
+            door::note(dst.as_ptr().addr() + dst.len() - left);
+        }
+    }
+
+    /// As [`Mapping::write`], from a buffer that may be a program's: what of it is not there becomes zeros, and is told as
+    /// by [`Mapping::give`].
+    ///
+    /// # Panics
+    /// As [`Mapping::read`].
+    #[inline]
+    pub fn take(&self, offset: usize, src: &[u8]) {
+        let dst = self.at(offset, src.len());
+        // SAFETY: as for `write`.
+        let left = unsafe { door::transfer(dst, src.as_ptr(), src.len()) };
+        if left > 0 {
+            self.fill(offset + src.len() - left, left, 0);
+            door::note(src.as_ptr().addr() + src.len() - left);
+        }
     }
 
     /// Sets `len` bytes from `offset` to `byte`.

@@ -125,7 +125,7 @@ impl Lane {
         }
         let area = Area { memory: &self.0, len: 0 };
         let len = postcard::serialize_with_flavor(message, area).map_err(|_| LaneError::Message)?;
-        self.0.write(DATA, data);
+        self.0.take(DATA, data);
         self.word(MESSAGE_LEN).store(len, Ordering::Relaxed);
         self.word(DATA_LEN).store(data.len() as u32, Ordering::Relaxed);
         Ok(())
@@ -213,7 +213,7 @@ impl ClientLane {
     /// # Panics
     /// When that is past the data area.
     pub fn data(&self, offset: usize, into: &mut [u8]) {
-        self.0.0.read(DATA + offset, into);
+        self.0.0.give(DATA + offset, into);
     }
 
     /// Posts the close of `handle`: it is held no longer as far as this side goes, and nobody answers. One caller at a

@@ -155,7 +155,7 @@ impl WindowView {
         if before == ABSENT || !before.is_multiple_of(2) {
             return Copied::Missing;
         }
-        self.memory.read(self.start + page as usize * PAGE + inside, into);
+        self.memory.give(self.start + page as usize * PAGE + inside, into);
         // Barrier R2, pairs with W1: had a changed byte been copied, this load would see the odd word, or
         // what came after it.
         fence(Ordering::Acquire);

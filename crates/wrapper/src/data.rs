@@ -1,15 +1,108 @@
 //! read, write and their kin: the hot path. A lookup, a pin, the file system's own copy.
 
+use crate::backend::File;
 use crate::descriptor::on_descriptor;
-use crate::edge::{bytes_mut, bytes_ref, offset, within};
+use crate::edge::{Answer, bytes_mut, bytes_ref, fail, offset, within};
 use core::ffi::{c_int, c_void};
 use libc::{off_t, size_t, ssize_t};
+use nvmed_fs::Whence;
+use nvmed_sys::door;
+
+/// Where a call reads or writes.
+#[derive(Clone, Copy)]
+pub(crate) enum At {
+    /// At the description's own offset.
+    Shared,
+    Offset(u64),
+}
+
+/// Reads into a buffer of the program's, as far as it is there.
+///
+/// # Errors
+/// `EFAULT` when nothing of it is; the file system's.
+///
+/// # Safety
+/// The buffer is the program's, under `edge`'s contract.
+#[inline(always)]
+pub(crate) unsafe fn read_into(file: &File, buffer: *mut c_void, count: usize, at: At) -> Answer<usize> {
+    // SAFETY: the caller's contract.
+    let room = unsafe { bytes_mut(buffer, count) }?;
+    let done = match at {
+        At::Shared => file.read(room)?,
+        At::Offset(offset) => file.pread(room, offset)?,
+    };
+    match door::lost() {
+        None => Ok(done),
+        Some(lost) => cut(file, at, done, lost.wrapping_sub(buffer.addr())),
+    }
+}
+
+/// Writes from a buffer of the program's, as far as it is there.
+///
+/// # Errors
+/// As [`read_into`].
+///
+/// # Safety
+/// As [`read_into`].
+#[inline(always)]
+pub(crate) unsafe fn write_from(file: &File, buffer: *const c_void, count: usize, at: At) -> Answer<usize> {
+    // SAFETY: the caller's contract.
+    let bytes = unsafe { bytes_ref(buffer, count) }?;
+    let done = write_at(file, bytes, at)?;
+    if bytes.is_empty() && count > 0 {
+        return nothing_there(count, at);
+    }
+    match door::lost() {
+        None => Ok(done),
+        // Another thread has taken it away meanwhile.
+        Some(lost) => cut(file, at, done, lost.wrapping_sub(buffer.addr())),
+    }
+}
+
+/// The answer of a write of bytes of which none are there; that a file cannot have them comes before that.
+///
+/// # Errors
+/// `EFBIG`, `EFAULT`.
+#[cold]
+pub(crate) fn nothing_there(count: usize, at: At) -> Answer<usize> {
+    match at {
+        At::Offset(offset) if offset.saturating_add(count as u64) > nvmed_fs::FILE_BYTES_MAX => {
+            fail(libc::EFBIG)
+        }
+        _ => fail(libc::EFAULT),
+    }
+}
+
+/// Writes bytes of ours.
+///
+/// # Errors
+/// The file system's.
+#[inline(always)]
+pub(crate) fn write_at(file: &File, bytes: &[u8], at: At) -> Answer<usize> {
+    Ok(match at {
+        At::Shared => file.write(bytes)?,
+        At::Offset(offset) => file.pwrite(bytes, offset)?,
+    })
+}
+
+/// The answer of a transfer of `done` bytes of which `arrived` were there, or more than that if it was an earlier one
+/// that has lost some.
+#[cold]
+pub(crate) fn cut(file: &File, at: At, done: usize, arrived: usize) -> Answer<usize> {
+    if arrived >= done {
+        return Ok(done);
+    }
+    if let At::Shared = at {
+        file.seek(-((done - arrived) as i64), Whence::Current)?;
+    }
+    if arrived == 0 { fail(libc::EFAULT) } else { Ok(arrived) }
+}
 
 hook! {
     /// read(2)
     inner fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_read, fd, buffer, count), |body| {
-            Ok(body.file()?.read(bytes_mut(buffer, count)?)? as isize)
+            Ok(read_into(body.file()?, buffer, count, At::Shared)? as isize)
         })
     }
 }
@@ -18,7 +111,7 @@ hook! {
     /// write(2)
     inner fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_write, fd, buffer, count), |body| {
-            Ok(body.file()?.write(bytes_ref(buffer, count)?)? as isize)
+            Ok(write_from(body.file()?, buffer, count, At::Shared)? as isize)
         })
     }
 }
@@ -27,8 +120,8 @@ hook! {
     /// pread(2)
     inner fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pread64, fd, buffer, count, at), |body| {
-            let start = offset(at)?;
-            Ok(body.file()?.pread(bytes_mut(buffer, count)?, within(start, count)?)? as isize)
+            let start = within(offset(at)?, count)?;
+            Ok(read_into(body.file()?, buffer, count, At::Offset(start))? as isize)
         })
     }
 }
@@ -37,8 +130,8 @@ hook! {
     /// pwrite(2)
     inner fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwrite64, fd, buffer, count, at), |body| {
-            let start = offset(at)?;
-            Ok(body.file()?.pwrite(bytes_ref(buffer, count)?, within(start, count)?)? as isize)
+            let start = within(offset(at)?, count)?;
+            Ok(write_from(body.file()?, buffer, count, At::Offset(start))? as isize)
         })
     }
 }

@@ -7,8 +7,10 @@
 use crate::{mount, raw, signal};
 use core::any::Any;
 use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::{FsError, Trouble};
+use nvmed_sys::door;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -170,55 +172,70 @@ pub(crate) fn posix(answer: Answer) -> c_int {
     }
 }
 
-/// Looks at a byte of the program's buffer before the file system has it, with nothing locked: a fault comes here,
-/// where a handler of SIGSEGV may jump out.
+/// Above is no memory of a program's: the end of the user's half with five levels of page tables.
+const MEMORY_END: usize = 1 << 56;
+
+/// Whether a buffer lies where a program may have memory; else the kernel refuses it unseen.
 #[inline(always)]
-unsafe fn look_at(byte: *const c_void) {
-    // SAFETY: the caller's contract; any value will do.
-    unsafe { byte.cast::<u8>().read_volatile() };
+pub(crate) fn is_possible(buffer: *const c_void, count: usize) -> bool {
+    buffer.addr().checked_add(count).is_some_and(|end| end <= MEMORY_END)
 }
 
-/// Pages of a buffer to be written that are looked at; the kernel's page.
-const LOOK_BYTES: usize = 4096;
+/// A buffer's address and how many of its bytes the kernel would move. Null is an address where nothing is.
+///
+/// # Errors
+/// `EFAULT` for a buffer that no program can have.
+#[inline(always)]
+fn extent(buffer: *const c_void, count: usize) -> Answer<(NonNull<u8>, usize)> {
+    match NonNull::new(buffer.cast::<u8>().cast_mut()) {
+        // One look says all of this of most.
+        Some(start) if buffer.addr() >> USUAL_BITS | count >> COUNT_BITS == 0 => Ok((start, count)),
+        start => unusual(start, buffer, count),
+    }
+}
 
-/// The bytes that a program wants filled.
+/// No address of a process with four levels of page tables has more bits, and no usual call moves as many bytes.
+const USUAL_BITS: u32 = 47;
+const COUNT_BITS: u32 = 30;
+
+#[cold]
+fn unusual(start: Option<NonNull<u8>>, buffer: *const c_void, count: usize) -> Answer<(NonNull<u8>, usize)> {
+    if !is_possible(buffer, count) {
+        return fail(libc::EFAULT);
+    }
+    Ok((start.unwrap_or(NonNull::dangling()), count.min(TRANSFER_BYTES_MAX)))
+}
+
+/// The bytes that a program wants filled. They need not be there: only the door's routines touch them, and
+/// [`door::lost`] tells what was not.
+///
+/// # Errors
+/// `EFAULT` for a buffer that no program can have.
 ///
 /// # Safety
-/// `buffer` is valid for writes of `count` bytes for `'a`, as the read calls of libc demand.
+/// The program wants `count` bytes written at `buffer`, which nobody else frees for `'a`; what is there may be gone.
 #[inline(always)]
 pub(crate) unsafe fn bytes_mut<'a>(buffer: *mut c_void, count: usize) -> Answer<&'a mut [u8]> {
-    if buffer.is_null() && count > 0 {
-        return fail(libc::EFAULT);
-    }
-    if count == 0 {
-        return Ok(&mut []);
-    }
-    // The first alone: programs name more room than they have where they know that a file is short.
-    // SAFETY: the caller's contract.
-    unsafe { look_at(buffer) };
+    let (start, count) = extent(buffer, count)?;
     // SAFETY: the caller's contract. The bytes may be uninitialised; they are only written before
     // the program reads them, and `u8` has no invalid value.
-    Ok(unsafe { core::slice::from_raw_parts_mut(buffer.cast(), count.min(TRANSFER_BYTES_MAX)) })
+    Ok(unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), count) })
 }
 
-/// The bytes that a program wants written.
+/// The bytes that a program wants written, as far as they are there; another thread may take them away until they are
+/// copied.
+///
+/// # Errors
+/// As [`bytes_mut`].
 ///
 /// # Safety
-/// `buffer` is valid for reads of `count` bytes for `'a`, as the write calls of libc demand.
+/// As [`bytes_mut`], for reads.
 #[inline(always)]
 pub(crate) unsafe fn bytes_ref<'a>(buffer: *const c_void, count: usize) -> Answer<&'a [u8]> {
-    if buffer.is_null() && count > 0 {
-        return fail(libc::EFAULT);
-    }
-    if count == 0 {
-        return Ok(&[]);
-    }
-    for page in (0..count).step_by(LOOK_BYTES) {
-        // SAFETY: the caller's contract: `page` is below `count`.
-        unsafe { look_at(buffer.byte_add(page)) };
-    }
+    let (start, count) = extent(buffer, count)?;
+    let there = door::there(buffer.addr(), count);
     // SAFETY: the caller's contract.
-    Ok(unsafe { core::slice::from_raw_parts(buffer.cast(), count.min(TRANSFER_BYTES_MAX)) })
+    Ok(unsafe { core::slice::from_raw_parts(start.as_ptr(), there) })
 }
 
 /// What the kernel moves at most in one call (`MAX_RW_COUNT`).

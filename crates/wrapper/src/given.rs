@@ -113,6 +113,25 @@ pub(crate) unsafe fn put<T: Plain>(into: *mut T, value: &T) -> Answer<()> {
     if put < size_of::<T>() { fail(libc::EFAULT) } else { Ok(()) }
 }
 
+/// Puts bytes where the program wants them, as far as it has room there; how many.
+///
+/// # Safety
+/// The program wants so many bytes there.
+pub(crate) unsafe fn put_some(into: *mut u8, bytes: &[u8]) -> usize {
+    // SAFETY: as in `put`.
+    unsafe { door::copy(into, bytes.as_ptr(), bytes.len()) }
+}
+
+/// Appends a copy of bytes of the program's, as far as they are there; how many.
+pub(crate) fn append(whole: &mut Vec<u8>, from: *const u8, bytes: usize) -> usize {
+    whole.reserve(bytes);
+    // SAFETY: behind what is in `whole` there is room for them.
+    let got = unsafe { door::copy(whole.as_mut_ptr().add(whole.len()), from, bytes) };
+    // SAFETY: so many more were written.
+    unsafe { whole.set_len(whole.len() + got) };
+    got
+}
+
 /// Puts bytes where the program wants them.
 ///
 /// # Safety
@@ -121,8 +140,8 @@ pub(crate) unsafe fn put<T: Plain>(into: *mut T, value: &T) -> Answer<()> {
 /// # Errors
 /// As [`put`].
 pub(crate) unsafe fn put_bytes(into: *mut u8, bytes: &[u8]) -> Answer<()> {
-    // SAFETY: as in `put`.
-    let put = unsafe { door::copy(into, bytes.as_ptr(), bytes.len()) };
+    // SAFETY: the caller's contract.
+    let put = unsafe { put_some(into, bytes) };
     if put < bytes.len() { fail(libc::EFAULT) } else { Ok(()) }
 }
 

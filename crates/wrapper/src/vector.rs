@@ -2,56 +2,65 @@
 //! is one read or one write of the file as POSIX wants it.
 
 use crate::backend::File;
+use crate::data::{At, cut, nothing_there, read_into, write_at, write_from};
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, TRANSFER_BYTES_MAX, bytes_mut, bytes_ref, fail, offset, within};
+use crate::edge::{Answer, TRANSFER_BYTES_MAX, fail, is_possible, offset, within};
+use crate::given;
 use crate::table::Body;
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use libc::{iovec, off_t, ssize_t};
 use nvmed_fs::{Kind, OpenFlags};
 
 /// The kernel's `IOV_MAX`.
-const VECTORS_MAX: c_int = 1024;
+const VECTORS_MAX: usize = 1024;
 /// Vectors up to this many bytes are gathered and moved as one; longer calls go vector by vector, as
 /// each of them is a large transfer anyway.
 const GATHER_BYTES_MAX: usize = 1 << 20;
 
-/// The buffer of one vector, of which `count` bytes matter.
-#[expect(clippy::mut_from_ref, reason = "a vector points to bytes that are not its own")]
-fn room(vector: &iovec, count: usize) -> Answer<&mut [u8]> {
-    // SAFETY: the program's vectors are valid for the call, under `edge`'s contract; they may overlap,
-    // and only one is looked at at a time.
-    unsafe { bytes_mut(vector.iov_base, count) }
+/// Vectors that are copied without memory of the heap.
+const NEAR: usize = 8;
+
+/// Room for a copy of a call's vectors.
+struct Room {
+    near: [MaybeUninit<iovec>; NEAR],
+    far: Vec<iovec>,
 }
 
-/// The bytes of one vector.
-fn bytes(vector: &iovec) -> Answer<&[u8]> {
-    // SAFETY: as in `room`.
-    unsafe { bytes_ref(vector.iov_base, vector.iov_len) }
-}
+impl Room {
+    const fn new() -> Self {
+        Self { near: [const { MaybeUninit::uninit() }; NEAR], far: Vec::new() }
+    }
 
-/// Where a vector call reads or writes.
-#[derive(Clone, Copy)]
-enum At {
-    Shared,
-    Offset(u64),
-}
-
-unsafe fn vectors<'a>(vectors: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
-    match count {
-        0 => Ok(&[]),
-        1..=VECTORS_MAX if vectors.is_null() => fail(libc::EFAULT),
-        // SAFETY: the program passes `count` vectors, under `edge`'s contract.
-        1..=VECTORS_MAX => Ok(unsafe { core::slice::from_raw_parts(vectors, count as usize) }),
-        _ => fail(libc::EINVAL),
+    /// The vectors of a call, each of which a program may have.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than there may be, and for lengths that are none; `EFAULT`.
+    fn vectors(&mut self, list: *const iovec, count: c_int) -> Answer<&[iovec]> {
+        let vectors = match usize::try_from(count) {
+            Ok(count @ ..=NEAR) => given::fill(&mut self.near[..count], list)?,
+            Ok(count @ ..=VECTORS_MAX) => {
+                self.far = given::list(list, count)?;
+                &self.far
+            }
+            _ => return fail(libc::EINVAL),
+        };
+        if vectors.iter().any(|vector| vector.iov_len > isize::MAX as usize) {
+            return fail(libc::EINVAL);
+        }
+        // The kernel cuts a single one before it looks.
+        let is_one = vectors.len() == 1;
+        let looked_at = |len: usize| if is_one { len.min(TRANSFER_BYTES_MAX) } else { len };
+        if vectors.iter().any(|vector| !is_possible(vector.iov_base, looked_at(vector.iov_len))) {
+            return fail(libc::EFAULT);
+        }
+        Ok(vectors)
     }
 }
 
-fn total(vectors: &[iovec]) -> Answer<usize> {
-    let sum = vectors.iter().try_fold(0usize, |sum, vector| sum.checked_add(vector.iov_len));
-    match sum {
-        Some(sum) if sum <= isize::MAX as usize => Ok(sum.min(TRANSFER_BYTES_MAX)),
-        _ => fail(libc::EINVAL),
-    }
+fn total(vectors: &[iovec]) -> usize {
+    let sum = vectors.iter().fold(0usize, |sum, vector| sum.saturating_add(vector.iov_len));
+    sum.min(TRANSFER_BYTES_MAX)
 }
 
 /// Whether `count` bytes from there on end where offsets do.
@@ -62,22 +71,6 @@ fn check_end(at: At, count: usize) -> Answer<()> {
     }
 }
 
-fn read_at(body: &Body, into: &mut [u8], at: At) -> Answer<usize> {
-    let file = body.file()?;
-    Ok(match at {
-        At::Shared => file.read(into)?,
-        At::Offset(offset) => file.pread(into, offset)?,
-    })
-}
-
-fn write_at(body: &Body, from: &[u8], at: At) -> Answer<usize> {
-    let file = body.file()?;
-    Ok(match at {
-        At::Shared => file.write(from)?,
-        At::Offset(offset) => file.pwrite(from, offset)?,
-    })
-}
-
 fn advanced(at: At, by: usize) -> At {
     match at {
         At::Shared => At::Shared,
@@ -86,37 +79,40 @@ fn advanced(at: At, by: usize) -> At {
 }
 
 unsafe fn read_vectors(body: &Body, list: *const iovec, count: c_int, at: At, flags: c_int) -> Answer {
-    if !body.file()?.flags().reads() {
+    let file = body.file()?;
+    if !file.flags().reads() {
         return fail(libc::EBADF);
     }
-    // SAFETY: the program's vectors, under `edge`'s contract.
-    let list = unsafe { vectors(list, count) }?;
-    let count_all = total(list)?;
-    if count_all == 0 {
+    let mut room = Room::new();
+    let list = room.vectors(list, count)?;
+    let bytes = total(list);
+    if bytes == 0 {
         return Ok(0);
     }
-    check_end(at, count_all)?;
+    check_end(at, bytes)?;
     check_flags(body, flags)?;
     if let [one] = list {
-        return Ok(read_at(body, room(one, one.iov_len)?, at)? as isize);
+        // SAFETY: the program's buffers, under `edge`'s contract, here and below.
+        return Ok(unsafe { read_into(file, one.iov_base, bytes, at) }? as isize);
     }
-    if count_all <= GATHER_BYTES_MAX {
-        let mut whole = vec![0; count_all];
-        let got = read_at(body, &mut whole, at)?;
-        let mut rest = &whole[..got];
-        for vector in list {
-            let (now, later) = rest.split_at(rest.len().min(vector.iov_len));
-            room(vector, now.len())?.copy_from_slice(now);
-            rest = later;
-        }
-        return Ok(got as isize);
+    if bytes <= GATHER_BYTES_MAX {
+        // SAFETY: as above.
+        return Ok(unsafe { read_gathered(file, list, at) }? as isize);
     }
+    each(list, |vector, done| {
+        // SAFETY: as above.
+        unsafe { read_into(file, vector.iov_base, vector.iov_len, advanced(at, done)) }
+    })
+}
+
+/// Moves vector by vector, until one is not moved whole; an error after the first byte is the next call's.
+fn each(list: &[iovec], mut transfer: impl FnMut(&iovec, usize) -> Answer<usize>) -> Answer {
     let mut done = 0;
     for vector in list {
-        match read_at(body, room(vector, vector.iov_len)?, advanced(at, done)) {
-            Ok(got) => {
-                done += got;
-                if got < vector.iov_len {
+        match transfer(vector, done) {
+            Ok(moved) => {
+                done += moved;
+                if moved < vector.iov_len {
                     break;
                 }
             }
@@ -127,43 +123,62 @@ unsafe fn read_vectors(body: &Body, list: *const iovec, count: c_int, at: At, fl
     Ok(done as isize)
 }
 
+unsafe fn read_gathered(file: &File, list: &[iovec], at: At) -> Answer<usize> {
+    let mut whole = vec![0; total(list)];
+    let got = match at {
+        At::Shared => file.read(&mut whole)?,
+        At::Offset(offset) => file.pread(&mut whole, offset)?,
+    };
+    let mut rest = &whole[..got];
+    for vector in list {
+        let (now, later) = rest.split_at(rest.len().min(vector.iov_len));
+        // SAFETY: the caller's contract.
+        let put = unsafe { given::put_some(vector.iov_base.cast(), now) };
+        if put < now.len() {
+            return cut(file, at, got, got - rest.len() + put);
+        }
+        rest = later;
+    }
+    Ok(got)
+}
+
 unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At, flags: c_int) -> Answer {
-    if !body.file()?.flags().writes() {
+    let file = body.file()?;
+    if !file.flags().writes() {
         return fail(libc::EBADF);
     }
-    // SAFETY: the program's vectors, under `edge`'s contract.
-    let list = unsafe { vectors(list, count) }?;
-    let count_all = total(list)?;
-    if count_all == 0 {
+    let mut room = Room::new();
+    let list = room.vectors(list, count)?;
+    let bytes = total(list);
+    if bytes == 0 {
         return Ok(0);
     }
-    check_end(at, count_all)?;
+    check_end(at, bytes)?;
     check_flags(body, flags)?;
-    check_append(body.file()?, flags)?;
+    check_append(file, flags)?;
     if let [one] = list {
-        return Ok(write_at(body, bytes(one)?, at)? as isize);
+        // SAFETY: the program's buffers, under `edge`'s contract, here and below.
+        return Ok(unsafe { write_from(file, one.iov_base, bytes, at) }? as isize);
     }
-    if count_all <= GATHER_BYTES_MAX {
-        let mut whole = Vec::with_capacity(count_all);
-        for vector in list {
-            whole.extend_from_slice(bytes(vector)?);
-        }
-        return Ok(write_at(body, &whole, at)? as isize);
+    if bytes <= GATHER_BYTES_MAX {
+        return Ok(write_gathered(file, list, at)? as isize);
     }
-    let mut done = 0;
+    each(list, |vector, done| {
+        // SAFETY: as above.
+        unsafe { write_from(file, vector.iov_base, vector.iov_len, advanced(at, done)) }
+    })
+}
+
+fn write_gathered(file: &File, list: &[iovec], at: At) -> Answer<usize> {
+    let wanted = total(list);
+    let mut whole = Vec::with_capacity(wanted);
     for vector in list {
-        match write_at(body, bytes(vector)?, advanced(at, done)) {
-            Ok(put) => {
-                done += put;
-                if put < vector.iov_len {
-                    break;
-                }
-            }
-            Err(_) if done > 0 => break,
-            Err(failure) => return Err(failure),
+        if given::append(&mut whole, vector.iov_base.cast(), vector.iov_len) < vector.iov_len {
+            break;
         }
     }
-    Ok(done as isize)
+    let done = write_at(file, &whole, at)?;
+    if whole.is_empty() && wanted > 0 { nothing_there(wanted, at) } else { Ok(done) }
 }
 
 hook! {

@@ -26,6 +26,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -38,6 +39,8 @@ static volatile int handled;
 static void *volatile told;
 static volatile int on_alternate;
 static sigjmp_buf back;
+static int ignores;
+static char big[600000];
 static char *alternate;
 
 // Two pages, of which the second is not there.
@@ -335,8 +338,66 @@ static void answers(char *p, int bytes, int file, int dir) {
     CHECK(lseek(dir, 0, SEEK_SET) == 0);
 }
 
+// A buffer or a list of which the memory before `end` is there, and none behind it.
+static void buffers(char *end, int file) {
+    struct iovec two[2] = {{buffer, 10}, {end, 10}}, large[2] = {{big, 600000}, {end, 600000}};
+    memset(end - 1000, 'd', 1000);
+    CHECK(ftruncate(file, 0) == 0 && pwrite(file, end - 37, 100, 0) == 37);
+    CHECK(pwrite(file, end - 500, 1000, 4000) == 500);
+    CHECK(lseek(file, 0, SEEK_END) == 4500);
+    BAD(pwrite(file, end, 100, 0));
+    FAILS(pwrite(file, end, 100, -1), EINVAL);
+    CHECK(pwrite(file, end, 0, 0) == 0);
+    CHECK(lseek(file, 0, SEEK_SET) == 0 && write(file, end - 6, 100) == 6 && lseek(file, 0, SEEK_CUR) == 6);
+    BAD(write(file, end, 100));
+    CHECK(lseek(file, 0, SEEK_CUR) == 6);
+    CHECK(pread(file, end - 37, 100, 0) == 37 && end[-37] == 'd' && end[-1] == 'd');
+    CHECK(pread(file, end - 37, 100, 4090) == 37 && pread(file, end - 700, 1000, 3900) == 600);
+    CHECK(pread(file, end - 1, 20, 0) == 1 && pread(file, end - 10, 100, 4490) == 10);
+    CHECK(pread(file, end, 100, 9999) == 0 && pread(file, end, 0, 0) == 0);
+    BAD(pread(file, end, 1, 0));
+    BAD(pread(file, end, 5000, 0));
+    CHECK(read(file, end - 20, 100) == 20 && lseek(file, 0, SEEK_CUR) == 26);
+    BAD(read(file, end, 100));
+    CHECK(lseek(file, 0, SEEK_CUR) == 26);
+    // Of a good and a bad piece the good one.
+    CHECK(pwritev(file, two, 2, 0) == 10 && preadv(file, two, 2, 0) == 10);
+    CHECK(readv(file, two, 2) == 10 && lseek(file, 0, SEEK_CUR) == 36);
+    CHECK(writev(file, two, 2) == 10 && lseek(file, 0, SEEK_CUR) == 46);
+    two[1].iov_base = end - 4;
+    CHECK(pwritev(file, two, 2, 0) == 14 && preadv(file, two, 2, 0) == 14);
+    CHECK(pwritev(file, two + 1, 1, 0) == 4 && preadv(file, two + 1, 1, 0) == 4);
+    two[0].iov_base = end;
+    BAD(preadv(file, two, 2, 0));
+    BAD(pwritev(file, two, 2, 0));
+    BAD(readv(file, two, 2));
+    CHECK(lseek(file, 0, SEEK_CUR) == 46 && preadv(file, two, 2, 9999) == 0);
+    BAD(readv(file, (struct iovec *)(end - 8), 1));
+    BAD(writev(file, (struct iovec *)(end - 8), 1));
+    FAILS(readv(file, (struct iovec *)end, 1025), EINVAL);
+    CHECK(readv(file, (struct iovec *)end, 0) == 0);
+    // A range that no program can have is refused unseen.
+    BAD(pread(file, buffer, -1, 0));
+    BAD(pread(file, (char *)(1ul << 62), 0, 0));
+    BAD(pwrite(file, (char *)-4096l, 4096, 0));
+    two[0] = (struct iovec){buffer, 10}, two[1] = (struct iovec){(void *)(1ul << 62), 0};
+    BAD(preadv(file, two, 2, 0));
+    two[1].iov_len = -1;
+    FAILS(preadv(file, two, 2, 0), EINVAL);
+    CHECK(pwritev(file, large, 2, 0) == 600000 && preadv(file, large, 2, 0) == 600000);
+    int appends = open(at("file"), O_WRONLY | O_APPEND);
+    long size = lseek(appends, 0, SEEK_END);
+    CHECK(write(appends, end - 6, 100) == 6 && lseek(appends, 0, SEEK_END) == size + 6);
+    BAD(write(appends, end, 100));
+    CHECK(lseek(appends, 0, SEEK_END) == size + 6);
+    FAILS(read(appends, end, 100), EBADF);
+    close(appends);
+    CHECK(pread(file, buffer, 10, size - 4) == 10 && memcmp(buffer + 4, "dddddd", 6) == 0);
+}
+
 static void structures(void) {
-    char *page = last_page(0), *closed = last_page(PROT_NONE), *cut = beyond_file();
+    // No hole, which another mapping of the process's might fill.
+    char *page = last_page(PROT_NONE), *closed = last_page(PROT_NONE), *cut = beyond_file();
     int file = open(at("file"), O_CREAT | O_RDWR, 0644), dir = open(ours, O_RDONLY | O_DIRECTORY);
     CHECK(file >= 0 && dir >= 0 && write(file, "text", 4) == 4);
     int script = open(at("script"), O_CREAT | O_WRONLY, 0755);
@@ -346,7 +407,7 @@ static void structures(void) {
     for (int i = 0; i < 8; i++) {
         int before = failures;
         structure(bad[i], file, dir);
-        passed_on(bad[i], last_page(0) + PAGE - 3, file);
+        passed_on(bad[i], last_page(PROT_NONE) + PAGE - 3, file);
         if (failures > before)
             fprintf(stderr, "with the structure at %p\n", bad[i]);
     }
@@ -354,6 +415,11 @@ static void structures(void) {
     answers(closed, PAGE, file, dir);
     answers(cut, PAGE, file, dir);
     answers((char *)4096, 0, file, dir);
+    // Without a handler of its own the process ends there (docs/spec/faults.md).
+    if (!ignores) {
+        buffers(last_page(PROT_NONE) + PAGE, file);
+        buffers(beyond_file() + PAGE, file);
+    }
     CHECK(handled == 0);
     close(file);
     close(dir);
@@ -487,12 +553,14 @@ static void inherit(void) { execl(own, own, ours, "inherited", NULL); }
 static void with_ignored(void) {
     signal(SIGSEGV, SIG_IGN);
     signal(SIGBUS, SIG_IGN);
+    ignores = 1;
     names();
     CHECK(raise(SIGSEGV) == 0 && ends(send_one) == 0);
     CHECK(ends(touch) == -SIGSEGV);
     CHECK(ends(inherit) == 42);
     CHECK(signal(SIGSEGV, SIG_DFL) == SIG_IGN);
     CHECK(signal(SIGBUS, SIG_DFL) == SIG_IGN);
+    ignores = 0;
     names();
 }
 
