@@ -2,7 +2,7 @@
 
 use crate::backend::File;
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, bytes_mut, bytes_ref, fail, offset, within};
+use crate::edge::{Answer, Fail, bytes_mut, bytes_ref, fail, offset};
 use core::ffi::{c_int, c_void};
 use libc::{off_t, size_t, ssize_t};
 use nvmed_fs::Whence;
@@ -26,14 +26,19 @@ pub(crate) enum At {
 #[inline(always)]
 pub(crate) unsafe fn read_into(file: &File, buffer: *mut c_void, count: usize, at: At) -> Answer<usize> {
     // SAFETY: the caller's contract.
-    let room = unsafe { bytes_mut(buffer, count) }?;
+    let found = unsafe { bytes_mut(buffer, count) }.and_then(|room| fits(at, count).map(|()| room));
+    let room = match found {
+        Ok(room) => room,
+        Err(failure) => return refused(file.flags().reads(), failure),
+    };
+    let start = room.as_ptr().addr();
     let done = match at {
         At::Shared => file.read(room)?,
         At::Offset(offset) => file.pread(room, offset)?,
     };
     match door::lost() {
         None => Ok(done),
-        Some(lost) => cut(file, at, done, lost.wrapping_sub(buffer.addr())),
+        Some(lost) => cut(file, at, done, lost.wrapping_sub(start)),
     }
 }
 
@@ -47,7 +52,11 @@ pub(crate) unsafe fn read_into(file: &File, buffer: *mut c_void, count: usize, a
 #[inline(always)]
 pub(crate) unsafe fn write_from(file: &File, buffer: *const c_void, count: usize, at: At) -> Answer<usize> {
     // SAFETY: the caller's contract.
-    let bytes = unsafe { bytes_ref(buffer, count) }?;
+    let found = unsafe { bytes_ref(buffer, count) }.and_then(|bytes| fits(at, count).map(|()| bytes));
+    let bytes = match found {
+        Ok(bytes) => bytes,
+        Err(failure) => return refused(file.flags().writes(), failure),
+    };
     let done = write_at(file, bytes, at)?;
     if bytes.is_empty() && count > 0 {
         return nothing_there(count, at);
@@ -55,8 +64,26 @@ pub(crate) unsafe fn write_from(file: &File, buffer: *const c_void, count: usize
     match door::lost() {
         None => Ok(done),
         // Another thread has taken it away meanwhile.
-        Some(lost) => cut(file, at, done, lost.wrapping_sub(buffer.addr())),
+        Some(lost) => cut(file, at, done, lost.wrapping_sub(bytes.as_ptr().addr())),
     }
+}
+
+/// Whether `count` bytes from there on end where offsets do.
+///
+/// # Errors
+/// `EINVAL`.
+#[inline(always)]
+pub(crate) fn fits(at: At, count: usize) -> Answer<()> {
+    match at {
+        At::Offset(start) if start.wrapping_add(count as u64) > i64::MAX as u64 => fail(libc::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// The answer of a call whose arguments make no sense; that the descriptor does not allow it comes before that.
+#[cold]
+fn refused(allowed: bool, failure: Fail) -> Answer<usize> {
+    if allowed { Err(failure) } else { fail(libc::EBADF) }
 }
 
 /// The answer of a write of bytes of which none are there; that a file cannot have them comes before that.
@@ -120,7 +147,7 @@ hook! {
     /// pread(2)
     inner fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pread64, fd, buffer, count, at), |body| {
-            let start = within(offset(at)?, count)?;
+            let start = offset(at)?;
             Ok(read_into(body.file()?, buffer, count, At::Offset(start))? as isize)
         })
     }
@@ -130,7 +157,7 @@ hook! {
     /// pwrite(2)
     inner fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwrite64, fd, buffer, count, at), |body| {
-            let start = within(offset(at)?, count)?;
+            let start = offset(at)?;
             Ok(write_from(body.file()?, buffer, count, At::Offset(start))? as isize)
         })
     }

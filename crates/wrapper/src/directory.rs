@@ -4,6 +4,7 @@
 use crate::backend::File;
 use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, Fail, caught, fail, guard, host};
+use crate::given::NO_MEMORY;
 use crate::place::{Place, Touch, on_path};
 use crate::walk::Last;
 use crate::{above, given, hosted, mount, open, raw, table};
@@ -188,8 +189,9 @@ const FLAGS: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc
 /// Opens a stream on a path; for the host's own, `libc` does.
 fn open_stream(dirfd: c_int, path: *const c_char, libc: impl Fn(*const c_char) -> *mut DIR) -> *mut DIR {
     on_path(dirfd, path, Touch::Look(Last::Follow), |place| match place {
-        Place::Host { path, .. } => {
-            let dir = libc(path);
+        Place::Host { path: found, .. } => {
+            // Of a name that is not there libc reads the first byte, and the kernel the others.
+            let dir = libc(if found == NO_MEMORY { path } else { found });
             if dir.is_null() {
                 return fail(raw::errno());
             }

@@ -247,12 +247,6 @@ pub(crate) fn offset(value: i64) -> Answer<u64> {
     if value < 0 { fail(libc::EINVAL) } else { Ok(value as u64) }
 }
 
-/// The offset from which `count` bytes are moved, if they end where offsets do.
-#[inline(always)]
-pub(crate) fn within(start: u64, count: usize) -> Answer<u64> {
-    if start.wrapping_add(count as u64) > i64::MAX as u64 { fail(libc::EINVAL) } else { Ok(start) }
-}
-
 /// Defines an exported libc function and its other names.
 ///
 /// The body runs as one `unsafe` block under this module's contract.

@@ -236,7 +236,8 @@ unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
         fd,
         || sys!(SYS_utimensat, fd, none, given, 0),
         |body| {
-            body.file()?.utimens(times(given)?, &who())?;
+            let times = times(given)?;
+            body.file()?.utimens(times, &who())?;
             Ok(0)
         },
     )

@@ -2,9 +2,9 @@
 //! is one read or one write of the file as POSIX wants it.
 
 use crate::backend::File;
-use crate::data::{At, cut, nothing_there, read_into, write_at, write_from};
+use crate::data::{At, cut, fits, nothing_there, read_into, write_at, write_from};
 use crate::descriptor::on_descriptor;
-use crate::edge::{Answer, TRANSFER_BYTES_MAX, fail, is_possible, offset, within};
+use crate::edge::{Answer, TRANSFER_BYTES_MAX, fail, is_possible, offset};
 use crate::given;
 use crate::table::Body;
 use core::ffi::c_int;
@@ -63,14 +63,6 @@ fn total(vectors: &[iovec]) -> usize {
     sum.min(TRANSFER_BYTES_MAX)
 }
 
-/// Whether `count` bytes from there on end where offsets do.
-fn check_end(at: At, count: usize) -> Answer<()> {
-    match at {
-        At::Offset(start) => within(start, count).map(drop),
-        At::Shared => Ok(()),
-    }
-}
-
 fn advanced(at: At, by: usize) -> At {
     match at {
         At::Shared => At::Shared,
@@ -89,7 +81,7 @@ unsafe fn read_vectors(body: &Body, list: *const iovec, count: c_int, at: At, fl
     if bytes == 0 {
         return Ok(0);
     }
-    check_end(at, bytes)?;
+    fits(at, bytes)?;
     check_flags(body, flags)?;
     if let [one] = list {
         // SAFETY: the program's buffers, under `edge`'s contract, here and below.
@@ -153,7 +145,7 @@ unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At, f
     if bytes == 0 {
         return Ok(0);
     }
-    check_end(at, bytes)?;
+    fits(at, bytes)?;
     check_flags(body, flags)?;
     check_append(file, flags)?;
     if let [one] = list {
