@@ -83,13 +83,9 @@ impl Desk {
             }
             Control::Lane => Ok((ControlAnswer::Done, Some(connection.lane(service)?))),
             Control::Heir { held, cwd, same_process } => {
-                let heir = service.heir(connection.session()?, held, cwd, same_process)?;
-                let socket = self.connect_heir(&heir)?;
-                // Who revokes has not seen the heir, or sees it now.
-                if connection.session()?.is_revoked() {
-                    return Err(FsError::Host(Errno::IO));
-                }
-                Ok((ControlAnswer::Done, Some(socket)))
+                let session = connection.session()?;
+                let heir = service.heir(session, held, cwd, same_process)?;
+                self.connect_heir(&heir, session)
             }
             Control::HeirHolds { held } => {
                 service.heir_holds(connection.session()?, held)?;
@@ -102,8 +98,7 @@ impl Desk {
             }
             Control::Window { handle } => {
                 let session = connection.session()?;
-                let description = session.description(handle)?;
-                let window = service.windows.open(&description, session.user.uid)?;
+                let window = service.windows.open(&*session.description(handle)?, session.user.uid)?;
                 Ok((ControlAnswer::Done, Some(copy(window.readers())?)))
             }
             Control::Send { handle } => {
@@ -181,8 +176,8 @@ impl Desk {
         Ok((ControlAnswer::Done, None))
     }
 
-    /// A socket for an heir: its session's connection is ours already, the other end goes to the client.
-    fn connect_heir(self: &Arc<Self>, heir: &Arc<Session>) -> Result<OwnedFd, FsError> {
+    /// A socket for the heir of a session: the heir's connection is ours already, the other end goes to the client.
+    fn connect_heir(self: &Arc<Self>, heir: &Arc<Session>, parent: &Session) -> Result<Reply, FsError> {
         let connect = || -> Result<OwnedFd, Errno> {
             let (ours, theirs) = Socket::pair()?;
             ours.ask_for_senders()?;
@@ -190,10 +185,12 @@ impl Desk {
             self.enter(|number| Connection::of_heir(number, ours, Arc::clone(heir)))?;
             Ok(theirs)
         };
-        connect().map_err(|errno| {
+        let socket = connect().map_err(|errno| {
             self.service.end(heir);
             FsError::Host(errno)
-        })
+        })?;
+        // Who revokes has not seen the heir, or sees it now.
+        if parent.is_revoked() { Err(FsError::Access) } else { Ok((ControlAnswer::Done, Some(socket))) }
     }
 
     /// The memory of a mapped file, as far as the description may use it: one that is open for writing also may
