@@ -63,7 +63,8 @@ impl File {
         self.flags().has(OpenFlags::CREATE)
     }
 
-    /// `F_GETFL`: access mode and status flags; and [`OpenFlags::CREATE`] where the call that opened it made the file.
+    /// Access mode and status flags, as `F_GETFL` tells them; and [`OpenFlags::CREATE`] where the call that opened it made the
+    /// file.
     #[must_use]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags(self.flags.load(Ordering::Relaxed))

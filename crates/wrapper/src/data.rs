@@ -33,12 +33,12 @@ pub(crate) unsafe fn read_into(file: &File, buffer: *mut c_void, count: usize, a
     };
     let start = room.as_ptr().addr();
     let done = match at {
-        At::Shared => file.read(room)?,
-        At::Offset(offset) => file.pread(room, offset)?,
+        At::Shared => file.read(room),
+        At::Offset(offset) => file.pread(room, offset),
     };
     match door::lost() {
-        None => Ok(done),
-        Some(lost) => cut(file, at, done, lost.wrapping_sub(start)),
+        None => Ok(done?),
+        Some(lost) => cut(file, at, done?, lost.wrapping_sub(start)),
     }
 }
 
@@ -57,14 +57,14 @@ pub(crate) unsafe fn write_from(file: &File, buffer: *const c_void, count: usize
         Ok(bytes) => bytes,
         Err(failure) => return refused(file.flags().writes(), failure),
     };
-    let done = write_at(file, bytes, at)?;
+    let done = write_at(file, bytes, at);
     if bytes.is_empty() && count > 0 {
-        return nothing_there(count, at);
+        return done.and_then(|_| nothing_there(count, at));
     }
     match door::lost() {
-        None => Ok(done),
+        None => done,
         // Another thread has taken it away meanwhile.
-        Some(lost) => cut(file, at, done, lost.wrapping_sub(bytes.as_ptr().addr())),
+        Some(lost) => cut(file, at, done?, lost.wrapping_sub(bytes.as_ptr().addr())),
     }
 }
 

@@ -72,6 +72,10 @@ pub(crate) fn for_exec() -> Answer<Option<Handover>> {
     Ok(entry.map(|entry| Handover { _heir: heir, entry }))
 }
 
+/// Text of flags that goes along, half of what one variable of the environment may have: of more descriptors than that the
+/// flags are forgotten.
+const PATH_FLAGS_BYTES_MAX: usize = 64 << 10;
+
 /// The descriptors of ours that an exec leaves open, and what they stand for; and the flags of those that only name a file, as
 /// [`VARIABLE`] has them.
 fn inherited() -> (Vec<(c_int, Handle)>, String) {
@@ -85,7 +89,7 @@ fn inherited() -> (Vec<(c_int, Handle)>, String) {
             && let Ok(pinned) = table::pin(fd)
         {
             held.extend(pinned.node.handle().map(|handle| (fd, handle)));
-            if pinned.path_flags & !libc::O_PATH != 0 {
+            if pinned.path_flags & !libc::O_PATH != 0 && path_flags.len() < PATH_FLAGS_BYTES_MAX {
                 path_flags.push_str(&format!(",{fd}:{}", pinned.path_flags));
             }
         }

@@ -85,7 +85,8 @@ fn on_ours(body: &Body, request: c_ulong, argument: *mut c_int) -> Answer {
         FIONBIO => {
             let on = given::get(argument)? != 0;
             let bit = OpenFlags::NONBLOCK.0;
-            let flags = if on { file.flags().0 | bit } else { file.flags().0 & !bit };
+            let now = file.present_flags()?.0;
+            let flags = if on { now | bit } else { now & !bit };
             file.set_flags(OpenFlags(flags))?;
             Ok(0)
         }

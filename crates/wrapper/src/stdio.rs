@@ -247,7 +247,8 @@ hook! {
                 return fail(libc::EINVAL);
             }
             if how.first == b'a' {
-                pinned.file()?.set_flags(flags.with(OpenFlags::APPEND))?;
+                let file = pinned.file()?;
+                file.set_flags(file.present_flags()?.with(OpenFlags::APPEND))?;
             }
             let stream = stream_over(fd, &how, false);
             if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }

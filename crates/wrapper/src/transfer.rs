@@ -1,7 +1,7 @@
 //! Copies inside the kernel, which has no data of ours: a read and a write do them. Between a file of ours and one of
 //! the host's, copy_file_range(2) fails as between two file systems that cannot do it, so that callers fall back.
 
-use crate::edge::{Answer, TRANSFER_BYTES_MAX, fail, finish, reply};
+use crate::edge::{Answer, TRANSFER_BYTES_MAX, caught, fail, finish, reply};
 use crate::splice::{Side, check_range, into_pipe, number};
 use crate::table::{Pinned, is_ours};
 use crate::{data, raw};
@@ -63,7 +63,7 @@ fn check_places(
     if wraps(source) || wraps(target) {
         return fail(libc::EOVERFLOW);
     }
-    let (holds, into) = (from.node.stat()?, to.node.stat()?);
+    let (holds, into) = caught(|| Ok((from.node.stat()?, to.node.stat()?)))?;
     let count = (count as u64).min((holds.size as i64).saturating_sub(source).max(0) as u64);
     if target >= nvmed_fs::FILE_BYTES_MAX as i64 {
         return fail(libc::EFBIG);
