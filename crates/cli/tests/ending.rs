@@ -251,7 +251,8 @@ fn what_timeout_ends_is_ended_and_saved() {
 #[test]
 fn who_is_left_after_the_program_is_told() {
     let scratch = Scratch::with_device("64M");
-    let script = "exec 3<&0; (cat <&3 >store/f) &";
+    // The program ends when the other one has its file: before that it would be nobody's.
+    let script = "exec 3<&0; (cat <&3 >store/f) & until [ -e store/f ]; do :; done";
     let mut command = scratch.nvmed(["run", "-D", "d.img", "-d", "store", "--", "sh", "-c", script]);
     command.stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
