@@ -270,6 +270,18 @@ pub fn lost() -> Option<usize> {
     if LOSSES.load(Ordering::Relaxed) == 0 { None } else { taken() }
 }
 
+/// Whether a transfer of this thread's has met nothing, and nobody has asked for that yet: what is behind that place is not
+/// to be touched.
+#[inline(always)]
+pub(crate) fn has_lost() -> bool {
+    LOSSES.load(Ordering::Relaxed) != 0 && is_noted()
+}
+
+#[cold]
+fn is_noted() -> bool {
+    LOST.get().is_some()
+}
+
 #[cold]
 fn taken() -> Option<usize> {
     let lost = LOST.take();

@@ -296,12 +296,16 @@ impl Mapping {
         unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) }
     }
 
-    /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`].
+    /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`]. Until
+    /// that is asked nothing more is given: behind a hole lies what is not the program's buffer.
     ///
     /// # Panics
     /// As [`Mapping::read`].
     #[inline]
     pub fn give(&self, offset: usize, dst: &mut [u8]) {
+        if door::has_lost() {
+            return;
+        }
         let src = self.at(offset, dst.len());
         // SAFETY: as for `read`.
         let left = unsafe { door::transfer(dst.as_mut_ptr(), src, dst.len()) };

@@ -357,6 +357,11 @@ static void buffers(char *end, int file) {
     CHECK(pread(file, end, 100, 9999) == 0 && pread(file, end, 0, 0) == 0);
     BAD(pread(file, end, 1, 0));
     BAD(pread(file, end, 5000, 0));
+    // What lies behind the hole is not the buffer.
+    char *behind = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(behind + PAGE, PAGE, PROT_NONE);
+    CHECK(pread(file, behind + PAGE - 1, 4500, 0) == 1 && behind[2 * PAGE] == 0 && behind[PAGE - 1] == 'd');
+    CHECK(munmap(behind, 3 * PAGE) == 0);
     CHECK(read(file, end - 20, 100) == 20 && lseek(file, 0, SEEK_CUR) == 26);
     BAD(read(file, end, 100));
     CHECK(lseek(file, 0, SEEK_CUR) == 26);
@@ -569,7 +574,8 @@ static char *shaking;
 static void *shake(void *unused) {
     (void)unused;
     while (!over) {
-        munmap(shaking, PAGE);
+        // No hole, which another mapping of the process's might fill.
+        mmap(shaking, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         sched_yield();
         mmap(shaking, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         sched_yield();
