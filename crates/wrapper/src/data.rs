@@ -32,12 +32,9 @@ pub(crate) unsafe fn read_into(file: &File, buffer: *mut c_void, count: usize, a
         Err(failure) => return refused(file.flags().reads(), failure),
     };
     let start = room.as_ptr().addr();
-    let done = match at {
-        At::Shared => file.read(room),
-        At::Offset(offset) => file.pread(room, offset),
-    };
+    let done = read_at(file, room, at);
     match door::lost() {
-        None => Ok(done?),
+        None => done,
         Some(lost) => cut(file, at, done?, lost.wrapping_sub(start)),
     }
 }
@@ -98,6 +95,18 @@ pub(crate) fn nothing_there(count: usize, at: At) -> Answer<usize> {
         }
         _ => fail(libc::EFAULT),
     }
+}
+
+/// Reads into bytes of ours.
+///
+/// # Errors
+/// The file system's.
+#[inline(always)]
+pub(crate) fn read_at(file: &File, into: &mut [u8], at: At) -> Answer<usize> {
+    Ok(match at {
+        At::Shared => file.read(into)?,
+        At::Offset(offset) => file.pread(into, offset)?,
+    })
 }
 
 /// Writes bytes of ours.

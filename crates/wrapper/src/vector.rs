@@ -2,7 +2,7 @@
 //! is one read or one write of the file as POSIX wants it.
 
 use crate::backend::File;
-use crate::data::{At, cut, fits, nothing_there, read_into, write_at, write_from};
+use crate::data::{At, cut, fits, nothing_there, read_at, read_into, write_at, write_from};
 use crate::descriptor::on_descriptor;
 use crate::edge::{Answer, TRANSFER_BYTES_MAX, fail, is_possible, offset};
 use crate::given;
@@ -70,26 +70,43 @@ fn advanced(at: At, by: usize) -> At {
     }
 }
 
+/// The vectors of a call and their bytes together. Where there are none to move nothing more is looked at.
+///
+/// # Errors
+/// Those of [`Room::vectors`], [`fits`] and [`check_flags`], in the kernel's order.
+fn checked<'a>(
+    room: &'a mut Room,
+    body: &Body,
+    (list, count): (*const iovec, c_int),
+    at: At,
+    flags: c_int,
+) -> Answer<(&'a [iovec], usize)> {
+    let list = room.vectors(list, count)?;
+    let bytes = total(list);
+    if bytes > 0 {
+        fits(at, bytes)?;
+        check_flags(body, flags)?;
+    }
+    Ok((list, bytes))
+}
+
 unsafe fn read_vectors(body: &Body, list: *const iovec, count: c_int, at: At, flags: c_int) -> Answer {
     let file = body.file()?;
     if !file.flags().reads() {
         return fail(libc::EBADF);
     }
     let mut room = Room::new();
-    let list = room.vectors(list, count)?;
-    let bytes = total(list);
+    let (list, bytes) = checked(&mut room, body, (list, count), at, flags)?;
     if bytes == 0 {
         return Ok(0);
     }
-    fits(at, bytes)?;
-    check_flags(body, flags)?;
     if let [one] = list {
         // SAFETY: the program's buffers, under `edge`'s contract, here and below.
         return Ok(unsafe { read_into(file, one.iov_base, bytes, at) }? as isize);
     }
     if bytes <= GATHER_BYTES_MAX {
         // SAFETY: as above.
-        return Ok(unsafe { read_gathered(file, list, at) }? as isize);
+        return Ok(unsafe { read_gathered(file, (list, bytes), at) }? as isize);
     }
     each(list, |vector, done| {
         // SAFETY: as above.
@@ -115,12 +132,9 @@ fn each(list: &[iovec], mut transfer: impl FnMut(&iovec, usize) -> Answer<usize>
     Ok(done as isize)
 }
 
-unsafe fn read_gathered(file: &File, list: &[iovec], at: At) -> Answer<usize> {
-    let mut whole = vec![0; total(list)];
-    let got = match at {
-        At::Shared => file.read(&mut whole)?,
-        At::Offset(offset) => file.pread(&mut whole, offset)?,
-    };
+unsafe fn read_gathered(file: &File, (list, bytes): (&[iovec], usize), at: At) -> Answer<usize> {
+    let mut whole = vec![0; bytes];
+    let got = read_at(file, &mut whole, at)?;
     let mut rest = &whole[..got];
     for vector in list {
         let (now, later) = rest.split_at(rest.len().min(vector.iov_len));
@@ -140,20 +154,17 @@ unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At, f
         return fail(libc::EBADF);
     }
     let mut room = Room::new();
-    let list = room.vectors(list, count)?;
-    let bytes = total(list);
+    let (list, bytes) = checked(&mut room, body, (list, count), at, flags)?;
     if bytes == 0 {
         return Ok(0);
     }
-    fits(at, bytes)?;
-    check_flags(body, flags)?;
     check_append(file, flags)?;
     if let [one] = list {
         // SAFETY: the program's buffers, under `edge`'s contract, here and below.
         return Ok(unsafe { write_from(file, one.iov_base, bytes, at) }? as isize);
     }
     if bytes <= GATHER_BYTES_MAX {
-        return Ok(write_gathered(file, list, at)? as isize);
+        return Ok(write_gathered(file, (list, bytes), at)? as isize);
     }
     each(list, |vector, done| {
         // SAFETY: as above.
@@ -161,16 +172,15 @@ unsafe fn write_vectors(body: &Body, list: *const iovec, count: c_int, at: At, f
     })
 }
 
-fn write_gathered(file: &File, list: &[iovec], at: At) -> Answer<usize> {
-    let wanted = total(list);
-    let mut whole = Vec::with_capacity(wanted);
+fn write_gathered(file: &File, (list, bytes): (&[iovec], usize), at: At) -> Answer<usize> {
+    let mut whole = Vec::with_capacity(bytes);
     for vector in list {
         if given::append(&mut whole, vector.iov_base.cast(), vector.iov_len) < vector.iov_len {
             break;
         }
     }
     let done = write_at(file, &whole, at)?;
-    if whole.is_empty() && wanted > 0 { nothing_there(wanted, at) } else { Ok(done) }
+    if whole.is_empty() { nothing_there(bytes, at) } else { Ok(done) }
 }
 
 hook! {
