@@ -1,12 +1,10 @@
 //! Requests that fail, one after the other, and devices that are full at any moment: every call answers an error or
 //! does its work, and the file system is consistent afterwards.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::*;
 use rustix::io::Errno;
 use std::sync::Arc;
-use support::Disk;
 
 const WHO: &Credentials<'static> = &Credentials::ROOT;
 const PUNCH: Allocate = Allocate { keep_size: true, punch_hole: true, zero_range: false };

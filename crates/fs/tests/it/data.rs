@@ -1,8 +1,7 @@
 //! File data against a vector of bytes: reads, writes, truncation, holes, through a small cache, over
 //! remounts and after the process died.
 
-mod support;
-
+use crate::support::{Disk, memory};
 use nvmed_cache::EvictionPolicy;
 use nvmed_fs::{
     Advice, Allocate, Credentials, File, FileSystem, FsError, Memory, MountOptions, MountParts, OpenFlags,
@@ -10,7 +9,6 @@ use nvmed_fs::{
 };
 use proptest::prelude::*;
 use std::sync::Arc;
-use support::{Disk, memory};
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
 /// 64 frames: most tests do not fit.

@@ -1,12 +1,10 @@
 //! Zones: names that move with their directory, in one batch, whatever else goes on.
 
-mod support;
-
+use crate::support::{BLOCK, Disk, memory};
 use core::ops::ControlFlow;
 use nvmed_fs::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use support::{BLOCK, Disk, memory};
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
 const MAKE: OpenFlags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);

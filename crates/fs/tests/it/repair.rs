@@ -1,8 +1,7 @@
 //! Records of a file system changed at random, with good checksums: a repair makes it sound, and what was not touched
 //! keeps its bytes. Also when the power goes in the middle.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::{
     Credentials, FileSystem, Follow, FormatOptions, FsError, MountOptions, OpenFlags, Wreck, fsck,
     plan_repair,
@@ -14,7 +13,6 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use support::Disk;
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
 

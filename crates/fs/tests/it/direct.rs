@@ -1,14 +1,12 @@
 //! Direct transfers, begun and waited for, among cached calls, against a vector of bytes.
 
-mod support;
-
+use crate::support::{Disk, memory};
 use nvmed_fs::{Allocate, Credentials, DirectIo, File, FileSystem, FsError, MountOptions, OpenFlags};
 use nvmed_io::{Binding, Device, Handle, Segment};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::DeviceAddress;
 use proptest::prelude::*;
 use std::sync::Arc;
-use support::{Disk, memory};
 
 const FILE_MAX: u64 = 300_000;
 const SMALL_CACHE: u64 = 256 << 10;

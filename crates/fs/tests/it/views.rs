@@ -1,13 +1,11 @@
 //! What a view of a directory tree keeps its holder from, and what a bounded tree may use.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::{
     Allocate, Credentials, FileSystem, Follow, FsError, Limits, Node, OpenFlags, RenameFlags, SetXattr, Time,
 };
 use rustix::io::Errno;
 use std::sync::Arc;
-use support::Disk;
 
 const BYTES: u64 = 64 << 20;
 const ROOT: Credentials<'static> = Credentials::ROOT;

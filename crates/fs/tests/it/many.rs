@@ -1,9 +1,7 @@
 //! More files than are kept in memory.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::*;
-use support::Disk;
 
 /// More than the inodes kept in memory.
 const FILES: u32 = 80_000;

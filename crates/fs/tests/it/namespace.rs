@@ -1,16 +1,12 @@
 //! Random operations on names against a plain tree, against the host's kernel, and across power cuts.
 
-mod support;
-#[path = "support/tree.rs"]
-mod tree;
-
+use crate::support::Disk;
+use crate::tree::{Op, Tree, deep_ops, look, ops, run, shape};
 use nvmed_fs::{FileSystem, ZONE_BOUND_NONE};
 use proptest::prelude::*;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
-use support::Disk;
-use tree::{Op, Tree, deep_ops, look, ops, run, shape};
 
 const BYTES: u64 = 16 << 20;
 

@@ -1,9 +1,7 @@
 //! Names: what programs rely on, one behaviour a test.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::*;
-use support::Disk;
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
 

@@ -7,14 +7,12 @@
 //! Every 512-byte sector written carries its file's inode number, its place and a serial number. The
 //! test knows which serials a sector may show: what was durable, or anything written since.
 
-mod support;
-
+use crate::support::{Disk, memory};
 use nvmed_fs::*;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{Disk, memory};
 
 const SECTOR: usize = 512;
 const FILE_SECTORS: u64 = 160;

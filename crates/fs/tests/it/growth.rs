@@ -1,10 +1,8 @@
 //! Metadata takes data blocks, and the power goes meanwhile.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::*;
 use std::sync::Arc;
-use support::Disk;
 
 const WHO: &Credentials<'static> = &Credentials::ROOT;
 

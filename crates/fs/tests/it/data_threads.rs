@@ -1,14 +1,12 @@
 //! Threads on the same files: reads, writes, truncation, punching, syncs and write-back together, with
 //! a cache that does not hold them.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::{Allocate, Credentials, File, FileSystem, MountOptions, OpenFlags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
-use support::Disk;
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
 const PAGE: usize = 4096;

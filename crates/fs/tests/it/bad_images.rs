@@ -1,7 +1,6 @@
 //! Devices that hold something else, something torn, or something that contradicts itself.
 
-mod support;
-
+use crate::support::{BLOCK, Disk};
 use core::ops::ControlFlow;
 use nvmed_fs::*;
 use nvmed_kv::{Barrier, Batch, Medium, MediumError, PendingMemory, Store};
@@ -9,7 +8,6 @@ use nvmed_sys::{Mapping, Pages};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::sync::Arc;
-use support::{BLOCK, Disk};
 
 const BYTES: u64 = 32 << 20;
 const LAST: u64 = BYTES / BLOCK as u64 - 1;

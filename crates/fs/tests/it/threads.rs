@@ -1,10 +1,8 @@
 //! Many threads in the same directories.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::*;
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::Disk;
 
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 1500;

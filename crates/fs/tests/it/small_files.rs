@@ -1,10 +1,8 @@
 //! Many small files, and what becomes of the space that they leave.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::*;
 use std::sync::Arc;
-use support::Disk;
 
 const WHO: &Credentials<'static> = &Credentials::ROOT;
 

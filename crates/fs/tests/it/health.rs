@@ -1,13 +1,11 @@
 //! A device that fails under a mounted file system: the calls that find it out are told, the file system turns
 //! read-only where going on could lose something, reading goes on, and what was acknowledged and can be saved is.
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::*;
 use nvmed_nvme::Status;
 use rustix::io::Errno;
 use std::sync::Arc;
-use support::Disk;
 
 const WHO: &Credentials<'static> = &Credentials::ROOT;
 

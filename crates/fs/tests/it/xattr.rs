@@ -1,12 +1,10 @@
 //! Extended attributes against a map, over remounts, and the rules of xattr(7).
 
-mod support;
-
+use crate::support::Disk;
 use nvmed_fs::*;
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use support::Disk;
 
 const ROOT: &Credentials<'static> = &Credentials::ROOT;
 const SOMEBODY: &Credentials<'static> = &Credentials { uid: 1000, gid: 1000, groups: &[], permitted: false };
