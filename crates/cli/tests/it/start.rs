@@ -1,8 +1,6 @@
 //! How programs start other programs on a shared mount: what goes along, and what runs from there.
 
-mod scratch;
-
-use scratch::{Ran, Scratch, have};
+use crate::scratch::{Ran, Scratch, have};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,6 @@
 //! `nvmed run`: unmodified programs on a device, and what is left when they end.
 
-mod scratch;
-
-use scratch::{Ran, Scratch, have};
+use crate::scratch::{Ran, Scratch, have};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};

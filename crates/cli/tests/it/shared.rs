@@ -3,17 +3,13 @@
 //! The programs of these tests are this test program again: it speaks to the server itself, so that no wrapper has a part in
 //! what is seen here.
 
-mod scratch;
-#[path = "../../server/tests/support/mod.rs"]
-mod support;
-
+use crate::scratch::{Scratch, have};
+use crate::support::{Client, until};
 use nvmed_fs::OpenFlags;
 use nvmed_wire::{Address, Call, LaneError, SERVER_VARIABLE};
 use rustix::process::{Pid, Signal};
-use scratch::{Scratch, have};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
-use support::{Client, until};
 
 /// Which part this program plays below `nvmed run`.
 const PART: &str = "NVMED_TEST_PART";
@@ -33,7 +29,7 @@ fn append(client: &Client, text: &str) {
 /// This program again, in a part of its own.
 fn part(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "play", "--nocapture", "--quiet"]).env(PART, name);
+    command.args(["--exact", "shared::play", "--nocapture", "--quiet"]).env(PART, name);
     command
 }
 

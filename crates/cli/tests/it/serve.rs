@@ -1,14 +1,12 @@
 //! `nvmed serve-device`: a device in one process, its user in another, and either may die.
 
-mod scratch;
-
+use crate::scratch::Scratch;
 use nvmed_engine::{Completion, DeviceError, Engine, Operation, QueueOptions, QueuePair, Request, Segment};
 use nvmed_stack::{DeviceSpec, Open, open_engine};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-use scratch::Scratch;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -205,7 +203,7 @@ fn clients_that_are_killed_leave_the_device_to_the_next() {
     let server = Server::start(&scratch, "virtual:?media=dram,size=16M");
     for _ in 0..3 {
         let mut client = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "client_to_be_killed", "--nocapture"])
+            .args(["--exact", "serve::client_to_be_killed", "--nocapture"])
             .env(CLIENT, scratch.path("s.sock"))
             .stdout(Stdio::piped())
             .spawn()

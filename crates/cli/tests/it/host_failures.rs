@@ -1,9 +1,7 @@
 //! The host's storage fails below a live run: the image is cut short, its file system is full, its disk answers errors.
 //! The server and the program go on, calls say what happened, and what can be saved is.
 
-mod scratch;
-
-use scratch::{Ran, Scratch, have};
+use crate::scratch::{Ran, Scratch, have};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -2,13 +2,11 @@
 //!
 //! Needs root and FUSE; without them each test says that it was skipped.
 
-mod scratch;
-
+use crate::scratch::{Ran, Scratch};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags,
 };
 use rustix::io::Errno;
-use scratch::{Ran, Scratch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,8 +1,6 @@
 //! `nvmed format` makes a file system, and does not destroy what somebody would miss.
 
-mod scratch;
-
-use scratch::{Scratch, have};
+use crate::scratch::{Scratch, have};
 
 #[test]
 fn a_new_device_is_sparse_and_empty() {

@@ -1,8 +1,6 @@
 //! What is wrong is said in one line with an exit status, and nothing is lost.
 
-mod scratch;
-
-use scratch::Scratch;
+use crate::scratch::Scratch;
 
 #[test]
 fn what_is_no_device_of_ours_is_told_so() {

@@ -1,9 +1,7 @@
 //! `nvmed serve` and `nvmed admin`: users, programs of theirs, and the ends of a server.
 
-mod scratch;
-
+use crate::scratch::Ran;
 use rustix::process::{Pid, Signal};
-use scratch::Ran;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

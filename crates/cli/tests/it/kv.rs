@@ -1,8 +1,6 @@
 //! `nvmed kv`: what is put is there, in a file and on a device, and what is wrong is said.
 
-mod scratch;
-
-use scratch::{Ran, Scratch};
+use crate::scratch::{Ran, Scratch};
 use std::io::Write;
 use std::process::Stdio;
 

@@ -1,13 +1,11 @@
 //! Bytes that somebody else wrote: damaged images, settings, device strings. Every answer is a value or
 //! one line with an exit status, never a panic.
 
-mod scratch;
-
+use crate::scratch::Scratch;
 use nvmed_stack::config::absolute;
 use nvmed_stack::{Config, DeviceSpec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
-use scratch::Scratch;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,8 +1,6 @@
 //! `nvmed identify` and `nvmed smart` tell what the device says, and say so when there is nobody to ask.
 
-mod scratch;
-
-use scratch::Scratch;
+use crate::scratch::Scratch;
 
 #[test]
 fn a_controller_is_asked() {

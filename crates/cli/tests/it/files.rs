@@ -1,14 +1,12 @@
 //! The subcommands that look into a device and change what is on it, against the host's own files.
 
-mod scratch;
-
+use crate::scratch::Scratch;
 use nvmed_fs::FileSystem;
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};
 use nvmed_stack::{DeviceSpec, Open, open_device};
 use nvmed_sys::{Mapping, Pages};
 use rustix::fs::{Mode, OFlags};
-use scratch::Scratch;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

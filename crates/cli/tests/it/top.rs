@@ -1,8 +1,6 @@
 //! `nvmed top` and `nvmed stats`, `nvmed run --stats --summary --record`: what a user sees of a run.
 
-mod scratch;
-
-use scratch::Scratch;
+use crate::scratch::Scratch;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 

@@ -1,9 +1,7 @@
 //! `nvmed bench` measures, protects what a device holds, and notices data that is not what was written;
 //! `nvmed lab` judges results.
 
-mod scratch;
-
-use scratch::Scratch;
+use crate::scratch::Scratch;
 
 /// A number of a JSON line.
 fn number(line: &str, name: &str) -> f64 {

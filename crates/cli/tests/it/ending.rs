@@ -1,9 +1,7 @@
 //! How a run ends: by one signal in a bounded time, with every process of it and without loss; by a second one at once.
 
-mod scratch;
-
+use crate::scratch::{Scratch, have};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use scratch::{Scratch, have};
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
