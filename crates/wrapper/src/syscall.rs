@@ -279,7 +279,12 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
             }
             libc::SYS_pselect6 => {
                 let sets = [words[1] as _, words[2] as _, words[3] as _];
-                Some(c_long::from(poll::pselect6(words[0] as _, sets, words[4] as _, words[5])))
+                Some(c_long::from(poll::pselect6_by_number(
+                    words[0] as _,
+                    sets,
+                    words[4] as _,
+                    words[5] as _,
+                )))
             }
             libc::SYS_getdents => Some(getdents(words[0] as _, words[1] as _, words[2])),
             libc::SYS_io_submit | libc::SYS_io_getevents | aio::SYS_IO_PGETEVENTS | libc::SYS_io_destroy => {
