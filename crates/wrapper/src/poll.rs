@@ -52,10 +52,14 @@ const ENTRIES_AT_ONCE: usize = 16;
 
 /// Whether a list names a descriptor of ours. One that is not there, or is longer than the process may have descriptors, is
 /// the kernel's to refuse.
+#[inline]
 fn touches_ours(fds: *const pollfd, count: nfds_t) -> bool {
     // The kernel looks at 32 bits of the count.
-    let count = count as u32;
-    if !table::was_used() || count > ENTRIES_SURE && u64::from(count) > crate::limit::descriptors() {
+    table::was_used() && names_ours(fds, count as u32)
+}
+
+fn names_ours(fds: *const pollfd, count: u32) -> bool {
+    if count > ENTRIES_SURE && u64::from(count) > crate::limit::descriptors() {
         return false;
     }
     let mut done = 0;
