@@ -43,9 +43,11 @@ static int ignores;
 static char big[600000];
 static char *alternate;
 
-// Two pages, of which the second is not there.
+// Two pages, of which the second is not there. They lie where no other mapping of the process's comes to fill the hole: the
+// kernel fills the highest one.
 static char *last_page(int protection) {
-    char *at = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    static char *lonely = (char *)0x200000000000;
+    char *at = mmap(lonely += 16 * PAGE, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(at, 'x', PAGE);
     if (protection == PROT_NONE)
         mprotect(at + PAGE, PAGE, PROT_NONE);
