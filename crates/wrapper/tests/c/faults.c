@@ -590,6 +590,8 @@ static void with_a_thread(void) {
     pthread_t thread;
     int met = 0, missed = 0;
     shaking = last_page(0);
+    // Empty from the start: half a long name and then an empty one is a long name.
+    memset(shaking, 0, PAGE);
     pthread_create(&thread, NULL, shake, NULL);
     while (met < 200 || missed < 200) {
         int answer = access(shaking + 50, F_OK), error = errno;
