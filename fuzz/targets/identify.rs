@@ -1,7 +1,7 @@
 //! What a controller says of itself, to the driver: Identify pages with changed bytes, and results of other commands.
 #![no_main]
 
-#[path = "../../crates/engine/tests/puppet/mod.rs"]
+#[path = "../../crates/engine/tests/it/puppet/mod.rs"]
 mod puppet;
 
 use libfuzzer_sys::fuzz_target;

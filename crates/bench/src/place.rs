@@ -227,7 +227,7 @@ impl Place {
 ///
 /// # Errors
 /// One is missing.
-pub fn tools() -> Result<PathBuf, String> {
+pub(crate) fn tools() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let dir = own.parent().ok_or("the benchmark has no directory")?.to_owned();
     for needed in ["nvmed", "libnvmed_wrapper.so", "nvmed-probe", "nvmed-kvload"] {

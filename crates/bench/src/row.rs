@@ -49,7 +49,7 @@ pub struct Row {
 
 /// The best of several rivals, by median.
 #[must_use]
-pub fn better(rivals: &[Contender]) -> Option<Contender> {
+pub(crate) fn better(rivals: &[Contender]) -> Option<Contender> {
     rivals.iter().min_by(|a, b| a.samples.median().total_cmp(&b.samples.median())).cloned()
 }
 

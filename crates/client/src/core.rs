@@ -35,7 +35,7 @@ impl Core {
     /// # Errors
     /// What the server answers; `EIO` once it is gone.
     #[inline]
-    pub fn call_with(&self, call: &Call<'_>, data: &[u8]) -> Result<Reply<'_>, FsError> {
+    pub(crate) fn call_with(&self, call: &Call<'_>, data: &[u8]) -> Result<Reply<'_>, FsError> {
         self.link().call(&self.board, call, data)
     }
 
@@ -72,7 +72,7 @@ impl Core {
     }
 
     /// Lets go of what is held, without waiting when nobody else is to know at once.
-    pub fn let_go(&self, handle: Handle, is_told: bool) {
+    pub(crate) fn let_go(&self, handle: Handle, is_told: bool) {
         if is_told || !self.link().post(handle) {
             // Without a server nothing is held.
             let _ = self.done(&Call::Close { handle, last: true, record_locks: false });
@@ -83,7 +83,7 @@ impl Core {
     ///
     /// # Errors
     /// `EIO` once the server is gone.
-    pub fn talk(&self) -> Result<Talk<'_>, FsError> {
+    pub(crate) fn talk(&self) -> Result<Talk<'_>, FsError> {
         self.link().socket()
     }
 }

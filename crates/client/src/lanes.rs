@@ -104,19 +104,19 @@ impl Lanes {
     }
 
     /// The server has no more lanes: those that are there must do.
-    pub fn not_made(&self) {
+    pub(crate) fn not_made(&self) {
         self.made.store(LANES_MAX as u32, Ordering::Relaxed);
     }
 
     /// A lane could not be made, and there is none: the next caller tries again.
-    pub fn not_this_one(&self) {
+    pub(crate) fn not_this_one(&self) {
         self.made.fetch_sub(1, Ordering::SeqCst);
         self.turn.fetch_add(1, Ordering::SeqCst);
         let _ = futex::wake(&self.turn, futex::Flags::PRIVATE, 1);
     }
 
     /// Whether any lane is there.
-    pub fn has_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         self.lanes.iter().any(|lane| lane.get().is_some())
     }
 

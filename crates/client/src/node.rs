@@ -26,7 +26,7 @@ impl Holding {
     }
 
     /// Its end may be somebody's to know: it is a call from now on.
-    pub fn tell_end(&self) {
+    pub(crate) fn tell_end(&self) {
         self.told.store(true, Ordering::Relaxed);
     }
 

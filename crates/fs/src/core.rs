@@ -56,7 +56,7 @@ pub type Clock = fn() -> i64;
 
 /// The host's clock, at the resolution of its tick: what kernels stamp files with.
 #[must_use]
-pub fn host_clock() -> i64 {
+pub(crate) fn host_clock() -> i64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
 }

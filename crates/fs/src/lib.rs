@@ -74,7 +74,7 @@ mod zone;
 
 pub use crate::account::{Limits, Usage};
 pub use crate::advice::Advice;
-pub use crate::core::{Clock, Durability, MountOptions, MountParts, host_clock};
+pub use crate::core::{Clock, Durability, MountOptions, MountParts};
 pub use broken::tell_panics;
 pub use direct::DirectIo;
 pub use error::FsError;
@@ -96,7 +96,7 @@ pub use status::{
 };
 pub use superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
 pub use wreck::{Rescued, Wreck};
-pub use xattr::{SetXattr, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+pub use xattr::{SetXattr, XATTR_VALUE_BYTES_MAX};
 pub use zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 
 /// Longest name of a directory entry, in bytes: what every POSIX file system offers, and a key of the

@@ -61,7 +61,7 @@ impl Kind {
 
     /// Whether it is made by `mknod` and has no data of ours.
     #[must_use]
-    pub const fn is_special(self) -> bool {
+    pub(crate) const fn is_special(self) -> bool {
         matches!(self, Self::Fifo | Self::CharDevice | Self::BlockDevice | Self::Socket)
     }
 

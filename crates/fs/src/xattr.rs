@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Longest name in bytes, its prefix included: Linux's limit.
-pub const XATTR_NAME_BYTES_MAX: usize = 255;
+pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Longest value in bytes: a change of one is one batch, which the log of the smallest file system takes. (Linux
 /// allows 64 KiB, ext4 about a block.)
 pub const XATTR_VALUE_BYTES_MAX: usize = 32 << 10;

@@ -21,5 +21,5 @@ mod session;
 
 pub use error::MountError;
 pub use options::{MountOptions, OptionError};
-pub use place::{HOLDER_ATTRIBUTE, MountPoint, holder, is_dead, unmount};
+pub use place::{MountPoint, holder, is_dead, unmount};
 pub use session::{Serving, serve};

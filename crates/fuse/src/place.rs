@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Extended attribute of every inode of a mount: the number of the process that ends last. It is not listed.
-pub const HOLDER_ATTRIBUTE: &str = "system.nvmed.holder";
+pub(crate) const HOLDER_ATTRIBUTE: &str = "system.nvmed.holder";
 /// The program that mounts and unmounts for users other than root.
 const HELPER: &str = "fusermount3";
 const DEVICE: &str = "/dev/fuse";

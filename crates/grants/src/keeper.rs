@@ -74,7 +74,7 @@ impl TreeGrant {
 
 /// Whether somebody owns the server: root, and the user whose process it is. They reach the device itself.
 #[must_use]
-pub fn is_owner(uid: u32) -> bool {
+pub(crate) fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 

@@ -18,7 +18,7 @@ mod table;
 pub use admin::{Admin, clear_socket};
 pub use error::GrantError;
 pub use house::House;
-pub use keeper::{Asker, Keeper, Quota, is_owner};
+pub use keeper::{Asker, Keeper, Quota};
 pub use request::{Request, Said, ask};
 pub use size::Size;
 pub use table::{PartitionGrant, Table, TreeGrant};

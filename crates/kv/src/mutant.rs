@@ -86,7 +86,8 @@ pub enum Mutant {
 
 impl Mutant {
     /// Those that a check of our own memory notices in the process that makes them: nothing is lost by them.
-    pub const CHECKED: [Self; 3] = [Self::OpenForgotten, Self::PromiseForgotten, Self::LaneForgotten];
+    #[cfg(feature = "mutants")]
+    const CHECKED: [Self; 3] = [Self::OpenForgotten, Self::PromiseForgotten, Self::LaneForgotten];
 
     /// All others: they are noticed by what is left when the power goes.
     pub const ALL: [Self; 34] = [

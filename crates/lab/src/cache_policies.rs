@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Cache sizes, in percent of the pages that a trace touches.
-pub const SIZES_PERCENT: [u32; 3] = [1, 5, 10];
+pub(crate) const SIZES_PERCENT: [u32; 3] = [1, 5, 10];
 /// Fewest frames: in fewer, no policy has room for a thought.
 const FRAMES_MIN: u32 = 16;
 /// Accesses of the made-up workload, and of a quick run.

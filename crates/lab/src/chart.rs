@@ -66,7 +66,7 @@ fn open(title: &str, height: f64) -> String {
 
 /// A bar of a chart.
 #[derive(Clone, Debug)]
-pub struct Bar {
+pub(crate) struct Bar {
     /// Who.
     pub name: String,
     /// How much.
@@ -79,7 +79,7 @@ pub struct Bar {
 
 /// Bars side by side from the left, with what lies between smallest and largest as a line.
 #[must_use]
-pub fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
+pub(crate) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
     const NAME: f64 = 250.0;
     const STEP: f64 = 24.0;
     let height = TOP + STEP * bars.len() as f64 + 12.0;
@@ -113,7 +113,7 @@ pub fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
 
 /// An axis: what its ends mean and how a value is written.
 #[derive(Clone, Copy)]
-pub struct Axis<'a> {
+pub(crate) struct Axis<'a> {
     /// What it shows.
     pub name: &'a str,
     /// How a value is written.
@@ -143,7 +143,7 @@ fn marks(axis: Axis<'_>, low: f64, high: f64) -> Vec<f64> {
 
 /// A curve through points, as a line or, with `filled`, as what lies below it. Nothing of fewer than two points.
 #[must_use]
-pub fn curve(title: &str, x: Axis<'_>, y: Axis<'_>, points: &[(f64, f64)], filled: bool) -> String {
+pub(crate) fn curve(title: &str, x: Axis<'_>, y: Axis<'_>, points: &[(f64, f64)], filled: bool) -> String {
     let finite = points.iter().filter(|(a, b)| a.is_finite() && b.is_finite());
     let points: Vec<(f64, f64)> = finite.copied().collect();
     if points.len() < 2 {
@@ -208,7 +208,7 @@ pub fn curve(title: &str, x: Axis<'_>, y: Axis<'_>, points: &[(f64, f64)], fille
 
 /// The frame of a page: a title, a style, and what stands in it.
 #[must_use]
-pub fn document(title: &str, body: &str) -> String {
+pub(crate) fn document(title: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\n\
          body {{ font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }}\n\

@@ -223,7 +223,12 @@ pub fn ours(handle: Handle, load: &Load) -> Result<Box<dyn Contender>, LabError>
 ///
 /// # Errors
 /// As [`Job::new`].
-pub fn our_team(device: &Arc<Device>, name: &str, load: &Load, threads: u64) -> Result<Team, LabError> {
+pub(crate) fn our_team(
+    device: &Arc<Device>,
+    name: &str,
+    load: &Load,
+    threads: u64,
+) -> Result<Team, LabError> {
     let member =
         |thread: u64| ours(device.handle(Binding::Queue(thread as usize)), &load.share(thread, threads));
     Ok(Team::new(name, (0..threads).map(member).collect::<Result<_, _>>()?))

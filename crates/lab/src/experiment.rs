@@ -27,7 +27,7 @@ impl Effort {
 
     /// Seconds of a slice: short enough that some are free of what else runs.
     #[must_use]
-    pub fn slice_s(&self) -> f64 {
+    pub(crate) fn slice_s(&self) -> f64 {
         if self.quick { 0.005 } else { 0.03 }
     }
 

@@ -20,7 +20,7 @@ impl Pattern {
     /// Random reads.
     pub const RANDREAD: Self = Self { sequential: false, reads_percent: 100 };
     /// Random writes.
-    pub const RANDWRITE: Self = Self { sequential: false, reads_percent: 0 };
+    pub(crate) const RANDWRITE: Self = Self { sequential: false, reads_percent: 0 };
 
     /// Whether anything is written.
     #[must_use]
@@ -62,7 +62,7 @@ pub struct Load {
 /// The most requests that one thread has in flight: the longest queue of NVMe controllers at large.
 pub const DEPTH_MAX: u16 = 4096;
 /// The largest request: longer ones are split anyway.
-pub const BLOCK_BYTES_MAX: u32 = 16 << 20;
+pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
 impl Load {
     /// Whether it makes sense on a device of `device_bytes` in logical blocks of `lba_bytes`.

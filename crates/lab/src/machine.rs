@@ -21,7 +21,7 @@ pub fn cores() -> usize {
 
 /// The load average of the last minute: what else ran.
 #[must_use]
-pub fn load_average() -> f64 {
+pub(crate) fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
 }
@@ -52,7 +52,7 @@ pub fn process_cpu_ns() -> u64 {
 
 /// What one look at the clock costs, nanoseconds.
 #[must_use]
-pub fn stamp_ns() -> f64 {
+pub(crate) fn stamp_ns() -> f64 {
     const LOOKS: u32 = 20_000;
     let begin = now_ns();
     for _ in 0..LOOKS {

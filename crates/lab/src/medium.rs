@@ -133,7 +133,7 @@ pub fn formatted(zram: &Zram) -> Result<DeviceSpec, LabError> {
 
 /// A loop device over a file in a tmpfs, removed when dropped.
 #[derive(Debug)]
-pub struct LoopDisk {
+pub(crate) struct LoopDisk {
     device: PathBuf,
     file: PathBuf,
 }
@@ -180,7 +180,7 @@ impl Drop for LoopDisk {
 
 /// A file in memory, removed when dropped: the kernel's shortest way to bytes, without a block device.
 #[derive(Debug)]
-pub struct MemoryFile {
+pub(crate) struct MemoryFile {
     path: PathBuf,
 }
 

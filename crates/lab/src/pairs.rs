@@ -113,7 +113,7 @@ pub fn filled(medium: Arc<dyn Medium>, pairs: Pairs, memory_bytes: usize) -> Res
 }
 
 /// One thread that reads pairs at random.
-pub struct Gets {
+pub(crate) struct Gets {
     store: Arc<Store>,
     pairs: Pairs,
     seed: u64,
@@ -150,7 +150,7 @@ impl Contender for Gets {
 }
 
 /// One thread that writes pairs at random, durable in groups.
-pub struct Puts {
+pub(crate) struct Puts {
     store: Arc<Store>,
     pairs: Pairs,
     seed: u64,

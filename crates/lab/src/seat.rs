@@ -14,7 +14,7 @@ pub struct Seat {
 
 impl Seat {
     /// Binds the calling thread to core `core`, modulo their number; with `first`, it runs before ordinary
-    /// threads (SCHED_FIFO). What the host refuses is left out: see [`Seat::is_first`].
+    /// threads (SCHED_FIFO). What the host refuses is left out.
     #[must_use]
     pub fn take(core: usize, first: bool) -> Self {
         let before = sched_getaffinity(None).ok();
@@ -26,12 +26,6 @@ impl Seat {
             let _ = sched_setaffinity(None, &own);
         }
         Self { before, first: first && schedule(libc::SCHED_FIFO, PRIORITY) }
-    }
-
-    /// Whether the thread runs before ordinary ones.
-    #[must_use]
-    pub fn is_first(&self) -> bool {
-        self.first
     }
 }
 

@@ -19,7 +19,7 @@ pub fn run(command: &mut Command) -> Result<String, LabError> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_with(command: &mut Command, input: &[u8]) -> Result<String, LabError> {
+pub(crate) fn run_with(command: &mut Command, input: &[u8]) -> Result<String, LabError> {
     let failed = |error: std::io::Error| LabError::program("memory for a program's input", &error);
     let fd = rustix::fs::memfd_create("nvmed-input", rustix::fs::MemfdFlags::CLOEXEC);
     let mut file = std::fs::File::from(fd.map_err(|errno| failed(errno.into()))?);

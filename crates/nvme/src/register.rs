@@ -14,8 +14,6 @@ pub const INTMC: u32 = 0x10;
 pub const CC: u32 = 0x14;
 /// Controller Status.
 pub const CSTS: u32 = 0x1c;
-/// NVM Subsystem Reset.
-pub const NSSR: u32 = 0x20;
 /// Admin Queue Attributes.
 pub const AQA: u32 = 0x24;
 /// Admin Submission Queue Base Address, 64 bits.

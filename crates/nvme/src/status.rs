@@ -7,7 +7,6 @@ use std::fmt;
 pub struct Status(pub u16);
 
 const DNR: u16 = 1 << 14;
-const MORE: u16 = 1 << 13;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $sct:literal, $sc:literal, $text:literal;)*) => {
@@ -112,18 +111,6 @@ impl Status {
         Self(self.0 | DNR)
     }
 
-    /// Whether Do Not Retry is set.
-    #[must_use]
-    pub fn is_final(self) -> bool {
-        self.0 & DNR != 0
-    }
-
-    /// With More: the error log has an entry.
-    #[must_use]
-    pub const fn with_more(self) -> Self {
-        Self(self.0 | MORE)
-    }
-
     /// Whether the command succeeded.
     #[must_use]
     pub fn is_success(self) -> bool {
@@ -155,10 +142,10 @@ mod tests {
 
     #[test]
     fn a_status_says_its_name_and_code_whatever_its_flags() {
-        let status = Status::INVALID_QUEUE_DELETION.do_not_retry().with_more();
+        let status = Status::INVALID_QUEUE_DELETION.do_not_retry();
         assert_eq!(status.to_string(), "Invalid Queue Deletion (SCT 1h, SC 0ch)");
-        assert!(status.is(Status::INVALID_QUEUE_DELETION) && status.is_final() && !status.is_success());
-        assert!(Status::SUCCESS.with_more().is_success());
+        assert!(status.is(Status::INVALID_QUEUE_DELETION) && !status.is_success());
+        assert!(Status(1 << 13).is_success(), "More alone is no failure");
         assert!(!Status(0x17f).is_success());
         assert_eq!(Status(0x77f).name(), "unknown status");
     }

@@ -61,7 +61,7 @@ impl Connection {
     }
 
     /// The connection of an heir, which nobody has adopted yet.
-    pub fn of_heir(number: u64, socket: Socket, heir: Arc<Session>) -> Self {
+    pub(crate) fn of_heir(number: u64, socket: Socket, heir: Arc<Session>) -> Self {
         let connection = Self::bare(number, socket, Arc::clone(&heir.user));
         // It was made a line ago.
         let _ = connection.session.set(heir);
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// The session, if there is one, knows where its process is seen to die.
-    pub fn introduce(self: &Arc<Self>) {
+    pub(crate) fn introduce(self: &Arc<Self>) {
         if let Some(session) = self.session.get() {
             // Whoever introduced it before did the same.
             let _ = session.connection.set(Arc::downgrade(self));
@@ -104,7 +104,7 @@ impl Connection {
     }
 
     /// Since when somebody has been there who is no session.
-    pub fn silent_since(&self) -> Option<Instant> {
+    pub(crate) fn silent_since(&self) -> Option<Instant> {
         self.silent.filter(|_| !self.has_session())
     }
 
@@ -115,7 +115,7 @@ impl Connection {
     }
 
     /// Whether it belongs to a session.
-    pub fn has_session(&self) -> bool {
+    pub(crate) fn has_session(&self) -> bool {
         self.session.get().is_some()
     }
 
@@ -184,13 +184,13 @@ impl Connection {
     }
 
     /// Whether its end takes no time worth mentioning: no lane is to be closed, and what its session holds is light.
-    pub fn is_light(&self) -> bool {
+    pub(crate) fn is_light(&self) -> bool {
         lock(&self.lanes).all.is_empty()
             && self.session.get().is_none_or(|session| session.holds().are_light())
     }
 
     /// Ends it from our side: no call of its is answered from now on.
-    pub fn shut(&self, service: &Service) {
+    pub(crate) fn shut(&self, service: &Service) {
         self.end(service);
         self.hang_up();
     }

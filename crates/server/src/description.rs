@@ -58,17 +58,17 @@ impl Description {
     }
 
     /// A sync that nobody has asked for yet has failed.
-    pub fn owe(&self, error: Errno) {
+    pub(crate) fn owe(&self, error: Errno) {
         self.owed.store(error.raw_os_error(), Ordering::SeqCst);
     }
 
     /// Whether such a failure is still to be told.
-    pub fn owes(&self) -> bool {
+    pub(crate) fn owes(&self) -> bool {
         self.owed.load(Ordering::SeqCst) != 0
     }
 
     /// What such a sync has failed with, told once.
-    pub fn take_owed(&self) -> Option<Errno> {
+    pub(crate) fn take_owed(&self) -> Option<Errno> {
         let owed = self.owed.swap(0, Ordering::SeqCst);
         (owed != 0).then(|| Errno::from_raw_os_error(owed))
     }
@@ -77,7 +77,7 @@ impl Description {
     ///
     /// # Errors
     /// [`FsError::TooManyLocks`] past the user's limit; what [`File::ofd_lock`] answers.
-    pub fn lock_range(
+    pub(crate) fn lock_range(
         &self,
         user: &Arc<User>,
         range: LockRange,

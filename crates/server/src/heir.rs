@@ -54,7 +54,7 @@ impl Service {
     ///
     /// # Errors
     /// As [`Service::heir`], and then the heir has ended; [`FsError::Invalid`] when none waits to be adopted.
-    pub fn heir_holds(&self, parent: &Session, held: Vec<(i32, Handle)>) -> Result<(), FsError> {
+    pub(crate) fn heir_holds(&self, parent: &Session, held: Vec<(i32, Handle)>) -> Result<(), FsError> {
         let heir = lock(&parent.last_heir).upgrade().ok_or(FsError::Invalid)?;
         let waiting = lock(&heir.inheritance).as_ref().map(|left| left.before.is_some());
         let same_process = waiting.ok_or(FsError::Invalid)?;

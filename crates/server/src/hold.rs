@@ -175,12 +175,12 @@ impl Holds {
     }
 
     /// Whether the process has any held file mapped.
-    pub fn are_mapped(&self) -> bool {
+    pub(crate) fn are_mapped(&self) -> bool {
         self.by_handle.values().any(|hold| hold.maps != Maps::default())
     }
 
     /// Whether there are directories alone: telling of them waits for no writer, letting go of them frees no blocks.
-    pub fn are_light(&self) -> bool {
+    pub(crate) fn are_light(&self) -> bool {
         let is_directory =
             |hold: &Hold| matches!(&hold.held, Held::Inode(node) if node.kind() == Kind::Directory);
         self.by_handle.values().all(is_directory)

@@ -26,7 +26,7 @@ impl Served {
     }
 
     /// Waits until there is none: the lanes were closed, and each thread ends after the call that it is at.
-    pub fn wait_for_none(&self) {
+    pub(crate) fn wait_for_none(&self) {
         let threads = lock(&self.threads);
         let none = self.none.wait_while(threads, |threads| *threads > 0);
         drop(none.unwrap_or_else(PoisonError::into_inner));

@@ -111,7 +111,7 @@ impl Owner {
     }
 
     /// It has what it waited for, or does not wait any more.
-    pub fn waits_no_more(&self) {
+    pub(crate) fn waits_no_more(&self) {
         *lock(&self.wanted) = None;
     }
 
@@ -181,7 +181,7 @@ impl Owners {
 
     /// A process waits for a lock from now on, unless who has it waits for the process: then it would be for ever. As in Linux
     /// one lock that is in the way is followed at a time, and threads of a process count as one.
-    pub fn is_circle(&self, owner: &Owner, wanted: Wanted) -> bool {
+    pub(crate) fn is_circle(&self, owner: &Owner, wanted: Wanted) -> bool {
         let _alone = lock(&self.waiting);
         let mut in_the_way = wanted.in_the_way(owner.number);
         *lock(&owner.wanted) = Some(wanted);

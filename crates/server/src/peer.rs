@@ -39,7 +39,7 @@ impl Peer {
 
     /// As [`Peer::credentials`], with the real ids.
     #[must_use]
-    pub fn real_credentials(&self) -> Credentials<'_> {
+    pub(crate) fn real_credentials(&self) -> Credentials<'_> {
         Credentials { uid: self.real.0, gid: self.real.1, ..self.credentials() }
     }
 }

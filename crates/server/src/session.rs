@@ -99,7 +99,7 @@ impl Session {
 
     /// Whether what it sees is not granted any more.
     #[must_use]
-    pub fn is_revoked(&self) -> bool {
+    pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::SeqCst)
     }
 

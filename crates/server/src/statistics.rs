@@ -180,12 +180,12 @@ impl Counts {
     }
 
     /// A lane is served from now on.
-    pub fn lane_begins(&self, lane: &Arc<ServerLane>) {
+    pub(crate) fn lane_begins(&self, lane: &Arc<ServerLane>) {
         lock(&self.lanes).push(Arc::clone(lane));
     }
 
     /// A lane is served no more.
-    pub fn lane_ends(&self, lane: &ServerLane) {
+    pub(crate) fn lane_ends(&self, lane: &ServerLane) {
         let mut lanes = lock(&self.lanes);
         if let Some(at) = lanes.iter().position(|one| std::ptr::eq(&raw const **one, lane)) {
             lanes.swap_remove(at);
@@ -225,7 +225,7 @@ impl Counts {
     }
 
     /// Whether it ever made a call, or could make one now: who only looks at the statistics cannot.
-    pub fn is_client(&self) -> bool {
+    pub(crate) fn is_client(&self) -> bool {
         get(&self.calls) > 0 || !lock(&self.lanes).is_empty()
     }
 

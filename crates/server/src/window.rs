@@ -219,12 +219,12 @@ impl Windows {
 
     /// Whether what is stored into the file by mapping is seen by nobody. Asked after its mark was taken: stores that may
     /// begin later change the mark.
-    pub fn is_stored(&self, ino: u64) -> bool {
+    pub(crate) fn is_stored(&self, ino: u64) -> bool {
         self.files.read().unwrap_or_else(PoisonError::into_inner).stored.contains_key(&ino)
     }
 
     /// One such mapping fewer; what was stored through it is in the file.
-    pub fn not_stored(&self, ino: u64) {
+    pub(crate) fn not_stored(&self, ino: u64) {
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = files.stored.get_mut(&ino) {
             *count -= 1;
@@ -235,13 +235,13 @@ impl Windows {
     }
 
     /// Before a change of a file.
-    pub fn changing(&self, ino: u64) -> Changing<'_> {
+    pub(crate) fn changing(&self, ino: u64) -> Changing<'_> {
         let gate = self.gate(ino).read().unwrap_or_else(PoisonError::into_inner);
         Changing { window: self.find(ino), counted: self.board.change(ino), gate }
     }
 
     /// Keeps changes of a file away, until it is dropped.
-    pub fn unchanged(&self, ino: u64) -> RwLockWriteGuard<'_, ()> {
+    pub(crate) fn unchanged(&self, ino: u64) -> RwLockWriteGuard<'_, ()> {
         self.gate(ino).write().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -14,7 +14,7 @@ const SPECIAL: [Kind; 4] = [Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::Bl
 
 /// Chooses operations.
 #[derive(Clone, Debug)]
-pub struct Chooser {
+pub(crate) struct Chooser {
     /// Serial of the next write.
     serial: u64,
     /// Files with a mapping, by path at the time of mapping and inode.
@@ -35,7 +35,7 @@ impl Chooser {
     }
 
     /// A new mount: nothing is mapped, nothing is held.
-    pub fn remounted(&mut self) {
+    pub(crate) fn remounted(&mut self) {
         self.mapped.clear();
         self.held = 0;
     }

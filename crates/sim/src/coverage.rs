@@ -42,7 +42,7 @@ pub fn columns(command: &Command, meta: &[core::ops::Range<u64>]) -> Vec<usize> 
 
 /// Whether a command is of a kind that few are: a part of a checkpoint.
 #[must_use]
-pub fn is_rare(columns: &[usize]) -> bool {
+pub(crate) fn is_rare(columns: &[usize]) -> bool {
     columns.iter().any(|&column| matches!(COLUMNS[column], "node" | "value" | "bitmap" | "superblock"))
 }
 

@@ -218,7 +218,7 @@ fn examine(seed: u64, cut: u64, outcomes: u64, walk: &Walk<'_>, plan: &Plan, tal
 
 /// What a panic said.
 #[must_use]
-pub fn panic_text(panic: &(dyn core::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn core::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of no text").to_owned()
 }
@@ -227,7 +227,7 @@ pub fn panic_text(panic: &(dyn core::any::Any + Send)) -> String {
 ///
 /// # Errors
 /// What is wrong, in words.
-pub fn examine_image(
+pub(crate) fn examine_image(
     image: Image,
     model: &Model,
     setting: &Setting,
@@ -240,7 +240,7 @@ pub fn examine_image(
 ///
 /// # Errors
 /// What is wrong, in words.
-pub fn examine_media(
+pub(crate) fn examine_media(
     media: Volatile,
     oracle: &dyn Oracle,
     setting: &Setting,
@@ -250,7 +250,7 @@ pub fn examine_media(
 }
 
 /// Knows what may be there.
-pub trait Oracle {
+pub(crate) trait Oracle {
     /// Whether it may look so.
     ///
     /// # Errors
@@ -357,7 +357,7 @@ pub fn sound(disk: &Arc<Disk>, when: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// What it found besides.
-pub fn sound_after_cut(disk: &Arc<Disk>, when: &str) -> Result<(), String> {
+pub(crate) fn sound_after_cut(disk: &Arc<Disk>, when: &str) -> Result<(), String> {
     let mut findings = findings(disk, when)?;
     findings.retain(|finding| !finding.is_of_a_superblock());
     if findings.is_empty() { Ok(()) } else { Err(format!("fsck {when} found {findings:?}")) }
@@ -400,7 +400,7 @@ fn try_go_on(files: &FileSystem, dice: &mut Dice) -> Result<(), FsError> {
 ///
 /// # Errors
 /// The file system's.
-pub fn work_long(files: &FileSystem) -> Result<(), FsError> {
+pub(crate) fn work_long(files: &FileSystem) -> Result<(), FsError> {
     const NAMES: u64 = 600;
     let root = files.root();
     let before = files.store_stats().checkpoints;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Outcomes from here on: a damaged image; the cut says which damage.
-pub const DAMAGE: u64 = 400;
+pub(crate) const DAMAGE: u64 = 400;
 /// Damages of each recording.
 const COUNT: u64 = 24;
 /// Reading any image of a few megabytes ends within this time, on a slow and busy machine.
@@ -69,7 +69,7 @@ pub fn of_workload(seed: u64) -> Tally {
 }
 
 /// Whether the checker finds something, or cannot go on.
-pub fn is_reported(image: &Image) -> bool {
+pub(crate) fn is_reported(image: &Image) -> bool {
     let Ok(device) = Disk::new(image.clone()).open() else { return true };
     nvmed_fs::fsck(&device).map_or(true, |findings| !findings.is_empty())
 }
@@ -156,6 +156,6 @@ fn judge_work(base: &Base, damage: &Damage, seen: Seen) -> Result<(), String> {
 
 /// Content that nobody wrote.
 #[must_use]
-pub fn junk() -> Block {
+pub(crate) fn junk() -> Block {
     Arc::new([0xa5; BLOCK])
 }

@@ -12,7 +12,7 @@ use nvmed_fs::{MountOptions, salvage};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Outcomes from here on: the process died inside the call that caused the event.
-pub const DEATH: u64 = 200;
+pub(crate) const DEATH: u64 = 200;
 
 /// What the clock shows while a salvage runs, at most, from its start on.
 const SALVAGE_NS: i64 = 3600 * 1_000_000_000;

@@ -32,7 +32,7 @@ impl Dice {
     }
 
     /// True in `percent` of 100 cases.
-    pub fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.roll(100) < percent
     }
 

@@ -130,7 +130,7 @@ impl Disk {
 
     /// What was recorded; no more is.
     #[must_use]
-    pub fn take_trace(&self) -> Trace {
+    pub(crate) fn take_trace(&self) -> Trace {
         let mut inner = self.lock();
         assert!(inner.media.in_flight() == 0, "a recording ends between two calls");
         inner.records = false;
@@ -168,7 +168,7 @@ impl Disk {
     }
 
     /// Copies `memory` when each of `events` events was recorded: a process that dies there.
-    pub fn die_at(&self, memory: Memory, mut events: Vec<u64>) {
+    pub(crate) fn die_at(&self, memory: Memory, mut events: Vec<u64>) {
         let mut inner = self.lock();
         events.sort_unstable();
         inner.memory = Some(memory);
@@ -177,7 +177,7 @@ impl Disk {
 
     /// The deaths that came.
     #[must_use]
-    pub fn take_deaths(&self) -> Vec<Death> {
+    pub(crate) fn take_deaths(&self) -> Vec<Death> {
         let mut inner = self.lock();
         (inner.memory, inner.deaths) = (None, Vec::new());
         core::mem::take(&mut inner.dead)
@@ -203,7 +203,11 @@ impl Disk {
     ///
     /// # Errors
     /// Those of the mount.
-    pub fn mount_in(self: &Arc<Self>, memory: Memory, options: MountOptions) -> Result<FileSystem, FsError> {
+    pub(crate) fn mount_in(
+        self: &Arc<Self>,
+        memory: Memory,
+        options: MountOptions,
+    ) -> Result<FileSystem, FsError> {
         FileSystem::mount(self.parts(memory, options)?)
     }
 

@@ -27,7 +27,7 @@ pub struct Image {
 impl Image {
     /// A device fresh from the factory, full of junk: who reads what nobody wrote shall see it.
     #[must_use]
-    pub fn junk(blocks: u64) -> Self {
+    pub(crate) fn junk(blocks: u64) -> Self {
         let junk: Block = Arc::new([JUNK; BLOCK]);
         Self { base: Arc::new(vec![junk; blocks as usize]), over: HashMap::new() }
     }
@@ -197,7 +197,7 @@ impl Volatile {
 
     /// Whether a cut could lose anything.
     #[must_use]
-    pub fn has_cached(&self) -> bool {
+    pub(crate) fn has_cached(&self) -> bool {
         !self.cached.is_empty() || self.flights.iter().any(|flight| flight.what != What::Flush)
     }
 
@@ -295,7 +295,7 @@ impl Volatile {
     /// What a power cut now leaves. Of the commands of `trace` that are in flight, each is at the mercy of the
     /// cut, whatever it asked for, and so is their order.
     #[must_use]
-    pub fn after_cut(&self, trace: &Trace, manner: Manner, dice: &mut Dice) -> Image {
+    pub(crate) fn after_cut(&self, trace: &Trace, manner: Manner, dice: &mut Dice) -> Image {
         let mut image = self.durable.clone();
         let mut sent: Vec<&Flight> = self.flights.iter().filter(|flight| !flight.executed).collect();
         for last in (1..sent.len()).rev() {
@@ -329,7 +329,7 @@ impl Volatile {
 
     /// As it is read now, all of it durable.
     #[must_use]
-    pub fn as_read(&self) -> Image {
+    pub(crate) fn as_read(&self) -> Image {
         let mut image = self.durable.clone();
         for (number, data) in &self.newest {
             image.set(*number, Arc::clone(data));
@@ -340,7 +340,7 @@ impl Volatile {
 
 /// How a cut treats what is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub(crate) enum Manner {
     /// Nothing of it is there.
     Lost,
     /// All of it is there.

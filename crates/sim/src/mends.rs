@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Outcomes from here on: cut number `cut` of the repair of that damage.
-pub const REPAIR: u64 = 500;
+pub(crate) const REPAIR: u64 = 500;
 /// Damages of each recording, and cuts of each repair at most.
 const DAMAGES: u64 = 2;
 const CUTS: u64 = 4;

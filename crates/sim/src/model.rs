@@ -102,7 +102,7 @@ impl Shape {
 
     /// Whether a directory has nothing in it.
     #[must_use]
-    pub fn is_empty_directory(&self, path: &str) -> bool {
+    pub(crate) fn is_empty_directory(&self, path: &str) -> bool {
         let below = format!("{path}/");
         !self.names.range(below.clone()..).next().is_some_and(|(name, _)| name.starts_with(&below))
     }
@@ -238,7 +238,7 @@ impl Model {
 
     /// The model of a process that dies while the device lives: everything completed stays.
     #[must_use]
-    pub fn for_death(mut self) -> Self {
+    pub(crate) fn for_death(mut self) -> Self {
         self.all_durable();
         self.only_process_dies = true;
         self
@@ -258,7 +258,7 @@ impl Model {
 
     /// The names that may be.
     #[must_use]
-    pub fn moments(&self) -> &[Arc<Shape>] {
+    pub(crate) fn moments(&self) -> &[Arc<Shape>] {
         &self.moments
     }
 
@@ -266,12 +266,12 @@ impl Model {
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn check_times(&self, ino: u64, times: &Times) -> Result<(), String> {
+    pub(crate) fn check_times(&self, ino: u64, times: &Times) -> Result<(), String> {
         self.times.check(ino, times)
     }
 
     /// Requests fail from now on, and nobody follows what times that leaves.
-    pub fn forget_times(&mut self) {
+    pub(crate) fn forget_times(&mut self) {
         self.times.lose();
     }
 
@@ -295,7 +295,7 @@ impl Model {
     }
 
     /// Times changed beside any operation.
-    pub fn retime(&mut self, files: &FileSystem, clock: (i64, i64)) {
+    pub(crate) fn retime(&mut self, files: &FileSystem, clock: (i64, i64)) {
         let touched = Touched::all(self.shape(), files, clock);
         self.times.widen(&touched);
     }
@@ -461,7 +461,7 @@ impl Model {
 
     /// No moment before that one can be seen any more.
     #[cfg(feature = "schedule")]
-    pub fn durable_to(&mut self, moment: u64) {
+    pub(crate) fn durable_to(&mut self, moment: u64) {
         let gone = moment.min(self.now()).saturating_sub(self.past);
         self.moments.drain(..gone as usize);
         self.past += gone;
@@ -477,14 +477,14 @@ impl Model {
     }
 
     /// Everything is as it is now, for good: an unmount.
-    pub fn all_durable(&mut self) {
+    pub(crate) fn all_durable(&mut self) {
         self.names_durable();
         self.files.values_mut().for_each(|content| content.durable(0..u64::MAX));
         self.times.all_durable();
     }
 
     /// The mount ended: what it knew of synced files is gone with it.
-    pub fn remounted(&mut self) {
+    pub(crate) fn remounted(&mut self) {
         self.all_durable();
         self.synced.clear();
     }

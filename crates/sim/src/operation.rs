@@ -6,7 +6,7 @@ use crate::times::Touched;
 use nvmed_fs::{Allocate, Kind, RenameFlags, Time};
 
 /// The directory of files that only fill the metadata region; nothing is chosen in it.
-pub const BALLAST: &str = "ballast";
+pub(crate) const BALLAST: &str = "ballast";
 
 /// How a write is made durable before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

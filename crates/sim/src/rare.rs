@@ -179,7 +179,7 @@ impl Session {
     ///
     /// # Errors
     /// The file system did something wrong.
-    pub fn approach(&mut self, rare: Rare) -> Result<(), String> {
+    pub(crate) fn approach(&mut self, rare: Rare) -> Result<(), String> {
         match rare {
             Rare::Steps => self.approach_steps(),
             Rare::Wrap => self.approach_wrap(),

@@ -54,7 +54,7 @@ pub fn now() -> i64 {
 }
 
 /// The clock begins anew; answers what it shows.
-pub fn wind_clock() -> i64 {
+pub(crate) fn wind_clock() -> i64 {
     const START_NS: i64 = 1_700_000_000_000_000_000;
     NOW_NS.with(|now| now.set(START_NS));
     START_NS
@@ -225,7 +225,7 @@ impl Runner {
     ///
     /// # Errors
     /// What could not be written.
-    pub fn close_all(&mut self) -> Result<(), FsError> {
+    pub(crate) fn close_all(&mut self) -> Result<(), FsError> {
         self.held.clear();
         for (file, _map) in core::mem::take(&mut self.maps).into_values() {
             file.unmap(true)?;
@@ -234,7 +234,7 @@ impl Runner {
     }
 
     /// The power is gone: what is open is of no use any more.
-    pub fn forget_open(&mut self) {
+    pub(crate) fn forget_open(&mut self) {
         self.held.clear();
         self.maps.clear();
     }

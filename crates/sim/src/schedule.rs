@@ -37,7 +37,7 @@ struct State {
 }
 
 /// Who runs.
-pub struct Schedule {
+pub(crate) struct Schedule {
     state: Mutex<State>,
     turn: Condvar,
 }
@@ -159,7 +159,7 @@ impl Drop for Leaves {
 }
 
 /// Here this thread, if it is one of a schedule, could be switched away.
-pub fn switch_point() {
+pub(crate) fn switch_point() {
     let current = CURRENT.with(|current| current.borrow().clone());
     if let Some((schedule, me)) = current {
         schedule.switch(me);
@@ -167,6 +167,6 @@ pub fn switch_point() {
 }
 
 /// Whether this thread is one of a schedule.
-pub fn is_scheduled() -> bool {
+pub(crate) fn is_scheduled() -> bool {
     CURRENT.with(|current| current.borrow().is_some())
 }

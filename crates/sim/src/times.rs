@@ -98,7 +98,7 @@ impl May {
 
 /// What the times of all inodes may be.
 #[derive(Clone, Debug, Default)]
-pub struct Clockwork {
+pub(crate) struct Clockwork {
     may: BTreeMap<u64, May>,
     /// Nothing is known of times any more.
     lost: bool,
@@ -117,7 +117,7 @@ impl Clockwork {
     }
 
     /// An operation may have changed times.
-    pub fn widen(&mut self, touched: &Touched) {
+    pub(crate) fn widen(&mut self, touched: &Touched) {
         if self.lost {
             return;
         }
@@ -138,17 +138,17 @@ impl Clockwork {
     }
 
     /// Those of all inodes do.
-    pub fn all_durable(&mut self) {
+    pub(crate) fn all_durable(&mut self) {
         self.may.values_mut().for_each(May::durable);
     }
 
     /// Whoever salvages a file that was changed stamps it with the time of the salvage.
-    pub fn may_be_salvaged(&mut self, now: (i64, i64)) {
+    pub(crate) fn may_be_salvaged(&mut self, now: (i64, i64)) {
         self.may.values_mut().filter(|may| may.seen.len() > 1).for_each(|may| may.during.push(now));
     }
 
     /// An inode may have been read beside any operation.
-    pub fn may_be_read(&mut self, ino: u64, clock: (i64, i64)) {
+    pub(crate) fn may_be_read(&mut self, ino: u64, clock: (i64, i64)) {
         if let Some(may) = self.may.get_mut(&ino) {
             may.read.push(clock);
         }

@@ -31,7 +31,7 @@ pub enum Class {
 impl Class {
     /// Whether there are two, of which one is enough.
     #[must_use]
-    pub fn is_superblock(self) -> bool {
+    pub(crate) fn is_superblock(self) -> bool {
         matches!(self, Self::StoreSuperblock | Self::Superblock)
     }
 }
@@ -352,7 +352,7 @@ impl Base {
     /// Whether the checker has to find something where everything is shown that was there. Bytes of the log may count
     /// for nothing; a whole older superblock is what a power cut leaves between the writes of the two.
     #[must_use]
-    pub fn must_be_reported(&self, damage: &Damage) -> bool {
+    pub(crate) fn must_be_reported(&self, damage: &Damage) -> bool {
         match damage.classes.first() {
             Some(class) if class.is_superblock() => !damage.older,
             Some(Class::Log) | None => false,

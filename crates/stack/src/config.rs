@@ -13,15 +13,15 @@ pub const SETTINGS_VARIABLE: &str = "NVMED_SETTINGS";
 /// Room for a configuration file; a larger one is not a configuration file.
 const FILE_BYTES_MAX: usize = 64 << 10;
 /// Cache of a private mount unless `cache_size` says otherwise.
-pub const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
+pub(crate) const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Fewer frames than this cannot hold one large request and its neighbours.
 pub const CACHE_BYTES_MIN: u64 = 1 << 20;
 /// The cache's table has 32-bit frame numbers: 2^32 frames would be 16 TiB; one is plenty.
-pub const CACHE_BYTES_MAX: u64 = 1 << 40;
+pub(crate) const CACHE_BYTES_MAX: u64 = 1 << 40;
 /// Readahead window unless `ffs_readahead` says otherwise: what Linux uses.
-pub const READAHEAD_BYTES_DEFAULT: u64 = 128 << 10;
+pub(crate) const READAHEAD_BYTES_DEFAULT: u64 = 128 << 10;
 /// Largest file in its inode record unless `ffs_inline` says otherwise, and at most.
-pub const INLINE_BYTES_DEFAULT: u64 = 512;
+pub(crate) const INLINE_BYTES_DEFAULT: u64 = 512;
 const INLINE_BYTES_MAX: u64 = 800;
 /// Largest readahead window and preallocation; beyond, one file starves the others.
 const WINDOW_BYTES_MAX: u64 = 1 << 30;

@@ -385,7 +385,7 @@ impl DeviceSpec {
     ///
     /// # Errors
     /// [`SpecError`].
-    pub fn from_keys(engine: Option<&str>, location: &str) -> Result<Self, SpecError> {
+    pub(crate) fn from_keys(engine: Option<&str>, location: &str) -> Result<Self, SpecError> {
         let Some(engine) = engine else { return Self::parse(location) };
         let name = engine.rsplit('/').next().unwrap_or(engine);
         let own = match name {

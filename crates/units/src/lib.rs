@@ -51,14 +51,6 @@ impl Lba {
     }
 }
 
-/// How many blocks of [`BLOCK_BYTES`] hold `bytes` bytes.
-///
-/// 0 bytes need 0 blocks, 1 and 4096 bytes need 1, 4097 need 2.
-#[must_use]
-pub const fn blocks_for(bytes: u64) -> u64 {
-    bytes.div_ceil(BLOCK_BYTES as u64)
-}
-
 /// A size as people write it: `4096`, `128K`, `1.5G`, `1 GiB`; binary multiples up to E. A fraction that makes no whole
 /// blocks of 4096 bytes is rounded down to them, from 1 MiB on; below that, to whole bytes.
 ///
@@ -161,10 +153,5 @@ mod tests {
         for bad in ["", "0", "s", "-1s", "2d", "1e99h", "nan"] {
             assert!(parse_time(bad).is_err(), "{bad:?} was accepted");
         }
-    }
-
-    #[test]
-    fn blocks_round_up() {
-        assert_eq!([0, 1, 4096, 4097].map(blocks_for), [0, 1, 1, 2]);
     }
 }

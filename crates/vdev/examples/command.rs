@@ -4,7 +4,7 @@
 //! 4 KiB read at depth 1, the host's own dozen instructions included; the same under
 //! `valgrind --tool=callgrind` counts instructions.
 
-#[path = "../tests/host/mod.rs"]
+#[path = "../tests/it/host/mod.rs"]
 mod host;
 
 use host::{DATA, ENTRIES, Host};

@@ -47,7 +47,7 @@ impl AdminState {
     }
 
     /// A held request to complete now: identifier, result, status.
-    pub fn next_held(&mut self) -> Option<(u16, u32, Status)> {
+    pub(crate) fn next_held(&mut self) -> Option<(u16, u32, Status)> {
         if let Some(cid) = self.aborted.pop_front() {
             return Some((cid, 0, Status::ABORT_REQUESTED));
         }

@@ -100,7 +100,7 @@ impl Bell {
         self.mode.fetch_or(MASKED, Ordering::SeqCst);
     }
 
-    pub fn unmask(&self) {
+    pub(crate) fn unmask(&self) {
         self.mode.fetch_and(!MASKED, Ordering::SeqCst);
         self.release();
     }

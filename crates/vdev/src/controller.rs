@@ -27,11 +27,11 @@ pub(crate) mod shape {
     /// The medium takes time.
     pub const SLOW: u8 = 1;
     /// A fault has stopped it.
-    pub const STOPPED: u8 = 2;
+    pub(crate) const STOPPED: u8 = 2;
     /// It says so.
-    pub const FATAL: u8 = 4;
+    pub(crate) const FATAL: u8 = 4;
     /// A reset does not help.
-    pub const STICKY: u8 = 8;
+    pub(crate) const STICKY: u8 = 8;
     /// It was pulled out.
     pub const GONE: u8 = 16;
 }

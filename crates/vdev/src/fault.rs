@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Rules of one plan: a look at each for every command.
-pub const FAULT_RULES_MAX: usize = 64;
+pub(crate) const FAULT_RULES_MAX: usize = 64;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

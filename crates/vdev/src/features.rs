@@ -73,7 +73,7 @@ impl Features {
     }
 
     /// Whether the temperature is outside its thresholds: bit 1 of SMART's critical warning.
-    pub fn temperature_warning(&self) -> bool {
+    pub(crate) fn temperature_warning(&self) -> bool {
         let over = self.values[FeatureId::TemperatureThreshold as usize];
         u32::from(TEMPERATURE_K) >= over || u32::from(TEMPERATURE_K) <= self.under_k
     }
@@ -84,7 +84,7 @@ impl Features {
     }
 
     /// Whether the host wants namespace attribute notices.
-    pub fn namespace_event(&self) -> bool {
+    pub(crate) fn namespace_event(&self) -> bool {
         self.values[FeatureId::AsyncEventConfiguration as usize] & 1 << 8 != 0
     }
 

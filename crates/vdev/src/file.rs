@@ -98,13 +98,13 @@ fn page_at_end(fd: impl AsFd, bytes: u64) -> u64 {
 /// What is known of a chunk, one byte a chunk; a new state is all zeroes.
 mod chunk {
     /// Nothing: the host was not asked yet.
-    pub const UNKNOWN: u8 = 0;
+    pub(crate) const UNKNOWN: u8 = 0;
     /// It is a hole throughout: reads are zeroes.
-    pub const HOLE: u8 = 1;
+    pub(crate) const HOLE: u8 = 1;
     /// It has data and holes: loads could allocate, so it is read by calls.
     pub const MIXED: u8 = 2;
     /// It is allocated throughout: loads and stores are safe.
-    pub const OWNED: u8 = 3;
+    pub(crate) const OWNED: u8 = 3;
 }
 
 /// Whether there is something to make persistent.

@@ -30,7 +30,7 @@ impl Identity {
 
     /// Of an image: its attribute; where it has none, its path without links. One that is being `made` is given an
     /// attribute; to look at another changes nothing.
-    pub fn of_image(image: impl AsFd, made: bool) -> Self {
+    pub(crate) fn of_image(image: impl AsFd, made: bool) -> Self {
         let image = image.as_fd();
         let kept = Self::kept(image).or_else(|errno| if made { Self::keep(image) } else { Err(errno) });
         kept.unwrap_or_else(|_| Self::of_path(image))

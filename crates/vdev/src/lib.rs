@@ -44,7 +44,7 @@ pub use config::{Clock, ControllerConfig};
 pub use controller::Controller;
 pub use directive::StreamUse;
 pub use error::MediaError;
-pub use fault::{Corrupt, FAULT_RULES_MAX, FaultAction, FaultPlan, FaultQueue, FaultRule};
+pub use fault::{Corrupt, FaultAction, FaultPlan, FaultQueue, FaultRule};
 pub use fault_text::FaultError;
 pub use file::{FileOptions, Flush, ImageLock};
 pub use identity::fnv;

@@ -134,14 +134,14 @@ impl PciSpace {
     }
 
     /// Reads configuration space; what is beyond it reads as zero.
-    pub fn read_config(&self, offset: u64, data: &mut [u8]) {
+    pub(crate) fn read_config(&self, offset: u64, data: &mut [u8]) {
         for (index, byte) in data.iter_mut().enumerate() {
             *byte = place(offset, index).and_then(|at| self.config.get(at)).copied().unwrap_or(0);
         }
     }
 
     /// Writes configuration space, as far as it can be written; whether the host asked for a reset.
-    pub fn write_config(&mut self, offset: u64, data: &[u8]) -> bool {
+    pub(crate) fn write_config(&mut self, offset: u64, data: &[u8]) -> bool {
         let mut reset = false;
         for (index, &byte) in data.iter().enumerate() {
             let Some(at) = place(offset, index).filter(|&at| at < HEADER_BYTES) else { continue };
@@ -152,14 +152,14 @@ impl PciSpace {
     }
 
     /// Reads BAR4: the table, and pending bits, of which there are none: an interrupt is sent or it is not due.
-    pub fn read_bar4(&self, offset: u64, data: &mut [u8]) {
+    pub(crate) fn read_bar4(&self, offset: u64, data: &mut [u8]) {
         for (index, byte) in data.iter_mut().enumerate() {
             *byte = place(offset, index).and_then(|at| self.table.get(at)).copied().unwrap_or(0);
         }
     }
 
     /// Writes the MSI-X table.
-    pub fn write_bar4(&mut self, offset: u64, data: &[u8]) {
+    pub(crate) fn write_bar4(&mut self, offset: u64, data: &[u8]) {
         for (index, &byte) in data.iter().enumerate() {
             let place = place(offset, index).and_then(|at| self.table.get_mut(at));
             place.into_iter().for_each(|place| *place = byte);

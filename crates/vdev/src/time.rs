@@ -78,7 +78,7 @@ impl Time {
     }
 
     /// Lets simulated time pass until `ns`; it never goes back.
-    pub fn pass_until(&self, ns: u64) {
+    pub(crate) fn pass_until(&self, ns: u64) {
         if let Some(now) = &self.simulated_ns {
             now.fetch_max(ns, Ordering::AcqRel);
         }

@@ -122,7 +122,7 @@ impl Volatile {
     }
 
     /// Flushes the sectors of a range, and no other.
-    pub fn flush_range(&self, offset: u64, len: u64) -> Result<(), Status> {
+    pub(crate) fn flush_range(&self, offset: u64, len: u64) -> Result<(), Status> {
         let mut dirty = locked(&self.dirty);
         for (number, within) in pages(offset, len) {
             dirty.drain(&self.inner, number, mask(&within))?;

@@ -26,7 +26,7 @@ impl Capabilities {
 
     /// The version data, with its terminating NUL.
     #[must_use]
-    pub fn to_json(self) -> Vec<u8> {
+    pub(crate) fn to_json(self) -> Vec<u8> {
         let text = json!({ "capabilities": {
             "max_msg_fds": self.fds_max,
             "max_data_xfer_size": self.data_bytes_max,
@@ -42,7 +42,7 @@ impl Capabilities {
     ///
     /// # Errors
     /// [`ProtocolError::Capabilities`].
-    pub fn from_json(bytes: &[u8]) -> Result<Self, ProtocolError> {
+    pub(crate) fn from_json(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let fail = |why: String| ProtocolError::Capabilities { why };
         let Some((&last, text)) = bytes.split_last() else { return Ok(Self::DEFAULT) };
         if last != 0 {

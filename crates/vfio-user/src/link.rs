@@ -73,13 +73,13 @@ impl Link {
     }
 
     /// Whether a command waits that no poll of the socket tells of.
-    pub fn has_command(&self) -> bool {
+    pub(crate) fn has_command(&self) -> bool {
         let state = self.state();
         !state.commands.is_empty() || state.failed.is_some()
     }
 
     /// Whether memory was copied since the last call.
-    pub fn take_copied(&self) -> bool {
+    pub(crate) fn take_copied(&self) -> bool {
         core::mem::take(&mut self.state().copied)
     }
 

@@ -12,7 +12,7 @@ pub const DATA_BYTES_MAX: usize = 64 << 10;
 /// A whole message: the largest access with its structure, and nothing in the protocol is larger.
 pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + 64 + DATA_BYTES_MAX;
 /// Descriptors of one message: what the widely used servers take at once.
-pub const FDS_MAX: usize = 8;
+pub(crate) const FDS_MAX: usize = 8;
 
 /// What a message asks for or answers ("Commands").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub enum Command {
 impl Command {
     /// The command with this number.
     #[must_use]
-    pub fn from_number(number: u16) -> Option<Self> {
+    pub(crate) fn from_number(number: u16) -> Option<Self> {
         use Command as C;
         const ALL: [Command; 17] = [
             C::Version,
@@ -142,7 +142,7 @@ impl Header {
 
     /// Whether its sender waits for a reply.
     #[must_use]
-    pub fn wants_reply(&self) -> bool {
+    pub(crate) fn wants_reply(&self) -> bool {
         self.flags & Self::NO_REPLY == 0
     }
 
@@ -150,7 +150,7 @@ impl Header {
     ///
     /// # Errors
     /// [`ProtocolError::Size`] for a message shorter than its header, or longer than any may be.
-    pub fn payload_bytes(&self) -> Result<usize, ProtocolError> {
+    pub(crate) fn payload_bytes(&self) -> Result<usize, ProtocolError> {
         let bytes = self.bytes as usize;
         if (HEADER_BYTES..=MESSAGE_BYTES_MAX).contains(&bytes) {
             Ok(bytes - HEADER_BYTES)

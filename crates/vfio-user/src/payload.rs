@@ -178,7 +178,7 @@ pub struct DeviceInfo {
 
 impl DeviceInfo {
     pub const RESET: u32 = 1;
-    pub const PCI: u32 = 2;
+    pub(crate) const PCI: u32 = 2;
 
     pub fn check_room(&self) -> Result<(), ProtocolError> {
         argsz(self.argsz, size_of::<Self>())
@@ -188,7 +188,7 @@ impl DeviceInfo {
 /// `VFIO_USER_DEVICE_GET_REGION_INFO`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct RawRegionInfo {
+pub(crate) struct RawRegionInfo {
     pub argsz: u32,
     pub flags: u32,
     pub index: u32,
@@ -239,7 +239,7 @@ impl RawRegionInfo {
     pub const READ: u32 = 1;
     pub const WRITE: u32 = 2;
     pub const MMAP: u32 = 4;
-    pub const CAPS: u32 = 8;
+    pub(crate) const CAPS: u32 = 8;
 
     pub fn check_room(&self) -> Result<(), ProtocolError> {
         argsz(self.argsz, size_of::<Self>())
@@ -372,11 +372,11 @@ pub struct IrqSet {
 
 impl IrqSet {
     pub const NONE: u32 = 1;
-    pub const BOOL: u32 = 2;
-    pub const EVENTFD: u32 = 4;
+    pub(crate) const BOOL: u32 = 2;
+    pub(crate) const EVENTFD: u32 = 4;
     pub const MASK: u32 = 8;
-    pub const UNMASK: u32 = 16;
-    pub const TRIGGER: u32 = 32;
+    pub(crate) const UNMASK: u32 = 16;
+    pub(crate) const TRIGGER: u32 = 32;
 
     /// Checks it against the number of interrupts of its type.
     ///
@@ -410,7 +410,7 @@ impl IrqSet {
 /// `VFIO_USER_REGION_READ` and `VFIO_USER_REGION_WRITE`; data follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct RegionAccess {
+pub(crate) struct RegionAccess {
     pub offset: u64,
     pub region: u32,
     pub count: u32,
@@ -419,7 +419,7 @@ pub struct RegionAccess {
 /// `VFIO_USER_DMA_READ` and `VFIO_USER_DMA_WRITE`; data follows the reply of the first and the second itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct DmaAccess {
+pub(crate) struct DmaAccess {
     pub address: u64,
     pub count: u64,
 }

@@ -106,12 +106,6 @@ impl Function {
         self.address
     }
 
-    /// Whether interrupts are connected.
-    #[must_use]
-    pub fn has_interrupts(&self) -> bool {
-        !self.watched.vectors.is_empty()
-    }
-
     /// Whether the kernel asked for the device, or its bus reported that it failed: registers read as absent from
     /// then on, and whoever holds this should drop it.
     #[must_use]

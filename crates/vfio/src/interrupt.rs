@@ -141,11 +141,11 @@ impl Vector {
     }
 
     /// From now on somebody else reads the eventfd and rings.
-    pub fn relay(&self) {
+    pub(crate) fn relay(&self) {
         self.relayed.store(true, Ordering::Release);
     }
 
-    pub fn is_relayed(&self) -> bool {
+    pub(crate) fn is_relayed(&self) -> bool {
         self.relayed.load(Ordering::Acquire)
     }
 }

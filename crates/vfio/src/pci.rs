@@ -79,7 +79,7 @@ pub struct Neighbour {
 impl Neighbour {
     /// Whether VFIO gives the group out in spite of this one: nobody drives it, or a driver that does no DMA.
     #[must_use]
-    pub fn is_harmless(&self) -> bool {
+    pub(crate) fn is_harmless(&self) -> bool {
         // `vfio_dev_driver_allowed` of Linux; bridges go without DMA of their own.
         let harmless = |driver: &String| {
             ["vfio-pci", "pci-stub", "pcieport"].contains(&driver.as_str()) || driver.ends_with("-vfio-pci")

@@ -35,7 +35,7 @@ impl Watched {
     }
 
     /// Has the thread count the interrupts of a vector from now on.
-    pub fn relay(&self, vector: &Vector) {
+    pub(crate) fn relay(&self, vector: &Vector) {
         vector.relay();
         interrupt::signal(self.nudge.as_fd());
     }

@@ -1,12 +1,9 @@
 //! Directory entries in a lane's data area: for each its inode number and cookie (8 bytes each, little-endian), its kind
 //! as `d_type`, the length of its name (a byte each), and the name.
 
-use nvmed_fs::{DirEntry, Kind, NAME_BYTES_MAX};
+use nvmed_fs::{DirEntry, Kind};
 
 const HEAD_BYTES: usize = 18;
-/// Bytes in which every entry fits: less room than this in a `ReadDir` may tell none.
-pub const ENTRY_BYTES_MAX: usize = HEAD_BYTES + NAME_BYTES_MAX;
-
 /// Appends an entry if it fits into `room` bytes with those before it; whether it did.
 pub fn put_entry(into: &mut Vec<u8>, room: usize, entry: &DirEntry<'_>) -> bool {
     let Ok(length) = u8::try_from(entry.name.len()) else { return false };

@@ -21,7 +21,7 @@ mod window;
 
 pub use address::{Address, SERVER_VARIABLE, random};
 pub use board::{Board, BoardView, CountedChange};
-pub use entry::{ENTRY_BYTES_MAX, entries, put_entry};
+pub use entry::{entries, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
 pub use message::{
     Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, NAMED_AT_ONCE, Object,

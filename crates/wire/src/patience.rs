@@ -69,7 +69,7 @@ impl Wait<'_> {
     }
 
     /// Whether it is worth looking, as far as the last look at the clock tells; not any more after it was parked.
-    pub fn is_looking(&self) -> bool {
+    pub(crate) fn is_looking(&self) -> bool {
         !self.parks && self.lasts_ns() < u64::from(self.looking_ns)
     }
 

@@ -24,7 +24,7 @@ pub const NAMES: [&str; 6] = ["wiscsee", "biotracer", "mqsim", "blkparse", "mobi
 
 /// The parser of a format in [`NAMES`].
 #[must_use]
-pub fn parser(name: &str) -> Box<dyn Parser> {
+pub(crate) fn parser(name: &str) -> Box<dyn Parser> {
     match name {
         "wiscsee" => Box::new(Wiscsee),
         "biotracer" => Box::new(Biotracer),

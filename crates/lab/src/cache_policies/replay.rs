@@ -29,13 +29,13 @@ pub struct Counts {
 impl Counts {
     /// Hits over accesses, 0 to 1.
     #[must_use]
-    pub fn hit_ratio(&self) -> f64 {
+    pub(crate) fn hit_ratio(&self) -> f64 {
         (self.read_hits + self.write_hits) as f64 / (self.reads + self.writes).max(1) as f64
     }
 
     /// Hits of reads over reads, 0 to 1.
     #[must_use]
-    pub fn read_hit_ratio(&self) -> f64 {
+    pub(crate) fn read_hit_ratio(&self) -> f64 {
         self.read_hits as f64 / self.reads.max(1) as f64
     }
 }

@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 
 /// Which application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum App {
+pub(crate) enum App {
     /// A message that comes (9 of 20): one row of 20 to 300 bytes and its conversation's line, in a transaction. One that is sent
     /// (5): a row; its conversation's line; its acknowledgement, each a transaction. A receipt (3): up to ten rows marked
     /// as read. A picture (3): a thumbnail of 2 to 8 KiB. Before every second one a conversation's last 30 messages are read, before
@@ -139,7 +139,7 @@ impl App {
 
     /// SQL of `count` of its transactions, with what is read between them.
     #[must_use]
-    pub fn transactions_sql(self, dir: &str, count: u64, seed: u64) -> String {
+    pub(crate) fn transactions_sql(self, dir: &str, count: u64, seed: u64) -> String {
         // What is read is formatted and thrown away.
         let mut writer = Writer {
             text: ".output /dev/null\n".to_owned() + &self.opening(dir),

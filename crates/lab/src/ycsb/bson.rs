@@ -34,7 +34,7 @@ impl Document {
     }
 
     /// Adds bytes.
-    pub fn binary(&mut self, name: &str, value: &[u8]) {
+    pub(crate) fn binary(&mut self, name: &str, value: &[u8]) {
         self.element(BINARY, name);
         self.0.extend_from_slice(&(value.len() as u32).to_le_bytes());
         // Generic binary.
@@ -55,7 +55,7 @@ impl Document {
     }
 
     /// Adds a document.
-    pub fn document(&mut self, name: &str, value: &Self) {
+    pub(crate) fn document(&mut self, name: &str, value: &Self) {
         self.element(DOCUMENT, name);
         self.0.extend_from_slice(&value.bytes());
     }

@@ -1,0 +1,7 @@
+//! The tests of this crate from outside, in one program.
+
+mod controller;
+mod hostile;
+mod identify;
+mod puppet;
+mod recovery;

@@ -1,0 +1,7 @@
+//! The tests of this crate from outside, in one program.
+
+mod keeper;
+#[path = "../../../server/tests/support/mod.rs"]
+mod support;
+mod table;
+mod users;

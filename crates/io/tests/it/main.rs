@@ -1,0 +1,11 @@
+//! The tests of this crate from outside, in one program, but for `allocation`, which counts what the process allocates.
+
+mod device;
+mod fake;
+mod faults;
+mod policies;
+mod queues;
+mod recovery;
+mod schedulers;
+mod system_calls;
+mod tickets;

@@ -1,0 +1,150 @@
+//! Weighted round robin with urgent priority class, seen in the order of completions.
+
+use crate::host::Host;
+use nvmed_dma::{Transport, Waited};
+use nvmed_nvme::{SubmissionEntry, register};
+use nvmed_sys::{Mapping, Pages};
+use nvmed_units::QueueId;
+use nvmed_vdev::{Clock, ControllerConfig, FaultPlan, Media};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::IntoBytes;
+
+const ENTRIES: u32 = 64;
+/// One completion queue, then submission queues 10 to 14, in pages.
+const CQ: usize = 0;
+
+fn submission_queue(queue: u16) -> usize {
+    (usize::from(queue) - 9) * 0x1000
+}
+
+/// Queues 10 to 13 of classes urgent to low, and 14 of class low, which complete to one completion queue.
+struct Classes {
+    host: Host,
+    memory: Arc<Mapping>,
+    seen: usize,
+}
+
+impl Classes {
+    fn new(host: Host) -> Self {
+        let memory = Arc::new(Mapping::anonymous(0x10000, Pages::Base).unwrap());
+        let base = host.device.map(Arc::clone(&memory)).unwrap();
+        let mut classes = Self { host, memory, seen: 0 };
+        let cdw10 = |queue: u16| (ENTRIES - 1) << 16 | u32::from(queue);
+        let cq = SubmissionEntry {
+            opcode: 5,
+            prp1: base.plus(CQ as u64).0,
+            cdw10: cdw10(10),
+            cdw11: 3 | 10 << 16,
+            ..Default::default()
+        };
+        assert!(classes.host.admin(cq).status().is_success());
+        for (queue, class) in [(10, 0), (11, 1), (12, 2), (13, 3), (14, 3)] {
+            let sq = SubmissionEntry {
+                opcode: 1,
+                prp1: base.plus(submission_queue(queue) as u64).0,
+                cdw10: cdw10(queue),
+                cdw11: 1 | class << 1 | 10 << 16,
+                ..Default::default()
+            };
+            assert!(classes.host.admin(sq).status().is_success());
+            let flush = SubmissionEntry { opcode: 0, nsid: 1, cid: queue, ..Default::default() };
+            for slot in 0..ENTRIES as usize {
+                classes.memory.write(submission_queue(queue) + 64 * slot, flush.as_bytes());
+            }
+        }
+        classes
+    }
+
+    fn ring(&self, queue: u16, tail: u32) {
+        self.host.device.write32(register::sq_doorbell(QueueId(queue), 0), tail);
+    }
+
+    /// Waits for `count` more completions; which queues they were of. Their entries are kept until `free`.
+    fn wait(&mut self, count: usize) -> Vec<u16> {
+        let device = Arc::clone(&self.host.device);
+        let end = self.seen + count;
+        let mut of = Vec::new();
+        while self.seen < end {
+            let events = device.events(10);
+            let at = CQ + 16 * (self.seen % ENTRIES as usize);
+            let phase = (self.seen / ENTRIES as usize).is_multiple_of(2);
+            let last = self.memory.u32(at + 12).load(Ordering::Acquire);
+            if (last >> 16 & 1 != 0) == phase {
+                of.push(last as u16);
+                self.seen += 1;
+            } else {
+                assert_eq!(device.wait(10, events, 30_000_000), Waited::Event, "{of:?}");
+            }
+        }
+        of
+    }
+
+    fn free(&self) {
+        let head = self.seen as u32 % ENTRIES;
+        self.host.device.write32(register::cq_doorbell(QueueId(10), 0), head);
+    }
+}
+
+fn host(faults: &str, weighted: bool) -> Host {
+    let faults = FaultPlan::parse(faults).unwrap();
+    let config = ControllerConfig { clock: Clock::Threaded, faults, ..ControllerConfig::default() };
+    let mut host = Host::disabled(config, Media::null(1 << 20).unwrap());
+    assert_eq!(host.device.read64(register::CAP) >> 17 & 3, 1, "weighted round robin is there");
+    host.enable_with(if weighted { 1 << 11 } else { 0 });
+    // Burst 1; 4 of class high for 2 of medium and 1 of low.
+    let arbitration = SubmissionEntry { opcode: 9, cdw10: 1, cdw11: 3 << 24 | 1 << 16, ..Default::default() };
+    assert!(host.admin(arbitration).status().is_success());
+    host
+}
+
+/// While the completion queue is full, all queues get commands; then there is room for all of them.
+fn order(faults: &str, weighted: bool) -> Vec<u16> {
+    let mut classes = Classes::new(host(faults, weighted));
+    classes.ring(14, 63);
+    let first = classes.wait(63);
+    assert!(first.iter().all(|&queue| queue == 14));
+    for queue in [13, 12, 11, 10] {
+        classes.ring(queue, 14);
+    }
+    // The admin queue is served behind the doorbells that were rung before, at the second time at the latest.
+    let features = SubmissionEntry { opcode: 0x0a, cdw10: 1, ..Default::default() };
+    assert!(classes.host.admin(features).status().is_success());
+    assert!(classes.host.admin(features).status().is_success());
+    classes.free();
+    classes.wait(56)
+}
+
+#[test]
+fn urgent_goes_first_and_the_others_by_weight() {
+    let mut expected = vec![10; 14];
+    for _ in 0..3 {
+        expected.extend([11, 11, 11, 11, 12, 12, 13]);
+    }
+    expected.extend([11, 11, 12, 12, 13]);
+    expected.extend([12, 12, 13, 12, 12, 13, 12, 12, 13]);
+    expected.extend([13; 7]);
+    assert_eq!(order("", true), expected);
+    // Also on the path of a controller with a plan, here one of no effect.
+    assert_eq!(order("drop:op=0xee", true).len(), 56);
+}
+
+#[test]
+fn without_weights_no_class_is_before_another() {
+    let mut order = order("", false);
+    order.dedup();
+    assert_eq!(order, [10, 11, 12, 13], "each queue as a whole, by number");
+}
+
+#[test]
+fn a_queue_that_is_never_empty_stops_nobody() {
+    let mut classes = Classes::new(host("", true));
+    for round in 1..200u32 {
+        classes.ring(13, round * 7 % ENTRIES);
+        classes.ring(10, round % ENTRIES);
+        let mut done = classes.wait(8);
+        classes.free();
+        done.sort_unstable();
+        assert_eq!(done, [10, 13, 13, 13, 13, 13, 13, 13]);
+    }
+}

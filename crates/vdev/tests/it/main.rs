@@ -1,0 +1,15 @@
+//! The tests of this crate from outside, in one program.
+
+mod arbitration;
+mod conformance;
+mod distant;
+mod faults;
+mod host;
+mod hostile;
+mod interrupts;
+mod latency;
+mod media;
+mod resize;
+mod served;
+mod streams;
+mod threads;
