@@ -88,6 +88,23 @@ fn splices_are_those_of_the_host() {
     bench.fsck();
 }
 
+/// What stands in for a file of ours is the process's that needs it.
+#[test]
+fn calls_leave_nothing_behind() {
+    let Some(bench) = Bench::new("", &["cc", "timeout"]) else { return };
+    let program = compiled(&bench, "leavings", &["-pthread"]).display().to_string();
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let plain = Command::new("timeout").args(["60", &program]).arg(&host).output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&plain.stderr), "", "without the wrapper");
+    let ours = bench.path("");
+    let words = ["timeout", "60", &program, ours.trim_end_matches('/')];
+    for said in [bench.ok(&words), bench.ok_shared(&words)] {
+        assert_eq!(said, "nothing is left behind\n");
+    }
+    bench.fsck();
+}
+
 /// A pipe takes nothing back: what a full device has no room for must still be in it.
 #[test]
 fn a_splice_into_a_full_device_leaves_the_rest_in_the_pipe() {
