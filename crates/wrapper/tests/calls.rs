@@ -88,7 +88,8 @@ fn splices_are_those_of_the_host() {
     bench.fsck();
 }
 
-/// What stands in for a file of ours is the process's that needs it.
+/// A handler that jumps out of a call that waits finds nothing of it: no descriptor, and no file that is held open. What
+/// stands in for a file of ours is the process's that needs it.
 #[test]
 fn calls_leave_nothing_behind() {
     let Some(bench) = Bench::new("", &["cc", "timeout"]) else { return };
