@@ -125,6 +125,8 @@ static void not_there(void) {
         CHECK(RAW(close, fd) == -EBADF);
     }
     CHECK(known > 0);
+    int file = open(at("no socket"), O_CREAT | O_RDWR, 0600);
+    CHECK(RAW(accept, file, 0, 0) == -ENOTSOCK && RAW(listen, file, 1) == -ENOTSOCK && close(file) == 0);
 }
 
 int main(int argc, char **argv) {
