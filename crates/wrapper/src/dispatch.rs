@@ -9,7 +9,7 @@
 //! The setting is per thread and does not survive a fork: `thread` arms new ones. SIGSYS must never be blocked
 //! where such an instruction may come, or the kernel kills; so masks that block it are cleaned of it.
 
-use crate::{fault, fork, given, poll, raw, rights, signal, socket, syscall, table, thread};
+use crate::{above, fault, fork, given, poll, raw, rights, signal, socket, syscall, table, thread};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -192,6 +192,7 @@ impl Call {
             libc::SYS_dup2 | libc::SYS_dup3 | libc::SYS_sendfile | libc::SYS_tee => special(0) || special(1),
             libc::SYS_copy_file_range | libc::SYS_splice | libc::SYS_epoll_ctl => special(0) || special(2),
             libc::SYS_ioctl => special(0) || special(2),
+            libc::SYS_getdents64 => special(0) || above::is_descriptor(fd(0)),
             // By their addresses.
             libc::SYS_connect | libc::SYS_bind => true,
             libc::SYS_getsockname | libc::SYS_getpeername => true,

@@ -142,6 +142,40 @@ fn hierarchies_are_walked_as_on_the_host() {
     }
 }
 
+/// Our directory is in the listings of the one above it, and on the way of walks from there, as on the host: whether the
+/// host has a directory there or not.
+#[test]
+fn what_lies_above_us_lists_us() {
+    for (how, hidden) in [("off", false), ("dispatch", false), ("off", true)] {
+        let Some(bench) = Bench::with_config("", &format!("raw_syscalls = {how}"), &["cc", "timeout"]) else {
+            return;
+        };
+        let program = compiled(&bench, "above", &[]).display().to_string();
+        let above = bench.host().join("high/low");
+        std::fs::create_dir_all(&above).expect("directories of the host");
+        let dir = above.display().to_string();
+        let mut words = vec!["timeout", "60", &program, &dir, "on", "inside"];
+        let plain = Command::new(words[0]).args(&words[1..]).output().expect("it starts");
+        assert_eq!(
+            String::from_utf8_lossy(&plain.stdout),
+            "listed everywhere\n",
+            "without the wrapper: {plain:?}"
+        );
+        if !hidden {
+            std::fs::remove_dir_all(above.join("on")).expect("what the program has made goes");
+        }
+        let config = std::fs::read_to_string(bench.config()).expect("the configuration");
+        let moved = config.replace(bench.path("").trim_end_matches('/'), &format!("{dir}/on"));
+        std::fs::write(bench.config(), moved).expect("the configuration is written");
+        if how == "dispatch" {
+            words.push("by instructions, too");
+        }
+        assert_eq!(bench.ok(&words), "listed everywhere\n", "{how}, hidden: {hidden}");
+        assert_eq!(bench.ok_shared(&words), "listed everywhere\n", "{how}, hidden: {hidden}, shared");
+        bench.fsck();
+    }
+}
+
 /// Mounts, message catalogues, logins and backtraces, on the host and on ours.
 #[test]
 fn files_that_libc_opens_for_itself_are_found() {
