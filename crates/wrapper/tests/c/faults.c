@@ -580,6 +580,39 @@ static void *shake(void *unused) {
     return NULL;
 }
 
+#define HALF (256 * PAGE)
+static void *take_away(void *half) {
+    while (!over) {
+        mprotect(half, HALF, PROT_NONE);
+        sched_yield();
+        mprotect(half, HALF, PROT_READ | PROT_WRITE);
+        sched_yield();
+    }
+    return NULL;
+}
+
+// Of a buffer whose second half another thread takes away, what a write says that it has taken is in the file.
+static void buffers_that_go(void) {
+    static char is_in[2 * HALF];
+    pthread_t thread;
+    int file = open(at("goes"), O_CREAT | O_RDWR, 0644), cut = 0, whole = 0;
+    char *bytes = mmap(NULL, 2 * HALF, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(bytes, 'w', 2 * HALF);
+    over = 0;
+    CHECK(file >= 0 && pthread_create(&thread, NULL, take_away, bytes + HALF) == 0);
+    for (int i = 0; (i < 300 || !cut || !whole) && i < 200000; i++) {
+        CHECK(lseek(file, 0, SEEK_SET) == 0);
+        ssize_t put = i % 2 ? write(file, bytes, 2 * HALF) : pwrite(file, bytes, 2 * HALF, 0);
+        CHECK(put >= HALF && lseek(file, 0, SEEK_CUR) == (i % 2 ? put : 0));
+        CHECK(pread(file, is_in, put, 0) == put);
+        CHECK(put < 1 || is_in[0] == 'w' && memcmp(is_in, is_in + 1, put - 1) == 0);
+        cut += put < 2 * HALF, whole += put == 2 * HALF;
+    }
+    over = 1;
+    CHECK(pthread_join(thread, NULL) == 0 && cut > 0 && whole > 0);
+    munmap(bytes, 2 * HALF), close(file);
+}
+
 // Another thread takes the name away, and puts an empty one there.
 static void with_a_thread(void) {
     pthread_t thread;
@@ -650,7 +683,7 @@ int main(int argc, char **argv) {
     if (strcmp(how, "ignored") == 0)
         with_ignored();
     if (strcmp(how, "thread") == 0)
-        with_a_thread();
+        with_a_thread(), buffers_that_go();
     if (strcmp(how, "instructions") == 0)
         instructions();
     if (strcmp(how, "vfork") == 0)
