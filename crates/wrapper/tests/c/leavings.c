@@ -33,7 +33,7 @@ static int descriptors(void) {
     return count;
 }
 
-// Sends a signal once the thread waits in one of the calls that move bytes.
+// Sends a signal once the thread waits: in one of the calls that move bytes, or for a lock, by whatever means.
 static void *interrupts(void *main) {
     char name[64], now[32];
     snprintf(name, sizeof name, "/proc/self/task/%d/syscall", getpid());
@@ -43,7 +43,8 @@ static void *interrupts(void *main) {
         close(fd);
         now[got > 0 ? got : 0] = 0;
         long call = isdigit(now[0]) ? strtol(now, NULL, 10) : -1;
-        if (call == SYS_read || call == SYS_write || call == SYS_tee || call == SYS_splice || call == SYS_sendfile || call == SYS_sendto)
+        if (call == SYS_read || call == SYS_write || call == SYS_tee || call == SYS_splice || call == SYS_sendfile || call == SYS_sendto
+            || call == SYS_fcntl || call == SYS_flock || call == SYS_futex || call == SYS_ppoll || call == SYS_poll)
             break;
         sched_yield();
     }
@@ -64,26 +65,31 @@ static void fill(int end) {
 static void waits(int way, int fd, int empty, int full, int peer) {
     off_t zero = 0;
     loff_t where = 0;
+    struct flock first = {.l_type = F_WRLCK, .l_len = 1};
     switch (way) {
     case 0: splice(empty, NULL, fd, NULL, 10, 0); break;
     case 1: splice(fd, &where, full, NULL, 10, 0); break;
     case 2: sendfile(full, fd, &zero, 10); break;
     case 3: sendfile(peer, fd, &zero, 10); break;
+    case 4: fcntl(fd, F_OFD_SETLKW, &first); break;
+    case 5: flock(fd, LOCK_EX); break;
     }
 }
 
-// A file that is closed has no lock: nothing else holds it open.
+// A file that is closed has no locks: nothing else holds it open. Of its second half it has one in any case.
 static void left(int way, int empty, int full, int peer) {
     pthread_t other, self = pthread_self();
     int fd = open(at("left"), O_CREAT | O_RDWR, 0600), second = open(at("left"), O_RDWR);
-    CHECK(write(fd, "0123456789", 10) == 10 && flock(fd, LOCK_EX) == 0);
+    struct flock first = {.l_type = F_WRLCK, .l_len = 1}, last = {.l_type = F_WRLCK, .l_start = 5, .l_len = 1}, same = last;
+    CHECK(write(fd, "0123456789", 10) == 10 && fcntl(fd, F_OFD_SETLK, &last) == 0);
+    CHECK(fcntl(second, F_OFD_SETLK, &first) == 0 && flock(way == 5 ? second : fd, LOCK_EX) == 0);
     if (!sigsetjmp(away, 1)) {
         CHECK(pthread_create(&other, NULL, interrupts, &self) == 0);
         waits(way, fd, empty, full, peer);
         CHECK(!"the handler has jumped");
     }
     CHECK(pthread_join(other, NULL) == 0 && close(fd) == 0);
-    CHECK(flock(second, LOCK_EX | LOCK_NB) == 0 && close(second) == 0);
+    CHECK(flock(second, LOCK_EX | LOCK_NB) == 0 && fcntl(second, F_OFD_SETLK, &same) == 0 && close(second) == 0);
 }
 
 static void jumps(int flags) {
@@ -92,7 +98,7 @@ static void jumps(int flags) {
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
     CHECK(pipe(empty) == 0 && pipe(full) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, peers) == 0);
     fill(full[1]), fill(peers[0]);
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 6; way++) {
         // The first time something may be made that is kept.
         left(way, empty[0], full[1], peers[0]);
         int before = descriptors();
