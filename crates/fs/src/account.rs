@@ -4,13 +4,13 @@
 //! inode that is loaded or made joins the account of its directory; links and renames stay inside one. A file with names in
 //! and outside a tree counts for the one that it was found by. Nothing of it is on the device: who mounts counts anew.
 
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::{Entry, Record};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
-use crate::keys;
-use crate::record::{Entry, Record};
-use crate::status::Kind;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,5 +1,6 @@
 //! Mode, owner, times, size by path, and the permission to ask for them.
 
+use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
@@ -7,7 +8,7 @@ use crate::paths::{Miss, Question};
 use crate::permission::{self, WRITE};
 use crate::resolve::Last;
 use crate::status::{
-    Credentials, Follow, Kind, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID, Stat, Time,
+    Credentials, Follow, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID, Stat, Time,
 };
 use crate::view::Start;
 use core::sync::atomic::Ordering;

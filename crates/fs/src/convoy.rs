@@ -3,13 +3,13 @@
 //! records, written after the data, tells of all of it (design decision 9).
 
 use crate::alloc::{Near, Run};
+use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::{Extents, Place};
 use crate::fill::push_frame;
 use crate::inode::{Inode, State};
 use crate::journal::Change;
-use crate::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};

@@ -2,6 +2,10 @@
 
 use crate::account::Accounts;
 use crate::alloc::Allocator;
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::{Counters, Record};
+use crate::codec::superblock::Superblock;
 use crate::data::DataPath;
 use crate::end::Ends;
 use crate::error::FsError;
@@ -11,13 +15,10 @@ use crate::growth::{self, Growth};
 use crate::health::Health;
 use crate::inode::{Home, Inode, InodeTable, State};
 use crate::journal::Journal;
-use crate::keys;
 use crate::memory::Memory;
 use crate::order::Order;
 use crate::paths::Paths;
-use crate::record::{Counters, Record};
-use crate::status::Kind;
-use crate::superblock::{self, Superblock};
+use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
@@ -327,7 +328,7 @@ impl Core {
     /// # Errors
     /// As [`Core::load_own`].
     pub(crate) fn read_own(&self, ino: u64) -> Result<Record, FsError> {
-        let mut value = Vec::with_capacity(crate::record::RECORD_BYTES_USUAL);
+        let mut value = Vec::with_capacity(crate::codec::record::RECORD_BYTES_USUAL);
         let found = self.store.get(&keys::inode(ino), &mut value)?;
         let record = found.then(|| Record::decode(&value)).flatten();
         record.ok_or(FsError::Damaged { what: "the record of inode", of: ino })

@@ -2,6 +2,8 @@
 //! and the calls whose pages are in the cache. Everything slower is in `fill`, `write`, `writeback`.
 
 use crate::alloc::Run;
+use crate::codec::kind::Kind;
+use crate::codec::record::FLAG_KEYED_EXTENTS;
 use crate::core::{Core, Durability, MountOptions};
 use crate::direct::Flights;
 use crate::error::FsError;
@@ -10,8 +12,7 @@ use crate::file::File;
 use crate::inode::{Inode, State};
 use crate::map::Map;
 use crate::memory::{Memory, Slots};
-use crate::record::FLAG_KEYED_EXTENTS;
-use crate::status::{Kind, OpenFlags};
+use crate::status::OpenFlags;
 use crate::writeback::DirtyList;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{Cache, Object, Options, Readahead, Written};

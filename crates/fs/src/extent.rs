@@ -1,11 +1,11 @@
 //! Where a file's blocks lie: its extents in memory, in the inode's record, in records of their own.
 
 use crate::alloc::Run;
+use crate::codec::keys::{self, Subject};
+use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::journal::Change;
-use crate::keys::{self, Subject};
-use crate::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
 use core::ops::{Bound, ControlFlow, Range};
 use std::collections::BTreeMap;
 

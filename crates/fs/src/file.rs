@@ -1,5 +1,6 @@
 //! An open description: an inode, an access mode, an offset.
 
+use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::data::Stream;
 use crate::error::FsError;
@@ -7,7 +8,7 @@ use crate::filesystem::Node;
 use crate::inode::Inode;
 use crate::listing::Listing;
 use crate::lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
-use crate::status::{Credentials, DirEntry, Kind, OpenFlags, Stat, Time, Whence};
+use crate::status::{Credentials, DirEntry, OpenFlags, Stat, Time, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,6 @@
 //! The file system as its callers see it.
 
+use crate::codec::kind::Kind;
 use crate::core::{Core, MountParts, ROOT};
 use crate::error::FsError;
 use crate::file::File;
@@ -9,7 +10,7 @@ use crate::inode::Inode;
 use crate::namespace::Recipe;
 use crate::permission::WRITE;
 use crate::resolve::Last;
-use crate::status::{Credentials, Follow, Kind, OpenFlags, RenameFlags, Stat, StatFs, Time};
+use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs, Time};
 use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
 use core::sync::atomic::Ordering;

@@ -1,8 +1,9 @@
 //! Freed blocks on their way back: first their record becomes durable, then, with the mount option, the
 //! device is told that their contents are not needed, and only then are they free again (design decision 9).
 
-use crate::alloc::{Allocator, CHUNK_BLOCKS, Run};
+use crate::alloc::{Allocator, Run};
 use crate::broken::take_from;
+use crate::codec::bitmap::CHUNK_BLOCKS;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::filesystem::FileSystem;

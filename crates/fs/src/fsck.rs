@@ -3,15 +3,17 @@
 //! It changes nothing. What it keeps in memory grows with the number of files, about 100 bytes each.
 
 use crate::PATH_BYTES_MAX;
-use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
+use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
+use crate::codec::superblock::Superblock;
+use crate::codec::xattrs;
 use crate::core::ROOT;
 use crate::error::FsError;
 use crate::finding::Finding;
 use crate::growth;
-use crate::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
-use crate::status::Kind;
-use crate::superblock::{self, Lost, Superblock};
+use crate::superblock::{self, Lost};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{KvError, PendingMemory, Store};
@@ -302,11 +304,11 @@ impl Check {
                 self.find(Finding::Inode { ino, field: "target", recorded: record.size, found });
             }
         }
-        match crate::xattr::long_values(record) {
+        match xattrs::long_values(record) {
             Some(long) => self.long_xattrs.extend(long.into_iter().map(|(name, bytes)| (ino, name, bytes))),
             None => self.find(Finding::Inode { ino, field: "attributes", recorded: 0, found: 0 }),
         }
-        for name in crate::xattr::not_served(record) {
+        for name in xattrs::not_served(record) {
             self.find(Finding::Attribute { ino, name: name.into() });
         }
         self.extents.extend(inline.iter().map(|extent| (*extent, ino)));

@@ -5,10 +5,11 @@
 //! anywhere leaves either a run that nobody uses or one that metadata has, and a mount looks at one run at most.
 
 use crate::alloc::{Near, Run};
+use crate::codec::superblock::Superblock;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::journal::load_chunk;
-use crate::superblock::{self, Superblock};
+use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;

@@ -2,12 +2,12 @@
 
 use crate::account::{self, Account};
 use crate::broken::take_from;
+use crate::codec::kind::{Kind, MODE_KIND};
+use crate::codec::record::Record;
 use crate::data::FileData;
 use crate::directory::Directory;
 use crate::error::FsError;
 use crate::lock::Locks;
-use crate::record::Record;
-use crate::status::{Kind, MODE_KIND};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::collections::HashMap;

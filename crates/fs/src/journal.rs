@@ -4,12 +4,13 @@
 //! one. Blocks are found without it. A [`Change`] that is dropped without [`Change::apply`] leaves
 //! everything as it was.
 
-use crate::alloc::{CHUNK_BYTES, Edits, Near, Run};
+use crate::alloc::{Edits, Near, Run};
+use crate::codec::bitmap::CHUNK_BYTES;
+use crate::codec::keys;
+use crate::codec::record::{Counters, Entry, Extent, Record};
 use crate::core::Core;
 use crate::error::FsError;
-use crate::keys;
 use crate::placement::Moves;
-use crate::record::{Counters, Entry, Extent, Record};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{Batch, Sequence, Store};

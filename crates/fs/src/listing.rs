@@ -4,12 +4,13 @@
 //! again after any of them: the next entry is the one after that name in byte order, whatever became of
 //! the name itself.
 
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::Entry;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
-use crate::keys;
-use crate::record::Entry;
-use crate::status::{DirEntry, Kind};
+use crate::status::DirEntry;
 use core::ops::{Bound, ControlFlow};
 
 /// `.` and `..`.

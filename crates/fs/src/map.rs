@@ -5,12 +5,13 @@
 //! what programs stored into a writable mapping is found by comparing, at msync, fsync, unmap and
 //! periodic write-back. Reads of a file that is mapped writable come from the memfd.
 
+use crate::codec::kind::Kind;
 use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
 use crate::inode::Inode;
-use crate::status::{Kind, OpenFlags};
+use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 use nvmed_kv::mutant::{self, Mutant};

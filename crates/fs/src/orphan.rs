@@ -5,12 +5,12 @@
 //! and is one batch.
 
 use crate::alloc::Run;
+use crate::codec::keys::{self, Subject};
+use crate::codec::record::{Extent, FLAG_KEYED_EXTENTS};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::{Inode, State};
-use crate::keys::{self, Subject};
 use crate::namespace::log_removal;
-use crate::record::{Extent, FLAG_KEYED_EXTENTS};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};

@@ -4,12 +4,12 @@
 //! A change computes keys as they are once it is applied: names that it re-keys come first, the rest follows
 //! them. What is in memory follows when the change is applied, before anybody else gets the journal.
 
+use crate::codec::keys::{self, Key};
+use crate::codec::kind::Kind;
+use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
 use crate::error::FsError;
 use crate::inode::{Inode, Place};
 use crate::journal::Change;
-use crate::keys::{self, Key};
-use crate::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
-use crate::status::Kind;
 use crate::zone::{Below, Pressure};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;

@@ -1,15 +1,16 @@
 //! Renaming: both sides are one batch (rename(2), renameat2(2)).
 
+use crate::codec::keys::{self, PREFIX_BYTES_MAX};
+use crate::codec::kind::Kind;
+use crate::codec::record::Record;
 use crate::core::{Core, ROOT};
 use crate::error::FsError;
 use crate::inode::{Inode, Place, State};
 use crate::journal::Change;
-use crate::keys::{self, PREFIX_BYTES_MAX};
 use crate::namespace::{Dropped, grown};
 use crate::permission::{self, WRITE};
-use crate::record::Record;
 use crate::resolve::{Component, Last, Resolved};
-use crate::status::{Credentials, Kind, RenameFlags};
+use crate::status::{Credentials, RenameFlags};
 use crate::view::Start;
 use crate::zone::Below;
 use nvmed_kv::mutant::{self, Mutant};

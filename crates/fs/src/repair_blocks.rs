@@ -1,9 +1,9 @@
 //! Putting extents right: inside the region, apart from each other, each block of one file.
 
-use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
+use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
 use crate::repair_model::Model;
-use crate::status::Kind;
 use core::ops::Range;
 use nvmed_units::BLOCK_BYTES;
 use std::collections::BTreeMap;

@@ -1,15 +1,15 @@
 //! What the metadata store says, taken apart so that it can be put right, and put together again.
 
-use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::core::ROOT;
-use crate::fsck::{is_name, path_of};
-use crate::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::record::{
+use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{
     Counters, ENTRY_RECORD_BYTES_MAX, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, INLINE_TARGET_BYTES,
     Record, Tail,
 };
-use crate::status::Kind;
-use crate::superblock::Superblock;
+use crate::codec::superblock::Superblock;
+use crate::core::ROOT;
+use crate::fsck::{is_name, path_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A name.

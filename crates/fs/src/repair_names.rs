@@ -1,12 +1,12 @@
 //! Putting names right: every name has its inode, every inode its names, and all of them hang from the root.
 
 use crate::PATH_BYTES_MAX;
+use crate::codec::keys::{self, TARGET_PART_BYTES, ZONE_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{INLINE_TARGET_BYTES, Record, Tail};
+use crate::codec::xattrs;
 use crate::core::ROOT;
-use crate::keys::{self, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::record::{INLINE_TARGET_BYTES, Record, Tail};
 use crate::repair_model::{Model, Name, Node, own_prefix, shown};
-use crate::status::Kind;
-use crate::xattr;
 use nvmed_units::BLOCK_BYTES;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -172,13 +172,14 @@ impl Model {
     fn fix_attributes(&mut self) {
         let mut told = BTreeSet::new();
         for (ino, node) in &mut self.nodes {
-            let Some(long) = xattr::long_values(&node.record) else {
+            let Some(long) = xattrs::long_values(&node.record) else {
                 self.plan
                     .push(format!("the extended attributes of inode {ino} make no sense: they are removed"));
                 node.record.xattrs = None;
                 continue;
             };
-            let mut lost: Vec<Vec<u8>> = xattr::not_served(&node.record).into_iter().map(Vec::from).collect();
+            let mut lost: Vec<Vec<u8>> =
+                xattrs::not_served(&node.record).into_iter().map(Vec::from).collect();
             for name in &lost {
                 let name = String::from_utf8_lossy(name);
                 self.plan.push(format!(
@@ -204,7 +205,7 @@ impl Model {
             }
             if !lost.is_empty() {
                 node.record.xattrs =
-                    xattr::without(&node.record, |name| lost.iter().any(|lost| lost == name));
+                    xattrs::without(&node.record, |name| lost.iter().any(|lost| lost == name));
             }
         }
         let plan = &mut self.plan;

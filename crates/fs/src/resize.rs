@@ -1,13 +1,13 @@
 //! Changing what a file has without writing to it: truncate, fallocate, and the map of its holes.
 
 use crate::alloc::Near;
+use crate::codec::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::{EXTENT_BLOCKS_MAX, Extents, Place};
 use crate::file::File;
 use crate::inode::Inode;
 use crate::journal::Change;
-use crate::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use crate::status::{Allocate, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::Ordering;

@@ -1,13 +1,14 @@
 //! From a path to inodes (POSIX.1-2017, 4.13 "Pathname Resolution"; Linux path_resolution(7)).
 
+use crate::codec::keys::{self, TARGET_PART_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{Entry, RECORD_BYTES_USUAL, Record, Tail};
 use crate::core::Core;
 use crate::directory::Found;
 use crate::error::FsError;
 use crate::inode::{Home, Inode, Place};
-use crate::keys::{self, TARGET_PART_BYTES};
 use crate::permission::{self, EXECUTE};
-use crate::record::{Entry, RECORD_BYTES_USUAL, Record, Tail};
-use crate::status::{Credentials, Follow, Kind};
+use crate::status::{Credentials, Follow};
 use crate::view::{Start, View};
 use crate::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
 use core::ops::Range;

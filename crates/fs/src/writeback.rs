@@ -1,13 +1,14 @@
 //! When dirty pages go to the device, and which: the list of inodes with something to write, oldest first,
 //! and the calls that make files durable. How they go is in `convoy`.
 
+use crate::codec::kind::Kind;
 use crate::convoy::{Data, Part, Pool};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
 use crate::filesystem::FileSystem;
 use crate::inode::Inode;
-use crate::status::{Kind, OpenFlags};
+use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};

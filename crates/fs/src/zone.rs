@@ -5,13 +5,13 @@
 //! directory that is no zone's root are re-keyed: the *epoch*. Who computes one holds the namespace or
 //! the journal, and who re-keys holds both.
 
+use crate::codec::keys::{self, PREFIX_BYTES_MAX};
+use crate::codec::kind::Kind;
+use crate::codec::record::Entry;
 use crate::core::Core;
 use crate::directory::{Directory, Prefix, Size};
 use crate::error::FsError;
 use crate::inode::Inode;
-use crate::keys::{self, PREFIX_BYTES_MAX};
-use crate::record::Entry;
-use crate::status::Kind;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_sys::sync::{Arc, MutexGuard};

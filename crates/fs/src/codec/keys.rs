@@ -3,7 +3,7 @@
 //! A directory's *prefix* is its zone and its path below the zone's root; its entries' keys are prefix ‖
 //! `00` ‖ name (design decision 8).
 
-use crate::NAME_BYTES_MAX;
+use super::NAME_BYTES_MAX;
 
 /// Inode numbers are below this: from here on the first chunk of a key is a tag.
 pub(crate) const INO_END: u64 = 0xff00_0000_0000_0000;

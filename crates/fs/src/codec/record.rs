@@ -1,8 +1,9 @@
 //! Values of the metadata store: directory entries, inode records, extents, counters
 //! (docs/spec/fs.md).
 
-use crate::status::{Kind, MODE_KIND};
-use crate::varint::{self, Reader};
+use super::FILE_BYTES_MAX;
+use super::kind::{Kind, MODE_KIND};
+use super::varint::{self, Reader};
 use nvmed_kv::mutant::{self, Mutant};
 use std::sync::Arc;
 use zerocopy::little_endian::{U32, U64};
@@ -276,7 +277,7 @@ impl Record {
         record.nlink = from.small()?;
         record.uid = from.small()?;
         record.gid = from.small()?;
-        record.size = from.number().filter(|size| *size <= crate::FILE_BYTES_MAX)?;
+        record.size = from.number().filter(|size| *size <= FILE_BYTES_MAX)?;
         record.mtime_ns = i64::from_le_bytes(from.bytes(8)?.try_into().ok()?);
         record.atime_ns = record.mtime_ns.wrapping_add(from.signed()?);
         record.ctime_ns = record.mtime_ns.wrapping_add(from.signed()?);
@@ -379,7 +380,7 @@ impl<'a> Entry<'a> {
         let head = from.byte()?;
         let kind = Kind::of(head & ENTRY_KIND)?;
         let zone = head & ENTRY_ZONE != 0;
-        let ino = from.number().filter(|ino| (1..crate::keys::INO_END).contains(ino))?;
+        let ino = from.number().filter(|ino| (1..super::keys::INO_END).contains(ino))?;
         let record = (head & ENTRY_RECORD != 0).then_some(from.0);
         let strange = head & !(ENTRY_KIND | ENTRY_RECORD | ENTRY_ZONE) != 0
             || zone && kind != Kind::Directory
@@ -441,7 +442,7 @@ mod tests {
         let extents = prop::collection::vec((0u64..9, 0u64..1 << 51, 1u32..1 << 15, 0u32..2), 0..5);
         let bytes = prop::collection::vec(any::<u8>(), 0..300);
         let xattrs = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
-        (0u8..9, any::<[u32; 4]>(), 0u64..=crate::FILE_BYTES_MAX, times, extents, bytes, xattrs).prop_map(
+        (0u8..9, any::<[u32; 4]>(), 0u64..=FILE_BYTES_MAX, times, extents, bytes, xattrs).prop_map(
             |(what, [mode, nlink, uid, gid], size, times, extents, bytes, xattrs)| {
                 let kinds = [Kind::Fifo, Kind::Socket, Kind::Directory, Kind::Symlink, Kind::CharDevice];
                 let kind = kinds.get(usize::from(what)).copied().unwrap_or(Kind::File);
