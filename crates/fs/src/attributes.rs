@@ -83,7 +83,7 @@ impl Core {
 
     /// Units of 512 bytes that a file without blocks has in its record: with none, tools take it for a hole.
     fn inline_512(&self, inode: &Inode, blocks: u64) -> u64 {
-        let inline = blocks == 0 && inode.data.inline.load(Ordering::Relaxed);
+        let inline = blocks == 0 && inode.data.residence.is_in_record();
         if inline { inode.size.load(Ordering::Relaxed).min(BLOCK_BYTES as u64).div_ceil(512) } else { 0 }
     }
 

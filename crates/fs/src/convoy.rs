@@ -139,7 +139,7 @@ impl<'a> Part<'a> {
         let object = &inode.data.object;
         let mut pass = core.data.cache.write_back(object);
         let mut taken = Vec::with_capacity((object.dirty_pages() as usize).min(pages_max));
-        if pages.start > 0 && inode.data.inline.load(Ordering::SeqCst) {
+        if pages.start > 0 && inode.data.residence.is_in_record() {
             // A file that gets its first block has all of them in extents: page 0 goes with it.
             pass.take(0..1, pages_max.min(1), &mut taken);
         }
@@ -211,7 +211,7 @@ impl Core {
         let (inode, [page]) = (part.inode, part.taken.as_slice()) else { return None };
         // Blocks come to a file only under `io`, which the caller holds.
         let fits = page.page == 0 && part.size <= self.data.inline_bytes && inode.blocks() == 0;
-        if !fits || part.size == 0 || inode.data.not_inline.load(Ordering::SeqCst) {
+        if !fits || part.size == 0 || inode.data.residence.is_barred() {
             return None;
         }
         let attributes = inode.try_lock()?.record().xattrs.as_ref().map_or(0, |bytes| bytes.len());

@@ -4,9 +4,9 @@ use crate::account::{self, Account};
 use crate::broken::take_from;
 use crate::codec::kind::{Kind, MODE_KIND};
 use crate::codec::record::Record;
-use crate::data::FileData;
 use crate::directory::Directory;
 use crate::error::FsError;
+use crate::filedata::FileData;
 use crate::lock::Locks;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -189,7 +189,7 @@ impl Inode {
     /// As [`Inode::publish`], where the account was charged for `charged` of the record's blocks before.
     pub(crate) fn publish_charged(&self, state: &mut State, record: Record, charged: u64) {
         debug_assert_eq!(record.mode & MODE_KIND, self.kind.mode());
-        self.data.inline.store(record.inline_data().is_some(), Ordering::SeqCst);
+        self.data.residence.recorded(record.inline_data().is_some());
         self.mode.store(record.mode, Ordering::Relaxed);
         self.uid.store(record.uid, Ordering::Relaxed);
         self.gid.store(record.gid, Ordering::Relaxed);

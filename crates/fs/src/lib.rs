@@ -28,6 +28,7 @@ mod end;
 mod error;
 mod extent;
 mod file;
+mod filedata;
 mod filesystem;
 mod fill;
 mod finding;

@@ -10,13 +10,14 @@ use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
+use crate::filedata::Growing;
 use crate::inode::Inode;
 use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::QuietFd;
-use nvmed_sys::sync::{Arc, MutexGuard};
+use nvmed_sys::sync::Arc;
 use nvmed_units::BLOCK_BYTES;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SeekFrom};
 use rustix::io::Errno;
@@ -40,8 +41,6 @@ pub(crate) struct Map {
     readers: u32,
     writers: u32,
 }
-
-type Grow<'a> = MutexGuard<'a, ()>;
 
 fn write_all(fd: &QuietFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsError> {
     while !bytes.is_empty() {
@@ -179,7 +178,7 @@ impl Core {
     /// As [`Core::gather_mapped`], by who holds `grow`.
     pub(crate) fn gather(
         &self,
-        grow: &Grow<'_>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         pages: Range<u64>,
     ) -> Result<(), FsError> {
@@ -216,7 +215,7 @@ impl Core {
     /// Writes the pages of a chunk that differ from the cache's into it; whether there were any.
     fn gather_chunk(
         &self,
-        grow: &Grow<'_>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         at: u64,
         stored: &[u8],

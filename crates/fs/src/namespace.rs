@@ -12,6 +12,7 @@ use crate::codec::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail
 use crate::core::Core;
 use crate::directory::Size;
 use crate::error::FsError;
+use crate::filedata::Quiet;
 use crate::inode::{Home, Inode, Place, State};
 use crate::journal::Change;
 use crate::permission;
@@ -74,7 +75,7 @@ impl Recipe<'_> {
 pub(crate) struct Dropped<'a> {
     inode: &'a Arc<Inode>,
     /// Keeps write-back away from blocks that are freed.
-    quiet: Option<MutexGuard<'a, ()>>,
+    quiet: Option<Quiet<'a>>,
     state: MutexGuard<'a, State>,
     record: Record,
     gone: bool,

@@ -6,6 +6,7 @@ use crate::convoy::{Data, Part, Pool};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
+use crate::filedata::Quiet;
 use crate::filesystem::FileSystem;
 use crate::inode::Inode;
 use crate::status::OpenFlags;
@@ -260,7 +261,7 @@ impl Core {
 
     pub(crate) fn write_back_some(
         &self,
-        _quiet: &MutexGuard<'_, ()>,
+        _quiet: &Quiet<'_>,
         inode: &Arc<Inode>,
         pages: Range<u64>,
         pages_max: usize,
