@@ -95,7 +95,7 @@ impl Core {
         let blocks = inode.blocks() + self.data.blocks_promised(inode);
         Stat {
             dev: self.device_number(),
-            ino: inode.ino,
+            ino: inode.ino.0,
             mode: inode.mode(),
             nlink: inode.nlink(),
             uid: inode.uid(),

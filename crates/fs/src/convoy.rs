@@ -16,7 +16,7 @@ use nvmed_cache::{DirtyPage, Outcome, WriteBack};
 use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::sync::{Arc, MutexGuard};
-use nvmed_units::{BLOCK_BYTES, Lba};
+use nvmed_units::{BLOCK_BYTES, Ino, Lba};
 use std::collections::VecDeque;
 
 /// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
@@ -564,7 +564,7 @@ impl Plan {
         &self,
         change: &mut Change<'_>,
         extents: &mut Extents,
-        ino: u64,
+        ino: Ino,
         record: &mut Record,
     ) -> Result<(), FsError> {
         self.extents(Under::Fresh).into_iter().for_each(|extent| extents.insert(extent));

@@ -25,10 +25,11 @@ use nvmed_io::{Binding, Device, Handle};
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{Barrier, DeviceMedium, PendingMemory, Sequence, Store};
 use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use nvmed_units::Ino;
 use rustix::time::{ClockId, clock_gettime};
 
 /// The inode of the root directory.
-pub(crate) const ROOT: u64 = 1;
+pub(crate) const ROOT: Ino = Ino(1);
 /// Inodes kept in memory, about 600 bytes each without their pages; beyond, unused ones go.
 const INODES_MAX: u64 = 1 << 16;
 /// Names remembered in all directories together, about 80 bytes each.
@@ -235,7 +236,7 @@ impl Core {
             root: OnceLock::new(),
             paths: Paths::new(),
             rekeyed: AtomicU64::new(1),
-            next_ino: AtomicU64::new(counters.next_ino),
+            next_ino: AtomicU64::new(counters.next_ino.0),
             names: AtomicIsize::new(0),
             late: Mutex::default(),
             late_full: AtomicBool::new(false),
@@ -253,7 +254,7 @@ impl Core {
         });
         let root = core.load_own(ROOT)?;
         if root.directory.is_none() {
-            return Err(FsError::Damaged { what: "the kind", of: ROOT });
+            return Err(FsError::Damaged { what: "the kind", of: ROOT.0 });
         }
         let _ = core.root.set(root);
         core.look_at_tree();
@@ -306,7 +307,7 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::Damaged`] when there is none or its record makes no sense; the store's.
-    pub(crate) fn load_own(&self, ino: u64) -> Result<Arc<Inode>, FsError> {
+    pub(crate) fn load_own(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.check_number(ino)?;
         let home = Home { own: true, place: None, zone: ino == ROOT };
         self.inodes.get_or_load(ino, || Ok((self.read_own(ino)?, home)))
@@ -316,22 +317,22 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::Damaged`].
-    pub(crate) fn check_number(&self, ino: u64) -> Result<(), FsError> {
-        if ino < self.next_ino.load(Ordering::SeqCst) {
+    pub(crate) fn check_number(&self, ino: Ino) -> Result<(), FsError> {
+        if ino < Ino(self.next_ino.load(Ordering::SeqCst)) {
             return Ok(());
         }
-        Err(FsError::Damaged { what: "the number of inode", of: ino })
+        Err(FsError::Damaged { what: "the number of inode", of: ino.0 })
     }
 
     /// Reads an inode's own record.
     ///
     /// # Errors
     /// As [`Core::load_own`].
-    pub(crate) fn read_own(&self, ino: u64) -> Result<Record, FsError> {
+    pub(crate) fn read_own(&self, ino: Ino) -> Result<Record, FsError> {
         let mut value = Vec::with_capacity(crate::codec::record::RECORD_BYTES_USUAL);
         let found = self.store.get(&keys::inode(ino), &mut value)?;
         let record = found.then(|| Record::decode(&value)).flatten();
-        record.ok_or(FsError::Damaged { what: "the record of inode", of: ino })
+        record.ok_or(FsError::Damaged { what: "the record of inode", of: ino.0 })
     }
 
     /// Sets times of an inode that are written to its record later.

@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::error::FsError;
 use crate::journal::Change;
 use core::ops::{Bound, ControlFlow, Range};
+use nvmed_units::Ino;
 use std::collections::BTreeMap;
 
 /// Blocks of the longest extent, 128 MiB: so many bitmap records one extent touches, and a batch has a
@@ -46,7 +47,7 @@ impl Extents {
     ///
     /// # Errors
     /// [`FsError::Damaged`] when they overlap or lie outside the data region; the store's.
-    pub(crate) fn load(core: &Core, ino: u64, record: &Record) -> Result<Self, FsError> {
+    pub(crate) fn load(core: &Core, ino: Ino, record: &Record) -> Result<Self, FsError> {
         let mut all = Self::default();
         let mut sane = true;
         let (first, end) = (core.superblock.data_first, core.superblock.data_blocks);
@@ -68,7 +69,7 @@ impl Extents {
                 ControlFlow::Continue(())
             })?;
         }
-        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino }) }
+        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino.0 }) }
     }
 
     /// What a page lies on.
@@ -185,7 +186,7 @@ impl Extents {
     }
 
     /// Puts what has changed into a change, and into the inode's record of it.
-    pub(crate) fn log(&mut self, change: &mut Change<'_>, ino: u64, record: &mut Record) {
+    pub(crate) fn log(&mut self, change: &mut Change<'_>, ino: Ino, record: &mut Record) {
         let keyed = record.flags & FLAG_KEYED_EXTENTS != 0;
         record.extent_count = self.map.len() as u32;
         record.blocks = self.blocks;
@@ -210,7 +211,7 @@ impl Extents {
         self.touched.clear();
     }
 
-    fn log_touched(&mut self, change: &mut Change<'_>, ino: u64) {
+    fn log_touched(&mut self, change: &mut Change<'_>, ino: Ino) {
         self.touched.sort_unstable();
         self.touched.dedup();
         for logical in &self.touched {

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::Object;
 use nvmed_io::Handle;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_units::Ino;
 
 /// The right to change the size of a file, and to give a page of it its first block or promise.
 pub(crate) struct Growing<'a> {
@@ -138,9 +139,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FileData {
-    pub(crate) fn new(ino: u64, in_record: bool) -> Self {
+    pub(crate) fn new(ino: Ino, in_record: bool) -> Self {
         Self {
-            object: Object::new(ino),
+            object: Object::new(ino.0),
             grow: Mutex::new(()),
             io: Mutex::new(()),
             extents: Mutex::new(None),
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn bytes_leave_the_record_for_good_until_the_file_is_empty() {
-        let data = FileData::new(1, true);
+        let data = FileData::new(Ino(1), true);
         let grow = data.grow();
         let residence = &data.residence;
         assert!(residence.is_in_record() && !residence.is_barred());

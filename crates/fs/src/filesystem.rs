@@ -46,7 +46,7 @@ impl Node {
     /// Its inode number.
     #[must_use]
     pub fn ino(&self) -> u64 {
-        self.0.ino
+        self.0.ino.0
     }
 
     /// Its status.

@@ -153,7 +153,7 @@ fn write_root(
     let counters = Counters {
         free_blocks: superblock.data_blocks,
         inodes: 1,
-        next_ino: ROOT + 1,
+        next_ino: ROOT.next(),
         cursor: superblock.data_first,
     };
     let mut batch = Batch::new();

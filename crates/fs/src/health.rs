@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_io::IoError;
 use nvmed_kv::{KvError, MediumCall};
 use nvmed_sys::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use nvmed_units::Ino;
 use rustix::io::Errno;
 
 /// What made a mounted file system turn read-only.
@@ -155,11 +156,11 @@ impl Core {
 
     /// Data of a file could not be written back, for good as far as the device says.
     #[cold]
-    pub(crate) fn data_failed(&self, ino: u64, error: &FsError) {
+    pub(crate) fn data_failed(&self, ino: Ino, error: &FsError) {
         if let FsError::Device(error) = error
             && error.errno() != Errno::NOSPC
         {
-            self.health.turn_read_only(Trouble::Data { ino, error: *error });
+            self.health.turn_read_only(Trouble::Data { ino: ino.0, error: *error });
         }
     }
 }

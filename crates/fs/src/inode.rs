@@ -10,6 +10,7 @@ use crate::filedata::FileData;
 use crate::lock::Locks;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use nvmed_units::Ino;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -19,7 +20,7 @@ use std::collections::hash_map::Entry;
 /// Order of locks: the namespace, one inode's `state` (several only under the namespace's write
 /// lock), the journal.
 pub(crate) struct Inode {
-    pub(crate) ino: u64,
+    pub(crate) ino: Ino,
     pub(crate) kind: Kind,
     /// Mirrors of the record, written under `state`.
     mode: AtomicU32,
@@ -89,7 +90,7 @@ pub(crate) struct Place {
 
 impl Inode {
     /// An inode as its record describes it.
-    pub(crate) fn new(ino: u64, record: Record, home: Home) -> Self {
+    pub(crate) fn new(ino: Ino, record: Record, home: Home) -> Self {
         let kind = record.kind();
         let inline = record.inline_data().is_some();
         let directory = (kind == Kind::Directory).then(|| Box::new(Directory::new(home.zone)));
@@ -292,7 +293,7 @@ impl Drop for InodeTable {
 /// Shards of the table: more than the threads that meet on a small machine.
 const SHARDS: usize = 16;
 
-type Shard = HashMap<u64, Arc<Inode>, crate::hash::Numbers>;
+type Shard = HashMap<Ino, Arc<Inode>, crate::hash::Numbers>;
 
 /// Inodes in memory by number.
 pub(crate) struct InodeTable {
@@ -305,8 +306,8 @@ impl InodeTable {
         Self { shards: core::array::from_fn(|_| Mutex::default()), count: AtomicU64::new(0) }
     }
 
-    fn shard(&self, ino: u64) -> MutexGuard<'_, Shard> {
-        self.shards[ino as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
+        self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many there are.
@@ -315,7 +316,7 @@ impl InodeTable {
     }
 
     /// The inode, if it is in memory.
-    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Inode>> {
+    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.shard(ino).get(&ino).cloned()
     }
 
@@ -326,7 +327,7 @@ impl InodeTable {
     /// What `load` answers.
     pub(crate) fn get_or_load(
         &self,
-        ino: u64,
+        ino: Ino,
         load: impl FnOnce() -> Result<(Record, Home), FsError>,
     ) -> Result<Arc<Inode>, FsError> {
         match self.shard(ino).entry(ino) {
@@ -348,7 +349,7 @@ impl InodeTable {
     }
 
     /// Forgets an inode that is gone from the device.
-    pub(crate) fn remove(&self, ino: u64) {
+    pub(crate) fn remove(&self, ino: Ino) {
         if self.shard(ino).remove(&ino).is_some() {
             take_from(&self.count, 1, "inodes in memory");
         }
@@ -370,7 +371,7 @@ impl InodeTable {
             let idle = shard.values().filter(|inode| {
                 Arc::strong_count(inode) == 1 && may_go(inode) && !inode.recent.swap(false, Ordering::Relaxed)
             });
-            let numbers: Vec<u64> = idle.take(limit.div_ceil(SHARDS)).map(|inode| inode.ino).collect();
+            let numbers: Vec<Ino> = idle.take(limit.div_ceil(SHARDS)).map(|inode| inode.ino).collect();
             gone.extend(numbers.iter().filter_map(|ino| shard.remove(ino)));
         }
         take_from(&self.count, gone.len() as u64, "inodes in memory");

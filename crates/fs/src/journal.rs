@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{Batch, Sequence, Store};
 use nvmed_sys::sync::{MutexGuard, PoisonError};
+use nvmed_units::Ino;
 
 /// What every change needs.
 pub(crate) struct Journal {
@@ -157,9 +158,9 @@ impl Core {
 
 impl Change<'_> {
     /// A number for a new inode.
-    pub(crate) fn new_ino(&mut self) -> u64 {
+    pub(crate) fn new_ino(&mut self) -> Ino {
         let ino = self.counters.next_ino;
-        self.counters.next_ino += 1;
+        self.counters.next_ino = ino.next();
         self.counters.inodes += 1;
         ino
     }
@@ -198,34 +199,34 @@ impl Change<'_> {
     }
 
     /// Records an extent under a key of its own.
-    pub(crate) fn put_extent(&mut self, ino: u64, extent: &Extent) {
+    pub(crate) fn put_extent(&mut self, ino: Ino, extent: &Extent) {
         self.journal.batch.put(&keys::extent(ino, extent.logical), &extent.encode());
     }
 
     /// Removes an extent's own record.
-    pub(crate) fn delete_extent(&mut self, ino: u64, logical: u64) {
+    pub(crate) fn delete_extent(&mut self, ino: Ino, logical: u64) {
         self.journal.batch.delete(&keys::extent(ino, logical));
     }
 
     /// Marks an inode without a name that is still in use.
-    pub(crate) fn put_orphan(&mut self, ino: u64) {
+    pub(crate) fn put_orphan(&mut self, ino: Ino) {
         if !mutant::is(Mutant::OrphanForgotten) {
             self.journal.batch.put(&keys::orphan(ino), &[0]);
         }
     }
 
     /// Removes the mark.
-    pub(crate) fn delete_orphan(&mut self, ino: u64) {
+    pub(crate) fn delete_orphan(&mut self, ino: Ino) {
         self.journal.batch.delete(&keys::orphan(ino));
     }
 
     /// Records a part of a symbolic link's target.
-    pub(crate) fn put_target(&mut self, ino: u64, part: u64, bytes: &[u8]) {
+    pub(crate) fn put_target(&mut self, ino: Ino, part: u64, bytes: &[u8]) {
         self.journal.batch.put(&keys::target(ino, part), bytes);
     }
 
     /// Removes a part of a symbolic link's target.
-    pub(crate) fn delete_target(&mut self, ino: u64, part: u64) {
+    pub(crate) fn delete_target(&mut self, ino: Ino, part: u64) {
         self.journal.batch.delete(&keys::target(ino, part));
     }
 
@@ -307,7 +308,7 @@ impl Change<'_> {
         let counters = Counters {
             cursor: core.alloc.cursor(),
             next_ino: match numbers_out {
-                true => self.counters.next_ino + NUMBERS_AHEAD,
+                true => Ino(self.counters.next_ino.0 + NUMBERS_AHEAD),
                 false => journal.written.next_ino,
             },
             ..self.counters
@@ -323,7 +324,7 @@ impl Change<'_> {
         if tell {
             journal.written = counters;
         }
-        core.next_ino.store(self.counters.next_ino, Ordering::SeqCst);
+        core.next_ino.store(self.counters.next_ino.0, Ordering::SeqCst);
         core.available.fetch_add(self.freed, Ordering::Relaxed);
         core.look_at_tree();
         core.last.store(sequence);

@@ -24,6 +24,7 @@ use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::sync::{Arc, MutexGuard};
+use nvmed_units::Ino;
 
 /// A new inode's mode, owner and what it is.
 pub(crate) struct Recipe<'a> {
@@ -62,7 +63,7 @@ impl Recipe<'_> {
         record
     }
 
-    fn put_target(&self, change: &mut Change<'_>, ino: u64) {
+    fn put_target(&self, change: &mut Change<'_>, ino: Ino) {
         if self.target.len() > INLINE_TARGET_BYTES {
             for (part, bytes) in self.target.chunks(TARGET_PART_BYTES).enumerate() {
                 change.put_target(ino, part as u64, bytes);

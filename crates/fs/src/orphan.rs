@@ -14,6 +14,7 @@ use crate::namespace::log_removal;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_units::Ino;
 use std::sync::Arc;
 
 /// Extents freed in one step: each touches a bitmap record, and a batch has a limit.
@@ -111,7 +112,7 @@ impl Core {
         if !self.orphans_left.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let (first, end) = (keys::orphan(0), keys::orphan(u64::MAX));
+        let (first, end) = (keys::orphan(Ino(0)), keys::orphan(Ino(u64::MAX)));
         let mut found = Vec::new();
         self.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, _| {
             if let Some(Subject::Orphan(ino)) = keys::subject(key) {

@@ -68,10 +68,11 @@ pub(crate) fn may_own(inode: &Inode, who: &Credentials<'_>) -> Result<(), FsErro
 mod tests {
     use super::*;
     use crate::codec::record::Record;
+    use nvmed_units::Ino;
 
     fn inode(kind: Kind, mode: u32, uid: u32, gid: u32) -> Inode {
         let home = crate::inode::Home { own: false, place: None, zone: false };
-        Inode::new(7, Record::new(kind, mode, uid, gid, 0), home)
+        Inode::new(Ino(7), Record::new(kind, mode, uid, gid, 0), home)
     }
 
     #[test]

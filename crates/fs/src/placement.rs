@@ -12,6 +12,7 @@ use crate::inode::{Inode, Place};
 use crate::journal::Change;
 use crate::zone::{Below, Pressure};
 use core::sync::atomic::Ordering;
+use nvmed_units::Ino;
 use std::sync::Arc;
 
 /// Names that move: from below one prefix to below another.
@@ -111,7 +112,7 @@ impl Change<'_> {
     pub(crate) fn put_new(
         &mut self,
         (directory, name): (&Inode, &[u8]),
-        (ino, zone): (u64, bool),
+        (ino, zone): (Ino, bool),
         record: &Record,
     ) -> bool {
         let kind = record.kind();
@@ -130,7 +131,7 @@ impl Change<'_> {
     }
 
     /// Records a new inode without a name.
-    pub(crate) fn put_new_nameless(&mut self, ino: u64, record: &Record) {
+    pub(crate) fn put_new_nameless(&mut self, ino: Ino, record: &Record) {
         self.put(&keys::inode(ino), &record.encode());
         self.put_orphan(ino);
     }
@@ -218,7 +219,7 @@ impl Change<'_> {
                 break;
             }
             found =
-                found.parent().ok_or(FsError::Damaged { what: "the name of directory", of: found.ino })?;
+                found.parent().ok_or(FsError::Damaged { what: "the name of directory", of: found.ino.0 })?;
         }
         Ok(found)
     }
@@ -228,17 +229,18 @@ impl Change<'_> {
     /// # Errors
     /// [`FsError::TooManyNames`], with nothing changed; the store's.
     fn make_zone(&mut self, directory: &Arc<Inode>) -> Result<(), FsError> {
-        let place =
-            directory.place().ok_or(FsError::Damaged { what: "the name of directory", of: directory.ino })?;
+        let place = directory
+            .place()
+            .ok_or(FsError::Damaged { what: "the name of directory", of: directory.ino.0 })?;
         let old = self.prefix(directory);
         let below = self.core.read_below(&old)?;
         let key = self.entry_key(&place.parent, &place.name);
         let mut value = Vec::new();
         if !self.core.store.get(&key, &mut value)? {
-            return Err(FsError::Damaged { what: "the entry of directory", of: directory.ino });
+            return Err(FsError::Damaged { what: "the entry of directory", of: directory.ino.0 });
         }
         let entry = Entry::decode(&value);
-        let entry = entry.ok_or(FsError::Damaged { what: "the entry of directory", of: directory.ino })?;
+        let entry = entry.ok_or(FsError::Damaged { what: "the entry of directory", of: directory.ino.0 })?;
         let mut zone = Vec::with_capacity(value.len());
         Entry { zone: true, ..entry }.encode_to(&mut zone);
         self.put(&key, &zone);

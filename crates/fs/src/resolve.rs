@@ -293,14 +293,14 @@ impl Core {
             return Ok(None);
         }
         let entry = Entry::decode(&value);
-        let entry = entry.ok_or(FsError::Damaged { what: "an entry of directory", of: directory.ino })?;
+        let entry = entry.ok_or(FsError::Damaged { what: "an entry of directory", of: directory.ino.0 })?;
         let name: Arc<[u8]> = name.into();
         let place = Place { parent: Arc::clone(directory), name: Arc::clone(&name) };
         let inode = self.load_entry(&entry, &place)?;
         // A directory has one name: a second would make a circle, or two ways to lock it.
         let second = inode.kind == Kind::Directory && !inode.is_at(directory, &name);
         if second || inode.kind != entry.kind {
-            return Err(FsError::Damaged { what: "the name of inode", of: inode.ino });
+            return Err(FsError::Damaged { what: "the name of inode", of: inode.ino.0 });
         }
         if inode.is_own() && inode.nlink() > 0 && inode.place().is_none() {
             inode.set_place(Some(place));
@@ -311,7 +311,7 @@ impl Core {
 
     /// The inode of an entry, from memory, from the entry or from its own record.
     fn load_entry(&self, entry: &Entry<'_>, place: &Place) -> Result<Arc<Inode>, FsError> {
-        let damaged = || FsError::Damaged { what: "the record of inode", of: entry.ino };
+        let damaged = || FsError::Damaged { what: "the record of inode", of: entry.ino.0 };
         self.check_number(entry.ino)?;
         self.inodes.get_or_load(entry.ino, || {
             let own = entry.record.is_none();
@@ -351,7 +351,7 @@ impl Core {
             (state.record().tail.clone(), state.record().size)
         };
         let bytes = size as usize;
-        let damaged = FsError::Damaged { what: "the target of link", of: link.ino };
+        let damaged = FsError::Damaged { what: "the target of link", of: link.ino.0 };
         match tail {
             Tail::Target(target) if target.len() == bytes => Ok(target.to_vec()),
             _ if bytes >= PATH_BYTES_MAX => Err(damaged),

@@ -12,7 +12,7 @@ use crate::repair_model::{Model, Name, own_prefix};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::btree_map::Range;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub struct Rescued {
     pub size: u64,
     /// Of a symbolic link; none when not all of it is left.
     pub target: Option<Vec<u8>>,
-    ino: u64,
+    ino: Ino,
 }
 
 impl core::fmt::Debug for Wreck {

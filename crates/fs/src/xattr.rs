@@ -17,6 +17,7 @@ use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, Follow, MODE_STICKY, OpenFlags};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_units::Ino;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -39,23 +40,23 @@ pub enum SetXattr {
     Replace,
 }
 
-fn of(record: &Record, ino: u64) -> Result<Vec<Attribute<'_>>, FsError> {
+fn of(record: &Record, ino: Ino) -> Result<Vec<Attribute<'_>>, FsError> {
     let bytes = record.xattrs.as_deref().unwrap_or_default();
-    xattrs::decode(bytes).ok_or(FsError::Damaged { what: "the extended attributes of inode", of: ino })
+    xattrs::decode(bytes).ok_or(FsError::Damaged { what: "the extended attributes of inode", of: ino.0 })
 }
 
 /// Removes the attributes' own records, with the inode.
 ///
 /// # Errors
 /// [`FsError::Damaged`].
-pub(crate) fn log_removal(change: &mut Change<'_>, ino: u64, record: &Record) -> Result<(), FsError> {
+pub(crate) fn log_removal(change: &mut Change<'_>, ino: Ino, record: &Record) -> Result<(), FsError> {
     for attribute in of(record, ino)? {
         delete_parts(change, ino, attribute);
     }
     Ok(())
 }
 
-fn delete_parts(change: &mut Change<'_>, ino: u64, attribute: Attribute<'_>) {
+fn delete_parts(change: &mut Change<'_>, ino: Ino, attribute: Attribute<'_>) {
     for part in 0..attribute.parts() {
         change.delete(&keys::xattr(ino, attribute.name, part as u8));
     }
@@ -106,7 +107,7 @@ impl Core {
             value.extend_from_slice(&part);
         }
         let whole = value.len() == attribute.bytes;
-        let damaged = FsError::Damaged { what: "an extended attribute of inode", of: inode.ino };
+        let damaged = FsError::Damaged { what: "an extended attribute of inode", of: inode.ino.0 };
         if whole { Ok(value) } else { Err(damaged) }
     }
 

@@ -209,7 +209,7 @@ impl Core {
         if damaged {
             return Err(FsError::Damaged {
                 what: "an entry of zone",
-                of: keys::chunk(prefix, 0).unwrap_or(0),
+                of: keys::zone_of(prefix).map_or(0, |zone| zone.0),
             });
         }
         if bytes > most { Err(FsError::TooManyNames) } else { Ok(below) }
