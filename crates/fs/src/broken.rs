@@ -6,9 +6,8 @@
 //! fails, not the process. What was written before is still written back, and a count that went wrong is not
 //! checked again.
 
-use crate::core::Core;
 use crate::filesystem::FileSystem;
-use crate::health::Trouble;
+use crate::health::{Health, Trouble};
 use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +30,7 @@ fn correct(count: &AtomicU64, before: u64, less: u64, what: &'static str) -> Str
     format!("{what}: {less} taken from {before}")
 }
 
-impl Core {
+impl Health {
     /// As [`take_from`], of a count of the file system's.
     #[inline]
     pub(crate) fn take_from(&self, count: &AtomicU64, less: u64, what: &'static str) -> u64 {
@@ -45,8 +44,8 @@ impl Core {
     /// A check failed. Once the file system is read-only for such a reason it goes on: what can be saved is.
     #[cold]
     pub(crate) fn broken(&self, text: String) {
-        let known = matches!(self.health.trouble(), Some(Trouble::Broken(_)));
-        self.health.turn_read_only(Trouble::Broken(text.clone().into()));
+        let known = matches!(self.trouble(), Some(Trouble::Broken(_)));
+        self.turn_read_only(Trouble::Broken(text.clone().into()));
         assert!(known || std::thread::panicking(), "{text}");
     }
 }

@@ -49,13 +49,13 @@ fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(A
 
 #[test]
 fn blocks_promised_to_nobody() {
-    let spoil = |files: &FileSystem, _: &File| files.0.promised.store(1, Ordering::SeqCst);
+    let spoil = |files: &FileSystem, _: &File| files.0.ledger.forget_promises();
     fired("promised blocks", spoil, |victim| drop(victim.fsync()));
 }
 
 #[test]
 fn pages_promised_to_nobody() {
-    let spoil = |_: &FileSystem, victim: &File| victim.inode.data.promised.store(1, Ordering::SeqCst);
+    let spoil = |_: &FileSystem, victim: &File| victim.inode.data.purse.forget_promises();
     fired("promised pages", spoil, |victim| drop(victim.fsync()));
 }
 

@@ -18,6 +18,7 @@ use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::order::Order;
 use crate::paths::Paths;
+use crate::reservation::Ledger;
 use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_cache::EvictionPolicy;
@@ -133,10 +134,7 @@ pub(crate) struct Core {
     pub(crate) alloc: Allocator,
     pub(crate) freed: Freed,
     pub(crate) growth: Growth,
-    /// Data blocks promised and not recorded.
-    pub(crate) promised: AtomicU64,
-    /// Free data blocks that are promised to nobody.
-    pub(crate) available: AtomicU64,
+    pub(crate) ledger: Ledger,
     pub(crate) order: Order,
     pub(crate) last: LastSequence,
     pub(crate) inodes: InodeTable,
@@ -155,7 +153,7 @@ pub(crate) struct Core {
     /// Inodes in memory at which unused ones go.
     inodes_limit: AtomicU64,
     next_description: AtomicU64,
-    pub(crate) health: Health,
+    pub(crate) health: Arc<Health>,
     pub(crate) accounts: Accounts,
     pub(crate) ends: Ends,
     /// Copies that were lost when it was mounted, and were written again.
@@ -220,6 +218,7 @@ impl Core {
             return Err(FsError::Damaged { what: "the counters", of: counters.free_blocks });
         }
         let alloc = Allocator::new(superblock.data_first, superblock.data_blocks, counters.cursor);
+        let health = Arc::<Health>::default();
         let core = Arc::new(Self {
             data: DataPath::new(&device, &memory, &options)?,
             lbas_per_block: DeviceMedium::lbas_per_block(&device)?,
@@ -227,8 +226,7 @@ impl Core {
             alloc,
             freed: Freed::default(),
             growth: Growth::new(medium, superblock.clone()),
-            promised: AtomicU64::new(0),
-            available: AtomicU64::new(counters.free_blocks),
+            ledger: Ledger::new(counters.free_blocks, Arc::clone(&health)),
             last: LastSequence(AtomicU64::new(store.applied().0)),
             order: Order::default(),
             inodes: InodeTable::new(),
@@ -242,7 +240,7 @@ impl Core {
             late_full: AtomicBool::new(false),
             inodes_limit: AtomicU64::new(INODES_MAX),
             next_description: AtomicU64::new(1),
-            health: Health::default(),
+            health,
             accounts: Accounts::default(),
             ends: Ends::default(),
             orphans_left: AtomicBool::new(true),

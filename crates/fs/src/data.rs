@@ -11,6 +11,7 @@ use crate::filedata::lock;
 use crate::inode::{Inode, State};
 use crate::memory::{Memory, Slots};
 use crate::status::OpenFlags;
+use crate::write::PagePromise;
 use crate::writeback::DirtyList;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{Cache, Options, Readahead, Written};
@@ -113,7 +114,7 @@ impl DataPath {
 
     /// Data blocks that the inode will need for what is not allocated yet.
     pub(crate) fn blocks_promised(&self, inode: &Inode) -> u64 {
-        inode.data.promised.load(Ordering::Relaxed)
+        inode.data.purse.blocks()
     }
 
     /// The inode leaves memory: its pages go, promises and preallocation are given back.
@@ -124,9 +125,7 @@ impl DataPath {
         let data = &inode.data;
         let _quiet = data.quiet();
         self.cache.write_back(&data.object).discard(0..u64::MAX);
-        let promised = data.promised.swap(0, Ordering::SeqCst);
-        inode.discharge(promised);
-        core.unreserve(promised);
+        drop(PagePromise::all_taken_back(core, inode));
         core.drop_prealloc(inode);
         if let Some(slot) = lock(&data.slot).take() {
             self.slots.put_back(slot);

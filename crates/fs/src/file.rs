@@ -305,7 +305,7 @@ impl Drop for File {
         let opens = self.inode.opens.fetch_sub(1, Ordering::SeqCst);
         if opens == 0 {
             self.inode.opens.store(0, Ordering::SeqCst);
-            self.core.broken(format!("inode {} is closed and was not open", self.inode.ino));
+            self.core.health.broken(format!("inode {} is closed and was not open", self.inode.ino));
         }
         if opens == 1 && self.inode.nlink() == 0 {
             // A failure leaves the orphan record: the next mount frees the file.

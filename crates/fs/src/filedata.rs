@@ -1,10 +1,10 @@
 //! The data path's part of an inode: its pages, extents and promises, and the two locks that order who changes them.
 
-use crate::alloc::Run;
 use crate::data::AS_MOUNTED;
 use crate::direct::Flights;
 use crate::extent::Extents;
 use crate::map::Map;
+use crate::reservation::{Ahead, Purse};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::Object;
 use nvmed_io::Handle;
@@ -102,10 +102,10 @@ pub(crate) struct FileData {
     io: Mutex<()>,
     /// Loaded at the first use.
     pub(crate) extents: Mutex<Option<Extents>>,
-    /// Dirty pages without a block; for each one a block is promised.
-    pub(crate) promised: AtomicU64,
-    /// Blocks taken ahead of a growing file, each with a promise of its own.
-    pub(crate) prealloc: Mutex<Option<Run>>,
+    /// A promise for each dirty page without a block.
+    pub(crate) purse: Purse,
+    /// Blocks taken ahead of the file when it grows.
+    ahead: Mutex<Ahead>,
     /// How many blocks: [`AS_MOUNTED`], or what [`File::preallocate`] said.
     pub(crate) prealloc_blocks: AtomicU32,
     pub(crate) residence: Residence,
@@ -145,8 +145,8 @@ impl FileData {
             grow: Mutex::new(()),
             io: Mutex::new(()),
             extents: Mutex::new(None),
-            promised: AtomicU64::new(0),
-            prealloc: Mutex::new(None),
+            purse: Purse::default(),
+            ahead: Mutex::default(),
             prealloc_blocks: AtomicU32::new(AS_MOUNTED),
             residence: Residence::new(in_record),
             group: AtomicU32::new(u32::MAX),
@@ -192,8 +192,9 @@ impl FileData {
         lock(&self.map)
     }
 
-    pub(crate) fn prealloc(&self) -> MutexGuard<'_, Option<Run>> {
-        lock(&self.prealloc)
+    /// What is allocated ahead of the file, locked.
+    pub(crate) fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        lock(&self.ahead)
     }
 }
 

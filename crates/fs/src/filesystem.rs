@@ -13,7 +13,6 @@ use crate::resolve::Last;
 use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs, Time};
 use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
-use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -120,7 +119,7 @@ impl FileSystem {
         let core = &self.0;
         let counters = core.counters();
         let stats = core.store.stats();
-        let blocks_free = core.available.load(Ordering::Relaxed);
+        let blocks_free = core.ledger.available();
         // Metadata may take data blocks, but not all of them: files have data.
         let meta_free =
             (stats.tree_blocks.saturating_sub(stats.tree_blocks_used) + blocks_free / 2) * BLOCK_BYTES as u64;

@@ -9,6 +9,7 @@ use crate::codec::superblock::Superblock;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::journal::load_chunk;
+use crate::reservation::Taken;
 use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
@@ -97,7 +98,7 @@ impl Core {
         self.growth.free.store(free.saturating_sub(coming), Ordering::Relaxed);
         // A checkpoint writes new nodes beside the old ones: with as many free blocks as the tree has, it need
         // not come early. Where data wants the space, it may.
-        let plenty = self.available.load(Ordering::Relaxed) > self.superblock.data_blocks / PLENTY_SHARE;
+        let plenty = self.ledger.available() > self.superblock.data_blocks / PLENTY_SHARE;
         let wanted = if plenty { stats.tree_blocks_used } else { stats.tree_blocks / LOW_SHARE };
         let low = free < wanted + 2 * coming;
         self.growth.low.store(low, Ordering::Relaxed);
@@ -122,7 +123,7 @@ impl Core {
 
     #[cold]
     fn try_to_grow(&self) {
-        let available = self.available.load(Ordering::Relaxed);
+        let available = self.ledger.available();
         let hopeless = available <= self.growth.failed_at.load(Ordering::Relaxed);
         if hopeless || self.writable().is_err() || self.growth.broken.load(Ordering::Relaxed) {
             return;
@@ -134,7 +135,7 @@ impl Core {
             return;
         }
         if self.grow(&mut current).is_err() {
-            self.growth.failed_at.store(self.available.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.growth.failed_at.store(self.ledger.available(), Ordering::Relaxed);
         } else {
             self.growth.failed_at.store(0, Ordering::Relaxed);
         }
@@ -150,12 +151,13 @@ impl Core {
                 return Ok(());
             }
         }
-        let run = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
-        let grown = current.grown(run.start..run.end()).ok_or(FsError::NoSpace);
-        let grown = grown.inspect_err(|_| self.return_promised(run))?;
+        let taken = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
+        let run = taken.run();
+        let grown = current.grown(run.start..run.end()).ok_or(FsError::NoSpace)?;
+        // From here on the superblock may tell of the run: it stays out of use whatever happens.
+        let run = taken.withhold();
         let device = self.handle.device();
         if let Err(error) = superblock::store(device, &self.handle, &grown) {
-            // The run stays out of use: the superblock that tells of it may be the one that counts.
             self.growth.broken.store(true, Ordering::Relaxed);
             return Err(error);
         }
@@ -180,7 +182,7 @@ impl Core {
     #[cold]
     pub(crate) fn make_tree_room(&self, blocks: u64) -> Result<(), FsError> {
         self.look_closely();
-        let wanted = self.promised.load(Ordering::Relaxed) + blocks;
+        let wanted = self.ledger.promised() + blocks;
         if self.is_tight(wanted) {
             if self.store.stats().log_bytes > LOG_BLOCKS_WORTH * nvmed_units::BLOCK_BYTES as u64 {
                 // What the log will add to the tree is only estimated; then it is known.
@@ -193,27 +195,19 @@ impl Core {
     }
 
     /// A promised run of about `wanted` free blocks.
-    fn take_for_metadata(&self, wanted: u64) -> Result<Run, FsError> {
+    fn take_for_metadata(&self, wanted: u64) -> Result<Taken<'_>, FsError> {
         let mut wanted = wanted.clamp(GROW_BLOCKS_MIN.into(), GROW_BLOCKS_MAX) as u32;
-        while self.reserve(wanted.into()).is_err() {
-            wanted /= 2;
-            if wanted < GROW_BLOCKS_MIN {
-                return Err(FsError::NoSpace);
+        let mut promise = loop {
+            match self.ledger.reserve(wanted.into()) {
+                Ok(promise) => break promise,
+                Err(full) if wanted / 2 < GROW_BLOCKS_MIN => return Err(full),
+                Err(_) => wanted /= 2,
             }
-        }
-        let run = self.take_blocks(Near::default(), wanted);
-        let run = run.inspect_err(|_| self.unreserve(wanted.into()))?;
-        self.unreserve(u64::from(wanted - run.blocks));
-        if run.blocks < GROW_BLOCKS_MIN {
-            self.return_promised(run);
-            return Err(FsError::NoSpace);
-        }
-        Ok(run)
-    }
-
-    fn return_promised(&self, run: Run) {
-        self.return_blocks(run);
-        self.unreserve(run.blocks.into());
+        };
+        let run = self.take_blocks(Near::default(), wanted)?;
+        promise.shrink_to(run.blocks.into());
+        let taken = Taken::new(&self.alloc, run, promise);
+        if run.blocks < GROW_BLOCKS_MIN { Err(FsError::NoSpace) } else { Ok(taken) }
     }
 
     /// Marks a run as used, durably.
@@ -253,12 +247,13 @@ impl Core {
             at = run.end();
         }
         if free > 0 {
-            self.reserve(free)?;
+            let mut promise = self.ledger.reserve(free)?;
             let run = Run { start: last.start, blocks: (last.end - last.start) as u32 };
             let mut change = self.change();
             change.use_headroom();
             change.use_some_of(run, free)?;
             change.apply()?;
+            promise.redeemed(free);
         }
         Ok(())
     }

@@ -103,27 +103,9 @@ impl Core {
         change.apply().map(drop)
     }
 
-    /// Promises `blocks` data blocks, so that a later allocation of as many cannot fail.
-    ///
-    /// # Errors
-    /// [`FsError::NoSpace`].
-    pub(crate) fn reserve(&self, blocks: u64) -> Result<(), FsError> {
-        let take = |available: u64| available.checked_sub(blocks);
-        let taken = self.available.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map_err(|_| FsError::NoSpace)?;
-        self.promised.fetch_add(blocks, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Takes back a promise of which nothing was made.
-    pub(crate) fn unreserve(&self, blocks: u64) {
-        self.available.fetch_add(blocks, Ordering::Relaxed);
-        self.take_from(&self.promised, blocks, "promised blocks");
-    }
-
-    /// Up to `want` blocks side by side, where they are near. They were promised by [`Core::reserve`], and are
-    /// recorded by [`Change::use_run`] once the data is on the device, or given back by
-    /// [`Core::return_blocks`].
+    /// Up to `want` blocks side by side, where they are near. They were promised by a
+    /// [`Reservation`](crate::reservation::Reservation), and are recorded by [`Change::use_run`] once the data is on the
+    /// device, or given back by [`Core::return_blocks`].
     ///
     /// # Errors
     /// What the store answers; [`FsError::NoSpace`] only if more is taken than was promised.
@@ -249,8 +231,8 @@ impl Change<'_> {
         self.journal.batch.spare_headroom();
     }
 
-    /// Records taken blocks as used; their promise is redeemed. Blocks with data in them want
-    /// [`Change::require_flush`].
+    /// Records taken blocks as used; their promise is redeemed once this is applied, which whoever has it is told then.
+    /// Blocks with data in them want [`Change::require_flush`].
     ///
     /// # Errors
     /// What the allocator answers.
@@ -325,13 +307,13 @@ impl Change<'_> {
             journal.written = counters;
         }
         core.next_ino.store(self.counters.next_ino.0, Ordering::SeqCst);
-        core.available.fetch_add(self.freed, Ordering::Relaxed);
+        core.ledger.freed(self.freed);
         core.look_at_tree();
         core.last.store(sequence);
         self.follow();
         self.done = true;
         // Last: the change is whole, whatever the count says.
-        core.take_from(&core.promised, self.used, "promised blocks");
+        core.ledger.redeemed(self.used);
         Ok(sequence)
     }
 }

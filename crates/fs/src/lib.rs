@@ -59,6 +59,7 @@ mod repair_blocks;
 mod repair_data;
 mod repair_model;
 mod repair_names;
+mod reservation;
 mod resize;
 mod resolve;
 mod salvage;

@@ -10,6 +10,7 @@ use crate::filedata::{Growing, Quiet};
 use crate::inode::Inode;
 use crate::journal::Change;
 use crate::status::{Allocate, OpenFlags};
+use crate::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_sys::sync::Arc;
@@ -82,16 +83,14 @@ impl Core {
         if removed.is_ok() {
             // After the extents: who fills a page from now on finds a hole.
             self.data.cache.write_back(object).discard(pages);
-            inode.discharge(promised);
-            self.take_from(&inode.data.promised, promised, "promised pages of a file");
-            self.unreserve(promised);
+            drop(PagePromise::taken_back(self, inode, promised));
         }
         removed
     }
 
     /// Dirty pages of a range that have a promise instead of a block.
     fn promised_in(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64, FsError> {
-        if inode.data.promised.load(Ordering::SeqCst) == 0 {
+        if inode.data.purse.blocks() == 0 {
             return Ok(0);
         }
         let mut state = inode.lock();
@@ -236,10 +235,10 @@ impl Core {
         pages: Range<u64>,
     ) -> Result<(), FsError> {
         let _quiet = inode.data.quiet();
-        let mut left = self.holes(inode, pages.clone())?;
-        let charged = left - self.promised_in(inode, pages.clone())?.min(left);
+        let holes = self.holes(inode, pages.clone())?;
+        let charged = holes - self.promised_in(inode, pages.clone())?.min(holes);
         inode.charge(charged)?;
-        self.promise(left).inspect_err(|_| inode.discharge(charged))?;
+        let mut promise = self.promise(holes).inspect_err(|_| inode.discharge(charged))?;
         let mut at = pages.start;
         let mut result = Ok(());
         while at < pages.end && result.is_ok() {
@@ -251,13 +250,14 @@ impl Core {
                 Place::Hole { end } => {
                     let want = (end.min(pages.end) - at).min(u64::from(EXTENT_BLOCKS_MAX));
                     let got = self.allocate_hole(inode, at, want as u32)?;
-                    left -= got;
+                    promise.redeemed(got);
                     at += got;
                     Ok(())
                 }
             });
         }
-        self.unreserve(left);
+        let left = promise.blocks();
+        drop(promise);
         // What has no block yet was charged for nothing, but for the pages that keep their promise.
         let kept = if left > 0 { self.promised_in(inode, at..pages.end).unwrap_or(left) } else { 0 };
         inode.discharge(left - kept.min(left));
@@ -298,8 +298,8 @@ impl Core {
             change.use_run(run)
         })
         .inspect_err(|_| self.return_blocks(run))?;
-        self.take_from(&inode.data.promised, promised, "promised pages of a file");
-        self.unreserve(promised);
+        // Dirty pages among them have the block now; it was charged with their promise.
+        drop(inode.data.purse.take(&self.ledger, promised));
         Ok(got)
     }
 }

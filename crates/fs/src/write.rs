@@ -6,6 +6,7 @@ use crate::error::FsError;
 use crate::extent::Place;
 use crate::filedata::Growing;
 use crate::inode::Inode;
+use crate::reservation::Reservation;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
 use nvmed_kv::mutant::{self, Mutant};
@@ -13,6 +14,49 @@ use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// Promised blocks for pages of a file, charged to its account; given back when it is dropped.
+#[must_use = "what is dropped is given back"]
+pub(crate) struct PagePromise<'a> {
+    inode: &'a Inode,
+    blocks: Reservation<'a>,
+}
+
+impl<'a> PagePromise<'a> {
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Quota`].
+    fn make(core: &'a Core, inode: &'a Inode, pages: u64) -> Result<Self, FsError> {
+        inode.charge(pages)?;
+        let blocks = core.promise(pages).inspect_err(|_| inode.discharge(pages))?;
+        Ok(Self { inode, blocks })
+    }
+
+    /// The promises of dirty pages that need none any more.
+    pub(crate) fn taken_back(core: &'a Core, inode: &'a Inode, pages: u64) -> Self {
+        Self { inode, blocks: inode.data.purse.take(&core.ledger, pages) }
+    }
+
+    /// Those of all dirty pages: the inode leaves memory.
+    pub(crate) fn all_taken_back(core: &'a Core, inode: &'a Inode) -> Self {
+        Self { inode, blocks: inode.data.purse.take_all(&core.ledger) }
+    }
+
+    /// Pages become dirty that have this promise.
+    fn keep(mut self) {
+        let blocks = self.blocks.take();
+        if mutant::is(Mutant::PromiseForgotten) {
+            blocks.withhold();
+        } else {
+            self.inode.data.purse.keep(blocks);
+        }
+    }
+}
+
+impl Drop for PagePromise<'_> {
+    fn drop(&mut self) {
+        self.inode.discharge(self.blocks.blocks());
+    }
+}
 
 /// A block promised for a page that has none; given back unless it was used.
 struct Promise<'a> {
@@ -25,12 +69,8 @@ impl<'a> Promise<'a> {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`].
     fn make(core: &'a Core, inode: &'a Inode) -> Result<Self, FsError> {
-        inode.charge(1)?;
-        core.promise(1).inspect_err(|_| inode.discharge(1))?;
-        // Counted before the page is dirty: write-back redeems it from then on.
-        if !mutant::is(Mutant::PromiseForgotten) {
-            inode.data.promised.fetch_add(1, Ordering::SeqCst);
-        }
+        // Kept before the page is dirty: write-back redeems it from then on.
+        PagePromise::make(core, inode, 1)?.keep();
         Ok(Self { core, inode, used: false })
     }
 }
@@ -38,9 +78,7 @@ impl<'a> Promise<'a> {
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if !self.used {
-            self.core.take_from(&self.inode.data.promised, 1, "promised pages of a file");
-            self.inode.discharge(1);
-            self.core.unreserve(1);
+            drop(PagePromise::taken_back(self.core, self.inode, 1));
         }
     }
 }
@@ -48,15 +86,18 @@ impl Drop for Promise<'_> {
 impl Core {
     /// Promises blocks, and room for the records that will tell of them; what is allocated ahead of other files
     /// is called back if need be.
-    pub(crate) fn promise(&self, blocks: u64) -> Result<(), FsError> {
-        if self.is_tight(self.promised.load(Ordering::Relaxed) + blocks) {
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`].
+    pub(crate) fn promise(&self, blocks: u64) -> Result<Reservation<'_>, FsError> {
+        if self.is_tight(self.ledger.promised() + blocks) {
             self.make_tree_room(blocks)?;
         }
-        self.reserve(blocks).or_else(|_| {
-            for inode in self.inodes.collect(|inode| inode.data.prealloc().is_some()) {
+        self.ledger.reserve(blocks).or_else(|_| {
+            for inode in self.inodes.collect(|inode| inode.data.ahead().is_some()) {
                 self.drop_prealloc(&inode);
             }
-            self.reserve(blocks)
+            self.ledger.reserve(blocks)
         })
     }
 

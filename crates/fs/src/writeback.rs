@@ -215,7 +215,7 @@ impl Core {
                 left.push(index);
             }
         }
-        self.drain_pool(pool);
+        drop(pool);
         if self.send(&planned, Data::Cached).and_then(|()| self.log(&planned)).is_ok() {
             planned.into_iter().for_each(|part| self.deliver(part));
         } else {
