@@ -242,7 +242,7 @@ impl Count<'_> {
         let core = self.core;
         let (from, to) =
             core.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
-        core.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+        core.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
             if let (Some((_, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value)) {
                 entries.push((name.into(), entry.ino, entry.kind));
             }
@@ -264,7 +264,7 @@ impl Count<'_> {
         let mut value = Vec::new();
         let key = self.core.with_prefix(directory, |prefix| keys::entry(prefix, name));
         let damaged = || FsError::Damaged { what: "the record of inode", of: ino.0 };
-        let found = self.core.store.get(&key, &mut value)?;
+        let found = self.core.journal.store.get(&key, &mut value)?;
         let entry = found.then(|| Entry::decode(&value)).flatten().ok_or_else(damaged)?;
         let record = match entry.record {
             Some(bytes) => Record::decode(bytes).ok_or_else(damaged)?,

@@ -49,7 +49,7 @@ fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(A
 
 #[test]
 fn blocks_promised_to_nobody() {
-    let spoil = |files: &FileSystem, _: &File| files.0.ledger.forget_promises();
+    let spoil = |files: &FileSystem, _: &File| files.0.blocks.ledger.forget_promises();
     fired("promised blocks", spoil, |victim| drop(victim.fsync()));
 }
 

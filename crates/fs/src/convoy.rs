@@ -2,15 +2,15 @@
 //! runs that go on from file to file; what lies side by side on the device is one write; and one batch of
 //! records, written after the data, tells of all of it (design decision 9).
 
-use crate::alloc::{Near, Run};
+use crate::blocks::alloc::{Near, Run};
+use crate::blocks::reservation::Taken;
+use crate::change::Change;
 use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::{Extents, Place};
 use crate::fill::push_frame;
 use crate::inode::{Inode, State};
-use crate::journal::Change;
-use crate::reservation::Taken;
 use crate::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -291,9 +291,9 @@ impl Core {
                 let group = pool.group.or_else(|| self.home(inode));
                 let wanted = u32::try_from(pool.wanted).unwrap_or(u32::MAX).max(want);
                 let run = self.take_near(inode, Near { goal: None, group }, wanted)?;
-                pool.group = Some(self.alloc.group_of(run.start));
+                pool.group = Some(self.blocks.group_of(run.start));
                 // Its promise is that of the pages.
-                Taken::new(&self.alloc, run, self.ledger.nothing())
+                self.blocks.taken(run, self.blocks.ledger.nothing())
             }
         };
         let run = taken.split(want);
@@ -306,7 +306,7 @@ impl Core {
     /// Takes promised blocks for pages from `page` on; past the end of a growing file, some more.
     fn allocate(&self, inode: &Inode, goal: Option<u64>, page: u64, want: u32) -> Result<Run, FsError> {
         let mut ahead = inode.data.ahead();
-        if let Some(mut taken) = ahead.take(&self.alloc, &self.ledger)
+        if let Some(mut taken) = ahead.take(&self.blocks)
             && Some(taken.run().start) == goal
         {
             // The pages have a promise already.
@@ -318,10 +318,10 @@ impl Core {
         let grows = page + u64::from(want) >= end && inode.opens.load(Ordering::Relaxed) > 0;
         let more = if grows { self.prealloc_blocks(inode) } else { 0 };
         let near = Near { goal, group: self.home(inode) };
-        let promise = if more == 0 { None } else { self.ledger.reserve(u64::from(more)).ok() };
+        let promise = if more == 0 { None } else { self.blocks.ledger.reserve(u64::from(more)).ok() };
         let Some(promise) = promise else { return self.take_near(inode, near, want) };
         let run = self.take_near(inode, near, want.saturating_add(more))?;
-        let mut taken = Taken::new(&self.alloc, run, promise);
+        let mut taken = self.blocks.taken(run, promise);
         let run = taken.split(want);
         // What is left of it, which may be nothing: a run may be shorter than wanted.
         ahead.keep(taken);
@@ -330,7 +330,7 @@ impl Core {
 
     /// The group that blocks of an inode are looked for in: its own, else its directory's.
     fn home(&self, inode: &Inode) -> Option<u32> {
-        let known = |group: u32| (group < self.alloc.groups()).then_some(group);
+        let known = |group: u32| (group < self.blocks.groups()).then_some(group);
         known(inode.data.group.load(Ordering::Relaxed)).or_else(|| {
             let directory = inode.parent()?;
             known(directory.data.group.load(Ordering::Relaxed))
@@ -339,8 +339,8 @@ impl Core {
 
     /// Takes blocks, and remembers for the inode and for its directory where they were.
     fn take_near(&self, inode: &Inode, near: Near, want: u32) -> Result<Run, FsError> {
-        let run = self.take_blocks(near, want)?;
-        let group = self.alloc.group_of(run.start);
+        let run = self.blocks.take(near, want)?;
+        let group = self.blocks.group_of(run.start);
         if near.group != Some(group) {
             inode.data.group.store(group, Ordering::Relaxed);
             if let Some(directory) = inode.parent() {
@@ -352,7 +352,7 @@ impl Core {
 
     /// Gives back what is allocated ahead of a file.
     pub(crate) fn drop_prealloc(&self, inode: &Inode) {
-        drop(inode.data.ahead().take(&self.alloc, &self.ledger));
+        drop(inode.data.ahead().take(&self.blocks));
     }
 
     /// Writes the pages of all parts, those side by side on the device in one request.
@@ -377,7 +377,7 @@ impl Core {
             [part] => self.send_pages(&self.handle_of(part.inode), &pages, false),
             _ => self.send_pages(&self.handle, &pages, false),
         }?;
-        let ticket = self.order.wrote();
+        let ticket = self.journal.order.wrote();
         if parts.iter().any(|part| part.plan.wants_flush()) {
             // The batch that tells of these parts has a flush before it: who waits for the batch needs no other.
             return Ok(());
@@ -466,7 +466,7 @@ impl Core {
                 }
                 // When all of them are published, whatever a count says.
                 for (part, _) in &states {
-                    part.inode.data.purse.redeemed(&self.ledger, redeemed(part));
+                    part.inode.data.purse.redeemed(&self.blocks.ledger, redeemed(part));
                 }
                 Ok(())
             }
@@ -493,7 +493,7 @@ impl Core {
             let ticket = inode.data.ticket.load(Ordering::SeqCst);
             if plan.inline.is_none()
                 && part.size > record.size
-                && self.order.is_open(ticket)
+                && self.journal.order.is_open(ticket)
                 && !mutant::is(Mutant::GrowthNotFlushed)
             {
                 change.require_flush();
@@ -534,7 +534,7 @@ impl Core {
     /// Nothing of a part was recorded: its pages stay dirty.
     pub(crate) fn give_up(&self, part: Part<'_>) {
         let mut part = part;
-        part.plan.runs.iter().for_each(|run| self.return_blocks(*run));
+        part.plan.runs.iter().for_each(|run| self.blocks.give_back(*run));
         let failed = if mutant::is(Mutant::ErrorMarksClean) { Outcome::Written } else { Outcome::Failed };
         part.pass.complete(&part.taken, failed);
         self.list_left(part.inode, &part.taken);

@@ -1,7 +1,8 @@
 //! A mounted file system from inside: what all operations share.
 
 use crate::account::Accounts;
-use crate::alloc::Allocator;
+use crate::blocks::Blocks;
+use crate::change::OpenBatch;
 use crate::codec::keys;
 use crate::codec::kind::Kind;
 use crate::codec::record::{Counters, Record};
@@ -10,21 +11,18 @@ use crate::data::DataPath;
 use crate::end::Ends;
 use crate::error::FsError;
 use crate::finding::Finding;
-use crate::freed::Freed;
 use crate::growth::{self, Growth};
 use crate::health::Health;
 use crate::inode::{Home, Inode, InodeTable, State};
 use crate::journal::Journal;
 use crate::memory::Memory;
-use crate::order::Order;
 use crate::paths::Paths;
-use crate::reservation::Ledger;
 use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_kv::mutant::{self, Mutant};
-use nvmed_kv::{Barrier, DeviceMedium, PendingMemory, Sequence, Store};
+use nvmed_kv::{DeviceMedium, PendingMemory, Store};
 use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use nvmed_units::Ino;
 use rustix::time::{ClockId, clock_gettime};
@@ -123,20 +121,16 @@ pub(crate) struct Core {
     pub(crate) options: MountOptions,
     /// As the mount found it: `growth` has the one that counts now.
     pub(crate) superblock: Superblock,
-    pub(crate) store: Store,
     /// Requests for file data.
     pub(crate) handle: Handle,
     pub(crate) lbas_per_block: u64,
     /// Cache, frames and their device addresses.
     pub(crate) data: DataPath,
-    pub(crate) journal: Mutex<Journal>,
-    /// Which data blocks are free, and which are about to be.
-    pub(crate) alloc: Allocator,
-    pub(crate) freed: Freed,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) blocks: Blocks,
+    /// The batch that a change puts together.
+    pub(crate) open: Mutex<OpenBatch>,
     pub(crate) growth: Growth,
-    pub(crate) ledger: Ledger,
-    pub(crate) order: Order,
-    pub(crate) last: LastSequence,
     pub(crate) inodes: InodeTable,
     /// Readers look names up; a writer changes them.
     namespace: RwLock<()>,
@@ -160,20 +154,6 @@ pub(crate) struct Core {
     pub(crate) mended: Vec<Finding>,
     /// Whether orphans of an earlier mount may be left.
     pub(crate) orphans_left: AtomicBool,
-}
-
-/// The sequence of the last batch applied.
-#[derive(Default)]
-pub(crate) struct LastSequence(AtomicU64);
-
-impl LastSequence {
-    pub(crate) fn store(&self, sequence: Sequence) {
-        self.0.fetch_max(sequence.0, Ordering::SeqCst);
-    }
-
-    pub(crate) fn load(&self) -> Sequence {
-        Sequence(self.0.load(Ordering::SeqCst))
-    }
 }
 
 /// Reads the counters.
@@ -217,18 +197,17 @@ impl Core {
         if counters.free_blocks > superblock.data_blocks || counters.next_ino >= keys::INO_END {
             return Err(FsError::Damaged { what: "the counters", of: counters.free_blocks });
         }
-        let alloc = Allocator::new(superblock.data_first, superblock.data_blocks, counters.cursor);
         let health = Arc::<Health>::default();
+        let lbas_per_block = DeviceMedium::lbas_per_block(&device)?;
+        let journal = Arc::new(Journal::new(store, handle.clone(), Arc::clone(&health)));
+        let discards = (lbas_per_block, options.discard);
+        let blocks = Blocks::new(Arc::clone(&journal), &superblock, &counters, handle.clone(), discards);
         let core = Arc::new(Self {
             data: DataPath::new(&device, &memory, &options)?,
-            lbas_per_block: DeviceMedium::lbas_per_block(&device)?,
-            journal: Mutex::new(Journal::new(counters)),
-            alloc,
-            freed: Freed::default(),
+            journal,
+            blocks,
+            open: Mutex::new(OpenBatch::new(counters)),
             growth: Growth::new(medium, superblock.clone()),
-            ledger: Ledger::new(counters.free_blocks, Arc::clone(&health)),
-            last: LastSequence(AtomicU64::new(store.applied().0)),
-            order: Order::default(),
             inodes: InodeTable::new(),
             namespace: RwLock::new(()),
             root: OnceLock::new(),
@@ -247,8 +226,8 @@ impl Core {
             mended,
             options,
             superblock,
-            store,
             handle,
+            lbas_per_block,
         });
         let root = core.load_own(ROOT)?;
         if root.directory.is_none() {
@@ -257,8 +236,8 @@ impl Core {
         let _ = core.root.set(root);
         core.look_at_tree();
         if !core.options.read_only {
-            if !core.store.flaws().is_empty() {
-                core.store.mend()?;
+            if !core.journal.store.flaws().is_empty() {
+                core.journal.store.mend()?;
             }
             core.finish_growth(superblock_lost.is_none())?;
             core.reap_orphans()?;
@@ -328,7 +307,7 @@ impl Core {
     /// As [`Core::load_own`].
     pub(crate) fn read_own(&self, ino: Ino) -> Result<Record, FsError> {
         let mut value = Vec::with_capacity(crate::codec::record::RECORD_BYTES_USUAL);
-        let found = self.store.get(&keys::inode(ino), &mut value)?;
+        let found = self.journal.store.get(&keys::inode(ino), &mut value)?;
         let record = found.then(|| Record::decode(&value)).flatten();
         record.ok_or(FsError::Damaged { what: "the record of inode", of: ino.0 })
     }
@@ -471,53 +450,13 @@ impl Core {
         self.data.forget(self, inode);
     }
 
-    /// Whether no change waits to be made durable.
-    pub(crate) fn is_committed(&self) -> bool {
-        if mutant::is(Mutant::FsyncSendsNothing) || mutant::is(Mutant::NoDataFlush) {
-            // A mistake that is made on purpose, and that a durable write would hide.
-            return false;
-        }
-        self.store.durable() >= self.last.load()
-    }
-
     /// Makes every change so far durable, and the data that was written up to `ticket`.
     ///
     /// # Errors
     /// The store's or the device's.
+    #[inline]
     pub(crate) fn commit(&self, ticket: u64) -> Result<(), FsError> {
-        if mutant::is(Mutant::FsyncSendsNothing) {
-            return Ok(());
-        }
-        if !self.health.is_open()
-            && let Some(error) = self.lost_flush()
-        {
-            return Err(error);
-        }
-        // Read before the tickets: data of a batch up to here drew its ticket before the batch was applied.
-        let last = self.last.load();
-        let written = self.order.written();
-        let data_open = self.order.is_open(ticket);
-        if self.store.durable() >= last {
-            if data_open && !mutant::is(Mutant::NoDataFlush) {
-                self.handle.flush().map_err(|error| self.flush_failed(error))?;
-                self.order.flushed(written);
-            }
-            return Ok(());
-        }
-        // Batches that want a flush before them say so themselves, and it does for the data too. A flush that another
-        // thread's commit sent before this call covers its batches, not this data: only the store knows which it was.
-        let barrier = if data_open { Barrier::After } else { Barrier::None };
-        let flushed = self.store.commit_telling(last, barrier).map_err(|error| self.commit_failed(error))?;
-        if flushed {
-            self.order.flushed(written);
-        }
-        if self.freed.holds() && self.options.discard {
-            self.settle_freed();
-            if self.freed.is_due() {
-                self.discard_freed();
-            }
-        }
-        Ok(())
+        self.blocks.commit(ticket)
     }
 
     /// Makes every change so far durable, and all data that was written to the device.
@@ -525,7 +464,7 @@ impl Core {
     /// # Errors
     /// As [`Core::commit`].
     pub(crate) fn commit_all(&self) -> Result<(), FsError> {
-        self.commit(self.order.written())
+        self.blocks.commit_all()
     }
 
     /// With durability `device`: makes what the call has changed durable before it returns. Times that are

@@ -1,11 +1,11 @@
 //! Where a file's blocks lie: its extents in memory, in the inode's record, in records of their own.
 
-use crate::alloc::Run;
+use crate::blocks::alloc::Run;
+use crate::change::Change;
 use crate::codec::keys::{self, Subject};
 use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
-use crate::journal::Change;
 use core::ops::{Bound, ControlFlow, Range};
 use nvmed_units::Ino;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Extents {
             record.inline_extents().iter().copied().for_each(&mut add);
         } else {
             let (from, to) = (keys::extent(ino, 0), keys::extent(ino, u64::MAX));
-            core.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
+            core.journal.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
                 if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
                     Extent::decode(logical, value).into_iter().for_each(&mut add);
                 }

@@ -1,10 +1,10 @@
 //! The data path's part of an inode: its pages, extents and promises, and the two locks that order who changes them.
 
+use crate::blocks::reservation::{Ahead, Purse};
 use crate::data::AS_MOUNTED;
 use crate::direct::Flights;
 use crate::extent::Extents;
 use crate::map::Map;
-use crate::reservation::{Ahead, Purse};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::Object;
 use nvmed_io::Handle;

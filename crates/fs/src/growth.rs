@@ -4,12 +4,11 @@
 //! mount that finds the flag does again; then the metadata store takes the blocks into use. So a power cut
 //! anywhere leaves either a run that nobody uses or one that metadata has, and a mount looks at one run at most.
 
-use crate::alloc::{Near, Run};
+use crate::blocks::alloc::{Near, Run};
+use crate::blocks::reservation::Taken;
 use crate::codec::superblock::Superblock;
 use crate::core::Core;
 use crate::error::FsError;
-use crate::journal::load_chunk;
-use crate::reservation::Taken;
 use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
@@ -91,14 +90,14 @@ impl Core {
 
     #[cold]
     fn look_closely(&self) {
-        let stats = self.store.stats();
+        let stats = self.journal.store.stats();
         // An estimate: counts of the store that change while they are read.
         let free = stats.tree_blocks.saturating_sub(stats.tree_blocks_used);
         let coming = stats.log_bytes / nvmed_units::BLOCK_BYTES as u64;
         self.growth.free.store(free.saturating_sub(coming), Ordering::Relaxed);
         // A checkpoint writes new nodes beside the old ones: with as many free blocks as the tree has, it need
         // not come early. Where data wants the space, it may.
-        let plenty = self.ledger.available() > self.superblock.data_blocks / PLENTY_SHARE;
+        let plenty = self.blocks.ledger.available() > self.superblock.data_blocks / PLENTY_SHARE;
         let wanted = if plenty { stats.tree_blocks_used } else { stats.tree_blocks / LOW_SHARE };
         let low = free < wanted + 2 * coming;
         self.growth.low.store(low, Ordering::Relaxed);
@@ -107,13 +106,13 @@ impl Core {
     /// Whether records of `promised` data blocks might find no room.
     #[inline]
     pub(crate) fn is_tight(&self, promised: u64) -> bool {
-        let chunks = promised.min(self.alloc.chunks());
+        let chunks = promised.min(self.blocks.chunks());
         let needed = PROMISE_BLOCKS + promised / EXTENTS_PER_BLOCK + chunks / CHUNKS_PER_BLOCK;
         self.growth.free.load(Ordering::Relaxed) < needed
     }
 
     /// Has the metadata region grow if the tree's blocks run low. The caller holds no lock of the namespace, an
-    /// inode's state or the journal. A failure leaves everything as it is: whoever finds no room is told.
+    /// inode's state or the open batch. A failure leaves everything as it is: whoever finds no room is told.
     #[inline]
     pub(crate) fn grow_if_low(&self) {
         if self.growth.low.load(Ordering::Relaxed) {
@@ -123,7 +122,7 @@ impl Core {
 
     #[cold]
     fn try_to_grow(&self) {
-        let available = self.ledger.available();
+        let available = self.blocks.ledger.available();
         let hopeless = available <= self.growth.failed_at.load(Ordering::Relaxed);
         if hopeless || self.writable().is_err() || self.growth.broken.load(Ordering::Relaxed) {
             return;
@@ -135,7 +134,7 @@ impl Core {
             return;
         }
         if self.grow(&mut current).is_err() {
-            self.growth.failed_at.store(self.ledger.available(), Ordering::Relaxed);
+            self.growth.failed_at.store(self.blocks.ledger.available(), Ordering::Relaxed);
         } else {
             self.growth.failed_at.store(0, Ordering::Relaxed);
         }
@@ -145,9 +144,9 @@ impl Core {
     fn grow(&self, current: &mut Superblock) -> Result<(), FsError> {
         if self.growth.behind.load(Ordering::Relaxed) {
             // What an earlier growth has taken comes first.
-            let before = self.store.stats().tree_blocks;
+            let before = self.journal.store.stats().tree_blocks;
             self.take_up()?;
-            if self.store.stats().tree_blocks > before {
+            if self.journal.store.stats().tree_blocks > before {
                 return Ok(());
             }
         }
@@ -170,7 +169,7 @@ impl Core {
     /// The metadata store takes all blocks of its medium into use.
     fn take_up(&self) -> Result<(), FsError> {
         self.growth.behind.store(true, Ordering::Relaxed);
-        self.store.grow()?;
+        self.journal.store.grow()?;
         self.growth.behind.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -182,11 +181,11 @@ impl Core {
     #[cold]
     pub(crate) fn make_tree_room(&self, blocks: u64) -> Result<(), FsError> {
         self.look_closely();
-        let wanted = self.ledger.promised() + blocks;
+        let wanted = self.blocks.ledger.promised() + blocks;
         if self.is_tight(wanted) {
-            if self.store.stats().log_bytes > LOG_BLOCKS_WORTH * nvmed_units::BLOCK_BYTES as u64 {
+            if self.journal.store.stats().log_bytes > LOG_BLOCKS_WORTH * nvmed_units::BLOCK_BYTES as u64 {
                 // What the log will add to the tree is only estimated; then it is known.
-                self.store.checkpoint()?;
+                self.journal.store.checkpoint()?;
             }
             self.growth.low.store(true, Ordering::Relaxed);
             self.try_to_grow();
@@ -198,15 +197,15 @@ impl Core {
     fn take_for_metadata(&self, wanted: u64) -> Result<Taken<'_>, FsError> {
         let mut wanted = wanted.clamp(GROW_BLOCKS_MIN.into(), GROW_BLOCKS_MAX) as u32;
         let mut promise = loop {
-            match self.ledger.reserve(wanted.into()) {
+            match self.blocks.ledger.reserve(wanted.into()) {
                 Ok(promise) => break promise,
                 Err(full) if wanted / 2 < GROW_BLOCKS_MIN => return Err(full),
                 Err(_) => wanted /= 2,
             }
         };
-        let run = self.take_blocks(Near::default(), wanted)?;
+        let run = self.blocks.take(Near::default(), wanted)?;
         promise.shrink_to(run.blocks.into());
-        let taken = Taken::new(&self.alloc, run, promise);
+        let taken = self.blocks.taken(run, promise);
         if run.blocks < GROW_BLOCKS_MIN { Err(FsError::NoSpace) } else { Ok(taken) }
     }
 
@@ -243,11 +242,11 @@ impl Core {
         while at < last.end {
             let blocks = (last.end - at).min(u64::from(u32::MAX)) as u32;
             let run = Run { start: at, blocks };
-            free += self.alloc.unmarked(run, &|chunk| load_chunk(&self.store, chunk))?;
+            free += self.blocks.unmarked(run)?;
             at = run.end();
         }
         if free > 0 {
-            let mut promise = self.ledger.reserve(free)?;
+            let mut promise = self.blocks.ledger.reserve(free)?;
             let run = Run { start: last.start, blocks: (last.end - last.start) as u32 };
             let mut change = self.change();
             change.use_headroom();

@@ -18,7 +18,7 @@ use std::collections::hash_map::Entry;
 /// records lies under `state`.
 ///
 /// Order of locks: the namespace, one inode's `state` (several only under the namespace's write
-/// lock), the journal.
+/// lock), the open batch.
 pub(crate) struct Inode {
     pub(crate) ino: Ino,
     pub(crate) kind: Kind,
@@ -55,12 +55,12 @@ pub(crate) struct Inode {
     pub(crate) directory: Option<Box<Directory>>,
     locks: OnceLock<Box<Locks>>,
     /// Whether the record lies under a key of its own, not in the entry of the only name. Changes with the
-    /// batch that moves it, under the journal's lock.
+    /// batch that moves it, under the lock of the open batch.
     own: AtomicBool,
     /// Names of it that went, so far: a path that led here before may not any more.
     pub(crate) unnamed: AtomicU32,
     /// A name that it has. If the record lies in an entry, it is that of this name; it changes with the batch
-    /// that renames, under the namespace's write lock and the journal's. A directory that was removed
+    /// that renames, under the namespace's write lock and the open batch's. A directory that was removed
     /// keeps it, for `..`.
     place: Mutex<Option<Place>>,
 }
@@ -243,7 +243,7 @@ impl Inode {
         self.own.load(Ordering::SeqCst)
     }
 
-    /// Its record was moved; the caller holds the journal.
+    /// Its record was moved; the caller holds the open batch.
     pub(crate) fn set_own(&self, own: bool) {
         self.own.store(own, Ordering::SeqCst);
     }

@@ -9,15 +9,16 @@
 
 mod account;
 mod advice;
-mod alloc;
 mod attributes;
 // For tests here that use what the integration tests have, which name this crate as others do.
 #[cfg(test)]
 extern crate self as nvmed_fs;
 
+mod blocks;
 mod broken;
 #[cfg(test)]
 mod broken_tests;
+mod change;
 mod codec;
 mod convoy;
 mod core;
@@ -33,7 +34,6 @@ mod filesystem;
 mod fill;
 mod finding;
 mod format;
-mod freed;
 mod fsck;
 mod growth;
 mod hash;
@@ -47,7 +47,6 @@ mod map;
 mod memory;
 mod namespace;
 mod open;
-mod order;
 mod orphan;
 mod paths;
 mod permission;
@@ -59,12 +58,12 @@ mod repair_blocks;
 mod repair_data;
 mod repair_model;
 mod repair_names;
-mod reservation;
 mod resize;
 mod resolve;
 mod salvage;
 mod status;
 mod superblock;
+mod trouble;
 mod view;
 mod wreck;
 mod write;

@@ -137,7 +137,7 @@ fn read_page(core: &Core, directory: &Inode, after: &[u8]) -> Result<Page, FsErr
     let (from, to) =
         core.with_prefix(directory, |prefix| (keys::entry(prefix, after), keys::entries_end(prefix)));
     let mut page = Page::default();
-    core.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+    core.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
         match (keys::entry_parts(key), Entry::decode(value)) {
             (Some((_, name)), Some(Entry { ino, kind, .. })) => {
                 page.names.extend_from_slice(name);

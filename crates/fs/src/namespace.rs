@@ -5,7 +5,8 @@
 
 use crate::LINKS_MAX;
 use crate::account::Room;
-use crate::alloc::Run;
+use crate::blocks::alloc::Run;
+use crate::change::Change;
 use crate::codec::keys::{self, TARGET_PART_BYTES};
 use crate::codec::kind::Kind;
 use crate::codec::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
@@ -14,7 +15,6 @@ use crate::directory::Size;
 use crate::error::FsError;
 use crate::filedata::Quiet;
 use crate::inode::{Home, Inode, Place, State};
-use crate::journal::Change;
 use crate::permission;
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID};
@@ -350,7 +350,7 @@ impl Core {
         let (first, end) =
             self.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
         let mut empty = true;
-        self.store.scan(Bound::Excluded(&first), Bound::Excluded(&end), &mut |_, _| {
+        self.journal.store.scan(Bound::Excluded(&first), Bound::Excluded(&end), &mut |_, _| {
             empty = false;
             ControlFlow::Break(())
         })?;

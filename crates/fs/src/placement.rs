@@ -2,14 +2,14 @@
 //! own, and the names that move with a directory (docs/spec/fs.md, "Zones", "Directory entry").
 //!
 //! A change computes keys as they are once it is applied: names that it re-keys come first, the rest follows
-//! them. What is in memory follows when the change is applied, before anybody else gets the journal.
+//! them. What is in memory follows when the change is applied, before anybody else gets the open batch.
 
+use crate::change::Change;
 use crate::codec::keys::{self, Key};
 use crate::codec::kind::Kind;
 use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
 use crate::error::FsError;
 use crate::inode::{Inode, Place};
-use crate::journal::Change;
 use crate::zone::{Below, Pressure};
 use core::sync::atomic::Ordering;
 use nvmed_units::Ino;
@@ -236,7 +236,7 @@ impl Change<'_> {
         let below = self.core.read_below(&old)?;
         let key = self.entry_key(&place.parent, &place.name);
         let mut value = Vec::new();
-        if !self.core.store.get(&key, &mut value)? {
+        if !self.core.journal.store.get(&key, &mut value)? {
             return Err(FsError::Damaged { what: "the entry of directory", of: directory.ino.0 });
         }
         let entry = Entry::decode(&value);
@@ -280,7 +280,7 @@ impl Change<'_> {
         self.moves.rekeys.extend(rekeys);
     }
 
-    /// The change was applied, and the journal is still held: memory follows.
+    /// The change was applied, and the open batch is still held: memory follows.
     pub(crate) fn follow(&mut self) {
         let Moves { rekeys, zones, forms, places } = core::mem::take(&mut self.moves);
         forms.iter().for_each(|(inode, own)| inode.set_own(*own));

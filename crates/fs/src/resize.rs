@@ -1,6 +1,7 @@
 //! Changing what a file has without writing to it: truncate, fallocate, and the map of its holes.
 
-use crate::alloc::Near;
+use crate::blocks::alloc::Near;
+use crate::change::Change;
 use crate::codec::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
@@ -8,7 +9,6 @@ use crate::extent::{EXTENT_BLOCKS_MAX, Extents, Place};
 use crate::file::File;
 use crate::filedata::{Growing, Quiet};
 use crate::inode::Inode;
-use crate::journal::Change;
 use crate::status::{Allocate, OpenFlags};
 use crate::write::PagePromise;
 use core::ops::Range;
@@ -288,7 +288,7 @@ impl Core {
             let mut state = inode.lock();
             self.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
         };
-        let run = self.take_blocks(Near::goal(goal), want)?;
+        let run = self.blocks.take(Near::goal(goal), want)?;
         let got = u64::from(run.blocks);
         let promised = self.promised_in(inode, page..page + got)?;
         let extent =
@@ -297,9 +297,9 @@ impl Core {
             extents.insert(extent);
             change.use_run(run)
         })
-        .inspect_err(|_| self.return_blocks(run))?;
+        .inspect_err(|_| self.blocks.give_back(run))?;
         // Dirty pages among them have the block now; it was charged with their promise.
-        drop(inode.data.purse.take(&self.ledger, promised));
+        drop(inode.data.purse.take(&self.blocks.ledger, promised));
         Ok(got)
     }
 }

@@ -287,7 +287,7 @@ impl Core {
         }
         let mut value = Vec::with_capacity(RECORD_BYTES_USUAL);
         let key = self.with_prefix(directory, |prefix| keys::entry(prefix, name));
-        if !self.store.get(&key, &mut value)? {
+        if !self.journal.store.get(&key, &mut value)? {
             let more = directory.directory()?.names_mut().set_absent(name);
             self.count_names(more);
             return Ok(None);
@@ -358,7 +358,7 @@ impl Core {
             _ => {
                 let (mut target, mut part) = (Vec::with_capacity(bytes), Vec::new());
                 for number in 0..bytes.div_ceil(TARGET_PART_BYTES) {
-                    self.store.get(&keys::target(link.ino, number as u64), &mut part)?;
+                    self.journal.store.get(&keys::target(link.ino, number as u64), &mut part)?;
                     target.append(&mut part);
                 }
                 if target.len() == bytes { Ok(target) } else { Err(damaged) }

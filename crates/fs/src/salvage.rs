@@ -93,7 +93,7 @@ impl Core {
     fn names_of(&self, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Named>, FsError> {
         let mut names = HashMap::new();
         let end = keys::zone(Ino(INO_END.0 - 1));
-        self.store.scan(Bound::Unbounded, Bound::Excluded(&end), &mut |key, value| {
+        self.journal.store.scan(Bound::Unbounded, Bound::Excluded(&end), &mut |key, value| {
             if let (Some((prefix, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value))
                 && (entry.zone || wanted.contains(&entry.ino))
             {

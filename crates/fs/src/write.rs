@@ -1,12 +1,12 @@
 //! Writes that the cache cannot take as they are: pages that are missing, new, or past the end.
 
+use crate::blocks::reservation::Reservation;
 use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::Place;
 use crate::filedata::Growing;
 use crate::inode::Inode;
-use crate::reservation::Reservation;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
 use nvmed_kv::mutant::{self, Mutant};
@@ -33,12 +33,12 @@ impl<'a> PagePromise<'a> {
 
     /// The promises of dirty pages that need none any more.
     pub(crate) fn taken_back(core: &'a Core, inode: &'a Inode, pages: u64) -> Self {
-        Self { inode, blocks: inode.data.purse.take(&core.ledger, pages) }
+        Self { inode, blocks: inode.data.purse.take(&core.blocks.ledger, pages) }
     }
 
     /// Those of all dirty pages: the inode leaves memory.
     pub(crate) fn all_taken_back(core: &'a Core, inode: &'a Inode) -> Self {
-        Self { inode, blocks: inode.data.purse.take_all(&core.ledger) }
+        Self { inode, blocks: inode.data.purse.take_all(&core.blocks.ledger) }
     }
 
     /// Pages become dirty that have this promise.
@@ -90,14 +90,14 @@ impl Core {
     /// # Errors
     /// [`FsError::NoSpace`].
     pub(crate) fn promise(&self, blocks: u64) -> Result<Reservation<'_>, FsError> {
-        if self.is_tight(self.ledger.promised() + blocks) {
+        if self.is_tight(self.blocks.ledger.promised() + blocks) {
             self.make_tree_room(blocks)?;
         }
-        self.ledger.reserve(blocks).or_else(|_| {
+        self.blocks.ledger.reserve(blocks).or_else(|_| {
             for inode in self.inodes.collect(|inode| inode.data.ahead().is_some()) {
                 self.drop_prealloc(&inode);
             }
-            self.ledger.reserve(blocks)
+            self.blocks.ledger.reserve(blocks)
         })
     }
 

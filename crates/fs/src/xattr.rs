@@ -3,6 +3,7 @@
 //! The inode record holds the names, and the values that are short; a long value lies in records of its own, so that
 //! an inode that changes does not carry it along. A change of attributes is one batch.
 
+use crate::change::Change;
 use crate::codec::keys;
 use crate::codec::kind::Kind;
 use crate::codec::record::Record;
@@ -12,7 +13,6 @@ use crate::error::FsError;
 use crate::file::File;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
-use crate::journal::Change;
 use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, Follow, MODE_STICKY, OpenFlags};
 use core::sync::atomic::Ordering;
@@ -103,7 +103,7 @@ impl Core {
         }
         let (mut value, mut part) = (Vec::with_capacity(attribute.bytes), Vec::new());
         for number in 0..attribute.parts() {
-            self.store.get(&keys::xattr(inode.ino, name, number as u8), &mut part)?;
+            self.journal.store.get(&keys::xattr(inode.ino, name, number as u8), &mut part)?;
             value.extend_from_slice(&part);
         }
         let whole = value.len() == attribute.bytes;

@@ -3,7 +3,7 @@
 //!
 //! A directory's prefix is computed from the names that lead to it, and remembered until names below a
 //! directory that is no zone's root are re-keyed: the *epoch*. Who computes one holds the namespace or
-//! the journal, and who re-keys holds both.
+//! the open batch, and who re-keys holds both.
 
 use crate::codec::keys::{self, PREFIX_BYTES_MAX};
 use crate::codec::kind::Kind;
@@ -59,7 +59,7 @@ pub(crate) struct Pressure {
 }
 
 impl Core {
-    /// The prefix of a directory's keys. The caller holds the namespace or the journal.
+    /// The prefix of a directory's keys. The caller holds the namespace or the open batch.
     #[inline]
     pub(crate) fn with_prefix<T>(&self, directory: &Inode, look: impl FnOnce(&[u8]) -> T) -> T {
         match directory.directory.as_deref() {
@@ -93,7 +93,7 @@ impl Core {
             return false;
         }
         let bytes = u64::from(size.names) * REKEYED_BYTES + 2 * size.bytes;
-        size.names > bound || bytes > self.store.batch_bytes_max() as u64 / REKEY_SHARE
+        size.names > bound || bytes > self.journal.store.batch_bytes_max() as u64 / REKEY_SHARE
     }
 
     /// Whether a directory of this name must be a zone from its start.
@@ -170,7 +170,7 @@ impl Core {
         let (from, to) = (keys::entry(&prefix, b""), keys::subtree_end(&prefix));
         let mut size = Size::default();
         let all = self.superblock.zone_bound == ZONE_BOUND_NONE;
-        self.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, _| {
+        self.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, _| {
             size = size.plus(Size { names: 1, bytes: key.len() as u64 });
             if all || self.is_crowded(size) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
@@ -178,16 +178,16 @@ impl Core {
         Ok(size)
     }
 
-    /// Reads the names below the directory with a prefix. The caller holds the journal.
+    /// Reads the names below the directory with a prefix. The caller holds the open batch.
     ///
     /// # Errors
     /// [`FsError::TooManyNames`] when one batch cannot re-key them all; [`FsError::Damaged`]; the store's.
     pub(crate) fn read_below(&self, prefix: &[u8]) -> Result<Below, FsError> {
-        let most = self.store.batch_bytes_max() / 2;
+        let most = self.journal.store.batch_bytes_max() / 2;
         let (from, to) = (keys::entry(prefix, b""), keys::subtree_end(prefix));
         let mut below = Below { bytes: Vec::new(), ends: Vec::new(), size: Size::default(), longest: 0 };
         let (mut bytes, mut damaged) = (0, false);
-        self.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+        self.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
             let (Some((above, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value)) else {
                 damaged = true;
                 return ControlFlow::Break(());

@@ -1,6 +1,7 @@
 //! Promises of data blocks: who was told that there is room finds it (docs/spec/rooms-of-fs.md, "Reservations").
 
-use crate::alloc::{Allocator, Run};
+use super::Blocks;
+use super::alloc::{Allocator, Run};
 use crate::error::FsError;
 use crate::health::Health;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -133,7 +134,7 @@ pub(crate) struct Taken<'a> {
 
 impl<'a> Taken<'a> {
     /// A run of the allocator's, and its promise: none when somebody else has it.
-    pub(crate) fn new(alloc: &'a Allocator, run: Run, promise: Reservation<'a>) -> Self {
+    pub(super) fn new(alloc: &'a Allocator, run: Run, promise: Reservation<'a>) -> Self {
         Self { alloc, run, promise }
     }
 
@@ -185,7 +186,11 @@ impl Ahead {
     }
 
     /// Takes them back.
-    pub(crate) fn take<'a>(&mut self, alloc: &'a Allocator, ledger: &'a Ledger) -> Option<Taken<'a>> {
+    pub(crate) fn take<'a>(&mut self, blocks: &'a Blocks) -> Option<Taken<'a>> {
+        self.take_from(&blocks.alloc, &blocks.ledger)
+    }
+
+    fn take_from<'a>(&mut self, alloc: &'a Allocator, ledger: &'a Ledger) -> Option<Taken<'a>> {
         let run = self.0.take()?;
         Some(Taken { alloc, run, promise: Reservation { ledger, blocks: u64::from(run.blocks) } })
     }
@@ -232,7 +237,7 @@ impl Purse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::Near;
+    use crate::blocks::alloc::Near;
 
     fn ledger(free: u64) -> Ledger {
         Ledger::new(free, Arc::default())
@@ -275,7 +280,7 @@ mod tests {
         let mut ahead = Ahead::default();
         ahead.keep(taken);
         assert_eq!((ledger.available(), take(1), ahead.is_some()), (3, None, true));
-        drop(ahead.take(&alloc, &ledger));
+        drop(ahead.take_from(&alloc, &ledger));
         assert_eq!((ledger.available(), take(8)), (8, Some(Run { start: 3, blocks: 5 })));
     }
 
