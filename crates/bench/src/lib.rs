@@ -19,3 +19,4 @@ pub mod requests;
 pub mod row;
 pub mod shared;
 pub mod sqlite;
+pub mod steps;

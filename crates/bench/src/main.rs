@@ -1,9 +1,9 @@
 //! `nvmed-bench [ROW]`: measures the rows whose name begins with ROW, or all. `nvmed-bench --instructions` prints the
-//! instructions of a durable call of each kind, and measures nothing else.
+//! instructions of a call of each kind, and measures nothing else.
 
 use nvmed_bench::row::Row;
 use nvmed_bench::{
-    driver, files, instructions, kv, mounting, names, policy, programs, requests, shared, sqlite,
+    driver, files, instructions, kv, mounting, names, policy, programs, requests, shared, sqlite, steps,
 };
 use nvmed_lab::{machine::machine, undo};
 use std::path::Path;
@@ -93,9 +93,12 @@ fn main() {
 
 /// Prints the instructions of one call of each kind; `false` when one could not be counted.
 fn instructions_of_all() -> bool {
+    let ground = steps::Ground::new();
+    let below_the_wrapper = |kind: &str| ground.as_ref().map_err(Clone::clone)?.a_call(kind);
+    let durable = instructions::KINDS.iter().map(|kind| (kind, instructions::a_call(kind)));
     let mut whole = true;
-    for kind in instructions::KINDS {
-        match instructions::a_call(kind) {
+    for (kind, counted) in steps::KINDS.iter().map(|kind| (kind, below_the_wrapper(kind))).chain(durable) {
+        match counted {
             Ok(count) => println!("{kind} {count:.1}"),
             Err(message) => {
                 eprintln!("nvmed-bench: {kind}: {message}");

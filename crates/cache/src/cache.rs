@@ -19,6 +19,9 @@ const LINES_EXPECTED: usize = 8;
 /// Cache lines of a frame that a read asks for at once: beyond, asking costs more than it hides (64 measured slower).
 const LINES_READ: usize = 32;
 
+/// What is read by fewer bytes the processor asks for by itself, in time.
+const SHORT_BYTES: usize = 256;
+
 /// How a cache behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -127,10 +130,8 @@ impl Cache {
         assert!(offset + dst.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", dst.len());
         let Some((slot, guess)) = object.index.find_guessed(page) else { return false };
         let guess = guess.frame(page);
-        self.memory.prefetch(self.layout.uses(guess));
-        let start = self.layout.frame(guess) + offset;
-        for line in 0..dst.len().div_ceil(64).min(LINES_READ) {
-            self.memory.prefetch(start + line * 64);
+        if dst.len() > SHORT_BYTES {
+            self.expect(guess, offset, dst.len().div_ceil(64).min(LINES_READ));
         }
         let mut spins = 0;
         loop {
@@ -209,7 +210,7 @@ impl Cache {
         promised: bool,
     ) -> Written {
         let Some((slot, guess)) = object.index.find_guessed(page) else { return Written::Absent };
-        self.expect_write(guess.frame(page), offset);
+        self.expect(guess.frame(page), offset, LINES_EXPECTED);
         let Some(seen) = entry::lock(slot) else { return Written::Absent };
         let promise_used = !seen.has(BACKED);
         if promise_used && !promised {
@@ -224,13 +225,13 @@ impl Cache {
         Written::Done { first_dirty, promise_used }
     }
 
-    /// Asks for the first lines of what a write to the guessed frame touches. Taking the entry's lock waits for
-    /// the entry to arrive from memory; these arrive meanwhile.
+    /// Asks for the first lines of what a call on the guessed frame touches. The entry has to arrive from memory before
+    /// it can be believed, or locked; these arrive meanwhile.
     #[inline]
-    fn expect_write(&self, guess: u32, offset: usize) {
+    fn expect(&self, guess: u32, offset: usize, lines: usize) {
         self.memory.prefetch(self.layout.uses(guess));
         let start = self.layout.frame(guess) + offset;
-        for line in 0..LINES_EXPECTED {
+        for line in 0..lines {
             self.memory.prefetch(start + line * 64);
         }
     }

@@ -1,7 +1,7 @@
 //! The processes of a run, and how a signal ends them.
 //!
 //! SIGTERM, SIGINT and SIGHUP that a process sends to `nvmed run` mean the whole run: every process of it gets the signal,
-//! those that are there [`PATIENCE`] later are killed, and what they have written is saved, as long as the device answers
+//! those that are there [`KILLED_AFTER`] later are killed, and what they have written is saved, as long as the device answers
 //! ([`crate::stall`]). A second signal kills at once, and leaves the server [`HURRY`] to save. What a terminal sends is the
 //! programs' own affair: they are in its foreground group, or not, as the shell among them wants it.
 
@@ -27,7 +27,7 @@ const ENDS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
 /// Signals that somebody may send to us and mean the program.
 const PASSED_ON: [i32; 3] = [libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 /// How long programs have to end by themselves.
-const PATIENCE: Duration = Duration::from_secs(5);
+const KILLED_AFTER: Duration = Duration::from_secs(5);
 /// How long it is waited for what was killed: a process that waits for a disk of the host's cannot die before.
 const LAST: Duration = Duration::from_secs(1);
 /// How long the server has after a second signal.
@@ -118,7 +118,7 @@ impl Ending {
             let now = Instant::now();
             if let Some((_, since)) = self.asked
                 && self.killed.is_none()
-                && now >= since + PATIENCE
+                && now >= since + KILLED_AFTER
             {
                 self.kill(now);
             }
@@ -162,10 +162,10 @@ impl Ending {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let patience = self.asked.filter(|_| self.killed.is_none()).map(|(_, since)| since + PATIENCE);
+        let kill = self.asked.filter(|_| self.killed.is_none()).map(|(_, since)| since + KILLED_AFTER);
         let last = self.killed.filter(|_| !self.over).map(|since| since + LAST);
         let hurry = self.hurried.map(|since| since + HURRY);
-        [patience, last, hurry].into_iter().flatten().min()
+        [kill, last, hurry].into_iter().flatten().min()
     }
 
     /// Somebody wants the run to end.

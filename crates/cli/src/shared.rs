@@ -31,7 +31,7 @@ const READY: &str = "ready";
 /// The status of a server whose device answers no more, and that has said so.
 const STUCK: u8 = 124;
 /// How long the processes that outlive the program may take before it is said that they are waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TOLD_AFTER: Duration = Duration::from_secs(1);
 
 fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Status::Run, format!("run: {error}"))
@@ -256,7 +256,7 @@ fn obey(signals: &Signals, stop: &Stop, saved: Arc<WriteBack>) {
             Ok(signal) if signal.number == libc::SIGUSR1 => stop.finish(),
             _ => break,
         }
-        due = Some(Instant::now() + PATIENCE);
+        due = Some(Instant::now() + TOLD_AFTER);
     }
     saved.end_when_stuck(STUCK);
     stop.stop();

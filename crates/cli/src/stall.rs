@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// How long the write-back of a run that is to end may go without one completed command. Those of a device that works take
 /// milliseconds; its own limit for one (120 s) is far beyond what somebody waits who has sent a signal.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// How often it is looked. Looks are counted, not time: while this process is stopped or starved, nobody could see progress.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -36,7 +36,7 @@ impl WriteBack {
         self.over.store(true, Ordering::Release);
     }
 
-    /// From here on, the process ends with `status` and a line when nothing is done for [`PATIENCE`].
+    /// From here on, the process ends with `status` and a line when nothing is done for [`STUCK_AFTER`].
     pub(crate) fn end_when_stuck(self: Arc<Self>, status: u8) {
         // Without a thread, the device's own limit ends it.
         let _ = nvmed_sys::spawn_quiet("nvmed-stall", move || {
@@ -48,16 +48,16 @@ impl WriteBack {
                  and sync have confirmed is on the device, what was written after that may be lost; find out why the device \
                  does not answer, then check it with `nvmed fsck`",
                 self.name,
-                PATIENCE.as_secs()
+                STUCK_AFTER.as_secs()
             );
             std::process::exit(status.into());
         });
     }
 
-    /// Waits until nothing has been done for [`PATIENCE`], or until it is over.
+    /// Waits until nothing has been done for [`STUCK_AFTER`], or until it is over.
     fn is_stuck(&self) -> bool {
         let (mut done, mut waited) = (self.done(), Duration::ZERO);
-        while waited < PATIENCE {
+        while waited < STUCK_AFTER {
             std::thread::sleep(LOOK);
             if self.over.load(Ordering::Acquire) {
                 return false;

@@ -4,17 +4,17 @@
 //! inode that is loaded or made joins the account of its directory; links and renames stay inside one. A file with names in
 //! and outside a tree counts for the one that it was found by. Nothing of it is on the device: who mounts counts anew.
 
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::{Entry, Record};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
-use crate::keys;
-use crate::record::{Entry, Record};
-use crate::status::Kind;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{HashMap, HashSet};
 
 /// How much a tree may use.
@@ -118,7 +118,7 @@ impl Account {
 }
 
 /// The accounts of a mount, by the number of their directory, which they keep in memory.
-pub(crate) type Accounts = Mutex<HashMap<u64, (Arc<Inode>, Arc<Account>)>>;
+pub(crate) type Accounts = Mutex<HashMap<Ino, (Arc<Inode>, Arc<Account>)>>;
 
 /// Room for one more inode of a directory's account; given back unless kept.
 pub(crate) struct Room(Option<Arc<Account>>);
@@ -196,7 +196,7 @@ impl Inode {
 }
 
 /// A name, and the number and kind of what it stands for.
-type Named = (Box<[u8]>, u64, Kind);
+type Named = (Box<[u8]>, Ino, Kind);
 
 /// A walk through a tree that counts it. The walker holds the namespace for writing: no name appears or goes, and no
 /// inode is loaded or leaves memory.
@@ -204,7 +204,7 @@ struct Count<'a> {
     core: &'a Core,
     account: &'a Arc<Account>,
     /// Inodes with several names that were counted.
-    linked: HashSet<u64>,
+    linked: HashSet<Ino>,
     /// In memory, and not in the account yet.
     found: Vec<Arc<Inode>>,
     blocks: u64,
@@ -221,7 +221,7 @@ impl Count<'_> {
                 match kind {
                     Kind::Directory => {
                         let found = self.core.child(&directory, &name)?;
-                        let lower = found.ok_or(FsError::Damaged { what: "the name of inode", of: ino })?;
+                        let lower = found.ok_or(FsError::Damaged { what: "the name of inode", of: ino.0 })?;
                         if lower.account.get().is_some() {
                             // Its use is counted already.
                             return Err(FsError::Busy);
@@ -242,7 +242,7 @@ impl Count<'_> {
         let core = self.core;
         let (from, to) =
             core.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
-        core.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+        core.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
             if let (Some((_, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value)) {
                 entries.push((name.into(), entry.ino, entry.kind));
             }
@@ -251,7 +251,7 @@ impl Count<'_> {
         Ok(entries)
     }
 
-    fn file(&mut self, directory: &Arc<Inode>, name: &[u8], ino: u64) -> Result<(), FsError> {
+    fn file(&mut self, directory: &Arc<Inode>, name: &[u8], ino: Ino) -> Result<(), FsError> {
         if let Some(inode) = self.core.inodes.get(ino) {
             if inode.nlink() > 1 && !self.linked.insert(ino) {
                 self.inodes -= 1;
@@ -263,8 +263,8 @@ impl Count<'_> {
         // Not loaded: a large tree is counted in little memory.
         let mut value = Vec::new();
         let key = self.core.with_prefix(directory, |prefix| keys::entry(prefix, name));
-        let damaged = || FsError::Damaged { what: "the record of inode", of: ino };
-        let found = self.core.store.get(&key, &mut value)?;
+        let damaged = || FsError::Damaged { what: "the record of inode", of: ino.0 };
+        let found = self.core.journal.store.get(&key, &mut value)?;
         let entry = found.then(|| Entry::decode(&value)).flatten().ok_or_else(damaged)?;
         let record = match entry.record {
             Some(bytes) => Record::decode(bytes).ok_or_else(damaged)?,

@@ -1,11 +1,12 @@
 //! What a program says about how it will use a file: posix_fadvise(2), and the paper's `ffs_prealloc` and
 //! `ffs_readahead` for one file.
 
+use crate::codec::kind::Kind;
 use crate::convoy::Data;
 use crate::data::AS_MOUNTED;
 use crate::error::FsError;
 use crate::file::File;
-use crate::status::{Kind, OpenFlags};
+use crate::status::OpenFlags;
 use core::sync::atomic::Ordering;
 use nvmed_units::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};

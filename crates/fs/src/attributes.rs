@@ -1,5 +1,6 @@
 //! Mode, owner, times, size by path, and the permission to ask for them.
 
+use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
@@ -7,7 +8,7 @@ use crate::paths::{Miss, Question};
 use crate::permission::{self, WRITE};
 use crate::resolve::Last;
 use crate::status::{
-    Credentials, Follow, Kind, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID, Stat, Time,
+    Credentials, Follow, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID, Stat, Time,
 };
 use crate::view::Start;
 use core::sync::atomic::Ordering;
@@ -82,7 +83,7 @@ impl Core {
 
     /// Units of 512 bytes that a file without blocks has in its record: with none, tools take it for a hole.
     fn inline_512(&self, inode: &Inode, blocks: u64) -> u64 {
-        let inline = blocks == 0 && inode.data.inline.load(Ordering::Relaxed);
+        let inline = blocks == 0 && inode.data.residence.is_in_record();
         if inline { inode.size.load(Ordering::Relaxed).min(BLOCK_BYTES as u64).div_ceil(512) } else { 0 }
     }
 
@@ -94,7 +95,7 @@ impl Core {
         let blocks = inode.blocks() + self.data.blocks_promised(inode);
         Stat {
             dev: self.device_number(),
-            ino: inode.ino,
+            ino: inode.ino.0,
             mode: inode.mode(),
             nlink: inode.nlink(),
             uid: inode.uid(),

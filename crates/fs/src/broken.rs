@@ -2,16 +2,13 @@
 //! about a byte of the device.
 //!
 //! One that fails turns the file system read-only first, and then ends its call by a panic: nobody builds upon
-//! memory that says what cannot be. Whoever serves calls catches it ([`FileSystem::guarded`]), so that one call
+//! memory that says what cannot be. Whoever serves calls catches it ([`crate::FileSystem::guarded`]), so that one call
 //! fails, not the process. What was written before is still written back, and a count that went wrong is not
 //! checked again.
 
-use crate::core::Core;
-use crate::filesystem::FileSystem;
-use crate::health::Trouble;
+use crate::health::{Health, Trouble};
 use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Takes `less` from a count of our own, which has that; answers what it was.
 #[inline]
@@ -31,7 +28,7 @@ fn correct(count: &AtomicU64, before: u64, less: u64, what: &'static str) -> Str
     format!("{what}: {less} taken from {before}")
 }
 
-impl Core {
+impl Health {
     /// As [`take_from`], of a count of the file system's.
     #[inline]
     pub(crate) fn take_from(&self, count: &AtomicU64, less: u64, what: &'static str) -> u64 {
@@ -45,8 +42,8 @@ impl Core {
     /// A check failed. Once the file system is read-only for such a reason it goes on: what can be saved is.
     #[cold]
     pub(crate) fn broken(&self, text: String) {
-        let known = matches!(self.health.trouble(), Some(Trouble::Broken(_)));
-        self.health.turn_read_only(Trouble::Broken(text.clone().into()));
+        let known = matches!(self.trouble(), Some(Trouble::Broken(_)));
+        self.turn_read_only(Trouble::Broken(text.clone().into()));
         assert!(known || std::thread::panicking(), "{text}");
     }
 }
@@ -69,19 +66,4 @@ pub fn tell_panics(say: impl Fn(core::fmt::Arguments<'_>) + Send + Sync + 'stati
         let line = info.location().map_or(0, |place| place.line());
         say(format_args!("a call fails with EIO: {trouble} ({place}:{line})"));
     }));
-}
-
-impl FileSystem {
-    /// Makes a call on behalf of somebody else, and survives a failed check of our own memory in it: the file
-    /// system turns read-only, and there is no answer. The caller reports `EIO`.
-    pub fn guarded<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
-        // The locks below do not mind a panic, and what they guard is not changed any more.
-        match catch_unwind(AssertUnwindSafe(call)) {
-            Ok(answer) => Some(answer),
-            Err(payload) => {
-                self.turn_read_only(Trouble::of_panic(&*payload));
-                None
-            }
-        }
-    }
 }

@@ -49,13 +49,13 @@ fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(A
 
 #[test]
 fn blocks_promised_to_nobody() {
-    let spoil = |files: &FileSystem, _: &File| files.0.promised.store(1, Ordering::SeqCst);
+    let spoil = |files: &FileSystem, _: &File| files.0.blocks.ledger.forget_promises();
     fired("promised blocks", spoil, |victim| drop(victim.fsync()));
 }
 
 #[test]
 fn pages_promised_to_nobody() {
-    let spoil = |_: &FileSystem, victim: &File| victim.inode.data.promised.store(1, Ordering::SeqCst);
+    let spoil = |_: &FileSystem, victim: &File| victim.inode.data.purse.forget_promises();
     fired("promised pages", spoil, |victim| drop(victim.fsync()));
 }
 
@@ -76,8 +76,8 @@ fn inodes_that_were_not_counted() {
 
 #[test]
 fn a_page_with_two_blocks() {
+    use crate::codec::record::Extent;
     use crate::extent::Extents;
-    use crate::record::Extent;
     let spoil = |_: &FileSystem, _: &File| ();
     fired("block", spoil, |_| {
         let mut extents = Extents::default();
@@ -92,7 +92,7 @@ fn a_page_with_two_blocks() {
 fn a_file_with_more_blocks_than_it_counts() {
     use crate::extent::Extents;
     let mut extents = Extents::default();
-    extents.insert(crate::record::Extent { logical: 0, physical: 100, blocks: 4, flags: 0 });
+    extents.insert(crate::codec::record::Extent { logical: 0, physical: 100, blocks: 4, flags: 0 });
     extents.forget_count();
     extents.cut(0..4, drop);
 }

@@ -2,21 +2,23 @@
 //! runs that go on from file to file; what lies side by side on the device is one write; and one batch of
 //! records, written after the data, tells of all of it (design decision 9).
 
-use crate::alloc::{Near, Run};
+use crate::blocks::alloc::{Near, Run};
+use crate::blocks::reservation::Taken;
+use crate::change::Change;
+use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::{Extents, Place};
 use crate::fill::push_frame;
 use crate::inode::{Inode, State};
-use crate::journal::Change;
-use crate::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
+use crate::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
 use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::sync::{Arc, MutexGuard};
-use nvmed_units::{BLOCK_BYTES, Lba};
+use nvmed_units::{BLOCK_BYTES, Ino, Lba};
 use std::collections::VecDeque;
 
 /// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
@@ -123,9 +125,9 @@ pub(crate) struct Part<'a> {
     size: u64,
 }
 
-/// Blocks side by side for files that have none yet.
-pub(crate) struct Pool {
-    run: Option<Run>,
+/// Blocks side by side for files that have none yet. What no file drew goes back with it.
+pub(crate) struct Pool<'a> {
+    taken: Option<Taken<'a>>,
     /// Blocks that the files still to come need at most; all are promised.
     wanted: u64,
     group: Option<u32>,
@@ -139,7 +141,7 @@ impl<'a> Part<'a> {
         let object = &inode.data.object;
         let mut pass = core.data.cache.write_back(object);
         let mut taken = Vec::with_capacity((object.dirty_pages() as usize).min(pages_max));
-        if pages.start > 0 && inode.data.inline.load(Ordering::SeqCst) {
+        if pages.start > 0 && inode.data.residence.is_in_record() {
             // A file that gets its first block has all of them in extents: page 0 goes with it.
             pass.take(0..1, pages_max.min(1), &mut taken);
         }
@@ -182,17 +184,21 @@ impl<'a> Part<'a> {
     }
 }
 
-impl Pool {
+impl Pool<'_> {
     /// For files with `wanted` pages together.
     pub(crate) fn new(wanted: u64) -> Self {
-        Self { run: None, wanted, group: None }
+        Self { taken: None, wanted, group: None }
     }
 }
 
 impl Core {
     /// Finds or allocates a block for each page of a part, as far as [`STEP_PIECES`] reach; with `pool` it
     /// waits for no lock of the inode. An error when not even the first has one.
-    pub(crate) fn plan(&self, part: &mut Part<'_>, mut pool: Option<&mut Pool>) -> Result<(), FsError> {
+    pub(crate) fn plan<'a>(
+        &'a self,
+        part: &mut Part<'_>,
+        mut pool: Option<&mut Pool<'a>>,
+    ) -> Result<(), FsError> {
         part.plan.inline = self.inline_bytes(part);
         if part.plan.inline.is_some() {
             return Ok(());
@@ -211,7 +217,7 @@ impl Core {
         let (inode, [page]) = (part.inode, part.taken.as_slice()) else { return None };
         // Blocks come to a file only under `io`, which the caller holds.
         let fits = page.page == 0 && part.size <= self.data.inline_bytes && inode.blocks() == 0;
-        if !fits || part.size == 0 || inode.data.not_inline.load(Ordering::SeqCst) {
+        if !fits || part.size == 0 || inode.data.residence.is_barred() {
             return None;
         }
         let attributes = inode.try_lock()?.record().xattrs.as_ref().map_or(0, |bytes| bytes.len());
@@ -223,7 +229,11 @@ impl Core {
         Some(bytes.into())
     }
 
-    fn plan_pages(&self, part: &mut Part<'_>, pool: &mut Option<&mut Pool>) -> Result<(), FsError> {
+    fn plan_pages<'a>(
+        &'a self,
+        part: &mut Part<'_>,
+        pool: &mut Option<&mut Pool<'a>>,
+    ) -> Result<(), FsError> {
         let (inode, pages, plan) = (part.inode, &part.taken[..], &mut part.plan);
         plan.placed.reserve(pages.len());
         let mut at = 0;
@@ -274,67 +284,53 @@ impl Core {
     }
 
     /// Blocks of the pool for a file.
-    fn draw(&self, pool: &mut Pool, inode: &Inode, want: u32) -> Result<Run, FsError> {
-        let run = match pool.run.take() {
-            Some(run) => run,
+    fn draw<'a>(&'a self, pool: &mut Pool<'a>, inode: &Inode, want: u32) -> Result<Run, FsError> {
+        let mut taken = match pool.taken.take() {
+            Some(taken) => taken,
             None => {
                 let group = pool.group.or_else(|| self.home(inode));
                 let wanted = u32::try_from(pool.wanted).unwrap_or(u32::MAX).max(want);
                 let run = self.take_near(inode, Near { goal: None, group }, wanted)?;
-                pool.group = Some(self.alloc.group_of(run.start));
-                run
+                pool.group = Some(self.blocks.group_of(run.start));
+                // Its promise is that of the pages.
+                self.blocks.taken(run, self.blocks.ledger.nothing())
             }
         };
-        let used = run.blocks.min(want);
+        let run = taken.split(want);
         // A wish: files may have grown since it was summed up.
-        pool.wanted = pool.wanted.saturating_sub(u64::from(used));
-        let rest = Run { start: run.start + u64::from(used), blocks: run.blocks - used };
-        pool.run = (rest.blocks > 0).then_some(rest);
-        Ok(Run { start: run.start, blocks: used })
-    }
-
-    /// Gives back what no file drew.
-    pub(crate) fn drain_pool(&self, pool: Pool) {
-        if let Some(run) = pool.run {
-            self.return_blocks(run);
-        }
+        pool.wanted = pool.wanted.saturating_sub(u64::from(run.blocks));
+        pool.taken = Some(taken).filter(|taken| taken.run().blocks > 0);
+        Ok(run)
     }
 
     /// Takes promised blocks for pages from `page` on; past the end of a growing file, some more.
     fn allocate(&self, inode: &Inode, goal: Option<u64>, page: u64, want: u32) -> Result<Run, FsError> {
-        let mut ahead = inode.data.prealloc();
-        if let Some(run) = ahead.take() {
-            if Some(run.start) == goal {
-                let used = run.blocks.min(want);
-                // These blocks had a promise of their own beside that of the pages.
-                self.unreserve(u64::from(used));
-                let rest = Run { start: run.start + u64::from(used), blocks: run.blocks - used };
-                *ahead = (rest.blocks > 0).then_some(rest);
-                return Ok(Run { start: run.start, blocks: used });
-            }
-            self.return_blocks(run);
-            self.unreserve(u64::from(run.blocks));
+        let mut ahead = inode.data.ahead();
+        if let Some(mut taken) = ahead.take(&self.blocks)
+            && Some(taken.run().start) == goal
+        {
+            // The pages have a promise already.
+            let run = taken.split(want);
+            ahead.keep(taken);
+            return Ok(run);
         }
         let end = inode.size.load(Ordering::Relaxed).div_ceil(BLOCK_BYTES as u64);
         let grows = page + u64::from(want) >= end && inode.opens.load(Ordering::Relaxed) > 0;
         let more = if grows { self.prealloc_blocks(inode) } else { 0 };
         let near = Near { goal, group: self.home(inode) };
-        if more == 0 || self.reserve(u64::from(more)).is_err() {
-            return self.take_near(inode, near, want);
-        }
-        let run = self.take_near(inode, near, want.saturating_add(more));
-        // A run may be shorter than wanted.
-        let surplus = run.as_ref().map_or(0, |run| run.blocks.saturating_sub(want));
-        self.unreserve(u64::from(more - surplus));
-        let run = run?;
-        let used = run.blocks - surplus;
-        *ahead = (surplus > 0).then_some(Run { start: run.start + u64::from(used), blocks: surplus });
-        Ok(Run { start: run.start, blocks: used })
+        let promise = if more == 0 { None } else { self.blocks.ledger.reserve(u64::from(more)).ok() };
+        let Some(promise) = promise else { return self.take_near(inode, near, want) };
+        let run = self.take_near(inode, near, want.saturating_add(more))?;
+        let mut taken = self.blocks.taken(run, promise);
+        let run = taken.split(want);
+        // What is left of it, which may be nothing: a run may be shorter than wanted.
+        ahead.keep(taken);
+        Ok(run)
     }
 
     /// The group that blocks of an inode are looked for in: its own, else its directory's.
     fn home(&self, inode: &Inode) -> Option<u32> {
-        let known = |group: u32| (group < self.alloc.groups()).then_some(group);
+        let known = |group: u32| (group < self.blocks.groups()).then_some(group);
         known(inode.data.group.load(Ordering::Relaxed)).or_else(|| {
             let directory = inode.parent()?;
             known(directory.data.group.load(Ordering::Relaxed))
@@ -343,8 +339,8 @@ impl Core {
 
     /// Takes blocks, and remembers for the inode and for its directory where they were.
     fn take_near(&self, inode: &Inode, near: Near, want: u32) -> Result<Run, FsError> {
-        let run = self.take_blocks(near, want)?;
-        let group = self.alloc.group_of(run.start);
+        let run = self.blocks.take(near, want)?;
+        let group = self.blocks.group_of(run.start);
         if near.group != Some(group) {
             inode.data.group.store(group, Ordering::Relaxed);
             if let Some(directory) = inode.parent() {
@@ -356,10 +352,7 @@ impl Core {
 
     /// Gives back what is allocated ahead of a file.
     pub(crate) fn drop_prealloc(&self, inode: &Inode) {
-        if let Some(run) = inode.data.prealloc().take() {
-            self.return_blocks(run);
-            self.unreserve(u64::from(run.blocks));
-        }
+        drop(inode.data.ahead().take(&self.blocks));
     }
 
     /// Writes the pages of all parts, those side by side on the device in one request.
@@ -384,7 +377,7 @@ impl Core {
             [part] => self.send_pages(&self.handle_of(part.inode), &pages, false),
             _ => self.send_pages(&self.handle, &pages, false),
         }?;
-        let ticket = self.order.wrote();
+        let ticket = self.journal.order.wrote();
         if parts.iter().any(|part| part.plan.wants_flush()) {
             // The batch that tells of these parts has a flush before it: who waits for the batch needs no other.
             return Ok(());
@@ -473,7 +466,7 @@ impl Core {
                 }
                 // When all of them are published, whatever a count says.
                 for (part, _) in &states {
-                    self.take_from(&part.inode.data.promised, redeemed(part), "promised pages of a file");
+                    part.inode.data.purse.redeemed(&self.blocks.ledger, redeemed(part));
                 }
                 Ok(())
             }
@@ -500,7 +493,7 @@ impl Core {
             let ticket = inode.data.ticket.load(Ordering::SeqCst);
             if plan.inline.is_none()
                 && part.size > record.size
-                && self.order.is_open(ticket)
+                && self.journal.order.is_open(ticket)
                 && !mutant::is(Mutant::GrowthNotFlushed)
             {
                 change.require_flush();
@@ -528,11 +521,8 @@ impl Core {
     pub(crate) fn deliver(&self, part: Part<'_>) {
         let mut part = part;
         if part.plan.inline.is_some() {
-            let data = &part.inode.data;
             let clean = part.taken.iter().filter(|page| part.pass.complete_elsewhere(page)).count() as u64;
-            part.inode.discharge(clean);
-            self.take_from(&data.promised, clean, "promised pages of a file");
-            self.unreserve(clean);
+            drop(PagePromise::taken_back(self, part.inode, clean));
             return;
         }
         let (done, rest) = part.taken.split_at(part.plan.placed.len());
@@ -544,7 +534,7 @@ impl Core {
     /// Nothing of a part was recorded: its pages stay dirty.
     pub(crate) fn give_up(&self, part: Part<'_>) {
         let mut part = part;
-        part.plan.runs.iter().for_each(|run| self.return_blocks(*run));
+        part.plan.runs.iter().for_each(|run| self.blocks.give_back(*run));
         let failed = if mutant::is(Mutant::ErrorMarksClean) { Outcome::Written } else { Outcome::Failed };
         part.pass.complete(&part.taken, failed);
         self.list_left(part.inode, &part.taken);
@@ -564,7 +554,7 @@ impl Plan {
         &self,
         change: &mut Change<'_>,
         extents: &mut Extents,
-        ino: u64,
+        ino: Ino,
         record: &mut Record,
     ) -> Result<(), FsError> {
         self.extents(Under::Fresh).into_iter().for_each(|extent| extents.insert(extent));

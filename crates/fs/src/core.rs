@@ -1,33 +1,34 @@
 //! A mounted file system from inside: what all operations share.
 
 use crate::account::Accounts;
-use crate::alloc::Allocator;
+use crate::blocks::Blocks;
+use crate::change::OpenBatch;
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::{Counters, Record};
+use crate::codec::superblock::Superblock;
 use crate::data::DataPath;
 use crate::end::Ends;
 use crate::error::FsError;
 use crate::finding::Finding;
-use crate::freed::Freed;
 use crate::growth::{self, Growth};
 use crate::health::Health;
 use crate::inode::{Home, Inode, InodeTable, State};
 use crate::journal::Journal;
-use crate::keys;
 use crate::memory::Memory;
-use crate::order::Order;
 use crate::paths::Paths;
-use crate::record::{Counters, Record};
-use crate::status::Kind;
-use crate::superblock::{self, Superblock};
+use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_kv::mutant::{self, Mutant};
-use nvmed_kv::{Barrier, DeviceMedium, PendingMemory, Sequence, Store};
+use nvmed_kv::{DeviceMedium, PendingMemory, Store};
 use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use nvmed_units::Ino;
 use rustix::time::{ClockId, clock_gettime};
 
 /// The inode of the root directory.
-pub(crate) const ROOT: u64 = 1;
+pub(crate) const ROOT: Ino = Ino(1);
 /// Inodes kept in memory, about 600 bytes each without their pages; beyond, unused ones go.
 const INODES_MAX: u64 = 1 << 16;
 /// Names remembered in all directories together, about 80 bytes each.
@@ -120,23 +121,16 @@ pub(crate) struct Core {
     pub(crate) options: MountOptions,
     /// As the mount found it: `growth` has the one that counts now.
     pub(crate) superblock: Superblock,
-    pub(crate) store: Store,
     /// Requests for file data.
     pub(crate) handle: Handle,
     pub(crate) lbas_per_block: u64,
     /// Cache, frames and their device addresses.
     pub(crate) data: DataPath,
-    pub(crate) journal: Mutex<Journal>,
-    /// Which data blocks are free, and which are about to be.
-    pub(crate) alloc: Allocator,
-    pub(crate) freed: Freed,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) blocks: Blocks,
+    /// The batch that a change puts together.
+    pub(crate) open: Mutex<OpenBatch>,
     pub(crate) growth: Growth,
-    /// Data blocks promised and not recorded.
-    pub(crate) promised: AtomicU64,
-    /// Free data blocks that are promised to nobody.
-    pub(crate) available: AtomicU64,
-    pub(crate) order: Order,
-    pub(crate) last: LastSequence,
     pub(crate) inodes: InodeTable,
     /// Readers look names up; a writer changes them.
     namespace: RwLock<()>,
@@ -153,27 +147,13 @@ pub(crate) struct Core {
     /// Inodes in memory at which unused ones go.
     inodes_limit: AtomicU64,
     next_description: AtomicU64,
-    pub(crate) health: Health,
+    pub(crate) health: Arc<Health>,
     pub(crate) accounts: Accounts,
     pub(crate) ends: Ends,
     /// Copies that were lost when it was mounted, and were written again.
     pub(crate) mended: Vec<Finding>,
     /// Whether orphans of an earlier mount may be left.
     pub(crate) orphans_left: AtomicBool,
-}
-
-/// The sequence of the last batch applied.
-#[derive(Default)]
-pub(crate) struct LastSequence(AtomicU64);
-
-impl LastSequence {
-    pub(crate) fn store(&self, sequence: Sequence) {
-        self.0.fetch_max(sequence.0, Ordering::SeqCst);
-    }
-
-    pub(crate) fn load(&self) -> Sequence {
-        Sequence(self.0.load(Ordering::SeqCst))
-    }
 }
 
 /// Reads the counters.
@@ -217,48 +197,47 @@ impl Core {
         if counters.free_blocks > superblock.data_blocks || counters.next_ino >= keys::INO_END {
             return Err(FsError::Damaged { what: "the counters", of: counters.free_blocks });
         }
-        let alloc = Allocator::new(superblock.data_first, superblock.data_blocks, counters.cursor);
+        let health = Arc::<Health>::default();
+        let lbas_per_block = DeviceMedium::lbas_per_block(&device)?;
+        let journal = Arc::new(Journal::new(store, handle.clone(), Arc::clone(&health)));
+        let discards = (lbas_per_block, options.discard);
+        let blocks = Blocks::new(Arc::clone(&journal), &superblock, &counters, handle.clone(), discards);
         let core = Arc::new(Self {
             data: DataPath::new(&device, &memory, &options)?,
-            lbas_per_block: DeviceMedium::lbas_per_block(&device)?,
-            journal: Mutex::new(Journal::new(counters)),
-            alloc,
-            freed: Freed::default(),
+            journal,
+            blocks,
+            open: Mutex::new(OpenBatch::new(counters)),
             growth: Growth::new(medium, superblock.clone()),
-            promised: AtomicU64::new(0),
-            available: AtomicU64::new(counters.free_blocks),
-            last: LastSequence(AtomicU64::new(store.applied().0)),
-            order: Order::default(),
             inodes: InodeTable::new(),
             namespace: RwLock::new(()),
             root: OnceLock::new(),
             paths: Paths::new(),
             rekeyed: AtomicU64::new(1),
-            next_ino: AtomicU64::new(counters.next_ino),
+            next_ino: AtomicU64::new(counters.next_ino.0),
             names: AtomicIsize::new(0),
             late: Mutex::default(),
             late_full: AtomicBool::new(false),
             inodes_limit: AtomicU64::new(INODES_MAX),
             next_description: AtomicU64::new(1),
-            health: Health::default(),
+            health,
             accounts: Accounts::default(),
             ends: Ends::default(),
             orphans_left: AtomicBool::new(true),
             mended,
             options,
             superblock,
-            store,
             handle,
+            lbas_per_block,
         });
         let root = core.load_own(ROOT)?;
         if root.directory.is_none() {
-            return Err(FsError::Damaged { what: "the kind", of: ROOT });
+            return Err(FsError::Damaged { what: "the kind", of: ROOT.0 });
         }
         let _ = core.root.set(root);
         core.look_at_tree();
         if !core.options.read_only {
-            if !core.store.flaws().is_empty() {
-                core.store.mend()?;
+            if !core.journal.store.flaws().is_empty() {
+                core.journal.store.mend()?;
             }
             core.finish_growth(superblock_lost.is_none())?;
             core.reap_orphans()?;
@@ -305,7 +284,7 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::Damaged`] when there is none or its record makes no sense; the store's.
-    pub(crate) fn load_own(&self, ino: u64) -> Result<Arc<Inode>, FsError> {
+    pub(crate) fn load_own(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.check_number(ino)?;
         let home = Home { own: true, place: None, zone: ino == ROOT };
         self.inodes.get_or_load(ino, || Ok((self.read_own(ino)?, home)))
@@ -315,22 +294,22 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::Damaged`].
-    pub(crate) fn check_number(&self, ino: u64) -> Result<(), FsError> {
-        if ino < self.next_ino.load(Ordering::SeqCst) {
+    pub(crate) fn check_number(&self, ino: Ino) -> Result<(), FsError> {
+        if ino < Ino(self.next_ino.load(Ordering::SeqCst)) {
             return Ok(());
         }
-        Err(FsError::Damaged { what: "the number of inode", of: ino })
+        Err(FsError::Damaged { what: "the number of inode", of: ino.0 })
     }
 
     /// Reads an inode's own record.
     ///
     /// # Errors
     /// As [`Core::load_own`].
-    pub(crate) fn read_own(&self, ino: u64) -> Result<Record, FsError> {
-        let mut value = Vec::with_capacity(crate::record::RECORD_BYTES_USUAL);
-        let found = self.store.get(&keys::inode(ino), &mut value)?;
+    pub(crate) fn read_own(&self, ino: Ino) -> Result<Record, FsError> {
+        let mut value = Vec::with_capacity(crate::codec::record::RECORD_BYTES_USUAL);
+        let found = self.journal.store.get(&keys::inode(ino), &mut value)?;
         let record = found.then(|| Record::decode(&value)).flatten();
-        record.ok_or(FsError::Damaged { what: "the record of inode", of: ino })
+        record.ok_or(FsError::Damaged { what: "the record of inode", of: ino.0 })
     }
 
     /// Sets times of an inode that are written to its record later.
@@ -471,53 +450,13 @@ impl Core {
         self.data.forget(self, inode);
     }
 
-    /// Whether no change waits to be made durable.
-    pub(crate) fn is_committed(&self) -> bool {
-        if mutant::is(Mutant::FsyncSendsNothing) || mutant::is(Mutant::NoDataFlush) {
-            // A mistake that is made on purpose, and that a durable write would hide.
-            return false;
-        }
-        self.store.durable() >= self.last.load()
-    }
-
     /// Makes every change so far durable, and the data that was written up to `ticket`.
     ///
     /// # Errors
     /// The store's or the device's.
+    #[inline]
     pub(crate) fn commit(&self, ticket: u64) -> Result<(), FsError> {
-        if mutant::is(Mutant::FsyncSendsNothing) {
-            return Ok(());
-        }
-        if !self.health.is_open()
-            && let Some(error) = self.lost_flush()
-        {
-            return Err(error);
-        }
-        // Read before the tickets: data of a batch up to here drew its ticket before the batch was applied.
-        let last = self.last.load();
-        let written = self.order.written();
-        let data_open = self.order.is_open(ticket);
-        if self.store.durable() >= last {
-            if data_open && !mutant::is(Mutant::NoDataFlush) {
-                self.handle.flush().map_err(|error| self.flush_failed(error))?;
-                self.order.flushed(written);
-            }
-            return Ok(());
-        }
-        // Batches that want a flush before them say so themselves, and it does for the data too. A flush that another
-        // thread's commit sent before this call covers its batches, not this data: only the store knows which it was.
-        let barrier = if data_open { Barrier::After } else { Barrier::None };
-        let flushed = self.store.commit_telling(last, barrier).map_err(|error| self.commit_failed(error))?;
-        if flushed {
-            self.order.flushed(written);
-        }
-        if self.freed.holds() && self.options.discard {
-            self.settle_freed();
-            if self.freed.is_due() {
-                self.discard_freed();
-            }
-        }
-        Ok(())
+        self.blocks.commit(ticket)
     }
 
     /// Makes every change so far durable, and all data that was written to the device.
@@ -525,7 +464,7 @@ impl Core {
     /// # Errors
     /// As [`Core::commit`].
     pub(crate) fn commit_all(&self) -> Result<(), FsError> {
-        self.commit(self.order.written())
+        self.blocks.commit_all()
     }
 
     /// With durability `device`: makes what the call has changed durable before it returns. Times that are

@@ -1,22 +1,22 @@
 //! Reading and writing files: what of the data path lies in a mount, an inode, an open description,
 //! and the calls whose pages are in the cache. Everything slower is in `fill`, `write`, `writeback`.
 
-use crate::alloc::Run;
+use crate::codec::kind::Kind;
+use crate::codec::record::FLAG_KEYED_EXTENTS;
 use crate::core::{Core, Durability, MountOptions};
-use crate::direct::Flights;
 use crate::error::FsError;
 use crate::extent::Extents;
 use crate::file::File;
+use crate::filedata::lock;
 use crate::inode::{Inode, State};
-use crate::map::Map;
 use crate::memory::{Memory, Slots};
-use crate::record::FLAG_KEYED_EXTENTS;
-use crate::status::{Kind, OpenFlags};
+use crate::status::OpenFlags;
+use crate::write::PagePromise;
 use crate::writeback::DirtyList;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nvmed_cache::{Cache, Object, Options, Readahead, Written};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use nvmed_cache::{Cache, Options, Readahead, Written};
 use nvmed_io::{Device, Handle, Segment};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress};
 
 /// Share of the frames that may be dirty, unless the options say otherwise: one in two.
@@ -51,51 +51,6 @@ pub(crate) struct DataPath {
     direct_align: u32,
 }
 
-/// The data path's part of an inode.
-///
-/// Order of locks: `grow`, `io`, the inode's `state`, `extents`, `slot`. Who waits for a claim of the
-/// cache holds neither `state` nor any lock below it; who holds a claim takes only `state` and below.
-pub(crate) struct FileData {
-    pub(crate) object: Arc<Object>,
-    /// Held by who changes the size, or gives a page its first block or promise.
-    grow: Mutex<()>,
-    /// Held by who writes back, and who takes blocks away.
-    io: Mutex<()>,
-    /// Loaded at the first use.
-    extents: Mutex<Option<Extents>>,
-    /// Dirty pages without a block; for each one a block is promised.
-    pub(crate) promised: AtomicU64,
-    /// Blocks taken ahead of a growing file, each with a promise of its own.
-    pub(crate) prealloc: Mutex<Option<Run>>,
-    /// How many blocks: [`AS_MOUNTED`], or what [`File::preallocate`] said.
-    pub(crate) prealloc_blocks: AtomicU32,
-    /// Whether the record holds the file's bytes itself.
-    pub(crate) inline: AtomicBool,
-    /// Whether it may not, or not any more: set by who holds `grow`, before page 0 becomes dirty.
-    pub(crate) not_inline: AtomicBool,
-    /// The allocation group that its blocks, or those of a directory's files, were found in last; a hint.
-    pub(crate) group: AtomicU32,
-    /// Where the memory says the size, while the record does not.
-    slot: Mutex<Option<u32>>,
-    /// Whether the size is newer than the record and the memory has no slot for it.
-    pub(crate) exposed: AtomicBool,
-    /// Whether the inode is in the list of dirty ones.
-    pub(crate) listed: AtomicBool,
-    /// Failed write-backs.
-    pub(crate) errors: AtomicU32,
-    /// The ticket of its last data write that no batch has a flush for.
-    pub(crate) ticket: AtomicU64,
-    /// Whether programs have the file mapped: a write is no mere copy then.
-    pub(crate) mapped: AtomicBool,
-    /// Whether they may store into it: reads come from the mapping then.
-    pub(crate) map_written: AtomicBool,
-    map: Mutex<Option<Box<Map>>>,
-    /// Transfers past the cache that are under way; they begin under `io`.
-    pub(crate) flights: Flights,
-    /// Who moves its data, and for which description; none: the mount's handle.
-    handle: Mutex<Option<(u64, Handle)>>,
-}
-
 /// The data path's part of an open description.
 pub(crate) struct Stream {
     pub(crate) readahead: Readahead,
@@ -109,71 +64,6 @@ impl Stream {
     pub(crate) fn new(inode: &Inode) -> Self {
         let errors_seen = AtomicU32::new(inode.data.errors.load(Ordering::Relaxed));
         Self { readahead: Readahead::default(), readahead_pages: AtomicU64::new(u64::MAX), errors_seen }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each of these guards either nothing or a value that is whole at every step.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl FileData {
-    pub(crate) fn new(ino: u64, inline: bool) -> Self {
-        Self {
-            object: Object::new(ino),
-            grow: Mutex::new(()),
-            io: Mutex::new(()),
-            extents: Mutex::new(None),
-            promised: AtomicU64::new(0),
-            prealloc: Mutex::new(None),
-            prealloc_blocks: AtomicU32::new(AS_MOUNTED),
-            inline: AtomicBool::new(inline),
-            not_inline: AtomicBool::new(false),
-            group: AtomicU32::new(u32::MAX),
-            slot: Mutex::new(None),
-            exposed: AtomicBool::new(false),
-            listed: AtomicBool::new(false),
-            errors: AtomicU32::new(0),
-            ticket: AtomicU64::new(0),
-            mapped: AtomicBool::new(false),
-            map_written: AtomicBool::new(false),
-            map: Mutex::new(None),
-            flights: Flights::default(),
-            handle: Mutex::new(None),
-        }
-    }
-
-    /// Keeps write-back and direct transfers of this inode from beginning, after those under way have ended.
-    pub(crate) fn quiet(&self) -> MutexGuard<'_, ()> {
-        let quiet = lock(&self.io);
-        self.flights.settle_all();
-        quiet
-    }
-
-    /// As [`FileData::quiet`], while direct transfers go on.
-    pub(crate) fn io(&self) -> MutexGuard<'_, ()> {
-        lock(&self.io)
-    }
-
-    /// As [`FileData::quiet`], or none when somebody is at it.
-    pub(crate) fn try_quiet(&self) -> Option<MutexGuard<'_, ()>> {
-        let quiet = self.io.try_lock().ok()?;
-        self.flights.settle_all();
-        Some(quiet)
-    }
-
-    /// The right to change the size and to give pages their first block.
-    pub(crate) fn grow(&self) -> MutexGuard<'_, ()> {
-        lock(&self.grow)
-    }
-
-    /// What maps the file into programs, locked.
-    pub(crate) fn map(&self) -> MutexGuard<'_, Option<Box<Map>>> {
-        lock(&self.map)
-    }
-
-    pub(crate) fn prealloc(&self) -> MutexGuard<'_, Option<Run>> {
-        lock(&self.prealloc)
     }
 }
 
@@ -224,7 +114,7 @@ impl DataPath {
 
     /// Data blocks that the inode will need for what is not allocated yet.
     pub(crate) fn blocks_promised(&self, inode: &Inode) -> u64 {
-        inode.data.promised.load(Ordering::Relaxed)
+        inode.data.purse.blocks()
     }
 
     /// The inode leaves memory: its pages go, promises and preallocation are given back.
@@ -235,9 +125,7 @@ impl DataPath {
         let data = &inode.data;
         let _quiet = data.quiet();
         self.cache.write_back(&data.object).discard(0..u64::MAX);
-        let promised = data.promised.swap(0, Ordering::SeqCst);
-        inode.discharge(promised);
-        core.unreserve(promised);
+        drop(PagePromise::all_taken_back(core, inode));
         core.drop_prealloc(inode);
         if let Some(slot) = lock(&data.slot).take() {
             self.slots.put_back(slot);

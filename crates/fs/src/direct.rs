@@ -153,7 +153,7 @@ impl DirectIo {
         let inode = &self.file.inode;
         if matches!(self.operation, Operation::Write { .. }) {
             // Also of one that failed: some of it may have been written.
-            let ticket = self.file.core.order.wrote();
+            let ticket = self.file.core.journal.order.wrote();
             inode.data.ticket.fetch_max(ticket, Ordering::SeqCst);
         }
         let flights = &inode.data.flights;
@@ -364,7 +364,7 @@ impl File {
         let mut at = wish.offset;
         let mut state = self.inode.lock();
         // Durable at the end is only what durable records tell of, and with it every change of names before.
-        if is_durable && (state.record().size < end || self.core.store.durable() < self.core.last.load()) {
+        if is_durable && (state.record().size < end || !self.core.journal.is_durable()) {
             return Ok(None);
         }
         let whole = self.core.with_extents(&self.inode, &mut state, |_, extents| {

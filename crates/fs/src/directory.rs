@@ -37,7 +37,7 @@ pub(crate) struct Names {
 
 /// A directory's part of an inode.
 pub(crate) struct Directory {
-    /// Whether it is a zone's root. Changes with the batch that makes it one, under the journal's lock.
+    /// Whether it is a zone's root. Changes with the batch that makes it one, under the lock of the open batch.
     zone: AtomicBool,
     prefix: Mutex<Prefix>,
     size: Mutex<Option<Size>>,
@@ -86,7 +86,7 @@ impl Directory {
         self.zone.load(Ordering::SeqCst)
     }
 
-    /// It was made a zone's root; the caller holds the journal.
+    /// It was made a zone's root; the caller holds the open batch.
     pub(crate) fn set_zone(&self) {
         self.zone.store(true, Ordering::SeqCst);
     }

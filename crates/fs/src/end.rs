@@ -4,14 +4,16 @@
 //! `/proc/self/fd`, and has what the kernel has, with the kernel's own waiting. They are kept until the inode is gone: nobody tells
 //! how long the objects are in use.
 
+use crate::codec::kind::Kind;
 use crate::error::FsError;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
 use crate::permission::{self, READ, WRITE};
-use crate::status::{Credentials, Kind, OpenFlags};
+use crate::status::{Credentials, OpenFlags};
 use core::sync::atomic::Ordering;
 use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
 use nvmed_sys::{Nursery, QuietFd};
+use nvmed_units::Ino;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, StatxFlags, Uid};
 use rustix::io::Errno;
@@ -69,20 +71,20 @@ impl End {
 
 /// All ends of a mount, by inode number: numbers are not used again.
 #[derive(Default)]
-pub(crate) struct Ends(Mutex<HashMap<u64, End>>);
+pub(crate) struct Ends(Mutex<HashMap<Ino, End>>);
 
 impl Ends {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, End>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, End>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The end of an inode, if it has one.
-    fn find(&self, ino: u64) -> Result<Option<OwnedFd>, FsError> {
+    fn find(&self, ino: Ino) -> Result<Option<OwnedFd>, FsError> {
         self.lock().get(&ino).map(End::copy).transpose()
     }
 
     /// Keeps `end`, unless one is kept: then that one counts. A duplicate of what is kept, and whether it is `end`.
-    fn keep(&self, ino: u64, end: End) -> Result<(OwnedFd, bool), FsError> {
+    fn keep(&self, ino: Ino, end: End) -> Result<(OwnedFd, bool), FsError> {
         let mut ends = self.lock();
         let room = room(&ends, end.uid);
         match ends.entry(ino) {
@@ -105,7 +107,7 @@ impl Ends {
     }
 
     /// The inode is gone from the device.
-    pub(crate) fn forget(&self, ino: u64, kind: Kind) {
+    pub(crate) fn forget(&self, ino: Ino, kind: Kind) {
         if kind.is_special() {
             let gone = self.lock().remove(&ino);
             drop(gone);
@@ -114,7 +116,7 @@ impl Ends {
 }
 
 /// Whether there is room for one more end.
-fn room(ends: &HashMap<u64, End>, uid: u32) -> Result<(), FsError> {
+fn room(ends: &HashMap<Ino, End>, uid: u32) -> Result<(), FsError> {
     let of_user = ends.values().filter(|end| end.uid == uid).count();
     let is_full = ends.len() >= ENDS_MAX || of_user >= ENDS_OF_USER_MAX;
     if is_full { Err(FsError::Host(Errno::NFILE)) } else { Ok(()) }
@@ -221,15 +223,18 @@ mod tests {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
         let ends = Ends::default();
         for ino in 0..ENDS_OF_USER_MAX as u64 {
-            assert!(ends.keep(ino, end(7)).is_ok_and(|(_, kept)| kept));
+            assert!(ends.keep(Ino(ino), end(7)).is_ok_and(|(_, kept)| kept));
         }
         let next = ENDS_OF_USER_MAX as u64;
-        assert!(matches!(ends.keep(next, end(7)), Err(FsError::Host(Errno::NFILE))));
-        assert!(ends.keep(0, end(7)).is_ok_and(|(_, kept)| !kept), "what is kept is found past the limit");
-        assert!(ends.keep(next, end(8)).is_ok_and(|(_, kept)| kept));
-        ends.forget(5, Kind::File);
-        assert!(ends.keep(5, end(7)).is_ok_and(|(_, kept)| !kept), "a file has none");
-        ends.forget(5, Kind::Fifo);
-        assert!(ends.keep(5, end(7)).is_ok_and(|(_, kept)| kept));
+        assert!(matches!(ends.keep(Ino(next), end(7)), Err(FsError::Host(Errno::NFILE))));
+        assert!(
+            ends.keep(Ino(0), end(7)).is_ok_and(|(_, kept)| !kept),
+            "what is kept is found past the limit"
+        );
+        assert!(ends.keep(Ino(next), end(8)).is_ok_and(|(_, kept)| kept));
+        ends.forget(Ino(5), Kind::File);
+        assert!(ends.keep(Ino(5), end(7)).is_ok_and(|(_, kept)| !kept), "a file has none");
+        ends.forget(Ino(5), Kind::Fifo);
+        assert!(ends.keep(Ino(5), end(7)).is_ok_and(|(_, kept)| kept));
     }
 }

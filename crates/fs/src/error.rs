@@ -1,5 +1,6 @@
 //! What can go wrong, and the one table that maps it to errno.
 
+use crate::codec::superblock::{Indivisible, Unreadable, VERSION};
 use rustix::io::Errno;
 
 /// Why a call failed.
@@ -149,6 +150,23 @@ impl From<nvmed_kv::OpenError> for FsError {
             nvmed_kv::OpenError::LbaBytes { .. } => Self::NotSupported,
             other => Self::Host(Errno::from_raw_os_error(other.errno())),
         }
+    }
+}
+
+impl From<Unreadable> for FsError {
+    fn from(why: Unreadable) -> Self {
+        match why {
+            Unreadable::NotOurs => Self::NotOurs,
+            Unreadable::Version(found) => Self::Version { found, known: VERSION },
+            Unreadable::Checksum => Self::Damaged { what: "the checksum", of: 0 },
+            Unreadable::Layout => Self::Damaged { what: "the layout", of: 0 },
+        }
+    }
+}
+
+impl From<Indivisible> for FsError {
+    fn from(why: Indivisible) -> Self {
+        Self::Format(why.0)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Where a file's blocks lie: its extents in memory, in the inode's record, in records of their own.
 
-use crate::alloc::Run;
+use crate::blocks::alloc::Run;
+use crate::change::Change;
+use crate::codec::keys::{self, Subject};
+use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
-use crate::journal::Change;
-use crate::keys::{self, Subject};
-use crate::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
 use core::ops::{Bound, ControlFlow, Range};
+use nvmed_units::Ino;
 use std::collections::BTreeMap;
 
 /// Blocks of the longest extent, 128 MiB: so many bitmap records one extent touches, and a batch has a
@@ -46,7 +47,7 @@ impl Extents {
     ///
     /// # Errors
     /// [`FsError::Damaged`] when they overlap or lie outside the data region; the store's.
-    pub(crate) fn load(core: &Core, ino: u64, record: &Record) -> Result<Self, FsError> {
+    pub(crate) fn load(core: &Core, ino: Ino, record: &Record) -> Result<Self, FsError> {
         let mut all = Self::default();
         let mut sane = true;
         let (first, end) = (core.superblock.data_first, core.superblock.data_blocks);
@@ -61,14 +62,14 @@ impl Extents {
             record.inline_extents().iter().copied().for_each(&mut add);
         } else {
             let (from, to) = (keys::extent(ino, 0), keys::extent(ino, u64::MAX));
-            core.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
+            core.journal.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
                 if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
                     Extent::decode(logical, value).into_iter().for_each(&mut add);
                 }
                 ControlFlow::Continue(())
             })?;
         }
-        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino }) }
+        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino.0 }) }
     }
 
     /// What a page lies on.
@@ -185,7 +186,7 @@ impl Extents {
     }
 
     /// Puts what has changed into a change, and into the inode's record of it.
-    pub(crate) fn log(&mut self, change: &mut Change<'_>, ino: u64, record: &mut Record) {
+    pub(crate) fn log(&mut self, change: &mut Change<'_>, ino: Ino, record: &mut Record) {
         let keyed = record.flags & FLAG_KEYED_EXTENTS != 0;
         record.extent_count = self.map.len() as u32;
         record.blocks = self.blocks;
@@ -210,7 +211,7 @@ impl Extents {
         self.touched.clear();
     }
 
-    fn log_touched(&mut self, change: &mut Change<'_>, ino: u64) {
+    fn log_touched(&mut self, change: &mut Change<'_>, ino: Ino) {
         self.touched.sort_unstable();
         self.touched.dedup();
         for logical in &self.touched {

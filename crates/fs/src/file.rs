@@ -1,5 +1,6 @@
 //! An open description: an inode, an access mode, an offset.
 
+use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::data::Stream;
 use crate::error::FsError;
@@ -7,7 +8,7 @@ use crate::filesystem::Node;
 use crate::inode::Inode;
 use crate::listing::Listing;
 use crate::lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
-use crate::status::{Credentials, DirEntry, Kind, OpenFlags, Stat, Time, Whence};
+use crate::status::{Credentials, DirEntry, OpenFlags, Stat, Time, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -304,7 +305,7 @@ impl Drop for File {
         let opens = self.inode.opens.fetch_sub(1, Ordering::SeqCst);
         if opens == 0 {
             self.inode.opens.store(0, Ordering::SeqCst);
-            self.core.broken(format!("inode {} is closed and was not open", self.inode.ino));
+            self.core.health.broken(format!("inode {} is closed and was not open", self.inode.ino));
         }
         if opens == 1 && self.inode.nlink() == 0 {
             // A failure leaves the orphan record: the next mount frees the file.

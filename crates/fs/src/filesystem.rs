@@ -1,5 +1,6 @@
 //! The file system as its callers see it.
 
+use crate::codec::kind::Kind;
 use crate::core::{Core, MountParts, ROOT};
 use crate::error::FsError;
 use crate::file::File;
@@ -9,10 +10,9 @@ use crate::inode::Inode;
 use crate::namespace::Recipe;
 use crate::permission::WRITE;
 use crate::resolve::Last;
-use crate::status::{Credentials, Follow, Kind, OpenFlags, RenameFlags, Stat, StatFs, Time};
+use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs, Time};
 use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
-use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Node {
     /// Its inode number.
     #[must_use]
     pub fn ino(&self) -> u64 {
-        self.0.ino
+        self.0.ino.0
     }
 
     /// Its status.
@@ -93,7 +93,7 @@ impl FileSystem {
             // What was changed between the sync and the mark.
             self.0.settle()?;
             if !matches!(self.0.health.trouble(), Some(Trouble::Broken(_))) {
-                self.0.store.close().map_err(|error| self.0.commit_failed(error))?;
+                self.0.journal.store.close().map_err(|error| self.0.health.commit_failed(error))?;
             }
         }
         Ok(())
@@ -118,8 +118,8 @@ impl FileSystem {
     pub fn statfs(&self) -> StatFs {
         let core = &self.0;
         let counters = core.counters();
-        let stats = core.store.stats();
-        let blocks_free = core.available.load(Ordering::Relaxed);
+        let stats = core.journal.store.stats();
+        let blocks_free = core.blocks.ledger.available();
         // Metadata may take data blocks, but not all of them: files have data.
         let meta_free =
             (stats.tree_blocks.saturating_sub(stats.tree_blocks_used) + blocks_free / 2) * BLOCK_BYTES as u64;
@@ -151,7 +151,7 @@ impl FileSystem {
     #[must_use]
     pub fn mount_blocks_read(&self) -> u64 {
         // The two superblocks.
-        self.0.store.stats().mount_blocks_read + 2
+        self.0.journal.store.stats().mount_blocks_read + 2
     }
 
     /// Counters of the block cache.
@@ -166,6 +166,18 @@ impl FileSystem {
         &self.0.mended
     }
 
+    /// Tells the device of all free space that its contents are not needed (`fstrim`); runs shorter than
+    /// `bytes_min` are passed over. Answers the bytes told.
+    ///
+    /// Files are read and written meanwhile; an allocation may wait for some commands.
+    ///
+    /// # Errors
+    /// [`FsError::ReadOnly`]; the device's, one that knows no such command among them.
+    pub fn trim(&self, bytes_min: u64) -> Result<u64, FsError> {
+        self.0.writable()?;
+        self.0.blocks.trim(bytes_min)
+    }
+
     /// To be called every so often: when nothing was appended to the metadata log since the last call, what the last
     /// append wrote is laid down a second time, so that damage of one block cannot take it along in silence. Writes two
     /// blocks then, once.
@@ -176,13 +188,13 @@ impl FileSystem {
         if self.0.options.read_only {
             return Ok(());
         }
-        self.0.store.settle_if_quiet().map_err(|error| self.0.commit_failed(error))
+        self.0.journal.store.settle_if_quiet().map_err(|error| self.0.health.commit_failed(error))
     }
 
     /// Counters of the metadata store.
     #[must_use]
     pub fn store_stats(&self) -> nvmed_kv::Stats {
-        self.0.store.stats()
+        self.0.journal.store.stats()
     }
 
     /// The root directory, of a view its own.
@@ -535,7 +547,7 @@ impl Core {
             result = result.and(written);
         }
         if mutant::is(Mutant::EarlyDiscard) {
-            self.discard_freed();
+            self.blocks.discard();
         }
         let committed = self.commit_all();
         if committed.is_err() {
@@ -544,7 +556,7 @@ impl Core {
         }
         result = result.and(committed);
         if self.options.discard && result.is_ok() {
-            self.discard_freed();
+            self.blocks.discard();
         }
         result
     }

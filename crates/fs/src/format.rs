@@ -1,14 +1,16 @@
 //! Making an empty file system.
 
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::{Counters, Record};
+use crate::codec::superblock::{Choice, META_BLOCKS_MIN, Superblock};
 use crate::core::{Clock, ROOT, host_clock};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::growth;
-use crate::keys;
-use crate::record::{Counters, Record};
 use crate::region;
-use crate::status::{Kind, MODE_BITS};
-use crate::superblock::{self, Choice, META_BLOCKS_MIN, Superblock};
+use crate::status::MODE_BITS;
+use crate::superblock;
 use crate::zone::ZONE_BOUND;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, PendingMemory, Store};
@@ -151,7 +153,7 @@ fn write_root(
     let counters = Counters {
         free_blocks: superblock.data_blocks,
         inodes: 1,
-        next_ino: ROOT + 1,
+        next_ino: ROOT.next(),
         cursor: superblock.data_first,
     };
     let mut batch = Batch::new();

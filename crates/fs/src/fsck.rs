@@ -3,20 +3,22 @@
 //! It changes nothing. What it keeps in memory grows with the number of files, about 100 bytes each.
 
 use crate::PATH_BYTES_MAX;
-use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
+use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
+use crate::codec::superblock::Superblock;
+use crate::codec::xattrs;
 use crate::core::ROOT;
 use crate::error::FsError;
 use crate::finding::Finding;
 use crate::growth;
-use crate::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
-use crate::status::Kind;
-use crate::superblock::{self, Lost, Superblock};
+use crate::superblock::{self, Lost};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{KvError, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -125,32 +127,32 @@ struct Below {
 struct Unproven {
     prefix: Box<[u8]>,
     name: Box<[u8]>,
-    ino: u64,
+    ino: Ino,
     kind: Kind,
 }
 
 struct Check {
     superblock: Superblock,
     findings: Vec<Finding>,
-    inodes: HashMap<u64, Summary>,
+    inodes: HashMap<Ino, Summary>,
     /// How many names an inode has.
-    names: HashMap<u64, u32>,
+    names: HashMap<Ino, u32>,
     /// Directories by number, and their numbers by prefix.
-    places: HashMap<u64, Place>,
-    directories: HashMap<Box<[u8]>, u64>,
+    places: HashMap<Ino, Place>,
+    directories: HashMap<Box<[u8]>, Ino>,
     contents: HashMap<Box<[u8]>, Contents>,
     below: Vec<Below>,
     /// The prefix checked last: keys come in order.
     checked: Vec<u8>,
     /// Entries without a record, until their inodes are known.
     entries: Vec<Unproven>,
-    extents: Vec<(Extent, u64)>,
+    extents: Vec<(Extent, Ino)>,
     bitmap: BTreeMap<u64, [u8; CHUNK_BYTES]>,
-    orphans: HashSet<u64>,
-    targets: HashMap<u64, u64>,
+    orphans: HashSet<Ino>,
+    targets: HashMap<Ino, u64>,
     /// Bytes of long extended attributes that are there, less those that the inodes tell of.
-    xattrs: HashMap<(u64, Box<[u8]>), u64>,
-    long_xattrs: Vec<(u64, Box<[u8]>, u64)>,
+    xattrs: HashMap<(Ino, Box<[u8]>), u64>,
+    long_xattrs: Vec<(Ino, Box<[u8]>, u64)>,
     counters: Option<Counters>,
 }
 
@@ -289,25 +291,30 @@ impl Check {
     }
 
     /// None when the inode has a record already.
-    fn inode(&mut self, ino: u64, record: &Record) -> Option<()> {
+    fn inode(&mut self, ino: Ino, record: &Record) -> Option<()> {
         let inline = record.inline_extents();
         let bytes = record.inline_data().map_or(0, |data| data.len() as u64);
         if bytes > record.size.min(BLOCK_BYTES as u64) {
-            self.find(Finding::Inode { ino, field: "inline bytes", recorded: bytes, found: record.size });
+            self.find(Finding::Inode {
+                ino: ino.0,
+                field: "inline bytes",
+                recorded: bytes,
+                found: record.size,
+            });
         }
         if let Tail::Target(target) = &record.tail {
             let is_long = record.size > INLINE_TARGET_BYTES as u64;
             let found = if is_long { record.size } else { target.len() as u64 };
             if found != record.size || !(1..PATH_BYTES_MAX as u64).contains(&record.size) {
-                self.find(Finding::Inode { ino, field: "target", recorded: record.size, found });
+                self.find(Finding::Inode { ino: ino.0, field: "target", recorded: record.size, found });
             }
         }
-        match crate::xattr::long_values(record) {
+        match xattrs::long_values(record) {
             Some(long) => self.long_xattrs.extend(long.into_iter().map(|(name, bytes)| (ino, name, bytes))),
-            None => self.find(Finding::Inode { ino, field: "attributes", recorded: 0, found: 0 }),
+            None => self.find(Finding::Inode { ino: ino.0, field: "attributes", recorded: 0, found: 0 }),
         }
-        for name in crate::xattr::not_served(record) {
-            self.find(Finding::Attribute { ino, name: name.into() });
+        for name in xattrs::not_served(record) {
+            self.find(Finding::Attribute { ino: ino.0, name: name.into() });
         }
         self.extents.extend(inline.iter().map(|extent| (*extent, ino)));
         let summary = Summary {
@@ -339,8 +346,8 @@ impl Check {
         for Unproven { prefix, name, ino, kind } in core::mem::take(&mut self.entries) {
             if self.inodes.get(&ino).is_none_or(|summary| summary.kind != kind) {
                 let zone = keys::chunk(&prefix, 0).unwrap_or(0);
-                let directory = self.directories.get(&prefix).copied().unwrap_or(zone);
-                self.find(Finding::Entry { directory, name: name.into_vec(), ino });
+                let directory = self.directories.get(&prefix).copied().unwrap_or(Ino(zone));
+                self.find(Finding::Entry { directory: directory.0, name: name.into_vec(), ino: ino.0 });
             }
         }
         let lost: Vec<Box<[u8]>> =
@@ -353,8 +360,8 @@ impl Check {
             };
             self.find(finding);
         }
-        let is_link = |ino: &u64| self.inodes.get(ino).is_some_and(|summary| summary.kind == Kind::Symlink);
-        let stray: Vec<u64> = self.targets.keys().copied().filter(|ino| !is_link(ino)).collect();
+        let is_link = |ino: &Ino| self.inodes.get(ino).is_some_and(|summary| summary.kind == Kind::Symlink);
+        let stray: Vec<Ino> = self.targets.keys().copied().filter(|ino| !is_link(ino)).collect();
         for ino in stray {
             self.find(Finding::Record { key: keys::target(ino, 0).to_vec() });
         }
@@ -365,7 +372,7 @@ impl Check {
         for (ino, name, bytes) in core::mem::take(&mut self.long_xattrs) {
             let found = self.xattrs.remove(&(ino, name)).unwrap_or(0);
             if found != bytes {
-                self.find(Finding::Inode { ino, field: "attribute bytes", recorded: bytes, found });
+                self.find(Finding::Inode { ino: ino.0, field: "attribute bytes", recorded: bytes, found });
             }
         }
         for ((ino, name), _) in core::mem::take(&mut self.xattrs) {
@@ -381,13 +388,13 @@ impl Check {
         for below in core::mem::take(&mut self.below) {
             let large = below.names > bound && below.bytes / u64::from(below.names) <= ORDINARY_BYTES;
             if let Some(&ino) = self.directories.get(&below.prefix).filter(|_| large) {
-                self.find(Finding::Zone { ino, names: below.names, bound });
+                self.find(Finding::Zone { ino: ino.0, names: below.names, bound });
             }
         }
         if bound == 0 {
             let small = self.places.iter().filter(|(_, place)| !place.zone);
-            let small: Vec<u64> = small.map(|(ino, _)| *ino).collect();
-            small.into_iter().for_each(|ino| self.find(Finding::Zone { ino, names: 0, bound }));
+            let small: Vec<Ino> = small.map(|(ino, _)| *ino).collect();
+            small.into_iter().for_each(|ino| self.find(Finding::Zone { ino: ino.0, names: 0, bound }));
         }
     }
 
@@ -397,7 +404,7 @@ impl Check {
             let names = self.names.get(&ino).copied().unwrap_or(0);
             let orphan = self.orphans.contains(&ino);
             if ino != ROOT && (names == 0) != orphan {
-                found.push(Finding::Orphan { ino, names });
+                found.push(Finding::Orphan { ino: ino.0, names });
             }
             let is_directory = summary.kind == Kind::Directory;
             let inside = self.places.get(&ino).and_then(|place| self.contents.get(&place.prefix));
@@ -415,25 +422,25 @@ impl Check {
             ];
             let wrong = numbers.into_iter().filter(|(_, recorded, counted)| recorded != counted);
             found.extend(wrong.map(|(field, recorded, counted)| Finding::Inode {
-                ino,
+                ino: ino.0,
                 field,
                 recorded,
                 found: counted,
             }));
         }
         found.into_iter().for_each(|finding| self.find(finding));
-        let lost: Vec<u64> =
+        let lost: Vec<Ino> =
             self.orphans.iter().copied().filter(|ino| !self.inodes.contains_key(ino)).collect();
         for ino in lost {
-            self.find(Finding::Orphan { ino, names: 0 });
+            self.find(Finding::Orphan { ino: ino.0, names: 0 });
         }
     }
 
     /// Whether the way up from every directory leads to the root.
     fn check_tree(&mut self) {
-        let mut good: HashSet<u64> = HashSet::from([ROOT]);
+        let mut good: HashSet<Ino> = HashSet::from([ROOT]);
         let mut lost = Vec::new();
-        let above = |ino: u64| {
+        let above = |ino: Ino| {
             let place = self.places.get(&ino)?;
             self.directories.get(&place.above).copied()
         };
@@ -453,7 +460,7 @@ impl Check {
         if self.inodes.get(&ROOT).is_none_or(|root| root.kind != Kind::Directory) {
             lost.push(ROOT);
         }
-        lost.into_iter().for_each(|ino| self.find(Finding::Unreachable { ino }));
+        lost.into_iter().for_each(|ino| self.find(Finding::Unreachable { ino: ino.0 }));
     }
 
     /// The blocks that extents use, by chunk.
@@ -467,14 +474,14 @@ impl Check {
         let mut covered = (first, 0);
         for (extent, ino) in extents {
             if extent.physical < first || extent.physical_end() > end {
-                self.find(Finding::Extent { ino, block: extent.physical, other: None });
+                self.find(Finding::Extent { ino: ino.0, block: extent.physical, other: None });
                 continue;
             }
             if extent.physical < covered.0 {
-                self.find(Finding::Extent { ino, block: extent.physical, other: Some(covered.1) });
+                self.find(Finding::Extent { ino: ino.0, block: extent.physical, other: Some(covered.1) });
             }
             if extent.physical_end() > covered.0 {
-                covered = (extent.physical_end(), ino);
+                covered = (extent.physical_end(), ino.0);
             }
             for block in extent.physical - first..extent.physical_end() - first {
                 let bit = (block % CHUNK_BLOCKS) as usize;
@@ -486,13 +493,14 @@ impl Check {
 
     /// What metadata took from the data region, as extents of inode 0. Of a run that it was about to take, only
     /// what is marked: the next mount marks the rest.
-    fn metadata_extents(&self) -> Vec<(Extent, u64)> {
+    fn metadata_extents(&self) -> Vec<(Extent, Ino)> {
         let runs = self.superblock.taken_runs();
         let mut extents = Vec::new();
         for (index, run) in runs.iter().enumerate() {
             let about_to = self.superblock.growing && index + 1 == runs.len();
             let taken = run.clone().filter(|block| !about_to || self.is_marked(*block));
-            extents.extend(taken.map(|physical| (Extent { logical: 0, physical, blocks: 1, flags: 0 }, 0)));
+            extents
+                .extend(taken.map(|physical| (Extent { logical: 0, physical, blocks: 1, flags: 0 }, Ino(0))));
         }
         extents
     }
@@ -529,10 +537,10 @@ impl Check {
         };
         let in_use: u64 = used.values().flatten().map(|word| u64::from(word.count_ones())).sum();
         let free = self.superblock.data_blocks.saturating_sub(in_use);
-        let next = self.inodes.keys().copied().max().map_or(ROOT, |ino| ino.saturating_add(1));
+        let next = self.inodes.keys().copied().max().map_or(ROOT, Ino::next);
         let numbers = [
             ("free blocks", counters.free_blocks, free),
-            ("next inode", counters.next_ino, next.max(counters.next_ino)),
+            ("next inode", counters.next_ino.0, next.max(counters.next_ino).0),
         ];
         for (field, recorded, found) in numbers.into_iter().filter(|(_, recorded, found)| recorded != found) {
             self.find(Finding::Counter { field, recorded, found });

@@ -4,11 +4,12 @@
 //! mount that finds the flag does again; then the metadata store takes the blocks into use. So a power cut
 //! anywhere leaves either a run that nobody uses or one that metadata has, and a mount looks at one run at most.
 
-use crate::alloc::{Near, Run};
+use crate::blocks::alloc::{Near, Run};
+use crate::blocks::reservation::Taken;
+use crate::codec::superblock::Superblock;
 use crate::core::Core;
 use crate::error::FsError;
-use crate::journal::load_chunk;
-use crate::superblock::{self, Superblock};
+use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
@@ -89,14 +90,14 @@ impl Core {
 
     #[cold]
     fn look_closely(&self) {
-        let stats = self.store.stats();
+        let stats = self.journal.store.stats();
         // An estimate: counts of the store that change while they are read.
         let free = stats.tree_blocks.saturating_sub(stats.tree_blocks_used);
         let coming = stats.log_bytes / nvmed_units::BLOCK_BYTES as u64;
         self.growth.free.store(free.saturating_sub(coming), Ordering::Relaxed);
         // A checkpoint writes new nodes beside the old ones: with as many free blocks as the tree has, it need
         // not come early. Where data wants the space, it may.
-        let plenty = self.available.load(Ordering::Relaxed) > self.superblock.data_blocks / PLENTY_SHARE;
+        let plenty = self.blocks.ledger.available() > self.superblock.data_blocks / PLENTY_SHARE;
         let wanted = if plenty { stats.tree_blocks_used } else { stats.tree_blocks / LOW_SHARE };
         let low = free < wanted + 2 * coming;
         self.growth.low.store(low, Ordering::Relaxed);
@@ -105,13 +106,13 @@ impl Core {
     /// Whether records of `promised` data blocks might find no room.
     #[inline]
     pub(crate) fn is_tight(&self, promised: u64) -> bool {
-        let chunks = promised.min(self.alloc.chunks());
+        let chunks = promised.min(self.blocks.chunks());
         let needed = PROMISE_BLOCKS + promised / EXTENTS_PER_BLOCK + chunks / CHUNKS_PER_BLOCK;
         self.growth.free.load(Ordering::Relaxed) < needed
     }
 
     /// Has the metadata region grow if the tree's blocks run low. The caller holds no lock of the namespace, an
-    /// inode's state or the journal. A failure leaves everything as it is: whoever finds no room is told.
+    /// inode's state or the open batch. A failure leaves everything as it is: whoever finds no room is told.
     #[inline]
     pub(crate) fn grow_if_low(&self) {
         if self.growth.low.load(Ordering::Relaxed) {
@@ -121,7 +122,7 @@ impl Core {
 
     #[cold]
     fn try_to_grow(&self) {
-        let available = self.available.load(Ordering::Relaxed);
+        let available = self.blocks.ledger.available();
         let hopeless = available <= self.growth.failed_at.load(Ordering::Relaxed);
         if hopeless || self.writable().is_err() || self.growth.broken.load(Ordering::Relaxed) {
             return;
@@ -133,7 +134,7 @@ impl Core {
             return;
         }
         if self.grow(&mut current).is_err() {
-            self.growth.failed_at.store(self.available.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.growth.failed_at.store(self.blocks.ledger.available(), Ordering::Relaxed);
         } else {
             self.growth.failed_at.store(0, Ordering::Relaxed);
         }
@@ -143,18 +144,19 @@ impl Core {
     fn grow(&self, current: &mut Superblock) -> Result<(), FsError> {
         if self.growth.behind.load(Ordering::Relaxed) {
             // What an earlier growth has taken comes first.
-            let before = self.store.stats().tree_blocks;
+            let before = self.journal.store.stats().tree_blocks;
             self.take_up()?;
-            if self.store.stats().tree_blocks > before {
+            if self.journal.store.stats().tree_blocks > before {
                 return Ok(());
             }
         }
-        let run = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
-        let grown = current.grown(run.start..run.end()).ok_or(FsError::NoSpace);
-        let grown = grown.inspect_err(|_| self.return_promised(run))?;
+        let taken = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
+        let run = taken.run();
+        let grown = current.grown(run.start..run.end()).ok_or(FsError::NoSpace)?;
+        // From here on the superblock may tell of the run: it stays out of use whatever happens.
+        let run = taken.withhold();
         let device = self.handle.device();
         if let Err(error) = superblock::store(device, &self.handle, &grown) {
-            // The run stays out of use: the superblock that tells of it may be the one that counts.
             self.growth.broken.store(true, Ordering::Relaxed);
             return Err(error);
         }
@@ -167,7 +169,7 @@ impl Core {
     /// The metadata store takes all blocks of its medium into use.
     fn take_up(&self) -> Result<(), FsError> {
         self.growth.behind.store(true, Ordering::Relaxed);
-        self.store.grow()?;
+        self.journal.store.grow()?;
         self.growth.behind.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -179,11 +181,11 @@ impl Core {
     #[cold]
     pub(crate) fn make_tree_room(&self, blocks: u64) -> Result<(), FsError> {
         self.look_closely();
-        let wanted = self.promised.load(Ordering::Relaxed) + blocks;
+        let wanted = self.blocks.ledger.promised() + blocks;
         if self.is_tight(wanted) {
-            if self.store.stats().log_bytes > LOG_BLOCKS_WORTH * nvmed_units::BLOCK_BYTES as u64 {
+            if self.journal.store.stats().log_bytes > LOG_BLOCKS_WORTH * nvmed_units::BLOCK_BYTES as u64 {
                 // What the log will add to the tree is only estimated; then it is known.
-                self.store.checkpoint()?;
+                self.journal.store.checkpoint()?;
             }
             self.growth.low.store(true, Ordering::Relaxed);
             self.try_to_grow();
@@ -192,27 +194,19 @@ impl Core {
     }
 
     /// A promised run of about `wanted` free blocks.
-    fn take_for_metadata(&self, wanted: u64) -> Result<Run, FsError> {
+    fn take_for_metadata(&self, wanted: u64) -> Result<Taken<'_>, FsError> {
         let mut wanted = wanted.clamp(GROW_BLOCKS_MIN.into(), GROW_BLOCKS_MAX) as u32;
-        while self.reserve(wanted.into()).is_err() {
-            wanted /= 2;
-            if wanted < GROW_BLOCKS_MIN {
-                return Err(FsError::NoSpace);
+        let mut promise = loop {
+            match self.blocks.ledger.reserve(wanted.into()) {
+                Ok(promise) => break promise,
+                Err(full) if wanted / 2 < GROW_BLOCKS_MIN => return Err(full),
+                Err(_) => wanted /= 2,
             }
-        }
-        let run = self.take_blocks(Near::default(), wanted);
-        let run = run.inspect_err(|_| self.unreserve(wanted.into()))?;
-        self.unreserve(u64::from(wanted - run.blocks));
-        if run.blocks < GROW_BLOCKS_MIN {
-            self.return_promised(run);
-            return Err(FsError::NoSpace);
-        }
-        Ok(run)
-    }
-
-    fn return_promised(&self, run: Run) {
-        self.return_blocks(run);
-        self.unreserve(run.blocks.into());
+        };
+        let run = self.blocks.take(Near::default(), wanted)?;
+        promise.shrink_to(run.blocks.into());
+        let taken = self.blocks.taken(run, promise);
+        if run.blocks < GROW_BLOCKS_MIN { Err(FsError::NoSpace) } else { Ok(taken) }
     }
 
     /// Marks a run as used, durably.
@@ -248,16 +242,17 @@ impl Core {
         while at < last.end {
             let blocks = (last.end - at).min(u64::from(u32::MAX)) as u32;
             let run = Run { start: at, blocks };
-            free += self.alloc.unmarked(run, &|chunk| load_chunk(&self.store, chunk))?;
+            free += self.blocks.unmarked(run)?;
             at = run.end();
         }
         if free > 0 {
-            self.reserve(free)?;
+            let mut promise = self.blocks.ledger.reserve(free)?;
             let run = Run { start: last.start, blocks: (last.end - last.start) as u32 };
             let mut change = self.change();
             change.use_headroom();
             change.use_some_of(run, free)?;
             change.apply()?;
+            promise.redeemed(free);
         }
         Ok(())
     }

@@ -5,13 +5,12 @@
 //! data: the page stays dirty, and the next sync tries again. There is no way back but another mount. Reading goes on, and
 //! so do `fsync` and `sync`: what was written before is written back as far as the device takes it.
 
-use crate::core::Core;
 use crate::error::FsError;
-use crate::filesystem::FileSystem;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_io::IoError;
 use nvmed_kv::{KvError, MediumCall};
 use nvmed_sys::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use nvmed_units::Ino;
 use rustix::io::Errno;
 
 /// What made a mounted file system turn read-only.
@@ -92,7 +91,8 @@ impl Health {
         self.changed.notify_all();
     }
 
-    fn wait(&self) -> Option<Trouble> {
+    /// Waits until changes end; what made them end, if it was trouble.
+    pub(crate) fn wait(&self) -> Option<Trouble> {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let is_open = |(): &mut ()| self.is_open();
         drop(self.changed.wait_while(waiting, is_open).unwrap_or_else(PoisonError::into_inner));
@@ -100,23 +100,11 @@ impl Health {
     }
 }
 
-impl Core {
-    /// # Errors
-    /// [`FsError::ReadOnly`].
-    #[inline]
-    pub(crate) fn writable(&self) -> Result<(), FsError> {
-        if self.options.read_only || !self.health.is_open() { Err(FsError::ReadOnly) } else { Ok(()) }
-    }
-
-    /// Whether the file system has turned read-only.
-    pub(crate) fn is_in_trouble(&self) -> bool {
-        !self.health.is_open() && self.health.trouble().is_some()
-    }
-
+impl Health {
     /// Whether what was written and not flushed may be lost for good: nothing can be made durable any more.
     #[cold]
     pub(crate) fn lost_flush(&self) -> Option<FsError> {
-        match self.health.trouble() {
+        match self.trouble() {
             Some(Trouble::Flush(error)) => Some(FsError::Device(*error)),
             _ => None,
         }
@@ -125,7 +113,7 @@ impl Core {
     /// A commit failed: the store makes nothing durable from now on.
     #[cold]
     pub(crate) fn commit_failed(&self, error: KvError) -> FsError {
-        self.health.turn_read_only(Trouble::Metadata(error.clone()));
+        self.turn_read_only(Trouble::Metadata(error.clone()));
         error.into()
     }
 
@@ -141,7 +129,7 @@ impl Core {
             _ => false,
         };
         if is_lasting {
-            self.health.turn_read_only(Trouble::Metadata(error.clone()));
+            self.turn_read_only(Trouble::Metadata(error.clone()));
         }
         error.into()
     }
@@ -149,40 +137,17 @@ impl Core {
     /// A flush of file data failed.
     #[cold]
     pub(crate) fn flush_failed(&self, error: IoError) -> FsError {
-        self.health.turn_read_only(Trouble::Flush(error));
+        self.turn_read_only(Trouble::Flush(error));
         error.into()
     }
 
     /// Data of a file could not be written back, for good as far as the device says.
     #[cold]
-    pub(crate) fn data_failed(&self, ino: u64, error: &FsError) {
+    pub(crate) fn data_failed(&self, ino: Ino, error: &FsError) {
         if let FsError::Device(error) = error
             && error.errno() != Errno::NOSPC
         {
-            self.health.turn_read_only(Trouble::Data { ino, error: *error });
+            self.turn_read_only(Trouble::Data { ino: ino.0, error: *error });
         }
-    }
-}
-
-impl FileSystem {
-    /// Turns the file system read-only for the rest of the mount: what would change something is
-    /// [`FsError::ReadOnly`] from now on, in this view and in all others. Of several reasons the first one is kept.
-    ///
-    /// Reading goes on. So do [`FileSystem::sync`] and [`FileSystem::unmount`], which write what was acknowledged
-    /// before.
-    pub fn turn_read_only(&self, why: Trouble) {
-        self.0.health.turn_read_only(why);
-    }
-
-    /// What made the file system turn read-only, if something did.
-    #[must_use]
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.0.health.trouble().cloned()
-    }
-
-    /// Waits until the file system turns read-only, and says why; `None` when it is unmounted first.
-    #[must_use]
-    pub fn await_trouble(&self) -> Option<Trouble> {
-        self.0.health.wait()
     }
 }

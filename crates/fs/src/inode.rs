@@ -2,14 +2,15 @@
 
 use crate::account::{self, Account};
 use crate::broken::take_from;
-use crate::data::FileData;
+use crate::codec::kind::{Kind, MODE_KIND};
+use crate::codec::record::Record;
 use crate::directory::Directory;
 use crate::error::FsError;
+use crate::filedata::FileData;
 use crate::lock::Locks;
-use crate::record::Record;
-use crate::status::{Kind, MODE_KIND};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use nvmed_units::Ino;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -17,9 +18,9 @@ use std::collections::hash_map::Entry;
 /// records lies under `state`.
 ///
 /// Order of locks: the namespace, one inode's `state` (several only under the namespace's write
-/// lock), the journal.
+/// lock), the open batch.
 pub(crate) struct Inode {
-    pub(crate) ino: u64,
+    pub(crate) ino: Ino,
     pub(crate) kind: Kind,
     /// Mirrors of the record, written under `state`.
     mode: AtomicU32,
@@ -54,12 +55,12 @@ pub(crate) struct Inode {
     pub(crate) directory: Option<Box<Directory>>,
     locks: OnceLock<Box<Locks>>,
     /// Whether the record lies under a key of its own, not in the entry of the only name. Changes with the
-    /// batch that moves it, under the journal's lock.
+    /// batch that moves it, under the lock of the open batch.
     own: AtomicBool,
     /// Names of it that went, so far: a path that led here before may not any more.
     pub(crate) unnamed: AtomicU32,
     /// A name that it has. If the record lies in an entry, it is that of this name; it changes with the batch
-    /// that renames, under the namespace's write lock and the journal's. A directory that was removed
+    /// that renames, under the namespace's write lock and the open batch's. A directory that was removed
     /// keeps it, for `..`.
     place: Mutex<Option<Place>>,
 }
@@ -89,7 +90,7 @@ pub(crate) struct Place {
 
 impl Inode {
     /// An inode as its record describes it.
-    pub(crate) fn new(ino: u64, record: Record, home: Home) -> Self {
+    pub(crate) fn new(ino: Ino, record: Record, home: Home) -> Self {
         let kind = record.kind();
         let inline = record.inline_data().is_some();
         let directory = (kind == Kind::Directory).then(|| Box::new(Directory::new(home.zone)));
@@ -189,7 +190,7 @@ impl Inode {
     /// As [`Inode::publish`], where the account was charged for `charged` of the record's blocks before.
     pub(crate) fn publish_charged(&self, state: &mut State, record: Record, charged: u64) {
         debug_assert_eq!(record.mode & MODE_KIND, self.kind.mode());
-        self.data.inline.store(record.inline_data().is_some(), Ordering::SeqCst);
+        self.data.residence.recorded(record.inline_data().is_some());
         self.mode.store(record.mode, Ordering::Relaxed);
         self.uid.store(record.uid, Ordering::Relaxed);
         self.gid.store(record.gid, Ordering::Relaxed);
@@ -242,7 +243,7 @@ impl Inode {
         self.own.load(Ordering::SeqCst)
     }
 
-    /// Its record was moved; the caller holds the journal.
+    /// Its record was moved; the caller holds the open batch.
     pub(crate) fn set_own(&self, own: bool) {
         self.own.store(own, Ordering::SeqCst);
     }
@@ -292,7 +293,7 @@ impl Drop for InodeTable {
 /// Shards of the table: more than the threads that meet on a small machine.
 const SHARDS: usize = 16;
 
-type Shard = HashMap<u64, Arc<Inode>, crate::hash::Numbers>;
+type Shard = HashMap<Ino, Arc<Inode>, crate::hash::Numbers>;
 
 /// Inodes in memory by number.
 pub(crate) struct InodeTable {
@@ -305,8 +306,8 @@ impl InodeTable {
         Self { shards: core::array::from_fn(|_| Mutex::default()), count: AtomicU64::new(0) }
     }
 
-    fn shard(&self, ino: u64) -> MutexGuard<'_, Shard> {
-        self.shards[ino as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
+        self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many there are.
@@ -315,7 +316,7 @@ impl InodeTable {
     }
 
     /// The inode, if it is in memory.
-    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Inode>> {
+    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.shard(ino).get(&ino).cloned()
     }
 
@@ -326,7 +327,7 @@ impl InodeTable {
     /// What `load` answers.
     pub(crate) fn get_or_load(
         &self,
-        ino: u64,
+        ino: Ino,
         load: impl FnOnce() -> Result<(Record, Home), FsError>,
     ) -> Result<Arc<Inode>, FsError> {
         match self.shard(ino).entry(ino) {
@@ -348,7 +349,7 @@ impl InodeTable {
     }
 
     /// Forgets an inode that is gone from the device.
-    pub(crate) fn remove(&self, ino: u64) {
+    pub(crate) fn remove(&self, ino: Ino) {
         if self.shard(ino).remove(&ino).is_some() {
             take_from(&self.count, 1, "inodes in memory");
         }
@@ -370,7 +371,7 @@ impl InodeTable {
             let idle = shard.values().filter(|inode| {
                 Arc::strong_count(inode) == 1 && may_go(inode) && !inode.recent.swap(false, Ordering::Relaxed)
             });
-            let numbers: Vec<u64> = idle.take(limit.div_ceil(SHARDS)).map(|inode| inode.ino).collect();
+            let numbers: Vec<Ino> = idle.take(limit.div_ceil(SHARDS)).map(|inode| inode.ino).collect();
             gone.extend(numbers.iter().filter_map(|ino| shard.remove(ino)));
         }
         take_from(&self.count, gone.len() as u64, "inodes in memory");

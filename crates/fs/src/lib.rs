@@ -9,15 +9,17 @@
 
 mod account;
 mod advice;
-mod alloc;
 mod attributes;
 // For tests here that use what the integration tests have, which name this crate as others do.
 #[cfg(test)]
 extern crate self as nvmed_fs;
 
+mod blocks;
 mod broken;
 #[cfg(test)]
 mod broken_tests;
+mod change;
+mod codec;
 mod convoy;
 mod core;
 mod data;
@@ -27,11 +29,11 @@ mod end;
 mod error;
 mod extent;
 mod file;
+mod filedata;
 mod filesystem;
 mod fill;
 mod finding;
 mod format;
-mod freed;
 mod fsck;
 mod growth;
 mod hash;
@@ -39,19 +41,16 @@ mod health;
 mod held;
 mod inode;
 mod journal;
-mod keys;
 mod listing;
 mod lock;
 mod map;
 mod memory;
 mod namespace;
 mod open;
-mod order;
 mod orphan;
 mod paths;
 mod permission;
 mod placement;
-mod record;
 mod region;
 mod rename;
 mod repair;
@@ -64,7 +63,7 @@ mod resolve;
 mod salvage;
 mod status;
 mod superblock;
-mod varint;
+mod trouble;
 mod view;
 mod wreck;
 mod write;
@@ -74,6 +73,10 @@ mod zone;
 
 pub use crate::account::{Limits, Usage};
 pub use crate::advice::Advice;
+pub use crate::codec::kind::Kind;
+pub use crate::codec::superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
+pub use crate::codec::xattrs::XATTR_VALUE_BYTES_MAX;
+pub use crate::codec::{FILE_BYTES_MAX, NAME_BYTES_MAX};
 pub use crate::core::{Clock, Durability, MountOptions, MountParts};
 pub use broken::tell_panics;
 pub use direct::DirectIo;
@@ -91,22 +94,15 @@ pub use nvmed_kv::mutant;
 pub use repair::{Plan, plan_repair};
 pub use salvage::salvage;
 pub use status::{
-    Allocate, Credentials, DirEntry, Follow, Kind, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time,
-    Whence,
+    Allocate, Credentials, DirEntry, Follow, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time, Whence,
 };
-pub use superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
 pub use wreck::{Rescued, Wreck};
-pub use xattr::{SetXattr, XATTR_VALUE_BYTES_MAX};
+pub use xattr::SetXattr;
 pub use zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 
-/// Longest name of a directory entry, in bytes: what every POSIX file system offers, and a key of the
-/// metadata store holds four of them.
-pub const NAME_BYTES_MAX: usize = 255;
 /// Shortest path that is too long, in bytes: `PATH_MAX`, which counts the terminating NUL.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Symbolic links followed in one resolution: Linux's limit.
 pub const SYMLINKS_MAX: u32 = 40;
 /// Names that one inode can have, and subdirectories of a directory: what XFS allows.
 pub const LINKS_MAX: u32 = (1 << 31) - 1;
-/// Largest file: offsets stay well inside `i64` and block numbers inside 44 bits.
-pub const FILE_BYTES_MAX: u64 = 1 << 56;

@@ -4,13 +4,15 @@
 //! again after any of them: the next entry is the one after that name in byte order, whatever became of
 //! the name itself.
 
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::Entry;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
-use crate::keys;
-use crate::record::Entry;
-use crate::status::{DirEntry, Kind};
+use crate::status::DirEntry;
 use core::ops::{Bound, ControlFlow};
+use nvmed_units::Ino;
 
 /// `.` and `..`.
 const DOTS: usize = 2;
@@ -31,7 +33,7 @@ pub(crate) struct Listing {
 /// Entries read ahead.
 #[derive(Default)]
 struct Page {
-    entries: Vec<(u64, Kind, usize)>,
+    entries: Vec<(Ino, Kind, usize)>,
     names: Vec<u8>,
     damaged: bool,
 }
@@ -92,21 +94,21 @@ impl Listing {
         &mut self,
         core: &Core,
         directory: &Inode,
-        root: u64,
+        root: Ino,
         tell: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
         if directory.nlink() == 0 {
             return Err(FsError::NotFound);
         }
         while self.position < DOTS {
-            let (name, ino): (&[u8], u64) = match self.position {
+            let (name, ino): (&[u8], Ino) = match self.position {
                 0 => (b".", directory.ino),
                 // Above the caller's root there is nothing.
                 _ if directory.ino == root => (b"..", root),
                 _ => (b"..", directory.parent().map_or(directory.ino, |above| above.ino)),
             };
             let cookie = self.position as u64 + 1;
-            if tell(DirEntry { ino, cookie, kind: Kind::Directory, name }).is_break() {
+            if tell(DirEntry { ino: ino.0, cookie, kind: Kind::Directory, name }).is_break() {
                 return Ok(());
             }
             self.position += 1;
@@ -116,7 +118,7 @@ impl Listing {
             let mut start = 0;
             for &(ino, kind, end) in &page.entries {
                 let (name, cookie) = (&page.names[start..end], self.position as u64 + 1);
-                if tell(DirEntry { ino, cookie, kind, name }).is_break() {
+                if tell(DirEntry { ino: ino.0, cookie, kind, name }).is_break() {
                     return Ok(());
                 }
                 self.told(name);
@@ -135,7 +137,7 @@ fn read_page(core: &Core, directory: &Inode, after: &[u8]) -> Result<Page, FsErr
     let (from, to) =
         core.with_prefix(directory, |prefix| (keys::entry(prefix, after), keys::entries_end(prefix)));
     let mut page = Page::default();
-    core.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+    core.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
         match (keys::entry_parts(key), Entry::decode(value)) {
             (Some((_, name)), Some(Entry { ino, kind, .. })) => {
                 page.names.extend_from_slice(name);
@@ -147,7 +149,7 @@ fn read_page(core: &Core, directory: &Inode, after: &[u8]) -> Result<Page, FsErr
         if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     if page.damaged {
-        return Err(FsError::Damaged { what: "an entry of directory", of: directory.ino });
+        return Err(FsError::Damaged { what: "an entry of directory", of: directory.ino.0 });
     }
     Ok(page)
 }

@@ -5,17 +5,19 @@
 //! what programs stored into a writable mapping is found by comparing, at msync, fsync, unmap and
 //! periodic write-back. Reads of a file that is mapped writable come from the memfd.
 
+use crate::codec::kind::Kind;
 use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
+use crate::filedata::Growing;
 use crate::inode::Inode;
-use crate::status::{Kind, OpenFlags};
+use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::QuietFd;
-use nvmed_sys::sync::{Arc, MutexGuard};
+use nvmed_sys::sync::Arc;
 use nvmed_units::BLOCK_BYTES;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SeekFrom};
 use rustix::io::Errno;
@@ -39,8 +41,6 @@ pub(crate) struct Map {
     readers: u32,
     writers: u32,
 }
-
-type Grow<'a> = MutexGuard<'a, ()>;
 
 fn write_all(fd: &QuietFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsError> {
     while !bytes.is_empty() {
@@ -178,7 +178,7 @@ impl Core {
     /// As [`Core::gather_mapped`], by who holds `grow`.
     pub(crate) fn gather(
         &self,
-        grow: &Grow<'_>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         pages: Range<u64>,
     ) -> Result<(), FsError> {
@@ -215,7 +215,7 @@ impl Core {
     /// Writes the pages of a chunk that differ from the cache's into it; whether there were any.
     fn gather_chunk(
         &self,
-        grow: &Grow<'_>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         at: u64,
         stored: &[u8],

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use nvmed_kv::PendingMemory;
 use nvmed_sys::Mapping;
 use nvmed_sys::sync::{Arc, Mutex, PoisonError};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 
 /// Bytes for batches that are applied and not yet in the log: some thousand operations.
 const PENDING_BYTES: usize = 4 << 20;
@@ -88,7 +88,7 @@ impl Memory {
             let ino = self.mapping.u64(at).load(Ordering::Acquire);
             let size = self.mapping.u64(at + 8).load(Ordering::Relaxed);
             let mtime_ns = self.mapping.u64(at + 16).load(Ordering::Relaxed).cast_signed();
-            (ino != 0).then_some(SizeLeft { ino, size, mtime_ns })
+            (ino != 0).then_some(SizeLeft { ino: Ino(ino), size, mtime_ns })
         })
     }
 }
@@ -96,7 +96,7 @@ impl Memory {
 /// A size that outlived its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SizeLeft {
-    pub(crate) ino: u64,
+    pub(crate) ino: Ino,
     pub(crate) size: u64,
     pub(crate) mtime_ns: i64,
 }
@@ -123,7 +123,7 @@ impl Slots {
     }
 
     /// A slot that says that `ino` has `size` bytes; none when all are taken.
-    pub(crate) fn take(&self, ino: u64, size: u64, mtime_ns: i64) -> Option<u32> {
+    pub(crate) fn take(&self, ino: Ino, size: u64, mtime_ns: i64) -> Option<u32> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = match free.returned.pop() {
             Some(slot) => slot,
@@ -137,7 +137,7 @@ impl Slots {
         drop(free);
         self.set(slot, size, mtime_ns);
         // Barrier S1, pairs with S2 in `Memory::sizes_left`: who sees the inode sees its size.
-        self.memory.u64(self.at(slot)).store(ino, Ordering::Release);
+        self.memory.u64(self.at(slot)).store(ino.0, Ordering::Release);
         Some(slot)
     }
 
@@ -182,15 +182,15 @@ mod tests {
     fn sizes_outlive_the_slots_until_they_are_put_back() {
         let memory = memory();
         let slots = Slots::new(&memory);
-        let one = slots.take(7, 100, -1).unwrap();
-        let two = slots.take(8, 200, 5).unwrap();
+        let one = slots.take(Ino(7), 100, -1).unwrap();
+        let two = slots.take(Ino(8), 200, 5).unwrap();
         slots.set(one, 300, 6);
         drop(slots);
-        let left: Vec<_> = memory.sizes_left().map(|left| (left.ino, left.size, left.mtime_ns)).collect();
+        let left: Vec<_> = memory.sizes_left().map(|left| (left.ino.0, left.size, left.mtime_ns)).collect();
         assert_eq!(left, [(7, 300, 6), (8, 200, 5)]);
         let slots = Slots::new(&memory);
         assert_eq!(memory.sizes_left().count(), 0, "a new life begins empty");
-        let again = slots.take(9, 1, 1).unwrap();
+        let again = slots.take(Ino(9), 1, 1).unwrap();
         slots.put_back(again);
         assert_eq!(memory.sizes_left().count(), 0);
         assert_eq!((again, two), (0, 1));
@@ -200,6 +200,6 @@ mod tests {
     fn there_is_an_end_of_slots() {
         let memory = memory();
         let slots = Slots::new(&memory);
-        assert_eq!((0..SLOTS + 5).filter_map(|ino| slots.take(ino as u64 + 1, 0, 0)).count(), SLOTS);
+        assert_eq!((0..SLOTS + 5).filter_map(|ino| slots.take(Ino(ino as u64 + 1), 0, 0)).count(), SLOTS);
     }
 }

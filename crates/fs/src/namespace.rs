@@ -5,23 +5,26 @@
 
 use crate::LINKS_MAX;
 use crate::account::Room;
-use crate::alloc::Run;
+use crate::blocks::alloc::Run;
+use crate::change::Change;
+use crate::codec::keys::{self, TARGET_PART_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use crate::core::Core;
 use crate::directory::Size;
 use crate::error::FsError;
+use crate::filedata::Quiet;
 use crate::inode::{Home, Inode, Place, State};
-use crate::journal::Change;
-use crate::keys::{self, TARGET_PART_BYTES};
 use crate::permission;
-use crate::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use crate::resolve::{Component, Last, Resolved};
-use crate::status::{Credentials, Kind, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID};
+use crate::status::{Credentials, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID};
 use crate::view::Start;
 use crate::{PATH_BYTES_MAX, status::Follow, xattr};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::sync::{Arc, MutexGuard};
+use nvmed_units::Ino;
 
 /// A new inode's mode, owner and what it is.
 pub(crate) struct Recipe<'a> {
@@ -60,7 +63,7 @@ impl Recipe<'_> {
         record
     }
 
-    fn put_target(&self, change: &mut Change<'_>, ino: u64) {
+    fn put_target(&self, change: &mut Change<'_>, ino: Ino) {
         if self.target.len() > INLINE_TARGET_BYTES {
             for (part, bytes) in self.target.chunks(TARGET_PART_BYTES).enumerate() {
                 change.put_target(ino, part as u64, bytes);
@@ -73,7 +76,7 @@ impl Recipe<'_> {
 pub(crate) struct Dropped<'a> {
     inode: &'a Arc<Inode>,
     /// Keeps write-back away from blocks that are freed.
-    quiet: Option<MutexGuard<'a, ()>>,
+    quiet: Option<Quiet<'a>>,
     state: MutexGuard<'a, State>,
     record: Record,
     gone: bool,
@@ -347,7 +350,7 @@ impl Core {
         let (first, end) =
             self.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
         let mut empty = true;
-        self.store.scan(Bound::Excluded(&first), Bound::Excluded(&end), &mut |_, _| {
+        self.journal.store.scan(Bound::Excluded(&first), Bound::Excluded(&end), &mut |_, _| {
             empty = false;
             ControlFlow::Break(())
         })?;

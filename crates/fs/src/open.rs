@@ -1,5 +1,6 @@
 //! Opening (open(2)).
 
+use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
@@ -7,7 +8,7 @@ use crate::inode::Inode;
 use crate::namespace::Recipe;
 use crate::permission::{self, READ, WRITE};
 use crate::resolve::Last;
-use crate::status::{Credentials, Kind, OpenFlags};
+use crate::status::{Credentials, OpenFlags};
 use crate::view::{Start, View};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};

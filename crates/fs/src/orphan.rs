@@ -4,16 +4,17 @@
 //! removes it; after a crash the next mount does. Both go in bounded steps: a step frees some extents
 //! and is one batch.
 
-use crate::alloc::Run;
+use crate::blocks::alloc::Run;
+use crate::codec::keys::{self, Subject};
+use crate::codec::record::{Extent, FLAG_KEYED_EXTENTS};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::{Inode, State};
-use crate::keys::{self, Subject};
 use crate::namespace::log_removal;
-use crate::record::{Extent, FLAG_KEYED_EXTENTS};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_units::Ino;
 use std::sync::Arc;
 
 /// Extents freed in one step: each touches a bitmap record, and a batch has a limit.
@@ -79,7 +80,7 @@ impl Core {
     fn free_step(&self, inode: &Arc<Inode>, state: &mut State) -> Result<(), FsError> {
         let (first, end) = (keys::extent(inode.ino, 0), keys::extent(inode.ino, u64::MAX));
         let mut extents = Vec::with_capacity(EXTENTS_PER_STEP);
-        self.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, value| {
+        self.journal.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, value| {
             if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
                 extents.extend(Extent::decode(logical, value));
             }
@@ -111,9 +112,9 @@ impl Core {
         if !self.orphans_left.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let (first, end) = (keys::orphan(0), keys::orphan(u64::MAX));
+        let (first, end) = (keys::orphan(Ino(0)), keys::orphan(Ino(u64::MAX)));
         let mut found = Vec::new();
-        self.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, _| {
+        self.journal.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, _| {
             if let Some(Subject::Orphan(ino)) = keys::subject(key) {
                 // One in memory belongs to this mount: it is in use.
                 found.extend(self.inodes.get(ino).is_none().then_some(ino));

@@ -10,6 +10,7 @@ use crate::status::{Credentials, Follow};
 use core::hash::Hasher;
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_units::Ino;
 
 /// Paths remembered: each may hold an inode, about 600 bytes, and itself.
 const PATHS: usize = 4096;
@@ -21,7 +22,7 @@ const PATH_BYTES_MIN: usize = 16;
 pub(crate) struct Question<'a> {
     pub(crate) at: &'a Inode,
     /// The directory that `/` is.
-    pub(crate) root: u64,
+    pub(crate) root: Ino,
     pub(crate) path: &'a [u8],
     pub(crate) follow: Follow,
     pub(crate) who: &'a Credentials<'a>,
@@ -32,8 +33,8 @@ struct Known {
     epoch: u64,
     /// Names that the inode had lost then.
     unnamed: u32,
-    at: u64,
-    root: u64,
+    at: Ino,
+    root: Ino,
     follow: Follow,
     uid: u32,
     gid: u32,
@@ -66,8 +67,8 @@ impl Question<'_> {
     fn hash(&self) -> u64 {
         let mut fold = Fold::default();
         fold.write(self.path);
-        fold.write_u64(self.root);
-        fold.write_u64(self.at.ino << 1 | u64::from(self.follow == Follow::Yes));
+        fold.write_u64(self.root.0);
+        fold.write_u64(self.at.ino.0 << 1 | u64::from(self.follow == Follow::Yes));
         fold.finish()
     }
 }

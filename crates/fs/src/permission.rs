@@ -1,8 +1,9 @@
 //! Who may do what: POSIX.1-2017, 4.5 "File Access Permissions", with Linux's rules for root.
 
+use crate::codec::kind::Kind;
 use crate::error::FsError;
 use crate::inode::Inode;
-use crate::status::{Credentials, Kind, MODE_STICKY};
+use crate::status::{Credentials, MODE_STICKY};
 
 /// `R_OK`.
 pub(crate) const READ: u32 = 4;
@@ -66,11 +67,12 @@ pub(crate) fn may_own(inode: &Inode, who: &Credentials<'_>) -> Result<(), FsErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
+    use crate::codec::record::Record;
+    use nvmed_units::Ino;
 
     fn inode(kind: Kind, mode: u32, uid: u32, gid: u32) -> Inode {
         let home = crate::inode::Home { own: false, place: None, zone: false };
-        Inode::new(7, Record::new(kind, mode, uid, gid, 0), home)
+        Inode::new(Ino(7), Record::new(kind, mode, uid, gid, 0), home)
     }
 
     #[test]

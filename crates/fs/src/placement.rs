@@ -2,16 +2,17 @@
 //! own, and the names that move with a directory (docs/spec/fs.md, "Zones", "Directory entry").
 //!
 //! A change computes keys as they are once it is applied: names that it re-keys come first, the rest follows
-//! them. What is in memory follows when the change is applied, before anybody else gets the journal.
+//! them. What is in memory follows when the change is applied, before anybody else gets the open batch.
 
+use crate::change::Change;
+use crate::codec::keys::{self, Key};
+use crate::codec::kind::Kind;
+use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
 use crate::error::FsError;
 use crate::inode::{Inode, Place};
-use crate::journal::Change;
-use crate::keys::{self, Key};
-use crate::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
-use crate::status::Kind;
 use crate::zone::{Below, Pressure};
 use core::sync::atomic::Ordering;
+use nvmed_units::Ino;
 use std::sync::Arc;
 
 /// Names that move: from below one prefix to below another.
@@ -111,7 +112,7 @@ impl Change<'_> {
     pub(crate) fn put_new(
         &mut self,
         (directory, name): (&Inode, &[u8]),
-        (ino, zone): (u64, bool),
+        (ino, zone): (Ino, bool),
         record: &Record,
     ) -> bool {
         let kind = record.kind();
@@ -130,7 +131,7 @@ impl Change<'_> {
     }
 
     /// Records a new inode without a name.
-    pub(crate) fn put_new_nameless(&mut self, ino: u64, record: &Record) {
+    pub(crate) fn put_new_nameless(&mut self, ino: Ino, record: &Record) {
         self.put(&keys::inode(ino), &record.encode());
         self.put_orphan(ino);
     }
@@ -218,7 +219,7 @@ impl Change<'_> {
                 break;
             }
             found =
-                found.parent().ok_or(FsError::Damaged { what: "the name of directory", of: found.ino })?;
+                found.parent().ok_or(FsError::Damaged { what: "the name of directory", of: found.ino.0 })?;
         }
         Ok(found)
     }
@@ -228,17 +229,18 @@ impl Change<'_> {
     /// # Errors
     /// [`FsError::TooManyNames`], with nothing changed; the store's.
     fn make_zone(&mut self, directory: &Arc<Inode>) -> Result<(), FsError> {
-        let place =
-            directory.place().ok_or(FsError::Damaged { what: "the name of directory", of: directory.ino })?;
+        let place = directory
+            .place()
+            .ok_or(FsError::Damaged { what: "the name of directory", of: directory.ino.0 })?;
         let old = self.prefix(directory);
         let below = self.core.read_below(&old)?;
         let key = self.entry_key(&place.parent, &place.name);
         let mut value = Vec::new();
-        if !self.core.store.get(&key, &mut value)? {
-            return Err(FsError::Damaged { what: "the entry of directory", of: directory.ino });
+        if !self.core.journal.store.get(&key, &mut value)? {
+            return Err(FsError::Damaged { what: "the entry of directory", of: directory.ino.0 });
         }
         let entry = Entry::decode(&value);
-        let entry = entry.ok_or(FsError::Damaged { what: "the entry of directory", of: directory.ino })?;
+        let entry = entry.ok_or(FsError::Damaged { what: "the entry of directory", of: directory.ino.0 })?;
         let mut zone = Vec::with_capacity(value.len());
         Entry { zone: true, ..entry }.encode_to(&mut zone);
         self.put(&key, &zone);
@@ -278,7 +280,7 @@ impl Change<'_> {
         self.moves.rekeys.extend(rekeys);
     }
 
-    /// The change was applied, and the journal is still held: memory follows.
+    /// The change was applied, and the open batch is still held: memory follows.
     pub(crate) fn follow(&mut self) {
         let Moves { rekeys, zones, forms, places } = core::mem::take(&mut self.moves);
         forms.iter().for_each(|(inode, own)| inode.set_own(*own));

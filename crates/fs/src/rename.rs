@@ -1,15 +1,16 @@
 //! Renaming: both sides are one batch (rename(2), renameat2(2)).
 
+use crate::change::Change;
+use crate::codec::keys::{self, PREFIX_BYTES_MAX};
+use crate::codec::kind::Kind;
+use crate::codec::record::Record;
 use crate::core::{Core, ROOT};
 use crate::error::FsError;
 use crate::inode::{Inode, Place, State};
-use crate::journal::Change;
-use crate::keys::{self, PREFIX_BYTES_MAX};
 use crate::namespace::{Dropped, grown};
 use crate::permission::{self, WRITE};
-use crate::record::Record;
 use crate::resolve::{Component, Last, Resolved};
-use crate::status::{Credentials, Kind, RenameFlags};
+use crate::status::{Credentials, RenameFlags};
 use crate::view::Start;
 use crate::zone::Below;
 use nvmed_kv::mutant::{self, Mutant};
@@ -174,7 +175,7 @@ impl Core {
     }
 
     /// What goes along with an inode that gets the name `to`, and whether it is to be a zone there: if its
-    /// path would be too long, or what is below it too much for where it goes. The caller holds the journal.
+    /// path would be too long, or what is below it too much for where it goes. The caller holds the open batch.
     fn journey<'a>(
         &self,
         change: &Change<'_>,

@@ -1,11 +1,11 @@
 //! Putting extents right: inside the region, apart from each other, each block of one file.
 
-use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
+use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
 use crate::repair_model::Model;
-use crate::status::Kind;
 use core::ops::Range;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::BTreeMap;
 
 /// Blocks in use, as the bitmap has them.
@@ -13,7 +13,7 @@ pub(crate) type Used = BTreeMap<u64, [u64; 16]>;
 
 /// An extent that lies over blocks of others.
 struct Shared {
-    ino: u64,
+    ino: Ino,
     index: usize,
     /// Which of its blocks nobody else has.
     own: Vec<bool>,
@@ -68,7 +68,7 @@ impl Model {
         for block in self.metadata_blocks() {
             mark(&mut used, first, block);
         }
-        let mut inos: Vec<u64> = self.nodes.keys().copied().collect();
+        let mut inos: Vec<Ino> = self.nodes.keys().copied().collect();
         inos.sort_unstable();
         self.trim_all();
         // The smallest first: an extent that damage made huge must not push sound ones aside.
@@ -105,7 +105,7 @@ impl Model {
     /// Cuts every extent to what can be true of it alone.
     pub(crate) fn trim_all(&mut self) {
         let region = self.superblock.data_first..self.superblock.data_first + self.superblock.data_blocks;
-        let mut inos: Vec<u64> = self.nodes.keys().copied().collect();
+        let mut inos: Vec<Ino> = self.nodes.keys().copied().collect();
         inos.sort_unstable();
         for ino in inos {
             self.trim(ino, &region);
@@ -124,7 +124,7 @@ impl Model {
 
     /// Removes what of an inode's extents lies outside of the region, or over another of its own; and what lies past the
     /// end of the file and is not marked in the bitmap either: a length that damage made huge.
-    fn trim(&mut self, ino: u64, region: &Range<u64>) {
+    fn trim(&mut self, ino: Ino, region: &Range<u64>) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let holds = node.record.kind() == Kind::File && !matches!(node.record.tail, Tail::Data(_));
         if !holds {

@@ -1,15 +1,15 @@
 //! The data of files that a repair puts right: which of their blocks the device gives, and which of them can be copied out whole.
 
+use crate::codec::keys::{self, Subject, ZONE_BYTES};
+use crate::codec::record::EXTENT_UNWRITTEN;
 use crate::core::ROOT;
 use crate::error::FsError;
 use crate::fsck::path_of;
-use crate::keys::{self, Subject, ZONE_BYTES};
-use crate::record::EXTENT_UNWRITTEN;
 use crate::region;
 use crate::repair_blocks::Copy;
 use crate::repair_model::{Model, Node};
 use nvmed_kv::DeviceMedium;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Blocks that are read with one request; where one of them fails, each is read by itself.
@@ -59,7 +59,7 @@ impl<'a> Data<'a> {
         copies: &[Copy],
     ) -> Vec<String> {
         let fresh: BTreeSet<u64> = copies.iter().map(|(_, to)| *to).collect();
-        let mut inos: BTreeSet<u64> = changed.filter_map(|key| owner(model, key)).collect();
+        let mut inos: BTreeSet<Ino> = changed.filter_map(|key| owner(model, key)).collect();
         let shares = |node: &Node| {
             node.extents
                 .iter()
@@ -72,7 +72,7 @@ impl<'a> Data<'a> {
             let wrong = self.look(model.nodes.get(&ino)?, &fresh)?;
             Some((ino, wrong))
         });
-        let found: BTreeMap<u64, Unreadable> = found.collect();
+        let found: BTreeMap<Ino, Unreadable> = found.collect();
         if found.is_empty() {
             return Vec::new();
         }
@@ -109,7 +109,7 @@ impl<'a> Data<'a> {
 }
 
 /// The inode that a record is about.
-fn owner(model: &Model, key: &[u8]) -> Option<u64> {
+fn owner(model: &Model, key: &[u8]) -> Option<Ino> {
     match keys::subject(key)? {
         Subject::Entry { .. } => model.names.get(key).map(|name| name.ino),
         Subject::Inode(ino) | Subject::Extent { ino, .. } => Some(ino),
@@ -120,12 +120,12 @@ fn owner(model: &Model, key: &[u8]) -> Option<u64> {
 /// Where files are.
 struct Names<'a> {
     /// A key of each.
-    files: HashMap<u64, &'a [u8]>,
-    zones: HashMap<u64, &'a [u8]>,
+    files: HashMap<Ino, &'a [u8]>,
+    zones: HashMap<Ino, &'a [u8]>,
 }
 
 impl<'a> Names<'a> {
-    fn of(model: &'a Model, wanted: &BTreeMap<u64, Unreadable>) -> Self {
+    fn of(model: &'a Model, wanted: &BTreeMap<Ino, Unreadable>) -> Self {
         let names = || model.names.iter().map(|(key, name)| (key.as_slice(), name));
         let files = names().filter(|(_, name)| wanted.contains_key(&name.ino));
         let zones = names().filter(|(_, name)| name.zone);
@@ -135,7 +135,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    fn tell(&self, ino: u64, wrong: &Unreadable) -> String {
+    fn tell(&self, ino: Ino, wrong: &Unreadable) -> String {
         let name = match self.path(ino) {
             Some(path) => format!("{:?} (inode {ino})", String::from_utf8_lossy(&path)),
             None => format!("inode {ino}, which has no name,"),
@@ -148,7 +148,7 @@ impl<'a> Names<'a> {
     }
 
     /// The path of a file, from the root.
-    fn path(&self, ino: u64) -> Option<Vec<u8>> {
+    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
         let mut key = *self.files.get(&ino)?;
         let mut parts = Vec::new();
         // A zone for each step at most; more would be a circle.
@@ -158,7 +158,7 @@ impl<'a> Names<'a> {
             if prefix.len() > ZONE_BYTES {
                 parts.push(path_of(prefix));
             }
-            let zone = keys::chunk(prefix, 0).filter(|zone| *zone != ROOT);
+            let zone = keys::zone_of(prefix).filter(|zone| *zone != ROOT);
             let Some(zone) = zone else { break };
             key = *self.zones.get(&zone)?;
         }

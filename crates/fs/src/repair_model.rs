@@ -1,21 +1,22 @@
 //! What the metadata store says, taken apart so that it can be put right, and put together again.
 
-use crate::alloc::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::core::ROOT;
-use crate::fsck::{is_name, path_of};
-use crate::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::record::{
+use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{
     Counters, ENTRY_RECORD_BYTES_MAX, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, INLINE_TARGET_BYTES,
     Record, Tail,
 };
-use crate::status::Kind;
-use crate::superblock::Superblock;
+use crate::codec::superblock::Superblock;
+use crate::core::ROOT;
+use crate::fsck::{is_name, path_of};
+use nvmed_units::Ino;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A name.
 #[derive(Clone)]
 pub(crate) struct Name {
-    pub(crate) ino: u64,
+    pub(crate) ino: Ino,
     pub(crate) kind: Kind,
     pub(crate) zone: bool,
     /// Its inode's record lay with it.
@@ -37,21 +38,21 @@ pub(crate) struct Model {
     pub(crate) superblock: Superblock,
     /// By key.
     pub(crate) names: BTreeMap<Vec<u8>, Name>,
-    pub(crate) nodes: HashMap<u64, Node>,
-    pub(crate) orphans: BTreeSet<u64>,
-    pub(crate) targets: HashMap<u64, BTreeMap<u64, Vec<u8>>>,
+    pub(crate) nodes: HashMap<Ino, Node>,
+    pub(crate) orphans: BTreeSet<Ino>,
+    pub(crate) targets: HashMap<Ino, BTreeMap<u64, Vec<u8>>>,
     /// Symbolic links whose targets are not whole, and how many bytes are left.
-    pub(crate) cut_targets: HashMap<u64, usize>,
+    pub(crate) cut_targets: HashMap<Ino, usize>,
     /// Long extended attributes: by inode and name, their parts.
-    pub(crate) xattrs: BTreeMap<(u64, Vec<u8>), BTreeMap<u8, Vec<u8>>>,
+    pub(crate) xattrs: BTreeMap<(Ino, Vec<u8>), BTreeMap<u8, Vec<u8>>>,
     /// The bitmap as it is.
     pub(crate) bitmap: BTreeMap<u64, [u8; CHUNK_BYTES]>,
     pub(crate) counters: Counters,
     /// The next inode number that nobody has.
-    pub(crate) next_ino: u64,
-    keyed: HashMap<u64, Vec<Extent>>,
+    pub(crate) next_ino: Ino,
+    keyed: HashMap<Ino, Vec<Extent>>,
     /// Records beyond the first of an inode: its number, the key of the name that held it, the record.
-    doubles: Vec<(u64, Option<Vec<u8>>, Record)>,
+    doubles: Vec<(Ino, Option<Vec<u8>>, Record)>,
     /// What is wrong, and what becomes of it.
     pub(crate) plan: Vec<String>,
 }
@@ -74,9 +75,9 @@ pub(crate) fn shown(key: &[u8]) -> String {
     let mut path = path_of(prefix);
     path.push(b'/');
     path.extend_from_slice(name);
-    match keys::chunk(prefix, 0) {
+    match keys::zone_of(prefix) {
         Some(ROOT) => String::from_utf8_lossy(&path).trim_start_matches('/').to_owned(),
-        zone => format!("<{}>{}", zone.unwrap_or(0), String::from_utf8_lossy(&path)),
+        zone => format!("<{}>{}", zone.map_or(0, |zone| zone.0), String::from_utf8_lossy(&path)),
     }
 }
 
@@ -103,7 +104,7 @@ impl Model {
             xattrs: BTreeMap::new(),
             bitmap: BTreeMap::new(),
             counters: Counters::default(),
-            next_ino: ROOT + 1,
+            next_ino: ROOT.next(),
             keyed: HashMap::new(),
             doubles: Vec::new(),
             plan: Vec::new(),
@@ -114,9 +115,9 @@ impl Model {
         self.plan.push(text.into());
     }
 
-    pub(crate) fn fresh_ino(&mut self) -> u64 {
+    pub(crate) fn fresh_ino(&mut self) -> Ino {
         let ino = self.next_ino;
-        self.next_ino += 1;
+        self.next_ino = ino.next();
         ino
     }
 
@@ -150,7 +151,7 @@ impl Model {
                 self.names.insert(key.to_vec(), Name { ino, kind, zone, held });
             }
             Subject::Inode(ino) => {
-                let record = Record::decode(value).filter(|_| (1..keys::INO_END).contains(&ino))?;
+                let record = Record::decode(value).filter(|_| (ROOT..keys::INO_END).contains(&ino))?;
                 self.take(ino, record, None);
             }
             Subject::Extent { ino, logical } => {
@@ -169,8 +170,8 @@ impl Model {
         Some(())
     }
 
-    fn take(&mut self, ino: u64, record: Record, name: Option<&[u8]>) {
-        self.next_ino = self.next_ino.max(ino + 1);
+    fn take(&mut self, ino: Ino, record: Record, name: Option<&[u8]>) {
+        self.next_ino = self.next_ino.max(ino.next());
         let node = Node::new(record, name.is_none());
         if let Some(first) = self.nodes.insert(ino, node) {
             // The first stays for now.
@@ -201,7 +202,7 @@ impl Model {
     }
 
     /// Gives one of two inodes with the same number another: the one of which no other record tells by its number.
-    fn part(&mut self, ino: u64, name: Option<Vec<u8>>, record: Record) {
+    fn part(&mut self, ino: Ino, name: Option<Vec<u8>>, record: Record) {
         let Some(first) = self.nodes.get(&ino) else { return };
         if first.record == record {
             self.say(format!("inode {ino} has its record twice: one is removed"));
@@ -231,7 +232,7 @@ impl Model {
     }
 
     /// How much else tells of an inode by its number.
-    fn needs_number(&self, ino: u64, node: &Node) -> u32 {
+    fn needs_number(&self, ino: Ino, node: &Node) -> u32 {
         let extents = self.keyed.get(&ino).map_or(0, Vec::len);
         let long_link = node.kind() == Kind::Symlink && node.record.size > INLINE_TARGET_BYTES as u64;
         let matches = node.keyed && extents == node.record.extent_count as usize;
@@ -246,7 +247,7 @@ impl Model {
     }
 
     /// Names of each inode.
-    pub(crate) fn counts(&self) -> HashMap<u64, u32> {
+    pub(crate) fn counts(&self) -> HashMap<Ino, u32> {
         let mut counts = HashMap::new();
         for name in self.names.values() {
             *counts.entry(name.ino).or_default() += 1;
@@ -255,13 +256,13 @@ impl Model {
     }
 
     /// The target of a link that lies in records of its own.
-    pub(crate) fn long_target(&self, ino: u64) -> Vec<u8> {
+    pub(crate) fn long_target(&self, ino: Ino) -> Vec<u8> {
         let parts = self.targets.get(&ino);
         parts.into_iter().flat_map(|parts| parts.values().flatten()).copied().collect()
     }
 
     /// The number of each directory, by the prefix of what is in it.
-    pub(crate) fn directories(&self) -> HashMap<Vec<u8>, u64> {
+    pub(crate) fn directories(&self) -> HashMap<Vec<u8>, Ino> {
         let mut found = HashMap::from([(keys::zone(ROOT).to_vec(), ROOT)]);
         for (key, name) in self.names.iter().filter(|(_, name)| name.kind == Kind::Directory) {
             found.insert(own_prefix(key, name), name.ino);
@@ -295,7 +296,7 @@ impl Model {
     pub(crate) fn encode(&self, used: &BTreeMap<u64, [u64; 16]>) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let counts = self.counts();
         let mut all = BTreeMap::new();
-        let mut inline: HashMap<u64, Vec<u8>> = HashMap::new();
+        let mut inline: HashMap<Ino, Vec<u8>> = HashMap::new();
         for (&ino, node) in &self.nodes {
             let value = self.encode_node(ino, node, &mut all);
             let alone = counts.get(&ino) == Some(&1) && ino != ROOT && !node.apart;
@@ -340,7 +341,7 @@ impl Model {
         all
     }
 
-    fn encode_node(&self, ino: u64, node: &Node, all: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
+    fn encode_node(&self, ino: Ino, node: &Node, all: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
         let mut record = node.record.clone();
         if record.kind() == Kind::File && !matches!(record.tail, Tail::Data(_)) {
             record.extent_count = node.extents.len() as u32;

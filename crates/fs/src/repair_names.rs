@@ -1,13 +1,13 @@
 //! Putting names right: every name has its inode, every inode its names, and all of them hang from the root.
 
 use crate::PATH_BYTES_MAX;
+use crate::codec::keys::{self, TARGET_PART_BYTES, ZONE_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{INLINE_TARGET_BYTES, Record, Tail};
+use crate::codec::xattrs;
 use crate::core::ROOT;
-use crate::keys::{self, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::record::{INLINE_TARGET_BYTES, Record, Tail};
 use crate::repair_model::{Model, Name, Node, own_prefix, shown};
-use crate::status::Kind;
-use crate::xattr;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl Model {
 
     /// Targets of symbolic links, and what files hold in their records.
     fn fix_targets(&mut self) {
-        let stray: Vec<u64> = self
+        let stray: Vec<Ino> = self
             .targets
             .keys()
             .copied()
@@ -116,7 +116,7 @@ impl Model {
                 }
             }
         }
-        let cut = |(ino, node): (&u64, &Node)| {
+        let cut = |(ino, node): (&Ino, &Node)| {
             let left = self.target_left(*ino, node)?;
             (node.kind() == Kind::Symlink).then_some((*ino, left))
         };
@@ -124,7 +124,7 @@ impl Model {
     }
 
     /// How many bytes are left of a link's target that is not whole.
-    fn target_left(&self, ino: u64, node: &Node) -> Option<usize> {
+    fn target_left(&self, ino: Ino, node: &Node) -> Option<usize> {
         let (size, most) = (node.record.size, TARGET_PART_BYTES);
         let (left, whole) = match &node.record.tail {
             Tail::Target(target) if size <= INLINE_TARGET_BYTES as u64 => (target.len(), true),
@@ -145,7 +145,7 @@ impl Model {
     /// Removes symbolic links whose targets are not whole: one to somewhere else is worse than none.
     pub(crate) fn remove_cut_links(&mut self) {
         let cut = core::mem::take(&mut self.cut_targets);
-        let mut gone: Vec<(Vec<u8>, u64)> = Vec::new();
+        let mut gone: Vec<(Vec<u8>, Ino)> = Vec::new();
         self.names.retain(|key, name| {
             let keep = !cut.contains_key(&name.ino);
             if !keep {
@@ -172,13 +172,14 @@ impl Model {
     fn fix_attributes(&mut self) {
         let mut told = BTreeSet::new();
         for (ino, node) in &mut self.nodes {
-            let Some(long) = xattr::long_values(&node.record) else {
+            let Some(long) = xattrs::long_values(&node.record) else {
                 self.plan
                     .push(format!("the extended attributes of inode {ino} make no sense: they are removed"));
                 node.record.xattrs = None;
                 continue;
             };
-            let mut lost: Vec<Vec<u8>> = xattr::not_served(&node.record).into_iter().map(Vec::from).collect();
+            let mut lost: Vec<Vec<u8>> =
+                xattrs::not_served(&node.record).into_iter().map(Vec::from).collect();
             for name in &lost {
                 let name = String::from_utf8_lossy(name);
                 self.plan.push(format!(
@@ -204,7 +205,7 @@ impl Model {
             }
             if !lost.is_empty() {
                 node.record.xattrs =
-                    xattr::without(&node.record, |name| lost.iter().any(|lost| lost == name));
+                    xattrs::without(&node.record, |name| lost.iter().any(|lost| lost == name));
             }
         }
         let plan = &mut self.plan;
@@ -249,7 +250,7 @@ impl Model {
 
     fn fix_stray(&mut self, top: &[u8], now_ns: i64) {
         if top.len() == ZONE_BYTES {
-            let ino = keys::chunk(top, 0).unwrap_or(0);
+            let ino = keys::zone_of(top).unwrap_or_default();
             return self.fix_stray_zone(top, ino, now_ns);
         }
         let Some((above, step)) = keys::pop_step(top) else { return };
@@ -283,7 +284,7 @@ impl Model {
         }
     }
 
-    fn fix_stray_zone(&mut self, top: &[u8], ino: u64, now_ns: i64) {
+    fn fix_stray_zone(&mut self, top: &[u8], ino: Ino, now_ns: i64) {
         let named = self.names.values_mut().find(|name| name.ino == ino && name.kind == Kind::Directory);
         if let Some(name) = named {
             // Names below its path, if there are some, are moved into the zone next.
@@ -294,11 +295,11 @@ impl Model {
         let kind = self.nodes.get(&ino).map(Node::kind);
         match kind {
             Some(Kind::Directory) => self.reconnect(ino, now_ns),
-            None if (1..keys::INO_END).contains(&ino) => {
+            None if (ROOT..keys::INO_END).contains(&ino) => {
                 self.say(format!(
                     "directory {ino} is lost: it is made anew in /lost+found, with the names that are in it"
                 ));
-                self.next_ino = self.next_ino.max(ino + 1);
+                self.next_ino = self.next_ino.max(ino.next());
                 let node = Node::new(Record::new(Kind::Directory, 0o755, 0, 0, now_ns), false);
                 self.nodes.insert(ino, node);
                 self.reconnect(ino, now_ns);
@@ -314,7 +315,7 @@ impl Model {
         }
     }
 
-    fn make_directory(&mut self, now_ns: i64) -> u64 {
+    fn make_directory(&mut self, now_ns: i64) -> Ino {
         let ino = self.fresh_ino();
         self.nodes.insert(ino, Node::new(Record::new(Kind::Directory, 0o755, 0, 0, now_ns), false));
         ino
@@ -363,7 +364,7 @@ impl Model {
     }
 
     /// Gives an inode a name in /lost+found.
-    fn reconnect(&mut self, ino: u64, now_ns: i64) {
+    fn reconnect(&mut self, ino: Ino, now_ns: i64) {
         let Some(kind) = self.nodes.get(&ino).map(Node::kind) else { return };
         let prefix = self.lost_and_found(now_ns);
         let mut key = keys::entry(&prefix, format!("#{ino}").as_bytes()).to_vec();
@@ -379,7 +380,7 @@ impl Model {
 
     /// Takes a directory out of a circle that the root does not lead to; whether there was one.
     fn break_circle(&mut self, now_ns: i64) -> bool {
-        let mut above: HashMap<u64, u64> = HashMap::new();
+        let mut above: HashMap<Ino, Ino> = HashMap::new();
         let directories = self.directories();
         for (key, name) in self.names.iter().filter(|(_, name)| name.kind == Kind::Directory) {
             let over = keys::entry_parts(key).and_then(|(prefix, _)| directories.get(prefix));
@@ -396,7 +397,7 @@ impl Model {
                 continue;
             }
             // `at` is in the circle, which goes through a zone's root: only there is the way up not a shorter path.
-            let in_circle = |ino: u64| {
+            let in_circle = |ino: Ino| {
                 core::iter::successors(Some(at), |next| above.get(next).copied())
                     .take(way.len() + 1)
                     .any(|next| next == ino)
@@ -417,7 +418,7 @@ impl Model {
 
     fn fix_orphans(&mut self, now_ns: i64) {
         let counts = self.counts();
-        let wrong: Vec<u64> = self
+        let wrong: Vec<Ino> = self
             .orphans
             .iter()
             .copied()
@@ -427,7 +428,7 @@ impl Model {
             self.say(format!("inode {ino} is marked as an orphan and is none: the mark is removed"));
             self.orphans.remove(&ino);
         }
-        let mut lost: Vec<u64> = self
+        let mut lost: Vec<Ino> = self
             .nodes
             .keys()
             .copied()

@@ -1,17 +1,19 @@
 //! Changing what a file has without writing to it: truncate, fallocate, and the map of its holes.
 
-use crate::alloc::Near;
+use crate::blocks::alloc::Near;
+use crate::change::Change;
+use crate::codec::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::{EXTENT_BLOCKS_MAX, Extents, Place};
 use crate::file::File;
+use crate::filedata::{Growing, Quiet};
 use crate::inode::Inode;
-use crate::journal::Change;
-use crate::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use crate::status::{Allocate, OpenFlags};
+use crate::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use nvmed_sys::sync::{Arc, MutexGuard};
+use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -43,7 +45,7 @@ impl Core {
         Ok(())
     }
 
-    fn shrink(&self, grow: &MutexGuard<'_, ()>, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
+    fn shrink(&self, grow: &Growing<'_>, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
         let kept = bytes.div_ceil(PAGE);
         self.gather(grow, inode, 0..kept)?;
         let quiet = inode.data.quiet();
@@ -51,7 +53,7 @@ impl Core {
         self.resize_mapped(inode, bytes)?;
         let before = inode.size.load(Ordering::Acquire);
         self.set_size(inode, bytes);
-        let removed = self.remove_pages(inode, kept..u64::MAX, Some(bytes));
+        let removed = self.remove_pages((grow, &quiet), inode, kept..u64::MAX, Some(bytes));
         if removed.is_err() {
             self.set_size(inode, before);
         } else {
@@ -59,7 +61,7 @@ impl Core {
             self.size_recorded(inode, recorded);
             if bytes == 0 && inode.blocks() == 0 {
                 // A new file: it may lie in its record again.
-                inode.data.not_inline.store(false, Ordering::SeqCst);
+                inode.data.residence.admit(grow);
             }
         }
         drop(quiet);
@@ -67,24 +69,28 @@ impl Core {
     }
 
     /// Takes blocks, promises and cached pages of a range away, and with `size` lowers the recorded
-    /// size with them. The caller holds `grow` and `io`.
-    fn remove_pages(&self, inode: &Arc<Inode>, pages: Range<u64>, size: Option<u64>) -> Result<(), FsError> {
+    /// size with them.
+    fn remove_pages(
+        &self,
+        _rights: (&Growing<'_>, &Quiet<'_>),
+        inode: &Arc<Inode>,
+        pages: Range<u64>,
+        size: Option<u64>,
+    ) -> Result<(), FsError> {
         let promised = self.promised_in(inode, pages.clone())?;
         let object = &inode.data.object;
         let removed = self.remove_blocks(inode, pages.clone(), size);
         if removed.is_ok() {
             // After the extents: who fills a page from now on finds a hole.
             self.data.cache.write_back(object).discard(pages);
-            inode.discharge(promised);
-            self.take_from(&inode.data.promised, promised, "promised pages of a file");
-            self.unreserve(promised);
+            drop(PagePromise::taken_back(self, inode, promised));
         }
         removed
     }
 
     /// Dirty pages of a range that have a promise instead of a block.
     fn promised_in(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64, FsError> {
-        if inode.data.promised.load(Ordering::SeqCst) == 0 {
+        if inode.data.purse.blocks() == 0 {
             return Ok(0);
         }
         let mut state = inode.lock();
@@ -173,14 +179,14 @@ impl Core {
             self.zero_edges(&grow, inode, &inside, size)?;
             let whole = range.start.div_ceil(PAGE)..range.end / PAGE;
             if whole.start < whole.end {
-                let _quiet = inode.data.quiet();
-                self.remove_pages(inode, whole, None)?;
+                let quiet = inode.data.quiet();
+                self.remove_pages((&grow, &quiet), inode, whole, None)?;
                 self.punch_mapped(inode, range.clone())?;
             }
         }
         if !how.punch_hole {
-            self.move_out_of_record(inode)?;
-            self.allocate_holes(inode, range.start / PAGE..range.end.div_ceil(PAGE))?;
+            self.move_out_of_record(&grow, inode)?;
+            self.allocate_holes(&grow, inode, range.start / PAGE..range.end.div_ceil(PAGE))?;
         }
         if grows {
             self.clean_tail(&grow, inode, size)?;
@@ -195,7 +201,7 @@ impl Core {
     /// Zeroes the parts of a range that do not fill a page, where the file has data.
     fn zero_edges(
         &self,
-        grow: &MutexGuard<'_, ()>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         range: &Range<u64>,
         size: u64,
@@ -212,7 +218,7 @@ impl Core {
                 continue;
             }
             let written = matches!(self.place(inode, page)?, Place::Block { unwritten: false, .. })
-                || page == 0 && inode.data.inline.load(Ordering::SeqCst);
+                || page == 0 && inode.data.residence.is_in_record();
             if written || self.data.cache.is_dirty(&inode.data.object, page) {
                 self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
             }
@@ -222,12 +228,17 @@ impl Core {
 
     /// Gives every page of a range a block; new ones read as zeroes. Dirty pages exchange their promise.
     /// Without room for all of them, none is allocated.
-    fn allocate_holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+    fn allocate_holes(
+        &self,
+        _grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        pages: Range<u64>,
+    ) -> Result<(), FsError> {
         let _quiet = inode.data.quiet();
-        let mut left = self.holes(inode, pages.clone())?;
-        let charged = left - self.promised_in(inode, pages.clone())?.min(left);
+        let holes = self.holes(inode, pages.clone())?;
+        let charged = holes - self.promised_in(inode, pages.clone())?.min(holes);
         inode.charge(charged)?;
-        self.promise(left).inspect_err(|_| inode.discharge(charged))?;
+        let mut promise = self.promise(holes).inspect_err(|_| inode.discharge(charged))?;
         let mut at = pages.start;
         let mut result = Ok(());
         while at < pages.end && result.is_ok() {
@@ -239,13 +250,14 @@ impl Core {
                 Place::Hole { end } => {
                     let want = (end.min(pages.end) - at).min(u64::from(EXTENT_BLOCKS_MAX));
                     let got = self.allocate_hole(inode, at, want as u32)?;
-                    left -= got;
+                    promise.redeemed(got);
                     at += got;
                     Ok(())
                 }
             });
         }
-        self.unreserve(left);
+        let left = promise.blocks();
+        drop(promise);
         // What has no block yet was charged for nothing, but for the pages that keep their promise.
         let kept = if left > 0 { self.promised_in(inode, at..pages.end).unwrap_or(left) } else { 0 };
         inode.discharge(left - kept.min(left));
@@ -276,7 +288,7 @@ impl Core {
             let mut state = inode.lock();
             self.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
         };
-        let run = self.take_blocks(Near::goal(goal), want)?;
+        let run = self.blocks.take(Near::goal(goal), want)?;
         let got = u64::from(run.blocks);
         let promised = self.promised_in(inode, page..page + got)?;
         let extent =
@@ -285,9 +297,9 @@ impl Core {
             extents.insert(extent);
             change.use_run(run)
         })
-        .inspect_err(|_| self.return_blocks(run))?;
-        self.take_from(&inode.data.promised, promised, "promised pages of a file");
-        self.unreserve(promised);
+        .inspect_err(|_| self.blocks.give_back(run))?;
+        // Dirty pages among them have the block now; it was charged with their promise.
+        drop(inode.data.purse.take(&self.blocks.ledger, promised));
         Ok(got)
     }
 }
@@ -308,7 +320,7 @@ impl Core {
         let mut state = inode.lock();
         let found = self.with_extents(inode, &mut state, |_, extents| {
             let page = offset >> BLOCK_SHIFT;
-            let inline = inode.data.inline.load(Ordering::SeqCst);
+            let inline = inode.data.residence.is_in_record();
             let next_dirty =
                 |page| if inline && page == 0 { Some(0) } else { inode.data.object.next_dirty(page) };
             Ok(if data { next_data(extents, page, next_dirty) } else { next_hole(extents, page, next_dirty) })

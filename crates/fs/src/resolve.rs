@@ -1,13 +1,14 @@
 //! From a path to inodes (POSIX.1-2017, 4.13 "Pathname Resolution"; Linux path_resolution(7)).
 
+use crate::codec::keys::{self, TARGET_PART_BYTES};
+use crate::codec::kind::Kind;
+use crate::codec::record::{Entry, RECORD_BYTES_USUAL, Record, Tail};
 use crate::core::Core;
 use crate::directory::Found;
 use crate::error::FsError;
 use crate::inode::{Home, Inode, Place};
-use crate::keys::{self, TARGET_PART_BYTES};
 use crate::permission::{self, EXECUTE};
-use crate::record::{Entry, RECORD_BYTES_USUAL, Record, Tail};
-use crate::status::{Credentials, Follow, Kind};
+use crate::status::{Credentials, Follow};
 use crate::view::{Start, View};
 use crate::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
 use core::ops::Range;
@@ -286,20 +287,20 @@ impl Core {
         }
         let mut value = Vec::with_capacity(RECORD_BYTES_USUAL);
         let key = self.with_prefix(directory, |prefix| keys::entry(prefix, name));
-        if !self.store.get(&key, &mut value)? {
+        if !self.journal.store.get(&key, &mut value)? {
             let more = directory.directory()?.names_mut().set_absent(name);
             self.count_names(more);
             return Ok(None);
         }
         let entry = Entry::decode(&value);
-        let entry = entry.ok_or(FsError::Damaged { what: "an entry of directory", of: directory.ino })?;
+        let entry = entry.ok_or(FsError::Damaged { what: "an entry of directory", of: directory.ino.0 })?;
         let name: Arc<[u8]> = name.into();
         let place = Place { parent: Arc::clone(directory), name: Arc::clone(&name) };
         let inode = self.load_entry(&entry, &place)?;
         // A directory has one name: a second would make a circle, or two ways to lock it.
         let second = inode.kind == Kind::Directory && !inode.is_at(directory, &name);
         if second || inode.kind != entry.kind {
-            return Err(FsError::Damaged { what: "the name of inode", of: inode.ino });
+            return Err(FsError::Damaged { what: "the name of inode", of: inode.ino.0 });
         }
         if inode.is_own() && inode.nlink() > 0 && inode.place().is_none() {
             inode.set_place(Some(place));
@@ -310,7 +311,7 @@ impl Core {
 
     /// The inode of an entry, from memory, from the entry or from its own record.
     fn load_entry(&self, entry: &Entry<'_>, place: &Place) -> Result<Arc<Inode>, FsError> {
-        let damaged = || FsError::Damaged { what: "the record of inode", of: entry.ino };
+        let damaged = || FsError::Damaged { what: "the record of inode", of: entry.ino.0 };
         self.check_number(entry.ino)?;
         self.inodes.get_or_load(entry.ino, || {
             let own = entry.record.is_none();
@@ -350,14 +351,14 @@ impl Core {
             (state.record().tail.clone(), state.record().size)
         };
         let bytes = size as usize;
-        let damaged = FsError::Damaged { what: "the target of link", of: link.ino };
+        let damaged = FsError::Damaged { what: "the target of link", of: link.ino.0 };
         match tail {
             Tail::Target(target) if target.len() == bytes => Ok(target.to_vec()),
             _ if bytes >= PATH_BYTES_MAX => Err(damaged),
             _ => {
                 let (mut target, mut part) = (Vec::with_capacity(bytes), Vec::new());
                 for number in 0..bytes.div_ceil(TARGET_PART_BYTES) {
-                    self.store.get(&keys::target(link.ino, number as u64), &mut part)?;
+                    self.journal.store.get(&keys::target(link.ino, number as u64), &mut part)?;
                     target.append(&mut part);
                 }
                 if target.len() == bytes { Ok(target) } else { Err(damaged) }

@@ -3,19 +3,19 @@
 //! Three things may be in there and not on the device: batches of metadata, sizes, dirty pages. The
 //! batches come first and go into the store before anything else does, as its log goes on with them.
 
+use crate::codec::keys::{self, INO_END, PREFIX_BYTES_MAX};
+use crate::codec::kind::Kind;
+use crate::codec::record::Entry;
 use crate::core::{Core, MountParts, ROOT};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::inode::Inode;
-use crate::keys::{self, INO_END, PREFIX_BYTES_MAX};
 use crate::memory::{Memory, SizeLeft};
-use crate::record::Entry;
-use crate::status::Kind;
 use crate::view::View;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Cache, Survivor};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
     let core = &files.0;
     let left: Vec<SizeLeft> = dead.sizes_left().collect();
     let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
-    let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| page.owner));
+    let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| Ino(page.owner)));
     let found = core.salvageable(numbers.collect())?;
     // A file that the device does not take keeps no other from being saved.
     let mut result = Ok(());
@@ -47,7 +47,7 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
     }
     pages.sort_unstable_by_key(|page| (page.owner, page.page));
     for group in pages.chunk_by(|one, next| one.owner == next.owner) {
-        if let Some(inode) = found.get(&group[0].owner) {
+        if let Some(inode) = found.get(&Ino(group[0].owner)) {
             result = result.and(core.salvage_pages(inode, dead, group));
         }
     }
@@ -66,7 +66,7 @@ impl Core {
     ///
     /// A name leads to a number and not the other way. So this reads all names, once after a death that left
     /// data behind: about half a second for a million.
-    fn salvageable(&self, mut wanted: HashSet<u64>) -> Result<HashMap<u64, Arc<Inode>>, FsError> {
+    fn salvageable(&self, mut wanted: HashSet<Ino>) -> Result<HashMap<Ino, Arc<Inode>>, FsError> {
         let mut found = HashMap::new();
         for &ino in &wanted {
             match self.load_own(ino) {
@@ -90,10 +90,10 @@ impl Core {
     }
 
     /// Where the files with these numbers are named, and all zones.
-    fn names_of(&self, wanted: &HashSet<u64>) -> Result<HashMap<u64, Named>, FsError> {
+    fn names_of(&self, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Named>, FsError> {
         let mut names = HashMap::new();
-        let end = keys::zone(INO_END - 1);
-        self.store.scan(Bound::Unbounded, Bound::Excluded(&end), &mut |key, value| {
+        let end = keys::zone(Ino(INO_END.0 - 1));
+        self.journal.store.scan(Bound::Unbounded, Bound::Excluded(&end), &mut |key, value| {
             if let (Some((prefix, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value))
                 && (entry.zone || wanted.contains(&entry.ino))
             {
@@ -105,7 +105,7 @@ impl Core {
     }
 
     /// Walks from the root to the inode with a number. The caller holds the namespace.
-    fn follow_names(&self, ino: u64, names: &HashMap<u64, Named>) -> Result<Option<Arc<Inode>>, FsError> {
+    fn follow_names(&self, ino: Ino, names: &HashMap<Ino, Named>) -> Result<Option<Arc<Inode>>, FsError> {
         let mut steps = Vec::new();
         let mut at = ino;
         while at != ROOT {
@@ -119,7 +119,7 @@ impl Core {
                 steps.push(name);
                 prefix = above;
             }
-            let Some(zone) = keys::chunk(prefix, 0) else { return Ok(None) };
+            let Some(zone) = keys::zone_of(prefix) else { return Ok(None) };
             at = zone;
         }
         let mut inode = self.root();

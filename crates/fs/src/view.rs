@@ -7,6 +7,7 @@ use crate::core::{Core, ROOT};
 use crate::error::FsError;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
+use nvmed_units::Ino;
 use std::sync::Arc;
 
 /// What of a file system a caller sees.
@@ -29,7 +30,7 @@ pub(crate) struct Start<'a> {
 
 impl View {
     /// The inode number of its root.
-    pub(crate) fn root_ino(&self) -> u64 {
+    pub(crate) fn root_ino(&self) -> Ino {
         self.root.as_ref().map_or(ROOT, |root| root.ino)
     }
 

@@ -1,18 +1,18 @@
 //! What can still be read of a file system whose metadata store is damaged: files are found by the records before the
 //! first damaged block and after the last one, and their bytes by their extents. Nothing is changed.
 
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::Tail;
 use crate::core::host_clock;
 use crate::error::FsError;
 use crate::fsck::open_wreck;
-use crate::keys;
-use crate::record::Tail;
 use crate::region;
 use crate::repair_model::{Model, Name, own_prefix};
-use crate::status::Kind;
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::btree_map::Range;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub struct Rescued {
     pub size: u64,
     /// Of a symbolic link; none when not all of it is left.
     pub target: Option<Vec<u8>>,
-    ino: u64,
+    ino: Ino,
 }
 
 impl core::fmt::Debug for Wreck {
@@ -139,7 +139,7 @@ impl Wreck {
         }
         let extent =
             node.extents.iter().find(|extent| (extent.logical..extent.logical_end()).contains(&page));
-        match extent.filter(|extent| extent.flags & crate::record::EXTENT_UNWRITTEN == 0) {
+        match extent.filter(|extent| extent.flags & crate::codec::record::EXTENT_UNWRITTEN == 0) {
             Some(extent) => region::fetch(&self.whole, extent.physical + (page - extent.logical), into),
             None => Ok(()),
         }

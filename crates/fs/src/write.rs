@@ -1,17 +1,62 @@
 //! Writes that the cache cannot take as they are: pages that are missing, new, or past the end.
 
+use crate::blocks::reservation::Reservation;
 use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::Place;
+use crate::filedata::Growing;
 use crate::inode::Inode;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
 use nvmed_kv::mutant::{self, Mutant};
-use nvmed_sys::sync::{Arc, MutexGuard};
+use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// Promised blocks for pages of a file, charged to its account; given back when it is dropped.
+#[must_use = "what is dropped is given back"]
+pub(crate) struct PagePromise<'a> {
+    inode: &'a Inode,
+    blocks: Reservation<'a>,
+}
+
+impl<'a> PagePromise<'a> {
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Quota`].
+    fn make(core: &'a Core, inode: &'a Inode, pages: u64) -> Result<Self, FsError> {
+        inode.charge(pages)?;
+        let blocks = core.promise(pages).inspect_err(|_| inode.discharge(pages))?;
+        Ok(Self { inode, blocks })
+    }
+
+    /// The promises of dirty pages that need none any more.
+    pub(crate) fn taken_back(core: &'a Core, inode: &'a Inode, pages: u64) -> Self {
+        Self { inode, blocks: inode.data.purse.take(&core.blocks.ledger, pages) }
+    }
+
+    /// Those of all dirty pages: the inode leaves memory.
+    pub(crate) fn all_taken_back(core: &'a Core, inode: &'a Inode) -> Self {
+        Self { inode, blocks: inode.data.purse.take_all(&core.blocks.ledger) }
+    }
+
+    /// Pages become dirty that have this promise.
+    fn keep(mut self) {
+        let blocks = self.blocks.take();
+        if mutant::is(Mutant::PromiseForgotten) {
+            blocks.withhold();
+        } else {
+            self.inode.data.purse.keep(blocks);
+        }
+    }
+}
+
+impl Drop for PagePromise<'_> {
+    fn drop(&mut self) {
+        self.inode.discharge(self.blocks.blocks());
+    }
+}
 
 /// A block promised for a page that has none; given back unless it was used.
 struct Promise<'a> {
@@ -24,12 +69,8 @@ impl<'a> Promise<'a> {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`].
     fn make(core: &'a Core, inode: &'a Inode) -> Result<Self, FsError> {
-        inode.charge(1)?;
-        core.promise(1).inspect_err(|_| inode.discharge(1))?;
-        // Counted before the page is dirty: write-back redeems it from then on.
-        if !mutant::is(Mutant::PromiseForgotten) {
-            inode.data.promised.fetch_add(1, Ordering::SeqCst);
-        }
+        // Kept before the page is dirty: write-back redeems it from then on.
+        PagePromise::make(core, inode, 1)?.keep();
         Ok(Self { core, inode, used: false })
     }
 }
@@ -37,9 +78,7 @@ impl<'a> Promise<'a> {
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if !self.used {
-            self.core.take_from(&self.inode.data.promised, 1, "promised pages of a file");
-            self.inode.discharge(1);
-            self.core.unreserve(1);
+            drop(PagePromise::taken_back(self.core, self.inode, 1));
         }
     }
 }
@@ -47,15 +86,18 @@ impl Drop for Promise<'_> {
 impl Core {
     /// Promises blocks, and room for the records that will tell of them; what is allocated ahead of other files
     /// is called back if need be.
-    pub(crate) fn promise(&self, blocks: u64) -> Result<(), FsError> {
-        if self.is_tight(self.promised.load(Ordering::Relaxed) + blocks) {
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`].
+    pub(crate) fn promise(&self, blocks: u64) -> Result<Reservation<'_>, FsError> {
+        if self.is_tight(self.blocks.ledger.promised() + blocks) {
             self.make_tree_room(blocks)?;
         }
-        self.reserve(blocks).or_else(|_| {
-            for inode in self.inodes.collect(|inode| inode.data.prealloc().is_some()) {
+        self.blocks.ledger.reserve(blocks).or_else(|_| {
+            for inode in self.inodes.collect(|inode| inode.data.ahead().is_some()) {
                 self.drop_prealloc(&inode);
             }
-            self.reserve(blocks)
+            self.blocks.ledger.reserve(blocks)
         })
     }
 
@@ -97,7 +139,7 @@ impl Core {
     /// As [`Core::write_missing`], by who holds `grow` of the inode.
     pub(crate) fn write_growing(
         &self,
-        grow: &MutexGuard<'_, ()>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         from: &[u8],
         offset: u64,
@@ -112,7 +154,7 @@ impl Core {
             let position = offset + done as u64;
             let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
             let part = (from.len() - done).min(BLOCK_BYTES - within);
-            match self.write_page(inode, page, within, &from[done..done + part]) {
+            match self.write_page(grow, inode, page, within, &from[done..done + part]) {
                 Ok(()) => done += part,
                 Err(error) => {
                     failed = Some(error);
@@ -138,20 +180,27 @@ impl Core {
     /// As [`Core::write_missing`].
     pub(crate) fn write_inside(
         &self,
-        _grow: &MutexGuard<'_, ()>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         from: &[u8],
         offset: u64,
     ) -> Result<(), FsError> {
         for (page, bytes) in (offset >> BLOCK_SHIFT..).zip(from.chunks(BLOCK_BYTES)) {
-            self.write_page(inode, page, 0, bytes)?;
+            self.write_page(grow, inode, page, 0, bytes)?;
         }
         Ok(())
     }
 
-    /// Writes inside one page. The caller holds `grow`.
-    fn write_page(&self, inode: &Arc<Inode>, page: u64, within: usize, from: &[u8]) -> Result<(), FsError> {
-        self.leave_record(inode, page, within + from.len())?;
+    /// Writes inside one page.
+    fn write_page(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        page: u64,
+        within: usize,
+        from: &[u8],
+    ) -> Result<(), FsError> {
+        self.leave_record(grow, inode, page, within + from.len())?;
         let cache = &self.data.cache;
         let object = &inode.data.object;
         let mut promise: Option<Promise<'_>> = None;
@@ -185,32 +234,38 @@ impl Core {
     }
 
     /// Before a write that a record cannot hold: the file does not lie in its record any more from its next
-    /// write-back on, so what is there becomes dirty. The caller holds `grow`.
-    fn leave_record(&self, inode: &Arc<Inode>, page: u64, end: usize) -> Result<(), FsError> {
+    /// write-back on, so what is there becomes dirty.
+    fn leave_record(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        page: u64,
+        end: usize,
+    ) -> Result<(), FsError> {
         let data = &inode.data;
         if page == 0 && end as u64 <= self.data.inline_bytes {
             return Ok(());
         }
-        if data.not_inline.load(Ordering::SeqCst) && !data.inline.load(Ordering::SeqCst) {
+        if data.residence.is_outside() {
             return Ok(());
         }
         // First the mark: a write-back that takes page 0 after it became dirty sees it.
-        data.not_inline.store(true, Ordering::SeqCst);
+        data.residence.bar(grow);
         // One that has taken it before shows it as dirty until the record has it.
-        let held = self.data.cache.is_dirty(&data.object, 0) || data.inline.load(Ordering::SeqCst);
+        let held = self.data.cache.is_dirty(&data.object, 0) || data.residence.is_in_record();
         if page > 0 && held {
-            self.write_page(inode, 0, 0, &[])?;
+            self.write_page(grow, inode, 0, 0, &[])?;
         }
         Ok(())
     }
 
-    /// Gives a file that lies in its record, or is about to, blocks instead. The caller holds `grow`.
-    pub(crate) fn move_out_of_record(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
-        inode.data.not_inline.store(true, Ordering::SeqCst);
+    /// Gives a file that lies in its record, or is about to, blocks instead.
+    pub(crate) fn move_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
+        inode.data.residence.bar(grow);
         // Who began to write it back before the mark has ended then.
         drop(inode.data.quiet());
-        if inode.data.inline.load(Ordering::SeqCst) {
-            self.write_page(inode, 0, 0, &[])?;
+        if inode.data.residence.is_in_record() {
+            self.write_page(grow, inode, 0, 0, &[])?;
             let quiet = inode.data.quiet();
             self.write_back_some(&quiet, inode, 0..1, 1, Data::Cached)?;
         }
@@ -236,7 +291,7 @@ impl Core {
             Place::Block { block, unwritten: false, .. } if inside && from.len() < BLOCK_BYTES => {
                 self.load_page(inode, &claim, block)?;
             }
-            Place::Hole { .. } if claim.page() == 0 && inode.data.inline.load(Ordering::SeqCst) => {
+            Place::Hole { .. } if claim.page() == 0 && inode.data.residence.is_in_record() => {
                 let inline = inode.lock().record().inline_data().cloned();
                 Self::load_hole(&claim, inline.as_deref());
             }
@@ -263,7 +318,7 @@ impl Core {
     /// truncation overtook, what a program stored past the end of a mapping) nobody ever sees.
     pub(crate) fn clean_tail(
         &self,
-        _grow: &MutexGuard<'_, ()>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         size: u64,
     ) -> Result<(), FsError> {
@@ -273,14 +328,14 @@ impl Core {
         }
         let needed = match self.place(inode, page)? {
             Place::Block { unwritten, .. } => !unwritten || self.data.cache.has(&inode.data.object, page),
-            Place::Hole { .. } if inode.data.inline.load(Ordering::SeqCst) => {
+            Place::Hole { .. } if inode.data.residence.is_in_record() => {
                 self.data.cache.has(&inode.data.object, page)
             }
             Place::Hole { .. } => self.data.cache.is_dirty(&inode.data.object, page),
         };
         const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
         if needed {
-            self.write_page(inode, page, within, &ZEROES[within..])?;
+            self.write_page(grow, inode, page, within, &ZEROES[within..])?;
         }
         self.write_mapped(inode, &ZEROES[within..], size)
     }

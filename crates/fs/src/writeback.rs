@@ -1,13 +1,15 @@
 //! When dirty pages go to the device, and which: the list of inodes with something to write, oldest first,
 //! and the calls that make files durable. How they go is in `convoy`.
 
+use crate::codec::kind::Kind;
 use crate::convoy::{Data, Part, Pool};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
+use crate::filedata::Quiet;
 use crate::filesystem::FileSystem;
 use crate::inode::Inode;
-use crate::status::{Kind, OpenFlags};
+use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
@@ -171,7 +173,7 @@ impl Core {
 
     /// The first listed inodes, if they were listed in a time that `due` accepts: as many as go together.
     fn unlist_group(&self, due: &dyn Fn(i64) -> bool) -> Vec<Listed> {
-        let files_max = (self.store.batch_bytes_max() / FILE_RECORD_BYTES).clamp(1, GROUP_FILES);
+        let files_max = (self.journal.store.batch_bytes_max() / FILE_RECORD_BYTES).clamp(1, GROUP_FILES);
         let mut group = Vec::new();
         let mut pages = 0;
         while group.len() < files_max && pages < STEP_PAGES as u64 {
@@ -213,7 +215,7 @@ impl Core {
                 left.push(index);
             }
         }
-        self.drain_pool(pool);
+        drop(pool);
         if self.send(&planned, Data::Cached).and_then(|()| self.log(&planned)).is_ok() {
             planned.into_iter().for_each(|part| self.deliver(part));
         } else {
@@ -259,7 +261,7 @@ impl Core {
 
     pub(crate) fn write_back_some(
         &self,
-        _quiet: &MutexGuard<'_, ()>,
+        _quiet: &Quiet<'_>,
         inode: &Arc<Inode>,
         pages: Range<u64>,
         pages_max: usize,
@@ -277,7 +279,7 @@ impl Core {
             let step = left.min(STEP_PAGES);
             let next = self.write_step(inode, from..pages.end, step, data).inspect_err(|error| {
                 inode.data.errors.fetch_add(1, Ordering::SeqCst);
-                self.data_failed(inode.ino, error);
+                self.health.data_failed(inode.ino, error);
             })?;
             let Some(next) = next else { break };
             from = next;
@@ -371,8 +373,8 @@ impl Core {
         }
         if inode.kind == Kind::File {
             // A flush that has to come anyway does for this data too.
-            let flushed = !self.order.is_open(inode.data.ticket.load(Ordering::SeqCst));
-            let alone = flushed && !(times && inode.is_late()) && self.is_committed();
+            let flushed = !self.journal.order.is_open(inode.data.ticket.load(Ordering::SeqCst));
+            let alone = flushed && !(times && inode.is_late()) && self.journal.is_committed();
             self.write_back_range(inode, 0..u64::MAX, if alone { Data::Durable } else { Data::Cached })?;
             inode.synced.store(true, Ordering::Relaxed);
         }
@@ -450,7 +452,7 @@ impl FileSystem {
         let written = self.0.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
         self.0.commit_all()?;
         if self.0.options.discard {
-            self.0.discard_freed();
+            self.0.blocks.discard();
         }
         written
     }

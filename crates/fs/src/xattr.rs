@@ -3,35 +3,30 @@
 //! The inode record holds the names, and the values that are short; a long value lies in records of its own, so that
 //! an inode that changes does not carry it along. A change of attributes is one batch.
 
+use crate::change::Change;
+use crate::codec::keys;
+use crate::codec::kind::Kind;
+use crate::codec::record::Record;
+use crate::codec::xattrs::{self, Attribute, PART_BYTES, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
-use crate::journal::Change;
-use crate::keys;
 use crate::permission::{self, READ, WRITE};
-use crate::record::Record;
-use crate::status::{Credentials, Follow, Kind, MODE_STICKY, OpenFlags};
-use crate::varint::{self, Reader};
+use crate::status::{Credentials, Follow, MODE_STICKY, OpenFlags};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_units::Ino;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Longest name in bytes, its prefix included: Linux's limit.
-pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
-/// Longest value in bytes: a change of one is one batch, which the log of the smallest file system takes. (Linux
-/// allows 64 KiB, ext4 about a block.)
-pub const XATTR_VALUE_BYTES_MAX: usize = 32 << 10;
 /// Longest value that the inode record holds itself.
 const INLINE_BYTES: usize = 96;
 /// Bytes of names and inline values that one inode can have; with inline data, less.
 const ALL_BYTES_MAX: usize = 8 << 10;
 /// Bytes of a record with attributes: the store takes it.
 const RECORD_BYTES_MAX: usize = nvmed_kv::VALUE_BYTES_MAX - 32;
-/// Bytes of a long value in one record: the store keeps those in its leaves.
-const PART_BYTES: usize = 1000;
 
 /// What [`FileSystem::set_xattr`] does with a name that is there, or is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,93 +40,23 @@ pub enum SetXattr {
     Replace,
 }
 
-/// One attribute, as the record has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Attribute<'a> {
-    name: &'a [u8],
-    bytes: usize,
-    /// None when it lies in records of its own.
-    value: Option<&'a [u8]>,
-}
-
-impl Attribute<'_> {
-    fn encode_to(&self, out: &mut Vec<u8>) {
-        out.push(self.name.len() as u8);
-        out.extend_from_slice(self.name);
-        varint::put(out, (self.bytes as u64) << 1 | u64::from(self.value.is_none()));
-        out.extend_from_slice(self.value.unwrap_or_default());
-    }
-
-    fn parts(&self) -> u64 {
-        if self.value.is_some() { 0 } else { self.bytes.div_ceil(PART_BYTES) as u64 }
-    }
-}
-
-/// The attributes in a record, ascending by name; none when the bytes make no sense.
-fn decode(bytes: &[u8]) -> Option<Vec<Attribute<'_>>> {
-    let mut from = Reader(bytes);
-    let mut all: Vec<Attribute<'_>> = Vec::new();
-    while !from.0.is_empty() {
-        let length = from.byte()?;
-        let name = from.bytes(length.into())?;
-        let number = from.number()?;
-        let bytes = usize::try_from(number >> 1).ok().filter(|bytes| *bytes <= XATTR_VALUE_BYTES_MAX)?;
-        let value = if number & 1 == 0 { Some(from.bytes(bytes)?) } else { None };
-        let ascends = all.last().is_none_or(|last| last.name < name);
-        if name.is_empty() || name.contains(&0) || !ascends {
-            return None;
-        }
-        all.push(Attribute { name, bytes, value });
-    }
-    Some(all)
-}
-
-fn of(record: &Record, ino: u64) -> Result<Vec<Attribute<'_>>, FsError> {
+fn of(record: &Record, ino: Ino) -> Result<Vec<Attribute<'_>>, FsError> {
     let bytes = record.xattrs.as_deref().unwrap_or_default();
-    decode(bytes).ok_or(FsError::Damaged { what: "the extended attributes of inode", of: ino })
-}
-
-/// For the checker: the names with records of their own, and how many bytes those have; none for nonsense.
-pub(crate) fn long_values(record: &Record) -> Option<Vec<(Box<[u8]>, u64)>> {
-    let all = decode(record.xattrs.as_deref().unwrap_or_default())?;
-    let long = all.iter().filter(|attribute| attribute.value.is_none());
-    Some(long.map(|attribute| (attribute.name.into(), attribute.bytes as u64)).collect())
-}
-
-/// What the names that are served begin with (xattr(7), "Extended attribute namespaces").
-const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-
-/// For the checker: the names that no call gives a value of. A listing shows them all the same, and a program that
-/// copies what is listed fails.
-pub(crate) fn not_served(record: &Record) -> Vec<Box<[u8]>> {
-    let is_served = |name: &[u8]| {
-        PREFIXES.iter().any(|prefix| name.strip_prefix(*prefix).is_some_and(|rest| !rest.is_empty()))
-    };
-    let all = decode(record.xattrs.as_deref().unwrap_or_default()).unwrap_or_default();
-    all.iter().map(|attribute| attribute.name).filter(|name| !is_served(name)).map(Box::from).collect()
-}
-
-/// For a repair: a record's attributes without those that `lost` names, and without nonsense.
-pub(crate) fn without(record: &Record, lost: impl Fn(&[u8]) -> bool) -> Option<Arc<[u8]>> {
-    let all = decode(record.xattrs.as_deref().unwrap_or_default())?;
-    let mut left = Vec::new();
-    let kept = all.iter().filter(|attribute| !lost(attribute.name));
-    kept.for_each(|attribute| attribute.encode_to(&mut left));
-    (!left.is_empty()).then(|| left.into())
+    xattrs::decode(bytes).ok_or(FsError::Damaged { what: "the extended attributes of inode", of: ino.0 })
 }
 
 /// Removes the attributes' own records, with the inode.
 ///
 /// # Errors
 /// [`FsError::Damaged`].
-pub(crate) fn log_removal(change: &mut Change<'_>, ino: u64, record: &Record) -> Result<(), FsError> {
+pub(crate) fn log_removal(change: &mut Change<'_>, ino: Ino, record: &Record) -> Result<(), FsError> {
     for attribute in of(record, ino)? {
         delete_parts(change, ino, attribute);
     }
     Ok(())
 }
 
-fn delete_parts(change: &mut Change<'_>, ino: u64, attribute: Attribute<'_>) {
+fn delete_parts(change: &mut Change<'_>, ino: Ino, attribute: Attribute<'_>) {
     for part in 0..attribute.parts() {
         change.delete(&keys::xattr(ino, attribute.name, part as u8));
     }
@@ -178,11 +103,11 @@ impl Core {
         }
         let (mut value, mut part) = (Vec::with_capacity(attribute.bytes), Vec::new());
         for number in 0..attribute.parts() {
-            self.store.get(&keys::xattr(inode.ino, name, number as u8), &mut part)?;
+            self.journal.store.get(&keys::xattr(inode.ino, name, number as u8), &mut part)?;
             value.extend_from_slice(&part);
         }
         let whole = value.len() == attribute.bytes;
-        let damaged = FsError::Damaged { what: "an extended attribute of inode", of: inode.ino };
+        let damaged = FsError::Damaged { what: "an extended attribute of inode", of: inode.ino.0 };
         if whole { Ok(value) } else { Err(damaged) }
     }
 
@@ -449,40 +374,5 @@ impl File {
     pub fn remove_xattr(&self, name: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
         self.attributed()?;
         self.files().remove_xattr_node(&self.node(), name, who)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn attributes_survive_their_bytes() {
-        let all = [
-            Attribute { name: b"user.a", bytes: 0, value: Some(b"") },
-            Attribute { name: b"user.b", bytes: 5000, value: None },
-            Attribute { name: b"user.c", bytes: 3, value: Some(b"xyz") },
-        ];
-        let mut bytes = Vec::new();
-        all.iter().for_each(|attribute| attribute.encode_to(&mut bytes));
-        assert_eq!(decode(&bytes).unwrap(), all);
-        assert_eq!(all.map(|attribute| attribute.parts()), [0, 5, 0]);
-        for cut in 1..bytes.len() {
-            assert!(decode(&bytes[..cut]).is_none_or(|some| some.len() < 3));
-        }
-        let (first, second) = bytes.split_at(8);
-        assert_eq!(decode(&[second, first].concat()), None, "names ascend");
-    }
-
-    proptest! {
-        #[test]
-        fn fuzz_any_bytes_are_attributes_or_nonsense(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Some(all) = decode(&bytes) {
-                let mut again = Vec::new();
-                all.iter().for_each(|attribute| attribute.encode_to(&mut again));
-                prop_assert_eq!(again, bytes);
-            }
-        }
     }
 }

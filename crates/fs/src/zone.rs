@@ -3,15 +3,15 @@
 //!
 //! A directory's prefix is computed from the names that lead to it, and remembered until names below a
 //! directory that is no zone's root are re-keyed: the *epoch*. Who computes one holds the namespace or
-//! the journal, and who re-keys holds both.
+//! the open batch, and who re-keys holds both.
 
+use crate::codec::keys::{self, PREFIX_BYTES_MAX};
+use crate::codec::kind::Kind;
+use crate::codec::record::Entry;
 use crate::core::Core;
 use crate::directory::{Directory, Prefix, Size};
 use crate::error::FsError;
 use crate::inode::Inode;
-use crate::keys::{self, PREFIX_BYTES_MAX};
-use crate::record::Entry;
-use crate::status::Kind;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_sys::sync::{Arc, MutexGuard};
@@ -59,7 +59,7 @@ pub(crate) struct Pressure {
 }
 
 impl Core {
-    /// The prefix of a directory's keys. The caller holds the namespace or the journal.
+    /// The prefix of a directory's keys. The caller holds the namespace or the open batch.
     #[inline]
     pub(crate) fn with_prefix<T>(&self, directory: &Inode, look: impl FnOnce(&[u8]) -> T) -> T {
         match directory.directory.as_deref() {
@@ -93,7 +93,7 @@ impl Core {
             return false;
         }
         let bytes = u64::from(size.names) * REKEYED_BYTES + 2 * size.bytes;
-        size.names > bound || bytes > self.store.batch_bytes_max() as u64 / REKEY_SHARE
+        size.names > bound || bytes > self.journal.store.batch_bytes_max() as u64 / REKEY_SHARE
     }
 
     /// Whether a directory of this name must be a zone from its start.
@@ -170,7 +170,7 @@ impl Core {
         let (from, to) = (keys::entry(&prefix, b""), keys::subtree_end(&prefix));
         let mut size = Size::default();
         let all = self.superblock.zone_bound == ZONE_BOUND_NONE;
-        self.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, _| {
+        self.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, _| {
             size = size.plus(Size { names: 1, bytes: key.len() as u64 });
             if all || self.is_crowded(size) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
@@ -178,16 +178,16 @@ impl Core {
         Ok(size)
     }
 
-    /// Reads the names below the directory with a prefix. The caller holds the journal.
+    /// Reads the names below the directory with a prefix. The caller holds the open batch.
     ///
     /// # Errors
     /// [`FsError::TooManyNames`] when one batch cannot re-key them all; [`FsError::Damaged`]; the store's.
     pub(crate) fn read_below(&self, prefix: &[u8]) -> Result<Below, FsError> {
-        let most = self.store.batch_bytes_max() / 2;
+        let most = self.journal.store.batch_bytes_max() / 2;
         let (from, to) = (keys::entry(prefix, b""), keys::subtree_end(prefix));
         let mut below = Below { bytes: Vec::new(), ends: Vec::new(), size: Size::default(), longest: 0 };
         let (mut bytes, mut damaged) = (0, false);
-        self.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+        self.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
             let (Some((above, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value)) else {
                 damaged = true;
                 return ControlFlow::Break(());
@@ -209,7 +209,7 @@ impl Core {
         if damaged {
             return Err(FsError::Damaged {
                 what: "an entry of zone",
-                of: keys::chunk(prefix, 0).unwrap_or(0),
+                of: keys::zone_of(prefix).map_or(0, |zone| zone.0),
             });
         }
         if bytes > most { Err(FsError::TooManyNames) } else { Ok(below) }

@@ -132,15 +132,11 @@ impl Service {
         if let Some(before) = inheritance.before.and_then(|before| before.upgrade()) {
             self.end(&before);
         }
-        let told = |handle| inherited(heir, handle);
-        let cwd = |handle| -> Result<_, FsError> {
-            let path = heir.files().path_of(&heir.node(handle)?);
-            Ok((told(handle)?, path.unwrap_or_default()))
-        };
+        let cwd = inheritance.cwd.map(|handle| inherited(heir, handle)).transpose()?;
         let inherits = u32::try_from(inheritance.held.len()).expect("no more than NUMBERS_MAX");
         *lock(&heir.untold) = inheritance.held.into_iter().rev().collect();
         let held = self.tell(heir)?;
-        Ok(Welcome { held, inherits, cwd: inheritance.cwd.map(cwd).transpose()?, ..self.welcome(heir) })
+        Ok(Welcome { held, inherits, cwd, ..self.welcome(heir) })
     }
 
     /// The next things that the process of an adopted session inherits by descriptor number; none when it knows all.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use nvmed_fs::{LockKind, LockOwner, LockRange, OpenFlags, RenameFlags, Whence};
+use nvmed_fs::{Follow, LockKind, LockOwner, LockRange, OpenFlags, RenameFlags, Whence};
 use nvmed_wire::{
     Answer, Call, Control, ControlAnswer, Handle, LockClass, Object, Socket, TOLD_AT_ONCE, VERSION,
 };
@@ -239,6 +239,26 @@ fn many_descriptors_go_along() {
     assert_eq!(child.control(&strange).err(), Some(libc::EBADF));
     until("the heir is gone", || sessions() == before);
     drop(heir);
+}
+
+/// Its path is longer than what a message has room for beside them.
+#[test]
+fn many_descriptors_go_along_with_a_deep_working_directory() {
+    let shared = serve();
+    let before = Client::connect(&shared);
+    let name = [b'd'; 255];
+    let deep = (0..240).fold(Handle::ROOT, |at, _| {
+        assert_eq!(before.call(&Call::Mkdir { at, path: &name, mode: 0o755 }), Answer::Done);
+        let below = Object::Path { at, path: &name, follow: Follow::No };
+        let Answer::Held { handle, .. } = before.call(&Call::Lookup(below)) else { panic!("it is there") };
+        handle
+    });
+    let held: Vec<_> =
+        (0i32..).take(TOLD_AT_ONCE).map(|number| (number, before.create(&format!("file{number}")))).collect();
+    let heir = before.control(&Control::Heir { held, cwd: Some(deep), same_process: true }).unwrap();
+    let after = Client::adopt(heir.expect("its socket"));
+    assert_eq!(after.welcome.held.len(), TOLD_AT_ONCE);
+    assert_eq!(after.welcome.cwd.map(|cwd| cwd.handle), Some(deep));
 }
 
 #[test]

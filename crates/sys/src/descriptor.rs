@@ -1,6 +1,6 @@
 //! Descriptors that a host program never notices.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Quiet descriptors lie from here up: programs choose numbers below (a shell up to 255), and expect the
@@ -16,14 +16,22 @@ const QUIET_NUMBER_MAX: RawFd = 65_536;
 pub static QUIET: [AtomicU64; QUIET_NUMBER_MAX as usize / 64] =
     [const { AtomicU64::new(0) }; QUIET_NUMBER_MAX as usize / 64];
 
+/// No [`QuietFd`] has ever had a smaller number; public as [`QUIET`] is.
+pub static QUIET_LEAST: AtomicI32 = AtomicI32::new(QUIET_NUMBER_MAX);
+
 fn bit(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let index = usize::try_from(number).ok()?;
     QUIET.get(index / 64).map(|word| (word, 1 << (index % 64)))
 }
 
 /// Whether a descriptor number is a living [`QuietFd`]'s, which the host program must not close.
+#[inline]
 #[must_use]
 pub fn is_quiet(number: RawFd) -> bool {
+    number >= QUIET_LEAST.load(Ordering::Relaxed) && is_marked(number)
+}
+
+fn is_marked(number: RawFd) -> bool {
     bit(number).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
@@ -57,6 +65,7 @@ impl QuietFd {
         let high = NUMBERS_LESS.iter().find_map(|&least| rustix::io::fcntl_dupfd_cloexec(&fd, least).ok());
         let fd = high.unwrap_or(fd);
         if let Some((word, bit)) = bit(fd.as_raw_fd()) {
+            QUIET_LEAST.fetch_min(fd.as_raw_fd(), Ordering::Relaxed);
             word.fetch_or(bit, Ordering::Relaxed);
         }
         Self(fd)

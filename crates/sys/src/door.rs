@@ -215,10 +215,17 @@ unsafe extern "C" {
 
 /// Whether a handler stands that asks [`recovery`].
 static WATCHED: AtomicBool = AtomicBool::new(false);
+/// Whether it was said that none does. It counts in [`UNUSUAL`].
+static UNWATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Says whether the process's handler of SIGSEGV and SIGBUS asks [`recovery`].
 pub fn set_watched(on: bool) {
     WATCHED.store(on, Ordering::Release);
+    match (UNWATCHED.swap(!on, Ordering::AcqRel), on) {
+        (false, false) => UNUSUAL.fetch_add(1, Ordering::Release),
+        (true, true) => UNUSUAL.fetch_sub(1, Ordering::Release),
+        _ => return,
+    };
 }
 
 /// Where a thread goes on that has faulted at the instruction `at`; None if that is none of ours. For a signal handler.
@@ -233,8 +240,9 @@ pub fn recovery(at: usize) -> Option<usize> {
     ways.iter().find(|(from, to)| (from.addr()..to.addr()).contains(&at)).map(|(_, to)| to.addr())
 }
 
-/// Threads with a loss that nobody has asked for yet.
-static LOSSES: AtomicUsize = AtomicUsize::new(0);
+/// Why a buffer of the program's is not given to as usual: threads with a loss that nobody has asked for yet, and one more
+/// where no handler stands.
+static UNUSUAL: AtomicUsize = AtomicUsize::new(0);
 
 std::thread_local! {
     /// Where a copy of this thread's met nothing.
@@ -259,7 +267,7 @@ pub(crate) fn note(at: usize) {
     let before = LOST.get();
     LOST.set(Some(before.map_or(at, |before| before.min(at))));
     if before.is_none() {
-        LOSSES.fetch_add(1, Ordering::Relaxed);
+        UNUSUAL.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -267,18 +275,18 @@ pub(crate) fn note(at: usize) {
 #[inline(always)]
 #[must_use]
 pub fn lost() -> Option<usize> {
-    if LOSSES.load(Ordering::Relaxed) == 0 { None } else { taken() }
+    if is_usual() { None } else { taken() }
+}
+
+/// Whether a handler stands, as far as anybody has said, and no thread has lost anything.
+#[inline(always)]
+pub(crate) fn is_usual() -> bool {
+    UNUSUAL.load(Ordering::Relaxed) == 0
 }
 
 /// Whether a transfer of this thread's has met nothing, and nobody has asked for that yet: what is behind that place is not
 /// to be touched.
-#[inline(always)]
 pub(crate) fn has_lost() -> bool {
-    LOSSES.load(Ordering::Relaxed) != 0 && is_noted()
-}
-
-#[cold]
-fn is_noted() -> bool {
     LOST.get().is_some()
 }
 
@@ -286,7 +294,7 @@ fn is_noted() -> bool {
 fn taken() -> Option<usize> {
     let lost = LOST.take();
     if lost.is_some() {
-        LOSSES.fetch_sub(1, Ordering::Relaxed);
+        UNUSUAL.fetch_sub(1, Ordering::Relaxed);
     }
     lost
 }
@@ -295,8 +303,11 @@ fn taken() -> Option<usize> {
 #[inline]
 #[must_use]
 pub fn there(from: usize, bytes: usize) -> usize {
-    if bytes == 0 || !WATCHED.load(Ordering::Relaxed) {
-        return bytes;
+    if bytes == 0 {
+        return 0;
+    }
+    if !WATCHED.load(Ordering::Relaxed) {
+        return there_by_kernel(from, bytes);
     }
     // SAFETY: what is looked at need not be there, as the handler knows.
     unsafe { nvmed_door_there(core::ptr::without_provenance(from), bytes) }
@@ -386,6 +397,47 @@ fn string_by_kernel(from: usize, into: *mut u8, room: usize) -> Option<usize> {
         at += piece;
     }
     Some(at)
+}
+
+/// Pages of which the kernel is asked at once.
+const PAGES_AT_ONCE: usize = 64;
+
+/// [`there`] where a fault would end the process.
+#[cold]
+fn there_by_kernel(from: usize, bytes: usize) -> usize {
+    let end = from.saturating_add(bytes);
+    let mut at = from;
+    while at < end {
+        // One byte of each page; none of those behind the end.
+        let place = |page: usize| if page == 0 { at } else { (at & !(PAGE - 1)) + page * PAGE };
+        let remote: [libc::iovec; PAGES_AT_ONCE] = core::array::from_fn(|page| libc::iovec {
+            iov_base: core::ptr::without_provenance_mut(place(page)),
+            iov_len: usize::from(place(page) < end),
+        });
+        let mut seen = [0u8; PAGES_AT_ONCE];
+        let local = libc::iovec { iov_base: seen.as_mut_ptr().cast(), iov_len: seen.len() };
+        // SAFETY: vectors on this stack; the kernel looks whether what they name is there.
+        let looked = unsafe {
+            libc::process_vm_readv(
+                libc::getpid(),
+                &raw const local,
+                1,
+                remote.as_ptr(),
+                PAGES_AT_ONCE as u64,
+                0,
+            )
+        };
+        if looked < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT) {
+            // A filter forbids the call.
+            return bytes;
+        }
+        let looked = usize::try_from(looked).unwrap_or(0);
+        if remote.get(looked).is_some_and(|next| next.iov_len > 0) {
+            return place(looked) - from;
+        }
+        at = place(PAGES_AT_ONCE);
+    }
+    bytes
 }
 
 #[cfg(test)]

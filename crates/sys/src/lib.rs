@@ -27,7 +27,7 @@ pub mod sync;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
 
-pub use descriptor::{QUIET, QuietFd, forget_quiet, is_quiet, next_quiet};
+pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;
 pub use mapping::{Mapping, Pages};

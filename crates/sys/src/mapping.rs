@@ -303,14 +303,28 @@ impl Mapping {
     /// As [`Mapping::read`].
     #[inline]
     pub fn give(&self, offset: usize, dst: &mut [u8]) {
-        if door::has_lost() {
-            return;
+        if !door::is_usual() {
+            return self.give_if_whole(offset, dst);
         }
         let src = self.at(offset, dst.len());
         // SAFETY: as for `read`.
         let left = unsafe { door::transfer(dst.as_mut_ptr(), src, dst.len()) };
         if left > 0 {
             door::note(dst.as_ptr().addr() + dst.len() - left);
+        }
+    }
+
+    /// The same where this thread may have met a hole already, or no handler stands.
+    #[cold]
+    fn give_if_whole(&self, offset: usize, dst: &mut [u8]) {
+        if door::has_lost() {
+            return;
+        }
+        let src = self.at(offset, dst.len());
+        // SAFETY: as for `read`.
+        let arrived = unsafe { door::copy(dst.as_mut_ptr(), src, dst.len()) };
+        if arrived < dst.len() {
+            door::note(dst.as_ptr().addr() + arrived);
         }
     }
 

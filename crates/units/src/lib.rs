@@ -5,6 +5,7 @@
 //! Invariant: a conversion that would lose a bit is an error, never a wrap.
 #![forbid(unsafe_code)]
 
+use core::fmt;
 use core::time::Duration;
 
 /// Bytes in one file-system block, one cache frame and one metadata node.
@@ -27,6 +28,25 @@ pub struct CommandId(pub u16);
 /// A namespace identifier; 0 is none and `0xffff_ffff` is all (NVMe Base 2.0, 3.2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceId(pub u32);
+
+/// The number of an inode, from 1; the root directory's is 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The number after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// A device-visible address: what a controller is told in a PRP entry or a queue base.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,10 +12,10 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Things that one message names for an heir: 15 bytes each at most, so that a message has room for them.
 pub const NAMED_AT_ONCE: usize = 4096;
-/// Things that one message tells an heir of: 146 bytes each at most, and beside them a working directory with its path.
+/// Things that one message tells an heir of: 146 bytes each at most, and a working directory beside them.
 pub const TOLD_AT_ONCE: usize = 256;
 /// Bytes of the secret by which a process of a run's tree shows that it belongs to it.
 pub const SECRET_BYTES: usize = 16;
@@ -514,8 +514,8 @@ pub struct Welcome {
     pub held: Vec<(i32, Inherited)>,
     /// How many it holds by descriptor number; it asks for the others by [`Control::Inherits`].
     pub inherits: u32,
-    /// An heir's working directory, and its path from the root; empty of one that was removed.
-    pub cwd: Option<(Inherited, Vec<u8>)>,
+    /// An heir's working directory. Its path is not told: it may be longer than a message, and is asked for when it is wanted.
+    pub cwd: Option<Inherited>,
 }
 
 /// Something held that came from another process.

@@ -1,12 +1,14 @@
-//! The host's directory above `wrap_dir`. Where the host has nothing of that name, a stream on the directory tells ours after
-//! all that the host tells, as it tells a mount point. So a program that climbs from a directory of ours by `..`, and looks for
-//! the name that it comes from, finds it.
+//! The host's directory above `wrap_dir`. Where the host has nothing of that name, a listing of the directory tells ours, as it
+//! tells a mount point: a stream after all that the host tells, and a listing by descriptor before that. So a program that
+//! climbs from a directory of ours by `..`, and looks for the name that it comes from, finds it.
 
 use crate::directory::{RECORD_BYTES_MAX, record};
-use crate::edge::{Answer, host};
-use crate::mount;
-use crate::walk::c_path;
-use core::ffi::c_int;
+use crate::edge::{Answer, Fail, caught, errno_of, host};
+use crate::given;
+use crate::mount::{self, Setting};
+use crate::walk::{c_path, path_of_descriptor};
+use core::ffi::{c_char, c_int};
+use core::mem::MaybeUninit;
 use nvmed_fs::{DirEntry, Kind};
 
 /// Where a listing stands that has told of ours: behind every position of the host's, none of which is negative.
@@ -15,11 +17,52 @@ pub(crate) const END: u64 = u64::MAX - 1;
 /// Not 0, which is the number of no entry. At a mount point it is not the number that `stat` answers either.
 const INO: u64 = 1;
 
+/// Where a listing stands that has told nothing.
+const START: u64 = 0;
+/// Room for an entry that every directory has.
+const DOT_BYTES: usize = 24;
+
+fn setting() -> Option<&'static Setting> {
+    mount::setting().filter(|setting| setting.hosted.is_none())
+}
+
+/// Whether a descriptor of the host's is of the directory above `wrap_dir`, and ours is none that the host lists itself.
+pub(crate) fn is_descriptor(fd: c_int) -> bool {
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: all its fields are integers.
+    setting().is_some()
+        && sys!(SYS_fstat, fd, status.as_mut_ptr()) >= 0
+        && is(unsafe { status.assume_init_ref() })
+}
+
+/// The same of a path of the host's.
+pub(crate) fn is_path(dirfd: c_int, path: *const c_char) -> bool {
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    setting().is_some()
+        && sys!(SYS_newfstatat, dirfd, path, status.as_mut_ptr(), 0) >= 0
+        // SAFETY: as above.
+        && is(unsafe { status.assume_init_ref() })
+}
+
+/// Whether a walk from a path of the host's comes by `wrap_dir`.
+pub(crate) fn is_on_the_way(path: *const c_char) -> bool {
+    let Some(setting) = setting() else { return false };
+    caught(|| real_path(path)).is_ok_and(|real| setting.prefix.is_above(&real))
+}
+
+/// A directory's path as the kernel tells it.
+fn real_path(path: *const c_char) -> Answer<Vec<u8>> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let directory = host(sys!(SYS_openat, libc::AT_FDCWD, path, flags, 0))? as c_int;
+    let real = path_of_descriptor(directory);
+    sys!(SYS_close, directory);
+    real.ok_or(Fail::Errno(libc::ENOENT))
+}
+
 /// Whether a directory of the host's is the one above `wrap_dir`, and ours is none that the host lists itself.
 pub(crate) fn is(status: &libc::stat) -> bool {
-    mount::setting().is_some_and(|setting| {
-        let prefix = &setting.prefix;
-        setting.hosted.is_none() && !prefix.hides() && prefix.is_host_above(status.st_dev, status.st_ino)
+    setting().is_some_and(|setting| {
+        !setting.prefix.hides() && setting.prefix.is_host_above(status.st_dev, status.st_ino)
     })
 }
 
@@ -29,20 +72,50 @@ pub(crate) fn fill(fd: c_int, buffer: &mut [u8], position: u64) -> Answer<usize>
         return Ok(0);
     }
     let told = host(sys!(SYS_getdents64, fd, buffer.as_mut_ptr(), buffer.len()))?;
-    let name = mount::setting().map_or(&[][..], |setting| setting.prefix.name());
-    if told > 0 || has(fd, name) {
+    if told > 0 || has(fd, name()) {
         return Ok(told as usize);
     }
-    let ours = DirEntry { ino: INO, kind: Kind::Directory, name, cookie: END };
     let mut room = [0; RECORD_BYTES_MAX];
-    let record = record(&ours, &mut room);
+    let record = ours(END, &mut room);
     buffer[..record.len()].copy_from_slice(record);
     Ok(record.len())
+}
+
+/// getdents64(2) of such a directory by a descriptor, of which the kernel keeps where its own listing stands and nothing of
+/// ours: so ours is told when that begins, where there is room for it and one more.
+///
+/// # Safety
+/// The program wants `bytes` bytes at `buffer`.
+pub(crate) unsafe fn list(fd: c_int, buffer: *mut u8, bytes: usize) -> isize {
+    let mut room = [0; RECORD_BYTES_MAX];
+    let record = ours(START, &mut room);
+    let begins = sys!(SYS_lseek, fd, 0, libc::SEEK_CUR) == START as isize;
+    if !begins || bytes < record.len() + DOT_BYTES || has(fd, name()) {
+        return sys!(SYS_getdents64, fd, buffer, bytes);
+    }
+    let told = sys!(SYS_getdents64, fd, buffer.wrapping_add(record.len()), bytes - record.len());
+    if told <= 0 {
+        return told;
+    }
+    // SAFETY: the caller's contract.
+    match unsafe { given::put_bytes(buffer, record) } {
+        Ok(()) => told + record.len() as isize,
+        Err(failure) => -(errno_of(&failure) as isize),
+    }
+}
+
+fn name() -> &'static [u8] {
+    setting().map_or(&[], |setting| setting.prefix.name())
+}
+
+/// The record of ours; the listing goes on at `cookie`.
+fn ours(cookie: u64, room: &mut [u8; RECORD_BYTES_MAX]) -> &[u8] {
+    record(&DirEntry { ino: INO, kind: Kind::Directory, name: name(), cookie }, room)
 }
 
 /// Whether the host has something of this name by now.
 fn has(directory: c_int, name: &[u8]) -> bool {
     let Some(name) = c_path(name) else { return true };
-    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
+    let mut status = MaybeUninit::<libc::stat>::uninit();
     sys!(SYS_newfstatat, directory, name.as_ptr(), status.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW) >= 0
 }

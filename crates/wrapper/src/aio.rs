@@ -9,12 +9,10 @@
 use crate::edge::{Answer, caught, errno_of, fail, host, offset};
 use crate::given::{self, Plain};
 use crate::table::{self, Body};
-use crate::{raw, vector};
+use crate::{raw, stand_in, vector};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{iovec, sigset_t, timespec};
-use nvmed_sys::QuietFd;
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `struct iocb` (linux/aio_abi.h).
@@ -79,40 +77,16 @@ pub(crate) struct Failed {
 static FAILED: Mutex<Vec<Failed>> = Mutex::new(Vec::new());
 /// How many there are: programs without failures never take the lock.
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
-/// `/dev/null`, with the process that opened it: a forked child closes it.
-static NULL: Mutex<Option<(isize, QuietFd)>> = Mutex::new(None);
 
 fn failed() -> MutexGuard<'static, Vec<Failed>> {
     FAILED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the child of a fork would find locked by threads that it does not have.
-pub(crate) type Quiet = (MutexGuard<'static, Vec<Failed>>, MutexGuard<'static, Option<(isize, QuietFd)>>);
+pub(crate) type Quiet = MutexGuard<'static, Vec<Failed>>;
 
 pub(crate) fn quiet() -> Quiet {
-    (failed(), stand_ins())
-}
-
-fn stand_ins() -> MutexGuard<'static, Option<(isize, QuietFd)>> {
-    NULL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn null() -> Answer<c_int> {
-    let pid = sys!(SYS_getpid);
-    let mut slot = stand_ins();
-    match &*slot {
-        Some((owner, fd)) if *owner == pid => Ok(fd.as_raw_fd()),
-        _ => {
-            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-            let fd = host(sys!(SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), flags, 0))? as c_int;
-            // SAFETY: opened just above, and nobody else knows the number.
-            let fd = QuietFd::new(unsafe { OwnedFd::from_raw_fd(fd) });
-            let number = fd.as_raw_fd();
-            // The parent's number is nobody's here.
-            core::mem::forget(slot.replace((pid, fd)));
-            Ok(number)
-        }
-    }
+    failed()
 }
 
 /// What a request moves, as one vector or the program's own.
@@ -159,7 +133,7 @@ fn carry_out(request: &Request) -> Answer<Result<isize, c_int>> {
 
 /// Submits the program's request as a write to nowhere that completes with `result`.
 unsafe fn stand_in(context: Context, request: *mut Request, result: Result<isize, c_int>) -> Answer {
-    let null = null()?;
+    let null = stand_in::null()?;
     if let Err(errno) = result {
         failed().push(Failed { context, request: request as u64, errno });
         FAILURES.fetch_add(1, Ordering::AcqRel);

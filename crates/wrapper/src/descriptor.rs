@@ -64,6 +64,7 @@ fn unique() -> u64 {
 ///
 /// # Errors
 /// `EMFILE`.
+#[inline]
 pub(crate) fn reserve(close_on_exec: bool) -> Answer<c_int> {
     let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     host(sys!(SYS_fcntl, original(), command, 0)).map(|fd| fd as c_int)
@@ -78,6 +79,7 @@ pub(crate) fn give_back(fd: c_int) {
 ///
 /// # Errors
 /// `EMFILE` when the number is beyond the table; it is then given back.
+#[inline]
 pub(crate) fn publish(fd: c_int, body: Body) -> Answer {
     put(fd, table::describe(body)).inspect_err(|_| give_back(fd))?;
     Ok(fd as isize)

@@ -265,7 +265,7 @@ hook! {
     /// fdopendir(3)
     fn fdopendir(fd: c_int) -> *mut DIR {
         if !table::is_ours(fd) {
-            if mount::setting().is_some() && status(fd).is_some_and(|status| above::is(&status)) {
+            if above::is_descriptor(fd) {
                 return guard(|| claim(fd, true));
             }
             return next!(c"fdopendir", fn(c_int) -> *mut DIR)(fd);
@@ -377,7 +377,11 @@ hook! {
     fn getdents64(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
         // libc lets the kernel see no more.
         let size = size.min(c_int::MAX as size_t);
-        on_descriptor(fd, || sys!(SYS_getdents64, fd, buffer, size), |body| {
+        let of_host = || match above::is_descriptor(fd) {
+            true => above::list(fd, buffer.cast(), size),
+            false => sys!(SYS_getdents64, fd, buffer, size),
+        };
+        on_descriptor(fd, of_host, |body| {
             if body.file.is_some() && body.node.kind() != Kind::Directory {
                 return fail(libc::ENOTDIR);
             }

@@ -9,7 +9,7 @@
 //! The setting is per thread and does not survive a fork: `thread` arms new ones. SIGSYS must never be blocked
 //! where such an instruction may come, or the kernel kills; so masks that block it are cleaned of it.
 
-use crate::{fault, fork, given, poll, raw, rights, signal, socket, syscall, table, thread};
+use crate::{above, fault, fork, given, poll, raw, rights, signal, socket, syscall, table, thread};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -162,12 +162,15 @@ impl Call {
         }
     }
 
-    /// Whether a call on descriptors has one of ours among its words, wherever.
+    /// Whether a call on descriptors has one of ours among its words, wherever, or one of the stack's own, which are not
+    /// there for the program.
     ///
     /// # Safety
     /// The words are the program's arguments for the call of this number.
     unsafe fn names_ours(&self) -> bool {
-        let is_ours = |index: usize| c_int::try_from(self.words[index]).is_ok_and(table::is_ours);
+        // The kernel looks at 32 bits.
+        let fd = |index: usize| self.words[index] as c_int;
+        let special = |index: usize| table::is_ours(fd(index)) || nvmed_sys::is_quiet(fd(index));
         let [first, second, third, fourth, ..] = self.words;
         match self.number {
             libc::SYS_close_range => true,
@@ -186,11 +189,10 @@ impl Call {
             libc::SYS_recvmsg => unsafe { rights::looks::recvmsg(first as c_int, second as _) },
             // SAFETY: as above.
             libc::SYS_recvmmsg => unsafe { rights::looks::recvmmsg(first as c_int, second as _, third as _) },
-            libc::SYS_dup2 | libc::SYS_dup3 | libc::SYS_sendfile | libc::SYS_tee => is_ours(0) || is_ours(1),
-            libc::SYS_copy_file_range | libc::SYS_splice | libc::SYS_epoll_ctl => is_ours(0) || is_ours(2),
-            libc::SYS_ioctl => is_ours(0) || is_ours(2),
-            // The stack's own descriptors are nobody's to close.
-            libc::SYS_close => is_ours(0) || nvmed_sys::is_quiet(self.words[0] as c_int),
+            libc::SYS_dup2 | libc::SYS_dup3 | libc::SYS_sendfile | libc::SYS_tee => special(0) || special(1),
+            libc::SYS_copy_file_range | libc::SYS_splice | libc::SYS_epoll_ctl => special(0) || special(2),
+            libc::SYS_ioctl => special(0) || special(2),
+            libc::SYS_getdents64 => special(0) || above::is_descriptor(fd(0)),
             // By their addresses.
             libc::SYS_connect | libc::SYS_bind => true,
             libc::SYS_getsockname | libc::SYS_getpeername => true,
@@ -206,7 +208,7 @@ impl Call {
                     len as _,
                 )
             },
-            _ => is_ours(0),
+            _ => special(0),
         }
     }
 }

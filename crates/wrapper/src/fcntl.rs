@@ -1,12 +1,12 @@
 //! fcntl, and the locks that come through it, flock and lockf.
 
 use crate::backend::File;
-use crate::descriptor::{self, on_descriptor};
-use crate::edge::{Answer, fail, guard, host, reply};
+use crate::descriptor;
+use crate::edge::{Answer, fail, finish, guard, host, reply};
 use crate::open::O_LARGEFILE;
 use crate::signal;
 use crate::table::{self, Body};
-use crate::{given, hosted};
+use crate::{given, hosted, mount};
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::off_t;
@@ -70,8 +70,26 @@ hook! {
             let copies = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
             return reply(if copies { hosted::copied(fd, answer) } else { answer });
         }
-        guard(|| on_ours(fd, command, argument))
+        match command {
+            libc::F_SETLKW | libc::F_OFD_SETLKW => finish(waiting_on(fd, |body| {
+                on_description(body, command, argument)
+            })),
+            _ => guard(|| on_ours(fd, command, argument)),
+        }
     }
+}
+
+/// A call on a descriptor of ours that may wait for a lock: behind a handler it goes on with the same description.
+fn waiting_on(fd: c_int, call: impl Fn(&Body) -> Answer) -> Answer {
+    let mut known = None;
+    signal::restarting(|| {
+        let pinned = table::pin(fd)?;
+        match *known.get_or_insert(pinned.identity()) == pinned.identity() {
+            true => call(&pinned),
+            // Closed by the handler, or another thread.
+            false => fail(libc::EBADF),
+        }
+    })
 }
 
 /// fcntl on a descriptor of ours.
@@ -192,12 +210,12 @@ fn set_lock(file: &File, command: c_int, lock: &libc::flock) -> Answer {
     let wait = if waits { UNTIL_A_SIGNAL } else { Wait::No };
     if command == libc::F_SETLK || command == libc::F_SETLKW {
         LOCKED.store(true, Ordering::Relaxed);
-        signal::restarting(|| Ok(file.posix_lock(range, kind, wait)?))?;
+        file.posix_lock(range, kind, wait)?;
     } else {
         if lock.l_pid != 0 {
             return fail(libc::EINVAL);
         }
-        signal::restarting(|| Ok(file.ofd_lock(range, kind, wait)?))?;
+        file.ofd_lock(range, kind, wait)?;
     }
     Ok(0)
 }
@@ -237,7 +255,11 @@ fn describe(held: &LockHeld, lock: &mut libc::flock) {
 hook! {
     /// flock(2)
     fn flock(fd: c_int, operation: c_int) -> c_int {
-        on_descriptor(fd, || sys!(SYS_flock, fd, operation), |body| {
+        if !table::is_ours(fd) {
+            return reply(sys!(SYS_flock, fd, operation));
+        }
+        mount::count();
+        finish(waiting_on(fd, |body| {
             if operation & LOCK_MAND != 0 {
                 return Ok(0);
             }
@@ -248,10 +270,9 @@ hook! {
                 libc::LOCK_UN => None,
                 _ => return fail(libc::EINVAL),
             };
-            let file = body.file()?;
-            signal::restarting(|| Ok(file.flock(kind, wait)?))?;
+            body.file()?.flock(kind, wait)?;
             Ok(0)
-        })
+        }))
     }
 }
 
@@ -265,17 +286,15 @@ hook! {
         lock.l_whence = libc::SEEK_CUR as i16;
         lock.l_len = len;
         lock.l_type = if operation == libc::F_ULOCK { libc::F_UNLCK } else { libc::F_WRLCK } as i16;
-        guard(|| {
-            let pinned = table::pin(fd)?;
-            match operation {
-                libc::F_ULOCK | libc::F_TLOCK => set_lock(pinned.file()?, libc::F_SETLK, &lock),
-                libc::F_LOCK => set_lock(pinned.file()?, libc::F_SETLKW, &lock),
-                libc::F_TEST => {
-                    get_lock(pinned.file()?, libc::F_GETLK, &mut lock)?;
-                    if c_int::from(lock.l_type) == libc::F_UNLCK { Ok(0) } else { fail(libc::EACCES) }
-                }
-                _ => fail(libc::EINVAL),
+        finish(waiting_on(fd, |body| match operation {
+            libc::F_ULOCK | libc::F_TLOCK => set_lock(body.file()?, libc::F_SETLK, &lock),
+            libc::F_LOCK => set_lock(body.file()?, libc::F_SETLKW, &lock),
+            libc::F_TEST => {
+                let mut told = lock;
+                get_lock(body.file()?, libc::F_GETLK, &mut told)?;
+                if c_int::from(told.l_type) == libc::F_UNLCK { Ok(0) } else { fail(libc::EACCES) }
             }
-        })
+            _ => fail(libc::EINVAL),
+        }))
     }
 }

@@ -72,13 +72,18 @@ extern "C" fn is_high_ours(fd: c_int) -> bool {
     table::is_ours(fd)
 }
 
-/// Looks the descriptor in `edi` up in the table: jumps where it is ours, and where its number is beyond the table's direct part. Its number is
-/// left in `r10`.
+/// Looks the descriptor in `edi` up in the table: jumps where it is ours, and where its number is beyond the table's
+/// direct part, or another bound. Its number is left in `r10`.
 #[cfg(not(test))]
 macro_rules! look_up {
     (high: $high:literal, ours: $ours:literal) => {
+        look_up!(bound: "{direct}", high: $high, ours: $ours)
+    };
+    (bound: $bound:literal, high: $high:literal, ours: $ours:literal) => {
         concat!(
-            "cmp edi, {direct}\njae ",
+            "cmp edi, ",
+            $bound,
+            "\njae ",
             $high,
             "\nmov r10d, edi\nlea r11, [rip + {table}]\ncmp qword ptr [r11 + r10 * 8], 0\njne ",
             $ours,
@@ -191,20 +196,22 @@ macro_rules! gates {
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
             naked_asm!(
-                look_up!(high: "3f", ours: "2f"),
-                "shr r10d, 6",
-                "lea r11, [rip + {quiet}]",
-                "mov r11, qword ptr [r11 + r10 * 8]",
-                "bt r11, rdi",
-                "jc 2f",
+                look_up!(bound: "dword ptr [rip + {least}]", high: "3f", ours: "2f"),
                 "4:",
                 "jmp qword ptr [rip + {way}]",
                 "3:",
                 "test edi, edi",
                 "js 4b",
+                look_up!(high: "2f", ours: "2f"),
+                "shr r10d, 6",
+                "lea r11, [rip + {quiet}]",
+                "mov r11, qword ptr [r11 + r10 * 8]",
+                "bt r11, rdi",
+                "jnc 4b",
                 "2:",
                 "jmp {hook}",
                 direct = const table::DIRECT,
+                least = sym nvmed_sys::QUIET_LEAST,
                 table = sym table::TABLE,
                 quiet = sym nvmed_sys::QUIET,
                 way = sym ways::$name,

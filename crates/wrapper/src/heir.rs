@@ -135,7 +135,7 @@ fn install(fd: OwnedFd, path_flags: &HashMap<c_int, c_int>) -> Answer<()> {
         descriptor::inherit(*fd, pinned)?;
     }
     fcntl::begin_with_locks();
-    if let Some((what, _)) = &left.cwd {
+    if let Some(what) = &left.cwd {
         let node = known.get(&what.handle).map(|pinned| pinned.node.clone());
         let node = match node {
             Some(node) => node,

@@ -172,7 +172,16 @@ pub(crate) fn behind(path: &[u8]) -> Option<CString> {
 }
 
 /// A descriptor that a path call has just opened.
+#[inline]
 pub(crate) fn opened(fd: c_int) {
+    if is_on() {
+        opened_where_on(fd);
+    }
+}
+
+/// Apart, so that where nothing is hosted nobody looks for this thread's words.
+#[inline(never)]
+fn opened_where_on(fd: c_int) {
     if here() {
         watch::opened(fd);
         standard::changed(fd);

@@ -83,6 +83,7 @@ mod signal;
 mod socket;
 mod spawn;
 mod splice;
+mod stand_in;
 mod standard;
 mod stat;
 mod stdio;

@@ -45,21 +45,37 @@ fn is_link_to_proc(path: &CStr) -> bool {
 /// the list is the kernel's.
 ///
 /// # Safety
-/// As [`Place::Host`] has it: a C string wherever there is a setting, unless it is null or no memory.
+/// A C string, unless it is null or no memory: as [`Place::Host`] has it wherever there is a setting.
 ///
 /// [`Place::Host`]: crate::place::Place::Host
 #[inline]
 pub(crate) unsafe fn opened(path: *const c_char, flags: c_int) -> Option<c_int> {
-    let setting = mount::setting().filter(|setting| setting.hosted.is_none())?;
     if flags & !PLAIN != libc::O_RDONLY || path.is_null() || path == NO_MEMORY {
         return None;
     }
     // SAFETY: the caller's contract; a string has a byte behind one that is not its end.
-    let may_be = unsafe { *path == b'/' as c_char && matches!(*path.add(1) as u8, b'p' | b'e') };
-    if !may_be {
-        return None;
-    }
+    let may_be = STARTS.iter().any(|start| unsafe { begins(path, start) });
     // SAFETY: as above.
+    if may_be { unsafe { list(path, flags) } } else { None }
+}
+
+/// How the names of lists begin, as far as it takes to tell them from most others.
+const STARTS: [&[u8]; 2] = [b"/pr", b"/etc/m"];
+
+/// # Safety
+/// A C string.
+#[inline(always)]
+unsafe fn begins(path: *const c_char, start: &[u8]) -> bool {
+    // SAFETY: the caller's contract; a string has a byte behind one that is not its end.
+    start.iter().enumerate().all(|(index, &byte)| unsafe { *path.add(index) } as u8 == byte)
+}
+
+/// # Safety
+/// A C string.
+#[cold]
+unsafe fn list(path: *const c_char, flags: c_int) -> Option<c_int> {
+    let setting = mount::setting().filter(|setting| setting.hosted.is_none())?;
+    // SAFETY: the caller's contract.
     let path = unsafe { CStr::from_ptr(path) };
     form(path.to_bytes()).and_then(|form| copy(setting, path, flags, form).ok())
 }

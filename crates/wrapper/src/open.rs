@@ -1,6 +1,7 @@
 //! The open calls.
 
 use crate::edge::{Answer, Fail, errno_of, fail, host};
+use crate::mount::Setting;
 use crate::place::{Place, Spot, Touch, on_path};
 use crate::table::Body;
 use crate::walk::Last;
@@ -43,21 +44,25 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
     match place {
         Place::Ours(spot) => open_ours(&spot, flags, mode),
         Place::Host { dirfd, path } => {
+            let setting = mount::setting();
             // SAFETY: a place of the host's.
-            if let Some(list) = unsafe { mounts::opened(path, flags) } {
+            if let Some(list) = setting.and_then(|_| unsafe { mounts::opened(path, flags) }) {
                 return Ok(list as isize);
             }
             let fd = host(sys!(SYS_openat, dirfd, path, flags | O_LARGEFILE, mode))?;
             hosted::opened(fd as c_int);
-            unless_hidden(fd as c_int, flags)
+            match setting {
+                Some(setting) => unless_hidden(setting, fd as c_int, flags),
+                None => Ok(fd),
+            }
         }
     }
 }
 
 /// A host descriptor, unless it is of the directory that `wrap_dir` hides.
-fn unless_hidden(fd: c_int, flags: c_int) -> Answer {
+fn unless_hidden(setting: &Setting, fd: c_int, flags: c_int) -> Answer {
     let may_be = flags & libc::O_ACCMODE == libc::O_RDONLY && flags & libc::O_CREAT == 0;
-    if let Some(setting) = mount::setting().filter(|setting| may_be && setting.prefix.hides()) {
+    if may_be && setting.prefix.hides() {
         let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
         if sys!(SYS_fstat, fd, stat.as_mut_ptr()) >= 0 {
             // SAFETY: the kernel filled it, and all its fields are integers anyway.

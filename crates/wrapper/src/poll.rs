@@ -1,43 +1,48 @@
 //! Waiting: files of ours are always ready, as regular files are.
 
-use crate::edge::{Answer, errno_of, guard, host, reply};
+use crate::edge::{Answer, fail, finish, guard, host, reply};
+use crate::given::Plain;
 use crate::table::{self, is_ours};
 use crate::terminal::or_stand_in;
 use crate::{given, signal};
 use core::ffi::{c_int, c_short};
 use core::mem::{MaybeUninit, offset_of};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use std::time::{Duration, Instant};
 
 /// Bytes of the kernel's signal set.
 pub(crate) const SIGSET_BYTES: usize = 8;
 /// What a file that is always ready answers to.
 pub(crate) const READY: c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
-/// Polls the host's descriptors by `wait`, which is told whether one of ours is ready already.
-unsafe fn poll_with(
-    fds: *mut pollfd,
-    count: nfds_t,
-    wait: impl FnOnce(*mut pollfd, bool) -> isize,
-) -> Answer {
+/// Whether a descriptor is of an open file of ours. Of `O_PATH`, which cannot be waited for, the kernel says so: the
+/// placeholder is that too.
+fn is_file(fd: c_int) -> bool {
+    is_ours(fd) && table::pin_unfenced(fd).is_ok_and(|body| body.file.is_some())
+}
+
+/// Polls by `wait`, which asks the kernel. Of a file of ours it sees the placeholder, says at once that this cannot be
+/// waited for (POLLNVAL), and counts it: as it does not wait for a file that is ready, and counts that.
+unsafe fn poll_with(fds: *mut pollfd, count: nfds_t, wait: impl FnOnce(*mut pollfd) -> isize) -> Answer {
     let mut list = given::list(fds, count as u32 as usize)?;
-    let mut ready = 0;
-    for entry in list.iter_mut().filter(|entry| is_ours(entry.fd)) {
-        entry.revents = entry.events & READY;
-        ready += isize::from(entry.revents != 0);
+    let files: Vec<usize> = (0..list.len()).filter(|&index| is_file(list[index].fd)).collect();
+    for &index in &files {
+        let entry = &mut list[index];
+        if entry.events & READY == 0 {
+            // A negative descriptor is skipped by the kernel.
+            entry.fd = -1;
+        }
     }
-    let mut hosts = list.clone();
-    for host in hosts.iter_mut().filter(|host| is_ours(host.fd)) {
-        // A negative descriptor is skipped by the kernel.
-        host.fd = -1;
+    let found = host(signal::outside(|| wait(list.as_mut_ptr())))?;
+    for index in files {
+        list[index].revents = list[index].events & READY;
     }
-    let found = host(signal::outside(|| wait(hosts.as_mut_ptr(), ready > 0)))?;
-    for (index, (entry, host)) in list.iter().zip(&hosts).enumerate() {
-        let revents = if host.fd == entry.fd { host.revents } else { entry.revents };
+    for (index, entry) in list.iter().enumerate() {
         let at = fds.wrapping_add(index).wrapping_byte_add(offset_of!(pollfd, revents));
         // SAFETY: the program passes `count` entries, under `edge`'s contract.
-        unsafe { given::put(at.cast(), &revents) }?;
+        unsafe { given::put(at.cast(), &entry.revents) }?;
     }
-    Ok(found + ready)
+    Ok(found)
 }
 
 /// Entries that a process may always name, whatever its limit of descriptors is; the kernel's default (`INR_OPEN_CUR`).
@@ -47,10 +52,14 @@ const ENTRIES_AT_ONCE: usize = 16;
 
 /// Whether a list names a descriptor of ours. One that is not there, or is longer than the process may have descriptors, is
 /// the kernel's to refuse.
+#[inline]
 fn touches_ours(fds: *const pollfd, count: nfds_t) -> bool {
     // The kernel looks at 32 bits of the count.
-    let count = count as u32;
-    if !table::was_used() || count > ENTRIES_SURE && u64::from(count) > crate::limit::descriptors() {
+    table::was_used() && names_ours(fds, count as u32)
+}
+
+fn names_ours(fds: *const pollfd, count: u32) -> bool {
+    if count > ENTRIES_SURE && u64::from(count) > crate::limit::descriptors() {
         return false;
     }
     let mut done = 0;
@@ -69,10 +78,10 @@ fn touches_ours(fds: *const pollfd, count: nfds_t) -> bool {
 hook! {
     /// poll(2)
     inner fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        let wait = |fds: *mut pollfd| sys!(SYS_poll, fds, count, timeout_ms);
         if !touches_ours(fds, count) {
-            return reply(sys!(SYS_poll, fds, count, timeout_ms));
+            return reply(wait(fds));
         }
-        let wait = |fds, now: bool| sys!(SYS_poll, fds, count, if now { 0 } else { timeout_ms });
         guard(|| poll_with(fds, count, wait))
     }
 }
@@ -87,19 +96,10 @@ hook! {
 hook! {
     /// ppoll(2)
     inner fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        // The kernel writes the rest of the time back; libc's callers keep theirs. libc, too, reads the time itself.
-        let wait = |fds: *mut pollfd, now: bool| {
-            let mut left = timeout.as_ref().copied();
-            if now {
-                left = Some(over(left));
-            }
-            let left = left.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
-            sys!(SYS_ppoll, fds, count, left, mask, SIGSET_BYTES)
-        };
-        if !touches_ours(fds, count) {
-            return reply(wait(fds, false));
-        }
-        guard(|| poll_with(fds, count, wait))
+        // The kernel writes what is left of the time; libc's callers keep theirs. libc, too, reads the time itself.
+        let mut left = if timeout.is_null() { None } else { Some(timeout.read_volatile()) };
+        let left = left.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
+        ppoll_by_number(fds, count, left, mask, SIGSET_BYTES)
     }
 }
 
@@ -111,38 +111,12 @@ pub(crate) unsafe fn ppoll_by_number(
     mask: *const sigset_t,
     mask_bytes: size_t,
 ) -> c_int {
-    let wait = |fds: *mut pollfd, now: bool| {
-        at_once(timeout, now, |timeout| sys!(SYS_ppoll, fds, count, timeout, mask, mask_bytes))
-    };
+    let wait = |fds: *mut pollfd| sys!(SYS_ppoll, fds, count, timeout, mask, mask_bytes);
     if !touches_ours(fds, count) {
-        return reply(wait(fds, false));
+        return reply(wait(fds));
     }
     // SAFETY: the program's list, under `edge`'s contract.
     guard(|| unsafe { poll_with(fds, count, wait) })
-}
-
-/// A time that is over, in place of one that the kernel takes; what it refuses stays.
-fn over(given: Option<timespec>) -> timespec {
-    let given = given.unwrap_or(timespec { tv_sec: 0, tv_nsec: 0 });
-    let is_valid = given.tv_sec >= 0 && (0..NANOSECONDS).contains(&given.tv_nsec);
-    if is_valid { timespec { tv_sec: 0, tv_nsec: 0 } } else { given }
-}
-
-const NANOSECONDS: i64 = 1_000_000_000;
-
-/// Waits by `wait` as long as the program says, or, where it is `now`, not at all.
-fn at_once(timeout: *mut timespec, now: bool, wait: impl FnOnce(*mut timespec) -> isize) -> isize {
-    if !now {
-        return wait(timeout);
-    }
-    let given = if timeout.is_null() { Ok(None) } else { given::get(timeout).map(Some) };
-    match given {
-        Ok(given) => {
-            let mut over = over(given);
-            wait(&raw mut over)
-        }
-        Err(failure) => -(errno_of(&failure) as isize),
-    }
 }
 
 hook! {
@@ -159,20 +133,20 @@ struct Set {
     given: *mut u64,
     /// What the host is asked, and then its answer.
     hosts: Vec<u64>,
-    /// Which of ours are asked for.
-    ours: Vec<u64>,
+    /// Which files of ours are asked for.
+    files: Vec<u64>,
 }
 
 impl Set {
-    /// A set of at least `count` bits, our descriptors apart.
+    /// A set of at least `count` bits, our files apart.
     fn split(set: *mut fd_set, count: usize) -> Answer<Self> {
         let given = set.cast::<u64>();
         let words = if given.is_null() { 0 } else { count.div_ceil(64) };
         let mut hosts = given::list(given, words)?;
-        let ours: Vec<u64> =
-            hosts.iter().enumerate().map(|(index, &word)| ours_of(word, index, count)).collect();
-        hosts.iter_mut().zip(&ours).for_each(|(host, ours)| *host &= !ours);
-        Ok(Self { given, hosts, ours })
+        let files: Vec<u64> =
+            hosts.iter().enumerate().map(|(index, &word)| bits_of(word, index, count, is_file)).collect();
+        hosts.iter_mut().zip(&files).for_each(|(host, files)| *host &= !files);
+        Ok(Self { given, hosts, files })
     }
 
     fn for_host(&mut self) -> *mut fd_set {
@@ -180,13 +154,13 @@ impl Set {
     }
 
     fn ready(&self) -> u32 {
-        self.ours.iter().map(|word| word.count_ones()).sum()
+        self.files.iter().map(|word| word.count_ones()).sum()
     }
 
     /// Puts the answer where the program wants it.
-    unsafe fn join(&self, ours_are_ready: bool) -> Answer<()> {
-        for (index, (host, ours)) in self.hosts.iter().zip(&self.ours).enumerate() {
-            let word = if ours_are_ready { host | ours } else { *host };
+    unsafe fn join(&self, files_are_ready: bool) -> Answer<()> {
+        for (index, (host, files)) in self.hosts.iter().zip(&self.files).enumerate() {
+            let word = if files_are_ready { host | files } else { *host };
             // SAFETY: the set has so many words, under `edge`'s contract.
             unsafe { given::put(self.given.wrapping_add(index), &word) }?;
         }
@@ -194,34 +168,48 @@ impl Set {
     }
 }
 
-/// The bits of a set's word that stand for descriptors of ours.
-fn ours_of(word: u64, index: usize, count: usize) -> u64 {
+/// The bits of a set's word that stand for descriptors that are so.
+fn bits_of(word: u64, index: usize, count: usize, is_so: fn(c_int) -> bool) -> u64 {
     let mut rest = word;
-    let mut ours = 0;
+    let mut found = 0;
     while rest != 0 {
         let fd = index * 64 + rest.trailing_zeros() as usize;
-        if fd < count && is_ours(fd as c_int) {
-            ours |= 1 << (fd % 64);
+        if fd < count && is_so(fd as c_int) {
+            found |= 1 << (fd % 64);
         }
         rest &= rest - 1;
     }
-    ours
+    found
 }
 
-/// Selects by `wait`, which is told whether one of ours is ready already.
-unsafe fn select_with(
+/// A set of signals and its size, as pselect6(2) takes them; null for select(2).
+type Six = *const [usize; 2];
+
+fn pselect6(
     count: c_int,
-    sets: [*mut fd_set; 3],
-    wait: impl FnOnce([*mut fd_set; 3], bool) -> isize,
-) -> Answer {
+    [reads, writes, excepts]: [*mut fd_set; 3],
+    left: *mut timespec,
+    six: Six,
+) -> isize {
+    sys!(SYS_pselect6, count, reads, writes, excepts, left, six)
+}
+
+/// Selects where a descriptor of ours takes part. Of the time there is left what the kernel would leave.
+unsafe fn select_with(count: c_int, sets: [*mut fd_set; 3], left: Option<&mut timespec>, six: Six) -> Answer {
+    let wait = |sets, left: Option<&mut timespec>| {
+        pselect6(count, sets, left.map_or(core::ptr::null_mut(), core::ptr::from_mut), six)
+    };
     let split = |index: usize| Set::split(sets[index], count as usize);
     let (Ok(mut reads), Ok(mut writes), Ok(mut excepts)) = (split(0), split(1), split(2)) else {
         // The kernel says what comes before that.
-        return host(wait(sets, false));
+        return host(wait(sets, left));
     };
     let ready = reads.ready() + writes.ready();
     let hosts = [reads.for_host(), writes.for_host(), excepts.for_host()];
-    let found = host(signal::outside(|| wait(hosts, ready > 0)))?;
+    let found = host(signal::outside(|| match ready {
+        0 => wait(hosts, left),
+        _ => at_once(left, |left| wait(hosts, Some(left))),
+    }))?;
     // SAFETY: the program's sets, under `edge`'s contract. A file has no exceptional state.
     unsafe {
         reads.join(true)?;
@@ -229,6 +217,26 @@ unsafe fn select_with(
         excepts.join(false)?;
     }
     Ok(found + ready as isize)
+}
+
+const NANOSECONDS: i64 = 1_000_000_000;
+
+/// Asks by `wait`, which waits not at all, and takes off the time what that took.
+fn at_once(left: Option<&mut timespec>, wait: impl FnOnce(&mut timespec) -> isize) -> isize {
+    let mut over = timespec { tv_sec: 0, tv_nsec: 0 };
+    let Some(left) = left else { return wait(&mut over) };
+    if left.tv_sec < 0 || !(0..NANOSECONDS).contains(&left.tv_nsec) {
+        // The kernel refuses it.
+        return wait(left);
+    }
+    let begun = Instant::now();
+    let answer = wait(&mut over);
+    // Where the mask is refused the kernel has not come to the time.
+    if ![-libc::EINVAL as isize, -libc::EFAULT as isize].contains(&answer) {
+        let rest = Duration::new(left.tv_sec as u64, left.tv_nsec as u32).saturating_sub(begun.elapsed());
+        *left = timespec { tv_sec: rest.as_secs() as i64, tv_nsec: rest.subsec_nanos().into() };
+    }
+    answer
 }
 
 /// Whether a set names a descriptor of ours. Sets that are not there are the kernel's to refuse.
@@ -239,7 +247,38 @@ fn selects_ours(count: c_int, sets: [*mut fd_set; 3]) -> bool {
         set => given::get(set.wrapping_add(index)).unwrap_or(0),
     };
     let asked = |index| sets.iter().fold(0, |all, &set| all | word(set, index));
-    table::was_used() && (0..count.div_ceil(64)).any(|index| ours_of(asked(index), index, count) != 0)
+    table::was_used()
+        && (0..count.div_ceil(64)).any(|index| bits_of(asked(index), index, count, is_ours) != 0)
+}
+
+/// A time as select(2) or as pselect6(2) takes it.
+trait Time: Plain {
+    fn to_spec(self) -> timespec;
+    fn of(left: timespec) -> Self;
+}
+
+impl Time for timespec {
+    fn to_spec(self) -> timespec {
+        self
+    }
+
+    fn of(left: timespec) -> Self {
+        left
+    }
+}
+
+const MICROSECONDS: i64 = 1_000_000;
+
+impl Time for timeval {
+    /// More than a second of microseconds goes to the seconds, as in the kernel and in libc.
+    fn to_spec(self) -> timespec {
+        let (seconds, rest) = (self.tv_usec / MICROSECONDS, self.tv_usec % MICROSECONDS);
+        timespec { tv_sec: self.tv_sec.saturating_add(seconds), tv_nsec: rest * (NANOSECONDS / MICROSECONDS) }
+    }
+
+    fn of(left: timespec) -> Self {
+        Self { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / (NANOSECONDS / MICROSECONDS) }
+    }
 }
 
 hook! {
@@ -248,18 +287,21 @@ hook! {
         count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval,
     ) -> c_int {
         let sets = [reads, writes, excepts];
-        // libc, too, reads the time itself, before anything else.
-        let given = if timeout.is_null() { None } else { Some(timeout.read_volatile()) };
-        let is_valid = given.is_none_or(|time| time.tv_sec >= 0 && time.tv_usec as i32 >= 0);
-        let wait = |[reads, writes, excepts]: [*mut fd_set; 3], now: bool| {
-            let mut zero = timeval { tv_sec: 0, tv_usec: 0 };
-            let left = if now && is_valid { &raw mut zero } else { timeout };
-            sys!(SYS_select, count, reads, writes, excepts, left)
-        };
         if !selects_ours(count, sets) {
-            return reply(wait(sets, false));
+            return reply(sys!(SYS_select, count, reads, writes, excepts, timeout));
         }
-        guard(|| select_with(count, sets, wait))
+        if timeout.is_null() {
+            return guard(|| select_with(count, sets, None, core::ptr::null()));
+        }
+        // libc, too, reads the time itself, before anything else, and writes what is left of it.
+        let time = timeout.read_volatile();
+        if time.tv_sec < 0 || (time.tv_usec as i32) < 0 {
+            return finish(fail(libc::EINVAL));
+        }
+        let mut left = time.to_spec();
+        let answer = guard(|| select_with(count, sets, Some(&mut left), core::ptr::null()));
+        timeout.write_volatile(Time::of(left));
+        answer
     }
 }
 
@@ -270,41 +312,56 @@ hook! {
         timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int {
         let sets = [reads, writes, excepts];
-        let wait = |[reads, writes, excepts]: [*mut fd_set; 3], now: bool| {
-            // As in `ppoll`.
-            let mut left = timeout.as_ref().copied();
-            if now {
-                left = Some(over(left));
-            }
-            let left = left.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
-            let signals = [mask as usize, SIGSET_BYTES];
-            sys!(SYS_pselect6, count, reads, writes, excepts, left, signals.as_ptr())
-        };
+        // As in `ppoll`.
+        let mut left = if timeout.is_null() { None } else { Some(timeout.read_volatile()) };
+        let six = [mask as usize, SIGSET_BYTES];
         if !selects_ours(count, sets) {
-            return reply(wait(sets, false));
+            let left = left.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
+            return reply(pselect6(count, sets, left, &raw const six));
         }
-        guard(|| select_with(count, sets, wait))
+        guard(|| select_with(count, sets, left.as_mut(), &raw const six))
     }
 }
 
-/// pselect6(2): the kernel reads the time, and the mask with its size behind the sixth word.
-pub(crate) unsafe fn pselect6(
+/// Selects as the kernel does: it reads the time, and writes what is left of it where it may.
+unsafe fn select_by_kernel<T: Time>(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: *mut T,
+    six: Six,
+) -> c_int {
+    guard(|| {
+        if timeout.is_null() {
+            // SAFETY: the program's sets, under `edge`'s contract.
+            return unsafe { select_with(count, sets, None, six) };
+        }
+        let time = given::get(timeout)?.to_spec();
+        let mut left = time;
+        // SAFETY: as above.
+        let answer = unsafe { select_with(count, sets, Some(&mut left), six) };
+        if (left.tv_sec, left.tv_nsec) != (time.tv_sec, time.tv_nsec) {
+            // SAFETY: the program wants it there; what cannot be written is no failure.
+            let _ = unsafe { given::put(timeout, &T::of(left)) };
+        }
+        answer
+    })
+}
+
+/// pselect6(2) by its number
+pub(crate) unsafe fn pselect6_by_number(
     count: c_int,
     sets: [*mut fd_set; 3],
     timeout: *mut timespec,
-    six: usize,
+    six: Six,
 ) -> c_int {
-    let wait = |[reads, writes, excepts]: [*mut fd_set; 3], now: bool| {
-        at_once(timeout, now, |timeout| sys!(SYS_pselect6, count, reads, writes, excepts, timeout, six))
-    };
     if !selects_ours(count, sets) {
-        return reply(wait(sets, false));
+        return reply(pselect6(count, sets, timeout, six));
     }
-    // SAFETY: the program's sets, under `edge`'s contract.
-    guard(|| unsafe { select_with(count, sets, wait) })
+    // SAFETY: as the caller's.
+    unsafe { select_by_kernel(count, sets, timeout, six) }
 }
 
-/// select(2) as the kernel has it: it reads the time.
+/// select(2) by its number
 pub(crate) unsafe fn select_by_number(
     count: c_int,
     reads: *mut fd_set,
@@ -313,23 +370,11 @@ pub(crate) unsafe fn select_by_number(
     timeout: *mut timeval,
 ) -> c_int {
     let sets = [reads, writes, excepts];
-    let wait = |[reads, writes, excepts]: [*mut fd_set; 3], now: bool| {
-        let mut zero = timeval { tv_sec: 0, tv_usec: 0 };
-        let left = match (now, timeout.is_null()) {
-            (true, false) => match given::get(timeout) {
-                Ok(time) if time.tv_sec >= 0 && time.tv_usec >= 0 => &raw mut zero,
-                _ => timeout,
-            },
-            (true, true) => &raw mut zero,
-            (false, _) => timeout,
-        };
-        sys!(SYS_select, count, reads, writes, excepts, left)
-    };
     if !selects_ours(count, sets) {
-        return reply(wait(sets, false));
+        return reply(sys!(SYS_select, count, reads, writes, excepts, timeout));
     }
-    // SAFETY: as above.
-    guard(|| unsafe { select_with(count, sets, wait) })
+    // SAFETY: as the caller's.
+    unsafe { select_by_kernel(count, sets, timeout, core::ptr::null()) }
 }
 
 hook! {

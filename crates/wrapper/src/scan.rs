@@ -1,5 +1,6 @@
 //! scandir, ftw and nftw: what libc does with calls of its own that no hook sees.
 
+use crate::above;
 use crate::directory;
 use crate::edge::{Answer, fail, finish};
 use crate::open::open;
@@ -71,7 +72,7 @@ hook! {
     /// scandir(3)
     fn scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int,
         as [scandir64] {
-        if concerns_us(libc::AT_FDCWD, path) {
+        if concerns_us(libc::AT_FDCWD, path) || above::is_path(libc::AT_FDCWD, path) {
             return scan(libc::AT_FDCWD, path, list, filter, compare);
         }
         next!(c"scandir", fn(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
@@ -84,7 +85,7 @@ hook! {
     fn scandirat(
         dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare,
     ) -> c_int, as [scandirat64] {
-        if concerns_us(dirfd, path) {
+        if concerns_us(dirfd, path) || above::is_path(dirfd, path) {
             return scan(dirfd, path, list, filter, compare);
         }
         next!(c"scandirat", fn(c_int, *const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
@@ -229,7 +230,7 @@ fn names(path: &CString) -> Option<Vec<Vec<u8>>> {
     Some(names)
 }
 
-/// Walks a tree of ours.
+/// Walks a tree with files of ours.
 unsafe fn walk(
     path: *const c_char,
     flags: c_int,
@@ -263,7 +264,7 @@ unsafe fn walk(
 hook! {
     /// ftw(3)
     fn ftw(path: *const c_char, call: FtwFn, descriptors: c_int) -> c_int, as [ftw64] {
-        if !concerns_us(libc::AT_FDCWD, path) {
+        if !concerns_us(libc::AT_FDCWD, path) && !above::is_on_the_way(path) {
             return next!(c"ftw", fn(*const c_char, FtwFn, c_int) -> c_int)(path, call, descriptors);
         }
         // ftw knows no links and no postorder.
@@ -277,7 +278,7 @@ hook! {
 hook! {
     /// nftw(3)
     fn nftw(path: *const c_char, call: NftwFn, descriptors: c_int, flags: c_int) -> c_int, as [nftw64] {
-        if !concerns_us(libc::AT_FDCWD, path) {
+        if !concerns_us(libc::AT_FDCWD, path) && !above::is_on_the_way(path) {
             let libc = next!(c"nftw", fn(*const c_char, NftwFn, c_int, c_int) -> c_int);
             return libc(path, call, descriptors, flags);
         }

@@ -5,7 +5,7 @@
 //! installed behind one of ours, which keeps the signal for later if the thread is inside, and queues it
 //! anew, with what the kernel told of it, when the thread leaves.
 
-use crate::edge::{Answer, Fail, fail, finish};
+use crate::edge::{Answer, Fail, caught, fail, finish};
 use crate::{fault, mount};
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_int, c_void};
@@ -110,13 +110,18 @@ fn all_restart() -> bool {
     })
 }
 
-/// Waits by `call` until a signal with a handler comes. Where `SA_RESTART` says so the handlers run and the wait
-/// goes on, as the kernel's waits do.
-pub(crate) fn restarting(mut call: impl FnMut() -> Answer<()>) -> Answer<()> {
+/// Waits by `call` until a signal with a handler comes. The handlers run once `call` has let go of everything: they may
+/// leave for good. Where `SA_RESTART` says so it is called again behind them, as the kernel's waits go on.
+pub(crate) fn restarting(mut call: impl FnMut() -> Answer) -> Answer {
     loop {
-        match call() {
-            Err(Fail::Errno(libc::EINTR)) if is_waiting() && all_restart() => outside(|| ()),
-            answer => return answer,
+        let mut goes_on = false;
+        let answer = caught(|| {
+            let answer = call();
+            goes_on = matches!(answer, Err(Fail::Errno(libc::EINTR))) && is_waiting() && all_restart();
+            answer
+        });
+        if !goes_on {
+            return answer;
         }
     }
 }

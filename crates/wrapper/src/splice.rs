@@ -2,17 +2,20 @@
 //! vmsplice(2) are between pipes, of which we have none: they answer what the kernel says of files.
 //!
 //! *Out of our file* the bytes go into memory that the kernel takes for a file, and it splices from there: so it waits,
-//! sends SIGPIPE and takes as much as there is room for, as from any file. What does not fit is still in our file.
+//! takes as much as there is room for, as from any file. What does not fit is still in our file.
 //!
 //! *Out of a pipe* nothing is taken before the file has room for it, because a pipe takes nothing back: we look how
 //! much there is, have the file allocate so much, and take at most that, by one splice into a pipe of our own that does
 //! not wait. A write into what is allocated needs no room. Another reader of the pipe may have been faster; then we get
 //! less, or wait again.
+//!
+//! *The waits* are the kernel's, of calls that move nothing, and nothing of ours is held in them: a handler may leave them
+//! for good. What moves bytes never waits.
 
 use crate::backend::File;
-use crate::edge::{Answer, caught, fail, finish, host, reply};
-use crate::table::{self, Pinned, is_ours};
-use crate::{data, given, limit, mount, raw};
+use crate::edge::{Answer, Fail, caught, fail, finish, guard, host, reply};
+use crate::table::{self, Identity, is_ours};
+use crate::{given, limit, mount, signal, stand_in};
 use core::ffi::{c_int, c_uint};
 use libc::{iovec, off64_t, size_t, ssize_t};
 use nvmed_fs::{Allocate, FsError, Kind, OpenFlags, Whence};
@@ -27,14 +30,14 @@ const PIECE_BYTES: usize = 1 << 20;
 /// A slot of a pipe.
 const PAGE: usize = 4096;
 
-/// One side of a copy: a descriptor, as far as the kernel looks at it before it moves bytes.
+/// One side of a copy: a descriptor, as far as the kernel looks at it before it moves bytes. Nothing is held by it.
 pub(crate) struct Side {
     pub(crate) fd: c_int,
     pub(crate) reads: bool,
     pub(crate) writes: bool,
     pub(crate) appends: bool,
-    /// Ours.
-    pub(crate) ours: Option<Pinned>,
+    /// What it is a descriptor of, where it is ours.
+    ours: Option<(Identity, Kind)>,
     /// Bytes that a pipe of the host's holds.
     pipe_bytes: Option<usize>,
 }
@@ -44,10 +47,7 @@ impl Side {
     /// `EBADF` for a descriptor that is closed, or that no bytes go through (`O_PATH`).
     pub(crate) fn of(fd: c_int) -> Answer<Self> {
         if is_ours(fd) {
-            let ours = table::pin(fd)?;
-            let flags = ours.file()?.flags();
-            let (reads, writes, appends) = (flags.reads(), flags.writes(), flags.has(OpenFlags::APPEND));
-            return Ok(Self { fd, reads, writes, appends, ours: Some(ours), pipe_bytes: None });
+            return caught(|| Self::of_ours(fd));
         }
         let flags = host(sys!(SYS_fcntl, fd, libc::F_GETFL, 0))? as c_int;
         if flags & libc::O_PATH != 0 || is_quiet(fd) {
@@ -61,14 +61,63 @@ impl Side {
         Ok(Self { fd, reads: reads || both, writes: writes || both, appends, ours: None, pipe_bytes })
     }
 
+    fn of_ours(fd: c_int) -> Answer<Self> {
+        let ours = table::pin(fd)?;
+        let flags = ours.file()?.flags();
+        let (reads, writes, appends) = (flags.reads(), flags.writes(), flags.has(OpenFlags::APPEND));
+        let known = (ours.identity(), ours.node.kind());
+        Ok(Self { fd, reads, writes, appends, ours: Some(known), pipe_bytes: None })
+    }
+
+    pub(crate) fn is_ours(&self) -> bool {
+        self.ours.is_some()
+    }
+
     pub(crate) fn is_pipe(&self) -> bool {
         self.pipe_bytes.is_some()
     }
 
+    /// Runs `call` with the file of ours, which is held for that time alone.
+    ///
+    /// # Errors
+    /// `EBADF` where the descriptor was closed meanwhile; those of `call`.
+    pub(crate) fn with_file<T>(&self, call: impl FnOnce(&File) -> Answer<T>) -> Answer<T> {
+        caught(|| {
+            let now = table::pin(self.fd)?;
+            let is_same = self.ours.is_some_and(|(identity, _)| identity == now.identity());
+            if is_same { call(now.file()?) } else { fail(libc::EBADF) }
+        })
+    }
+
+    /// Reads bytes from an offset; how many there were.
+    ///
+    /// # Errors
+    /// Those of pread(2).
+    pub(crate) fn read(&self, into: &mut [u8], at: off64_t) -> Answer<usize> {
+        if self.is_ours() {
+            return self.with_file(|file| Ok(file.pread(into, at as u64)?));
+        }
+        host(sys!(SYS_pread64, self.fd, into.as_mut_ptr(), into.len(), at)).map(|got| got as usize)
+    }
+
+    /// Writes bytes at an offset, or where the description stands; how many.
+    ///
+    /// # Errors
+    /// Those of pwrite(2) and write(2).
+    pub(crate) fn write(&self, bytes: &[u8], at: Option<off64_t>) -> Answer<usize> {
+        let put = match (self.is_ours(), at) {
+            (true, Some(at)) => return self.with_file(|file| Ok(file.pwrite(bytes, at as u64)?)),
+            (true, None) => return self.with_file(|file| Ok(file.write(bytes)?)),
+            (false, Some(at)) => sys!(SYS_pwrite64, self.fd, bytes.as_ptr(), bytes.len(), at),
+            (false, None) => sys!(SYS_write, self.fd, bytes.as_ptr(), bytes.len()),
+        };
+        host(put).map(|put| put as usize)
+    }
+
     /// What it is of; none for what is no file, such as an epoll.
     pub(crate) fn kind(&self) -> Answer<Option<Kind>> {
-        if let Some(ours) = &self.ours {
-            return Ok(Some(ours.node.kind()));
+        if let Some((_, kind)) = self.ours {
+            return Ok(Some(kind));
         }
         let mut found = core::mem::MaybeUninit::<libc::stat>::zeroed();
         host(sys!(SYS_fstat, self.fd, found.as_mut_ptr()))?;
@@ -79,15 +128,15 @@ impl Side {
     /// Where a copy begins: at the program's number, or at the position of the description. What is read in no other
     /// order than its own takes no number (ESPIPE) and needs none.
     pub(crate) fn start(&self, given: Option<off64_t>) -> Answer<off64_t> {
-        match (&self.ours, given) {
-            (Some(_), Some(given)) => Ok(given),
-            (Some(ours), None) => Ok(caught(|| Ok(ours.file()?.position()?))? as off64_t),
-            (None, Some(given)) => {
+        match (self.is_ours(), given) {
+            (true, Some(given)) => Ok(given),
+            (true, None) => self.with_file(|file| Ok(file.position()? as off64_t)),
+            (false, Some(given)) => {
                 // No byte is read; the kernel says whether one could be.
                 let answer = sys!(SYS_pread64, self.fd, core::ptr::null::<u8>(), 0usize, 0usize);
                 if answer == -libc::ESPIPE as isize { fail(libc::ESPIPE) } else { Ok(given) }
             }
-            (None, None) => Ok(sys!(SYS_lseek, self.fd, 0, libc::SEEK_CUR).max(0) as off64_t),
+            (false, None) => Ok(sys!(SYS_lseek, self.fd, 0, libc::SEEK_CUR).max(0) as off64_t),
         }
     }
 
@@ -97,10 +146,10 @@ impl Side {
             // SAFETY: the program wants its number there.
             return unsafe { given::put(at, &end) };
         }
-        match &self.ours {
-            Some(ours) => caught(|| Ok(ours.file()?.seek(end, Whence::Set).map(drop)?)),
-            None => host(sys!(SYS_lseek, self.fd, end, libc::SEEK_SET)).map(drop),
+        if self.is_ours() {
+            return self.with_file(|file| Ok(file.seek(end, Whence::Set).map(drop)?));
         }
+        host(sys!(SYS_lseek, self.fd, end, libc::SEEK_SET)).map(drop)
     }
 }
 
@@ -129,32 +178,69 @@ fn quiet(answer: isize) -> Answer<QuietFd> {
 /// # Errors
 /// Those of splice(2).
 pub(crate) fn into_pipe(from: &Side, at: u64, to: &Side, count: size_t, flags: c_uint) -> Answer<usize> {
-    let Some(node) = from.ours.as_ref().map(|ours| ours.node.kind()) else { return fail(libc::EINVAL) };
-    if node != Kind::File {
+    if from.kind()? != Some(Kind::File) {
         return fail(libc::EINVAL);
     }
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
+    loop {
+        if waits {
+            wait_for_room(to.fd)?;
+        }
+        match from.with_file(|file| fill(file, at, to, count, flags)) {
+            // Another writer was faster.
+            Err(Fail::Errno(libc::EAGAIN)) if waits => {}
+            answer => return answer,
+        }
+    }
+}
+
+/// Waits until a pipe has room, as splice(2) does.
+fn wait_for_room(pipe: c_int) -> Answer<()> {
+    // It waits before it looks at the file, in which there is nothing.
+    let (empty, nowhere) = (stand_in::file()?, core::ptr::null_mut::<off64_t>());
+    host(sys!(SYS_splice, empty, nowhere, pipe, nowhere, 1usize, 0)).map(drop)
+}
+
+/// Splices from a file into a pipe what there is room for.
+fn fill(file: &File, at: u64, to: &Side, count: size_t, flags: c_uint) -> Answer<usize> {
     let memory = quiet(sys!(SYS_memfd_create, c"nvmed-splice".as_ptr(), libc::MFD_CLOEXEC))?;
-    let mut held: c_int = 0;
-    sys!(SYS_ioctl, to.fd, libc::FIONREAD, &raw mut held);
+    let held = held(to.fd)?;
     // Bytes that come from different pages take slots of their own, here as from any file.
     let within = at as usize % PAGE;
-    let room = to.pipe_bytes.unwrap_or(PAGE).saturating_sub(held as usize).max(PAGE);
+    let room = to.pipe_bytes.unwrap_or(PAGE).saturating_sub(held).max(PAGE);
     let mut piece = vec![0u8; count.min(room).min(PIECE_BYTES)];
-    // SAFETY: the piece's own memory.
-    let got = unsafe { data::pread(from.fd, piece.as_mut_ptr().cast(), piece.len(), at as i64) };
-    if got < 0 {
-        return fail(raw::errno());
-    }
-    if sys!(SYS_pwrite64, memory.as_raw_fd(), piece.as_ptr(), got, within) != got {
+    let got = file.pread(&mut piece, at)?;
+    if sys!(SYS_pwrite64, memory.as_raw_fd(), piece.as_ptr(), got, within) != got as isize {
         return fail(libc::ENOMEM);
     }
-    let (mut begin, no_offset) = (within as off64_t, core::ptr::null_mut::<off64_t>());
-    let spliced =
-        sys!(SYS_splice, memory.as_raw_fd(), &raw mut begin, to.fd, no_offset, piece.len(), flags & FLAGS);
+    let (mut begin, nowhere) = (within as off64_t, core::ptr::null_mut::<off64_t>());
+    let flags = flags & FLAGS | libc::SPLICE_F_NONBLOCK;
+    let spliced = sys!(SYS_splice, memory.as_raw_fd(), &raw mut begin, to.fd, nowhere, piece.len(), flags);
     host(spliced).map(|spliced| spliced as usize)
 }
 
-/// A pipe of our own, between the program's and the file.
+/// How many bytes a pipe has.
+fn held(pipe: c_int) -> Answer<usize> {
+    let mut there: c_int = 0;
+    host(sys!(SYS_ioctl, pipe, libc::FIONREAD, &raw mut there))?;
+    Ok(there as usize)
+}
+
+/// Waits as splice(2) does until a pipe has something, or is at its end: whether it has.
+fn wait_for_bytes(pipe: c_int) -> Answer<bool> {
+    /// Memory that nobody may write.
+    static CONSTANT: u8 = 0;
+    if held(pipe)? > 0 {
+        return Ok(true);
+    }
+    // A read waits, restarts and ends as a splice does. It can put nothing there, so it takes nothing.
+    match sys!(SYS_read, pipe, &raw const CONSTANT, 1usize) {
+        answer if answer == -libc::EFAULT as isize => Ok(true),
+        answer => host(answer).map(|_| false),
+    }
+}
+
+/// A pipe of our own, between the program's and the file. Nothing waits for it.
 struct Between {
     read: QuietFd,
     write: QuietFd,
@@ -169,24 +255,26 @@ impl Between {
         Ok(Self { read: quiet(ends[0] as isize)?, write: quiet(ends[1] as isize)? })
     }
 
-    /// Waits as splice(2) does until the program's pipe has something, or is at its end: 0.
-    fn wait(&self, pipe: c_int, flags: c_uint) -> Answer<usize> {
+    /// How much the program's pipe has; 0 at its end.
+    ///
+    /// # Errors
+    /// `EAGAIN` where it has nothing yet.
+    fn look(&self, pipe: c_int) -> Answer<usize> {
         loop {
-            let mut there: c_int = 0;
-            host(sys!(SYS_ioctl, pipe, libc::FIONREAD, &raw mut there))?;
+            let there = held(pipe)?;
             if there > 0 {
-                return Ok(there as usize);
+                return Ok(there);
             }
             // Of one byte there is a copy then, which nobody wants.
-            let seen = host(sys!(SYS_tee, pipe, self.write.as_raw_fd(), 1usize, flags))?;
-            if seen == 0 {
+            let write = self.write.as_raw_fd();
+            if host(sys!(SYS_tee, pipe, write, 1usize, libc::SPLICE_F_NONBLOCK))? == 0 {
                 return Ok(0);
             }
             self.read(&mut [0])?;
         }
     }
 
-    /// Takes bytes out of the program's pipe without waiting; 0 where another reader was faster.
+    /// Takes bytes out of the program's pipe; 0 where another reader was faster.
     fn take(&self, pipe: c_int, into: &mut [u8]) -> Answer<usize> {
         let (nowhere, flags) = (core::ptr::null_mut::<off64_t>(), libc::SPLICE_F_NONBLOCK);
         let taken = sys!(SYS_splice, pipe, nowhere, self.write.as_raw_fd(), nowhere, into.len(), flags);
@@ -225,23 +313,38 @@ fn make_room(file: &File, at: u64, bytes: &[u8]) -> Answer<usize> {
 ///
 /// # Errors
 /// Those of splice(2), where nothing was taken.
-fn out_of_pipe(pipe: c_int, file: &File, at: u64, count: size_t, flags: c_uint) -> Answer<usize> {
+fn out_of_pipe(pipe: c_int, to: &Side, at: u64, count: size_t, flags: c_uint) -> Answer<usize> {
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
+    loop {
+        if waits && !wait_for_bytes(pipe)? {
+            return Ok(0);
+        }
+        match to.with_file(|file| drain(pipe, file, at, count)) {
+            // Another reader was faster.
+            Err(Fail::Errno(libc::EAGAIN)) if waits => {}
+            answer => return answer,
+        }
+    }
+}
+
+/// Moves what a pipe has into a file, or as much of it as there is room for.
+fn drain(pipe: c_int, file: &File, at: u64, count: size_t) -> Answer<usize> {
     let between = Between::new()?;
     let mut piece = Vec::new();
     let mut done = 0;
     let mut one = |done: usize| -> Answer<Option<usize>> {
-        let now = if done > 0 { flags | libc::SPLICE_F_NONBLOCK } else { flags };
-        let there = between.wait(pipe, now)?.min(count - done).min(PIECE_BYTES);
+        let there = between.look(pipe)?.min(count - done).min(PIECE_BYTES);
         if there == 0 {
             return Ok(None);
         }
         piece.resize(there, 0);
         let at = at + done as u64;
-        let room = caught(|| make_room(file, at, &piece))?;
+        let room = make_room(file, at, &piece)?;
         let taken = between.take(pipe, &mut piece[..room])?;
-        caught(|| Ok(file.pwrite(&piece[..taken], at)?)).map(Some)
+        Ok(Some(file.pwrite(&piece[..taken], at)?))
     };
-    while done < count {
+    // A writer that is as fast as we are does not keep the program's handlers waiting.
+    while done < count && (done == 0 || !signal::is_waiting()) {
         match one(done) {
             Ok(Some(put)) => done += put,
             Err(failure) if done == 0 => return Err(failure),
@@ -274,15 +377,15 @@ fn splice_ours(
         return fail(libc::EBADF);
     }
     mount::count();
-    match (&from.ours, &to.ours) {
-        (None, Some(ours)) if from.is_pipe() && !to.appends => {
+    match (from.is_ours(), to.is_ours()) {
+        (false, true) if from.is_pipe() && !to.appends => {
             let begin = to.start(target)?;
             check_range(begin, count)?;
-            let done = out_of_pipe(from.fd, ours.file()?, begin as u64, count, flags)?;
+            let done = out_of_pipe(from.fd, &to, begin as u64, count, flags)?;
             to.moved(to_at, begin + done as i64)?;
             Ok(done as isize)
         }
-        (Some(_), None) if to.is_pipe() => {
+        (true, false) if to.is_pipe() => {
             let begin = from.start(source)?;
             check_range(begin, count)?;
             let done = into_pipe(&from, begin as u64, &to, count, flags)?;
@@ -341,7 +444,7 @@ hook! {
     /// vmsplice(2)
     fn vmsplice(fd: c_int, vectors: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
         if is_ours(fd) {
-            return finish(vmsplice_ours(fd, vectors, count, flags));
+            return guard(|| vmsplice_ours(fd, vectors, count, flags));
         }
         reply(sys!(SYS_vmsplice, fd, vectors, count, flags))
     }

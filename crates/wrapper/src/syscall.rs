@@ -8,7 +8,7 @@ use crate::edge::reply;
 use crate::{
     aio, credentials, data, descriptor, directory, exec, extent, fcntl, fork, given, ioctl, life, limit,
     mapping, metadata, name, open, openat2, poll, raw, real, refused, rights, ring, socket, splice, stat,
-    sync, transfer, vector, xattr,
+    sync, table, terminal, transfer, vector, xattr,
 };
 use core::ffi::{c_int, c_long};
 
@@ -192,17 +192,30 @@ unsafe fn getdents(fd: c_int, buffer: *mut u8, size: usize) -> c_long {
 /// Where the newer record has the kind.
 const KIND_OFFSET: usize = 18;
 
+/// Calls on sockets that a file's stand-in answers: of the placeholder the kernel would say what it says of a descriptor
+/// that is open by path only.
+const OF_SOCKETS: &[c_long] = &[
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_shutdown,
+    libc::SYS_listen,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockopt,
+];
+
 /// Calls on descriptors alone, as a bit for each number.
-static ABOUT_DESCRIPTORS: [u64; 8] = {
-    let mut bits = [0; 8];
+static ABOUT_DESCRIPTORS: [u64; 8] = with(OF_SOCKETS, with(DESCRIPTORS, [0; 8]));
+
+const fn with(numbers: &[c_long], mut bits: [u64; 8]) -> [u64; 8] {
     let mut index = 0;
-    while index < DESCRIPTORS.len() {
-        let number = DESCRIPTORS[index] as usize;
+    while index < numbers.len() {
+        let number = numbers[index] as usize;
         bits[number / 64] |= 1 << (number % 64);
         index += 1;
     }
     bits
-};
+}
 
 /// Whether a call is about descriptors alone: it is the kernel's unless one of them is ours.
 pub(crate) fn is_about_descriptors(number: c_long) -> bool {
@@ -279,7 +292,12 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
             }
             libc::SYS_pselect6 => {
                 let sets = [words[1] as _, words[2] as _, words[3] as _];
-                Some(c_long::from(poll::pselect6(words[0] as _, sets, words[4] as _, words[5])))
+                Some(c_long::from(poll::pselect6_by_number(
+                    words[0] as _,
+                    sets,
+                    words[4] as _,
+                    words[5] as _,
+                )))
             }
             libc::SYS_getdents => Some(getdents(words[0] as _, words[1] as _, words[2])),
             libc::SYS_io_submit | libc::SYS_io_getevents | aio::SYS_IO_PGETEVENTS | libc::SYS_io_destroy => {
@@ -320,7 +338,22 @@ unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
 /// The words are a program's arguments for the call of this number.
 pub(crate) unsafe fn by_number(number: c_long, words: [usize; 6]) -> Option<c_long> {
     // SAFETY: the caller's contract.
-    unsafe { descriptors(number, words).or_else(|| paths(number, words)).or_else(|| special(number, words)) }
+    unsafe {
+        descriptors(number, words)
+            .or_else(|| paths(number, words))
+            .or_else(|| special(number, words))
+            .or_else(|| of_sockets(number, words))
+    }
+}
+
+/// The answer of a call on a socket that is none: a descriptor of ours.
+fn of_sockets(number: c_long, mut words: [usize; 6]) -> Option<c_long> {
+    let fd = words[0] as c_int;
+    if !table::is_ours(fd) || !OF_SOCKETS.contains(&number) {
+        return None;
+    }
+    words[0] = terminal::stand_in(fd) as usize;
+    Some(reply(raw::call(number, words)))
 }
 
 hook! {

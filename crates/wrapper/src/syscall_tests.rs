@@ -1,4 +1,4 @@
-use super::{DESCRIPTORS, PATHS, SPECIAL};
+use super::{DESCRIPTORS, OF_SOCKETS, PATHS, SPECIAL};
 use std::collections::BTreeMap;
 
 /// What is done with every system call: `NUMBER NAME | hooked`, or another word and why.
@@ -17,7 +17,7 @@ fn table() -> BTreeMap<i64, (&'static str, &'static str)> {
 
 #[test]
 fn the_table_says_what_the_dispatch_does() {
-    let routed = || DESCRIPTORS.iter().chain(PATHS).chain(SPECIAL).copied();
+    let routed = || DESCRIPTORS.iter().chain(PATHS).chain(SPECIAL).chain(OF_SOCKETS).copied();
     let table = table();
     for number in routed() {
         let found = table.get(&number);

@@ -39,6 +39,8 @@ pub(crate) struct Description {
     /// References, one of them for each table slot; `DEAD` while in the pool. A reader that lost a
     /// race adds and subtracts one at any time.
     state: AtomicU32,
+    /// How often it has been taken out of the pool.
+    lives: AtomicU32,
     /// Written by whoever takes the description out of the pool or returns it; otherwise read only.
     body: UnsafeCell<Option<Body>>,
 }
@@ -75,10 +77,19 @@ impl Pinned {
         Self(self.0)
     }
 
+    /// Which description it is.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity(self.address(), self.0.lives.load(Ordering::Relaxed))
+    }
+
     fn address(&self) -> usize {
         core::ptr::from_ref(self.0) as usize
     }
 }
+
+/// Tells a description from all others, without keeping it from going away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity(usize, u32);
 
 impl core::ops::Deref for Pinned {
     type Target = Body;
@@ -242,12 +253,18 @@ pub(crate) fn recount(pins: &[Pinned]) {
 pub(crate) fn describe(body: Body) -> Pinned {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     let description = pool.pop().unwrap_or_else(|| {
-        let fresh = |_| Description { state: AtomicU32::new(DEAD), body: UnsafeCell::new(None) };
+        let fresh = |_| Description {
+            state: AtomicU32::new(DEAD),
+            lives: AtomicU32::new(0),
+            body: UnsafeCell::new(None),
+        };
         let batch: &'static [Description] = Vec::leak((0..POOL_BATCH).map(fresh).collect());
         pool.extend(&batch[1..]);
         &batch[0]
     });
     drop(pool);
+    // Nobody else writes it until it is in the pool again.
+    description.lives.store(description.lives.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     // SAFETY: it came out of the pool, so nobody else reads or writes the body.
     unsafe { *description.body.get() = Some(body) };
     // One reference, the caller's; what stragglers added stays counted until they subtract it.

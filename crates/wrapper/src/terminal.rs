@@ -4,20 +4,13 @@
 //!
 //! Of the placeholder, which is the inode of a socket, the kernel would say so, or EBADF.
 
-use crate::{raw, table};
+use crate::{raw, stand_in, table};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicI32, Ordering};
-use nvmed_sys::QuietFd;
-use rustix::fd::AsRawFd;
-use rustix::fs::MemfdFlags;
-
-/// The file of the host's, once it was needed.
-static FILE: AtomicI32 = AtomicI32::new(-1);
 
 /// The number that libc and the kernel are told in the place of one of ours: for `O_PATH` the placeholder, which is that
 /// too. So it is where there is no file, or the process may not use ours.
 pub(crate) extern "C" fn stand_in(fd: c_int) -> c_int {
-    if is_open(fd) { file_of_host().unwrap_or(fd) } else { fd }
+    if is_open(fd) { stand_in::file().unwrap_or(fd) } else { fd }
 }
 
 /// The same for any descriptor: the host's are themselves.
@@ -28,22 +21,6 @@ pub(crate) fn or_stand_in(fd: c_int) -> c_int {
 /// Whether a descriptor of ours is of an open file, and not `O_PATH`.
 fn is_open(fd: c_int) -> bool {
     table::pin(fd).is_ok_and(|body| body.file.is_some())
-}
-
-fn file_of_host() -> Option<c_int> {
-    let known = FILE.load(Ordering::Acquire);
-    if known >= 0 {
-        return Some(known);
-    }
-    let made = QuietFd::new(rustix::fs::memfd_create(c"nvmed-file", MemfdFlags::CLOEXEC).ok()?);
-    match FILE.compare_exchange(-1, made.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {
-            let number = made.as_raw_fd();
-            core::mem::forget(made);
-            Some(number)
-        }
-        Err(other) => Some(other),
-    }
 }
 
 /// isatty(3): asked of each file that a program opens, so it is answered without the kernel.

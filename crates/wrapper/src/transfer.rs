@@ -1,40 +1,46 @@
 //! Copies inside the kernel, which has no data of ours: a read and a write do them. Between a file of ours and one of
 //! the host's, copy_file_range(2) fails as between two file systems that cannot do it, so that callers fall back.
 
-use crate::edge::{Answer, TRANSFER_BYTES_MAX, caught, fail, finish, reply};
+use crate::edge::{Answer, TRANSFER_BYTES_MAX, fail, finish, reply};
+use crate::mount;
 use crate::splice::{Side, check_range, into_pipe, number};
-use crate::table::{Pinned, is_ours};
-use crate::{data, raw};
-use core::ffi::{c_int, c_uint, c_void};
+use crate::table::is_ours;
+use core::ffi::{c_int, c_uint};
 use libc::{off_t, off64_t, size_t, ssize_t};
 use nvmed_fs::Kind;
 
 /// Moved at once: a page cache's window, and little enough for a thread's stack of any program that has a heap.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Moves up to `count` bytes by `read` and `write`, which answer as the calls of these names; how many arrived.
-/// A failure after the first byte is the next call's.
+/// Moves up to `count` bytes from one side's offset to the other's, or to where that stands; how many arrived. A failure
+/// after the first byte is the next call's.
 fn pump(
+    (from, source): (&Side, off64_t),
+    (to, target): (&Side, Option<off64_t>),
     count: usize,
-    mut read: impl FnMut(*mut c_void, usize, usize) -> isize,
-    mut write: impl FnMut(*const c_void, usize, usize) -> isize,
 ) -> Answer<usize> {
     let count = count.min(TRANSFER_BYTES_MAX);
     let mut piece = vec![0u8; count.min(PIECE_BYTES)];
     let mut done = 0;
-    while done < count {
+    let mut one = |done: usize| -> Answer<(usize, usize)> {
         let want = (count - done).min(piece.len());
-        let got = read(piece.as_mut_ptr().cast(), want, done);
-        let put = if got > 0 { write(piece.as_ptr().cast(), got as usize, done) } else { got };
-        if put < 0 && done == 0 {
-            return fail(raw::errno());
-        }
-        if put <= 0 {
-            break;
-        }
-        done += put as usize;
-        if put < got {
-            break;
+        let got = from.read(&mut piece[..want], source + done as i64)?;
+        let put = match got {
+            0 => 0,
+            got => to.write(&piece[..got], target.map(|target| target + done as i64))?,
+        };
+        Ok((got, put))
+    };
+    while done < count {
+        match one(done) {
+            Err(failure) if done == 0 => return Err(failure),
+            Err(_) | Ok((_, 0)) => break,
+            Ok((got, put)) => {
+                done += put;
+                if put < got {
+                    break;
+                }
+            }
         }
     }
     Ok(done)
@@ -54,8 +60,8 @@ fn check_files(from: &Side, to: &Side) -> Answer<()> {
 
 /// How many bytes are to be copied from one place of a file to another one (`generic_copy_file_checks`).
 fn check_places(
-    (from, source): (&Pinned, off64_t),
-    (to, target): (&Pinned, off64_t),
+    (from, source): (&Side, off64_t),
+    (to, target): (&Side, off64_t),
     count: size_t,
 ) -> Answer<usize> {
     // The kernel adds without a sign.
@@ -63,7 +69,8 @@ fn check_places(
     if wraps(source) || wraps(target) {
         return fail(libc::EOVERFLOW);
     }
-    let (holds, into) = caught(|| Ok((from.node.stat()?, to.node.stat()?)))?;
+    let status = |side: &Side| side.with_file(|file| Ok(file.stat()?));
+    let (holds, into) = (status(from)?, status(to)?);
     let count = (count as u64).min((holds.size as i64).saturating_sub(source).max(0) as u64);
     if target >= nvmed_fs::FILE_BYTES_MAX as i64 {
         return fail(libc::EFBIG);
@@ -91,17 +98,13 @@ fn copy_ours(
         return fail(libc::EINVAL);
     }
     check_files(&from, &to)?;
-    let (Some(from_file), Some(to_file)) = (&from.ours, &to.ours) else { return fail(libc::EXDEV) };
+    if !from.is_ours() || !to.is_ours() {
+        return fail(libc::EXDEV);
+    }
+    mount::count();
     let (source, target) = (from.start(source)?, to.start(target)?);
-    let count = check_places((from_file, source), (to_file, target), count)?;
-    // SAFETY: the piece's own memory.
-    let done = unsafe {
-        pump(
-            count,
-            |into, want, done| data::pread(from.fd, into, want, source + done as i64),
-            |bytes, want, done| data::pwrite(to.fd, bytes, want, target + done as i64),
-        )?
-    };
+    let count = check_places((&from, source), (&to, target), count)?;
+    let done = pump((&from, source), (&to, Some(target)), count)?;
     from.moved(from_at, source + done as i64)?;
     to.moved(to_at, target + done as i64)?;
     Ok(done as isize)
@@ -144,17 +147,11 @@ fn send_ours(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> Answer {
     if count == 0 {
         return Ok(0);
     }
-    let done = if to.is_pipe() && from.ours.is_some() {
+    mount::count();
+    let done = if to.is_pipe() && from.is_ours() {
         into_pipe(&from, source as u64, &to, count, 0)?
     } else {
-        // SAFETY: the piece's own memory.
-        unsafe {
-            pump(
-                count,
-                |into, want, done| data::pread(from.fd, into, want, source + done as i64),
-                |bytes, want, _| data::write(to.fd, bytes, want),
-            )?
-        }
+        pump((&from, source), (&to, None), count)?
     };
     from.moved(at, source + done as i64)?;
     Ok(done as isize)

@@ -88,6 +88,24 @@ fn splices_are_those_of_the_host() {
     bench.fsck();
 }
 
+/// A handler that jumps out of a call that waits finds nothing of it: no descriptor, and no file that is held open. What
+/// stands in for a file of ours is the process's that needs it.
+#[test]
+fn calls_leave_nothing_behind() {
+    let Some(bench) = Bench::new("", &["cc", "timeout"]) else { return };
+    let program = compiled(&bench, "leavings", &["-pthread"]).display().to_string();
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let plain = Command::new("timeout").args(["60", &program]).arg(&host).output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&plain.stderr), "", "without the wrapper");
+    let ours = bench.path("");
+    let words = ["timeout", "60", &program, ours.trim_end_matches('/')];
+    for said in [bench.ok(&words), bench.ok_shared(&words)] {
+        assert_eq!(said, "nothing is left behind\n");
+    }
+    bench.fsck();
+}
+
 /// A pipe takes nothing back: what a full device has no room for must still be in it.
 #[test]
 fn a_splice_into_a_full_device_leaves_the_rest_in_the_pipe() {
@@ -120,6 +138,40 @@ fn hierarchies_are_walked_as_on_the_host() {
         let words =
             ["timeout", "60", program.to_str().unwrap(), ours.trim_end_matches('/'), host.to_str().unwrap()];
         assert_eq!(bench.ok(&words), "all hierarchies walked\n");
+        bench.fsck();
+    }
+}
+
+/// Our directory is in the listings of the one above it, and on the way of walks from there, as on the host: whether the
+/// host has a directory there or not.
+#[test]
+fn what_lies_above_us_lists_us() {
+    for (how, hidden) in [("off", false), ("dispatch", false), ("off", true)] {
+        let Some(bench) = Bench::with_config("", &format!("raw_syscalls = {how}"), &["cc", "timeout"]) else {
+            return;
+        };
+        let program = compiled(&bench, "above", &[]).display().to_string();
+        let above = bench.host().join("high/low");
+        std::fs::create_dir_all(&above).expect("directories of the host");
+        let dir = above.display().to_string();
+        let mut words = vec!["timeout", "60", &program, &dir, "on", "inside"];
+        let plain = Command::new(words[0]).args(&words[1..]).output().expect("it starts");
+        assert_eq!(
+            String::from_utf8_lossy(&plain.stdout),
+            "listed everywhere\n",
+            "without the wrapper: {plain:?}"
+        );
+        if !hidden {
+            std::fs::remove_dir_all(above.join("on")).expect("what the program has made goes");
+        }
+        let config = std::fs::read_to_string(bench.config()).expect("the configuration");
+        let moved = config.replace(bench.path("").trim_end_matches('/'), &format!("{dir}/on"));
+        std::fs::write(bench.config(), moved).expect("the configuration is written");
+        if how == "dispatch" {
+            words.push("by instructions, too");
+        }
+        assert_eq!(bench.ok(&words), "listed everywhere\n", "{how}, hidden: {hidden}");
+        assert_eq!(bench.ok_shared(&words), "listed everywhere\n", "{how}, hidden: {hidden}, shared");
         bench.fsck();
     }
 }

@@ -25,9 +25,11 @@ fn main() {
         ["foreign", call, slices, calls] => foreign(call, slices, calls),
         ["fstat", file, slices, ops, pause_us] => fstat(file, slices, ops, pause_us),
         ["echo", slices, ops, pause_us] => echo(slices, ops, pause_us),
+        ["counted", call, dir, calls] => counted(call, dir, calls),
         ["nothing"] => Ok(()),
         _ => Err("usage: nvmed-probe pread|pwrite FILE BYTES SLICES OPS | create DIR FILES DIRS \
-             | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | echo SLICES OPS PAUSE_US | nothing"
+             | foreign lseek|read|close SLICES CALLS | fstat FILE SLICES OPS PAUSE_US | echo SLICES OPS PAUSE_US \
+             | counted CALL DIR CALLS | nothing"
             .into()),
     };
     if let Err(message) = done {
@@ -159,6 +161,55 @@ fn foreign(call: &str, slices: &str, calls: &str) -> Result<(), String> {
         println!("{:.2}", begin.elapsed().as_nanos() as f64 / calls as f64);
     }
     Ok(())
+}
+
+/// A number of calls of one kind between two stops, for a parent that counts what lies between (ptrace(2)). A call is
+/// `ours.NAME` on a file that is made in `dir`, or `host.NAME` on one that is there.
+fn counted(call: &str, dir: &str, calls: &str) -> Result<(), String> {
+    let calls = number(calls)?;
+    let (whose, name) =
+        call.split_once('.').ok_or_else(|| format!("`{call}` is no ours.NAME or host.NAME"))?;
+    let file = if whose == "ours" { format!("{dir}/file") } else { format!("{dir}/passwd") };
+    let flags = if whose == "ours" { libc::O_RDWR | libc::O_CREAT } else { libc::O_RDONLY };
+    let fd = open(&file, flags)?;
+    let mut block = noise();
+    if whose == "ours" {
+        pwrite(fd, &block, 0)?;
+    }
+    let file = path(&file)?;
+    let (short, mut status) = (&mut block[..100], std::mem::MaybeUninit::<libc::stat>::uninit());
+    let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: plain calls on a descriptor and a path of ours, with room that is ours.
+    let mut once = || unsafe {
+        match name {
+            "pread" => libc::pread(fd, short.as_mut_ptr().cast(), short.len(), 0) == 100,
+            "pwrite" => libc::pwrite(fd, short.as_ptr().cast(), short.len(), 0) == 100,
+            "read" => libc::read(fd, short.as_mut_ptr().cast(), 1) == 1,
+            "lseek" => libc::lseek(fd, 0, libc::SEEK_CUR) >= 0,
+            "fstat" => libc::fstat(fd, status.as_mut_ptr()) == 0,
+            "stat" => libc::stat(file.as_ptr(), status.as_mut_ptr()) == 0,
+            "access" => libc::access(file.as_ptr(), libc::R_OK) == 0,
+            "open_close" => libc::close(libc::open(file.as_ptr(), libc::O_RDONLY)) == 0,
+            "poll" => libc::poll(&raw mut asked, 1, 0) == 1,
+            _ => false,
+        }
+    };
+    // The first is not like the others.
+    let mut whole = once();
+    // SAFETY: the parent is told of this process's signals from here on, and asked for it.
+    unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+    stop();
+    for _ in 0..calls {
+        whole &= once();
+    }
+    stop();
+    if whole { Ok(()) } else { Err(failed(call)) }
+}
+
+/// Stops this process for the one that traces it.
+fn stop() {
+    // SAFETY: takes a number; the parent sees the signal before this process does.
+    unsafe { libc::raise(libc::SIGUSR1) };
 }
 
 /// Calls timed alone, each after a pause: median and 99th percentile of each slice.

@@ -39,13 +39,14 @@ static volatile int handled;
 static void *volatile told;
 static volatile int on_alternate;
 static sigjmp_buf back;
-static int ignores;
 static char big[600000];
 static char *alternate;
 
-// Two pages, of which the second is not there.
+// Two pages, of which the second is not there. They lie where no other mapping of the process's comes to fill the hole: the
+// kernel fills the highest one.
 static char *last_page(int protection) {
-    char *at = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    static char *lonely = (char *)0x200000000000;
+    char *at = mmap(lonely += 16 * PAGE, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(at, 'x', PAGE);
     if (protection == PROT_NONE)
         mprotect(at + PAGE, PAGE, PROT_NONE);
@@ -357,6 +358,9 @@ static void buffers(char *end, int file) {
     CHECK(pread(file, end, 100, 9999) == 0 && pread(file, end, 0, 0) == 0);
     BAD(pread(file, end, 1, 0));
     BAD(pread(file, end, 5000, 0));
+    BAD(pread(file, NULL, 10, 0));
+    BAD(pwrite(file, NULL, 10, 0));
+    CHECK(pread(file, NULL, 10, 9999) == 0 && pwrite(file, NULL, 0, 0) == 0);
     // What lies behind the hole is not the buffer.
     char *behind = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     mprotect(behind + PAGE, PAGE, PROT_NONE);
@@ -420,11 +424,8 @@ static void structures(void) {
     answers(closed, PAGE, file, dir);
     answers(cut, PAGE, file, dir);
     answers((char *)4096, 0, file, dir);
-    // Without a handler of its own the process ends there (docs/spec/faults.md).
-    if (!ignores) {
-        buffers(last_page(PROT_NONE) + PAGE, file);
-        buffers(beyond_file() + PAGE, file);
-    }
+    buffers(last_page(PROT_NONE) + PAGE, file);
+    buffers(beyond_file() + PAGE, file);
     CHECK(handled == 0);
     close(file);
     close(dir);
@@ -558,14 +559,12 @@ static void inherit(void) { execl(own, own, ours, "inherited", NULL); }
 static void with_ignored(void) {
     signal(SIGSEGV, SIG_IGN);
     signal(SIGBUS, SIG_IGN);
-    ignores = 1;
     names();
     CHECK(raise(SIGSEGV) == 0 && ends(send_one) == 0);
     CHECK(ends(touch) == -SIGSEGV);
     CHECK(ends(inherit) == 42);
     CHECK(signal(SIGSEGV, SIG_DFL) == SIG_IGN);
     CHECK(signal(SIGBUS, SIG_DFL) == SIG_IGN);
-    ignores = 0;
     names();
 }
 
@@ -583,11 +582,46 @@ static void *shake(void *unused) {
     return NULL;
 }
 
+#define HALF (256 * PAGE)
+static void *take_away(void *half) {
+    while (!over) {
+        mprotect(half, HALF, PROT_NONE);
+        sched_yield();
+        mprotect(half, HALF, PROT_READ | PROT_WRITE);
+        sched_yield();
+    }
+    return NULL;
+}
+
+// Of a buffer whose second half another thread takes away, what a write says that it has taken is in the file.
+static void buffers_that_go(void) {
+    static char is_in[2 * HALF];
+    pthread_t thread;
+    int file = open(at("goes"), O_CREAT | O_RDWR, 0644), cut = 0, whole = 0;
+    char *bytes = mmap(NULL, 2 * HALF, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(bytes, 'w', 2 * HALF);
+    over = 0;
+    CHECK(file >= 0 && pthread_create(&thread, NULL, take_away, bytes + HALF) == 0);
+    for (int i = 0; (i < 300 || !cut || !whole) && i < 200000; i++) {
+        CHECK(lseek(file, 0, SEEK_SET) == 0);
+        ssize_t put = i % 2 ? write(file, bytes, 2 * HALF) : pwrite(file, bytes, 2 * HALF, 0);
+        CHECK(put >= HALF && lseek(file, 0, SEEK_CUR) == (i % 2 ? put : 0));
+        CHECK(pread(file, is_in, put, 0) == put);
+        CHECK(put < 1 || is_in[0] == 'w' && memcmp(is_in, is_in + 1, put - 1) == 0);
+        cut += put < 2 * HALF, whole += put == 2 * HALF;
+    }
+    over = 1;
+    CHECK(pthread_join(thread, NULL) == 0 && cut > 0 && whole > 0);
+    munmap(bytes, 2 * HALF), close(file);
+}
+
 // Another thread takes the name away, and puts an empty one there.
 static void with_a_thread(void) {
     pthread_t thread;
     int met = 0, missed = 0;
     shaking = last_page(0);
+    // Empty from the start: half a long name and then an empty one is a long name.
+    memset(shaking, 0, PAGE);
     pthread_create(&thread, NULL, shake, NULL);
     while (met < 200 || missed < 200) {
         int answer = access(shaking + 50, F_OK), error = errno;
@@ -651,7 +685,7 @@ int main(int argc, char **argv) {
     if (strcmp(how, "ignored") == 0)
         with_ignored();
     if (strcmp(how, "thread") == 0)
-        with_a_thread();
+        with_a_thread(), buffers_that_go();
     if (strcmp(how, "instructions") == 0)
         instructions();
     if (strcmp(how, "vfork") == 0)

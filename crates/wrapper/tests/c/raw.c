@@ -110,11 +110,31 @@ static void on_own(int number) {
     longjmp(back, 1);
 }
 
+// The library's own descriptors are there for no call, however it is made.
+static void not_there(void) {
+    int known = 0;
+    struct stat st;
+    for (int fd = 3; fd < 1100; fd++) {
+        // The kernel knows of it, and libc's calls do not.
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (lstat(path, &st) != 0 || fcntl(fd, F_GETFD) != -1)
+            continue;
+        known++;
+        CHECK(RAW(fcntl, fd, F_GETFD, 0) == -EBADF && RAW(fstat, fd, (long)&st) == -EBADF && RAW(dup, fd) == -EBADF);
+        CHECK(RAW(dup2, fd, 3) == -EBADF && RAW(dup2, 0, fd) == -EBUSY && RAW(dup3, 0, fd, 0) == -EBUSY);
+        CHECK(RAW(close, fd) == -EBADF);
+    }
+    CHECK(known > 0);
+    int file = open(at("no socket"), O_CREAT | O_RDWR, 0600);
+    CHECK(RAW(accept, file, 0, 0) == -ENOTSOCK && RAW(listen, file, 1) == -ENOTSOCK && close(file) == 0);
+}
+
 int main(int argc, char **argv) {
     if (argc != 3)
         return 99;
     ours = argv[1], host = argv[2];
     files("main");
+    not_there();
     // Threads of both kinds.
     pthread_t id;
     void *answer = NULL;

@@ -251,6 +251,18 @@ static void flags(void) {
     FAILS(send(fd, "x", 1, 0), ENOTSOCK);
     FAILS(recv(fd, in, 1, 0), ENOTSOCK);
     FAILS(getsockname(fd, NULL, NULL), ENOTSOCK);
+    int path_only = open(at("how"), O_PATH);
+    for (int i = 0; i < 2; i++) {
+        int file = i ? path_only : fd, wanted = i ? EBADF : ENOTSOCK;
+        FAILS(syscall(SYS_accept, file, NULL, NULL), wanted);
+        FAILS(syscall(SYS_accept4, file, NULL, NULL, 0), wanted);
+        FAILS(syscall(SYS_recvfrom, file, in, 1, 0, NULL, NULL), wanted);
+        FAILS(syscall(SYS_shutdown, file, SHUT_RD), wanted);
+        FAILS(syscall(SYS_listen, file, 1), wanted);
+        FAILS(syscall(SYS_setsockopt, file, SOL_SOCKET, SO_KEEPALIVE, &i, sizeof i), wanted);
+        FAILS(syscall(SYS_getsockopt, file, SOL_SOCKET, SO_TYPE, names, &set), wanted);
+    }
+    close(path_only);
     FAILS(tcgetpgrp(fd), ENOTTY);
     CHECK(ttyname(fd) == NULL && errno == ENOTTY && ttyname_r(fd, names, sizeof names) == ENOTTY && isatty(fd) == 0);
     CHECK(isfdtype(fd, S_IFSOCK) == 0 && isfdtype(fd, S_IFREG) == 1);

@@ -1,27 +1,20 @@
 //! Freed blocks on their way back: first their record becomes durable, then, with the mount option, the
 //! device is told that their contents are not needed, and only then are they free again (design decision 9).
 
-use crate::alloc::{Allocator, CHUNK_BLOCKS, Run};
+use super::alloc::{Allocator, Run};
 use crate::broken::take_from;
-use crate::core::Core;
-use crate::error::FsError;
-use crate::filesystem::FileSystem;
-use crate::journal::load_chunk;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_kv::Sequence;
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
-use nvmed_units::{BLOCK_BYTES, Lba};
 use std::collections::VecDeque;
 
 /// Blocks waiting to be discarded at which a commit sends them, 64 MiB: few commands for much space.
 const DISCARD_BLOCKS: u64 = 1 << 14;
-/// Chunks of the bitmap that a trim has in its hands at once, 256 MiB: allocations wait for it at most so long.
-const TRIM_CHUNKS: u64 = 64;
 
 /// Blocks that were freed and are not free yet.
 #[derive(Default)]
-pub(crate) struct Freed {
+pub(super) struct Freed {
     /// Freed by batches that are not durable yet, oldest first.
     held: Mutex<VecDeque<(Sequence, Run)>>,
     /// Whether there are any.
@@ -30,30 +23,30 @@ pub(crate) struct Freed {
     queue: Mutex<Vec<Run>>,
     queued_blocks: AtomicU64,
     /// Held by who discards, and who has blocks in its hands for that.
-    turn: Mutex<()>,
+    pub(super) turn: Mutex<()>,
     /// The device has refused a discard: no more are sent.
-    refused: AtomicBool,
+    pub(super) refused: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each guards a list that is whole at every step, or nothing.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Freed {
     /// A batch that frees a run was applied.
-    pub(crate) fn hold(&self, sequence: Sequence, run: Run) {
+    pub(super) fn hold(&self, sequence: Sequence, run: Run) {
         lock(&self.held).push_back((sequence, run));
         self.holds.store(true, Ordering::Release);
     }
 
     /// Whether freed blocks wait for their batch to become durable.
-    pub(crate) fn holds(&self) -> bool {
+    pub(super) fn holds(&self) -> bool {
         self.holds.load(Ordering::Acquire)
     }
 
     /// Takes over what is durably free now: to be discarded, or at once for use.
-    pub(crate) fn settle(&self, durable: Sequence, alloc: &Allocator, discard: bool) {
+    pub(super) fn settle(&self, durable: Sequence, alloc: &Allocator, discard: bool) {
         let mut held = lock(&self.held);
         let discard = discard && !self.refused.load(Ordering::Relaxed);
         while let Some(&(sequence, run)) = held.front() {
@@ -74,28 +67,34 @@ impl Freed {
 
     /// Gives back what waits to be discarded, undiscarded: somebody needs it now. Waits for who has blocks in
     /// its hands.
-    pub(crate) fn recall(&self, alloc: &Allocator) -> bool {
+    pub(super) fn recall(&self, alloc: &Allocator) -> bool {
         let _turn = lock(&self.turn);
         let queue = self.take_queue();
         queue.iter().for_each(|run| alloc.give_back(*run));
         !queue.is_empty()
     }
 
-    fn take_queue(&self) -> Vec<Run> {
+    /// Takes what waits to be discarded.
+    pub(super) fn take_queue(&self) -> Vec<Run> {
         let queue = core::mem::take(&mut *lock(&self.queue));
         let blocks = queue.iter().map(|run| u64::from(run.blocks)).sum();
         take_from(&self.queued_blocks, blocks, "queued blocks");
         queue
     }
 
+    /// Whether anything waits to be discarded.
+    pub(super) fn is_queued(&self) -> bool {
+        self.queued_blocks.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether so much waits to be discarded that it should not wait longer.
-    pub(crate) fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         self.queued_blocks.load(Ordering::Relaxed) >= DISCARD_BLOCKS
     }
 }
 
 /// Sorted, and those that touch as one, as far as a run can be long.
-fn merged(mut runs: Vec<Run>) -> Vec<Run> {
+pub(super) fn merged(mut runs: Vec<Run>) -> Vec<Run> {
     runs.sort_unstable_by_key(|run| run.start);
     let mut all: Vec<Run> = Vec::with_capacity(runs.len());
     for run in runs {
@@ -107,73 +106,6 @@ fn merged(mut runs: Vec<Run>) -> Vec<Run> {
         }
     }
     all
-}
-
-impl Core {
-    /// What was freed durably meanwhile may be used again.
-    #[inline]
-    pub(crate) fn settle_freed(&self) {
-        if self.freed.holds() {
-            self.freed.settle(self.store.durable(), &self.alloc, self.options.discard);
-        }
-    }
-
-    /// Discards what waits for it. A device that refuses keeps what it has, which does no harm.
-    pub(crate) fn discard_freed(&self) {
-        self.settle_freed();
-        if self.freed.queued_blocks.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let _turn = lock(&self.freed.turn);
-        let runs = merged(self.freed.take_queue());
-        if self.discard_runs(&runs).is_err() {
-            self.freed.refused.store(true, Ordering::Relaxed);
-        }
-        runs.iter().for_each(|run| self.alloc.give_back(*run));
-    }
-
-    /// Discards runs that nobody can allocate meanwhile; after an error, no more.
-    fn discard_runs(&self, runs: &[Run]) -> Result<(), FsError> {
-        for run in runs {
-            let (lba, blocks) = (Lba(run.start * self.lbas_per_block), u64::from(run.blocks));
-            self.handle.discard(lba, blocks * self.lbas_per_block)?;
-        }
-        Ok(())
-    }
-}
-
-impl FileSystem {
-    /// Tells the device of all free space that its contents are not needed (`fstrim`); runs shorter than
-    /// `bytes_min` are passed over. Answers the bytes told.
-    ///
-    /// Files are read and written meanwhile; an allocation may wait for some commands.
-    ///
-    /// # Errors
-    /// [`FsError::ReadOnly`]; the device's, one that knows no such command among them.
-    pub fn trim(&self, bytes_min: u64) -> Result<u64, FsError> {
-        let core = &self.0;
-        core.writable()?;
-        // What was freed up to now counts as free.
-        core.commit_all()?;
-        core.discard_freed();
-        let blocks_min = u32::try_from(bytes_min.div_ceil(BLOCK_BYTES as u64).max(1)).unwrap_or(u32::MAX);
-        let chunks = core.alloc.chunks();
-        let load = |chunk| load_chunk(&core.store, chunk);
-        let mut blocks = 0;
-        for first in (0..chunks).step_by(TRIM_CHUNKS as usize) {
-            let _turn = lock(&core.freed.turn);
-            let mut runs = Vec::new();
-            let range = first..(first + TRIM_CHUNKS).min(chunks);
-            let taken = core.alloc.take_free(range, blocks_min.min(CHUNK_BLOCKS as u32), &load, &mut runs);
-            let long = merged(runs.clone());
-            let long: Vec<Run> = long.into_iter().filter(|run| run.blocks >= blocks_min).collect();
-            let told = taken.and_then(|()| core.discard_runs(&long));
-            runs.iter().for_each(|run| core.alloc.give_back(*run));
-            told?;
-            blocks += long.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
-        }
-        Ok(blocks * BLOCK_BYTES as u64)
-    }
 }
 
 #[cfg(test)]
@@ -188,27 +120,33 @@ mod tests {
     fn a_freed_block_waits_for_its_record_to_be_durable() {
         let alloc = Allocator::new(0, 8, 0);
         let freed = Freed::default();
-        let all = alloc.take(crate::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
+        let all = alloc.take(super::super::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
         assert_eq!(all, run(0, 8));
         freed.hold(Sequence(5), run(2, 3));
         freed.settle(Sequence(4), &alloc, false);
         assert!(freed.holds());
-        assert_eq!(alloc.take(crate::alloc::Near::default(), 1, &|_| Ok(None)).unwrap(), None);
+        assert_eq!(alloc.take(super::super::alloc::Near::default(), 1, &|_| Ok(None)).unwrap(), None);
         freed.settle(Sequence(5), &alloc, false);
         assert!(!freed.holds());
-        assert_eq!(alloc.take(crate::alloc::Near::default(), 8, &|_| Ok(None)).unwrap(), Some(run(2, 3)));
+        assert_eq!(
+            alloc.take(super::super::alloc::Near::default(), 8, &|_| Ok(None)).unwrap(),
+            Some(run(2, 3))
+        );
     }
 
     #[test]
     fn what_waits_to_be_discarded_can_be_called_back() {
         let alloc = Allocator::new(0, 8, 0);
         let freed = Freed::default();
-        alloc.take(crate::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
+        alloc.take(super::super::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
         freed.hold(Sequence(1), run(0, 2));
         freed.settle(Sequence(1), &alloc, true);
-        assert_eq!(alloc.take(crate::alloc::Near::default(), 1, &|_| Ok(None)).unwrap(), None);
+        assert_eq!(alloc.take(super::super::alloc::Near::default(), 1, &|_| Ok(None)).unwrap(), None);
         assert!(freed.recall(&alloc) && !freed.recall(&alloc));
-        assert_eq!(alloc.take(crate::alloc::Near::default(), 2, &|_| Ok(None)).unwrap(), Some(run(0, 2)));
+        assert_eq!(
+            alloc.take(super::super::alloc::Near::default(), 2, &|_| Ok(None)).unwrap(),
+            Some(run(0, 2))
+        );
     }
 
     #[test]
@@ -216,7 +154,7 @@ mod tests {
     fn queued_blocks_are_counted() {
         let alloc = Allocator::new(0, 8, 0);
         let freed = Freed::default();
-        alloc.take(crate::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
+        alloc.take(super::super::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
         freed.hold(Sequence(1), run(0, 2));
         freed.settle(Sequence(1), &alloc, true);
         freed.queued_blocks.store(1, Ordering::SeqCst);

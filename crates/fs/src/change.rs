@@ -1,22 +1,23 @@
 //! One change of the metadata: an atomic batch, and the allocation that belongs to it.
 //!
-//! Changes are made one after the other under the journal's lock, because the counters are in nearly every
+//! Changes are made one after the other under the lock of the open batch, because the counters are in nearly every
 //! one. Blocks are found without it. A [`Change`] that is dropped without [`Change::apply`] leaves
 //! everything as it was.
 
-use crate::alloc::{CHUNK_BYTES, Edits, Near, Run};
+use crate::blocks::alloc::{Edits, Run};
+use crate::codec::keys;
+use crate::codec::record::{Counters, Entry, Extent, Record};
 use crate::core::Core;
 use crate::error::FsError;
-use crate::keys;
 use crate::placement::Moves;
-use crate::record::{Counters, Entry, Extent, Record};
 use core::sync::atomic::Ordering;
 use nvmed_kv::mutant::{self, Mutant};
-use nvmed_kv::{Batch, Sequence, Store};
+use nvmed_kv::{Batch, Sequence};
 use nvmed_sys::sync::{MutexGuard, PoisonError};
+use nvmed_units::Ino;
 
-/// What every change needs.
-pub(crate) struct Journal {
+/// The batch that a change puts together, and the counters.
+pub(crate) struct OpenBatch {
     batch: Batch,
     edits: Edits,
     /// As they are.
@@ -27,7 +28,7 @@ pub(crate) struct Journal {
     value: Vec<u8>,
 }
 
-impl Journal {
+impl OpenBatch {
     pub(crate) fn new(counters: Counters) -> Self {
         Self { batch: Batch::new(), edits: Edits::default(), counters, written: counters, value: Vec::new() }
     }
@@ -35,23 +36,11 @@ impl Journal {
 
 /// Inode numbers set aside at once: those not used when the power goes are skipped.
 const NUMBERS_AHEAD: u64 = 1024;
-/// Rounds of looking for promised blocks while others free and take, before giving up.
-const ROUNDS_MAX: u32 = 1000;
-
-/// Reads a bitmap record.
-pub(crate) fn load_chunk(store: &Store, chunk: u64) -> Result<Option<[u8; CHUNK_BYTES]>, FsError> {
-    let mut value = Vec::with_capacity(CHUNK_BYTES);
-    if !store.get(&keys::bitmap(chunk), &mut value)? {
-        return Ok(None);
-    }
-    let bytes = value.as_slice().try_into();
-    bytes.map(Some).map_err(|_| FsError::Damaged { what: "the length of bitmap record", of: chunk })
-}
 
 /// A change being put together.
 pub(crate) struct Change<'a> {
     pub(crate) core: &'a Core,
-    journal: MutexGuard<'a, Journal>,
+    open: MutexGuard<'a, OpenBatch>,
     /// The counters as they will be.
     counters: Counters,
     /// Blocks whose promise this change redeems, and blocks it frees.
@@ -66,13 +55,13 @@ pub(crate) struct Change<'a> {
 impl Core {
     /// Begins a change; others wait until it is applied or dropped.
     pub(crate) fn change(&self) -> Change<'_> {
-        // A panic inside a change ran its `Drop`, which left the journal as it was.
-        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        journal.batch.clear();
-        let counters = journal.counters;
+        // A panic inside a change ran its `Drop`, which left the open batch as it was.
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.batch.clear();
+        let counters = open.counters;
         Change {
             core: self,
-            journal,
+            open,
             counters,
             used: 0,
             freed: 0,
@@ -84,7 +73,7 @@ impl Core {
 
     /// The counters after the last change.
     pub(crate) fn counters(&self) -> Counters {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner).counters
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).counters
     }
 
     /// Writes the counters, if the store's are behind.
@@ -93,89 +82,37 @@ impl Core {
     /// The store's.
     pub(crate) fn write_counters(&self) -> Result<(), FsError> {
         let mut change = self.change();
-        if change.counters.inodes == change.journal.written.inodes {
+        if change.counters.inodes == change.open.written.inodes {
             return Ok(());
         }
         change.tells_counters = true;
         change.use_headroom();
         change.apply().map(drop)
     }
-
-    /// Promises `blocks` data blocks, so that a later allocation of as many cannot fail.
-    ///
-    /// # Errors
-    /// [`FsError::NoSpace`].
-    pub(crate) fn reserve(&self, blocks: u64) -> Result<(), FsError> {
-        let take = |available: u64| available.checked_sub(blocks);
-        let taken = self.available.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map_err(|_| FsError::NoSpace)?;
-        self.promised.fetch_add(blocks, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Takes back a promise of which nothing was made.
-    pub(crate) fn unreserve(&self, blocks: u64) {
-        self.available.fetch_add(blocks, Ordering::Relaxed);
-        self.take_from(&self.promised, blocks, "promised blocks");
-    }
-
-    /// Up to `want` blocks side by side, where they are near. They were promised by [`Core::reserve`], and are
-    /// recorded by [`Change::use_run`] once the data is on the device, or given back by
-    /// [`Core::return_blocks`].
-    ///
-    /// # Errors
-    /// What the store answers; [`FsError::NoSpace`] only if more is taken than was promised.
-    pub(crate) fn take_blocks(&self, near: Near, want: u32) -> Result<Run, FsError> {
-        for _ in 0..ROUNDS_MAX {
-            self.settle_freed();
-            let load = |chunk| load_chunk(&self.store, chunk);
-            if let Some(run) = self.alloc.take(near, want, &load)? {
-                return Ok(run);
-            }
-            if self.freed.recall(&self.alloc) {
-                continue;
-            }
-            if self.freed.holds() {
-                // All that is free was freed by changes that are not durable yet: make them so.
-                self.commit_all()?;
-            } else if let Some(run) = self.alloc.take(near, want, &load)? {
-                // A trim had the rest in its hands.
-                return Ok(run);
-            } else {
-                break;
-            }
-        }
-        Err(FsError::NoSpace)
-    }
-
-    /// Gives back blocks that were taken and not recorded. The promise stands.
-    pub(crate) fn return_blocks(&self, run: Run) {
-        self.alloc.give_back(run);
-    }
 }
 
 impl Change<'_> {
     /// A number for a new inode.
-    pub(crate) fn new_ino(&mut self) -> u64 {
+    pub(crate) fn new_ino(&mut self) -> Ino {
         let ino = self.counters.next_ino;
-        self.counters.next_ino += 1;
+        self.counters.next_ino = ino.next();
         self.counters.inodes += 1;
         ino
     }
 
     /// Puts a value.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.journal.batch.put(key, value);
+        self.open.batch.put(key, value);
     }
 
     /// Removes a key.
     pub(crate) fn delete(&mut self, key: &[u8]) {
-        self.journal.batch.delete(key);
+        self.open.batch.delete(key);
     }
 
     /// The bytes of an entry, and of a record if one is to follow; and how many are the entry's.
     pub(crate) fn value(&mut self, entry: &Entry<'_>, record: Option<&Record>) -> (Vec<u8>, usize) {
-        let mut value = core::mem::take(&mut self.journal.value);
+        let mut value = core::mem::take(&mut self.open.value);
         value.clear();
         entry.encode_head(&mut value);
         let head = value.len();
@@ -187,7 +124,7 @@ impl Change<'_> {
 
     /// Takes the memory of a value back, for the next one.
     pub(crate) fn keep_value(&mut self, value: Vec<u8>) {
-        self.journal.value = value;
+        self.open.value = value;
     }
 
     /// There is one inode less.
@@ -197,64 +134,63 @@ impl Change<'_> {
     }
 
     /// Records an extent under a key of its own.
-    pub(crate) fn put_extent(&mut self, ino: u64, extent: &Extent) {
-        self.journal.batch.put(&keys::extent(ino, extent.logical), &extent.encode());
+    pub(crate) fn put_extent(&mut self, ino: Ino, extent: &Extent) {
+        self.open.batch.put(&keys::extent(ino, extent.logical), &extent.encode());
     }
 
     /// Removes an extent's own record.
-    pub(crate) fn delete_extent(&mut self, ino: u64, logical: u64) {
-        self.journal.batch.delete(&keys::extent(ino, logical));
+    pub(crate) fn delete_extent(&mut self, ino: Ino, logical: u64) {
+        self.open.batch.delete(&keys::extent(ino, logical));
     }
 
     /// Marks an inode without a name that is still in use.
-    pub(crate) fn put_orphan(&mut self, ino: u64) {
+    pub(crate) fn put_orphan(&mut self, ino: Ino) {
         if !mutant::is(Mutant::OrphanForgotten) {
-            self.journal.batch.put(&keys::orphan(ino), &[0]);
+            self.open.batch.put(&keys::orphan(ino), &[0]);
         }
     }
 
     /// Removes the mark.
-    pub(crate) fn delete_orphan(&mut self, ino: u64) {
-        self.journal.batch.delete(&keys::orphan(ino));
+    pub(crate) fn delete_orphan(&mut self, ino: Ino) {
+        self.open.batch.delete(&keys::orphan(ino));
     }
 
     /// Records a part of a symbolic link's target.
-    pub(crate) fn put_target(&mut self, ino: u64, part: u64, bytes: &[u8]) {
-        self.journal.batch.put(&keys::target(ino, part), bytes);
+    pub(crate) fn put_target(&mut self, ino: Ino, part: u64, bytes: &[u8]) {
+        self.open.batch.put(&keys::target(ino, part), bytes);
     }
 
     /// Removes a part of a symbolic link's target.
-    pub(crate) fn delete_target(&mut self, ino: u64, part: u64) {
-        self.journal.batch.delete(&keys::target(ino, part));
+    pub(crate) fn delete_target(&mut self, ino: Ino, part: u64) {
+        self.open.batch.delete(&keys::target(ino, part));
     }
 
     /// Says that this change names newly allocated blocks whose data the device may still lose: a
     /// flush goes before the log append that makes it durable (design decision 9).
     pub(crate) fn require_flush(&mut self) {
         if !mutant::is(Mutant::NoDataFlush) {
-            self.journal.batch.require_flush();
+            self.open.batch.require_flush();
         }
     }
 
     /// The change may use what the store keeps for those that must not fail: changes that free something, and
     /// those that record what a program was promised.
     pub(crate) fn use_headroom(&mut self) {
-        self.journal.batch.use_headroom();
+        self.open.batch.use_headroom();
     }
 
     /// The change only moves names: it leaves that alone.
     pub(crate) fn spare_headroom(&mut self) {
-        self.journal.batch.spare_headroom();
+        self.open.batch.spare_headroom();
     }
 
-    /// Records taken blocks as used; their promise is redeemed. Blocks with data in them want
-    /// [`Change::require_flush`].
+    /// Records taken blocks as used; their promise is redeemed once this is applied, which whoever has it is told then.
+    /// Blocks with data in them want [`Change::require_flush`].
     ///
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn use_run(&mut self, run: Run) -> Result<(), FsError> {
-        let core = self.core;
-        core.alloc.log_use(&mut self.journal.edits, run, &|chunk| load_chunk(&core.store, chunk))?;
+        self.core.blocks.log_use(&mut self.open.edits, run)?;
         self.count_used(run.blocks.into());
         Ok(())
     }
@@ -264,8 +200,7 @@ impl Change<'_> {
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn use_some_of(&mut self, run: Run, blocks: u64) -> Result<(), FsError> {
-        let core = self.core;
-        core.alloc.log_use(&mut self.journal.edits, run, &|chunk| load_chunk(&core.store, chunk))?;
+        self.core.blocks.log_use(&mut self.open.edits, run)?;
         self.count_used(blocks);
         Ok(())
     }
@@ -281,8 +216,7 @@ impl Change<'_> {
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn free_run(&mut self, run: Run) -> Result<(), FsError> {
-        let core = self.core;
-        core.alloc.log_free(&mut self.journal.edits, run, &|chunk| load_chunk(&core.store, chunk))?;
+        self.core.blocks.log_free(&mut self.open.edits, run)?;
         // On a full metadata region, freeing must still work.
         self.use_headroom();
         self.counters.free_blocks += u64::from(run.blocks);
@@ -295,41 +229,40 @@ impl Change<'_> {
     /// # Errors
     /// [`FsError::NoSpace`] when the metadata region is full; what the store answers. Nothing changed.
     pub(crate) fn apply(mut self) -> Result<Sequence, FsError> {
-        let (core, journal) = (self.core, &mut *self.journal);
-        let (batch, edits) = (&mut journal.batch, &journal.edits);
-        core.alloc.changed(edits, |chunk, bytes| match bytes {
+        let (core, open) = (self.core, &mut *self.open);
+        let (batch, edits) = (&mut open.batch, &open.edits);
+        core.blocks.changed(edits, |chunk, bytes| match bytes {
             Some(bytes) => batch.put(&keys::bitmap(chunk), &bytes),
             None => batch.delete(&keys::bitmap(chunk)),
         });
         // Most changes make or remove an inode and nothing else: they go without this record.
-        let numbers_out = self.counters.next_ino > journal.written.next_ino;
+        let numbers_out = self.counters.next_ino > open.written.next_ino;
         let counters = Counters {
-            cursor: core.alloc.cursor(),
+            cursor: core.blocks.cursor(),
             next_ino: match numbers_out {
-                true => self.counters.next_ino + NUMBERS_AHEAD,
-                false => journal.written.next_ino,
+                true => Ino(self.counters.next_ino.0 + NUMBERS_AHEAD),
+                false => open.written.next_ino,
             },
             ..self.counters
         };
-        let blocks_change = counters.free_blocks != journal.written.free_blocks;
+        let blocks_change = counters.free_blocks != open.written.free_blocks;
         let tell = numbers_out || blocks_change || self.tells_counters;
         if tell {
-            journal.batch.put(&keys::counters(), &counters.encode());
+            open.batch.put(&keys::counters(), &counters.encode());
         }
-        let sequence = core.store.apply(&journal.batch).map_err(|error| core.apply_failed(error))?;
-        core.alloc.applied(&mut journal.edits, |run| core.freed.hold(sequence, run));
-        journal.counters = self.counters;
+        let sequence = core.journal.apply(&open.batch)?;
+        core.blocks.applied(&mut open.edits, sequence, self.freed);
+        open.counters = self.counters;
         if tell {
-            journal.written = counters;
+            open.written = counters;
         }
-        core.next_ino.store(self.counters.next_ino, Ordering::SeqCst);
-        core.available.fetch_add(self.freed, Ordering::Relaxed);
+        core.next_ino.store(self.counters.next_ino.0, Ordering::SeqCst);
         core.look_at_tree();
-        core.last.store(sequence);
+        core.journal.applied(sequence);
         self.follow();
         self.done = true;
         // Last: the change is whole, whatever the count says.
-        core.take_from(&core.promised, self.used, "promised blocks");
+        core.blocks.ledger.redeemed(self.used);
         Ok(sequence)
     }
 }
@@ -338,7 +271,7 @@ impl Drop for Change<'_> {
     fn drop(&mut self) {
         if !self.done {
             let core = self.core;
-            core.alloc.undone(&mut self.journal.edits);
+            core.blocks.undone(&mut self.open.edits);
         }
     }
 }

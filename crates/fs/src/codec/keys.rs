@@ -3,10 +3,11 @@
 //! A directory's *prefix* is its zone and its path below the zone's root; its entries' keys are prefix ‖
 //! `00` ‖ name (design decision 8).
 
-use crate::NAME_BYTES_MAX;
+use super::NAME_BYTES_MAX;
+use nvmed_units::Ino;
 
 /// Inode numbers are below this: from here on the first chunk of a key is a tag.
-pub(crate) const INO_END: u64 = 0xff00_0000_0000_0000;
+pub(crate) const INO_END: Ino = Ino(0xff00_0000_0000_0000);
 
 const TAG_INODE: u64 = 0xffff_ffff_ffff_ff01;
 const TAG_EXTENT: u64 = 0xffff_ffff_ffff_ff02;
@@ -77,9 +78,9 @@ impl Key {
 }
 
 /// The prefix of a zone's root.
-pub(crate) fn zone(ino: u64) -> [u8; ZONE_BYTES] {
+pub(crate) fn zone(ino: Ino) -> [u8; ZONE_BYTES] {
     debug_assert!(ino < INO_END);
-    ino.to_be_bytes()
+    ino.0.to_be_bytes()
 }
 
 /// Makes a directory's prefix that of a directory in it, which is no zone's root.
@@ -119,6 +120,11 @@ pub(crate) fn pop_step(prefix: &[u8]) -> Option<(&[u8], Vec<u8>)> {
     Some((&prefix[..ZONE_BYTES + start], name))
 }
 
+/// The zone that a prefix begins with.
+pub(crate) fn zone_of(prefix: &[u8]) -> Option<Ino> {
+    chunk(prefix, 0).map(Ino)
+}
+
 /// The entry `name` of a directory; an empty name gives the key that all its entries follow.
 #[inline]
 pub(crate) fn entry(prefix: &[u8], name: &[u8]) -> Key {
@@ -149,7 +155,7 @@ pub(crate) fn is_in(key: &[u8], prefix: &[u8]) -> bool {
 /// The prefix in an entry's key, and the name.
 #[inline]
 pub(crate) fn entry_parts(key: &[u8]) -> Option<(&[u8], &[u8])> {
-    if chunk(key, 0)? >= INO_END {
+    if chunk(key, 0)? >= INO_END.0 {
         return None;
     }
     let at = ZONE_BYTES + key[ZONE_BYTES..].iter().position(|&byte| byte == NAME)?;
@@ -157,13 +163,13 @@ pub(crate) fn entry_parts(key: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The record of an inode that no entry holds.
-pub(crate) fn inode(ino: u64) -> Key {
-    Key::of(&[TAG_INODE, ino])
+pub(crate) fn inode(ino: Ino) -> Key {
+    Key::of(&[TAG_INODE, ino.0])
 }
 
 /// The extent of a file that begins at a logical block.
-pub(crate) fn extent(ino: u64, logical: u64) -> Key {
-    Key::of(&[TAG_EXTENT, ino, logical])
+pub(crate) fn extent(ino: Ino, logical: u64) -> Key {
+    Key::of(&[TAG_EXTENT, ino.0, logical])
 }
 
 /// A part of the allocation bitmap.
@@ -172,20 +178,20 @@ pub(crate) fn bitmap(chunk: u64) -> Key {
 }
 
 /// The mark of an orphan.
-pub(crate) fn orphan(ino: u64) -> Key {
-    Key::of(&[TAG_ORPHAN, ino])
+pub(crate) fn orphan(ino: Ino) -> Key {
+    Key::of(&[TAG_ORPHAN, ino.0])
 }
 
 /// A part of a symbolic link's target.
-pub(crate) fn target(ino: u64, part: u64) -> Key {
-    Key::of(&[TAG_TARGET, ino, part])
+pub(crate) fn target(ino: Ino, part: u64) -> Key {
+    Key::of(&[TAG_TARGET, ino.0, part])
 }
 
 /// A part of the value of an extended attribute.
-pub(crate) fn xattr(ino: u64, name: &[u8], part: u8) -> Key {
+pub(crate) fn xattr(ino: Ino, name: &[u8], part: u8) -> Key {
     let mut head = [0; 16];
     head[..8].copy_from_slice(&TAG_XATTR.to_be_bytes());
-    head[8..].copy_from_slice(&ino.to_be_bytes());
+    head[8..].copy_from_slice(&ino.0.to_be_bytes());
     Key::join([&head, name, &[0, part]])
 }
 
@@ -198,12 +204,12 @@ pub(crate) fn counters() -> Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject<'a> {
     Entry { prefix: &'a [u8], name: &'a [u8] },
-    Inode(u64),
-    Extent { ino: u64, logical: u64 },
+    Inode(Ino),
+    Extent { ino: Ino, logical: u64 },
     Bitmap(u64),
-    Orphan(u64),
-    Target { ino: u64, part: u64 },
-    Xattr { ino: u64, name: &'a [u8], part: u8 },
+    Orphan(Ino),
+    Target { ino: Ino, part: u64 },
+    Xattr { ino: Ino, name: &'a [u8], part: u8 },
     Counters,
 }
 
@@ -220,13 +226,13 @@ pub(crate) fn subject(key: &[u8]) -> Option<Subject<'_>> {
     }
     let rest = [chunk(key, 1), chunk(key, 2)];
     match (chunk(key, 0)?, key.len(), rest) {
-        (TAG_INODE, 16, [Some(ino), _]) => Some(Subject::Inode(ino)),
-        (TAG_EXTENT, 24, [Some(ino), Some(logical)]) => Some(Subject::Extent { ino, logical }),
+        (TAG_INODE, 16, [Some(ino), _]) => Some(Subject::Inode(Ino(ino))),
+        (TAG_EXTENT, 24, [Some(ino), Some(logical)]) => Some(Subject::Extent { ino: Ino(ino), logical }),
         (TAG_BITMAP, 16, [Some(chunk), _]) => Some(Subject::Bitmap(chunk)),
-        (TAG_ORPHAN, 16, [Some(ino), _]) => Some(Subject::Orphan(ino)),
-        (TAG_TARGET, 24, [Some(ino), Some(part)]) => Some(Subject::Target { ino, part }),
+        (TAG_ORPHAN, 16, [Some(ino), _]) => Some(Subject::Orphan(Ino(ino))),
+        (TAG_TARGET, 24, [Some(ino), Some(part)]) => Some(Subject::Target { ino: Ino(ino), part }),
         (TAG_XATTR, 19.., [Some(ino), _]) => match &key[16..] {
-            [name @ .., 0, part] => Some(Subject::Xattr { ino, name, part: *part }),
+            [name @ .., 0, part] => Some(Subject::Xattr { ino: Ino(ino), name, part: *part }),
             _ => None,
         },
         (TAG_COUNTERS, 8, _) => Some(Subject::Counters),
@@ -239,7 +245,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn prefix(zone_ino: u64, names: &[&[u8]]) -> Vec<u8> {
+    fn prefix(zone_ino: Ino, names: &[&[u8]]) -> Vec<u8> {
         let mut prefix = zone(zone_ino).to_vec();
         names.iter().for_each(|name| push_step(&mut prefix, name));
         prefix
@@ -247,22 +253,22 @@ mod tests {
 
     #[test]
     fn the_key_of_the_specification() {
-        let key = entry(&prefix(1, &[b"a", b"b"]), b"c");
+        let key = entry(&prefix(Ino(1), &[b"a", b"b"]), b"c");
         assert_eq!(*key, [0, 0, 0, 0, 0, 0, 0, 1, 1, b'a', 1, b'b', 0, b'c']);
     }
 
     #[test]
     fn keys_come_apart_as_they_were_made() {
-        let above = prefix(7, &[b"x\x01\x02\x03", &[1; 255]]);
+        let above = prefix(Ino(7), &[b"x\x01\x02\x03", &[1; 255]]);
         let cases: [(Key, Subject<'_>); 9] = [
-            (entry(&zone(7), b"a\xff"), Subject::Entry { prefix: &zone(7), name: b"a\xff" }),
+            (entry(&zone(Ino(7)), b"a\xff"), Subject::Entry { prefix: &zone(Ino(7)), name: b"a\xff" }),
             (entry(&above, &[2; 200]), Subject::Entry { prefix: &above, name: &[2; 200] }),
-            (inode(9), Subject::Inode(9)),
-            (extent(9, 1 << 40), Subject::Extent { ino: 9, logical: 1 << 40 }),
+            (inode(Ino(9)), Subject::Inode(Ino(9))),
+            (extent(Ino(9), 1 << 40), Subject::Extent { ino: Ino(9), logical: 1 << 40 }),
             (bitmap(3), Subject::Bitmap(3)),
-            (orphan(9), Subject::Orphan(9)),
-            (target(9, 1), Subject::Target { ino: 9, part: 1 }),
-            (xattr(9, b"user.a", 7), Subject::Xattr { ino: 9, name: b"user.a", part: 7 }),
+            (orphan(Ino(9)), Subject::Orphan(Ino(9))),
+            (target(Ino(9), 1), Subject::Target { ino: Ino(9), part: 1 }),
+            (xattr(Ino(9), b"user.a", 7), Subject::Xattr { ino: Ino(9), name: b"user.a", part: 7 }),
             (counters(), Subject::Counters),
         ];
         for (key, expected) in cases {
@@ -271,8 +277,11 @@ mod tests {
         }
         assert_eq!(subject(b""), None);
         assert_eq!(subject(&[1, 2, 3]), None);
-        assert_eq!(subject(&prefix(7, &[b"a"])), None, "a path without a name");
-        assert!(*entry(&zone(INO_END - 1), &[255; 255]) < *inode(0), "entries end before the tags begin");
+        assert_eq!(subject(&prefix(Ino(7), &[b"a"])), None, "a path without a name");
+        assert!(
+            *entry(&zone(Ino(INO_END.0 - 1)), &[255; 255]) < *inode(Ino(0)),
+            "entries end before the tags begin"
+        );
     }
 
     fn a_name() -> impl Strategy<Value = Vec<u8>> {
@@ -291,10 +300,10 @@ mod tests {
             let key = |path: &[Vec<u8>]| {
                 let (name, above) = path.split_last().unwrap();
                 let above: Vec<&[u8]> = above.iter().map(Vec::as_slice).collect();
-                entry(&prefix(5, &above), name).to_vec()
+                entry(&prefix(Ino(5), &above), name).to_vec()
             };
             let steps: Vec<&[u8]> = other.iter().map(Vec::as_slice).collect();
-            let directory = prefix(5, &steps);
+            let directory = prefix(Ino(5), &steps);
             let inside = one.len() > other.len() && one.starts_with(&other);
             let within = *key(&one) > *entry(&directory, b"") && *key(&one) < *subtree_end(&directory);
             prop_assert_eq!(within, inside);
@@ -305,7 +314,7 @@ mod tests {
             }
             let (above, name) = pop_step(&directory).expect("it has a last step");
             prop_assert_eq!(&name, other.last().unwrap());
-            prop_assert_eq!(above, &prefix(5, &steps[..steps.len() - 1])[..]);
+            prop_assert_eq!(above, &prefix(Ino(5), &steps[..steps.len() - 1])[..]);
             prop_assert_eq!(is_below(&directory, above), true);
         }
 
@@ -321,8 +330,8 @@ mod tests {
 
     #[test]
     fn a_prefix_that_a_name_begins_is_not_above() {
-        assert!(!is_below(&prefix(5, &[b"ab"]), &prefix(5, &[b"a"])));
-        assert!(is_below(&prefix(5, &[b"a", b"b"]), &prefix(5, &[b"a"])));
-        assert!(pop_step(&zone(5)).is_none());
+        assert!(!is_below(&prefix(Ino(5), &[b"ab"]), &prefix(Ino(5), &[b"a"])));
+        assert!(is_below(&prefix(Ino(5), &[b"a", b"b"]), &prefix(Ino(5), &[b"a"])));
+        assert!(pop_step(&zone(Ino(5))).is_none());
     }
 }

@@ -1,9 +1,11 @@
 //! Values of the metadata store: directory entries, inode records, extents, counters
 //! (docs/spec/fs.md).
 
-use crate::status::{Kind, MODE_KIND};
-use crate::varint::{self, Reader};
+use super::FILE_BYTES_MAX;
+use super::kind::{Kind, MODE_KIND};
+use super::varint::{self, Reader};
 use nvmed_kv::mutant::{self, Mutant};
+use nvmed_units::Ino;
 use std::sync::Arc;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -276,7 +278,7 @@ impl Record {
         record.nlink = from.small()?;
         record.uid = from.small()?;
         record.gid = from.small()?;
-        record.size = from.number().filter(|size| *size <= crate::FILE_BYTES_MAX)?;
+        record.size = from.number().filter(|size| *size <= FILE_BYTES_MAX)?;
         record.mtime_ns = i64::from_le_bytes(from.bytes(8)?.try_into().ok()?);
         record.atime_ns = record.mtime_ns.wrapping_add(from.signed()?);
         record.ctime_ns = record.mtime_ns.wrapping_add(from.signed()?);
@@ -350,7 +352,7 @@ impl Record {
 /// A directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    pub(crate) ino: u64,
+    pub(crate) ino: Ino,
     pub(crate) kind: Kind,
     /// Whether it is a directory that is a zone's root.
     pub(crate) zone: bool,
@@ -363,7 +365,7 @@ impl<'a> Entry<'a> {
     pub(crate) fn encode_head(&self, out: &mut Vec<u8>) {
         let record = if self.record.is_some() { ENTRY_RECORD } else { 0 };
         out.push(self.kind.d_type() | record | if self.zone { ENTRY_ZONE } else { 0 });
-        varint::put(out, self.ino);
+        varint::put(out, self.ino.0);
     }
 
     /// Appends the entry's bytes.
@@ -379,7 +381,7 @@ impl<'a> Entry<'a> {
         let head = from.byte()?;
         let kind = Kind::of(head & ENTRY_KIND)?;
         let zone = head & ENTRY_ZONE != 0;
-        let ino = from.number().filter(|ino| (1..crate::keys::INO_END).contains(ino))?;
+        let ino = from.number().map(Ino).filter(|ino| (Ino(1)..super::keys::INO_END).contains(ino))?;
         let record = (head & ENTRY_RECORD != 0).then_some(from.0);
         let strange = head & !(ENTRY_KIND | ENTRY_RECORD | ENTRY_ZONE) != 0
             || zone && kind != Kind::Directory
@@ -393,7 +395,7 @@ impl<'a> Entry<'a> {
 pub(crate) struct Counters {
     pub(crate) free_blocks: u64,
     pub(crate) inodes: u64,
-    pub(crate) next_ino: u64,
+    pub(crate) next_ino: Ino,
     /// Where the allocator goes on, a data block.
     pub(crate) cursor: u64,
 }
@@ -403,7 +405,7 @@ impl Counters {
         zerocopy::transmute!(RawCounters {
             free_blocks: self.free_blocks.into(),
             inodes: self.inodes.into(),
-            next_ino: self.next_ino.into(),
+            next_ino: self.next_ino.0.into(),
             cursor: self.cursor.into(),
         })
     }
@@ -413,7 +415,7 @@ impl Counters {
         Some(Self {
             free_blocks: raw.free_blocks.get(),
             inodes: raw.inodes.get(),
-            next_ino: raw.next_ino.get(),
+            next_ino: Ino(raw.next_ino.get()),
             cursor: raw.cursor.get(),
         })
     }
@@ -441,7 +443,7 @@ mod tests {
         let extents = prop::collection::vec((0u64..9, 0u64..1 << 51, 1u32..1 << 15, 0u32..2), 0..5);
         let bytes = prop::collection::vec(any::<u8>(), 0..300);
         let xattrs = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
-        (0u8..9, any::<[u32; 4]>(), 0u64..=crate::FILE_BYTES_MAX, times, extents, bytes, xattrs).prop_map(
+        (0u8..9, any::<[u32; 4]>(), 0u64..=FILE_BYTES_MAX, times, extents, bytes, xattrs).prop_map(
             |(what, [mode, nlink, uid, gid], size, times, extents, bytes, xattrs)| {
                 let kinds = [Kind::Fifo, Kind::Socket, Kind::Directory, Kind::Symlink, Kind::CharDevice];
                 let kind = kinds.get(usize::from(what)).copied().unwrap_or(Kind::File);
@@ -517,7 +519,7 @@ mod tests {
         assert_eq!(bytes[9..17], (-5i64).to_le_bytes());
         assert_eq!(bytes[17..], [0, 0, 0, 2, 0, 100, 16, 1, 50, 3]);
         let mut entry = Vec::new();
-        Entry { ino: 300, kind: Kind::Directory, zone: true, record: None }.encode_to(&mut entry);
+        Entry { ino: Ino(300), kind: Kind::Directory, zone: true, record: None }.encode_to(&mut entry);
         assert_eq!(entry, [0x24, 0xac, 0x02]);
     }
 

@@ -6,16 +6,12 @@
 //! same, plus blocks of writes in flight, plus blocks whose freeing is not durable yet. So a block is
 //! reused only after the record that freed it is on the device (design decision 9).
 
+use crate::codec::bitmap::{self, CHUNK_BLOCKS, CHUNK_BYTES, WORDS, Words};
 use crate::error::FsError;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::HashMap;
 
-/// Data blocks of one bitmap record: 128 bytes of value beside 16 of key.
-pub(crate) const CHUNK_BLOCKS: u64 = 1024;
-/// Bytes of a bitmap record.
-pub(crate) const CHUNK_BYTES: usize = 128;
-const WORDS: usize = 16;
 /// Chunks kept in memory, some 300 bytes each; beyond, unchanged ones are dropped and loaded again.
 const CHUNKS_MAX: usize = 1 << 16;
 /// Blocks of a run that is long: 256 KiB, from where on a piece more or less costs a device nothing.
@@ -42,8 +38,6 @@ impl Run {
         self.start + u64::from(self.blocks)
     }
 }
-
-type Words = [u64; WORDS];
 
 struct Chunk {
     logged: Words,
@@ -259,7 +253,7 @@ impl Allocator {
         for number in &edits.touched {
             self.group(*number).lock().with_loaded(*number, |chunk| {
                 let empty = chunk.logged == [0; WORDS];
-                put(*number, (!empty).then(|| bytes(&chunk.logged)));
+                put(*number, (!empty).then(|| bitmap::bytes(&chunk.logged)));
             });
         }
     }
@@ -363,7 +357,7 @@ impl Space {
             if self.chunks.len() >= self.chunks_max {
                 self.chunks.retain(|_, chunk| chunk.logged != chunk.taken || chunk.open);
             }
-            let logged = load(number)?.map_or([0; WORDS], |bytes| words(&bytes));
+            let logged = load(number)?.map_or([0; WORDS], |bytes| bitmap::words(&bytes));
             let mut taken = logged;
             let first = number * CHUNK_BLOCKS;
             assert!(first < self.end, "chunk {number} lies past a group that ends with block {}", self.end);
@@ -472,22 +466,6 @@ fn parts(first: u64, run: Run) -> impl Iterator<Item = (u64, usize, usize)> {
         let to = end.min(base + CHUNK_BLOCKS) - base;
         (number, from as usize, to as usize)
     })
-}
-
-fn words(bytes: &[u8; CHUNK_BYTES]) -> Words {
-    let mut words = [0; WORDS];
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = u64::from_le_bytes(bytes.try_into().expect("the chunk has eight bytes"));
-    }
-    words
-}
-
-fn bytes(words: &Words) -> [u8; CHUNK_BYTES] {
-    let mut bytes = [0; CHUNK_BYTES];
-    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
 }
 
 /// Sets or clears bits `from..to`.

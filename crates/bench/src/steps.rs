@@ -1,0 +1,140 @@
+//! Instructions of a program's file call below the wrapper, on the user's side, counted by single steps.
+//!
+//! `nvmed-probe` makes a number of calls between two stops, and then twice as many; the difference is that many calls. The
+//! file system is the process's own (a private mount), of which the device answers in other threads: those are not
+//! counted. valgrind cannot run a program below the wrapper, which is why the kernel counts (ptrace(2), `PTRACE_SINGLESTEP`).
+
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use nvmed_lab::shell::run;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+/// Calls of the first count. A step takes some microseconds.
+const CALLS: u64 = 50;
+/// Every kind of call that is counted, by the name that `nvmed-probe` has for it: on a file of the file system, and on
+/// one of the host's.
+pub const KINDS: [&str; 15] = [
+    "ours.pread",
+    "ours.pwrite",
+    "ours.read",
+    "ours.lseek",
+    "ours.fstat",
+    "ours.stat",
+    "ours.access",
+    "ours.open_close",
+    "host.pread",
+    "host.lseek",
+    "host.fstat",
+    "host.stat",
+    "host.access",
+    "host.open_close",
+    "host.poll",
+];
+
+/// What a probe runs on: a file system in a file, and the wrapper's configuration beside it.
+pub struct Ground {
+    dir: PathBuf,
+    tools: PathBuf,
+}
+
+impl Ground {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// The programs beside this one are not all there, or there is no room.
+    pub fn new() -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-steps", std::process::id()));
+        let ground = Self { dir, tools: own.with_file_name("") };
+        std::fs::create_dir_all(&ground.dir).map_err(|error| format!("{}: {error}", ground.dir.display()))?;
+        let image = ground.dir.join("image");
+        run(Command::new(ground.tools.join("nvmed")).args(["format", "--size", "64M"]).arg(&image))?;
+        let text = format!("storage_dev={}\nwrap_dir={}\n", image.display(), ground.mounted().display());
+        std::fs::write(ground.config(), text)
+            .map_err(|error| format!("{}: {error}", ground.config().display()))?;
+        Ok(ground)
+    }
+
+    /// Instructions of one call of a kind.
+    ///
+    /// # Errors
+    /// ptrace(2) is not allowed, or the probe failed.
+    pub fn a_call(&self, kind: &str) -> Result<f64, String> {
+        let (once, twice) = (self.counted(kind, CALLS)?, self.counted(kind, 2 * CALLS)?);
+        let calls =
+            twice.checked_sub(once).ok_or_else(|| format!("{once} of {CALLS}, {twice} of twice as many"))?;
+        Ok(calls as f64 / CALLS as f64)
+    }
+
+    /// Instructions between the two stops of a probe.
+    fn counted(&self, kind: &str, calls: u64) -> Result<u64, String> {
+        let mut probe = self.probe(kind, calls)?;
+        let counted = between_stops(&probe);
+        // Whatever happened, it ends here.
+        let _ = probe.kill();
+        let _ = probe.wait();
+        counted
+    }
+
+    fn probe(&self, kind: &str, calls: u64) -> Result<Child, String> {
+        let dir = if kind.starts_with("ours.") { self.mounted() } else { PathBuf::from("/etc") };
+        Command::new(self.tools.join("nvmed-probe"))
+            .args(["counted", kind])
+            .arg(dir)
+            .arg(calls.to_string())
+            .env("LD_PRELOAD", self.tools.join("libnvmed_wrapper.so"))
+            .env("WRAPPER_CONFIG", self.config())
+            .spawn()
+            .map_err(|error| format!("nvmed-probe: {error}"))
+    }
+
+    /// Where the file system is, for the probe alone.
+    fn mounted(&self) -> PathBuf {
+        self.dir.join("on")
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.join("config")
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Lets a probe run to its first stop, and counts its steps to the second.
+fn between_stops(probe: &Child) -> Result<u64, String> {
+    let pid = Pid::from_raw(probe.id().cast_signed());
+    match stop(pid)? {
+        Signal::SIGUSR1 => {}
+        other => return Err(format!("nvmed-probe: {other} before the first call")),
+    }
+    let (mut steps, mut before) = (0, 0);
+    loop {
+        ptrace::step(pid, None).map_err(|errno| format!("a step: {errno}"))?;
+        match stop(pid)? {
+            Signal::SIGTRAP => {
+                // A repeated instruction stops at itself each time, and is one.
+                let at = ptrace::getregs(pid).map_err(|errno| format!("its registers: {errno}"))?.rip;
+                steps += u64::from(at != before);
+                before = at;
+            }
+            Signal::SIGUSR1 => return Ok(steps),
+            other => return Err(format!("nvmed-probe: {other} after {steps} steps")),
+        }
+    }
+}
+
+/// The signal at which a probe stops.
+fn stop(pid: Pid) -> Result<Signal, String> {
+    match waitpid(pid, None) {
+        Ok(WaitStatus::Stopped(_, signal)) => Ok(signal),
+        Ok(other) => Err(format!("nvmed-probe does not stop: {other:?}")),
+        Err(errno) => Err(format!("nvmed-probe: {errno}")),
+    }
+}

@@ -1,0 +1,220 @@
+//! The data path's part of an inode: its pages, extents and promises, and the two locks that order who changes them.
+
+use crate::blocks::reservation::{Ahead, Purse};
+use crate::data::AS_MOUNTED;
+use crate::direct::Flights;
+use crate::extent::Extents;
+use crate::map::Map;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use nvmed_cache::Object;
+use nvmed_io::Handle;
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_units::Ino;
+
+/// The right to change the size of a file, and to give a page of it its first block or promise.
+pub(crate) struct Growing<'a> {
+    _lock: MutexGuard<'a, ()>,
+}
+
+/// The right to write pages of a file back and to take blocks away from it: nobody else does, and no direct transfer
+/// is under way.
+pub(crate) struct Quiet<'a> {
+    _io: Io<'a>,
+}
+
+/// The right to begin transfers between a file's pages and its blocks, while direct ones may be under way.
+pub(crate) struct Io<'a> {
+    _lock: MutexGuard<'a, ()>,
+}
+
+/// Where the bytes of a small file lie.
+///
+/// | | the record may hold them | it may not, or not any more |
+/// |---|---|---|
+/// | it does not | a new file, or one with blocks that could move | in blocks for good |
+/// | it does | in the record | leaving it with the next write-back |
+pub(crate) struct Residence(AtomicU8);
+
+/// The record holds the file's bytes itself.
+const IN_RECORD: u8 = 1;
+/// It may not, or not any more: set by who holds [`Growing`], before page 0 becomes dirty.
+const BARRED: u8 = 2;
+
+impl Residence {
+    fn new(in_record: bool) -> Self {
+        Self(AtomicU8::new(if in_record { IN_RECORD } else { 0 }))
+    }
+
+    fn has(&self, bit: u8) -> bool {
+        self.0.load(Ordering::SeqCst) & bit != 0
+    }
+
+    fn set(&self, bit: u8, to: bool) {
+        if to {
+            self.0.fetch_or(bit, Ordering::SeqCst)
+        } else {
+            self.0.fetch_and(!bit, Ordering::SeqCst)
+        };
+    }
+
+    /// Whether the record holds the file's bytes itself.
+    pub(crate) fn is_in_record(&self) -> bool {
+        self.has(IN_RECORD)
+    }
+
+    /// Whether the record may not hold them, or not any more.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.has(BARRED)
+    }
+
+    /// Whether they are in blocks for good.
+    pub(crate) fn is_outside(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == BARRED
+    }
+
+    /// A record was applied: it holds them, or does not.
+    pub(crate) fn recorded(&self, in_record: bool) {
+        if self.is_in_record() != in_record {
+            self.set(IN_RECORD, in_record);
+        }
+    }
+
+    /// The record may not hold them from the next write-back on.
+    pub(crate) fn bar(&self, _grow: &Growing<'_>) {
+        self.set(BARRED, true);
+    }
+
+    /// It may again: the file is empty.
+    pub(crate) fn admit(&self, _grow: &Growing<'_>) {
+        self.set(BARRED, false);
+    }
+}
+
+/// The data path's part of an inode.
+///
+/// Order of locks: `grow`, `io`, the inode's `state`, `extents`, `slot`. Who waits for a claim of the
+/// cache holds neither `state` nor any lock below it; who holds a claim takes only `state` and below.
+pub(crate) struct FileData {
+    pub(crate) object: Arc<Object>,
+    /// What [`Growing`] holds.
+    grow: Mutex<()>,
+    /// What [`Io`] and [`Quiet`] hold.
+    io: Mutex<()>,
+    /// Loaded at the first use.
+    pub(crate) extents: Mutex<Option<Extents>>,
+    /// A promise for each dirty page without a block.
+    pub(crate) purse: Purse,
+    /// Blocks taken ahead of the file when it grows.
+    ahead: Mutex<Ahead>,
+    /// How many blocks: [`AS_MOUNTED`], or what [`File::preallocate`] said.
+    pub(crate) prealloc_blocks: AtomicU32,
+    pub(crate) residence: Residence,
+    /// The allocation group that its blocks, or those of a directory's files, were found in last; a hint.
+    pub(crate) group: AtomicU32,
+    /// Where the memory says the size, while the record does not.
+    pub(crate) slot: Mutex<Option<u32>>,
+    /// Whether the size is newer than the record and the memory has no slot for it.
+    pub(crate) exposed: AtomicBool,
+    /// Whether the inode is in the list of dirty ones.
+    pub(crate) listed: AtomicBool,
+    /// Failed write-backs.
+    pub(crate) errors: AtomicU32,
+    /// The ticket of its last data write that no batch has a flush for.
+    pub(crate) ticket: AtomicU64,
+    /// Whether programs have the file mapped: a write is no mere copy then.
+    pub(crate) mapped: AtomicBool,
+    /// Whether they may store into it: reads come from the mapping then.
+    pub(crate) map_written: AtomicBool,
+    map: Mutex<Option<Box<Map>>>,
+    /// Transfers past the cache that are under way; they begin under `io`.
+    pub(crate) flights: Flights,
+    /// Who moves its data, and for which description; none: the mount's handle.
+    pub(crate) handle: Mutex<Option<(u64, Handle)>>,
+}
+
+/// The value of a lock of the data path.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each of these guards either nothing or a value that is whole at every step.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FileData {
+    pub(crate) fn new(ino: Ino, in_record: bool) -> Self {
+        Self {
+            object: Object::new(ino.0),
+            grow: Mutex::new(()),
+            io: Mutex::new(()),
+            extents: Mutex::new(None),
+            purse: Purse::default(),
+            ahead: Mutex::default(),
+            prealloc_blocks: AtomicU32::new(AS_MOUNTED),
+            residence: Residence::new(in_record),
+            group: AtomicU32::new(u32::MAX),
+            slot: Mutex::new(None),
+            exposed: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
+            errors: AtomicU32::new(0),
+            ticket: AtomicU64::new(0),
+            mapped: AtomicBool::new(false),
+            map_written: AtomicBool::new(false),
+            map: Mutex::new(None),
+            flights: Flights::default(),
+            handle: Mutex::new(None),
+        }
+    }
+
+    /// Keeps write-back and direct transfers of this inode from beginning, after those under way have ended.
+    pub(crate) fn quiet(&self) -> Quiet<'_> {
+        let io = self.io();
+        self.flights.settle_all();
+        Quiet { _io: io }
+    }
+
+    /// As [`FileData::quiet`], while direct transfers go on.
+    pub(crate) fn io(&self) -> Io<'_> {
+        Io { _lock: lock(&self.io) }
+    }
+
+    /// As [`FileData::quiet`], or none when somebody is at it.
+    pub(crate) fn try_quiet(&self) -> Option<Quiet<'_>> {
+        let io = Io { _lock: self.io.try_lock().ok()? };
+        self.flights.settle_all();
+        Some(Quiet { _io: io })
+    }
+
+    /// The right to change the size and to give pages their first block.
+    pub(crate) fn grow(&self) -> Growing<'_> {
+        Growing { _lock: lock(&self.grow) }
+    }
+
+    /// What maps the file into programs, locked.
+    pub(crate) fn map(&self) -> MutexGuard<'_, Option<Box<Map>>> {
+        lock(&self.map)
+    }
+
+    /// What is allocated ahead of the file, locked.
+    pub(crate) fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        lock(&self.ahead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_leave_the_record_for_good_until_the_file_is_empty() {
+        let data = FileData::new(Ino(1), true);
+        let grow = data.grow();
+        let residence = &data.residence;
+        assert!(residence.is_in_record() && !residence.is_barred());
+        residence.bar(&grow);
+        assert!(residence.is_in_record() && residence.is_barred() && !residence.is_outside());
+        residence.recorded(false);
+        assert!(!residence.is_in_record() && residence.is_outside());
+        residence.admit(&grow);
+        assert!(!residence.is_barred() && !residence.is_outside());
+        residence.recorded(true);
+        assert!(residence.is_in_record());
+    }
+}

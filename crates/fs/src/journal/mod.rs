@@ -1,0 +1,115 @@
+//! What was applied to the metadata store, and how much of it is durable.
+//!
+//! In: batches, and tickets of data writes. Out: sequences, and commits with the one barrier that they need.
+//! A record is durable only after the data that it tells of (design decision 9).
+
+mod order;
+
+use crate::error::FsError;
+use crate::health::Health;
+use crate::journal::order::Order;
+use core::sync::atomic::{AtomicU64, Ordering};
+use nvmed_io::Handle;
+use nvmed_kv::mutant::{self, Mutant};
+use nvmed_kv::{Barrier, Batch, Sequence, Store};
+use nvmed_sys::sync::Arc;
+
+/// The metadata store of a mount, and what of it and of the data is durable.
+pub(crate) struct Journal {
+    pub(crate) store: Store,
+    /// Sends the flushes of file data.
+    handle: Handle,
+    pub(crate) order: Order,
+    last: LastSequence,
+    health: Arc<Health>,
+}
+
+/// The sequence of the last batch applied.
+#[derive(Default)]
+struct LastSequence(AtomicU64);
+
+impl LastSequence {
+    fn store(&self, sequence: Sequence) {
+        self.0.fetch_max(sequence.0, Ordering::SeqCst);
+    }
+
+    fn load(&self) -> Sequence {
+        Sequence(self.0.load(Ordering::SeqCst))
+    }
+}
+
+impl Journal {
+    /// Of a store whose batches so far count as applied.
+    pub(crate) fn new(store: Store, handle: Handle, health: Arc<Health>) -> Self {
+        let last = LastSequence(AtomicU64::new(store.applied().0));
+        Self { store, handle, order: Order::default(), last, health }
+    }
+
+    /// What may end the mount's changes.
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    /// Applies a batch; commits know of it from [`Journal::applied`] on.
+    ///
+    /// # Errors
+    /// The store's. Nothing changed then.
+    pub(crate) fn apply(&self, batch: &Batch) -> Result<Sequence, FsError> {
+        self.store.apply(batch).map_err(|error| self.health.apply_failed(error))
+    }
+
+    /// What was freed by a batch is held back: commits may make it durable from now on.
+    pub(crate) fn applied(&self, sequence: Sequence) {
+        self.last.store(sequence);
+    }
+
+    /// Whether no change waits to be made durable.
+    pub(crate) fn is_committed(&self) -> bool {
+        if mutant::is(Mutant::FsyncSendsNothing) || mutant::is(Mutant::NoDataFlush) {
+            // A mistake that is made on purpose, and that a durable write would hide.
+            return false;
+        }
+        self.is_durable()
+    }
+
+    /// Whether every change so far is durable.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.store.durable() >= self.last.load()
+    }
+
+    /// Makes every change so far durable, and the data that was written up to `ticket`; whether there was any change to
+    /// make durable.
+    ///
+    /// # Errors
+    /// The store's or the device's.
+    pub(crate) fn commit(&self, ticket: u64) -> Result<bool, FsError> {
+        if mutant::is(Mutant::FsyncSendsNothing) {
+            return Ok(false);
+        }
+        if !self.health.is_open()
+            && let Some(error) = self.health.lost_flush()
+        {
+            return Err(error);
+        }
+        // Read before the tickets: data of a batch up to here drew its ticket before the batch was applied.
+        let last = self.last.load();
+        let written = self.order.written();
+        let data_open = self.order.is_open(ticket);
+        if self.store.durable() >= last {
+            if data_open && !mutant::is(Mutant::NoDataFlush) {
+                self.handle.flush().map_err(|error| self.health.flush_failed(error))?;
+                self.order.flushed(written);
+            }
+            return Ok(false);
+        }
+        // Batches that want a flush before them say so themselves, and it does for the data too. A flush that another
+        // thread's commit sent before this call covers its batches, not this data: only the store knows which it was.
+        let barrier = if data_open { Barrier::After } else { Barrier::None };
+        let flushed =
+            self.store.commit_telling(last, barrier).map_err(|error| self.health.commit_failed(error))?;
+        if flushed {
+            self.order.flushed(written);
+        }
+        Ok(true)
+    }
+}
