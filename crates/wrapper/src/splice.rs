@@ -197,7 +197,8 @@ pub(crate) fn into_pipe(from: &Side, at: u64, to: &Side, count: size_t, flags: c
 /// Waits until a pipe has room, as splice(2) does.
 fn wait_for_room(pipe: c_int) -> Answer<()> {
     // It waits before it looks at the file, in which there is nothing.
-    let (empty, nowhere) = (stand_in::file()?, core::ptr::null_mut::<off64_t>());
+    let Ok(empty) = stand_in::file() else { return fail(libc::ENOMEM) };
+    let nowhere = core::ptr::null_mut::<off64_t>();
     host(sys!(SYS_splice, empty, nowhere, pipe, nowhere, 1usize, 0)).map(drop)
 }
 
