@@ -4,6 +4,7 @@ use crate::modules::{Modules, doors};
 use crate::tokens::{Counts, Function};
 use crate::{circles, gate, programs, rooms, sources};
 use quote::ToTokens;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use syn::Item;
@@ -52,13 +53,10 @@ pub fn run() -> ExitCode {
             }
         }
     }
-    for row in &rows {
-        println!("{}", aligned(row, &rows));
-    }
-    println!();
-    for (name, meaning) in COLUMNS {
-        println!("{name}: {meaning}");
-    }
+    let lines = rows.iter().map(|row| aligned(row, &rows)).chain([String::new()]);
+    let text: Vec<_> = lines.chain(COLUMNS.map(|(name, meaning)| format!("{name}: {meaning}"))).collect();
+    // A reader who has seen enough closes the pipe.
+    let _ = writeln!(std::io::stdout(), "{}", text.join("\n"));
     ExitCode::SUCCESS
 }
 
