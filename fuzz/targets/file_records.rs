@@ -1,7 +1,7 @@
 //! A file system whose records have changed bytes, in a store that is sound: checked, mounted, read, changed.
 #![no_main]
 
-#[path = "../../crates/fs/tests/support/mod.rs"]
+#[path = "../../crates/fs/tests/it/support/mod.rs"]
 mod support;
 
 use libfuzzer_sys::fuzz_target;

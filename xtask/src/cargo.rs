@@ -44,6 +44,29 @@ pub fn clippy(root: &Path) -> Found {
     plain(root, &[&args[..], &["clippy::too_many_lines"]].concat(), &[])
 }
 
+/// Lints of some packages, as the gate's.
+#[must_use]
+pub fn lints_of(root: &Path, packages: &[String]) -> Found {
+    let names = packages.iter().flat_map(|name| ["--package", name]);
+    let args: Vec<_> = ["clippy", "--locked", "--all-targets"].into_iter().chain(names).collect();
+    plain(root, &[&args[..], &["--", "-D", "warnings", "-D", "clippy::too_many_lines"]].concat(), &[])
+}
+
+/// Tests of some packages. The programs are built first where tests run them.
+#[must_use]
+pub fn tests_of(root: &Path, packages: &[String]) -> Found {
+    let both = ["nvmed-wrapper", "nvmed-cli"];
+    if packages.iter().any(|name| both.contains(&name.as_str())) {
+        let built = plain(root, &["build", "--locked", "--package", both[0], "--package", both[1]], &[]);
+        if !built.wrong.is_empty() {
+            return built;
+        }
+    }
+    let names = packages.iter().flat_map(|name| ["--package", name]);
+    let args: Vec<_> = ["test", "--locked", "--no-fail-fast"].into_iter().chain(names).collect();
+    test_run(root, &[&args[..], &["--", "--show-output"]].concat(), &[])
+}
+
 /// Documentation of every public item, its links included.
 #[must_use]
 pub fn docs(root: &Path) -> Found {

@@ -29,9 +29,9 @@ impl Found {
 type Step = (&'static str, &'static str, fn(&Path) -> Found);
 
 const STEPS: [Step; 13] = [
-    ("rooms", "dependencies and names point down", rooms::check),
-    ("tidy", "file length, unsafe, panics, door plates", tidy::check),
-    ("links", "every link of the documents leads somewhere", links::check),
+    ("rooms", "dependencies and names point down, circles of modules are small", rooms::check),
+    ("tidy", "file length, unsafe, panics, door plates, public names", tidy::check),
+    ("links", "every link and name of the documents leads somewhere, no line is long", links::check),
     ("fmt", "formatting", cargo::fmt),
     ("deny", "licences, bans and sources of dependencies", deny::check),
     ("clippy", "lints, as errors", cargo::clippy),
@@ -97,7 +97,8 @@ fn close(report: &[String], total: &Found) -> ExitCode {
 
 /// The workspace's root: the parent of this crate's directory, as cargo names it when it runs us. Checkouts may share a
 /// directory of builds, and then the one in which this was built is not the one that is asked about.
-fn root() -> PathBuf {
+#[must_use]
+pub fn root() -> PathBuf {
     let built_in = || PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(built_in, PathBuf::from);
     here.parent().expect("xtask lies in the workspace").to_path_buf()

@@ -1,32 +1,38 @@
-//! Links of the documents: the file exists, and a symbol named in the link's text is defined in it.
+//! Links and names of the documents: a link's file exists and defines the symbol that the link's text names, and what is
+//! written as `Type::function` is somewhere in the source.
 //!
-//! ``[`Cache::write`](../crates/cache/src/lib.rs)`` holds as long as that file defines `write`.
+//! ``[`Cache::write`](../crates/cache/src/lib.rs)`` holds as long as that file defines a `write` of `Cache`.
 
 use crate::gate::Found;
-use crate::sources;
+use crate::names::{Names, last_two};
+use crate::{columns, sources};
 use std::path::Path;
 
 /// The document whose every step must lead into the source.
 const TOUR: &str = "docs/one-write.md";
-/// What may define a symbol in Rust.
-const DEFINERS: [&str; 9] =
-    ["fn ", "struct ", "enum ", "trait ", "const ", "static ", "type ", "mod ", "macro_rules! "];
-/// What follows an enum's variant on its line.
-const VARIANT_ENDS: [&str; 3] = [",", " {", "("];
 
 /// Checks all documents.
 #[must_use]
 pub fn check(root: &Path) -> Found {
+    let names = match Names::of(root) {
+        Ok(names) => names,
+        Err(error) => return Found::wrong(vec![error]),
+    };
     let mut wrong = Vec::new();
     for path in sources::files(root, "md") {
         let name = sources::shown(root, &path);
         let text = sources::text(&path);
         let home = path.parent().unwrap_or(root);
         for link in links(&text) {
-            if let Some(fault) = link.fault(home) {
+            if let Some(fault) = link.fault(home, &names) {
                 wrong.push(format!("{name}:{}: {fault}", link.line));
             }
         }
+        wrong.extend(
+            files_gone(root, &text).map(|(line, file)| format!("{name}:{line}: there is no `{file}`")),
+        );
+        let missing = names.missing(&text).into_iter();
+        wrong.extend(missing.map(|(line, path)| format!("{name}:{line}: `{path}` is not in the source")));
         if name == TOUR {
             wrong.extend(steps_without_link(&text).iter().map(|line| {
                 format!("{name}:{line}: this step has no link to a symbol, as in [`name`](../crates/…)")
@@ -36,7 +42,18 @@ pub fn check(root: &Path) -> Found {
     if !root.join(TOUR).exists() {
         wrong.push(format!("{TOUR} is missing"));
     }
+    wrong.extend(columns::check(root));
     Found::wrong(wrong)
+}
+
+/// Source files in backticks, from the root on, that do not exist, with their lines.
+fn files_gone<'a>(root: &Path, text: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+    let spans = text
+        .lines()
+        .enumerate()
+        .flat_map(|(index, line)| line.split('`').skip(1).step_by(2).map(move |code| (index + 1, code)));
+    spans
+        .filter(|(_, code)| code.starts_with("crates/") && code.ends_with(".rs") && !root.join(code).exists())
 }
 
 /// One `[text](target)`.
@@ -68,7 +85,7 @@ fn links(text: &str) -> Vec<Link<'_>> {
 
 impl Link<'_> {
     /// What is wrong with a link of a document in `home`.
-    fn fault(&self, home: &Path) -> Option<String> {
+    fn fault(&self, home: &Path, names: &Names) -> Option<String> {
         if self.target.contains("://") || self.target.starts_with('#') {
             return None;
         }
@@ -77,33 +94,23 @@ impl Link<'_> {
         if !path.exists() {
             return Some(format!("link to `{file}`, which does not exist"));
         }
-        let symbol = self.symbol()?;
-        let defined = defines(&sources::text(&path), symbol);
-        (!defined).then(|| format!("`{symbol}` is not defined in `{file}`"))
+        let (owner, symbol) = self.symbol()?;
+        let path = path.canonicalize().unwrap_or(path);
+        let defined = names.file_has(&path, owner, symbol);
+        let owner = owner.map_or_else(String::new, |owner| format!("{owner}::"));
+        (!defined).then(|| format!("`{owner}{symbol}` is not defined in `{file}`"))
     }
 
-    /// The last part of a code symbol that this link into a Rust source names.
-    fn symbol(&self) -> Option<&str> {
+    /// The code symbol that this link into a Rust source names, with its owner where it names one.
+    fn symbol(&self) -> Option<(Option<&str>, &str)> {
         let rust = self.target.split('#').next().is_some_and(|file| file.ends_with(".rs"));
         let code = self.text.strip_prefix('`')?.strip_suffix('`')?;
-        let name = code.rsplit("::").next().unwrap_or(code).trim_end_matches("()");
-        (rust && !name.contains(['/', '.'])).then_some(name)
-    }
-}
-
-/// Whether a Rust source defines `symbol`: an item, an enum's variant, or a C entry named by it.
-fn defines(source: &str, symbol: &str) -> bool {
-    source.lines().any(|line| {
-        let starts = |rest: &str| {
-            rest.strip_prefix(symbol)
-                .is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        let symbol = match last_two(code) {
+            Some((owner, name)) => (Some(owner), name),
+            None => (None, code.trim_end_matches("()")),
         };
-        let variant = line.trim_start().strip_prefix(symbol);
-        variant.is_some_and(|after| VARIANT_ENDS.contains(&after))
-            || DEFINERS
-                .iter()
-                .any(|word| line.match_indices(word).any(|(at, _)| starts(&line[at + word.len()..])))
-    })
+        (rust && !symbol.1.contains(['/', '.'])).then_some(symbol)
+    }
 }
 
 /// Numbered steps (`1. …` to the next) that lead nowhere.
@@ -139,13 +146,18 @@ mod tests {
 
     #[test]
     fn a_dead_link_and_a_missing_symbol_are_seen() {
-        let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let fault = |text, target| Link { line: 1, text, target }.fault(home);
+        let root = crate::gate::root();
+        let names = Names::of(&root).expect("the sources are Rust");
+        let fault = |text, target| Link { line: 1, text, target }.fault(&root.join("xtask"), &names);
         assert_eq!(fault("`check`", "src/links.rs"), None);
         assert_eq!(fault("`Link::fault`", "src/links.rs"), None);
-        assert!(defines("enum E {\n    Before,\n}", "Before") && !defines("f(Before, 1)", "Before"));
         assert!(fault("`chec`", "src/links.rs").is_some_and(|said| said.contains("not defined")));
+        assert!(fault("`Names::fault`", "src/links.rs").is_some_and(|said| said.contains("not defined")));
         assert!(fault("x", "src/gone.rs").is_some_and(|said| said.contains("does not exist")));
+        let gone: Vec<_> = files_gone(&root, "\n`crates/fs/src/gone.rs` `crates/fs/src/lib.rs`").collect();
+        assert_eq!(gone, [(2, "crates/fs/src/gone.rs")]);
+        let missing = names.missing("`Link::fault()` and `Links::fault`, `link::link_count_max`");
+        assert_eq!(missing, [(1, "Links::fault".to_owned())]);
     }
 
     #[test]

@@ -1,16 +1,27 @@
 //! The gate: everything that must hold before a change is taken, in one command.
 //!
-//! `cargo xtask gate` runs every step, `cargo xtask gate STEP…` some of them.
+//! `cargo xtask gate` runs every step, `cargo xtask gate STEP…` some of them; `quick` what a change is likely to break.
+//! `measure` prints the house in numbers, `wrap` wraps the documents.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod cargo;
+mod circles;
+mod columns;
 mod deny;
 mod gate;
 mod links;
+mod measure;
+mod modules;
+mod names;
+mod programs;
+mod public;
+mod quick;
 mod rooms;
 mod scripts;
 mod sources;
 mod tidy;
+mod tokens;
 
 use std::process::ExitCode;
 
@@ -18,8 +29,14 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((command, steps)) if command == "gate" => gate::run(steps),
+        Some((command, [])) if command == "quick" => quick::run(),
+        Some((command, [])) if command == "measure" => measure::run(),
+        Some((command, [])) if command == "wrap" => columns::wrap(),
         _ => {
-            eprintln!("usage: cargo xtask gate [STEP…]\nsteps: {}", gate::names().join(" "));
+            eprintln!(
+                "usage: cargo xtask gate [STEP…] | quick | measure | wrap\nsteps: {}",
+                gate::names().join(" ")
+            );
             ExitCode::from(2)
         }
     }

@@ -1,7 +1,7 @@
 //! The direction check: a room depends on the rooms below it and names no other.
 
 use crate::gate::Found;
-use crate::sources;
+use crate::{circles, programs, sources};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -122,10 +122,14 @@ pub fn check(root: &Path) -> Found {
             }
         }
     }
+    wrong.extend(circles::check(root).unwrap_or_else(|error| vec![error]));
+    wrong.extend(programs::check(root));
     Found::wrong(wrong)
 }
 
-fn crates(root: &Path) -> Vec<String> {
+/// The names of our crates, which are their directories'.
+#[must_use]
+pub fn crates(root: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();

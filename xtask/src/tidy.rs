@@ -2,7 +2,7 @@
 
 use crate::gate::Found;
 use crate::rooms::Rooms;
-use crate::sources;
+use crate::{public, sources};
 use std::path::Path;
 
 /// A file is read at one sitting; tests do not count.
@@ -37,6 +37,7 @@ pub fn check(root: &Path) -> Found {
     if seen == 0 {
         wrong.push("no source file was found: this check saw nothing".to_owned());
     }
+    wrong.extend(public::check(root).unwrap_or_else(|error| vec![error]));
     Found::wrong(wrong)
 }
 

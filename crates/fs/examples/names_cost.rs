@@ -2,7 +2,7 @@
 //! third in the same run: `cargo run --release -p nvmed-fs --example names_cost [create|stat|rename|listing|turns]`.
 //! With an argument it does only that, for a profiler. Needs a tmpfs at /dev/shm.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use core::ops::ControlFlow;

@@ -3,7 +3,7 @@
 //! Files of 60-byte paths in four levels of directories, one extent each by `fallocate`, made in the order of a
 //! copy; then everything is written and the metadata store's tree measured, whole blocks.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use nvmed_fs::*;

@@ -1,7 +1,7 @@
 //! Each kind of check, fired by memory that this test spoils: the call ends, the file system is read-only, and what was
 //! written before is there after the next mount.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use crate::{Credentials, File, FileSystem, FsError, OpenFlags, Trouble};

@@ -1,0 +1,142 @@
+//! `nvmed bench` measures, protects what a device holds, and notices data that is not what was written;
+//! `nvmed lab` judges results.
+
+use crate::scratch::Scratch;
+
+/// A number of a JSON line.
+fn number(line: &str, name: &str) -> f64 {
+    let at = line.find(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {line}"));
+    let rest = &line[at + name.len() + 3..];
+    let end = rest.find([',', '}']).unwrap();
+    rest[..end].parse().unwrap_or_else(|_| panic!("{name} is {}", &rest[..end]))
+}
+
+#[test]
+fn every_pattern_depth_and_policy_does_what_was_asked() {
+    let scratch = Scratch::new();
+    let device = "virtual:?media=dram,size=16M";
+    for pattern in ["read", "write", "rw", "randread", "randwrite", "randrw"] {
+        for (depth, jobs) in [("1", "1"), ("8", "2")] {
+            let line = scratch.ok([
+                "bench",
+                device,
+                "--pattern",
+                pattern,
+                "--depth",
+                depth,
+                "--jobs",
+                jobs,
+                "--count",
+                "500",
+                "--json",
+            ]);
+            let done = number(&line, "reads") + number(&line, "writes");
+            assert!((done - 500.0 * jobs.parse::<f64>().unwrap()).abs() < 0.5, "{pattern}: {line}");
+            assert!(number(&line, "p99.99") >= number(&line, "p50"), "{line}");
+        }
+    }
+    for completion in ["adaptive", "poll", "hybrid", "thread", "interrupt"] {
+        for scheduler in ["none", "deadline", "fair"] {
+            scratch.ok([
+                "bench",
+                "virtual:?media=dram,size=1M,clock=threaded",
+                "--completion",
+                completion,
+                "--scheduler",
+                scheduler,
+                "--depth",
+                "4",
+                "--count",
+                "200",
+                "--pattern",
+                "randrw",
+                "--verify",
+            ]);
+        }
+    }
+    let text = scratch.ok(["bench", device, "--time", "0.2", "--no-latency", "--html", "page.html"]);
+    assert!(text.contains("not taken") && text.contains("IOPS"), "{text}");
+    let page = std::fs::read_to_string(scratch.path("page.html")).unwrap();
+    assert!(page.ends_with("</html>\n") && !page.contains("http"), "{page}");
+}
+
+#[test]
+fn what_a_device_holds_is_kept() {
+    let scratch = Scratch::with_device("64M");
+    let before = std::fs::read(scratch.path("d.img")).unwrap();
+    let words = "holds an nvmed file system; --destroy-data overwrites it";
+    scratch.fails(["bench", "d.img", "--pattern", "randrw", "--count", "1"], 4, words);
+    scratch.ok(["bench", "d.img", "--pattern", "randread", "--count", "100"]);
+    assert_eq!(std::fs::read(scratch.path("d.img")).unwrap(), before, "the image was changed");
+    scratch.ok(["bench", "d.img", "--pattern", "write", "--bs", "1M", "--count", "64", "--destroy-data"]);
+    scratch.fails(["ls", "d.img"], 4, "d.img");
+}
+
+#[test]
+fn data_that_is_not_what_was_written_is_noticed() {
+    let scratch = Scratch::new();
+    scratch.file("d.img", vec![0; 4 << 20]);
+    let base =
+        ["bench", "d.img", "--verify", "--seed", "5", "--depth", "4", "--count", "1024", "--destroy-data"];
+    let run = |more: &[&'static str]| base.iter().copied().chain(more.iter().copied()).collect::<Vec<_>>();
+    let said = scratch.ok(run(&["--pattern", "write"]));
+    assert!(said.contains("1024 requests against the pattern of seed 5"), "{said}");
+    scratch.ok(run(&["--pattern", "read", "--bs", "512"]));
+    scratch.ok(run(&["--pattern", "randrw"]));
+    let mut image = std::fs::read(scratch.path("d.img")).unwrap();
+    image[4096 * 7 + 513] ^= 1;
+    scratch.file("d.img", &image);
+    scratch.fails(run(&["--pattern", "read"]), 1, "LBA 57: the data is not the pattern of seed 5");
+}
+
+#[test]
+fn simulated_time_is_the_device_s_and_repeats() {
+    let scratch = Scratch::new();
+    let device = "virtual:?media=dram,size=4M,clock=virtual,latency=100us";
+    let load = ["bench", device, "--count", "1000", "--seed", "7", "--json"];
+    let said: Vec<serde_json::Value> =
+        (0..2).map(|_| serde_json::from_str(&scratch.ok(load)).unwrap()).collect();
+    let seconds = said[0]["seconds"].as_f64().unwrap();
+    assert!((0.1..0.11).contains(&seconds), "a thousand reads of 100 us took {seconds} s");
+    assert_eq!((&said[0]["simulated"], &said[0]["iops"]), (&true.into(), &said[1]["iops"]));
+    assert_eq!(said[0]["latency_ns"]["percentiles"], said[1]["latency_ns"]["percentiles"]);
+    scratch.fails(["bench", device, "--jobs", "2"], 2, "take --jobs 1");
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let scratch = Scratch::new();
+    let device = "virtual:?media=dram,size=4M";
+    scratch.fails(["bench", device, "--bs", "100"], 2, "multiple of the device's 512");
+    scratch.fails(["bench", device, "--bs", "4G"], 2, "multiple of the device's 512");
+    scratch.fails(["bench", device, "--region", "2M+4M"], 2, "passes the end");
+    scratch.fails(["bench", device, "--region", "512", "--bs", "4K"], 2, "holds no request");
+    for time in ["0", "NaN", "2 days"] {
+        let said = scratch.run(["bench", device, "--time", time]);
+        assert!(said.status == 2 && said.err.contains("not a time such as 2s or 500ms"), "{}", said.err);
+    }
+    scratch.ok(["bench", device, "--time", "20ms"]);
+    scratch.fails(["bench", "missing.img"], 4, "missing.img");
+}
+
+#[test]
+fn the_lab_judges_results() {
+    let scratch = Scratch::new();
+    let list = scratch.ok(["lab", "list"]);
+    assert!(list.contains("tce17.fig5b.randread_1t") && list.contains("+23 %"), "{list}");
+    scratch.fails(["lab", "run", "nothing.like_it"], 2, "no experiment is called");
+    scratch.fails(["lab", "check", "nowhere"], 1, "nowhere");
+    // Results by the program itself: measured where zram can be had, skipped and saying so where not.
+    let ran = scratch.run(["lab", "run", "tce17.fig5b.randread_1t", "--quick", "--out", "results"]);
+    assert_eq!(ran.status, 0, "{}{}", ran.out, ran.err);
+    let text = std::fs::read_to_string(scratch.path("results/tce17.fig5b.randread_1t.json")).unwrap();
+    let page = std::fs::read_to_string(scratch.path("results/index.html")).unwrap();
+    assert!(page.contains("tce17.fig5b.randread_1t") && !page.contains("http"), "{page}");
+    if text.contains("\"skipped\": null") {
+        let met = text.contains("\"met\": true");
+        assert_eq!(scratch.run(["lab", "check", "results"]).status, i32::from(!met), "{text}");
+    } else {
+        println!("SKIPPED: the lab's experiments need zram: {}", ran.err.trim());
+        assert_eq!(scratch.run(["lab", "check", "results"]).status, 1, "skipped is a miss");
+    }
+}

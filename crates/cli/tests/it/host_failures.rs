@@ -1,0 +1,169 @@
+//! The host's storage fails below a live run: the image is cut short, its file system is full, its disk answers errors.
+//! The server and the program go on, calls say what happened, and what can be saved is.
+
+use crate::scratch::{Ran, Scratch, have};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the programs of these tests share: `said` prints what a call answers, or its error.
+const HEAD: &str = "
+import errno, os, subprocess, sys
+def said(what, call):
+    try: print(what, call(), flush=True)
+    except OSError as error: print(what, errno.errorcode[error.errno], flush=True)
+def create(): open('store/new', 'w').close()
+";
+
+fn python(scratch: &Scratch, how: &str, device: &str, script: &str) -> Ran {
+    let mut command =
+        scratch.nvmed(["run", how, "--device", device, "--dir", "store", "--", "python3", "-c"]);
+    Ran::from(command.arg(format!("{HEAD}{script}")).output().unwrap())
+}
+
+fn length(path: &Path, bytes: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+/// Every line of a program's errors that says that the file system has turned read-only.
+fn notices(ran: &Ran) -> usize {
+    ran.err.lines().filter(|line| line.contains("has turned read-only: ")).count()
+}
+
+#[test]
+fn an_image_that_is_truncated_under_a_run_costs_what_was_cut_off() {
+    if !have("python3") {
+        return;
+    }
+    for how in ["--shared", "--private"] {
+        let scratch = Scratch::with_device("64M");
+        let script = "
+small = open('store/small', 'wb+', buffering=0)
+small.write(b'old!' * 2048)
+large = open('store/large', 'wb+', buffering=0)
+large.write(b'0123' * (10 << 20)); os.sync(); os.fsync(large.fileno())
+os.pwrite(small.fileno(), b'new!' * 2048, 0)
+os.truncate('d.img', 32 << 20)
+said('write', lambda: os.pwrite(large.fileno(), b'4567' * 1024, 36 << 20))
+said('sync', lambda: os.fsync(large.fileno()))
+said('create', create)
+said('again', lambda: os.pwrite(small.fileno(), b'no', 0))
+said('cached', lambda: os.pread(large.fileno(), 4, 36 << 20))
+said('names', lambda: sorted(os.listdir('store')))
+said('read-only', lambda: os.statvfs('store').f_flag & os.ST_RDONLY)
+";
+        let ran = python(&scratch, how, "d.img", script);
+        let said = "write 4096\nsync EIO\ncreate EROFS\nagain EROFS\ncached b'4567'\n\
+                    names ['large', 'small']\nread-only 1\n";
+        assert_eq!(ran.out, said, "{how}: {}", ran.err);
+        assert_eq!(notices(&ran), 1, "{how}: {}", ran.err);
+        assert!(!ran.err.contains("signal"), "{how}: {}", ran.err);
+        assert!(!ran.err.contains("is saved\n"), "{how}: it is not: {}", ran.err);
+        assert!(ran.err.contains("not everything"), "{how}: {}", ran.err);
+        assert_ne!(ran.status, 0, "{how}: something is lost");
+        length(&scratch.path("d.img"), 64 << 20);
+        is_mended(&scratch, "d.img");
+        let small = scratch.ok(["cat", "d.img:/small"]);
+        assert!(small == "new!".repeat(2048), "{how}: what was written before the cut, and fits, is there");
+    }
+}
+
+/// Something that a program of the host's takes away again.
+struct Undo(&'static str, Vec<PathBuf>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let _ = Command::new(self.0).args(&self.1).status();
+    }
+}
+
+fn does(program: &str, arguments: &[&str], path: &Path) -> bool {
+    Command::new(program).args(arguments).arg(path).output().is_ok_and(|ran| ran.status.success())
+}
+
+#[test]
+fn a_host_without_room_is_told_and_loses_nothing() {
+    if !have("python3") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let small = scratch.path("small");
+    std::fs::create_dir(&small).unwrap();
+    if !does("mount", &["-t", "tmpfs", "-o", "size=16m", "tmpfs"], &small) {
+        println!("SKIPPED: mounting a tmpfs of 16 MiB needs root");
+        return;
+    }
+    let _undo = Undo("umount", vec!["-l".into(), small.clone()]);
+    scratch.ok(["format", "small/d.img", "--size", "64M"]);
+    let script = "
+first = open('store/first', 'wb+', buffering=0)
+first.write(b'1111' * 1024); os.fsync(first.fileno())
+large = open('store/large', 'wb+', buffering=0)
+large.write(b'2222' * (6 << 20))
+said('full', lambda: os.fsync(large.fileno()))
+said('cached', lambda: os.pread(large.fileno(), 4, 23 << 20))
+said('synced', lambda: os.pread(first.fileno(), 4, 0))
+subprocess.run(['mount', '-o', 'remount,size=128m', 'small'], check=True)
+said('room', lambda: os.fsync(large.fileno()))
+said('create', create)
+";
+    let ran = python(&scratch, "--shared", "small/d.img", script);
+    let said = "full ENOSPC\ncached b'2222'\nsynced b'1111'\nroom None\ncreate None\n";
+    assert_eq!((ran.out.as_str(), ran.err.as_str(), ran.status), (said, "", 0));
+    assert!(scratch.ok(["fsck", "small/d.img"]).contains("clean"));
+    assert_eq!(scratch.ok(["cat", "small/d.img:/large"]).len(), 24 << 20);
+}
+
+/// What was cut off held the far superblock: that is told, nothing else is wrong, and a repair writes it again.
+fn is_mended(scratch: &Scratch, device: &str) {
+    let told = scratch.run(["fsck", device]);
+    assert!(told.status == 1 && told.out.lines().count() == 2, "{}{}", told.out, told.err);
+    assert!(
+        told.out.contains("one superblock is damaged") && told.out.contains("nothing is lost"),
+        "{}",
+        told.out
+    );
+    assert!(scratch.ok(["fsck", "--repair", device]).contains("clean"));
+    assert!(scratch.ok(["fsck", device]).contains("clean"));
+}
+
+#[test]
+fn a_loop_device_that_is_cut_short_answers_errors() {
+    if !have("python3") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let backing = scratch.file("backing", b"");
+    length(&backing, 64 << 20);
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
+    let Some(made) = made.ok().filter(|made| made.status.success()) else {
+        println!("SKIPPED: no loop device (needs root and losetup)");
+        return;
+    };
+    let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let undo = Undo("losetup", vec!["-d".into(), device.clone().into()]);
+    let spec = format!("uring:{device}");
+    scratch.ok(["format", &spec]);
+    let script = "
+small = open('store/small', 'wb+', buffering=0)
+small.write(b'old!' * 2048)
+large = open('store/large', 'wb+', buffering=0)
+large.write(b'0123' * (10 << 20)); os.sync()
+os.pwrite(small.fileno(), b'new!' * 2048, 0)
+os.truncate('backing', 32 << 20)
+subprocess.run(['losetup', '-c', 'LOOP'], check=True)
+os.pwrite(large.fileno(), b'4567' * 1024, 36 << 20)
+said('sync', lambda: os.fsync(large.fileno()))
+said('small', lambda: os.fsync(small.fileno()))
+said('cached', lambda: os.pread(large.fileno(), 4, 36 << 20))
+os.truncate('backing', 64 << 20)
+subprocess.run(['losetup', '-c', 'LOOP'], check=True)
+said('again', lambda: os.fsync(large.fileno()))
+";
+    let ran = python(&scratch, "--shared", &spec, &script.replace("LOOP", &device));
+    // Linux says of a write behind the end of a block device that there is no room.
+    let said = "sync ENOSPC\nsmall None\ncached b'4567'\nagain None\n";
+    assert_eq!((ran.out.as_str(), ran.err.as_str(), ran.status), (said, "", 0));
+    is_mended(&scratch, &spec);
+    assert!(scratch.ok(["cat", &format!("{spec}:/small")]) == "new!".repeat(2048));
+    drop(undo);
+}

@@ -1,0 +1,22 @@
+//! The tests of this crate from outside, in one program.
+
+mod bad_input;
+mod bench;
+mod devices;
+mod ending;
+mod files;
+mod format;
+mod fuzz;
+mod host_failures;
+mod identify;
+mod kv;
+mod machine;
+mod mount;
+mod run;
+mod scratch;
+mod serve;
+mod shared;
+mod start;
+#[path = "../../../server/tests/support/mod.rs"]
+mod support;
+mod top;

@@ -1,0 +1,178 @@
+//! `nvmed run`: unmodified programs on a device, and what is left when they end.
+
+use crate::scratch::{Ran, Scratch, have};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+#[test]
+fn sqlite_keeps_its_rows_from_run_to_run() {
+    if !have("sqlite3") {
+        return;
+    }
+    let scratch = Scratch::with_device("64M");
+    let made = scratch.on_device(["sqlite3", "store/a.db", "CREATE TABLE t(x); INSERT INTO t VALUES(7);"]);
+    assert_eq!((made.status, made.err.as_str()), (0, ""));
+    assert_eq!(scratch.on_device(["sqlite3", "store/a.db", "SELECT x FROM t"]).out, "7\n");
+    assert!(!scratch.path("store").exists(), "nothing was written to the host");
+    scratch.ok(["cp", "d.img:/a.db", "a.db"]);
+    let mut host = Command::new("sqlite3");
+    host.arg(scratch.path("a.db")).arg("PRAGMA integrity_check; SELECT x FROM t");
+    let host = host.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&host.stdout), "ok\n7\n");
+}
+
+#[test]
+fn the_papers_command_works_with_its_file() {
+    if !have("sqlite3") {
+        return;
+    }
+    let scratch = Scratch::with_device("64M");
+    scratch.file(
+        "default.conf",
+        "wrap_dir = ./dbstore\n\nfilesystem = lib_ffs.so\nffs_prealloc = 128K\nffs_readahead = none\n\
+         ffs_format = FALSE\n\nstorage_engine = lib_nvmed.so\nstorage_dev = d.img\n",
+    );
+    let library = std::path::Path::new(env!("CARGO_BIN_EXE_nvmed")).with_file_name("libnvmed_wrapper.so");
+    let sqlite = |sql: &str| {
+        let mut command = Command::new("sqlite3");
+        command.args(["./dbstore/a.db", sql]).current_dir(scratch.path(""));
+        Ran::from(
+            command.env("WRAPPER_CONFIG", "./default.conf").env("LD_PRELOAD", &library).output().unwrap(),
+        )
+    };
+    let made = sqlite("CREATE TABLE t(x); INSERT INTO t VALUES(8);");
+    assert_eq!((made.status, made.err.as_str()), (0, ""));
+    assert_eq!(sqlite("SELECT x FROM t").out, "8\n");
+    // The same file, by its default name, through `nvmed run`.
+    assert_eq!(scratch.ok(["run", "sqlite3", "dbstore/a.db", "SELECT x FROM t"]), "8\n");
+}
+
+#[test]
+fn the_programs_status_is_ours() {
+    let scratch = Scratch::with_device("64M");
+    assert_eq!(scratch.on_device(["sh", "-c", "exit 42"]).status, 42);
+    assert_eq!(scratch.on_device(["sh", "-c", "kill -KILL $$"]).status, 137);
+    assert_eq!(scratch.on_device(["cat", "store/missing"]).status, 1);
+    let missing = scratch.on_device(["no-such-program"]);
+    assert_eq!((missing.status, missing.err.lines().count()), (127, 1), "{}", missing.err);
+    let plain = scratch.file("plain", "text");
+    assert_eq!(scratch.on_device([plain]).status, 126);
+}
+
+#[test]
+fn a_static_program_is_refused_with_the_reason() {
+    let scratch = Scratch::with_device("64M");
+    let mut head = vec![0; 120];
+    head[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    let program = scratch.file("static", head);
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = scratch.on_device([&program]);
+    assert_eq!(ran.status, 126);
+    assert!(ran.err.contains("statically linked"), "{}", ran.err);
+}
+
+/// Shells, bash with its own `getenv` and `setenv` among them, on our controller and on the kernel's block layer.
+#[test]
+fn a_shell_runs_on_every_engine_that_needs_no_hardware() {
+    for device in ["d.img", "uring:u.img", "uring:u.img?direct=off"] {
+        let scratch = Scratch::new();
+        scratch.ok(["format", device, "--size", "64M"]);
+        for shell in ["dash", "bash"].into_iter().filter(|shell| have(shell)) {
+            // Nothing but the shell's own commands: a private mount is one process's.
+            let write = "cd store && echo one > $0 && echo two >> $0 && read x < $0 && echo got $x";
+            let run = ["run", "--private", "--device", device, "--dir", "store", "--", shell, "-c"];
+            assert_eq!(scratch.ok(run.into_iter().chain([write, shell])), "got one\n", "{device} {shell}");
+            let file = format!("store/{shell}");
+            let read = ["run", "--device", device, "--dir", "store", "--", "cat", &file];
+            assert_eq!(scratch.ok(read), "one\ntwo\n", "{device} {shell}");
+        }
+        scratch.ok(["fsck", device]);
+    }
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let scratch = Scratch::with_device("64M");
+    let script = "trap 'echo caught; exit 3' TERM; echo ready; read -r x; read -r x";
+    let mut command = scratch.nvmed(["run", "--device", "d.img", "--dir", "store", "--", "sh", "-c", script]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "caught");
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+/// A program that holds the device until its input ends, once it has said so.
+fn holder(scratch: &Scratch) -> std::process::Child {
+    let script = "import sys\nf = open('store/held', 'w')\nprint('held', flush=True)\nsys.stdin.read()\n";
+    let mut command =
+        scratch.nvmed(["run", "--device", "d.img", "--dir", "store", "--", "python3", "-c", script]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    child
+}
+
+#[test]
+fn a_device_in_use_says_who_has_it() {
+    if !have("python3") {
+        return;
+    }
+    let scratch = Scratch::with_device("64M");
+    let mut first = holder(&scratch);
+    for arguments in [vec!["ls", "d.img"], vec!["format", "--force", "d.img"]] {
+        scratch.fails(arguments, 3, "in use by");
+    }
+    let second = scratch.on_device(["cat", "store/held"]);
+    assert_eq!((second.status, second.err.lines().count()), (3, 1), "{}", second.err);
+    assert!(second.err.contains("in use by"), "{}", second.err);
+    drop(first.stdin.take());
+    assert!(first.wait().unwrap().success());
+    assert_eq!(scratch.ok(["ls", "d.img"]), "held\n");
+}
+
+#[test]
+fn what_a_killed_program_had_completed_is_there() {
+    if !have("python3") {
+        return;
+    }
+    for how in ["--private", "--shared"] {
+        what_was_completed_before_a_kill_is_there(how);
+    }
+}
+
+fn what_was_completed_before_a_kill_is_there(how: &str) {
+    let scratch = Scratch::with_device("64M");
+    let script = "import os, signal\n\
+                  f = open('store/a', 'wb', buffering=0)\n\
+                  for i in range(1000): f.write(b'%4d' % i * 256)\n\
+                  os.mkdir('store/dir')\n\
+                  os.rename('store/a', 'store/dir/b')\n\
+                  os.kill(os.getpid(), signal.SIGKILL)\n";
+    let run = ["run", how, "--device", "d.img", "--dir", "store", "--", "python3", "-c", script];
+    assert_eq!(scratch.run(run).status, 137);
+    let want: Vec<u8> = (0..1000).flat_map(|i| format!("{i:4}").repeat(256).into_bytes()).collect();
+    assert!(
+        scratch.ok(["cat", "d.img:/dir/b"]).into_bytes() == want,
+        "{how}: the file's bytes are not what was written"
+    );
+    assert!(scratch.ok(["fsck", "d.img"]).contains("clean"));
+}
+
+#[test]
+fn statistics_are_written_when_asked_for() {
+    let scratch = Scratch::with_device("64M");
+    let mut command =
+        scratch.nvmed(["run", "--device", "d.img", "--dir", "store", "--stats", "s.json", "--"]);
+    let mut child =
+        command.args(["tee", "store/f"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&[7; 10_000]).unwrap();
+    assert!(child.wait().unwrap().success());
+    let json = std::fs::read_to_string(scratch.path("s.json")).unwrap();
+    scratch.fails(["run", "-D", "d.img", "-d", "s", "--stats", "no/such/dir/s", "true"], 125, "no/such/dir");
+    assert!(json.contains("\"writes\"") && json.contains("\"flushes\""), "{json}");
+}

@@ -1,0 +1,260 @@
+//! `nvmed run --shared`: a server beside the program, and what is left when either of them ends.
+//!
+//! The programs of these tests are this test program again: it speaks to the server itself, so that no wrapper has a part in
+//! what is seen here.
+
+use crate::scratch::{Scratch, have};
+use crate::support::{Client, until};
+use nvmed_fs::OpenFlags;
+use nvmed_wire::{Address, Call, LaneError, SERVER_VARIABLE};
+use rustix::process::{Pid, Signal};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+
+/// Which part this program plays below `nvmed run`.
+const PART: &str = "NVMED_TEST_PART";
+
+fn client() -> Client {
+    let address = std::env::var(SERVER_VARIABLE).expect("nvmed run says where its server is");
+    Client::connect_to(&Address::parse(&address).expect("an address"))
+}
+
+fn append(client: &Client, text: &str) {
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE).with(OpenFlags::APPEND);
+    let file = client.open("/log", flags).unwrap();
+    client.write(file, text.as_bytes());
+    client.close(file);
+}
+
+/// This program again, in a part of its own.
+fn part(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "shared::play", "--nocapture", "--quiet"]).env(PART, name);
+    command
+}
+
+/// Not a test, but what the program does below `nvmed run`.
+#[test]
+fn play() {
+    let Ok(part_name) = std::env::var(PART) else { return };
+    match part_name.as_str() {
+        "parent" => {
+            let client = client();
+            append(&client, "parent;");
+            assert!(part("child").status().unwrap().success());
+            append(&client, "parent again;");
+        }
+        "child" => append(&client(), "child;"),
+        // Makes a process that outlives it.
+        "leaver" => {
+            let mut daemon = part("daemon").stdout(Stdio::piped()).spawn().unwrap();
+            wait_for(&mut daemon, "held");
+        }
+        "daemon" => {
+            let client = client();
+            append(&client, "daemon;");
+            eprintln_now("held");
+            println_now("held");
+            // Until the end of standard input, which the test keeps.
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            append(&client, "late;");
+        }
+        // Writes until it is told that the server is gone.
+        "writer" => {
+            let client = client();
+            let file = client.create("/file");
+            let mut done = 0u64;
+            loop {
+                let write = Call::Write { handle: file, offset: Some(done * 8), bytes: 8, sync: false };
+                let data = done.to_le_bytes();
+                let ended = client.lane.call(&write, &data, &client.board, &|| !client.socket.is_gone());
+                match ended {
+                    Ok(_) => done += 1,
+                    Err(LaneError::Gone) => break,
+                    Err(other) => panic!("{other}"),
+                }
+                if done == 1000 {
+                    println_now("busy");
+                }
+            }
+            println_now(&format!("done {done}"));
+        }
+        other => panic!("no part {other}"),
+    }
+}
+
+fn println_now(line: &str) {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}").and_then(|()| out.flush()).unwrap();
+}
+
+fn eprintln_now(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Reads until a line is `wanted`.
+fn wait_for(child: &mut Child, wanted: &str) {
+    let out = child.stdout.as_mut().unwrap();
+    let mut lines = BufReader::with_capacity(1, out).lines();
+    assert!(lines.any(|line| line.unwrap() == wanted), "no line {wanted}");
+}
+
+/// `nvmed run --shared` of a part.
+fn run(scratch: &Scratch, name: &str) -> Command {
+    let mut command = scratch.nvmed(["run", "--shared", "--device", "d.img", "--dir", "store", "--"]);
+    let program = part(name);
+    command.arg(program.get_program()).args(program.get_args()).env(PART, name);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The server that a run has started.
+fn server_of(run: &Child) -> Pid {
+    let id = run.id();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let serves = |pid: &&str| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--serve\0"))
+    };
+    let pid = children.split_whitespace().find(serves).expect("a server");
+    Pid::from_raw(pid.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn the_processes_of_a_run_share_its_files() {
+    let scratch = Scratch::with_device("64M");
+    let ran = run(&scratch, "parent").output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), "");
+    assert_eq!(scratch.ok(["cat", "d.img:/log"]), "parent;child;parent again;");
+    scratch.ok(["fsck", "d.img"]);
+}
+
+/// Unmodified programs: a shell with its children, redirections, pipes and a program that lies on the device.
+#[test]
+fn a_shell_and_its_children_share_the_files() {
+    let scratch = Scratch::with_device("64M");
+    for shell in ["dash", "bash"].into_iter().filter(|shell| have(shell)) {
+        let script = "cd store; echo b >f; echo a >>f; sort <f >g; { cat g; printf b; } >>f; cat f; rm f g; \
+                      cp \"$(command -v cat)\" own; echo through | ./own; (cd .. && ls store)";
+        let ran = scratch.on_device([shell, "-c", script]);
+        assert_eq!((ran.status, ran.err.as_str(), ran.out.as_str()), (0, "", "b\na\na\nb\nbthrough\nown\n"));
+        let ran = scratch.on_device(["store/own", "/dev/null"]);
+        assert_eq!((ran.status, ran.err.as_str()), (0, ""), "a program that lies on the device");
+    }
+    scratch.ok(["fsck", "d.img"]);
+}
+
+/// What a server that gives up root's rights does: its files are its own then, and root's are closed to it.
+#[test]
+fn a_process_that_changes_its_ids_is_somebody_else() {
+    if !rustix::process::geteuid().is_root() || !have("setpriv") {
+        println!("SKIPPED: it takes root, and setpriv");
+        return;
+    }
+    let library = std::path::Path::new(env!("CARGO_BIN_EXE_nvmed")).with_file_name("libnvmed_wrapper.so");
+    let mut reach = Command::new("setpriv");
+    reach.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "test", "-r"]).arg(&library);
+    if !reach.status().unwrap().success() {
+        println!("SKIPPED: {} is closed to other users", library.display());
+        return;
+    }
+    let scratch = Scratch::with_device("64M");
+    let script =
+        "echo secret > store/root; chmod 600 store/root; mkdir store/theirs; chown 65534:65534 store/theirs
+                  setpriv --reuid 65534 --regid 65534 --clear-groups sh -c '
+                      cat store/root; echo own > store/theirs/file; : > store/root2' 2> store/said
+                  grep -c 'Permission denied' store/said; stat -c '%u:%g %s' store/theirs/file";
+    let ran = scratch.on_device(["sh", "-c", script]);
+    assert_eq!((ran.status, ran.err.as_str(), ran.out.as_str()), (0, "", "2\n65534:65534 4\n"));
+}
+
+#[test]
+fn the_programs_status_is_the_runs() {
+    let scratch = Scratch::with_device("64M");
+    let run = |program: &[&str]| {
+        let head = ["run", "--shared", "--device", "d.img", "--dir", "store", "--"];
+        scratch.run(head.iter().chain(program))
+    };
+    assert_eq!(run(&["sh", "-c", "exit 42"]).status, 42);
+    assert_eq!(run(&["sh", "-c", "kill -KILL $$"]).status, 137);
+    let missing = run(&["no-such-program"]);
+    assert_eq!((missing.status, missing.err.lines().count()), (127, 1), "{}", missing.err);
+    std::fs::write(scratch.path("d.img"), vec![7; 1 << 20]).unwrap();
+    let blank = run(&["true"]);
+    assert!(blank.status != 0 && blank.err.lines().count() == 1, "{}", blank.err);
+}
+
+#[test]
+fn a_killed_server_ends_every_call_and_loses_none_that_was_completed() {
+    let scratch = Scratch::with_device("64M");
+    let mut child = run(&scratch, "writer").spawn().unwrap();
+    wait_for(&mut child, "busy");
+    rustix::process::kill_process(server_of(&child), Signal::KILL).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success(), "the program's own status: {err}");
+    assert!(err.contains("the server was ended by signal 9") && err.lines().count() == 1, "{err}");
+    let done = out.lines().find_map(|line| line.strip_prefix("done ")).expect("it ended by itself");
+    let done: u64 = done.parse().unwrap();
+    let file = scratch.path("file");
+    scratch.ok(["cp", "d.img:/file", "file"]);
+    let bytes = std::fs::read(file).unwrap();
+    assert!(bytes.len() as u64 >= done * 8, "{} bytes of {done} completed writes", bytes.len());
+    for (index, number) in bytes.chunks_exact(8).enumerate() {
+        assert_eq!(number, (index as u64).to_le_bytes());
+    }
+    scratch.ok(["fsck", "d.img"]);
+}
+
+#[test]
+fn a_run_waits_for_the_processes_that_outlive_its_program() {
+    let scratch = Scratch::with_device("64M");
+    let mut child = run(&scratch, "leaver").spawn().unwrap();
+    let stdin = child.stdin.take();
+    let mut err = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(err.any(|line| line.unwrap() == "held"));
+    let said = err.next().unwrap().unwrap();
+    assert!(said.contains("1 process that it started still use"), "{said}");
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(scratch.ok(["cat", "d.img:/log"]), "daemon;late;");
+}
+
+#[test]
+fn a_signal_ends_a_run_that_waits() {
+    let scratch = Scratch::with_device("64M");
+    let mut child = run(&scratch, "leaver").spawn().unwrap();
+    let _stdin = child.stdin.take();
+    let mut err = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(err.any(|line| line.unwrap().contains("waiting for their end")));
+    rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(scratch.ok(["cat", "d.img:/log"]), "daemon;");
+    scratch.ok(["fsck", "d.img"]);
+}
+
+#[test]
+fn a_killed_holder_leaves_a_device_that_is_whole() {
+    let scratch = Scratch::with_device("64M");
+    let mut child = run(&scratch, "writer").spawn().unwrap();
+    wait_for(&mut child, "busy");
+    let server = server_of(&child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The server saves what there is, and ends.
+    until("the server ends", || rustix::process::test_kill_process(server).is_err());
+    scratch.ok(["fsck", "d.img"]);
+    assert!(scratch.ok(["cat", "d.img:/file"]).len() >= 8000);
+}
+
+#[test]
+fn statistics_of_a_shared_run_are_written() {
+    let scratch = Scratch::with_device("64M");
+    let mut command = scratch.nvmed(["run", "--shared", "--device", "d.img", "--dir", "store"]);
+    let program = part("parent");
+    command.args(["--stats", "stats", "--"]).arg(program.get_program()).args(program.get_args());
+    assert!(command.env(PART, "parent").status().unwrap().success());
+    let text = std::fs::read_to_string(scratch.path("stats")).unwrap();
+    let line = text.lines().find(|line| line.contains("\"device\"")).expect("the mount's line");
+    assert!(line.contains("\"calls\":") && !line.contains("\"calls\":0"), "{text}");
+}

@@ -1,0 +1,221 @@
+//! How programs start other programs on a shared mount: what goes along, and what runs from there.
+
+use crate::scratch::{Ran, Scratch, have};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A scratch with a device, if this machine has what the test needs.
+fn scratch(programs: &[&str]) -> Option<Scratch> {
+    programs.iter().all(|program| have(program)).then(|| Scratch::with_device("256M"))
+}
+
+/// Compiles a file of the wrapper's tests, or text.
+fn compiled(scratch: &Scratch, source: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let program = scratch.path(name);
+    let compiler = if source.extension().is_some_and(|kind| kind == "cc") { "c++" } else { "cc" };
+    let status = Command::new(compiler).arg("-w").arg("-o").arg(&program).arg(source).args(options).status();
+    assert!(status.expect("the compiler runs").success(), "{} does not compile", source.display());
+    program
+}
+
+fn of_the_wrapper(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../wrapper/tests/c").join(name)
+}
+
+/// Runs a program on a shared mount at `store`.
+fn on_shared<A: AsRef<OsStr>>(scratch: &Scratch, words: impl IntoIterator<Item = A>) -> Ran {
+    let options = ["run", "--shared", "--device", "d.img", "--dir", "store", "--"].map(OsString::from);
+    let words = words.into_iter().map(|word| word.as_ref().to_owned());
+    scratch.run(options.into_iter().chain(words))
+}
+
+/// Runs a script of the shell's below `nvmed run`; it must succeed without a word on standard error.
+#[track_caller]
+fn shell(scratch: &Scratch, script: &str) -> String {
+    let ran = on_shared(scratch, ["bash", "-euc", script]);
+    silent(ran)
+}
+
+#[track_caller]
+fn silent(ran: Ran) -> String {
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{}", ran.out);
+    ran.out
+}
+
+#[test]
+fn spawned_programs_get_our_files() {
+    let Some(scratch) = scratch(&["cc", "sh", "cat"]) else { return };
+    let program = compiled(&scratch, &of_the_wrapper("actions.c"), "actions", &[]);
+    let store = scratch.path("store").display().to_string();
+    let ran = on_shared(&scratch, [program.as_os_str(), store.as_ref()]);
+    assert_eq!(silent(ran), "everything spawned\n");
+}
+
+/// Standard streams that a shell opened here, and what several programs do with one description.
+#[test]
+fn programs_inherit_their_streams() {
+    let Some(scratch) = scratch(&["cc", "c++", "bash", "sort"]) else { return };
+    let text = scratch.file(
+        "streams.c",
+        "#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\n\
+         int main(void) { char line[100]; while (fgets(line, sizeof line, stdin)) printf(\"%s\", line); \
+         fflush(stdout); return write(1, \"raw\\n\", 4) != 4 || fprintf(stderr, \"said\\n\") < 0; }\n",
+    );
+    let streams = compiled(&scratch, &text, "streams", &[]).display().to_string();
+    let said = shell(
+        &scratch,
+        &format!(
+            "cd store; printf 'b\\na\\n' >f; {streams} <f >g 2>h; cat g h; {{ cat g; printf c; }} >>f 2>&1; cat f"
+        ),
+    );
+    assert_eq!(said, "b\na\nraw\nsaid\nb\na\nb\na\nraw\nc");
+    let text = scratch.file(
+        "streams.cc",
+        "#include <iostream>\n#include <string>\n\
+         int main(int argc, char **) { if (argc > 1) std::ios::sync_with_stdio(false); \
+         std::string word; while (std::cin >> word) std::cout << word << '-'; std::cout << std::endl; }\n",
+    );
+    let streams = compiled(&scratch, &text, "streams++", &[]).display().to_string();
+    let said = shell(
+        &scratch,
+        &format!("cd store; {streams} <f >g; cat g; {streams} fast <f >g; cat g; sort <f | {streams}"),
+    );
+    assert_eq!(said, "b-a-b-a-raw-c-\nb-a-b-a-raw-c-\na-a-b-b-c-raw-\n");
+}
+
+/// Programs that start others in ways of their own.
+#[test]
+fn what_is_started_by_others_is_on_the_mount() {
+    let Some(scratch) = scratch(&["bash", "find", "xargs", "env", "setpriv", "perl", "python3"]) else {
+        return;
+    };
+    let said = shell(
+        &scratch,
+        "cd store; mkdir d; echo one >d/one; echo two >d/two
+         find . -type f -exec cat {} + | sort
+         find d -name one -exec sh -c 'cat \"$1\"; pwd' sh {} \\;
+         ls d | xargs -I% cat d/%
+         env -i /bin/cat d/one
+         setpriv --no-new-privs cat d/two
+         perl -e 'print `cat d/one`; system(\"cat <d/two >d/three\")'
+         cat d/three
+         python3 -c 'import subprocess, os; print(subprocess.run([\"cat\", \"one\"], cwd=\"d\", env={}, capture_output=True).stdout.decode(), end=\"\"); \
+             os.chdir(\"d\"); print(os.popen(\"cat two\").read(), end=\"\"); subprocess.run(\"cat >four\", shell=True, input=b\"4\\n\")'
+         cat d/four",
+    );
+    let store = scratch.path("store").display().to_string();
+    let wanted = format!("one\ntwo\none\n{store}\none\ntwo\none\ntwo\none\ntwo\none\ntwo\n4\n");
+    assert_eq!(said, wanted);
+}
+
+/// Programs, scripts and libraries that lie on the device, in several processes.
+#[test]
+fn programs_run_from_the_mount() {
+    let Some(scratch) = scratch(&["cc", "bash", "cp", "python3"]) else { return };
+    let program =
+        compiled(&scratch, &of_the_wrapper("spawned.c"), "spawned", &["-ldl"]).display().to_string();
+    let library = scratch.file("answer.c", "int answer(void) { return 42; }\n");
+    compiled(&scratch, &library, "libanswer.so", &["-shared", "-fPIC", "-Wl,-soname,libanswer.so"]);
+    let store = scratch.path("store").display().to_string();
+    let said = shell(
+        &scratch,
+        &format!(
+            "cp {program} libanswer.so store; cd store
+             ./spawned show a; for i in 1 2; do (./spawned show $i); done; ./spawned show pipe | cat
+             printf '#!/bin/sh\\necho script \"$@\"\\ncat <\"$0\" | wc -l\\n' >s; chmod +x s; ./s x
+             printf 'echo bare\\n' >b; chmod +x b; ./b
+             PATH=$PWD:$PATH; spawned show path
+             ./spawned loaded {store}/libanswer.so
+             ./spawned ways ./spawned | wc -l",
+        ),
+    );
+    let name = format!("spawned {store}/spawned");
+    let wanted = format!(
+        "{name} [a]\n{name} [1]\n{name} [2]\n{name} [pipe]\nscript x\n3\nbare\n{name} [path]\n42 {store}/libanswer.so\n10\n"
+    );
+    assert_eq!(said, wanted);
+}
+
+#[test]
+fn a_failed_exec_changes_nothing() {
+    let Some(scratch) = scratch(&["cc", "cat"]) else { return };
+    let program = compiled(&scratch, &of_the_wrapper("spawned.c"), "spawned", &["-ldl"]);
+    let store = scratch.path("store");
+    silent(on_shared(&scratch, [program.as_os_str(), "failing".as_ref(), store.as_os_str()]));
+    assert_eq!(silent(on_shared(&scratch, ["cat", "store/kept"])), "before after");
+}
+
+/// Descriptors in messages: the same description in both processes, and nothing left behind.
+#[test]
+fn descriptors_are_sent_and_received() {
+    let Some(scratch) = scratch(&["python3"]) else { return };
+    let script = "
+import array, fcntl, os, socket, sys
+os.chdir('store')
+path = 'f'
+fd = os.open(path, os.O_CREAT | os.O_RDWR)
+os.write(fd, b'ab')
+left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+count = lambda: len(os.listdir('/proc/self/fd'))
+room = socket.CMSG_LEN(8 * 4)
+
+def taken(control):
+    fds = array.array('i')
+    for level, kind, data in control:
+        assert (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        fds.frombytes(data[:len(data) - len(data) % 4])
+    return list(fds)
+
+if os.fork() == 0:
+    os.close(fd)
+    before = count()
+    # Looked at, then received: two descriptors of one description.
+    data, control, flags, _ = right.recvmsg(10, room, socket.MSG_PEEK)
+    peeked = taken(control)
+    data, control, flags, _ = right.recvmsg(10, room, socket.MSG_CMSG_CLOEXEC)
+    fds = taken(control)
+    assert data == b'x' and len(fds) == len(peeked) == 3, (data, fds, peeked)
+    assert all(fcntl.fcntl(n, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for n in fds)
+    assert os.write(fds[0], b'cd') == 2 and os.write(peeked[2], b'ef') == 2
+    assert os.fstat(fds[1]).st_ino == os.stat('/etc/passwd').st_ino
+    assert os.readlink('/proc/self/fd/%d' % fds[0]) == os.path.realpath(path)
+    for n in fds + peeked: os.close(n)
+    assert count() == before, os.listdir('/proc/self/fd')
+    # Room for one of two: the other is closed, not kept.
+    data, control, flags, _ = right.recvmsg(10, socket.CMSG_LEN(4))
+    fds = taken(control)
+    assert flags & socket.MSG_CTRUNC and 1 <= len(fds) <= 2, (flags, fds)
+    for n in fds: os.close(n)
+    assert count() == before
+    # Without room for any.
+    data, control, flags, _ = right.recvmsg(10)
+    assert data == b'z' and not control and flags & socket.MSG_CTRUNC and count() == before
+    os._exit(0)
+
+host = os.open('/etc/passwd', os.O_RDONLY)
+right.close()
+before = count()
+socket.send_fds(left, [b'x'], [fd, host, fd])
+socket.send_fds(left, [b'y'], [fd, fd])
+socket.send_fds(left, [b'z'], [fd])
+assert count() == before
+assert os.wait()[1] == 0
+os.write(fd, b'gh')
+print(os.pread(fd, 100, 0).decode())
+";
+    assert_eq!(silent(on_shared(&scratch, ["python3", "-c", script])), "abcdefgh\n");
+}
+
+/// Where the wrapper cannot go that is said, once.
+#[test]
+fn static_programs_are_told_of() {
+    let Some(scratch) = scratch(&["cc", "bash"]) else { return };
+    let text = scratch
+        .file("static.c", "#include <unistd.h>\nint main(void) { write(1, \"x\\n\", 2); return 0; }\n");
+    let program = compiled(&scratch, &text, "static", &["-static"]).display().to_string();
+    let ran = on_shared(&scratch, ["bash", "-c", &format!("{program}; {program} >store/f")]);
+    assert_eq!((ran.out.as_str(), ran.err.lines().count()), ("x\n", 2), "{}", ran.err);
+    assert!(ran.err.contains("is statically linked") && ran.err.contains("(said once"), "{}", ran.err);
+    assert!(ran.err.contains("descriptor 1, a file of ours, fails"), "{}", ran.err);
+}

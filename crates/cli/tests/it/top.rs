@@ -1,0 +1,109 @@
+//! `nvmed top` and `nvmed stats`, `nvmed run --stats --summary --record`: what a user sees of a run.
+
+use crate::scratch::Scratch;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+
+/// A shell that has written a file below `dir` and waits; it ends with its standard input.
+fn writer(scratch: &Scratch, run: &[&str]) -> Child {
+    let mut command = scratch.nvmed(run.iter().copied());
+    let script = "echo hello >store/f; cat store/f; cat >>store/f; echo ended";
+    command.args(["--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "hello\n");
+    child
+}
+
+fn end(mut child: Child) -> String {
+    child.stdin.take().unwrap().write_all(b"more\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    errors
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn count(statistics: &serde_json::Value, call: &str) -> u64 {
+    let calls = statistics["calls"].as_array().unwrap();
+    let row = calls.iter().find(|row| row["call"] == call);
+    row.map_or(0, |row| row["count"].as_u64().unwrap())
+}
+
+#[test]
+fn a_shared_run_is_found_by_its_process_and_tells_what_it_does() {
+    let scratch = Scratch::with_device("64M");
+    let child = writer(&scratch, &["run", "--shared", "-D", "d.img", "-d", "store"]);
+    let pid = child.id().to_string();
+    let told = json(&scratch.ok(["stats", "--json", &pid]));
+    assert!(count(&told, "open") >= 2 && count(&told, "write") >= 1, "{told}");
+    assert!(told["device"].as_str().unwrap().contains("d.img"), "{told}");
+    assert_eq!(told["cache"]["bytes"], 64 << 20, "{told}");
+    let sessions = told["sessions"].as_array().unwrap();
+    assert!(sessions.iter().any(|one| one["command"] == "sh") && sessions.len() <= 3, "{told}");
+    let text = scratch.ok(["top", "--once", "--interval", "0.1", &pid]);
+    assert!(text.starts_with("nvmed top process") && text.contains("COMMAND"), "{text}");
+    assert!(text.lines().any(|line| line.contains(" sh ")), "{text}");
+    end(child);
+}
+
+#[test]
+fn runs_are_named_by_their_programs() {
+    let (one, other) = (Scratch::with_device("64M"), Scratch::new());
+    let shared = writer(&one, &["run", "--shared", "-D", "d.img", "-d", "store"]);
+    std::fs::create_dir(other.path("store")).unwrap();
+    let hosted = writer(&other, &["run", "--filesystem", "host", "-d", "store", "--summary"]);
+    let another = Scratch::with_device("64M");
+    let second = writer(&another, &["run", "--shared", "-D", "d.img", "-d", "store"]);
+    for pid in [shared.id(), hosted.id()] {
+        let text = one.ok(["top", "--once", "--interval", "0.1", &pid.to_string()]);
+        assert!(text.lines().next().unwrap().contains("(sh -c echo hello >store/f; "), "{text}");
+    }
+    // Other tests may run something too; these are several in any case.
+    one.fails(["top", "--once"], 1, " (sh -c echo hello >store/f; cat store/f; cat >>store/f; echo ");
+    for child in [shared, hosted, second] {
+        end(child);
+    }
+}
+
+#[test]
+fn a_run_on_the_host_is_counted_recorded_and_summed_up() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("store")).unwrap();
+    let run = ["run", "--filesystem", "host", "-d", "store", "--stats", "s", "--summary", "--record", "r"];
+    let child = writer(&scratch, &run);
+    let pid = child.id().to_string();
+    let told = json(&scratch.ok(["stats", "--json", &pid]));
+    assert!(count(&told, "open") >= 2 && count(&told, "write") == 1, "{told}");
+    let text = scratch.ok(["stats", &pid]);
+    assert!(text.contains("has no server") && text.contains("\nopen "), "{text}");
+    let summary = end(child);
+    assert!(summary.contains("file calls took") && summary.contains(" write\n"), "{summary}");
+    assert_eq!(std::fs::read_to_string(scratch.path("store/f")).unwrap(), "hello\nmore\n");
+    let lines: Vec<_> = std::fs::read_to_string(scratch.path("s")).unwrap().lines().map(json).collect();
+    assert_eq!(
+        (&lines[0]["filesystem"], &lines[0]["records_lost"]),
+        (&"host".into(), &0.into()),
+        "{lines:?}"
+    );
+    let write = lines.iter().find(|line| line["call"] == "write").unwrap();
+    assert_eq!((&write["count"], &write["bytes"]), (&2.into(), &11.into()), "{write}");
+    let records = std::fs::read_to_string(scratch.path("r")).unwrap();
+    let rows: Vec<Vec<&str>> = records.lines().skip(2).map(|line| line.split('\t').collect()).collect();
+    assert!(rows.iter().all(|row| row.len() == 10), "{records}");
+    let opened = rows.iter().filter(|row| row[3] == "open" && row[5] == "\"store/f\"").count();
+    assert_eq!(opened, 3, "{records}");
+}
+
+#[test]
+fn who_is_not_there_is_said() {
+    let scratch = Scratch::new();
+    scratch.fails(["stats", "4294967295"], 1, "uses no server");
+    scratch.fails(["top", "--once", "/no/such/socket"], 1, "/no/such/socket");
+    scratch.fails(["stats", "neither"], 2, "no process and no socket");
+}

@@ -1,0 +1,135 @@
+//! Requests that fail, one after the other, and devices that are full at any moment: every call answers an error or
+//! does its work, and the file system is consistent afterwards.
+
+use crate::support::Disk;
+use nvmed_fs::*;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+const WHO: &Credentials<'static> = &Credentials::ROOT;
+const PUNCH: Allocate = Allocate { keep_size: true, punch_hole: true, zero_range: false };
+
+fn open(files: &FileSystem, name: &str) -> Result<Arc<File>, FsError> {
+    let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
+    files.open(&files.root(), name.as_bytes(), flags, 0o644, WHO)
+}
+
+/// Some of everything that this half of the file system does; each call may fail.
+fn work(files: &FileSystem, told: &mut dyn FnMut(Result<(), FsError>)) {
+    for round in 0..4u8 {
+        for number in 0..12u8 {
+            let name = format!("f{number}");
+            // In its record, out of it, of some pages, with a hole.
+            let len = [300, 700, 9000, 40_000][usize::from((number + round) % 4)];
+            told(open(files, &name).and_then(|file| {
+                file.pwrite(&vec![number + 1; len], 0)?;
+                file.set_xattr(b"user.short", &[round; 20], SetXattr::Any, WHO)?;
+                file.set_xattr(b"user.long", &[round; 2500], SetXattr::Any, WHO)?;
+                match number % 4 {
+                    0 => file.fsync(),
+                    1 => file.truncate(u64::from(number) * 100),
+                    2 => file.fallocate(PUNCH, 4096, 8192),
+                    _ => file.fallocate(Allocate::default(), 50_000, 20_000),
+                }
+            }));
+        }
+        told(files.sync());
+        told(files.unlink(&files.root(), format!("f{round}").as_bytes(), WHO));
+        told(files.trim(0).map(drop));
+        told(files.write_back_older_than(std::time::Duration::ZERO));
+    }
+}
+
+fn options() -> MountOptions {
+    MountOptions { discard: true, prealloc_bytes: 16 << 10, ..MountOptions::default() }
+}
+
+/// Every file holds what somebody wrote to it, zeroes, or nothing.
+fn check(files: &FileSystem) {
+    for number in 0..12u8 {
+        let Ok(file) = files.open(&files.root(), format!("f{number}").as_bytes(), OpenFlags::READ, 0, WHO)
+        else {
+            continue;
+        };
+        let mut bytes = vec![0xee; file.stat().size as usize];
+        assert_eq!(file.pread(&mut bytes, 0).unwrap(), bytes.len());
+        assert!(bytes.iter().all(|&byte| byte == 0 || byte == number + 1), "f{number} shows another's bytes");
+        for name in String::from_utf8(file.list_xattr(WHO).unwrap()).unwrap().split_terminator('\0') {
+            let value = file.get_xattr(name.as_bytes(), WHO).unwrap();
+            assert!(value.iter().all(|byte| *byte == value[0]), "{name} of f{number} is whole");
+        }
+    }
+}
+
+#[test]
+fn any_command_may_fail_and_the_file_system_stays_whole() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount_with(options(), 1 << 20);
+    let before = disk.writes();
+    work(&files, &mut |answer| answer.unwrap());
+    let commands = disk.writes() - before;
+    drop(files);
+    let mut seen = 0;
+    // Every one of the first, then each seventh; those in a burst and all from there on.
+    for (k, burst) in (1..=commands).flat_map(|k| [(k, 1), (k, 3)]).filter(|(k, _)| *k < 60 || k % 7 == 0) {
+        let disk = Disk::new(16 << 20);
+        let files = disk.format().mount_with(options(), 1 << 20);
+        disk.fail(k, burst);
+        let mut errors = 0;
+        work(&files, &mut |answer| {
+            if let Err(error) = answer {
+                errors += 1;
+                let known = [Errno::IO, Errno::NOENT, Errno::ROFS].contains(&error.errno());
+                assert!(known, "command {k}: {error}");
+            }
+        });
+        seen += errors;
+        check(&files);
+        let ended = files.unmount();
+        drop(files);
+        let after = disk.survivor(|| false);
+        after.assert_sound();
+        let files = after.mount();
+        check(&files);
+        let again = after.remount(files);
+        work(&again, &mut |answer| answer.unwrap_or_else(|error| panic!("after command {k}: {error}")));
+        drop(ended);
+    }
+    assert!(seen > commands, "{seen} errors were seen of so many commands that failed");
+}
+
+#[test]
+fn a_device_that_is_full_says_so_at_the_call_and_never_later() {
+    let disk = Disk::new(16 << 20);
+    let files = disk.format().mount_with(options(), 4 << 20);
+    let filler = open(&files, "filler").unwrap();
+    for left in (0..60u64).rev() {
+        // All blocks but some.
+        let free = files.statfs().blocks_free;
+        if free > left {
+            let end = filler.stat().size;
+            filler.fallocate(Allocate::default(), end, (free - left) * 4096).unwrap();
+        }
+        let mut promised = 0;
+        for number in 0..12u8 {
+            let Ok(file) = open(&files, &format!("f{number}")) else { continue };
+            match file.pwrite(&vec![number + 1; 9000], 0) {
+                Ok(_) => promised += 1,
+                Err(error) => assert_eq!(error.errno(), Errno::NOSPC, "{error}"),
+            }
+            if number % 3 == 0 {
+                // What write() has promised, fsync keeps.
+                file.fsync().unwrap_or_else(|error| panic!("{left} blocks left, {promised} writes: {error}"));
+            }
+        }
+        files.sync().unwrap_or_else(|error| panic!("{left} blocks left, {promised} writes: {error}"));
+        for number in 0..12u8 {
+            let _ = files.unlink(&files.root(), format!("f{number}").as_bytes(), WHO);
+        }
+        files.sync().unwrap();
+        filler.truncate(filler.stat().size).unwrap();
+    }
+    check(&files);
+    drop(filler);
+    disk.remount(files);
+}

@@ -1,0 +1,22 @@
+//! The tests of this crate from outside, in one program.
+
+mod bad_images;
+mod crash;
+mod data;
+mod data_threads;
+mod direct;
+mod faults;
+mod growth;
+mod health;
+mod many;
+mod names;
+mod namespace;
+mod repair;
+mod small_files;
+mod support;
+mod threads;
+#[path = "support/tree.rs"]
+mod tree;
+mod views;
+mod xattr;
+mod zones;
