@@ -346,7 +346,7 @@ impl FileSystem {
     /// Gives a held file a name (`AT_EMPTY_PATH`, `/proc/self/fd/N`), also one made with `O_TMPFILE`.
     ///
     /// # Errors
-    /// Those of link(2).
+    /// Those of link(2); [`FsError::NotFound`] for a file that has lost its last name.
     pub fn link_node(
         &self,
         node: &Node,

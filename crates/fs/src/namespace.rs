@@ -217,7 +217,9 @@ impl Core {
         // With the times that it has: newer ones wait on, also if this fails.
         let mut record = state.record().clone();
         let was_nameless = record.nlink == 0;
-        if was_nameless && !nameless || inode.reaped.load(Ordering::SeqCst) {
+        // What has lost its last name stays without one, as on Linux.
+        let may_be = nameless && inode.unnamed.load(Ordering::SeqCst) == 0;
+        if was_nameless && !may_be || inode.reaped.load(Ordering::SeqCst) {
             return Err(FsError::NotFound);
         }
         if record.nlink >= LINKS_MAX {

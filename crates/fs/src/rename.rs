@@ -72,14 +72,17 @@ impl Core {
     ) -> Result<(), FsError> {
         self.writable()?;
         let namespace = self.names_write();
-        let source = self.resolve(from, old, Last::Name, who)?;
-        let target = self.resolve(to, new, Last::Name, who)?;
+        let source = self.resolve(from, old, Last::AnyName, who)?;
+        let target = self.resolve(to, new, Last::AnyName, who)?;
         match (source.component, target.component, flags) {
             (Component::Name, Component::Name, _) => {}
             (Component::Name, _, RenameFlags::NoReplace) => return Err(FsError::Exists),
             _ => return Err(FsError::Busy),
         }
+        // As Linux looks them up: the old name, then the new one.
+        source.check_name()?;
         let moved = source.inode.as_ref().ok_or(FsError::NotFound)?;
+        target.check_name()?;
         match (&target.inode, flags) {
             (Some(_), RenameFlags::NoReplace) => return Err(FsError::Exists),
             (None, RenameFlags::Exchange) => return Err(FsError::NotFound),

@@ -24,6 +24,8 @@ pub(crate) enum Last {
     Stay,
     /// The name itself is meant: it is never followed, and a slash after it is the caller's business.
     Name,
+    /// The same; that a directory can hold such a name is the caller's business too ([`Resolved::check_name`]).
+    AnyName,
     /// A file may be made there: no slash may follow. A symbolic link is followed, or is not.
     Create {
         /// Whether it is.
@@ -37,7 +39,7 @@ impl Last {
         match self {
             Self::Follow | Self::Create { follow: true } => true,
             Self::Stay => slash,
-            Self::Name | Self::Create { follow: false } => false,
+            Self::Name | Self::AnyName | Self::Create { follow: false } => false,
         }
     }
 }
@@ -80,6 +82,14 @@ impl Resolved<'_> {
     /// The last component.
     pub(crate) fn name(&self) -> &[u8] {
         &self.text[self.name.clone()]
+    }
+
+    /// Whether the directory can hold the last component.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] for a removed directory, [`FsError::NameTooLong`], [`FsError::Invalid`].
+    pub(crate) fn check_name(&self) -> Result<(), FsError> {
+        if self.directory.nlink() == 0 { Err(FsError::NotFound) } else { check_name(self.name()) }
     }
 
     /// The inode.
@@ -226,8 +236,13 @@ impl Core {
         last: Last,
     ) -> Result<Stepped, FsError> {
         let name = &walk.text[step.name.clone()];
-        // In a removed directory there is nothing, whatever its name would be.
-        check_name(name).map_err(|error| if directory.nlink() == 0 { FsError::NotFound } else { error })?;
+        match check_name(name) {
+            Ok(()) => {}
+            Err(_) if step.ended && last == Last::AnyName => return Ok(Stepped::At(None)),
+            // In a removed directory there is nothing, whatever its name would be.
+            Err(_) if directory.nlink() == 0 => return Err(FsError::NotFound),
+            Err(error) => return Err(error),
+        }
         if step.ended && step.slash && matches!(last, Last::Create { .. }) {
             return Err(FsError::IsDirectory);
         }
@@ -245,7 +260,7 @@ impl Core {
             walk.at = step.after;
             return Ok(Stepped::Into(inode));
         }
-        if step.slash && last != Last::Name && inode.kind != Kind::Directory {
+        if step.slash && !matches!(last, Last::Name | Last::AnyName) && inode.kind != Kind::Directory {
             return Err(FsError::NotDirectory);
         }
         Ok(Stepped::At(Some(inode)))

@@ -395,8 +395,16 @@ unsafe fn beyond_known(
             if answer == -libc::EINVAL as isize {
                 return fail(libc::EINVAL);
             }
-            let flags = flags & (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW);
-            program::find(&Named { dirfd, path: Room::new().name(path)?, flags }).map(|_| 0)
+            let known = flags & (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW);
+            match program::find(&Named { dirfd, path: Room::new().name(path)?, flags: known })? {
+                // A link of ours to a program of the host's.
+                Program { target: Target::Host { dirfd, path, flags: known }, words, .. }
+                    if words.is_empty() =>
+                {
+                    host(sys!(SYS_execveat, dirfd, path.as_ptr(), argv, environment, flags | known))
+                }
+                _ => Ok(0),
+            }
         }
     })
 }

@@ -63,12 +63,28 @@ fn how(mode: c_int) -> Answer<Allocate> {
     })
 }
 
+/// What Linux knows, and asks a file system for last.
+const NOT_HERE: c_int = libc::FALLOC_FL_UNSHARE_RANGE | FALLOC_FL_WRITE_ZEROES;
+const FALLOC_FL_WRITE_ZEROES: c_int = 0x80;
+
 fn allocate(body: &table::Body, mode: c_int, start: off_t, len: off_t) -> Answer {
     let file = body.file()?;
     if len <= 0 {
         return fail(libc::EINVAL);
     }
     let start = offset(start)?;
+    let kind = mode & !libc::FALLOC_FL_KEEP_SIZE;
+    if kind == libc::FALLOC_FL_PUNCH_HOLE && kind == mode {
+        return fail(libc::EOPNOTSUPP);
+    }
+    if kind & NOT_HERE != 0 && kind.count_ones() == 1 {
+        let is_beyond = start.saturating_add(len as u64) > i64::MAX as u64;
+        return fail(match file.flags().writes() {
+            false => libc::EBADF,
+            true if is_beyond => libc::EFBIG,
+            true => libc::EOPNOTSUPP,
+        });
+    }
     file.fallocate(how(mode)?, start, len as u64)?;
     Ok(0)
 }

@@ -111,6 +111,7 @@ fn on_description(body: &Body, command: c_int, argument: c_long) -> Answer {
     match (command, &body.file) {
         // The kernel sets O_PATH's own flags apart.
         (libc::F_GETFL, None) => Ok(body.path_flags as isize),
+        (F_CREATED_QUERY, None) => Ok(0),
         (F_DUPFD_QUERY, _) => is_same(body, argument as c_int),
         // Whatever else is asked for, known or not, is not for O_PATH.
         _ => on_file(body, body.file()?, command, argument),
@@ -143,7 +144,9 @@ fn on_file(body: &Body, file: &File, command: c_int, argument: c_long) -> Answer
         F_CREATED_QUERY => Ok(isize::from(file.flags().has(OpenFlags::CREATE))),
         libc::F_NOTIFY => notify(body, argument as u32),
         libc::F_GETLEASE => Ok(libc::F_UNLCK as isize),
-        libc::F_SETLEASE if body.node.kind() != Kind::File => fail(libc::EINVAL),
+        libc::F_SETLEASE if body.node.kind() != Kind::File || !is_lease(argument as c_int) => {
+            fail(libc::EINVAL)
+        }
         libc::F_SETLEASE => fail(libc::EAGAIN),
         libc::F_ADD_SEALS if !file.flags().writes() => fail(libc::EPERM),
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => fail(libc::EBADF),
@@ -157,6 +160,10 @@ fn nothing(into: *mut [u32; 2]) -> Answer {
     // SAFETY: these commands take room for two numbers, under `edge`'s contract.
     unsafe { given::put(into, &[0; 2]) }?;
     Ok(0)
+}
+
+fn is_lease(kind: c_int) -> bool {
+    [libc::F_RDLCK, libc::F_WRLCK, libc::F_UNLCK].contains(&kind)
 }
 
 /// Nobody tells of changes in a directory of ours, but there is nothing wrong in no longer wanting to hear.
@@ -227,6 +234,9 @@ fn get_lock(file: &File, command: c_int, lock: &mut libc::flock) -> Answer {
         libc::F_WRLCK => LockKind::Exclusive,
         _ => return fail(libc::EINVAL),
     };
+    if command == libc::F_OFD_GETLK && lock.l_pid != 0 {
+        return fail(libc::EINVAL);
+    }
     let held = if command == libc::F_GETLK {
         file.posix_getlk(range, wanted)?
     } else {

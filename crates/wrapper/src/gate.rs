@@ -51,7 +51,7 @@ pub(crate) fn open() {
 
 /// Saves the words of a call's arguments around a call of ours; seven, so that the stack stays aligned.
 macro_rules! around {
-    ($($call:literal),*) => {
+    ($($call:expr),*) => {
         concat!(
             "push rdi\n.cfi_adjust_cfa_offset 8\npush rsi\n.cfi_adjust_cfa_offset 8\n",
             "push rdx\n.cfi_adjust_cfa_offset 8\npush rcx\n.cfi_adjust_cfa_offset 8\n",
@@ -292,12 +292,13 @@ macro_rules! gates {
                 "je 5f",
                 concat!("test ", $len, ", ", $len),
                 "je 5f",
+                // The saved rax has the answer.
+                around!(concat!("mov rdi, ", $len), "call {room}", "mov qword ptr [rsp], rax"),
                 "sub rsp, 24",
                 ".cfi_adjust_cfa_offset 24",
                 concat!("mov qword ptr [rsp], ", $address),
                 concat!("mov qword ptr [rsp + 8], ", $len),
-                concat!("mov r11d, dword ptr [", $len, "]"),
-                "mov qword ptr [rsp + 16], r11",
+                "mov qword ptr [rsp + 16], rax",
                 "call qword ptr [rip + {way}]",
                 "mov rdi, qword ptr [rsp]",
                 "mov rsi, qword ptr [rsp + 16]",
@@ -323,6 +324,7 @@ macro_rules! gates {
                 way = sym ways::$name,
                 hook = sym $($hook)::+,
                 high = sym is_high_ours,
+                room = sym socket::room,
                 told = sym socket::told,
             )
         }

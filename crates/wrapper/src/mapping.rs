@@ -4,7 +4,7 @@
 //! Nothing is allocated under this module's lock: allocators call munmap.
 
 use crate::backend::{File, Mapped};
-use crate::edge::{Answer, Fail, fail, guard, host, reply};
+use crate::edge::{Answer, fail, guard, host, reply};
 use crate::{fence, limit, table};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -184,14 +184,29 @@ fn map_ours(
     }
     let pinned = table::pin(fd)?;
     let file = pinned.file()?;
+    if flags & libc::MAP_HUGETLB != 0 {
+        return fail(libc::EINVAL);
+    }
     check_length(len)?;
-    let at_bytes = u64::try_from(at).map_err(|_| Fail::Errno(libc::EOVERFLOW))?;
-    let shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
+    let is_directory = pinned.node.kind() == Kind::Directory;
+    let at_bytes = match u64::try_from(at) {
+        Err(_) if !is_directory => return fail(libc::EOVERFLOW),
+        bytes => bytes.unwrap_or(0),
+    };
+    let shared = match flags & libc::MAP_TYPE {
+        // Of a file the kernel says it below, of its memory.
+        libc::MAP_SHARED_VALIDATE if is_directory && flags & libc::MAP_SYNC != 0 => {
+            return fail(libc::EOPNOTSUPP);
+        }
+        libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE => true,
+        libc::MAP_PRIVATE => false,
+        _ => return fail(libc::EINVAL),
+    };
     let write = shared && protection & libc::PROT_WRITE != 0;
     if !file.flags().reads() || write && !file.flags().writes() {
         return fail(libc::EACCES);
     }
-    if pinned.node.kind() == Kind::Directory {
+    if is_directory {
         return fail(libc::ENODEV);
     }
     // What cannot be copied is mapped, or refused, as any other.

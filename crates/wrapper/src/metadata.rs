@@ -235,10 +235,13 @@ unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
     on_descriptor(
         fd,
         || sys!(SYS_utimensat, fd, none, given, 0),
-        |body| {
-            let times = times(given)?;
-            body.file()?.utimens(times, &who())?;
-            Ok(0)
+        |body| match &body.file {
+            Some(file) => {
+                file.utimens(times(given)?, &who())?;
+                Ok(0)
+            }
+            // It refuses the placeholder as any O_PATH, behind what it looks at before.
+            None => host(sys!(SYS_utimensat, fd, none, given, 0)),
         },
     )
 }

@@ -386,6 +386,9 @@ impl Side {
         if self.needs != Needs::Nothing {
             return Ok(0);
         }
+        if spot.is_some_and(|spot| is_removed(spot, directory)) {
+            return fail(libc::ENOENT);
+        }
         let end = name.iter().position(|&byte| byte == b'/').unwrap_or(name.len());
         match self.look(spot, &[directory, &name[..end]].concat()) {
             Ok(_) => fail(libc::EEXIST),
@@ -429,6 +432,13 @@ impl Side {
             Ok(_) => Ok(None),
         }
     }
+}
+
+/// Whether a directory of ours has lost its name, and with it the room for others.
+fn is_removed(spot: &Spot<'_>, directory: &[u8]) -> bool {
+    let directory = if directory.is_empty() { b"." } else { directory };
+    let node = spot.files.lookup(&spot.at, directory, Follow::Yes, &spot.who());
+    node.is_ok_and(|node| spot.files.path_of(&node).is_err())
 }
 
 /// A path's directory, which is empty or ends with a slash, and its last component, with the slashes behind it.

@@ -125,9 +125,11 @@ pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, given: *const u8
         let mut room = Room::new();
         return guard(|| confined(start?, room.name(path)?.to_bytes(), &how));
     }
+    let enters = || own_start(dirfd).is_none() || given::get(path).is_ok_and(|first| first as u8 == b'/');
     on_path(dirfd, path, open::touch(how.open_flags()), |place| match (place, problem) {
         (Place::Host { dirfd, path }, _) => host(on_host(dirfd, path)),
         (Place::Ours(_), Some(errno)) => fail(errno),
+        (Place::Ours(_), None) if how.resolves(libc::RESOLVE_NO_XDEV) && enters() => fail(libc::EXDEV),
         (Place::Ours(spot), None) => on_ours(spot, &how),
     })
 }

@@ -31,6 +31,15 @@ impl<T> Word for *mut T {
     }
 }
 
+/// Writes as libc itself does: what is not there is the program's fault, in a build with checks too.
+///
+/// # Safety
+/// The program wants a `T` there.
+pub(crate) unsafe fn put_unseen<T: Copy>(into: *mut T, value: &T) {
+    // SAFETY: the caller's contract.
+    unsafe { libc::memcpy(into.cast(), core::ptr::from_ref(value).cast(), size_of::<T>()) };
+}
+
 /// One system call; a negative answer is `-errno`.
 #[inline(always)]
 pub(crate) fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {

@@ -62,7 +62,7 @@ unsafe fn scan(
             >(compare);
             libc::qsort(array.cast(), kept.len(), size_of::<*mut dirent>(), Some(compare));
         }
-        *list = array;
+        raw::put_unseen(list, &array);
     }
     raw::set_errno(errno);
     kept.len() as c_int

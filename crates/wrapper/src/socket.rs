@@ -181,6 +181,11 @@ unsafe fn asked(address: *mut sockaddr, len: *mut socklen_t, call: impl FnOnce()
     reply(answer)
 }
 
+/// The room that a program says it has for an address; what it cannot say the kernel refuses.
+pub(crate) extern "C" fn room(len: *const socklen_t) -> socklen_t {
+    given::get(len).unwrap_or(0)
+}
+
 /// After a call of libc's that answered an address, for which there was so much room: the path that a program bound.
 ///
 /// # Safety

@@ -71,7 +71,7 @@ fn exchange(fd: c_int) {
 
 fn fresh(fd: c_int) -> *mut FILE {
     let mode = if fd == 0 { Mode::READ } else { Mode::WRITE };
-    let stream = stdio::stream_over(fd, &mode, true);
+    let stream = stdio::cookie_stream(fd, &mode, true);
     if fd == 2 && !stream.is_null() {
         // SAFETY: a fresh stream; stderr is not buffered.
         unsafe { libc::setvbuf(stream, ptr::null_mut(), libc::_IONBF, 0) };

@@ -4,9 +4,10 @@ use crate::backend::Object;
 use crate::descriptor::{self, on_descriptor};
 use crate::edge::{Answer, Fail, fail, finish, host, reply};
 use crate::flags::{ACCESS, FACCESSAT2, FSTATAT, STATX, check_access, check_statx};
+use crate::given::{self, NO_MEMORY};
 use crate::place::{Place, Spot, Touch, is_empty, is_itself, on_itself, on_path};
 use crate::walk::Last;
-use crate::{given, mount, raw, table};
+use crate::{mount, raw, table};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
 use nvmed_fs::{Follow, Kind, STATFS_MAGIC, Stat, StatFs};
@@ -267,7 +268,7 @@ unsafe fn fill_statvfs(status: &StatFs, into: *mut StatVfs) {
     out.f_flag = flags_of(status);
     out.f_namemax = u64::from(status.name_bytes_max);
     // SAFETY: `into` is valid for writes, by the contract of statvfs(3).
-    unsafe { into.write_unaligned(out) };
+    unsafe { raw::put_unseen(into, &out) };
 }
 
 /// The path must exist; then the answer is the file system's.
@@ -430,7 +431,9 @@ hook! {
             return value;
         }
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
-            Place::Host { path, .. } => {
+            Place::Host { path: found, .. } => {
+                // Of a name that is not there libc reads the first byte, and the kernel the others.
+                let path = if found == NO_MEMORY { path } else { found };
                 raw::set_errno(0);
                 match next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(path, name) {
                     -1 if raw::errno() != 0 => fail(raw::errno()),

@@ -96,13 +96,21 @@ pub(crate) fn open_streams() -> Streams {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A cookie stream over `fd`; null when libc has no memory.
-pub(crate) fn stream_over(fd: c_int, mode: &Mode, is_standard: bool) -> *mut FILE {
-    if mode.first == b'a' && !mode.update && !is_standard {
-        // libc goes to the end too; what is written goes there in any case.
+/// libc goes to the end of what it makes a stream to append of; what is written goes there in any case.
+fn go_to_end(fd: c_int, mode: &Mode) {
+    if mode.first == b'a' && !mode.update {
         // SAFETY: a descriptor and numbers.
         unsafe { data::lseek(fd, 0, libc::SEEK_END) };
     }
+}
+
+/// A cookie stream over `fd`; null when libc has no memory.
+fn stream_over(fd: c_int, mode: &Mode) -> *mut FILE {
+    cookie_stream(fd, mode, false)
+}
+
+/// The same, which may be a standard stream.
+pub(crate) fn cookie_stream(fd: c_int, mode: &Mode, is_standard: bool) -> *mut FILE {
     let mut cookie = Box::new(Cookie { fd, standard: is_standard, stream: core::ptr::null_mut() });
     let at: *mut Cookie = &raw mut *cookie;
     let functions =
@@ -186,7 +194,8 @@ unsafe fn mode_of(mode: *const c_char) -> Option<Mode> {
 }
 
 fn over_new(fd: c_int, mode: &Mode) -> Answer {
-    let stream = stream_over(fd, mode, false);
+    go_to_end(fd, mode);
+    let stream = stream_over(fd, mode);
     if stream.is_null() {
         // SAFETY: a descriptor that was just opened.
         unsafe { descriptor::close(fd) };
@@ -248,9 +257,13 @@ hook! {
             }
             if how.first == b'a' {
                 let file = pinned.file()?;
-                file.set_flags(file.present_flags()?.with(OpenFlags::APPEND))?;
+                let flags = file.present_flags()?;
+                if !flags.has(OpenFlags::APPEND) {
+                    file.set_flags(flags.with(OpenFlags::APPEND))?;
+                    go_to_end(fd, &how);
+                }
             }
-            let stream = stream_over(fd, &how, false);
+            let stream = stream_over(fd, &how);
             if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }
         })
     }
@@ -267,7 +280,8 @@ fn over_watched(fd: c_int, how: &Mode) -> Answer {
     if how.first == b'a' {
         host(sys!(SYS_fcntl, fd, libc::F_SETFL, flags | libc::O_APPEND))?;
     }
-    let stream = stream_over(fd, how, false);
+    go_to_end(fd, how);
+    let stream = stream_over(fd, how);
     if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }
 }
 
@@ -359,7 +373,8 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
         libc::fflush(stream);
         let target = descriptor_of(stream);
         if target < 0 {
-            return stream_over(fd, how, false);
+            go_to_end(fd, how);
+            return stream_over(fd, how);
         }
         let flags = if how.close_on_exec { libc::O_CLOEXEC } else { 0 };
         let moved = descriptor::dup3(fd, target, flags);
@@ -372,7 +387,8 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
         }
         let is_own = table::is_ours(target) || hosted::is_watched(target);
         if is_own && !is_cookie(stream) {
-            return stream_over(target, how, false);
+            go_to_end(target, how);
+            return stream_over(target, how);
         }
         __fpurge(stream);
         libc::clearerr(stream);

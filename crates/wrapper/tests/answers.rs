@@ -173,7 +173,10 @@ fn outcomes(bench: &Bench, ground: &Ground, setup: Setup, choice: &Choice) -> BT
 fn run(bench: &Bench, ground: &Ground, setup: Setup, choice: &Choice, output: &Path) -> ExitStatus {
     let active = bench.path("active");
     let path = |path: PathBuf| path.display().to_string();
-    let other = ground.other.join(&setup.directory()[5..]);
+    // In a directory of its own, which calls by `..` change.
+    let above = ground.other.join(&setup.directory()[5..]);
+    std::fs::create_dir_all(&above).expect("a directory of the host");
+    let other = above.join("h");
     let mut words = vec![path(ground.program.clone()), path(output.to_path_buf())];
     words.extend([path(bench.host().join(setup.directory())), path(other)]);
     words.extend(["--pairs".into(), choice.pairs.to_string()]);

@@ -177,8 +177,8 @@ fn unlinked_files_live_until_their_last_close() {
     assert_eq!(errno(files.open(&root, b"f", OpenFlags::READ, 0, &ROOT)), libc(Errno::NOENT));
     assert_eq!(file.stat().nlink, 0);
     assert!(files.path_of(&file.node()).is_err());
-    assert_eq!(errno(files.link_node(&second.node(), &root, b"f", &ROOT)), 0, "linkat by descriptor");
-    files.unlink(&root, b"f", &ROOT).unwrap();
+    let named_again = files.link_node(&second.node(), &root, b"f", &ROOT);
+    assert_eq!(errno(named_again), libc(Errno::NOENT), "only O_TMPFILE is given a first name");
     let again = files.open_node(&file.node(), OpenFlags::READ, &ROOT).unwrap();
     let node = file.node();
     drop((file, second, again));

@@ -277,6 +277,9 @@ static void passed_on(void *p, char *unended, int file) {
     BAD(sendto(alone, "x", 1, 0, p, 20));
     BAD(getsockname(alone, (void *)8, &len));
     BAD(getsockname(alone, (struct sockaddr *)&address, p));
+    // What was received is gone by then.
+    CHECK(send(sockets[1], "x", 1, 0) == 1);
+    BAD(recvfrom(sockets[0], buffer, 1, 0, (struct sockaddr *)&address, p));
     BAD(sendmsg(alone, p, 0));
     BAD(sendmsg(alone, &message, 0));
     message = (struct msghdr){.msg_control = p, .msg_controllen = CMSG_SPACE(4)};
