@@ -375,7 +375,7 @@ impl File {
                 let part_end = end.saturating_mul(PAGE).min(stop);
                 let address = wish.data.address.plus(at - wish.offset);
                 parts.push_back(Part {
-                    lba: Lba(block * self.core.lbas_per_block + at % PAGE / lba_bytes),
+                    lba: Lba(block.lba(self.core.lbas_per_block).0 + at % PAGE / lba_bytes),
                     blocks: ((part_end - at) / lba_bytes) as u32,
                     data: Segment { address, bytes: (part_end - at) as u32 },
                 });

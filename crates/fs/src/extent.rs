@@ -7,7 +7,7 @@ use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_
 use crate::core::Core;
 use crate::error::FsError;
 use core::ops::{Bound, ControlFlow, Range};
-use nvmed_units::Ino;
+use nvmed_units::{Block, Ino};
 use std::collections::BTreeMap;
 
 /// Blocks of the longest extent, 128 MiB: so many bitmap records one extent touches, and a batch has a
@@ -25,7 +25,7 @@ pub(crate) enum Place {
     /// A block of the device.
     Block {
         /// The page's block.
-        block: u64,
+        block: Block,
         /// One past the last page of the extent.
         end: u64,
         /// Reads as zeroes.
@@ -50,7 +50,7 @@ impl Extents {
     pub(crate) fn load(core: &Core, ino: Ino, record: &Record) -> Result<Self, FsError> {
         let mut all = Self::default();
         let mut sane = true;
-        let (first, end) = (core.superblock.data_first, core.superblock.data_blocks);
+        let (first, end) = (Block(core.superblock.data_first), core.superblock.data_blocks);
         let mut add = |extent: Extent| {
             let last = all.map.last_key_value().map_or(0, |(_, last)| last.logical_end());
             sane &=
@@ -93,7 +93,7 @@ impl Extents {
     }
 
     /// The block after that of the nearest page before, where the page would best lie.
-    pub(crate) fn goal(&self, page: u64) -> Option<u64> {
+    pub(crate) fn goal(&self, page: u64) -> Option<Block> {
         self.map.range(..page).next_back().map(|(_, extent)| extent.physical_end())
     }
 
@@ -253,7 +253,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn extent(logical: u64, physical: u64, blocks: u32, flags: u32) -> Extent {
-        Extent { logical, physical, blocks, flags }
+        Extent { logical, physical: Block(physical), blocks, flags }
     }
 
     #[test]
@@ -263,16 +263,16 @@ mod tests {
         extents.insert(extent(20, 110, 5, 0));
         extents.insert(extent(15, 105, 5, 0));
         assert_eq!(extents.map.len(), 1);
-        assert_eq!(extents.place(19), Place::Block { block: 109, end: 25, unwritten: false });
+        assert_eq!(extents.place(19), Place::Block { block: Block(109), end: 25, unwritten: false });
         assert_eq!(extents.place(0), Place::Hole { end: 10 });
         assert_eq!(extents.place(25), Place::Hole { end: u64::MAX });
         let mut gone = Vec::new();
         extents.cut(12..14, |piece| gone.push(piece));
         assert_eq!(gone, [extent(12, 102, 2, 0)]);
         assert_eq!((extents.map.len(), extents.blocks), (2, 13));
-        assert_eq!(extents.goal(12), Some(102));
+        assert_eq!(extents.goal(12), Some(Block(102)));
         extents.mark(0..11, true);
-        assert_eq!(extents.place(10), Place::Block { block: 100, end: 11, unwritten: true });
+        assert_eq!(extents.place(10), Place::Block { block: Block(100), end: 11, unwritten: true });
         extents.mark(0..11, false);
         assert_eq!(extents.map.len(), 2, "joined again");
     }
@@ -307,7 +307,7 @@ mod tests {
             }
             for (page, expected) in model.iter().enumerate() {
                 let found = match extents.place(page as u64) {
-                    Place::Block { block, unwritten, .. } => Some((block, unwritten)),
+                    Place::Block { block, unwritten, .. } => Some((block.0, unwritten)),
                     Place::Hole { .. } => None,
                 };
                 prop_assert_eq!(found, *expected, "page {}", page);

@@ -140,7 +140,7 @@ impl Wreck {
         let extent =
             node.extents.iter().find(|extent| (extent.logical..extent.logical_end()).contains(&page));
         match extent.filter(|extent| extent.flags & crate::codec::record::EXTENT_UNWRITTEN == 0) {
-            Some(extent) => region::fetch(&self.whole, extent.physical + (page - extent.logical), into),
+            Some(extent) => region::fetch(&self.whole, extent.physical.0 + (page - extent.logical), into),
             None => Ok(()),
         }
     }
