@@ -568,7 +568,7 @@ impl Plan {
             record.inline_data().is_none() || extents.has(0),
             "what the record held has a block from now on"
         );
-        extents.log(change, ino, record);
+        change.put_extents(extents, ino, record);
         Ok(())
     }
 }

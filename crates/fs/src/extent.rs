@@ -1,13 +1,9 @@
 //! Where a file's blocks lie: its extents in memory, in the inode's record, in records of their own.
 
 use crate::blocks::alloc::Run;
-use crate::change::Change;
-use crate::codec::keys::{self, Subject};
-use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
-use crate::core::Core;
-use crate::error::FsError;
-use core::ops::{Bound, ControlFlow, Range};
-use nvmed_units::{Block, Ino};
+use crate::codec::record::{EXTENT_UNWRITTEN, Extent};
+use core::ops::Range;
+use nvmed_units::Block;
 use std::collections::BTreeMap;
 
 /// Blocks of the longest extent, 128 MiB: so many bitmap records one extent touches, and a batch has a
@@ -43,33 +39,39 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Reads the extents of an inode.
-    ///
-    /// # Errors
-    /// [`FsError::Damaged`] when they overlap or lie outside the data region; the store's.
-    pub(crate) fn load(core: &Core, ino: Ino, record: &Record) -> Result<Self, FsError> {
-        let mut all = Self::default();
-        let mut sane = true;
-        let (first, end) = (Block(core.superblock.data_first), core.superblock.data_blocks);
-        let mut add = |extent: Extent| {
-            let last = all.map.last_key_value().map_or(0, |(_, last)| last.logical_end());
-            sane &=
-                extent.logical >= last && extent.physical >= first && extent.physical_end() <= first + end;
-            all.blocks += u64::from(extent.blocks);
-            all.map.insert(extent.logical, extent);
-        };
-        if record.flags & FLAG_KEYED_EXTENTS == 0 {
-            record.inline_extents().iter().copied().for_each(&mut add);
-        } else {
-            let (from, to) = (keys::extent(ino, 0), keys::extent(ino, u64::MAX));
-            core.journal.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
-                if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
-                    Extent::decode(logical, value).into_iter().for_each(&mut add);
-                }
-                ControlFlow::Continue(())
-            })?;
-        }
-        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino.0 }) }
+    /// Takes up an extent of the records; whether it lies behind those before.
+    pub(crate) fn push(&mut self, extent: Extent) -> bool {
+        let end = self.map.last_key_value().map_or(0, |(_, last)| last.logical_end());
+        self.blocks += u64::from(extent.blocks);
+        self.map.insert(extent.logical, extent);
+        extent.logical >= end
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Blocks in all of them.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// All of them, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Extent> {
+        self.map.values()
+    }
+
+    /// Tells the pages at which records of their own have changed, each once, and the extents that begin there.
+    pub(crate) fn touched(&mut self, mut tell: impl FnMut(u64, Option<&Extent>)) {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        self.touched.iter().for_each(|logical| tell(*logical, self.map.get(logical)));
+    }
+
+    /// What has changed is logged.
+    pub(crate) fn logged(&mut self) {
+        self.touched.clear();
     }
 
     /// What a page lies on.
@@ -182,43 +184,6 @@ impl Extents {
         self.cut(pages, |piece| pieces.push(piece));
         for piece in pieces {
             self.insert(Extent { flags, ..piece });
-        }
-    }
-
-    /// Puts what has changed into a change, and into the inode's record of it.
-    pub(crate) fn log(&mut self, change: &mut Change<'_>, ino: Ino, record: &mut Record) {
-        let keyed = record.flags & FLAG_KEYED_EXTENTS != 0;
-        record.extent_count = self.map.len() as u32;
-        record.blocks = self.blocks;
-        if keyed {
-            self.log_touched(change, ino);
-            if self.map.is_empty() {
-                record.flags &= !FLAG_KEYED_EXTENTS;
-            }
-        } else if self.map.is_empty() && record.inline_data().is_some() {
-            // The record holds the file's bytes itself.
-        } else if self.map.len() <= INLINE_EXTENTS {
-            let mut inline = [Extent::default(); INLINE_EXTENTS];
-            for (place, extent) in inline.iter_mut().zip(self.map.values()) {
-                *place = *extent;
-            }
-            record.tail = Tail::Extents(inline);
-        } else {
-            record.flags |= FLAG_KEYED_EXTENTS;
-            record.tail = Tail::EMPTY;
-            self.map.values().for_each(|extent| change.put_extent(ino, extent));
-        }
-        self.touched.clear();
-    }
-
-    fn log_touched(&mut self, change: &mut Change<'_>, ino: Ino) {
-        self.touched.sort_unstable();
-        self.touched.dedup();
-        for logical in &self.touched {
-            match self.map.get(logical) {
-                Some(extent) => change.put_extent(ino, extent),
-                None => change.delete_extent(ino, *logical),
-            }
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Making an empty file system.
 
+use crate::codec::ROOT;
 use crate::codec::keys;
 use crate::codec::kind::Kind;
 use crate::codec::record::{Counters, Record};
 use crate::codec::superblock::{Choice, META_BLOCKS_MIN, Superblock};
-use crate::core::{Clock, ROOT, host_clock};
+use crate::core::{Clock, host_clock};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::growth;

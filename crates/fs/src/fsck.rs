@@ -3,13 +3,13 @@
 //! It changes nothing. What it keeps in memory grows with the number of files, about 100 bytes each.
 
 use crate::PATH_BYTES_MAX;
+use crate::codec::ROOT;
 use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
 use crate::codec::kind::Kind;
 use crate::codec::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use crate::codec::superblock::Superblock;
 use crate::codec::xattrs;
-use crate::core::ROOT;
 use crate::error::FsError;
 use crate::finding::Finding;
 use crate::growth;

@@ -1,8 +1,8 @@
 //! The data of files that a repair puts right: which of their blocks the device gives, and which of them can be copied out whole.
 
+use crate::codec::ROOT;
 use crate::codec::keys::{self, Subject, ZONE_BYTES};
 use crate::codec::record::EXTENT_UNWRITTEN;
-use crate::core::ROOT;
 use crate::error::FsError;
 use crate::fsck::path_of;
 use crate::region;

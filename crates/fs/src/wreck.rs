@@ -91,7 +91,7 @@ impl Wreck {
     /// Everything that was found, each directory followed by what is in it. What nothing leads to is in `lost+found`.
     pub fn entries(&self) -> impl Iterator<Item = Rescued> + '_ {
         // Paths are left to whoever makes them: those of a deep tree are longer than the tree.
-        let mut open = vec![self.names_in(&keys::zone(crate::core::ROOT))];
+        let mut open = vec![self.names_in(&keys::zone(crate::codec::ROOT))];
         core::iter::from_fn(move || {
             loop {
                 let depth = open.len().checked_sub(1)?;
