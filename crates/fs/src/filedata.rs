@@ -115,7 +115,7 @@ pub(crate) struct FileData {
     pub(crate) purse: Purse,
     /// Blocks taken ahead of the file when it grows.
     ahead: Mutex<Ahead>,
-    /// How many blocks: [`AS_MOUNTED`], or what [`File::preallocate`] said.
+    /// How many blocks: [`AS_MOUNTED`], or what [`crate::File::preallocate`] said.
     pub(crate) prealloc_blocks: AtomicU32,
     pub(crate) residence: Residence,
     /// The allocation group that its blocks, or those of a directory's files, were found in last; a hint.
