@@ -3,9 +3,9 @@
 
 use crate::codec::kind::Kind;
 use crate::convoy::Data;
-use crate::data::AS_MOUNTED;
 use crate::error::FsError;
 use crate::file::File;
+use crate::filedata::AS_MOUNTED;
 use crate::status::OpenFlags;
 use core::sync::atomic::Ordering;
 use nvmed_units::BLOCK_BYTES;

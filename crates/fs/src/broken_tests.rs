@@ -5,6 +5,7 @@
 mod support;
 
 use crate::{Credentials, File, FileSystem, FsError, OpenFlags, Trouble};
+use nvmed_units::Block;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use support::Disk;
@@ -81,7 +82,7 @@ fn a_page_with_two_blocks() {
     let spoil = |_: &FileSystem, _: &File| ();
     fired("block", spoil, |_| {
         let mut extents = Extents::default();
-        let extent = Extent { logical: 3, physical: 100, blocks: 4, flags: 0 };
+        let extent = Extent { logical: 3, physical: Block(100), blocks: 4, flags: 0 };
         extents.insert(extent);
         extents.insert(Extent { logical: 5, ..extent });
     });
@@ -92,7 +93,7 @@ fn a_page_with_two_blocks() {
 fn a_file_with_more_blocks_than_it_counts() {
     use crate::extent::Extents;
     let mut extents = Extents::default();
-    extents.insert(crate::codec::record::Extent { logical: 0, physical: 100, blocks: 4, flags: 0 });
+    extents.insert(crate::codec::record::Extent { logical: 0, physical: Block(100), blocks: 4, flags: 0 });
     extents.forget_count();
     extents.cut(0..4, drop);
 }

@@ -18,7 +18,7 @@ use nvmed_cache::{DirtyPage, Outcome, WriteBack};
 use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
 use nvmed_kv::mutant::{self, Mutant};
 use nvmed_sys::sync::{Arc, MutexGuard};
-use nvmed_units::{BLOCK_BYTES, Ino, Lba};
+use nvmed_units::{BLOCK_BYTES, Block, Ino, Lba};
 use std::collections::VecDeque;
 
 /// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
@@ -54,7 +54,7 @@ enum Under {
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     page: DirtyPage,
-    block: u64,
+    block: Block,
     under: Under,
 }
 
@@ -88,8 +88,8 @@ impl Plan {
     }
 
     /// The pages go to blocks side by side from `block` on.
-    fn place(&mut self, pages: &[DirtyPage], block: u64, under: Under) {
-        let placed = pages.iter().zip(block..).map(|(page, block)| Placed { page: *page, block, under });
+    fn place(&mut self, pages: &[DirtyPage], block: Block, under: Under) {
+        let placed = pages.iter().zip(0..).map(|(page, at)| Placed { page: *page, block: block + at, under });
         self.placed.extend(placed);
     }
 
@@ -304,7 +304,7 @@ impl Core {
     }
 
     /// Takes promised blocks for pages from `page` on; past the end of a growing file, some more.
-    fn allocate(&self, inode: &Inode, goal: Option<u64>, page: u64, want: u32) -> Result<Run, FsError> {
+    fn allocate(&self, inode: &Inode, goal: Option<Block>, page: u64, want: u32) -> Result<Run, FsError> {
         let mut ahead = inode.data.ahead();
         if let Some(mut taken) = ahead.take(&self.blocks)
             && Some(taken.run().start) == goal
@@ -357,7 +357,7 @@ impl Core {
 
     /// Writes the pages of all parts, those side by side on the device in one request.
     pub(crate) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
-        let mut pages: Vec<(u64, usize)> =
+        let mut pages: Vec<(Block, usize)> =
             Vec::with_capacity(parts.iter().map(|part| part.plan.placed.len()).sum());
         let placed = parts.iter().flat_map(|part| &part.plan.placed);
         pages.extend(placed.map(|placed| (placed.block, placed.page.offset)));
@@ -389,18 +389,18 @@ impl Core {
     }
 
     /// Writes frames to blocks, both given in the order of the blocks; with `fua` they are durable afterwards.
-    fn send_pages(&self, handle: &Handle, pages: &[(u64, usize)], fua: bool) -> Result<(), FsError> {
+    fn send_pages(&self, handle: &Handle, pages: &[(Block, usize)], fua: bool) -> Result<(), FsError> {
         let mut under_way: VecDeque<(Ticket, Lba, Vec<Segment>)> = VecDeque::new();
         let mut result = Ok(());
         let mut rest = pages;
         while let Some(first) = rest.first() {
-            let side_by_side = |(index, next): &(usize, &(u64, usize))| next.0 == first.0 + *index as u64;
+            let side_by_side = |(index, next): &(usize, &(Block, usize))| next.0 == first.0 + *index as u64;
             let count = rest.iter().take(WRITE_BLOCKS_MAX).enumerate().take_while(side_by_side).count();
             let mut segments: Vec<Segment> = Vec::with_capacity(count);
             for (_, offset) in &rest[..count] {
                 push_frame(&mut segments, self.data.segment(*offset));
             }
-            let lba = Lba(first.0 * self.lbas_per_block);
+            let lba = first.0.lba(self.lbas_per_block);
             rest = &rest[count..];
             if rest.is_empty() && under_way.is_empty() {
                 return Ok(handle.write(lba, &segments, fua)?);
@@ -568,7 +568,7 @@ impl Plan {
             record.inline_data().is_none() || extents.has(0),
             "what the record held has a block from now on"
         );
-        extents.log(change, ino, record);
+        change.put_extents(extents, ino, record);
         Ok(())
     }
 }

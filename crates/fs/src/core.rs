@@ -1,8 +1,8 @@
 //! A mounted file system from inside: what all operations share.
 
-use crate::account::Accounts;
 use crate::blocks::Blocks;
 use crate::change::OpenBatch;
+use crate::codec::ROOT;
 use crate::codec::keys;
 use crate::codec::kind::Kind;
 use crate::codec::record::{Counters, Record};
@@ -17,6 +17,7 @@ use crate::inode::{Home, Inode, InodeTable, State};
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::paths::Paths;
+use crate::quota::Accounts;
 use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_cache::EvictionPolicy;
@@ -27,8 +28,6 @@ use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard
 use nvmed_units::Ino;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The inode of the root directory.
-pub(crate) const ROOT: Ino = Ino(1);
 /// Inodes kept in memory, about 600 bytes each without their pages; beyond, unused ones go.
 const INODES_MAX: u64 = 1 << 16;
 /// Names remembered in all directories together, about 80 bytes each.

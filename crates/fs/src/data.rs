@@ -7,7 +7,7 @@ use crate::core::{Core, Durability, MountOptions};
 use crate::error::FsError;
 use crate::extent::Extents;
 use crate::file::File;
-use crate::filedata::lock;
+use crate::filedata::{AS_MOUNTED, lock};
 use crate::inode::{Inode, State};
 use crate::memory::{Memory, Slots};
 use crate::status::OpenFlags;
@@ -27,8 +27,6 @@ const CLEAN_SHARE: u32 = 8;
 const FILL_SHARE: u32 = 4;
 /// Largest inline file: with it, a record still lies in its directory entry.
 const INLINE_BYTES_MAX: u32 = 800;
-/// A file's setting that leaves it to the mount.
-pub(crate) const AS_MOUNTED: u32 = u32::MAX;
 /// Least alignment of offset, length and buffer under `O_DIRECT`, the smallest LBA format.
 const DIRECT_ALIGN_MIN: u32 = 512;
 
@@ -172,7 +170,7 @@ impl Core {
         let mut held = lock(&inode.data.extents);
         let extents = match &mut *held {
             Some(extents) => extents,
-            none => none.insert(Extents::load(self, inode.ino, state.record())?),
+            none => none.insert(self.load_extents(inode.ino, state.record())?),
         };
         use_them(state, extents)
     }

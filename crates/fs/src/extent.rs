@@ -1,13 +1,9 @@
 //! Where a file's blocks lie: its extents in memory, in the inode's record, in records of their own.
 
 use crate::blocks::alloc::Run;
-use crate::change::Change;
-use crate::codec::keys::{self, Subject};
-use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
-use crate::core::Core;
-use crate::error::FsError;
-use core::ops::{Bound, ControlFlow, Range};
-use nvmed_units::Ino;
+use crate::codec::record::{EXTENT_UNWRITTEN, Extent};
+use core::ops::Range;
+use nvmed_units::Block;
 use std::collections::BTreeMap;
 
 /// Blocks of the longest extent, 128 MiB: so many bitmap records one extent touches, and a batch has a
@@ -25,7 +21,7 @@ pub(crate) enum Place {
     /// A block of the device.
     Block {
         /// The page's block.
-        block: u64,
+        block: Block,
         /// One past the last page of the extent.
         end: u64,
         /// Reads as zeroes.
@@ -43,33 +39,39 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Reads the extents of an inode.
-    ///
-    /// # Errors
-    /// [`FsError::Damaged`] when they overlap or lie outside the data region; the store's.
-    pub(crate) fn load(core: &Core, ino: Ino, record: &Record) -> Result<Self, FsError> {
-        let mut all = Self::default();
-        let mut sane = true;
-        let (first, end) = (core.superblock.data_first, core.superblock.data_blocks);
-        let mut add = |extent: Extent| {
-            let last = all.map.last_key_value().map_or(0, |(_, last)| last.logical_end());
-            sane &=
-                extent.logical >= last && extent.physical >= first && extent.physical_end() <= first + end;
-            all.blocks += u64::from(extent.blocks);
-            all.map.insert(extent.logical, extent);
-        };
-        if record.flags & FLAG_KEYED_EXTENTS == 0 {
-            record.inline_extents().iter().copied().for_each(&mut add);
-        } else {
-            let (from, to) = (keys::extent(ino, 0), keys::extent(ino, u64::MAX));
-            core.journal.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
-                if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
-                    Extent::decode(logical, value).into_iter().for_each(&mut add);
-                }
-                ControlFlow::Continue(())
-            })?;
-        }
-        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino.0 }) }
+    /// Takes up an extent of the records; whether it lies behind those before.
+    pub(crate) fn push(&mut self, extent: Extent) -> bool {
+        let end = self.map.last_key_value().map_or(0, |(_, last)| last.logical_end());
+        self.blocks += u64::from(extent.blocks);
+        self.map.insert(extent.logical, extent);
+        extent.logical >= end
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Blocks in all of them.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// All of them, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Extent> {
+        self.map.values()
+    }
+
+    /// Tells the pages at which records of their own have changed, each once, and the extents that begin there.
+    pub(crate) fn touched(&mut self, mut tell: impl FnMut(u64, Option<&Extent>)) {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        self.touched.iter().for_each(|logical| tell(*logical, self.map.get(logical)));
+    }
+
+    /// What has changed is logged.
+    pub(crate) fn logged(&mut self) {
+        self.touched.clear();
     }
 
     /// What a page lies on.
@@ -93,7 +95,7 @@ impl Extents {
     }
 
     /// The block after that of the nearest page before, where the page would best lie.
-    pub(crate) fn goal(&self, page: u64) -> Option<u64> {
+    pub(crate) fn goal(&self, page: u64) -> Option<Block> {
         self.map.range(..page).next_back().map(|(_, extent)| extent.physical_end())
     }
 
@@ -184,43 +186,6 @@ impl Extents {
             self.insert(Extent { flags, ..piece });
         }
     }
-
-    /// Puts what has changed into a change, and into the inode's record of it.
-    pub(crate) fn log(&mut self, change: &mut Change<'_>, ino: Ino, record: &mut Record) {
-        let keyed = record.flags & FLAG_KEYED_EXTENTS != 0;
-        record.extent_count = self.map.len() as u32;
-        record.blocks = self.blocks;
-        if keyed {
-            self.log_touched(change, ino);
-            if self.map.is_empty() {
-                record.flags &= !FLAG_KEYED_EXTENTS;
-            }
-        } else if self.map.is_empty() && record.inline_data().is_some() {
-            // The record holds the file's bytes itself.
-        } else if self.map.len() <= INLINE_EXTENTS {
-            let mut inline = [Extent::default(); INLINE_EXTENTS];
-            for (place, extent) in inline.iter_mut().zip(self.map.values()) {
-                *place = *extent;
-            }
-            record.tail = Tail::Extents(inline);
-        } else {
-            record.flags |= FLAG_KEYED_EXTENTS;
-            record.tail = Tail::EMPTY;
-            self.map.values().for_each(|extent| change.put_extent(ino, extent));
-        }
-        self.touched.clear();
-    }
-
-    fn log_touched(&mut self, change: &mut Change<'_>, ino: Ino) {
-        self.touched.sort_unstable();
-        self.touched.dedup();
-        for logical in &self.touched {
-            match self.map.get(logical) {
-                Some(extent) => change.put_extent(ino, extent),
-                None => change.delete_extent(ino, *logical),
-            }
-        }
-    }
 }
 
 /// Whether the second goes on where the first ends.
@@ -253,7 +218,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn extent(logical: u64, physical: u64, blocks: u32, flags: u32) -> Extent {
-        Extent { logical, physical, blocks, flags }
+        Extent { logical, physical: Block(physical), blocks, flags }
     }
 
     #[test]
@@ -263,16 +228,16 @@ mod tests {
         extents.insert(extent(20, 110, 5, 0));
         extents.insert(extent(15, 105, 5, 0));
         assert_eq!(extents.map.len(), 1);
-        assert_eq!(extents.place(19), Place::Block { block: 109, end: 25, unwritten: false });
+        assert_eq!(extents.place(19), Place::Block { block: Block(109), end: 25, unwritten: false });
         assert_eq!(extents.place(0), Place::Hole { end: 10 });
         assert_eq!(extents.place(25), Place::Hole { end: u64::MAX });
         let mut gone = Vec::new();
         extents.cut(12..14, |piece| gone.push(piece));
         assert_eq!(gone, [extent(12, 102, 2, 0)]);
         assert_eq!((extents.map.len(), extents.blocks), (2, 13));
-        assert_eq!(extents.goal(12), Some(102));
+        assert_eq!(extents.goal(12), Some(Block(102)));
         extents.mark(0..11, true);
-        assert_eq!(extents.place(10), Place::Block { block: 100, end: 11, unwritten: true });
+        assert_eq!(extents.place(10), Place::Block { block: Block(100), end: 11, unwritten: true });
         extents.mark(0..11, false);
         assert_eq!(extents.map.len(), 2, "joined again");
     }
@@ -307,7 +272,7 @@ mod tests {
             }
             for (page, expected) in model.iter().enumerate() {
                 let found = match extents.place(page as u64) {
-                    Place::Block { block, unwritten, .. } => Some((block, unwritten)),
+                    Place::Block { block, unwritten, .. } => Some((block.0, unwritten)),
                     Place::Hole { .. } => None,
                 };
                 prop_assert_eq!(found, *expected, "page {}", page);

@@ -1,15 +1,24 @@
 //! The data path's part of an inode: its pages, extents and promises, and the two locks that order who changes them.
 
 use crate::blocks::reservation::{Ahead, Purse};
-use crate::data::AS_MOUNTED;
-use crate::direct::Flights;
 use crate::extent::Extents;
-use crate::map::Map;
+use crate::flight::Flights;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::Object;
 use nvmed_io::Handle;
+use nvmed_sys::QuietFd;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmed_units::Ino;
+
+/// A file's setting that leaves it to the mount.
+pub(crate) const AS_MOUNTED: u32 = u32::MAX;
+
+/// What maps a file into programs.
+pub(crate) struct Map {
+    pub(crate) fd: Arc<QuietFd>,
+    pub(crate) readers: u32,
+    pub(crate) writers: u32,
+}
 
 /// The right to change the size of a file, and to give a page of it its first block or promise.
 pub(crate) struct Growing<'a> {
@@ -106,7 +115,7 @@ pub(crate) struct FileData {
     pub(crate) purse: Purse,
     /// Blocks taken ahead of the file when it grows.
     ahead: Mutex<Ahead>,
-    /// How many blocks: [`AS_MOUNTED`], or what [`File::preallocate`] said.
+    /// How many blocks: [`AS_MOUNTED`], or what [`crate::File::preallocate`] said.
     pub(crate) prealloc_blocks: AtomicU32,
     pub(crate) residence: Residence,
     /// The allocation group that its blocks, or those of a directory's files, were found in last; a hint.

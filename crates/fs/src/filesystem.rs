@@ -1,7 +1,8 @@
 //! The file system as its callers see it.
 
+use crate::codec::ROOT;
 use crate::codec::kind::Kind;
-use crate::core::{Core, MountParts, ROOT};
+use crate::core::{Core, MountParts};
 use crate::error::FsError;
 use crate::file::File;
 use crate::finding::Finding;

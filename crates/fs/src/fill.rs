@@ -10,7 +10,7 @@ use crate::inode::Inode;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
 use nvmed_io::{Handle, Segment};
-use nvmed_units::{BLOCK_BYTES, Lba};
+use nvmed_units::{BLOCK_BYTES, Block};
 use std::sync::Arc;
 
 /// Rounds of looking for a frame while others write back, before giving up.
@@ -140,7 +140,7 @@ impl Core {
                 push_frame(&mut segments, self.data.segment(claim.offset()));
                 run.push(claim);
             }
-            match handle.read(Lba(block * self.lbas_per_block), &segments) {
+            match handle.read(block.lba(self.lbas_per_block), &segments) {
                 Ok(()) => run.drain(..).for_each(|claim| {
                     claim.publish(PageState { dirty: false, backed: true });
                 }),
@@ -156,8 +156,8 @@ impl Core {
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: u64) -> Result<(), FsError> {
+    pub(crate) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: Block) -> Result<(), FsError> {
         let segment = [self.data.segment(claim.offset())];
-        Ok(self.handle_of(inode).read(Lba(block * self.lbas_per_block), &segment)?)
+        Ok(self.handle_of(inode).read(block.lba(self.lbas_per_block), &segment)?)
     }
 }

@@ -1,10 +1,11 @@
 //! Making an empty file system.
 
+use crate::codec::ROOT;
 use crate::codec::keys;
 use crate::codec::kind::Kind;
 use crate::codec::record::{Counters, Record};
 use crate::codec::superblock::{Choice, META_BLOCKS_MIN, Superblock};
-use crate::core::{Clock, ROOT, host_clock};
+use crate::core::{Clock, host_clock};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::growth;
@@ -15,7 +16,7 @@ use crate::zone::ZONE_BOUND;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 use std::sync::Arc;
 
 /// One block of metadata for this many blocks of the device, unless told otherwise.
@@ -154,7 +155,7 @@ fn write_root(
         free_blocks: superblock.data_blocks,
         inodes: 1,
         next_ino: ROOT.next(),
-        cursor: superblock.data_first,
+        cursor: Block(superblock.data_first),
     };
     let mut batch = Batch::new();
     batch.put(&keys::inode(ROOT), &root.encode());

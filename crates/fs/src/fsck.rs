@@ -3,13 +3,13 @@
 //! It changes nothing. What it keeps in memory grows with the number of files, about 100 bytes each.
 
 use crate::PATH_BYTES_MAX;
+use crate::codec::ROOT;
 use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
 use crate::codec::kind::Kind;
 use crate::codec::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use crate::codec::superblock::Superblock;
 use crate::codec::xattrs;
-use crate::core::ROOT;
 use crate::error::FsError;
 use crate::finding::Finding;
 use crate::growth;
@@ -18,7 +18,7 @@ use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{KvError, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::{BLOCK_BYTES, Ino};
+use nvmed_units::{BLOCK_BYTES, Block, Ino};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -465,7 +465,7 @@ impl Check {
 
     /// The blocks that extents use, by chunk.
     fn check_extents(&mut self) -> BTreeMap<u64, [u64; 16]> {
-        let first = self.superblock.data_first;
+        let first = Block(self.superblock.data_first);
         let end = first + self.superblock.data_blocks;
         let mut extents = core::mem::take(&mut self.extents);
         extents.extend(self.metadata_extents());
@@ -474,11 +474,11 @@ impl Check {
         let mut covered = (first, 0);
         for (extent, ino) in extents {
             if extent.physical < first || extent.physical_end() > end {
-                self.find(Finding::Extent { ino: ino.0, block: extent.physical, other: None });
+                self.find(Finding::Extent { ino: ino.0, block: extent.physical.0, other: None });
                 continue;
             }
             if extent.physical < covered.0 {
-                self.find(Finding::Extent { ino: ino.0, block: extent.physical, other: Some(covered.1) });
+                self.find(Finding::Extent { ino: ino.0, block: extent.physical.0, other: Some(covered.1) });
             }
             if extent.physical_end() > covered.0 {
                 covered = (extent.physical_end(), ino.0);
@@ -499,8 +499,9 @@ impl Check {
         for (index, run) in runs.iter().enumerate() {
             let about_to = self.superblock.growing && index + 1 == runs.len();
             let taken = run.clone().filter(|block| !about_to || self.is_marked(*block));
-            extents
-                .extend(taken.map(|physical| (Extent { logical: 0, physical, blocks: 1, flags: 0 }, Ino(0))));
+            extents.extend(taken.map(|physical| {
+                (Extent { logical: 0, physical: Block(physical), blocks: 1, flags: 0 }, Ino(0))
+            }));
         }
         extents
     }

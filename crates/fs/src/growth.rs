@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_units::Block;
 
 /// Blocks of a growth at most, 256 MiB, and at least, 256 KiB: the list of runs is bounded, so small ones are for
 /// when there is nothing longer.
@@ -152,7 +153,7 @@ impl Core {
         }
         let taken = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
         let run = taken.run();
-        let grown = current.grown(run.start..run.end()).ok_or(FsError::NoSpace)?;
+        let grown = current.grown(run.start.0..run.end().0).ok_or(FsError::NoSpace)?;
         // From here on the superblock may tell of the run: it stays out of use whatever happens.
         let run = taken.withhold();
         let device = self.handle.device();
@@ -162,7 +163,7 @@ impl Core {
         }
         *current = grown;
         self.mark_as_metadata(run).inspect_err(|_| self.growth.broken.store(true, Ordering::Relaxed))?;
-        self.growth.medium.extend(run.start..run.end()).map_err(|_| FsError::NoSpace)?;
+        self.growth.medium.extend(run.start.0..run.end().0).map_err(|_| FsError::NoSpace)?;
         self.take_up()
     }
 
@@ -241,13 +242,13 @@ impl Core {
         let (mut at, mut free) = (last.start, 0);
         while at < last.end {
             let blocks = (last.end - at).min(u64::from(u32::MAX)) as u32;
-            let run = Run { start: at, blocks };
+            let run = Run { start: Block(at), blocks };
             free += self.blocks.unmarked(run)?;
-            at = run.end();
+            at = run.end().0;
         }
         if free > 0 {
             let mut promise = self.blocks.ledger.reserve(free)?;
-            let run = Run { start: last.start, blocks: (last.end - last.start) as u32 };
+            let run = Run { start: Block(last.start), blocks: (last.end - last.start) as u32 };
             let mut change = self.change();
             change.use_headroom();
             change.use_some_of(run, free)?;

@@ -10,7 +10,7 @@ use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
-use crate::filedata::Growing;
+use crate::filedata::{Growing, Map};
 use crate::inode::Inode;
 use crate::status::OpenFlags;
 use core::ops::Range;
@@ -33,13 +33,6 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub struct MappedFile {
     /// The per-inode memfd.
     pub fd: Arc<QuietFd>,
-}
-
-/// What maps an inode.
-pub(crate) struct Map {
-    fd: Arc<QuietFd>,
-    readers: u32,
-    writers: u32,
 }
 
 fn write_all(fd: &QuietFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsError> {

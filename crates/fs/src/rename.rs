@@ -1,10 +1,11 @@
 //! Renaming: both sides are one batch (rename(2), renameat2(2)).
 
 use crate::change::Change;
+use crate::codec::ROOT;
 use crate::codec::keys::{self, PREFIX_BYTES_MAX};
 use crate::codec::kind::Kind;
 use crate::codec::record::Record;
-use crate::core::{Core, ROOT};
+use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::{Inode, Place, State};
 use crate::namespace::{Dropped, grown};

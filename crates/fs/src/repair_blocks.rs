@@ -5,7 +5,7 @@ use crate::codec::kind::Kind;
 use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
 use crate::repair_model::Model;
 use core::ops::Range;
-use nvmed_units::{BLOCK_BYTES, Ino};
+use nvmed_units::{BLOCK_BYTES, Block, Ino};
 use std::collections::BTreeMap;
 
 /// Blocks in use, as the bitmap has them.
@@ -48,13 +48,13 @@ fn is_marked(bitmap: &BTreeMap<u64, [u8; CHUNK_BYTES]>, first: u64, block: u64) 
 fn push(extents: &mut Vec<Extent>, logical: u64, physical: u64, flags: u32) {
     if let Some(last) = extents.last_mut()
         && last.logical_end() == logical
-        && last.physical_end() == physical
+        && last.physical_end().0 == physical
         && last.flags == flags
         && last.blocks < u32::MAX
     {
         last.blocks += 1;
     } else {
-        extents.push(Extent { logical, physical, blocks: 1, flags });
+        extents.push(Extent { logical, physical: Block(physical), blocks: 1, flags });
     }
 }
 
@@ -76,7 +76,7 @@ impl Model {
         let mut moved: Vec<Shared> = Vec::new();
         for &ino in &inos {
             for (index, extent) in self.nodes[&ino].extents.iter().enumerate() {
-                let blocks = extent.physical..extent.physical_end();
+                let blocks = extent.physical.0..extent.physical_end().0;
                 if blocks.clone().any(|block| is_used(&used, first, block)) {
                     moved.push(Shared { ino, index, own: Vec::new() });
                 } else {
@@ -87,7 +87,7 @@ impl Model {
         // Before any of them takes free blocks, each has those of its own that nobody else has.
         for shared in &mut moved {
             let extent = self.nodes[&shared.ino].extents[shared.index];
-            let own = (extent.physical..extent.physical_end()).map(|block| {
+            let own = (extent.physical.0..extent.physical_end().0).map(|block| {
                 let own = !is_used(&used, first, block);
                 mark(&mut used, first, block);
                 own
@@ -144,11 +144,11 @@ impl Model {
         node.extents.retain_mut(|extent| {
             let blocks = extent.blocks;
             let skip = end.max(extent.logical) - extent.logical;
-            let skip = skip.max(region.start.saturating_sub(extent.physical));
-            let mut stop = region.end.saturating_sub(extent.physical).min(extent.blocks.into());
+            let skip = skip.max(region.start.saturating_sub(extent.physical.0));
+            let mut stop = region.end.saturating_sub(extent.physical.0).min(extent.blocks.into());
             let inside = pages.saturating_sub(extent.logical).max(skip);
             if let Some(cut) =
-                (inside..stop).find(|at| !is_marked(bitmap, region.start, extent.physical + at))
+                (inside..stop).find(|at| !is_marked(bitmap, region.start, extent.physical.0 + at))
             {
                 stop = cut;
             }
@@ -188,7 +188,7 @@ impl Model {
         let written = extent.flags & EXTENT_UNWRITTEN == 0;
         let (mut pieces, mut copied, mut lost, mut holes) = (Vec::new(), 0_u64, 0_u64, 0_u64);
         for (at, own) in (0..).zip(&shared.own) {
-            let (logical, block) = (extent.logical + at, extent.physical + at);
+            let (logical, block) = (extent.logical + at, extent.physical.0 + at);
             if *own {
                 push(&mut pieces, logical, block, extent.flags);
             } else if written && !gives(block) {

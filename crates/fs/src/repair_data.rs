@@ -1,8 +1,8 @@
 //! The data of files that a repair puts right: which of their blocks the device gives, and which of them can be copied out whole.
 
+use crate::codec::ROOT;
 use crate::codec::keys::{self, Subject, ZONE_BYTES};
 use crate::codec::record::EXTENT_UNWRITTEN;
-use crate::core::ROOT;
 use crate::error::FsError;
 use crate::fsck::path_of;
 use crate::region;
@@ -63,7 +63,7 @@ impl<'a> Data<'a> {
         let shares = |node: &Node| {
             node.extents
                 .iter()
-                .any(|extent| self.refused.range(extent.physical..extent.physical_end()).next().is_some())
+                .any(|extent| self.refused.range(extent.physical.0..extent.physical_end().0).next().is_some())
         };
         if !self.refused.is_empty() {
             inos.extend(model.nodes.iter().filter(|(_, node)| shares(node)).map(|(ino, _)| *ino));
@@ -89,7 +89,7 @@ impl<'a> Data<'a> {
             let blocks = u64::from(extent.blocks);
             while at < blocks {
                 let count = READ_BLOCKS.min(blocks - at);
-                let first = extent.physical + at;
+                let first = extent.physical.0 + at;
                 if fresh.range(first..first + count).next().is_some() || self.read(first, count).is_err() {
                     for one in (0..count).filter(|one| !fresh.contains(&(first + one))) {
                         let Err(error) = self.read(first + one, 1) else { continue };

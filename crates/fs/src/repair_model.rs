@@ -1,5 +1,6 @@
 //! What the metadata store says, taken apart so that it can be put right, and put together again.
 
+use crate::codec::ROOT;
 use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
 use crate::codec::kind::Kind;
@@ -8,7 +9,6 @@ use crate::codec::record::{
     Record, Tail,
 };
 use crate::codec::superblock::Superblock;
-use crate::core::ROOT;
 use crate::fsck::{is_name, path_of};
 use nvmed_units::Ino;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -150,7 +150,7 @@ impl Core {
             if !extents.is_touched() && record.size == before.size && record.tail == before.tail {
                 return Ok(false);
             }
-            extents.log(&mut change, inode.ino, &mut record);
+            change.put_extents(extents, inode.ino, &mut record);
             change.put_inode(inode, &record);
             change.apply().map(|_| true)
         });

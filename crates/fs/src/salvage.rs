@@ -3,10 +3,11 @@
 //! Three things may be in there and not on the device: batches of metadata, sizes, dirty pages. The
 //! batches come first and go into the store before anything else does, as its log goes on with them.
 
+use crate::codec::ROOT;
 use crate::codec::keys::{self, INO_END, PREFIX_BYTES_MAX};
 use crate::codec::kind::Kind;
 use crate::codec::record::Entry;
-use crate::core::{Core, MountParts, ROOT};
+use crate::core::{Core, MountParts};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::inode::Inode;

@@ -91,7 +91,7 @@ impl Wreck {
     /// Everything that was found, each directory followed by what is in it. What nothing leads to is in `lost+found`.
     pub fn entries(&self) -> impl Iterator<Item = Rescued> + '_ {
         // Paths are left to whoever makes them: those of a deep tree are longer than the tree.
-        let mut open = vec![self.names_in(&keys::zone(crate::core::ROOT))];
+        let mut open = vec![self.names_in(&keys::zone(crate::codec::ROOT))];
         core::iter::from_fn(move || {
             loop {
                 let depth = open.len().checked_sub(1)?;
@@ -140,7 +140,7 @@ impl Wreck {
         let extent =
             node.extents.iter().find(|extent| (extent.logical..extent.logical_end()).contains(&page));
         match extent.filter(|extent| extent.flags & crate::codec::record::EXTENT_UNWRITTEN == 0) {
-            Some(extent) => region::fetch(&self.whole, extent.physical + (page - extent.logical), into),
+            Some(extent) => region::fetch(&self.whole, extent.physical.0 + (page - extent.logical), into),
             None => Ok(()),
         }
     }

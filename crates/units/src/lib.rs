@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use core::fmt;
+use core::ops::{Add, Sub};
 use core::time::Duration;
 
 /// Bytes in one file-system block, one cache frame and one metadata node.
@@ -45,6 +46,40 @@ impl Ino {
 impl fmt::Display for Ino {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// A block of [`BLOCK_BYTES`] bytes of a device, counted from its first: where data lies, not which part of a file it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Block(pub u64);
+
+impl Block {
+    /// Where it begins, in a namespace that has `lbas_per_block` logical blocks in each.
+    #[must_use]
+    #[inline]
+    pub const fn lba(self, lbas_per_block: u64) -> Lba {
+        Lba(self.0 * lbas_per_block)
+    }
+}
+
+impl Add<u64> for Block {
+    type Output = Self;
+
+    /// The block so many further on.
+    #[inline]
+    fn add(self, blocks: u64) -> Self {
+        Self(self.0 + blocks)
+    }
+}
+
+impl Sub for Block {
+    type Output = u64;
+
+    /// How many blocks further on it is.
+    #[inline]
+    fn sub(self, first: Self) -> u64 {
+        self.0 - first.0
     }
 }
 
@@ -173,5 +208,10 @@ mod tests {
         for bad in ["", "0", "s", "-1s", "2d", "1e99h", "nan"] {
             assert!(parse_time(bad).is_err(), "{bad:?} was accepted");
         }
+    }
+
+    #[test]
+    fn blocks_lie_as_far_apart_as_they_are_counted() {
+        assert_eq!((Block(5) + 2, Block(7) - Block(5), Block(5).lba(8)), (Block(7), 2, Lba(40)));
     }
 }

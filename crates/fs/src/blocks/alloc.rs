@@ -10,6 +10,7 @@ use crate::codec::bitmap::{self, CHUNK_BLOCKS, CHUNK_BYTES, WORDS, Words};
 use crate::error::FsError;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_units::Block;
 use std::collections::HashMap;
 
 /// Chunks kept in memory, some 300 bytes each; beyond, unchanged ones are dropped and loaded again.
@@ -27,14 +28,14 @@ const GROUP_BLOCKS_MIN: u64 = 16 * CHUNK_BLOCKS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// First block, device-wide.
-    pub(crate) start: u64,
+    pub(crate) start: Block,
     /// How many.
     pub(crate) blocks: u32,
 }
 
 impl Run {
     /// One past the last block.
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> Block {
         self.start + u64::from(self.blocks)
     }
 }
@@ -53,14 +54,14 @@ pub(crate) type Load<'a> = &'a dyn Fn(u64) -> Result<Option<[u8; CHUNK_BYTES]>, 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Near {
     /// Right there, if that block is free: behind what the file has.
-    pub(crate) goal: Option<u64>,
+    pub(crate) goal: Option<Block>,
     /// Else in this group: where the file's or its directory's blocks were found last.
     pub(crate) group: Option<u32>,
 }
 
 impl Near {
     /// At a block.
-    pub(crate) fn goal(goal: Option<u64>) -> Self {
+    pub(crate) fn goal(goal: Option<Block>) -> Self {
         Self { goal, group: None }
     }
 }
@@ -76,7 +77,7 @@ pub(crate) struct Edits {
 
 /// The allocator of the data region.
 pub(crate) struct Allocator {
-    first: u64,
+    first: Block,
     blocks: u64,
     group_blocks: u64,
     groups: Box<[Group]>,
@@ -106,11 +107,11 @@ struct Space {
 
 impl Allocator {
     /// An allocator for `blocks` blocks from block `first`; few are free below block `cursor`.
-    pub(crate) fn new(first: u64, blocks: u64, cursor: u64) -> Self {
+    pub(crate) fn new(first: Block, blocks: u64, cursor: Block) -> Self {
         let wanted = (blocks / GROUP_BLOCKS_MIN).clamp(1, GROUPS_MAX);
         let group_blocks = blocks.div_ceil(wanted).next_multiple_of(CHUNK_BLOCKS);
         // The device's hint, which may be damaged.
-        let cursor = cursor.saturating_sub(first).min(blocks);
+        let cursor = cursor.0.saturating_sub(first.0).min(blocks);
         let groups = (0..blocks.div_ceil(group_blocks).max(1)).map(|group| {
             let (start, end) = (group * group_blocks, ((group + 1) * group_blocks).min(blocks));
             let low = cursor.clamp(start, end);
@@ -125,7 +126,7 @@ impl Allocator {
     }
 
     /// Where the next search begins, a block of the device.
-    pub(crate) fn cursor(&self) -> u64 {
+    pub(crate) fn cursor(&self) -> Block {
         let open = self.groups.iter().find(|group| !group.full.load(Ordering::Relaxed));
         self.first + open.map_or(self.blocks, |group| group.low.load(Ordering::Relaxed))
     }
@@ -138,9 +139,9 @@ impl Allocator {
     }
 
     /// The group that a block of the device lies in.
-    pub(crate) fn group_of(&self, block: u64) -> u32 {
+    pub(crate) fn group_of(&self, block: Block) -> u32 {
         // A goal, which an extent of the device gives: any group will do for one that is none.
-        (block.saturating_sub(self.first) / self.group_blocks).min(self.groups.len() as u64 - 1) as u32
+        (block.0.saturating_sub(self.first.0) / self.group_blocks).min(self.groups.len() as u64 - 1) as u32
     }
 
     /// How many groups there are.
@@ -160,7 +161,8 @@ impl Allocator {
     /// # Errors
     /// What loading a chunk answers.
     pub(crate) fn take(&self, near: Near, want: u32, load: Load<'_>) -> Result<Option<Run>, FsError> {
-        let goal = near.goal.and_then(|goal| goal.checked_sub(self.first)).filter(|&goal| goal < self.blocks);
+        let goal =
+            near.goal.and_then(|goal| goal.0.checked_sub(self.first.0)).filter(|&goal| goal < self.blocks);
         let mut home = near.group.map_or(0, |group| group as usize);
         if let Some(goal) = goal {
             home = (goal / self.group_blocks) as usize;
@@ -228,7 +230,7 @@ impl Allocator {
         if !self.contains(run) {
             return Err(FsError::Damaged {
                 what: "an extent outside the data region, at block",
-                of: run.start,
+                of: run.start.0,
             });
         }
         for (number, from, to) in parts(self.first, run) {
@@ -321,7 +323,7 @@ impl Allocator {
         if !self.contains(run) {
             return Err(FsError::Damaged {
                 what: "a run of metadata outside the data region, at block",
-                of: run.start,
+                of: run.start.0,
             });
         }
         let mut blocks = 0;
@@ -458,7 +460,7 @@ impl Space {
 }
 
 /// The chunks under a run: number, first bit, one past the last bit.
-fn parts(first: u64, run: Run) -> impl Iterator<Item = (u64, usize, usize)> {
+fn parts(first: Block, run: Run) -> impl Iterator<Item = (u64, usize, usize)> {
     let (start, end) = (run.start - first, run.end() - first);
     (start / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS)).map(move |number| {
         let base = number * CHUNK_BLOCKS;
@@ -525,34 +527,34 @@ mod tests {
     const NOWHERE: Near = Near { goal: None, group: None };
 
     fn run(start: u64, blocks: u32) -> Run {
-        Run { start, blocks }
+        Run { start: Block(start), blocks }
     }
 
     #[test]
     #[should_panic(expected = "chunk 9 lies past a group")]
     fn a_chunk_past_its_group() {
-        let alloc = Allocator::new(0, 8, 0);
+        let alloc = Allocator::new(Block(0), 8, Block(0));
         let _ = alloc.groups[0].lock().chunk(9, &|_| Ok(None));
     }
 
     #[test]
     fn a_goal_is_honoured_and_runs_cross_chunks() {
-        let alloc = Allocator::new(100, 5000, 100);
+        let alloc = Allocator::new(Block(100), 5000, Block(100));
         assert_eq!(alloc.take(NOWHERE, 1000, NOTHING).unwrap(), Some(run(100, 1000)));
-        assert_eq!(alloc.take(Near::goal(Some(1100)), 100, NOTHING).unwrap(), Some(run(1100, 100)));
-        assert_eq!(alloc.take(Near::goal(Some(4000)), 10, NOTHING).unwrap(), Some(run(4000, 10)));
+        assert_eq!(alloc.take(Near::goal(Some(Block(1100))), 100, NOTHING).unwrap(), Some(run(1100, 100)));
+        assert_eq!(alloc.take(Near::goal(Some(Block(4000))), 10, NOTHING).unwrap(), Some(run(4000, 10)));
         assert_eq!(
-            alloc.take(Near::goal(Some(3990)), 100, NOTHING).unwrap(),
+            alloc.take(Near::goal(Some(Block(3990))), 100, NOTHING).unwrap(),
             Some(run(3990, 10)),
             "up to the taken one"
         );
-        let outside = alloc.take(Near::goal(Some(9_999_999)), 1, NOTHING).unwrap().unwrap();
+        let outside = alloc.take(Near::goal(Some(Block(9_999_999))), 1, NOTHING).unwrap().unwrap();
         assert!(alloc.contains(outside));
     }
 
     #[test]
     fn short_runs_fill_what_was_freed_and_long_ones_pass_over_it() {
-        let alloc = Allocator::new(0, 9000, 0);
+        let alloc = Allocator::new(Block(0), 9000, Block(0));
         alloc.take(NOWHERE, 3000, NOTHING).unwrap();
         alloc.give_back(run(10, 2));
         alloc.give_back(run(500, 1));
@@ -565,10 +567,10 @@ mod tests {
 
     #[test]
     fn every_block_is_handed_out_once_and_none_outside() {
-        let alloc = Allocator::new(10, 2500, 2000);
+        let alloc = Allocator::new(Block(10), 2500, Block(2000));
         let mut seen = BTreeSet::new();
         while let Some(run) = alloc.take(NOWHERE, 7, NOTHING).unwrap() {
-            for block in run.start..run.end() {
+            for block in run.start.0..run.end().0 {
                 assert!((10..2510).contains(&block) && seen.insert(block), "block {block} twice or outside");
             }
         }
@@ -577,7 +579,7 @@ mod tests {
 
     #[test]
     fn a_failed_batch_leaves_the_records_as_they_were() {
-        let alloc = Allocator::new(0, 2000, 0);
+        let alloc = Allocator::new(Block(0), 2000, Block(0));
         let first = alloc.take(NOWHERE, 1500, NOTHING).unwrap().unwrap();
         let mut edits = Edits::default();
         alloc.log_use(&mut edits, first, NOTHING).unwrap();
@@ -601,7 +603,7 @@ mod tests {
 
     #[test]
     fn what_a_batch_freed_is_told_when_it_is_applied() {
-        let alloc = Allocator::new(0, 3000, 0);
+        let alloc = Allocator::new(Block(0), 3000, Block(0));
         alloc.take(NOWHERE, 3000, NOTHING).unwrap().unwrap();
         let mut edits = Edits::default();
         alloc.log_use(&mut edits, run(0, 3000), NOTHING).unwrap();
@@ -616,13 +618,13 @@ mod tests {
     #[test]
     fn groups_fill_one_after_the_other_and_a_near_one_comes_first() {
         let blocks = 4 * GROUP_BLOCKS_MIN;
-        let alloc = Allocator::new(7, blocks, 7);
+        let alloc = Allocator::new(Block(7), blocks, Block(7));
         assert_eq!(alloc.groups(), 4);
         let near = Near { goal: None, group: Some(2) };
         let got = alloc.take(near, 100, NOTHING).unwrap().unwrap();
-        assert_eq!((got.start, alloc.group_of(got.start)), (7 + 2 * GROUP_BLOCKS_MIN, 2));
+        assert_eq!((got.start, alloc.group_of(got.start)), (Block(7 + 2 * GROUP_BLOCKS_MIN), 2));
         let got = alloc.take(NOWHERE, 100, NOTHING).unwrap().unwrap();
-        assert_eq!(got.start, 7);
+        assert_eq!(got.start, Block(7));
         let busy = alloc.groups[0].lock();
         let got = alloc.take(NOWHERE, 100, NOTHING).unwrap().unwrap();
         assert_eq!(alloc.group_of(got.start), 1, "past a group that somebody is at work in");
@@ -630,7 +632,10 @@ mod tests {
         let mut all = 300;
         while let Some(run) = alloc.take(near, 5000, NOTHING).unwrap() {
             all += u64::from(run.blocks);
-            assert!(alloc.group_of(run.start) == alloc.group_of(run.end() - 1), "a run lies in one group");
+            assert!(
+                alloc.group_of(run.start) == alloc.group_of(Block(run.end().0 - 1)),
+                "a run lies in one group"
+            );
         }
         assert_eq!(all, blocks);
         alloc.give_back(run(7 + GROUP_BLOCKS_MIN - 1, 2));
@@ -641,7 +646,7 @@ mod tests {
 
     #[test]
     fn many_threads_never_get_the_same_block() {
-        let alloc = Allocator::new(0, 2 * GROUP_BLOCKS_MIN, 0);
+        let alloc = Allocator::new(Block(0), 2 * GROUP_BLOCKS_MIN, Block(0));
         let all = std::thread::scope(|scope| {
             let take = |thread: u32| {
                 let mut mine = Vec::new();
@@ -658,12 +663,12 @@ mod tests {
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<Run>>()
         });
         let mut seen = BTreeSet::new();
-        assert!(all.iter().flat_map(|run| run.start..run.end()).all(|block| seen.insert(block)));
+        assert!(all.iter().flat_map(|run| run.start.0..run.end().0).all(|block| seen.insert(block)));
     }
 
     #[test]
     fn free_space_is_told_in_runs() {
-        let alloc = Allocator::new(10, 3000, 10);
+        let alloc = Allocator::new(Block(10), 3000, Block(10));
         alloc.take(NOWHERE, 1000, NOTHING).unwrap();
         alloc.give_back(run(15, 2));
         let mut runs = Vec::new();
@@ -676,7 +681,7 @@ mod tests {
     #[test]
     fn records_are_loaded_and_believed() {
         let load: Load<'_> = &|chunk| Ok((chunk == 0).then_some([0xff; CHUNK_BYTES]));
-        let alloc = Allocator::new(0, 2048, 0);
+        let alloc = Allocator::new(Block(0), 2048, Block(0));
         assert_eq!(alloc.take(NOWHERE, 2, load).unwrap(), Some(run(1024, 2)));
         assert!(alloc.log_free(&mut Edits::default(), run(2047, 2), load).is_err(), "past the region");
     }

@@ -111,14 +111,15 @@ pub(super) fn merged(mut runs: Vec<Run>) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvmed_units::Block;
 
     fn run(start: u64, blocks: u32) -> Run {
-        Run { start, blocks }
+        Run { start: Block(start), blocks }
     }
 
     #[test]
     fn a_freed_block_waits_for_its_record_to_be_durable() {
-        let alloc = Allocator::new(0, 8, 0);
+        let alloc = Allocator::new(Block(0), 8, Block(0));
         let freed = Freed::default();
         let all = alloc.take(super::super::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
         assert_eq!(all, run(0, 8));
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_waits_to_be_discarded_can_be_called_back() {
-        let alloc = Allocator::new(0, 8, 0);
+        let alloc = Allocator::new(Block(0), 8, Block(0));
         let freed = Freed::default();
         alloc.take(super::super::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
         freed.hold(Sequence(1), run(0, 2));
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "queued blocks: 2 taken from 1")]
     fn queued_blocks_are_counted() {
-        let alloc = Allocator::new(0, 8, 0);
+        let alloc = Allocator::new(Block(0), 8, Block(0));
         let freed = Freed::default();
         alloc.take(super::super::alloc::Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
         freed.hold(Sequence(1), run(0, 2));

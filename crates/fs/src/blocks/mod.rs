@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering;
 use nvmed_io::Handle;
 use nvmed_kv::Sequence;
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, Lba};
+use nvmed_units::{BLOCK_BYTES, Block};
 
 /// Rounds of looking for promised blocks while others free and take, before giving up.
 const ROUNDS_MAX: u32 = 1000;
@@ -50,7 +50,7 @@ impl Blocks {
         (lbas_per_block, discards): (u64, bool),
     ) -> Self {
         Self {
-            alloc: Allocator::new(superblock.data_first, superblock.data_blocks, counters.cursor),
+            alloc: Allocator::new(Block(superblock.data_first), superblock.data_blocks, counters.cursor),
             ledger: Ledger::new(counters.free_blocks, Arc::clone(journal.health())),
             freed: Freed::default(),
             journal,
@@ -109,7 +109,7 @@ impl Blocks {
     }
 
     /// The allocation group that a block lies in.
-    pub(crate) fn group_of(&self, block: u64) -> u32 {
+    pub(crate) fn group_of(&self, block: Block) -> u32 {
         self.alloc.group_of(block)
     }
 
@@ -156,7 +156,7 @@ impl Blocks {
     }
 
     /// Where the next search begins, for the counters.
-    pub(crate) fn cursor(&self) -> u64 {
+    pub(crate) fn cursor(&self) -> Block {
         self.alloc.cursor()
     }
 
@@ -221,7 +221,7 @@ impl Blocks {
     /// Discards runs that nobody can allocate meanwhile; after an error, no more.
     fn discard_runs(&self, runs: &[Run]) -> Result<(), FsError> {
         for run in runs {
-            let (lba, blocks) = (Lba(run.start * self.lbas_per_block), u64::from(run.blocks));
+            let (lba, blocks) = (run.start.lba(self.lbas_per_block), u64::from(run.blocks));
             self.handle.discard(lba, blocks * self.lbas_per_block)?;
         }
         Ok(())

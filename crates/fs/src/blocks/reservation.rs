@@ -6,6 +6,7 @@ use crate::error::FsError;
 use crate::health::Health;
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::sync::Arc;
+use nvmed_units::Block;
 
 /// How many data blocks are free, and how many of them are promised.
 pub(crate) struct Ledger {
@@ -154,7 +155,7 @@ impl<'a> Taken<'a> {
 
     /// The blocks stay taken, and promised, without this value.
     pub(crate) fn withhold(mut self) -> Run {
-        let run = core::mem::replace(&mut self.run, Run { start: 0, blocks: 0 });
+        let run = core::mem::replace(&mut self.run, Run { start: Block(0), blocks: 0 });
         self.promise.blocks = 0;
         run
     }
@@ -271,17 +272,17 @@ mod tests {
 
     #[test]
     fn taken_blocks_go_back_with_their_promise() {
-        let (ledger, alloc) = (ledger(8), Allocator::new(0, 8, 0));
+        let (ledger, alloc) = (ledger(8), Allocator::new(Block(0), 8, Block(0)));
         let take = |want| alloc.take(Near::default(), want, &|_| Ok(None)).unwrap();
         let promise = ledger.reserve(8).unwrap();
         let mut taken = Taken::new(&alloc, take(8).unwrap(), promise);
-        assert_eq!(taken.split(3), Run { start: 0, blocks: 3 });
+        assert_eq!(taken.split(3), Run { start: Block(0), blocks: 3 });
         assert_eq!((ledger.available(), take(1)), (3, None));
         let mut ahead = Ahead::default();
         ahead.keep(taken);
         assert_eq!((ledger.available(), take(1), ahead.is_some()), (3, None, true));
         drop(ahead.take_from(&alloc, &ledger));
-        assert_eq!((ledger.available(), take(8)), (8, Some(Run { start: 3, blocks: 5 })));
+        assert_eq!((ledger.available(), take(8)), (8, Some(Run { start: Block(3), blocks: 5 })));
     }
 
     #[test]

@@ -10,6 +10,10 @@ pub(crate) mod superblock;
 pub(crate) mod varint;
 pub(crate) mod xattrs;
 
+use nvmed_units::Ino;
+
+/// The inode of the root directory.
+pub(crate) const ROOT: Ino = Ino(1);
 /// Longest name of a directory entry, in bytes: what every POSIX file system offers, and a key of the
 /// metadata store holds four of them.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -5,7 +5,7 @@ use super::FILE_BYTES_MAX;
 use super::kind::{Kind, MODE_KIND};
 use super::varint::{self, Reader};
 use nvmed_kv::mutant::{self, Mutant};
-use nvmed_units::Ino;
+use nvmed_units::{Block, Ino};
 use std::sync::Arc;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -69,7 +69,7 @@ pub(crate) struct Extent {
     /// First block in the file.
     pub(crate) logical: u64,
     /// First block on the device.
-    pub(crate) physical: u64,
+    pub(crate) physical: Block,
     /// How many.
     pub(crate) blocks: u32,
     /// [`EXTENT_UNWRITTEN`].
@@ -83,14 +83,14 @@ impl Extent {
     }
 
     /// One past the last block on the device.
-    pub(crate) fn physical_end(&self) -> u64 {
+    pub(crate) fn physical_end(&self) -> Block {
         self.physical + u64::from(self.blocks)
     }
 
     /// The value of the record keyed by inode and logical block.
     pub(crate) fn encode(&self) -> [u8; EXTENT_BYTES] {
         let raw = RawExtentValue {
-            physical: self.physical.into(),
+            physical: self.physical.0.into(),
             blocks: self.blocks.into(),
             flags: self.flags.into(),
         };
@@ -100,15 +100,19 @@ impl Extent {
     /// Reads a record's value; none when it has another length or no block.
     pub(crate) fn decode(logical: u64, value: &[u8]) -> Option<Self> {
         let raw = RawExtentValue::read_from_bytes(value).ok()?;
-        let extent =
-            Self { logical, physical: raw.physical.get(), blocks: raw.blocks.get(), flags: raw.flags.get() };
+        let extent = Self {
+            logical,
+            physical: Block(raw.physical.get()),
+            blocks: raw.blocks.get(),
+            flags: raw.flags.get(),
+        };
         extent.is_sane().then_some(extent)
     }
 
     /// Whether the numbers can be added without leaving 64 bits; where they lead is checked elsewhere.
     fn is_sane(&self) -> bool {
         let limit = 1 << 52;
-        self.blocks > 0 && self.logical < limit && self.physical < limit
+        self.blocks > 0 && self.logical < limit && self.physical < Block(limit)
     }
 }
 
@@ -126,7 +130,7 @@ pub(crate) enum Tail {
 impl Tail {
     /// No extents.
     pub(crate) const EMPTY: Self =
-        Self::Extents([Extent { logical: 0, physical: 0, blocks: 0, flags: 0 }; INLINE_EXTENTS]);
+        Self::Extents([Extent { logical: 0, physical: Block(0), blocks: 0, flags: 0 }; INLINE_EXTENTS]);
 }
 
 /// An inode record.
@@ -260,7 +264,7 @@ impl Record {
                 let mut end = 0;
                 for extent in self.inline_extents() {
                     varint::put(out, extent.logical - end);
-                    varint::put(out, extent.physical);
+                    varint::put(out, extent.physical.0);
                     varint::put(out, u64::from(extent.blocks) << 1 | u64::from(extent.flags));
                     end = extent.logical_end();
                 }
@@ -333,7 +337,7 @@ impl Record {
         let mut end = 0u64;
         for place in &mut extents[..usize::from(count)] {
             let logical = end.checked_add(from.number()?)?;
-            let physical = from.number()?;
+            let physical = Block(from.number()?);
             let blocks = from.number()?;
             let flags = (blocks & 1) as u32;
             *place = Extent { logical, physical, blocks: u32::try_from(blocks >> 1).ok()?, flags };
@@ -397,7 +401,7 @@ pub(crate) struct Counters {
     pub(crate) inodes: u64,
     pub(crate) next_ino: Ino,
     /// Where the allocator goes on, a data block.
-    pub(crate) cursor: u64,
+    pub(crate) cursor: Block,
 }
 
 impl Counters {
@@ -406,7 +410,7 @@ impl Counters {
             free_blocks: self.free_blocks.into(),
             inodes: self.inodes.into(),
             next_ino: self.next_ino.0.into(),
-            cursor: self.cursor.into(),
+            cursor: self.cursor.0.into(),
         })
     }
 
@@ -416,7 +420,7 @@ impl Counters {
             free_blocks: raw.free_blocks.get(),
             inodes: raw.inodes.get(),
             next_ino: Ino(raw.next_ino.get()),
-            cursor: raw.cursor.get(),
+            cursor: Block(raw.cursor.get()),
         })
     }
 }
@@ -429,8 +433,8 @@ mod tests {
     fn sample() -> Record {
         let mut record = Record::new(Kind::File, 0o640, 1, 2, -5);
         record.extent_count = 2;
-        let first = Extent { logical: 0, physical: 100, blocks: 8, flags: 0 };
-        let second = Extent { logical: 9, physical: 50, blocks: 1, flags: EXTENT_UNWRITTEN };
+        let first = Extent { logical: 0, physical: Block(100), blocks: 8, flags: 0 };
+        let second = Extent { logical: 9, physical: Block(50), blocks: 1, flags: EXTENT_UNWRITTEN };
         record.tail = Tail::Extents([first, second, Extent::default(), Extent::default()]);
         record.size = 40_000;
         record.blocks = 9;
@@ -467,7 +471,7 @@ mod tests {
                         let mut inline = [Extent::default(); INLINE_EXTENTS];
                         let mut end = 0;
                         for (place, (gap, physical, blocks, flags)) in inline.iter_mut().zip(extents) {
-                            *place = Extent { logical: end + gap, physical, blocks, flags };
+                            *place = Extent { logical: end + gap, physical: Block(physical), blocks, flags };
                             end = place.logical_end();
                             record.extent_count += 1;
                             record.blocks += u64::from(blocks);
@@ -529,7 +533,7 @@ mod tests {
         record.mtime_ns += 4_000_000;
         record.size = 16_000;
         record.extent_count = 1;
-        let first = Extent { logical: 0, physical: 40_000_000, blocks: 4, flags: 0 };
+        let first = Extent { logical: 0, physical: Block(40_000_000), blocks: 4, flags: 0 };
         record.tail = Tail::Extents([first, Extent::default(), Extent::default(), Extent::default()]);
         assert!(record.encode().len() <= 40, "{}", record.encode().len());
     }

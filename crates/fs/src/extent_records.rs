@@ -1,0 +1,68 @@
+//! The extents of a file in the store: read from its record or from records of their own, and logged into a change.
+
+use crate::change::Change;
+use crate::codec::keys::{self, Subject};
+use crate::codec::record::{Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
+use crate::core::Core;
+use crate::error::FsError;
+use crate::extent::Extents;
+use core::ops::{Bound, ControlFlow};
+use nvmed_units::{Block, Ino};
+
+impl Core {
+    /// Reads the extents of an inode.
+    ///
+    /// # Errors
+    /// [`FsError::Damaged`] when they overlap or lie outside the data region; the store's.
+    pub(crate) fn load_extents(&self, ino: Ino, record: &Record) -> Result<Extents, FsError> {
+        let mut all = Extents::default();
+        let mut sane = true;
+        let (first, blocks) = (Block(self.superblock.data_first), self.superblock.data_blocks);
+        let mut add = |extent: Extent| {
+            let is_inside = extent.physical >= first && extent.physical_end() <= first + blocks;
+            sane &= all.push(extent) && is_inside;
+        };
+        if record.flags & FLAG_KEYED_EXTENTS == 0 {
+            record.inline_extents().iter().copied().for_each(&mut add);
+        } else {
+            let (from, to) = (keys::extent(ino, 0), keys::extent(ino, u64::MAX));
+            self.journal.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
+                if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
+                    Extent::decode(logical, value).into_iter().for_each(&mut add);
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino.0 }) }
+    }
+}
+
+impl Change<'_> {
+    /// Puts what has changed in the extents of an inode into the change, and into the inode's record of it.
+    pub(crate) fn put_extents(&mut self, extents: &mut Extents, ino: Ino, record: &mut Record) {
+        record.extent_count = extents.len() as u32;
+        record.blocks = extents.blocks();
+        if record.flags & FLAG_KEYED_EXTENTS != 0 {
+            extents.touched(|logical, extent| match extent {
+                Some(extent) => self.put_extent(ino, extent),
+                None => self.delete_extent(ino, logical),
+            });
+            if extents.len() == 0 {
+                record.flags &= !FLAG_KEYED_EXTENTS;
+            }
+        } else if extents.len() == 0 && record.inline_data().is_some() {
+            // The record holds the file's bytes itself.
+        } else if extents.len() <= INLINE_EXTENTS {
+            let mut inline = [Extent::default(); INLINE_EXTENTS];
+            for (place, extent) in inline.iter_mut().zip(extents.iter()) {
+                *place = *extent;
+            }
+            record.tail = Tail::Extents(inline);
+        } else {
+            record.flags |= FLAG_KEYED_EXTENTS;
+            record.tail = Tail::EMPTY;
+            extents.iter().for_each(|extent| self.put_extent(ino, extent));
+        }
+        extents.logged();
+    }
+}

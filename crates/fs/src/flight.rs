@@ -1,0 +1,245 @@
+//! Direct transfers under way: pieces at the device, tickets, and who waits for their end.
+
+use crate::error::FsError;
+use crate::filedata::Io;
+use crate::inode::Inode;
+use crate::journal::Journal;
+use core::any::Any;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use nvmed_io::{Handle, IoError, Operation, Request, Segment, SubmitError, Ticket};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_units::Lba;
+use std::collections::VecDeque;
+
+/// The direct transfers of an inode that are under way.
+#[derive(Default)]
+pub(crate) struct Flights {
+    count: AtomicU32,
+    list: Mutex<Vec<Arc<DirectIo>>>,
+}
+
+/// A direct transfer. Its memory is the device's until [`DirectIo::wait`] has returned, or [`DirectIo::poll`] has
+/// answered something; letting go of it ends nothing, since the file keeps it until then.
+pub struct DirectIo {
+    inode: Arc<Inode>,
+    journal: Arc<Journal>,
+    /// The open description, which stays open until the end.
+    _open: Arc<dyn Any + Send + Sync>,
+    handle: Handle,
+    operation: Operation,
+    pages: Range<u64>,
+    bytes: usize,
+    inner: Mutex<Inner>,
+}
+
+/// A piece that lies in one extent.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) lba: Lba,
+    pub(crate) blocks: u32,
+    pub(crate) data: Segment,
+}
+
+struct Inner {
+    unsent: VecDeque<Part>,
+    tickets: Vec<Ticket>,
+    error: Option<IoError>,
+    over: bool,
+}
+
+impl core::fmt::Debug for DirectIo {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (operation, pages) = (self.operation, &self.pages);
+        f.debug_struct("DirectIo")
+            .field("operation", &operation)
+            .field("pages", pages)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Flights {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<DirectIo>>> {
+        // A push or a removal is whole at every step.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the transfers under way that `which` accepts.
+    fn settle(&self, which: impl Fn(&DirectIo) -> bool) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let flying: Vec<_> = self.lock().iter().filter(|flight| which(flight)).map(Arc::clone).collect();
+        // A failure is told to whoever began the transfer.
+        flying.iter().for_each(|flight| drop(flight.finish()));
+    }
+
+    /// Waits for all transfers under way.
+    pub(crate) fn settle_all(&self) {
+        self.settle(|_| true);
+    }
+
+    /// Whether a write of `page` is under way.
+    fn writes(&self, page: u64) -> bool {
+        self.count.load(Ordering::SeqCst) > 0 && self.lock().iter().any(|flight| flight.writes(page))
+    }
+}
+
+impl Inode {
+    /// Before a claim of a page: waits for direct writes of it.
+    #[inline]
+    pub(crate) fn await_direct(&self, page: u64) {
+        if self.data.flights.count.load(Ordering::Relaxed) > 0 {
+            self.data.flights.settle(|flight| flight.writes(page));
+        }
+    }
+
+    /// After a claim of a page: whether a direct write of it has begun meanwhile, so that the claim must be dropped.
+    #[inline]
+    pub(crate) fn is_overtaken(&self, page: u64) -> bool {
+        // With the fence in `begin`: either we see the transfer, or it sees the claim and waits for it.
+        fence(Ordering::SeqCst);
+        self.data.flights.writes(page)
+    }
+}
+
+/// What a transfer is to do.
+pub(crate) struct Transfer {
+    pub(crate) handle: Handle,
+    pub(crate) operation: Operation,
+    pub(crate) pages: Range<u64>,
+    pub(crate) bytes: usize,
+    pub(crate) parts: VecDeque<Part>,
+}
+
+impl DirectIo {
+    /// A transfer that others see from now on. The caller holds the inode's `io`.
+    pub(crate) fn register(
+        _io: &Io<'_>,
+        (inode, journal): (&Arc<Inode>, &Arc<Journal>),
+        open: Arc<dyn Any + Send + Sync>,
+        what: Transfer,
+    ) -> Arc<Self> {
+        let Transfer { handle, operation, pages, bytes, parts } = what;
+        let inner = Mutex::new(Inner { unsent: parts, tickets: Vec::new(), error: None, over: false });
+        let (inode, journal) = (Arc::clone(inode), Arc::clone(journal));
+        let flight = Arc::new(Self { inode, journal, _open: open, handle, operation, pages, bytes, inner });
+        let flights = &flight.inode.data.flights;
+        flights.lock().push(Arc::clone(&flight));
+        flights.count.fetch_add(1, Ordering::SeqCst);
+        // With the fence in `is_overtaken`.
+        fence(Ordering::SeqCst);
+        flight
+    }
+
+    /// Sends it off.
+    pub(crate) fn start(&self) {
+        self.send(&mut self.lock());
+    }
+
+    /// Ends it before anything of it was sent.
+    pub(crate) fn call_off(&self) {
+        self.lock().unsent.clear();
+        self.end(&mut self.lock());
+    }
+
+    fn writes(&self, page: u64) -> bool {
+        matches!(self.operation, Operation::Write { .. }) && self.pages.contains(&page)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Its parts move between the lists by calls that do not panic in between.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the device as much as it has room for.
+    fn send(&self, inner: &mut Inner) {
+        while inner.error.is_none()
+            && let Some(part) = inner.unsent.front()
+        {
+            let request = Request {
+                operation: self.operation,
+                lba: part.lba,
+                blocks: part.blocks,
+                data: &[part.data],
+                tag: 0,
+                stream: 0,
+            };
+            match self.handle.submit(&request) {
+                Ok(ticket) => inner.tickets.push(ticket),
+                Err(SubmitError::NoSlot) => return,
+                Err(refused) => inner.error = Some(IoError::refused(self.operation, part.lba, refused)),
+            }
+            inner.unsent.pop_front();
+        }
+        if inner.error.is_some() {
+            inner.unsent.clear();
+        }
+    }
+
+    /// Everything that the device was given has come back.
+    fn end(&self, inner: &mut Inner) {
+        inner.over = true;
+        let inode = &self.inode;
+        if matches!(self.operation, Operation::Write { .. }) {
+            // Also of one that failed: some of it may have been written.
+            let ticket = self.journal.order.wrote();
+            inode.data.ticket.fetch_max(ticket, Ordering::SeqCst);
+        }
+        let flights = &inode.data.flights;
+        flights.lock().retain(|flight| !core::ptr::eq(Arc::as_ptr(flight), self));
+        flights.count.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn result(&self, inner: &Inner) -> Result<usize, FsError> {
+        inner.error.map_or(Ok(self.bytes), |error| Err(error.into()))
+    }
+
+    fn finish(&self) -> Result<usize, FsError> {
+        let mut inner = self.lock();
+        while !inner.over {
+            self.send(&mut inner);
+            match inner.tickets.pop() {
+                Some(ticket) => {
+                    let result = self.handle.wait(ticket);
+                    inner.error = inner.error.or(result.err());
+                }
+                None if inner.unsent.is_empty() => self.end(&mut inner),
+                // Others have all slots of the queue.
+                None => nvmed_sys::sync::yield_now(),
+            }
+        }
+        self.result(&inner)
+    }
+
+    /// Waits for the end; answers bytes moved: fewer than asked for at the end of the file.
+    ///
+    /// # Errors
+    /// The device's. Blocks of a failed write hold what they held before, or what was to be written.
+    pub fn wait(&self) -> Result<usize, FsError> {
+        self.finish()
+    }
+
+    /// The result, if it is there.
+    #[must_use]
+    pub fn poll(&self) -> Option<Result<usize, FsError>> {
+        // Who holds the lock for long waits for the end.
+        let mut inner = self.inner.try_lock().ok()?;
+        if !inner.over {
+            self.send(&mut inner);
+            let Inner { tickets, error, .. } = &mut *inner;
+            tickets.retain(|ticket| match self.handle.poll(ticket) {
+                None => true,
+                Some(result) => {
+                    *error = error.or(result.err());
+                    false
+                }
+            });
+            if !inner.tickets.is_empty() || !inner.unsent.is_empty() {
+                return None;
+            }
+            self.end(&mut inner);
+        }
+        Some(self.result(&inner))
+    }
+}
