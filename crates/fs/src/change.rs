@@ -251,7 +251,7 @@ impl Change<'_> {
             open.batch.put(&keys::counters(), &counters.encode());
         }
         let sequence = core.journal.apply(&open.batch)?;
-        core.blocks.applied(&mut open.edits, sequence, self.freed);
+        core.blocks.applied(&mut open.edits, sequence);
         open.counters = self.counters;
         if tell {
             open.written = counters;
@@ -259,6 +259,8 @@ impl Change<'_> {
         core.next_ino.store(self.counters.next_ino.0, Ordering::SeqCst);
         core.look_at_tree();
         core.journal.applied(sequence);
+        // Available, once somebody makes the batch durable, which a commit sees from here on.
+        core.blocks.ledger.freed(self.freed);
         self.follow();
         self.done = true;
         // Last: the change is whole, whatever the count says.

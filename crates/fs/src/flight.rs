@@ -97,7 +97,7 @@ impl Inode {
     /// After a claim of a page: whether a direct write of it has begun meanwhile, so that the claim must be dropped.
     #[inline]
     pub(crate) fn is_overtaken(&self, page: u64) -> bool {
-        // With the fence in `begin`: either we see the transfer, or it sees the claim and waits for it.
+        // With the fence in `register`: either we see the transfer, or it sees the claim and waits for it.
         fence(Ordering::SeqCst);
         self.data.flights.writes(page)
     }
@@ -137,10 +137,11 @@ impl DirectIo {
         self.send(&mut self.lock());
     }
 
-    /// Ends it before anything of it was sent.
+    /// Ends it, if nobody has sent it, before anything of it was sent.
     pub(crate) fn call_off(&self) {
         self.lock().unsent.clear();
-        self.end(&mut self.lock());
+        // Who claims a page of it may have sent it meanwhile, or ended it.
+        let _ = self.finish();
     }
 
     fn writes(&self, page: u64) -> bool {

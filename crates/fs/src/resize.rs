@@ -290,7 +290,8 @@ impl Core {
         };
         let run = self.blocks.take(Near::goal(goal), want)?;
         let got = u64::from(run.blocks);
-        let promised = self.promised_in(inode, page..page + got)?;
+        let promised =
+            self.promised_in(inode, page..page + got).inspect_err(|_| self.blocks.give_back(run))?;
         let extent =
             Extent { logical: page, physical: run.start, blocks: run.blocks, flags: EXTENT_UNWRITTEN };
         self.edit(inode, got, |change, extents, _| {

@@ -284,10 +284,9 @@ pub(crate) fn is_usual() -> bool {
     UNUSUAL.load(Ordering::Relaxed) == 0
 }
 
-/// Whether a transfer of this thread's has met nothing, and nobody has asked for that yet: what is behind that place is not
-/// to be touched.
-pub(crate) fn has_lost() -> bool {
-    LOST.get().is_some()
+/// As [`lost`], which tells it still: what is behind that place is not to be touched.
+pub(crate) fn lost_so_far() -> Option<usize> {
+    LOST.get()
 }
 
 #[cold]
@@ -445,15 +444,15 @@ mod tests {
     use super::*;
     use core::ffi::c_void;
 
-    /// A page, and behind it none.
+    /// A page, and behind it none that may be touched: a hole would be filled by what other tests map.
     fn last_page() -> *mut u8 {
-        // SAFETY: new memory, of which the second page goes again.
+        // SAFETY: new memory, of which nobody has touched the second page.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let at =
                 libc::mmap(core::ptr::null_mut(), 2 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
-            assert_eq!(libc::munmap(at.byte_add(PAGE), PAGE), 0);
+            assert_eq!(libc::mprotect(at.byte_add(PAGE), PAGE, libc::PROT_NONE), 0);
             at.cast()
         }
     }

@@ -26,11 +26,16 @@ fn setting() -> Option<&'static Setting> {
     mount::setting().filter(|setting| setting.hosted.is_none())
 }
 
+/// The same where the host has nothing of ours' name, which it would list itself.
+fn unlisted() -> Option<&'static Setting> {
+    setting().filter(|setting| !setting.prefix.hides())
+}
+
 /// Whether a descriptor of the host's is of the directory above `wrap_dir`, and ours is none that the host lists itself.
 pub(crate) fn is_descriptor(fd: c_int) -> bool {
     let mut status = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: all its fields are integers.
-    setting().is_some()
+    unlisted().is_some()
         && sys!(SYS_fstat, fd, status.as_mut_ptr()) >= 0
         && is(unsafe { status.assume_init_ref() })
 }
@@ -38,7 +43,7 @@ pub(crate) fn is_descriptor(fd: c_int) -> bool {
 /// The same of a path of the host's.
 pub(crate) fn is_path(dirfd: c_int, path: *const c_char) -> bool {
     let mut status = MaybeUninit::<libc::stat>::zeroed();
-    setting().is_some()
+    unlisted().is_some()
         && sys!(SYS_newfstatat, dirfd, path, status.as_mut_ptr(), 0) >= 0
         // SAFETY: as above.
         && is(unsafe { status.assume_init_ref() })
@@ -61,9 +66,7 @@ fn real_path(path: *const c_char) -> Answer<Vec<u8>> {
 
 /// Whether a directory of the host's is the one above `wrap_dir`, and ours is none that the host lists itself.
 pub(crate) fn is(status: &libc::stat) -> bool {
-    setting().is_some_and(|setting| {
-        !setting.prefix.hides() && setting.prefix.is_host_above(status.st_dev, status.st_ino)
-    })
+    unlisted().is_some_and(|setting| setting.prefix.is_host_above(status.st_dev, status.st_ino))
 }
 
 /// Writes the next entries of such a directory, which stands at `position`, as `struct dirent`s; the bytes written.

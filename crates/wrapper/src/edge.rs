@@ -150,6 +150,8 @@ fn broken<T>(panic: &(dyn Any + Send)) -> Answer<T> {
     if let Some(mount) = mount::private() {
         mount.turn_read_only(Trouble::of_panic(panic));
     }
+    // What the call has met is not the next call's.
+    let _ = door::lost();
     fail(libc::EIO)
 }
 

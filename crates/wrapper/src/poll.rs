@@ -1,6 +1,6 @@
 //! Waiting: files of ours are always ready, as regular files are.
 
-use crate::edge::{Answer, fail, finish, guard, host, reply};
+use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
 use crate::given::Plain;
 use crate::table::{self, is_ours};
 use crate::terminal::or_stand_in;
@@ -58,6 +58,8 @@ fn touches_ours(fds: *const pollfd, count: nfds_t) -> bool {
     table::was_used() && names_ours(fds, count as u32)
 }
 
+/// Apart, so that where nothing is ours the question is one load.
+#[inline(never)]
 fn names_ours(fds: *const pollfd, count: u32) -> bool {
     if count > ENTRIES_SURE && u64::from(count) > crate::limit::descriptors() {
         return false;
@@ -206,10 +208,17 @@ unsafe fn select_with(count: c_int, sets: [*mut fd_set; 3], left: Option<&mut ti
     };
     let ready = reads.ready() + writes.ready();
     let hosts = [reads.for_host(), writes.for_host(), excepts.for_host()];
-    let found = host(signal::outside(|| match ready {
+    let found = match host(signal::outside(|| match ready {
         0 => wait(hosts, left),
         _ => at_once(left, |left| wait(hosts, Some(left))),
-    }))?;
+    })) {
+        // What is ready is told before a signal is.
+        Err(Fail::Errno(libc::EINTR)) if ready > 0 => {
+            [&mut reads, &mut writes, &mut excepts].into_iter().for_each(|set| set.hosts.fill(0));
+            0
+        }
+        answer => answer?,
+    };
     // SAFETY: the program's sets, under `edge`'s contract. A file has no exceptional state.
     unsafe {
         reads.join(true)?;
@@ -243,12 +252,13 @@ fn at_once(left: Option<&mut timespec>, wait: impl FnOnce(&mut timespec) -> isiz
 fn selects_ours(count: c_int, sets: [*mut fd_set; 3]) -> bool {
     let count = usize::try_from(count).unwrap_or(0);
     let word = |set: *mut fd_set, index| match set.cast::<u64>().cast_const() {
-        set if set.is_null() => 0,
-        set => given::get(set.wrapping_add(index)).unwrap_or(0),
+        set if set.is_null() => Ok(0),
+        set => given::get(set.wrapping_add(index)),
     };
-    let asked = |index| sets.iter().fold(0, |all, &set| all | word(set, index));
-    table::was_used()
-        && (0..count.div_ceil(64)).any(|index| bits_of(asked(index), index, count, is_ours) != 0)
+    let asked = |index| sets.iter().try_fold(0, |all, &set| Some(all | word(set, index).ok()?));
+    // Where memory ends nothing is asked any more, whatever the count says.
+    let words = (0..count.div_ceil(64)).map_while(|index| Some((index, asked(index)?)));
+    table::was_used() && { words }.any(|(index, word)| bits_of(word, index, count, is_ours) != 0)
 }
 
 /// A time as select(2) or as pselect6(2) takes it.

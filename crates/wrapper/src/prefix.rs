@@ -133,7 +133,8 @@ pub(crate) fn component(mut path: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Whether a component of `path` is `..`.
 pub(crate) fn has_parent(path: &[u8]) -> bool {
-    let mut rest = path;
+    // Whether there is a dot at all is found by words, not by bytes.
+    let mut rest = if path.contains(&b'.') { path } else { b"" };
     while let Some((name, after)) = component(rest) {
         if name == b".." {
             return true;
@@ -145,6 +146,10 @@ pub(crate) fn has_parent(path: &[u8]) -> bool {
 
 /// Whether `path` lies in `prefix`, component by component; `prefix` is clean.
 pub(crate) fn inside<'a>(path: &'a [u8], prefix: &[u8]) -> Lexical<'a> {
+    // Most paths are spelled as `prefix` is.
+    if let Some(rest @ ([] | [b'/', ..])) = path.strip_prefix(prefix) {
+        return Lexical::Inside(without_slashes(rest));
+    }
     let (mut path, mut prefix) = (path, prefix);
     while let Some((wanted, prefix_rest)) = component(prefix) {
         let Some((found, rest)) = component(path) else { return Lexical::Outside };
@@ -153,9 +158,12 @@ pub(crate) fn inside<'a>(path: &'a [u8], prefix: &[u8]) -> Lexical<'a> {
         }
         (path, prefix) = (rest, prefix_rest);
     }
-    let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
-    // A slash after the last component demands a directory, which `wrap_dir` is.
-    Lexical::Inside(&path[start..])
+    Lexical::Inside(without_slashes(path))
+}
+
+/// What is left below `wrap_dir`. A slash after its last component demands a directory, which it is.
+fn without_slashes(rest: &[u8]) -> &[u8] {
+    &rest[rest.iter().position(|&byte| byte != b'/').unwrap_or(rest.len())..]
 }
 
 #[cfg(test)]
@@ -167,6 +175,8 @@ mod tests {
         for (path, want) in [
             ("/uk", Lexical::Inside(b"".as_slice())),
             ("/uk/", Lexical::Inside(b"")),
+            ("/uk//", Lexical::Inside(b"")),
+            ("/uk//x/", Lexical::Inside(b"x/")),
             ("//uk//x", Lexical::Inside(b"x")),
             ("/./uk/./x/../y/", Lexical::Inside(b"./x/../y/")),
             ("/uk/../etc", Lexical::Inside(b"../etc")),

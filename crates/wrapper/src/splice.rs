@@ -328,8 +328,12 @@ fn out_of_pipe(pipe: c_int, to: &Side, at: u64, count: size_t, flags: c_uint) ->
     }
 }
 
-/// Moves what a pipe has into a file, or as much of it as there is room for.
+/// Moves what a pipe has into a file, or as much of it as there is room for. Not past the cache (`EINVAL`): what a pipe has
+/// need not be whole blocks, and what was taken from it could not be put back.
 fn drain(pipe: c_int, file: &File, at: u64, count: size_t) -> Answer<usize> {
+    if file.flags().has(OpenFlags::DIRECT) {
+        return fail(libc::EINVAL);
+    }
     let between = Between::new()?;
     let mut piece = Vec::new();
     let mut done = 0;

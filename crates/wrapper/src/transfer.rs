@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_uint};
 use libc::{off_t, off64_t, size_t, ssize_t};
 use nvmed_fs::Kind;
 
-/// Moved at once: a page cache's window, and little enough for a thread's stack of any program that has a heap.
+/// Moved at once: a page cache's window.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// Moves up to `count` bytes from one side's offset to the other's, or to where that stands; how many arrived. A failure

@@ -160,10 +160,9 @@ impl Blocks {
         self.alloc.cursor()
     }
 
-    /// The open batch was applied: `freed` blocks of it are available, once somebody makes it durable.
-    pub(crate) fn applied(&self, edits: &mut Edits, sequence: Sequence, freed: u64) {
+    /// The open batch was applied: what it freed is held until it is durable.
+    pub(crate) fn applied(&self, edits: &mut Edits, sequence: Sequence) {
         self.alloc.applied(edits, |run| self.freed.hold(sequence, run));
-        self.ledger.freed(freed);
     }
 
     /// The open batch was not applied: the records are as they were.

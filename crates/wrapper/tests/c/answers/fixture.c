@@ -85,15 +85,20 @@ static void empty_tree(const char *path) {
         closedir(dir);
 }
 
-// A directory around the tree as it was at first, which a case may have changed by `..` or a descriptor.
-static void reset(const char *path) {
+// A directory around the tree as it was at first, which a case may have changed by `..` or a descriptor, but for what is in
+// it.
+static void restore(const char *path) {
     char names[1024];
     must(chown(path, 0, 0) == 0 || getuid() != 0, path);
-    must(chmod(path, 0755) == 0, path);
-    empty_tree(path);
+    must(chmod(path, 0755) == 0 && utimensat(AT_FDCWD, path, NULL, 0) == 0, path);
     ssize_t count = listxattr(path, names, sizeof names);
     for (ssize_t at = 0; at < count; at += strlen(names + at) + 1)
         removexattr(path, names + at);
+}
+
+static void reset(const char *path) {
+    restore(path);
+    empty_tree(path);
 }
 
 static void make_file(const char *path, int mode, size_t size) {
@@ -185,6 +190,8 @@ void fixture_make(const char *ours, const char *host) {
     umask(022);
     must(chdir(ours) == 0, ours);
     reset(ours), reset(host);
+    snprintf(name, sizeof name, "%s/..", host);
+    restore(name);
     // What cannot be removed stays, and another name is taken.
     snprintf(root, PATH_MAX, "%s/f%d", ours, number);
     while (lstat(root, &st) == 0)
