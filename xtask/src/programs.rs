@@ -5,7 +5,7 @@ use crate::rooms;
 use std::path::Path;
 
 /// Tests that change what belongs to the whole process, each a program of its own for it.
-const OWN_PROCESS: [(&str, &str, &str); 8] = [
+const OWN_PROCESS: [(&str, &str, &str); 9] = [
     ("client", "cached", "forks: a child keeps open what the other tests wait to see closed"),
     ("client", "heirs", "forks: a child keeps open what the other tests wait to see closed"),
     ("io", "allocation", "counts what the process allocates"),
@@ -13,6 +13,7 @@ const OWN_PROCESS: [(&str, &str, &str); 8] = [
     ("sim", "mutants", "silences the process's panics"),
     ("stack", "conformance", "a harness of its own: every check on every engine"),
     ("stack", "verify", "a harness of its own, run with the devices of a guest"),
+    ("vdev", "processor_time", "measures what the process takes"),
     ("wire", "full", "lowers the process's limit of descriptors"),
 ];
 
