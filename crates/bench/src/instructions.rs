@@ -31,11 +31,18 @@ pub fn kind_of(row: &str) -> Option<&'static str> {
 /// # Errors
 /// valgrind is not there, or a run failed.
 pub fn a_call(kind: &str) -> Result<f64, String> {
-    let (once, twice) = (collected(kind, CALLS)?, collected(kind, 2 * CALLS)?);
-    let calls = twice
-        .checked_sub(once)
-        .ok_or_else(|| format!("{kind}: {once} of {CALLS}, {twice} of twice as many"))?;
-    Ok(calls as f64 / CALLS as f64)
+    of_one(CALLS, |calls| collected(kind, calls)).map_err(|error| format!("{kind}: {error}"))
+}
+
+/// Instructions of one of `calls` calls: `count` tells them of a run with so many, and of one with twice as many.
+///
+/// # Errors
+/// Those of `count`; the longer run has fewer.
+pub(crate) fn of_one(calls: u64, count: impl Fn(u64) -> Result<u64, String>) -> Result<f64, String> {
+    let (once, twice) = (count(calls)?, count(2 * calls)?);
+    let more =
+        twice.checked_sub(once).ok_or_else(|| format!("{once} of {calls}, {twice} of twice as many"))?;
+    Ok(more as f64 / calls as f64)
 }
 
 /// Instructions of a whole run.
@@ -51,7 +58,7 @@ fn collected(kind: &str, calls: u64) -> Result<u64, String> {
     let _ = std::fs::remove_file(&file);
     ran?;
     let total = text?.lines().find_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
-    total.ok_or_else(|| format!("{kind}: callgrind gave no sum"))
+    total.ok_or_else(|| "callgrind gave no sum".to_owned())
 }
 
 #[cfg(test)]

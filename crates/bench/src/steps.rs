@@ -4,6 +4,8 @@
 //! file system is the process's own (a private mount), of which the device answers in other threads: those are not
 //! counted. valgrind cannot run a program below the wrapper, which is why the kernel counts (ptrace(2), `PTRACE_SINGLESTEP`).
 
+use crate::instructions::of_one;
+use crate::place::tools;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -14,6 +16,7 @@ use std::process::{Child, Command};
 
 /// Calls of the first count. A step takes some microseconds.
 const CALLS: u64 = 50;
+
 /// Every kind of call that is counted, by the name that `nvmed-probe` has for it: on a file of the file system, and on
 /// one of the host's.
 pub const KINDS: [&str; 15] = [
@@ -46,9 +49,8 @@ impl Ground {
     /// # Errors
     /// The programs beside this one are not all there, or there is no room.
     pub fn new() -> Result<Self, String> {
-        let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-steps", std::process::id()));
-        let ground = Self { dir, tools: own.with_file_name("") };
+        let ground = Self { dir, tools: tools()? };
         std::fs::create_dir_all(&ground.dir).map_err(|error| format!("{}: {error}", ground.dir.display()))?;
         let image = ground.dir.join("image");
         run(Command::new(ground.tools.join("nvmed")).args(["format", "--size", "64M"]).arg(&image))?;
@@ -63,10 +65,7 @@ impl Ground {
     /// # Errors
     /// ptrace(2) is not allowed, or the probe failed.
     pub fn a_call(&self, kind: &str) -> Result<f64, String> {
-        let (once, twice) = (self.counted(kind, CALLS)?, self.counted(kind, 2 * CALLS)?);
-        let calls =
-            twice.checked_sub(once).ok_or_else(|| format!("{once} of {CALLS}, {twice} of twice as many"))?;
-        Ok(calls as f64 / CALLS as f64)
+        of_one(CALLS, |calls| self.counted(kind, calls))
     }
 
     /// Instructions between the two stops of a probe.

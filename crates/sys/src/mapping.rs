@@ -297,14 +297,14 @@ impl Mapping {
     }
 
     /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`]. Until
-    /// that is asked nothing more is given: behind a hole lies what is not the program's buffer.
+    /// that is asked nothing is given behind the hole, where what is not the program's buffer lies.
     ///
     /// # Panics
     /// As [`Mapping::read`].
     #[inline]
     pub fn give(&self, offset: usize, dst: &mut [u8]) {
         if !door::is_usual() {
-            return self.give_if_whole(offset, dst);
+            return self.give_with_care(offset, dst);
         }
         let src = self.at(offset, dst.len());
         // SAFETY: as for `read`.
@@ -316,7 +316,7 @@ impl Mapping {
 
     /// The same where this thread may have met a hole already, or no handler stands.
     #[cold]
-    fn give_if_whole(&self, offset: usize, dst: &mut [u8]) {
+    fn give_with_care(&self, offset: usize, dst: &mut [u8]) {
         // Once more, where the caller has not believed the first time; but nothing behind the hole.
         let before_hole = |lost: usize| lost.saturating_sub(dst.as_ptr().addr()).min(dst.len());
         let sound = door::lost_so_far().map_or(dst.len(), before_hole);

@@ -2,10 +2,11 @@
 //! tells a mount point: a stream after all that the host tells, and a listing by descriptor before that. So a program that
 //! climbs from a directory of ours by `..`, and looks for the name that it comes from, finds it.
 
-use crate::directory::{RECORD_BYTES_MAX, record};
+use crate::directory::{RECORD_BYTES_MAX, record, status};
 use crate::edge::{Answer, Fail, caught, errno_of, host};
 use crate::given;
 use crate::mount::{self, Setting};
+use crate::place::concerns_us;
 use crate::walk::{c_path, path_of_descriptor};
 use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
@@ -33,26 +34,24 @@ fn unlisted() -> Option<&'static Setting> {
 
 /// Whether a descriptor of the host's is of the directory above `wrap_dir`, and ours is none that the host lists itself.
 pub(crate) fn is_descriptor(fd: c_int) -> bool {
-    let mut status = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: all its fields are integers.
-    unlisted().is_some()
-        && sys!(SYS_fstat, fd, status.as_mut_ptr()) >= 0
-        && is(unsafe { status.assume_init_ref() })
+    unlisted().is_some() && status(fd).is_some_and(|status| is(&status))
 }
 
-/// The same of a path of the host's.
-pub(crate) fn is_path(dirfd: c_int, path: *const c_char) -> bool {
+/// Whether a directory is one of ours, or the host's above it.
+pub(crate) fn lists_ours(dirfd: c_int, path: *const c_char) -> bool {
     let mut status = MaybeUninit::<libc::stat>::zeroed();
-    unlisted().is_some()
+    concerns_us(dirfd, path)
+        || unlisted().is_some()
         && sys!(SYS_newfstatat, dirfd, path, status.as_mut_ptr(), 0) >= 0
-        // SAFETY: as above.
+        // SAFETY: all its fields are integers.
         && is(unsafe { status.assume_init_ref() })
 }
 
-/// Whether a walk from a path of the host's comes by `wrap_dir`.
-pub(crate) fn is_on_the_way(path: *const c_char) -> bool {
-    let Some(setting) = setting() else { return false };
-    caught(|| real_path(path)).is_ok_and(|real| setting.prefix.is_above(&real))
+/// Whether a walk from a path is ours, or comes by `wrap_dir`.
+pub(crate) fn leads_to_us(path: *const c_char) -> bool {
+    let is_above = |real: &[u8]| setting().is_some_and(|setting| setting.prefix.is_above(real));
+    concerns_us(libc::AT_FDCWD, path)
+        || setting().is_some() && caught(|| real_path(path)).is_ok_and(|real| is_above(&real))
 }
 
 /// A directory's path as the kernel tells it.

@@ -225,7 +225,7 @@ fn looked_at(dir: *mut DIR) -> Answer {
     })
 }
 
-fn status(fd: c_int) -> Option<libc::stat> {
+pub(crate) fn status(fd: c_int) -> Option<libc::stat> {
     let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the kernel filled it, and all its fields are integers anyway.
     (sys!(SYS_fstat, fd, status.as_mut_ptr()) >= 0).then(|| unsafe { status.assume_init() })

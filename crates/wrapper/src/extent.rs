@@ -73,10 +73,10 @@ fn allocate(body: &table::Body, mode: c_int, start: off_t, len: off_t) -> Answer
         return fail(libc::EINVAL);
     }
     let start = offset(start)?;
-    let kind = mode & !libc::FALLOC_FL_KEEP_SIZE;
-    if kind == libc::FALLOC_FL_PUNCH_HOLE && kind == mode {
+    if mode == libc::FALLOC_FL_PUNCH_HOLE {
         return fail(libc::EOPNOTSUPP);
     }
+    let kind = mode & !libc::FALLOC_FL_KEEP_SIZE;
     if kind & NOT_HERE != 0 && kind.count_ones() == 1 {
         let is_beyond = start.saturating_add(len as u64) > i64::MAX as u64;
         return fail(match file.flags().writes() {

@@ -4,15 +4,13 @@ use crate::edge::{Answer, fail, finish};
 use crate::fts_entry::{Compare, Entry};
 use crate::fts_entry::{FTS_AGAIN, FTS_FOLLOW, FTS_NOINSTR, FTS_SKIP};
 use crate::fts_stream::{FTS_LOGICAL, FTS_NAMEONLY, FTS_NOCHDIR, FTS_OPTIONMASK, Stream, Want};
-use crate::{above, cwd, mount, place, raw};
+use crate::{above, cwd, mount, raw};
 use core::ffi::{CStr, c_char, c_int};
 
 /// Whether libc's own walk would not do: a path is ours, or leads there, or libc's access paths, names in working directories that
 /// we do not know it to have entered, would be taken for ours.
 fn is_for_us(paths: &[&CStr], options: c_int) -> bool {
-    let leads = |path: &CStr| {
-        place::concerns_us(libc::AT_FDCWD, path.as_ptr()) || above::is_on_the_way(path.as_ptr())
-    };
+    let leads = |path: &CStr| above::leads_to_us(path.as_ptr());
     let is_moving = options & (FTS_NOCHDIR | FTS_LOGICAL) == 0;
     paths.iter().any(|path| leads(path)) || is_moving && (cwd::may_lead_to_us() || leads(c"."))
 }

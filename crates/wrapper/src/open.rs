@@ -45,8 +45,10 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
         Place::Ours(spot) => open_ours(&spot, flags, mode),
         Place::Host { dirfd, path } => {
             let setting = mount::setting();
-            // SAFETY: a place of the host's.
-            if let Some(list) = setting.and_then(|_| unsafe { mounts::opened(path, flags) }) {
+            if setting.is_some()
+                // SAFETY: a place of the host's.
+                && let Some(list) = unsafe { mounts::opened(path, flags) }
+            {
                 return Ok(list as isize);
             }
             let fd = host(sys!(SYS_openat, dirfd, path, flags | O_LARGEFILE, mode))?;

@@ -100,9 +100,13 @@ hook! {
     inner fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         // The kernel writes what is left of the time; libc's callers keep theirs. libc, too, reads the time itself.
         let mut left = if timeout.is_null() { None } else { Some(timeout.read_volatile()) };
-        let left = left.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
-        ppoll_by_number(fds, count, left, mask, SIGSET_BYTES)
+        ppoll_by_number(fds, count, address_of(left.as_mut()), mask, SIGSET_BYTES)
     }
+}
+
+/// As the kernel takes a time, or none.
+fn address_of(left: Option<&mut timespec>) -> *mut timespec {
+    left.map_or(core::ptr::null_mut(), core::ptr::from_mut)
 }
 
 /// ppoll(2) as the kernel has it: it reads the time and the mask.
@@ -198,9 +202,7 @@ fn pselect6(
 
 /// Selects where a descriptor of ours takes part. Of the time there is left what the kernel would leave.
 unsafe fn select_with(count: c_int, sets: [*mut fd_set; 3], left: Option<&mut timespec>, six: Six) -> Answer {
-    let wait = |sets, left: Option<&mut timespec>| {
-        pselect6(count, sets, left.map_or(core::ptr::null_mut(), core::ptr::from_mut), six)
-    };
+    let wait = |sets, left: Option<&mut timespec>| pselect6(count, sets, address_of(left), six);
     let split = |index: usize| Set::split(sets[index], count as usize);
     let (Ok(mut reads), Ok(mut writes), Ok(mut excepts)) = (split(0), split(1), split(2)) else {
         // The kernel says what comes before that.
@@ -326,8 +328,7 @@ hook! {
         let mut left = if timeout.is_null() { None } else { Some(timeout.read_volatile()) };
         let six = [mask as usize, SIGSET_BYTES];
         if !selects_ours(count, sets) {
-            let left = left.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
-            return reply(pselect6(count, sets, left, &raw const six));
+            return reply(pselect6(count, sets, address_of(left.as_mut()), &raw const six));
         }
         guard(|| select_with(count, sets, left.as_mut(), &raw const six))
     }

@@ -4,7 +4,6 @@ use crate::above;
 use crate::directory;
 use crate::edge::{Answer, fail, finish};
 use crate::open::open;
-use crate::place::concerns_us;
 use crate::raw;
 use crate::real::{chdir, fchdir};
 use crate::stat::{fstatat, lstat, stat};
@@ -72,7 +71,7 @@ hook! {
     /// scandir(3)
     fn scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int,
         as [scandir64] {
-        if concerns_us(libc::AT_FDCWD, path) || above::is_path(libc::AT_FDCWD, path) {
+        if above::lists_ours(libc::AT_FDCWD, path) {
             return scan(libc::AT_FDCWD, path, list, filter, compare);
         }
         next!(c"scandir", fn(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
@@ -85,7 +84,7 @@ hook! {
     fn scandirat(
         dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare,
     ) -> c_int, as [scandirat64] {
-        if concerns_us(dirfd, path) || above::is_path(dirfd, path) {
+        if above::lists_ours(dirfd, path) {
             return scan(dirfd, path, list, filter, compare);
         }
         next!(c"scandirat", fn(c_int, *const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
@@ -264,7 +263,7 @@ unsafe fn walk(
 hook! {
     /// ftw(3)
     fn ftw(path: *const c_char, call: FtwFn, descriptors: c_int) -> c_int, as [ftw64] {
-        if !concerns_us(libc::AT_FDCWD, path) && !above::is_on_the_way(path) {
+        if !above::leads_to_us(path) {
             return next!(c"ftw", fn(*const c_char, FtwFn, c_int) -> c_int)(path, call, descriptors);
         }
         // ftw knows no links and no postorder.
@@ -278,7 +277,7 @@ hook! {
 hook! {
     /// nftw(3)
     fn nftw(path: *const c_char, call: NftwFn, descriptors: c_int, flags: c_int) -> c_int, as [nftw64] {
-        if !concerns_us(libc::AT_FDCWD, path) && !above::is_on_the_way(path) {
+        if !above::leads_to_us(path) {
             let libc = next!(c"nftw", fn(*const c_char, NftwFn, c_int, c_int) -> c_int);
             return libc(path, call, descriptors, flags);
         }
