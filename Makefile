@@ -12,7 +12,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libnvmed.so.0
 
-.PHONY: help build install uninstall test posix programs answers test-vm crash demo bench bench-vm clean
+.PHONY: help build install uninstall test fuzz posix programs answers test-vm crash demo bench bench-vm clean
 
 help:
 	@echo 'nvmed: a user-space storage stack for NVMe'
@@ -21,7 +21,8 @@ help:
 	@echo '  make build              build the nvmed command, libnvmed_wrapper.so and libnvmed (release)'
 	@echo '  make install PREFIX=DIR install them, nvmed.h, nvmedfs.h, nvmed.pc, man pages and nvmed.service below DIR ($(PREFIX))'
 	@echo '  make uninstall PREFIX=DIR'
-	@echo '  make test               the gate: formatting, lints, direction, docs, tests, fuzz smoke, licences, guest'
+	@echo '  make test               the gate: formatting, lints, direction, docs, tests, licences, guest'
+	@echo '  make fuzz               the tests of every parser of foreign bytes again, with sixteen times as many cases'
 	@echo '  make posix              pjdfstest, fsx and stress-ng on a mounted device, beside ext4 (root, FUSE)'
 	@echo '  make programs [NAME=..] PostgreSQL, Redis, git, RocksDB and others, unmodified, on a device; part of it is in the gate'
 	@echo '  make answers [CASE=..]  every call with good, bad and odd arguments, answered as on ext4 (root, else the temporary directory counts)'
@@ -69,6 +70,11 @@ test:
 		stress-ng:stress-ng mkfs.ext4:e2fsprogs db_bench:rocksdb-tools mdb_load:lmdb-utils \
 		/usr/share/unicode/UnicodeData.txt:unicode-data
 	cargo xtask gate
+
+fuzz:
+	@tools/need-rust
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
+	cargo xtask gate fuzz
 
 # A part of it is the gate's step `posix`. OPS=n, SECONDS_EACH=n, DEVICE=device and WORDS=options are passed on.
 posix: build

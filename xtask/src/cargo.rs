@@ -77,37 +77,6 @@ pub fn docs(root: &Path) -> Found {
     )
 }
 
-/// The tests that prove durability, on a build with deliberate mistakes that they must notice. Before
-/// the other tests, which build the library anew without them.
-#[must_use]
-pub fn mutants(root: &Path) -> Found {
-    // The command with them: a package's feature is every package's that is built with it.
-    let both = ["--locked", "--package", "nvmed-wrapper", "--package", "nvmed-cli"];
-    let both = [&both[..], &["--features", "nvmed-wrapper/mutants"]].concat();
-    let built = plain(root, &[&["build"], &both[..]].concat(), &[]);
-    if !built.wrong.is_empty() {
-        return built;
-    }
-    let args = [
-        &["test"],
-        &both[..],
-        &["--test", "power_cut", "--test", "broken", "--", "--show-output", "is_caught"],
-    ]
-    .concat();
-    let mut found = test_run(root, &args, &[]);
-    let args = ["test", "--locked", "--package", "nvmed-sim", "--features", "mutants", "--test", "mutants"];
-    let states = test_run(root, &[&args[..], &["--", "--show-output"]].concat(), &[]);
-    if states.tests.passed + states.tests.failed == 0 {
-        found.wrong.push("no crash state looks for a deliberate mistake".to_owned());
-    }
-    found.wrong.extend(states.wrong);
-    found.tests.add(states.tests);
-    if found.tests.passed + found.tests.failed == 0 {
-        found.wrong.push("no test looks for a deliberate mistake: this step ran nothing".to_owned());
-    }
-    found
-}
-
 /// All tests. The programs are built first: some tests run them, and preload the wrapper.
 #[must_use]
 pub fn tests(root: &Path) -> Found {

@@ -28,7 +28,8 @@ impl Found {
 /// Name, purpose, action.
 type Step = (&'static str, &'static str, fn(&Path) -> Found);
 
-const STEPS: [Step; 13] = [
+/// What every run of the gate does.
+const STEPS: [Step; 11] = [
     ("rooms", "dependencies and names point down, circles of modules are small", rooms::check),
     ("tidy", "file length, unsafe, panics, door plates, public names", tidy::check),
     ("links", "every link and name of the documents leads somewhere, no line is long", links::check),
@@ -36,33 +37,36 @@ const STEPS: [Step; 13] = [
     ("deny", "licences, bans and sources of dependencies", deny::check),
     ("clippy", "lints, as errors", cargo::clippy),
     ("docs", "documentation builds without a warning", cargo::docs),
-    ("mutants", "deliberate mistakes are caught", cargo::mutants),
     ("tests", "all tests of the default members", cargo::tests),
-    ("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz),
     ("posix", "the mount beside ext4, by suites that are not ours", scripts::posix),
     ("programs", "unmodified programs on a device, private and shared", scripts::programs),
     ("vm", "the engines on QEMU's NVMe controller, in a guest", scripts::guest),
 ];
+/// What runs by its name only, since it takes minutes to repeat what `tests` does with fewer cases.
+const BY_NAME: [Step; 1] = [("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz)];
 
 /// The names of all steps.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    STEPS.iter().map(|step| step.0).collect()
+    STEPS.iter().chain(&BY_NAME).map(|step| step.0).collect()
 }
 
-/// Runs the named steps, or all of them; a failed step does not keep the later ones from running.
+/// Runs the named steps, or all that run without being named; a failed step does not keep the later ones from running.
 pub fn run(wanted: &[String]) -> ExitCode {
     if let Some(unknown) = wanted.iter().find(|name| !names().contains(&name.as_str())) {
         eprintln!("no step `{unknown}`; steps: {}", names().join(" "));
         return ExitCode::from(2);
     }
     let root = root();
+    let begun = Instant::now();
     let mut total = Found::default();
     let mut report = Vec::new();
-    for (name, purpose, action) in STEPS {
-        if !wanted.is_empty() && !wanted.iter().any(|one| one == name) {
-            continue;
-        }
+    let is_named = |step: &&Step| wanted.iter().any(|name| name == step.0);
+    let steps: Vec<&Step> = match wanted {
+        [] => STEPS.iter().collect(),
+        _ => STEPS.iter().chain(&BY_NAME).filter(is_named).collect(),
+    };
+    for (name, purpose, action) in steps {
         println!("\n== {name}: {purpose}");
         let start = Instant::now();
         let found = action(&root);
@@ -77,17 +81,18 @@ pub fn run(wanted: &[String]) -> ExitCode {
         total.skipped.extend(found.skipped);
         total.tests.add(found.tests);
     }
-    close(&report, &total)
+    close(&report, &total, begun)
 }
 
 /// The last lines: a table of steps, what was skipped, and the counted tests.
-fn close(report: &[String], total: &Found) -> ExitCode {
+fn close(report: &[String], total: &Found, begun: Instant) -> ExitCode {
     println!("\n== the gate\n{}", report.join("\n"));
     for line in &total.skipped {
         println!("SKIPPED: {line}");
     }
     let broken = report.iter().filter(|line| line.contains("FAILED")).count();
-    println!("{} of {} steps passed", report.len() - broken, report.len());
+    let passed = report.len() - broken;
+    println!("{passed} of {} steps passed in {:.1} s", report.len(), begun.elapsed().as_secs_f64());
     let TestCount { passed, failed, ignored } = total.tests;
     if passed + failed > 0 {
         println!("{passed} passed, {failed} failed, {ignored} skipped");

@@ -1,7 +1,7 @@
 //! The lanes of a session: one for each call at a time, made on demand.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use nvmed_fs::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_wire::ClientLane;
 use rustix::thread::futex;
 use std::sync::OnceLock;
@@ -85,7 +85,7 @@ impl Lanes {
 
     #[cold]
     fn may_make(&self) -> Option<Taken<'_>> {
-        let one = u32::from(!mutant::is(Mutant::LaneForgotten));
+        let one = u32::from(!Mutant::LaneForgotten.is_made());
         let one_more = |made: u32| (made < LANES_MAX as u32).then_some(made + one);
         let made = self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok();
         made.map(|_| Taken::Make)

@@ -11,8 +11,8 @@ use crate::core::Core;
 use crate::error::FsError;
 use crate::placement::Moves;
 use core::sync::atomic::Ordering;
-use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{Batch, Sequence};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{MutexGuard, PoisonError};
 use nvmed_units::Ino;
 
@@ -145,7 +145,7 @@ impl Change<'_> {
 
     /// Marks an inode without a name that is still in use.
     pub(crate) fn put_orphan(&mut self, ino: Ino) {
-        if !mutant::is(Mutant::OrphanForgotten) {
+        if !Mutant::OrphanForgotten.is_made() {
             self.open.batch.put(&keys::orphan(ino), &[0]);
         }
     }
@@ -168,7 +168,7 @@ impl Change<'_> {
     /// Says that this change names newly allocated blocks whose data the device may still lose: a
     /// flush goes before the log append that makes it durable (design decision 9).
     pub(crate) fn require_flush(&mut self) {
-        if !mutant::is(Mutant::NoDataFlush) {
+        if !Mutant::NoDataFlush.is_made() {
             self.open.batch.require_flush();
         }
     }

@@ -16,7 +16,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
 use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_units::{BLOCK_BYTES, Block, Ino, Lba};
 use std::collections::VecDeque;
@@ -77,7 +77,7 @@ impl Plan {
 
     /// Whether its data must be on the device before the records that show it.
     fn wants_flush(&self) -> bool {
-        let early = mutant::is(Mutant::UnwrittenShownEarly);
+        let early = Mutant::UnwrittenShownEarly.is_made();
         self.is_fresh() && !(early && self.placed.iter().all(|placed| placed.under != Under::Fresh))
     }
 
@@ -371,7 +371,7 @@ impl Core {
         match parts {
             [part] if data == Data::Durable && part.plan.is_one_overwrite() => {
                 // It draws no ticket: no flush has to cover it.
-                let fua = !mutant::is(Mutant::OverwriteVolatile);
+                let fua = !Mutant::OverwriteVolatile.is_made();
                 return self.send_pages(&self.handle_of(part.inode), &pages, fua);
             }
             [part] => self.send_pages(&self.handle_of(part.inode), &pages, false),
@@ -494,7 +494,7 @@ impl Core {
             if plan.inline.is_none()
                 && part.size > record.size
                 && self.journal.order.is_open(ticket)
-                && !mutant::is(Mutant::GrowthNotFlushed)
+                && !Mutant::GrowthNotFlushed.is_made()
             {
                 change.require_flush();
             }
@@ -535,7 +535,7 @@ impl Core {
     pub(crate) fn give_up(&self, part: Part<'_>) {
         let mut part = part;
         part.plan.runs.iter().for_each(|run| self.blocks.give_back(*run));
-        let failed = if mutant::is(Mutant::ErrorMarksClean) { Outcome::Written } else { Outcome::Failed };
+        let failed = if Mutant::ErrorMarksClean.is_made() { Outcome::Written } else { Outcome::Failed };
         part.pass.complete(&part.taken, failed);
         self.list_left(part.inode, &part.taken);
     }

@@ -22,8 +22,8 @@ use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
-use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{DeviceMedium, PendingMemory, Store};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use nvmed_units::Ino;
 use rustix::time::{ClockId, clock_gettime};
@@ -178,7 +178,7 @@ impl Core {
         let commit_blocks_max = options.commit_blocks_max;
         let settings = nvmed_kv::Options { commit_blocks_max, ..nvmed_kv::Options::default() };
         let store = Store::open(medium.clone(), memory.pending(), &settings)?;
-        if !options.read_only && !mutant::is(Mutant::NoMountFlush) {
+        if !options.read_only && !Mutant::NoMountFlush.is_made() {
             // A process that died may have left log and data in the device's cache: what is read from here on, and
             // what is written behind it, counts as durable.
             handle.flush()?;
@@ -188,7 +188,7 @@ impl Core {
             mended.extend(superblock_lost.map(Finding::of_superblock));
             mended.extend(store.flaws().iter().map(Finding::of_flaw));
         }
-        if let Some(dead) = dead.filter(|_| !mutant::is(Mutant::PendingForgotten)) {
+        if let Some(dead) = dead.filter(|_| !Mutant::PendingForgotten.is_made()) {
             let PendingMemory { memory, offset, len } = dead.pending();
             store.replay_pending(&memory, offset, len)?;
         }
@@ -383,7 +383,7 @@ impl Core {
 
     fn put_record(&self, inode: &Arc<Inode>, record: &Record) -> Result<(), FsError> {
         let given = (record.uid, record.gid) != (inode.uid(), inode.gid());
-        if inode.reaped.load(Ordering::SeqCst) || given && mutant::is(Mutant::OwnerForgotten) {
+        if inode.reaped.load(Ordering::SeqCst) || given && Mutant::OwnerForgotten.is_made() {
             return Ok(());
         }
         let mut change = self.change();

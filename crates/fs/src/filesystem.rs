@@ -14,7 +14,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs, Time};
 use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
 
@@ -547,7 +547,7 @@ impl Core {
                 written.or_else(|error| if matches!(error, FsError::NoSpace) { Ok(()) } else { Err(error) });
             result = result.and(written);
         }
-        if mutant::is(Mutant::EarlyDiscard) {
+        if Mutant::EarlyDiscard.is_made() {
             self.blocks.discard();
         }
         let committed = self.commit_all();

@@ -94,7 +94,6 @@ pub use health::Trouble;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use map::{MappedFile, expect_maps};
 pub use memory::{Memory, MemoryLayout};
-pub use nvmed_kv::mutant;
 pub use repair::{Plan, plan_repair};
 pub use salvage::salvage;
 pub use status::{

@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::Arc;
 use nvmed_units::BLOCK_BYTES;
@@ -318,7 +318,7 @@ impl File {
         // then mapped. The record grows only when nothing below it is dirty.
         let size = self.inode.size.load(Ordering::Acquire);
         let recorded = self.inode.lock().record().size;
-        if recorded < end.min(size) && !mutant::is(Mutant::MsyncForgetsSize) {
+        if recorded < end.min(size) && !Mutant::MsyncForgetsSize.is_made() {
             self.core.write_back(&self.inode)?;
         }
         self.core.commit(self.inode.data.ticket.load(Ordering::SeqCst))

@@ -22,7 +22,7 @@ use crate::view::Start;
 use crate::{PATH_BYTES_MAX, status::Follow, xattr};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_units::Ino;
 
@@ -236,7 +236,7 @@ impl Core {
             change.delete_orphan(inode.ino);
         } else {
             change.put_inode(inode, &record);
-            if mutant::is(Mutant::LinkCountedFirst) {
+            if Mutant::LinkCountedFirst.is_made() {
                 change.apply()?;
                 self.commit_all()?;
                 change = self.change();
@@ -300,7 +300,7 @@ impl Core {
         self.reap_if_unused(victim)?;
         // Removing a rollback journal is how SQLite commits, and with synchronous=FULL nothing is synced
         // after it: a name that was worth a sync goes durably.
-        let durable = victim.synced.load(Ordering::Relaxed) && !mutant::is(Mutant::UnlinkVolatile);
+        let durable = victim.synced.load(Ordering::Relaxed) && !Mutant::UnlinkVolatile.is_made();
         if durable { self.commit(0) } else { Ok(()) }
     }
 

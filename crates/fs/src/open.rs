@@ -11,7 +11,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, OpenFlags};
 use crate::view::{Start, View};
 use core::sync::atomic::Ordering;
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use std::sync::Arc;
 
 impl OpenFlags {
@@ -104,7 +104,7 @@ impl Core {
         view: &View,
         made: bool,
     ) -> Result<Arc<File>, FsError> {
-        if inode.kind == Kind::File && mutant::is(Mutant::OpenForgotten) {
+        if inode.kind == Kind::File && Mutant::OpenForgotten.is_made() {
             inode.opens.fetch_sub(1, Ordering::SeqCst);
         }
         let once = if made { OpenFlags::ONCE.0 & !OpenFlags::CREATE.0 } else { OpenFlags::ONCE.0 };

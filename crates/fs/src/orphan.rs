@@ -13,7 +13,7 @@ use crate::inode::{Inode, State};
 use crate::namespace::log_removal;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_units::Ino;
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Core {
             let mut state = inode.lock();
             if state.record().flags & FLAG_KEYED_EXTENTS == 0 {
                 let mut change = self.change();
-                if mutant::is(Mutant::OrphanUnmarkedFirst) {
+                if Mutant::OrphanUnmarkedFirst.is_made() {
                     change.delete_orphan(inode.ino);
                     change.apply()?;
                     self.commit_all()?;

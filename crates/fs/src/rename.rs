@@ -14,7 +14,7 @@ use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, RenameFlags};
 use crate::view::Start;
 use crate::zone::Below;
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
 
 /// A directory whose number of subdirectories changes: its locked state, and the record to be.
@@ -257,7 +257,7 @@ impl Core {
         if let Some(dropped) = &dropped {
             dropped.log(&mut change)?;
         }
-        if mutant::is(Mutant::RenameInTwoCommits) {
+        if Mutant::RenameInTwoCommits.is_made() {
             change.apply()?;
             self.commit_all()?;
             change = self.change();
@@ -303,7 +303,7 @@ impl Core {
         self.travel(&mut change, &[&there, &back]);
         for (journey, state) in [&there, &back].into_iter().zip(&states) {
             change.put_renamed(journey.to.clone(), journey.inode, state.record());
-            if mutant::is(Mutant::ExchangeInHalves) {
+            if Mutant::ExchangeInHalves.is_made() {
                 change.apply()?;
                 self.commit_all()?;
                 change = self.change();

@@ -9,7 +9,7 @@ use crate::filedata::Growing;
 use crate::inode::Inode;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
 
@@ -44,7 +44,7 @@ impl<'a> PagePromise<'a> {
     /// Pages become dirty that have this promise.
     fn keep(mut self) {
         let blocks = self.blocks.take();
-        if mutant::is(Mutant::PromiseForgotten) {
+        if Mutant::PromiseForgotten.is_made() {
             blocks.withhold();
         } else {
             self.inode.data.purse.keep(blocks);
@@ -323,7 +323,7 @@ impl Core {
         size: u64,
     ) -> Result<(), FsError> {
         let (page, within) = (size >> BLOCK_SHIFT, size as usize % BLOCK_BYTES);
-        if within == 0 || mutant::is(Mutant::TailNotZeroed) {
+        if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());
         }
         let needed = match self.place(inode, page)? {

@@ -12,7 +12,7 @@ use crate::inode::Inode;
 use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmed_units::BLOCK_BYTES;
 use std::collections::VecDeque;
@@ -303,7 +303,7 @@ impl Core {
         let mut parts = [part];
         let [part] = &mut parts;
         let next = self.plan(part, None).map(|()| part.next());
-        let write = || match mutant::is(Mutant::RecordBeforeData) {
+        let write = || match Mutant::RecordBeforeData.is_made() {
             true => self.log(&parts).and_then(|()| self.commit_all()).and_then(|()| self.send(&parts, data)),
             false => self.send(&parts, data).and_then(|()| self.log(&parts)),
         };
@@ -378,10 +378,10 @@ impl Core {
             self.write_back_range(inode, 0..u64::MAX, if alone { Data::Durable } else { Data::Cached })?;
             inode.synced.store(true, Ordering::Relaxed);
         }
-        if times && inode.is_late() && !mutant::is(Mutant::TimesForgotten) {
+        if times && inode.is_late() && !Mutant::TimesForgotten.is_made() {
             self.alter(inode, |_| Ok(()))?;
         }
-        if inode.kind == Kind::Directory && mutant::is(Mutant::DirectorySyncForgotten) {
+        if inode.kind == Kind::Directory && Mutant::DirectorySyncForgotten.is_made() {
             return Ok(());
         }
         self.commit(inode.data.ticket.load(Ordering::SeqCst))

@@ -16,7 +16,7 @@ use crate::inode::Inode;
 use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, Follow, MODE_STICKY, OpenFlags};
 use core::sync::atomic::Ordering;
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_units::Ino;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -182,7 +182,7 @@ impl Core {
                     change.put(&keys::xattr(inode.ino, name, part as u8), bytes);
                 }
             }
-            if held.is_none() && mutant::is(Mutant::AttributeInTwoCommits) {
+            if held.is_none() && Mutant::AttributeInTwoCommits.is_made() {
                 change.apply()?;
                 self.commit_all()?;
                 change = self.change();

@@ -9,7 +9,6 @@ use crate::delta::Delta;
 use crate::guard::{lock, read, write};
 use crate::log;
 use crate::merge::Merge;
-use crate::mutant::{self, Mutant};
 use crate::pack::PACKED_BYTES_MIN;
 use crate::pins::{self, Version};
 use crate::snapshot::Held;
@@ -18,6 +17,7 @@ use crate::store::{State, Store};
 use crate::superblock::Superblock;
 use crate::{Batch, KvError, Sequence};
 use core::sync::atomic::Ordering::Relaxed;
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard, TryLockError};
 use std::collections::VecDeque;
 
@@ -338,10 +338,10 @@ impl Store {
         new.root = root;
         new.generation += 1;
         space.write(&disk, &old, &mut new)?;
-        if next.is_none() || mutant::is(Mutant::HeadMovedEarly) {
+        if next.is_none() || Mutant::HeadMovedEarly.is_made() {
             (new.head, new.head_sequence) = (work.end, work.sequence);
         }
-        if !mutant::is(Mutant::SuperblockBeforeNodes) {
+        if !Mutant::SuperblockBeforeNodes.is_made() {
             self.flush()?;
         }
         self.store_superblock(&mut new)?;

@@ -6,9 +6,9 @@
 
 use crate::guard::{lock, read};
 use crate::log::Appender;
-use crate::mutant::{self, Mutant};
 use crate::{KvError, Sequence, Store};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How a commit orders its log append against data that the caller wrote to the device itself.
@@ -246,7 +246,7 @@ impl Store {
             (state.end, state.sequence, state.flush_first)
         };
         // What a caller asked for, unless a mistake is being made on purpose.
-        let flushes = !mutant::is(Mutant::NoDataFlush);
+        let flushes = !Mutant::NoDataFlush.is_made();
         let (before, after) = (before && flushes, after && flushes);
         let flush_first = if flushes { flush_first } else { 0 };
         assert!(end >= appender.position(), "the stream ends at {end}, before the log");
@@ -264,7 +264,7 @@ impl Store {
         }
         // Data written before the call is covered by either flush; after a first one FUA will do.
         let after = after && !before;
-        let volatile = mutant::is(Mutant::NoLogFlush);
+        let volatile = Mutant::NoLogFlush.is_made();
         appender.append(&self.disk, &self.pending, end, !after && !volatile)?;
         if after && !volatile {
             self.disk.flush()?;

@@ -31,7 +31,6 @@ mod merge;
 #[cfg(test)]
 mod merge_tests;
 #[doc(hidden)]
-pub mod mutant;
 mod node;
 mod nodes;
 mod pace;

@@ -3,9 +3,9 @@
 
 use crate::disk::{self, Disk, Kind};
 use crate::layout::{Layout, checksum, put_u32, put_u64, u32_at, u64_at};
-use crate::mutant::{self, Mutant};
 use crate::pending::Pending;
 use crate::{KvError, Medium};
+use nvmed_mutant::Mutant;
 use nvmed_sys::Mapping;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl Appender {
         assert!(pending.start() <= durable && end <= pending.end(), "what is appended is not pending");
         self.bring_home(disk)?;
         self.settled &= end == durable;
-        let mark = if mutant::is(Mutant::MarkTooHigh) { end } else { durable };
+        let mark = if Mutant::MarkTooHigh.is_made() { end } else { durable };
         while self.position < end {
             let first = stream_block(self.position);
             let ring = self.layout.ring_blocks();

@@ -2,7 +2,7 @@
 
 use crate::batch::Operations;
 use crate::layout::{checksum, put_u32, put_u64, u32_at, u64_at};
-use crate::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 
 /// Bytes of a record before its operations.
 pub(crate) const HEADER_BYTES: usize = 24;
@@ -74,7 +74,7 @@ pub(crate) fn next<'a>(bytes: &'a [u8], expected: &Expected) -> Next<'a> {
     let Some(operations) = rest.get(..header.bytes) else {
         return Next::Short;
     };
-    let whole = mutant::is(Mutant::LogChecksumIgnored)
+    let whole = Mutant::LogChecksumIgnored.is_made()
         || checksum(expected.identity, &[&header_bytes[4..], operations]) == header.crc;
     if whole && Operations::are_valid(operations) { Next::Record(header, operations) } else { Next::End }
 }

@@ -4,6 +4,7 @@ use crate::KvError;
 use crate::disk::{Disk, Kind};
 use crate::layout::{Layout, PAGE_BITS, checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::superblock::Superblock;
+use nvmed_mutant::Mutant;
 use nvmed_units::BLOCK_BYTES;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVBM");
@@ -76,7 +77,7 @@ impl Space {
 
     /// A free block, as a block number of the medium.
     pub(crate) fn allocate(&mut self, disk: &Disk, superblock: &Superblock) -> Result<u64, KvError> {
-        if crate::mutant::is(crate::mutant::Mutant::FreedInStep)
+        if Mutant::FreedInStep.is_made()
             && let Some(block) = self.freed.pop()
         {
             self.allocated.push(block);
@@ -134,7 +135,7 @@ impl Space {
             let Some(page) = self.pages[number as usize].as_ref().filter(|page| page.dirty) else {
                 continue;
             };
-            let slot = old.slot(number) ^ !crate::mutant::is(crate::mutant::Mutant::BitmapInPlace);
+            let slot = old.slot(number) ^ !Mutant::BitmapInPlace.is_made();
             let bytes = encode(self.identity, number, new.generation, &page.used);
             disk.write(Kind::Bitmap, self.layout.bitmap_block(number, slot), &bytes, false)?;
             new.name_page(number, slot, name_of(&bytes));

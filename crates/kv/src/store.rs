@@ -19,6 +19,7 @@ use crate::superblock::{Root, Superblock};
 use crate::tree::Tree;
 use crate::{Batch, Flaw, KvError, Medium};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, RwLock};
 use nvmed_sys::{Mapping, Pages};
 
@@ -572,7 +573,7 @@ impl Store {
         if superblock.epoch < self.epoch {
             // A process that died may have left records that only the device's cache holds. What is
             // appended now says that they are durable.
-            if self.opened.batches_recovered > 0 && !crate::mutant::is(crate::mutant::Mutant::NoMountFlush) {
+            if self.opened.batches_recovered > 0 && !Mutant::NoMountFlush.is_made() {
                 self.disk.flush()?;
             }
             (superblock.epoch, superblock.epoch_first) = (self.epoch, self.epoch_first);

@@ -4,6 +4,7 @@ use crate::disk::{Disk, Kind};
 use crate::layout::{Layout, PAGES_MAX, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::node::GENERATION_END;
 use crate::{Flaw, KvError};
+use nvmed_mutant::Mutant;
 use nvmed_units::BLOCK_BYTES;
 
 const MAGIC: &[u8; 8] = b"NVMEDKV1";
@@ -319,8 +320,8 @@ impl Superblock {
         self.revision += 1;
         let first = self.lost.unwrap_or(0);
         assert!(first < 2 && self.used <= self.layout.tree_blocks(), "{} blocks in use", self.used);
-        let fua = !crate::mutant::is(crate::mutant::Mutant::SuperblockVolatile);
-        let places = if crate::mutant::is(crate::mutant::Mutant::FarSuperblockForgotten) { 1 } else { 2 };
+        let fua = !Mutant::SuperblockVolatile.is_made();
+        let places = if Mutant::FarSuperblockForgotten.is_made() { 1 } else { 2 };
         for slot in [first, 1 - first].into_iter().take(places) {
             disk.write(Kind::Superblock, self.layout.superblock(slot), &self.encode(), fua)?;
         }

@@ -19,7 +19,6 @@ mod faults;
 mod media;
 mod mends;
 mod model;
-#[cfg(feature = "mutants")]
 pub mod mutants;
 mod operation;
 mod rare;

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use nvmed_mutant::Mutant;
+use nvmed_sim::mutants::{SEEDS, catch, median};
 use nvmed_sim::{Campaign, Plan};
 use std::process::ExitCode;
 
@@ -34,12 +36,10 @@ struct Arguments {
     #[arg(long)]
     damages: Option<u64>,
     /// Make this deliberate mistake; with `--mutants`, these.
-    #[cfg(feature = "mutants")]
     #[arg(long, value_delimiter = ',')]
     mutant: Vec<String>,
     /// Measure after how many states each deliberate mistake is noticed: from so many of five seeds as `--seeds` says,
     /// `--states` from each at most.
-    #[cfg(feature = "mutants")]
     #[arg(long)]
     mutants: bool,
 }
@@ -58,10 +58,12 @@ fn damages(first: u64, count: u64) -> ExitCode {
 }
 
 /// The deliberate mistakes: whether there is one called `only`, and with `all` whether each was noticed.
-#[cfg(feature = "mutants")]
 fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
-    use nvmed_kv::mutant::{self, Mutant};
-    use nvmed_sim::mutants::{SEEDS, catch, median};
+    let is_asked = arguments.mutants || !arguments.mutant.is_empty();
+    if is_asked && !nvmed_mutant::ARE_MADE {
+        eprintln!("nvmed-sim: a release makes no mistakes; build without --release");
+        return Some(ExitCode::from(2));
+    }
     let only = |mutant: &Mutant| arguments.mutant.contains(&format!("{mutant:?}"));
     let all = arguments.mutant.is_empty();
     let named: Vec<Mutant> = Mutant::ALL.into_iter().filter(|mutant| all || only(mutant)).collect();
@@ -70,7 +72,7 @@ fn mutants(arguments: &Arguments, threads: usize) -> Option<ExitCode> {
         return Some(ExitCode::from(2));
     }
     if !arguments.mutants {
-        mutant::set(named.first().copied().filter(|_| !all));
+        nvmed_mutant::set(named.first().copied().filter(|_| !all));
         return None;
     }
     let seeds = &SEEDS[..arguments.seeds.min(SEEDS.len() as u64) as usize];
@@ -104,7 +106,6 @@ fn main() -> ExitCode {
         plan: Plan { outcomes: arguments.outcomes, stride: arguments.stride.max(1), only: None },
         stop_at_failure: false,
     };
-    #[cfg(feature = "mutants")]
     if let Some(code) = mutants(&arguments, campaign.threads) {
         return code;
     }

@@ -3,7 +3,7 @@
 use crate::campaign::Campaign;
 use crate::cuts::Plan;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use std::sync::{Mutex, PoisonError};
 
 /// Seeds from each of which a mistake is looked for.
@@ -30,7 +30,7 @@ pub fn campaign(seed: u64, states: u64) -> Campaign {
 /// The mistake is made by the whole process: nothing else may run meanwhile.
 #[must_use]
 pub fn catch(mutant: Mutant, seeds: &[u64], states_max: u64, threads: usize) -> Vec<Option<Caught>> {
-    mutant::set(Some(mutant));
+    nvmed_mutant::set(Some(mutant));
     let (next, found) = (AtomicUsize::new(0), Mutex::new(vec![None; seeds.len()]));
     let work = || {
         while let at = next.fetch_add(1, Ordering::Relaxed)
@@ -50,7 +50,7 @@ pub fn catch(mutant: Mutant, seeds: &[u64], states_max: u64, threads: usize) -> 
             scope.spawn(work);
         }
     });
-    mutant::set(None);
+    nvmed_mutant::set(None);
     found.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,8 +1,7 @@
 //! Deliberate mistakes: each must be noticed within a bounded number of crash states, or the states prove
 //! nothing. One test, because a mistake is made by the whole process.
-#![cfg(feature = "mutants")]
 
-use nvmed_kv::mutant::Mutant;
+use nvmed_mutant::Mutant;
 use nvmed_sim::mutants::{SEEDS, campaign, catch};
 
 /// Crash states within which a mistake must be noticed, from the first seed.

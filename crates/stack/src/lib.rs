@@ -25,8 +25,6 @@ pub use caller::Caller;
 pub use config::{Behind, Config, ConfigError, Durability, IoUring, RawSyscalls, Sharing};
 pub use device::{Open, open_device, open_engine};
 pub use error::StackError;
-#[cfg(feature = "mutants")]
-pub use mount::{MUTANT_VARIABLE, make_mistake};
 pub use mount::{Mount, Surroundings, mount, salvage, salvage_watched};
 pub use partition::{PartitionOptions, ServedPartition};
 pub use run::{RUN_MEMORY_VARIABLE, RunMemory, Unfinished};

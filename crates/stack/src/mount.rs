@@ -43,16 +43,6 @@ pub struct Surroundings {
     pub statistics: Option<PathBuf>,
 }
 
-/// Names a deliberate mistake that a process of a test makes.
-#[cfg(feature = "mutants")]
-pub const MUTANT_VARIABLE: &str = "NVMED_MUTANT";
-
-/// Makes the deliberate mistake of this name from now on.
-#[cfg(feature = "mutants")]
-pub fn make_mistake(name: &str) {
-    assert!(nvmed_fs::mutant::set_named(name), "{name} is no deliberate mistake");
-}
-
 /// Mounts what `config` describes, in this process.
 ///
 /// # Errors
@@ -61,9 +51,10 @@ pub fn mount(config: &Config, surroundings: Surroundings) -> Result<Mount, Stack
     if config.behind != Behind::Nvmedfs {
         return Err(StackError::NoDevice);
     }
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var(MUTANT_VARIABLE) {
-        make_mistake(&name);
+    if nvmed_mutant::ARE_MADE
+        && let Ok(name) = std::env::var(nvmed_mutant::VARIABLE)
+    {
+        nvmed_mutant::set_named(&name);
     }
     let name = config.device.to_string();
     let run = surroundings.run_memory.as_deref().map(RunMemory::join).transpose()?;

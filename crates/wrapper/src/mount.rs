@@ -116,9 +116,10 @@ fn load() -> Result<Setting, String> {
         run_memory: variable_of(nvmed_stack::RUN_MEMORY_VARIABLE),
         statistics: variable_of(nvmed_stack::STATISTICS_VARIABLE).map(PathBuf::from),
     };
-    #[cfg(feature = "mutants")]
-    if let Some(name) = variable_of(nvmed_stack::MUTANT_VARIABLE) {
-        nvmed_stack::make_mistake(&name);
+    if nvmed_mutant::ARE_MADE
+        && let Some(name) = variable_of(nvmed_mutant::VARIABLE)
+    {
+        nvmed_mutant::set_named(&name);
     }
     let tally = variable_of(nvmed_tally::TALLY_VARIABLE);
     let beyond = variable_of(nvmed_tally::BEYOND_VARIABLE).and_then(|text| Policy::parse(&text));

@@ -1,6 +1,5 @@
 //! Mistakes of ours that a check notices while programs run: the call fails, nobody else ends, the file system is
 //! read-only where it is the server's, and what was written is there after the next mount.
-#![cfg(feature = "mutants")]
 
 mod support;
 

@@ -2,7 +2,7 @@
 //!
 //! The device keeps everything since the last Flush or FUA write in the memory of the process
 //! (`write_cache=volatile`), so a SIGKILL of the process is a power cut. Whatever was acknowledged before
-//! it must be there after the next mount; in the `mutants` build, an fsync that sends nothing
+//! it must be there after the next mount; with a deliberate mistake, an fsync that sends nothing
 //! must be caught by the same test.
 
 mod support;
@@ -134,7 +134,6 @@ fn fsynced_files_are_there() {
 }
 
 /// The canary of the two tests above.
-#[cfg(feature = "mutants")]
 #[test]
 fn an_fsync_that_sends_nothing_is_caught() {
     for journal in JOURNALS {

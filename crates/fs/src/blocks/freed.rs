@@ -5,7 +5,7 @@ use super::alloc::{Allocator, Run};
 use crate::broken::take_from;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_kv::Sequence;
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ impl Freed {
         let discard = discard && !self.refused.load(Ordering::Relaxed);
         while let Some(&(sequence, run)) = held.front() {
             let early = if discard { Mutant::EarlyDiscard } else { Mutant::EarlyReuse };
-            if sequence > durable && !mutant::is(early) {
+            if sequence > durable && !early.is_made() {
                 break;
             }
             held.pop_front();

@@ -4,7 +4,7 @@
 use super::FILE_BYTES_MAX;
 use super::kind::{Kind, MODE_KIND};
 use super::varint::{self, Reader};
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_units::{Block, Ino};
 use std::sync::Arc;
 use zerocopy::little_endian::{U32, U64};
@@ -209,7 +209,7 @@ impl Record {
     }
 
     fn tells_device(&self) -> bool {
-        self.rdev != 0 && !mutant::is(Mutant::DeviceForgotten)
+        self.rdev != 0 && !Mutant::DeviceForgotten.is_made()
     }
 
     fn sections(&self) -> u8 {

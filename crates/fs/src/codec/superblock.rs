@@ -4,7 +4,7 @@
 //! old one or the new one, and a damaged copy falls back to the other.
 
 use core::ops::Range;
-use nvmed_kv::mutant::{self, Mutant};
+use nvmed_mutant::Mutant;
 use nvmed_units::BLOCK_BYTES;
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -160,7 +160,7 @@ impl Superblock {
         }
         grown.meta_blocks += run.end - run.start;
         grown.revision += 1;
-        grown.growing = !mutant::is(Mutant::GrowthFlagForgotten);
+        grown.growing = !Mutant::GrowthFlagForgotten.is_made();
         Some(grown)
     }
 

@@ -10,8 +10,8 @@ use crate::health::Health;
 use crate::journal::order::Order;
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_io::Handle;
-use nvmed_kv::mutant::{self, Mutant};
 use nvmed_kv::{Barrier, Batch, Sequence, Store};
+use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
 
 /// The metadata store of a mount, and what of it and of the data is durable.
@@ -65,7 +65,7 @@ impl Journal {
 
     /// Whether no change waits to be made durable.
     pub(crate) fn is_committed(&self) -> bool {
-        if mutant::is(Mutant::FsyncSendsNothing) || mutant::is(Mutant::NoDataFlush) {
+        if Mutant::FsyncSendsNothing.is_made() || Mutant::NoDataFlush.is_made() {
             // A mistake that is made on purpose, and that a durable write would hide.
             return false;
         }
@@ -83,7 +83,7 @@ impl Journal {
     /// # Errors
     /// The store's or the device's.
     pub(crate) fn commit(&self, ticket: u64) -> Result<bool, FsError> {
-        if mutant::is(Mutant::FsyncSendsNothing) {
+        if Mutant::FsyncSendsNothing.is_made() {
             return Ok(false);
         }
         if !self.health.is_open()
@@ -96,7 +96,7 @@ impl Journal {
         let written = self.order.written();
         let data_open = self.order.is_open(ticket);
         if self.store.durable() >= last {
-            if data_open && !mutant::is(Mutant::NoDataFlush) {
+            if data_open && !Mutant::NoDataFlush.is_made() {
                 self.handle.flush().map_err(|error| self.health.flush_failed(error))?;
                 self.order.flushed(written);
             }

@@ -1,8 +1,18 @@
 //! Deliberate mistakes, for the tests that must notice them.
 //!
-//! Without the feature `mutants` none is ever made and nothing of this is in a program. With it, one may be
-//! set for the whole process: the places where mistakes are made are deep, and no signature should change
-//! for them.
+//! In: the name of a mistake, set for the whole process, since the places where mistakes are made are deep and no
+//! signature should change for them. Out: whether a place makes its own. Neighbours: every room that has something to
+//! get wrong. Invariant: a release makes none, and nothing of this is in its programs.
+
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+/// Whether this build makes mistakes at all: those for tests do.
+pub const ARE_MADE: bool = cfg!(debug_assertions);
+
+/// The environment's variable that names a mistake for a mount to make.
+pub const VARIABLE: &str = "NVMED_MUTANT";
 
 /// A deliberate mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +95,14 @@ pub enum Mutant {
 }
 
 impl Mutant {
+    /// Whether this mistake is to be made now; never in a release.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_made(self) -> bool {
+        ARE_MADE && SET.load(SeqCst) == self as u8
+    }
+
     /// Those that a check of our own memory notices in the process that makes them: nothing is lost by them.
-    #[cfg(feature = "mutants")]
     const CHECKED: [Self; 3] = [Self::OpenForgotten, Self::PromiseForgotten, Self::LaneForgotten];
 
     /// All others: they are noticed by what is left when the power goes.
@@ -128,43 +144,20 @@ impl Mutant {
     ];
 }
 
-#[cfg(feature = "mutants")]
-mod switch {
-    use super::Mutant;
-    use core::sync::atomic::{AtomicU8, Ordering::SeqCst};
+static SET: AtomicU8 = AtomicU8::new(0);
 
-    static SET: AtomicU8 = AtomicU8::new(0);
-
-    /// Makes this mistake from now on, and no other.
-    pub fn set(mutant: Option<Mutant>) {
-        SET.store(mutant.map_or(0, |mutant| mutant as u8), SeqCst);
-    }
-
-    /// As [`set`], of the mistake with this name; false when there is none.
-    pub fn set_named(name: &str) -> bool {
-        let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED);
-        let found = all.into_iter().find(|mutant| format!("{mutant:?}") == name);
-        set(found);
-        found.is_some()
-    }
-
-    /// Whether this mistake is to be made.
-    #[must_use]
-    pub fn is(mutant: Mutant) -> bool {
-        SET.load(SeqCst) == mutant as u8
-    }
+/// Makes this mistake from now on, and no other; with `None`, none.
+pub fn set(mutant: Option<Mutant>) {
+    SET.store(mutant.map_or(0, |mutant| mutant as u8), SeqCst);
 }
 
-#[cfg(not(feature = "mutants"))]
-mod switch {
-    use super::Mutant;
-
-    /// Never: the feature `mutants` is off.
-    #[must_use]
-    #[inline(always)]
-    pub const fn is(_: Mutant) -> bool {
-        false
-    }
+/// As [`set`], of the mistake with this name.
+///
+/// # Panics
+/// When there is none: a test that makes no mistake would prove nothing.
+pub fn set_named(name: &str) {
+    let all = Mutant::ALL.into_iter().chain(Mutant::CHECKED);
+    let found = all.into_iter().find(|mutant| format!("{mutant:?}") == name);
+    assert!(found.is_some(), "{name} is no deliberate mistake");
+    set(found);
 }
-
-pub use switch::*;
