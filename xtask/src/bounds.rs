@@ -23,31 +23,6 @@ pub const TEST_PROGRAMS: [(&str, usize); 2] = [("server", 8), ("wrapper", 21)];
 
 /// Columns of a document's line.
 pub const COLUMNS_MAX: usize = 120;
-/// Documents with longer rows in their tables, and how many they may have. A row cannot be broken, so it is rewritten
-/// when its document is.
-pub const LONG_ROWS: [(&str, usize); 20] = [
-    ("README.md", 16),
-    ("docs/cache.md", 4),
-    ("docs/capi.md", 5),
-    ("docs/engines.md", 10),
-    ("docs/files.md", 3),
-    ("docs/glossary.md", 4),
-    ("docs/io.md", 3),
-    ("docs/kv.md", 1),
-    ("docs/mount.md", 10),
-    ("docs/programs.md", 11),
-    ("docs/serve.md", 9),
-    ("docs/spec/answers.md", 3),
-    ("docs/spec/crash.md", 19),
-    ("docs/spec/faults.md", 7),
-    ("docs/spec/fs.md", 6),
-    ("docs/spec/kv.md", 5),
-    ("docs/spec/shared.md", 2),
-    ("docs/spec/vdev.md", 18),
-    ("docs/spec/vfio-user.md", 5),
-    ("docs/wrapper.md", 22),
-];
-
 /// The fault of a size that is not what it is bound to be.
 #[must_use]
 pub fn compare(what: &str, found: &[usize], bound: &[usize]) -> Option<String> {
