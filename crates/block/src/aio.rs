@@ -8,9 +8,9 @@ use crate::memory::Memory;
 use crate::range::RangeId;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use nvmed_io::{Handle, Operation, Request, SubmitError, Ticket};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Lba;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Asynchronous calls of one handle that are not reaped yet: several full queues. Further ones are refused, so that
 /// a program that never reaps is told so.
@@ -91,7 +91,7 @@ impl Flights {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Flights move between the lists by calls that do not panic in between.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Room for one more call.

@@ -3,10 +3,10 @@
 use crate::error::BlockError;
 use core::ops::Range;
 use nvmed_io::{Device, IoError, Segment};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, DeviceAddress};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of the first slab; each further one is as large as all before together, up to the second number: a device can be
 /// shown only so many mappings (256 in process, 65,535 by the kernel's default for VFIO), and what it is shown may be
@@ -61,7 +61,7 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Each change of the lists is one call that does not panic in between.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// A buffer of `bytes` bytes. What it holds is anything.

@@ -13,8 +13,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_sys::Pages;
+use nvmed_sys::sync::{Arc, Mutex, RwLock, Weak};
 use std::io::IoSliceMut;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// How a disk behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Disk {
         if let Some(old) = self.cache() {
             old.write_back(&self.io, 0..u64::MAX, false)?;
         }
-        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.write();
         // Stored while the lock on the whole range is held: who has a range of it sees no change.
         self.has_cache.store(new.is_some(), Ordering::SeqCst);
         *cache = new;
@@ -121,15 +121,11 @@ impl Disk {
         if !self.has_cache() {
             return None;
         }
-        self.cache.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cache.read().clone()
     }
 
     pub(crate) fn is_current(&self, cache: &Arc<BlockCache>) -> bool {
-        self.cache
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .is_some_and(|now| Arc::ptr_eq(now, cache))
+        self.cache.read().as_ref().is_some_and(|now| Arc::ptr_eq(now, cache))
     }
 
     /// Writes everything that is dirty in the cache to the device. It is durable after a flush.
@@ -231,7 +227,7 @@ impl Disk {
     }
 
     pub(crate) fn watch(&self, flights: &Arc<Flights>) {
-        let mut all = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.flights.lock();
         all.retain(|flights| flights.strong_count() > 0);
         all.push(Arc::downgrade(flights));
     }
@@ -239,7 +235,7 @@ impl Disk {
     /// Looks after the asynchronous calls of every handle.
     fn advance(&self) {
         let all: Vec<_> = {
-            let all = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = self.flights.lock();
             all.iter().filter_map(Weak::upgrade).collect()
         };
         all.iter().for_each(|flights| flights.advance());

@@ -3,7 +3,7 @@
 use crate::error::BlockError;
 use crate::signature::Found;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Mutex, MutexGuard};
 
 /// What a look at the device said.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl Guard {
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     #[inline]

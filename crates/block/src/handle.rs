@@ -10,9 +10,9 @@ use crate::readahead::Ahead;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Command, Handle, HandleSettings, Operation, Stats};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Lba;
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a call is about to do: what a queue may be chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl ByteHandle {
     }
 
     fn position(&self) -> MutexGuard<'_, u64> {
-        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+        self.position.lock()
     }
 
     /// Moves the position and answers it, in bytes from the start of the device.

@@ -5,7 +5,7 @@
 //! only this thread would look after.
 
 use core::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How long a waiting call sleeps before it looks after asynchronous requests again: about one access to a fast SSD.
@@ -94,7 +94,7 @@ impl Drop for Held<'_> {
 impl Ranges {
     fn guard(&self) -> MutexGuard<'_, Inner> {
         // The list is whole at every step.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Waits for the right to work on `bytes`; meanwhile `help` looks after asynchronous requests. Who calls
@@ -112,7 +112,7 @@ impl Ranges {
             inner = self.guard();
             if !inner.is_free(id) {
                 inner.sleepers += 1;
-                inner = self.freed.wait_timeout(inner, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+                (inner, _) = self.freed.wait_timeout(inner, LOOK);
                 inner.sleepers -= 1;
             }
         }

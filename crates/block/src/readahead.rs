@@ -3,8 +3,8 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_cache::Readahead;
+use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_units::BLOCK_SHIFT;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Ranges of advice that a handle keeps: the extents of a badly fragmented large file.
 pub const ADVICE_MAX: usize = 4096;
@@ -32,7 +32,7 @@ impl Ahead {
     }
 
     fn advice(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
-        self.advice.lock().unwrap_or_else(PoisonError::into_inner)
+        self.advice.lock()
     }
 
     /// Replaces the advice: ranges of bytes in the order in which they will be read.

@@ -10,7 +10,7 @@ use crate::policy::{EvictionPolicy, Uses};
 use crate::waiting::Waiting;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use nvmed_sys::Mapping;
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::BLOCK_BYTES;
 
 /// Cache lines of a frame that a write asks for ahead: the processor's own prefetcher follows from there.
@@ -346,7 +346,7 @@ impl Cache {
 
     pub(crate) fn eviction(&self) -> MutexGuard<'_, Eviction> {
         // Nothing in there panics with a list half changed, save for a defect of ours.
-        self.eviction.lock().unwrap_or_else(PoisonError::into_inner)
+        self.eviction.lock()
     }
 
     /// Whether writers should write back before they go on.

@@ -2,7 +2,7 @@
 
 use crate::entry::{Entry, FILLING, WAITERS};
 use core::sync::atomic::{AtomicU64, Ordering};
-use nvmed_sys::sync::{Condvar, Mutex, PoisonError};
+use nvmed_sys::sync::{Condvar, Mutex};
 
 /// Places to sleep; pages share them by hash, a wrong waking costs one look.
 const PLACES: usize = 16;
@@ -27,7 +27,7 @@ impl Waiting {
     /// Sleeps while the page is being filled.
     pub(crate) fn sleep(&self, page: u64, slot: &AtomicU64) {
         let place = self.place(page);
-        let mut held = place.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = place.lock.lock();
         loop {
             let seen = Entry::load(slot);
             if !seen.has(FILLING) {
@@ -35,7 +35,7 @@ impl Waiting {
             }
             let marked = seen.with(WAITERS).0;
             if slot.compare_exchange(seen.0, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                held = place.woken.wait(held).unwrap_or_else(PoisonError::into_inner);
+                held = place.woken.wait(held);
             }
         }
     }
@@ -48,7 +48,7 @@ impl Waiting {
         if before.has(WAITERS) {
             let place = self.place(page);
             // A sleeper marks and starts to wait under the lock: after it is ours, it waits.
-            drop(place.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(place.lock.lock());
             place.woken.notify_all();
         }
     }

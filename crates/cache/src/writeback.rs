@@ -6,7 +6,7 @@ use crate::index::Prune;
 use crate::object::Object;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use nvmed_sys::sync::{MutexGuard, PoisonError};
+use nvmed_sys::sync::MutexGuard;
 
 /// A page to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct WriteBack<'a> {
 impl Cache {
     /// Waits for the right to write back and to discard pages of `object`.
     pub fn write_back<'a>(&'a self, object: &'a Object) -> WriteBack<'a> {
-        let turn = object.pass.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = object.pass.lock();
         WriteBack { cache: self, object, _turn: turn }
     }
 }

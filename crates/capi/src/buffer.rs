@@ -5,10 +5,10 @@ use crate::error::{Failure, call};
 use crate::mounts::{Mounted, NvmedFs, User};
 use crate::table::check_fork;
 use nvmed_block::Buffer;
+use nvmed_sys::sync::{Arc, RwLock};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -37,7 +37,7 @@ fn lend(owner: Owner, memory: Buffer) -> *mut c_void {
     let memory = Arc::new(memory);
     let address = memory.address();
     let lent = Lent { _owner: owner, memory };
-    LENT.write().unwrap_or_else(PoisonError::into_inner).insert(address as usize, lent);
+    LENT.write().insert(address as usize, lent);
     address.cast()
 }
 
@@ -56,7 +56,7 @@ static LENT: RwLock<BTreeMap<usize, Lent>> = RwLock::new(BTreeMap::new());
 
 /// The buffer that `len` bytes at an address lie in, and where in it they begin. None for foreign memory.
 pub(crate) fn find(address: usize, len: usize) -> Option<(Arc<Buffer>, usize)> {
-    let lent = LENT.read().unwrap_or_else(PoisonError::into_inner);
+    let lent = LENT.read();
     let (start, lent) = lent.range(..=address).next_back()?;
     let at = address - start;
     let inside = at.checked_add(len).is_some_and(|end| end <= lent.memory.len());
@@ -82,7 +82,7 @@ pub extern "C" fn nvmed_put_buffer(buffer: *mut c_void) {
     }
     call((), || {
         check_fork()?;
-        let lent = LENT.write().unwrap_or_else(PoisonError::into_inner).remove(&(buffer as usize));
+        let lent = LENT.write().remove(&(buffer as usize));
         // Requests that use it at this moment keep the memory until they are done.
         let text = || format!("{buffer:p} is no buffer of nvmed_get_buffer, or was put back before");
         lent.map(|_| ()).ok_or_else(|| Failure::invalid(text()))

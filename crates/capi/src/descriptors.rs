@@ -7,8 +7,8 @@ use crate::queue::{priority, scheduler};
 use crate::table::check_fork;
 use nvmed_files::{HandleSettings, OpenFile, OpenFlags, Policy, QueueSettings, Scheduler};
 use nvmed_io::{OnReset, Priority};
+use nvmed_sys::sync::{Arc, RwLock};
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::{Arc, PoisonError, RwLock};
 
 /// Above every descriptor that the kernel gives (fs.nr_open is 2^20 unless somebody raised it).
 const FIRST: usize = 1 << 24;
@@ -64,14 +64,14 @@ fn index(fd: c_int) -> Result<usize, Failure> {
 impl Open {
     pub(crate) fn of(fd: c_int) -> Result<Arc<Self>, Failure> {
         check_fork()?;
-        let open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
+        let open = OPEN.read();
         let found = open.get(index(fd)?).and_then(Clone::clone);
         found.ok_or_else(|| unknown_descriptor(fd))
     }
 
     /// Gives it the lowest number that is free, as POSIX does.
     fn add(self) -> Result<c_int, Failure> {
-        let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.write();
         let free = open.iter().position(Option::is_none).unwrap_or(open.len());
         if free == COUNT_MAX {
             return Err(Failure::new(libc::EMFILE, format!("{COUNT_MAX} files are open")));
@@ -85,7 +85,7 @@ impl Open {
 
     fn remove(fd: c_int) -> Result<Arc<Self>, Failure> {
         check_fork()?;
-        let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.write();
         let found = open.get_mut(index(fd)?).and_then(Option::take);
         found.ok_or_else(|| unknown_descriptor(fd))
     }

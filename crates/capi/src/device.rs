@@ -4,9 +4,9 @@ use crate::error::{Failure, call};
 use crate::table::{Table, check_fork, watch_forks};
 use nvmed_block::{CacheOptions, CacheStats, Disk, DiskOptions, EvictionPolicy, WritePolicy};
 use nvmed_stack::{DeviceSpec, Open, open_device};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, Once};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 /// Frames of the cache of a device that was opened without `NVMED_NO_CACHE`, unless told otherwise: 64 MiB.
 const CACHE_FRAMES: u64 = 16_384;
@@ -99,7 +99,7 @@ impl Device {
     }
 
     fn wish(&self) -> MutexGuard<'_, Wish> {
-        self.wish.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wish.lock()
     }
 
     /// Makes the cache if there is to be one and is none: a handle wants it.

@@ -9,8 +9,8 @@ use crate::mounts::User;
 use crate::table::Table;
 use libc::off_t;
 use nvmed_files::{Buffer, FsError, OpenFile, Ticket};
+use nvmed_sys::sync::{Arc, Mutex};
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// What runs when a call is done.
 pub type Done = extern "C" fn(*mut NvmedFsAio, *mut c_void);
@@ -186,7 +186,7 @@ unsafe fn end(aio: *mut NvmedFsAio, wait: bool) -> Result<bool, Failure> {
     let name = unsafe { (*aio).ticket } as usize;
     let nothing = |_| Failure::invalid("nothing is under way with this struct nvmedfs_aio");
     let flight = FLIGHTS.get(name).map_err(nothing)?;
-    let mut call = flight.call.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut call = flight.call.lock();
     if !wait && call.as_ref().is_some_and(|pending| !pending.ticket.is_done()) {
         return Ok(false);
     }

@@ -1,8 +1,8 @@
 //! Names for what C holds: a wrong, closed or foreign one is found out, and never followed.
 
 use crate::error::Failure;
+use nvmed_sys::sync::{Arc, Once, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Once, PoisonError, RwLock};
 
 /// Above every address of a program, so that following a name by mistake faults at once: 16 bits that no x86-64 or
 /// arm64 pointer has.
@@ -81,7 +81,7 @@ impl<T> Table<T> {
 
     /// Gives an object a name.
     pub(crate) fn add(&self, object: Arc<T>) -> Result<usize, Failure> {
-        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner.write();
         let index = match inner.free.pop() {
             Some(index) => index,
             None if inner.slots.len() == INDEX_MAX => {
@@ -100,7 +100,7 @@ impl<T> Table<T> {
     /// The object of a name.
     pub(crate) fn get(&self, name: usize) -> Result<Arc<T>, Failure> {
         check_fork()?;
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.read();
         let found = self.parse(name).and_then(|(generation, index)| {
             let slot = inner.slots.get(index).filter(|slot| slot.generation == generation)?;
             slot.object.clone()
@@ -110,14 +110,14 @@ impl<T> Table<T> {
 
     /// Every object that has a name now.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.read();
         inner.slots.iter().filter_map(|slot| slot.object.clone()).collect()
     }
 
     /// Takes a name away.
     pub(crate) fn remove(&self, name: usize) -> Result<Arc<T>, Failure> {
         check_fork()?;
-        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner.write();
         let Slots { slots, free } = &mut *inner;
         let (generation, index) = self.parse(name).ok_or_else(|| self.unknown(name))?;
         let slot = slots.get_mut(index).filter(|slot| slot.generation == generation);
@@ -165,7 +165,7 @@ mod tests {
     fn a_place_whose_names_are_used_up_is_left() {
         let table = Table::new(1, "thing");
         let first = table.add(Arc::new(())).ok().unwrap();
-        table.inner.write().unwrap().slots[0].generation = (1 << GENERATION_BITS) - 1;
+        table.inner.write().slots[0].generation = (1 << GENERATION_BITS) - 1;
         let last = table.name((1 << GENERATION_BITS) - 1, 0);
         assert!(table.remove(last).is_ok());
         let next = table.add(Arc::new(())).ok().unwrap();

@@ -2,9 +2,9 @@
 
 use crate::{DeviceAddress, Distant, MapError};
 use nvmed_sys::Mapping;
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Mappings that one space holds at once at addresses of its own choice.
 const SLOTS: usize = 256;
@@ -225,7 +225,7 @@ impl View {
 impl AddressSpace {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change below is one statement on the table: it is valid also after a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn changed(&self) {
@@ -473,14 +473,14 @@ mod tests {
 
     impl Distant for Elsewhere {
         fn fetch(&self, at: DeviceAddress, to: &Mapping, offset: usize, len: usize) -> Result<(), DmaFault> {
-            let bytes = self.0.lock().unwrap();
+            let bytes = self.0.lock();
             let piece = bytes.get(at.0 as usize..at.0 as usize + len);
             to.write(offset, piece.ok_or(DmaFault { address: at, len })?);
             Ok(())
         }
 
         fn send(&self, at: DeviceAddress, from: &Mapping, offset: usize, len: usize) -> Result<(), DmaFault> {
-            let mut bytes = self.0.lock().unwrap();
+            let mut bytes = self.0.lock();
             let piece = bytes.get_mut(at.0 as usize..at.0 as usize + len);
             from.read(offset, piece.ok_or(DmaFault { address: at, len })?);
             Ok(())
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!((copy.u8(at).load(Ordering::Relaxed), copy.u8(at + 8).load(Ordering::Relaxed)), (7, 0));
         copy.write(at, &[9; 8]);
         view.send(copy, at, 8).unwrap();
-        assert_eq!(elsewhere.0.lock().unwrap()[4999..5009], [7, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
+        assert_eq!(elsewhere.0.lock()[4999..5009], [7, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
         let fault = DmaFault { address: DeviceAddress(8190), len: 4 };
         assert_eq!(view.fetch(copy, 8190 - 4096, 4), Err(fault), "it ends there");
         view.fetch(view.resolve(mine, 1).unwrap().0, 0, 1).unwrap();

@@ -7,9 +7,9 @@ use core::ops::Range;
 use nvmed_block::Buffer;
 use nvmed_fs::{DirectIo, File, FsError, OpenFlags, Whence};
 use nvmed_io::{Binding, Handle, HandleSettings, QueueNumber};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a direct call's piece when its memory is not the device's: large enough that a request's cost is small
 /// beside the copy.
@@ -149,7 +149,7 @@ impl OpenFile {
 
     fn offset(&self) -> MutexGuard<'_, u64> {
         // A number is whole.
-        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
+        self.offset.lock()
     }
 
     /// The handle, for a file that goes past the cache.

@@ -1,10 +1,10 @@
 //! Threads for what no device can be asked to do alone: asynchronous calls through the cache, fsync.
 
 use nvmed_fs::FsError;
+use nvmed_sys::sync::{Arc, Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// Threads of one mount: calls of one file stay in order on one of them, calls of different files overlap.
@@ -34,11 +34,6 @@ struct Calls {
 /// The threads of a mount; each starts with its first call.
 pub(crate) struct Workers([Arc<Lane>; WORKERS]);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Queues and results are whole at every step.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job").field("done", &self.is_done()).finish()
@@ -51,7 +46,7 @@ impl Job {
     }
 
     fn end(&self, result: Result<usize, FsError>) {
-        *lock(&self.result) = Some(result);
+        *self.result.lock() = Some(result);
         self.done.store(true, Ordering::Release);
         self.over.notify_all();
     }
@@ -62,9 +57,9 @@ impl Job {
 
     /// Waits, and takes the result; a second time there is none, which is no failure of the call.
     pub(crate) fn wait(&self) -> Result<usize, FsError> {
-        let mut result = lock(&self.result);
+        let mut result = self.result.lock();
         while !self.is_done() {
-            result = self.over.wait(result).unwrap_or_else(PoisonError::into_inner);
+            result = self.over.wait(result);
         }
         result.take().unwrap_or(Ok(0))
     }
@@ -72,16 +67,16 @@ impl Job {
 
 impl Lane {
     fn work(&self) {
-        let mut calls = lock(&self.calls);
+        let mut calls = self.calls.lock();
         loop {
             if let Some((job, call)) = calls.waiting.pop_front() {
                 drop(calls);
                 job.end(call());
-                calls = lock(&self.calls);
+                calls = self.calls.lock();
             } else if calls.stop {
                 return;
             } else {
-                calls = self.more.wait(calls).unwrap_or_else(PoisonError::into_inner);
+                calls = self.more.wait(calls);
             }
         }
     }
@@ -97,7 +92,7 @@ impl Workers {
     pub(crate) fn run(&self, order: u64, call: Call) -> Arc<Job> {
         let job = Job::new();
         let lane = &self.0[(order % WORKERS as u64) as usize];
-        let mut calls = lock(&lane.calls);
+        let mut calls = lane.calls.lock();
         if calls.thread.is_none() && !calls.stop {
             let own = Arc::clone(lane);
             calls.thread = nvmed_sys::spawn_quiet("nvmed-files", move || own.work()).ok();
@@ -117,7 +112,7 @@ impl Workers {
     pub(crate) fn stop(&self) {
         for lane in &self.0 {
             let thread = {
-                let mut calls = lock(&lane.calls);
+                let mut calls = lane.calls.lock();
                 calls.stop = true;
                 calls.thread.take()
             };

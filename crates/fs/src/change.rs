@@ -13,7 +13,7 @@ use crate::placement::Moves;
 use core::sync::atomic::Ordering;
 use nvmed_kv::{Batch, Sequence};
 use nvmed_mutant::Mutant;
-use nvmed_sys::sync::{MutexGuard, PoisonError};
+use nvmed_sys::sync::MutexGuard;
 use nvmed_units::Ino;
 
 /// The batch that a change puts together, and the counters.
@@ -56,7 +56,7 @@ impl Core {
     /// Begins a change; others wait until it is applied or dropped.
     pub(crate) fn change(&self) -> Change<'_> {
         // A panic inside a change ran its `Drop`, which left the open batch as it was.
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.batch.clear();
         let counters = open.counters;
         Change {
@@ -73,7 +73,7 @@ impl Core {
 
     /// The counters after the last change.
     pub(crate) fn counters(&self) -> Counters {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).counters
+        self.open.lock().counters
     }
 
     /// Writes the counters, if the store's are behind.

@@ -24,7 +24,7 @@ use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_kv::{DeviceMedium, PendingMemory, Store};
 use nvmed_mutant::Mutant;
-use nvmed_sys::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use nvmed_sys::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use nvmed_units::Ino;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -256,7 +256,7 @@ impl Core {
             self.trim();
         }
         // The lock guards no data of its own: a panic under it broke nothing.
-        self.namespace.read().unwrap_or_else(PoisonError::into_inner)
+        self.namespace.read()
     }
 
     /// The namespace, to change names. The caller holds no other lock.
@@ -266,7 +266,7 @@ impl Core {
         if self.is_overfull() {
             self.trim();
         }
-        self.namespace.write().unwrap_or_else(PoisonError::into_inner)
+        self.namespace.write()
     }
 
     /// A number for a new open description.
@@ -325,7 +325,7 @@ impl Core {
     }
 
     fn list_late(&self, inode: &Arc<Inode>) {
-        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut late = self.late.lock();
         late.push(Arc::clone(inode));
         if late.len().is_multiple_of(LATE_MAX) {
             late.retain(|inode| inode.is_late());
@@ -341,7 +341,7 @@ impl Core {
     /// # Errors
     /// The store's; what was not written waits on.
     pub(crate) fn write_all_late(&self) -> Result<(), FsError> {
-        let late = core::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
+        let late = core::mem::take(&mut *self.late.lock());
         self.late_full.store(false, Ordering::Relaxed);
         let mut result = Ok(());
         let mut full = false;
@@ -355,7 +355,7 @@ impl Core {
                     result = Ok(());
                 }
             } else if inode.is_late() {
-                self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(inode));
+                self.late.lock().push(Arc::clone(inode));
             }
         }
         result
@@ -419,7 +419,7 @@ impl Core {
     fn trim(&self) {
         // A failure leaves the inodes late and in memory; whoever syncs them is told.
         let _ = self.write_all_late();
-        let _namespace = self.namespace.write().unwrap_or_else(PoisonError::into_inner);
+        let _namespace = self.namespace.write();
         if self.names.load(Ordering::Relaxed) > NAMES_MAX {
             for inode in self.inodes.collect(|inode| inode.directory.is_some()) {
                 if let Ok(directory) = inode.directory() {

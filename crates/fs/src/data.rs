@@ -7,7 +7,7 @@ use crate::core::{Core, Durability, MountOptions};
 use crate::error::FsError;
 use crate::extent::Extents;
 use crate::file::File;
-use crate::filedata::{AS_MOUNTED, lock};
+use crate::filedata::AS_MOUNTED;
 use crate::inode::{Inode, State};
 use crate::memory::{Memory, Slots};
 use crate::status::OpenFlags;
@@ -107,7 +107,7 @@ impl DataPath {
     /// Whether the device lacks pages or the size of the inode.
     pub(crate) fn wants_write(&self, inode: &Inode) -> bool {
         let data = &inode.data;
-        data.object.dirty_pages() > 0 || data.exposed.load(Ordering::SeqCst) || lock(&data.slot).is_some()
+        data.object.dirty_pages() > 0 || data.exposed.load(Ordering::SeqCst) || data.slot.lock().is_some()
     }
 
     /// Data blocks that the inode will need for what is not allocated yet.
@@ -125,7 +125,7 @@ impl DataPath {
         self.cache.write_back(&data.object).discard(0..u64::MAX);
         drop(PagePromise::all_taken_back(core, inode));
         core.drop_prealloc(inode);
-        if let Some(slot) = lock(&data.slot).take() {
+        if let Some(slot) = data.slot.lock().take() {
             self.slots.put_back(slot);
         }
         data.exposed.store(false, Ordering::SeqCst);
@@ -167,7 +167,7 @@ impl Core {
         state: &mut State,
         use_them: impl FnOnce(&mut State, &mut Extents) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
-        let mut held = lock(&inode.data.extents);
+        let mut held = inode.data.extents.lock();
         let extents = match &mut *held {
             Some(extents) => extents,
             none => none.insert(self.load_extents(inode.ino, state.record())?),
@@ -177,19 +177,19 @@ impl Core {
 
     /// The handle by which an inode's data moves.
     pub(crate) fn handle_of(&self, inode: &Inode) -> Handle {
-        lock(&inode.data.handle).as_ref().map_or(&self.handle, |(_, handle)| handle).clone()
+        inode.data.handle.lock().as_ref().map_or(&self.handle, |(_, handle)| handle).clone()
     }
 
     /// What is known of an inode's extents may be wrong: they are loaded again.
     pub(crate) fn forget_extents(&self, inode: &Inode) {
-        *lock(&inode.data.extents) = None;
+        *inode.data.extents.lock() = None;
     }
 
     /// Makes a file's size `size`, in the memory that outlives the process too.
     pub(crate) fn set_size(&self, inode: &Arc<Inode>, size: u64) {
         let data = &inode.data;
         let mtime = inode.times_ns()[1];
-        let mut slot = lock(&data.slot);
+        let mut slot = data.slot.lock();
         match *slot {
             Some(slot) => self.data.slots.set(slot, size, mtime),
             None => *slot = self.data.slots.take(inode.ino, size, mtime),
@@ -204,7 +204,7 @@ impl Core {
 
     /// The record has the size `recorded`: if that is the size, the memory need not keep it.
     pub(crate) fn size_recorded(&self, inode: &Inode, recorded: u64) {
-        let mut slot = lock(&inode.data.slot);
+        let mut slot = inode.data.slot.lock();
         if inode.size.load(Ordering::Acquire) == recorded {
             if let Some(slot) = slot.take() {
                 self.data.slots.put_back(slot);
@@ -216,7 +216,7 @@ impl Core {
     /// A description is being closed.
     pub(crate) fn closing(&self, file: &File) {
         let inode = &file.inode;
-        let own = lock(&inode.data.handle).take_if(|(number, _)| *number == file.number());
+        let own = inode.data.handle.lock().take_if(|(number, _)| *number == file.number());
         drop(own);
         if inode.kind == Kind::File && inode.opens.load(Ordering::SeqCst) == 1 {
             self.drop_prealloc(inode);
@@ -330,7 +330,7 @@ impl File {
     /// Has the file's data move by `handle` until this description is closed, whoever reads or writes it through the
     /// cache: its queues, scheduler, way of waiting, priority, stream. Of several descriptions' the last one counts.
     pub fn set_handle(&self, handle: &Handle) {
-        *lock(&self.inode.data.handle) = Some((self.number(), handle.clone()));
+        *self.inode.data.handle.lock() = Some((self.number(), handle.clone()));
     }
 
     /// Whether data may be read through this description.

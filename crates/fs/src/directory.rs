@@ -6,7 +6,7 @@
 use crate::hash::Numbers;
 use crate::inode::Inode;
 use core::sync::atomic::{AtomicBool, Ordering};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::collections::HashMap;
 
 /// What is remembered of a name.
@@ -93,24 +93,24 @@ impl Directory {
 
     /// The prefix as it was computed last.
     pub(crate) fn prefix(&self) -> MutexGuard<'_, Prefix> {
-        self.prefix.lock().unwrap_or_else(PoisonError::into_inner)
+        self.prefix.lock()
     }
 
     /// What is below it, if it was counted. Only the directories right below a zone's root are kept
     /// count of; the caller holds the namespace's write lock.
     pub(crate) fn size(&self) -> MutexGuard<'_, Option<Size>> {
-        self.size.lock().unwrap_or_else(PoisonError::into_inner)
+        self.size.lock()
     }
 
     /// The names, to look one up.
     pub(crate) fn names(&self) -> RwLockReadGuard<'_, Names> {
         // Nothing is computed while the map is locked: a panic leaves it whole.
-        self.names.read().unwrap_or_else(PoisonError::into_inner)
+        self.names.read()
     }
 
     /// The names, to change them.
     pub(crate) fn names_mut(&self) -> RwLockWriteGuard<'_, Names> {
-        self.names.write().unwrap_or_else(PoisonError::into_inner)
+        self.names.write()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::inode::Inode;
 use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, OpenFlags};
 use core::sync::atomic::Ordering;
-use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_sys::{Nursery, QuietFd};
 use nvmed_units::Ino;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -75,7 +75,7 @@ pub(crate) struct Ends(Mutex<HashMap<Ino, End>>);
 
 impl Ends {
     fn lock(&self) -> MutexGuard<'_, HashMap<Ino, End>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The end of an inode, if it has one.

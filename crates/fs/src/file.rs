@@ -12,7 +12,7 @@ use crate::status::{Credentials, DirEntry, OpenFlags, Stat, Time, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 
 /// An open description. Descriptors that were duplicated or inherited share one.
 ///
@@ -84,7 +84,7 @@ impl File {
 
     /// The shared offset, locked: calls that use it are atomic towards each other (POSIX.1-2017, 2.9.7).
     pub(crate) fn offset(&self) -> MutexGuard<'_, u64> {
-        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
+        self.offset.lock()
     }
 
     /// Moves the shared offset; for a directory, `offset` is a cookie and 0 rewinds.
@@ -97,7 +97,7 @@ impl File {
             return Err(FsError::BadDescriptor);
         }
         if let Some(listing) = &self.listing {
-            let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut listing = listing.lock();
             let from = match whence {
                 Whence::Set => 0,
                 Whence::Current => listing.position() as i64,
@@ -128,7 +128,7 @@ impl File {
     #[must_use]
     pub fn position(&self) -> u64 {
         match &self.listing {
-            Some(listing) => listing.lock().unwrap_or_else(PoisonError::into_inner).position(),
+            Some(listing) => listing.lock().position(),
             None => *self.offset(),
         }
     }
@@ -151,7 +151,7 @@ impl File {
         if !self.flags().reads() {
             return Err(FsError::BadDescriptor);
         }
-        let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listing = listing.lock();
         listing.tell(&self.core, &self.inode, self.view.root_ino(), tell)?;
         if self.stamps(self.flags()) {
             self.core.accessed(&self.inode);
@@ -268,7 +268,7 @@ impl File {
     /// Bytes that it keeps of the names that [`File::read_dir`] has told.
     #[must_use]
     pub fn listing_bytes(&self) -> usize {
-        let bytes = |listing: &Mutex<Listing>| listing.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+        let bytes = |listing: &Mutex<Listing>| listing.lock().bytes();
         self.listing.as_deref().map_or(0, bytes)
     }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::Object;
 use nvmed_io::Handle;
 use nvmed_sys::QuietFd;
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Ino;
 
 /// A file's setting that leaves it to the mount.
@@ -141,12 +141,6 @@ pub(crate) struct FileData {
     pub(crate) handle: Mutex<Option<(u64, Handle)>>,
 }
 
-/// The value of a lock of the data path.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each of these guards either nothing or a value that is whole at every step.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl FileData {
     pub(crate) fn new(ino: Ino, in_record: bool) -> Self {
         Self {
@@ -181,29 +175,29 @@ impl FileData {
 
     /// As [`FileData::quiet`], while direct transfers go on.
     pub(crate) fn io(&self) -> Io<'_> {
-        Io { _lock: lock(&self.io) }
+        Io { _lock: self.io.lock() }
     }
 
     /// As [`FileData::quiet`], or none when somebody is at it.
     pub(crate) fn try_quiet(&self) -> Option<Quiet<'_>> {
-        let io = Io { _lock: self.io.try_lock().ok()? };
+        let io = Io { _lock: self.io.try_lock()? };
         self.flights.settle_all();
         Some(Quiet { _io: io })
     }
 
     /// The right to change the size and to give pages their first block.
     pub(crate) fn grow(&self) -> Growing<'_> {
-        Growing { _lock: lock(&self.grow) }
+        Growing { _lock: self.grow.lock() }
     }
 
     /// What maps the file into programs, locked.
     pub(crate) fn map(&self) -> MutexGuard<'_, Option<Box<Map>>> {
-        lock(&self.map)
+        self.map.lock()
     }
 
     /// What is allocated ahead of the file, locked.
     pub(crate) fn ahead(&self) -> MutexGuard<'_, Ahead> {
-        lock(&self.ahead)
+        self.ahead.lock()
     }
 }
 

@@ -8,7 +8,7 @@ use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use nvmed_io::{Handle, IoError, Operation, Request, Segment, SubmitError, Ticket};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Lba;
 use std::collections::VecDeque;
 
@@ -61,7 +61,7 @@ impl core::fmt::Debug for DirectIo {
 impl Flights {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<DirectIo>>> {
         // A push or a removal is whole at every step.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 
     /// Waits for the transfers under way that `which` accepts.
@@ -150,7 +150,7 @@ impl DirectIo {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Its parts move between the lists by calls that do not panic in between.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Gives the device as much as it has room for.
@@ -225,7 +225,7 @@ impl DirectIo {
     #[must_use]
     pub fn poll(&self) -> Option<Result<usize, FsError>> {
         // Who holds the lock for long waits for the end.
-        let mut inner = self.inner.try_lock().ok()?;
+        let mut inner = self.inner.try_lock()?;
         if !inner.over {
             self.send(&mut inner);
             let Inner { tickets, error, .. } = &mut *inner;

@@ -13,7 +13,7 @@ use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Block;
 
 /// Blocks of a growth at most, 256 MiB, and at least, 256 KiB: the list of runs is bounded, so small ones are for
@@ -71,7 +71,7 @@ impl Growth {
 
     fn lock(&self) -> MutexGuard<'_, Superblock> {
         // Replaced as a whole.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock()
     }
 
     /// The superblock as it is on the device.
@@ -129,7 +129,7 @@ impl Core {
             return;
         }
         // One is enough; who comes meanwhile goes on with what there is.
-        let Ok(mut current) = self.growth.current.try_lock() else { return };
+        let Some(mut current) = self.growth.current.try_lock() else { return };
         self.look_closely();
         if !self.growth.low.load(Ordering::Relaxed) {
             return;

@@ -9,7 +9,7 @@ use crate::error::FsError;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_io::IoError;
 use nvmed_kv::{KvError, MediumCall};
-use nvmed_sys::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use nvmed_sys::sync::{Condvar, Mutex, OnceLock};
 use nvmed_units::Ino;
 use rustix::io::Errno;
 
@@ -87,15 +87,15 @@ impl Health {
 
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.waiting.lock());
         self.changed.notify_all();
     }
 
     /// Waits until changes end; what made them end, if it was trouble.
     pub(crate) fn wait(&self) -> Option<Trouble> {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock();
         let is_open = |(): &mut ()| self.is_open();
-        drop(self.changed.wait_while(waiting, is_open).unwrap_or_else(PoisonError::into_inner));
+        drop(self.changed.wait_while(waiting, is_open));
         self.trouble.get().cloned()
     }
 }

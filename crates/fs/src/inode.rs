@@ -9,7 +9,7 @@ use crate::error::FsError;
 use crate::filedata::FileData;
 use crate::lock::Locks;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use nvmed_units::Ino;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -127,12 +127,12 @@ impl Inode {
     /// The state, locked.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while the state was held left the last published record, which is whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The state, locked, unless somebody holds it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        self.state.try_lock().ok()
+        self.state.try_lock()
     }
 
     /// The directory's part.
@@ -250,7 +250,7 @@ impl Inode {
 
     /// A name of it, if one is known.
     pub(crate) fn with_place<T>(&self, look: impl FnOnce(Option<&Place>) -> T) -> T {
-        look(self.place.lock().unwrap_or_else(PoisonError::into_inner).as_ref())
+        look(self.place.lock().as_ref())
     }
 
     /// A name of it, if one is known.
@@ -273,7 +273,7 @@ impl Inode {
     /// Remembers a name, or none.
     pub(crate) fn set_place(&self, place: Option<Place>) {
         let before = {
-            let mut held = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut held = self.place.lock();
             core::mem::replace(&mut *held, place)
         };
         // Outside the lock: it may be the last that held the directory.
@@ -307,7 +307,7 @@ impl InodeTable {
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
-        self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[ino.0 as usize % SHARDS].lock()
     }
 
     /// How many there are.
@@ -367,7 +367,7 @@ impl InodeTable {
     pub(crate) fn evict(&self, limit: usize, may_go: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut gone = Vec::new();
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             let idle = shard.values().filter(|inode| {
                 Arc::strong_count(inode) == 1 && may_go(inode) && !inode.recent.swap(false, Ordering::Relaxed)
             });
@@ -382,7 +382,7 @@ impl InodeTable {
     pub(crate) fn collect(&self, wanted: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             found.extend(shard.values().filter(|inode| wanted(inode)).cloned());
         }
         found

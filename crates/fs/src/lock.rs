@@ -8,7 +8,7 @@
 //! their record locks, and for descriptions Linux does not check either.
 
 use crate::error::FsError;
-use nvmed_sys::sync::{Condvar, Mutex, PoisonError};
+use nvmed_sys::sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ pub(crate) struct Locks {
 impl Locks {
     fn held(&self) -> nvmed_sys::sync::MutexGuard<'_, Held> {
         // A panic while a lock list was edited cannot leave a half-made entry: entries are `Copy`.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// Retries `attempt` as the locks change, until it succeeds or waiting is over.
@@ -172,8 +172,7 @@ impl Locks {
                     if cancelled() {
                         return Err(FsError::Interrupted);
                     }
-                    let woken = self.freed.wait_timeout(held, CANCEL_POLL);
-                    held = woken.unwrap_or_else(PoisonError::into_inner).0;
+                    (held, _) = self.freed.wait_timeout(held, CANCEL_POLL);
                 }
                 (result, _) => return result,
             }

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering;
 use nvmed_kv::PendingMemory;
 use nvmed_sys::Mapping;
-use nvmed_sys::sync::{Arc, Mutex, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::{BLOCK_BYTES, Ino};
 
 /// Bytes for batches that are applied and not yet in the log: some thousand operations.
@@ -124,7 +124,7 @@ impl Slots {
 
     /// A slot that says that `ino` has `size` bytes; none when all are taken.
     pub(crate) fn take(&self, ino: Ino, size: u64, mtime_ns: i64) -> Option<u32> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         let slot = match free.returned.pop() {
             Some(slot) => slot,
             None if (free.used as usize) < SLOTS => {
@@ -150,7 +150,7 @@ impl Slots {
     /// The record says it now.
     pub(crate) fn put_back(&self, slot: u32) {
         self.memory.u64(self.at(slot)).store(0, Ordering::Release);
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).returned.push(slot);
+        self.free.lock().returned.push(slot);
     }
 
     fn at(&self, slot: u32) -> usize {

@@ -95,7 +95,7 @@ impl Paths {
 
     /// Somebody else at the same slot is no reason to wait: then the path is walked.
     fn slot(&self, hash: u64) -> Option<MutexGuard<'_, Slot>> {
-        self.slots[hash as usize % PATHS].try_lock().ok()
+        self.slots[hash as usize % PATHS].try_lock()
     }
 
     /// Looks at the inode that a path leads to.
@@ -159,9 +159,7 @@ impl Paths {
     /// Lets go of all inodes.
     pub(crate) fn clear(&self) {
         for slot in &self.slots {
-            if let Ok(mut slot) = slot.lock() {
-                slot.known = None;
-            }
+            slot.lock().known = None;
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::error::FsError;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
 use core::ops::{Bound, ControlFlow};
-use nvmed_sys::sync::{Arc, Mutex, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::Ino;
 use std::collections::{HashMap, HashSet};
 
@@ -125,7 +125,7 @@ impl FileSystem {
         directory.0.directory()?;
         let core = &self.0;
         let _namespace = core.names_write();
-        let mut accounts = core.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = core.accounts.lock();
         let account = match accounts.get(&directory.0.ino) {
             Some((_, account)) => Arc::clone(account),
             None if directory.0.account.get().is_some() => return Err(FsError::Busy),

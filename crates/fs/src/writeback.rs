@@ -13,7 +13,7 @@ use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_mutant::Mutant;
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::BLOCK_BYTES;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -54,7 +54,7 @@ struct Listed {
 
 impl DirtyList {
     fn lock(&self) -> MutexGuard<'_, List> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The number that the next inode listed gets.

@@ -3,8 +3,8 @@
 use crate::error::NotHeld;
 use fuser::FileHandle;
 use nvmed_fs::File;
+use nvmed_sys::sync::{Arc, RwLock};
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
 
 /// More than the threads that serve one mount.
 const SHARDS: usize = 16;
@@ -26,7 +26,7 @@ impl Handles {
     pub(crate) fn keep(&self, file: Arc<File>) -> FileHandle {
         let number = file.number();
         // An insertion that panics leaves the map whole.
-        self.shard(number).write().unwrap_or_else(PoisonError::into_inner).insert(number, file);
+        self.shard(number).write().insert(number, file);
         FileHandle(number)
     }
 
@@ -35,13 +35,13 @@ impl Handles {
     /// # Errors
     /// The handle was never given, or is released.
     pub(crate) fn get(&self, handle: FileHandle) -> Result<Arc<File>, NotHeld> {
-        let shard = self.shard(handle.0).read().unwrap_or_else(PoisonError::into_inner);
+        let shard = self.shard(handle.0).read();
         shard.get(&handle.0).cloned().ok_or(NotHeld)
     }
 
     /// The kernel has no use for the handle any more.
     pub(crate) fn release(&self, handle: FileHandle) {
-        let file = self.shard(handle.0).write().unwrap_or_else(PoisonError::into_inner).remove(&handle.0);
+        let file = self.shard(handle.0).write().remove(&handle.0);
         // Closing may free a file's blocks: not while others wait for the shard.
         drop(file);
     }

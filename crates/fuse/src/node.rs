@@ -6,8 +6,8 @@
 use crate::error::NotHeld;
 use fuser::INodeNo;
 use nvmed_fs::Node;
+use nvmed_sys::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// More than the threads that serve one mount.
 const SHARDS: usize = 16;
@@ -33,7 +33,7 @@ impl Nodes {
 
     fn shard(&self, ino: u64) -> MutexGuard<'_, HashMap<u64, Known>> {
         // Counts are changed in one step: a panic leaves them whole.
-        self.shards[ino as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[ino as usize % SHARDS].lock()
     }
 
     /// The inode of a number.
@@ -92,7 +92,7 @@ mod tests {
         nodes.forget(ino, 1);
         nodes.forget(INodeNo::ROOT, 99);
         assert!(nodes.get(INodeNo::ROOT).is_ok());
-        let held: usize = nodes.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
+        let held: usize = nodes.shards.iter().map(|shard| shard.lock().len()).sum();
         assert_eq!(held, 1);
     }
 }

@@ -3,6 +3,7 @@
 use crate::house::House;
 use crate::keeper::is_owner;
 use crate::request::{LINE_BYTES_MAX, Request, Said};
+use nvmed_sys::sync::{Arc, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode};
@@ -11,7 +12,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Drop for Admin {
             let _ = thread.join();
         }
         let _ = rustix::fs::unlink(&self.path);
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.waiting.lock().clear();
     }
 }
 
@@ -145,7 +145,7 @@ impl Desk {
         text.push('\n');
         stream.write_all(text.as_bytes())?;
         if stays {
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+            self.waiting.lock().push(stream);
         }
         Ok(())
     }

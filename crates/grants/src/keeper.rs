@@ -7,12 +7,12 @@ use nvmed_fs::{Credentials, FileSystem, Follow, FsError, Kind, Limits, Node, Usa
 use nvmed_io::Device;
 use nvmed_server::{Admitted, Gate, Peer};
 use nvmed_stack::{PartitionOptions, ServedPartition};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::BLOCK_BYTES;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Mode of directories on the way to a tree that a grant makes.
 const WAY_MODE: u32 = 0o755;
@@ -119,7 +119,7 @@ impl Keeper {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn check(&self, table: &Table) -> Result<(), GrantError> {

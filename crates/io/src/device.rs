@@ -9,7 +9,7 @@ use crate::stats::Stats;
 use crate::wait::Awaited;
 use nvmed_engine::{AsyncEvent, Command, Engine, Geometry, Transfer};
 use nvmed_sys::Mapping;
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, Weak};
 use nvmed_units::DeviceAddress;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,12 +108,12 @@ impl Device {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// The completion threads.
     pub(crate) fn services(&self) -> MutexGuard<'_, Services> {
-        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+        self.services.lock()
     }
 
     /// All queues there are now.

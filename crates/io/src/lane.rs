@@ -14,7 +14,7 @@ use crate::stats::Stats;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use nvmed_engine::{Command, Completion, DeviceError, Engine, QueuePair, Request, Segment, SubmitError};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Completions taken from the queue pair at once.
 const BATCH: usize = 64;
@@ -160,7 +160,7 @@ fn wake<'a>(lane: &'a Lane, mut guard: MutexGuard<'a, Inner>) {
         if last {
             return;
         }
-        guard = lane.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        guard = lane.inner.lock();
     }
 }
 
@@ -227,16 +227,12 @@ impl Lane {
 
     #[inline]
     pub(crate) fn lock(&self) -> Held<'_> {
-        Held { lane: self, guard: Some(self.inner.lock().unwrap_or_else(PoisonError::into_inner)) }
+        Held { lane: self, guard: Some(self.inner.lock()) }
     }
 
     /// The lock, if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<Held<'_>> {
-        let guard = match self.inner.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let guard = self.inner.try_lock()?;
         Some(Held { lane: self, guard: Some(guard) })
     }
 }

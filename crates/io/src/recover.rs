@@ -5,7 +5,6 @@ use crate::lane::{Inner, Lane};
 use crate::places::{Overdue, Waiter};
 use crate::schedule::NODE_TAG;
 use crate::settings::HandleSettings;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// How long a request that was aborted may still take, at most; a handle with a shorter timeout waits that
@@ -83,7 +82,7 @@ impl Lane {
 impl Device {
     /// One thread resets, others wait; none submits meanwhile.
     fn recover(&self, lane: &Lane) {
-        let _alone = self.resetting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.resetting.lock();
         if !lane.lock().watch() {
             // Another thread's reset has helped.
             return;

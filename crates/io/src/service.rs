@@ -15,8 +15,8 @@ use crate::wait::Cost;
 use core::num::NonZeroU64;
 use core::task::{Context, Poll};
 use nvmed_engine::{Engine, Waited};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ impl Service {
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Weak<Lane>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.lock()
     }
 
     fn run(&self, engine: &dyn Engine) {

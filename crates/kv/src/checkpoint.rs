@@ -6,7 +6,6 @@
 
 use crate::commit::Barrier;
 use crate::delta::Delta;
-use crate::guard::{lock, read, write};
 use crate::log;
 use crate::merge::Merge;
 use crate::pack::PACKED_BYTES_MIN;
@@ -18,7 +17,7 @@ use crate::superblock::Superblock;
 use crate::{Batch, KvError, Sequence};
 use core::sync::atomic::Ordering::Relaxed;
 use nvmed_mutant::Mutant;
-use nvmed_sys::sync::{Arc, MutexGuard, TryLockError};
+use nvmed_sys::sync::Arc;
 use std::collections::VecDeque;
 
 /// Tree blocks that only a checkpoint may use: one path and what it splits into, at seven levels.
@@ -122,9 +121,9 @@ impl Store {
     /// # Errors
     /// The medium's, or a damaged block.
     pub fn checkpoint(&self) -> Result<(), KvError> {
-        let goal = read(&self.state).end;
-        let mut checkpointer = lock(&self.checkpointer);
-        while read(&self.state).head < goal {
+        let goal = self.state.read().end;
+        let mut checkpointer = self.checkpointer.lock();
+        while self.state.read().head < goal {
             if !self.advance(&mut checkpointer, u64::MAX)? {
                 break;
             }
@@ -139,7 +138,7 @@ impl Store {
     pub fn close(&self) -> Result<(), KvError> {
         self.commit_only(self.applied(), Barrier::Before)?;
         let (head, end) = {
-            let state = read(&self.state);
+            let state = self.state.read();
             (state.head, state.end)
         };
         assert!(end >= head, "the log ends at {end}, before its head {head}");
@@ -157,7 +156,7 @@ impl Store {
         if !self.pace.is_due(self.pending.end()) {
             return;
         }
-        let Some(mut checkpointer) = self.try_checkpointer() else {
+        let Some(mut checkpointer) = self.checkpointer.try_lock() else {
             return;
         };
         if !self.pace.is_due(self.pending.end()) {
@@ -172,8 +171,8 @@ impl Store {
             return;
         }
         let checkpointer = match self.pace.is_critical(end) {
-            true => Some(lock(&self.checkpointer)),
-            false => self.try_checkpointer(),
+            true => Some(self.checkpointer.lock()),
+            false => self.checkpointer.try_lock(),
         };
         if let Some(mut checkpointer) = checkpointer
             && self.pace.is_urgent(self.pending.end())
@@ -186,14 +185,6 @@ impl Store {
     fn step_once(&self, checkpointer: &mut Checkpointer) {
         if self.advance(checkpointer, self.limits.commit_blocks).is_err() {
             self.pace.failed(self.pending.end());
-        }
-    }
-
-    fn try_checkpointer(&self) -> Option<MutexGuard<'_, Checkpointer>> {
-        match self.checkpointer.try_lock() {
-            Ok(checkpointer) => Some(checkpointer),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -226,11 +217,11 @@ impl Store {
     /// # Errors
     /// [`KvError::Full`] when everything is in the tree already.
     pub(crate) fn make_room(&self, length: u64, batch: &Batch) -> Result<(), KvError> {
-        let mut checkpointer = lock(&self.checkpointer);
+        let mut checkpointer = self.checkpointer.lock();
         loop {
             {
                 // Whoever held the checkpointer may have made the room.
-                let state = read(&self.state);
+                let state = self.state.read();
                 if self.room(&state, length, batch) != Room::CheckpointDue {
                     return Ok(());
                 }
@@ -266,7 +257,7 @@ impl Store {
 
     /// Turns the active delta into the frozen one.
     fn freeze(&self, spare: &mut Option<Delta>) -> Option<Progress> {
-        let mut state = write(&self.state);
+        let mut state = self.state.write();
         if state.end == state.head {
             return None;
         }
@@ -322,7 +313,7 @@ impl Store {
         progress: &Progress,
         blocks: u64,
     ) -> Result<Option<Vec<u8>>, KvError> {
-        let old = lock(&self.superblock).clone();
+        let old = self.superblock.lock().clone();
         let disk = self.disk.metered();
         let (space, work) = (&mut checkpointer.space, &progress.work);
         let around = SUPERBLOCK_BLOCKS + 2 * old.layout.pages.min(BITMAP_BLOCKS_MAX);
@@ -361,7 +352,7 @@ impl Store {
 
     /// Writes `new` over the superblock that it was made from; a commit may have written its epoch since.
     fn store_superblock(&self, new: &mut Superblock) -> Result<(), KvError> {
-        let mut current = lock(&self.superblock);
+        let mut current = self.superblock.lock();
         assert_eq!(new.generation, current.generation + 1, "generations come one after the other");
         assert!(
             new.head >= current.head && new.head_sequence >= current.head_sequence,
@@ -381,7 +372,7 @@ impl Store {
     /// Shows readers the tree of `new`; answers the one before.
     fn publish(&self, new: &Superblock, done: bool) -> Arc<Version> {
         let version = Arc::new(Version { root: new.root, generation: new.generation });
-        let mut state = write(&self.state);
+        let mut state = self.state.write();
         assert!(state.head <= new.head && new.head <= state.end, "the head {} is not in the log", new.head);
         (state.used, state.head) = (new.used, new.head);
         let frozen = if done { state.frozen.take() } else { None };
@@ -398,7 +389,7 @@ impl Store {
         let oldest = checkpoints.saturating_sub(self.limits.snapshot_checkpoints);
         self.cut_off(checkpointer, &|held| held.checkpoints < oldest);
         checkpointer.release();
-        let total = read(&self.state).total;
+        let total = self.state.read().total;
         let max = self.limits.snapshot_blocks.unwrap_or(total / 4);
         while checkpointer.space.held() > max && self.cut_off_oldest(checkpointer) {
             checkpointer.release();
@@ -422,7 +413,7 @@ impl Store {
 
     /// Cuts off the snapshots of the oldest tree; `false` when there are none.
     fn cut_off_oldest(&self, checkpointer: &Checkpointer) -> bool {
-        let oldest = read(&self.state).snapshots.iter().map(|held| held.generation).min();
+        let oldest = self.state.read().snapshots.iter().map(|held| held.generation).min();
         let Some(oldest) = oldest else {
             return false;
         };
@@ -433,7 +424,7 @@ impl Store {
     fn cut_off(&self, checkpointer: &Checkpointer, gone: &dyn Fn(&Held) -> bool) {
         let checkpoints = self.checkpoints.load(Relaxed);
         let (out, total) = {
-            let mut state = write(&self.state);
+            let mut state = self.state.write();
             (state.forget_snapshots(|held| gone(held)), state.total)
         };
         for held in out {

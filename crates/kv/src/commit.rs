@@ -4,12 +4,11 @@
 //! strictest ordering that anybody who waits has asked for. The others sleep until a round that began
 //! after their call is over. No lock that `get` or `apply` needs is held during I/O.
 
-use crate::guard::{lock, read};
 use crate::log::Appender;
 use crate::{KvError, Sequence, Store};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nvmed_mutant::Mutant;
-use nvmed_sys::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Condvar, Mutex, MutexGuard};
 
 /// How a commit orders its log append against data that the caller wrote to the device itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,23 +88,23 @@ impl Commits {
     }
 
     pub(crate) fn appends(&self) -> u64 {
-        lock(&self.rounds).appends
+        self.rounds.lock().appends
     }
 
     /// The error that everything gets after the first failed write.
     pub(crate) fn check(&self) -> Result<(), KvError> {
-        lock(&self.rounds).check()
+        self.rounds.lock().check()
     }
 
     /// From now on nothing can be made durable.
     pub(crate) fn fail(&self, error: &KvError) {
-        lock(&self.rounds).failed.get_or_insert(error.errno());
+        self.rounds.lock().failed.get_or_insert(error.errno());
         self.over.notify_all();
     }
 
     fn wait<'a>(&self, mut rounds: MutexGuard<'a, Rounds>) -> MutexGuard<'a, Rounds> {
         rounds.waiting += 1;
-        let mut rounds = self.over.wait(rounds).unwrap_or_else(PoisonError::into_inner);
+        let mut rounds = self.over.wait(rounds);
         assert!(rounds.waiting > 0, "who waits was not counted");
         rounds.waiting -= 1;
         rounds
@@ -118,7 +117,7 @@ struct Leader<'a>(&'a Commits);
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        let mut rounds = lock(&self.0.rounds);
+        let mut rounds = self.0.rounds.lock();
         rounds.running = false;
         rounds.finished += 1;
         rounds.failed.get_or_insert(EIO);
@@ -190,7 +189,7 @@ impl Store {
 
     /// As [`Store::commit_telling`], but it does no step, for one that is under way.
     pub(crate) fn commit_only(&self, sequence: Sequence, barrier: Barrier) -> Result<bool, KvError> {
-        let mut rounds = lock(&self.commits.rounds);
+        let mut rounds = self.commits.rounds.lock();
         rounds.check()?;
         if rounds.satisfies(sequence, barrier) {
             return Ok(false);
@@ -218,7 +217,7 @@ impl Store {
         let leader = Leader(&self.commits);
         let outcome = self.round(before, after, flushed);
         core::mem::forget(leader);
-        let mut rounds = lock(&self.commits.rounds);
+        let mut rounds = self.commits.rounds.lock();
         assert!(rounds.running, "two rounds ran at once");
         rounds.finish(&outcome);
         if rounds.waiting > 0 {
@@ -229,7 +228,7 @@ impl Store {
 
     /// Appends everything applied so far. `flushed` is the last batch that a flush has followed.
     fn round(&self, before: bool, after: bool, flushed: u64) -> Result<Done, KvError> {
-        let mut appender = lock(&self.commits.appender);
+        let mut appender = self.commits.appender.lock();
         // Said while nobody else has the appender: what it has written is perhaps not durable, and must not be settled.
         self.append_all(&mut appender, before, after, flushed).inspect_err(|error| self.commits.fail(error))
     }
@@ -242,7 +241,7 @@ impl Store {
         flushed: u64,
     ) -> Result<Done, KvError> {
         let (end, durable, flush_first) = {
-            let state = read(&self.state);
+            let state = self.state.read();
             (state.end, state.sequence, state.flush_first)
         };
         // What a caller asked for, unless a mistake is being made on purpose.
@@ -281,7 +280,7 @@ impl Store {
     /// The medium's; [`KvError::Failed`] from then on.
     pub fn settle(&self) -> Result<(), KvError> {
         // A round has this lock until what it appended is durable.
-        let mut appender = lock(&self.commits.appender);
+        let mut appender = self.commits.appender.lock();
         self.commits.check()?;
         if !appender.is_settled() {
             // A place is written over that an interrupted append may have left something in.
@@ -295,7 +294,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::settle`].
     pub fn settle_if_quiet(&self) -> Result<(), KvError> {
-        let appends = lock(&self.commits.rounds).appends;
+        let appends = self.commits.rounds.lock().appends;
         if self.commits.appends_seen.swap(appends, Relaxed) == appends { self.settle() } else { Ok(()) }
     }
 
@@ -308,7 +307,7 @@ impl Store {
     /// The last batch known to be durable.
     #[must_use]
     pub fn durable(&self) -> Sequence {
-        Sequence(lock(&self.commits.rounds).durable)
+        Sequence(self.commits.rounds.lock().durable)
     }
 }
 

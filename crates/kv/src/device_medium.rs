@@ -6,7 +6,7 @@
 use crate::{Medium, MediumError, OpenError};
 use core::ops::Range;
 use nvmed_io::{Device, Handle, IoError, Segment};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, DeviceAddress, Lba};
 
@@ -76,7 +76,7 @@ impl DeviceMedium {
     /// # Errors
     /// `ENOSPC` after 256 runs.
     pub fn extend(&self, blocks: Range<u64>) -> Result<(), MediumError> {
-        let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.write();
         let room = runs.len() < RUNS_MAX;
         match runs.last_mut() {
             Some(last) if last.end == blocks.start => last.end = blocks.end,
@@ -87,18 +87,16 @@ impl DeviceMedium {
     }
 
     fn runs(&self) -> nvmed_sys::sync::RwLockReadGuard<'_, Vec<Range<u64>>> {
-        self.runs.read().unwrap_or_else(PoisonError::into_inner)
+        self.runs.read()
     }
 
     fn area(&self) -> (usize, MutexGuard<'_, ()>) {
         for (index, area) in self.areas.iter().enumerate() {
-            match area.try_lock() {
-                Ok(guard) => return (index * AREA_BYTES, guard),
-                Err(TryLockError::Poisoned(poisoned)) => return (index * AREA_BYTES, poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(guard) = area.try_lock() {
+                return (index * AREA_BYTES, guard);
             }
         }
-        (0, self.areas[0].lock().unwrap_or_else(PoisonError::into_inner))
+        (0, self.areas[0].lock())
     }
 
     /// The device's block that `block` is, and how many follow it there.

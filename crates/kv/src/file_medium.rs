@@ -1,7 +1,7 @@
 //! A plain file, or a block device by its path, as a medium.
 
 use crate::{Medium, MediumError, OpenError};
-use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_units::BLOCK_BYTES;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
@@ -128,13 +128,11 @@ impl FileMedium {
 
     fn area(&self) -> Option<MutexGuard<'_, Area>> {
         for area in &self.areas {
-            match area.try_lock() {
-                Ok(guard) => return Some(guard),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(guard) = area.try_lock() {
+                return Some(guard);
             }
         }
-        self.areas.first().map(|area| area.lock().unwrap_or_else(PoisonError::into_inner))
+        self.areas.first().map(|area| area.lock())
     }
 }
 

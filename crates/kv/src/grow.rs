@@ -1,6 +1,5 @@
 //! Growing: a store takes the blocks that its medium has got since.
 
-use crate::guard::{lock, write};
 use crate::{KvError, Store};
 
 impl Store {
@@ -12,9 +11,9 @@ impl Store {
     /// # Errors
     /// The medium's. [`KvError::Failed`] from then on if a superblock was being written, or a flush failed.
     pub fn grow(&self) -> Result<u64, KvError> {
-        let mut checkpointer = lock(&self.checkpointer);
+        let mut checkpointer = self.checkpointer.lock();
         self.commits.check()?;
-        let mut superblock = lock(&self.superblock);
+        let mut superblock = self.superblock.lock();
         let old = superblock.layout;
         let Some(layout) = old.grown(self.disk.blocks()) else {
             return Ok(0);
@@ -29,7 +28,7 @@ impl Store {
         drop(superblock);
         checkpointer.space.grow(layout);
         self.nodes.grow(layout);
-        write(&self.state).total = layout.tree_blocks();
+        self.state.write().total = layout.tree_blocks();
         Ok(layout.tree_blocks() - old.tree_blocks())
     }
 }

@@ -20,7 +20,6 @@ mod error;
 mod file_medium;
 mod flaw;
 mod grow;
-mod guard;
 mod intervals;
 mod iter;
 mod layout;

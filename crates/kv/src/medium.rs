@@ -59,7 +59,7 @@ impl MemoryMedium {
     /// A copy of all bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.bytes.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+        self.bytes.read().clone()
     }
 }
 
@@ -73,18 +73,18 @@ fn range(block: u64, len: usize, total: usize) -> Result<core::ops::Range<usize>
 
 impl Medium for MemoryMedium {
     fn blocks(&self) -> u64 {
-        (self.bytes.read().unwrap_or_else(|poisoned| poisoned.into_inner()).len() / BLOCK_BYTES) as u64
+        (self.bytes.read().len() / BLOCK_BYTES) as u64
     }
 
     fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
-        let bytes = self.bytes.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let bytes = self.bytes.read();
         let range = range(block, into.len(), bytes.len())?;
         into.copy_from_slice(&bytes[range]);
         Ok(())
     }
 
     fn write(&self, block: u64, data: &[u8], _fua: bool) -> Result<(), MediumError> {
-        let mut bytes = self.bytes.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut bytes = self.bytes.write();
         let range = range(block, data.len(), bytes.len())?;
         bytes[range].copy_from_slice(data);
         Ok(())

@@ -2,7 +2,6 @@
 
 use crate::KvError;
 use crate::disk::Disk;
-use crate::guard::{lock, read, write};
 use crate::layout::Layout;
 use crate::node::Node;
 use crate::superblock::Reference;
@@ -76,7 +75,7 @@ impl Nodes {
 
     /// The region grew.
     pub(crate) fn grow(&self, layout: Layout) {
-        *write(&self.layout) = layout;
+        *self.layout.write() = layout;
     }
 
     pub(crate) fn identity(&self) -> u64 {
@@ -89,7 +88,7 @@ impl Nodes {
 
     /// The node that `want` refers to, at `level`.
     pub(crate) fn get(&self, disk: &Disk, want: &Reference, level: u16) -> Result<Arc<Node>, KvError> {
-        if let Some(node) = lock(self.shard(want.block)).get(want.block)
+        if let Some(node) = self.shard(want.block).lock().get(want.block)
             && node.crc() == want.crc
             && node.level() == level
         {
@@ -104,7 +103,7 @@ impl Nodes {
     pub(crate) fn counts(&self) -> (u64, u64) {
         self.shards
             .iter()
-            .map(|shard| lock(shard))
+            .map(|shard| shard.lock())
             .fold((0, 0), |(hits, misses), shard| (hits + shard.hits, misses + shard.misses))
     }
 
@@ -112,17 +111,17 @@ impl Nodes {
     pub(crate) fn read(&self, disk: &Disk, want: &Reference, level: u16) -> Result<Node, KvError> {
         let mut bytes = Box::new([0; BLOCK_BYTES]);
         disk.read(want.block, &mut *bytes)?;
-        Node::parse(bytes, want, level, self.identity, &read(&self.layout))
+        Node::parse(bytes, want, level, self.identity, &self.layout.read())
     }
 
     /// Keeps `node`, in place of what was known of its block.
     pub(crate) fn keep(&self, node: Arc<Node>) {
-        lock(self.shard(node.block())).put(node);
+        self.shard(node.block()).lock().put(node);
     }
 
     /// Forgets what was known of `block`.
     pub(crate) fn forget(&self, block: u64) {
-        lock(self.shard(block)).remove(block);
+        self.shard(block).lock().remove(block);
     }
 }
 
@@ -213,7 +212,7 @@ mod tests {
             nodes.keep(node(block));
             assert!(nodes.get(&disk, &want, 0).is_ok(), "the hot node went at block {block}");
         }
-        let kept: usize = nodes.shards.iter().map(|shard| lock(shard).kept.len()).sum();
+        let kept: usize = nodes.shards.iter().map(|shard| shard.lock().kept.len()).sum();
         assert_eq!(kept, SHARDS * 2);
         nodes.forget(3000);
         assert!(nodes.get(&disk, &want, 0).is_err(), "a forgotten node is read from the medium");

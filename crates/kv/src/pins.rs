@@ -1,10 +1,9 @@
 //! Trees that readers look at: while one does, no block of its tree is reused.
 
-use crate::guard::lock;
 use crate::superblock::Root;
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use core::time::Duration;
-use nvmed_sys::sync::{Arc, Condvar, Mutex, PoisonError};
+use nvmed_sys::sync::{Arc, Condvar, Mutex};
 
 /// The tree of one superblock.
 #[derive(Debug)]
@@ -36,12 +35,11 @@ impl Pins {
 
     /// Waits until nobody but the caller has `version`; nobody new must come any more.
     pub(crate) fn wait(&self, version: &mut Arc<Version>) {
-        let mut guard = lock(&self.gate);
+        let mut guard = self.gate.lock();
         self.awaited.store(true, SeqCst);
         while !is_alone(version) {
             // The time is for a processor that lets a reader's look at `awaited` pass its last act.
-            let woken = self.changed.wait_timeout(guard, Duration::from_millis(1));
-            guard = woken.unwrap_or_else(PoisonError::into_inner).0;
+            (guard, _) = self.changed.wait_timeout(guard, Duration::from_millis(1));
         }
         self.awaited.store(false, SeqCst);
     }
@@ -64,7 +62,7 @@ impl Drop for Pin<'_> {
         self.version = None;
         if self.pins.awaited.load(SeqCst) {
             // Through the gate, so that who waits is either asleep or has not looked yet.
-            drop(lock(&self.pins.gate));
+            drop(self.pins.gate.lock());
             self.pins.changed.notify_all();
         }
     }

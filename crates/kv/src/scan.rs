@@ -1,7 +1,6 @@
 //! Scans: both deltas and the tree as one ordered row, taken a chunk at a time.
 
 use crate::delta::{Change, Delta, Direction, NEWEST};
-use crate::guard::read;
 use crate::intervals::Intervals;
 use crate::snapshot::{Held, Layers};
 use crate::store::State;
@@ -153,7 +152,7 @@ impl<'a> View<'a> {
 
     /// Only a tree that was not made by us goes back; it must not keep a walk for ever.
     pub(crate) fn out_of_order(&self) -> KvError {
-        let block = read(&self.store().state).version.root.map_or(0, |root| root.node.block);
+        let block = self.store().state.read().version.root.map_or(0, |root| root.node.block);
         KvError::Corrupt { block, structure: "tree node", reason: "order of keys below" }
     }
 
@@ -192,7 +191,7 @@ impl<'a> View<'a> {
     /// there may be more.
     pub(crate) fn fill(&self, chunk: &mut Chunk, span: &Span<'_>, keys_max: usize) -> Result<bool, KvError> {
         let store = self.store();
-        let state = read(&store.state);
+        let state = store.state.read();
         let layers = self.layers(&state)?;
         let mut newest = Chunk::default();
         let source = layers.newer.as_deref().unwrap_or(&state.active);

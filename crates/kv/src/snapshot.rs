@@ -5,7 +5,6 @@
 //! that is past a bound is cut off: it answers [`KvError::SnapshotTooOld`], and nothing waits for it.
 
 use crate::delta::Delta;
-use crate::guard::{lock, read, write};
 use crate::intervals::Intervals;
 use crate::iter::Iter;
 use crate::pins::{Pin, Version};
@@ -52,7 +51,7 @@ pub(crate) struct Layers<'a> {
 impl Held {
     /// Where to look now. The caller holds the state's lock.
     pub(crate) fn layers<'a>(&self, store: &'a Store) -> Result<Layers<'a>, KvError> {
-        let past = lock(&self.past);
+        let past = self.past.lock();
         let Past { version, older, newer, erased } = past.as_ref().map_err(KvError::clone)?;
         let pin = store.pins.pin(version);
         Ok(Layers { newer: newer.clone(), erased: Arc::clone(erased), older: older.clone(), pin })
@@ -60,14 +59,14 @@ impl Held {
 
     /// The active changes are to be merged: from now on they lie in `delta`.
     pub(crate) fn freeze(&self, delta: &Arc<Delta>) {
-        if let Ok(past) = &mut *lock(&self.past) {
+        if let Ok(past) = &mut *self.past.lock() {
             past.newer.get_or_insert_with(|| Arc::clone(delta));
         }
     }
 
     /// Lets go of everything; who asks gets `reason`.
     pub(crate) fn cut_off(&self, reason: KvError) {
-        *lock(&self.past) = Err(reason);
+        *self.past.lock() = Err(reason);
     }
 }
 
@@ -91,7 +90,7 @@ impl Store {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<'_> {
         let checkpoints = self.checkpoints.load(Relaxed);
-        let mut state = write(&self.state);
+        let mut state = self.state.write();
         let past = Past {
             version: Arc::clone(&state.version),
             older: state.frozen.as_ref().map(|frozen| Arc::clone(frozen.delta())),
@@ -129,7 +128,7 @@ impl Snapshot<'_> {
     /// [`KvError::SnapshotTooOld`]; a damaged block, or the medium's.
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, KvError> {
         value.clear();
-        let state = read(&self.store.state);
+        let state = self.store.state.read();
         let layers = self.held.layers(self.store)?;
         let newest = layers.newer.as_deref().unwrap_or(&state.active);
         let mut known = newest.get_at(key, self.held.sequence);
@@ -189,7 +188,7 @@ impl Snapshot<'_> {
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         let gone = {
-            let mut state = write(&self.store.state);
+            let mut state = self.store.state.write();
             state.forget_snapshots(|held| Arc::ptr_eq(held, &self.held))
         };
         // What it kept, perhaps megabytes, goes outside of the lock.

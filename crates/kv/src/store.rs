@@ -5,7 +5,6 @@ use crate::checkpoint::{Checkpointer, Frozen, Room};
 use crate::commit::{Barrier, Commits};
 use crate::delta::Delta;
 use crate::disk::{self, Disk};
-use crate::guard::{lock, read, write};
 use crate::layout::Layout;
 use crate::log::{self, Appender};
 use crate::nodes::Nodes;
@@ -377,14 +376,14 @@ impl Store {
             None => store.adopt_pending(),
         }
         // What was taken up keeps the epoch that it has.
-        store.epoch_first = read(&store.state).sequence + 1;
+        store.epoch_first = store.state.read().sequence + 1;
         Ok(store)
     }
 
     /// Takes up what an earlier life of our own pending memory left; it stays where it is.
     fn adopt_pending(&self) {
         let left = self.pending.left_behind(self.identity, self.opened_position).unwrap_or_default();
-        let mut state = write(&self.state);
+        let mut state = self.state.write();
         let mut expected = self.opened_at;
         let mut rest = left.as_slice();
         while let Next::Record(header, operations) = record::next(rest, &expected) {
@@ -413,7 +412,7 @@ impl Store {
     /// The medium's; [`KvError::Failed`].
     pub fn mend(&self) -> Result<(), KvError> {
         self.commits.check()?;
-        let mut superblock = lock(&self.superblock);
+        let mut superblock = self.superblock.lock();
         if superblock.lost.is_some() {
             superblock.store(&self.disk).inspect_err(|error| self.commits.fail(error))?;
         }
@@ -427,7 +426,7 @@ impl Store {
     /// A damaged block, or the medium's.
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, KvError> {
         value.clear();
-        let state = read(&self.state);
+        let state = self.state.read();
         let mut known = state.active.get(key);
         if known.is_none() && state.active.erases(key) {
             known = Some(None);
@@ -469,7 +468,7 @@ impl Store {
         }
         let length = (record::HEADER_BYTES + operations.len()) as u64;
         loop {
-            let mut state = write(&self.state);
+            let mut state = self.state.write();
             match self.room(&state, length, batch) {
                 Room::Enough => {
                     let sequence = self.apply_to(&mut state, operations, batch.flush_first());
@@ -504,7 +503,7 @@ impl Store {
     /// The last batch applied.
     #[must_use]
     pub fn applied(&self) -> Sequence {
-        Sequence(read(&self.state).sequence)
+        Sequence(self.state.read().sequence)
     }
 
     /// The longest batch, in [`Batch::bytes`], that `apply` takes.
@@ -544,7 +543,7 @@ impl Store {
     pub fn stats(&self) -> Stats {
         let written = self.disk.written();
         let (node_cache_hits, node_cache_misses) = self.nodes.counts();
-        let state = read(&self.state);
+        let state = self.state.read();
         Stats {
             blocks_read: self.disk.blocks_read(),
             blocks_written: written.total(),
@@ -569,7 +568,7 @@ impl Store {
 
     /// The epoch of this open's records, to be on the medium before the first of them.
     pub(crate) fn store_epoch(&self) -> Result<(), KvError> {
-        let mut superblock = lock(&self.superblock);
+        let mut superblock = self.superblock.lock();
         if superblock.epoch < self.epoch {
             // A process that died may have left records that only the device's cache holds. What is
             // appended now says that they are durable.

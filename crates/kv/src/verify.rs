@@ -1,6 +1,5 @@
 //! Reading everything and believing nothing: the store's own check, for `fsck` and for tests.
 
-use crate::guard::lock;
 use crate::layout::Layout;
 use crate::leaf::Kind;
 use crate::node::{CHUNK_BYTES, Node, chunk};
@@ -47,8 +46,8 @@ impl Store {
     /// The first damaged block, or the medium's.
     pub fn verify(&self) -> Result<u64, KvError> {
         // With the checkpointer held, no block of the tree is given up.
-        let mut checkpointer = lock(&self.checkpointer);
-        let superblock = lock(&self.superblock).clone();
+        let mut checkpointer = self.checkpointer.lock();
+        let superblock = self.superblock.lock().clone();
         let mut blocks = 0;
         if let Some(root) = superblock.root {
             blocks = self.walk(root, &superblock, &mut |block| {

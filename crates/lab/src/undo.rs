@@ -7,13 +7,13 @@
 use crate::error::LabError;
 use crate::shell::run;
 use nvmed_sys::Signals;
+use nvmed_sys::sync::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Mutex;
 use std::time::Duration;
 
 /// Names the journal to the measuring process.
@@ -122,7 +122,7 @@ fn patiently(thing: &Made) -> Result<(), LabError> {
 fn note(sign: char, thing: &Made) {
     static JOURNAL: Mutex<Option<File>> = Mutex::new(None);
     let Some(path) = std::env::var_os(VARIABLE) else { return };
-    let mut journal = JOURNAL.lock().expect("nobody panics while writing a line");
+    let mut journal = JOURNAL.lock();
     if journal.is_none() {
         *journal = OpenOptions::new().append(true).open(path).ok();
     }

@@ -2,15 +2,15 @@
 
 use crate::lane;
 use crate::peer::Peer;
-use crate::service::{Service, lock};
+use crate::service::Service;
 use crate::session::Session;
 use crate::share::{Kind, Share, User};
 use nvmed_fs::FsError;
+use nvmed_sys::sync::{Arc, Mutex, OnceLock};
 use nvmed_wire::{LaneError, Sender, ServerLane, Socket};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 /// Lanes of one session (docs/spec/shared.md, "Limits").
@@ -100,7 +100,7 @@ impl Connection {
         let _ = self.session.set(Arc::clone(session));
         self.introduce();
         self.greeted.store(true, Ordering::Release);
-        drop(lock(&self.share).take());
+        drop(self.share.lock().take());
     }
 
     /// Since when somebody has been there who is no session.
@@ -137,7 +137,7 @@ impl Connection {
     /// `EMFILE` past a limit; the host has no memory, descriptor or thread left.
     pub fn lane(self: &Arc<Self>, service: &Arc<Service>) -> Result<OwnedFd, FsError> {
         let session = Arc::clone(self.session()?);
-        let mut lanes = lock(&self.lanes);
+        let mut lanes = self.lanes.lock();
         if lanes.ended {
             return Err(FsError::Host(Errno::IO));
         }
@@ -185,7 +185,7 @@ impl Connection {
 
     /// Whether its end takes no time worth mentioning: no lane is to be closed, and what its session holds is light.
     pub(crate) fn is_light(&self) -> bool {
-        lock(&self.lanes).all.is_empty()
+        self.lanes.lock().all.is_empty()
             && self.session.get().is_none_or(|session| session.holds().are_light())
     }
 
@@ -198,7 +198,7 @@ impl Connection {
     /// The other side is gone: its lanes end when their calls are done, and its session with all that it held.
     pub fn end(&self, service: &Service) {
         let lanes = {
-            let mut lanes = lock(&self.lanes);
+            let mut lanes = self.lanes.lock();
             lanes.ended = true;
             std::mem::take(&mut lanes.all)
         };

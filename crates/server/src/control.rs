@@ -4,7 +4,6 @@ use crate::connection::Connection;
 use crate::heir::inherited;
 use crate::peer::Peer;
 use crate::server::Desk;
-use crate::service::lock;
 use crate::session::Session;
 use nvmed_fs::FsError;
 use nvmed_wire::{Control, ControlAnswer, Handle, SECRET_BYTES, Sender, Socket, Token, VERSION};
@@ -25,7 +24,7 @@ pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
         Control::Pipe { .. } => true,
         // What it is told of, or lets go of in the session before, is files.
         Control::Adopt { .. } => connection.heir().is_ok_and(|heir| {
-            let before = lock(&heir.inheritance).as_ref().and_then(|left| left.before.as_ref()?.upgrade());
+            let before = heir.inheritance.lock().as_ref().and_then(|left| left.before.as_ref()?.upgrade());
             !heir.holds().are_light() || before.is_some_and(|before| !before.holds().are_light())
         }),
         // For a child, what its parent has mapped is mapped once more.

@@ -1,15 +1,14 @@
 //! An open description, as sessions and messages hold it.
 
 use crate::owner::RANGES_ADDED;
-use crate::service::lock;
 use crate::share::{Kind, Share, User};
 use nvmed_fs::{DirEntry, File, FsError, LockKind, LockRange, Wait};
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::{Board, Handle};
 use rustix::io::Errno;
 use std::ops::ControlFlow;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// An open description with its number. It is closed when nobody holds it and no call uses it.
 pub(crate) struct Description {
@@ -83,7 +82,7 @@ impl Description {
         range: LockRange,
         kind: Option<LockKind>,
     ) -> Result<(), FsError> {
-        let [share, _] = &mut *lock(&self.shares);
+        let [share, _] = &mut *self.shares.lock();
         let share = share.get_or_insert_with(|| Box::new(user.none(Kind::Lock)));
         if kind.is_some() {
             share.grow(RANGES_ADDED)?;
@@ -102,7 +101,7 @@ impl Description {
         user: &Arc<User>,
         each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
-        let [_, share] = &mut *lock(&self.shares);
+        let [_, share] = &mut *self.shares.lock();
         let share = share.get_or_insert_with(|| Box::new(user.none(Kind::Names)));
         // One portion is little, and how much it will be nobody knows before.
         share.grow(1)?;

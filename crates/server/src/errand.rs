@@ -1,9 +1,8 @@
 //! What takes long, done by threads beside the event loop: by turns of users, so that however much one has asked for, the
 //! others' errands do not wait for it.
 
-use crate::service::lock;
+use nvmed_sys::sync::{Arc, Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 type Errand = Box<dyn FnOnce() + Send>;
 
@@ -55,7 +54,7 @@ impl Errands {
 
     /// One more, of a user or the server's own.
     pub fn add(&self, whose: Option<u32>, errand: Errand) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         // Without clerks the server has ended, and everything with it.
         if waiting.ended {
             return;
@@ -70,20 +69,20 @@ impl Errands {
 
     /// There will be no more.
     pub fn end(&self) {
-        lock(&self.waiting).ended = true;
+        self.waiting.lock().ended = true;
         self.more.notify_all();
     }
 
     /// Does errands until there are no more.
     pub fn run(&self) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         loop {
             if let Some((whose, errand)) = waiting.take(self.clerks_of_user) {
                 drop(waiting);
                 // Errands guard themselves: a mistake of ours in one turns the file system read-only, and does not take the
                 // clerk away from the others.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
-                waiting = lock(&self.waiting);
+                waiting = self.waiting.lock();
                 waiting.done(whose);
                 // Who had enough clerks has one fewer: his next errand may be somebody's.
                 self.more.notify_one();
@@ -91,7 +90,7 @@ impl Errands {
                 drop(waiting);
                 return self.more.notify_all();
             } else {
-                waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                waiting = self.more.wait(waiting);
             }
         }
     }
@@ -105,7 +104,7 @@ pub(crate) struct Refused(Mutex<(VecDeque<Errand>, bool)>);
 impl Refused {
     /// Closes something, some time.
     pub fn add(self: &Arc<Self>, close: impl FnOnce() + Send + 'static) {
-        let mut refused = lock(&self.0);
+        let mut refused = self.0.lock();
         refused.0.push_back(Box::new(close));
         if refused.1 {
             return;
@@ -117,7 +116,7 @@ impl Refused {
 
     fn run(&self) {
         loop {
-            let mut refused = lock(&self.0);
+            let mut refused = self.0.lock();
             let Some(close) = refused.0.pop_front() else {
                 refused.1 = false;
                 return;

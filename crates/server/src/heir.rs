@@ -2,7 +2,7 @@
 
 use crate::hold::Thing;
 use crate::peer::Peer;
-use crate::service::{Service, lock};
+use crate::service::Service;
 use crate::session::Session;
 use nvmed_fs::{FsError, OpenFlags};
 use nvmed_wire::{Handle, Inherited, Sender, TOLD_AT_ONCE, Welcome};
@@ -43,10 +43,10 @@ impl Service {
         };
         let heir = self.enter(parent.peer(), parent.view().clone(), owner)?;
         let before = same_process.then(|| Arc::downgrade(parent));
-        *lock(&heir.inheritance) = Some(Inheritance { held: Vec::new(), cwd, before });
+        *heir.inheritance.lock() = Some(Inheritance { held: Vec::new(), cwd, before });
         let cwd = cwd.map(|handle| (-1, handle));
         self.inherit_all(parent, &heir, held.into_iter().chain(cwd), same_process)?;
-        *lock(&parent.last_heir) = Arc::downgrade(&heir);
+        *parent.last_heir.lock() = Arc::downgrade(&heir);
         Ok(heir)
     }
 
@@ -55,8 +55,8 @@ impl Service {
     /// # Errors
     /// As [`Service::heir`], and then the heir has ended; [`FsError::Invalid`] when none waits to be adopted.
     pub(crate) fn heir_holds(&self, parent: &Session, held: Vec<(i32, Handle)>) -> Result<(), FsError> {
-        let heir = lock(&parent.last_heir).upgrade().ok_or(FsError::Invalid)?;
-        let waiting = lock(&heir.inheritance).as_ref().map(|left| left.before.is_some());
+        let heir = parent.last_heir.lock().upgrade().ok_or(FsError::Invalid)?;
+        let waiting = heir.inheritance.lock().as_ref().map(|left| left.before.is_some());
         let same_process = waiting.ok_or(FsError::Invalid)?;
         self.inherit_all(parent, &heir, held.into_iter(), same_process)
     }
@@ -77,7 +77,7 @@ impl Service {
             if handle == Handle::ROOT { Ok(()) } else { self.inherit(parent, heir, handle, same_process) }
         });
         let noted = inherited.and_then(|()| {
-            let mut left = lock(&heir.inheritance);
+            let mut left = heir.inheritance.lock();
             let held = &mut left.as_mut().ok_or(FsError::Invalid)?.held;
             if held.len() + numbers.len() > NUMBERS_MAX {
                 return Err(FsError::Host(Errno::TOOBIG));
@@ -123,7 +123,7 @@ impl Service {
     /// # Errors
     /// [`FsError::Invalid`] for a session that is no heir, or was adopted before.
     pub fn adopt(&self, heir: &Session, sender: Option<Sender>) -> Result<Welcome, FsError> {
-        let inheritance = lock(&heir.inheritance).take().ok_or(FsError::Invalid)?;
+        let inheritance = heir.inheritance.lock().take().ok_or(FsError::Invalid)?;
         if let Some(Sender { pid, uid, gid }) = sender {
             heir.owner.is(pid);
             // Its effective ids are those of the process that made it; if they change, it says hello again.
@@ -134,7 +134,7 @@ impl Service {
         }
         let cwd = inheritance.cwd.map(|handle| inherited(heir, handle)).transpose()?;
         let inherits = u32::try_from(inheritance.held.len()).expect("no more than NUMBERS_MAX");
-        *lock(&heir.untold) = inheritance.held.into_iter().rev().collect();
+        *heir.untold.lock() = inheritance.held.into_iter().rev().collect();
         let held = self.tell(heir)?;
         Ok(Welcome { held, inherits, cwd, ..self.welcome(heir) })
     }
@@ -144,7 +144,7 @@ impl Service {
     /// # Errors
     /// [`FsError::BadDescriptor`] for one that it has let go of meanwhile.
     pub fn tell(&self, heir: &Session) -> Result<Vec<(i32, Inherited)>, FsError> {
-        let mut untold = lock(&heir.untold);
+        let mut untold = heir.untold.lock();
         let left = untold.len().saturating_sub(TOLD_AT_ONCE);
         let next = untold.split_off(left);
         drop(untold);

@@ -1,11 +1,11 @@
 //! The thread that serves a lane.
 
 use crate::answer::data_bytes;
-use crate::service::{Service, lock};
+use crate::service::Service;
 use crate::session::Session;
+use nvmed_sys::sync::{Arc, Condvar, Mutex};
 use nvmed_wire::{Answer, LaneError, Request, ServerLane};
 use rustix::io::Errno;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// How many threads serve lanes.
 #[derive(Default)]
@@ -17,19 +17,19 @@ pub(crate) struct Served {
 impl Served {
     /// One more, until the answer is dropped.
     pub fn begin(self: &Arc<Self>) -> Counted {
-        *lock(&self.threads) += 1;
+        *self.threads.lock() += 1;
         Counted(Arc::clone(self))
     }
 
     pub fn count(&self) -> usize {
-        *lock(&self.threads)
+        *self.threads.lock()
     }
 
     /// Waits until there is none: the lanes were closed, and each thread ends after the call that it is at.
     pub(crate) fn wait_for_none(&self) {
-        let threads = lock(&self.threads);
+        let threads = self.threads.lock();
         let none = self.none.wait_while(threads, |threads| *threads > 0);
-        drop(none.unwrap_or_else(PoisonError::into_inner));
+        drop(none);
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Counted(Arc<Served>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut threads = lock(&self.0.threads);
+        let mut threads = self.0.threads.lock();
         *threads -= 1;
         if *threads == 0 {
             self.0.none.notify_all();

@@ -1,12 +1,12 @@
 //! Mappings of files: whose memory and descriptor each mapped file is.
 
 use crate::description::Description;
-use crate::service::{Service, lock};
+use crate::service::Service;
 use crate::share::{Kind, Share, User};
 use nvmed_fs::FsError;
+use nvmed_sys::sync::{Arc, Mutex};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
 
 /// The files that are mapped.
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl Maps {
     /// # Errors
     /// `ENFILE` or `ENOMEM` when he has his share.
     fn begin(&self, ino: u64, bytes: u64, user: &Arc<User>) -> Result<(), Errno> {
-        let mut maps = lock(&self.0);
+        let mut maps = self.0.lock();
         if let Some(mapped) = maps.get_mut(&ino) {
             mapped.count += 1;
             return Ok(());
@@ -36,7 +36,7 @@ impl Maps {
     }
 
     fn end(&self, ino: u64) {
-        let mut maps = lock(&self.0);
+        let mut maps = self.0.lock();
         let Some(mapped) = maps.get_mut(&ino) else { return };
         mapped.count -= 1;
         if mapped.count == 0 {

@@ -2,12 +2,11 @@
 //! so that locks of a dead process are never taken for those of a new one with its id.
 
 use crate::description::Description;
-use crate::service::lock;
 use crate::share::{Kind, Share, User};
 use nvmed_fs::{FsError, LockKind, LockOwner, LockRange, Node};
+use nvmed_sys::sync::{Arc, Mutex, Weak};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 
 /// Files on which one process holds record locks; more are a mistake of the program, or an attack.
 const FILES_MAX: usize = 1 << 16;
@@ -92,7 +91,7 @@ impl Owner {
         sets: bool,
         attempt: impl FnOnce(u32) -> Result<usize, FsError>,
     ) -> Result<(), FsError> {
-        let mut locked = lock(&self.locked);
+        let mut locked = self.locked.lock();
         if locked.ended {
             return Err(FsError::BadDescriptor);
         }
@@ -112,12 +111,12 @@ impl Owner {
 
     /// It has what it waited for, or does not wait any more.
     pub(crate) fn waits_no_more(&self) {
-        *lock(&self.wanted) = None;
+        *self.wanted.lock() = None;
     }
 
     /// The process closed a descriptor of the file: its record locks there go. Whether it had any.
     pub fn closed(&self, ino: u64) -> bool {
-        let mut locked = lock(&self.locked);
+        let mut locked = self.locked.lock();
         let Some((node, ranges)) = locked.files.remove(&ino) else { return false };
         locked.less(ranges, 0);
         drop(locked);
@@ -130,7 +129,7 @@ impl Owner {
         if self.sessions.fetch_sub(1, Ordering::SeqCst) > 1 {
             return false;
         }
-        let mut locked = lock(&self.locked);
+        let mut locked = self.locked.lock();
         locked.ended = true;
         let files = std::mem::take(&mut locked.files);
         files.values().for_each(|(node, _)| node.drop_record_locks(self.number));
@@ -151,7 +150,7 @@ pub(crate) struct Owners {
 impl Owners {
     /// A process that no session has belonged to yet; one belongs to it now.
     pub fn begin(&self, pid: u32) -> Arc<Owner> {
-        let mut living = lock(&self.living);
+        let mut living = self.living.lock();
         // After 2^32 processes numbers begin anew; one that still lives keeps its own.
         let number = loop {
             let number = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -174,7 +173,7 @@ impl Owners {
     pub fn end(&self, owner: &Owner) -> bool {
         let released = owner.leave();
         if owner.sessions.load(Ordering::SeqCst) == 0 {
-            lock(&self.living).remove(&owner.number);
+            self.living.lock().remove(&owner.number);
         }
         released
     }
@@ -182,23 +181,23 @@ impl Owners {
     /// A process waits for a lock from now on, unless who has it waits for the process: then it would be for ever. As in Linux
     /// one lock that is in the way is followed at a time, and threads of a process count as one.
     pub(crate) fn is_circle(&self, owner: &Owner, wanted: Wanted) -> bool {
-        let _alone = lock(&self.waiting);
+        let _alone = self.waiting.lock();
         let mut in_the_way = wanted.in_the_way(owner.number);
-        *lock(&owner.wanted) = Some(wanted);
+        *owner.wanted.lock() = Some(wanted);
         for _ in 0..CIRCLE_MAX {
             let Some(LockOwner::Process(number)) = in_the_way else { return false };
             if number == owner.number {
                 owner.waits_no_more();
                 return true;
             }
-            let wanted = self.find(number).and_then(|holder| lock(&holder.wanted).clone());
+            let wanted = self.find(number).and_then(|holder| holder.wanted.lock().clone());
             in_the_way = wanted.and_then(|wanted| wanted.in_the_way(number));
         }
         false
     }
 
     fn find(&self, number: u32) -> Option<Arc<Owner>> {
-        lock(&self.living).get(&number).and_then(Weak::upgrade)
+        self.living.lock().get(&number).and_then(Weak::upgrade)
     }
 
     /// The process id behind an owner's number; 0 of one that has just ended.
@@ -208,6 +207,6 @@ impl Owners {
 
     /// How many processes there are.
     pub fn count(&self) -> usize {
-        lock(&self.living).len()
+        self.living.lock().len()
     }
 }

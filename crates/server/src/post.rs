@@ -1,7 +1,7 @@
 //! Closes that clients have posted, without waiting for them: docs/spec/shared.md, "Posts".
 
 use crate::answer::Asker;
-use crate::service::{Service, lock};
+use crate::service::Service;
 use crate::session::Session;
 use nvmed_fs::{FsError, OpenFlags};
 use nvmed_wire::{Call, Data, LaneError, ServerLane};
@@ -24,7 +24,7 @@ impl Service {
 
     /// Lets go of what all clients have posted; whether there was anything.
     pub(crate) fn take_all_posts(&self) -> bool {
-        let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let sessions: Vec<_> = self.sessions.lock().values().cloned().collect();
         let mut any = false;
         for session in sessions {
             for lane in session.counts.lanes() {

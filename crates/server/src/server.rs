@@ -4,9 +4,10 @@ use crate::connection::Connection;
 use crate::control::{Reply, is_long};
 use crate::errand::{Errands, Refused};
 use crate::error::ServerError;
-use crate::service::{SESSIONS_MAX, Service, lock};
+use crate::service::{SESSIONS_MAX, Service};
 use crate::session::Session;
 use crate::share::Kind;
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::{Address, Control, ControlAnswer, Listener, SocketError};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -14,7 +15,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -163,7 +163,7 @@ impl Server {
         for clerk in self.clerks.drain(..) {
             let _ = clerk.join();
         }
-        let left: Vec<_> = lock(&self.desk.connections).drain().collect();
+        let left: Vec<_> = self.desk.connections.lock().drain().collect();
         left.iter().for_each(|(_, connection)| self.desk.end(connection));
         self.desk.service.board.set_dead();
         // A call that was begun is done: whoever unmounts next is alone.
@@ -212,7 +212,7 @@ impl Desk {
     pub fn enter(&self, make: impl FnOnce(u64) -> Connection) -> Result<(), Errno> {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let connection = Arc::new(make(number));
-        let mut connections = lock(&self.connections);
+        let mut connections = self.connections.lock();
         let data = epoll::EventData::new_u64(number);
         let entered = match connections.len() {
             CONNECTIONS_MAX.. => Err(Errno::MFILE),
@@ -274,7 +274,7 @@ impl Desk {
                     });
                 }
             }
-            if self.finishing.load(Ordering::Acquire) && lock(&self.connections).is_empty() {
+            if self.finishing.load(Ordering::Acquire) && self.connections.lock().is_empty() {
                 return;
             }
         }
@@ -285,7 +285,7 @@ impl Desk {
         // First the marks: who becomes an heir, or is greeted, after they were looked for, finds them.
         let marked: Vec<_> = self.service.list().into_iter().filter(|session| which(session)).collect();
         marked.iter().for_each(|session| session.revoke());
-        let connections: Vec<_> = lock(&self.connections).values().cloned().collect();
+        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
         let theirs = |connection: &&Arc<Connection>| connection.owner().is_some_and(|session| which(session));
         connections.iter().filter(theirs).for_each(|connection| connection.shut(&self.service));
         marked.len()
@@ -319,7 +319,7 @@ impl Desk {
     /// Ends connections that have not said hello in time; answers when the next one's time is over.
     fn hang_up_on_the_silent(&self) -> Option<Instant> {
         let (now, hello) = (Instant::now(), self.service.shares.limits.hello);
-        let connections: Vec<_> = lock(&self.connections).values().cloned().collect();
+        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
         let silent = connections.iter().filter_map(|one| Some((one, one.silent_since()? + hello)));
         let (late, waiting): (Vec<_>, Vec<_>) = silent.partition(|(_, deadline)| *deadline <= now);
         late.iter().for_each(|(connection, _)| connection.hang_up());
@@ -333,7 +333,7 @@ impl Desk {
 
     /// Something came from a connection: a message, or its end.
     fn attend(self: &Arc<Self>, number: u64) {
-        let Some(connection) = lock(&self.connections).get(&number).cloned() else { return };
+        let Some(connection) = self.connections.lock().get(&number).cloned() else { return };
         let brings = connection.socket.brings_descriptors();
         if brings == Ok(true) {
             return self.attend_apart(connection);
@@ -453,7 +453,7 @@ impl Desk {
 
     fn forget(&self, connection: &Connection) {
         self.end(connection);
-        lock(&self.connections).remove(&connection.number);
+        self.connections.lock().remove(&connection.number);
         if self.finishing.load(Ordering::Acquire) {
             self.wake();
         }

@@ -15,20 +15,15 @@ use crate::token::Tokens;
 use crate::window::Windows;
 use nvmed_fs::{File, FsError, Node, Stat};
 use nvmed_stack::Mount;
+use nvmed_sys::sync::{Arc, Mutex, Weak};
 use nvmed_wire::{Board, Handle, SECRET_BYTES};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Sessions at a time (docs/spec/shared.md, "Limits").
 pub(crate) const SESSIONS_MAX: usize = 4096;
-
-/// Locks what a panic leaves whole: every value here is changed in one step.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A mounted file system with the sessions that use it.
 pub struct Service {
@@ -89,7 +84,7 @@ impl Service {
     /// How many sessions there are.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        lock(&self.sessions).len()
+        self.sessions.lock().len()
     }
 
     /// How many processes have sessions.
@@ -144,7 +139,7 @@ impl Service {
         let mut secret = [0; SECRET_BYTES];
         let drawn = nvmed_wire::random(&mut secret);
         let user = self.shares.user(peer.uid);
-        let mut sessions = lock(&self.sessions);
+        let mut sessions = self.sessions.lock();
         let room = if sessions.len() < SESSIONS_MAX { Ok(()) } else { Err(Errno::MFILE) };
         match drawn.and(room).and_then(|()| user.take(Kind::Session)) {
             Ok(share) => {
@@ -162,25 +157,25 @@ impl Service {
     /// The session that a secret from a welcome names.
     #[must_use]
     pub(crate) fn session_of(&self, secret: &[u8; SECRET_BYTES]) -> Option<Arc<Session>> {
-        lock(&self.sessions).values().find(|session| session.secret() == *secret).cloned()
+        self.sessions.lock().values().find(|session| session.secret() == *secret).cloned()
     }
 
     /// Ends a session: the process is dead, or has gone on in its heir. What it held is let go of.
     pub fn end(&self, session: &Session) {
         // `bury` finds it in the list until its locks are gone, and waits here for whoever ends it.
-        let _ending = lock(&session.ending);
+        let _ending = session.ending.lock();
         let held = session.end();
         held.iter().for_each(|hold| self.unmap_all(hold));
         drop(held);
-        if !lock(&self.sessions).contains_key(&session.number()) {
+        if !self.sessions.lock().contains_key(&session.number()) {
             return;
         }
         self.statistics.ended(&session.counts);
         if self.owners.end(&session.owner) {
             self.board.lock_released();
         }
-        drop(lock(&session.share).take());
-        lock(&self.sessions).remove(&session.number());
+        drop(session.share.lock().take());
+        self.sessions.lock().remove(&session.number());
     }
 
     /// Ends the sessions of processes that are dead and whose hang-up nobody has heard yet: who has waited for a process
@@ -200,7 +195,7 @@ impl Service {
 
     /// The connections of sessions that have hung up.
     fn dead(&self) -> Vec<Arc<Connection>> {
-        let sessions = lock(&self.sessions);
+        let sessions = self.sessions.lock();
         let connections = sessions.values().filter_map(|session| session.connection.get());
         let connections: Vec<_> = connections.filter_map(Weak::upgrade).collect();
         drop(sessions);
@@ -233,7 +228,7 @@ impl Service {
     /// All sessions, for those who show them.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Session>> {
-        let mut all: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let mut all: Vec<_> = self.sessions.lock().values().cloned().collect();
         all.sort_by_key(|session| session.number());
         all
     }

@@ -7,13 +7,12 @@ use crate::heir::Inheritance;
 use crate::hold::{Hold, Holds, Thing};
 use crate::owner::Owner;
 use crate::peer::Peer;
-use crate::service::lock;
 use crate::share::{Kind, Share, User};
 use crate::statistics::Counts;
 use nvmed_fs::{FileSystem, FsError, Node};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use nvmed_wire::{Handle, SECRET_BYTES};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 /// A session: who asks, what it sees of the file system, what it holds.
 pub struct Session {
@@ -111,16 +110,16 @@ impl Session {
     /// Who asks.
     #[must_use]
     pub fn peer(&self) -> Arc<Peer> {
-        Arc::clone(&self.peer.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.peer.read())
     }
 
     /// The process has changed its ids.
     pub(crate) fn set_peer(&self, peer: Peer) {
-        *self.peer.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(peer);
+        *self.peer.write() = Arc::new(peer);
     }
 
     pub(crate) fn holds(&self) -> MutexGuard<'_, Holds> {
-        lock(&self.holds)
+        self.holds.lock()
     }
 
     /// How many handles it holds.

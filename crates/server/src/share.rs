@@ -1,10 +1,9 @@
 //! What one user may take of a server that several users share (docs/serve.md, "Limits").
 
-use crate::service::lock;
+use nvmed_sys::sync::{Arc, Mutex, Weak};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// What each user may have at a time, and how long anybody may say nothing.
@@ -172,7 +171,7 @@ impl Shares {
 
     /// The user with an id.
     pub fn user(self: &Arc<Self>, uid: u32) -> Arc<User> {
-        let mut users = lock(&self.users);
+        let mut users = self.users.lock();
         if let Some(user) = users.get(&uid).and_then(Weak::upgrade) {
             return user;
         }
@@ -183,14 +182,14 @@ impl Shares {
 
     /// What all users have of a kind.
     pub fn all(&self, kind: Kind) -> usize {
-        let users: Vec<_> = lock(&self.users).values().filter_map(Weak::upgrade).collect();
+        let users: Vec<_> = self.users.lock().values().filter_map(Weak::upgrade).collect();
         users.iter().map(|user| user.has(kind)).sum()
     }
 }
 
 impl Drop for User {
     fn drop(&mut self) {
-        let mut users = lock(&self.shares.users);
+        let mut users = self.shares.users.lock();
         // He may have come back meanwhile.
         if users.get(&self.uid).is_some_and(|user| user.strong_count() == 0) {
             users.remove(&self.uid);
@@ -303,7 +302,7 @@ mod tests {
         drop(session);
         drop(shares.user(1).take(Kind::Session).unwrap());
         drop((lane, other));
-        assert!(lock(&shares.users).is_empty());
+        assert!(shares.users.lock().is_empty());
     }
 
     #[test]

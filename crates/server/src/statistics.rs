@@ -1,10 +1,9 @@
 //! What clients asked for, counted: by kind of call, for each session and for all together.
 
-use crate::service::lock;
 use nvmed_io::Buckets;
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::{Call, ServerLane};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Latencies in nanoseconds: no bucket wider than an eighth, up to 17 s.
@@ -181,12 +180,12 @@ impl Counts {
 
     /// A lane is served from now on.
     pub(crate) fn lane_begins(&self, lane: &Arc<ServerLane>) {
-        lock(&self.lanes).push(Arc::clone(lane));
+        self.lanes.lock().push(Arc::clone(lane));
     }
 
     /// A lane is served no more.
     pub(crate) fn lane_ends(&self, lane: &ServerLane) {
-        let mut lanes = lock(&self.lanes);
+        let mut lanes = self.lanes.lock();
         if let Some(at) = lanes.iter().position(|one| std::ptr::eq(&raw const **one, lane)) {
             lanes.swap_remove(at);
             let (reads, bytes) = lane.window_reads();
@@ -197,12 +196,12 @@ impl Counts {
 
     /// The lanes that are served now.
     pub fn lanes(&self) -> Vec<Arc<ServerLane>> {
-        lock(&self.lanes).clone()
+        self.lanes.lock().clone()
     }
 
     /// Reads that windows answered, as the client says, and their bytes.
     pub fn window_reads(&self) -> (u64, u64) {
-        let lanes = lock(&self.lanes);
+        let lanes = self.lanes.lock();
         let ended = (get(&self.window_reads), get(&self.window_bytes));
         lanes
             .iter()
@@ -220,13 +219,13 @@ impl Counts {
             "errors": get(&self.errors),
             "bytes_read": get(&self.bytes_read),
             "bytes_written": get(&self.bytes_written),
-            "lanes": lock(&self.lanes).len(),
+            "lanes": self.lanes.lock().len(),
         })
     }
 
     /// Whether it ever made a call, or could make one now: who only looks at the statistics cannot.
     pub(crate) fn is_client(&self) -> bool {
-        get(&self.calls) > 0 || !lock(&self.lanes).is_empty()
+        get(&self.calls) > 0 || !self.lanes.lock().is_empty()
     }
 
     /// How many calls it has made.

@@ -1,16 +1,15 @@
 //! What is on its way in messages (SCM_RIGHTS): each thing held by a token, until nobody has the token any more.
 
 use crate::hold::{Held, Thing};
-use crate::service::lock;
 use crate::session::Session;
 use crate::share::{Kind, Share};
 use nvmed_fs::FsError;
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::Token;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Tokens that one session may have on their way; the kernel bounds descriptors in messages much lower (`RLIMIT_NOFILE`).
 const TOKENS_MAX: usize = 4096;
@@ -52,14 +51,14 @@ impl Tokens {
     pub fn send(&self, thing: Thing, session: &Session) -> Result<OwnedFd, FsError> {
         let (share, by) = (session.user.take(Kind::Message)?, Counted::new(session)?);
         let (token, fd) = Token::make()?;
-        lock(&self.0).insert(token, Sent { held: Held::new(thing), _by: by, _share: share });
+        self.0.lock().insert(token, Sent { held: Held::new(thing), _by: by, _share: share });
         Ok(fd)
     }
 
     /// What a token stands for. It stays until nobody has it: a message may be received more than once (MSG_PEEK), and a
     /// descriptor be sent on.
     pub fn get(&self, token: Token) -> Option<Thing> {
-        lock(&self.0).get(&token).map(|sent| sent.held.thing())
+        self.0.lock().get(&token).map(|sent| sent.held.thing())
     }
 
     /// Lets go of what nobody can receive any more. The host is asked about each while nobody waits: a token that is free
@@ -69,9 +68,9 @@ impl Tokens {
     }
 
     fn sweep_by(&self, is_free: impl Fn(&Token) -> bool) {
-        let there: Vec<Token> = lock(&self.0).keys().copied().collect();
+        let there: Vec<Token> = self.0.lock().keys().copied().collect();
         for token in there.iter().filter(|token| is_free(token)) {
-            let gone = lock(&self.0).remove(token);
+            let gone = self.0.lock().remove(token);
             // Closing may free a file's blocks: not while others wait.
             drop(gone);
         }
@@ -79,7 +78,7 @@ impl Tokens {
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        lock(&self.0).len()
+        self.0.lock().len()
     }
 }
 
@@ -106,10 +105,10 @@ mod tests {
             let by = Counted(Arc::new(AtomicUsize::new(1)));
             let sent =
                 Sent { held: Held::new(thing.clone()), _by: by, _share: user.take(Kind::Message).unwrap() };
-            lock(&tokens.0).insert(Token { number: 7, inode }, sent);
+            tokens.0.lock().insert(Token { number: 7, inode }, sent);
         }
         // Whoever asks the host can be anybody: the list is free meanwhile.
-        tokens.sweep_by(|token| tokens.0.try_lock().is_ok() && token.inode != 1);
+        tokens.sweep_by(|token| tokens.0.try_lock().is_some() && token.inode != 1);
         assert_eq!(tokens.count(), 1);
         assert!(tokens.get(Token { number: 7, inode: 1 }).is_some());
     }

@@ -5,15 +5,14 @@
 //! while nobody changes the file, so that it misses no change.
 
 use crate::description::Description;
-use crate::service::lock;
 use nvmed_fs::{FsError, Kind, OpenFlags};
+use nvmed_sys::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use nvmed_wire::{Board, Change, CountedChange, WINDOW_PAGES_MAX, Window};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 const PAGE: u64 = 4096;
 /// Windows at a time: each costs two descriptors and a mapping.
@@ -153,7 +152,7 @@ impl Windows {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.files.read().unwrap_or_else(PoisonError::into_inner).windows.get(&ino).cloned()
+        self.files.read().windows.get(&ino).cloned()
     }
 
     /// The window on a file that a session of a user has open, made if there is none.
@@ -172,7 +171,7 @@ impl Windows {
         }
         let ino = node.ino();
         let _gate = self.unchanged(ino);
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.write();
         if files.stored.contains_key(&ino) {
             return Err(FsError::Busy);
         }
@@ -211,7 +210,7 @@ impl Windows {
     /// [`Windows::not_stored`].
     pub fn stored(&self, ino: u64) {
         let _gate = self.unchanged(ino);
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.write();
         *files.stored.entry(ino).or_default() += 1;
         drop(self.board.change(ino));
         self.close(&mut files, ino);
@@ -220,12 +219,12 @@ impl Windows {
     /// Whether what is stored into the file by mapping is seen by nobody. Asked after its mark was taken: stores that may
     /// begin later change the mark.
     pub(crate) fn is_stored(&self, ino: u64) -> bool {
-        self.files.read().unwrap_or_else(PoisonError::into_inner).stored.contains_key(&ino)
+        self.files.read().stored.contains_key(&ino)
     }
 
     /// One such mapping fewer; what was stored through it is in the file.
     pub(crate) fn not_stored(&self, ino: u64) {
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.write();
         if let Some(count) = files.stored.get_mut(&ino) {
             *count -= 1;
             if *count == 0 {
@@ -236,13 +235,13 @@ impl Windows {
 
     /// Before a change of a file.
     pub(crate) fn changing(&self, ino: u64) -> Changing<'_> {
-        let gate = self.gate(ino).read().unwrap_or_else(PoisonError::into_inner);
+        let gate = self.gate(ino).read();
         Changing { window: self.find(ino), counted: self.board.change(ino), gate }
     }
 
     /// Keeps changes of a file away, until it is dropped.
     pub(crate) fn unchanged(&self, ino: u64) -> RwLockWriteGuard<'_, ()> {
-        self.gate(ino).write().unwrap_or_else(PoisonError::into_inner)
+        self.gate(ino).write()
     }
 
     /// Any change that is no write of the bytes in `range`, which is made of the size before, or of the size: readers
@@ -270,7 +269,7 @@ impl Windows {
             let Changing { counted: _until_changed, gate, .. } = changing;
             drop(gate);
             let _gate = self.unchanged(ino);
-            self.close(&mut self.files.write().unwrap_or_else(PoisonError::into_inner), ino);
+            self.close(&mut self.files.write(), ino);
             return change();
         }
         let done = change();
@@ -314,7 +313,7 @@ impl Windows {
             return;
         }
         self.filled.fetch_add(count, Ordering::Relaxed);
-        let mut arrivals = lock(&self.arrivals);
+        let mut arrivals = self.arrivals.lock();
         let theirs = arrivals.entry(window.uid).or_default();
         theirs.pages += count;
         theirs.queue.push_back(Arrival { window: Arc::downgrade(window), pages });

@@ -5,8 +5,8 @@ use crate::cuts::{self, Failure, Place, Plan, Tally};
 use crate::recording::Recording;
 use crate::{damage, deaths, faults, mends};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nvmed_sys::sync::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// One workload in so many is run again and again with each of its requests failing.
@@ -68,7 +68,7 @@ impl Campaign {
                 if self.stop_at_failure && !tally.failures.is_empty() {
                     stop.store(true, Ordering::Relaxed);
                 }
-                let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut report = report.lock();
                 report.seeds += 1;
                 report.operations += operations;
                 report.commands += commands;
@@ -83,7 +83,7 @@ impl Campaign {
                 scope.spawn(work);
             }
         });
-        let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut report = report.into_inner();
         report.seconds = start.elapsed().as_secs_f64();
         report.cpu_seconds = cpu_seconds() - cpu;
         report

@@ -13,9 +13,9 @@ use nvmed_engine::{
 use nvmed_fs::{FileSystem, FsError, Memory, MemoryLayout, MountOptions, MountParts};
 use nvmed_io::{Device, DeviceOptions, IoError};
 use nvmed_nvme::Status;
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{DeviceAddress, Lba};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of cache of each mount: small, so that pages are written back and read again.
 const CACHE_BYTES: u64 = 512 << 10;
@@ -118,7 +118,7 @@ impl Disk {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Records events from now on, when nothing is in flight.

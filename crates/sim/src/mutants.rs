@@ -4,7 +4,7 @@ use crate::campaign::Campaign;
 use crate::cuts::Plan;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use nvmed_mutant::Mutant;
-use std::sync::{Mutex, PoisonError};
+use nvmed_sys::sync::Mutex;
 
 /// Seeds from each of which a mistake is looked for.
 pub const SEEDS: [u64; 5] = [7_000, 107_000, 207_000, 307_000, 407_000];
@@ -42,7 +42,7 @@ pub fn catch(mutant: Mutant, seeds: &[u64], states_max: u64, threads: usize) -> 
                 .failures
                 .first()
                 .map(|failure| Caught { states: report.tally.states, why: failure.to_string() });
-            found.lock().unwrap_or_else(PoisonError::into_inner)[at] = caught;
+            found.lock()[at] = caught;
         }
     };
     std::thread::scope(|scope| {
@@ -51,7 +51,7 @@ pub fn catch(mutant: Mutant, seeds: &[u64], states_max: u64, threads: usize) -> 
         }
     });
     nvmed_mutant::set(None);
-    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    found.into_inner()
 }
 
 /// The middle one of the numbers of states; none when most found nothing.

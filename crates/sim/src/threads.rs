@@ -19,9 +19,9 @@ use crate::schedule::{Schedule, switch_point};
 use crate::survey::Survey;
 use crate::times::Touched;
 use nvmed_fs::{Durability, Kind};
+use nvmed_sys::sync::{Arc, Mutex};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Outcomes from here on: of a workload of several threads.
 pub const THREADS: u64 = 2000;
@@ -175,7 +175,7 @@ impl Recording {
             workers.push(worker);
         }
         let trace = disk.take_trace();
-        let notes = notes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let notes = notes.into_inner();
         Ok(Self { setting, media, trace, models, steps, notes, waited: schedule.waited() })
     }
 
@@ -242,7 +242,7 @@ fn run(
     let thread = worker.number;
     let note = |step: usize, ends: bool| {
         let events = disk.recorded();
-        notes.lock().unwrap_or_else(PoisonError::into_inner).push(Note { thread, step, ends, events });
+        notes.lock().push(Note { thread, step, ends, events });
         events
     };
     schedule.run(thread, || {

@@ -8,10 +8,10 @@ use crate::run::{RunMemory, State};
 use crate::statistics::{self, Calls};
 use nvmed_fs::{FileSystem, FormatOptions, FsError, Memory, MemoryLayout, MountOptions, MountParts};
 use nvmed_io::Device;
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_sys::{Mapping, Pages};
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A mounted file system and what keeps it going. Dropping it without [`Mount::unmount`] is what a
 /// crash of the process is.
@@ -126,7 +126,7 @@ impl Mount {
     /// # Errors
     /// What could not be written. Under `nvmed run` its memory is kept for another attempt.
     pub fn unmount(&self) -> Result<(), FsError> {
-        drop(self.flusher.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.flusher.lock().take());
         self.files.unmount()?;
         self.device.shutdown().map_err(FsError::from)?;
         if let Some(path) = &self.statistics {

@@ -5,12 +5,12 @@ use crate::rate::Rate;
 use nvmed_block::{BlockError, ByteHandle, Disk, DiskOptions, Route, Settings};
 use nvmed_io::{Binding, Device, IoError};
 use nvmed_nvme::Status;
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::BLOCK_BYTES;
 use nvmed_vdev::{Backing, Clock, Controller, ControllerConfig, Counters, Media, PciFunction};
 use nvmed_vfio_user::{Server, ServerError, Stop};
 use rustix::fs::{AtFlags, CWD, Gid, Uid};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// What a zeroing command counts in the rate: it moves no data, and is not free.
@@ -183,7 +183,7 @@ impl ServedPartition {
 impl Drop for ServedPartition {
     fn drop(&mut self) {
         self.stop.stop();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         // Its panic was told when it happened.
         drop(thread.map(JoinHandle::join));
     }

@@ -1,6 +1,6 @@
 //! So many bytes a second: a token bucket whose debtor sleeps.
 
-use std::sync::{Mutex, PoisonError};
+use nvmed_sys::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What may be spent at once after a pause: a tenth of a second's worth.
@@ -35,7 +35,7 @@ impl Rate {
     }
 
     fn take(&self, bytes: u64, now: Instant) -> Duration {
-        let mut bucket = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = self.state.lock();
         let earned = now.saturating_duration_since(bucket.filled).as_secs_f64() * self.bytes_per_s;
         bucket.tokens = (bucket.tokens + earned).min(self.bytes_per_s * BURST) - bytes as f64;
         bucket.filled = now;

@@ -1,12 +1,12 @@
 //! Mappings of files that somebody else may cut short: a touch past their end is a signal (`SIGBUS`), which
 //! ends the process unless somebody answers it.
 
+use crate::sync::Mutex;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io::Error;
-use std::sync::{Mutex, PoisonError};
 
 /// Ranges that can be guarded at once: as many as a served device lets its client map.
 const RANGES: usize = 4096;
@@ -75,7 +75,7 @@ fn guarding(address: usize) -> Option<&'static Range> {
 /// What `sigaction` answers.
 pub fn survive_cut_files() -> Result<(), Error> {
     static INSTALLING: Mutex<()> = Mutex::new(());
-    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = INSTALLING.lock();
     if !BEFORE.load(Ordering::Relaxed).is_null() {
         return Ok(());
     }

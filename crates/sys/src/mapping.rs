@@ -1,6 +1,7 @@
 //! A range of memory mapped from the kernel, shared with whoever else has it.
 
 use crate::guard::Guard;
+use crate::sync::{Mutex, OnceLock};
 use crate::{QuietFd, door};
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
@@ -9,7 +10,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Which pages should stand behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl Mapping {
     /// # Errors
     /// `ENOTSUP` for a mapping of a file that was not kept; what `memfd_create`, `write` or `mmap` answers.
     pub fn share(&self) -> Result<(), Errno> {
-        let _one_at_a_time = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = SHARING.lock();
         if self.backing.get().is_some() {
             return Ok(());
         }

@@ -2,9 +2,9 @@
 
 use nvmed_dma::MapError;
 use nvmed_sys::Mapping;
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::DeviceAddress;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ring::{BUFFERS_MAX, Ring};
 
@@ -57,7 +57,7 @@ impl Default for Buffers {
 
 impl Buffers {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Gives `memory` an address.

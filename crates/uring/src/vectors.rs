@@ -3,9 +3,9 @@
 use crate::ring::Face;
 use nvmed_engine::Waited;
 use nvmed_sys::QuietFd;
+use nvmed_sys::sync::{Arc, OnceLock, RwLock};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// Queue pairs that can exist at once: more than the cores of most machines.
 pub(crate) const QUEUES_MAX: u16 = 64;
@@ -34,7 +34,7 @@ impl Vectors {
     /// A vector for a new queue; `None` when all are in use.
     pub(crate) fn take(&self, face: &Arc<Face>) -> Option<u16> {
         let free = self.places.iter().position(|place| {
-            let mut held = place.face.write().unwrap_or_else(PoisonError::into_inner);
+            let mut held = place.face.write();
             if held.is_some() {
                 return false;
             }
@@ -51,13 +51,13 @@ impl Vectors {
     /// Ends a queue's use of its vector.
     pub(crate) fn give_back(&self, vector: u16) {
         if let Some(place) = self.places.get(usize::from(vector)) {
-            *place.face.write().unwrap_or_else(PoisonError::into_inner) = None;
+            *place.face.write() = None;
         }
     }
 
     pub(crate) fn face(&self, vector: u16) -> Option<Arc<Face>> {
         let place = self.places.get(usize::from(vector))?;
-        place.face.read().unwrap_or_else(PoisonError::into_inner).clone()
+        place.face.read().clone()
     }
 
     /// A descriptor that the vector's completions make readable.
@@ -65,7 +65,7 @@ impl Vectors {
         let place = self.places.get(usize::from(vector))?;
         if place.event.get().is_none() {
             // Held, so that a queue made meanwhile sees the descriptor.
-            let held = place.face.write().unwrap_or_else(PoisonError::into_inner);
+            let held = place.face.write();
             if let Some(event) = place.event.get() {
                 return Some(event.as_fd());
             }

@@ -1,6 +1,6 @@
 //! Admin commands (Base 2.0, 5).
 
-use crate::controller::{Controller, locked};
+use crate::controller::Controller;
 use crate::features::Features;
 use crate::group::Group;
 use crate::held::HeldCommands;
@@ -90,7 +90,7 @@ impl Controller {
             AdminOpcode::DirectiveSend => self.directive_send(entry),
             AdminOpcode::DirectiveReceive => self.directive_receive(view, entry),
             AdminOpcode::AsyncEventRequest => {
-                let mut admin = locked(&self.admin);
+                let mut admin = self.admin.lock();
                 if admin.requests.len() < EVENT_REQUESTS_MAX {
                     admin.requests.push_back(entry.cid);
                     return None;
@@ -157,7 +157,7 @@ impl Controller {
         let base = Self::queue_base(view, entry, usize::from(entries) * 16)?;
         let interrupt = (entry.cdw11 & INTERRUPTS != 0).then_some(vector);
         let place = &self.places[queue];
-        let mut group = locked(&place.group);
+        let mut group = place.group.lock();
         if group.cq.is_some() {
             return Err(Status::INVALID_QID.do_not_retry());
         }
@@ -178,7 +178,7 @@ impl Controller {
         }
         // Base 2.0, 5.5: an identifier that cannot be is another error than a queue that is not there.
         let place = self.places.get(cq as usize).filter(|_| cq != 0);
-        let mut group = place.map(|place| locked(&place.group)).ok_or(Status::INVALID_QID.do_not_retry())?;
+        let mut group = place.map(|place| place.group.lock()).ok_or(Status::INVALID_QID.do_not_retry())?;
         if group.cq.is_none() {
             return Err(Status::CQ_INVALID.do_not_retry());
         }
@@ -195,11 +195,11 @@ impl Controller {
         let queue = (entry.cdw10 & 0xffff) as usize;
         let route = self.routes.get(queue).filter(|_| queue != 0).ok_or(unknown)?.swap(0, Ordering::AcqRel);
         let place = self.places.get((route as usize).wrapping_sub(1)).ok_or(unknown)?;
-        let mut group = locked(&place.group);
+        let mut group = place.group.lock();
         let index = group.sqs.iter().position(|sq| usize::from(sq.id) == queue).ok_or(unknown)?;
         self.end_queue(route as usize - 1, &mut group, queue as u16);
         let sq = group.sqs.remove(index);
-        let mut retired = locked(&self.retired);
+        let mut retired = self.retired.lock();
         *retired = retired.plus(sq.counters);
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Controller {
         let unknown = Status::INVALID_QID.do_not_retry();
         let queue = (entry.cdw10 & 0xffff) as usize;
         let place = self.places.get(queue).filter(|_| queue != 0).ok_or(unknown)?;
-        let mut group = locked(&place.group);
+        let mut group = place.group.lock();
         if group.cq.is_none() {
             return Err(unknown);
         }
@@ -250,7 +250,7 @@ impl Controller {
         self.give(view, entry, &part)?;
         let retain = entry.cdw10 >> 15 & 1 != 0;
         if !retain && page.0 < 64 {
-            let mut admin = locked(&self.admin);
+            let mut admin = self.admin.lock();
             admin.masked &= !(1 << page.0);
             admin.namespace_changed &= page != LogPage::CHANGED_NAMESPACES;
         }
@@ -271,7 +271,7 @@ impl Controller {
     fn abort_io(&self, queue: u16, cid: u16) -> bool {
         let Some(route) = self.routes.get(usize::from(queue)) else { return false };
         let Some(cq) = (route.load(Ordering::Acquire) as usize).checked_sub(1) else { return false };
-        let mut group = locked(&self.places[cq].group);
+        let mut group = self.places[cq].group.lock();
         let aborted = group.held.end(queue, cid, Status::ABORT_REQUESTED);
         if aborted {
             // Before the completion of the Abort itself, if there is room.
@@ -281,7 +281,7 @@ impl Controller {
     }
 
     fn abort_event_request(&self, cid: u16) -> bool {
-        let mut admin = locked(&self.admin);
+        let mut admin = self.admin.lock();
         let Some(index) = admin.requests.iter().position(|&request| request == cid) else { return false };
         admin.requests.remove(index);
         admin.aborted.push_back(cid);

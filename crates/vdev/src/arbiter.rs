@@ -1,6 +1,6 @@
 //! Weighted round robin with urgent priority class (Base 2.0, 3.4.4.2): whose commands a device thread takes next.
 
-use crate::controller::{Controller, locked};
+use crate::controller::Controller;
 use nvmed_nvme::FeatureId;
 use std::collections::VecDeque;
 
@@ -103,7 +103,7 @@ impl Controller {
     }
 
     pub(crate) fn weights(&self) -> Weights {
-        Weights::new(locked(&self.admin).features.arbitration())
+        Weights::new(self.admin.lock().features.arbitration())
     }
 }
 

@@ -1,12 +1,11 @@
 //! Interrupts: what one side rings and the other waits for.
 
-use crate::controller::locked;
 use nvmed_sys::QuietFd;
+use nvmed_sys::sync::{Condvar, Mutex, OnceLock};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Somebody looked at the count, or has a descriptor: from now on rings count.
 const WATCHED: u8 = 1;
@@ -76,7 +75,7 @@ impl Bell {
     #[cold]
     fn wake(&self, interrupt: bool) {
         // Taking the lock waits until a sleeper sleeps.
-        let connected = locked(&self.connected);
+        let connected = self.connected.lock();
         self.changed.notify_all();
         // A descriptor whose counter is full is readable, which is all that it has to say.
         if let Some(fd) = connected.as_ref().filter(|_| interrupt) {
@@ -113,11 +112,16 @@ impl Bell {
 
     /// Waits until the count is no longer `seen`, at most `timeout`; whether it changed.
     pub fn wait(&self, seen: u32, timeout: Duration) -> bool {
-        let guard = locked(&self.connected);
+        let begun = Instant::now();
+        let mut guard = self.connected.lock();
         self.listeners.fetch_add(1, Ordering::SeqCst);
-        let waited = self.changed.wait_timeout_while(guard, timeout, |_| self.count() == seen);
+        while self.count() == seen
+            && let Some(left) = timeout.checked_sub(begun.elapsed())
+        {
+            (guard, _) = self.changed.wait_timeout(guard, left);
+        }
         self.listeners.fetch_sub(1, Ordering::SeqCst);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        drop(guard);
         self.count() != seen
     }
 
@@ -126,7 +130,7 @@ impl Bell {
         if self.event.get().is_none() {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
             let fresh = QuietFd::new(rustix::event::eventfd(0, flags).ok()?);
-            let _guard = locked(&self.connected);
+            let _guard = self.connected.lock();
             if self.event.set(fresh).is_ok() {
                 self.listeners.fetch_add(1, Ordering::SeqCst);
             }
@@ -136,7 +140,7 @@ impl Bell {
 
     /// Rings go to `fd`, too, from now on; `None` ends that.
     pub fn connect(&self, fd: Option<QuietFd>) {
-        let mut connected = locked(&self.connected);
+        let mut connected = self.connected.lock();
         let change = i32::from(fd.is_some()) - i32::from(connected.is_some());
         self.listeners.fetch_add(change as u32, Ordering::SeqCst);
         *connected = fd;

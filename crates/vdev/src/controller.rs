@@ -14,10 +14,10 @@ use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::Time;
 use nvmed_dma::{AddressSpace, DeviceAddress, Distant, MapError};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shutdown Status: complete.
 const SHST_COMPLETE: u32 = 2;
@@ -88,11 +88,6 @@ pub struct Controller {
     pub(crate) rung: Bell,
 }
 
-/// A lock's content, also after a panic of another holder: every state in here is valid between statements.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Controller {
     /// A controller over `media`, disabled, as after power-on.
     ///
@@ -137,13 +132,13 @@ impl Controller {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let live = |place: &Place| {
-            let group = locked(&place.group);
+            let group = place.group.lock();
             group.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus)
         };
         // Not group 0: it executes no I/O command, and its lock is held while it makes a SMART log of these.
         // A queue that is deleted meanwhile may be missed this once; its lock is not taken under `retired`'s.
         let live = self.places[1..].iter().map(live).fold(Counters::default(), Counters::plus);
-        live.plus(*locked(&self.retired))
+        live.plus(*self.retired.lock())
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -198,7 +193,7 @@ impl Controller {
     /// Waits until every queue has seen all that was changed before.
     pub(crate) fn settle(&self) {
         for place in &self.places {
-            locked(&place.group).refresh(&self.space);
+            place.group.lock().refresh(&self.space);
         }
     }
 
@@ -268,7 +263,7 @@ impl Controller {
         if self.gone() {
             return u32::MAX;
         }
-        let properties = || locked(&self.properties);
+        let properties = || self.properties.lock();
         match offset {
             register::CAP => self.capabilities().0 as u32,
             0x04 => (self.capabilities().0 >> 32) as u32,
@@ -305,7 +300,7 @@ impl Controller {
         }
         let low = |word: u64| word & !0xffff_ffff | u64::from(value);
         let high = |word: u64| word & 0xffff_ffff | u64::from(value) << 32;
-        let mut properties = locked(&self.properties);
+        let mut properties = self.properties.lock();
         match offset {
             register::INTMS => {
                 properties.interrupt_mask |= value;
@@ -386,7 +381,7 @@ impl Controller {
         // A doorbell that was rung while there was no queue never meets one.
         self.pending.clear();
         let place = &self.places[0];
-        let mut admin = locked(&place.group);
+        let mut admin = place.group.lock();
         admin.refresh(&self.space);
         let cq = CompletionQueue::new((acq, cq), Some(0), &admin.view);
         place.open(&mut admin, cq);
@@ -402,15 +397,15 @@ impl Controller {
         self.pending.clear();
         for (place, route) in self.places.iter().zip(&self.routes) {
             route.store(0, Ordering::Release);
-            let mut group = locked(&place.group);
+            let mut group = place.group.lock();
             self.holding.fetch_sub(group.held.len() as u32, Ordering::AcqRel);
             let gone = place.close(&mut group);
             drop(group);
-            let mut retired = locked(&self.retired);
+            let mut retired = self.retired.lock();
             *retired = retired.plus(gone);
         }
-        locked(&self.admin).reset();
-        locked(&self.streams).reset();
+        self.admin.lock().reset();
+        self.streams.lock().reset();
         self.enable_write_cache(true);
         self.cure();
         self.masked(u32::MAX, Bell::unmask);

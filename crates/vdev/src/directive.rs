@@ -1,6 +1,6 @@
 //! Directives: streams (Base 2.0, 8.7).
 
-use crate::controller::{Controller, locked};
+use crate::controller::Controller;
 use crate::io_command::NSID;
 use nvmed_dma::View;
 use nvmed_nvme::{Status, SubmissionEntry};
@@ -83,13 +83,13 @@ impl Controller {
     /// What was written to each stream since the controller was made, by identifier.
     #[must_use]
     pub fn streams(&self) -> Vec<(u16, StreamUse)> {
-        locked(&self.streams).used.iter().map(|(stream, used)| (*stream, *used)).collect()
+        self.streams.lock().used.iter().map(|(stream, used)| (*stream, *used)).collect()
     }
 
     /// Directive Send (Base 2.0, 5.10).
     pub(crate) fn directive_send(&self, entry: &SubmissionEntry) -> Result<u32, Status> {
         check_namespace(entry)?;
-        let mut streams = locked(&self.streams);
+        let mut streams = self.streams.lock();
         match parts(entry) {
             (IDENTIFY, ENABLE, _) if entry.cdw12 >> 8 & 0xff == STREAMS => {
                 let enable = entry.cdw12 & 1 != 0;
@@ -110,7 +110,7 @@ impl Controller {
     /// Directive Receive (Base 2.0, 5.9): the structure, cut or filled with zeroes to the length that was asked for.
     pub(crate) fn directive_receive(&self, view: &View, entry: &SubmissionEntry) -> Result<u32, Status> {
         check_namespace(entry)?;
-        let mut streams = locked(&self.streams);
+        let mut streams = self.streams.lock();
         let mut bytes = match parts(entry) {
             (IDENTIFY, PARAMETERS, _) => identify_parameters(streams.enabled),
             (STREAMS, STREAM_PARAMETERS, _) if streams.enabled => self.stream_parameters(&streams),
@@ -148,7 +148,7 @@ impl Controller {
     #[cold]
     pub(crate) fn write_directed(&self, entry: &SubmissionEntry, bytes: u64) -> Result<(), Status> {
         let (kind, stream) = (entry.cdw12 >> 20 & 0xf, (entry.cdw13 >> 16) as u16);
-        let mut streams = locked(&self.streams);
+        let mut streams = self.streams.lock();
         if kind != STREAMS || !streams.enabled {
             return Err(INVALID);
         }

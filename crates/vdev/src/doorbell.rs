@@ -2,11 +2,11 @@
 
 use crate::arbiter::{Arbiter, TURNS};
 use crate::config::Clock;
-use crate::controller::{Controller, locked};
+use crate::controller::Controller;
 use crate::group::Group;
 use crate::pending::RUNG;
 use nvmed_nvme::{AsyncEvent, register};
-use std::sync::MutexGuard;
+use nvmed_sys::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 impl Controller {
@@ -68,7 +68,7 @@ impl Controller {
             return self.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
         }
         let cq = route as usize - 1;
-        let mut group = locked(&self.places[cq].group);
+        let mut group = self.places[cq].group.lock();
         let Some(index) = group.sqs.iter().position(|sq| usize::from(sq.id) == queue) else { return };
         let sq = &mut group.sqs[index];
         if value >= u32::from(sq.entries) {
@@ -122,7 +122,7 @@ impl Controller {
             if cq == 0 {
                 return self.run_all(cq);
             }
-            let mut group = locked(&self.places[cq].group);
+            let mut group = self.places[cq].group.lock();
             self.complete_due(cq, &mut group);
             for sq in group.sqs.iter().filter(|sq| sq.head != sq.tail) {
                 arbiter.push(sq.id, sq.class);
@@ -150,7 +150,7 @@ impl Controller {
             return None;
         }
         let cq = route as usize - 1;
-        let mut group = locked(&self.places[cq].group);
+        let mut group = self.places[cq].group.lock();
         let Some(index) = group.sqs.iter().position(|sq| usize::from(sq.id) == queue) else {
             // Deleted, or made anew elsewhere, between the two looks: look again in the next round.
             drop(group);
@@ -178,7 +178,7 @@ impl Controller {
         if self.status().rdy() == 0 {
             return;
         }
-        locked(&self.admin).record(event);
-        self.deliver_events(&mut locked(&self.places[0].group));
+        self.admin.lock().record(event);
+        self.deliver_events(&mut self.places[0].group.lock());
     }
 }

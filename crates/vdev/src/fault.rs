@@ -1,10 +1,9 @@
 //! A plan of faults: which commands go wrong, and how. The same plan and the same commands give the same faults.
 
-use crate::controller::locked;
 use nvmed_nvme::{IoOpcode, Status, SubmissionEntry};
+use nvmed_sys::sync::{Arc, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Rules of one plan: a look at each for every command.
 pub(crate) const FAULT_RULES_MAX: usize = 64;
@@ -194,7 +193,7 @@ pub struct FaultPlan(Arc<Shared>);
 impl FaultPlan {
     /// Adds a rule; answers its number, for [`FaultPlan::hits`], or `None` when 64 are there.
     pub fn add(&self, rule: FaultRule) -> Option<usize> {
-        let mut rules = locked(&self.0.rules);
+        let mut rules = self.0.rules.lock();
         if rules.len() >= FAULT_RULES_MAX {
             return None;
         }
@@ -205,7 +204,7 @@ impl FaultPlan {
 
     /// Takes all rules away. What they have done stays done.
     pub fn clear(&self) {
-        let mut rules = locked(&self.0.rules);
+        let mut rules = self.0.rules.lock();
         self.0.armed.store(false, Ordering::Release);
         rules.clear();
     }
@@ -213,7 +212,7 @@ impl FaultPlan {
     /// How often a rule has hit; 0 for one that is not there.
     #[must_use]
     pub fn hits(&self, rule: usize) -> u64 {
-        locked(&self.0.rules).get(rule).map_or(0, |active| active.hits)
+        self.0.rules.lock().get(rule).map_or(0, |active| active.hits)
     }
 
     #[inline]
@@ -225,7 +224,7 @@ impl FaultPlan {
     pub(crate) fn judge(&self, queue: u16, entry: &SubmissionEntry) -> Verdict {
         let mut verdict = Verdict::default();
         if self.armed() {
-            for active in locked(&self.0.rules).iter_mut() {
+            for active in self.0.rules.lock().iter_mut() {
                 if active.rule.matches(queue, entry) && active.hit() {
                     verdict.add(&active.rule, entry);
                 }
@@ -236,7 +235,7 @@ impl FaultPlan {
 
     /// Whether enabling is to fail; counts it.
     pub(crate) fn refuses_ready(&self) -> bool {
-        let mut rules = locked(&self.0.rules);
+        let mut rules = self.0.rules.lock();
         let mut refusing = rules.iter_mut().filter(|active| active.rule.action == FaultAction::NotReady);
         refusing.any(Active::hit)
     }

@@ -1,6 +1,6 @@
 //! Set Features and Get Features (Base 2.0, 5.27).
 
-use crate::controller::{Controller, locked};
+use crate::controller::Controller;
 use crate::log::TEMPERATURE_K;
 use nvmed_nvme::{AsyncEvent, FeatureId, Status, SubmissionEntry};
 
@@ -127,7 +127,7 @@ impl Controller {
         if id == FeatureId::VolatileWriteCache {
             self.set_write_cache(value & 1 != 0)?;
         }
-        let mut admin = locked(&self.admin);
+        let mut admin = self.admin.lock();
         admin.features.set(id, value);
         if id == FeatureId::TemperatureThreshold
             && admin.features.temperature_warning()
@@ -144,7 +144,7 @@ impl Controller {
         match (entry.cdw10 >> 8 & 7, id) {
             (SELECT_CAPABILITIES, _) => Ok(CHANGEABLE),
             (SELECT_CURRENT..=SELECT_SAVED, FeatureId::NumberOfQueues) => Ok(granted | granted << 16),
-            (SELECT_CURRENT, _) => Ok(locked(&self.admin).features.get(id, entry.cdw11)),
+            (SELECT_CURRENT, _) => Ok(self.admin.lock().features.get(id, entry.cdw11)),
             // Nothing is saveable: the saved value is the default.
             (SELECT_DEFAULT | SELECT_SAVED, _) => Ok(Features::default().get(id, entry.cdw11)),
             _ => Err(Status::INVALID_FIELD.do_not_retry()),
@@ -157,7 +157,7 @@ impl Controller {
         if sqs == 0xffff || cqs == 0xffff {
             return Err(Status::INVALID_FIELD.do_not_retry());
         }
-        if self.places[1..].iter().any(|place| locked(&place.group).cq.is_some()) {
+        if self.places[1..].iter().any(|place| place.group.lock().cq.is_some()) {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
         // All queues there are, whatever was asked for: asking reserves nothing (as other controllers do).

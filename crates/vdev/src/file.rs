@@ -5,18 +5,17 @@
 //! allocates the chunk (`fallocate`), whose failure is a status; and a load from a hole may allocate (a
 //! tmpfs does), so holes are not touched by reads.
 
-use crate::controller::locked;
 use crate::error::MediaError;
 use crate::holder;
 use crate::identity::Identity;
 use crate::media::{PAGE_BYTES, check_size};
 use nvmed_nvme::Status;
+use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes allocated and mapped at once: big enough that the calls do not show in sequential writes, small
@@ -206,7 +205,7 @@ impl FileMedium {
 
     /// Changes the size, within the room. Nobody touches what goes.
     pub fn resize(&self, bytes: u64) -> Result<(), MediaError> {
-        let _shaping = locked(&self.shaping);
+        let _shaping = self.shaping.lock();
         let before = self.bytes();
         let fail = |errno| MediaError::Resize { bytes, errno };
         if bytes >= before {
@@ -356,7 +355,7 @@ impl FileMedium {
 
     /// Punches a hole; whether the host did.
     fn punch(&self, offset: u64, len: u64) -> bool {
-        let _shaping = locked(&self.shaping);
+        let _shaping = self.shaping.lock();
         let last_page = self.last_page.load(Ordering::Relaxed);
         if last_page != NO_PAGE && (offset..offset + len).contains(&last_page) {
             self.last_page.store(NO_PAGE, Ordering::Release);
@@ -384,7 +383,7 @@ impl FileMedium {
         if self.flush == Flush::Process && !self.looks_cut() {
             return Ok(());
         }
-        let mut syncing = locked(&self.syncing);
+        let mut syncing = self.syncing.lock();
         if syncing.failed {
             return Err(Status::WRITE_FAULT);
         }
@@ -442,7 +441,7 @@ impl FileMedium {
         if known != chunk::UNKNOWN {
             return known;
         }
-        let _shaping = locked(&self.shaping);
+        let _shaping = self.shaping.lock();
         if self.state(chunk).load(Ordering::Relaxed) == chunk::UNKNOWN {
             self.ask(chunk);
         }
@@ -496,7 +495,7 @@ impl FileMedium {
     #[cold]
     fn allocate(&self, chunk: u64) -> Result<(), Status> {
         let before = self.survey(chunk);
-        let _shaping = locked(&self.shaping);
+        let _shaping = self.shaping.lock();
         let state = self.state(chunk);
         if state.load(Ordering::Relaxed) == chunk::OWNED {
             return Ok(());

@@ -5,7 +5,7 @@ use crate::log::Counters;
 use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::{AddressSpace, View};
-use std::sync::Mutex;
+use nvmed_sys::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A completion queue with the submission queues that complete to it: one lock for all of a command.

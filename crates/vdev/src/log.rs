@@ -1,6 +1,6 @@
 //! Counters and the log pages made of them (Base 2.0, 5.16).
 
-use crate::controller::{Controller, locked};
+use crate::controller::Controller;
 use nvmed_nvme::{ErrorEntry, IoOpcode, LogPage, SmartLog, Status, SubmissionEntry};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -130,7 +130,7 @@ impl Controller {
     }
 
     fn error_log(&self) -> Vec<u8> {
-        let log = locked(&self.errors);
+        let log = self.errors.lock();
         let mut bytes: Vec<u8> = log.entries.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect();
         bytes.resize(ERROR_ENTRIES * size_of::<ErrorEntry>(), 0);
         bytes
@@ -139,7 +139,7 @@ impl Controller {
     fn smart_log(&self) -> SmartLog {
         let counters = self.counters();
         let mut log = SmartLog::default();
-        log.critical_warning = u8::from(locked(&self.admin).features.temperature_warning()) << 1;
+        log.critical_warning = u8::from(self.admin.lock().features.temperature_warning()) << 1;
         log.temperature = TEMPERATURE_K.to_le_bytes();
         log.available_spare = 100;
         log.spare_threshold = 10;
@@ -150,7 +150,7 @@ impl Controller {
         log.host_writes[0] = counters.writes;
         log.power_cycles[0] = 1;
         log.media_errors[0] = counters.media_errors;
-        log.error_entries[0] = locked(&self.errors).count;
+        log.error_entries[0] = self.errors.lock().count;
         log
     }
 }

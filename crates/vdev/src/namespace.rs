@@ -1,6 +1,6 @@
 //! The namespace's size, which may change while the controller runs (Base 2.0, 5.2: notices).
 
-use crate::controller::{Controller, locked};
+use crate::controller::Controller;
 use crate::error::MediaError;
 use crate::io_command::NSID;
 use nvmed_nvme::AsyncEvent;
@@ -22,7 +22,7 @@ impl Controller {
     /// # Errors
     /// The size is no whole number of pages, or more than the medium has room for; nothing has changed then.
     pub fn resize(&self, bytes: u64) -> Result<(), MediaError> {
-        let _one = locked(&self.resizing);
+        let _one = self.resizing.lock();
         let before = self.media.bytes();
         self.media.check_room(bytes)?;
         if bytes < before {
@@ -39,7 +39,7 @@ impl Controller {
     }
 
     fn namespace_changed(&self) {
-        let mut admin = locked(&self.admin);
+        let mut admin = self.admin.lock();
         admin.namespace_changed = true;
         let wanted = admin.features.namespace_event();
         drop(admin);
@@ -51,7 +51,7 @@ impl Controller {
     /// The Changed Namespace List (Base 2.0, 5.16.1.5), which reading empties.
     pub(crate) fn changed_namespaces(&self) -> Vec<u8> {
         let mut list = vec![0; LIST_BYTES];
-        if locked(&self.admin).namespace_changed {
+        if self.admin.lock().namespace_changed {
             list[..4].copy_from_slice(&NSID.to_le_bytes());
         }
         list

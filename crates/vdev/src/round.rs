@@ -5,7 +5,7 @@
 
 use crate::arbiter::Turn;
 use crate::config::Clock;
-use crate::controller::{Controller, locked, shape};
+use crate::controller::{Controller, shape};
 use crate::fault::{Corrupt, FaultAction, Verdict};
 use crate::group::{Group, Place};
 use crate::held::{HELD_MAX, Held, Work};
@@ -44,7 +44,7 @@ impl Controller {
 
     /// A round of all queues of a group.
     pub(crate) fn run_all(&self, cq: usize) {
-        let mut group = locked(&self.places[cq].group);
+        let mut group = self.places[cq].group.lock();
         if self.shaped() || !group.held.is_empty() {
             self.run_shaped(cq, &mut group);
         }
@@ -70,7 +70,7 @@ impl Controller {
     pub(crate) fn run_turn(&self, turn: Turn) -> (u32, bool) {
         let route = self.routes[usize::from(turn.queue)].load(Ordering::Acquire);
         let Some(cq) = (route as usize).checked_sub(1) else { return (0, false) };
-        let mut group = locked(&self.places[cq].group);
+        let mut group = self.places[cq].group.lock();
         let Some(index) = group.sqs.iter().position(|sq| sq.id == turn.queue) else { return (0, false) };
         let mut taken = 0;
         if self.shaped() {
@@ -101,7 +101,7 @@ impl Controller {
             let status = self.execute_io(view, &entry);
             sq.counters.count(&entry, self.lba_shift, status);
             if !status.is_success() {
-                locked(&self.errors).push(sq.id, &entry, status, entry.lba().0);
+                self.errors.lock().push(sq.id, &entry, status, entry.lba().0);
             }
             if cq.post(view, completion(sq, entry.cid, 0), status).is_err() {
                 self.fail();
@@ -146,7 +146,7 @@ impl Controller {
             let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
             let Some((result, status)) = self.execute_admin((view, held), &entry) else { continue };
             if !status.is_success() {
-                locked(&self.errors).push(0, &entry, status, 0);
+                self.errors.lock().push(0, &entry, status, 0);
             }
             if cq.post(view, completion(sq, entry.cid, result), status).is_err() {
                 return self.fail();
@@ -291,7 +291,7 @@ impl Controller {
                 _ => command.entry.lba().0,
             };
             let lba = if command.entry.nsid == NSID && cq != 0 { lba } else { 0 };
-            locked(&self.errors).push(sq.id, &command.entry, status, lba);
+            self.errors.lock().push(sq.id, &command.entry, status, lba);
         }
         let copies = 1 + usize::from(command.duplicate);
         for _ in 0..copies {
@@ -337,7 +337,7 @@ impl Controller {
         let Group { cq: Some(cq), sqs, view, .. } = group else { return };
         let Some(sq) = sqs.first() else { return };
         while self.running() && self.places[0].has_room(cq) {
-            let Some((cid, result, status)) = locked(&self.admin).next_held() else { return };
+            let Some((cid, result, status)) = self.admin.lock().next_held() else { return };
             if cq.post(view, completion(sq, cid, result), status).is_err() {
                 return self.fail();
             }

@@ -1,14 +1,13 @@
 //! A write cache that is lost with the process: a power cut is a SIGKILL.
 
-use crate::controller::locked;
 use crate::error::MediaError;
 use crate::identity::Identity;
 use crate::media::{Media, PAGE_BYTES};
 use nvmed_nvme::Status;
+use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Mutex;
 
 /// The unit that a power cut keeps or loses.
 const SECTOR: usize = 512;
@@ -57,14 +56,14 @@ impl Volatile {
 
     /// Changes the size; what was not flushed beyond a smaller one is gone.
     pub fn resize(&self, bytes: u64) -> Result<(), MediaError> {
-        let mut dirty = locked(&self.dirty);
+        let mut dirty = self.dirty.lock();
         dirty.pages.split_off(&(bytes / PAGE_BYTES));
         self.inner.resize(bytes)
     }
 
     /// Reads any range; what is dirty lies over the inner medium.
     pub fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) -> Result<(), Status> {
-        let dirty = locked(&self.dirty);
+        let dirty = self.dirty.lock();
         self.inner.read(offset, to, to_offset, len)?;
         for (number, within) in pages(offset, len as u64) {
             let Some(page) = dirty.pages.get(&number) else { continue };
@@ -85,7 +84,7 @@ impl Volatile {
 
     /// Writes whole sectors.
     pub fn write(&self, offset: u64, from: &Mapping, from_offset: usize, len: usize) {
-        let mut dirty = locked(&self.dirty);
+        let mut dirty = self.dirty.lock();
         for (number, within) in pages(offset, len as u64) {
             let source = from_offset + (number * PAGE_BYTES + within.start as u64 - offset) as usize;
             let page = dirty.pages.entry(number).or_insert(Page { bytes: None, sectors: 0 });
@@ -97,7 +96,7 @@ impl Volatile {
 
     /// Zeroes whole sectors.
     pub fn zero(&self, offset: u64, len: u64) {
-        let mut dirty = locked(&self.dirty);
+        let mut dirty = self.dirty.lock();
         for (number, within) in pages(offset, len) {
             let page = dirty.pages.entry(number).or_insert(Page { bytes: None, sectors: 0 });
             if within.len() == PAGE {
@@ -110,7 +109,7 @@ impl Volatile {
     }
 
     pub fn flush(&self) -> Result<(), Status> {
-        let mut dirty = locked(&self.dirty);
+        let mut dirty = self.dirty.lock();
         while let Some((&number, page)) = dirty.pages.first_key_value() {
             if page.bytes.is_none() && page.sectors == u8::MAX {
                 dirty.drain_zeroes(&self.inner, number)?;
@@ -123,7 +122,7 @@ impl Volatile {
 
     /// Flushes the sectors of a range, and no other.
     pub(crate) fn flush_range(&self, offset: u64, len: u64) -> Result<(), Status> {
-        let mut dirty = locked(&self.dirty);
+        let mut dirty = self.dirty.lock();
         for (number, within) in pages(offset, len) {
             dirty.drain(&self.inner, number, mask(&within))?;
         }

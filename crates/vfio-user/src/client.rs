@@ -9,6 +9,7 @@ use crate::payload::{
 };
 use crate::payload::{take, take_all};
 use crate::socket::{Connection, Deadline, send};
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -16,7 +17,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
 /// How a device behind a socket is used.
@@ -168,7 +168,7 @@ impl Client {
         fds: &[BorrowedFd<'_>],
     ) -> Result<Message, ProtocolError> {
         // Until the reply is there: replies come in the order of their commands.
-        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replies = self.replies.lock();
         if self.is_gone() {
             return Err(ProtocolError::Closed);
         }
@@ -194,7 +194,7 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         deadline: Deadline,
     ) -> Result<Header, ProtocolError> {
-        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sender = self.sender.lock();
         sender.id = sender.id.wrapping_add(1);
         let bytes = payload.iter().map(|part| part.len()).sum();
         let header = Header { flags, ..Header::command(sender.id, command, bytes) };
@@ -371,7 +371,7 @@ impl Client {
         if !asked.wants_reply() {
             return Ok(());
         }
-        let _turn = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.sender.lock();
         send(self.socket(), &asked.failure(Errno::OPNOTSUPP), &[], &[], deadline)
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::socket::timespec;
 use nvmed_sys::QuietFd;
+use nvmed_sys::sync::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One vector. The server writes the eventfd after it has posted completions.
@@ -35,7 +35,7 @@ impl Vector {
 
     /// How often it fired, as far as anybody looked.
     pub fn events(&self) -> u32 {
-        let polled = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
+        let polled = self.polled.lock();
         // A thread that polls must not find the event gone when it wakes; it will count it.
         if !*polled {
             self.drain();
@@ -48,7 +48,7 @@ impl Vector {
     /// anything but the time ended it.
     pub fn wait(&self, socket: BorrowedFd<'_>, seen: u32, timeout: Duration) -> bool {
         let end = Instant::now() + timeout;
-        let mut polled = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut polled = self.polled.lock();
         loop {
             if !*polled {
                 self.drain();
@@ -58,14 +58,13 @@ impl Vector {
                 return self.count.load(Ordering::Acquire) != seen;
             }
             if *polled {
-                let waited = self.changed.wait_timeout(polled, left);
-                polled = waited.unwrap_or_else(PoisonError::into_inner).0;
+                (polled, _) = self.changed.wait_timeout(polled, left);
                 continue;
             }
             *polled = true;
             drop(polled);
             let gone = self.poll(socket, left);
-            polled = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
+            polled = self.polled.lock();
             self.drain();
             *polled = false;
             self.changed.notify_all();
@@ -128,10 +127,10 @@ mod tests {
         let (near, _far) = pair();
         let vector = Vector::new().unwrap();
         rustix::io::write(&vector, &1u64.to_ne_bytes()).unwrap();
-        *vector.polled.lock().unwrap() = true;
+        *vector.polled.lock() = true;
         assert_eq!(vector.events(), 0);
         assert!(!vector.poll(near.as_fd(), LONG), "the poll ends at once, or after a long time");
-        *vector.polled.lock().unwrap() = false;
+        *vector.polled.lock() = false;
         assert_eq!((vector.events(), vector.events()), (1, 1));
     }
 

@@ -7,10 +7,10 @@ use crate::payload::{DmaAccess, take};
 use crate::socket::{Connection, Deadline};
 use nvmed_dma::{DeviceAddress, Distant, DmaFault};
 use nvmed_sys::Mapping;
+use nvmed_sys::sync::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
 /// How long a client may leave what we send unread, or unanswered.
@@ -60,7 +60,7 @@ impl Link {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Whoever panicked with it has ended the server.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {

@@ -5,11 +5,11 @@ use crate::error::ProtocolError;
 use crate::message::Command;
 use crate::payload::{DmaMap, DmaUnmap, RegionAccess, region};
 use nvmed_dma::{DeviceAddress, MapError, Transport, Waited};
+use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_sys::{Mapping, Pages};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -55,7 +55,7 @@ impl Client {
     }
 
     fn ranges(&self) -> MutexGuard<'_, Ranges> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ranges.lock()
     }
 
     fn map_range(&self, memory: &Mapping, address: u64) -> Result<(), ProtocolError> {

@@ -9,12 +9,12 @@ use crate::ioctl;
 use crate::iova::{Aperture, Iovas, PAGE};
 use crate::watch::{Watch, Watched};
 use nvmed_dma::{DeviceAddress, MapError, Transport, Waited};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_sys::{Mapping, Registers};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The PCI command register (PCI Local Bus 3.0, 6.2.2) and its bits memory space and bus master.
@@ -129,7 +129,7 @@ impl Function {
 
     fn mapped(&self) -> MutexGuard<'_, Mapped> {
         // Address and memory are entered and left together, after the last call that can fail.
-        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mapped.lock()
     }
 
     fn container(&self) -> BorrowedFd<'_> {

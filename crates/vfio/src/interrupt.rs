@@ -2,11 +2,11 @@
 
 use nvmed_dma::Waited;
 use nvmed_sys::QuietFd;
+use nvmed_sys::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A fresh eventfd that is out of the host program's way.
@@ -78,7 +78,7 @@ impl Vector {
 
     fn led(&self) -> MutexGuard<'_, bool> {
         // A flag is valid whatever happened to the thread that held the lock.
-        self.led.lock().unwrap_or_else(PoisonError::into_inner)
+        self.led.lock()
     }
 
     /// Counts, and tells everybody who waits.
@@ -105,8 +105,7 @@ impl Vector {
                 return Waited::Timeout;
             }
             if *led || self.relayed.load(Ordering::Acquire) {
-                let slept = self.changed.wait_timeout(led, left);
-                led = slept.unwrap_or_else(PoisonError::into_inner).0;
+                (led, _) = self.changed.wait_timeout(led, left);
             } else {
                 *led = true;
                 drop(led);

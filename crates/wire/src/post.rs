@@ -3,7 +3,7 @@
 use crate::message::Handle;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_sys::Mapping;
-use std::sync::{Mutex, PoisonError};
+use nvmed_sys::sync::Mutex;
 
 pub(crate) const START: usize = 14_336;
 /// The client's count of posts, and the server's; they wrap around. Not beside the lane's state, at which the other side
@@ -53,7 +53,7 @@ impl Taken {
         if lane.u32(POSTED).load(Ordering::Acquire) == self.count.load(Ordering::Acquire) {
             return Ok(0);
         }
-        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _taking = self.taking.lock();
         // Barrier P4.
         let posted = lane.u32(POSTED).load(Ordering::Acquire);
         let first = self.count.load(Ordering::Relaxed);

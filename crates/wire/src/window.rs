@@ -7,11 +7,11 @@ use crate::memory;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use core::time::Duration;
+use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_sys::{Mapping, Pages, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::thread::futex;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const OPEN: usize = 0;
@@ -129,7 +129,7 @@ impl Window {
     /// other changes of the size, so that inside it [`Window::size`] is the file's.
     #[must_use]
     pub fn begin_resize(&self, range: impl FnOnce(u64) -> Range<u64>) -> Change<'_> {
-        let resizing = self.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let resizing = self.size.lock();
         let range = range(self.size());
         self.change(Some(resizing), range)
     }

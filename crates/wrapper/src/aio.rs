@@ -13,7 +13,7 @@ use crate::{raw, stand_in, vector};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{iovec, sigset_t, timespec};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Mutex, MutexGuard};
 
 /// `struct iocb` (linux/aio_abi.h).
 #[repr(C)]
@@ -79,7 +79,7 @@ static FAILED: Mutex<Vec<Failed>> = Mutex::new(Vec::new());
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
 
 fn failed() -> MutexGuard<'static, Vec<Failed>> {
-    FAILED.lock().unwrap_or_else(PoisonError::into_inner)
+    FAILED.lock()
 }
 
 /// What the child of a fork would find locked by threads that it does not have.

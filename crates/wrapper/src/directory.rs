@@ -13,7 +13,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{DIR, dirent, off_t, size_t, ssize_t};
 use nvmed_fs::{DirEntry, Kind, Whence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Mutex, MutexGuard};
 
 /// Streams open at once. A program that walks a tree holds one a level.
 const STREAMS_MAX: usize = 4096;
@@ -62,7 +62,7 @@ fn slot(dir: *mut DIR) -> Option<&'static Slot> {
 }
 
 fn stream(slot: &Slot) -> MutexGuard<'_, Stream> {
-    slot.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    slot.stream.lock()
 }
 
 /// A stream over a descriptor of ours; closing it closes the descriptor.

@@ -12,7 +12,7 @@ use crate::{aio, cwd, descriptor, fcntl, given, mapping, mount, raw, signal, std
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::pid_t;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Mutex, MutexGuard};
 
 /// What is held from before a fork until after it, by the thread that forks.
 struct Held {
@@ -93,7 +93,7 @@ unsafe extern "C" fn before() {
 }
 
 fn hold_session() {
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = ALONE.lock();
     // A pin that lost a race with a close may be the last, and goes back to the pool: this thread must not hold it yet.
     let pins = table::pins();
     let pool = table::pool();

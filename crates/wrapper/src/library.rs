@@ -12,9 +12,9 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use nvmed_sys::QuietFd;
+use nvmed_sys::sync::Mutex;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ffi::CString;
-use std::sync::{Mutex, PoisonError};
 
 /// Tells a program that is executed which copies its `LD_PRELOAD` names: lines of number, identity and path.
 pub(crate) const VARIABLE: &[u8] = b"NVMED_LIBRARIES";
@@ -356,7 +356,7 @@ hook! {
         let end = text.iter().position(|&byte| byte == b':').unwrap_or(text.len());
         let named = path_behind(&text[..end]).and_then(|path| CString::new([&path, &text[end..]].concat()).ok());
         let Some(named) = named else { return said };
-        let mut ring = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ring = SAID.lock();
         let at = ring.0 % SAID_MAX;
         ring.0 += 1;
         ring.1[at].insert(named).as_ptr().cast_mut()

@@ -6,8 +6,8 @@ use crate::{data, descriptor, hosted, image, open, place, raw};
 use core::ffi::{c_char, c_int};
 use libc::utmpx;
 use nvmed_sys::QuietFd;
+use nvmed_sys::sync::Mutex;
 use rustix::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
 
 /// The copy of the file that utmpname named, as libc may open it at any time.
 static NAMED: Mutex<Option<QuietFd>> = Mutex::new(None);
@@ -38,7 +38,7 @@ hook! {
         } else {
             (libc(path), None)
         };
-        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = NAMED.lock();
         let _before = core::mem::replace(&mut *named, copy);
         answer
     }

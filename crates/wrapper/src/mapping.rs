@@ -10,8 +10,8 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{off_t, size_t};
 use nvmed_fs::Kind;
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Mapped pieces at once: the kernel's own default limit (`vm.max_map_count`).
 const RANGES_MAX: usize = 65_530;
@@ -68,12 +68,12 @@ pub(crate) type Ranges = MutexGuard<'static, Vec<Range>>;
 
 /// Nothing may be allocated or freed while it is held.
 pub(crate) fn ranges() -> Ranges {
-    RANGES.lock().unwrap_or_else(PoisonError::into_inner)
+    RANGES.lock()
 }
 
 /// Keeps files from becoming mapped.
 pub(crate) fn making() -> MutexGuard<'static, ()> {
-    MAKING.lock().unwrap_or_else(PoisonError::into_inner)
+    MAKING.lock()
 }
 
 /// The files of all mappings; none is added while the caller holds [`making`].

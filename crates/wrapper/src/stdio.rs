@@ -11,7 +11,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{FILE, off64_t, size_t, ssize_t};
 use nvmed_fs::OpenFlags;
-use std::sync::{Mutex, PoisonError};
+use nvmed_sys::sync::Mutex;
 
 /// Offset of `_fileno` in glibc's `struct _IO_FILE` (bits/types/struct_FILE.h), the same since 2.1.
 const FILENO_OFFSET: usize = 112;
@@ -93,7 +93,7 @@ unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
 pub(crate) type Streams = std::sync::MutexGuard<'static, Vec<Box<Cookie>>>;
 
 pub(crate) fn open_streams() -> Streams {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    OPEN.lock()
 }
 
 /// libc goes to the end of what it makes a stream to append of; what is written goes there in any case.

@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Mutex, MutexGuard};
 
 /// Descriptors found without a second step; Linux's usual hard limit is below.
 pub(crate) const DIRECT: usize = 65536;
@@ -203,14 +203,14 @@ fn retire(description: &'static Description) {
         return;
     }
     drop(body);
-    POOL.lock().unwrap_or_else(PoisonError::into_inner).push(description);
+    POOL.lock().push(description);
 }
 
 /// Keeps descriptions from being made.
 pub(crate) type Pool = MutexGuard<'static, Vec<&'static Description>>;
 
 pub(crate) fn pool() -> Pool {
-    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+    POOL.lock()
 }
 
 /// All descriptions that have a descriptor, each once.
@@ -251,7 +251,7 @@ pub(crate) fn recount(pins: &[Pinned]) {
 
 /// A new description, held by the answer until it is put into a slot.
 pub(crate) fn describe(body: Body) -> Pinned {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pool = POOL.lock();
     let description = pool.pop().unwrap_or_else(|| {
         let fresh = |_| Description {
             state: AtomicU32::new(DEAD),

@@ -8,10 +8,10 @@ use crate::{EngineError, Geometry, QueueFault, QueueOptions};
 use nvmed_dma::Transport;
 use nvmed_nvme::register::{Capabilities, ControllerStatus};
 use nvmed_nvme::{AsyncEvent, Cns, FeatureId, IdentifyController, IdentifyNamespace, command_set};
+use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::{DeviceAddress, NamespaceId, QueueId};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::FromBytes;
 
 /// I/O queue pairs asked for: more than the cores of most machines, and few enough to count.
@@ -50,10 +50,6 @@ pub(super) struct Controller {
     free: Mutex<Vec<u16>>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Controller {
     /// Resets and enables the controller behind `transport`.
     ///
@@ -78,12 +74,12 @@ impl Controller {
             free: Mutex::default(),
         };
         let (namespace, geometry) = controller.bring_up(&mut controller.admin())?;
-        *locked(&controller.free) = (1..=geometry.queues_max).rev().collect();
+        *controller.free.lock() = (1..=geometry.queues_max).rev().collect();
         Ok((controller, namespace, geometry))
     }
 
     pub(super) fn admin(&self) -> MutexGuard<'_, Admin> {
-        locked(&self.admin)
+        self.admin.lock()
     }
 
     /// Enables the controller, which is disabled, and asks what it is.
@@ -128,8 +124,8 @@ impl Controller {
     /// What it says of itself.
     pub(super) fn check(&self) -> Result<(), QueueFault> {
         match self.resetting.try_lock() {
-            Ok(_guard) => super::alive(&*self.transport),
-            Err(_) => Ok(()),
+            Some(_guard) => super::alive(&*self.transport),
+            None => Ok(()),
         }
     }
 
@@ -138,7 +134,7 @@ impl Controller {
     /// # Errors
     /// It was shut down, is gone, did not stop or did not come back.
     pub(super) fn reset(&self) -> Result<(), EngineError> {
-        let _resetting = locked(&self.resetting);
+        let _resetting = self.resetting.lock();
         let mut admin = self.admin();
         let failed = |fault| EngineError::Queue { command: "Controller Reset", fault };
         if self.is_closed() {
@@ -165,7 +161,7 @@ impl Controller {
     /// # Errors
     /// As [`handshake::shutdown`].
     pub(super) fn shutdown(&self) -> Result<(), EngineError> {
-        let _resetting = locked(&self.resetting);
+        let _resetting = self.resetting.lock();
         let _admin = self.admin();
         if self.epoch.swap(CLOSED, Ordering::AcqRel) == CLOSED {
             return Ok(());
@@ -185,7 +181,7 @@ impl Controller {
                 let now = identify_namespace(admin, self.nsid)?;
                 self.lba_count.store(now.nsze, Ordering::Relaxed);
             }
-            let mut events = locked(&self.events);
+            let mut events = self.events.lock();
             if events.len() == EVENTS_KEPT {
                 events.pop_front();
             }
@@ -196,7 +192,7 @@ impl Controller {
 
     /// As [`Controller::watch`], unless somebody else talks to the controller just now.
     pub(super) fn glance(&self) {
-        if let Ok(mut admin) = self.admin.try_lock() {
+        if let Some(mut admin) = self.admin.try_lock() {
             // Whoever asks the admin queue next is told of its failure.
             let _ = self.watch(&mut admin);
         }
@@ -204,16 +200,16 @@ impl Controller {
 
     pub(super) fn take_event(&self) -> Result<Option<AsyncEvent>, EngineError> {
         self.watch(&mut self.admin())?;
-        Ok(locked(&self.events).pop_front())
+        Ok(self.events.lock().pop_front())
     }
 
     /// A queue number that nobody uses.
     pub(super) fn number(&self, queues_max: u16) -> Result<QueueId, EngineError> {
-        locked(&self.free).pop().map(QueueId).ok_or(EngineError::NoQueue { queues_max })
+        self.free.lock().pop().map(QueueId).ok_or(EngineError::NoQueue { queues_max })
     }
 
     pub(super) fn give_back(&self, queue: QueueId) {
-        locked(&self.free).push(queue.0);
+        self.free.lock().push(queue.0);
     }
 
     /// The interrupt vector of a queue: those after the admin queue's in turn, or all on one.

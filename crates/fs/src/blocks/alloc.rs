@@ -9,7 +9,7 @@
 use crate::codec::bitmap::{self, CHUNK_BLOCKS, CHUNK_BYTES, WORDS, Words};
 use crate::error::FsError;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_units::Block;
 use std::collections::HashMap;
 
@@ -345,11 +345,11 @@ impl Allocator {
 impl Group {
     fn lock(&self) -> MutexGuard<'_, Space> {
         // A panic under the lock left two images of a chunk, of which each is whole.
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+        self.space.lock()
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, Space>> {
-        self.space.try_lock().ok()
+        self.space.try_lock()
     }
 }
 

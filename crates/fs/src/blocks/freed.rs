@@ -6,7 +6,7 @@ use crate::broken::take_from;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_kv::Sequence;
 use nvmed_mutant::Mutant;
-use nvmed_sys::sync::{Mutex, MutexGuard, PoisonError};
+use nvmed_sys::sync::Mutex;
 use std::collections::VecDeque;
 
 /// Blocks waiting to be discarded at which a commit sends them, 64 MiB: few commands for much space.
@@ -28,15 +28,10 @@ pub(super) struct Freed {
     pub(super) refused: AtomicBool,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each guards a list that is whole at every step, or nothing.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Freed {
     /// A batch that frees a run was applied.
     pub(super) fn hold(&self, sequence: Sequence, run: Run) {
-        lock(&self.held).push_back((sequence, run));
+        self.held.lock().push_back((sequence, run));
         self.holds.store(true, Ordering::Release);
     }
 
@@ -47,7 +42,7 @@ impl Freed {
 
     /// Takes over what is durably free now: to be discarded, or at once for use.
     pub(super) fn settle(&self, durable: Sequence, alloc: &Allocator, discard: bool) {
-        let mut held = lock(&self.held);
+        let mut held = self.held.lock();
         let discard = discard && !self.refused.load(Ordering::Relaxed);
         while let Some(&(sequence, run)) = held.front() {
             let early = if discard { Mutant::EarlyDiscard } else { Mutant::EarlyReuse };
@@ -56,7 +51,7 @@ impl Freed {
             }
             held.pop_front();
             if discard {
-                lock(&self.queue).push(run);
+                self.queue.lock().push(run);
                 self.queued_blocks.fetch_add(u64::from(run.blocks), Ordering::Relaxed);
             } else {
                 alloc.give_back(run);
@@ -68,7 +63,7 @@ impl Freed {
     /// Gives back what waits to be discarded, undiscarded: somebody needs it now. Waits for who has blocks in
     /// its hands.
     pub(super) fn recall(&self, alloc: &Allocator) -> bool {
-        let _turn = lock(&self.turn);
+        let _turn = self.turn.lock();
         let queue = self.take_queue();
         queue.iter().for_each(|run| alloc.give_back(*run));
         !queue.is_empty()
@@ -76,7 +71,7 @@ impl Freed {
 
     /// Takes what waits to be discarded.
     pub(super) fn take_queue(&self) -> Vec<Run> {
-        let queue = core::mem::take(&mut *lock(&self.queue));
+        let queue = core::mem::take(&mut *self.queue.lock());
         let blocks = queue.iter().map(|run| u64::from(run.blocks)).sum();
         take_from(&self.queued_blocks, blocks, "queued blocks");
         queue

@@ -8,7 +8,7 @@ mod freed;
 pub(crate) mod reservation;
 
 use crate::blocks::alloc::{Allocator, Edits, Near, Run};
-use crate::blocks::freed::{Freed, lock, merged};
+use crate::blocks::freed::{Freed, merged};
 use crate::blocks::reservation::{Ledger, Reservation, Taken};
 use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use crate::codec::keys;
@@ -209,7 +209,7 @@ impl Blocks {
         if !self.freed.is_queued() {
             return;
         }
-        let _turn = lock(&self.freed.turn);
+        let _turn = self.freed.turn.lock();
         let runs = merged(self.freed.take_queue());
         if self.discard_runs(&runs).is_err() {
             self.freed.refused.store(true, Ordering::Relaxed);
@@ -239,7 +239,7 @@ impl Blocks {
         let chunks = self.alloc.chunks();
         let mut blocks = 0;
         for first in (0..chunks).step_by(TRIM_CHUNKS as usize) {
-            let _turn = lock(&self.freed.turn);
+            let _turn = self.freed.turn.lock();
             let mut runs = Vec::new();
             let range = first..(first + TRIM_CHUNKS).min(chunks);
             let chunk_min = blocks_min.min(CHUNK_BLOCKS as u32);

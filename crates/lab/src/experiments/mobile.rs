@@ -9,9 +9,9 @@ use crate::samples::Samples;
 use crate::shell::{run, run_with};
 use crate::undo::{self, Made};
 use nvmed_stack::{Config, Sharing};
+use nvmed_sys::sync::Mutex;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Instant;
 
 /// Elapsed time.
@@ -221,7 +221,7 @@ fn traces() -> Result<Vec<PathBuf>, String> {
 /// Both experiments look at the same runs.
 fn measured(effort: &Effort) -> Result<All, LabError> {
     static LAST: Mutex<Option<(bool, All)>> = Mutex::new(None);
-    let mut last = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut last = LAST.lock();
     if let Some((quick, all)) = &*last
         && *quick == effort.quick
     {

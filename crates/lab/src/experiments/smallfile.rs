@@ -9,7 +9,7 @@ use crate::medium::{Mounted, Zram, formatted};
 use crate::samples::Samples;
 use crate::smallfile::{BLOCK_BYTES, Files, Kernel, Ours, Size, run};
 use nvmed_stack::{Config, Surroundings};
-use std::sync::Mutex;
+use nvmed_sys::sync::Mutex;
 
 /// Elapsed time, the final sync included.
 pub(crate) struct Time;
@@ -55,7 +55,7 @@ fn rounds(effort: &Effort) -> usize {
 /// Both experiments look at the same runs.
 fn measured(effort: &Effort) -> Result<Rounds, LabError> {
     static LAST: Mutex<Option<(bool, Rounds)>> = Mutex::new(None);
-    let mut last = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut last = LAST.lock();
     if let Some((quick, rounds)) = &*last
         && *quick == effort.quick
     {
