@@ -227,7 +227,7 @@ pub struct Top {
 /// `nvmed stats`.
 #[derive(Debug, Args)]
 pub struct Stats {
-    /// As the server says it: one JSON object (docs/wrapper.md)
+    /// As the server says it: one JSON object (docs/seeing.md)
     #[arg(long)]
     pub json: bool,
     /// Whom to ask

@@ -287,7 +287,7 @@ impl Statistics {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The kinds of calls that were made, as JSON: docs/wrapper.md, "Seeing what a server does".
+    /// The kinds of calls that were made, as JSON: docs/seeing.md, "A server".
     pub fn json(&self, buckets: bool) -> Vec<serde_json::Value> {
         KINDS.iter().zip(&self.kinds).filter_map(|(name, kind)| kind.json(name, buckets)).collect()
     }

@@ -3,7 +3,7 @@
 //! In: one [`Tally::note`] a call, on a [`Seat`] that one thread has. Out: a [`Row`] a kind of call, with percentiles; and,
 //! if asked for, each call as a [`Record`]. Neighbours: the edges count, the command prints; `sys` maps, `io` has the
 //! buckets. Invariants: counting takes no lock, makes no system call and never waits; memory that another process can
-//! write is copied once and checked after the copy. Source: docs/wrapper.md, "Seeing what a program does".
+//! write is copied once and checked after the copy. Source: docs/seeing.md.
 #![forbid(unsafe_code)]
 
 mod beyond;

@@ -54,7 +54,7 @@ pub struct Run {
     /// Print the table of file calls to standard error when the program has ended
     #[arg(long)]
     pub summary: bool,
-    /// Write each file call to FILE as a line of text (docs/wrapper.md)
+    /// Write each file call to FILE as a line of text (docs/seeing.md)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// System calls that the program makes by its own instructions: off, dispatch (to the wrapper) or detect
