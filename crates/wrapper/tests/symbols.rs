@@ -21,7 +21,7 @@ const SYSCALLS: &str = include_str!("../syscalls.txt");
 const WORDS: &[(&str, &str)] = &[
     (
         "hooked",
-        "The library exports the name: it sorts out ours, and answers them as the manual page says or refuses them as `docs/wrapper.md` says.",
+        "The library exports the name: it sorts out ours, and answers them as the manual page says or refuses them as `docs/spec/answers.md` says.",
     ),
     ("through", "libc's own function runs, and reaches ours through hooked calls or our streams."),
     ("refused", "Fails with that errno; nothing is read or written elsewhere by mistake."),

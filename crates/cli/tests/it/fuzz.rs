@@ -46,7 +46,7 @@ fn damage(bytes: &mut [u8], written: &[usize], damage: &Damage) {
 fn fuzz_a_damaged_image_is_an_answer() {
     let (scratch, good) = image();
     let is_written = |block: &usize| good[block * 4096..][..4096].iter().any(|&byte| byte != 0);
-    // Superblocks and metadata; data is nobody's to judge. docs/spec/fs.md, "Layout".
+    // Superblocks and metadata; data is nobody's to judge. docs/spec/fs.md, "Regions".
     let meta_end = 1 + u64::from_le_bytes(good[112..120].try_into().unwrap()) as usize;
     let last = good.len() / 4096 - 1;
     let written: Vec<usize> = (0..meta_end).chain([last]).filter(is_written).collect();
