@@ -2,6 +2,7 @@
 
 use crate::files::ROUNDS;
 use crate::row::{Contender, Goal, Row};
+use nvmed_dice::Dice;
 use nvmed_engine::Segment;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Binding, Device, DeviceOptions, Handle};
@@ -36,15 +37,12 @@ fn device(media: Media) -> Result<(Handle, Segment), String> {
 /// The median slice of `one`, called with a random block number, in nanoseconds a call.
 fn round(mut one: impl FnMut(u64) -> Result<(), String>) -> Result<f64, String> {
     let blocks = SET_BYTES / BLOCK as u64;
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut dice = Dice::new(1);
     let mut slices = Samples::default();
     for _ in 0..SLICES {
         let begin = Instant::now();
         for _ in 0..OPS {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            one(seed % blocks)?;
+            one(dice.roll(blocks))?;
         }
         slices.push(begin.elapsed().as_nanos() as f64 / OPS as f64);
     }

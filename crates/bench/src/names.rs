@@ -3,6 +3,7 @@
 use crate::ours::{CREATE, Image, LIST, WHO, format, mount, text};
 use crate::place::{Kind, Place};
 use crate::row::{Contender, Goal, Row, better};
+use nvmed_dice::Dice;
 use nvmed_fs::{Allocate, Follow, FormatOptions, RenameFlags};
 use nvmed_lab::machine::{now_ns, thread_cpu_ns};
 use nvmed_lab::medium::Zram;
@@ -311,14 +312,7 @@ fn create_kernel(dir: &Path, round: usize, thread: usize) -> Result<(), String> 
 
 /// 4 KiB that do not compress.
 fn block(index: usize) -> [u8; 4096] {
-    let mut state = index as u64 + 1;
     let mut block = [0; 4096];
-    for chunk in block.chunks_exact_mut(8) {
-        // Marsaglia's xorshift64*.
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        chunk.copy_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-    }
+    Dice::new(index as u64).fill(&mut block);
     block
 }

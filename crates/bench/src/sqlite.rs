@@ -3,6 +3,7 @@
 use crate::files::{ROUNDS, durable_rows};
 use crate::place::{Kind, Ours, Place};
 use crate::row::Row;
+use nvmed_dice::Dice;
 use nvmed_lab::samples::Samples;
 use nvmed_lab::shell::{run, time};
 use std::fmt::Write;
@@ -17,14 +18,11 @@ fn script(dir: &Path, journal: &str) -> Result<PathBuf, String> {
     let mut text = format!(
         "PRAGMA journal_mode={journal};\nPRAGMA synchronous=FULL;\nCREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB);\n"
     );
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut dice = Dice::new(1);
     for id in 0..INSERTS {
         let mut value = String::new();
         for _ in 0..8 {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            write!(value, "{seed:016x}").map_err(|error| error.to_string())?;
+            write!(value, "{:016x}", dice.next()).map_err(|error| error.to_string())?;
         }
         writeln!(text, "INSERT INTO t VALUES({id}, x'{value}');").map_err(|error| error.to_string())?;
     }

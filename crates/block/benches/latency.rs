@@ -4,6 +4,7 @@
 //! `cargo bench -p nvmed-block --bench latency`
 
 use nvmed_block::{Aio, ByteHandle, CacheOptions, Disk, DiskOptions, Route, Settings};
+use nvmed_dice::Dice;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_io::{Binding, Device, DeviceOptions, Operation};
 use nvmed_units::Lba;
@@ -31,16 +32,13 @@ fn handle(disk: &Arc<Disk>, direct: bool) -> ByteHandle {
 
 /// Slices of `OPS` calls, the contenders by turns; smallest and middle slice of each.
 fn race(contenders: &mut [(&str, &mut dyn FnMut(u64))]) {
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut dice = Dice::new(1);
     let mut slices = vec![vec![]; contenders.len()];
     for _ in 0..SLICES {
         for ((_, one), slices) in contenders.iter_mut().zip(&mut slices) {
             let begin = Instant::now();
             for _ in 0..OPS {
-                seed ^= seed << 13;
-                seed ^= seed >> 7;
-                seed ^= seed << 17;
-                one(seed % (SET_BYTES / 4096));
+                one(dice.roll(SET_BYTES / 4096));
             }
             slices.push(begin.elapsed().as_nanos() as f64 / OPS as f64);
         }

@@ -6,6 +6,7 @@ use nvmed_block::{
     Aio, BlockError, ByteHandle, CacheOptions, Disk, DiskOptions, EvictionPolicy, Route, Settings,
     WritePolicy,
 };
+use nvmed_dice::Dice;
 use nvmed_io::{Binding, Operation};
 use nvmed_sys::Pages;
 use nvmed_vdev::Clock;
@@ -339,9 +340,9 @@ fn neighbour<const GRAIN: usize>(disk: &Arc<Disk>, thread: usize, threads: usize
     let buffer = Arc::new(disk.buffer(GRAIN).unwrap());
     let mut mine = vec![0u8; bytes / (GRAIN * threads)];
     let place = |grain: usize| ((grain * threads + thread) * GRAIN) as u64;
-    let mut random = thread as u64 + 1;
+    let mut dice = Dice::new(thread as u64);
     for round in 0..ROUNDS {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let random = dice.next();
         let grain = (random >> 33) as usize % mine.len();
         let at = place(grain);
         mine[grain] = if random >> 60 == 0 { 0 } else { round as u8 | 1 };

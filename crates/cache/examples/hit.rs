@@ -3,6 +3,7 @@
 //! `cargo run --release -p nvmed-cache --example hit -- [FILE_MIB] [base|huge]`
 
 use nvmed_cache::{Cache, Claimed, Layout, Object, Options, Outcome, PageState, Written};
+use nvmed_dice::Dice;
 use nvmed_sys::{Mapping, Pages};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,10 +19,9 @@ fn median(mut samples: Vec<f64>) -> f64 {
 
 fn time(count: u32, mut each: impl FnMut(u64)) -> f64 {
     let start = Instant::now();
-    let mut random = 1u64;
+    let mut dice = Dice::new(1);
     for _ in 0..count {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        each(random >> 33);
+        each(dice.next() >> 33);
     }
     start.elapsed().as_nanos() as f64 / f64::from(count)
 }

@@ -2,6 +2,7 @@
 //! `shared_cost [SET_MIB]...` (default 1 and 64). The server is a process of its own, without durability.
 
 use nvmed_client::{Address, File, Session};
+use nvmed_dice::Dice;
 use nvmed_fs::{Follow, OpenFlags};
 use nvmed_server::{Admission, Server, Service};
 use nvmed_stack::{Config, DeviceSpec, Surroundings};
@@ -35,17 +36,6 @@ fn serve(bytes: u64) {
     let _ = std::io::stdin().read_line(&mut String::new());
     server.stop().stop();
     server.wait();
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
 }
 
 fn median(mut of: Vec<f64>) -> f64 {
@@ -122,7 +112,7 @@ fn slice(bytes: u64, dice: &mut Dice, read: &dyn Fn(&mut [u8], u64)) -> f64 {
     let mut into = [0; PAGE];
     let begun = Instant::now();
     for _ in 0..OPS {
-        read(&mut into, dice.next(bytes / PAGE as u64) * PAGE as u64);
+        read(&mut into, dice.roll(bytes / PAGE as u64) * PAGE as u64);
         black_box(&mut into);
     }
     begun.elapsed().as_nanos() as f64 / OPS as f64
@@ -147,7 +137,7 @@ fn reads(session: &Session, bytes: u64) {
         theirs(&mut into, offset);
     }
     let (mut a, mut b) = (Vec::new(), Vec::new());
-    let mut dice = Dice(88_172_645_463_325_252);
+    let mut dice = Dice::new(88_172_645_463_325_252);
     for _ in 0..SLICES {
         a.push(slice(bytes, &mut dice, &ours));
         b.push(slice(bytes, &mut dice, &theirs));

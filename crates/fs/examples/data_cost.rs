@@ -2,6 +2,7 @@
 //! `cargo run --release -p nvmed-fs --example data_cost -- [hit|sync|create|append] [FILE_MIB]`.
 //! With a first argument only that part runs, for a profiler.
 
+use nvmed_dice::mix;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_fs::*;
 use nvmed_io::{Device, DeviceOptions};
@@ -36,7 +37,7 @@ fn clock() -> i64 {
 }
 
 fn random(seed: usize) -> u64 {
-    (seed as u64).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407) >> 33
+    mix(seed as u64) >> 33
 }
 
 fn main() {

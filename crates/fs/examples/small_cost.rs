@@ -5,6 +5,7 @@
 //! Three parts: create + write + close of all files in 100 directories; then as many operations again, one in five
 //! each a create, a write over, a read, an append, a removal; then create + write + fsync of a tenth of them.
 
+use nvmed_dice::mix;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_fs::*;
 use nvmed_io::{Device, DeviceOptions};
@@ -24,10 +25,6 @@ fn device(bytes: u64) -> Arc<Device> {
 /// The same as the host's clock, but a profiler that hides the vDSO survives it.
 fn clock() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i64)
-}
-
-fn random(seed: u64) -> u64 {
-    seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407) >> 33
 }
 
 struct World {
@@ -50,7 +47,7 @@ impl World {
     }
 
     fn length(&self, number: u64) -> usize {
-        (self.range.0 + random(number) % (self.range.1 - self.range.0 + 1)) as usize
+        (self.range.0 + mix(number) % (self.range.1 - self.range.0 + 1)) as usize
     }
 
     fn timed(&self, what: &str, times: u64, body: impl Fn(u64)) {
@@ -79,8 +76,8 @@ impl World {
     }
 
     fn operate(&self, step: u64, files: u64) {
-        let number = random(step * 7 + 1) % files;
-        match random(step) % 5 {
+        let number = mix(step * 7 + 1) % files;
+        match mix(step) % 5 {
             0 => {
                 if let Some(file) = self.open(number, true) {
                     let _ = file.truncate(0);
@@ -129,7 +126,7 @@ fn main() {
     let world = World {
         files: FileSystem::mount(parts).expect("mount"),
         device,
-        bytes: (0..range.1).map(|byte| random(byte) as u8).collect(),
+        bytes: (0..range.1).map(|byte| mix(byte) as u8).collect(),
         range,
     };
     for number in 0..100 {

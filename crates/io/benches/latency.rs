@@ -4,6 +4,7 @@
 //! `cargo bench -p nvmed-io --bench latency`; with `count N` it makes N reads without a copy and prints
 //! nothing, for `valgrind --tool=callgrind`, whose difference between two N is exact.
 
+use nvmed_dice::Dice;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{Operation, QueueOptions, Request, Segment};
 use nvmed_io::{Binding, Device, DeviceOptions, Handle, HandleSettings, OnReset, QueueSettings, Scheduler};
@@ -78,16 +79,13 @@ fn over_the_pair() {
 
 /// Slices of `OPS` calls, the contenders by turns; smallest and middle slice of each, nanoseconds a call.
 fn race(contenders: &mut [(&str, &mut dyn FnMut(u64))]) {
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut dice = Dice::new(1);
     let mut slices = vec![vec![]; contenders.len()];
     for _ in 0..SLICES {
         for ((_, one), slices) in contenders.iter_mut().zip(&mut slices) {
             let begin = Instant::now();
             for _ in 0..OPS {
-                seed ^= seed << 13;
-                seed ^= seed >> 7;
-                seed ^= seed << 17;
-                one(seed % (SET_BYTES / 4096));
+                one(dice.roll(SET_BYTES / 4096));
             }
             slices.push(begin.elapsed().as_nanos() as f64 / OPS as f64);
         }

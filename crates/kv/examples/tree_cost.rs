@@ -5,6 +5,7 @@
 //! a number; 32-byte random keys with 512-byte values.
 
 use core::hint::black_box;
+use nvmed_dice::mix;
 use nvmed_kv::{Batch, MemoryMedium, Options, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
 use std::sync::Arc;
@@ -51,13 +52,6 @@ fn random_key(n: u64) -> Vec<u8> {
         key.extend_from_slice(&mix(n * 4 + part).to_be_bytes());
     }
     key
-}
-
-/// SplitMix64.
-fn mix(n: u64) -> u64 {
-    let mut z = n.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// `0..count` in an order without order.

@@ -3,6 +3,9 @@
 //! The walk is in key order, leaf by leaf, through nested trees as they come. When free blocks or the budget
 //! run short it stops at some key: the tree it then answers holds the changes up to there, and the walk goes on
 //! from there with the next superblock.
+//!
+//! The path that the walk is on is a list of frames, not the stack of a thread: keys that differ in their ends can nest
+//! a thousand trees, and whoever makes an image twenty times that.
 
 use crate::delta::{Cursor, Delta, Direction};
 use crate::disk::Disk;
@@ -18,8 +21,7 @@ use crate::value::{self, HELD_BYTES_MAX};
 use crate::{KEY_BYTES_MAX, KvError};
 use core::cmp::Ordering;
 use core::ops::Bound;
-use std::panic::resume_unwind;
-use std::thread;
+use std::sync::Arc;
 
 /// Leaves of changes that are gathered at most before they are written.
 const CARRY_BYTES_MAX: usize = 16 * CAPACITY;
@@ -27,9 +29,6 @@ const CARRY_BYTES_MAX: usize = 16 * CAPACITY;
 const RUN_MIN: usize = 4;
 /// Blocks that one inner node on the path may need: itself, what it splits into, and a neighbour that joins.
 const FRAME_BLOCKS: u64 = 4;
-/// Nodes of a path that are walked on one stack. They take half a megabyte at most, and few trees have so many:
-/// keys that differ in their ends can nest a thousand, and whoever makes an image twenty times that.
-const STACK_NODES: u32 = 256;
 
 /// One step of a checkpoint.
 pub(crate) struct Merge<'a> {
@@ -52,8 +51,6 @@ pub(crate) struct Merge<'a> {
     /// Blocks written and nodes read so far.
     pub(crate) written: u64,
     read: u64,
-    /// Nodes of the path above.
-    path: u32,
     /// Blocks that it may still need.
     open: u64,
     /// Blocks that were free when the step began, and what it may read and write.
@@ -75,6 +72,60 @@ enum Outcome {
     /// So little that it fits its parent.
     Little(Row),
     Root(Root),
+}
+
+/// What the walk is in, and has of it so far.
+enum Frame {
+    Tree(TreeFrame),
+    Inner(InnerFrame),
+    Leaf(LeafFrame),
+}
+
+struct TreeFrame {
+    root: Option<Root>,
+    /// Bytes of the prefix of the tree above, and blocks that the leaf above may need after this one.
+    prefix_bytes: usize,
+    needed: u64,
+    /// When its nodes are walked: what it is to hold, and whether that came in ascending order.
+    held: Option<(Content, bool)>,
+}
+
+struct InnerFrame {
+    node: Arc<Node>,
+    /// The next of its children, whose chunks are at or above `lower` and below `upper`.
+    index: usize,
+    lower: u64,
+    upper: Option<u64>,
+    /// New nodes of the level below; those from `first` on are of this node.
+    out: Vec<Child>,
+    first: usize,
+    /// What is to go into new nodes, from the one with the chunk `carry_lower` on, and whether it came in ascending order.
+    carry: Content,
+    carry_lower: u64,
+    in_order: bool,
+    /// Whether the child that is walked is to be changed.
+    changed: bool,
+}
+
+struct LeafFrame {
+    /// None in a tree that was empty.
+    node: Option<Arc<Node>>,
+    /// The next of its entries, whose chunks are below `upper`.
+    index: usize,
+    upper: Option<u64>,
+    /// The new entries.
+    row: Row,
+    /// As many of them make an ascending run of new keys after all old ones; none when there is no such run.
+    run_rows: Option<usize>,
+}
+
+/// How the walk goes on.
+enum Step {
+    Into(Frame),
+    /// A node is done: what is to go into nodes of its level, and whether that came in ascending order.
+    Node(Content, bool),
+    /// A tree is done.
+    Tree(Outcome),
 }
 
 impl Content {
@@ -124,7 +175,6 @@ impl<'a> Merge<'a> {
             writes: Writes::default(),
             written: 0,
             read: 0,
-            path: 0,
             open: 0,
             begun: false,
         }
@@ -132,7 +182,7 @@ impl<'a> Merge<'a> {
 
     /// The new tree, written but not flushed. [`Merge::at`] says whether all changes are in it.
     pub(crate) fn run(&mut self) -> Result<Option<Root>, KvError> {
-        let root = match self.merge_tree(self.superblock.root)? {
+        let root = match self.walk()? {
             Outcome::Root(root) => Some(root),
             Outcome::Nothing => None,
             Outcome::Little(mut row) => {
@@ -206,15 +256,60 @@ impl<'a> Merge<'a> {
         room
     }
 
-    /// What the tree `old`, whose prefix is ours, is to hold; its blocks are given up.
-    fn merge_tree(&mut self, old: Option<Root>) -> Result<Outcome, KvError> {
-        let mut content = Content::default();
-        let mut in_order = true;
-        let level = old.map_or(0, |root| root.level);
-        match old {
-            Some(root) => in_order = self.take(&root.node, level, 0, None, &mut content)?,
-            None => self.merge_leaf(None, None, &mut content.row)?,
+    /// What the whole tree is to hold; the blocks of the old one are given up.
+    fn walk(&mut self) -> Result<Outcome, KvError> {
+        let mut path = Vec::new();
+        let whole = TreeFrame { root: self.superblock.root, prefix_bytes: 0, needed: 0, held: None };
+        let mut frame = Frame::Tree(whole);
+        loop {
+            let step = match &mut frame {
+                Frame::Tree(tree) => self.step_tree(tree)?,
+                Frame::Inner(inner) => self.step_inner(inner)?,
+                Frame::Leaf(leaf) => self.step_leaf(leaf)?,
+            };
+            if let Step::Into(below) = step {
+                path.push(core::mem::replace(&mut frame, below));
+                continue;
+            }
+            let Some(above) = path.pop() else {
+                let Step::Tree(outcome) = step else { unreachable!("the path begins with a tree") };
+                return Ok(outcome);
+            };
+            let below = core::mem::replace(&mut frame, above);
+            match (&mut frame, step, below) {
+                (Frame::Tree(tree), Step::Node(content, in_order), _) => {
+                    tree.held = Some((content, in_order))
+                }
+                (Frame::Inner(inner), Step::Node(content, in_order), _) => {
+                    self.resume_inner(inner, content, in_order)?;
+                }
+                (Frame::Leaf(leaf), Step::Tree(outcome), Frame::Tree(tree)) => {
+                    self.resume_leaf(leaf, &tree, outcome);
+                }
+                _ => unreachable!("below a leaf are trees, and below trees and inner nodes are nodes"),
+            }
         }
+    }
+
+    /// Into the root; then what the tree is to hold, whose prefix is ours.
+    fn step_tree(&mut self, tree: &mut TreeFrame) -> Result<Step, KvError> {
+        if let Some((content, in_order)) = tree.held.take() {
+            let level = tree.root.map_or(0, |root| root.level);
+            return self.close_tree(level, content, in_order).map(Step::Tree);
+        }
+        Ok(Step::Into(match &tree.root {
+            Some(root) => self.enter(&root.node, root.level, 0, None, Content::default())?,
+            None => Frame::Leaf(LeafFrame {
+                node: None,
+                index: 0,
+                upper: None,
+                row: Row::default(),
+                run_rows: Some(0),
+            }),
+        }))
+    }
+
+    fn close_tree(&mut self, level: u16, mut content: Content, in_order: bool) -> Result<Outcome, KvError> {
         if content.is_empty() {
             return Ok(Outcome::Nothing);
         }
@@ -234,98 +329,103 @@ impl<'a> Merge<'a> {
         self.build_above(above, 0).map(Outcome::Root)
     }
 
-    /// As [`Merge::take_here`]; on a stack of its own when this one holds enough of the path.
-    fn take(
+    /// The node `child`, whose chunks are at or above `lower` and below `upper`; its block is given up, and what it is to
+    /// hold will follow `content`.
+    fn enter(
         &mut self,
         child: &Reference,
         level: u16,
         lower: u64,
         upper: Option<u64>,
-        content: &mut Content,
-    ) -> Result<bool, KvError> {
-        self.path += 1;
-        let mut outcome = None;
-        if self.path.is_multiple_of(STACK_NODES) {
-            // We wait for it: it is this thread that goes on, with more room.
-            let joined = thread::scope(|scope| {
-                let walk = || self.take_here(child, level, lower, upper, content);
-                thread::Builder::new().spawn_scoped(scope, walk).map(|walker| walker.join())
-            });
-            outcome = joined.ok().map(|joined| joined.unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-        // Without a thread, the stack may still do.
-        let outcome = outcome.unwrap_or_else(|| self.take_here(child, level, lower, upper, content));
-        self.path -= 1;
-        outcome
-    }
-
-    /// Appends to `content` what the node `child` is to hold, and gives its block up. Its chunks are at or
-    /// above `lower` and below `upper`. Answers whether a run of new keys came after all old ones.
-    fn take_here(
-        &mut self,
-        child: &Reference,
-        level: u16,
-        lower: u64,
-        upper: Option<u64>,
-        content: &mut Content,
-    ) -> Result<bool, KvError> {
+        content: Content,
+    ) -> Result<Frame, KvError> {
         let node = self.nodes.get(self.disk, child, level)?;
         self.read += 1;
         self.space.free_block(child.block);
         if level > 0 {
-            self.merge_inner(&node, lower, upper, &mut content.children)?;
-            return Ok(false);
+            self.open += FRAME_BLOCKS;
+            return Ok(Frame::Inner(InnerFrame {
+                index: 0,
+                lower,
+                upper,
+                first: content.children.len(),
+                out: content.children,
+                carry: Content::default(),
+                carry_lower: lower,
+                in_order: false,
+                changed: false,
+                node,
+            }));
         }
         let last = node.len() - 1;
         let after = self
             .change(upper)
             .is_some_and(|(rest, _)| node.order(last, rest) == Ordering::Less && !node.covers(last, rest));
-        let before = content.row.items.len() + node.len();
-        self.merge_leaf(Some(&node), upper, &mut content.row)?;
-        // Past this leaf is past `from`: a range that is erased reached into it, though it held nothing perhaps.
-        self.begun |= self.at.is_none();
-        Ok(after && content.row.items.len() >= before + RUN_MIN)
+        let run_rows = after.then_some(content.row.items.len() + node.len() + RUN_MIN);
+        Ok(Frame::Leaf(LeafFrame { node: Some(node), index: 0, upper, row: content.row, run_rows }))
     }
 
-    fn merge_inner(
-        &mut self,
-        node: &Node,
-        lower: u64,
-        upper: Option<u64>,
-        out: &mut Vec<Child>,
-    ) -> Result<(), KvError> {
-        self.open += FRAME_BLOCKS;
-        let level = node.level() - 1;
-        // What is to go into new children, from the one with the chunk `carry_lower` on.
-        let mut carry = Content::default();
-        let (mut carry_lower, mut in_order) = (lower, false);
-        let (first, last) = (out.len(), node.len() - 1);
-        for index in 0..=last {
-            let child_upper = if index < last { Some(node.chunk(index + 1)) } else { upper };
+    /// Keeps children that nothing changes, up to one that is to be walked.
+    fn step_inner(&mut self, inner: &mut InnerFrame) -> Result<Step, KvError> {
+        let (level, len) = (inner.node.level() - 1, inner.node.len());
+        while inner.index < len {
+            let index = inner.index;
+            let upper = if index + 1 < len { Some(inner.node.chunk(index + 1)) } else { inner.upper };
+            let from = if index == 0 { inner.lower } else { inner.node.chunk(index) };
+            inner.changed = self.is_changed(from, upper)
+                && (level > 0 || self.admit(&inner.carry.row, 0, |this| this.stop_key(from)));
+            let kept = !inner.changed && (inner.carry.is_empty() || self.at.is_some());
+            if kept {
+                self.emit_carry(inner)?;
+            }
             // The first child that is left takes all chunks from `lower` on.
-            let own = |out: &Vec<Child>| if out.len() == first { lower } else { node.chunk(index) };
-            let from = if index == 0 { lower } else { node.chunk(index) };
-            let changed = self.is_changed(from, child_upper)
-                && (level > 0 || self.admit(&carry.row, 0, |this| this.stop_key(from)));
-            if !changed && (carry.is_empty() || self.at.is_some()) {
-                self.emit(&mut carry, level, carry_lower, in_order, out)?;
-                out.push(Child { chunk: own(out), node: node.child(index) });
+            let own = if inner.out.len() == inner.first { inner.lower } else { inner.node.chunk(index) };
+            let child = inner.node.child(index);
+            if kept {
+                inner.out.push(Child { chunk: own, node: child });
+                inner.index += 1;
                 continue;
             }
-            let child_lower = if carry.is_empty() { own(out) } else { node.chunk(index) };
-            if carry.is_empty() {
-                carry_lower = child_lower;
+            let lower = if inner.carry.is_empty() { own } else { inner.node.chunk(index) };
+            if inner.carry.is_empty() {
+                inner.carry_lower = lower;
             }
-            in_order = self.take(&node.child(index), level, child_lower, child_upper, &mut carry)?;
-            // A full node shares what is too much with its right neighbour: two become three.
-            let spread = changed && !in_order && carry.may_spread(level);
-            if !(spread || carry.is_underfull(level)) {
-                self.emit(&mut carry, level, carry_lower, in_order, out)?;
-            }
+            return self
+                .enter(&child, level, lower, upper, core::mem::take(&mut inner.carry))
+                .map(Step::Into);
         }
-        self.emit(&mut carry, level, carry_lower, in_order, out)?;
+        self.emit_carry(inner)?;
         self.open -= FRAME_BLOCKS;
-        Ok(())
+        let children = core::mem::take(&mut inner.out);
+        Ok(Step::Node(Content { children, row: Row::default() }, false))
+    }
+
+    /// Takes what has become of the child that is next, and of what was carried to it.
+    fn resume_inner(
+        &mut self,
+        inner: &mut InnerFrame,
+        content: Content,
+        in_order: bool,
+    ) -> Result<(), KvError> {
+        let level = inner.node.level() - 1;
+        (inner.carry, inner.in_order) = (content, in_order);
+        inner.index += 1;
+        // A full node shares what is too much with its right neighbour: two become three.
+        let spread = inner.changed && !in_order && inner.carry.may_spread(level);
+        if spread || inner.carry.is_underfull(level) {
+            return Ok(());
+        }
+        self.emit_carry(inner)
+    }
+
+    /// Writes what is carried as nodes.
+    fn emit_carry(&mut self, inner: &mut InnerFrame) -> Result<(), KvError> {
+        let InnerFrame { carry, carry_lower, in_order, out, .. } = inner;
+        match inner.node.level() - 1 {
+            0 => self.emit_leaves(&mut carry.row, *carry_lower, *in_order, out),
+            _ if carry.children.is_empty() => Ok(()),
+            level => self.emit_inner(&mut carry.children, level, *carry_lower, out),
+        }
     }
 
     /// Where to go on when nothing from the chunk `lower` on was looked at.
@@ -337,37 +437,25 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn emit(
-        &mut self,
-        content: &mut Content,
-        level: u16,
-        lower: u64,
-        in_order: bool,
-        out: &mut Vec<Child>,
-    ) -> Result<(), KvError> {
-        if level == 0 {
-            return self.emit_leaves(&mut content.row, lower, in_order, out);
-        }
-        if content.children.is_empty() {
-            return Ok(());
-        }
-        self.emit_inner(&mut content.children, level, lower, out)
-    }
-
-    /// Appends the entries of `leaf` with the changes below `upper` to `row`.
-    fn merge_leaf(&mut self, leaf: Option<&Node>, upper: Option<u64>, row: &mut Row) -> Result<(), KvError> {
-        let mut index = 0;
+    /// Appends the entries of a leaf with the changes below its upper bound to its row, up to a subtree that is to be
+    /// walked.
+    fn step_leaf(&mut self, leaf: &mut LeafFrame) -> Result<Step, KvError> {
+        let LeafFrame { node, index, upper, row, run_rows } = leaf;
         let ranges = self.delta.has_ranges();
         loop {
-            let change = self.change(upper);
-            let Some(leaf) = leaf.filter(|leaf| index < leaf.len()) else {
-                if change.is_none() {
-                    return Ok(());
+            let change = self.change(*upper);
+            let Some(node) = node.as_deref().filter(|node| *index < node.len()) else {
+                if change.is_some() {
+                    self.take_change(row)?;
+                    continue;
                 }
-                self.take_change(row)?;
-                continue;
+                // Past a leaf is past `from`: a range that is erased reached into it, though it held nothing perhaps.
+                self.begun |= node.is_some() && self.at.is_none();
+                let in_order = run_rows.is_some_and(|least| row.items.len() >= least);
+                let row = core::mem::take(row);
+                return Ok(Step::Node(Content { row, children: Vec::new() }, in_order));
             };
-            let entry = leaf.entry(index);
+            let entry = node.entry(*index);
             // Where the entry lies, seen from the change.
             let order = change.map_or(Ordering::Less, |(rest, _)| entry.order(rest));
             let subtree = entry.kind == Kind::Subtree;
@@ -378,19 +466,22 @@ impl<'a> Merge<'a> {
             if order == Ordering::Equal {
                 if self.take_change(row)? {
                     self.drop_value(&entry);
-                    index += 1;
+                    *index += 1;
                 }
                 continue;
             }
             if subtree {
                 let changed = change.is_some_and(|(rest, _)| entry.covers(rest));
-                self.merge_subtree(leaf, index, changed, row)?;
+                if let Some(tree) = self.subtree(node, *index, changed, row)? {
+                    return Ok(Step::Into(Frame::Tree(tree)));
+                }
+                keep(&entry, row);
             } else if ranges && self.erases(&entry) {
                 self.drop_value(&entry);
             } else {
                 keep(&entry, row);
             }
-            index += 1;
+            *index += 1;
         }
     }
 
@@ -440,16 +531,16 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Appends to `row` what has become of the subtree `index` of `leaf`; `changed` by the next change, or perhaps by
-    /// a range.
-    fn merge_subtree(
+    /// The subtree `index` of `leaf`, if it is to be walked before what follows it goes to `row`; `changed` by the next
+    /// change, or perhaps by a range.
+    fn subtree(
         &mut self,
         leaf: &Node,
         index: usize,
         changed: bool,
-        row: &mut Row,
-    ) -> Result<(), KvError> {
-        let above = self.prefix.len();
+        row: &Row,
+    ) -> Result<Option<TreeFrame>, KvError> {
+        let prefix_bytes = self.prefix.len();
         self.push_prefix(&leaf.entry(index));
         if self.prefix.len() > KEY_BYTES_MAX {
             return Err(too_deep(leaf));
@@ -457,24 +548,27 @@ impl<'a> Merge<'a> {
         let erased = || self.delta.has_ranges() && self.is_erased(&self.prefix, successor(&self.prefix));
         let changed = self.at.is_none() && (changed || erased());
         if !changed || !self.admit(row, 0, |this| this.stop_key(0)) {
-            self.prefix.truncate(above);
-            keep(&leaf.entry(index), row);
-            return Ok(());
+            self.prefix.truncate(prefix_bytes);
+            return Ok(None);
         }
         // Our leaf, when the subtree is done: with what follows, one block, or as many as two neighbours fill.
         let bytes = row.cost() + leaf.bytes_from(index) + 64;
         let needed = if bytes <= CAPACITY { 1 } else { (2 * bytes / CAPACITY) as u64 + 2 };
         self.open += needed;
-        let outcome = self.merge_tree(Some(leaf.subtree(index)))?;
-        self.open -= needed;
-        let rest = &self.prefix[above..];
+        Ok(Some(TreeFrame { root: Some(leaf.subtree(index)), prefix_bytes, needed, held: None }))
+    }
+
+    /// Takes what has become of the subtree that is next into its leaf.
+    fn resume_leaf(&mut self, leaf: &mut LeafFrame, tree: &TreeFrame, outcome: Outcome) {
+        self.open -= tree.needed;
+        let rest = &self.prefix[tree.prefix_bytes..];
         match outcome {
             Outcome::Nothing => {}
-            Outcome::Little(little) => row.append(rest, &little),
-            Outcome::Root(root) => row.push(&[rest], Kind::Subtree, &encode_subtree(&root)),
+            Outcome::Little(little) => leaf.row.append(rest, &little),
+            Outcome::Root(root) => leaf.row.push(&[rest], Kind::Subtree, &encode_subtree(&root)),
         }
-        self.prefix.truncate(above);
-        Ok(())
+        self.prefix.truncate(tree.prefix_bytes);
+        leaf.index += 1;
     }
 }
 

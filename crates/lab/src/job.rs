@@ -4,6 +4,7 @@ use crate::error::LabError;
 use crate::load::{Load, Step, Walk};
 use crate::recorder::Recorder;
 use crate::verify::Verify;
+use nvmed_dice::Dice;
 use nvmed_engine::{Operation, Request, Segment};
 use nvmed_io::{Handle, SubmitError, Ticket};
 use nvmed_sys::{Mapping, Pages};
@@ -66,10 +67,9 @@ impl Job {
 
     /// Puts something that does not compress into the buffers.
     fn scatter(&self) {
-        let mut state = self.load.seed | 1;
+        let mut dice = Dice::new(self.load.seed);
         for offset in (0..self.memory.len()).step_by(8) {
-            state = crate::load::mix(state.wrapping_add(0x9e37_79b9_7f4a_7c15));
-            self.memory.write(offset, &state.to_le_bytes());
+            self.memory.write(offset, &dice.next().to_le_bytes());
         }
     }
 

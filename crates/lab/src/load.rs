@@ -1,6 +1,7 @@
 //! What a device is asked for: which blocks, how long, how many at once.
 
 use crate::error::LabError;
+use nvmed_dice::{Dice, mix};
 use nvmed_units::Lba;
 
 /// Which blocks, and reads or writes.
@@ -115,15 +116,6 @@ impl Load {
     }
 }
 
-/// Spreads the bits of a number (splitmix64's finisher).
-#[inline]
-#[must_use]
-pub fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 /// One request of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -145,7 +137,7 @@ impl Step {
 /// The endless sequence of requests of a load: the same for the same load.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    state: u64,
+    dice: Dice,
     next: u64,
     blocks: u64,
     block_bytes: u64,
@@ -157,24 +149,14 @@ impl Walk {
     /// The walk of a load.
     #[must_use]
     pub fn new(load: &Load) -> Self {
-        // xorshift does not leave zero.
-        let state = mix(load.seed.wrapping_add(0x9e37_79b9_7f4a_7c15)) | 1;
         Self {
-            state,
+            dice: Dice::new(load.seed),
             next: 0,
             blocks: load.blocks().max(1),
             block_bytes: u64::from(load.block_bytes),
             offset: load.offset,
             pattern: load.pattern,
         }
-    }
-
-    #[inline]
-    fn random(&mut self) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state
     }
 
     /// The next request.
@@ -186,12 +168,12 @@ impl Walk {
             block
         } else {
             // A product instead of a remainder: no division on the measured path.
-            ((u128::from(self.random()) * u128::from(self.blocks)) >> 64) as u64
+            ((u128::from(self.dice.next()) * u128::from(self.blocks)) >> 64) as u64
         };
         let read = match self.pattern.reads_percent {
             100 => true,
             0 => false,
-            percent => self.random() >> 32 < (u64::from(percent) << 32) / 100,
+            percent => self.dice.next() >> 32 < (u64::from(percent) << 32) / 100,
         };
         Step { offset: self.offset + block * self.block_bytes, read }
     }

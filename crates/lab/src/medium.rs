@@ -3,9 +3,9 @@
 //! Each is undone when it is dropped, also by a panic, and by the supervisor otherwise.
 
 use crate::error::LabError;
-use crate::load::mix;
 use crate::shell::run;
 use crate::undo::{self, Made};
+use nvmed_dice::Dice;
 use nvmed_fs::{FileSystem, FormatOptions};
 use nvmed_stack::{DeviceSpec, Open, open_device};
 use rustix::fs::{Mode, OFlags};
@@ -225,12 +225,9 @@ pub fn fill(device: &Path, bytes: u64) -> Result<(), LabError> {
     let fail = |errno| LabError::host(device.display().to_string(), errno);
     let fd = rustix::fs::open(device, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
     let mut chunk = vec![0u8; CHUNK];
-    let mut state = 1u64;
+    let mut dice = Dice::new(1);
     for _ in 0..bytes.div_ceil(CHUNK as u64) {
-        for word in chunk.chunks_exact_mut(8) {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            word.copy_from_slice(&mix(state).to_le_bytes());
-        }
+        dice.fill(&mut chunk);
         let mut left = &chunk[..];
         while !left.is_empty() {
             let n = rustix::io::write(&fd, left).map_err(fail)?;

@@ -1,8 +1,8 @@
 //! A key-value load: keys and values whose sizes follow Zipf's law (TCE'17, IV.B).
 
 use crate::error::LabError;
-use crate::load::mix;
 use crate::rival::Contender;
+use nvmed_dice::{Dice, mix};
 use nvmed_kv::{Barrier, Batch, KvError, Medium, Options, PendingMemory, Sequence, Store};
 use nvmed_sys::{Mapping, Pages};
 use std::sync::Arc;
@@ -66,16 +66,9 @@ impl Pairs {
 
 /// Appends `bytes` bytes that do not compress.
 fn fill(into: &mut Vec<u8>, bytes: usize, seed: u64) {
-    let end = into.len() + bytes;
-    let mut state = mix(seed) | 1;
-    while into.len() < end {
-        // Marsaglia's xorshift64.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let chunk = state.to_le_bytes();
-        into.extend_from_slice(&chunk[..chunk.len().min(end - into.len())]);
-    }
+    let from = into.len();
+    into.resize(from + bytes, 0);
+    Dice::new(mix(seed)).fill(&mut into[from..]);
 }
 
 fn failed(error: KvError) -> LabError {

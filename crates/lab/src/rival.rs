@@ -80,7 +80,7 @@ impl File {
         // Huge frames, as ours has.
         let memory = Mapping::anonymous(block_bytes * usize::from(load.depth), Pages::Huge).map_err(fail)?;
         for offset in (0..memory.len()).step_by(8) {
-            memory.write(offset, &crate::load::mix(offset as u64 ^ load.seed).to_le_bytes());
+            memory.write(offset, &nvmed_dice::mix(offset as u64 ^ load.seed).to_le_bytes());
         }
         Ok(Self { fd, memory, walk: Walk::new(load), block_bytes })
     }

@@ -5,7 +5,7 @@
 //! a file that is not there is created, one that is there is appended to instead of created, a full one is read.
 
 use crate::error::LabError;
-use crate::load::mix;
+use nvmed_dice::{Dice, mix};
 use nvmed_fs::{Credentials, FsError, OpenFlags};
 use nvmed_stack::Mount;
 use rustix::fd::{AsFd, OwnedFd};
@@ -149,14 +149,7 @@ pub fn run(files: &mut dyn Files, size: Size, seed: u64) -> Result<Done, LabErro
 
 /// Bytes that do not compress, at little cost.
 fn noise(seed: u64, block: &mut [u8; BLOCK_BYTES]) {
-    let mut state = mix(seed) | 1;
-    for chunk in block.chunks_exact_mut(8) {
-        // Marsaglia's xorshift64.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        chunk.copy_from_slice(&state.to_le_bytes());
-    }
+    Dice::new(mix(seed)).fill(block);
 }
 
 /// A kernel's file system.

@@ -1,7 +1,8 @@
 //! Data that says where it belongs: a function of a seed and the logical block.
 
 use crate::error::LabError;
-use crate::load::{Load, mix};
+use crate::load::Load;
+use nvmed_dice::mix;
 use nvmed_engine::Segment;
 use nvmed_io::Handle;
 use nvmed_sys::Pages;

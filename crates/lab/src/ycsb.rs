@@ -7,9 +7,9 @@ mod client;
 mod zipf;
 
 use crate::error::LabError;
-use crate::load::mix;
 use bson::Document;
 use client::Client;
+use nvmed_dice::mix;
 use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::time::Instant;

@@ -6,6 +6,7 @@
 
 mod support;
 
+use nvmed_dice::Dice;
 use nvmed_fs::{LockKind, LockRange, OpenFlags, RenameFlags};
 use nvmed_stack::{DeviceSpec, Open};
 use nvmed_wire::{Address, Answer, Call, Control, Handle, LockClass, SERVER_VARIABLE};
@@ -23,23 +24,6 @@ const KILLS: u64 = 200;
 const NAMES: u64 = 6;
 /// Ends a client that nobody kills.
 const STEPS_MAX: u64 = 100_000;
-
-/// Numbers from a seed (xorshift).
-#[derive(Clone)]
-struct Dice(u64);
-
-impl Dice {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 /// The files of a client's directory.
 type Model = BTreeMap<String, Vec<u8>>;
@@ -59,9 +43,9 @@ enum Step {
 
 /// What a client does next: a function of its seed, and of what it has done.
 fn next(dice: &mut Dice, model: &Model) -> Step {
-    let name = |dice: &mut Dice| format!("f{}", dice.below(NAMES));
+    let name = |dice: &mut Dice| format!("f{}", dice.roll(NAMES));
     let wanted = name(dice);
-    let (kind, at, bytes, byte) = (dice.below(9), dice.below(9000), dice.below(6000), dice.below(256));
+    let (kind, at, bytes, byte) = (dice.roll(9), dice.roll(9000), dice.roll(6000), dice.roll(256));
     let (at, bytes, byte, other) = (at as usize, bytes as usize + 1, byte as u8, name(dice));
     if !model.contains_key(&wanted) {
         return if kind == 0 { Step::Lock } else { Step::Create(wanted) };
@@ -227,7 +211,7 @@ fn a_killed_client_leaves_nothing_locked_leaked_or_half_done() {
     judge.close(judge.create("/shared"));
     let mut dice = Dice::new(kills);
     for seed in 0..kills {
-        let done = kill_one(&shared.address, seed, dice.below(60) as usize, dice.below(200_000));
+        let done = kill_one(&shared.address, seed, dice.roll(60) as usize, dice.roll(200_000));
         until("its sessions and lanes end", || shared.service.sessions() == 1 && shared.service.lanes() == 1);
         check_locks(&judge, seed);
         let (mut steps, mut model) = (Dice::new(seed), Model::new());

@@ -1,8 +1,8 @@
 //! How the next operation is chosen: one that can succeed, by the dice.
 
-use crate::dice::Dice;
 use crate::model::{Model, Shape};
 use crate::operation::{BALLAST, Op, SyncFlag, parent};
+use nvmed_dice::Dice;
 use nvmed_fs::{Allocate, Kind, RenameFlags, Time};
 
 /// Bytes of a file, most of the time at most.
@@ -208,7 +208,7 @@ impl Chooser {
         }
         let most = *dice.pick(&[20, 20, 300, 3000, 30_000])?;
         let mut value = vec![0; dice.roll(most) as usize];
-        crate::dice::fill(&mut value, self.serial());
+        crate::model::fill(&mut value, self.serial());
         Some(Op::SetXattr { path, name: format!("user.{}", dice.roll(4)), value })
     }
 

@@ -1,7 +1,6 @@
 //! Crash states: every command of a recording, cut there, several outcomes each.
 
 use crate::coverage::{self, Coverage};
-use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::media::{Event, Image, Manner, Trace, Volatile, What};
 use crate::model::Model;
@@ -10,6 +9,7 @@ use crate::rare::{Marks, RareStates};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{OWN, Survey};
+use nvmed_dice::Dice;
 use nvmed_fs::{Credentials, FileSystem, Finding, FsError, OpenFlags, RenameFlags};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -380,7 +380,7 @@ fn go_on(files: &FileSystem, dice: &mut Dice) -> Result<bool, String> {
 fn try_go_on(files: &FileSystem, dice: &mut Dice) -> Result<(), FsError> {
     let root = files.root();
     let mut bytes = vec![0; OWN_BYTES];
-    crate::dice::fill(&mut bytes, OWN_SERIAL);
+    crate::model::fill(&mut bytes, OWN_SERIAL);
     files.mkdir(&root, format!("{OWN}d").as_bytes(), 0o755, WHO)?;
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE).with(OpenFlags::EXCLUSIVE);
     let file = files.open(&root, format!("{OWN}new").as_bytes(), flags, 0o644, WHO)?;
@@ -424,7 +424,7 @@ pub(crate) fn work_long(files: &FileSystem) -> Result<(), FsError> {
 
 fn check_own(files: &FileSystem) -> Result<(), String> {
     let mut expected = vec![0; OWN_BYTES];
-    crate::dice::fill(&mut expected, OWN_SERIAL);
+    crate::model::fill(&mut expected, OWN_SERIAL);
     let path = format!("{OWN}d/f");
     let file = files.open(&files.root(), path.as_bytes(), OpenFlags::READ, 0, WHO);
     let file = file.map_err(|error| format!("`{path}`: {error}"))?;

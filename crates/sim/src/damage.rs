@@ -2,13 +2,13 @@
 //! lost or torn, went elsewhere, or came back from long ago. What is judged is in docs/spec/crash.md, "Damage".
 
 use crate::cuts::{Failure, Place, Plan, Tally, panic_text};
-use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::media::{BLOCK, Block, Image};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{Ended, Survey};
 use crate::victims::{Base, Class, Damage};
+use nvmed_dice::Dice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,13 +1,13 @@
 //! The process dies, the device does not: everything completed is there, once its memory is salvaged.
 
 use crate::cuts::{Failure, Place, Tally, panic_text, sound, sound_after_cut};
-use crate::dice::Dice;
 use crate::disk::{Death, Disk, memory};
 use crate::media::{Manner, Volatile};
 use crate::model::Model;
 use crate::recording::Recording;
 use crate::runner::{now, wind_clock};
 use crate::survey::Survey;
+use nvmed_dice::Dice;
 use nvmed_fs::{MountOptions, salvage};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -3,8 +3,8 @@
 //! A command is sent, executed and completed at three times, and what happens next to which command is for the
 //! dice to say, whenever somebody looks at the queue. Memory is read or filled at the execution.
 
-use crate::dice::Dice;
 use crate::media::{BLOCK, Block, Command, Event, Image, Trace, Volatile, What};
+use nvmed_dice::Dice;
 use nvmed_dma::AddressSpace;
 use nvmed_engine::{
     Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueOptions, QueuePair, Request,

@@ -2,10 +2,10 @@
 //! failed may have happened or not, and the file system stays whole.
 
 use crate::cuts::{self, Failure, Place, Tally, panic_text};
-use crate::dice::Dice;
 use crate::disk::Fault;
 use crate::media::{Manner, Trace};
 use crate::recording::{Session, Setting};
+use nvmed_dice::Dice;
 use nvmed_nvme::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -13,7 +13,6 @@ mod coverage;
 mod cuts;
 mod damage;
 mod deaths;
-mod dice;
 mod disk;
 mod faults;
 mod media;

@@ -1,6 +1,6 @@
 //! What a device holds, and what of it a power cut leaves.
 
-use crate::dice::Dice;
+use nvmed_dice::Dice;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 

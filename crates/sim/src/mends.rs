@@ -2,13 +2,13 @@
 //! is what an uninterrupted repair makes of it.
 
 use crate::cuts::{Failure, Place, Plan, Tally, panic_text, sound};
-use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::media::{BLOCK, Image, Manner, Trace, Volatile};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::Survey;
 use core::ops::{Bound, ControlFlow};
+use nvmed_dice::Dice;
 use nvmed_fs::{FileSystem, FsError, plan_repair};
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};

@@ -8,12 +8,18 @@ use crate::operation::{Done, Op, Step, SyncFlag};
 use crate::survey::Survey;
 use crate::times::{Clockwork, Times, Touched};
 use core::fmt;
+use nvmed_dice::Dice;
 use nvmed_fs::{FileSystem, Kind, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The inode of the root.
 pub const ROOT: u64 = 1;
+
+/// Bytes that are like no others: from a serial number.
+pub(crate) fn fill(bytes: &mut [u8], serial: u64) {
+    Dice::of(&[serial, 0xf111]).fill(bytes);
+}
 
 /// What an inode is, beside its content and times.
 #[derive(Clone, PartialEq, Eq)]
@@ -314,7 +320,7 @@ impl Model {
             match &step.op {
                 Op::Write { at, serial, len, .. } | Op::MapStore { at, serial, len, .. } => {
                     let mut bytes = vec![0; *len as usize];
-                    crate::dice::fill(&mut bytes, *serial);
+                    fill(&mut bytes, *serial);
                     match &step.op {
                         Op::Write { .. } => content.write(*at, &bytes),
                         _ => content.store(*at, &bytes),

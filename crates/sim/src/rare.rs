@@ -244,7 +244,7 @@ impl Session {
 
     fn short(&mut self, number: u64) -> Op {
         let mut value = vec![0; (VALUE_BYTES - self.roll(200)) as usize];
-        crate::dice::fill(&mut value, number);
+        crate::model::fill(&mut value, number);
         self.attribute(number % FILES, number / FILES, value)
     }
 

@@ -1,7 +1,6 @@
 //! A workload from a seed, run once on a healthy device while every command is recorded.
 
 use crate::chooser::Chooser;
-use crate::dice::Dice;
 use crate::disk::{Death, Disk, memory};
 use crate::media::{Event, Image, Trace, Volatile};
 use crate::model::Model;
@@ -10,6 +9,7 @@ use crate::rare::{Marks, Rare, Watch};
 use crate::runner::{Runner, Wrong, clock, now, wind_clock};
 use crate::survey::{Ended, Survey};
 use crate::times::Touched;
+use nvmed_dice::Dice;
 use nvmed_fs::{Durability, FileSystem, FormatOptions, MountOptions};
 use rustix::io::Errno;
 use std::ops::Range;

@@ -156,7 +156,7 @@ impl Runner {
                     }
                 }
                 let mut bytes = vec![0; *len as usize];
-                crate::dice::fill(&mut bytes, *serial);
+                crate::model::fill(&mut bytes, *serial);
                 let done = self.open(path, flags)?.pwrite(&bytes, *at)?;
                 if done != bytes.len() {
                     return Err(Wrong::Refused(FsError::NoSpace));
@@ -178,7 +178,7 @@ impl Runner {
                     self.maps.insert(ino, (file, map));
                 }
                 let mut bytes = vec![0; *len as usize];
-                crate::dice::fill(&mut bytes, *serial);
+                crate::model::fill(&mut bytes, *serial);
                 let (_, map) = &self.maps[&ino];
                 let stored = rustix::io::pwrite(&map.fd, &bytes, *at).map_err(FsError::Host)?;
                 if stored != bytes.len() {

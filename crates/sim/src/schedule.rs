@@ -4,7 +4,7 @@
 //! would sleep for another thread: on a lock, on a condition, or yielding ([`nvmed_sys::sync`]). Nobody else runs meanwhile, so that the
 //! same dice make the same run.
 
-use crate::dice::Dice;
+use nvmed_dice::Dice;
 use nvmed_sys::sync::{Arc, Condvar, Mutex, MutexGuard};
 use nvmed_sys::sync::{Pause, on_pause};
 use std::cell::RefCell;

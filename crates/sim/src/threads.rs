@@ -8,7 +8,6 @@
 
 use crate::chooser::Chooser;
 use crate::cuts::{Failure, Oracle, Place, Plan, Tally, examine_media, panic_text};
-use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::media::{Event, Manner, Trace, Volatile, What};
 use crate::model::Model;
@@ -18,6 +17,7 @@ use crate::runner::{Runner, wind_clock};
 use crate::schedule::{Schedule, switch_point};
 use crate::survey::Survey;
 use crate::times::Touched;
+use nvmed_dice::Dice;
 use nvmed_fs::{Durability, Kind};
 use nvmed_sys::sync::{Arc, Mutex};
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! An image to be damaged: which of its blocks hold what, what they held before, and what may be shown without.
 
 use crate::damage::{is_reported, junk, look};
-use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::media::{BLOCK, Block, Command, Event, Image, SECTOR, Volatile};
 use crate::model::{Model, Shape};
@@ -9,6 +8,7 @@ use crate::operation::Done;
 use crate::recording::Recording;
 use crate::runner::wind_clock;
 use crate::survey::Survey;
+use nvmed_dice::Dice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;

@@ -6,6 +6,7 @@
 //! it was not given, and prints where that was: whether it was stopped is for the IOMMU's log to say.
 //! `verify --until-gone DEVICE` reads until the device is taken away.
 
+use nvmed_dice::Dice;
 use nvmed_engine::{Completion, Engine, Operation, QueueOptions, QueuePair, Request, Segment, Waited};
 use nvmed_stack::{DeviceSpec, Open, open_engine};
 use nvmed_sys::{Mapping, Pages};
@@ -23,22 +24,10 @@ const DEPTH: u16 = 16;
 const WAIT_US: u32 = 100_000;
 const WAITS_MAX: u32 = 200;
 
-struct Random(u64);
-
-impl Random {
-    /// The next number of splitmix64, below `limit`.
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % limit
-    }
-}
-
 /// The bytes of unit `unit` in its `generation`.
 fn fill(unit: u64, generation: u64, bytes: &mut Vec<u8>) {
-    let mut words = Random(unit << 32 ^ generation);
-    bytes.extend((0..UNIT / 8).flat_map(|_| words.below(u64::MAX).to_le_bytes()));
+    let mut words = Dice::new(unit << 32 ^ generation);
+    bytes.extend((0..UNIT / 8).flat_map(|_| words.next().to_le_bytes()));
 }
 
 struct Workload {
@@ -47,7 +36,7 @@ struct Workload {
     base: DeviceAddress,
     /// The generation of every unit: 0 was never written here.
     model: Vec<u64>,
-    random: Random,
+    random: Dice,
 }
 
 /// Bytes of the memory of one request.
@@ -58,7 +47,7 @@ impl Workload {
         let bytes = (SLOT * u64::from(DEPTH)) as usize;
         let memory = Arc::new(engine.memory(bytes, Pages::Huge).expect("memory"));
         let base = engine.map(Arc::clone(&memory)).expect("memory is mapped");
-        Self { engine, memory, base, model: vec![0; UNITS as usize], random: Random(seed) }
+        Self { engine, memory, base, model: vec![0; UNITS as usize], random: Dice::new(seed) }
     }
 
     /// Cuts all units into runs, in a random order.
@@ -66,12 +55,12 @@ impl Workload {
         let mut runs = Vec::new();
         let mut at = 0;
         while at < UNITS {
-            let len = (1 + self.random.below(RUN_UNITS_MAX)).min(UNITS - at);
+            let len = (1 + self.random.roll(RUN_UNITS_MAX)).min(UNITS - at);
             runs.push((at, len));
             at += len;
         }
         for index in (1..runs.len()).rev() {
-            runs.swap(index, self.random.below(index as u64 + 1) as usize);
+            runs.swap(index, self.random.roll(index as u64 + 1) as usize);
         }
         runs
     }
@@ -140,7 +129,7 @@ impl Workload {
 
     /// Writes a share of all runs anew.
     fn write(&mut self, pair: &mut dyn QueuePair, generation: u64, every: u64) {
-        let runs: Vec<_> = self.runs().into_iter().filter(|_| self.random.below(every) == 0).collect();
+        let runs: Vec<_> = self.runs().into_iter().filter(|_| self.random.roll(every) == 0).collect();
         for &(unit, len) in &runs {
             self.model[unit as usize..(unit + len) as usize].fill(generation);
         }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use nvmed_dice::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::BTreeMap;
@@ -18,22 +19,6 @@ const STATES: &[u8] = b".tock";
 /// Walks of four ways, beside all of two.
 const DEEP: usize = 300;
 const SEED: u64 = 12;
-
-/// xorshift64*: the same numbers everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
-    }
-
-    fn of<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-}
 
 /// A walk whose closes follow an open: what cannot be done does nothing.
 fn walk(states: &[u8], ways: &[u8]) -> String {
@@ -63,10 +48,10 @@ fn walks(ways: &[u8], deep: usize) -> Vec<String> {
             }
         }
     }
-    let mut random = Random(SEED);
+    let mut random = Dice::new(SEED);
     for _ in 0..deep {
-        let states: Vec<u8> = (0..4).map(|_| random.of(STATES)).collect();
-        let taken: Vec<u8> = (0..4).map(|_| random.of(ways)).collect();
+        let states: Vec<u8> = (0..4).map(|_| *random.pick(STATES).unwrap()).collect();
+        let taken: Vec<u8> = (0..4).map(|_| *random.pick(ways).unwrap()).collect();
         all.push(walk(&states, &taken));
     }
     all.sort();
@@ -329,19 +314,20 @@ const BASH_PIECES: &[&str] = &[
 const NAMES: [&str; 4] = ["one", "two", "three", "four"];
 const SCRIPTS: usize = 200;
 
-fn script(random: &mut Random, bash: bool) -> String {
+fn script(random: &mut Dice, bash: bool) -> String {
     // Every second one enters the directory, so that descendants have it from the shell; the others name it.
-    let mut text = String::from(if random.below(2) == 0 { "cd $1; d=.\n" } else { "d=$1\n" });
+    let mut text = String::from(if random.roll(2) == 0 { "cd $1; d=.\n" } else { "d=$1\n" });
     text += "for f in one two three four; do echo first $f > $d/$f; done\n";
     // What touches nothing comes first as well: its children begin.
-    if random.below(2) == 0 {
+    if random.roll(2) == 0 {
         text = text.replace("for f", "(for f").replace("done", "done)");
     }
-    for _ in 0..2 + random.below(4) {
-        let piece = if bash && random.below(4) == 0 { random.of(BASH_PIECES) } else { random.of(PIECES) };
-        let (f, g) = (random.below(NAMES.len()), 1 + random.below(NAMES.len() - 1));
+    for _ in 0..2 + random.roll(4) {
+        let pieces = if bash && random.roll(4) == 0 { BASH_PIECES } else { PIECES };
+        let piece = random.pick(pieces).unwrap();
+        let (f, g) = (random.index(NAMES.len()), 1 + random.index(NAMES.len() - 1));
         let piece = piece
-            .replace("%n", &random.below(9).to_string())
+            .replace("%n", &random.roll(9).to_string())
             .replace("%f", NAMES[f])
             .replace("%g", NAMES[(f + g) % NAMES.len()]);
         text += &piece;
@@ -386,7 +372,7 @@ fn shell_scripts_leave_what_they_leave_on_the_host() {
     let Some(bench) = Bench::new("", &["bash", "dash"]) else { return };
     let at = |name: &str| bench.host().join(name);
     std::fs::create_dir(at("scripts")).expect("a directory");
-    let mut random = Random(SEED);
+    let mut random = Dice::new(SEED);
     for number in 0..SCRIPTS {
         let shell = if number % 2 == 0 { "dash" } else { "bash" };
         let path = at("scripts").join(format!("{shell}-{number:03}"));

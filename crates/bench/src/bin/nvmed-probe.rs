@@ -3,6 +3,7 @@
 //! It knows nothing of nvmed; run bare it measures the kernel, run under the wrapper it measures us.
 //! Each mode prints one line per slice: nanoseconds per operation.
 
+use nvmed_dice::Dice;
 use std::ffi::CString;
 use std::io::Write;
 use std::os::fd::RawFd;
@@ -41,21 +42,11 @@ fn main() {
 /// Where the pseudo-random sequence starts.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The next number of Marsaglia's xorshift64.
-fn next(mut seed: u64) -> u64 {
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^ seed << 17
-}
-
 /// A block that does not compress, so that a compressing medium has no gift to give.
 fn noise() -> Vec<u8> {
-    let mut seed = SEED;
-    let words = (0..BLOCK / 8).map(|_| {
-        seed = next(seed);
-        seed.to_le_bytes()
-    });
-    words.flatten().collect()
+    let mut block = vec![0; BLOCK];
+    Dice::new(SEED).fill(&mut block);
+    block
 }
 
 enum Mode {
@@ -121,12 +112,11 @@ fn random(file: &str, bytes: &str, slices: &str, ops: &str, mode: Mode) -> Resul
     let fd = open(file, libc::O_RDWR | libc::O_CREAT)?;
     fill(fd, blocks, &mode)?;
     let mut block = noise();
-    let mut seed = SEED;
+    let mut dice = Dice::new(SEED);
     for _ in 0..=slices {
         let begin = Instant::now();
         for _ in 0..ops {
-            seed = next(seed);
-            let at = (seed as usize % blocks) * BLOCK;
+            let at = dice.index(blocks) * BLOCK;
             match mode {
                 Mode::Read => pread(fd, &mut block, at)?,
                 Mode::Write => pwrite(fd, &block, at)?,

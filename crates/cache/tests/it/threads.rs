@@ -1,6 +1,7 @@
 //! Many threads on few frames: a reader never sees half a write, or another page's bytes.
 
 use nvmed_cache::{Cache, Claimed, Layout, Object, Options, Outcome, PageState, Written};
+use nvmed_dice::Dice;
 use nvmed_sys::{Mapping, Pages};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -81,10 +82,9 @@ impl World {
 
     fn read_some(&self, seed: u64) {
         let mut bytes = vec![0; PAGE];
-        let mut random = seed;
+        let mut dice = Dice::new(seed);
         while !self.stop.load(Ordering::Relaxed) {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (file, page) = ((random >> 60) as usize % FILES, (random >> 33) % PAGES);
+            let (file, page) = (dice.index(FILES), dice.roll(PAGES));
             if self.cache.read(&self.objects[file], page, 0, &mut bytes) {
                 self.check(file, page, &bytes);
             } else {
@@ -94,10 +94,9 @@ impl World {
     }
 
     fn write_some(&self, file: usize, rounds: u32) {
-        let mut random = file as u64 + 99;
+        let mut dice = Dice::new(file as u64 + 99);
         for version in 1..=rounds {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let page = (random >> 33) % PAGES;
+            let page = dice.roll(PAGES);
             let bytes = stamp(file, page, version);
             while let Written::Absent | Written::Unbacked =
                 self.cache.write(&self.objects[file], page, 0, &bytes)

@@ -5,10 +5,10 @@ use crate::json::Object;
 use crate::kv::arguments::Bench;
 use crate::kv::store::{Opened, Place};
 use crate::output::Output;
+use nvmed_dice::mix;
 use nvmed_kv::{Barrier, Batch, Options};
 use nvmed_lab::chart::time;
 use nvmed_lab::histogram::{Counters, Histogram};
-use nvmed_lab::load::mix;
 use nvmed_lab::machine::now_ns;
 
 /// What the keys of this command begin with; the range delete at the end removes them, and no others.

@@ -3,6 +3,7 @@
 //! Needs root and FUSE; without them each test says that it was skipped.
 
 use crate::scratch::{Ran, Scratch};
+use nvmed_dice::Dice;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags,
 };
@@ -148,26 +149,14 @@ fn a_killed_server_loses_no_completed_call() {
     assert_eq!(std::fs::read_dir(mounted.path("")).unwrap().count(), 101);
 }
 
-/// Random numbers from a seed (xorshift64*).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % limit
-    }
-}
-
 /// One change of one file or two, made through the mount and then in the model. An error says that the server
 /// is dead; what the change was about may then be as before, as after, or (a write) half done.
 fn change(root: &Path, dice: &mut Dice, model: &mut BTreeMap<String, Vec<u8>>) -> Result<(), [String; 2]> {
-    let names = [0, 1].map(|_| format!("f{}", dice.below(12)));
+    let names = [0, 1].map(|_| format!("f{}", dice.roll(12)));
     let [path, other] = [0, 1].map(|index| root.join(&names[index]));
     let dead = |_| names.clone();
     let has = model.contains_key(&names[0]);
-    match dice.below(8) {
+    match dice.roll(8) {
         0 if has => {
             std::fs::remove_file(path).map_err(dead)?;
             model.remove(&names[0]);
@@ -178,7 +167,7 @@ fn change(root: &Path, dice: &mut Dice, model: &mut BTreeMap<String, Vec<u8>>) -
             model.insert(names[1].clone(), bytes);
         }
         2 if has => {
-            let size = dice.below(30_000);
+            let size = dice.roll(30_000);
             let file = std::fs::OpenOptions::new().write(true).open(path).map_err(dead)?;
             file.set_len(size).map_err(dead)?;
             model.get_mut(&names[0]).unwrap().resize(size as usize, 0);
@@ -186,8 +175,7 @@ fn change(root: &Path, dice: &mut Dice, model: &mut BTreeMap<String, Vec<u8>>) -
         _ => {
             let mut options = std::fs::OpenOptions::new();
             let file = options.write(true).create(true).truncate(false).open(path).map_err(dead)?;
-            let (at, bytes) =
-                (dice.below(20_000), vec![dice.below(256) as u8; 1 + dice.below(20_000) as usize]);
+            let (at, bytes) = (dice.roll(20_000), vec![dice.roll(256) as u8; 1 + dice.roll(20_000) as usize]);
             file.write_all_at(&bytes, at).map_err(dead)?;
             let (held, end) = (model.entry(names[0].clone()).or_default(), at as usize + bytes.len());
             held.resize(held.len().max(end), 0);
@@ -205,13 +193,13 @@ fn whenever_a_server_is_killed_the_completed_calls_are_there() {
     let number =
         |name, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let seed = number("NVMED_SEED", 0x6e76_6d65_6421);
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     for round in 0..number("NVMED_KILLS", 4) {
         let (holder, server) = mounted.processes();
         // By descriptor: what comes after the end must not reach the directory below the mount.
         let held = File::open(mounted.path("")).unwrap();
         let root = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
-        let (done, last) = (AtomicU64::new(0), 20 + dice.below(200));
+        let (done, last) = (AtomicU64::new(0), 20 + dice.roll(200));
         let doubtful = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while done.load(Ordering::Relaxed) < last {

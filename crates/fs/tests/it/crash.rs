@@ -8,6 +8,7 @@
 //! test knows which serials a sector may show: what was durable, or anything written since.
 
 use crate::support::{Disk, memory};
+use nvmed_dice::Dice;
 use nvmed_fs::*;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,16 +20,6 @@ const FILE_SECTORS: u64 = 160;
 const NAMES: u64 = 6;
 const CACHE_BYTES: u64 = 1 << 20;
 const WHO: &Credentials<'static> = &Credentials::ROOT;
-
-/// A small generator: a seed replays everything.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
 
 /// What one file may look like.
 #[derive(Default)]
@@ -266,7 +257,7 @@ fn power_cuts(seed: u64) {
 
 /// The device may say that it has flushed, and lie.
 fn power_cuts_on(seed: u64, lies: bool) {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut disk = Disk::new(16 << 20);
     disk.format();
     let mut model = Model::default();
@@ -310,7 +301,7 @@ fn a_device_that_flushes_nothing_is_noticed() {
 
 /// The process dies; its memory and what the device had cached live on.
 fn process_deaths(seed: u64) {
-    let mut dice = Dice(seed ^ 0xdead);
+    let mut dice = Dice::new(seed ^ 0xdead);
     let disk = Disk::new(16 << 20);
     disk.format();
     let mut model = Model::default();

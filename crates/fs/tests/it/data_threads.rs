@@ -2,6 +2,7 @@
 //! a cache that does not hold them.
 
 use crate::support::Disk;
+use nvmed_dice::Dice;
 use nvmed_fs::{Allocate, Credentials, File, FileSystem, MountOptions, OpenFlags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,15 +19,6 @@ fn open(files: &FileSystem, name: &str, flags: OpenFlags) -> Arc<File> {
     files.open(&files.root(), name.as_bytes(), flags, 0o644, &ROOT).expect("the file opens")
 }
 
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
 /// Every word of a page names file, page and serial.
 fn stamp(file: u64, page: u64, serial: u64) -> Vec<u8> {
     (file << 56 | page << 32 | serial).to_le_bytes().repeat(PAGE / 8)
@@ -40,7 +32,7 @@ fn check(bytes: &[u8], file: u64, page: u64) {
 }
 
 fn work(handles: &[Arc<File>], seed: u64, rounds: u64) {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut bytes = vec![0; 4 * PAGE];
     for serial in 1..=rounds {
         let number = dice.roll(FILES);

@@ -1,6 +1,7 @@
 //! Metadata takes data blocks, and the power goes meanwhile.
 
 use crate::support::Disk;
+use nvmed_dice::Dice;
 use nvmed_fs::*;
 use std::sync::Arc;
 
@@ -67,17 +68,15 @@ fn a_cut_at_any_write_of_a_growth_leaves_the_old_size_or_the_new_one() {
     let mut grown = 0;
     // The growth is among the last.
     for cut in writes.saturating_sub(24)..=writes {
-        for mut seed in 0..3u64 {
+        for seed in 0..3u64 {
             let disk = disk.copy();
             let files = disk.mount();
             disk.cut_after(cut);
             let _ = grow(&files, first).and_then(|number| make(&files, number));
             let _ = files.sync();
-            let mut coin = || {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(u64::from(seed > 1));
-                seed >> 63 == 1 || seed == 1
-            };
-            let after = disk.survivor(&mut coin);
+            let mut coin = Dice::new(seed);
+            // Nothing, all, or what chance leaves of it.
+            let after = disk.survivor(|| seed == 1 || seed > 1 && coin.chance(50));
             drop(files);
             after.assert_sound_after_cut();
             let files = after.mount();

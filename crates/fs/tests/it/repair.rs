@@ -2,6 +2,7 @@
 //! keeps its bytes. Also when the power goes in the middle.
 
 use crate::support::Disk;
+use nvmed_dice::Dice;
 use nvmed_fs::{
     Credentials, FileSystem, Follow, FormatOptions, FsError, MountOptions, OpenFlags, Wreck, fsck,
     plan_repair,
@@ -294,7 +295,7 @@ proptest! {
         bound in prop_oneof![Just(0), Just(4), Just(64)],
         damages in prop::collection::vec(damage(), 1..8),
         cut in 0u64..30,
-        mut coin in any::<u64>(),
+        seed in any::<u64>(),
     ) {
         let (disk, tree) = build(bound);
         let inos = numbers(&disk, &tree);
@@ -302,10 +303,8 @@ proptest! {
         let mut plan = plan_repair(&disk.device()).unwrap().lines().to_vec();
         disk.cut_after(cut);
         let _ = repair(&disk);
-        let disk = disk.survivor(|| {
-            coin = coin.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            coin >> 63 == 1
-        });
+        let mut coin = Dice::new(seed);
+        let disk = disk.survivor(|| coin.chance(50));
         plan.extend(repair(&disk).unwrap());
         check(&disk, &tree, &inos, &changed, &plan);
     }

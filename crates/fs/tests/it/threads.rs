@@ -1,21 +1,12 @@
 //! Many threads in the same directories.
 
 use crate::support::Disk;
+use nvmed_dice::Dice;
 use nvmed_fs::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 1500;
-
-/// A small generator, so that each thread's way is the same every time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
 
 #[test]
 fn threads_share_directories_and_nothing_is_lost_or_doubled() {
@@ -30,7 +21,7 @@ fn threads_share_directories_and_nothing_is_lost_or_doubled() {
         for thread in 0..THREADS {
             let (files, root, balance) = (&files, &root, &balance);
             scope.spawn(move || {
-                let mut dice = Dice(thread + 1);
+                let mut dice = Dice::new(thread + 1);
                 for _ in 0..ROUNDS {
                     let mut name = || {
                         let dir = ["x", "y", "x/z", "y/../x"][dice.roll(4) as usize];

@@ -2,6 +2,7 @@
 
 use crate::support::{BLOCK, Disk, memory};
 use core::ops::ControlFlow;
+use nvmed_dice::Dice;
 use nvmed_fs::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -153,16 +154,6 @@ fn trees_may_be_deeper_than_a_path_is_long() {
     }
 }
 
-/// A small generator, so that each thread's way is the same every time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
 /// Every file by path: its inode and its bytes.
 fn contents(files: &FileSystem, at: &Node, path: &str, all: &mut BTreeMap<String, (u64, Vec<u8>)>) {
     for name in names(files, at) {
@@ -203,7 +194,7 @@ fn files_are_written_back_while_their_directories_move() {
             for thread in 0..THREADS {
                 let (files, root) = (&files, &root);
                 scope.spawn(move || {
-                    let mut dice = Dice(thread * 1000 + u64::from(bound));
+                    let mut dice = Dice::new(thread * 1000 + u64::from(bound));
                     for round in 0..400u64 {
                         let mut path = |least: u64| {
                             let steps = least + dice.roll(4);

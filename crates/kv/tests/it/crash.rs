@@ -4,7 +4,7 @@
 //! The fault model is `crate::support::VolatileMedium`'s: what was not flushed or written with FUA may be there,
 //! sector by sector, in any of its versions; so may any part of the write that is cut.
 
-use crate::support::{Model, Op, Random, VolatileMedium, contents, encode, open, play};
+use crate::support::{Dice, Model, Op, VolatileMedium, contents, encode, open, play};
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Barrier, KvError, Medium, MediumError, MemoryMedium, Options, Sequence, Snapshot, Store};
 use std::sync::Arc;
@@ -19,31 +19,31 @@ type History = Vec<Vec<Op>>;
 fn formatted() -> Vec<u8> {
     let medium = VolatileMedium::new(vec![0; BLOCKS as usize * 4096], u64::MAX);
     Store::format(&*medium, &Options { log_blocks: Some(64), ..Options::default() }).unwrap();
-    medium.after_power_cut(&mut Random::new(1))
+    medium.after_power_cut(&mut Dice::new(1))
 }
 
 /// A store that has room to grow, over old data.
 fn formatted_small() -> Vec<u8> {
     let medium = VolatileMedium::new(vec![0; BLOCKS_AT_FIRST * 4096], u64::MAX);
     Store::format(&*medium, &Options { log_blocks: Some(64), ..Options::default() }).unwrap();
-    let mut image = medium.after_power_cut(&mut Random::new(1));
+    let mut image = medium.after_power_cut(&mut Dice::new(1));
     image.resize(BLOCKS as usize * 4096, 0xa5);
     image
 }
 
 /// Batches of one length often: leftovers of the log then lie exactly where later batches end.
-fn batch(random: &mut Random, sequence: u64) -> Vec<Op> {
-    let operations = if random.below(3) == 0 { 1 + random.below(11) } else { 3 };
+fn batch(random: &mut Dice, sequence: u64) -> Vec<Op> {
+    let operations = if random.roll(3) == 0 { 1 + random.roll(11) } else { 3 };
     let mut ops = Vec::new();
     for _ in 0..operations {
-        let n = random.below(300);
+        let n = random.roll(300);
         let key = |n: u64| format!("key{n:03}").into_bytes();
         let value = |length: usize| [&sequence.to_be_bytes()[..], &vec![n as u8; length]].concat();
-        ops.push(match random.below(50) {
+        ops.push(match random.roll(50) {
             0..10 => Op::Delete(key(n)),
-            10 => Op::DeleteRange(key(n), key(n + random.below(40))),
+            10 => Op::DeleteRange(key(n), key(n + random.roll(40))),
             // In blocks of their own.
-            11 => Op::Put(format!("long{}", n % 4).into_bytes(), value(1000 + random.below(5000) as usize)),
+            11 => Op::Put(format!("long{}", n % 4).into_bytes(), value(1000 + random.roll(5000) as usize)),
             // Once a batch: two do not fit the log of this store.
             12 if n < 30 && ops.iter().all(|op| !matches!(op, Op::Put(key, _) if key == b"longest")) => {
                 Op::Put(b"longest".to_vec(), value(32_768 - 8))
@@ -54,22 +54,17 @@ fn batch(random: &mut Random, sequence: u64) -> Vec<Op> {
     ops
 }
 
-fn barrier(random: &mut Random) -> Barrier {
-    [Barrier::None, Barrier::Before, Barrier::After][random.below(3) as usize]
+fn barrier(random: &mut Dice) -> Barrier {
+    [Barrier::None, Barrier::Before, Barrier::After][random.roll(3) as usize]
 }
 
 /// Applies and commits until `batches` are applied or the power goes; answers the last durable batch.
-fn work(
-    store: &Store,
-    history: &mut History,
-    batches: u64,
-    random: &mut Random,
-) -> (u64, Result<(), KvError>) {
+fn work(store: &Store, history: &mut History, batches: u64, random: &mut Dice) -> (u64, Result<(), KvError>) {
     let mut durable = history.len() as u64;
     let outcome = (|| {
         let mut then = None;
         for _ in 0..batches {
-            match random.below(60) {
+            match random.roll(60) {
                 // A snapshot keeps blocks from being reused; what it saw stays.
                 0 => then = Some((store.snapshot(), history.len())),
                 1 => check_snapshot(then.take(), history)?,
@@ -83,7 +78,7 @@ fn work(
                 history.pop();
             })?;
             assert_eq!(sequence, Sequence(history.len() as u64));
-            match random.below(40) {
+            match random.roll(40) {
                 0 => store.checkpoint()?,
                 1..20 => store.commit(sequence, barrier(random))?,
                 _ => continue,
@@ -141,12 +136,12 @@ fn life(image: &[u8], seed: u64, batches: u64, first: u64, second: u64) -> (u64,
     let mut durable = 0;
     if let Ok(store) = open(medium.clone()) {
         // The same work every time, up to the cut.
-        let (promised, outcome) = work(&store, &mut history, batches, &mut Random::new(7));
+        let (promised, outcome) = work(&store, &mut history, batches, &mut Dice::new(7));
         assert!(outcome.is_ok() || medium.was_cut(), "{outcome:?}");
         durable = promised;
     }
     let (writes, cut) = (medium.writes(), medium.was_cut());
-    let mut random = Random::new(seed);
+    let mut random = Dice::new(seed);
     let mut image = medium.after_power_cut(&mut random);
     for again in [second, u64::MAX] {
         let medium = VolatileMedium::new(image, again);
@@ -187,7 +182,7 @@ fn power_is_cut_while_checkpoints_go_in_small_steps() {
     }
     store.checkpoint().unwrap();
     drop(store);
-    let image = medium.after_power_cut(&mut Random::new(3));
+    let image = medium.after_power_cut(&mut Dice::new(3));
     // Now changes all over it.
     let touch = |n: usize| {
         let key = format!("fill{:05}", n * 7919 % 10_000).into_bytes();
@@ -221,7 +216,7 @@ fn power_is_cut_while_checkpoints_go_in_small_steps() {
             }
             steps = store.stats().steps - store.stats().checkpoints;
         }
-        let image = medium.after_power_cut(&mut Random::new(cut_at));
+        let image = medium.after_power_cut(&mut Dice::new(cut_at));
         reopen(VolatileMedium::new(image, u64::MAX), &mut history, durable);
         (medium.writes(), medium.was_cut(), steps)
     };
@@ -241,7 +236,7 @@ fn a_format_that_was_cut_leaves_no_half_store() {
         for seed in 0..8 {
             let medium = VolatileMedium::new(old.clone(), at);
             let done = Store::format(&*medium, &Options { identity: 9, ..Options::default() }).is_ok();
-            let image = medium.after_power_cut(&mut Random::new(seed));
+            let image = medium.after_power_cut(&mut Dice::new(seed));
             match open(VolatileMedium::new(image, u64::MAX)) {
                 Ok(store) => assert_eq!(store.verify(), Ok(0)),
                 Err(error) => {
@@ -292,9 +287,9 @@ fn the_log_never_laps_itself() {
     Store::format(&*medium, &Options { log_blocks: Some(64), ..Options::default() }).unwrap();
     let store = open(medium.clone()).unwrap();
     let mut history = History::new();
-    let mut random = Random::new(5);
+    let mut random = Dice::new(5);
     for n in 0..700 {
-        let changes = vec![Op::Put(format!("{:03}", random.below(200)).into_bytes(), vec![n as u8; 1000])];
+        let changes = vec![Op::Put(format!("{:03}", random.roll(200)).into_bytes(), vec![n as u8; 1000])];
         store.apply(&encode(&changes)).unwrap();
         history.push(changes);
         if n % 7 == 0 {
@@ -312,7 +307,7 @@ fn either_superblock_may_be_lost() {
         let mut history = History::new();
         for round in 0..6 {
             let store = open(medium.clone()).unwrap();
-            let mut random = Random::new(round);
+            let mut random = Dice::new(round);
             let (durable, outcome) = work(&store, &mut history, 50, &mut random);
             outcome.unwrap();
             let mut bytes = medium.to_bytes();
@@ -366,7 +361,7 @@ fn records_that_only_a_cache_held_are_durable_before_more_is_appended() {
         let third = put(&store, 100);
         store.commit(third, Barrier::None).unwrap();
         drop(store);
-        let image = medium.after_power_cut(&mut Random::new(seed));
+        let image = medium.after_power_cut(&mut Dice::new(seed));
         reopen(VolatileMedium::new(image, u64::MAX), &mut history, third.0);
     }
 }

@@ -2,7 +2,7 @@
 //! held before (a lost write), or hit by a write that was meant for another place. Whichever block it is, what every
 //! append but the last made durable is there, or the store is refused and the block named; after a close, all of it is.
 
-use crate::support::{Model, Op, Random, contents, encode, open, play};
+use crate::support::{Dice, Model, Op, contents, encode, open, play};
 use nvmed_kv::{Barrier, KvError, Medium, MediumError, MemoryMedium, Options, Store};
 use std::sync::{Arc, Mutex};
 
@@ -134,28 +134,28 @@ fn examine(medium: &HistoryMedium, allowed: &Allowed, seed: u64) -> Vec<String> 
 /// and opened, and checkpoints go on.
 fn play_a_life(seed: u64) -> Vec<String> {
     let medium = HistoryMedium::new(BLOCKS);
-    let mut random = Random::new(seed);
+    let mut random = Dice::new(seed);
     let mut store = open(medium.clone()).unwrap();
     let mut allowed = Allowed { now: Model::new(), before: None };
     let mut wrong = Vec::new();
-    let appends = 3 + random.below(60);
+    let appends = 3 + random.roll(60);
     for round in 0..appends {
-        let style = random.below(3);
+        let style = random.roll(3);
         let used = (store.stats().log_bytes as usize) % 4072;
-        let length = match random.below(8) {
+        let length = match random.roll(8) {
             // 24 bytes of a record, 5 of an operation, 2 of its key: it ends where a block does.
-            0 | 1 => (4072 - used + 4072 * random.below(2) as usize).saturating_sub(31),
-            2 => 4000 + random.below(9000) as usize,
-            _ => random.below(600) as usize,
+            0 | 1 => (4072 - used + 4072 * random.roll(2) as usize).saturating_sub(31),
+            2 => 4000 + random.roll(9000) as usize,
+            _ => random.roll(600) as usize,
         };
-        let ops = [Op::Put(vec![b'k', random.below(20) as u8], vec![round as u8; length])];
+        let ops = [Op::Put(vec![b'k', random.roll(20) as u8], vec![round as u8; length])];
         let before = allowed.now.clone();
         let sequence = store.apply(&encode(&ops)).unwrap();
-        let barrier = [Barrier::None, Barrier::Before, Barrier::After][random.below(3) as usize];
+        let barrier = [Barrier::None, Barrier::Before, Barrier::After][random.roll(3) as usize];
         store.commit(sequence, barrier).unwrap();
         play(&mut allowed.now, &ops);
         allowed.before = Some(before);
-        match random.below(20) {
+        match random.roll(20) {
             0 => store.checkpoint().unwrap(),
             1 | 2 => {
                 if style > 0 {
@@ -168,7 +168,7 @@ fn play_a_life(seed: u64) -> Vec<String> {
             _ => {}
         }
     }
-    if random.below(2) == 0 {
+    if random.roll(2) == 0 {
         store.close().unwrap();
         allowed.before = None;
     }

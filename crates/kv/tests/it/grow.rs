@@ -1,6 +1,6 @@
 //! A store takes what its medium has got since, and power may be cut meanwhile.
 
-use crate::support::{Model, Op, Random, VolatileMedium, contents, encode, open, play};
+use crate::support::{Dice, Model, Op, VolatileMedium, contents, encode, open, play};
 use nvmed_kv::{Barrier, Medium, Options, Store};
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ fn filled(blocks: usize) -> (Vec<u8>, Model) {
     }
     store.close().unwrap();
     drop(store);
-    (medium.after_power_cut(&mut Random::new(1)), model)
+    (medium.after_power_cut(&mut Dice::new(1)), model)
 }
 
 /// Old data where the store is to grow: it is no help, and no danger.
 fn enlarged(image: &[u8], blocks: usize) -> Vec<u8> {
-    let mut random = Random::new(8);
+    let mut random = Dice::new(8);
     let mut bytes = image.to_vec();
     bytes.extend((bytes.len()..blocks * 4096).map(|_| random.next() as u8));
     bytes
@@ -53,7 +53,7 @@ fn more_fits_after_it_grew_and_all_is_there() {
         assert_eq!(store.verify(), Ok(model.len() as u64));
         drop(store);
         // Either superblock may be lost.
-        let image = medium.after_power_cut(&mut Random::new(2));
+        let image = medium.after_power_cut(&mut Dice::new(2));
         for lost in [None, Some(0), Some(blocks - 1)] {
             let mut bytes = image.clone();
             if let Some(lost) = lost {
@@ -79,7 +79,7 @@ fn power_is_cut_at_every_write_of_growing() {
             let done = store.apply(&first).and_then(|sequence| store.commit(sequence, Barrier::None));
             drop(store);
             let cut = medium.was_cut();
-            let bytes = medium.after_power_cut(&mut Random::new(seed));
+            let bytes = medium.after_power_cut(&mut Dice::new(seed));
             // The near superblock is lost, too: by the cut itself, when it was being written, or later. The
             // first two writes are a page of the bitmap and the pointer; before them there is no other.
             for lost in [None, Some(0)] {
@@ -128,7 +128,7 @@ fn a_new_group_that_begins_at_the_old_superblock_leaves_it_whole_till_the_end() 
                 assert!(grown.is_ok() && at >= 3);
                 break;
             };
-            let mut bytes = medium.after_power_cut(&mut Random::new(at));
+            let mut bytes = medium.after_power_cut(&mut Dice::new(at));
             if block == 0 {
                 near_cut = true;
                 bytes[..4096].fill(0x5a);
@@ -160,7 +160,7 @@ fn a_near_superblock_from_before_it_grew_does_not_hide_the_far_one() {
         store.checkpoint().unwrap();
         store.close().unwrap();
         drop(store);
-        let mut image = medium.after_power_cut(&mut Random::new(3));
+        let mut image = medium.after_power_cut(&mut Dice::new(3));
         image[..4096].copy_from_slice(&old);
         let medium = VolatileMedium::new(image, u64::MAX);
         let store = open(medium.clone()).unwrap_or_else(|error| panic!("{blocks} blocks: {error}"));
@@ -170,7 +170,7 @@ fn a_near_superblock_from_before_it_grew_does_not_hide_the_far_one() {
         store.checkpoint().unwrap();
         store.close().unwrap();
         drop(store);
-        let mut image = medium.after_power_cut(&mut Random::new(4));
+        let mut image = medium.after_power_cut(&mut Dice::new(4));
         image[(blocks - 1) * 4096..].fill(0x5a);
         let store = open(VolatileMedium::new(image, u64::MAX)).unwrap();
         assert!(contents(&store) == model, "{blocks} blocks, without the far superblock");

@@ -1,6 +1,6 @@
 //! Bad media: damaged blocks, foreign contents, failing reads and writes, and a region that is full.
 
-use crate::support::{Model, Op, Random, contents, encode, get, open, pending, play};
+use crate::support::{Dice, Model, Op, contents, encode, get, open, pending, play};
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Barrier, Batch, KvError, Medium, MediumError, MemoryMedium, Options, Store};
 use std::collections::BTreeSet;
@@ -91,13 +91,13 @@ fn a_damaged_block_is_an_error_that_names_it() {
 #[test]
 fn fuzz_an_image() {
     let good = filled().to_bytes();
-    let mut random = Random::new(11);
+    let mut random = Dice::new(11);
     for _ in 0..400 {
         let mut bad = good.clone();
-        for _ in 0..=random.below(8) {
-            let block = random.below(good.len() as u64 / BLOCK as u64) as usize;
-            for _ in 0..=random.below(64) {
-                bad[block * BLOCK + random.below(BLOCK as u64) as usize] = random.next() as u8;
+        for _ in 0..=random.roll(8) {
+            let block = random.roll(good.len() as u64 / BLOCK as u64) as usize;
+            for _ in 0..=random.roll(64) {
+                bad[block * BLOCK + random.roll(BLOCK as u64) as usize] = random.next() as u8;
             }
         }
         let _ = use_it(bad);
@@ -286,12 +286,12 @@ fn a_failed_call_to_the_medium_is_an_error_and_nothing_acknowledged_is_lost() {
 struct UnreliableMedium {
     inner: MemoryMedium,
     every: u64,
-    random: Mutex<Random>,
+    random: Mutex<Dice>,
 }
 
 impl UnreliableMedium {
     fn step(&self) -> Result<(), MediumError> {
-        let hit = self.every > 0 && self.random.lock().unwrap().below(self.every) == 0;
+        let hit = self.every > 0 && self.random.lock().unwrap().roll(self.every) == 0;
         if hit { Err(MediumError { errno: 5 }) } else { Ok(()) }
     }
 }
@@ -328,7 +328,7 @@ fn errors_again_and_again_lose_nothing_that_was_acknowledged() {
     for (seed, every) in [(1, 7), (2, 23), (3, 61), (4, 200), (5, 1000)] {
         let mut image = format(700).to_bytes();
         let mut history: Vec<Vec<Op>> = Vec::new();
-        let mut random = Random::new(seed);
+        let mut random = Dice::new(seed);
         for _ in 0..12 {
             let medium = Arc::new(UnreliableMedium {
                 inner: MemoryMedium::from_bytes(image),
@@ -341,8 +341,8 @@ fn errors_again_and_again_lose_nothing_that_was_acknowledged() {
                 lives += 1;
                 for n in 0..60u8 {
                     let key = |n: u64| format!("key{n:03}").into_bytes();
-                    let (a, b) = (random.below(200), random.below(200));
-                    let ops = vec![match random.below(6) {
+                    let (a, b) = (random.roll(200), random.roll(200));
+                    let ops = vec![match random.roll(6) {
                         0 => Op::DeleteRange(key(a), key(a + b % 9)),
                         1 => Op::Delete(key(a)),
                         2 => Op::Put(key(a % 3), vec![n; 5000]),
@@ -401,10 +401,10 @@ fn a_mount_reads_few_blocks_whatever_the_number_of_keys() {
 fn with_a_log(rounds: u64) -> (Vec<u8>, Model, u64) {
     let medium = format(700);
     let store = open(medium.clone()).unwrap();
-    let (mut random, mut model) = (Random::new(rounds), Model::new());
+    let (mut random, mut model) = (Dice::new(rounds), Model::new());
     let mut change = |bytes: usize, commit: bool| {
         let ops =
-            [Op::Put(format!("key{:02}", random.below(60)).into_bytes(), vec![random.next() as u8; bytes])];
+            [Op::Put(format!("key{:02}", random.roll(60)).into_bytes(), vec![random.next() as u8; bytes])];
         let sequence = store.apply(&encode(&ops)).unwrap();
         play(&mut model, &ops);
         if commit {

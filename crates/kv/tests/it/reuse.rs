@@ -1,6 +1,6 @@
 //! Circular reuse: a workload of many times the region's size runs in constant space, in bounded steps.
 
-use crate::support::{Op, Random, encode, pending};
+use crate::support::{Dice, Op, encode, pending};
 use nvmed_kv::{Barrier, KvError, MemoryMedium, Options, Store};
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ fn fifty_times_the_region_in_constant_space_with_a_snapshot_held() {
         };
         Store::format(&*medium, &options).unwrap();
         let store = Store::open(medium.clone(), pending(1 << 20), &options).unwrap();
-        let mut random = Random::new(commit_blocks_max);
+        let mut random = Dice::new(commit_blocks_max);
         let mut snapshot = store.snapshot();
         let (mut written, mut cut, mut used) = (0, 0, 0);
         while written < 50 * BLOCKS * 4096 {
             // As a file system does it: a name comes or goes, its parent and a counter change.
-            let n = random.below(FILES);
+            let n = random.roll(FILES);
             let key = [b"directory/", &(n % 90).to_be_bytes()[..], &n.to_be_bytes()].concat();
             let mut ops = vec![Op::Put(b"counters".to_vec(), written.to_be_bytes().to_vec())];
-            ops.push(match random.below(4) {
+            ops.push(match random.roll(4) {
                 0 => Op::Delete(key),
-                _ => Op::Put(key, vec![n as u8; 100 + random.below(100) as usize]),
+                _ => Op::Put(key, vec![n as u8; 100 + random.roll(100) as usize]),
             });
             let batch = encode(&ops);
             written += batch.bytes() as u64 + 24;

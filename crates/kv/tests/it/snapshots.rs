@@ -1,6 +1,6 @@
 //! Snapshots and iterators against `BTreeMap`: what a snapshot sees does not change, whatever happens.
 
-use crate::support::{Model, Op, Random, contents, encode, get, pending, play};
+use crate::support::{Dice, Model, Op, contents, encode, get, pending, play};
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Barrier, Iter, KvError, MemoryMedium, Options, Snapshot, Store};
 use proptest::prelude::*;
@@ -256,11 +256,11 @@ fn a_snapshot_never_makes_the_store_full() {
         ..Options::default()
     };
     let store = store(500, &options);
-    let mut random = Random::new(3);
+    let mut random = Dice::new(3);
     let mut snapshot = store.snapshot();
     let mut cut = 0;
     for n in 0..20_000 {
-        put(&store, random.below(600), n as u8);
+        put(&store, random.roll(600), n as u8);
         if n % 20 == 0 {
             store.commit(store.applied(), Barrier::None).unwrap();
         }
@@ -309,10 +309,10 @@ fn snapshots_of_many_threads_see_whole_batches() {
                 }
             });
         }
-        let mut random = Random::new(9);
+        let mut random = Dice::new(9);
         let mut amounts = vec![1000i64; ACCOUNTS as usize];
         for n in 0..30_000u64 {
-            let (from, to) = (random.below(ACCOUNTS) as usize, random.below(ACCOUNTS) as usize);
+            let (from, to) = (random.roll(ACCOUNTS) as usize, random.roll(ACCOUNTS) as usize);
             if from == to {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! One superblock slot is lost, and power is cut while the other is written. The write that is cut may
 //! leave nothing of a slot, so the one that was lost must be whole again before that.
 
-use crate::support::{Model, Op, Random, VolatileMedium, contents, encode, open, play};
+use crate::support::{Dice, Model, Op, VolatileMedium, contents, encode, open, play};
 use nvmed_kv::{Barrier, Options, Store};
 
 const BLOCKS: usize = 1100;
@@ -30,15 +30,15 @@ fn filled() -> (Vec<u8>, Model) {
         play(&mut model, &ops);
     };
     (0..KEYS).step_by(20).for_each(|from| change(0, from));
-    let mut random = Random::new(5);
+    let mut random = Dice::new(5);
     for round in 1..60 {
-        change(round, random.below(u64::from(KEYS) / 20) as u32 * 20);
+        change(round, random.roll(u64::from(KEYS) / 20) as u32 * 20);
         store.checkpoint().unwrap();
     }
     (0..100).step_by(20).for_each(|from| change(4, from));
     assert!(store.stats().log_bytes > 30_000, "{:?}", store.stats());
     drop(store);
-    (medium.after_power_cut(&mut Random::new(1)), model)
+    (medium.after_power_cut(&mut Dice::new(1)), model)
 }
 
 /// Opens `image` and uses it in some way, with the power cut at each write in turn. A superblock that was
@@ -50,7 +50,7 @@ fn cut_everywhere(image: &[u8], model: &Model, what: &str, use_it: impl Fn(&Stor
         let store = open(medium.clone()).unwrap();
         use_it(&store);
         drop(store);
-        let mut bytes = medium.after_power_cut(&mut Random::new(at));
+        let mut bytes = medium.after_power_cut(&mut Dice::new(at));
         let Some(block) = medium.cut_block() else {
             break;
         };
@@ -115,7 +115,7 @@ fn a_slot_with_the_tree_before_is_whole_before_the_other_is_written() {
         if medium.cut_block() != Some(FAR) {
             continue;
         }
-        let mut bytes = medium.after_power_cut(&mut Random::new(at));
+        let mut bytes = medium.after_power_cut(&mut Dice::new(at));
         // What the cut left there: the slot as it was.
         bytes[FAR as usize * 4096..].copy_from_slice(&medium.durable()[FAR as usize * 4096..]);
         let store = open(VolatileMedium::new(bytes.clone(), u64::MAX)).unwrap();

@@ -1,6 +1,7 @@
 //! A workload that is always there: popular pages by Zipf's law, with scans in between.
 
 use super::trace::{Kind, PAGE_BYTES, Request, Trace};
+use nvmed_dice::Dice;
 
 /// Pages that are popular to different degrees.
 const PAGES: u64 = 20_000;
@@ -12,16 +13,6 @@ const SCAN_PAGES: u64 = 2_000;
 /// One access in so many is a write.
 const WRITE_EVERY: u64 = 10;
 
-/// A 64-bit linear congruential generator (Knuth, MMIX); its upper bits are used.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-}
-
 /// A trace of `accesses` popular accesses and the scans between them; the same each time.
 #[must_use]
 pub fn zipf_and_scans(accesses: u64) -> Trace {
@@ -31,14 +22,14 @@ pub fn zipf_and_scans(accesses: u64) -> Trace {
         sum += (rank as f64).powf(-SKEW);
         below.push(sum);
     }
-    let mut dice = Dice(1);
+    let mut dice = Dice::new(1);
     let mut requests = Vec::new();
     for at in 0..accesses {
-        let point = dice.roll() as f64 / (1u64 << 31) as f64 * sum;
+        let point = dice.roll(1 << 31) as f64 / (1u64 << 31) as f64 * sum;
         let rank = below.partition_point(|edge| *edge < point) as u64;
         // Popular pages lie all over the object: a multiplier without a factor in common with PAGES.
         let page = rank % PAGES * 7_919 % PAGES;
-        let kind = if dice.roll().is_multiple_of(WRITE_EVERY) { Kind::Write } else { Kind::Read };
+        let kind = if dice.roll(WRITE_EVERY) == 0 { Kind::Write } else { Kind::Read };
         requests.extend(Request::new(kind, 0, page * PAGE_BYTES, PAGE_BYTES));
         if at % SCAN_EVERY == SCAN_EVERY - 1 {
             let first = PAGES + at / SCAN_EVERY * SCAN_PAGES;

@@ -3,9 +3,9 @@
 use crate::duel::{Measured, Series};
 use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
-use crate::load::mix;
 use crate::machine::now_ns;
 use crate::samples::Samples;
+use nvmed_dice::mix;
 use nvmed_fs::{Credentials, FileSystem, Follow, FormatOptions, FsError, OpenFlags, RenameFlags};
 use nvmed_stack::{Config, DeviceSpec, Mount, Open, StackError, Surroundings, open_device};
 use std::ops::ControlFlow;

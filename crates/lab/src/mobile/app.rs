@@ -3,7 +3,7 @@
 //! The papers' traces are not public; what is here is synthetic, and described on each [`App`]. Databases have a
 //! rollback journal that is truncated at each commit, and `synchronous=FULL`: an embedded database that loses nothing.
 
-use crate::load::mix;
+use nvmed_dice::{Dice, mix};
 use std::fmt::{self, Write};
 
 /// Which application.
@@ -27,23 +27,18 @@ pub(crate) enum App {
 /// Text that a statement is made of; the seed decides it.
 struct Writer {
     text: String,
-    state: u64,
+    dice: Dice,
 }
 
 impl Writer {
-    fn dice(&mut self, sides: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.state) % sides
-    }
-
     fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.dice(high - low + 1)
+        low + self.dice.roll(high - low + 1)
     }
 
     /// Old things are looked at less than new ones: the square of a dice, from the newest.
     fn recent(&mut self, newest: u64) -> u64 {
         let range = newest.max(1);
-        let dice = self.dice(range);
+        let dice = self.dice.roll(range);
         newest - dice * dice / range
     }
 
@@ -143,7 +138,7 @@ impl App {
         // What is read is formatted and thrown away.
         let mut writer = Writer {
             text: ".output /dev/null\n".to_owned() + &self.opening(dir),
-            state: mix(seed ^ self as u64),
+            dice: Dice::new(mix(seed ^ self as u64)),
         };
         for number in 1..=count {
             match self {
@@ -178,14 +173,14 @@ impl App {
 
 fn messenger(sql: &mut Writer, id: u64) {
     let chat = 61 - sql.recent(60).max(1);
-    if sql.dice(2) == 0 {
+    if sql.dice.roll(2) == 0 {
         sql!(sql, "SELECT * FROM message WHERE chat={chat} ORDER BY id DESC LIMIT 30;");
     }
-    if sql.dice(4) == 0 {
+    if sql.dice.roll(4) == 0 {
         sql!(sql, "SELECT * FROM chat ORDER BY at DESC LIMIT 20;");
     }
     let bytes = sql.between(20, 300);
-    match sql.dice(20) {
+    match sql.dice.roll(20) {
         0..9 => {
             sql!(sql, "BEGIN; INSERT INTO message VALUES({id},{chat},{id},1,randomblob({bytes}));");
             sql!(sql, "UPDATE chat SET last='m{id}', unread=unread+1, at={id} WHERE id={chat}; COMMIT;");
@@ -208,7 +203,7 @@ fn messenger(sql: &mut Writer, id: u64) {
 
 fn sns(sql: &mut Writer, number: u64) {
     sql!(sql, "SELECT * FROM post ORDER BY at DESC LIMIT 20;");
-    match sql.dice(20) {
+    match sql.dice.roll(20) {
         0..6 => {
             let posts = sql.between(10, 25);
             sql!(sql, "BEGIN;");
@@ -229,13 +224,13 @@ fn sns(sql: &mut Writer, number: u64) {
             let posts = sql.between(5, 10);
             sql!(sql, "BEGIN;");
             for _ in 0..posts {
-                let back = sql.dice(400);
+                let back = sql.dice.roll(400);
                 sql!(sql, "UPDATE post SET likes=likes+1 WHERE id=(SELECT max(id) FROM post)-{back};");
             }
             sql!(sql, "COMMIT;");
         }
         12..15 => {
-            let (back, bytes) = (sql.dice(100), sql.between(50, 250));
+            let (back, bytes) = (sql.dice.roll(100), sql.between(50, 250));
             sql!(
                 sql,
                 "BEGIN; INSERT INTO comment(post,body) VALUES((SELECT max(id) FROM post)-{back},randomblob({bytes}));"
@@ -246,19 +241,19 @@ fn sns(sql: &mut Writer, number: u64) {
             );
         }
         _ => {
-            let name = sql.dice(40);
+            let name = sql.dice.roll(40);
             sql!(sql, "REPLACE INTO setting VALUES('setting{name}',randomblob(80));");
         }
     }
 }
 
 fn mail(sql: &mut Writer, id: u64) {
-    let (mailbox, old) = (sql.dice(8) + 1, sql.recent(id - 1));
-    if sql.dice(2) == 0 {
+    let (mailbox, old) = (sql.dice.roll(8) + 1, sql.recent(id - 1));
+    if sql.dice.roll(2) == 0 {
         sql!(sql, "SELECT * FROM mail WHERE mailbox={mailbox} ORDER BY at DESC LIMIT 25;");
         sql!(sql, "SELECT * FROM b.body WHERE mail={old};");
     }
-    match sql.dice(20) {
+    match sql.dice.roll(20) {
         0..8 => {
             let (header, body) = (sql.between(300, 600), sql.between(2 << 10, 24 << 10));
             sql!(sql, "BEGIN; INSERT INTO mail VALUES({id},{mailbox},{id},0,randomblob({header}));");

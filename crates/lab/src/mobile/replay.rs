@@ -7,7 +7,7 @@
 
 use super::recorded::Reader;
 use crate::error::LabError;
-use crate::load::mix;
+use nvmed_dice::mix;
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

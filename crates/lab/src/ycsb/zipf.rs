@@ -2,7 +2,7 @@
 //!
 //! Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994: one power and no table.
 
-use crate::load::mix;
+use nvmed_dice::mix;
 
 /// YCSB's `ZIPFIAN_CONSTANT`.
 const THETA: f64 = 0.99;

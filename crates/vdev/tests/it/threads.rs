@@ -1,6 +1,7 @@
 //! Many queues at once, each with a thread of its own.
 
 use crate::host::{DATA, Host, Ring};
+use nvmed_dice::Dice;
 use nvmed_dma::Transport;
 use nvmed_nvme::SubmissionEntry;
 use nvmed_sys::Pages;
@@ -32,11 +33,9 @@ fn media(kind: usize) -> Media {
 /// Writes, discards, flushes and reads the pages of one thread, and compares.
 fn work(ring: &mut Ring, thread: u64) {
     let mut model = vec![0u8; (PAGES / THREADS) as usize];
-    let mut seed = 0x9e37_79b9_7f4a_7c15 ^ thread;
+    let mut dice = Dice::new(thread);
     for round in 0..ROUNDS {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
+        let seed = dice.next();
         let index = (seed % model.len() as u64) as usize;
         let page = index as u64 * THREADS + thread;
         let entry = match seed >> 32 & 7 {

@@ -6,6 +6,7 @@ mod nvmed;
 mod redb;
 mod rocksdb;
 
+use nvmed_dice::mix;
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
@@ -130,14 +131,6 @@ fn puts(store: &dyn Store, job: &Job, seed: u64, ops: u64) -> Result<(), String>
         store.put(&key(index, job.pairs), &value(index, seed ^ step))?;
     }
     Ok(())
-}
-
-/// The finalizer of splitmix64: well-mixed numbers from any.
-fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }
 
 /// The key of a pair: rises with its number, and looks random otherwise.

@@ -10,27 +10,7 @@ use std::sync::{Arc, Mutex};
 const BLOCK: usize = 4096;
 const SECTOR: usize = 512;
 
-/// Numbers that follow from a seed (xorshift64*).
-#[derive(Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `limit`.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 16) % limit
-    }
-}
+pub use nvmed_dice::Dice;
 
 /// A device with a volatile write cache, in which power is cut at one write.
 ///
@@ -81,16 +61,16 @@ impl VolatileMedium {
     }
 
     /// What the medium may hold when power comes back.
-    pub fn after_power_cut(&self, random: &mut Random) -> Vec<u8> {
+    pub fn after_power_cut(&self, random: &mut Dice) -> Vec<u8> {
         let inner = self.inner.lock().unwrap();
         let mut bytes = inner.durable.clone();
         // Now and then all or nothing: the cases in between would hide them.
-        let style = random.below(4);
+        let style = random.roll(4);
         for (&sector, versions) in &inner.cached {
             let pick = match style {
                 0 => versions.len() as u64,
                 1 => 0,
-                _ => random.below(versions.len() as u64 + 1),
+                _ => random.roll(versions.len() as u64 + 1),
             };
             if let Some(version) = pick.checked_sub(1).map(|index| &versions[index as usize]) {
                 bytes[sector * SECTOR..][..SECTOR].copy_from_slice(version);

@@ -1,0 +1,595 @@
+//! Names: making, removing, linking, renaming.
+
+use crate::edge::flags::{LINKAT, RENAMEAT2, UNLINKAT, buffer_bytes};
+use crate::edge::given::{self, NO_MEMORY, Room};
+use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
+use crate::find::backend::Node;
+use crate::find::place::{self, Place, Spot, Touch, on_path};
+use crate::find::walk::{self, LINKS_MAX, Last};
+use crate::find::{credentials, mount, table};
+use core::ffi::{c_char, c_int, c_uint};
+use libc::{dev_t, mode_t, size_t, ssize_t};
+use nvmed_fs::{Follow, FsError, Kind, RenameFlags};
+use std::ffi::CString;
+
+/// The last component itself is made or removed.
+const CHANGE: Touch = Touch::Change(Last::Keep);
+
+fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+    UNLINKAT.on_path(flags, (dirfd, path), CHANGE, |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_unlinkat, dirfd, path, flags)),
+        Place::Ours(spot) => remove_ours(&spot, flags),
+    })
+}
+
+fn remove_ours(spot: &Spot<'_>, flags: c_int) -> Answer {
+    let directory = flags & libc::AT_REMOVEDIR != 0;
+    if spot.is_root() {
+        return fail(if directory { libc::EBUSY } else { libc::EISDIR });
+    }
+    if directory {
+        spot.files.rmdir(&spot.at, spot.path(), &spot.who())?;
+    } else {
+        spot.files.unlink(&spot.at, spot.path(), &spot.who())?;
+    }
+    Ok(0)
+}
+
+hook! {
+    /// unlink(2)
+    fn unlink(path: *const c_char) -> c_int {
+        unlink_at(libc::AT_FDCWD, path, 0)
+    }
+}
+
+hook! {
+    /// unlinkat(2)
+    fn unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        unlink_at(dirfd, path, flags)
+    }
+}
+
+hook! {
+    /// rmdir(2)
+    fn rmdir(path: *const c_char) -> c_int {
+        unlink_at(libc::AT_FDCWD, path, libc::AT_REMOVEDIR)
+    }
+}
+
+hook! {
+    /// remove(3)
+    fn remove(path: *const c_char) -> c_int {
+        on_path(libc::AT_FDCWD, path, CHANGE, |place| match place {
+            Place::Host { dirfd, path } => match sys!(SYS_unlinkat, dirfd, path, 0) {
+                answer if answer == -libc::EISDIR as isize => {
+                    host(sys!(SYS_unlinkat, dirfd, path, libc::AT_REMOVEDIR))
+                }
+                answer => host(answer),
+            },
+            Place::Ours(spot) => {
+                remove_ours(&spot, 0).or_else(|failure| match failure {
+                    Fail::Errno(libc::EISDIR) => remove_ours(&spot, libc::AT_REMOVEDIR),
+                    failure => Err(failure),
+                })
+            }
+        })
+    }
+}
+
+fn mkdir_at(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+    on_path(dirfd, path, CHANGE, |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_mkdirat, dirfd, path, mode)),
+        Place::Ours(spot) if spot.is_root() => fail(libc::EEXIST),
+        Place::Ours(spot) => {
+            // The sticky bit is kept, as Linux does.
+            spot.files.mkdir(&spot.at, spot.path(), credentials::masked(mode) & 0o1777, &spot.who())?;
+            Ok(0)
+        }
+    })
+}
+
+hook! {
+    /// mkdir(2)
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
+        mkdir_at(libc::AT_FDCWD, path, mode)
+    }
+}
+
+hook! {
+    /// mkdirat(2)
+    fn mkdirat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        mkdir_at(dirfd, path, mode)
+    }
+}
+
+/// Pipes, sockets and devices get names; what happens at the first two is the kernel's ([`crate::end`]), and opening a
+/// device fails with `ENXIO`.
+fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+    // The kernel's call has 32 bits for it; libc refuses what has more.
+    let Ok(number) = u32::try_from(device) else { return finish(fail(libc::EINVAL)) };
+    // What cannot be made so comes before its name.
+    match mode & libc::S_IFMT {
+        0 | libc::S_IFREG | libc::S_IFCHR | libc::S_IFBLK | libc::S_IFIFO | libc::S_IFSOCK => {}
+        libc::S_IFDIR => return finish(fail(libc::EPERM)),
+        _ => return finish(fail(libc::EINVAL)),
+    }
+    on_path(dirfd, path, CHANGE, |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, number)),
+        Place::Ours(spot) => {
+            let mode = mode & libc::S_IFMT | credentials::masked(mode);
+            spot.files.mknod(&spot.at, spot.path(), mode, device, &spot.who())?;
+            Ok(0)
+        }
+    })
+}
+
+hook! {
+    /// mknod(2)
+    fn mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode, device)
+    }
+}
+
+hook! {
+    /// mknodat(2)
+    fn mknodat(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+        mknod_at(dirfd, path, mode, device)
+    }
+}
+
+/// mknod(2) by its number
+pub(crate) unsafe fn mknod_by_number(path: *const c_char, mode: mode_t, device: c_uint) -> c_int {
+    mknod_at(libc::AT_FDCWD, path, mode, device.into())
+}
+
+/// mknodat(2) by its number
+pub(crate) unsafe fn mknodat_by_number(
+    dirfd: c_int,
+    path: *const c_char,
+    mode: mode_t,
+    device: c_uint,
+) -> c_int {
+    mknod_at(dirfd, path, mode, device.into())
+}
+
+hook! {
+    /// mknod(2), before glibc 2.33
+    fn __xmknod(_version: c_int, path: *const c_char, mode: mode_t, device: *const dev_t) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode, *device)
+    }
+}
+
+hook! {
+    /// mknodat(2), before glibc 2.33
+    fn __xmknodat(_version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, device: *const dev_t)
+        -> c_int {
+        mknod_at(dirfd, path, mode, *device)
+    }
+}
+
+hook! {
+    /// mkfifo(3)
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode | libc::S_IFIFO, 0)
+    }
+}
+
+hook! {
+    /// mkfifoat(3)
+    fn mkfifoat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        mknod_at(dirfd, path, mode | libc::S_IFIFO, 0)
+    }
+}
+
+unsafe fn symlink_at(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
+    on_path(dirfd, path, CHANGE, |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_symlinkat, target, dirfd, path)),
+        Place::Ours(spot) if spot.is_root() => fail(libc::EEXIST),
+        Place::Ours(spot) => {
+            let mut room = Room::new();
+            let target = room.name(target)?.to_bytes();
+            spot.files.symlink(target, &spot.at, spot.path(), &spot.who())?;
+            Ok(0)
+        }
+    })
+}
+
+hook! {
+    /// symlink(2)
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+        symlink_at(target, libc::AT_FDCWD, path)
+    }
+}
+
+hook! {
+    /// symlinkat(2)
+    fn symlinkat(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
+        symlink_at(target, dirfd, path)
+    }
+}
+
+unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, size: size_t) -> ssize_t {
+    let size = match buffer_bytes(size) {
+        Ok(bytes) => bytes,
+        Err(failure) => return finish(Err(failure)),
+    };
+    let mut room = Room::new();
+    let named = if mount::setting().is_some() { room.name(path).ok() } else { None };
+    if let Some(target) = named.and_then(|path| link_of_ours(path.to_bytes())) {
+        return guard(|| {
+            let target = target?;
+            // SAFETY: as in `readlink_at`'s other arm.
+            unsafe { copy_out(&target, buffer, size) }
+        });
+    }
+    // An empty path is that of a descriptor here, without a flag.
+    if place::is_itself(dirfd, path, libc::AT_EMPTY_PATH) && dirfd != libc::AT_FDCWD {
+        return place::on_itself(dirfd, |node, _| {
+            if node.kind() != Kind::Symlink {
+                return fail(libc::ENOENT);
+            }
+            let target = mount::files()?.readlink_node(node)?;
+            // SAFETY: as in the other arm.
+            unsafe { copy_out(&target, buffer, size) }
+        });
+    }
+    on_path(dirfd, path, Touch::Look(Last::Keep), |place| match place {
+        Place::Host { dirfd, path } => host(sys!(SYS_readlinkat, dirfd, path, buffer, size)),
+        Place::Ours(spot) => {
+            let target = spot.files.readlink(&spot.at, spot.path(), &spot.who())?;
+            // SAFETY: the program says that the buffer has `size` bytes.
+            unsafe { copy_out(&target, buffer, size) }
+        }
+    })
+}
+
+unsafe fn copy_out(text: &[u8], buffer: *mut c_char, size: size_t) -> Answer {
+    let len = text.len().min(size);
+    // SAFETY: the program wants `size` bytes there.
+    unsafe { given::put_bytes(buffer.cast(), &text[..len]) }?;
+    Ok(len as isize)
+}
+
+/// `readlink("/proc/self/fd/N")` of a descriptor of ours: its present path; `/proc/self/exe` of a program of ours.
+fn link_of_ours(path: &[u8]) -> Option<Answer<Vec<u8>>> {
+    if !path.starts_with(b"/proc/") {
+        return None;
+    }
+    if let Some(own) = crate::process::program::own().filter(|_| crate::process::program::names_own(path)) {
+        return Some(Ok(own.to_bytes().to_vec()));
+    }
+    let fd = place::descriptor_named(path).filter(|&fd| table::is_ours(fd))?;
+    Some(table::pin(fd).and_then(|pinned| {
+        let files = mount::files()?;
+        match files.path_of(&pinned.node) {
+            Ok(path) => Ok(crate::calls::real::absolute(&path)),
+            Err(_) => Ok(b"(deleted)".to_vec()),
+        }
+    }))
+}
+
+hook! {
+    /// readlink(2)
+    fn readlink(path: *const c_char, buffer: *mut c_char, size: size_t) -> ssize_t {
+        readlink_at(libc::AT_FDCWD, path, buffer, size)
+    }
+}
+
+hook! {
+    /// readlinkat(2)
+    fn readlinkat(dirfd: c_int, path: *const c_char, buffer: *mut c_char, size: size_t) -> ssize_t {
+        readlink_at(dirfd, path, buffer, size)
+    }
+}
+
+hook! {
+    /// readlink(2), as compiled with _FORTIFY_SOURCE
+    fn __readlink_chk(path: *const c_char, buffer: *mut c_char, size: size_t, room: size_t) -> ssize_t {
+        readlink_at(libc::AT_FDCWD, path, buffer, size.min(room))
+    }
+}
+
+hook! {
+    /// readlinkat(2), as compiled with _FORTIFY_SOURCE
+    fn __readlinkat_chk(dirfd: c_int, path: *const c_char, buffer: *mut c_char, size: size_t, room: size_t)
+        -> ssize_t {
+        readlink_at(dirfd, path, buffer, size.min(room))
+    }
+}
+
+/// One of the two paths of a rename or a link.
+struct Side {
+    dirfd: c_int,
+    path: CString,
+    /// Whether the program's name was there to be read.
+    is_there: bool,
+    last: Last,
+    /// What has to be there beside its directory.
+    needs: Needs,
+    /// `AT_EMPTY_PATH`, where an empty name is what the descriptor is of.
+    flags: c_int,
+    /// That, where it is ours.
+    itself: Option<Node>,
+}
+
+/// What the kernel looks for before it compares the devices.
+#[derive(Clone, Copy, PartialEq)]
+enum Needs {
+    /// The directory: rename(2).
+    Directory,
+    /// The file that gets another name by link(2).
+    File,
+    /// No file of the new name.
+    Nothing,
+}
+
+impl Side {
+    fn new(dirfd: c_int, path: *const c_char, last: Last, needs: Needs) -> Self {
+        let mut room = Room::new();
+        let (path, is_there) = match room.name(path) {
+            Ok(path) => (path.to_owned(), true),
+            Err(_) => (CString::default(), false),
+        };
+        Self { dirfd, path, is_there, last, needs, flags: 0, itself: None }
+    }
+
+    /// The name as the kernel gets it.
+    fn as_ptr(&self) -> *const c_char {
+        if self.is_there { self.path.as_ptr() } else { NO_MEMORY }
+    }
+
+    /// Whether this is no name at all: the kernel says what is wrong with it.
+    fn is_no_name(&self) -> bool {
+        self.path.as_bytes().is_empty() || self.path.as_bytes().len() >= libc::PATH_MAX as usize
+    }
+
+    /// Where it lies; the host is looked at through its symbolic links too.
+    fn spot(&self) -> Answer<Option<Spot<'_>>> {
+        let Some(setting) = mount::setting() else { return Ok(None) };
+        if let Some(node) = &self.itself {
+            return place::held(node.clone()).map(Some);
+        }
+        if self.is_no_name() {
+            return Ok(None);
+        }
+        let path = self.path.as_bytes();
+        match place::find(setting, self.dirfd, path, Touch::Look(self.last))? {
+            Some(spot) => Ok(Some(spot)),
+            None => place::entered(walk::leads_in(setting, self.dirfd, path, self.last)),
+        }
+    }
+
+    /// Whether what the kernel looks at before it compares the devices is as it must be.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOENT`, `ENOTDIR`, `EACCES`, `EEXIST`; those of what is no name.
+    fn check(&self) -> Answer {
+        if self.is_no_name() && self.itself.is_none() {
+            return host(sys!(SYS_faccessat2, self.dirfd, self.as_ptr(), libc::F_OK, self.flags));
+        }
+        let spot = self.spot()?;
+        match (self.needs, &spot) {
+            (Needs::File, Some(spot)) if spot.exact.is_some() => Ok(0),
+            (Needs::File, Some(spot)) => self.look(Some(spot), spot.path()),
+            (Needs::File, None) => self.look(None, self.path.as_bytes()),
+            (Needs::Directory | Needs::Nothing, Some(spot)) => self.check_directory(Some(spot), spot.path()),
+            (Needs::Directory | Needs::Nothing, None) => self.check_directory(None, self.path.as_bytes()),
+        }
+    }
+
+    fn check_directory(&self, spot: Option<&Spot<'_>>, path: &[u8]) -> Answer {
+        let (directory, name) = split(path);
+        // The directory of ours was looked up by `moved`.
+        if spot.is_none() {
+            self.look(None, &[directory, b"."].concat())?;
+        }
+        if self.needs != Needs::Nothing {
+            return Ok(0);
+        }
+        if spot.is_some_and(|spot| is_removed(spot, directory)) {
+            return fail(libc::ENOENT);
+        }
+        let end = name.iter().position(|&byte| byte == b'/').unwrap_or(name.len());
+        match self.look(spot, &[directory, &name[..end]].concat()) {
+            Ok(_) => fail(libc::EEXIST),
+            // A new name with a slash behind it would be a directory's.
+            Err(Fail::Errno(libc::ENOENT)) if end == name.len() => Ok(0),
+            failure => failure,
+        }
+    }
+
+    /// Whether something is at a path of this side.
+    fn look(&self, spot: Option<&Spot<'_>>, path: &[u8]) -> Answer {
+        let Some(spot) = spot else {
+            let path = walk::c_path(path).ok_or(Fail::Errno(libc::ENOENT))?;
+            let keep = if self.last == Last::Keep { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+            return host(sys!(
+                SYS_faccessat2,
+                self.dirfd,
+                path.as_ptr(),
+                libc::F_OK,
+                libc::AT_EACCESS | keep
+            ));
+        };
+        let follow = if self.last == Last::Follow { Follow::Yes } else { Follow::No };
+        match spot.files.lookup(&spot.at, path, follow, &spot.who()) {
+            // A link to the host's.
+            Ok(_) | Err(FsError::Away(_)) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// If the way to the last component leaves our file system: the path from there.
+    fn moved(&self) -> Answer<Option<CString>> {
+        let Some(spot) = self.spot()?.filter(|spot| spot.exact.is_none()) else { return Ok(None) };
+        let (parent, name) = split(spot.path());
+        let parent = if parent.is_empty() { b"." } else { parent };
+        match spot.files.lookup(&spot.at, parent, Follow::Yes, &spot.who()).map_err(Fail::from) {
+            Err(Fail::Away(rest)) => {
+                Ok(walk::c_path(&[walk::outside(&rest).as_slice(), b"/", name].concat()))
+            }
+            Err(failure) => Err(failure),
+            Ok(_) => Ok(None),
+        }
+    }
+}
+
+/// Whether a directory of ours has lost its name, and with it the room for others.
+fn is_removed(spot: &Spot<'_>, directory: &[u8]) -> bool {
+    let directory = if directory.is_empty() { b"." } else { directory };
+    let node = spot.files.lookup(&spot.at, directory, Follow::Yes, &spot.who());
+    node.is_ok_and(|node| spot.files.path_of(&node).is_err())
+}
+
+/// A path's directory, which is empty or ends with a slash, and its last component, with the slashes behind it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let cut = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    path.split_at(cut)
+}
+
+/// Runs a call on two paths where both belong; across the border it is `EXDEV`.
+fn on_both(
+    mut from: Side,
+    mut to: Side,
+    on_host: impl Fn(&Side, &Side) -> isize,
+    run: impl Fn(&Spot<'_>, &Spot<'_>) -> Answer,
+) -> Answer {
+    for _ in 0..LINKS_MAX {
+        let failure = match (from.spot()?, to.spot()?) {
+            (None, None) => return host(on_host(&from, &to)),
+            (Some(from), Some(to)) => match run(&from, &to) {
+                Err(failure @ Fail::Away(_)) => failure,
+                answer => return answer,
+            },
+            _ => Fail::Errno(libc::EXDEV),
+        };
+        let crosses = matches!(failure, Fail::Errno(_));
+        let from_moved = from.moved()?;
+        if crosses && from_moved.is_none() {
+            from.check()?;
+        }
+        let to_moved = to.moved()?;
+        if crosses && to_moved.is_none() {
+            to.check()?;
+        }
+        match (failure, from_moved.is_none() && to_moved.is_none()) {
+            // A link that the call itself follows: `linkat` with AT_SYMLINK_FOLLOW.
+            (Fail::Away(_), true) => return fail(libc::EXDEV),
+            (failure, true) => return Err(failure),
+            _ => {}
+        }
+        for (side, moved) in [(&mut from, from_moved), (&mut to, to_moved)] {
+            if let Some(path) = moved {
+                (side.dirfd, side.path) = (libc::AT_FDCWD, path);
+            }
+        }
+    }
+    fail(libc::ELOOP)
+}
+
+/// Whether no path can be ours, so that the kernel may be asked at once.
+fn surely_host() -> bool {
+    mount::setting().is_none()
+}
+
+unsafe fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_uint) -> c_int {
+    if surely_host() {
+        return reply(sys!(SYS_renameat2, from.0, from.1, to.0, to.1, flags));
+    }
+    let exclusive = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
+    if RENAMEAT2.check(flags as c_int).is_err()
+        || flags & exclusive != 0 && flags & libc::RENAME_EXCHANGE != 0
+    {
+        return finish(fail(libc::EINVAL));
+    }
+    guard(|| {
+        on_both(
+            Side::new(from.0, from.1, Last::Keep, Needs::Directory),
+            Side::new(to.0, to.1, Last::Keep, Needs::Directory),
+            |from, to| sys!(SYS_renameat2, from.dirfd, from.as_ptr(), to.dirfd, to.as_ptr(), flags),
+            |from, to| {
+                let how = match flags {
+                    0 => RenameFlags::Replace,
+                    libc::RENAME_NOREPLACE => RenameFlags::NoReplace,
+                    libc::RENAME_EXCHANGE => RenameFlags::Exchange,
+                    _ => return fail(libc::EINVAL),
+                };
+                if from.is_root() || to.is_root() {
+                    return fail(libc::EBUSY);
+                }
+                from.files.rename(&from.at, from.path(), &to.at, to.path(), how, &from.who())?;
+                Ok(0)
+            },
+        )
+    })
+}
+
+hook! {
+    /// rename(2)
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        rename_at((libc::AT_FDCWD, from), (libc::AT_FDCWD, to), 0)
+    }
+}
+
+hook! {
+    /// renameat(2)
+    fn renameat(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char) -> c_int {
+        rename_at((from_fd, from), (to_fd, to), 0)
+    }
+}
+
+hook! {
+    /// renameat2(2)
+    fn renameat2(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_uint)
+        -> c_int {
+        rename_at((from_fd, from), (to_fd, to), flags)
+    }
+}
+
+unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_int) -> c_int {
+    if let Err(failure) = LINKAT.check(flags) {
+        return finish(Err(failure));
+    }
+    if surely_host() {
+        return reply(sys!(SYS_linkat, from.0, from.1, to.0, to.1, flags));
+    }
+    guard(|| {
+        let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+        let last = if follow { Last::Follow } else { Last::Keep };
+        let itself =
+            if place::is_itself(from.0, from.1, flags) { Some(place::itself(from.0)?) } else { None };
+        on_both(
+            Side {
+                flags: flags & libc::AT_EMPTY_PATH,
+                itself,
+                ..Side::new(from.0, from.1, last, Needs::File)
+            },
+            Side::new(to.0, to.1, Last::Keep, Needs::Nothing),
+            |from, to| sys!(SYS_linkat, from.dirfd, from.as_ptr(), to.dirfd, to.as_ptr(), flags),
+            |from, to| {
+                if let Some(node) = &from.exact {
+                    from.files.link_node(node, &to.at, to.path(), &to.who())?;
+                    return Ok(0);
+                }
+                let follow = if follow { Follow::Yes } else { Follow::No };
+                from.files.link(&from.at, from.path(), &to.at, to.path(), follow, &from.who())?;
+                Ok(0)
+            },
+        )
+    })
+}
+
+hook! {
+    /// link(2)
+    fn link(from: *const c_char, to: *const c_char) -> c_int {
+        link_at((libc::AT_FDCWD, from), (libc::AT_FDCWD, to), 0)
+    }
+}
+
+hook! {
+    /// linkat(2)
+    fn linkat(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_int) -> c_int {
+        link_at((from_fd, from), (to_fd, to), flags)
+    }
+}

@@ -1,0 +1,500 @@
+//! The way past us for descriptors that are not ours: one load, one compare, and libc's own function goes on
+//! in its caller's frame.
+//!
+//! So such a call costs a nanosecond or two more, and it is a cancellation point as ever: a thread that is
+//! cancelled in the middle of libc's `read` is unwound, which a Rust frame in between could not be. Calls on
+//! our descriptors end in the hook's own function; those that POSIX lists as cancellation points ask first.
+
+#[cfg(not(test))]
+use crate::calls::terminal;
+use crate::calls::{data, descriptor, fcntl, poll, rights, stat, sync, vector};
+use crate::find::table;
+use crate::host::socket;
+#[cfg(not(test))]
+use crate::process::signal;
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// Where a gate leads for the host's descriptors: the hook itself, until [`open`] has found libc's function.
+#[repr(transparent)]
+pub(crate) struct Way(AtomicPtr<c_void>);
+
+impl Way {
+    const fn new(hook: *const ()) -> Self {
+        Self(AtomicPtr::new(hook.cast_mut().cast()))
+    }
+
+    fn lead_to(&self, name: &CStr) {
+        // SAFETY: a C string; RTLD_NEXT asks the libraries after this one.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if !found.is_null() {
+            self.0.store(found, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A name with its NUL, as [`gates`] writes them.
+const fn name_of(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_testcancel();
+}
+
+/// Leads the host's descriptors to libc's functions. Not while calls are watched, which the hooks do.
+pub(crate) fn open() {
+    for (name, way) in WAYS.iter().flatten() {
+        way.lead_to(name);
+    }
+}
+
+/// Saves the words of a call's arguments around a call of ours; seven, so that the stack stays aligned.
+macro_rules! around {
+    ($($call:expr),*) => {
+        concat!(
+            "push rdi\n.cfi_adjust_cfa_offset 8\npush rsi\n.cfi_adjust_cfa_offset 8\n",
+            "push rdx\n.cfi_adjust_cfa_offset 8\npush rcx\n.cfi_adjust_cfa_offset 8\n",
+            "push r8\n.cfi_adjust_cfa_offset 8\npush r9\n.cfi_adjust_cfa_offset 8\n",
+            "push rax\n.cfi_adjust_cfa_offset 8\n",
+            $($call, "\n",)*
+            "pop rax\n.cfi_adjust_cfa_offset -8\npop r9\n.cfi_adjust_cfa_offset -8\n",
+            "pop r8\n.cfi_adjust_cfa_offset -8\npop rcx\n.cfi_adjust_cfa_offset -8\n",
+            "pop rdx\n.cfi_adjust_cfa_offset -8\npop rsi\n.cfi_adjust_cfa_offset -8\n",
+            "pop rdi\n.cfi_adjust_cfa_offset -8\n",
+        )
+    };
+}
+
+/// Whether a descriptor beyond the first chunk of the table is ours.
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn is_high_ours(fd: c_int) -> bool {
+    table::is_ours(fd)
+}
+
+/// Looks the descriptor in `edi` up in the table: jumps where it is ours, and where its number is beyond the table's
+/// direct part, or another bound. Its number is left in `r10`.
+#[cfg(not(test))]
+macro_rules! look_up {
+    (high: $high:literal, ours: $ours:literal) => {
+        look_up!(bound: "{direct}", high: $high, ours: $ours)
+    };
+    (bound: $bound:literal, high: $high:literal, ours: $ours:literal) => {
+        concat!(
+            "cmp edi, ",
+            $bound,
+            "\njae ",
+            $high,
+            "\nmov r10d, edi\nlea r11, [rip + {table}]\ncmp qword ptr [r11 + r10 * 8], 0\njne ",
+            $ours,
+        )
+    };
+}
+
+macro_rules! gates {
+    ($($kind:ident $name:ident => $($hook:ident)::+;)*) => {
+        /// The exported functions, by libc's names.
+        #[cfg(not(test))]
+        mod exported {
+            use super::*;
+            $(gates!(@$kind $name $($hook)::+);)*
+        }
+
+        mod ways {
+            use super::*;
+            $(gates!(@way $kind $name $($hook)::+);)*
+        }
+
+        /// The gates that `open` opens.
+        const WAYS: &[Option<(&CStr, &Way)>] = &[$(gates!(@listed $kind $name)),*];
+    };
+    // Found at the first call.
+    (@way other $name:ident $($hook:ident)::+) => {
+        #[allow(non_upper_case_globals, reason = "named as libc's function is")]
+        pub(super) static $name: Way = Way::new({
+            #[unsafe(naked)]
+            unsafe extern "C" fn resolve() {
+                extern "C" fn find() {
+                    $name.lead_to(name_of(concat!(stringify!($name), "\0")));
+                }
+                naked_asm!(
+                    ".cfi_startproc",
+                    around!("call {find}"),
+                    "jmp qword ptr [rip + {way}]",
+                    ".cfi_endproc",
+                    find = sym find,
+                    way = sym $name,
+                )
+            }
+            resolve as *const ()
+        });
+    };
+    (@way lent $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
+    (@way accepting $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
+    (@way receiving $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
+    (@way leaving $name:ident $($hook:ident)::+) => {
+        gates!(@way other $name $($hook)::+);
+    };
+    // Another gate's is its own.
+    (@way checked $name:ident $($hook:ident)::+) => {};
+    // The hook serves the host's too, until `open`.
+    (@way $kind:ident $name:ident $($hook:ident)::+) => {
+        #[allow(non_upper_case_globals, reason = "named as libc's function is")]
+        pub(super) static $name: Way = Way::new($($hook)::+ as *const ());
+    };
+    (@listed other $name:ident) => { None };
+    (@listed lent $name:ident) => { None };
+    (@listed leaving $name:ident) => { None };
+    (@listed accepting $name:ident) => { None };
+    (@listed receiving $name:ident) => { None };
+    (@listed checked $name:ident) => { None };
+    (@listed $kind:ident $name:ident) => {
+        Some((name_of(concat!(stringify!($name), "\0")), &ways::$name))
+    };
+    // A call that is no cancellation point.
+    (@plain $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                look_up!(high: "2f", ours: "2f"),
+                "jmp qword ptr [rip + {way}]",
+                "2:",
+                "jmp {hook}",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+            )
+        }
+    };
+    // A jump out of whatever the thread is in: the hook is told, and libc's function jumps.
+    (@leaving $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                around!("call {hook}"),
+                "jmp qword ptr [rip + {way}]",
+                ".cfi_endproc",
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+            )
+        }
+    };
+    // The stack's own descriptors are the hook's too, which says that they are not there, and what is none of either is the
+    // kernel's to refuse.
+    (@hiding $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                look_up!(bound: "dword ptr [rip + {least}]", high: "3f", ours: "2f"),
+                "4:",
+                "jmp qword ptr [rip + {way}]",
+                "3:",
+                "test edi, edi",
+                "js 4b",
+                look_up!(high: "2f", ours: "2f"),
+                "shr r10d, 6",
+                "lea r11, [rip + {quiet}]",
+                "mov r11, qword ptr [r11 + r10 * 8]",
+                "bt r11, rdi",
+                "jnc 4b",
+                "2:",
+                "jmp {hook}",
+                direct = const table::DIRECT,
+                least = sym nvmed_sys::QUIET_LEAST,
+                table = sym table::TABLE,
+                quiet = sym nvmed_sys::QUIET,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+            )
+        }
+    };
+    // A cancellation point: a program with one thread has nobody to cancel it.
+    (@cancel $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                look_up!(high: "2f", ours: "2f"),
+                "jmp qword ptr [rip + {way}]",
+                "2:",
+                "mov r11, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
+                "cmp byte ptr [r11], 0",
+                "jne 3f",
+                around!("call {test}"),
+                "3:",
+                "jmp {hook}",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                test = sym pthread_testcancel,
+            )
+        }
+    };
+    // A list of descriptors, a message with some, or an address: a function looks through it.
+    (@list $name:ident $($hook:ident)::+) => {
+        gates!(@looked $name poll::looks::$name, $($hook)::+);
+    };
+    (@message $name:ident $($hook:ident)::+) => {
+        gates!(@looked $name rights::looks::$name, $($hook)::+);
+    };
+    (@address $name:ident $($hook:ident)::+) => {
+        gates!(@looked $name socket::looks::$name, $($hook)::+);
+    };
+    (@looked $name:ident $look:path, $hook:path) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                around!("call {look}", "test al, al"),
+                "jne 2f",
+                "jmp qword ptr [rip + {way}]",
+                "2:",
+                "jmp {hook}",
+                ".cfi_endproc",
+                look = sym $look,
+                way = sym ways::$name,
+                hook = sym $hook,
+            )
+        }
+    };
+    // A call that answers an address, in its second and third argument or in its last two.
+    (@accepting $name:ident $($hook:ident)::+) => {
+        gates!(@telling $name "rsi", "rdx", $($hook)::+);
+    };
+    (@receiving $name:ident $($hook:ident)::+) => {
+        gates!(@telling $name "r8", "r9", $($hook)::+);
+    };
+    // If one is asked for, libc's function comes back here, and the address is looked at.
+    (@telling $name:ident $address:literal, $len:literal, $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                look_up!(high: "4f", ours: "2f"),
+                "3:",
+                concat!("test ", $address, ", ", $address),
+                "je 5f",
+                concat!("test ", $len, ", ", $len),
+                "je 5f",
+                // The saved rax has the answer.
+                around!(concat!("mov rdi, ", $len), "call {room}", "mov qword ptr [rsp], rax"),
+                "sub rsp, 24",
+                ".cfi_adjust_cfa_offset 24",
+                concat!("mov qword ptr [rsp], ", $address),
+                concat!("mov qword ptr [rsp + 8], ", $len),
+                "mov qword ptr [rsp + 16], rax",
+                "call qword ptr [rip + {way}]",
+                "mov rdi, qword ptr [rsp]",
+                "mov rsi, qword ptr [rsp + 16]",
+                "mov rdx, qword ptr [rsp + 8]",
+                "mov ecx, eax",
+                "mov qword ptr [rsp], rax",
+                "call {told}",
+                "mov rax, qword ptr [rsp]",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "ret",
+                "4:",
+                around!("call {high}", "test al, al"),
+                "je 3b",
+                "2:",
+                around!("call {hook}", "mov qword ptr [rsp + 48], rax"),
+                "jmp 3b",
+                "5:",
+                "jmp qword ptr [rip + {way}]",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                high = sym is_high_ours,
+                room = sym socket::room,
+                told = sym socket::told,
+            )
+        }
+    };
+    // recvfrom with the room that its buffer has, as the fourth argument of seven: without it, it is a call of recvfrom.
+    (@checked $name:ident $($overflow:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "cmp rdx, rcx",
+                "ja 2f",
+                "mov ecx, r8d",
+                "mov r8, r9",
+                "mov r9, qword ptr [rsp + 8]",
+                "jmp {recvfrom}",
+                "2:",
+                "jmp {overflow}",
+                ".cfi_endproc",
+                recvfrom = sym recvfrom,
+                overflow = sym $($overflow)::+,
+            )
+        }
+    };
+    // A call of another kind of descriptor: libc goes on with the number that the hook answers for one of ours. It takes
+    // the place of the first argument, which is saved below the others.
+    (@lent $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                look_up!(high: "4f", ours: "2f"),
+                "3:",
+                "jmp qword ptr [rip + {way}]",
+                "4:",
+                around!("call {high}", "test al, al"),
+                "je 3b",
+                "2:",
+                around!("call {hook}", "mov qword ptr [rsp + 48], rax"),
+                "jmp 3b",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                high = sym is_high_ours,
+            )
+        }
+    };
+    // A call of another kind of descriptor: the hook is for ours alone.
+    (@other $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                look_up!(high: "4f", ours: "2f"),
+                "3:",
+                "jmp qword ptr [rip + {way}]",
+                "4:",
+                around!("call {high}", "test al, al"),
+                "je 3b",
+                "2:",
+                "jmp {hook}",
+                ".cfi_endproc",
+                direct = const table::DIRECT,
+                table = sym table::TABLE,
+                way = sym ways::$name,
+                hook = sym $($hook)::+,
+                high = sym is_high_ours,
+            )
+        }
+    };
+}
+
+/// The bits of quiet descriptors reach as far as the first chunk of the table.
+const _: () = assert!(nvmed_sys::QUIET.len() * 64 == table::DIRECT);
+
+gates! {
+    leaving longjmp => signal::left;
+    leaving _longjmp => signal::left;
+    leaving siglongjmp => signal::left;
+    leaving __longjmp_chk => signal::left;
+    hiding close => descriptor::close;
+    hiding __close => descriptor::close;
+    hiding fcntl => fcntl::fcntl;
+    hiding fcntl64 => fcntl::fcntl;
+    hiding __fcntl => fcntl::fcntl;
+    hiding __libc_fcntl64 => fcntl::fcntl;
+    hiding __fstat64 => stat::fstat;
+    hiding dup => descriptor::dup;
+    hiding fstat => stat::fstat;
+    hiding fstat64 => stat::fstat;
+    cancel read => data::read;
+    cancel __read => data::read;
+    cancel __read_chk => data::__read_chk;
+    cancel write => data::write;
+    cancel __write => data::write;
+    cancel pread => data::pread;
+    cancel pread64 => data::pread;
+    cancel __pread64 => data::pread;
+    cancel __pread_chk => data::__pread_chk;
+    cancel __pread64_chk => data::__pread_chk;
+    cancel pwrite => data::pwrite;
+    cancel pwrite64 => data::pwrite;
+    cancel __pwrite64 => data::pwrite;
+    cancel readv => vector::readv;
+    cancel writev => vector::writev;
+    cancel preadv => vector::preadv;
+    cancel preadv64 => vector::preadv;
+    cancel pwritev => vector::pwritev;
+    cancel pwritev64 => vector::pwritev;
+    cancel preadv2 => vector::preadv2;
+    cancel preadv64v2 => vector::preadv2;
+    cancel pwritev2 => vector::pwritev2;
+    cancel pwritev64v2 => vector::pwritev2;
+    plain lseek => data::lseek;
+    plain lseek64 => data::lseek;
+    plain __lseek => data::lseek;
+    plain llseek => data::lseek;
+    cancel fsync => sync::fsync;
+    cancel fdatasync => sync::fdatasync;
+    list poll => poll::poll;
+    list __poll => poll::poll;
+    list __poll_chk => poll::__poll_chk;
+    list ppoll => poll::ppoll;
+    list __ppoll_chk => poll::__ppoll_chk;
+    list select => poll::select;
+    list __select => poll::select;
+    list pselect => poll::pselect;
+    lent tcdrain => terminal::stand_in;
+    lent tcflow => terminal::stand_in;
+    lent tcflush => terminal::stand_in;
+    lent tcgetattr => terminal::stand_in;
+    lent tcsetattr => terminal::stand_in;
+    lent tcgetpgrp => terminal::stand_in;
+    lent tcsetpgrp => terminal::stand_in;
+    lent tcgetsid => terminal::stand_in;
+    lent tcsendbreak => terminal::stand_in;
+    lent grantpt => terminal::stand_in;
+    lent unlockpt => terminal::stand_in;
+    other isatty => terminal::isatty;
+    other isfdtype => terminal::isfdtype;
+    lent ttyname => terminal::stand_in;
+    lent ptsname => terminal::stand_in;
+    lent ttyname_r => terminal::stand_in;
+    lent __ttyname_r_chk => terminal::stand_in;
+    lent ptsname_r => terminal::stand_in;
+    lent __ptsname_r_chk => terminal::stand_in;
+    accepting accept => terminal::stand_in;
+    accepting accept4 => terminal::stand_in;
+    lent listen => terminal::stand_in;
+    lent shutdown => terminal::stand_in;
+    lent getsockopt => terminal::stand_in;
+    lent setsockopt => terminal::stand_in;
+    lent sockatmark => terminal::stand_in;
+    lent recv => terminal::stand_in;
+    receiving recvfrom => terminal::stand_in;
+    lent send => terminal::stand_in;
+    lent __recv_chk => terminal::stand_in;
+    checked __recvfrom_chk => data::overflow;
+    address sendto => socket::sendto;
+    message sendmsg => rights::sendmsg;
+    message sendmmsg => rights::sendmmsg;
+    message recvmsg => rights::recvmsg;
+    message recvmmsg => rights::recvmmsg;
+}

@@ -1,0 +1,111 @@
+//! Who the program is, for permissions, and its umask.
+//!
+//! Both are copies of what the kernel knows, renewed when the program changes them through libc.
+
+use core::ffi::c_int;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use libc::{gid_t, mode_t, size_t, uid_t};
+use nvmed_fs::Credentials;
+
+/// The kernel's limit on supplementary groups.
+const GROUPS_MAX: usize = 65536;
+/// Groups that are read without a second call; ordinary users have fewer.
+const GROUPS_USUAL: usize = 32;
+/// The mask while the real one is being asked for: files made meanwhile are only more private.
+const MASK_STRICT: u32 = 0o077;
+
+struct Who {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+/// Replaced as a whole and never freed: a reader may hold it for ever. Programs change identity a few
+/// times in their life.
+static WHO: AtomicPtr<Who> = AtomicPtr::new(ptr::null_mut());
+static MASK: AtomicU32 = AtomicU32::new(0o022);
+
+/// The credentials of this process.
+pub(crate) fn who() -> Credentials<'static> {
+    let mut known = WHO.load(Ordering::Acquire);
+    if known.is_null() {
+        refresh();
+        known = WHO.load(Ordering::Acquire);
+    }
+    // SAFETY: `refresh` stored a box that is never freed.
+    let who = unsafe { &*known };
+    Credentials { uid: who.uid, gid: who.gid, groups: &who.groups, permitted: false }
+}
+
+/// The credentials by the real ids, for `access`.
+pub(crate) fn who_really() -> Credentials<'static> {
+    Credentials { uid: sys!(SYS_getuid) as u32, gid: sys!(SYS_getgid) as u32, ..who() }
+}
+
+/// Asks the kernel again.
+pub(crate) fn refresh() {
+    let mut groups = vec![0u32; GROUPS_USUAL];
+    let mut count = sys!(SYS_getgroups, GROUPS_USUAL, groups.as_mut_ptr());
+    if count < 0 {
+        groups.resize(GROUPS_MAX, 0);
+        count = sys!(SYS_getgroups, GROUPS_MAX, groups.as_mut_ptr());
+    }
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    let who = Who { uid: sys!(SYS_geteuid) as u32, gid: sys!(SYS_getegid) as u32, groups };
+    WHO.store(Box::into_raw(Box::new(who)), Ordering::Release);
+}
+
+/// Learns the umask, when the library is loaded and no other thread runs.
+pub(crate) fn learn_umask() {
+    let mask = sys!(SYS_umask, MASK_STRICT);
+    sys!(SYS_umask, mask);
+    MASK.store(mask as u32, Ordering::Relaxed);
+}
+
+/// `mode` without what the umask takes away.
+pub(crate) fn masked(mode: mode_t) -> u32 {
+    mode & 0o7777 & !MASK.load(Ordering::Relaxed)
+}
+
+hook! {
+    fn umask(mask: mode_t) -> mode_t {
+        MASK.store(mask & 0o777, Ordering::Relaxed);
+        sys!(SYS_umask, mask) as mode_t
+    }
+}
+
+/// Asks the kernel again, if it was ever asked; a server of ours asks it too.
+pub(crate) fn refresh_if_known() {
+    crate::find::mount::identity_changed();
+    if !WHO.load(Ordering::Acquire).is_null() {
+        refresh();
+    }
+}
+
+macro_rules! identity {
+    ($($name:ident($($argument:ident: $ty:ty),*) = $symbol:literal;)*) => { $(
+        hook! {
+            fn $name($($argument: $ty),*) -> c_int {
+                let answer = next!($symbol, fn($($ty),*) -> c_int)($($argument),*);
+                let errno = crate::raw::errno();
+                refresh_if_known();
+                crate::raw::set_errno(errno);
+                answer
+            }
+        }
+    )* };
+}
+
+identity! {
+    setuid(uid: uid_t) = c"setuid";
+    setgid(gid: gid_t) = c"setgid";
+    seteuid(uid: uid_t) = c"seteuid";
+    setegid(gid: gid_t) = c"setegid";
+    setreuid(real: uid_t, effective: uid_t) = c"setreuid";
+    setregid(real: gid_t, effective: gid_t) = c"setregid";
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t) = c"setresuid";
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t) = c"setresgid";
+    setgroups(count: size_t, groups: *const gid_t) = c"setgroups";
+    initgroups(user: *const core::ffi::c_char, group: gid_t) = c"initgroups";
+}

@@ -1,0 +1,246 @@
+//! What a posix_spawn is to do in the child before the program, recorded as it is added: libc would do it below
+//! every hook.
+
+use crate::calls::{descriptor, open, real};
+use crate::edge::{Answer, host};
+use crate::find::place;
+use crate::host::hosted;
+use crate::raw;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use libc::mode_t;
+use std::ffi::CString;
+
+/// One action.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    Close(c_int),
+    Duplicate { from: c_int, to: c_int },
+    Open { to: c_int, path: CString, flags: c_int, mode: mode_t },
+    Enter(CString),
+    EnterOpen(c_int),
+    CloseFrom(c_int),
+    Foreground(c_int),
+}
+
+/// Offset of `__pad` in `posix_spawn_file_actions_t` (spawn.h), which libc only ever sets to zeroes: the record is kept there,
+/// so that it goes where the object goes, without a table or a lock.
+const RECORD_OFFSET: usize = 16;
+
+type Record = *mut Vec<Action>;
+
+unsafe fn record(actions: *mut c_void) -> *mut Record {
+    // SAFETY: an initialised object, under `edge`'s contract.
+    unsafe { actions.byte_add(RECORD_OFFSET).cast() }
+}
+
+/// What was recorded.
+///
+/// # Safety
+/// Null, or an object that `posix_spawn_file_actions_init` made.
+pub(crate) unsafe fn recorded<'a>(actions: *const c_void) -> &'a [Action] {
+    if actions.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's contract; the record lives until the object is destroyed.
+    unsafe { (*record(actions.cast_mut())).as_ref() }.map_or(&[], Vec::as_slice)
+}
+
+/// Remembers an action that libc took.
+unsafe fn remember(actions: *mut c_void, answer: c_int, action: impl FnOnce() -> Action) -> c_int {
+    if answer == 0 && crate::find::mount::setting().is_some() {
+        // SAFETY: libc took the object.
+        unsafe {
+            let record = record(actions);
+            if (*record).is_null() {
+                *record = Box::into_raw(Box::new(Vec::new()));
+            }
+            (**record).push(action());
+        }
+    }
+    answer
+}
+
+/// A path argument that libc has copied already.
+unsafe fn text(path: *const c_char) -> CString {
+    // SAFETY: the program's C string.
+    unsafe { CStr::from_ptr(path) }.to_owned()
+}
+
+hook! {
+    /// posix_spawn_file_actions_init(3)
+    fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {
+        let answer = next!(c"posix_spawn_file_actions_init", fn(*mut c_void) -> c_int)(actions);
+        if answer == 0 {
+            *record(actions) = core::ptr::null_mut();
+        }
+        answer
+    }
+}
+
+hook! {
+    /// posix_spawn_file_actions_destroy(3)
+    fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int {
+        let kept = core::mem::replace(&mut *record(actions), core::ptr::null_mut());
+        if !kept.is_null() {
+            drop(Box::from_raw(kept));
+        }
+        next!(c"posix_spawn_file_actions_destroy", fn(*mut c_void) -> c_int)(actions)
+    }
+}
+
+hook! {
+    /// posix_spawn_file_actions_addclose(3): answers the error itself, as all of these
+    fn posix_spawn_file_actions_addclose(actions: *mut c_void, fd: c_int) -> c_int {
+        let answer = next!(c"posix_spawn_file_actions_addclose", fn(*mut c_void, c_int) -> c_int)(actions, fd);
+        remember(actions, answer, || Action::Close(fd))
+    }
+}
+
+hook! {
+    /// posix_spawn_file_actions_adddup2(3)
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int {
+        let libc = next!(c"posix_spawn_file_actions_adddup2", fn(*mut c_void, c_int, c_int) -> c_int);
+        remember(actions, libc(actions, from, to), || Action::Duplicate { from, to })
+    }
+}
+
+hook! {
+    /// posix_spawn_file_actions_addopen(3)
+    fn posix_spawn_file_actions_addopen(
+        actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t,
+    ) -> c_int {
+        if refused(path, "posix_spawn's open") {
+            return libc::ENOTSUP;
+        }
+        let libc = next!(
+            c"posix_spawn_file_actions_addopen",
+            fn(*mut c_void, c_int, *const c_char, c_int, mode_t) -> c_int
+        );
+        let behind = behind(actions, path);
+        let path = behind.as_ref().map_or(path, |behind| behind.as_ptr());
+        let answer = libc(actions, fd, path, flags, mode);
+        remember(actions, answer, || Action::Open { to: fd, path: text(path), flags, mode })
+    }
+}
+
+hook! {
+    /// posix_spawn_file_actions_addchdir_np(3)
+    fn posix_spawn_file_actions_addchdir_np(actions: *mut c_void, path: *const c_char) -> c_int {
+        if refused(path, "posix_spawn's chdir") {
+            return libc::ENOTSUP;
+        }
+        let libc = next!(c"posix_spawn_file_actions_addchdir_np", fn(*mut c_void, *const c_char) -> c_int);
+        let behind = behind(actions, path);
+        let path = behind.as_ref().map_or(path, |behind| behind.as_ptr());
+        remember(actions, libc(actions, path), || Action::Enter(text(path)))
+    }
+}
+
+hook! {
+    /// posix_spawn_file_actions_addfchdir_np(3)
+    fn posix_spawn_file_actions_addfchdir_np(actions: *mut c_void, fd: c_int) -> c_int {
+        let libc = next!(c"posix_spawn_file_actions_addfchdir_np", fn(*mut c_void, c_int) -> c_int);
+        remember(actions, libc(actions, fd), || Action::EnterOpen(fd))
+    }
+}
+
+hook! {
+    /// posix_spawn_file_actions_addclosefrom_np(3)
+    fn posix_spawn_file_actions_addclosefrom_np(actions: *mut c_void, from: c_int) -> c_int {
+        let libc = next!(c"posix_spawn_file_actions_addclosefrom_np", fn(*mut c_void, c_int) -> c_int);
+        remember(actions, libc(actions, from), || Action::CloseFrom(from))
+    }
+}
+
+hook! {
+    /// posix_spawn_file_actions_addtcsetpgrp_np(3)
+    fn posix_spawn_file_actions_addtcsetpgrp_np(actions: *mut c_void, fd: c_int) -> c_int {
+        let libc = next!(c"posix_spawn_file_actions_addtcsetpgrp_np", fn(*mut c_void, c_int) -> c_int);
+        remember(actions, libc(actions, fd), || Action::Foreground(fd))
+    }
+}
+
+/// The host's path where `filesystem = host` has it in another directory. What is relative to a directory that the child enters
+/// before is left as it is.
+unsafe fn behind(actions: *const c_void, path: *const c_char) -> Option<CString> {
+    // SAFETY: the program's object and C string, under `edge`'s contract.
+    let (before, path) = unsafe { (recorded(actions), raw::bytes(path)) };
+    let here = path.first() == Some(&b'/') || !before.iter().any(Action::moves);
+    if here { hosted::behind(path) } else { None }
+}
+
+/// Whether a path that a child would open is ours in a private mount, which the child cannot share.
+unsafe fn refused(path: *const c_char, what: &str) -> bool {
+    if crate::find::mount::setting().is_none() || crate::find::mount::is_shared() {
+        return false;
+    }
+    // SAFETY: the program's C string, under `edge`'s contract.
+    let path = unsafe { CStr::from_ptr(path) };
+    let ours = place::leads_to_us(libc::AT_FDCWD, path);
+    if ours {
+        raw::say(format_args!(
+            "{what} of {}: a spawned program cannot share this process's private mount",
+            path.to_string_lossy()
+        ));
+    }
+    ours
+}
+
+impl Action {
+    /// Whether something of ours takes part, so that libc cannot do it.
+    pub(crate) fn is_ours(&self) -> bool {
+        match self {
+            Self::Duplicate { from: fd, .. } | Self::EnterOpen(fd) => crate::find::table::is_ours(*fd),
+            Self::Open { path, .. } | Self::Enter(path) => place::leads_to_us(libc::AT_FDCWD, path),
+            Self::Close(_) | Self::CloseFrom(_) | Self::Foreground(_) => false,
+        }
+    }
+
+    /// Whether relative paths mean something else after it.
+    pub(crate) fn moves(&self) -> bool {
+        matches!(self, Self::Enter(_) | Self::EnterOpen(_))
+    }
+
+    /// Does it, in the child.
+    ///
+    /// # Errors
+    /// The errno that posix_spawn answers.
+    pub(crate) fn run(&self) -> Answer<()> {
+        // SAFETY: descriptors and C strings.
+        unsafe {
+            match self {
+                // libc tells of a number that no descriptor can have when the action is added.
+                Self::Close(fd) => {
+                    descriptor::close(*fd);
+                }
+                Self::Duplicate { from, to } if from == to => {
+                    let flags = host(sys!(SYS_fcntl, *from, libc::F_GETFD))?;
+                    host(sys!(SYS_fcntl, *from, libc::F_SETFD, flags & !(libc::FD_CLOEXEC as isize)))?;
+                }
+                Self::Duplicate { from, to } => answered(descriptor::dup2(*from, *to))?,
+                Self::Open { to, path, flags, mode } => {
+                    descriptor::close(*to);
+                    let fd = open::open(path.as_ptr(), *flags, *mode);
+                    answered(fd)?;
+                    if fd != *to {
+                        answered(descriptor::dup2(fd, *to))?;
+                        descriptor::close(fd);
+                    }
+                }
+                Self::Enter(path) => answered(real::chdir(path.as_ptr()))?,
+                Self::EnterOpen(fd) => answered(real::fchdir(*fd))?,
+                Self::CloseFrom(from) => descriptor::closefrom(*from),
+                Self::Foreground(fd) => {
+                    let group = sys!(SYS_getpgid, 0) as c_int;
+                    host(sys!(SYS_ioctl, *fd, libc::TIOCSPGRP, &raw const group))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An answer of a hook's.
+fn answered(answer: c_int) -> Answer<()> {
+    if answer < 0 { crate::edge::fail(raw::errno()) } else { Ok(()) }
+}

@@ -1,0 +1,360 @@
+//! File calls counted, timed and recorded, for those who ask (`nvmed run --stats`, `--summary`, `--record`).
+//!
+//! `hook!` puts a probe around each hook that `shape` knows. Switched off, it is one load and one branch. A hook that is called
+//! from another is part of that one. A call counts if it is about a file below `wrap_dir`: the descriptor in its arguments says so,
+//! or whoever places its path.
+
+pub(crate) mod shape;
+
+use crate::edge::given::Room;
+use crate::find::table;
+use crate::host::hosted;
+use crate::raw;
+use crate::tree::directory;
+use crate::watch::shape::{About, Fails, Opens, Shape, WORDS};
+use core::cell::Cell;
+use core::ffi::{c_char, c_int};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use nvmed_sys::QuietFd;
+use nvmed_tally::{Call, Kind, Seat, Tally, now_ns};
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
+
+/// Where this process counts; null if nobody asked.
+static TALLY: AtomicPtr<Tally> = AtomicPtr::new(ptr::null_mut());
+/// Grows with each fork: a thread that sees another number than its own sits down anew.
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+/// Descriptors whose files have numbers; those above have none.
+const NUMBERED: usize = 65536;
+/// The number of the file behind a descriptor; 0 is none.
+static FILES: [AtomicU32; NUMBERED] = [const { AtomicU32::new(0) }; NUMBERED];
+
+/// What one thread has to do with it. No destructor: it is used until the thread's very end.
+struct Thread {
+    /// The call that is being counted.
+    probe: Cell<*mut Probe>,
+    seat: Cell<Option<Seat>>,
+    generation: Cell<u32>,
+    pid: Cell<u32>,
+    tid: Cell<u32>,
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread {
+            probe: Cell::new(ptr::null_mut()),
+            seat: Cell::new(None),
+            generation: Cell::new(0),
+            pid: Cell::new(0),
+            tid: Cell::new(0),
+        }
+    };
+}
+
+/// A call on its way, on the stack of the thread that makes it.
+pub(crate) struct Probe {
+    shape: &'static Shape,
+    words: [usize; WORDS],
+    start_ns: u64,
+    file: u32,
+    /// Whether it is about a file below `wrap_dir`.
+    counts: bool,
+}
+
+/// An argument or an answer as a word, whatever its type: what is neither number nor pointer is 0.
+pub(crate) struct Worded<'a, T>(pub &'a T);
+
+/// For numbers and pointers.
+pub(crate) trait AsWord {
+    fn as_word(&self) -> usize;
+}
+
+impl<T: raw::Word + Copy> AsWord for Worded<'_, T> {
+    #[inline(always)]
+    fn as_word(&self) -> usize {
+        (*self.0).word()
+    }
+}
+
+/// For the rest: found one reference further out, so only when [`AsWord`] does not fit.
+pub(crate) trait AsNothing {
+    #[inline(always)]
+    fn as_word(&self) -> usize {
+        0
+    }
+}
+
+impl<T> AsNothing for &Worded<'_, T> {}
+
+/// The word of any value.
+macro_rules! word_of {
+    ($value:expr) => {{
+        #[allow(unused_imports)]
+        use $crate::watch::{AsNothing as _, AsWord as _};
+        (&$crate::watch::Worded(&$value)).as_word()
+    }};
+}
+
+fn tally() -> Option<&'static Tally> {
+    // SAFETY: null, or a box that lives for ever.
+    unsafe { TALLY.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether calls are counted.
+#[inline(always)]
+pub(crate) fn on() -> bool {
+    !TALLY.load(Ordering::Relaxed).is_null()
+}
+
+/// Joins the memory that the environment names. What cannot be joined is said: counts would miss this process.
+pub(crate) fn start(path: Option<&str>) {
+    let Some(path) = path else { return };
+    let join = || {
+        let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Tally::join(QuietFd::new(fd).as_fd())
+    };
+    match join() {
+        Ok(tally) => {
+            TALLY.store(Box::into_raw(Box::new(tally)), Ordering::Release);
+            // SAFETY: a function that lives as long as the process.
+            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        }
+        Err(errno) => {
+            raw::say(format_args!("{path}: {errno}: the file calls of this process are not counted"));
+        }
+    }
+}
+
+unsafe extern "C" fn forked() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Begins to count a call; `false` if it is not one that counts by itself.
+#[inline(never)]
+pub(crate) fn begin(probe: &mut MaybeUninit<Probe>, shape: &'static Shape, words: &[usize]) -> bool {
+    THREAD.with(|thread| {
+        let word = |at: u8| words.get(usize::from(at)).copied().unwrap_or(usize::MAX);
+        let file = match shape.about {
+            About::Descriptor(at) => seen(word(at) as c_int),
+            About::Descriptors(one, other) => seen(word(one) as c_int).or_else(|| seen(word(other) as c_int)),
+            About::Directory(at) => seen(directory::descriptor_of(word(at) as *mut _)),
+            About::Path(_) | About::At(..) | About::Inside => None,
+        };
+        let by_descriptor = !matches!(shape.about, About::Path(_) | About::At(..) | About::Inside);
+        if is_within(thread, probe) {
+            if file.is_some() {
+                touch();
+            }
+            return false;
+        }
+        if file.is_none() && by_descriptor {
+            return false;
+        }
+        let mut kept = [0; WORDS];
+        let count = words.len().min(WORDS);
+        kept[..count].copy_from_slice(&words[..count]);
+        let counts = file.is_some();
+        let file = file.unwrap_or(0);
+        let probe = probe.write(Probe { shape, words: kept, start_ns: now_ns(), file, counts });
+        thread.probe.set(probe);
+        true
+    })
+}
+
+/// Whether the thread is in a call that is being counted. One whose frame lies below the new one's has been left by a jump
+/// (out of a signal handler): it is forgotten.
+fn is_within(thread: &Thread, fresh: &MaybeUninit<Probe>) -> bool {
+    let current = thread.probe.get() as usize;
+    current != 0 && current > ptr::from_ref(fresh) as usize
+}
+
+/// The number of the file behind a descriptor, if it is one that counts.
+#[inline(always)]
+fn seen(fd: c_int) -> Option<u32> {
+    if table::is_ours(fd) {
+        let known = number(fd);
+        // Inherited over an exec, or made inside another call.
+        return Some(if known == 0 { opened(fd) } else { known });
+    }
+    Some(number(fd)).filter(|&number| number != 0 && hosted::is_on())
+}
+
+/// The number of the file behind a descriptor; 0 if it has none.
+#[inline(always)]
+pub(crate) fn number(fd: c_int) -> u32 {
+    FILES.get(fd as u32 as usize).map_or(0, |file| file.load(Ordering::Relaxed))
+}
+
+/// Gives the file that was just opened a number.
+pub(crate) fn opened(fd: c_int) -> u32 {
+    let number = tally().map_or(1, Tally::number_file);
+    mark(fd, number);
+    number
+}
+
+/// Makes the file behind a descriptor the one with this number.
+pub(crate) fn mark(fd: c_int, number: u32) {
+    if let Some(file) = FILES.get(fd as u32 as usize) {
+        file.store(number, Ordering::Relaxed);
+    }
+}
+
+/// The descriptors from `first` to `last` are no longer of files with numbers.
+pub(crate) fn forget(first: u32, last: u32) {
+    for file in FILES.iter().take((last as usize).saturating_add(1)).skip(first as usize) {
+        file.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A descriptor that the program has from the one that executed it; only recorded.
+pub(crate) fn inherited(fd: c_int, path: &[u8]) {
+    let file = opened(fd);
+    if let Some(tally) = tally().filter(|tally| tally.records()) {
+        THREAD.with(|thread| {
+            let seat = seat(thread, tally);
+            let (pid, tid) = (thread.pid.get(), thread.tid.get());
+            let at_ns = now_ns();
+            let result = i64::from(fd);
+            tally.record(
+                seat,
+                &Call { at_ns, pid, tid, kind: Kind::INHERIT, file, result, path, ..Call::default() },
+            );
+        });
+    }
+}
+
+/// The call that is under way is about a file below `wrap_dir`.
+#[inline(always)]
+pub(crate) fn touch() {
+    if on() {
+        THREAD.with(|thread| {
+            // SAFETY: null, or the probe of a call that this thread is in.
+            if let Some(probe) = unsafe { thread.probe.get().as_mut() } {
+                probe.counts = true;
+            }
+        });
+    }
+}
+
+/// The program jumps: the call that was under way never ends, and its probe's frame is the program's again.
+pub(crate) fn left() {
+    if on() {
+        THREAD.with(|thread| thread.probe.set(ptr::null_mut()));
+    }
+}
+
+/// Counts a call that has ended. The program's errno stays.
+#[inline(never)]
+pub(crate) fn end(probe: &mut MaybeUninit<Probe>, answer: usize) {
+    let now = now_ns();
+    // SAFETY: `begin` wrote it and answered so.
+    let probe = unsafe { probe.assume_init_ref() };
+    THREAD.with(|thread| {
+        thread.probe.set(ptr::null_mut());
+        if let Some(tally) = tally()
+            && probe.counts
+        {
+            finish(thread, tally, probe, answer as isize, now);
+        }
+    });
+}
+
+fn finish(thread: &Thread, tally: &Tally, probe: &Probe, answer: isize, now: u64) {
+    let shape = probe.shape;
+    let errno = match shape.fails {
+        Fails::Minus if answer == -1 => raw::errno(),
+        Fails::Null if answer == 0 => raw::errno(),
+        Fails::Error => answer as c_int,
+        _ => 0,
+    };
+    let kind = kind_of(shape, &probe.words);
+    let moved = if shape.moves && errno == 0 { answer as u64 } else { 0 };
+    let seat = seat(thread, tally);
+    tally.note(seat, kind, now - probe.start_ns, moved, errno != 0);
+    if kind == Kind::DUP && errno == 0 {
+        mark(answer as c_int, probe.file);
+    }
+    if tally.records() {
+        record(thread, tally, seat, probe, (kind, answer, errno), now);
+    }
+}
+
+/// fcntl is several calls.
+fn kind_of(shape: &Shape, words: &[usize; WORDS]) -> Kind {
+    if shape.kind != Kind::FCNTL || shape.name != "fcntl" {
+        return shape.kind;
+    }
+    match words[1] as c_int {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => Kind::DUP,
+        libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK => Kind::LOCK,
+        libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => Kind::LOCK,
+        _ => Kind::FCNTL,
+    }
+}
+
+/// The thread's seat; a new one in a new thread and in a forked child.
+fn seat(thread: &Thread, tally: &Tally) -> Seat {
+    let generation = GENERATION.load(Ordering::Relaxed);
+    if let Some(seat) = thread.seat.get().filter(|_| thread.generation.get() == generation) {
+        return seat;
+    }
+    let seat = tally.sit();
+    thread.seat.set(Some(seat));
+    thread.generation.set(generation);
+    thread.pid.set(sys!(SYS_getpid) as u32);
+    thread.tid.set(sys!(SYS_gettid) as u32);
+    seat
+}
+
+#[cold]
+fn record(
+    thread: &Thread,
+    tally: &Tally,
+    seat: Seat,
+    probe: &Probe,
+    (kind, answer, errno): (Kind, isize, c_int),
+    now: u64,
+) {
+    let (shape, words) = (probe.shape, &probe.words);
+    let (directory, path) = match shape.about {
+        About::Path(at) => (0, words[usize::from(at)]),
+        About::At(from, at) => (number(words[usize::from(from)] as c_int), words[usize::from(at)]),
+        _ => (0, 0),
+    };
+    let mut room = Room::new();
+    let path = match path as *const c_char {
+        path if path.is_null() => &[][..],
+        // What is not there has failed the call, or went behind it.
+        path => room.name(path).map_or(&[][..], |path| path.to_bytes()),
+    };
+    let opened = match shape.opens {
+        _ if errno != 0 => 0,
+        Opens::Nothing => 0,
+        Opens::Descriptor => seen(answer as c_int).unwrap_or(0),
+        // SAFETY: libc's stream, or ours, which was just made.
+        Opens::Stream => seen(unsafe { crate::stdio::descriptor_of(answer as *mut _) }).unwrap_or(0),
+        Opens::Directory => seen(directory::descriptor_of(answer as *mut _)).unwrap_or(0),
+    };
+    let points = shape.fails == Fails::Null || matches!(shape.about, About::Directory(_));
+    let absolute = path.first() == Some(&b'/');
+    tally.record(
+        seat,
+        &Call {
+            at_ns: probe.start_ns,
+            ns: now - probe.start_ns,
+            pid: thread.pid.get(),
+            tid: thread.tid.get(),
+            kind,
+            file: if opened != 0 { opened } else { probe.file },
+            directory: if absolute { 0 } else { directory },
+            offset: shape.offset_of(words),
+            bytes: shape.bytes_of(words),
+            // An address means nothing to a reader.
+            result: if points { i64::from(answer != 0) } else { answer as i64 },
+            errno,
+            path,
+        },
+    );
+}
