@@ -9,25 +9,20 @@ use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, R
 use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::{Extents, Place};
-use crate::fill::push_frame;
+use crate::fill::REQUEST_BLOCKS_MAX;
 use crate::inode::{Inode, State};
 use crate::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
-use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
+use nvmed_io::Operation;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
-use nvmed_units::{BLOCK_BYTES, Block, Ino, Lba};
-use std::collections::VecDeque;
+use nvmed_units::{BLOCK_BYTES, Block, Ino};
 
 /// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
 /// has a limit.
 const STEP_PIECES: usize = 64;
-/// Blocks of one write to the device, 1 MiB: longer ones would be cut anyway.
-const WRITE_BLOCKS_MAX: usize = 256;
-/// Writes under way at once.
-const WRITES_MAX: usize = 8;
 
 /// What is asked of the device about data that is written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +79,7 @@ impl Plan {
     /// Whether it is one write to the device, over blocks that the records tell of as they are.
     fn is_one_overwrite(&self) -> bool {
         let beside = |two: &[Placed]| two[0].block + 1 == two[1].block;
-        self.placed.len() <= WRITE_BLOCKS_MAX && !self.is_fresh() && self.placed.windows(2).all(beside)
+        self.placed.len() <= REQUEST_BLOCKS_MAX && !self.is_fresh() && self.placed.windows(2).all(beside)
     }
 
     /// The pages go to blocks side by side from `block` on.
@@ -372,10 +367,12 @@ impl Core {
             [part] if data == Data::Durable && part.plan.is_one_overwrite() => {
                 // It draws no ticket: no flush has to cover it.
                 let fua = !Mutant::OverwriteVolatile.is_made();
-                return self.send_pages(&self.handle_of(part.inode), &pages, fua);
+                return self.transfer_pages(&self.handle_of(part.inode), &pages, Operation::Write { fua });
             }
-            [part] => self.send_pages(&self.handle_of(part.inode), &pages, false),
-            _ => self.send_pages(&self.handle, &pages, false),
+            [part] => {
+                self.transfer_pages(&self.handle_of(part.inode), &pages, Operation::Write { fua: false })
+            }
+            _ => self.transfer_pages(&self.handle, &pages, Operation::Write { fua: false }),
         }?;
         let ticket = self.journal.order.wrote();
         if parts.iter().any(|part| part.plan.wants_flush()) {
@@ -386,60 +383,6 @@ impl Core {
             part.inode.data.ticket.fetch_max(ticket, Ordering::SeqCst);
         }
         Ok(())
-    }
-
-    /// Writes frames to blocks, both given in the order of the blocks; with `fua` they are durable afterwards.
-    fn send_pages(&self, handle: &Handle, pages: &[(Block, usize)], fua: bool) -> Result<(), FsError> {
-        let mut under_way: VecDeque<(Ticket, Lba, Vec<Segment>)> = VecDeque::new();
-        let mut result = Ok(());
-        let mut rest = pages;
-        while let Some(first) = rest.first() {
-            let side_by_side = |(index, next): &(usize, &(Block, usize))| next.0 == first.0 + *index as u64;
-            let count = rest.iter().take(WRITE_BLOCKS_MAX).enumerate().take_while(side_by_side).count();
-            let mut segments: Vec<Segment> = Vec::with_capacity(count);
-            for (_, offset) in &rest[..count] {
-                push_frame(&mut segments, self.data.segment(*offset));
-            }
-            let lba = first.0.lba(self.lbas_per_block);
-            rest = &rest[count..];
-            if rest.is_empty() && under_way.is_empty() {
-                return Ok(handle.write(lba, &segments, fua)?);
-            }
-            if under_way.len() == WRITES_MAX
-                && let Some(oldest) = under_way.pop_front()
-            {
-                result = result.and(self.end_write(handle, oldest, fua));
-            }
-            let blocks = (count as u64 * self.lbas_per_block) as u32;
-            let operation = Operation::Write { fua };
-            let request = Request { operation, lba, blocks, data: &segments, tag: 0, stream: 0 };
-            match handle.submit(&request) {
-                Ok(ticket) => under_way.push_back((ticket, lba, segments)),
-                // The queue is full of other people's requests: this call waits for a place.
-                Err(_) => result = result.and(handle.write(lba, &segments, fua).map_err(FsError::from)),
-            }
-            if result.is_err() {
-                break;
-            }
-        }
-        // The memory is the device's until each of them has ended, whatever became of the others.
-        under_way.into_iter().fold(result, |result, write| {
-            let ended = self.end_write(handle, write, fua);
-            result.and(ended)
-        })
-    }
-
-    /// Waits for a write; one that failed is tried once more by a call that knows how to recover.
-    fn end_write(
-        &self,
-        handle: &Handle,
-        (ticket, lba, segments): (Ticket, Lba, Vec<Segment>),
-        fua: bool,
-    ) -> Result<(), FsError> {
-        match handle.wait(ticket) {
-            Ok(()) => Ok(()),
-            Err(_) => Ok(handle.write(lba, &segments, fua)?),
-        }
     }
 
     /// Records what the parts have written, where the records do not tell of it yet, as one batch. With more

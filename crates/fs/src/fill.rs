@@ -9,24 +9,49 @@ use crate::file::File;
 use crate::inode::Inode;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
-use nvmed_io::{Handle, Segment};
-use nvmed_units::{BLOCK_BYTES, Block};
+use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
+use nvmed_units::{BLOCK_BYTES, Block, Lba};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Rounds of looking for a frame while others write back, before giving up.
 const ROUNDS_MAX: u32 = 10_000;
+/// Blocks of one request to the device, 1 MiB: longer ones would be cut anyway.
+pub(crate) const REQUEST_BLOCKS_MAX: usize = 256;
+/// Requests of one call under way at once.
+const REQUESTS_MAX: usize = 8;
 
 /// What pages lie on, and what the record holds of the file itself.
 type Places = (Vec<Place>, Option<Arc<[u8]>>);
 
 /// Adds a frame to the memory of a request; frames side by side become one segment.
-pub(crate) fn push_frame(segments: &mut Vec<Segment>, next: Segment) {
+fn push_frame(segments: &mut Vec<Segment>, next: Segment) {
     if let Some(last) = segments.last_mut()
         && last.address.plus(u64::from(last.bytes)) == next.address
     {
         last.bytes += next.bytes;
     } else {
         segments.push(next);
+    }
+}
+
+/// A read or a write by a call that cuts it, waits for a place in the queue, and knows how to recover.
+fn transfer(handle: &Handle, operation: Operation, lba: Lba, segments: &[Segment]) -> Result<(), FsError> {
+    match operation {
+        Operation::Write { fua } => Ok(handle.write(lba, segments, fua)?),
+        _ => Ok(handle.read(lba, segments)?),
+    }
+}
+
+/// Waits for a request; one that failed is tried once more by a call that knows how to recover.
+fn end_transfer(
+    handle: &Handle,
+    operation: Operation,
+    (ticket, lba, segments): (Ticket, Lba, Vec<Segment>),
+) -> Result<(), FsError> {
+    match handle.wait(ticket) {
+        Ok(()) => Ok(()),
+        Err(_) => transfer(handle, operation, lba, &segments),
     }
 }
 
@@ -113,7 +138,7 @@ impl Core {
         self.with_extents(inode, &mut state, |_, extents| Ok(extents.place(page)))
     }
 
-    /// Fills claimed pages and publishes them. What fails is an error only for the first run.
+    /// Fills claimed pages and publishes them. What fails is an error only for the first page.
     fn load_pages(
         &self,
         handle: &Handle,
@@ -121,35 +146,83 @@ impl Core {
         places: &[Place],
         inline: Option<&[u8]>,
     ) -> Result<(), FsError> {
-        let mut segments = Vec::with_capacity(claims.len());
-        let mut claims = claims.into_iter().zip(places).peekable();
-        let mut run: Vec<Claim<'_>> = Vec::new();
-        let mut first = true;
-        while let Some((claim, place)) = claims.next() {
-            let Place::Block { block, unwritten: false, .. } = *place else {
+        let written = |place: &Place| match *place {
+            Place::Block { block, unwritten: false, .. } => Some(block),
+            _ => None,
+        };
+        let mut pages = Vec::with_capacity(claims.len());
+        for (claim, place) in claims.iter().zip(places) {
+            pages.extend(written(place).map(|block| (block, claim.offset())));
+        }
+        let mut loaded = pages.len();
+        if let Err(error) = self.transfer_pages(handle, &pages, Operation::Read) {
+            // A block that was only read ahead may be the bad one: the page that was asked for is tried alone.
+            loaded = usize::from(places.first().and_then(written).is_some());
+            if loaded == pages.len() {
+                return Err(error);
+            }
+            self.transfer_pages(handle, &pages[..loaded], Operation::Read)?;
+        }
+        for (claim, place) in claims.into_iter().zip(places) {
+            if written(place).is_none() {
                 Self::load_hole(&claim, inline);
-                claim.publish(PageState { dirty: false, backed: matches!(place, Place::Block { .. }) });
-                first = false;
-                continue;
-            };
-            segments.clear();
-            push_frame(&mut segments, self.data.segment(claim.offset()));
-            run.push(claim);
-            let goes_on = |next: &(Claim<'_>, &Place), length: u64| matches!(*next.1, Place::Block { block: at, unwritten: false, .. } if at == block + length);
-            while let Some((claim, _)) = claims.next_if(|next| goes_on(next, run.len() as u64)) {
-                push_frame(&mut segments, self.data.segment(claim.offset()));
-                run.push(claim);
+            } else if loaded == 0 {
+                break;
+            } else {
+                loaded -= 1;
             }
-            match handle.read(block.lba(self.lbas_per_block), &segments) {
-                Ok(()) => run.drain(..).for_each(|claim| {
-                    claim.publish(PageState { dirty: false, backed: true });
-                }),
-                Err(error) if first => return Err(error.into()),
-                Err(_) => return Ok(()),
-            }
-            first = false;
+            claim.publish(PageState { dirty: false, backed: matches!(place, Place::Block { .. }) });
         }
         Ok(())
+    }
+
+    /// Reads blocks into frames or writes frames to blocks, both given in the order of the blocks. What lies side by
+    /// side on the device is one request, and several are under way at once.
+    ///
+    /// # Errors
+    /// The device's, of the first request that failed. None is under way any more, and any of them may have been done.
+    pub(crate) fn transfer_pages(
+        &self,
+        handle: &Handle,
+        pages: &[(Block, usize)],
+        operation: Operation,
+    ) -> Result<(), FsError> {
+        let mut under_way: VecDeque<(Ticket, Lba, Vec<Segment>)> = VecDeque::new();
+        let mut result = Ok(());
+        let mut rest = pages;
+        while let Some(first) = rest.first() {
+            let side_by_side = |(index, next): &(usize, &(Block, usize))| next.0 == first.0 + *index as u64;
+            let count = rest.iter().take(REQUEST_BLOCKS_MAX).enumerate().take_while(side_by_side).count();
+            let mut segments: Vec<Segment> = Vec::with_capacity(count);
+            for (_, offset) in &rest[..count] {
+                push_frame(&mut segments, self.data.segment(*offset));
+            }
+            let lba = first.0.lba(self.lbas_per_block);
+            rest = &rest[count..];
+            if rest.is_empty() && under_way.is_empty() {
+                return result.and(transfer(handle, operation, lba, &segments));
+            }
+            if under_way.len() == REQUESTS_MAX
+                && let Some(oldest) = under_way.pop_front()
+            {
+                result = result.and(end_transfer(handle, operation, oldest));
+            }
+            let blocks = (count as u64 * self.lbas_per_block) as u32;
+            let request = Request { operation, lba, blocks, data: &segments, tag: 0, stream: 0 };
+            match handle.submit(&request) {
+                Ok(ticket) => under_way.push_back((ticket, lba, segments)),
+                // The queue is full of other people's requests: this call waits for a place.
+                Err(_) => result = result.and(transfer(handle, operation, lba, &segments)),
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        // The memory is the device's until each of them has ended, whatever became of the others.
+        under_way.into_iter().fold(result, |result, request| {
+            let ended = end_transfer(handle, operation, request);
+            result.and(ended)
+        })
     }
 
     /// Reads the block of one claimed page into its frame.

@@ -569,3 +569,23 @@ fn preallocation_can_be_set_for_one_file() {
     let files = disk.remount(files);
     assert!(read_all(&open(&files, b"one")).chunks(4096).zip(0u8..).all(|(page, byte)| page == [byte; 4096]));
 }
+
+#[test]
+fn the_pieces_of_a_fragmented_file_are_read_together() {
+    const PAGES: u64 = 32;
+    let disk = Disk::new(64 << 20);
+    let files = disk.format().mount();
+    let file = open(&files, b"f");
+    // From the end to the start: no page lies before its neighbour on the device.
+    for page in (0..PAGES).rev() {
+        file.pwrite(&[page as u8; 4096], page * 4096).unwrap();
+        file.fdatasync().unwrap();
+    }
+    let forget = || file.advise(Advice::DontNeed, 0, 0).unwrap();
+    forget();
+    disk.take_together();
+    let mut bytes = vec![0; PAGES as usize * 4096];
+    assert_eq!(file.pread(&mut bytes, 0).unwrap(), bytes.len());
+    assert!(bytes.chunks(4096).zip(0u8..).all(|(page, byte)| page == [byte; 4096]));
+    assert_eq!(disk.take_together(), 8, "several are under way at once, and no more than the limit");
+}

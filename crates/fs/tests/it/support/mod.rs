@@ -33,6 +33,8 @@ struct Blocks {
     writes: u64,
     flushes: u64,
     reads: u64,
+    /// Most requests that one queue had under way at once.
+    together: usize,
     discarded: u64,
     /// Commands that change something and fail: the first, and one past the last.
     fails: (u64, u64),
@@ -93,6 +95,11 @@ impl Disk {
 
     pub fn reads(&self) -> u64 {
         self.lock().reads
+    }
+
+    /// Most requests that one queue had under way at once since the last call of this.
+    pub fn take_together(&self) -> usize {
+        core::mem::take(&mut self.lock().together)
     }
 
     /// Of the commands to come, number `first` (from 1) and some after it fail.
@@ -368,6 +375,8 @@ impl QueuePair for DiskQueue {
             fault: None,
         });
         self.done.push(Completion { tag: request.tag, result, value: 0 });
+        let mut blocks = self.disk.lock();
+        blocks.together = blocks.together.max(self.done.len());
         Ok(())
     }
 
