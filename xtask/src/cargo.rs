@@ -36,20 +36,24 @@ pub fn fmt(root: &Path) -> Found {
     plain(root, &["fmt", "--all", "--check"], &[])
 }
 
-/// Lints of everything, the benchmarks and the tests included; functions over 70 lines are one.
+/// What both kinds of lints say after their packages: warnings are errors, and functions over 70 lines are one.
+const LINTS: [&str; 6] = ["--all-targets", "--", "-D", "warnings", "-D", "clippy::too_many_lines"];
+
+/// Lints of everything, the benchmarks and the tests included.
 #[must_use]
 pub fn clippy(root: &Path) -> Found {
-    let args =
-        ["clippy", "--locked", "--keep-going", "--workspace", "--all-targets", "--", "-D", "warnings", "-D"];
-    plain(root, &[&args[..], &["clippy::too_many_lines"]].concat(), &[])
+    plain(root, &[&["clippy", "--locked", "--keep-going", "--workspace"], &LINTS[..]].concat(), &[])
 }
 
 /// Lints of some packages, as the gate's.
 #[must_use]
 pub fn lints_of(root: &Path, packages: &[String]) -> Found {
-    let names = packages.iter().flat_map(|name| ["--package", name]);
-    let args: Vec<_> = ["clippy", "--locked", "--all-targets"].into_iter().chain(names).collect();
-    plain(root, &[&args[..], &["--", "-D", "warnings", "-D", "clippy::too_many_lines"]].concat(), &[])
+    plain(root, &[&["clippy", "--locked"], &named(packages)[..], &LINTS].concat(), &[])
+}
+
+/// Packages as arguments.
+fn named(packages: &[String]) -> Vec<&str> {
+    packages.iter().flat_map(|name| ["--package", name]).collect()
 }
 
 /// Tests of some packages. The programs are built first where tests run them.
@@ -62,9 +66,8 @@ pub fn tests_of(root: &Path, packages: &[String]) -> Found {
             return built;
         }
     }
-    let names = packages.iter().flat_map(|name| ["--package", name]);
-    let args: Vec<_> = ["test", "--locked", "--no-fail-fast"].into_iter().chain(names).collect();
-    test_run(root, &[&args[..], &["--", "--show-output"]].concat(), &[])
+    let args = [&["test", "--locked", "--no-fail-fast"], &named(packages)[..], &["--", "--show-output"]];
+    test_run(root, &args.concat(), &[])
 }
 
 /// Documentation of every public item, its links included.

@@ -48,11 +48,7 @@ pub fn check(root: &Path) -> Found {
 
 /// Source files in backticks, from the root on, that do not exist, with their lines.
 fn files_gone<'a>(root: &Path, text: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
-    let spans = text
-        .lines()
-        .enumerate()
-        .flat_map(|(index, line)| line.split('`').skip(1).step_by(2).map(move |code| (index + 1, code)));
-    spans
+    sources::code_spans(text)
         .filter(|(_, code)| code.starts_with("crates/") && code.ends_with(".rs") && !root.join(code).exists())
 }
 

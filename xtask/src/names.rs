@@ -2,6 +2,7 @@
 
 use crate::modules::{Modules, doors};
 use crate::rooms;
+use crate::sources::code_spans;
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -80,17 +81,10 @@ impl Names {
     /// The names written as `owner::name` in the text of a document that do not exist, with their lines.
     #[must_use]
     pub fn missing(&self, text: &str) -> Vec<(usize, String)> {
-        let mut found = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let spans = line.split('`').skip(1).step_by(2);
-            for (path, (owner, name)) in spans.filter_map(|code| Some((code, last_two(code)?))) {
-                let foreign = FOREIGN.iter().any(|(known, _)| *known == path);
-                if !foreign && !self.has(owner, name) {
-                    found.push((index + 1, format!("{owner}::{name}")));
-                }
-            }
-        }
-        found
+        let paths = code_spans(text).filter_map(|(line, code)| Some((line, code, last_two(code)?)));
+        let known = |path: &str| FOREIGN.iter().any(|(known, _)| *known == path);
+        let missing = paths.filter(|(_, path, (owner, name))| !known(path) && !self.has(owner, name));
+        missing.map(|(line, _, (owner, name))| (line, format!("{owner}::{name}"))).collect()
     }
 }
 

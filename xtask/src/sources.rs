@@ -31,6 +31,12 @@ pub fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
+/// What stands in backticks in a document, with its lines.
+pub fn code_spans(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().enumerate();
+    lines.flat_map(|(index, line)| line.split('`').skip(1).step_by(2).map(move |code| (index + 1, code)))
+}
+
 /// `path` as people write it: from the workspace's root.
 #[must_use]
 pub fn shown(root: &Path, path: &Path) -> String {
