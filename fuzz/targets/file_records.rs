@@ -5,9 +5,7 @@
 mod support;
 
 use libfuzzer_sys::fuzz_target;
-use nvmed_fs::{
-    Credentials, FileSystem, Follow, FsError, MountOptions, OpenFlags, RenameFlags, Superblock, fsck,
-};
+use nvmed_fs::{Credentials, FileSystem, Follow, FsError, MountOptions, Object, OpenFlags, RenameFlags, Superblock, fsck};
 use nvmed_kv::{Barrier, Batch, KvError, Medium, MediumError, Options, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
 use std::ops::{Bound, ControlFlow};
@@ -104,7 +102,7 @@ fn use_it(files: &FileSystem) {
         let _ = file.fsync();
     }
     let _ = files.rename(&root, b"second", &root, b"dir/moved", RenameFlags::Replace, WHO);
-    let _ = files.truncate(&root, b"dir/file", 30_000, WHO);
+    let _ = files.truncate(Object::At(&root, b"dir/file", Follow::Yes), 30_000, WHO);
     let _ = files.unlink(&root, b"dir/sub/empty", WHO);
     let _ = files.rmdir(&root, b"dir/sub", WHO);
     let _ = files.mkdir(&root, b"dir/sub", 0o700, WHO);

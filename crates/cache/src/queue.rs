@@ -78,6 +78,9 @@ impl Queue {
     /// Takes out a frame that is in this queue.
     pub(crate) fn unlink(&mut self, links: &mut Links, frame: u32) {
         let Link { newer, older, .. } = links.0[frame as usize];
+        assert!(self.len > 0, "frame {frame} is taken out of an empty queue");
+        assert!(newer != NONE || self.newest == frame, "frame {frame} is the newest of another queue");
+        assert!(older != NONE || self.oldest == frame, "frame {frame} is the oldest of another queue");
         match links.0.get_mut(newer as usize) {
             Some(link) => link.older = older,
             None => self.newest = older,
@@ -93,5 +96,42 @@ impl Queue {
     pub(crate) fn renew(&mut self, links: &mut Links, frame: u32) {
         self.unlink(links, frame);
         self.push(links, frame);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames 0 and 1, the first of which is in a queue.
+    fn queued() -> (Links, Queue) {
+        let (mut links, mut queue) = (Links::new(2), Queue::EMPTY);
+        links.admit(1);
+        queue.push(&mut links, 0);
+        (links, queue)
+    }
+
+    #[test]
+    #[should_panic(expected = "frame 0 is taken out of an empty queue")]
+    fn a_frame_leaves_a_queue_once() {
+        let (mut links, mut queue) = queued();
+        queue.unlink(&mut links, 0);
+        queue.unlink(&mut links, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "frame 1 is the newest of another queue")]
+    fn a_frame_leaves_the_queue_that_it_is_in() {
+        let (mut links, mut queue) = queued();
+        queue.unlink(&mut links, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "frame 0 is the oldest of another queue")]
+    fn the_oldest_of_another_queue_is_not_ours() {
+        let (mut links, mut theirs) = queued();
+        theirs.push(&mut links, 1);
+        let mut ours = Queue { newest: 1, oldest: 1, len: 1 };
+        ours.unlink(&mut links, 0);
     }
 }

@@ -7,6 +7,7 @@ use crate::error::{Failure, call};
 use crate::paths::{bytes, id, times};
 use libc::{gid_t, iovec, mode_t, off_t, timespec, uid_t};
 use nvmed_files::{Allocate, OpenFile, Whence};
+use nvmed_fs::Object;
 use std::ffi::{c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -255,7 +256,9 @@ pub extern "C" fn nvmedfs_fallocate(fd: c_int, mode: c_int, offset: off_t, len: 
 pub extern "C" fn nvmedfs_fchmod(fd: c_int, mode: mode_t) -> c_int {
     call(-1, || {
         let open = Open::of(fd)?;
-        Ok(open.file.file().chmod(mode, &open.file.files().who()).map(|()| 0)?)
+        let files = open.file.files();
+        files.system().chmod(Object::Open(open.file.file()), mode, &files.who())?;
+        Ok(0)
     })
 }
 
@@ -264,7 +267,9 @@ pub extern "C" fn nvmedfs_fchmod(fd: c_int, mode: mode_t) -> c_int {
 pub extern "C" fn nvmedfs_fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int {
     call(-1, || {
         let open = Open::of(fd)?;
-        Ok(open.file.file().chown(id(owner), id(group), &open.file.files().who()).map(|()| 0)?)
+        let files = open.file.files();
+        files.system().chown(Object::Open(open.file.file()), id(owner), id(group), &files.who())?;
+        Ok(0)
     })
 }
 
@@ -278,6 +283,8 @@ pub unsafe extern "C" fn nvmedfs_futimens(fd: c_int, pair: *const timespec) -> c
         let open = Open::of(fd)?;
         // SAFETY: as the caller vouches.
         let times = unsafe { times(pair) }?;
-        Ok(open.file.file().utimens(times, &open.file.files().who()).map(|()| 0)?)
+        let files = open.file.files();
+        files.system().utimens(Object::Open(open.file.file()), times, &files.who())?;
+        Ok(0)
     })
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::side::{Data, Entry, Side};
-use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Node, OpenFlags, Stat, Time};
+use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Node, Object, OpenFlags, Stat, Time};
 use nvmed_stack::{Caller, Config, DeviceSpec, Mount, Surroundings};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -253,15 +253,16 @@ impl<'a> Side<'a> for Tree<'a> {
     fn keep(&self, place: &Place, entry: &Entry) -> Result<(), Failure> {
         let (files, root, who) = (self.volume.files(), &self.at, self.volume.who());
         let fail = |error: FsError| Failure::device(place, &error);
-        match files.chown(root, within(place), Some(entry.uid), Some(entry.gid), Follow::No, &who) {
+        match files.chown(Object::At(root, within(place), Follow::No), Some(entry.uid), Some(entry.gid), &who)
+        {
             Ok(()) | Err(FsError::NotPermitted) => {}
             Err(error) => return Err(fail(error)),
         }
         if entry.kind != crate::side::Kind::Symlink {
-            files.chmod(root, within(place), entry.mode, Follow::Yes, &who).map_err(fail)?;
+            files.chmod(Object::At(root, within(place), Follow::Yes), entry.mode, &who).map_err(fail)?;
         }
         let times = [Time::At(entry.atime_ns), Time::At(entry.mtime_ns)];
-        files.utimens(root, within(place), times, Follow::No, &who).map_err(fail)
+        files.utimens(Object::At(root, within(place), Follow::No), times, &who).map_err(fail)
     }
 }
 

@@ -7,9 +7,9 @@ use crate::node::{Holding, Node};
 use crate::rhythm::Rhythm;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nvmed_fs::{Advice, Allocate, DirEntry, FsError, Kind, OpenFlags, Stat, Time, Whence};
+use nvmed_fs::{Advice, Allocate, DirEntry, FsError, Kind, OpenFlags, Stat, Whence};
 use nvmed_sys::{ForkLock, QuietFd};
-use nvmed_wire::{Answer, Call, Control, Handle, XattrCall};
+use nvmed_wire::{Answer, Call, Control, Handle, Object};
 use std::sync::Arc;
 
 /// Bytes of entries that one call brings: what programs of GNU give to getdents.
@@ -230,41 +230,10 @@ impl File {
         if self.flags().has(OpenFlags::PATH) { Err(FsError::BadDescriptor) } else { Ok(()) }
     }
 
-    /// `fchmod`.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::File::chmod`].
-    pub fn chmod(&self, mode: u32) -> Result<(), FsError> {
+    /// What a change of its attributes is about.
+    pub(crate) fn altered(&self) -> Result<Object<'static>, FsError> {
         self.not_path_only()?;
-        self.core().done(&Call::Chmod { object: self.holding.object(), mode })
-    }
-
-    /// `fchown`.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::File::chown`].
-    pub fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
-        self.not_path_only()?;
-        self.core().done(&Call::Chown { object: self.holding.object(), uid, gid })
-    }
-
-    /// `futimens`: access and change.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::File::utimens`].
-    pub fn utimens(&self, times: [Time; 2]) -> Result<(), FsError> {
-        self.not_path_only()?;
-        self.core().done(&Call::Utimens { object: self.holding.object(), times })
-    }
-
-    /// The names of the extended attributes, each ended by a NUL.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::File::list_xattr`].
-    pub fn list_xattr(&self) -> Result<Vec<u8>, FsError> {
-        self.not_path_only()?;
-        let object = self.holding.object();
-        self.core().bytes(&Call::Xattr { object, call: XattrCall::List, bytes: 0 })
+        Ok(self.holding.object())
     }
 
     /// Sets the size.
@@ -272,8 +241,7 @@ impl File {
     /// # Errors
     /// As [`nvmed_fs::File::truncate`].
     pub fn truncate(&self, bytes: u64) -> Result<(), FsError> {
-        self.not_path_only()?;
-        self.core().done(&Call::Truncate { object: self.holding.object(), bytes })
+        self.core().done(&Call::Truncate { object: self.altered()?, bytes })
     }
 
     /// `fallocate`.

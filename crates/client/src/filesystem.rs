@@ -4,7 +4,7 @@ use crate::core::{Core, STRANGE};
 use crate::file::File;
 use crate::node::{Holding, Node};
 use nvmed_fs::{Follow, FsError, Kind, OpenFlags, PATH_BYTES_MAX, RenameFlags, SetXattr, Stat, StatFs, Time};
-use nvmed_wire::{Answer, Call, Handle, Object, XattrCall};
+use nvmed_wire::{self as wire, Answer, Call, Handle, XattrCall};
 use std::sync::Arc;
 
 /// The file system of a session; clones are the same one.
@@ -22,8 +22,20 @@ fn path(path: &[u8]) -> Result<&[u8], FsError> {
     if path.len() < PATH_BYTES_MAX { Ok(path) } else { Err(FsError::NameTooLong) }
 }
 
-fn object<'a>(at: &Node, name: &'a [u8], follow: Follow) -> Result<Object<'a>, FsError> {
-    Ok(Object::Path { at: at.handle(), path: path(name)?, follow })
+/// What a call is about.
+pub type Object<'a> = nvmed_fs::Object<'a, Node, File>;
+
+/// What a call is about, as a message names it.
+fn named(object: Object<'_>) -> Result<wire::Object<'_>, FsError> {
+    match object {
+        Object::At(at, name, follow) => at_path(at, name, follow),
+        Object::Held(node) => Ok(node.0.object()),
+        Object::Open(file) => file.altered(),
+    }
+}
+
+fn at_path<'a>(at: &Node, name: &'a [u8], follow: Follow) -> Result<wire::Object<'a>, FsError> {
+    Ok(wire::Object::Path { at: at.handle(), path: path(name)?, follow })
 }
 
 impl FileSystem {
@@ -43,7 +55,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::lookup`].
     pub fn lookup(&self, at: &Node, path: &[u8], follow: Follow) -> Result<Node, FsError> {
-        match self.core.call(&Call::Lookup(object(at, path, follow)?))?.answer {
+        match self.core.call(&Call::Lookup(at_path(at, path, follow)?))?.answer {
             Answer::Held { handle, stat, .. } => Ok(Node(Holding::new(&self.core, handle, &stat)?)),
             _ => Err(STRANGE),
         }
@@ -54,7 +66,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::stat`].
     pub fn stat(&self, at: &Node, path: &[u8], follow: Follow) -> Result<Stat, FsError> {
-        match self.core.call(&Call::Stat(object(at, path, follow)?))?.answer {
+        match self.core.call(&Call::Stat(at_path(at, path, follow)?))?.answer {
             Answer::Status(stat) => Ok(stat),
             _ => Err(STRANGE),
         }
@@ -65,7 +77,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::open`].
     pub fn open(&self, at: &Node, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>, FsError> {
-        self.open_object(object(at, path, Follow::Yes)?, flags, mode)
+        self.open_object(at_path(at, path, Follow::Yes)?, flags, mode)
     }
 
     /// Opens a held inode.
@@ -76,7 +88,12 @@ impl FileSystem {
         self.open_object(node.0.object(), flags, 0)
     }
 
-    fn open_object(&self, object: Object<'_>, flags: OpenFlags, mode: u32) -> Result<Arc<File>, FsError> {
+    fn open_object(
+        &self,
+        object: wire::Object<'_>,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Arc<File>, FsError> {
         match self.core.call(&Call::Open { object, flags, mode })?.answer {
             Answer::Held { handle, stat, flags } => {
                 let own = stat.mode >> 12 == u32::from(Kind::File.d_type());
@@ -174,7 +191,7 @@ impl FileSystem {
         new: &[u8],
         follow: Follow,
     ) -> Result<(), FsError> {
-        let object = object(from, old, follow)?;
+        let object = at_path(from, old, follow)?;
         self.core.done(&Call::Link { object, to: to.handle(), new: path(new)? })
     }
 
@@ -199,7 +216,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::readlink`].
     pub fn readlink(&self, at: &Node, path: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.core.bytes(&Call::Readlink(object(at, path, Follow::No)?))
+        self.core.bytes(&Call::Readlink(at_path(at, path, Follow::No)?))
     }
 
     /// The target of a held link.
@@ -214,103 +231,58 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::chmod`].
-    pub fn chmod(&self, at: &Node, path: &[u8], mode: u32, follow: Follow) -> Result<(), FsError> {
-        self.core.done(&Call::Chmod { object: object(at, path, follow)?, mode })
-    }
-
-    /// The same of a held inode.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::chmod_node`].
-    pub fn chmod_node(&self, node: &Node, mode: u32) -> Result<(), FsError> {
-        self.core.done(&Call::Chmod { object: node.0.object(), mode })
+    pub fn chmod(&self, object: Object<'_>, mode: u32) -> Result<(), FsError> {
+        self.core.done(&Call::Chmod { object: named(object)?, mode })
     }
 
     /// Changes owner, group or both.
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::chown`].
-    pub fn chown(
-        &self,
-        at: &Node,
-        path: &[u8],
-        uid: Option<u32>,
-        gid: Option<u32>,
-        follow: Follow,
-    ) -> Result<(), FsError> {
-        self.core.done(&Call::Chown { object: object(at, path, follow)?, uid, gid })
-    }
-
-    /// The same of a held inode.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::chown_node`].
-    pub fn chown_node(&self, node: &Node, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
-        self.core.done(&Call::Chown { object: node.0.object(), uid, gid })
+    pub fn chown(&self, object: Object<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
+        self.core.done(&Call::Chown { object: named(object)?, uid, gid })
     }
 
     /// Changes times.
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::utimens`].
-    pub fn utimens(&self, at: &Node, path: &[u8], times: [Time; 2], follow: Follow) -> Result<(), FsError> {
-        self.core.done(&Call::Utimens { object: object(at, path, follow)?, times })
+    pub fn utimens(&self, object: Object<'_>, times: [Time; 2]) -> Result<(), FsError> {
+        self.core.done(&Call::Utimens { object: named(object)?, times })
     }
 
-    /// The same of a held inode.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::utimens_node`].
-    pub fn utimens_node(&self, node: &Node, times: [Time; 2]) -> Result<(), FsError> {
-        self.core.done(&Call::Utimens { object: node.0.object(), times })
-    }
-
-    /// Sets the size of the file at a path.
+    /// Sets the size of what is at a path. The server sets that of a held inode by what it was opened for: open it, and use
+    /// [`File::truncate`].
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::truncate`].
-    pub fn truncate(&self, at: &Node, path: &[u8], bytes: u64) -> Result<(), FsError> {
-        self.core.done(&Call::Truncate { object: object(at, path, Follow::Yes)?, bytes })
+    pub fn truncate(&self, object: Object<'_>, bytes: u64) -> Result<(), FsError> {
+        self.core.done(&Call::Truncate { object: named(object)?, bytes })
     }
 
-    /// Whether the effective ids, or the real ones, may do `mask` to what is at a path.
+    /// Whether the effective ids, or the real ones, may do `mask`.
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::access`].
-    pub fn access(
-        &self,
-        at: &Node,
-        path: &[u8],
-        mask: u32,
-        follow: Follow,
-        real: bool,
-    ) -> Result<(), FsError> {
-        self.core.done(&Call::Access { object: object(at, path, follow)?, mask, real })
-    }
-
-    /// The same of a held inode.
-    ///
-    /// # Errors
-    /// As [`FileSystem::access`].
-    pub fn access_node(&self, node: &Node, mask: u32, real: bool) -> Result<(), FsError> {
-        self.core.done(&Call::Access { object: node.0.object(), mask, real })
+    pub fn access(&self, object: Object<'_>, mask: u32, real: bool) -> Result<(), FsError> {
+        self.core.done(&Call::Access { object: named(object)?, mask, real })
     }
 
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// As [`nvmed_fs::FileSystem::get_xattr_node`].
-    pub fn get_xattr_node(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.core.bytes(&xattr(node, XattrCall::Get(attribute(name)?)))
+    /// As [`nvmed_fs::FileSystem::get_xattr`].
+    pub fn get_xattr(&self, object: Object<'_>, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        self.core.bytes(&xattr(object, XattrCall::Get(attribute(name)?))?)
     }
 
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// As [`nvmed_fs::FileSystem::set_xattr_node`].
-    pub fn set_xattr_node(
+    /// As [`nvmed_fs::FileSystem::set_xattr`].
+    pub fn set_xattr(
         &self,
-        node: &Node,
+        object: Object<'_>,
         name: &[u8],
         value: &[u8],
         how: SetXattr,
@@ -319,29 +291,29 @@ impl FileSystem {
             return Err(FsError::AttributeTooLong);
         }
         let (call, bytes) = (XattrCall::Set(attribute(name)?, how), value.len() as u32);
-        let reply = self.core.call_with(&Call::Xattr { object: node.0.object(), call, bytes }, value)?;
+        let reply = self.core.call_with(&Call::Xattr { object: named(object)?, call, bytes }, value)?;
         if reply.answer == Answer::Done { Ok(()) } else { Err(STRANGE) }
     }
 
     /// The names of the extended attributes, each ended by a NUL.
     ///
     /// # Errors
-    /// As [`nvmed_fs::FileSystem::list_xattr_node`].
-    pub fn list_xattr_node(&self, node: &Node) -> Result<Vec<u8>, FsError> {
-        self.core.bytes(&xattr(node, XattrCall::List))
+    /// As [`nvmed_fs::FileSystem::list_xattr`].
+    pub fn list_xattr(&self, object: Object<'_>) -> Result<Vec<u8>, FsError> {
+        self.core.bytes(&xattr(object, XattrCall::List)?)
     }
 
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// As [`nvmed_fs::FileSystem::remove_xattr_node`].
-    pub fn remove_xattr_node(&self, node: &Node, name: &[u8]) -> Result<(), FsError> {
-        self.core.done(&xattr(node, XattrCall::Remove(attribute(name)?)))
+    /// As [`nvmed_fs::FileSystem::remove_xattr`].
+    pub fn remove_xattr(&self, object: Object<'_>, name: &[u8]) -> Result<(), FsError> {
+        self.core.done(&xattr(object, XattrCall::Remove(attribute(name)?))?)
     }
 }
 
-fn xattr<'a>(node: &Node, call: XattrCall<'a>) -> Call<'a> {
-    Call::Xattr { object: node.0.object(), call, bytes: 0 }
+fn xattr<'a>(object: Object<'a>, call: XattrCall<'a>) -> Result<Call<'a>, FsError> {
+    Ok(Call::Xattr { object: named(object)?, call, bytes: 0 })
 }
 
 /// An attribute's name as a message carries it.

@@ -22,7 +22,7 @@ mod session;
 
 pub use error::ClientError;
 pub use file::{File, MappedFile};
-pub use filesystem::FileSystem;
+pub use filesystem::{FileSystem, Object};
 pub use node::Node;
 pub use nvmed_wire::{Address, Handle, Inherited, Token, Welcome};
 pub use session::{Held, Session};

@@ -5,8 +5,8 @@ mod support;
 use core::ops::ControlFlow;
 use nvmed_client::Session;
 use nvmed_fs::{
-    Allocate, Follow, FsError, Kind, LockKind, LockRange, OpenFlags, RenameFlags, SetXattr, Time, Wait,
-    Whence,
+    Allocate, Follow, FsError, Kind, LockKind, LockRange, Object, OpenFlags, RenameFlags, SetXattr, Time,
+    Wait, Whence,
 };
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,11 +29,11 @@ fn names_are_made_found_listed_and_removed() {
     assert_eq!(files.stat(&root, b"second", Follow::Yes).unwrap().nlink, 2);
     assert_eq!(files.path_of(&dir).unwrap(), b"/dir");
     files.rename(&root, b"second", &dir, b"third", RenameFlags::Replace).unwrap();
-    files.chmod(&dir, b"third", 0o600, Follow::Yes).unwrap();
-    files.utimens(&dir, b"third", [Time::At(5), Time::At(7)], Follow::Yes).unwrap();
+    files.chmod(Object::At(&dir, b"third", Follow::Yes), 0o600).unwrap();
+    files.utimens(Object::At(&dir, b"third", Follow::Yes), [Time::At(5), Time::At(7)]).unwrap();
     let stat = files.stat(&dir, b"file", Follow::Yes).unwrap();
     assert_eq!((stat.mode & 0o777, stat.atime_ns, stat.mtime_ns), (0o600, 5, 7));
-    assert!(files.access(&dir, b"file", 4, Follow::Yes, true).is_ok());
+    assert!(files.access(Object::At(&dir, b"file", Follow::Yes), 4, true).is_ok());
     assert_eq!(errno(files.rmdir(&root, b"dir")), Errno::NOTEMPTY);
     assert_eq!(errno(files.lookup(&root, b"none", Follow::Yes)), Errno::NOENT);
     assert!(
@@ -134,11 +134,11 @@ fn attributes_come_back_and_go() {
     let file = create(files, "file");
     let node = file.node();
     let value = vec![7; 3000];
-    files.set_xattr_node(&node, b"user.one", &value, SetXattr::Create).unwrap();
-    assert_eq!(files.get_xattr_node(&node, b"user.one").unwrap(), value);
-    assert_eq!(file.list_xattr().unwrap(), b"user.one\0");
-    files.remove_xattr_node(&node, b"user.one").unwrap();
-    assert_eq!(errno(files.get_xattr_node(&node, b"user.one")), Errno::NODATA);
+    files.set_xattr(Object::Held(&node), b"user.one", &value, SetXattr::Create).unwrap();
+    assert_eq!(files.get_xattr(Object::Held(&node), b"user.one").unwrap(), value);
+    assert_eq!(files.list_xattr(Object::Open(&file)).unwrap(), b"user.one\0");
+    files.remove_xattr(Object::Held(&node), b"user.one").unwrap();
+    assert_eq!(errno(files.get_xattr(Object::Held(&node), b"user.one")), Errno::NODATA);
 }
 
 #[test]

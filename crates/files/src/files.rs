@@ -7,7 +7,8 @@ use crate::ticket::{Ticket, Work};
 use crate::worker::Workers;
 use nvmed_block::{Buffer, Disk, DiskOptions};
 use nvmed_fs::{
-    Credentials, FileSystem, Follow, FsError, Node, OpenFlags, RenameFlags, SetXattr, Stat, StatFs, Time,
+    Credentials, FileSystem, Follow, FsError, Node, Object, OpenFlags, RenameFlags, SetXattr, Stat, StatFs,
+    Time,
 };
 use nvmed_stack::{Caller, Config, Mount, StackError, Surroundings};
 use std::sync::Arc;
@@ -200,7 +201,7 @@ impl Files {
     /// # Errors
     /// Those of chmod(2).
     pub fn chmod(&self, path: &[u8], mode: u32) -> Result<(), FsError> {
-        self.at(path, |root, path| self.mount.chmod(root, path, mode, Follow::Yes, &self.who()))
+        self.at(path, |root, path| self.mount.chmod(Object::At(root, path, Follow::Yes), mode, &self.who()))
     }
 
     /// Changes owner, group or both.
@@ -214,7 +215,7 @@ impl Files {
         gid: Option<u32>,
         follow: Follow,
     ) -> Result<(), FsError> {
-        self.at(path, |root, path| self.mount.chown(root, path, uid, gid, follow, &self.who()))
+        self.at(path, |root, path| self.mount.chown(Object::At(root, path, follow), uid, gid, &self.who()))
     }
 
     /// Changes the times of access and of change.
@@ -222,7 +223,7 @@ impl Files {
     /// # Errors
     /// Those of utimensat(2).
     pub fn utimens(&self, path: &[u8], times: [Time; 2], follow: Follow) -> Result<(), FsError> {
-        self.at(path, |root, path| self.mount.utimens(root, path, times, follow, &self.who()))
+        self.at(path, |root, path| self.mount.utimens(Object::At(root, path, follow), times, &self.who()))
     }
 
     /// Sets the size of a file.
@@ -230,7 +231,9 @@ impl Files {
     /// # Errors
     /// Those of truncate(2).
     pub fn truncate(&self, path: &[u8], bytes: u64) -> Result<(), FsError> {
-        self.at(path, |root, path| self.mount.truncate(root, path, bytes, &self.who()))
+        self.at(path, |root, path| {
+            self.mount.truncate(Object::At(root, path, Follow::Yes), bytes, &self.who())
+        })
     }
 
     /// Whether the process may read (4), write (2), execute (1).
@@ -238,7 +241,7 @@ impl Files {
     /// # Errors
     /// Those of access(2).
     pub fn access(&self, path: &[u8], mask: u32) -> Result<(), FsError> {
-        self.at(path, |root, path| self.mount.access(root, path, mask, Follow::Yes, &self.who()))
+        self.at(path, |root, path| self.mount.access(Object::At(root, path, Follow::Yes), mask, &self.who()))
     }
 
     /// The value of an extended attribute.
@@ -246,7 +249,9 @@ impl Files {
     /// # Errors
     /// Those of getxattr(2).
     pub fn get_xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.at(path, |root, path| self.mount.get_xattr(root, path, Follow::Yes, name, &self.who()))
+        self.at(path, |root, path| {
+            self.mount.get_xattr(Object::At(root, path, Follow::Yes), name, &self.who())
+        })
     }
 
     /// Sets an extended attribute.
@@ -255,7 +260,7 @@ impl Files {
     /// Those of setxattr(2).
     pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], how: SetXattr) -> Result<(), FsError> {
         self.at(path, |root, path| {
-            self.mount.set_xattr(root, path, Follow::Yes, name, value, how, &self.who())
+            self.mount.set_xattr(Object::At(root, path, Follow::Yes), name, value, how, &self.who())
         })
     }
 
@@ -264,7 +269,7 @@ impl Files {
     /// # Errors
     /// Those of listxattr(2).
     pub fn list_xattr(&self, path: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.at(path, |root, path| self.mount.list_xattr(root, path, Follow::Yes, &self.who()))
+        self.at(path, |root, path| self.mount.list_xattr(Object::At(root, path, Follow::Yes), &self.who()))
     }
 
     /// Removes an extended attribute.
@@ -272,7 +277,9 @@ impl Files {
     /// # Errors
     /// Those of removexattr(2).
     pub fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<(), FsError> {
-        self.at(path, |root, path| self.mount.remove_xattr(root, path, Follow::Yes, name, &self.who()))
+        self.at(path, |root, path| {
+            self.mount.remove_xattr(Object::At(root, path, Follow::Yes), name, &self.who())
+        })
     }
 
     /// Makes everything durable that was done before.

@@ -8,7 +8,7 @@ use crate::filesystem::Node;
 use crate::inode::Inode;
 use crate::listing::Listing;
 use crate::lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
-use crate::status::{Credentials, DirEntry, OpenFlags, Stat, Time, Whence};
+use crate::status::{DirEntry, OpenFlags, Stat, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -165,44 +165,9 @@ impl File {
         !flags.has(OpenFlags::NOATIME) && !self.view.is_read_only()
     }
 
-    /// Calls that change the inode need more than `O_PATH`, and a view that may.
-    fn may_alter(&self) -> Result<(), FsError> {
-        self.not_path_only()?;
-        self.view.writable()
-    }
-
     /// Calls on what lies at a path only are refused with `O_PATH`.
-    fn not_path_only(&self) -> Result<(), FsError> {
+    pub(crate) fn not_path_only(&self) -> Result<(), FsError> {
         if self.flags().has(OpenFlags::PATH) { Err(FsError::BadDescriptor) } else { Ok(()) }
-    }
-
-    /// `fchmod`.
-    ///
-    /// # Errors
-    /// [`FsError::NotPermitted`], [`FsError::BadDescriptor`]; the store's.
-    pub fn chmod(&self, mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.may_alter()?;
-        self.core.chmod(&self.inode, mode, who)?;
-        self.core.written_through()
-    }
-
-    /// `fchown`.
-    ///
-    /// # Errors
-    /// [`FsError::NotPermitted`], [`FsError::BadDescriptor`]; the store's.
-    pub fn chown(&self, uid: Option<u32>, gid: Option<u32>, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.may_alter()?;
-        self.core.chown(&self.inode, uid, gid, who)?;
-        self.core.written_through()
-    }
-
-    /// `futimens`: access and change.
-    ///
-    /// # Errors
-    /// [`FsError::NotPermitted`], [`FsError::Access`], [`FsError::BadDescriptor`].
-    pub fn utimens(&self, times: [Time; 2], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.may_alter()?;
-        self.core.utimens(&self.inode, times, who)
     }
 
     /// A record lock needs an access mode that fits (fcntl(2)).

@@ -8,10 +8,10 @@ use crate::file::File;
 use crate::finding::Finding;
 use crate::health::Trouble;
 use crate::inode::Inode;
+use crate::lock::LockOwner;
 use crate::namespace::Recipe;
-use crate::permission::WRITE;
 use crate::resolve::Last;
-use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs, Time};
+use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs};
 use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
 use nvmed_mutant::Mutant;
@@ -59,6 +59,13 @@ impl Node {
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.0.kind
+    }
+
+    /// The record locks of process `pid` on this inode go, whichever description they were set through.
+    pub fn drop_record_locks(&self, pid: u32) {
+        if let Some(locks) = self.0.locks_if_any() {
+            locks.drop_owner(LockOwner::Process(pid));
+        }
     }
 }
 
@@ -430,108 +437,6 @@ impl FileSystem {
             self.0.accessed(&node.0);
         }
         self.0.link_target(&node.0)
-    }
-
-    /// Changes mode bits.
-    ///
-    /// # Errors
-    /// Those of chmod(2).
-    pub fn chmod(
-        &self,
-        at: &Node,
-        path: &[u8],
-        mode: u32,
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        self.0.chmod(&self.at_to_change(at, path, follow, who)?, mode, who)?;
-        self.0.written_through()
-    }
-
-    /// Changes owner, group or both.
-    ///
-    /// # Errors
-    /// Those of chown(2).
-    pub fn chown(
-        &self,
-        at: &Node,
-        path: &[u8],
-        uid: Option<u32>,
-        gid: Option<u32>,
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        self.0.chown(&self.at_to_change(at, path, follow, who)?, uid, gid, who)?;
-        self.0.written_through()
-    }
-
-    /// Changes the times of access and of change: `[atime, mtime]`.
-    ///
-    /// # Errors
-    /// Those of utimensat(2).
-    pub fn utimens(
-        &self,
-        at: &Node,
-        path: &[u8],
-        times: [Time; 2],
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        self.0.utimens(&self.at_to_change(at, path, follow, who)?, times, who)
-    }
-
-    /// Sets the size of a file.
-    ///
-    /// # Errors
-    /// Those of truncate(2).
-    pub fn truncate(&self, at: &Node, path: &[u8], bytes: u64, who: &Credentials<'_>) -> Result<(), FsError> {
-        let inode = self.at_to_change(at, path, Follow::Yes, who)?;
-        self.0.truncate_checked(&inode, bytes, who)?;
-        self.0.written_through()
-    }
-
-    /// Whether `who` may read (4), write (2), execute (1); 0 asks for existence.
-    ///
-    /// # Errors
-    /// Those of access(2).
-    pub fn access(
-        &self,
-        at: &Node,
-        path: &[u8],
-        mask: u32,
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        let inode = self.0.at(self.start(at), path, follow, who)?;
-        self.may_ask(mask)?;
-        self.0.access(&inode, mask, who)
-    }
-
-    /// As [`FileSystem::access`] for a held inode.
-    ///
-    /// # Errors
-    /// [`FsError::Access`], [`FsError::ReadOnly`].
-    pub fn access_node(&self, node: &Node, mask: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.may_ask(mask)?;
-        self.0.access(&node.0, mask, who)
-    }
-
-    /// A view that changes nothing permits no writing.
-    fn may_ask(&self, mask: u32) -> Result<(), FsError> {
-        if mask & WRITE != 0 { self.1.writable() } else { Ok(()) }
-    }
-
-    /// The inode at a path, which is to be changed.
-    pub(crate) fn at_to_change(
-        &self,
-        at: &Node,
-        path: &[u8],
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<Arc<Inode>, FsError> {
-        let inode = self.0.at(self.start(at), path, follow, who)?;
-        self.1.writable()?;
-        Ok(inode)
     }
 }
 

@@ -10,11 +10,9 @@ use crate::codec::record::Record;
 use crate::codec::xattrs::{self, Attribute, PART_BYTES, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::core::Core;
 use crate::error::FsError;
-use crate::file::File;
-use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
 use crate::permission::{self, READ, WRITE};
-use crate::status::{Credentials, Follow, MODE_STICKY, OpenFlags};
+use crate::status::{Credentials, MODE_STICKY};
 use core::sync::atomic::Ordering;
 use nvmed_mutant::Mutant;
 use nvmed_units::Ino;
@@ -92,7 +90,12 @@ fn may(inode: &Inode, name: &[u8], wanted: u32, who: &Credentials<'_>) -> Result
 }
 
 impl Core {
-    fn get_xattr(&self, inode: &Inode, name: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
+    pub(crate) fn get_xattr(
+        &self,
+        inode: &Inode,
+        name: &[u8],
+        who: &Credentials<'_>,
+    ) -> Result<Vec<u8>, FsError> {
         may(inode, name, READ, who)?;
         let state = inode.lock();
         let all = of(state.record(), inode.ino)?;
@@ -111,7 +114,7 @@ impl Core {
         if whole { Ok(value) } else { Err(damaged) }
     }
 
-    fn list_xattr(&self, inode: &Inode, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
+    pub(crate) fn list_xattr(&self, inode: &Inode, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
         let state = inode.lock();
         let mut names = Vec::new();
         for attribute in of(state.record(), inode.ino)? {
@@ -124,7 +127,7 @@ impl Core {
     }
 
     /// Sets an attribute; without a value, removes it.
-    fn change_xattr(
+    pub(crate) fn change_xattr(
         &self,
         inode: &Arc<Inode>,
         name: &[u8],
@@ -203,176 +206,5 @@ impl Core {
         }
         change.put_inode(inode, record);
         change.apply().map(drop)
-    }
-}
-
-impl FileSystem {
-    /// The value of an extended attribute.
-    ///
-    /// # Errors
-    /// Those of getxattr(2): [`FsError::NoAttribute`], [`FsError::NotSupported`] for names other than `user.`,
-    /// `trusted.` and `security.`; those of resolution.
-    pub fn get_xattr(
-        &self,
-        at: &Node,
-        path: &[u8],
-        follow: Follow,
-        name: &[u8],
-        who: &Credentials<'_>,
-    ) -> Result<Vec<u8>, FsError> {
-        self.0.get_xattr(&*self.0.at(self.start(at), path, follow, who)?, name, who)
-    }
-
-    /// Sets an extended attribute, of at most [`XATTR_VALUE_BYTES_MAX`] bytes; atomically, and durable as other
-    /// changes of the inode are.
-    ///
-    /// # Errors
-    /// Those of setxattr(2): [`FsError::Exists`], [`FsError::NoAttribute`], [`FsError::AttributeTooLong`],
-    /// [`FsError::NoSpace`] also when one inode has more than 8 KiB of names and short values; those of resolution.
-    #[expect(clippy::too_many_arguments, reason = "as many as setxattr(2) has, and who asks")]
-    pub fn set_xattr(
-        &self,
-        at: &Node,
-        path: &[u8],
-        follow: Follow,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        let node = self.lookup(at, path, follow, who)?;
-        self.set_xattr_node(&node, name, value, how, who)
-    }
-
-    /// The names of all extended attributes, each ended by a zero byte; `trusted.` ones are root's to see.
-    ///
-    /// # Errors
-    /// Those of resolution.
-    pub fn list_xattr(
-        &self,
-        at: &Node,
-        path: &[u8],
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<Vec<u8>, FsError> {
-        self.0.list_xattr(&*self.0.at(self.start(at), path, follow, who)?, who)
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// Those of removexattr(2): [`FsError::NoAttribute`]; those of resolution.
-    pub fn remove_xattr(
-        &self,
-        at: &Node,
-        path: &[u8],
-        follow: Follow,
-        name: &[u8],
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        let node = self.lookup(at, path, follow, who)?;
-        self.remove_xattr_node(&node, name, who)
-    }
-
-    /// As [`FileSystem::get_xattr`], of a held inode.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get_xattr_node(
-        &self,
-        node: &Node,
-        name: &[u8],
-        who: &Credentials<'_>,
-    ) -> Result<Vec<u8>, FsError> {
-        self.0.get_xattr(&node.0, name, who)
-    }
-
-    /// As [`FileSystem::set_xattr`], of a held inode.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_xattr_node(
-        &self,
-        node: &Node,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        self.changes(node)?;
-        self.0.grow_if_low();
-        self.0.change_xattr(&node.0, name, Some((value, how)), who)?;
-        self.0.written_through()
-    }
-
-    /// As [`FileSystem::list_xattr`], of a held inode.
-    ///
-    /// # Errors
-    /// The record's.
-    pub fn list_xattr_node(&self, node: &Node, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
-        self.0.list_xattr(&node.0, who)
-    }
-
-    /// As [`FileSystem::remove_xattr`], of a held inode.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn remove_xattr_node(&self, node: &Node, name: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.changes(node)?;
-        self.0.change_xattr(&node.0, name, None, who)?;
-        self.0.written_through()
-    }
-}
-
-impl File {
-    /// The inode, for a call that needs more than `O_PATH`.
-    fn attributed(&self) -> Result<&Arc<Inode>, FsError> {
-        if self.flags().has(OpenFlags::PATH) { Err(FsError::BadDescriptor) } else { Ok(&self.inode) }
-    }
-
-    /// The file system that it belongs to.
-    #[must_use]
-    pub fn files(&self) -> FileSystem {
-        FileSystem(Arc::clone(&self.core), self.view.clone())
-    }
-
-    /// As [`FileSystem::get_xattr`].
-    ///
-    /// # Errors
-    /// As there; [`FsError::BadDescriptor`].
-    pub fn get_xattr(&self, name: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
-        self.core.get_xattr(self.attributed()?, name, who)
-    }
-
-    /// As [`FileSystem::set_xattr`].
-    ///
-    /// # Errors
-    /// As there; [`FsError::BadDescriptor`].
-    pub fn set_xattr(
-        &self,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        self.attributed()?;
-        self.files().set_xattr_node(&self.node(), name, value, how, who)
-    }
-
-    /// As [`FileSystem::list_xattr`].
-    ///
-    /// # Errors
-    /// As there; [`FsError::BadDescriptor`].
-    pub fn list_xattr(&self, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
-        self.core.list_xattr(self.attributed()?, who)
-    }
-
-    /// As [`FileSystem::remove_xattr`].
-    ///
-    /// # Errors
-    /// As there; [`FsError::BadDescriptor`].
-    pub fn remove_xattr(&self, name: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.attributed()?;
-        self.files().remove_xattr_node(&self.node(), name, who)
     }
 }

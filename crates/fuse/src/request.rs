@@ -14,7 +14,7 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use nvmed_fs::{Credentials, File, Node, OpenFlags};
+use nvmed_fs::{Credentials, File, Node, Object, OpenFlags};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
@@ -354,7 +354,7 @@ impl Filesystem for Server {
         // The one thing that the kernel does not check: whether the asker may see root's names.
         let who = Credentials { permitted: false, ..who(request) };
         let node = self.nodes.get(ino).map_err(Refusal::from);
-        let names = node.and_then(|node| Ok(self.files.list_xattr_node(&node, &who)?));
+        let names = node.and_then(|node| Ok(self.files.list_xattr(Object::Held(&node), &who)?));
         answer!(reply, names, names => fit(reply, size, &names));
     }
 
@@ -373,8 +373,9 @@ impl Filesystem for Server {
 
     fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let node = self.nodes.get(ino).map_err(Refusal::from);
-        let done =
-            node.and_then(|node| Ok(self.files.remove_xattr_node(&node, name.as_bytes(), &PERMITTED)?));
+        let done = node.and_then(|node| {
+            Ok(self.files.remove_xattr(Object::Held(&node), name.as_bytes(), &PERMITTED)?)
+        });
         answer!(reply, done, () => reply.ok());
     }
 

@@ -6,7 +6,8 @@ use crate::node::Nodes;
 use crate::place::HOLDER_ATTRIBUTE;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, InitFlags, Request};
 use nvmed_fs::{
-    Allocate, Credentials, FileSystem, Follow, FsError, Node, OpenFlags, RenameFlags, SetXattr, Time, Whence,
+    Allocate, Credentials, FileSystem, Follow, FsError, Node, Object, OpenFlags, RenameFlags, SetXattr, Time,
+    Whence,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -115,15 +116,15 @@ impl Server {
     ) -> Answer<Node> {
         let node = self.nodes.get(ino)?;
         if let Some(size) = size {
-            self.files.truncate_node(&node, size, &PERMITTED)?;
+            self.files.truncate(Object::Held(&node), size, &PERMITTED)?;
         }
         if owner != (None, None) {
-            self.files.chown_node(&node, owner.0, owner.1, &PERMITTED)?;
+            self.files.chown(Object::Held(&node), owner.0, owner.1, &PERMITTED)?;
         }
         if let Some(mode) = mode {
-            self.files.chmod_node(&node, mode, &PERMITTED)?;
+            self.files.chmod(Object::Held(&node), mode, &PERMITTED)?;
         }
-        self.files.utimens_node(&node, times, &PERMITTED)?;
+        self.files.utimens(Object::Held(&node), times, &PERMITTED)?;
         Ok(node)
     }
 
@@ -183,7 +184,7 @@ impl Server {
         if name == HOLDER_ATTRIBUTE {
             return Ok(self.holder.to_string().into_bytes());
         }
-        Ok(self.files.get_xattr_node(&self.nodes.get(ino)?, name.as_bytes(), &PERMITTED)?)
+        Ok(self.files.get_xattr(Object::Held(&self.nodes.get(ino)?), name.as_bytes(), &PERMITTED)?)
     }
 
     pub(crate) fn extend(&self, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32) -> Answer<()> {
@@ -194,7 +195,7 @@ impl Server {
             _ => return Err(Errno::EINVAL.into()),
         };
         let node = self.nodes.get(ino)?;
-        Ok(self.files.set_xattr_node(&node, name.as_bytes(), value, how, &PERMITTED)?)
+        Ok(self.files.set_xattr(Object::Held(&node), name.as_bytes(), value, how, &PERMITTED)?)
     }
 
     pub(crate) fn seek(&self, handle: FileHandle, offset: i64, whence: i32) -> Answer<i64> {
@@ -236,7 +237,7 @@ mod tests {
             let how = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
             let file = server.files.open(&mount.root(), b"f", how, 0o600, &PERMITTED).unwrap();
             file.pwrite(b"bytes", 0).unwrap();
-            server.files.utimens_node(&file.node(), [Time::At(1), Time::Omit], &PERMITTED).unwrap();
+            server.files.utimens(Object::Held(&file.node()), [Time::At(1), Time::Omit], &PERMITTED).unwrap();
             server.nodes.enter(&file.node());
             let opened = server.open_file(INodeNo(file.node().ino()), server.kept(libc::O_RDONLY));
             let read = server.take(opened.ok().unwrap(), 0, &mut [0; 5], 0);

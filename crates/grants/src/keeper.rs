@@ -3,7 +3,7 @@
 use crate::error::GrantError;
 use crate::size::Size;
 use crate::table::{PartitionGrant, Table, TreeGrant};
-use nvmed_fs::{Credentials, FileSystem, Follow, FsError, Kind, Limits, Node, Usage};
+use nvmed_fs::{Credentials, FileSystem, Follow, FsError, Kind, Limits, Node, Object, Usage};
 use nvmed_io::Device;
 use nvmed_server::{Admitted, Gate, Peer};
 use nvmed_stack::{PartitionOptions, ServedPartition};
@@ -197,8 +197,8 @@ impl Keeper {
         if made {
             let (user, group) = (grant.users.first(), grant.groups.first());
             let mode = if group.is_some() { GROUP_TREE_MODE } else { TREE_MODE };
-            self.files.chmod(&at, b".", mode, Follow::Yes, &root)?;
-            self.files.chown(&at, b".", user.copied(), group.copied(), Follow::Yes, &root)?;
+            self.files.chmod(Object::At(&at, b".", Follow::Yes), mode, &root)?;
+            self.files.chown(Object::At(&at, b".", Follow::Yes), user.copied(), group.copied(), &root)?;
         }
         Ok(())
     }

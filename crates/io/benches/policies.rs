@@ -16,13 +16,6 @@ use std::time::Duration;
 
 const ROUNDS: u64 = 10;
 const READS: u64 = 300;
-const POLICIES: [Completions; 5] = [
-    Completions::Poll,
-    Completions::Hybrid,
-    Completions::Adaptive,
-    Completions::Thread,
-    Completions::Interrupt,
-];
 
 struct Contender {
     completion: Completions,
@@ -114,7 +107,7 @@ fn main() {
     let mut numbers = std::env::args().filter_map(|arg| arg.parse().ok());
     let (latency_us, rounds) = (numbers.next().unwrap_or(200), numbers.next().unwrap_or(ROUNDS));
     println!("{latency_us} us medium, real time:");
-    race(Clock::Threaded, latency_us, rounds, &POLICIES);
+    race(Clock::Threaded, latency_us, rounds, &Completions::ALL);
     println!("50 us medium, simulated time:");
     let alone = [Completions::Poll, Completions::Hybrid, Completions::Adaptive, Completions::Interrupt];
     race(Clock::Virtual, 50, rounds, &alone);

@@ -91,6 +91,7 @@ impl<'a> Parts<'a> {
     /// The request made last was taken.
     pub(crate) fn advance(&mut self) {
         let made = u64::from(self.made);
+        assert!(made <= self.left, "{made} blocks were taken of a call that had {} left", self.left);
         self.left -= made;
         self.done = self.left == 0;
         self.lba = Lba(self.lba.0.wrapping_add(made));
@@ -166,6 +167,17 @@ mod tests {
             }
         }
         out
+    }
+
+    #[test]
+    #[should_panic(expected = "8 blocks were taken of a call that had 0 left")]
+    fn a_part_is_taken_once() {
+        let whole =
+            Request { operation: Operation::Discard, lba: Lba(0), blocks: 0, data: &[], tag: 0, stream: 0 };
+        let mut parts = Parts::new(&whole, 8, &limits(8, 512));
+        parts.request(&mut [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS]);
+        parts.advance();
+        parts.advance();
     }
 
     #[test]

@@ -128,7 +128,8 @@ impl Places {
         let index = self.free.pop().expect("there are as many places as both budgets count") as usize;
         self.serial += 1;
         let place = &mut self.places[index];
-        (place.remaining, place.direct, place.abandoned, place.call) = (0, 0, false, call);
+        assert!(place.remaining == 0, "place {index} was free while {} requests ran", place.remaining);
+        (place.direct, place.abandoned, place.call) = (0, false, call);
         (place.handle, place.serial, place.error) = (handle, self.serial, None);
         (place.stamp, place.overdue) = (Stamp::default(), Overdue::Unseen);
         Some(index)
@@ -144,7 +145,7 @@ impl Places {
     #[cold]
     pub(crate) fn keep(&mut self, handle: u32) {
         let kept = self.open(handle, true).map(|index| self.expect(index));
-        debug_assert!(kept.is_some(), "there was a place");
+        assert!(kept.is_some(), "no place is left, although one was named for this call");
     }
 
     /// One more request of `index` is with the queue pair.
@@ -175,7 +176,9 @@ impl Places {
     /// Notes the end of one request of `index` that the queue pair had.
     #[inline]
     pub(crate) fn complete_direct(&mut self, index: usize, failed: Option<IoError>, value: u32) -> Ended {
-        self.places[index].direct -= 1;
+        let place = &mut self.places[index];
+        assert!(place.direct > 0, "the queue pair ended a request of place {index}, where it had none");
+        place.direct -= 1;
         self.complete(index, failed, value)
     }
 
@@ -183,6 +186,7 @@ impl Places {
     #[inline]
     pub(crate) fn complete(&mut self, index: usize, failed: Option<IoError>, value: u32) -> Ended {
         let place = &mut self.places[index];
+        assert!(place.remaining > 0, "a request of place {index} ended, where none ran");
         place.remaining -= 1;
         (place.value, place.overdue) = (value, Overdue::Unseen);
         if place.error.is_none() {
@@ -232,7 +236,8 @@ impl Places {
     #[inline]
     pub(crate) fn close(&mut self, index: usize) {
         let place = &self.places[index];
-        debug_assert_eq!(place.remaining, 0, "a place is given back while requests run");
+        assert!(place.remaining == 0, "place {index} is given back while {} requests run", place.remaining);
+        assert!(self.free.len() < self.places.len(), "place {index} is given back, although all are free");
         *(if place.call { &mut self.calls_left } else { &mut self.tickets_left }) += 1;
         self.free.push(index as u32);
     }
@@ -273,5 +278,69 @@ impl Places {
 
     pub(crate) fn set_overdue(&mut self, index: usize, overdue: Overdue) {
         self.places[index].overdue = overdue;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One place for a ticket, which is taken.
+    fn taken() -> (Places, usize) {
+        let mut places = Places::new(1);
+        let index = places.open(0, false).expect("the only place for a ticket");
+        (places, index)
+    }
+
+    #[test]
+    #[should_panic(expected = "where none ran")]
+    fn a_request_ends_once() {
+        let (mut places, index) = taken();
+        places.expect_queued(index);
+        places.complete(index, None, 0);
+        places.complete(index, None, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "where it had none")]
+    fn the_queue_pair_ends_what_it_was_given() {
+        let (mut places, index) = taken();
+        places.expect_queued(index);
+        places.complete_direct(index, None, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "while 1 requests run")]
+    fn a_place_is_kept_while_a_request_runs() {
+        let (mut places, index) = taken();
+        places.expect(index);
+        places.close(index);
+    }
+
+    #[test]
+    #[should_panic(expected = "although all are free")]
+    fn a_place_is_given_back_once() {
+        let (mut places, index) = taken();
+        places.close(index);
+        places.close(index);
+    }
+
+    #[test]
+    #[should_panic(expected = "was free while 1 requests ran")]
+    fn a_free_place_has_no_requests() {
+        let (mut places, index) = taken();
+        places.close(index);
+        places.expect(index);
+        places.open(0, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "no place is left")]
+    fn a_place_that_was_named_is_there() {
+        let mut places = Places::new(1);
+        while places.next_for_call().is_some() {
+            places.keep(0);
+        }
+        places.keep(0);
     }
 }

@@ -24,6 +24,11 @@ pub enum Completions {
     Interrupt,
 }
 
+impl Completions {
+    /// Every way, in the order of declaration.
+    pub const ALL: [Self; 5] = [Self::Adaptive, Self::Poll, Self::Hybrid, Self::Thread, Self::Interrupt];
+}
+
 /// What happens to requests that were with the device when it was reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnReset {
@@ -274,13 +279,7 @@ mod tests {
     fn settings_come_back_as_they_went_in() {
         let live = Live::new();
         assert_eq!(live.load(), HandleSettings::default());
-        for completion in [
-            Completions::Adaptive,
-            Completions::Poll,
-            Completions::Hybrid,
-            Completions::Thread,
-            Completions::Interrupt,
-        ] {
+        for completion in Completions::ALL {
             for priority in [Priority::Urgent, Priority::High, Priority::Medium, Priority::Low] {
                 let settings = HandleSettings {
                     completion,

@@ -115,15 +115,15 @@ impl Service {
             }
             Call::Chmod { object, mode } => {
                 let node = self.inode(asker, object)?;
-                files.chmod_node(&node, mode, &asker.who()).map(|()| Answer::Done)
+                files.chmod(nvmed_fs::Object::Held(&node), mode, &asker.who()).map(|()| Answer::Done)
             }
             Call::Chown { object, uid, gid } => {
                 let node = self.inode(asker, object)?;
-                files.chown_node(&node, uid, gid, &asker.who()).map(|()| Answer::Done)
+                files.chown(nvmed_fs::Object::Held(&node), uid, gid, &asker.who()).map(|()| Answer::Done)
             }
             Call::Utimens { object, times } => {
                 let node = self.inode(asker, object)?;
-                files.utimens_node(&node, times, &asker.who()).map(|()| Answer::Done)
+                files.utimens(nvmed_fs::Object::Held(&node), times, &asker.who()).map(|()| Answer::Done)
             }
             Call::Mkdir { .. }
             | Call::Mknod { .. }
@@ -182,9 +182,15 @@ impl Service {
     ) -> Result<Answer, FsError> {
         let who = if real { asker.peer.real_credentials() } else { asker.who() };
         match object {
-            Object::Held(handle) => asker.session.files().access_node(&asker.node(handle)?, mask, &who)?,
+            Object::Held(handle) => {
+                asker.session.files().access(nvmed_fs::Object::Held(&asker.node(handle)?), mask, &who)?
+            }
             Object::Path { at, path: text, follow } => {
-                asker.session.files().access(&asker.node(at)?, path(text)?, mask, follow, &who)?;
+                asker.session.files().access(
+                    nvmed_fs::Object::At(&asker.node(at)?, path(text)?, follow),
+                    mask,
+                    &who,
+                )?;
             }
         }
         Ok(Answer::Done)
@@ -200,18 +206,26 @@ impl Service {
     ) -> Result<Answer, FsError> {
         let (node, who) = (self.inode(asker, object)?, asker.who());
         match call {
-            XattrCall::Get(name) => {
-                Ok(Answer::Data(put(data, &asker.session.files().get_xattr_node(&node, name, &who)?)))
-            }
-            XattrCall::List => {
-                Ok(Answer::Data(put(data, &asker.session.files().list_xattr_node(&node, &who)?)))
-            }
+            XattrCall::Get(name) => Ok(Answer::Data(put(
+                data,
+                &asker.session.files().get_xattr(nvmed_fs::Object::Held(&node), name, &who)?,
+            ))),
+            XattrCall::List => Ok(Answer::Data(put(
+                data,
+                &asker.session.files().list_xattr(nvmed_fs::Object::Held(&node), &who)?,
+            ))),
             XattrCall::Set(name, how) => {
-                asker.session.files().set_xattr_node(&node, name, given(data, bytes)?, how, &who)?;
+                asker.session.files().set_xattr(
+                    nvmed_fs::Object::Held(&node),
+                    name,
+                    given(data, bytes)?,
+                    how,
+                    &who,
+                )?;
                 Ok(Answer::Done)
             }
             XattrCall::Remove(name) => {
-                asker.session.files().remove_xattr_node(&node, name, &who)?;
+                asker.session.files().remove_xattr(nvmed_fs::Object::Held(&node), name, &who)?;
                 Ok(Answer::Done)
             }
         }

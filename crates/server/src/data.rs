@@ -100,7 +100,9 @@ impl Service {
             Object::Path { .. } => {
                 let node = self.inode(asker, object)?;
                 let files = asker.session.files();
-                self.resize(&node, bytes, || files.truncate_node(&node, bytes, &asker.who()))
+                self.resize(&node, bytes, || {
+                    files.truncate(nvmed_fs::Object::Held(&node), bytes, &asker.who())
+                })
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::model::{Model, ROOT};
 use crate::operation::{Op, SyncFlag};
-use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, MappedFile, OpenFlags, SetXattr};
+use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, MappedFile, Object, OpenFlags, SetXattr};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,20 +118,24 @@ impl Runner {
             Op::Link { from, to } => {
                 files.link(&root, from.as_bytes(), &root, to.as_bytes(), Follow::No, WHO)?;
             }
-            Op::Chmod { path, mode } => files.chmod(&root, path.as_bytes(), *mode, Follow::Yes, WHO)?,
+            Op::Chmod { path, mode } => {
+                files.chmod(Object::At(&root, path.as_bytes(), Follow::Yes), *mode, WHO)?
+            }
             Op::Chown { path, uid, gid } => {
-                files.chown(&root, path.as_bytes(), *uid, *gid, Follow::No, WHO)?;
+                files.chown(Object::At(&root, path.as_bytes(), Follow::No), *uid, *gid, WHO)?;
             }
             Op::Utimens { path, atime, mtime } => {
-                files.utimens(&root, path.as_bytes(), [*atime, *mtime], Follow::No, WHO)?;
+                files.utimens(Object::At(&root, path.as_bytes(), Follow::No), [*atime, *mtime], WHO)?;
             }
-            Op::Truncate { path, size } => files.truncate(&root, path.as_bytes(), *size, WHO)?,
+            Op::Truncate { path, size } => {
+                files.truncate(Object::At(&root, path.as_bytes(), Follow::Yes), *size, WHO)?
+            }
             Op::SetXattr { path, name, value } => {
                 let (name, how) = (name.as_bytes(), SetXattr::Any);
-                files.set_xattr(&root, path.as_bytes(), Follow::No, name, value, how, WHO)?;
+                files.set_xattr(Object::At(&root, path.as_bytes(), Follow::No), name, value, how, WHO)?;
             }
             Op::RemoveXattr { path, name } => {
-                files.remove_xattr(&root, path.as_bytes(), Follow::No, name.as_bytes(), WHO)?;
+                files.remove_xattr(Object::At(&root, path.as_bytes(), Follow::No), name.as_bytes(), WHO)?;
             }
             Op::Sync => files.sync()?,
             Op::Trim => _ = files.trim(64 << 10)?,

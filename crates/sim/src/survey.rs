@@ -2,7 +2,7 @@
 
 use crate::model::{Inode, Model, ROOT, Shape};
 use crate::times::{self, Times};
-use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, OpenFlags, Stat};
+use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Object, OpenFlags, Stat};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -274,9 +274,9 @@ fn xattrs(files: &FileSystem, path: &str, stat: &Stat) -> Result<BTreeMap<String
         return Ok(all);
     }
     let (root, path) = (files.root(), if path.is_empty() { "." } else { path });
-    let names = files.list_xattr(&root, path.as_bytes(), Follow::No, WHO)?;
+    let names = files.list_xattr(Object::At(&root, path.as_bytes(), Follow::No), WHO)?;
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        let value = match files.get_xattr(&root, path.as_bytes(), Follow::No, name, WHO) {
+        let value = match files.get_xattr(Object::At(&root, path.as_bytes(), Follow::No), name, WHO) {
             // No operation makes such a name, so no model has it; a repair keeps one that damage made.
             Err(FsError::NotSupported) => b"of a name that is not offered".to_vec(),
             value => value?,

@@ -1,9 +1,10 @@
 //! The configuration file of the paper (NVMeDirect 2.0, "Config file example: default.conf"), with
 //! keys of our own beside its seven.
 
+use crate::keys::{Given, KEYS};
 use crate::spec::{DeviceSpec, SpecError};
 use nvmed_cache::EvictionPolicy;
-use nvmed_units::parse_bytes;
+use nvmed_fs::Durability;
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
 
@@ -22,20 +23,9 @@ pub(crate) const CACHE_BYTES_MAX: u64 = 1 << 40;
 pub(crate) const READAHEAD_BYTES_DEFAULT: u64 = 128 << 10;
 /// Largest file in its inode record unless `ffs_inline` says otherwise, and at most.
 pub(crate) const INLINE_BYTES_DEFAULT: u64 = 512;
-const INLINE_BYTES_MAX: u64 = 800;
+pub(crate) const INLINE_BYTES_MAX: u64 = 800;
 /// Largest readahead window and preallocation; beyond, one file starves the others.
-const WINDOW_BYTES_MAX: u64 = 1 << 30;
-
-/// What a SIGKILL of the program costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Completed calls live in the process's cache: SIGKILL loses what was not synced, unless
-    /// `nvmed run` holds the cache's memory. Exit and signals that end in exit lose nothing.
-    Process,
-    /// Each completed call has reached the device: a SIGKILL loses nothing, at the price of a device
-    /// write per call.
-    Device,
-}
+pub(crate) const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
 /// Whose the file system is (`mount`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +63,7 @@ pub enum RawSyscalls {
 impl RawSyscalls {
     /// The values of the key, in the order of the variants.
     pub const NAMES: [&str; 3] = ["off", "dispatch", "detect"];
-    const ALL: [Self; 3] = [Self::Off, Self::Dispatch, Self::Detect];
+    pub(crate) const ALL: [Self; 3] = [Self::Off, Self::Dispatch, Self::Detect];
 
     /// The value that a name stands for.
     #[must_use]
@@ -102,7 +92,7 @@ pub enum IoUring {
 impl IoUring {
     /// The values of the key, in the order of the variants.
     pub const NAMES: [&str; 2] = ["refuse", "allow"];
-    const ALL: [Self; 2] = [Self::Refuse, Self::Allow];
+    pub(crate) const ALL: [Self; 2] = [Self::Refuse, Self::Allow];
 
     /// The value that a name stands for.
     #[must_use]
@@ -199,15 +189,15 @@ pub enum ConfigError {
 }
 
 /// The values as written, each with its line, before they are put together.
-struct Draft<'a> {
-    file: &'a str,
-    base: &'a Path,
-    config: Config,
-    wrap_dir_set: bool,
-    host: bool,
-    engine: Option<(usize, String)>,
-    device: Option<(usize, String)>,
-    seen: Vec<&'a str>,
+pub(crate) struct Draft<'a> {
+    pub(crate) file: &'a str,
+    pub(crate) base: &'a Path,
+    pub(crate) config: Config,
+    pub(crate) wrap_dir_set: bool,
+    pub(crate) host: bool,
+    pub(crate) engine: Option<(usize, String)>,
+    pub(crate) device: Option<(usize, String)>,
+    pub(crate) seen: Vec<&'a str>,
 }
 
 impl Config {
@@ -290,49 +280,13 @@ impl Config {
     /// The configuration as a file that [`Config::parse`] reads back to the same settings.
     #[must_use]
     pub fn to_text(&self) -> String {
-        if let Behind::Host { dir } = &self.behind {
-            let (at, dir) = (self.wrap_dir.display(), dir.display());
-            return format!("wrap_dir = {at}/\nfilesystem = host\nstorage_dev = {dir}/\n");
+        let mut text = String::new();
+        for key in &KEYS {
+            if let Some(value) = (key.write)(self) {
+                text += &format!("{} = {value}\n", key.name);
+            }
         }
-        let size = |bytes: u64| if bytes == 0 { "none".to_owned() } else { bytes.to_string() };
-        // The `/` after the directory: white space at its end would be taken off by the reader, were it last.
-        format!(
-            "wrap_dir = {}/\nfilesystem = nvmedfs\nffs_prealloc = {}\nffs_readahead = {}\nffs_format = {}\n\
-             storage_engine = {}\nstorage_dev = {}\ncache_size = {}\ncache_pages = {}\n\
-             cache_policy = {}\ncache_dirty_limit = {}\ndurability = {}\nwriteback_seconds = {}\n\
-             discard = {}\nffs_inline = {}\n{}{}",
-            self.wrap_dir.display(),
-            size(self.prealloc_bytes),
-            size(self.readahead_bytes),
-            if self.format { "TRUE" } else { "FALSE" },
-            self.device.engine(),
-            self.device.location(),
-            self.cache_bytes,
-            if self.cache_huge { "huge" } else { "base" },
-            self.cache_policy.name(),
-            self.dirty_limit_bytes,
-            match self.durability {
-                Durability::Process => "process",
-                Durability::Device => "device",
-            },
-            self.writeback_seconds,
-            if self.discard { "on" } else { "off" },
-            size(self.inline_bytes),
-            match self.sharing {
-                None => "",
-                Some(Sharing::Private) => "mount = private\n",
-                Some(Sharing::Shared) => "mount = shared\n",
-            },
-            match self.raw_syscalls {
-                RawSyscalls::Off => "",
-                RawSyscalls::Dispatch => "raw_syscalls = dispatch\n",
-                RawSyscalls::Detect => "raw_syscalls = detect\n",
-            },
-        ) + match self.io_uring {
-            IoUring::Refuse => "",
-            IoUring::Allow => "io_uring = allow\n",
-        } + &self.lease_bytes.map_or(String::new(), |bytes| format!("lease_size = {bytes}\n"))
-            + &self.tree.as_ref().map_or(String::new(), |tree| format!("tree = {tree}\n"))
+        text
     }
 
     /// Bytes of the pages that a shared mount's clients may read without a call.
@@ -343,7 +297,7 @@ impl Config {
 }
 
 impl<'a> Draft<'a> {
-    fn wrong(&self, line: usize, what: impl Into<String>) -> ConfigError {
+    pub(crate) fn wrong(&self, line: usize, what: impl Into<String>) -> ConfigError {
         ConfigError::Line { file: self.file.to_owned(), line, what: what.into() }
     }
 
@@ -363,126 +317,11 @@ impl<'a> Draft<'a> {
         if value.is_empty() {
             return Err(self.wrong(number, format!("`{key}` has no value")));
         }
-        self.set(number, key, value)
-    }
-
-    fn set(&mut self, line: usize, key: &str, value: &str) -> Result<(), ConfigError> {
-        match key {
-            "wrap_dir" => {
-                self.config.wrap_dir = absolute(self.base, value);
-                self.wrap_dir_set = true;
-            }
-            "mount" => {
-                let shared = self.choice(line, key, value, ["private", "shared"])? == 1;
-                self.config.sharing = Some(if shared { Sharing::Shared } else { Sharing::Private });
-            }
-            "tree" => self.config.tree = Some(value.to_owned()),
-            "filesystem" => self.host = self.filesystem(line, value)?,
-            "ffs_prealloc" => self.config.prealloc_bytes = self.window(line, key, value)?,
-            "ffs_readahead" => self.config.readahead_bytes = self.window(line, key, value)?,
-            "ffs_inline" if value.eq_ignore_ascii_case("none") => self.config.inline_bytes = 0,
-            "ffs_inline" => {
-                self.config.inline_bytes = self.size(line, key, value, 0..=INLINE_BYTES_MAX)?;
-            }
-            "discard" => self.config.discard = self.choice(line, key, value, ["off", "on"])? == 1,
-            "ffs_format" => self.config.format = self.truth(line, key, value)?,
-            "storage_engine" => self.engine = Some((line, value.to_owned())),
-            "storage_dev" => self.device = Some((line, value.to_owned())),
-            "cache_size" => {
-                let range = CACHE_BYTES_MIN..=CACHE_BYTES_MAX;
-                self.config.cache_bytes = self.size(line, key, value, range)?;
-                if !self.seen.contains(&"cache_dirty_limit") {
-                    self.config.dirty_limit_bytes = self.config.cache_bytes / 2;
-                }
-            }
-            "cache_pages" => self.config.cache_huge = self.choice(line, key, value, ["base", "huge"])? == 1,
-            "cache_policy" => {
-                let names = EvictionPolicy::ALL.map(EvictionPolicy::name);
-                self.config.cache_policy = EvictionPolicy::ALL[self.choice(line, key, value, names)?];
-            }
-            "cache_dirty_limit" => {
-                self.config.dirty_limit_bytes = self.size(line, key, value, 65536..=CACHE_BYTES_MAX)?;
-            }
-            "lease_size" => {
-                self.config.lease_bytes =
-                    Some(self.size(line, key, value, CACHE_BYTES_MIN..=CACHE_BYTES_MAX)?);
-            }
-            "durability" => {
-                let device = self.choice(line, key, value, ["process", "device"])? == 1;
-                self.config.durability = if device { Durability::Device } else { Durability::Process };
-            }
-            "writeback_seconds" => {
-                let seconds = value.parse().map_err(|_| {
-                    self.wrong(line, format!("`writeback_seconds` is a number of seconds, not `{value}`"))
-                })?;
-                self.config.writeback_seconds = seconds;
-            }
-            "raw_syscalls" => {
-                self.config.raw_syscalls =
-                    RawSyscalls::ALL[self.choice(line, key, value, RawSyscalls::NAMES)?];
-            }
-            "io_uring" => {
-                self.config.io_uring = IoUring::ALL[self.choice(line, key, value, IoUring::NAMES)?];
-            }
-            _ => return Err(self.wrong(line, format!("unknown key `{key}`; known: {KEYS}"))),
-        }
-        Ok(())
-    }
-
-    /// Whether the file system is the host's. The paper's library names mean ours.
-    fn filesystem(&self, line: usize, value: &str) -> Result<bool, ConfigError> {
-        match file_name(value) {
-            "nvmedfs" | "forestfs" | "lib_ffs.so" | "libffs.so" => Ok(false),
-            "host" => Ok(true),
-            _ => Err(self.wrong(
-                line,
-                format!("unknown file system `{value}`; known: nvmedfs (alias lib_ffs.so), host"),
-            )),
-        }
-    }
-
-    fn window(&self, line: usize, key: &str, value: &str) -> Result<u64, ConfigError> {
-        if value.eq_ignore_ascii_case("none") {
-            return Ok(0);
-        }
-        self.size(line, key, value, 0..=WINDOW_BYTES_MAX)
-    }
-
-    fn size(
-        &self,
-        line: usize,
-        key: &str,
-        value: &str,
-        range: std::ops::RangeInclusive<u64>,
-    ) -> Result<u64, ConfigError> {
-        let bytes = parse_bytes(value).map_err(|text| {
-            self.wrong(line, format!("`{key}` is a size such as 128K or 1G, not `{text}`"))
-        })?;
-        if range.contains(&bytes) {
-            return Ok(bytes);
-        }
-        let (low, high) = range.into_inner();
-        Err(self.wrong(line, format!("`{key}` = {bytes} bytes is not within {low} to {high}")))
-    }
-
-    fn truth(&self, line: usize, key: &str, value: &str) -> Result<bool, ConfigError> {
-        match value {
-            "TRUE" | "true" => Ok(true),
-            "FALSE" | "false" => Ok(false),
-            _ => Err(self.wrong(line, format!("`{key}` is TRUE or FALSE, not `{value}`"))),
-        }
-    }
-
-    fn choice<const N: usize>(
-        &self,
-        line: usize,
-        key: &str,
-        value: &str,
-        of: [&str; N],
-    ) -> Result<usize, ConfigError> {
-        of.iter()
-            .position(|&one| one == value)
-            .ok_or_else(|| self.wrong(line, format!("`{key}` is {}, not `{value}`", of.join(" or "))))
+        let Some(known) = KEYS.iter().find(|known| known.name == key) else {
+            let all = KEYS.map(|known| known.name).join(", ");
+            return Err(self.wrong(number, format!("unknown key `{key}`; known: {all}")));
+        };
+        (known.read)(self, Given { line: number, key, value })
     }
 
     fn finish(mut self) -> Result<Config, ConfigError> {
@@ -523,12 +362,7 @@ impl Draft<'_> {
     }
 }
 
-/// All keys, for the message that meets an unknown one.
-const KEYS: &str = "wrap_dir, filesystem, ffs_prealloc, ffs_readahead, ffs_format, storage_engine, \
-                    storage_dev, cache_size, cache_pages, cache_policy, cache_dirty_limit, durability, \
-                    writeback_seconds, discard, ffs_inline, mount, raw_syscalls, io_uring, lease_size";
-
-fn file_name(value: &str) -> &str {
+pub(crate) fn file_name(value: &str) -> &str {
     value.rsplit('/').next().unwrap_or(value)
 }
 

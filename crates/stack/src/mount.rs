@@ -1,6 +1,6 @@
 //! One mounted file system, from a configuration.
 
-use crate::config::{Behind, Config, Durability};
+use crate::config::{Behind, Config};
 use crate::device::{Open, open_device};
 use crate::error::StackError;
 use crate::flusher::Flusher;
@@ -158,10 +158,7 @@ fn options(config: &Config) -> MountOptions {
         readahead_bytes: config.readahead_bytes,
         dirty_limit_bytes: config.dirty_limit_bytes,
         cache_policy: config.cache_policy,
-        durability: match config.durability {
-            Durability::Process => nvmed_fs::Durability::Process,
-            Durability::Device => nvmed_fs::Durability::Device,
-        },
+        durability: config.durability,
         discard: config.discard,
         inline_bytes: config.inline_bytes as u32,
         ..MountOptions::default()

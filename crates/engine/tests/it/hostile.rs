@@ -1,6 +1,6 @@
 //! Controllers that do not answer, answer nonsense or die: errors, within bounded time, never a panic.
 
-use crate::puppet::{LBAS, Puppet, Vices};
+use crate::puppet::{FIRST, LBAS, PAGE, Puppet, Vices, polled, read};
 use nvmed_dma::Transport;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{
@@ -13,10 +13,6 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The queue that the first `queue()` call makes.
-const FIRST: u32 = 1;
-const PAGE: [Segment; 1] = [Segment { address: DeviceAddress(1 << 40), bytes: 4096 }];
-
 fn open(vices: Vices) -> (Arc<Puppet>, Result<NvmeEngine, EngineError>) {
     let puppet = Puppet::new(vices);
     let transport: Arc<dyn Transport> = Arc::<Puppet>::clone(&puppet);
@@ -28,16 +24,6 @@ fn queue(depth: u16) -> (Arc<Puppet>, NvmeEngine, Box<dyn QueuePair>) {
     let engine = engine.expect("a good puppet comes up");
     let pair = engine.queue(QueueOptions::depth(depth)).expect("a queue");
     (puppet, engine, pair)
-}
-
-fn read(tag: u64) -> Request<'static> {
-    Request { operation: Operation::Read, lba: Lba(8 * tag), blocks: 8, data: &PAGE, tag, stream: 0 }
-}
-
-fn polled(pair: &mut dyn QueuePair) -> Vec<Completion> {
-    let mut out = Vec::with_capacity(64);
-    pair.poll(&mut out);
-    out
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Controllers that say of themselves what cannot be: an engine that holds to its own word, or an error.
 
-use crate::puppet::{Puppet, Vices, good_controller, good_namespace};
+use crate::puppet::{FIRST, Puppet, Vices, good_controller, good_namespace};
 use nvmed_dma::Transport;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{
@@ -14,8 +14,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::IntoBytes;
 
 const PAGE_BYTES: usize = 4096;
-/// The queue that the first `queue()` call makes.
-const FIRST: u32 = 1;
 /// Admin commands that opening may take: two of Identify, features, directive, arbitration, event.
 const ASKED_MAX: usize = 8;
 

@@ -1,33 +1,20 @@
 //! Abort, reset and events: what a driver does when a controller is late, wrong or changed.
 
-use crate::puppet::{LBAS, Puppet, Vices};
+use crate::puppet::{FIRST, LBAS, PAGE, Puppet, Vices, polled, read};
 use nvmed_dma::Transport;
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{
     Command, Completion, Engine, EngineError, InvalidRequest, Operation, Priority, QueueFault, QueueOptions,
-    QueuePair, Request, Segment, SubmitError, Transfer,
+    Request, Segment, SubmitError, Transfer,
 };
 use nvmed_nvme::{AdminOpcode, AsyncEvent, CompletionEntry, Status};
 use nvmed_units::{DeviceAddress, Lba};
 use std::sync::Arc;
 
-const FIRST: u32 = 1;
-const PAGE: [Segment; 1] = [Segment { address: DeviceAddress(1 << 40), bytes: 4096 }];
-
 fn open(vices: Vices) -> (Arc<Puppet>, NvmeEngine) {
     let puppet = Puppet::new(vices);
     let transport: Arc<dyn Transport> = Arc::<Puppet>::clone(&puppet);
     (puppet, NvmeEngine::open(transport).expect("a good puppet comes up"))
-}
-
-fn read(tag: u64) -> Request<'static> {
-    Request { operation: Operation::Read, lba: Lba(8 * tag), blocks: 8, data: &PAGE, tag, stream: 0 }
-}
-
-fn polled(pair: &mut dyn QueuePair) -> Vec<Completion> {
-    let mut out = Vec::with_capacity(64);
-    pair.poll(&mut out);
-    out
 }
 
 fn fault(done: &Completion) -> Option<QueueFault> {

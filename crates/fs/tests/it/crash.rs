@@ -9,6 +9,7 @@
 
 use crate::support::{Disk, memory};
 use nvmed_dice::Dice;
+use nvmed_fs::Object;
 use nvmed_fs::*;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -107,7 +108,11 @@ fn step(files: &FileSystem, model: &mut Model, dice: &mut Dice) -> Result<(), Fs
         (9, Some(ino)) => {
             let sectors = if dice.roll(3) == 0 { dice.roll(3) } else { dice.roll(FILE_SECTORS) } as usize;
             model.files.get_mut(&ino).unwrap().resize(sectors);
-            files.truncate(&files.root(), name.as_bytes(), (sectors * SECTOR) as u64, WHO)?;
+            files.truncate(
+                Object::At(&files.root(), name.as_bytes(), Follow::Yes),
+                (sectors * SECTOR) as u64,
+                WHO,
+            )?;
         }
         (10..13, Some(ino)) => {
             let file = open(files, &name, OpenFlags::WRITE)?;

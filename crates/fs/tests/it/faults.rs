@@ -2,6 +2,7 @@
 //! does its work, and the file system is consistent afterwards.
 
 use crate::support::Disk;
+use nvmed_fs::Object;
 use nvmed_fs::*;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -23,8 +24,20 @@ fn work(files: &FileSystem, told: &mut dyn FnMut(Result<(), FsError>)) {
             let len = [300, 700, 9000, 40_000][usize::from((number + round) % 4)];
             told(open(files, &name).and_then(|file| {
                 file.pwrite(&vec![number + 1; len], 0)?;
-                file.set_xattr(b"user.short", &[round; 20], SetXattr::Any, WHO)?;
-                file.set_xattr(b"user.long", &[round; 2500], SetXattr::Any, WHO)?;
+                file.files().set_xattr(
+                    Object::Open(&file),
+                    b"user.short",
+                    &[round; 20],
+                    SetXattr::Any,
+                    WHO,
+                )?;
+                file.files().set_xattr(
+                    Object::Open(&file),
+                    b"user.long",
+                    &[round; 2500],
+                    SetXattr::Any,
+                    WHO,
+                )?;
                 match number % 4 {
                     0 => file.fsync(),
                     1 => file.truncate(u64::from(number) * 100),
@@ -54,8 +67,11 @@ fn check(files: &FileSystem) {
         let mut bytes = vec![0xee; file.stat().size as usize];
         assert_eq!(file.pread(&mut bytes, 0).unwrap(), bytes.len());
         assert!(bytes.iter().all(|&byte| byte == 0 || byte == number + 1), "f{number} shows another's bytes");
-        for name in String::from_utf8(file.list_xattr(WHO).unwrap()).unwrap().split_terminator('\0') {
-            let value = file.get_xattr(name.as_bytes(), WHO).unwrap();
+        for name in String::from_utf8(file.files().list_xattr(Object::Open(&file), WHO).unwrap())
+            .unwrap()
+            .split_terminator('\0')
+        {
+            let value = file.files().get_xattr(Object::Open(&file), name.as_bytes(), WHO).unwrap();
             assert!(value.iter().all(|byte| *byte == value[0]), "{name} of f{number} is whole");
         }
     }

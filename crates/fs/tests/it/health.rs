@@ -2,6 +2,7 @@
 //! read-only where going on could lose something, reading goes on, and what was acknowledged and can be saved is.
 
 use crate::support::Disk;
+use nvmed_fs::Object;
 use nvmed_fs::*;
 use nvmed_nvme::Status;
 use rustix::io::Errno;
@@ -26,12 +27,12 @@ fn assert_read_only(files: &FileSystem, file: &File) {
         errno(files.mkdir(&root, b"directory", 0o755, WHO)),
         errno(files.rename(&root, b"file", &root, b"other", RenameFlags::Replace, WHO)),
         errno(files.unlink(&root, b"file", WHO)),
-        errno(files.chmod(&root, b"file", 0o600, Follow::Yes, WHO)),
+        errno(files.chmod(Object::At(&root, b"file", Follow::Yes), 0o600, WHO)),
         errno(file.pwrite(b"more", 0)),
         errno(file.truncate(1)),
         errno(file.fallocate(Allocate::default(), 0, 1 << 16)),
-        errno(file.set_xattr(b"user.a", b"b", SetXattr::Any, WHO)),
-        errno(file.utimens([Time::Now, Time::Now], WHO)),
+        errno(file.files().set_xattr(Object::Open(file), b"user.a", b"b", SetXattr::Any, WHO)),
+        errno(file.files().utimens(Object::Open(file), [Time::Now, Time::Now], WHO)),
         errno(file.map(true)),
     ];
     assert_eq!(refused, [Some(Errno::ROFS); 11]);

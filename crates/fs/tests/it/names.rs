@@ -1,6 +1,7 @@
 //! Names: what programs rely on, one behaviour a test.
 
 use crate::support::Disk;
+use nvmed_fs::Object;
 use nvmed_fs::*;
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
@@ -143,7 +144,7 @@ fn open_flags_do_what_open_2_says() {
     assert_eq!(errno(open("link", make.with(OpenFlags::EXCLUSIVE))), libc(Errno::EXIST));
     let path = open("link", OpenFlags::PATH.with(OpenFlags::NOFOLLOW)).unwrap();
     assert_eq!(path.stat().kind(), Kind::Symlink);
-    assert_eq!(errno(path.chmod(0, &ROOT)), libc(Errno::BADF));
+    assert_eq!(errno(path.files().chmod(Object::Open(&path), 0, &ROOT)), libc(Errno::BADF));
     let made = open("link", make).unwrap();
     assert_eq!(files.lookup(&root, b"target", Follow::No, &ROOT).unwrap(), made.node());
     assert_eq!(made.flags().0 & 3, OpenFlags::READ_WRITE.0);
@@ -218,7 +219,7 @@ fn hard_links_share_one_inode() {
     assert_eq!(errno(files.link(&root, b"f", &root, b"d/g", Follow::No, &ROOT)), libc(Errno::EXIST));
     assert_eq!(errno(files.link(&root, b"d", &root, b"e", Follow::No, &ROOT)), libc(Errno::PERM));
     assert_eq!(errno(files.link(&root, b"f", &root, b"e/", Follow::No, &ROOT)), libc(Errno::NOENT));
-    files.chmod(&root, b"d/g", 0o600, Follow::Yes, &ROOT).unwrap();
+    files.chmod(Object::At(&root, b"d/g", Follow::Yes), 0o600, &ROOT).unwrap();
     let stat = files.stat(&root, b"f", Follow::No, &ROOT).unwrap();
     assert_eq!((stat.nlink, stat.mode & 0o777), (2, 0o600));
     files.unlink(&root, b"f", &ROOT).unwrap();
@@ -253,7 +254,7 @@ fn directories_go_only_when_empty_and_count_their_links() {
     );
     files.rmdir(&root, b"d", &ROOT).unwrap();
     assert_eq!(errno(files.lookup(&held, b"..", Follow::No, &ROOT)), libc(Errno::NOENT));
-    files.chmod(&held, b".", 0o700, Follow::Yes, &ROOT).unwrap();
+    files.chmod(Object::At(&held, b".", Follow::Yes), 0o700, &ROOT).unwrap();
     drop(held);
     disk.remount(files);
 }
@@ -348,13 +349,13 @@ fn a_path_that_led_somewhere_often_is_still_asked_for_permission() {
     };
     let all = || [&ROOT, &owner, &member, &stranger].map(may);
     assert_eq!(all(), [true; 4]);
-    files.chmod(&root, b"outer-directory", 0o750, Follow::Yes, &ROOT).unwrap();
+    files.chmod(Object::At(&root, b"outer-directory", Follow::Yes), 0o750, &ROOT).unwrap();
     assert_eq!(all(), [true, false, false, false]);
-    files.chown(&root, b"outer-directory", None, Some(200), Follow::Yes, &ROOT).unwrap();
+    files.chown(Object::At(&root, b"outer-directory", Follow::Yes), None, Some(200), &ROOT).unwrap();
     assert_eq!(all(), [true, false, true, false]);
-    files.chown(&root, b"outer-directory", Some(1000), None, Follow::Yes, &ROOT).unwrap();
+    files.chown(Object::At(&root, b"outer-directory", Follow::Yes), Some(1000), None, &ROOT).unwrap();
     assert_eq!(all(), [true, true, true, false]);
-    files.chmod(&root, b"outer-directory/inner", 0o700, Follow::Yes, &ROOT).unwrap();
+    files.chmod(Object::At(&root, b"outer-directory/inner", Follow::Yes), 0o700, &ROOT).unwrap();
     assert_eq!(all(), [true, false, false, false]);
 }
 
@@ -362,7 +363,7 @@ fn a_path_that_led_somewhere_often_is_still_asked_for_permission() {
 fn permissions_are_checked_at_every_step() {
     let (_disk, files, root) = fresh();
     let user = Credentials { uid: 1000, gid: 100, groups: &[200], permitted: false };
-    files.chmod(&root, b".", 0o777, Follow::Yes, &ROOT).unwrap();
+    files.chmod(Object::At(&root, b".", Follow::Yes), 0o777, &ROOT).unwrap();
     files.mkdir(&root, b"closed", 0o700, &ROOT).unwrap();
     create(&files, "closed/f");
     assert_eq!(errno(files.stat(&root, b"closed/f", Follow::No, &user)), libc(Errno::ACCESS));
@@ -379,27 +380,36 @@ fn permissions_are_checked_at_every_step() {
         errno(files.open(&root, b"mine/readonly", OpenFlags::READ.with(OpenFlags::TRUNCATE), 0, &user)),
         libc(Errno::ACCESS)
     );
-    assert_eq!(errno(files.chown(&root, b"mine", Some(0), None, Follow::Yes, &user)), libc(Errno::PERM));
-    files.chown(&root, b"mine", None, Some(200), Follow::Yes, &user).unwrap();
-    assert_eq!(errno(files.chown(&root, b"mine", None, Some(300), Follow::Yes, &user)), libc(Errno::PERM));
-    let other = Credentials { uid: 1001, gid: 100, groups: &[], permitted: false };
-    assert_eq!(errno(files.chmod(&root, b"mine", 0o777, Follow::Yes, &other)), libc(Errno::PERM));
     assert_eq!(
-        errno(files.utimens(&root, b"mine", [Time::At(1); 2], Follow::Yes, &other)),
+        errno(files.chown(Object::At(&root, b"mine", Follow::Yes), Some(0), None, &user)),
+        libc(Errno::PERM)
+    );
+    files.chown(Object::At(&root, b"mine", Follow::Yes), None, Some(200), &user).unwrap();
+    assert_eq!(
+        errno(files.chown(Object::At(&root, b"mine", Follow::Yes), None, Some(300), &user)),
+        libc(Errno::PERM)
+    );
+    let other = Credentials { uid: 1001, gid: 100, groups: &[], permitted: false };
+    assert_eq!(errno(files.chmod(Object::At(&root, b"mine", Follow::Yes), 0o777, &other)), libc(Errno::PERM));
+    assert_eq!(
+        errno(files.utimens(Object::At(&root, b"mine", Follow::Yes), [Time::At(1); 2], &other)),
         libc(Errno::PERM)
     );
     assert_eq!(
-        errno(files.utimens(&root, b"mine", [Time::Now; 2], Follow::Yes, &other)),
+        errno(files.utimens(Object::At(&root, b"mine", Follow::Yes), [Time::Now; 2], &other)),
         libc(Errno::ACCESS)
     );
-    files.chmod(&root, b".", 0o1777, Follow::Yes, &ROOT).unwrap();
+    files.chmod(Object::At(&root, b".", Follow::Yes), 0o1777, &ROOT).unwrap();
     assert_eq!(errno(files.rmdir(&root, b"mine", &other)), libc(Errno::PERM), "sticky");
     assert_eq!(
         errno(files.rename(&root, b"mine", &root, b"yours", RenameFlags::Replace, &other)),
         libc(Errno::PERM)
     );
-    assert_eq!(errno(files.access(&root, b"mine/readonly", 2, Follow::Yes, &user)), libc(Errno::ACCESS));
-    assert_eq!(errno(files.access(&root, b"mine/readonly", 4, Follow::Yes, &user)), 0);
+    assert_eq!(
+        errno(files.access(Object::At(&root, b"mine/readonly", Follow::Yes), 2, &user)),
+        libc(Errno::ACCESS)
+    );
+    assert_eq!(errno(files.access(Object::At(&root, b"mine/readonly", Follow::Yes), 4, &user)), 0);
     assert_eq!(errno(files.open(&root, b"closed", OpenFlags::READ.with(OpenFlags::NOATIME), 0, &ROOT)), 0);
     assert_eq!(
         errno(files.open(&root, b"mine", OpenFlags::READ.with(OpenFlags::NOATIME), 0, &other)),
@@ -411,16 +421,16 @@ fn permissions_are_checked_at_every_step() {
 fn set_ids_go_with_a_change_of_owner_and_groups_are_inherited() {
     let (_disk, files, root) = fresh();
     create(&files, "f");
-    files.chmod(&root, b"f", 0o6755, Follow::Yes, &ROOT).unwrap();
-    files.chown(&root, b"f", Some(5), Some(6), Follow::Yes, &ROOT).unwrap();
+    files.chmod(Object::At(&root, b"f", Follow::Yes), 0o6755, &ROOT).unwrap();
+    files.chown(Object::At(&root, b"f", Follow::Yes), Some(5), Some(6), &ROOT).unwrap();
     let stat = files.stat(&root, b"f", Follow::No, &ROOT).unwrap();
     assert_eq!((stat.mode & 0o7777, stat.uid, stat.gid), (0o755, 5, 6));
     let owner = Credentials { uid: 5, gid: 7, groups: &[], permitted: false };
-    files.chmod(&root, b"f", 0o2755, Follow::Yes, &owner).unwrap();
+    files.chmod(Object::At(&root, b"f", Follow::Yes), 0o2755, &owner).unwrap();
     assert_eq!(files.stat(&root, b"f", Follow::No, &ROOT).unwrap().mode & 0o7777, 0o755, "not in group 6");
     files.mkdir(&root, b"d", 0o777, &ROOT).unwrap();
-    files.chown(&root, b"d", None, Some(42), Follow::Yes, &ROOT).unwrap();
-    files.chmod(&root, b"d", 0o2777, Follow::Yes, &ROOT).unwrap();
+    files.chown(Object::At(&root, b"d", Follow::Yes), None, Some(42), &ROOT).unwrap();
+    files.chmod(Object::At(&root, b"d", Follow::Yes), 0o2777, &ROOT).unwrap();
     files.mkdir(&root, b"d/sub", 0o755, &owner).unwrap();
     let sub = files.stat(&root, b"d/sub", Follow::No, &ROOT).unwrap();
     assert_eq!((sub.gid, sub.mode & 0o7777), (42, 0o2755));
@@ -438,8 +448,8 @@ fn times_are_set_told_and_kept() {
     create(&files, "f");
     let stat = files.stat(&root, b"f", Follow::No, &ROOT).unwrap();
     assert_eq!([stat.atime_ns, stat.mtime_ns, stat.ctime_ns, stat.btime_ns], [clock(); 4]);
-    files.utimens(&root, b"f", [Time::At(-5), Time::Omit], Follow::No, &ROOT).unwrap();
-    files.utimens(&root, b"f", [Time::Omit, Time::At(77)], Follow::No, &ROOT).unwrap();
+    files.utimens(Object::At(&root, b"f", Follow::No), [Time::At(-5), Time::Omit], &ROOT).unwrap();
+    files.utimens(Object::At(&root, b"f", Follow::No), [Time::Omit, Time::At(77)], &ROOT).unwrap();
     let expected = files.stat(&root, b"f", Follow::No, &ROOT).unwrap();
     assert_eq!((expected.atime_ns, expected.mtime_ns, expected.ctime_ns), (-5, 77, clock()));
     let files = disk.remount(files);
@@ -556,8 +566,8 @@ fn a_read_only_mount_changes_nothing() {
     assert_eq!(errno(files.open(&root, b"g", making, 0o644, &ROOT)), libc(Errno::ROFS));
     assert_eq!(errno(files.open(&root, b"f", OpenFlags::WRITE, 0, &ROOT)), libc(Errno::ROFS));
     assert_eq!(errno(files.unlink(&root, b"f", &ROOT)), libc(Errno::ROFS));
-    assert_eq!(errno(files.chmod(&root, b"f", 0, Follow::Yes, &ROOT)), libc(Errno::ROFS));
-    assert_eq!(errno(files.access(&root, b"f", 2, Follow::Yes, &ROOT)), libc(Errno::ROFS));
+    assert_eq!(errno(files.chmod(Object::At(&root, b"f", Follow::Yes), 0, &ROOT)), libc(Errno::ROFS));
+    assert_eq!(errno(files.access(Object::At(&root, b"f", Follow::Yes), 2, &ROOT)), libc(Errno::ROFS));
     files.unmount().unwrap();
     assert_eq!(disk.writes(), writes);
 }

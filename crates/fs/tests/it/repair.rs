@@ -4,7 +4,7 @@
 use crate::support::Disk;
 use nvmed_dice::Dice;
 use nvmed_fs::{
-    Credentials, FileSystem, Follow, FormatOptions, FsError, MountOptions, OpenFlags, Wreck, fsck,
+    Credentials, FileSystem, Follow, FormatOptions, FsError, MountOptions, Object, OpenFlags, Wreck, fsck,
     plan_repair,
 };
 use nvmed_io::Binding;
@@ -62,7 +62,13 @@ fn build(zone_bound: u32) -> (Arc<Disk>, Tree) {
     files.symlink(&[b'x'; 1500], &root, b"long", &ROOT).unwrap();
     let set = |name: &[u8], bytes: usize| {
         files
-            .set_xattr(&root, b"top", Follow::Yes, name, &vec![5; bytes], nvmed_fs::SetXattr::Any, &ROOT)
+            .set_xattr(
+                Object::At(&root, b"top", Follow::Yes),
+                name,
+                &vec![5; bytes],
+                nvmed_fs::SetXattr::Any,
+                &ROOT,
+            )
             .unwrap();
     };
     set(b"user.short", 10);
@@ -331,7 +337,11 @@ fn look(files: &FileSystem, path: &[u8], depth: u32, left: &mut u32) {
         if let Ok(file) = files.open(&files.root(), &below, OpenFlags::READ, 0, &ROOT) {
             let mut bytes = vec![0; 1 << 17];
             let _ = file.pread(&mut bytes, 0);
-            let _ = (file.stat(), file.seek(0, nvmed_fs::Whence::Data), file.list_xattr(&ROOT));
+            let _ = (
+                file.stat(),
+                file.seek(0, nvmed_fs::Whence::Data),
+                file.files().list_xattr(Object::Open(&file), &ROOT),
+            );
         }
         let _ = files.readlink(&files.root(), &below, &ROOT);
         look(files, &below, depth + 1, left);
@@ -676,7 +686,9 @@ fn attributes_that_no_call_serves_are_told_and_removed() {
     write(&files, "f", b"text", &mut Tree::new());
     for (name, bytes) in [("user.kept", 2000), ("user.xxxx", 20), ("user.yyyy", 3000)] {
         let (value, how) = (vec![7; bytes], nvmed_fs::SetXattr::Any);
-        files.set_xattr(&files.root(), b"f", Follow::Yes, name.as_bytes(), &value, how, &ROOT).unwrap();
+        files
+            .set_xattr(Object::At(&files.root(), b"f", Follow::Yes), name.as_bytes(), &value, how, &ROOT)
+            .unwrap();
     }
     files.unmount().unwrap();
     drop(files);
@@ -699,7 +711,10 @@ fn attributes_that_no_call_serves_are_told_and_removed() {
     assert!(told("uzer.xxxx") == 1 && told("uzer.yyyy") > 0 && told("user.kept") == 0, "{plan:?}");
     disk.assert_sound();
     let files = disk.mount();
-    assert_eq!(files.list_xattr(&files.root(), b"f", Follow::Yes, &ROOT).unwrap(), b"user.kept\0");
-    let kept = files.get_xattr(&files.root(), b"f", Follow::Yes, b"user.kept", &ROOT).unwrap();
+    assert_eq!(
+        files.list_xattr(Object::At(&files.root(), b"f", Follow::Yes), &ROOT).unwrap(),
+        b"user.kept\0"
+    );
+    let kept = files.get_xattr(Object::At(&files.root(), b"f", Follow::Yes), b"user.kept", &ROOT).unwrap();
     assert!(kept == [7; 2000]);
 }

@@ -1,6 +1,7 @@
 //! Extended attributes against a map, over remounts, and the rules of xattr(7).
 
 use crate::support::Disk;
+use nvmed_fs::Object;
 use nvmed_fs::*;
 use proptest::prelude::*;
 use rustix::io::Errno;
@@ -15,11 +16,11 @@ fn make(files: &FileSystem, path: &[u8]) {
 }
 
 fn set(files: &FileSystem, path: &[u8], name: &[u8], value: &[u8]) -> Result<(), FsError> {
-    files.set_xattr(&files.root(), path, Follow::No, name, value, SetXattr::Any, ROOT)
+    files.set_xattr(Object::At(&files.root(), path, Follow::No), name, value, SetXattr::Any, ROOT)
 }
 
 fn get(files: &FileSystem, path: &[u8], name: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
-    files.get_xattr(&files.root(), path, Follow::No, name, who)
+    files.get_xattr(Object::At(&files.root(), path, Follow::No), name, who)
 }
 
 fn errno<T>(answer: Result<T, FsError>) -> Option<Errno> {
@@ -58,7 +59,8 @@ fn run(steps: &[Step]) {
             Step::Set { name, len, byte, how } => {
                 let (name, value) = (name_of(*name), vec![*byte; *len]);
                 let how = [SetXattr::Any, SetXattr::Any, SetXattr::Create, SetXattr::Replace][*how as usize];
-                let answer = files.set_xattr(&files.root(), b"f", Follow::Yes, &name, &value, how, ROOT);
+                let answer =
+                    files.set_xattr(Object::At(&files.root(), b"f", Follow::Yes), &name, &value, how, ROOT);
                 let expected = match (how, model.contains_key(&name)) {
                     _ if *len > XATTR_VALUE_BYTES_MAX => Some(Errno::TOOBIG),
                     (SetXattr::Create, true) => Some(Errno::EXIST),
@@ -71,7 +73,8 @@ fn run(steps: &[Step]) {
                 }
             }
             Step::Remove { name } => {
-                let answer = files.remove_xattr(&files.root(), b"f", Follow::Yes, &name_of(*name), ROOT);
+                let answer =
+                    files.remove_xattr(Object::At(&files.root(), b"f", Follow::Yes), &name_of(*name), ROOT);
                 let there = model.remove(&name_of(*name)).is_some();
                 assert_eq!(errno(answer), (!there).then_some(Errno::NODATA));
             }
@@ -82,7 +85,7 @@ fn run(steps: &[Step]) {
             }
             Step::Remount => files = disk.remount(files),
         }
-        let list = files.list_xattr(&files.root(), b"f", Follow::Yes, ROOT).unwrap();
+        let list = files.list_xattr(Object::At(&files.root(), b"f", Follow::Yes), ROOT).unwrap();
         let names: Vec<&[u8]> = list.split(|&byte| byte == 0).filter(|name| !name.is_empty()).collect();
         assert_eq!(names, model.keys().map(Vec::as_slice).collect::<Vec<_>>());
         for (name, value) in &model {
@@ -123,23 +126,26 @@ fn the_rules_of_the_name_spaces() {
     assert_eq!(get(&files, b"f", b"user.a", SOMEBODY).unwrap(), b"1");
     assert_eq!(get(&files, b"f", b"security.a", SOMEBODY).unwrap(), b"1");
     assert_eq!(errno(get(&files, b"f", b"trusted.a", SOMEBODY)), Some(Errno::NODATA));
-    assert_eq!(files.list_xattr(&root, b"f", Follow::Yes, SOMEBODY).unwrap(), b"security.a\0user.a\0");
+    assert_eq!(
+        files.list_xattr(Object::At(&root, b"f", Follow::Yes), SOMEBODY).unwrap(),
+        b"security.a\0user.a\0"
+    );
     let theirs = |name: &[u8], path: &[u8]| {
-        errno(files.set_xattr(&root, path, Follow::Yes, name, b"2", SetXattr::Any, SOMEBODY))
+        errno(files.set_xattr(Object::At(&root, path, Follow::Yes), name, b"2", SetXattr::Any, SOMEBODY))
     };
     assert_eq!(theirs(b"user.a", b"f"), Some(Errno::ACCESS), "mode 644");
     assert_eq!(theirs(b"trusted.a", b"f"), Some(Errno::PERM));
     assert_eq!(theirs(b"security.a", b"f"), Some(Errno::PERM));
     assert_eq!(theirs(b"user.a", b"sticky"), Some(Errno::PERM), "only the owner of a sticky directory");
-    files.chmod(&root, b"f", 0o200, Follow::Yes, ROOT).unwrap();
+    files.chmod(Object::At(&root, b"f", Follow::Yes), 0o200, ROOT).unwrap();
     assert_eq!(errno(get(&files, b"f", b"user.a", SOMEBODY)), Some(Errno::ACCESS));
     let file = files.open(&root, b"f", OpenFlags::WRITE, 0, ROOT).unwrap();
-    file.set_xattr(b"user.b", &[7; 200], SetXattr::Create, ROOT).unwrap();
-    assert_eq!(file.get_xattr(b"user.b", ROOT).unwrap(), [7; 200]);
-    file.remove_xattr(b"user.b", ROOT).unwrap();
-    assert_eq!(errno(file.get_xattr(b"user.b", ROOT)), Some(Errno::NODATA));
+    file.files().set_xattr(Object::Open(&file), b"user.b", &[7; 200], SetXattr::Create, ROOT).unwrap();
+    assert_eq!(file.files().get_xattr(Object::Open(&file), b"user.b", ROOT).unwrap(), [7; 200]);
+    file.files().remove_xattr(Object::Open(&file), b"user.b", ROOT).unwrap();
+    assert_eq!(errno(file.files().get_xattr(Object::Open(&file), b"user.b", ROOT)), Some(Errno::NODATA));
     let path = files.open(&root, b"f", OpenFlags::PATH, 0, ROOT).unwrap();
-    assert_eq!(errno(path.list_xattr(ROOT)), Some(Errno::BADF));
+    assert_eq!(errno(path.files().list_xattr(Object::Open(&path), ROOT)), Some(Errno::BADF));
     disk.remount(files);
 }
 

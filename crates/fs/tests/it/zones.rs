@@ -3,6 +3,7 @@
 use crate::support::{BLOCK, Disk, memory};
 use core::ops::ControlFlow;
 use nvmed_dice::Dice;
+use nvmed_fs::Object;
 use nvmed_fs::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -377,7 +378,7 @@ fn a_hard_link_may_go_and_the_record_comes_home() {
     create(&files, &root, b"tmp/stays").pwrite(b"here", 0).unwrap();
     files.link(&root, b"tmp/stays", &root, b"new/goes", Follow::No, &ROOT).unwrap();
     files.unlink(&root, b"new/goes", &ROOT).unwrap();
-    files.chmod(&root, b"tmp/stays", 0o600, Follow::No, &ROOT).unwrap();
+    files.chmod(Object::At(&root, b"tmp/stays", Follow::No), 0o600, &ROOT).unwrap();
     let files = disk.remount(files);
     let root = files.root();
     assert_eq!(files.stat(&root, b"tmp/stays", Follow::No, &ROOT).unwrap().mode & 0o777, 0o600);

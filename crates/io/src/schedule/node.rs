@@ -21,6 +21,11 @@ pub(super) enum State {
     Joined,
 }
 
+/// Whether a node was taken out of its list, to go to the device.
+fn is_away(state: State) -> bool {
+    matches!(state, State::Sent | State::Joined)
+}
+
 /// What a handle's settings say of its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
@@ -225,12 +230,16 @@ impl Nodes {
 
     /// It goes to the device, alone or as part of another.
     pub(super) fn leave(&mut self, index: u32, state: State) {
+        let before = self[index].state;
+        assert!(before == State::Queued, "node {index} goes to the device, but it was {before:?}");
         self[index].state = state;
         self.queued -= 1;
     }
 
     /// It waits again.
     pub(super) fn come_back(&mut self, index: u32) {
+        let before = self[index].state;
+        assert!(is_away(before), "node {index} comes back from the device, but it was {before:?}");
         self[index].state = State::Queued;
         self[index].joined = NONE;
         self.queued += 1;
@@ -238,6 +247,8 @@ impl Nodes {
 
     /// It is over.
     pub(super) fn release(&mut self, index: u32) {
+        let before = self[index].state;
+        assert!(is_away(before), "node {index} is over, but it was {before:?}");
         self[index].state = State::Free;
         self.free.push(index);
     }
@@ -261,5 +272,43 @@ impl Nodes {
     pub(super) fn find(&self, fits: impl Fn(u32, &Node) -> bool) -> Option<u32> {
         let mut all = (0..).zip(self.nodes.iter());
         all.find(|(at, node)| node.state == State::Queued && !node.alone && fits(*at, node)).map(|(at, _)| at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two nodes, one of which waits.
+    fn waiting() -> (Nodes, u32) {
+        let mut nodes = Nodes::new(2);
+        let flush =
+            Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 0, stream: 0 };
+        let index = nodes.add(&flush, (0, 0), &Rights::default(), 0).expect("two are free");
+        (nodes, index)
+    }
+
+    #[test]
+    #[should_panic(expected = "goes to the device, but it was Sent")]
+    fn a_node_goes_to_the_device_once() {
+        let (mut nodes, index) = waiting();
+        nodes.leave(index, State::Sent);
+        nodes.leave(index, State::Sent);
+    }
+
+    #[test]
+    #[should_panic(expected = "comes back from the device, but it was Queued")]
+    fn a_node_that_waits_does_not_come_back() {
+        let (mut nodes, index) = waiting();
+        nodes.come_back(index);
+    }
+
+    #[test]
+    #[should_panic(expected = "is over, but it was Free")]
+    fn a_node_is_over_once() {
+        let (mut nodes, index) = waiting();
+        nodes.leave(index, State::Joined);
+        nodes.release(index);
+        nodes.release(index);
     }
 }

@@ -130,13 +130,7 @@ fn threads_spread_over_queues_of_a_device_thread() {
 
 #[test]
 fn threads_wait_in_every_way_under_every_scheduler() {
-    for completion in [
-        Completions::Adaptive,
-        Completions::Poll,
-        Completions::Hybrid,
-        Completions::Thread,
-        Completions::Interrupt,
-    ] {
+    for completion in Completions::ALL {
         for scheduler in [Scheduler::None, Scheduler::DEADLINE, Scheduler::Fair] {
             for on_reset in [OnReset::Fail, OnReset::Replay] {
                 // Four threads that burn their time slices on two cores would take minutes.

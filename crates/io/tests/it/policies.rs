@@ -215,13 +215,7 @@ fn block_on<F: Future>(future: F) -> (F::Output, usize) {
 
 #[test]
 fn tickets_are_futures_under_every_policy() {
-    for completion in [
-        Completions::Adaptive,
-        Completions::Poll,
-        Completions::Hybrid,
-        Completions::Thread,
-        Completions::Interrupt,
-    ] {
+    for completion in Completions::ALL {
         let (fake, _device, handle) = open(50, true, completion);
         let (both, polls) = block_on(async {
             let (one, two) = (handle.submit(&read()).unwrap(), handle.submit(&read()).unwrap());

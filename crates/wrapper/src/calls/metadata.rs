@@ -6,7 +6,7 @@ use crate::edge::flags::{FCHMODAT, FCHMODAT2, FCHOWNAT, Known, NAME, NOWHERE, UT
 use crate::edge::{Answer, fail, finish, given, host, reply};
 use crate::find::backend::Object;
 use crate::find::credentials::who;
-use crate::find::place::{Place, Spot, is_itself, on_itself};
+use crate::find::place::{Place, Spot, either, is_itself, on_itself};
 use crate::find::{mount, table};
 use crate::raw::{self, Word};
 use crate::tier::syscall::SYS_FCHMODAT2;
@@ -37,10 +37,7 @@ unsafe fn chmod_at(
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             known.check(flags)?;
-            match file {
-                Some(file) => file.chmod(mode & 0o7777, &who())?,
-                None => mount::files()?.chmod(Object::Held(node), mode & 0o7777, &who())?,
-            }
+            mount::files()?.chmod(either(node, file), mode & 0o7777, &who())?;
             Ok(0)
         });
     }
@@ -98,7 +95,7 @@ hook! {
     /// fchmod(2)
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
         on_descriptor(fd, || sys!(SYS_fchmod, fd, mode), |body| {
-            body.file()?.chmod(mode & 0o7777, &who())?;
+            mount::files()?.chmod(Object::Open(body.file()?), mode & 0o7777, &who())?;
             Ok(0)
         })
     }
@@ -113,10 +110,7 @@ unsafe fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, fl
     if is_itself(dirfd, path, flags) {
         return on_itself(dirfd, |node, file| {
             FCHOWNAT.check(flags)?;
-            match file {
-                Some(file) => file.chown(id(uid), id(gid), &who())?,
-                None => mount::files()?.chown(Object::Held(node), (id(uid), id(gid)), &who())?,
-            }
+            mount::files()?.chown(either(node, file), (id(uid), id(gid)), &who())?;
             Ok(0)
         });
     }
@@ -156,7 +150,7 @@ hook! {
     /// fchown(2)
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
         on_descriptor(fd, || sys!(SYS_fchown, fd, uid, gid), |body| {
-            body.file()?.chown(id(uid), id(gid), &who())?;
+            mount::files()?.chown(Object::Open(body.file()?), (id(uid), id(gid)), &who())?;
             Ok(0)
         })
     }
@@ -190,10 +184,7 @@ unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, 
         return on_itself(dirfd, |node, file| {
             UTIMENSAT.check(flags)?;
             let times = times(given)?;
-            match file {
-                Some(file) => file.utimens(times, &who())?,
-                None => mount::files()?.utimens(Object::Held(node), times, &who())?,
-            }
+            mount::files()?.utimens(either(node, file), times, &who())?;
             Ok(0)
         });
     }
@@ -237,7 +228,7 @@ unsafe fn futimens_of(fd: c_int, given: *const timespec) -> c_int {
         || sys!(SYS_utimensat, fd, none, given, 0),
         |body| match &body.file {
             Some(file) => {
-                file.utimens(times(given)?, &who())?;
+                mount::files()?.utimens(Object::Open(file), times(given)?, &who())?;
                 Ok(0)
             }
             // It refuses the placeholder as any O_PATH, behind what it looks at before.

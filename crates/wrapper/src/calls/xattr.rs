@@ -5,7 +5,7 @@ use crate::calls::terminal::or_stand_in;
 use crate::edge::flags::XATTRAT;
 use crate::edge::given::{self, Room};
 use crate::edge::{Answer, Reply, fail, finish, host, reply};
-use crate::find::backend::{Files, Node};
+use crate::find::backend::{Files, Object};
 use crate::find::place::{self, Place, on_itself, on_path};
 use crate::find::{credentials, cwd, mount, table};
 use crate::raw::{self, Word};
@@ -85,30 +85,30 @@ unsafe fn copy_out(bytes: &[u8], into: *mut u8, size: size_t) -> Answer {
     Ok(bytes.len() as isize)
 }
 
-fn run(files: Files, node: &Node, asked: &Asked<'_>) -> Answer {
+fn run(files: Files, object: Object<'_>, asked: &Asked<'_>) -> Answer {
     let who = credentials::who();
     match asked {
         Asked::Get { name, value, size } => {
-            let found = files.get_xattr_node(node, name, &who)?;
+            let found = files.get_xattr(object, name, &who)?;
             // SAFETY: the program's arguments, under `edge`'s contract, here and below.
             unsafe { copy_out(&found, *value, *size) }
         }
         Asked::List { list, size } => {
-            let names = files.list_xattr_node(node, &who)?;
+            let names = files.list_xattr(object, &who)?;
             // SAFETY: as above.
             unsafe { copy_out(&names, *list, *size) }
         }
         Asked::Remove { name } => {
-            files.remove_xattr_node(node, name, &who)?;
+            files.remove_xattr(object, name, &who)?;
             Ok(0)
         }
         Asked::Set { name, value, how } => {
             let how = match how {
                 How::As(how) => *how,
-                How::Neither if files.get_xattr_node(node, name, &who).is_ok() => SetXattr::Create,
+                How::Neither if files.get_xattr(object, name, &who).is_ok() => SetXattr::Create,
                 How::Neither => SetXattr::Replace,
             };
-            files.set_xattr_node(node, name, value, how, &who)?;
+            files.set_xattr(object, name, value, how, &who)?;
             Ok(0)
         }
     }
@@ -125,7 +125,7 @@ macro_rules! attribute_calls {
                     Place::Ours(spot) => {
                         let mut room = Room::new();
                         let asked = Call::$call { $($argument),* }.ask(&mut room)?;
-                        run(spot.files, &spot.node(Follow::$follow)?, &asked)
+                        run(spot.files, spot.object(Follow::$follow), &asked)
                     }
                 })
             }
@@ -170,7 +170,7 @@ fn on_held<R: Reply>(fd: c_int, call: Call) -> R {
         if file.is_none() && fd != libc::AT_FDCWD {
             return fail(libc::EBADF);
         }
-        run(mount::files()?, node, &asked)
+        run(mount::files()?, Object::Held(node), &asked)
     })
 }
 
@@ -261,7 +261,7 @@ fn at(number: c_long, words: [usize; 6], call: Call) -> c_long {
         Place::Ours(spot) => {
             let mut room = Room::new();
             let asked = call.ask(&mut room)?;
-            run(spot.files, &spot.node(follow)?, &asked)
+            run(spot.files, spot.object(follow), &asked)
         }
     })
 }

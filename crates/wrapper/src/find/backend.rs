@@ -48,12 +48,34 @@ pub(crate) enum File {
 }
 
 /// What a call is about.
-#[derive(Clone, Copy)]
-pub(crate) enum Object<'a> {
-    /// An inode that somebody holds, whatever names it has.
-    Held(&'a Node),
-    /// What is at a path from a directory.
-    At(&'a Node, &'a [u8], Follow),
+pub(crate) type Object<'a> = nvmed_fs::Object<'a, Node, File>;
+
+/// A call on attributes on either side: a server knows who asks.
+macro_rules! on {
+    ($files:expr, $object:expr, $verb:ident($($argument:expr),*), $who:expr) => {
+        match $files {
+            Files::Private(files) => files.$verb(private($object)?, $($argument,)* $who),
+            Files::Shared(files) => files.$verb(shared($object)?, $($argument),*),
+        }
+    };
+}
+
+fn private(object: Object<'_>) -> Result<nvmed_fs::Object<'_>> {
+    Ok(match object {
+        Object::At(at, path, follow) => nvmed_fs::Object::At(at.private()?, path, follow),
+        Object::Held(node) => nvmed_fs::Object::Held(node.private()?),
+        Object::Open(File::Private(file)) => nvmed_fs::Object::Open(file),
+        Object::Open(File::Shared(_)) => return Err(MIXED),
+    })
+}
+
+fn shared(object: Object<'_>) -> Result<nvmed_client::Object<'_>> {
+    Ok(match object {
+        Object::At(at, path, follow) => nvmed_fs::Object::At(at.shared()?, path, follow),
+        Object::Held(node) => nvmed_fs::Object::Held(node.shared()?),
+        Object::Open(File::Shared(file)) => nvmed_fs::Object::Open(file),
+        Object::Open(File::Private(_)) => return Err(MIXED),
+    })
 }
 
 /// The memory of a mapped file.
@@ -265,16 +287,7 @@ impl Files {
     }
 
     pub(crate) fn chmod(self, object: Object<'_>, mode: u32, who: &Credentials<'_>) -> Result<()> {
-        match (self, object) {
-            (Self::Private(files), Object::Held(node)) => files.chmod_node(node.private()?, mode, who),
-            (Self::Shared(files), Object::Held(node)) => files.chmod_node(node.shared()?, mode),
-            (Self::Private(files), Object::At(at, path, follow)) => {
-                files.chmod(at.private()?, path, mode, follow, who)
-            }
-            (Self::Shared(files), Object::At(at, path, follow)) => {
-                files.chmod(at.shared()?, path, mode, follow)
-            }
-        }
+        on!(self, object, chmod(mode), who)
     }
 
     pub(crate) fn chown(
@@ -283,98 +296,61 @@ impl Files {
         (uid, gid): (Option<u32>, Option<u32>),
         who: &Credentials<'_>,
     ) -> Result<()> {
-        match (self, object) {
-            (Self::Private(files), Object::Held(node)) => files.chown_node(node.private()?, uid, gid, who),
-            (Self::Shared(files), Object::Held(node)) => files.chown_node(node.shared()?, uid, gid),
-            (Self::Private(files), Object::At(at, path, follow)) => {
-                files.chown(at.private()?, path, uid, gid, follow, who)
-            }
-            (Self::Shared(files), Object::At(at, path, follow)) => {
-                files.chown(at.shared()?, path, uid, gid, follow)
-            }
-        }
+        on!(self, object, chown(uid, gid), who)
     }
 
     pub(crate) fn utimens(self, object: Object<'_>, times: [Time; 2], who: &Credentials<'_>) -> Result<()> {
-        match (self, object) {
-            (Self::Private(files), Object::Held(node)) => files.utimens_node(node.private()?, times, who),
-            (Self::Shared(files), Object::Held(node)) => files.utimens_node(node.shared()?, times),
-            (Self::Private(files), Object::At(at, path, follow)) => {
-                files.utimens(at.private()?, path, times, follow, who)
-            }
-            (Self::Shared(files), Object::At(at, path, follow)) => {
-                files.utimens(at.shared()?, path, times, follow)
-            }
-        }
+        on!(self, object, utimens(times), who)
     }
 
     pub(crate) fn truncate(self, object: Object<'_>, bytes: u64, who: &Credentials<'_>) -> Result<()> {
         crate::host::limit::may_have(bytes, || match object {
-            Object::Held(node) => Ok(node.stat()?.size),
             Object::At(at, path, follow) => Ok(self.stat(at, path, follow, who)?.size),
+            Object::Held(node) => Ok(node.stat()?.size),
+            Object::Open(file) => Ok(file.stat()?.size),
         })?;
         match (self, object) {
-            (Self::Private(files), Object::Held(node)) => files.truncate_node(node.private()?, bytes, who),
             // A server cuts what is open.
             (Self::Shared(_), Object::Held(node)) => {
                 self.open_node(node, OpenFlags(libc::O_WRONLY as u32), who)?.truncate(bytes)
             }
-            (Self::Private(files), Object::At(at, path, _)) => {
-                files.truncate(at.private()?, path, bytes, who)
-            }
-            (Self::Shared(files), Object::At(at, path, _)) => files.truncate(at.shared()?, path, bytes),
+            _ => on!(self, object, truncate(bytes), who),
         }
     }
 
     /// By the effective ids, or by the real ones, as access(2) has it.
     pub(crate) fn access(self, object: Object<'_>, mask: u32, really: bool) -> Result<()> {
         use crate::find::credentials::{who, who_really};
-        let who = || if really { who_really() } else { who() };
-        match (self, object) {
-            (Self::Private(files), Object::Held(node)) => files.access_node(node.private()?, mask, &who()),
-            (Self::Shared(files), Object::Held(node)) => files.access_node(node.shared()?, mask, really),
-            (Self::Private(files), Object::At(at, path, follow)) => {
-                files.access(at.private()?, path, mask, follow, &who())
+        match self {
+            Self::Private(files) => {
+                let who = if really { who_really() } else { who() };
+                files.access(private(object)?, mask, &who)
             }
-            (Self::Shared(files), Object::At(at, path, follow)) => {
-                files.access(at.shared()?, path, mask, follow, really)
-            }
+            Self::Shared(files) => files.access(shared(object)?, mask, really),
         }
     }
 
-    pub(crate) fn get_xattr_node(self, node: &Node, name: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>> {
-        match self {
-            Self::Private(files) => files.get_xattr_node(node.private()?, name, who),
-            Self::Shared(files) => files.get_xattr_node(node.shared()?, name),
-        }
+    pub(crate) fn get_xattr(self, object: Object<'_>, name: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>> {
+        on!(self, object, get_xattr(name), who)
     }
 
-    pub(crate) fn list_xattr_node(self, node: &Node, who: &Credentials<'_>) -> Result<Vec<u8>> {
-        match self {
-            Self::Private(files) => files.list_xattr_node(node.private()?, who),
-            Self::Shared(files) => files.list_xattr_node(node.shared()?),
-        }
+    pub(crate) fn list_xattr(self, object: Object<'_>, who: &Credentials<'_>) -> Result<Vec<u8>> {
+        on!(self, object, list_xattr(), who)
     }
 
-    pub(crate) fn remove_xattr_node(self, node: &Node, name: &[u8], who: &Credentials<'_>) -> Result<()> {
-        match self {
-            Self::Private(files) => files.remove_xattr_node(node.private()?, name, who),
-            Self::Shared(files) => files.remove_xattr_node(node.shared()?, name),
-        }
+    pub(crate) fn remove_xattr(self, object: Object<'_>, name: &[u8], who: &Credentials<'_>) -> Result<()> {
+        on!(self, object, remove_xattr(name), who)
     }
 
-    pub(crate) fn set_xattr_node(
+    pub(crate) fn set_xattr(
         self,
-        node: &Node,
+        object: Object<'_>,
         name: &[u8],
         value: &[u8],
         how: SetXattr,
         who: &Credentials<'_>,
     ) -> Result<()> {
-        match self {
-            Self::Private(files) => files.set_xattr_node(node.private()?, name, value, how, who),
-            Self::Shared(files) => files.set_xattr_node(node.shared()?, name, value, how),
-        }
+        on!(self, object, set_xattr(name, value, how), who)
     }
 
     /// The pipe behind a FIFO.
@@ -483,27 +459,6 @@ impl File {
 
     pub(crate) fn read_dir(&self, tell: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         either!(self, file => file.read_dir(tell))
-    }
-
-    pub(crate) fn chmod(&self, mode: u32, who: &Credentials<'_>) -> Result<()> {
-        match self {
-            Self::Private(file) => file.chmod(mode, who),
-            Self::Shared(file) => file.chmod(mode),
-        }
-    }
-
-    pub(crate) fn chown(&self, uid: Option<u32>, gid: Option<u32>, who: &Credentials<'_>) -> Result<()> {
-        match self {
-            Self::Private(file) => file.chown(uid, gid, who),
-            Self::Shared(file) => file.chown(uid, gid),
-        }
-    }
-
-    pub(crate) fn utimens(&self, times: [Time; 2], who: &Credentials<'_>) -> Result<()> {
-        match self {
-            Self::Private(file) => file.utimens(times, who),
-            Self::Shared(file) => file.utimens(times),
-        }
     }
 
     pub(crate) fn truncate(&self, bytes: u64) -> Result<()> {

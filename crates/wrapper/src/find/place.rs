@@ -47,6 +47,11 @@ pub(crate) fn on_itself<R: Reply>(dirfd: c_int, run: impl FnOnce(&Node, Option<&
     })
 }
 
+/// What a change by a descriptor is about: what is open, or what it only names.
+pub(crate) fn either<'a>(node: &'a Node, file: Option<&'a File>) -> Object<'a> {
+    file.map_or(Object::Held(node), Object::Open)
+}
+
 /// What such a call is about.
 pub(crate) fn itself(dirfd: c_int) -> Answer<Node> {
     match dirfd {

@@ -3,11 +3,13 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use nvmed_dma::{AddressSpace, DeviceAddress, MapError, Transport, Waited};
+use nvmed_engine::{Completion, Operation, QueuePair, Request, Segment};
 use nvmed_nvme::{
     AdminOpcode, AsyncEvent, CompletionEntry, DsmRange, IdentifyController, IdentifyNamespace, LbaFormat,
     Status, SubmissionEntry, register,
 };
 use nvmed_sys::Mapping;
+use nvmed_units::Lba;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,6 +17,22 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Blocks of the namespace, of 512 bytes.
 pub const LBAS: u64 = 1 << 20;
+/// The queue that the first `queue()` call makes.
+pub const FIRST: u32 = 1;
+/// The memory of a request of one page.
+pub const PAGE: [Segment; 1] = [Segment { address: DeviceAddress(1 << 40), bytes: 4096 }];
+
+/// A read of the page with the number `tag`.
+pub fn read(tag: u64) -> Request<'static> {
+    Request { operation: Operation::Read, lba: Lba(8 * tag), blocks: 8, data: &PAGE, tag, stream: 0 }
+}
+
+/// What the queue pair has completed since it was last asked.
+pub fn polled(pair: &mut dyn QueuePair) -> Vec<Completion> {
+    let mut out = Vec::with_capacity(64);
+    pair.poll(&mut out);
+    out
+}
 
 /// What a puppet does wrong from the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A file tree as a plain model, and random operations on it.
 
 use super::support::BLOCK;
-use nvmed_fs::{Credentials, FileSystem, Follow, FsError, Kind, Node, OpenFlags, RenameFlags};
+use nvmed_fs::{Credentials, FileSystem, Follow, FsError, Kind, Node, Object, OpenFlags, RenameFlags};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
@@ -99,7 +99,7 @@ pub fn run(files: &FileSystem, op: &Op) -> Result<(), Option<Errno>> {
             files.rename(&root, old.as_bytes(), &root, new.as_bytes(), rename_flags(*flags), who)
         }
         Op::Link(old, new) => files.link(&root, old.as_bytes(), &root, new.as_bytes(), Follow::No, who),
-        Op::Chmod(path, mode) => files.chmod(&root, path.as_bytes(), *mode, Follow::Yes, who),
+        Op::Chmod(path, mode) => files.chmod(Object::At(&root, path.as_bytes(), Follow::Yes), *mode, who),
         Op::Sync => files.sync(),
         Op::Remount => Ok(()),
     };
