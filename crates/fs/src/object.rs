@@ -40,9 +40,10 @@ impl FileSystem {
     /// The inode, which is to be changed.
     pub(crate) fn changed(&self, object: Object<'_>, who: &Credentials<'_>) -> Result<Arc<Inode>, FsError> {
         let inode = self.seen(object, who)?;
+        self.1.writable()?;
         match object {
-            Object::At(..) => self.1.writable()?,
-            Object::Held(node) => self.changes(node)?,
+            Object::At(..) => {}
+            Object::Held(node) => node.2.writable()?,
             Object::Open(file) => file.view.writable()?,
         }
         Ok(inode)

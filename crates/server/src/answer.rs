@@ -5,7 +5,7 @@ use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
 use crate::statistics::{self, Done};
-use nvmed_fs::{Credentials, Follow, FsError, Node, OpenFlags, PATH_BYTES_MAX};
+use nvmed_fs::{self as fs, Credentials, Follow, FsError, Node, OpenFlags, PATH_BYTES_MAX};
 use nvmed_wire::{Answer, Call, Data, Handle, Object, XattrCall};
 
 /// Makes `bytes` the data of an answer.
@@ -115,15 +115,15 @@ impl Service {
             }
             Call::Chmod { object, mode } => {
                 let node = self.inode(asker, object)?;
-                files.chmod(nvmed_fs::Object::Held(&node), mode, &asker.who()).map(|()| Answer::Done)
+                files.chmod(fs::Object::Held(&node), mode, &asker.who()).map(|()| Answer::Done)
             }
             Call::Chown { object, uid, gid } => {
                 let node = self.inode(asker, object)?;
-                files.chown(nvmed_fs::Object::Held(&node), uid, gid, &asker.who()).map(|()| Answer::Done)
+                files.chown(fs::Object::Held(&node), uid, gid, &asker.who()).map(|()| Answer::Done)
             }
             Call::Utimens { object, times } => {
                 let node = self.inode(asker, object)?;
-                files.utimens(nvmed_fs::Object::Held(&node), times, &asker.who()).map(|()| Answer::Done)
+                files.utimens(fs::Object::Held(&node), times, &asker.who()).map(|()| Answer::Done)
             }
             Call::Mkdir { .. }
             | Call::Mknod { .. }
@@ -183,11 +183,11 @@ impl Service {
         let who = if real { asker.peer.real_credentials() } else { asker.who() };
         match object {
             Object::Held(handle) => {
-                asker.session.files().access(nvmed_fs::Object::Held(&asker.node(handle)?), mask, &who)?
+                asker.session.files().access(fs::Object::Held(&asker.node(handle)?), mask, &who)?
             }
             Object::Path { at, path: text, follow } => {
                 asker.session.files().access(
-                    nvmed_fs::Object::At(&asker.node(at)?, path(text)?, follow),
+                    fs::Object::At(&asker.node(at)?, path(text)?, follow),
                     mask,
                     &who,
                 )?;
@@ -204,28 +204,17 @@ impl Service {
         bytes: u32,
         data: &mut Data,
     ) -> Result<Answer, FsError> {
-        let (node, who) = (self.inode(asker, object)?, asker.who());
+        let (node, who, files) = (self.inode(asker, object)?, asker.who(), asker.session.files());
+        let object = fs::Object::Held(&node);
         match call {
-            XattrCall::Get(name) => Ok(Answer::Data(put(
-                data,
-                &asker.session.files().get_xattr(nvmed_fs::Object::Held(&node), name, &who)?,
-            ))),
-            XattrCall::List => Ok(Answer::Data(put(
-                data,
-                &asker.session.files().list_xattr(nvmed_fs::Object::Held(&node), &who)?,
-            ))),
+            XattrCall::Get(name) => Ok(Answer::Data(put(data, &files.get_xattr(object, name, &who)?))),
+            XattrCall::List => Ok(Answer::Data(put(data, &files.list_xattr(object, &who)?))),
             XattrCall::Set(name, how) => {
-                asker.session.files().set_xattr(
-                    nvmed_fs::Object::Held(&node),
-                    name,
-                    given(data, bytes)?,
-                    how,
-                    &who,
-                )?;
+                files.set_xattr(object, name, given(data, bytes)?, how, &who)?;
                 Ok(Answer::Done)
             }
             XattrCall::Remove(name) => {
-                asker.session.files().remove_xattr(nvmed_fs::Object::Held(&node), name, &who)?;
+                files.remove_xattr(object, name, &who)?;
                 Ok(Answer::Done)
             }
         }

@@ -196,7 +196,10 @@ fn a_view_to_read_changes_nothing() {
             assert_eq!(errno(others.link_node(held, &others.root(), b"new", &ROOT)), Errno::ROFS);
         }
     }
-    assert_no_change(&file.files(), Object::Open(&file));
+    let mine = files.open(&files.root(), b"/a/mine", OpenFlags::READ, 0, &ROOT).unwrap();
+    for (through, open) in [(&file.files(), &file), (&files, &file), (&view, &mine)] {
+        assert_no_change(through, Object::Open(open));
+    }
     assert_eq!(errno(file.pwrite(b"x", 0)), Errno::BADF);
     assert!(file.map(true).is_err(), "nor by a mapping");
     assert_eq!(file.pread(&mut [0; 8], 0).unwrap(), 4);

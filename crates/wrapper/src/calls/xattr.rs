@@ -103,6 +103,12 @@ fn run(files: Files, object: Object<'_>, asked: &Asked<'_>) -> Answer {
             Ok(0)
         }
         Asked::Set { name, value, how } => {
+            let held = match (how, object) {
+                // It is asked twice, of one inode.
+                (How::Neither, Object::At(at, path, follow)) => Some(files.lookup(at, path, follow, &who)?),
+                _ => None,
+            };
+            let object = held.as_ref().map_or(object, Object::Held);
             let how = match how {
                 How::As(how) => *how,
                 How::Neither if files.get_xattr(object, name, &who).is_ok() => SetXattr::Create,
