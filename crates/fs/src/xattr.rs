@@ -26,7 +26,7 @@ const ALL_BYTES_MAX: usize = 8 << 10;
 /// Bytes of a record with attributes: the store takes it.
 const RECORD_BYTES_MAX: usize = nvmed_kv::VALUE_BYTES_MAX - 32;
 
-/// What [`FileSystem::set_xattr`] does with a name that is there, or is not.
+/// What [`crate::FileSystem::set_xattr`] does with a name that is there, or is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetXattr {
     /// Makes or replaces it.

@@ -113,6 +113,8 @@ const _: () = assert!(FeatureId::Arbitration as u8 == 1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Clock, ControllerConfig};
+    use crate::media::Media;
 
     #[test]
     fn urgent_first_then_by_weight_and_by_turns() {
@@ -149,5 +151,17 @@ mod tests {
         arbiter.push(9, 2);
         assert_eq!(arbiter.next(weights).map(|turn| turn.limit), Some(2));
         assert_eq!(Weights::new(7).burst, u32::MAX);
+    }
+
+    #[test]
+    fn what_waits_is_served_though_the_host_has_chosen_another_order() {
+        let config = ControllerConfig { clock: Clock::Threaded, ..ControllerConfig::default() };
+        let controller = Controller::new(config, Media::null(1 << 20).unwrap());
+        let mut arbiter = Arbiter::new();
+        arbiter.push(1, URGENT);
+        arbiter.push(2, URGENT);
+        assert!(!controller.weighted());
+        controller.serve(&mut arbiter);
+        assert!(arbiter.is_empty());
     }
 }

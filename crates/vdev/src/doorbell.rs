@@ -82,7 +82,9 @@ impl Controller {
     /// One round of the device thread: takes the doorbells that were rung and completes what is due; whether
     /// there was anything.
     pub(crate) fn serve(&self, arbiter: &mut Arbiter) -> bool {
-        if self.weighted() {
+        // What was taken to the arbiter waits there even if the host has chosen another order since: its doorbell
+        // does not ring again.
+        if self.weighted() || !arbiter.is_empty() {
             return self.serve_weighted(arbiter);
         }
         let tails = self.pending.tails.take(|queue| self.serve_tail(queue));
