@@ -1,13 +1,13 @@
 //! What a program says about how it will use a file: posix_fadvise(2), and the paper's `ffs_prealloc` and
 //! `ffs_readahead` for one file.
 
-use crate::codec::kind::Kind;
 use crate::convoy::Data;
 use crate::error::FsError;
 use crate::file::File;
 use crate::filedata::AS_MOUNTED;
 use crate::status::OpenFlags;
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
 use nvmed_units::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};
 

@@ -2,31 +2,26 @@
 
 use crate::blocks::Blocks;
 use crate::change::OpenBatch;
-use crate::codec::ROOT;
-use crate::codec::keys;
-use crate::codec::kind::Kind;
-use crate::codec::record::{Counters, Record};
-use crate::codec::superblock::Superblock;
 use crate::data::DataPath;
 use crate::end::Ends;
 use crate::error::FsError;
-use crate::finding::Finding;
-use crate::growth::{self, Growth};
+use crate::growth::Growth;
 use crate::health::Health;
 use crate::inode::{Home, Inode, InodeTable, State};
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::paths::Paths;
 use crate::quota::Accounts;
-use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_cache::EvictionPolicy;
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_kv::{DeviceMedium, PendingMemory, Store};
+use nvmed_layout::record::{Counters, Record};
+use nvmed_layout::{Damage, Kind, LostCopy, ROOT, Superblock, copies, keys, region};
 use nvmed_mutant::Mutant;
+use nvmed_sys::host_clock;
 use nvmed_sys::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use nvmed_units::Ino;
-use rustix::time::{ClockId, clock_gettime};
 
 /// Inodes kept in memory, about 600 bytes each without their pages; beyond, unused ones go.
 const INODES_MAX: u64 = 1 << 16;
@@ -54,13 +49,6 @@ pub enum Durability {
 
 /// Nanoseconds since 1970.
 pub type Clock = fn() -> i64;
-
-/// The host's clock, at the resolution of its tick: what kernels stamp files with.
-#[must_use]
-pub(crate) fn host_clock() -> i64 {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
-}
 
 /// Settings of a mount. `Default` is right for most.
 #[derive(Clone, Debug)]
@@ -151,7 +139,7 @@ pub(crate) struct Core {
     pub(crate) accounts: Accounts,
     pub(crate) ends: Ends,
     /// Copies that were lost when it was mounted, and were written again.
-    pub(crate) mended: Vec<Finding>,
+    pub(crate) mended: Vec<LostCopy>,
     /// Whether orphans of an earlier mount may be left.
     pub(crate) orphans_left: AtomicBool,
 }
@@ -161,7 +149,7 @@ pub(crate) fn read_counters(store: &Store) -> Result<Counters, FsError> {
     let mut value = Vec::new();
     let found = store.get(&keys::counters(), &mut value)?;
     let counters = found.then(|| Counters::decode(&value)).flatten();
-    counters.ok_or(FsError::Damaged { what: "the counters", of: 0 })
+    counters.ok_or(Damage::Counters.into())
 }
 
 impl Core {
@@ -174,8 +162,8 @@ impl Core {
     pub(crate) fn mount_over(parts: MountParts, dead: Option<&Memory>) -> Result<Arc<Self>, FsError> {
         let MountParts { device, memory, options } = parts;
         let handle = device.handle(Binding::Spread);
-        let (superblock, superblock_lost) = superblock::load(&device, &handle)?;
-        let medium = Arc::new(growth::medium(&device, &superblock)?);
+        let (superblock, superblock_lost) = copies::load(&device, &handle)?;
+        let medium = Arc::new(region::metadata(&device, &superblock)?);
         let commit_blocks_max = options.commit_blocks_max;
         let settings = nvmed_kv::Options { commit_blocks_max, ..nvmed_kv::Options::default() };
         let store = Store::open(medium.clone(), memory.pending(), &settings)?;
@@ -186,8 +174,8 @@ impl Core {
         }
         let mut mended = Vec::new();
         if !options.read_only {
-            mended.extend(superblock_lost.map(Finding::of_superblock));
-            mended.extend(store.flaws().iter().map(Finding::of_flaw));
+            mended.extend(superblock_lost.clone());
+            mended.extend(store.flaws().iter().cloned().map(LostCopy::Store));
         }
         if let Some(dead) = dead.filter(|_| !Mutant::PendingForgotten.is_made()) {
             let PendingMemory { memory, offset, len } = dead.pending();
@@ -195,7 +183,7 @@ impl Core {
         }
         let counters = read_counters(&store)?;
         if counters.free_blocks > superblock.data_blocks || counters.next_ino >= keys::INO_END {
-            return Err(FsError::Damaged { what: "the counters", of: counters.free_blocks });
+            return Err(Damage::Counted(counters.free_blocks).into());
         }
         let health = Arc::<Health>::default();
         let lbas_per_block = DeviceMedium::lbas_per_block(&device)?;
@@ -231,7 +219,7 @@ impl Core {
         });
         let root = core.load_own(ROOT)?;
         if root.directory.is_none() {
-            return Err(FsError::Damaged { what: "the kind", of: ROOT.0 });
+            return Err(Damage::Root.into());
         }
         let _ = core.root.set(root);
         core.look_at_tree();
@@ -283,7 +271,7 @@ impl Core {
     /// The inode with a number whose record has a key of its own, from memory or from the store.
     ///
     /// # Errors
-    /// [`FsError::Damaged`] when there is none or its record makes no sense; the store's.
+    /// [`FsError::Layout`] when there is none or its record makes no sense; the store's.
     pub(crate) fn load_own(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.check_number(ino)?;
         let home = Home { own: true, place: None, zone: ino == ROOT };
@@ -293,12 +281,12 @@ impl Core {
     /// Whether an inode may have this number.
     ///
     /// # Errors
-    /// [`FsError::Damaged`].
+    /// [`FsError::Layout`].
     pub(crate) fn check_number(&self, ino: Ino) -> Result<(), FsError> {
         if ino < Ino(self.next_ino.load(Ordering::SeqCst)) {
             return Ok(());
         }
-        Err(FsError::Damaged { what: "the number of inode", of: ino.0 })
+        Err(Damage::Number(ino).into())
     }
 
     /// Reads an inode's own record.
@@ -306,10 +294,10 @@ impl Core {
     /// # Errors
     /// As [`Core::load_own`].
     pub(crate) fn read_own(&self, ino: Ino) -> Result<Record, FsError> {
-        let mut value = Vec::with_capacity(crate::codec::record::RECORD_BYTES_USUAL);
+        let mut value = Vec::with_capacity(nvmed_layout::record::RECORD_BYTES_USUAL);
         let found = self.journal.store.get(&keys::inode(ino), &mut value)?;
         let record = found.then(|| Record::decode(&value)).flatten();
-        record.ok_or(FsError::Damaged { what: "the record of inode", of: ino.0 })
+        record.ok_or(Damage::Inode(ino).into())
     }
 
     /// Sets times of an inode that are written to its record later.

@@ -1,8 +1,6 @@
 //! Reading and writing files: what of the data path lies in a mount, an inode, an open description,
 //! and the calls whose pages are in the cache. Everything slower is in `fill`, `write`, `writeback`.
 
-use crate::codec::kind::Kind;
-use crate::codec::record::FLAG_KEYED_EXTENTS;
 use crate::core::{Core, Durability, MountOptions};
 use crate::error::FsError;
 use crate::extent::Extents;
@@ -16,6 +14,8 @@ use crate::writeback::DirtyList;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{Cache, Options, Readahead, Written};
 use nvmed_io::{Device, Handle, Segment};
+use nvmed_layout::Kind;
+use nvmed_layout::record::FLAG_KEYED_EXTENTS;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress};
 

@@ -19,7 +19,6 @@ mod broken;
 #[cfg(test)]
 mod broken_tests;
 mod change;
-mod codec;
 mod convoy;
 mod core;
 mod data;
@@ -33,10 +32,8 @@ mod file;
 mod filedata;
 mod filesystem;
 mod fill;
-mod finding;
 mod flight;
 mod format;
-mod fsck;
 mod growth;
 mod hash;
 mod health;
@@ -54,22 +51,14 @@ mod paths;
 mod permission;
 mod placement;
 mod quota;
-mod region;
 mod rename;
-mod repair;
-mod repair_blocks;
-mod repair_data;
-mod repair_model;
-mod repair_names;
 mod resize;
 mod resolve;
 mod rooted;
 mod salvage;
 mod status;
-mod superblock;
 mod trouble;
 mod view;
-mod wreck;
 mod write;
 mod writeback;
 mod xattr;
@@ -77,35 +66,28 @@ mod zone;
 
 pub use crate::account::{Limits, Usage};
 pub use crate::advice::Advice;
-pub use crate::codec::kind::Kind;
-pub use crate::codec::superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
-pub use crate::codec::xattrs::XATTR_VALUE_BYTES_MAX;
-pub use crate::codec::{FILE_BYTES_MAX, NAME_BYTES_MAX};
 pub use crate::core::{Clock, Durability, MountOptions, MountParts};
 pub use broken::tell_panics;
 pub use error::FsError;
 pub use file::File;
 pub use filesystem::{FileSystem, Node};
-pub use finding::Finding;
 pub use flight::DirectIo;
 pub use format::FormatOptions;
-pub use fsck::fsck;
 pub use health::Trouble;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use map::{MappedFile, expect_maps};
 pub use memory::{Memory, MemoryLayout};
+pub use nvmed_layout::superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
+pub use nvmed_layout::xattrs::XATTR_VALUE_BYTES_MAX;
+pub use nvmed_layout::{Damage, FILE_BYTES_MAX, Kind, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX};
 pub use object::Object;
-pub use repair::{Plan, plan_repair};
 pub use salvage::salvage;
 pub use status::{
     Allocate, Credentials, DirEntry, Follow, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time, Whence,
 };
-pub use wreck::{Rescued, Wreck};
 pub use xattr::SetXattr;
 pub use zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 
-/// Shortest path that is too long, in bytes: `PATH_MAX`, which counts the terminating NUL.
-pub const PATH_BYTES_MAX: usize = 4096;
 /// Symbolic links followed in one resolution: Linux's limit.
 pub const SYMLINKS_MAX: u32 = 40;
 /// Names that one inode can have, and subdirectories of a directory: what XFS allows.

@@ -5,7 +5,6 @@
 //! what programs stored into a writable mapping is found by comparing, at msync, fsync, unmap and
 //! periodic write-back. Reads of a file that is mapped writable come from the memfd.
 
-use crate::codec::kind::Kind;
 use crate::convoy::Data;
 use crate::core::Core;
 use crate::error::FsError;
@@ -15,6 +14,7 @@ use crate::inode::Inode;
 use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
+use nvmed_layout::Kind;
 use nvmed_mutant::Mutant;
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::Arc;

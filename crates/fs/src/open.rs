@@ -1,6 +1,5 @@
 //! Opening (open(2)).
 
-use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
@@ -11,6 +10,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, OpenFlags};
 use crate::view::{Start, View};
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
 use nvmed_mutant::Mutant;
 use std::sync::Arc;
 

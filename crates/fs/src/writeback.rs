@@ -1,7 +1,6 @@
 //! When dirty pages go to the device, and which: the list of inodes with something to write, oldest first,
 //! and the calls that make files durable. How they go is in `convoy`.
 
-use crate::codec::kind::Kind;
 use crate::convoy::{Data, Part, Pool};
 use crate::core::Core;
 use crate::error::FsError;
@@ -12,6 +11,7 @@ use crate::inode::Inode;
 use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::BLOCK_BYTES;
