@@ -62,11 +62,9 @@ impl Snapshot<'_> {
             return Ok(known.is_some());
         }
         drop(state);
-        if let Some(older) = &layers.older {
-            if let Some(known) = older.known(key) {
-                value.extend_from_slice(known.unwrap_or(&[]));
-                return Ok(known.is_some());
-            }
+        if let Some(known) = layers.older.as_ref().and_then(|older| older.known(key)) {
+            value.extend_from_slice(known.unwrap_or(&[]));
+            return Ok(known.is_some());
         }
         self.store.tree(layers.pin.root()).get(key, value)
     }
