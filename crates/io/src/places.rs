@@ -227,6 +227,11 @@ impl Places {
         self.awaited
     }
 
+    /// Requests of `index` that are not done.
+    pub(crate) fn running(&self, index: usize) -> u32 {
+        self.places[index].remaining
+    }
+
     /// Whether a request of `index` has failed already.
     pub(crate) fn has_failed(&self, index: usize) -> bool {
         self.places[index].error.is_some()
