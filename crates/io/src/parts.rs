@@ -2,8 +2,8 @@
 
 use crate::limits::Limits;
 use crate::scatter::Span;
-use nvmed_engine::{Operation, Request, Segment};
-use nvmed_units::{DeviceAddress, Lba};
+use nvmed_engine::{Cursor, Operation, Request, Segment};
+use nvmed_units::Lba;
 
 /// Segments that one request of a long call has at most: 256 KiB of single pages.
 pub(crate) const PART_SEGMENTS: usize = 64;
@@ -19,9 +19,8 @@ pub(crate) struct Parts<'a> {
     /// Blocks of one request at most.
     most: u32,
     lba_shift: u32,
-    /// Memory from there on; `used` bytes of its first segment are behind us.
-    segments: &'a [Segment],
-    used: u32,
+    /// Memory from there on.
+    memory: Cursor<'a>,
     /// Blocks of the request made last.
     made: u32,
     done: bool,
@@ -31,15 +30,16 @@ pub(crate) struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// All of `whole`, but `blocks` long.
     pub(crate) fn new(whole: &Request<'a>, blocks: u64, limits: &Limits) -> Self {
+        let most = limits.blocks(whole.operation);
+        assert!(most > 0, "a call is to be cut into requests of no blocks");
         Self {
             operation: whole.operation,
             lba: whole.lba,
             left: blocks,
             more: &[],
-            most: limits.blocks(whole.operation),
+            most,
             lba_shift: limits.lba_shift,
-            segments: whole.data,
-            used: 0,
+            memory: Cursor::new(whole.data),
             made: 0,
             done: false,
             stream: whole.stream,
@@ -68,7 +68,7 @@ impl<'a> Parts<'a> {
     where
         'a: 'b,
     {
-        match self.whole(self.next_blocks() << self.lba_shift) {
+        match self.memory.whole(self.next_blocks() << self.lba_shift) {
             Some(whole) => self.make(whole, self.next_blocks()),
             None => self.request(room),
         }
@@ -84,32 +84,19 @@ impl<'a> Parts<'a> {
         Request { operation, lba, blocks: self.made, data, tag: 0, stream }
     }
 
-    /// The next segments, if some of them hold `wanted` bytes together.
-    fn whole(&self, wanted: u64) -> Option<&'a [Segment]> {
-        let mut bytes = 0;
-        let enough = |segment: &Segment| {
-            bytes += u64::from(segment.bytes);
-            bytes >= wanted
-        };
-        let last = self.segments.iter().position(enough).filter(|_| self.used == 0 && bytes == wanted)?;
-        Some(&self.segments[..=last])
-    }
-
     /// Describes the memory of the next `blocks` blocks, or of as many as `room` has segments for.
     ///
     /// Blocks of 4096 bytes over memory that starts 512 bytes before a page end: 64 segments hold
     /// 512 + 63 · 4096 bytes, which is 63 blocks, the last 512 bytes of the last segment left for next time.
     fn gather(&self, blocks: u64, room: &mut [Segment; PART_SEGMENTS]) -> (usize, u64) {
         let wanted = blocks << self.lba_shift;
-        let (mut bytes, mut count, mut used) = (0, 0, self.used);
-        for segment in self.segments {
-            if bytes == wanted || count == PART_SEGMENTS {
-                break;
-            }
-            let here = u64::from(segment.bytes - used).min(wanted - bytes) as u32;
-            let address = DeviceAddress(segment.address.0.wrapping_add(u64::from(used)));
-            room[count] = Segment { address, bytes: here };
-            (bytes, count, used) = (bytes + u64::from(here), count + 1, 0);
+        let (mut bytes, mut count, mut memory) = (0, 0, self.memory.clone());
+        while bytes < wanted
+            && count < PART_SEGMENTS
+            && let Some(piece) = memory.next(wanted - bytes)
+        {
+            room[count] = piece;
+            (bytes, count) = (bytes + u64::from(piece.bytes), count + 1);
         }
         let blocks = bytes >> self.lba_shift;
         let surplus = (bytes - (blocks << self.lba_shift)) as u32;
@@ -137,14 +124,10 @@ impl<'a> Parts<'a> {
             return;
         }
         let mut bytes = made << self.lba_shift;
-        while let Some((first, rest)) = self.segments.split_first() {
-            let here = u64::from(first.bytes - self.used);
-            if bytes < here {
-                self.used += bytes as u32;
-                return;
-            }
-            bytes -= here;
-            (self.segments, self.used) = (rest, 0);
+        while bytes > 0
+            && let Some(piece) = self.memory.next(bytes)
+        {
+            bytes -= u64::from(piece.bytes);
         }
     }
 }
@@ -152,6 +135,7 @@ impl<'a> Parts<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvmed_units::DeviceAddress;
     use proptest::prelude::*;
 
     fn limits(most: u32, lba_bytes: u32) -> Limits {
@@ -221,6 +205,14 @@ mod tests {
         parts.request(&mut [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS]);
         parts.advance();
         parts.advance();
+    }
+
+    #[test]
+    #[should_panic(expected = "requests of no blocks")]
+    fn a_request_has_room_for_a_block() {
+        let whole =
+            Request { operation: Operation::Read, lba: Lba(0), blocks: 8, data: &[], tag: 0, stream: 0 };
+        Parts::new(&whole, 8, &limits(0, 512));
     }
 
     #[test]
