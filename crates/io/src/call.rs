@@ -6,15 +6,12 @@ use crate::lane::{Inner, Lane, Terms};
 use crate::learn::Class;
 use crate::measure::thread_cpu_ns;
 use crate::parts::{PART_SEGMENTS, Parts};
+use crate::replay::{REPLAYS_MAX, is_idempotent, was_reset};
 use crate::scatter::Span;
 use crate::wait::Awaited;
-use nvmed_engine::{Operation, QueueFault, Request, Segment};
+use nvmed_engine::{Operation, Request, Segment};
 use nvmed_units::DeviceAddress;
 use std::sync::Arc;
-
-/// How often a request is sent again because the device was reset under it. A request that brings the
-/// device down each time must end.
-pub(crate) const REPLAYS_MAX: u8 = 3;
 
 /// Requests of one call under way at once: a device works on them together, and others find slots beside them.
 const REQUESTS_MAX: u32 = 8;
@@ -41,16 +38,6 @@ impl Spent {
             measure.note_cpu(thread_cpu_ns().saturating_sub(begin));
         }
     }
-}
-
-/// Whether doing it twice is doing it once.
-pub(crate) fn is_idempotent(operation: Operation) -> bool {
-    !matches!(operation, Operation::Compare | Operation::Passthrough { .. })
-}
-
-/// Whether a request failed only because the device was reset under it.
-pub(crate) fn was_reset(error: &IoError) -> bool {
-    matches!(error, IoError::Device(error) if error.fault == Some(QueueFault::Reset))
 }
 
 impl Handle {

@@ -22,6 +22,7 @@ mod places;
 mod queue;
 mod queued;
 mod recover;
+mod replay;
 mod scatter;
 mod schedule;
 mod service;

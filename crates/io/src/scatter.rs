@@ -30,7 +30,11 @@ impl Scatter {
 
     /// Adds `blocks` logical blocks from `lba`, and their memory. Segments follow the rule of [`Segment`] as if they were
     /// those of one request.
+    ///
+    /// # Panics
+    /// There are no blocks.
     pub fn push(&mut self, lba: Lba, blocks: u32, memory: Segment) {
+        assert!(blocks > 0, "a list of blocks is to hold none at LBA {}", lba.0);
         let blocks = u64::from(blocks);
         match self.more.last_mut().or(self.first.as_mut()) {
             Some(last) if last.lba.0 + last.blocks == lba.0 => last.blocks += blocks,
@@ -62,6 +66,12 @@ mod tests {
 
     fn page(at: u64) -> Segment {
         Segment { address: DeviceAddress(at * 4096), bytes: 4096 }
+    }
+
+    #[test]
+    #[should_panic(expected = "is to hold none at LBA 8")]
+    fn a_list_holds_blocks() {
+        Scatter::default().push(Lba(8), 0, page(1));
     }
 
     #[test]
