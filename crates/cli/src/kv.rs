@@ -7,13 +7,13 @@ mod text;
 
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
-use crate::json::Object;
 use crate::output::Output;
 use arguments::{Check, Del, Form, Format, Get, KvCommand, Put, Scan, Stats};
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Barrier, Batch, Options};
 use nvmed_units::BLOCK_BYTES;
 use rustix::io::Errno;
+use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -241,15 +241,16 @@ fn stats(arguments: &Stats) -> Result<(), Failure> {
     let block = BLOCK_BYTES as u64;
     let mut out = Output::new();
     if arguments.json {
-        let mut object = Object::new();
-        object.text("store", store.name());
-        object.number("tree_bytes", stats.tree_blocks * block);
-        object.number("tree_bytes_used", stats.tree_blocks_used * block);
-        object.number("log_bytes", stats.log_bytes);
-        object.number("open_blocks_read", stats.mount_blocks_read);
-        object.number("batches_recovered", stats.batches_recovered);
-        object.number("sequence", store.applied().0);
-        out.text(&object.line())?;
+        let facts = json!({
+            "store": store.name(),
+            "tree_bytes": stats.tree_blocks * block,
+            "tree_bytes_used": stats.tree_blocks_used * block,
+            "log_bytes": stats.log_bytes,
+            "open_blocks_read": stats.mount_blocks_read,
+            "batches_recovered": stats.batches_recovered,
+            "sequence": store.applied().0,
+        });
+        out.text(&format!("{facts}\n"))?;
     } else {
         let share = (stats.tree_blocks_used * 100).div_ceil(stats.tree_blocks.max(1));
         out.text(&format!(
