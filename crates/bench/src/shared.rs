@@ -1,7 +1,7 @@
 //! Rows of a shared mount: what a call to the server costs, and a cached read that makes none.
 
 use crate::files::{MIB, ROUNDS, round};
-use crate::place::{Kind, Ours, Place};
+use crate::mounted::{KernelFs, Mounted, Ours};
 use crate::row::{Contender, Goal, Row};
 use nvmed_lab::samples::Samples;
 use nvmed_lab::shell::run;
@@ -17,7 +17,7 @@ const SLICES: usize = 7;
 
 /// Cached 4 KiB reads of a set that fits the processor's caches, of one that does not.
 pub fn pread() -> Result<Vec<Row>, String> {
-    let rival = Place::new(Kind::Tmpfs)?;
+    let rival = Mounted::new(KernelFs::Tmpfs)?;
     let mut rows = Vec::new();
     for (name, bytes, most) in [("shared.pread_1m", MIB, 0.4), ("shared.pread_1g", GIB, 0.7)] {
         let ours = Ours::new(3 * GIB, bytes + bytes / 4 + 16 * MIB, "huge")?;

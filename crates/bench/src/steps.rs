@@ -5,7 +5,7 @@
 //! counted. valgrind cannot run a program below the wrapper, which is why the kernel counts (ptrace(2), `PTRACE_SINGLESTEP`).
 
 use crate::instructions::of_one;
-use crate::place::tools;
+use crate::mounted::tools;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};

@@ -18,7 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use store::{Opened, Place};
+use store::{Opened, StoreSpec};
 use text::{hex, line, parse};
 
 /// Does what the arguments say.
@@ -40,14 +40,14 @@ pub fn kv(command: &KvCommand) -> Result<ExitCode, Failure> {
 }
 
 fn format(arguments: &Format) -> Result<(), Failure> {
-    let place = Place::parse(&arguments.store)?;
+    let place = StoreSpec::parse(&arguments.store)?;
     let log = arguments.log.map(|bytes| u32::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX));
     let options = Options { log_blocks: log, ..Options::default() };
     place.format(arguments.size, arguments.force, &options).map(drop)
 }
 
 fn open(store: &OsStr) -> Result<Opened, Failure> {
-    Place::parse(store)?.open(&Options::default())
+    StoreSpec::parse(store)?.open(&Options::default())
 }
 
 fn get(arguments: &Get) -> Result<(), Failure> {
@@ -81,7 +81,7 @@ fn keys(given: &[OsString], hex: bool) -> Result<Vec<Vec<u8>>, Failure> {
 }
 
 fn put(arguments: &Put) -> Result<(), Failure> {
-    let place = Place::parse(&arguments.store)?;
+    let place = StoreSpec::parse(&arguments.store)?;
     if arguments.batch {
         let store = place.open_or_make(&arguments.making, &Options::default())?;
         put_lines(&store, arguments)?;

@@ -10,7 +10,7 @@ mod trace;
 pub use offline::{belady, lru};
 pub use replay::{Counts, replay};
 pub use synthetic::zipf_and_scans;
-pub use trace::{Kind, Request, Trace, TraceError, files, load, parse};
+pub use trace::{Access, Request, Trace, TraceError, files, load, parse};
 
 use nvmed_cache::EvictionPolicy;
 use std::collections::HashMap;

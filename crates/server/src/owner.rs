@@ -2,7 +2,7 @@
 //! so that locks of a dead process are never taken for those of a new one with its id.
 
 use crate::description::Description;
-use crate::share::{Kind, Share, User};
+use crate::share::{Resource, Share, User};
 use nvmed_fs::{FsError, LockKind, LockOwner, LockRange, Node};
 use nvmed_sys::sync::{Arc, Mutex, Weak};
 use std::collections::HashMap;
@@ -98,7 +98,7 @@ impl Owner {
         if locked.files.len() >= FILES_MAX && !locked.files.contains_key(&node.ino()) {
             return Err(FsError::TooManyLocks);
         }
-        let share = locked.share.get_or_insert_with(|| user.none(Kind::Lock));
+        let share = locked.share.get_or_insert_with(|| user.none(Resource::Lock));
         let before = share.count();
         if sets {
             share.grow(RANGES_ADDED)?;

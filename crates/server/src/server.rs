@@ -6,7 +6,7 @@ use crate::errand::{Errands, Refused};
 use crate::error::ServerError;
 use crate::service::{SESSIONS_MAX, Service};
 use crate::session::Session;
-use crate::share::Kind;
+use crate::share::Resource;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::{Address, Control, ControlAnswer, Listener, SocketError};
 use rustix::buffer::spare_capacity;
@@ -297,7 +297,7 @@ impl Desk {
             match listener.accept() {
                 Ok(socket) => {
                     let user = socket.peer().map(|peer| self.service.shares.user(peer.uid));
-                    let taken = user.and_then(|user| Ok((user.take(Kind::Silent)?, user)));
+                    let taken = user.and_then(|user| Ok((user.take(Resource::Silent)?, user)));
                     match taken {
                         // One too many is hung up on.
                         Ok((share, user)) => {
@@ -421,7 +421,7 @@ impl Desk {
     /// As [`Desk::leave`], of a connection with messages that nobody took: whoever closes it closes their descriptors, as
     /// slowly as their sender likes. A thread of its own does, as long as its user has room for one that says nothing.
     fn leave_messages(self: &Arc<Self>, connection: Arc<Connection>) {
-        let share = connection.user.take(Kind::Silent);
+        let share = connection.user.take(Resource::Silent);
         let is_alone = share.is_ok();
         let (desk, leaving) = (Arc::clone(self), Arc::clone(&connection));
         let alone = move || {

@@ -1,8 +1,8 @@
 //! What is on its way in messages (SCM_RIGHTS): each thing held by a token, until nobody has the token any more.
 
-use crate::hold::{Held, Thing};
+use crate::hold::{HeldThing, Thing};
 use crate::session::Session;
-use crate::share::{Kind, Share};
+use crate::share::{Resource, Share};
 use nvmed_fs::FsError;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::Token;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const TOKENS_MAX: usize = 4096;
 
 struct Sent {
-    held: Held,
+    held: HeldThing,
     /// What the session that sent it has on its way.
     _by: Counted,
     /// Of its user's.
@@ -49,9 +49,9 @@ impl Tokens {
     /// # Errors
     /// `ETOOMANYREFS` past the session's limit, as the kernel answers, `ENFILE` past its user's; the host has no descriptor left.
     pub fn send(&self, thing: Thing, session: &Session) -> Result<OwnedFd, FsError> {
-        let (share, by) = (session.user.take(Kind::Message)?, Counted::new(session)?);
+        let (share, by) = (session.user.take(Resource::Message)?, Counted::new(session)?);
         let (token, fd) = Token::make()?;
-        self.0.lock().insert(token, Sent { held: Held::new(thing), _by: by, _share: share });
+        self.0.lock().insert(token, Sent { held: HeldThing::new(thing), _by: by, _share: share });
         Ok(fd)
     }
 
@@ -85,7 +85,7 @@ impl Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hold::Held;
+    use crate::hold::HeldThing;
     use crate::share::{Limits, Shares};
 
     /// The file system's root, as something that can be sent.
@@ -103,8 +103,11 @@ mod tests {
         let thing = thing();
         for inode in 0..3 {
             let by = Counted(Arc::new(AtomicUsize::new(1)));
-            let sent =
-                Sent { held: Held::new(thing.clone()), _by: by, _share: user.take(Kind::Message).unwrap() };
+            let sent = Sent {
+                held: HeldThing::new(thing.clone()),
+                _by: by,
+                _share: user.take(Resource::Message).unwrap(),
+            };
             tokens.0.lock().insert(Token { number: 7, inode }, sent);
         }
         // Whoever asks the host can be anybody: the list is free meanwhile.

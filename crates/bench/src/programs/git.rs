@@ -1,7 +1,7 @@
 //! `git clone` of this repository: many small files, a pack, child processes that work on both.
 
 use super::{Mount, Seat, rounds};
-use crate::place::{Kind, Ours};
+use crate::mounted::{KernelFs, Ours};
 use crate::row::{Contender, Goal, Row};
 use nvmed_lab::samples::Samples;
 use nvmed_lab::shell::{run, time};
@@ -67,7 +67,7 @@ pub fn clone() -> Result<Vec<Row>, String> {
         nothing.push(time(&mut ours.command("true")?, None)? * 1e3);
     }
     let mut seats = Vec::new();
-    for seat in [ours, Seat::kernel(Kind::Tmpfs)?] {
+    for seat in [ours, Seat::kernel(KernelFs::Tmpfs)?] {
         seats.push((Shell::start(&seat)?, seat, Samples::default()));
     }
     for round in 0..rounds() {

@@ -1,7 +1,7 @@
 //! PostgreSQL 15 and `pgbench`: a server of many processes, durable commits.
 
 use super::{Mount, Seat, highest, quick, rounds, rows};
-use crate::place::{Kind, Ours};
+use crate::mounted::{KernelFs, Ours};
 use crate::row::{Contender, Goal, Row};
 use nvmed_lab::samples::Samples;
 use nvmed_lab::shell::run;
@@ -150,9 +150,9 @@ pub fn pgbench() -> Result<Vec<Row>, String> {
     let name = ours.name();
     let servers = [
         Server::start(ours, &name, &[])?,
-        Server::start(Seat::kernel(Kind::Ext4)?, "ext4 on zram", &[])?,
-        Server::start(Seat::kernel(Kind::Xfs)?, "xfs on zram", &[])?,
-        Server::start(Seat::kernel(Kind::Tmpfs)?, "tmpfs, fsync off", &["-c", "fsync=off"])?,
+        Server::start(Seat::kernel(KernelFs::Ext4)?, "ext4 on zram", &[])?,
+        Server::start(Seat::kernel(KernelFs::Xfs)?, "xfs on zram", &[])?,
+        Server::start(Seat::kernel(KernelFs::Tmpfs)?, "tmpfs, fsync off", &["-c", "fsync=off"])?,
     ];
     servers.iter().try_for_each(Server::load)?;
     let mut samples = vec![Samples::default(); servers.len()];

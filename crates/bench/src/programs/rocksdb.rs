@@ -1,7 +1,7 @@
 //! RocksDB's `db_bench`, as Debian has it (`rocksdb-tools`).
 
 use super::{Mount, Seat, highest, quick, rounds, rows};
-use crate::place::{Kind, Ours};
+use crate::mounted::{KernelFs, Ours};
 use crate::row::{Contender, Goal, Row, better};
 use nvmed_lab::cgroup::MemoryGroup;
 use nvmed_lab::samples::Samples;
@@ -46,8 +46,8 @@ fn seats(cache_bytes: u64) -> Result<Vec<Seat>, String> {
     }
     Ok(vec![
         Seat::Ours(Ours::new(3 << 30, cache_bytes, "huge")?, Mount::Private),
-        Seat::kernel(Kind::Ext4)?,
-        Seat::kernel(Kind::Xfs)?,
+        Seat::kernel(KernelFs::Ext4)?,
+        Seat::kernel(KernelFs::Xfs)?,
     ])
 }
 

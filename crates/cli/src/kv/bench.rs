@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Status};
 use crate::kv::arguments::Bench;
-use crate::kv::store::{Opened, Place};
+use crate::kv::store::{Opened, StoreSpec};
 use crate::output::Output;
 use nvmed_dice::mix;
 use nvmed_kv::{Barrier, Batch, Options};
@@ -35,7 +35,7 @@ struct Phase {
 pub fn bench(arguments: &Bench) -> Result<(), Failure> {
     let cache = usize::try_from(arguments.cache).unwrap_or(usize::MAX);
     let options = Options { node_cache_bytes: cache, ..Options::default() };
-    let store = Place::parse(&arguments.store)?.open_or_make(&arguments.making, &options)?;
+    let store = StoreSpec::parse(&arguments.store)?.open_or_make(&arguments.making, &options)?;
     let put = phase(&store, "put", arguments.pairs, arguments.threads, |numbers, counters| {
         put(&store, arguments, numbers, counters)
     })?;
