@@ -58,7 +58,8 @@ fn cached(want: &Cached) -> Result<Vec<Row>, String> {
         goal: Goal::Ratio(want.most),
         flushes_per_op: None,
         conditions: format!(
-            "4 KiB random {} within {} bytes, all cached, one thread; {ROUNDS} rounds, median of {SLICES} slices of {OPS}",
+            "4 KiB random {} within {} bytes, all cached, one thread; {ROUNDS} rounds, median of {SLICES} slices of \
+             {OPS}",
             want.mode, want.bytes
         ),
     }])
@@ -188,7 +189,8 @@ pub fn foreign() -> Result<Vec<Row>, String> {
             goal: Goal::Excess(5.0),
             flushes_per_op: None,
             conditions: format!(
-                "{call} of /dev/zero or of no descriptor; {PAIRS} alternating runs, median of {SLICES} slices of {CALLS} calls"
+                "{call} of /dev/zero or of no descriptor; {PAIRS} alternating runs, median of {SLICES} slices of \
+                 {CALLS} calls"
             ),
         });
     }

@@ -103,8 +103,8 @@ pub fn against_peers() -> Result<Vec<Row>, String> {
     }
     let conditions = |what: &str| {
         format!(
-            "{pairs} pairs of 32 + 512 bytes, {memory} bytes of memory in all, {what}; {ROUNDS} slices after one to warm up, \
-             one store after the other"
+            "{pairs} pairs of 32 + 512 bytes, {memory} bytes of memory in all, {what}; {ROUNDS} slices after one to \
+             warm up, one store after the other"
         )
     };
     let row = |name: &str, mut all: Vec<Contender>, conditions| {

@@ -225,7 +225,8 @@ pub fn space() -> Result<Vec<Row>, String> {
         goal: Goal::Figure(200.0),
         flushes_per_op: None,
         conditions: format!(
-            "{FILES} files of one 4 KiB extent, paths of 60 bytes, {PER_DIRECTORY} a directory; blocks of the tree, one run: a count"
+            "{FILES} files of one 4 KiB extent, paths of 60 bytes, {PER_DIRECTORY} a directory; blocks of the tree, \
+             one run: a count"
         ),
     }])
 }
@@ -268,8 +269,8 @@ pub fn create_many() -> Result<Vec<Row>, String> {
             (after.flushes + after.log_appends - before.flushes - before.log_appends) as f64 / created,
         ),
         conditions: format!(
-            "create, write 4 KiB, fsync, close; {THREADS} threads of {FILES_A_THREAD} files, elapsed time a file; a log \
-             append counts as a flush, it has FUA; {CREATE_ROUNDS} rounds in turns"
+            "create, write 4 KiB, fsync, close; {THREADS} threads of {FILES_A_THREAD} files, elapsed time a file; a \
+             log append counts as a flush, it has FUA; {CREATE_ROUNDS} rounds in turns"
         ),
     }])
 }

@@ -34,7 +34,8 @@ pub fn pread() -> Result<Vec<Row>, String> {
             goal: Goal::Ratio(most),
             flushes_per_op: None,
             conditions: format!(
-                "4 KiB random pread within {bytes} bytes, all read once before, one thread, default scheduling; {ROUNDS} rounds"
+                "4 KiB random pread within {bytes} bytes, all read once before, one thread, default scheduling; \
+                 {ROUNDS} rounds"
             ),
         });
     }
@@ -50,8 +51,8 @@ fn alone(command: &mut Command) -> Result<[f64; 2], String> {
     }))
 }
 
-/// fstat, which the server answers from memory: the round trip. Beside it, what the host takes to wake a process and the
-/// one that waits for it.
+/// fstat, which the server answers from memory: the round trip. Beside it, what the host takes to wake a process and
+/// the one that waits for it.
 pub fn round_trip() -> Result<Vec<Row>, String> {
     let ours = Ours::new(GIB, 64 * MIB, "huge")?;
     let mut rows = Vec::new();
@@ -77,8 +78,8 @@ pub fn round_trip() -> Result<Vec<Row>, String> {
             goal: Goal::Figure(most),
             flushes_per_op: None,
             conditions: format!(
-                "fstat, one thread, default scheduling, {pause_us} us between calls; p99 {:.1} us, of a byte through two pipes to \
-                 another process and back {:.1} us; {ROUNDS} rounds, median of {SLICES} slices of {ops}",
+                "fstat, one thread, default scheduling, {pause_us} us between calls; p99 {:.1} us, of a byte through \
+                 two pipes to another process and back {:.1} us; {ROUNDS} rounds, median of {SLICES} slices of {ops}",
                 tail.median(),
                 echo_tail.median()
             ),

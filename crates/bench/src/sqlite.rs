@@ -60,7 +60,8 @@ fn inserts(journal: &str) -> Result<Vec<Row>, String> {
         }
     }
     let conditions = format!(
-        "sqlite3, {INSERTS} autocommit inserts of 64 random bytes, journal_mode={journal}, synchronous=FULL; {ROUNDS} rounds"
+        "sqlite3, {INSERTS} autocommit inserts of 64 random bytes, journal_mode={journal}, synchronous=FULL; {ROUNDS} \
+         rounds"
     );
     let name = format!("sqlite.insert_{}", journal.to_ascii_lowercase());
     Ok(durable_rows(&name, "us", own, contenders, [0.5, 1.0], flushes, &conditions))

@@ -11,8 +11,9 @@ use std::rc::Rc;
 
 /// Bytes copied at a time; also the granularity at which holes are kept.
 const CHUNK_BYTES: usize = 128 << 10;
-/// Beyond so many bytes, or steps, a path is not made longer: the walk enters the directory, and paths begin anew there. So they end nowhere,
-/// and are short enough for one of each directory that is open. A directory of the host's that was entered costs a descriptor.
+/// Beyond so many bytes, or steps, a path is not made longer: the walk enters the directory, and paths begin anew
+/// there. So they end nowhere, and are short enough for one of each directory that is open. A directory of the host's
+/// that was entered costs a descriptor.
 const PATH_BYTES: usize = 1024;
 const PATH_STEPS: usize = 64;
 

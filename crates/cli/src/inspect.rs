@@ -81,7 +81,8 @@ impl Facts {
         let geometry = self.device.geometry();
         let files = match &self.files {
             Ok(files) => format!(
-                "format {VERSION}, label \"{}\", UUID {}, made {} UTC\n            {} of {} blocks for metadata, {} for data; zone bound {}",
+                "format {VERSION}, label \"{}\", UUID {}, made {} UTC\n            {} of {} blocks for metadata, {} \
+                 for data; zone bound {}",
                 files.label,
                 uuid(&files.uuid),
                 clock::date(files.created_ns),
@@ -252,7 +253,8 @@ fn beyond_repair(name: &str, error: &FsError) -> Failure {
         FsError::Store(nvmed_kv::KvError::Corrupt { .. }) => Failure::new(
             Status::Device,
             format!(
-                "{}; a repair cannot put that right and has changed nothing: copy what can be read with `nvmed fsck --salvage DIR {name}`, then format",
+                "{}; a repair cannot put that right and has changed nothing: copy what can be read with `nvmed fsck \
+                 --salvage DIR {name}`, then format",
                 failure.message
             ),
         ),

@@ -116,8 +116,8 @@ impl Session {
     }
 
     /// A session for a process that is about to be made, or, with `same_process`, for the program that this one
-    /// is about to execute: it holds what `held` names by descriptor number. Its socket; it ends when that is closed and
-    /// nobody has adopted it. [`File::share`] comes before.
+    /// is about to execute: it holds what `held` names by descriptor number. Its socket; it ends when that is closed
+    /// and nobody has adopted it. [`File::share`] comes before.
     ///
     /// # Errors
     /// The server's.

@@ -133,7 +133,8 @@ impl Findings {
     pub fn to_table(&self) -> String {
         let names = EvictionPolicy::ALL.map(EvictionPolicy::name).join(" | ");
         let mut text = format!(
-            "| trace | accesses | pages | size | {names} | LRU (offline) | optimum (offline) |\n|---|---|---|---|{}---|---|\n",
+            "| trace | accesses | pages | size | {names} | LRU (offline) | optimum (offline) \
+             |\n|---|---|---|---|{}---|---|\n",
             "---|".repeat(EvictionPolicy::ALL.len()),
         );
         for row in &self.rows {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 /// Handles of one session (docs/spec/shared.md, "Limits").
 pub(crate) const HANDLES_MAX: usize = 1 << 20;
-/// Handles that a session takes of its user's, and gives back, at a time: so an open or close touches nothing that others use.
+/// Handles that a session takes of its user's, and gives back, at a time: so an open or close touches nothing that
+/// others use.
 const AT_A_TIME: usize = 64;
 
 /// Something that a handle stands for.

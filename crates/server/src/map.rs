@@ -49,7 +49,8 @@ impl Service {
     /// Begins a mapping of a file, for [`nvmed_fs::MappedFile`]'s memory.
     ///
     /// # Errors
-    /// [`FsError::Access`] as mmap(2) has it; `ENFILE` or `ENOMEM` past the user's limits; what [`nvmed_fs::File::map`] answers.
+    /// [`FsError::Access`] as mmap(2) has it; `ENFILE` or `ENOMEM` past the user's limits; what [`nvmed_fs::File::map`]
+    /// answers.
     pub(crate) fn begin_map(
         &self,
         description: &Description,

@@ -178,8 +178,8 @@ impl Service {
         self.sessions.lock().remove(&session.number());
     }
 
-    /// Ends the sessions of processes that are dead and whose hang-up nobody has heard yet: who has waited for a process
-    /// expects its locks to be gone. Whether there were any.
+    /// Ends the sessions of processes that are dead and whose hang-up nobody has heard yet: who has waited for a
+    /// process expects its locks to be gone. Whether there were any.
     pub(crate) fn bury(&self) -> bool {
         let dead = self.dead();
         dead.iter().for_each(|connection| connection.end(self));

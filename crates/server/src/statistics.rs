@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// Latencies in nanoseconds: no bucket wider than an eighth, up to 17 s.
 type Latency = Buckets<8, 32>;
 
-/// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their sync.
+/// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their
+/// sync.
 pub const KINDS: [&str; 35] = [
     "ping",
     "lookup",

@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Tokens that one session may have on their way; the kernel bounds descriptors in messages much lower (`RLIMIT_NOFILE`).
+/// Tokens that one session may have on their way; the kernel bounds descriptors in messages much lower
+/// (`RLIMIT_NOFILE`).
 const TOKENS_MAX: usize = 4096;
 
 struct Sent {
@@ -47,7 +48,8 @@ impl Tokens {
     /// A token for `thing`, sent by a session: its descriptor, which the session gets.
     ///
     /// # Errors
-    /// `ETOOMANYREFS` past the session's limit, as the kernel answers, `ENFILE` past its user's; the host has no descriptor left.
+    /// `ETOOMANYREFS` past the session's limit, as the kernel answers, `ENFILE` past its user's; the host has no
+    /// descriptor left.
     pub fn send(&self, thing: Thing, session: &Session) -> Result<OwnedFd, FsError> {
         let (share, by) = (session.user.take(Resource::Message)?, Counted::new(session)?);
         let (token, fd) = Token::make()?;
@@ -55,14 +57,14 @@ impl Tokens {
         Ok(fd)
     }
 
-    /// What a token stands for. It stays until nobody has it: a message may be received more than once (MSG_PEEK), and a
-    /// descriptor be sent on.
+    /// What a token stands for. It stays until nobody has it: a message may be received more than once (MSG_PEEK), and
+    /// a descriptor be sent on.
     pub fn get(&self, token: Token) -> Option<Thing> {
         self.0.lock().get(&token).map(|sent| sent.held.thing())
     }
 
-    /// Lets go of what nobody can receive any more. The host is asked about each while nobody waits: a token that is free
-    /// stays so, since nobody has it to hand on.
+    /// Lets go of what nobody can receive any more. The host is asked about each while nobody waits: a token that is
+    /// free stays so, since nobody has it to hand on.
     pub fn sweep(&self) {
         self.sweep_by(|token| token.is_free() == Ok(true));
     }

@@ -168,14 +168,11 @@ impl Report {
         let Tally { rare, cuts, states, failures, .. } = &self.tally;
         let cpu = if self.cpu_seconds > 0.0 { *states as f64 / self.cpu_seconds } else { 0.0 };
         format!(
-            "{states} crash states ({cuts} cuts of {} device writes, {} with a second cut, \
-             {} resets of the machine alone, \
-             {} with several commands in flight; {} under threads, {} deaths of the process, {} cuts of a salvage, {} of a repair, \
-             {} failing requests, {} damaged images; \
-             {} in checkpoints of several steps, {} while the metadata region grew, \
-             {} with a log that had gone round, \
-             {} on full devices) of {} workloads, {} operations, in {:.1} s: {:.0} states a second, {cpu:.0} a second \
-             of processor time, {} failures",
+            "{states} crash states ({cuts} cuts of {} device writes, {} with a second cut, {} resets of the machine \
+             alone, {} with several commands in flight; {} under threads, {} deaths of the process, {} cuts of a \
+             salvage, {} of a repair, {} failing requests, {} damaged images; {} in checkpoints of several steps, {} \
+             while the metadata region grew, {} with a log that had gone round, {} on full devices) of {} workloads, \
+             {} operations, in {:.1} s: {:.0} states a second, {cpu:.0} a second of processor time, {} failures",
             self.commands,
             self.tally.second_cuts,
             self.tally.resets,

@@ -3,8 +3,8 @@
 //! Each thread works in a directory of its own, so that what is promised of it does not depend on what the others
 //! are doing at the same moment; commits, write-back, checkpoints, the cache, freed blocks and the queue of the device
 //! are shared. Of names and attributes there is one order: what a thread's sync makes durable includes the changes
-//! that had returned to other threads before it was called, and no change survives without those that had returned before
-//! it was called.
+//! that had returned to other threads before it was called, and no change survives without those that had returned
+//! before it was called.
 
 use crate::chooser::Chooser;
 use crate::cuts::{Case, Failure, Oracle, Plan, Tally, examine_media, panic_text};

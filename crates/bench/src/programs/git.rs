@@ -54,8 +54,8 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// Clone with checkout, on the shared mount and on tmpfs. Each is mounted once; what starting and ending a mount takes is
-/// a row of its own.
+/// Clone with checkout, on the shared mount and on tmpfs. Each is mounted once; what starting and ending a mount takes
+/// is a row of its own.
 pub fn clone() -> Result<Vec<Row>, String> {
     let mut own = Command::new("git");
     own.args(["rev-parse", "--path-format=absolute", "--git-common-dir"]);
@@ -93,7 +93,8 @@ pub fn clone() -> Result<Vec<Row>, String> {
             goal: Goal::Ratio(1.5),
             flushes_per_op: None,
             conditions: format!(
-                "git clone --no-hardlinks of {source} with checkout, from one shell, both mounted all the while; {rounds} rounds"
+                "git clone --no-hardlinks of {source} with checkout, from one shell, both mounted all the while; \
+                 {rounds} rounds"
             ),
         },
         Row {

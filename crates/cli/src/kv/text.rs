@@ -112,7 +112,9 @@ mod tests {
         }
 
         #[test]
-        fn fuzz_what_is_given(given in prop::collection::vec(prop_oneof![Just(b'\\'), Just(b'x'), any::<u8>()], 0..20)) {
+        fn fuzz_what_is_given(
+            given in prop::collection::vec(prop_oneof![Just(b'\\'), Just(b'x'), any::<u8>()], 0..20),
+        ) {
             let _ = (parse("key", &given, false).is_ok(), parse("key", &given, true).is_ok());
         }
     }

@@ -278,7 +278,8 @@ mod tests {
         use Access::{Discard, Read, Write};
         let text = "1 0 open /a O_WRONLY|O_CREAT 36\n1 0 write 36 4\n1 1 write 36 6\n2 2 stat64 \"/x\" 0\n\
                     2 3 pread 99 4096 30\n1 5 open /a O_RDONLY 40\n1 6 read 40 10\n1 6 read 40 -1\n\
-                    1 7 open /a O_APPEND 41\n1 8 write 41 1\n1 8 close 41 0\n1 9 unlink \"/a\" 0\n1 9 open /b O_RDWR -1\n";
+                    1 7 open /a O_APPEND 41\n1 8 write 41 1\n1 8 close 41 0\n1 9 unlink \"/a\" 0\n1 9 open /b O_RDWR \
+                    -1\n";
         let (format, found, _) = requests(text);
         assert_eq!(format, "mobigen");
         // Object 0 is /a, 1 the descriptor that was open before the trace began.

@@ -273,9 +273,10 @@ fn method(effort: &Effort) -> String {
         .collect();
     format!(
         "the unmodified sqlite3 shell, journal_mode=TRUNCATE, synchronous=FULL, transactions as nvmed_lab::mobile::App \
-         describes them ({}), and recorded system calls by `nvmed lab replay`, {} times, without pauses; each on a fresh zram disk of its own: \
-         ours by `nvmed run` with a private mount over io_uring, its start, mount and unmount included; ext4 (ordered journal) with \
-         a final syncfs; requests and bytes are those that the disk counted; the databases are compared afterwards; {} rounds in turns",
+         describes them ({}), and recorded system calls by `nvmed lab replay`, {} times, without pauses; each on a \
+         fresh zram disk of its own: ours by `nvmed run` with a private mount over io_uring, its start, mount and \
+         unmount included; ext4 (ordered journal) with a final syncfs; requests and bytes are those that the disk \
+         counted; the databases are compared afterwards; {} rounds in turns",
         counts.join(", "),
         times(effort),
         rounds(effort)

@@ -1,4 +1,5 @@
-//! BSON, as much of it as the load needs (bsonspec.org, version 1.1): documents are written, and numbers found in answers.
+//! BSON, as much of it as the load needs (bsonspec.org, version 1.1): documents are written, and numbers found in
+//! answers.
 
 /// A document under construction.
 #[derive(Clone, Debug)]
