@@ -50,7 +50,7 @@ impl Document {
     }
 
     /// Adds `true` or `false`.
-    pub fn truth(&mut self, name: &str, value: bool) {
+    pub(crate) fn truth(&mut self, name: &str, value: bool) {
         self.element(TRUTH, name);
         self.0.push(u8::from(value));
     }
