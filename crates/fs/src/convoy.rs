@@ -1,6 +1,6 @@
 //! Dirty pages of one file, or of several together, on their way to the device: blocks are allocated here, in
 //! runs that go on from file to file; what lies side by side on the device is one write; and one batch of
-//! records, written after the data, tells of all of it (design decision 9).
+//! records, written after the data, tells of all of it (decision 6).
 
 use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
