@@ -257,6 +257,7 @@ impl Share {
 
     /// So many fewer.
     pub fn shrink(&mut self, by: usize) {
+        assert!(by <= self.count, "a share of {} {:?} gives back {by}", self.count, self.kind);
         self.count -= by;
         self.user.sub(self.kind, by);
         let descriptors = by * self.kind.descriptors();
@@ -317,5 +318,17 @@ mod tests {
         drop((lane, sessions));
         assert_eq!(user.has(Kind::Descriptor), 0);
         user.take(Kind::Map).unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "a share of 0 Lane gives back 1")]
+    fn a_share_that_gives_back_more_than_it_has_is_our_mistake() {
+        Shares::new(Limits::MACHINE).user(1).none(Kind::Lane).shrink(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a user gives back 1 of 0 Lock")]
+    fn a_user_who_gives_back_what_he_has_not_is_our_mistake() {
+        Shares::new(Limits::MACHINE).user(1).sub(Kind::Lock, 1);
     }
 }
