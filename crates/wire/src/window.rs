@@ -142,7 +142,7 @@ impl Window {
         }
         // Barrier W1, pairs with R2: a reader that copies a byte changed from here on sees an odd word.
         fence(Ordering::SeqCst);
-        Change { window: self, pages: start..end, resizing: resizing }
+        Change { window: self, pages: start..end, resizing }
     }
 
     /// Makes a page's word odd, when it is even.
