@@ -97,7 +97,7 @@ mod tests {
     #[should_panic(expected = "file 7 is mapped, and by nobody")]
     fn a_file_that_nobody_has_mapped_is_our_mistake() {
         let user = crate::share::Shares::new(crate::share::Limits::MACHINE).user(1);
-        let mapped = Mapped { count: 0, _shares: [user.none(Kind::Map), user.none(Kind::Mapped)] };
+        let mapped = Mapped { count: 0, _shares: [user.none(Resource::Map), user.none(Resource::Mapped)] };
         Maps(Mutex::new(HashMap::from([(7, mapped)]))).end(7);
     }
 }

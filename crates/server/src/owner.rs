@@ -232,6 +232,6 @@ mod tests {
     #[should_panic(expected = "2 locks on a file, and 0 in all")]
     fn locks_that_were_not_counted_are_our_mistake() {
         let user = crate::share::Shares::new(crate::share::Limits::MACHINE).user(1);
-        Locked { share: Some(user.none(Kind::Lock)), ..Locked::default() }.less(2, 0);
+        Locked { share: Some(user.none(Resource::Lock)), ..Locked::default() }.less(2, 0);
     }
 }
