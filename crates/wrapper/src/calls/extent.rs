@@ -102,9 +102,10 @@ hook! {
 
 hook! {
     /// posix_fallocate(3): answers the error itself
-    fn posix_fallocate(fd: c_int, start: off_t, len: off_t) -> c_int, as [posix_fallocate64] {
+    fn posix_fallocate(fd: c_int, start: off_t, len: off_t) -> c_int,
+        as [posix_fallocate64], next libc_posix_fallocate {
         if !table::is_ours(fd) {
-            return next!(c"posix_fallocate", fn(c_int, off_t, off_t) -> c_int)(fd, start, len);
+            return libc_posix_fallocate(fd, start, len);
         }
         posix(caught(|| allocate(&*table::pin(fd)?, 0, start, len)))
     }

@@ -289,9 +289,9 @@ hook! {
 
 hook! {
     /// lockf(3)
-    fn lockf(fd: c_int, operation: c_int, len: off_t) -> c_int, as [lockf64] {
+    fn lockf(fd: c_int, operation: c_int, len: off_t) -> c_int, as [lockf64], next libc_lockf {
         if !table::is_ours(fd) {
-            return next!(c"lockf", fn(c_int, c_int, off_t) -> c_int)(fd, operation, len);
+            return libc_lockf(fd, operation, len);
         }
         let mut lock: libc::flock = core::mem::zeroed();
         lock.l_whence = libc::SEEK_CUR as i16;

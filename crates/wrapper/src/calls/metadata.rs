@@ -51,9 +51,7 @@ unsafe fn chmod_at(
 /// libc's function emulates the flag that older kernels' call does not take.
 pub(crate) fn fchmodat_of_libc(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> isize {
     // SAFETY: the program's arguments, under `edge`'s contract.
-    let answer = unsafe {
-        next!(c"fchmodat", fn(c_int, *const c_char, mode_t, c_int) -> c_int)(dirfd, path, mode, flags)
-    };
+    let answer = unsafe { libc_fchmodat(dirfd, path, mode, flags) };
     if answer == -1 { -raw::errno() as isize } else { answer as isize }
 }
 
@@ -84,7 +82,7 @@ hook! {
 
 hook! {
     /// fchmodat(2)
-    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int, next libc_fchmodat {
         // A libc that hands its flags to the kernel takes what that does.
         let emulates = flags & !FCHMODAT.flags() == 0 || !FCHMODAT.host_has(flags);
         chmod_at(if emulates { &FCHMODAT } else { &FCHMODAT2 }, fchmodat_of_libc, (dirfd, path), mode, flags)

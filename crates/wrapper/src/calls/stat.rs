@@ -297,10 +297,10 @@ hook! {
 
 hook! {
     /// statvfs(3)
-    fn statvfs(path: *const c_char, into: *mut StatVfs) -> c_int, as [statvfs64] {
+    fn statvfs(path: *const c_char, into: *mut StatVfs) -> c_int, as [statvfs64], next libc_statvfs {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => {
-                through_libc(next!(c"statvfs", fn(*const c_char, *mut StatVfs) -> c_int)(path, into))
+                through_libc(libc_statvfs(path, into))
             }
             Place::Ours(spot) => {
                 fill_statvfs(&statfs_of(&spot)?, into);
@@ -317,9 +317,9 @@ pub(crate) fn through_libc(answer: c_int) -> Answer {
 
 hook! {
     /// fstatvfs(3)
-    fn fstatvfs(fd: c_int, into: *mut StatVfs) -> c_int, as [fstatvfs64] {
+    fn fstatvfs(fd: c_int, into: *mut StatVfs) -> c_int, as [fstatvfs64], next libc_fstatvfs {
         if !table::is_ours(fd) {
-            return next!(c"fstatvfs", fn(c_int, *mut StatVfs) -> c_int)(fd, into);
+            return libc_fstatvfs(fd, into);
         }
         on_descriptor(fd, || 0, |_| {
             fill_statvfs(&mount::files()?.statfs()?, into);
@@ -363,10 +363,10 @@ hook! {
 
 hook! {
     /// euidaccess(3)
-    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, as [eaccess] {
+    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, as [eaccess], next libc_euidaccess {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => {
-                through_libc(next!(c"euidaccess", fn(*const c_char, c_int) -> c_int)(path, mode))
+                through_libc(libc_euidaccess(path, mode))
             }
             // libc leaves out the bits that mean nothing.
             Place::Ours(spot) => access_ours(&spot, mode & ACCESS, libc::AT_EACCESS),
@@ -401,8 +401,7 @@ fn limit_anywhere(name: c_int) -> Option<c_long> {
     let before = raw::errno();
     raw::set_errno(0);
     // SAFETY: a C string, behind which nothing can be, and a number.
-    let value =
-        unsafe { next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(c"/dev/null/none".as_ptr(), name) };
+    let value = unsafe { libc_pathconf(c"/dev/null/none".as_ptr(), name) };
     let looked = value == -1 && raw::errno() == libc::ENOTDIR;
     if looked || raw::errno() == 0 {
         raw::set_errno(before);
@@ -416,8 +415,7 @@ fn limit_here(name: c_int, kind: Kind) -> Answer {
         // The rest does not depend on the file: the host's root has the same answer.
         None => {
             // SAFETY: a C string and a number.
-            let value =
-                unsafe { next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(c"/".as_ptr(), name) };
+            let value = unsafe { libc_pathconf(c"/".as_ptr(), name) };
             Ok(value as isize)
         }
     }
@@ -425,7 +423,7 @@ fn limit_here(name: c_int, kind: Kind) -> Answer {
 
 hook! {
     /// pathconf(3)
-    fn pathconf(path: *const c_char, name: c_int) -> c_long {
+    fn pathconf(path: *const c_char, name: c_int) -> c_long, next libc_pathconf {
         if let Some(value) = limit_anywhere(name)
             && *path != 0
         {
@@ -436,7 +434,7 @@ hook! {
                 // Of a name that is not there libc reads the first byte, and the kernel the others.
                 let path = if found == NO_MEMORY { path } else { found };
                 raw::set_errno(0);
-                match next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(path, name) {
+                match libc_pathconf(path, name) {
                     -1 if raw::errno() != 0 => fail(raw::errno()),
                     value => Ok(value as isize),
                 }
@@ -451,9 +449,9 @@ hook! {
 
 hook! {
     /// fpathconf(3)
-    fn fpathconf(fd: c_int, name: c_int) -> c_long {
+    fn fpathconf(fd: c_int, name: c_int) -> c_long, next libc_fpathconf {
         if !table::is_ours(fd) {
-            return next!(c"fpathconf", fn(c_int, c_int) -> c_long)(fd, name);
+            return libc_fpathconf(fd, name);
         }
         on_descriptor(fd, || 0, |body| limit_here(name, body.node.kind()))
     }

@@ -12,6 +12,7 @@ use crate::find::table;
 use crate::host::socket;
 #[cfg(not(test))]
 use crate::process::signal;
+use crate::raw::{self, name_of};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -26,19 +27,10 @@ impl Way {
     }
 
     fn lead_to(&self, name: &CStr) {
-        // SAFETY: a C string; RTLD_NEXT asks the libraries after this one.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        let found = raw::behind_us(name);
         if !found.is_null() {
             self.0.store(found, Ordering::Relaxed);
         }
-    }
-}
-
-/// A name with its NUL, as [`gates`] writes them.
-const fn name_of(name: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => c"",
     }
 }
 

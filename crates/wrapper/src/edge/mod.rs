@@ -260,10 +260,14 @@ pub(crate) fn offset(value: i64) -> Answer<u64> {
 ///
 /// The body runs as one `unsafe` block under this module's contract.
 ///
-/// `inner` is for a function that [`crate::gate`] exports.
+/// `inner` is for a function that [`gate`] exports. `next` names libc's own function, for the body and for others.
 macro_rules! hook {
     ($(#[$meta:meta])* inner fn $name:ident $arguments:tt -> $ret:ty $body:block) => {
         hook!(@one [$(#[$meta])*] $name $arguments $ret $body);
+    };
+    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, $(as $aliases:tt,)? next $next:ident $body:block) => {
+        hook!(@next $next $name $arguments $ret);
+        hook!($(#[$meta])* fn $name $arguments -> $ret $(, as $aliases)? $body);
     };
     ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, as [$($alias:ident),* $(,)?] $body:block) => {
         hook!(@one [$(#[$meta])* #[cfg_attr(not(test), unsafe(no_mangle))]] $name $arguments $ret $body);
@@ -291,6 +295,13 @@ macro_rules! hook {
                 $crate::watch::end(&mut probe, word_of!(answer));
             }
             answer
+        }
+    };
+    (@next $next:ident $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty) => {
+        /// libc's own function.
+        pub(crate) unsafe extern "C" fn $next($($argument: $ty),*) -> $ret {
+            // SAFETY: the arguments are the program's for the function of this name, or its contract is the caller's.
+            unsafe { next!($name, fn($($ty),*) -> $ret)($($argument),*) }
         }
     };
     (@alias $alias:ident $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty) => {

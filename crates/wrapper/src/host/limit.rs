@@ -98,8 +98,8 @@ hook! {
 
 hook! {
     /// ulimit(3): variadic in C; what is not passed is not looked at
-    fn ulimit(command: c_int, value: c_long) -> c_long {
-        let answer = next!(c"ulimit", fn(c_int, c_long) -> c_long)(command, value);
+    fn ulimit(command: c_int, value: c_long) -> c_long, next libc_ulimit {
+        let answer = libc_ulimit(command, value);
         learn();
         answer
     }

@@ -210,7 +210,7 @@ fn parse(line: &[u8]) -> Option<(c_int, Identity, Vec<u8>)> {
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
 fn loader() -> Open {
-    next!(c"dlopen", fn(*const c_char, c_int) -> *mut c_void)
+    next!(dlopen, fn(*const c_char, c_int) -> *mut c_void)
 }
 
 /// What becomes of a dlopen: libc's function goes on where `next` is not null, else `handle` is the answer.
@@ -290,7 +290,7 @@ extern "C" fn before_dlopen(path: *const c_char, flags: c_int, caller: usize) ->
 }
 
 extern "C" fn before_dlmopen(space: c_long, path: *const c_char, caller: usize, flags: c_int) -> Fate {
-    let next = next!(c"dlmopen", fn(c_long, *const c_char, c_int) -> *mut c_void);
+    let next = next!(dlmopen, fn(c_long, *const c_char, c_int) -> *mut c_void);
     // SAFETY: the program's arguments, under `edge`'s contract.
     match unsafe { open_ours(path, caller, &|name| next(space, name, flags)) } {
         Some(handle) => Fate { next: ptr::null_mut(), handle },
@@ -345,7 +345,7 @@ type Said = unsafe extern "C" fn() -> *mut c_char;
 
 /// Looked up before anything fails: a look-up that succeeds forgets why the call before it failed.
 fn libcs_dlerror() -> Said {
-    next!(c"dlerror", fn() -> *mut c_char)
+    next!(dlerror, fn() -> *mut c_char)
 }
 
 hook! {

@@ -206,13 +206,10 @@ fn is_own_fault(signal: c_int) -> bool {
     )
 }
 
+/// libc's sigaction on structures of ours.
 pub(crate) fn libc_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     // SAFETY: null, or structures of the caller's or of ours.
-    unsafe {
-        next!(c"sigaction", fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int)(
-            signal, new, old,
-        )
-    }
+    unsafe { libc_sigaction_of(signal, new, old) }
 }
 
 /// `SA_RESETHAND` has put the default action back although the handler has not run yet.
@@ -271,7 +268,7 @@ unsafe fn cleaned(new: *const libc::sigaction, room: &mut libc::sigaction) -> *c
 hook! {
     /// sigaction(2)
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int,
-        as [__sigaction] {
+        as [__sigaction], next libc_sigaction_of {
         if signal == libc::SIGSYS && crate::tier::dispatch::is_on() {
             crate::tier::dispatch::own_action(new, old);
             return 0;

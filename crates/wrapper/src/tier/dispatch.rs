@@ -234,8 +234,7 @@ unsafe fn answered(number: c_long, words: [usize; 6]) -> Option<isize> {
 /// # Safety
 /// The words are a program's arguments for the call of this number, of which [`fork::is_plain`] is true.
 unsafe fn fork(number: c_long, words: [usize; 6]) -> isize {
-    // SAFETY: fork takes nothing.
-    let child = unsafe { next!(c"fork", fn() -> c_int)() };
+    let child = fork::libc_fork();
     if child == -1 {
         return -(raw::errno() as isize);
     }

@@ -41,7 +41,7 @@ fn own(name: &CStr) -> Option<*mut c_void> {
         let found = unsafe { libc::dlsym(library, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     };
-    let open = next!(c"dlopen", fn(*const core::ffi::c_char, c_int) -> *mut c_void);
+    let open = next!(dlopen, fn(*const core::ffi::c_char, c_int) -> *mut c_void);
     let loaded = |file: &CStr| {
         // SAFETY: a C string; nothing is loaded.
         let library = unsafe { open(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
