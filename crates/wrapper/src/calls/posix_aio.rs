@@ -97,7 +97,7 @@ unsafe fn is_ours(control: *const Control) -> bool {
 
 hook! {
     /// aio_read(3)
-    fn aio_read(control: *mut Control) -> c_int, as [aio_read64], next libc_aio_read {
+    fn aio_read(control: *mut Control) -> c_int, next libc_aio_read {
         if is_ours(control) {
             return single(control, Work::Read);
         }
@@ -107,7 +107,7 @@ hook! {
 
 hook! {
     /// aio_write(3)
-    fn aio_write(control: *mut Control) -> c_int, as [aio_write64], next libc_aio_write {
+    fn aio_write(control: *mut Control) -> c_int, next libc_aio_write {
         if is_ours(control) {
             return single(control, Work::Write);
         }
@@ -117,7 +117,7 @@ hook! {
 
 hook! {
     /// aio_fsync(3)
-    fn aio_fsync(how: c_int, control: *mut Control) -> c_int, as [aio_fsync64], next libc_aio_fsync {
+    fn aio_fsync(how: c_int, control: *mut Control) -> c_int, next libc_aio_fsync {
         if !is_ours(control) {
             return libc_aio_fsync(how, control);
         }
@@ -131,8 +131,8 @@ hook! {
 
 hook! {
     /// lio_listio(3): ours at once, the others by libc, which also tells of the end of all
-    fn lio_listio(mode: c_int, list: *const *mut Control, count: c_int, notice: *mut sigevent) -> c_int,
-        as [lio_listio64], next libc_lio_listio {
+    fn lio_listio(mode: c_int, list: *const *mut Control, count: c_int, notice: *mut sigevent)
+        -> c_int, next libc_lio_listio {
         let all = match usize::try_from(count) {
             Ok(count) if !list.is_null() => core::slice::from_raw_parts(list, count),
             _ => &[],

@@ -54,7 +54,8 @@ unsafe fn put_stat(stat: &Stat, into: *mut libc::stat) -> Answer {
     Ok(0)
 }
 
-fn follow(flags: c_int) -> Follow {
+/// Whether a call with these flags follows a link in the last place.
+pub(crate) fn follow(flags: c_int) -> Follow {
     if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Follow::No } else { Follow::Yes }
 }
 
@@ -116,29 +117,28 @@ fn unless_hidden(answer: isize, identity: impl FnOnce() -> Answer<(u64, u64)>) -
 
 hook! {
     /// stat(2)
-    fn stat(path: *const c_char, into: *mut libc::stat) -> c_int, as [stat64] {
+    fn stat(path: *const c_char, into: *mut libc::stat) -> c_int {
         stat_at(libc::AT_FDCWD, path, into, 0)
     }
 }
 
 hook! {
     /// lstat(2)
-    fn lstat(path: *const c_char, into: *mut libc::stat) -> c_int, as [lstat64] {
+    fn lstat(path: *const c_char, into: *mut libc::stat) -> c_int {
         stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW)
     }
 }
 
 hook! {
     /// fstatat(2)
-    fn fstatat(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int,
-        as [fstatat64] {
+    fn fstatat(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
         stat_at(dirfd, path, into, flags)
     }
 }
 
 hook! {
     /// fstat(2)
-    inner fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
+    fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
         on_descriptor(fd, || descriptor::unless_quiet(fd, || sys!(SYS_fstat, fd, into)), |body| {
             put_stat(&mount::status(&body.node)?, into)
         })
@@ -148,21 +148,21 @@ hook! {
 // What `stat` was in binaries made before glibc 2.33: a version number first.
 hook! {
     /// stat(2), before glibc 2.33
-    fn __xstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int, as [__xstat64] {
+    fn __xstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int {
         stat_at(libc::AT_FDCWD, path, into, 0)
     }
 }
 
 hook! {
     /// lstat(2), before glibc 2.33
-    fn __lxstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int, as [__lxstat64] {
+    fn __lxstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int {
         stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW)
     }
 }
 
 hook! {
     /// fstat(2), before glibc 2.33
-    fn __fxstat(_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int, as [__fxstat64] {
+    fn __fxstat(_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int {
         fstat(fd, into)
     }
 }
@@ -170,7 +170,7 @@ hook! {
 hook! {
     /// fstatat(2), before glibc 2.33
     fn __fxstatat(_version: c_int, dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int)
-        -> c_int, as [__fxstatat64] {
+        -> c_int {
         stat_at(dirfd, path, into, flags)
     }
 }
@@ -280,7 +280,7 @@ fn statfs_of(spot: &Spot<'_>) -> Answer<StatFs> {
 
 hook! {
     /// statfs(2)
-    fn statfs(path: *const c_char, into: *mut libc::statfs) -> c_int, as [statfs64, __statfs] {
+    fn statfs(path: *const c_char, into: *mut libc::statfs) -> c_int {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => host(sys!(SYS_statfs, path, into)),
             Place::Ours(spot) => put_statfs(&statfs_of(&spot)?, into),
@@ -290,14 +290,14 @@ hook! {
 
 hook! {
     /// fstatfs(2)
-    fn fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int, as [fstatfs64] {
+    fn fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int {
         on_descriptor(fd, || sys!(SYS_fstatfs, fd, into), |_| put_statfs(&mount::files()?.statfs()?, into))
     }
 }
 
 hook! {
     /// statvfs(3)
-    fn statvfs(path: *const c_char, into: *mut StatVfs) -> c_int, as [statvfs64], next libc_statvfs {
+    fn statvfs(path: *const c_char, into: *mut StatVfs) -> c_int, next libc_statvfs {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => {
                 through_libc(libc_statvfs(path, into))
@@ -317,7 +317,7 @@ pub(crate) fn through_libc(answer: c_int) -> Answer {
 
 hook! {
     /// fstatvfs(3)
-    fn fstatvfs(fd: c_int, into: *mut StatVfs) -> c_int, as [fstatvfs64], next libc_fstatvfs {
+    fn fstatvfs(fd: c_int, into: *mut StatVfs) -> c_int, next libc_fstatvfs {
         if !table::is_ours(fd) {
             return libc_fstatvfs(fd, into);
         }
@@ -363,7 +363,7 @@ hook! {
 
 hook! {
     /// euidaccess(3)
-    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, as [eaccess], next libc_euidaccess {
+    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, next libc_euidaccess {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => {
                 through_libc(libc_euidaccess(path, mode))

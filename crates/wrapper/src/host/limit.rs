@@ -84,14 +84,14 @@ pub(crate) fn after(resource: usize, answer: isize) -> isize {
 
 hook! {
     /// setrlimit(2)
-    fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int, as [setrlimit64] {
+    fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
         reply(after(resource as usize, sys!(SYS_setrlimit, resource, new)))
     }
 }
 
 hook! {
     /// prlimit(2)
-    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int, as [prlimit64] {
+    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
         reply(after(resource as usize, sys!(SYS_prlimit64, pid, resource, new, old)))
     }
 }

@@ -172,7 +172,7 @@ unsafe fn piped(command: *const c_char, reads: bool, close_on_exec: bool) -> cra
 
 hook! {
     /// popen(3)
-    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE, as [_IO_popen], next libc_popen {
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE, next libc_popen {
         if is_libcs() || mode.is_null() {
             return libc_popen(command, mode);
         }

@@ -279,7 +279,7 @@ pub(crate) fn libc_fork() -> pid_t {
 
 hook! {
     /// vfork(2), as fork: a child that shares our memory would change the parent's descriptor table
-    fn vfork() -> pid_t, as [__vfork] {
+    fn vfork() -> pid_t {
         libc_fork()
     }
 }
@@ -321,7 +321,7 @@ hook! {
     fn clone(
         run: Option<unsafe extern "C" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int,
         argument: *mut c_void, parent: *mut c_void, tls: *mut c_void, child: *mut c_void,
-    ) -> c_int, as [__clone], next libc_clone {
+    ) -> c_int, next libc_clone {
         let flags = if is_vfork(flags) { flags & !(libc::CLONE_VM | libc::CLONE_VFORK) } else { flags };
         let Some(first) = run.filter(|_| flags & libc::CLONE_VM == 0) else {
             // A thread, or a process that shares all memory and so our session.

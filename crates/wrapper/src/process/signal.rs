@@ -267,8 +267,8 @@ unsafe fn cleaned(new: *const libc::sigaction, room: &mut libc::sigaction) -> *c
 
 hook! {
     /// sigaction(2)
-    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int,
-        as [__sigaction], next libc_sigaction_of {
+    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction)
+        -> c_int, next libc_sigaction_of {
         if signal == libc::SIGSYS && crate::tier::dispatch::is_on() {
             crate::tier::dispatch::own_action(new, old);
             return 0;
@@ -311,14 +311,14 @@ unsafe fn historic(number: c_int, handler: sighandler_t, flags: c_int) -> sighan
 
 hook! {
     /// signal(2), BSD's: the handler stays, calls go on
-    fn signal(number: c_int, handler: sighandler_t) -> sighandler_t, as [bsd_signal, ssignal] {
+    fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
         historic(number, handler, libc::SA_RESTART)
     }
 }
 
 hook! {
     /// signal(2), System V's: the handler is used once, calls are interrupted
-    fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t, as [__sysv_signal] {
+    fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
         historic(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
     }
 }

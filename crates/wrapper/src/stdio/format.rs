@@ -12,7 +12,6 @@ pub(crate) type Arguments = *mut c_void;
 macro_rules! variadic {
     ($($name:ident, $fixed:literal, $register:literal => $($with_list:ident)::+;)*) => { $(
         /// A variadic function, by its form with a list.
-        #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name() {
             // 176 bytes of saved registers, 24 of the list; what was pushed before the call is 224 above.

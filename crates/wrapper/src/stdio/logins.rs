@@ -28,7 +28,7 @@ unsafe fn copy_of(path: *const c_char) -> Answer<(QuietFd, MagicLink)> {
 
 hook! {
     /// utmpname(3): of a file of ours libc reads what it holds now, and cannot write to it (EPERM)
-    fn utmpname(path: *const c_char) -> c_int, as [utmpxname], next libc_utmpname {
+    fn utmpname(path: *const c_char) -> c_int, next libc_utmpname {
         let (answer, copy) = if hosted::is_on() {
             let behind = hosted::behind(raw::bytes(path));
             (libc_utmpname(behind.as_ref().map_or(path, |behind| behind.as_ptr())), None)
@@ -49,7 +49,7 @@ hook! {
 
 hook! {
     /// updwtmp(3): appends a record, if the file is there
-    fn updwtmp(path: *const c_char, record: *const utmpx) -> (), as [updwtmpx], next libc_updwtmp {
+    fn updwtmp(path: *const c_char, record: *const utmpx) -> (), next libc_updwtmp {
         if !place::concerns_us(libc::AT_FDCWD, path) {
             return libc_updwtmp(path, record);
         }

@@ -215,7 +215,7 @@ fn over_new(fd: c_int, mode: &Mode) -> Answer {
 
 hook! {
     /// fopen(3)
-    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, as [fopen64, _IO_fopen], next libc_fopen {
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, next libc_fopen {
         let Some(how) = mode_of(mode).filter(|_| mount::setting().is_some()) else { return libc_fopen(path, mode) };
         on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
             Place::Host { path, .. } if !hosted::here() => {
@@ -247,7 +247,7 @@ unsafe fn over_hosts(fd: c_int, mode: *const c_char) -> Answer {
 
 hook! {
     /// fdopen(3)
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, as [_IO_fdopen], next libc_fdopen {
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, next libc_fdopen {
         if !table::is_ours(fd) && !hosted::is_watched(fd) {
             return libc_fdopen(fd, mode);
         }
@@ -327,8 +327,7 @@ unsafe fn opened(path: *const c_char, how: &Mode) -> Option<Answer> {
 
 hook! {
     /// freopen(3)
-    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE,
-        as [freopen64], next libc_freopen {
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, next libc_freopen {
         let Some(how) = mode_of(mode).filter(|_| !path.is_null()) else { return libc_freopen(path, mode, stream) };
         let opened = if is_cookie(stream) {
             // libc cannot turn a cookie stream into one of its own; ours takes any descriptor.
@@ -346,7 +345,7 @@ hook! {
 
 hook! {
     /// setmntent(3): of a file of ours a stream like others, closed on exec
-    fn setmntent(path: *const c_char, mode: *const c_char) -> *mut FILE, as [__setmntent], next libc_setmntent {
+    fn setmntent(path: *const c_char, mode: *const c_char) -> *mut FILE, next libc_setmntent {
         let how = mode_of(mode).map(|how| Mode { close_on_exec: true, ..how });
         let mut room = Room::new();
         if let (Some(how), Ok(name)) = (&how, room.name(path))
@@ -429,8 +428,8 @@ const BACKTRACE_PIECE_BYTES: usize = 1024;
 
 hook! {
     /// backtrace_symbols_fd(3): libc writes by system calls of its own, so it writes to memory, which needs no allocation either
-    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> (),
-        as [__backtrace_symbols_fd], next libc_backtrace_symbols_fd {
+    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int)
+        -> (), next libc_backtrace_symbols_fd {
         if !table::is_ours(fd) && !hosted::is_watched(fd) {
             return libc_backtrace_symbols_fd(addresses, count, fd);
         }

@@ -81,29 +81,28 @@ unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int
 
 hook! {
     /// mkstemp(3)
-    fn mkstemp(template: *mut c_char) -> c_int, as [mkstemp64] {
+    fn mkstemp(template: *mut c_char) -> c_int {
         make_file(template, 0, 0)
     }
 }
 
 hook! {
     /// mkostemp(3)
-    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int, as [mkostemp64] {
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int {
         make_file(template, 0, flags)
     }
 }
 
 hook! {
     /// mkstemps(3)
-    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int, as [mkstemps64] {
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
         make_file(template, suffix, 0)
     }
 }
 
 hook! {
     /// mkostemps(3)
-    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int,
-        as [mkostemps64], next libc_mkostemps {
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, next libc_mkostemps {
         make_file(template, suffix, flags)
     }
 }
@@ -120,7 +119,7 @@ hook! {
 
 hook! {
     /// mktemp(3): a name that is free now; an empty one when there is none
-    fn mktemp(template: *mut c_char) -> *mut c_char, as [__mktemp], next libc_mktemp {
+    fn mktemp(template: *mut c_char) -> *mut c_char, next libc_mktemp {
         if !may_be_ours(template) {
             return libc_mktemp(template);
         }

@@ -76,8 +76,7 @@ unsafe fn get(stream: *mut FILE) -> c_uint {
 
 hook! {
     /// fputwc(3)
-    fn fputwc(wide: wchar_t, stream: *mut FILE) -> c_uint,
-        as [putwc, fputwc_unlocked, putwc_unlocked], next libc_fputwc {
+    fn fputwc(wide: wchar_t, stream: *mut FILE) -> c_uint, next libc_fputwc {
         if !stdio::is_cookie(stream) {
             return libc_fputwc(wide, stream);
         }
@@ -87,7 +86,7 @@ hook! {
 
 hook! {
     /// fputws(3)
-    fn fputws(text: *const wchar_t, stream: *mut FILE) -> c_int, as [fputws_unlocked], next libc_fputws {
+    fn fputws(text: *const wchar_t, stream: *mut FILE) -> c_int, next libc_fputws {
         if !stdio::is_cookie(stream) {
             return libc_fputws(text, stream);
         }
@@ -104,7 +103,7 @@ hook! {
 
 hook! {
     /// fgetwc(3)
-    fn fgetwc(stream: *mut FILE) -> c_uint, as [getwc, fgetwc_unlocked, getwc_unlocked], next libc_fgetwc {
+    fn fgetwc(stream: *mut FILE) -> c_uint, next libc_fgetwc {
         if !stdio::is_cookie(stream) {
             return libc_fgetwc(stream);
         }
@@ -114,8 +113,7 @@ hook! {
 
 hook! {
     /// fgetws(3)
-    fn fgetws(into: *mut wchar_t, room: c_int, stream: *mut FILE) -> *mut wchar_t,
-        as [fgetws_unlocked], next libc_fgetws {
+    fn fgetws(into: *mut wchar_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, next libc_fgetws {
         if !stdio::is_cookie(stream) {
             return libc_fgetws(into, room, stream);
         }
@@ -197,8 +195,8 @@ hook! {
 
 hook! {
     /// fgetws(3), as compiled with _FORTIFY_SOURCE
-    fn __fgetws_chk(into: *mut wchar_t, size: size_t, room: c_int, stream: *mut FILE) -> *mut wchar_t,
-        as [__fgetws_unlocked_chk], next libc_fgetws_chk {
+    fn __fgetws_chk(into: *mut wchar_t, size: size_t, room: c_int, stream: *mut FILE)
+        -> *mut wchar_t, next libc_fgetws_chk {
         if !stdio::is_cookie(stream) {
             return libc_fgetws_chk(into, size, room, stream);
         }

@@ -198,7 +198,7 @@ impl Call {
             libc::SYS_dup2 | libc::SYS_dup3 | libc::SYS_sendfile | libc::SYS_tee => special(0) || special(1),
             libc::SYS_copy_file_range | libc::SYS_splice | libc::SYS_epoll_ctl => special(0) || special(2),
             libc::SYS_ioctl => special(0) || special(2),
-            libc::SYS_getdents64 => special(0) || above::is_descriptor(fd(0)),
+            libc::SYS_getdents64 => special(0) || above::is_possible(),
             // By their addresses.
             libc::SYS_connect | libc::SYS_bind => true,
             libc::SYS_getsockname | libc::SYS_getpeername => true,

@@ -299,7 +299,7 @@ hook! {
 
 hook! {
     /// readdir(3)
-    fn readdir(dir: *mut DIR) -> *mut dirent, as [readdir64], next libc_readdir {
+    fn readdir(dir: *mut DIR) -> *mut dirent, next libc_readdir {
         match slot(dir) {
             None => libc_readdir(dir),
             Some(slot) => guard(|| stream(slot).next().map(|record| record as isize)),
@@ -309,8 +309,7 @@ hook! {
 
 hook! {
     /// readdir_r(3): answers the error itself
-    fn readdir_r(dir: *mut DIR, entry: *mut dirent, result: *mut *mut dirent) -> c_int,
-        as [readdir64_r], next libc_readdir_r {
+    fn readdir_r(dir: *mut DIR, entry: *mut dirent, result: *mut *mut dirent) -> c_int, next libc_readdir_r {
         let Some(slot) = slot(dir) else {
             return libc_readdir_r(dir, entry, result);
         };
@@ -397,8 +396,7 @@ hook! {
 
 hook! {
     /// getdirentries(3)
-    fn getdirentries(fd: c_int, buffer: *mut c_char, size: size_t, base: *mut off_t) -> ssize_t,
-        as [getdirentries64] {
+    fn getdirentries(fd: c_int, buffer: *mut c_char, size: size_t, base: *mut off_t) -> ssize_t {
         let before = crate::calls::data::lseek(fd, 0, libc::SEEK_CUR);
         let got = getdents64(fd, buffer.cast(), size);
         if got >= 0 && !base.is_null() {

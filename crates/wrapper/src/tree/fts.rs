@@ -28,8 +28,7 @@ fn open(paths: &[&CStr], options: c_int, compare: Compare) -> Answer {
 
 hook! {
     /// fts_open(3)
-    fn fts_open(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Stream,
-        as [fts64_open], next libc_fts_open {
+    fn fts_open(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Stream, next libc_fts_open {
         let mut named = Vec::new();
         while mount::setting().is_some() && !(*paths.add(named.len())).is_null() {
             named.push(CStr::from_ptr(*paths.add(named.len())));
@@ -43,7 +42,7 @@ hook! {
 
 hook! {
     /// fts_read(3)
-    fn fts_read(stream: *mut Stream) -> *mut Entry, as [fts64_read], next libc_fts_read {
+    fn fts_read(stream: *mut Stream) -> *mut Entry, next libc_fts_read {
         if !Stream::is_ours(stream) {
             return libc_fts_read(stream);
         }
@@ -53,8 +52,7 @@ hook! {
 
 hook! {
     /// fts_children(3)
-    fn fts_children(stream: *mut Stream, instruction: c_int) -> *mut Entry,
-        as [fts64_children], next libc_fts_children {
+    fn fts_children(stream: *mut Stream, instruction: c_int) -> *mut Entry, next libc_fts_children {
         if !Stream::is_ours(stream) {
             return libc_fts_children(stream, instruction);
         }
@@ -69,7 +67,7 @@ hook! {
 
 hook! {
     /// fts_set(3): glibc answers 1 on failure
-    fn fts_set(stream: *mut Stream, entry: *mut Entry, instruction: c_int) -> c_int, as [fts64_set], next libc_fts_set {
+    fn fts_set(stream: *mut Stream, entry: *mut Entry, instruction: c_int) -> c_int, next libc_fts_set {
         if !Stream::is_ours(stream) {
             return libc_fts_set(stream, entry, instruction);
         }
@@ -86,7 +84,7 @@ hook! {
 
 hook! {
     /// fts_close(3)
-    fn fts_close(stream: *mut Stream) -> c_int, as [fts64_close], next libc_fts_close {
+    fn fts_close(stream: *mut Stream) -> c_int, next libc_fts_close {
         if !Stream::is_ours(stream) {
             return libc_fts_close(stream);
         }

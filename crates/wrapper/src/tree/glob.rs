@@ -33,8 +33,7 @@ unsafe extern "C" fn close_stream(dir: *mut DIR) -> c_int {
 
 hook! {
     /// glob(3)
-    fn glob(pattern: *const c_char, flags: c_int, error: ErrorFn, found: *mut Glob) -> c_int,
-        as [glob64], next libc_glob {
+    fn glob(pattern: *const c_char, flags: c_int, error: ErrorFn, found: *mut Glob) -> c_int, next libc_glob {
         if mount::setting().is_none() || flags & GLOB_ALTDIRFUNC != 0 {
             return libc_glob(pattern, flags, error, found);
         }

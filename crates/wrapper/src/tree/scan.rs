@@ -69,8 +69,8 @@ unsafe fn scan(
 
 hook! {
     /// scandir(3)
-    fn scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int,
-        as [scandir64], next libc_scandir {
+    fn scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare)
+        -> c_int, next libc_scandir {
         if above::lists_ours(libc::AT_FDCWD, path) {
             return scan(libc::AT_FDCWD, path, list, filter, compare);
         }
@@ -83,7 +83,7 @@ hook! {
     /// scandirat(3)
     fn scandirat(
         dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare,
-    ) -> c_int, as [scandirat64], next libc_scandirat {
+    ) -> c_int, next libc_scandirat {
         if above::lists_ours(dirfd, path) {
             return scan(dirfd, path, list, filter, compare);
         }
@@ -262,7 +262,7 @@ unsafe fn walk(
 
 hook! {
     /// ftw(3)
-    fn ftw(path: *const c_char, call: FtwFn, descriptors: c_int) -> c_int, as [ftw64], next libc_ftw {
+    fn ftw(path: *const c_char, call: FtwFn, descriptors: c_int) -> c_int, next libc_ftw {
         if !above::leads_to_us(path) {
             return libc_ftw(path, call, descriptors);
         }
@@ -276,7 +276,7 @@ hook! {
 
 hook! {
     /// nftw(3)
-    fn nftw(path: *const c_char, call: NftwFn, descriptors: c_int, flags: c_int) -> c_int, as [nftw64], next libc_nftw {
+    fn nftw(path: *const c_char, call: NftwFn, descriptors: c_int, flags: c_int) -> c_int, next libc_nftw {
         if !above::leads_to_us(path) {
             return libc_nftw(path, call, descriptors, flags);
         }
