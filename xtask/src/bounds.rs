@@ -13,7 +13,7 @@ pub const CIRCLES: [(&str, &[usize]); 7] = [
     ("kv", &[23]),
     ("lab", &[10]),
     ("vdev", &[11]),
-    ("wrapper", &[69]),
+    ("wrapper", &[59]),
 ];
 
 /// Programs of tests that a crate may have beside those that change what belongs to the process.
