@@ -3,7 +3,7 @@
 //! In: libc's calls, by symbol. Out: calls on a file system of ours (`backend`), or raw system calls when the path or
 //! the descriptor is not ours. Neighbours: `stack` mounts, `fs` answers; the host program is above.
 //! Invariants: no call of libc's interposable symbols from here; no panic crosses the edge; after a
-//! fork the child never touches the mount. Source: design decisions 10 and 11; `docs/wrapper.md`.
+//! fork the child never touches the mount. Source: decisions 7, 8 and 11; `docs/wrapper.md`.
 #![deny(unsafe_op_in_unsafe_fn)]
 // A test build exports no hook, or the test harness would run on itself.
 #![cfg_attr(test, allow(dead_code))]
