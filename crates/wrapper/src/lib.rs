@@ -12,6 +12,8 @@
 compile_error!("the wrapper speaks the system call and libc conventions of x86-64 Linux only");
 
 #[macro_use]
+mod rows;
+#[macro_use]
 mod raw;
 #[macro_use]
 mod watch;
