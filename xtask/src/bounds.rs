@@ -11,7 +11,7 @@ pub const CIRCLES: [(&str, &[usize]); 2] = [("fs", &[17]), ("wrapper", &[59])];
 /// Programs of tests that a crate may have beside those that change what belongs to the process.
 pub const TEST_PROGRAMS_MAX: usize = 2;
 /// Crates with more, and how many they have.
-pub const TEST_PROGRAMS: [(&str, usize); 2] = [("server", 8), ("wrapper", 21)];
+pub const TEST_PROGRAMS: [(&str, usize); 1] = [("wrapper", 21)];
 
 /// Columns of a document's line.
 pub const COLUMNS_MAX: usize = 120;

@@ -5,11 +5,14 @@ use crate::rooms;
 use std::path::Path;
 
 /// Tests that change what belongs to the whole process, each a program of its own for it.
-const OWN_PROCESS: [(&str, &str, &str); 9] = [
+const OWN_PROCESS: [(&str, &str, &str); 12] = [
     ("client", "cached", "forks: a child keeps open what the other tests wait to see closed"),
     ("client", "heirs", "forks: a child keeps open what the other tests wait to see closed"),
     ("io", "allocation", "counts what the process allocates"),
     ("lab", "allocation", "counts what the process allocates"),
+    ("server", "descriptors", "lowers the process's limit of descriptors"),
+    ("server", "ends", "raises the process's limit of descriptors"),
+    ("server", "kills", "runs itself again as the clients that it kills"),
     ("sim", "mutants", "silences the process's panics"),
     ("stack", "conformance", "a harness of its own: every check on every engine"),
     ("stack", "verify", "a harness of its own, run with the devices of a guest"),

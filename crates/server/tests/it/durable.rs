@@ -1,11 +1,9 @@
 //! Writes that come with their sync: docs/spec/shared.md, "Writes with their sync".
 
-mod support;
-
+use crate::support::{Client, named, serve, serve_on};
 use nvmed_fs::{Allocate, OpenFlags, Time};
 use nvmed_stack::DeviceSpec;
 use nvmed_wire::{Answer, Call, Control, Handle, Mark};
-use support::{Client, named, serve, serve_on};
 
 #[test]
 fn a_mark_ends_with_any_change_by_anybody() {

@@ -1,13 +1,11 @@
 //! Windows: what a client reads without a call is what it would read by one.
 
-mod support;
-
+use crate::support::{Client, serve, serve_with};
 use nvmed_fs::{Allocate, OpenFlags, Whence};
 use nvmed_wire::{Answer, Call, Control, Data, Handle, Object, Seen, WindowView};
 use proptest::prelude::*;
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use support::{Client, serve, serve_with};
 
 fn window(client: &Client, handle: Handle) -> WindowView {
     let fd = client.control(&Control::Window { handle }).unwrap().unwrap();
@@ -91,7 +89,7 @@ fn what_a_dead_process_stored_by_mmap_is_the_files() {
     drop(client);
     rustix::io::pwrite(&memory, &[9], 100).unwrap();
     drop((child, memory));
-    support::until("both are gone", || shared.service.sessions() == 1);
+    crate::support::until("both are gone", || shared.service.sessions() == 1);
     let file = other.open("file", OpenFlags::READ).unwrap();
     assert_eq!(other.pread(file, 100, 1), [9]);
     // Nobody has it mapped any more, or there were no window.

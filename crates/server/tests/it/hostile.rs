@@ -1,7 +1,6 @@
 //! Clients that say what no client of ours says: they harm themselves, and nobody else.
 
-mod support;
-
+use crate::support::{Client, Shared, ask, hello, mount, serve, serve_within, until};
 use nvmed_fs::{FileSystem, Follow, FsError, LockKind, LockRange, OpenFlags};
 use nvmed_server::{Admission, Admitted, Gate, Limits, Peer, Server, Service};
 use nvmed_sys::{Mapping, Pages};
@@ -19,7 +18,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{Client, Shared, ask, hello, mount, serve, serve_within, until};
 
 const LANE_BYTES: usize = 16_384 + (1 << 20);
 

@@ -1,10 +1,8 @@
 //! Posted closes: nobody waits for them, and nobody can tell.
 
-mod support;
-
+use crate::support::{Client, Shared, ask, new_lane, serve, until};
 use nvmed_fs::{Allocate, OpenFlags};
 use nvmed_wire::{Answer, Call, ClientLane, Control, Handle};
-use support::{Client, Shared, ask, new_lane, serve, until};
 
 const NEW: OpenFlags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
 
@@ -139,7 +137,7 @@ fn many_threads_open_and_post() {
             let client = &client;
             scope.spawn(move || {
                 let path = format!("file{number}");
-                let open = Call::Open { object: support::named(&path), flags: NEW, mode: 0o600 };
+                let open = Call::Open { object: crate::support::named(&path), flags: NEW, mode: 0o600 };
                 for _ in 0..2000 {
                     let answered = lane.call(&open, &[], &client.board, &|| true).unwrap();
                     let Answer::Held { handle, .. } = answered.answer else { panic!("{answered:?}") };

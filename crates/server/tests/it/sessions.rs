@@ -1,12 +1,10 @@
 //! Sessions: what one process does is what the others see, and what it held goes with it.
 
-mod support;
-
+use crate::support::{Client, ask, hello, named, serve, until};
 use nvmed_fs::{Follow, LockKind, LockOwner, LockRange, OpenFlags, RenameFlags, Whence};
 use nvmed_wire::{
     Answer, Call, Control, ControlAnswer, Handle, LockClass, Object, Socket, TOLD_AT_ONCE, VERSION,
 };
-use support::{Client, ask, hello, named, serve, until};
 
 const EAGAIN: Answer = Answer::Failed(libc::EAGAIN);
 

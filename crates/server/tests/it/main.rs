@@ -1,0 +1,9 @@
+//! The server and its clients, in one process.
+
+mod durable;
+mod hostile;
+mod posts;
+mod sessions;
+#[path = "../support/mod.rs"]
+mod support;
+mod windows;
