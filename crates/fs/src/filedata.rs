@@ -4,7 +4,7 @@ use crate::blocks::reservation::{Ahead, Purse};
 use crate::extent::Extents;
 use crate::flight::Flights;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use nvmed_cache::Object;
+use nvmed_cache::{Object, Readahead};
 use nvmed_io::Handle;
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
@@ -34,6 +34,22 @@ pub(crate) struct Quiet<'a> {
 /// The right to begin transfers between a file's pages and its blocks, while direct ones may be under way.
 pub(crate) struct Io<'a> {
     _lock: MutexGuard<'a, ()>,
+}
+
+/// The data path's part of an open description.
+pub(crate) struct Stream {
+    pub(crate) readahead: Readahead,
+    /// Largest readahead window in pages; [`u64::MAX`] leaves it to the mount.
+    pub(crate) readahead_pages: AtomicU64,
+    /// Failed write-backs of the inode that this description knows of.
+    pub(crate) errors_seen: AtomicU32,
+}
+
+impl Stream {
+    pub(crate) fn new(file: &FileData) -> Self {
+        let errors_seen = AtomicU32::new(file.errors.load(Ordering::Relaxed));
+        Self { readahead: Readahead::default(), readahead_pages: AtomicU64::new(u64::MAX), errors_seen }
+    }
 }
 
 /// Where the bytes of a small file lie.

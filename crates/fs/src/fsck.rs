@@ -12,7 +12,7 @@ use crate::codec::superblock::Superblock;
 use crate::codec::xattrs;
 use crate::error::FsError;
 use crate::finding::Finding;
-use crate::growth;
+use crate::metadata::growth;
 use crate::superblock::{self, Lost};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};

@@ -18,26 +18,26 @@ mod blocks;
 mod broken;
 #[cfg(test)]
 mod broken_tests;
-mod change;
+mod bytes;
+#[cfg(test)]
+mod bytes_tests;
+
 mod codec;
-mod convoy;
 mod core;
 mod data;
-mod direct;
 mod directory;
 mod end;
 mod error;
 mod extent;
-mod extent_records;
+
 mod file;
 mod filedata;
 mod filesystem;
-mod fill;
 mod finding;
 mod flight;
 mod format;
 mod fsck;
-mod growth;
+
 mod hash;
 mod health;
 mod inode;
@@ -46,13 +46,16 @@ mod listing;
 mod lock;
 mod map;
 mod memory;
+mod metadata;
 mod namespace;
 mod object;
 mod open;
+mod options;
 mod orphan;
+mod pages;
 mod paths;
 mod permission;
-mod placement;
+
 mod quota;
 mod region;
 mod rename;
@@ -61,7 +64,6 @@ mod repair_blocks;
 mod repair_data;
 mod repair_model;
 mod repair_names;
-mod resize;
 mod resolve;
 mod rooted;
 mod salvage;
@@ -70,10 +72,7 @@ mod superblock;
 mod trouble;
 mod view;
 mod wreck;
-mod write;
-mod writeback;
 mod xattr;
-mod zone;
 
 pub use crate::account::{Limits, Usage};
 pub use crate::advice::Advice;
@@ -81,7 +80,8 @@ pub use crate::codec::kind::Kind;
 pub use crate::codec::superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
 pub use crate::codec::xattrs::XATTR_VALUE_BYTES_MAX;
 pub use crate::codec::{FILE_BYTES_MAX, NAME_BYTES_MAX};
-pub use crate::core::{Clock, Durability, MountOptions, MountParts};
+pub use crate::core::MountParts;
+pub use crate::options::{Clock, Durability, MountOptions};
 pub use broken::tell_panics;
 pub use error::FsError;
 pub use file::File;
@@ -94,6 +94,7 @@ pub use health::Trouble;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use map::{MappedFile, expect_maps};
 pub use memory::{Memory, MemoryLayout};
+pub use metadata::zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 pub use object::Object;
 pub use repair::{Plan, plan_repair};
 pub use salvage::salvage;
@@ -102,7 +103,6 @@ pub use status::{
 };
 pub use wreck::{Rescued, Wreck};
 pub use xattr::SetXattr;
-pub use zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 
 /// Shortest path that is too long, in bytes: `PATH_MAX`, which counts the terminating NUL.
 pub const PATH_BYTES_MAX: usize = 4096;

@@ -3,10 +3,10 @@
 //! The whole of the metadata is read into memory and put right there; what then differs from the store is written: first
 //! what is new or changed, then what goes. A power cut in between leaves something that another repair puts right.
 
-use crate::core::host_clock;
 use crate::error::FsError;
 use crate::finding::Finding;
 use crate::fsck::{Opened, open};
+use crate::options::host_clock;
 use crate::repair_data::Data;
 use crate::repair_model::Model;
 use crate::{region, superblock};

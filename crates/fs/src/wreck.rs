@@ -4,9 +4,9 @@
 use crate::codec::keys;
 use crate::codec::kind::Kind;
 use crate::codec::record::Tail;
-use crate::core::host_clock;
 use crate::error::FsError;
 use crate::fsck::open_wreck;
+use crate::options::host_clock;
 use crate::region;
 use crate::repair_model::{Model, Name, own_prefix};
 use core::ops::{Bound, ControlFlow};

@@ -2,15 +2,16 @@
 //! wherever they are. What a page holds past the end of the file may be anything: who makes the file
 //! grow zeroes it first.
 
-use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::Place;
-use crate::file::File;
+use crate::filedata::Stream;
 use crate::inode::Inode;
+use crate::pages::Pages;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
 use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
-use nvmed_units::{BLOCK_BYTES, Block, Lba};
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, Block, Lba};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -55,21 +56,18 @@ fn end_transfer(
     }
 }
 
-impl Core {
-    /// A page that a reader wants is missing; `bytes` bytes from its start on are wanted in all.
+impl Pages {
+    /// Bytes that a reader wants are missing from the first of a range on.
     #[cold]
-    pub(crate) fn miss(&self, file: &File, page: u64, bytes: u64) -> Result<(), FsError> {
-        let wanted = bytes.div_ceil(BLOCK_BYTES as u64).min(self.data.fill_pages);
-        let window = file.stream.readahead.miss(page, wanted, self.readahead_pages(file));
-        self.fill(&file.inode, window.start, window.pages.min(self.data.fill_pages))
-    }
-
-    /// The largest readahead window of a description.
-    fn readahead_pages(&self, file: &File) -> u64 {
-        match file.stream.readahead_pages.load(Ordering::Relaxed) {
-            u64::MAX => self.data.readahead_pages,
+    pub(super) fn miss(&self, inode: &Arc<Inode>, stream: &Stream, range: Range<u64>) -> Result<(), FsError> {
+        let page = range.start >> BLOCK_SHIFT;
+        let wanted = (range.end.div_ceil(BLOCK_BYTES as u64) - page).min(self.fill_pages);
+        let most = match stream.readahead_pages.load(Ordering::Relaxed) {
+            u64::MAX => self.readahead_pages,
             pages => pages,
-        }
+        };
+        let window = stream.readahead.miss(page, wanted, most);
+        self.fill(inode, window.start, window.pages.min(self.fill_pages))
     }
 
     /// Fills a page, and as many of the following ones as are missing, inside the file and at hand.
@@ -83,7 +81,7 @@ impl Core {
         let mut claims = Vec::with_capacity(pages as usize);
         claims.push(first);
         for next in page + 1..end {
-            match self.data.cache.try_claim(object, next) {
+            match self.cache.try_claim(object, next) {
                 Ok(Some(claim)) if !inode.is_overtaken(next) => claims.push(claim),
                 // There already, being written directly, or no frame left for reading ahead.
                 Ok(_) | Err(_) => break,
@@ -97,7 +95,7 @@ impl Core {
     pub(crate) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
         for _ in 0..ROUNDS_MAX {
             inode.await_direct(page);
-            match self.data.cache.claim(&inode.data.object, page) {
+            match self.cache.claim(&inode.data.object, page) {
                 // A direct write has begun in between, and waits for this claim to end.
                 Ok(Claimed::Fill(claim)) if inode.is_overtaken(page) => {
                     drop(claim);
@@ -195,7 +193,7 @@ impl Core {
             let count = rest.iter().take(REQUEST_BLOCKS_MAX).enumerate().take_while(side_by_side).count();
             let mut segments: Vec<Segment> = Vec::with_capacity(count);
             for (_, offset) in &rest[..count] {
-                push_frame(&mut segments, self.data.segment(*offset));
+                push_frame(&mut segments, self.segment(*offset));
             }
             let lba = first.0.lba(self.lbas_per_block);
             rest = &rest[count..];
@@ -230,7 +228,7 @@ impl Core {
     /// # Errors
     /// The device's.
     pub(crate) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: Block) -> Result<(), FsError> {
-        let segment = [self.data.segment(claim.offset())];
+        let segment = [self.segment(claim.offset())];
         Ok(self.handle_of(inode).read(block.lba(self.lbas_per_block), &segment)?)
     }
 }

@@ -7,8 +7,8 @@
 use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
 use crate::codec::superblock::Superblock;
-use crate::core::Core;
 use crate::error::FsError;
+use crate::metadata::Metadata;
 use crate::superblock;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
@@ -80,7 +80,7 @@ impl Growth {
     }
 }
 
-impl Core {
+impl Metadata {
     /// A batch was applied: now and then, looks how much room the tree has.
     #[inline]
     pub(crate) fn look_at_tree(&self) {
