@@ -67,7 +67,9 @@ impl Placement for Plain {
     fn overwrite(&self, _inode: &Arc<Inode>, from: &[u8], at: u64) -> usize {
         let mut held = self.held.lock();
         let reach = held.reach(at, from.len()).min(held.bytes.len().saturating_sub(at as usize));
-        held.bytes[at as usize..][..reach].copy_from_slice(&from[..reach]);
+        if let Some(over) = held.bytes.get_mut(at as usize..).filter(|_| reach > 0) {
+            over[..reach].copy_from_slice(&from[..reach]);
+        }
         reach
     }
 

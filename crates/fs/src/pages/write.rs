@@ -89,16 +89,16 @@ impl Pages {
     ///
     /// # Errors
     /// [`FsError::NoSpace`].
-    pub(crate) fn promise(&self, blocks: u64) -> Result<Reservation<'_>, FsError> {
-        if self.meta.is_tight(self.meta.blocks.ledger.promised() + blocks) {
-            self.meta.make_tree_room(blocks)?;
-        }
-        self.meta.blocks.ledger.reserve(blocks).or_else(|_| {
+    pub(super) fn promise(&self, blocks: u64) -> Result<Reservation<'_>, FsError> {
+        let ledger = &self.meta.blocks.ledger;
+        let promise = ledger.reserve(blocks).or_else(|_| {
             for inode in self.meta.inodes.collect(|inode| inode.data.ahead().is_some()) {
                 self.drop_prealloc(&inode);
             }
-            self.meta.blocks.ledger.reserve(blocks)
-        })
+            ledger.reserve(blocks)
+        })?;
+        // Counted first: whoever asks at the same time leaves room for these records, too.
+        self.meta.room_for_promises().map(|()| promise)
     }
 
     /// Writes inside one page.
