@@ -160,10 +160,7 @@ fn over_pages(test: fn(&On<'_, crate::pages::Pages>)) {
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
     let file = files.open(&files.root(), b"file", flags, 0o644, &Credentials::ROOT).unwrap();
     let (placement, inode) = (&files.0.pages, &file.inode);
-    let forget = || {
-        let _quiet = inode.data.quiet();
-        placement.cache.write_back(&inode.data.object).discard_clean(0..u64::MAX);
-    };
+    let forget = || placement.forget_range(inode, 0..u64::MAX);
     test(&On { placement, inode, forget: &forget });
 }
 

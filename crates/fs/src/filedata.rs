@@ -28,7 +28,7 @@ pub(crate) struct Growing<'a> {
 /// The right to write pages of a file back and to take blocks away from it: nobody else does, and no direct transfer
 /// is under way.
 pub(crate) struct Quiet<'a> {
-    _io: Io<'a>,
+    io: Io<'a>,
 }
 
 /// The right to begin transfers between a file's pages and its blocks, while direct ones may be under way.
@@ -49,6 +49,13 @@ impl Stream {
     pub(crate) fn new(file: &FileData) -> Self {
         let errors_seen = AtomicU32::new(file.errors.load(Ordering::Relaxed));
         Self { readahead: Readahead::default(), readahead_pages: AtomicU64::new(u64::MAX), errors_seen }
+    }
+}
+
+impl<'a> Quiet<'a> {
+    /// What it is besides: nobody else begins a transfer.
+    pub(crate) fn io(&self) -> &Io<'a> {
+        &self.io
     }
 }
 
@@ -186,7 +193,7 @@ impl FileData {
     pub(crate) fn quiet(&self) -> Quiet<'_> {
         let io = self.io();
         self.flights.settle_all();
-        Quiet { _io: io }
+        Quiet { io }
     }
 
     /// As [`FileData::quiet`], while direct transfers go on.
@@ -198,7 +205,7 @@ impl FileData {
     pub(crate) fn try_quiet(&self) -> Option<Quiet<'_>> {
         let io = Io { _lock: self.io.try_lock()? };
         self.flights.settle_all();
-        Some(Quiet { _io: io })
+        Some(Quiet { io })
     }
 
     /// The right to change the size and to give pages their first block.

@@ -165,7 +165,7 @@ impl FileSystem {
     /// Counters of the block cache.
     #[must_use]
     pub fn cache_stats(&self) -> nvmed_cache::Stats {
-        self.0.pages.cache.stats()
+        self.0.pages.cache_stats()
     }
 
     /// Copies of superblocks and of the log's last block that were lost, which this mount has written again.

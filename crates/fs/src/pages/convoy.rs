@@ -102,7 +102,7 @@ impl Plan {
 }
 
 /// One file's part of a step. Whoever made it ends it by [`Pages::deliver`] or [`Pages::give_up`].
-pub(crate) struct Part<'a> {
+pub(super) struct Part<'a> {
     inode: &'a Arc<Inode>,
     pass: WriteBack<'a>,
     taken: Vec<DirtyPage>,
@@ -112,7 +112,7 @@ pub(crate) struct Part<'a> {
 }
 
 /// Blocks side by side for files that have none yet. What no file drew goes back with it.
-pub(crate) struct Pool<'a> {
+pub(super) struct Pool<'a> {
     taken: Option<Taken<'a>>,
     /// Blocks that the files still to come need at most; all are promised.
     wanted: u64,
@@ -121,7 +121,7 @@ pub(crate) struct Pool<'a> {
 
 impl<'a> Part<'a> {
     /// Takes up to `pages_max` dirty pages of a range. The caller holds the inode's `io`.
-    pub(crate) fn take(of: &'a Pages, inode: &'a Arc<Inode>, pages: Range<u64>, pages_max: usize) -> Self {
+    pub(super) fn take(of: &'a Pages, inode: &'a Arc<Inode>, pages: Range<u64>, pages_max: usize) -> Self {
         // What is dirty when the pages are taken is at least what made this size.
         let size = inode.size.load(Ordering::Acquire);
         let object = &inode.data.object;
@@ -136,22 +136,22 @@ impl<'a> Part<'a> {
     }
 
     /// No pages, but a size that the record is to tell.
-    pub(crate) fn of_size(pages: &'a Pages, inode: &'a Arc<Inode>, size: u64) -> Self {
+    pub(super) fn of_size(pages: &'a Pages, inode: &'a Arc<Inode>, size: u64) -> Self {
         Self { size, ..Self::take(pages, inode, 0..0, 0) }
     }
 
     /// Pages taken.
-    pub(crate) fn pages(&self) -> usize {
+    pub(super) fn pages(&self) -> usize {
         self.taken.len()
     }
 
     /// Whether every page taken has a place.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.plan.inline.is_some() || self.plan.placed.len() == self.taken.len()
     }
 
     /// Where the next step goes on.
-    pub(crate) fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         let rest = self.taken.get(self.plan.placed.len()).filter(|_| !self.is_whole()).map(|page| page.page);
         rest.unwrap_or_else(|| self.taken.last().map_or(u64::MAX, |page| page.page + 1))
     }
@@ -172,7 +172,7 @@ impl<'a> Part<'a> {
 
 impl Pool<'_> {
     /// For files with `wanted` pages together.
-    pub(crate) fn new(wanted: u64) -> Self {
+    pub(super) fn new(wanted: u64) -> Self {
         Self { taken: None, wanted, group: None }
     }
 }
@@ -180,7 +180,7 @@ impl Pool<'_> {
 impl Pages {
     /// Finds or allocates a block for each page of a part, as far as [`STEP_PIECES`] reach; with `pool` it
     /// waits for no lock of the inode. An error when not even the first has one.
-    pub(crate) fn plan<'a>(
+    pub(super) fn plan<'a>(
         &'a self,
         part: &mut Part<'_>,
         mut pool: Option<&mut Pool<'a>>,
@@ -265,7 +265,7 @@ impl Pages {
     }
 
     /// Whether a file's first blocks may come from a pool: it has none, and wants none ahead.
-    pub(crate) fn is_pooled(&self, inode: &Inode) -> bool {
+    pub(super) fn is_pooled(&self, inode: &Inode) -> bool {
         inode.blocks() == 0 && (self.prealloc_blocks(inode) == 0 || inode.opens.load(Ordering::Relaxed) == 0)
     }
 
@@ -337,12 +337,12 @@ impl Pages {
     }
 
     /// Gives back what is allocated ahead of a file.
-    pub(crate) fn drop_prealloc(&self, inode: &Inode) {
+    pub(super) fn drop_prealloc(&self, inode: &Inode) {
         drop(inode.data.ahead().take(&self.meta.blocks));
     }
 
     /// Writes the pages of all parts, those side by side on the device in one request.
-    pub(crate) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
+    pub(super) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
         let mut pages: Vec<(Block, usize)> =
             Vec::with_capacity(parts.iter().map(|part| part.plan.placed.len()).sum());
         let placed = parts.iter().flat_map(|part| &part.plan.placed);
@@ -378,7 +378,7 @@ impl Pages {
 
     /// Records what the parts have written, where the records do not tell of it yet, as one batch. With more
     /// than one part no inode is waited for: [`FsError::Busy`].
-    pub(crate) fn log(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
+    pub(super) fn log(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
         let mut states: Vec<(&Part<'_>, MutexGuard<'_, State>)> = Vec::with_capacity(parts.len());
         for part in parts {
             let state = if parts.len() > 1 { part.inode.try_lock() } else { Some(part.inode.lock()) };
@@ -452,7 +452,7 @@ impl Pages {
     }
 
     /// The parts were written and recorded.
-    pub(crate) fn deliver(&self, part: Part<'_>) {
+    pub(super) fn deliver(&self, part: Part<'_>) {
         let mut part = part;
         if part.plan.inline.is_some() {
             let clean = part.taken.iter().filter(|page| part.pass.complete_elsewhere(page)).count() as u64;
@@ -466,7 +466,7 @@ impl Pages {
     }
 
     /// Nothing of a part was recorded: its pages stay dirty.
-    pub(crate) fn give_up(&self, part: Part<'_>) {
+    pub(super) fn give_up(&self, part: Part<'_>) {
         let mut part = part;
         part.plan.runs.iter().for_each(|run| self.meta.blocks.give_back(*run));
         let failed = if Mutant::ErrorMarksClean.is_made() { Outcome::Written } else { Outcome::Failed };

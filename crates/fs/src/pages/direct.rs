@@ -13,7 +13,6 @@ use crate::flight::{DirectIo, Part, Transfer, Wish};
 use crate::inode::Inode;
 use crate::pages::Pages;
 use core::any::Any;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_io::{Handle, Operation, Segment};
 use nvmed_sys::sync::Arc;
@@ -51,7 +50,9 @@ impl Pages {
             let (handle, operation) = (handle.clone(), wish.operation);
             let what = Transfer { handle, operation, pages: pages.clone(), bytes, parts };
             let flight = DirectIo::register(&io, (inode, &self.meta.journal), Arc::clone(open), what);
-            if matches!(wish.operation, Operation::Write { .. }) && !self.forget_clean(inode, &pages) {
+            if matches!(wish.operation, Operation::Write { .. })
+                && !self.forget_clean(&io, inode, pages.clone())
+            {
                 // Dirty again in between.
                 flight.call_off();
                 continue;
@@ -104,10 +105,5 @@ impl Pages {
         })?;
         let bytes = (end.min(size) - wish.offset) as usize;
         Ok(whole.then_some((parts, bytes)))
-    }
-
-    /// Has the cache forget clean pages of a range; whether none is left. The caller holds `io`, and no claim.
-    fn forget_clean(&self, inode: &Arc<Inode>, pages: &Range<u64>) -> bool {
-        self.cache.write_back(&inode.data.object).discard_clean(pages.clone())
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::error::FsError;
 use crate::extent::Place;
-use crate::filedata::Stream;
+use crate::filedata::{Io, Stream};
 use crate::inode::Inode;
 use crate::pages::Pages;
 use core::ops::Range;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Rounds of looking for a frame while others write back, before giving up.
 const ROUNDS_MAX: u32 = 10_000;
 /// Blocks of one request to the device, 1 MiB: longer ones would be cut anyway.
-pub(crate) const REQUEST_BLOCKS_MAX: usize = 256;
+pub(super) const REQUEST_BLOCKS_MAX: usize = 256;
 /// Requests of one call under way at once.
 const REQUESTS_MAX: usize = 8;
 
@@ -74,7 +74,7 @@ impl Pages {
     ///
     /// # Errors
     /// [`FsError::NoMemory`]; the device's and the store's.
-    pub(crate) fn fill(&self, inode: &Arc<Inode>, page: u64, pages: u64) -> Result<(), FsError> {
+    pub(super) fn fill(&self, inode: &Arc<Inode>, page: u64, pages: u64) -> Result<(), FsError> {
         let object = &inode.data.object;
         let Claimed::Fill(first) = self.claim(inode, page)? else { return Ok(()) };
         let end = inode.size.load(Ordering::Acquire).div_ceil(BLOCK_BYTES as u64).min(page + pages);
@@ -91,8 +91,37 @@ impl Pages {
         self.load_pages(&self.handle_of(inode), claims, &places, inline.as_deref())
     }
 
+    /// Reads missing pages, at most a quarter of the cache.
+    ///
+    /// # Errors
+    /// As [`Pages::fill`].
+    pub(crate) fn fill_range(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+        let most = self.fill_pages;
+        let mut page = pages.start;
+        while page < pages.end.min(pages.start + most) {
+            if self.cache.has(&inode.data.object, page) {
+                page += 1;
+            } else {
+                // It fills as many as are missing side by side; those are passed over by the next rounds.
+                self.fill(inode, page, (pages.end - page).min(most))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the cache forget the clean pages of a range.
+    pub(crate) fn forget_range(&self, inode: &Arc<Inode>, pages: Range<u64>) {
+        let quiet = inode.data.quiet();
+        let _ = self.forget_clean(quiet.io(), inode, pages);
+    }
+
+    /// As [`Pages::forget_range`]; whether none is left. The caller holds no claim.
+    pub(super) fn forget_clean(&self, _io: &Io<'_>, inode: &Arc<Inode>, pages: Range<u64>) -> bool {
+        self.cache.write_back(&inode.data.object).discard_clean(pages)
+    }
+
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
-    pub(crate) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
+    pub(super) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
         for _ in 0..ROUNDS_MAX {
             inode.await_direct(page);
             match self.cache.claim(&inode.data.object, page) {
@@ -123,7 +152,7 @@ impl Pages {
     }
 
     /// Fills a claimed page that has no block: with what the record holds, or zeroes.
-    pub(crate) fn load_hole(claim: &Claim<'_>, inline: Option<&[u8]>) {
+    pub(super) fn load_hole(claim: &Claim<'_>, inline: Option<&[u8]>) {
         let bytes = inline.filter(|_| claim.page() == 0).unwrap_or_default();
         let bytes = &bytes[..bytes.len().min(BLOCK_BYTES)];
         claim.write(0, bytes);
@@ -131,7 +160,7 @@ impl Pages {
     }
 
     /// What a page lies on.
-    pub(crate) fn place(&self, inode: &Inode, page: u64) -> Result<Place, FsError> {
+    pub(super) fn place(&self, inode: &Inode, page: u64) -> Result<Place, FsError> {
         let mut state = inode.lock();
         self.with_extents(inode, &mut state, |_, extents| Ok(extents.place(page)))
     }
@@ -179,7 +208,7 @@ impl Pages {
     ///
     /// # Errors
     /// The device's, of the first request that failed. None is under way any more, and any of them may have been done.
-    pub(crate) fn transfer_pages(
+    pub(super) fn transfer_pages(
         &self,
         handle: &Handle,
         pages: &[(Block, usize)],
@@ -227,7 +256,7 @@ impl Pages {
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: Block) -> Result<(), FsError> {
+    pub(super) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: Block) -> Result<(), FsError> {
         let segment = [self.segment(claim.offset())];
         Ok(self.handle_of(inode).read(block.lba(self.lbas_per_block), &segment)?)
     }

@@ -23,7 +23,7 @@ use crate::options::MountOptions;
 use crate::pages::write::PagePromise;
 use crate::pages::writeback::DirtyList;
 use core::sync::atomic::{AtomicU32, Ordering};
-use nvmed_cache::{Cache, Options};
+use nvmed_cache::{Cache, Options, Stats};
 use nvmed_io::{Device, Handle, Segment};
 use nvmed_kv::DeviceMedium;
 use nvmed_sys::sync::Arc;
@@ -42,17 +42,17 @@ const DIRECT_ALIGN_MIN: u32 = 512;
 
 /// The pages of a mount: cache, frames and their device addresses, and what of them waits to be written.
 pub(crate) struct Pages {
-    pub(crate) meta: Arc<Metadata>,
+    meta: Arc<Metadata>,
     device: Arc<Device>,
     lbas_per_block: u64,
-    pub(crate) cache: Cache,
+    cache: Cache,
     /// Where the device finds the mapping that the frames are in.
     address: DeviceAddress,
     slots: Slots,
     dirty: DirtyList,
     /// Pages of the largest readahead window, and of one fill.
-    pub(crate) readahead_pages: u64,
-    pub(crate) fill_pages: u64,
+    readahead_pages: u64,
+    fill_pages: u64,
     prealloc_blocks: u32,
     /// Size of the largest file whose bytes its record holds.
     inline_bytes: u64,
@@ -104,7 +104,7 @@ impl Pages {
     }
 
     /// Whether the device lacks pages or the size of the inode.
-    pub(crate) fn wants_write(&self, inode: &Inode) -> bool {
+    fn wants_write(&self, inode: &Inode) -> bool {
         let data = &inode.data;
         data.object.dirty_pages() > 0 || data.exposed.load(Ordering::SeqCst) || data.slot.lock().is_some()
     }
@@ -130,18 +130,28 @@ impl Pages {
         data.exposed.store(false, Ordering::SeqCst);
     }
 
+    /// Counters of the cache.
+    pub(crate) fn cache_stats(&self) -> Stats {
+        self.cache.stats()
+    }
+
+    /// Pages of the largest readahead window, and of one fill.
+    pub(crate) fn window_pages(&self) -> (u64, u64) {
+        (self.readahead_pages, self.fill_pages)
+    }
+
     /// What a direct transfer is aligned to, in bytes.
     pub(crate) fn direct_align(&self) -> u32 {
         self.direct_align
     }
 
     /// The frame at an offset of the mapping, for the device.
-    pub(crate) fn segment(&self, offset: usize) -> Segment {
+    fn segment(&self, offset: usize) -> Segment {
         Segment { address: self.address.plus(offset as u64), bytes: BLOCK_BYTES as u32 }
     }
 
     /// Blocks allocated ahead of a file when it grows.
-    pub(crate) fn prealloc_blocks(&self, inode: &Inode) -> u32 {
+    fn prealloc_blocks(&self, inode: &Inode) -> u32 {
         match inode.data.prealloc_blocks.load(Ordering::Relaxed) {
             AS_MOUNTED => self.prealloc_blocks,
             blocks => blocks,
@@ -152,7 +162,7 @@ impl Pages {
     ///
     /// # Errors
     /// What loading them answers, and what `use_them` does.
-    pub(crate) fn with_extents<T>(
+    fn with_extents<T>(
         &self,
         inode: &Inode,
         state: &mut State,
@@ -167,17 +177,17 @@ impl Pages {
     }
 
     /// The handle by which an inode's data moves.
-    pub(crate) fn handle_of(&self, inode: &Inode) -> Handle {
+    fn handle_of(&self, inode: &Inode) -> Handle {
         inode.data.handle.lock().as_ref().map_or(&self.meta.handle, |(_, handle)| handle).clone()
     }
 
     /// What is known of an inode's extents may be wrong: they are loaded again.
-    pub(crate) fn forget_extents(&self, inode: &Inode) {
+    fn forget_extents(&self, inode: &Inode) {
         *inode.data.extents.lock() = None;
     }
 
     /// Makes a file's size `size`, in the memory that outlives the process too.
-    pub(crate) fn set_size(&self, inode: &Arc<Inode>, size: u64) {
+    fn set_size(&self, inode: &Arc<Inode>, size: u64) {
         let data = &inode.data;
         let mtime = inode.times_ns()[1];
         let mut slot = data.slot.lock();
@@ -194,7 +204,7 @@ impl Pages {
     }
 
     /// The record has the size `recorded`: if that is the size, the memory need not keep it.
-    pub(crate) fn size_recorded(&self, inode: &Inode, recorded: u64) {
+    fn size_recorded(&self, inode: &Inode, recorded: u64) {
         let mut slot = inode.data.slot.lock();
         if inode.size.load(Ordering::Acquire) == recorded {
             if let Some(slot) = slot.take() {

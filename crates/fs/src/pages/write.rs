@@ -17,7 +17,7 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// Promised blocks for pages of a file, charged to its account; given back when it is dropped.
 #[must_use = "what is dropped is given back"]
-pub(crate) struct PagePromise<'a> {
+pub(super) struct PagePromise<'a> {
     inode: &'a Inode,
     blocks: Reservation<'a>,
 }
@@ -32,12 +32,12 @@ impl<'a> PagePromise<'a> {
     }
 
     /// The promises of dirty pages that need none any more.
-    pub(crate) fn taken_back(of: &'a Pages, inode: &'a Inode, pages: u64) -> Self {
+    pub(super) fn taken_back(of: &'a Pages, inode: &'a Inode, pages: u64) -> Self {
         Self { inode, blocks: inode.data.purse.take(&of.meta.blocks.ledger, pages) }
     }
 
     /// Those of all dirty pages: the inode leaves memory.
-    pub(crate) fn all_taken_back(pages: &'a Pages, inode: &'a Inode) -> Self {
+    pub(super) fn all_taken_back(pages: &'a Pages, inode: &'a Inode) -> Self {
         Self { inode, blocks: inode.data.purse.take_all(&pages.meta.blocks.ledger) }
     }
 
@@ -170,7 +170,7 @@ impl Pages {
     }
 
     /// Gives a file that lies in its record, or is about to, blocks instead.
-    pub(crate) fn move_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(super) fn move_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
         inode.data.residence.bar(grow);
         // Who began to write it back before the mark has ended then.
         drop(inode.data.quiet());

@@ -31,7 +31,7 @@ const LIST_SLACK: usize = 4096;
 
 /// Inodes that may have something to write, oldest first.
 #[derive(Default)]
-pub(crate) struct DirtyList(Mutex<List>);
+pub(super) struct DirtyList(Mutex<List>);
 
 #[derive(Default)]
 struct List {
@@ -72,7 +72,7 @@ impl DirtyList {
 
 impl Pages {
     /// An inode has something to write.
-    pub(crate) fn list_dirty(&self, inode: &Arc<Inode>) {
+    pub(super) fn list_dirty(&self, inode: &Arc<Inode>) {
         if !inode.data.listed.swap(true, Ordering::SeqCst) {
             let since_ns = self.meta.now_ns();
             let mut list = self.dirty.lock();
@@ -138,7 +138,7 @@ impl Pages {
     /// Writes some dirty pages back, the oldest inode's first, passing over inodes that somebody else
     /// writes; whether any were written. The caller may hold one inode's `grow`, no claim.
     #[cold]
-    pub(crate) fn relieve(&self) -> bool {
+    pub(super) fn relieve(&self) -> bool {
         let mut tries = self.dirty.lock().inodes.len();
         while tries > 0 {
             let group = self.unlist_group(&|_| true);
@@ -237,7 +237,7 @@ impl Pages {
     ///
     /// # Errors
     /// The device's and the store's; what was not written stays dirty, and each open description is told.
-    pub(crate) fn write_back(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         self.write_back_range(inode, 0..u64::MAX, Data::Cached)
     }
 
@@ -258,7 +258,7 @@ impl Pages {
         Ok(())
     }
 
-    pub(crate) fn write_back_some(
+    pub(super) fn write_back_some(
         &self,
         _quiet: &Quiet<'_>,
         inode: &Arc<Inode>,
