@@ -10,11 +10,10 @@ use crate::log;
 use crate::merge::Merge;
 use crate::pack::PACKED_BYTES_MIN;
 use crate::pins::{self, Version};
-use crate::snapshot::Held;
 use crate::space::Space;
-use crate::store::{State, Store};
+use crate::state::{Held, State};
 use crate::superblock::Superblock;
-use crate::{Batch, KvError, Sequence};
+use crate::{Batch, KvError, Sequence, Store};
 use core::sync::atomic::Ordering::Relaxed;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
@@ -46,36 +45,18 @@ struct Retired {
 
 /// How far a merge has come.
 struct Progress {
-    work: Work,
+    delta: Arc<Delta>,
+    /// Where the log began when that was frozen.
+    head: u64,
+    /// The stream's end then, and the sequence of the last batch in it.
+    end: u64,
+    sequence: u64,
     /// Everything below is in the tree.
     from: Vec<u8>,
     /// About how many keys that is.
     done: u64,
     /// The log holds it, durably.
     logged: bool,
-}
-
-/// A delta on its way into the tree.
-#[derive(Clone)]
-struct Work {
-    delta: Arc<Delta>,
-    /// Where the log began when it was frozen.
-    head: u64,
-    /// The stream's end and the sequence of the last batch in it.
-    end: u64,
-    sequence: u64,
-}
-
-/// What is frozen, and what its merge will need.
-pub(crate) struct Frozen {
-    work: Work,
-    charge: u64,
-}
-
-impl Frozen {
-    pub(crate) fn delta(&self) -> &Arc<Delta> {
-        &self.work.delta
-    }
 }
 
 /// Why a batch cannot be applied just now.
@@ -246,9 +227,9 @@ impl Store {
         match outcome {
             Ok(true) => {
                 self.checkpoints.fetch_add(1, Relaxed);
-                self.pace.idle(progress.work.end);
+                self.pace.idle(progress.end);
                 // A reader may still hold it; then its memory goes when the reader does.
-                checkpointer.spare = Arc::into_inner(progress.work.delta).map(Delta::cleared);
+                checkpointer.spare = Arc::into_inner(progress.delta).map(Delta::cleared);
             }
             Ok(false) | Err(_) => checkpointer.progress = Some(progress),
         }
@@ -261,17 +242,10 @@ impl Store {
         if state.end == state.head {
             return None;
         }
-        assert!(state.frozen.is_none(), "a checkpoint is under way");
-        assert!(state.end > state.head, "the log ends at {}, before its head {}", state.end, state.head);
-        let empty = spare.take().unwrap_or_default().since(state.sequence);
-        let delta = Arc::new(core::mem::replace(&mut state.active, empty));
-        for held in &state.snapshots {
-            held.freeze(&delta);
-        }
-        let charge = charge(delta.puts(), delta.bytes(), state.used);
-        let work = Work { delta, head: state.head, end: state.end, sequence: state.sequence };
-        state.frozen = Some(Frozen { work: work.clone(), charge });
-        Some(Progress { work, from: Vec::new(), done: 0, logged: false })
+        let charge = charge(state.active.puts(), state.active.bytes(), state.used);
+        let delta = state.freeze(spare.take().unwrap_or_default(), charge);
+        let (head, end, sequence) = (state.head, state.end, state.sequence);
+        Some(Progress { delta, head, end, sequence, from: Vec::new(), done: 0, logged: false })
     }
 
     /// A step of a merge; `true` when it was the last.
@@ -282,7 +256,7 @@ impl Store {
         blocks: u64,
     ) -> Result<bool, KvError> {
         if !progress.logged {
-            self.commit_only(Sequence(progress.work.sequence), Barrier::Before)?;
+            self.commit_only(Sequence(progress.sequence), Barrier::Before)?;
             progress.logged = true;
         }
         self.commits.check()?;
@@ -299,10 +273,10 @@ impl Store {
         let Some(next) = step.inspect_err(|_| checkpointer.space.abandon())? else {
             return Ok(true);
         };
-        let Progress { work, from, done, .. } = progress;
-        *done += work.delta.records_between(from, &next) as u64;
+        let Progress { delta, head, end, from, done, .. } = progress;
+        *done += delta.records_between(from, &next) as u64;
         *from = next;
-        self.pace.merging(work.head, work.end, *done, work.delta.records() as u64);
+        self.pace.merging(*head, *end, *done, delta.records() as u64);
         Ok(false)
     }
 
@@ -315,11 +289,11 @@ impl Store {
     ) -> Result<Option<Vec<u8>>, KvError> {
         let old = self.superblock.lock().clone();
         let disk = self.disk.metered();
-        let (space, work) = (&mut checkpointer.space, &progress.work);
+        let space = &mut checkpointer.space;
         let around = SUPERBLOCK_BLOCKS + 2 * old.layout.pages.min(BITMAP_BLOCKS_MAX);
         // A budget that bitmap pages alone use up still lets a step do its least.
         let budget = blocks.saturating_sub(around);
-        let mut merge = Merge::new(&disk, &self.nodes, space, &old, &work.delta, &progress.from, budget);
+        let mut merge = Merge::new(&disk, &self.nodes, space, &old, &progress.delta, &progress.from, budget);
         let root = merge.run()?;
         let (next, moved) = (merge.at.take(), merge.moved);
         if !moved {
@@ -330,7 +304,7 @@ impl Store {
         new.generation += 1;
         space.write(&disk, &old, &mut new)?;
         if next.is_none() || Mutant::HeadMovedEarly.is_made() {
-            (new.head, new.head_sequence) = (work.end, work.sequence);
+            (new.head, new.head_sequence) = (progress.end, progress.sequence);
         }
         if !Mutant::SuperblockBeforeNodes.is_made() {
             self.flush()?;

@@ -251,8 +251,13 @@ impl Delta {
         self.rank(&leaf.prefixes[..len], &leaf.entries[..len], key, prefix)
     }
 
-    /// `None`: nothing is known of `key` here but what [`Delta::erases`] says. `Some(None)`: it is deleted.
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Change<'_>> {
+    /// `None`: nothing is known of `key` here. `Some(None)`: it is deleted.
+    pub(crate) fn known(&self, key: &[u8]) -> Option<Change<'_>> {
+        self.get(key).or_else(|| self.erases(key).then_some(None))
+    }
+
+    /// As [`Delta::known`], but for what [`Delta::erases`] says.
+    fn get(&self, key: &[u8]) -> Option<Change<'_>> {
         let entry = self.find(key)?;
         Some(self.value(entry))
     }

@@ -1,6 +1,6 @@
 //! The medium with errors that name the block, and counters.
 
-use crate::{KvError, Medium, MediumCall, Written};
+use crate::{KvError, Medium, MediumCall};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -13,6 +13,29 @@ pub(crate) enum Kind {
     Value,
     Bitmap,
     Superblock,
+}
+
+/// Blocks written, by what they hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The log.
+    pub log: u64,
+    /// Nodes of the tree.
+    pub nodes: u64,
+    /// Long values.
+    pub values: u64,
+    /// Bitmap pages.
+    pub bitmap: u64,
+    /// Superblocks.
+    pub superblock: u64,
+}
+
+impl Written {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.log + self.nodes + self.values + self.bitmap + self.superblock
+    }
 }
 
 #[derive(Default)]

@@ -1,11 +1,12 @@
 //! Rows become nodes: leaves are filled, bursts made, inner nodes built over them.
 
 use crate::disk::{self, Disk};
-use crate::leaf::{Builder, Kind, encode_subtree};
+use crate::layout::Block;
+use crate::leaf::{Builder, Kind};
 use crate::merge::Merge;
 use crate::node::{self, CAPACITY, CHUNK_BYTES, Child, FANOUT_MAX, Node, Place, chunk};
 use crate::pack::{BURST_BYTES, Item, Row, heaviest, measure};
-use crate::superblock::{LEVEL_MAX, Reference, Root};
+use crate::reference::{LEVEL_MAX, Reference, Root};
 use crate::{KvError, value};
 use core::ops::Range;
 use nvmed_units::BLOCK_BYTES;
@@ -130,7 +131,7 @@ impl Merge<'_> {
                 let below = burst.items(&items[start..]);
                 let range = start + burst.range.start..start + burst.range.end;
                 let root = self.build(row, below, in_order)?;
-                let entry = row.subtree(&items[range.start], burst.prefix, &encode_subtree(&root));
+                let entry = row.subtree(&items[range.start], burst.prefix, &root.encode());
                 items.splice(range, [entry]);
             }
             from = end;
@@ -226,7 +227,7 @@ fn push(builder: &mut Builder, row: &Row, range: Range<usize>) -> bool {
 }
 
 impl Writes {
-    fn push(&mut self, disk: &Disk, block: u64, bytes: &node::Block, value: bool) -> Result<(), KvError> {
+    fn push(&mut self, disk: &Disk, block: u64, bytes: &Block, value: bool) -> Result<(), KvError> {
         let next = self.first + (self.bytes.len() / BLOCK_BYTES) as u64;
         if block != next || value != self.values || self.bytes.len() >= WRITE_BLOCKS_MAX * BLOCK_BYTES {
             self.send(disk)?;

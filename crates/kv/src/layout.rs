@@ -1,6 +1,10 @@
 //! Where things lie in the region, and the checksum that ties blocks to their store.
 
-use crate::{KvError, Options};
+use crate::KvError;
+use nvmed_units::BLOCK_BYTES;
+
+/// What a block of the medium holds.
+pub(crate) type Block = [u8; BLOCK_BYTES];
 
 /// Tree blocks that one bitmap page covers: the bits of a block less its 32-byte header.
 pub(crate) const PAGE_BITS: u64 = (4096 - 32) * 8;
@@ -28,10 +32,10 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The layout of a new store on a medium of `medium_blocks`.
-    pub(crate) fn plan(medium_blocks: u64, options: &Options) -> Result<Self, KvError> {
+    pub(crate) fn plan(medium_blocks: u64, log_blocks: Option<u32>) -> Result<Self, KvError> {
         let blocks = medium_blocks.min(BLOCKS_MAX);
         let default = (blocks / 8).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
-        let log_blocks = options.log_blocks.map_or(default, u64::from).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
+        let log_blocks = log_blocks.map_or(default, u64::from).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
         let needed = 2 + log_blocks + 2 + TREE_BLOCKS_MIN;
         if blocks < needed {
             return Err(KvError::TooSmall { needed, found: medium_blocks });
@@ -159,7 +163,7 @@ mod tests {
     #[test]
     fn regions_meet_and_the_bitmap_covers_the_tree() {
         for blocks in [230, 1024, 32_514 + 4096, 32_517 + 4641, 40_000, 1 << 20, BLOCKS_MAX] {
-            let layout = Layout::plan(blocks, &Options::default()).unwrap();
+            let layout = Layout::plan(blocks, None).unwrap();
             let total = layout.tree_blocks();
             assert!(layout.pages * PAGE_BITS >= total, "{layout:?}");
             assert!((layout.pages - 1) * PAGE_BITS < total, "{layout:?}");
@@ -180,12 +184,12 @@ mod tests {
             assert_eq!(layout.log_block(layout.ring_blocks() - 1) + 1, layout.twin_block());
             assert_eq!(layout.twin_block() + 1, layout.bitmap_block(0, false));
         }
-        let small = Layout::plan(40_000, &Options::default()).unwrap();
+        let small = Layout::plan(40_000, None).unwrap();
         let grown = small.grown(100_000).unwrap();
         for index in [0, 5, 32_511, 32_512, small.tree_blocks() - 1] {
             assert_eq!(small.tree_block(index), grown.tree_block(index));
         }
         assert!(grown.is_tree_block(small.superblock(1)) && small.grown(40_000).is_none());
-        assert!(matches!(Layout::plan(200, &Options::default()), Err(KvError::TooSmall { .. })));
+        assert!(matches!(Layout::plan(200, None), Err(KvError::TooSmall { .. })));
     }
 }

@@ -1,20 +1,15 @@
 //! The entries of a leaf: rests of keys, each in two pieces, and what they stand for.
 
 use crate::KEY_BYTES_MAX;
-use crate::layout::{Layout, put_u16, u16_at};
-use crate::node::{
-    Block, CHUNK_BYTES, HEADER_BYTES, Node, Place, REFERENCE_BYTES, chunk, encode_reference, is_sound,
-    reference_at, seal,
-};
-use crate::superblock::{LEVEL_MAX, Root};
+use crate::layout::{Block, Layout, put_u16, u16_at};
+use crate::node::{CHUNK_BYTES, HEADER_BYTES, Node, Place, chunk, seal};
+use crate::reference::{LEVEL_MAX, ROOT_BYTES, Root};
 use crate::value::{self, HELD_BYTES_MAX};
 use core::cmp::Ordering;
 use nvmed_units::BLOCK_BYTES;
 
 /// Bytes of an entry's offset.
 const SLOT_BYTES: usize = 2;
-/// Bytes of a subtree's payload: reference and level.
-pub(crate) const SUBTREE_BYTES: usize = REFERENCE_BYTES + 1;
 /// Entries to the base at most.
 const DISTANCE_MAX: usize = 255;
 
@@ -160,7 +155,7 @@ impl Node {
 
     /// The root of the subtree that entry `index` stands for.
     pub(crate) fn subtree(&self, index: usize) -> Root {
-        subtree_of(self.payload(index))
+        Root::decode(self.payload(index))
     }
 
     /// How many rests of this leaf are below `rest`, and whether the next one is `rest`.
@@ -207,7 +202,7 @@ impl Node {
         }
         let before = below.checked_sub(1).filter(|_| self.is_parent).map(|before| self.entry(before));
         match before.filter(|entry| entry.covers(rest)) {
-            Some(entry) => Found::Subtree(entry.head.len() + entry.tail.len(), subtree_of(entry.payload)),
+            Some(entry) => Found::Subtree(entry.head.len() + entry.tail.len(), Root::decode(entry.payload)),
             None => Found::Nothing,
         }
     }
@@ -246,18 +241,6 @@ impl Entry<'_> {
     }
 }
 
-fn subtree_of(payload: &[u8]) -> Root {
-    Root { node: reference_at(payload, 0), level: payload[REFERENCE_BYTES].into() }
-}
-
-/// The payload that stands for a subtree.
-pub(crate) fn encode_subtree(root: &Root) -> [u8; SUBTREE_BYTES] {
-    let mut bytes = [0; SUBTREE_BYTES];
-    bytes[..REFERENCE_BYTES].copy_from_slice(&encode_reference(&root.node));
-    bytes[REFERENCE_BYTES] = root.level as u8;
-    bytes
-}
-
 /// Whether every entry of `leaf` lies inside and says something sensible.
 pub(crate) fn check(leaf: &Node, layout: &Layout) -> Result<(), &'static str> {
     let slots_end = HEADER_BYTES + SLOT_BYTES * leaf.len();
@@ -280,9 +263,9 @@ pub(crate) fn check(leaf: &Node, layout: &Layout) -> Result<(), &'static str> {
             Kind::Held => raw.payload_len <= HELD_BYTES_MAX,
             Kind::Long => value::is_sound(payload, leaf.generation(), layout),
             Kind::Subtree => {
-                raw.payload_len == SUBTREE_BYTES && len > 0 && {
-                    let root = subtree_of(payload);
-                    root.level <= LEVEL_MAX && is_sound(&root.node, leaf.generation(), layout)
+                raw.payload_len == ROOT_BYTES && len > 0 && {
+                    let root = Root::decode(payload);
+                    root.level <= LEVEL_MAX && root.node.is_sound(leaf.generation(), layout)
                 }
             }
         };
@@ -473,15 +456,15 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::KvError;
     use crate::node::{Child, inner};
-    use crate::superblock::Reference;
-    use crate::{KvError, Options};
+    use crate::reference::Reference;
     use proptest::prelude::*;
 
     const PLACE: Place = Place { identity: 7, block: 5000, generation: 3 };
 
     fn layout() -> Layout {
-        Layout::plan(10_000, &Options::default()).expect("large enough")
+        Layout::plan(10_000, None).expect("large enough")
     }
 
     fn below(block: u64) -> Reference {
@@ -497,7 +480,7 @@ mod tests {
                 [&5000u16.to_le_bytes()[..], &[2, 0, 0, 0, 0, 0], &[0x88, 0x13, 0, 0, 1, 2, 3, 4].repeat(2)];
             let (kind, payload) = match n {
                 _ if n % 5 == 4 && key.len() >= 8 => {
-                    (Kind::Subtree, encode_subtree(&Root { node: below(6000), level: 1 }).to_vec())
+                    (Kind::Subtree, Root { node: below(6000), level: 1 }.encode().to_vec())
                 }
                 _ if n % 7 == 6 => (Kind::Long, long.concat()),
                 _ => (Kind::Held, vec![n as u8; n % 30]),

@@ -38,9 +38,11 @@ mod pending;
 mod pins;
 mod record;
 mod recovery;
+mod reference;
 mod scan;
 mod snapshot;
 mod space;
+mod state;
 mod store;
 mod superblock;
 mod table;
@@ -51,6 +53,7 @@ mod verify;
 pub use batch::Batch;
 pub use commit::Barrier;
 pub use device_medium::DeviceMedium;
+pub use disk::Written;
 pub use error::{KvError, MediumCall, MediumError, OpenError};
 pub use file_medium::{FileMedium, FileOptions};
 pub use flaw::Flaw;
@@ -58,7 +61,7 @@ pub use iter::{Iter, Record};
 pub use medium::{Medium, MemoryMedium};
 pub use scan::Visit;
 pub use snapshot::Snapshot;
-pub use store::{Options, PendingMemory, Sequence, Stats, Store, Written};
+pub use store::{Options, PendingMemory, Sequence, Stats, Store};
 
 /// Bytes in the longest key.
 ///

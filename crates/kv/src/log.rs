@@ -285,15 +285,14 @@ mod tests {
     use super::*;
     use crate::record::{self, Expected, Header};
     use crate::recovery::{Recovered, recover};
-    use crate::{Batch, MemoryMedium, Options};
+    use crate::{Batch, MemoryMedium};
     use nvmed_sys::Pages;
     use proptest::prelude::*;
 
     const IDENTITY: u64 = 3;
 
     fn ring() -> (Disk, Layout) {
-        let options = Options { log_blocks: Some(64), ..Options::default() };
-        let layout = Layout::plan(300, &options).unwrap();
+        let layout = Layout::plan(300, Some(64)).unwrap();
         let medium = MemoryMedium::new(300);
         format(&medium, IDENTITY, &layout).unwrap();
         (Disk::new(Arc::new(medium)), layout)

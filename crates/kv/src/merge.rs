@@ -10,12 +10,13 @@
 use crate::delta::{Cursor, Delta, Direction};
 use crate::disk::Disk;
 use crate::emit::Writes;
-use crate::leaf::{Entry, Kind, encode_subtree};
+use crate::leaf::{Entry, Kind};
 use crate::node::{CAPACITY, CHUNK_BYTES, Child, FANOUT_MAX, Node, chunk};
 use crate::nodes::Nodes;
 use crate::pack::{FOLD_BYTES, Row, measure};
+use crate::reference::{Reference, Root};
 use crate::space::Space;
-use crate::superblock::{Reference, Root, Superblock};
+use crate::superblock::Superblock;
 use crate::tree::too_deep;
 use crate::value::{self, HELD_BYTES_MAX};
 use crate::{KEY_BYTES_MAX, KvError};
@@ -565,7 +566,7 @@ impl<'a> Merge<'a> {
         match outcome {
             Outcome::Nothing => {}
             Outcome::Little(little) => leaf.row.append(rest, &little),
-            Outcome::Root(root) => leaf.row.push(&[rest], Kind::Subtree, &encode_subtree(&root)),
+            Outcome::Root(root) => leaf.row.push(&[rest], Kind::Subtree, &root.encode()),
         }
         self.prefix.truncate(tree.prefix_bytes);
         leaf.index += 1;

@@ -4,14 +4,15 @@
 use crate::delta::{Delta, Direction};
 use crate::disk::Disk;
 use crate::layout::Layout;
-use crate::leaf::{Builder, Kind, encode_subtree};
+use crate::leaf::{Builder, Kind};
 use crate::merge::Merge;
 use crate::node::{self, Child, Node, Place};
 use crate::nodes::Nodes;
+use crate::reference::{LEVEL_MAX, Reference, Root};
 use crate::space::Space;
-use crate::superblock::{LEVEL_MAX, Reference, Root, Superblock};
+use crate::superblock::Superblock;
 use crate::tree::Tree;
-use crate::{KvError, MemoryMedium, Options, value};
+use crate::{KvError, MemoryMedium, value};
 use core::ops::Bound;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,8 +37,7 @@ enum Change {
 
 impl Bench {
     fn new(blocks: u64) -> Self {
-        let options = Options { log_blocks: Some(64), identity: 5, ..Options::default() };
-        let layout = Layout::plan(blocks, &options).unwrap();
+        let layout = Layout::plan(blocks, Some(64)).unwrap();
         let superblock = Superblock::empty(5, layout);
         Self {
             disk: Disk::new(Arc::new(MemoryMedium::new(blocks))),
@@ -364,7 +364,7 @@ fn trees_nested_deeply_do_not_overflow_a_stack() {
     let mut level = 0;
     for _ in 1..NESTED {
         let root = Root { node, level };
-        node = put(&|place| leaf(Kind::Subtree, &encode_subtree(&root), place));
+        node = put(&|place| leaf(Kind::Subtree, &root.encode(), place));
         for above in 1..=LEVEL_MAX {
             node = put(&|place| node::inner(&[Child { chunk: 0, node }], above, place));
         }

@@ -1,9 +1,9 @@
 //! One node of a tree: a checked block (`docs/spec/kv.md`, Tree). What a leaf holds is in `leaf`.
 
 use crate::KvError;
-use crate::layout::{Layout, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use crate::layout::{Block, Layout, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::leaf;
-use crate::superblock::{LEVEL_MAX, Reference};
+use crate::reference::{LEVEL_MAX, REFERENCE_BYTES, Reference};
 use nvmed_units::BLOCK_BYTES;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVND");
@@ -12,13 +12,8 @@ pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const CAPACITY: usize = BLOCK_BYTES - HEADER_BYTES;
 /// Bytes of a key that one B+tree looks at.
 pub(crate) const CHUNK_BYTES: usize = 8;
-pub(crate) const REFERENCE_BYTES: usize = 14;
 /// Children of an inner node at most: 184.
 pub(crate) const FANOUT_MAX: usize = CAPACITY / (CHUNK_BYTES + REFERENCE_BYTES);
-/// Generations are below this: six bytes in a reference.
-pub(crate) const GENERATION_END: u64 = 1 << 48;
-
-pub(crate) type Block = [u8; BLOCK_BYTES];
 
 /// A checked node: every offset and length in it lies inside.
 pub(crate) struct Node {
@@ -48,21 +43,6 @@ pub(crate) fn chunk(rest: &[u8]) -> u64 {
     let mut first = [0; CHUNK_BYTES];
     first[..rest.len()].copy_from_slice(rest);
     u64::from_be_bytes(first)
-}
-
-/// The short form of `reference`.
-pub(crate) fn encode_reference(reference: &Reference) -> [u8; REFERENCE_BYTES] {
-    let mut bytes = [0; REFERENCE_BYTES];
-    put_u32(&mut bytes, 0, reference.block as u32);
-    put_u32(&mut bytes, 4, reference.crc);
-    bytes[8..].copy_from_slice(&reference.generation.to_le_bytes()[..6]);
-    bytes
-}
-
-/// The reference whose short form is at `offset`.
-pub(crate) fn reference_at(bytes: &[u8], offset: usize) -> Reference {
-    let generation = u64::from(u32_at(bytes, offset + 8)) | u64::from(u16_at(bytes, offset + 12)) << 32;
-    Reference { block: u32_at(bytes, offset).into(), crc: u32_at(bytes, offset + 4), generation }
 }
 
 impl Node {
@@ -114,7 +94,7 @@ impl Node {
             return Err("number of entries");
         }
         for index in 0..self.len() {
-            if !is_sound(&self.child(index), self.generation(), layout) {
+            if !self.child(index).is_sound(self.generation(), layout) {
                 return Err("a child's place");
             }
             if index > 0 && self.chunk(index - 1) >= self.chunk(index) {
@@ -151,7 +131,7 @@ impl Node {
 
     /// The child of entry `index` of an inner node.
     pub(crate) fn child(&self, index: usize) -> Reference {
-        reference_at(&*self.bytes, HEADER_BYTES + CHUNK_BYTES * self.len() + REFERENCE_BYTES * index)
+        Reference::at(&*self.bytes, HEADER_BYTES + CHUNK_BYTES * self.len() + REFERENCE_BYTES * index)
     }
 
     /// The entry of an inner node whose child holds the rests of `chunk`.
@@ -165,11 +145,6 @@ impl Node {
         }
         low
     }
-}
-
-/// Whether `reference` may stand in a node of `generation`.
-pub(crate) fn is_sound(reference: &Reference, generation: u64, layout: &Layout) -> bool {
-    layout.is_tree_block(reference.block) && reference.generation <= generation
 }
 
 /// Where a node is to be written.
@@ -188,7 +163,7 @@ pub(crate) fn inner(children: &[Child], level: u16, place: Place) -> Node {
         let at = HEADER_BYTES + CHUNK_BYTES * index;
         bytes[at..at + CHUNK_BYTES].copy_from_slice(&child.chunk.to_be_bytes());
         let at = references + REFERENCE_BYTES * index;
-        bytes[at..at + REFERENCE_BYTES].copy_from_slice(&encode_reference(&child.node));
+        bytes[at..at + REFERENCE_BYTES].copy_from_slice(&child.node.encode());
     }
     seal(bytes, level, children.len(), place)
 }

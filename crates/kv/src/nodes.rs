@@ -4,7 +4,7 @@ use crate::KvError;
 use crate::disk::Disk;
 use crate::layout::Layout;
 use crate::node::Node;
-use crate::superblock::Reference;
+use crate::reference::Reference;
 use core::hash::{BuildHasherDefault, Hasher};
 use nvmed_sys::sync::{Arc, Mutex, RwLock};
 use nvmed_units::BLOCK_BYTES;
@@ -169,9 +169,9 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MemoryMedium;
     use crate::leaf::{Builder, Kind};
     use crate::node::Place;
-    use crate::{MemoryMedium, Options};
 
     fn node(block: u64) -> Arc<Node> {
         let mut builder = Builder::new();
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_node_with_others_below_outlives_leaves() {
-        let layout = Layout::plan(10_000, &Options::default()).unwrap();
+        let layout = Layout::plan(10_000, None).unwrap();
         let disk = Disk::new(Arc::new(MemoryMedium::new(1)));
         let nodes = Nodes::new(1, layout, 4 * SHARDS * BLOCK_BYTES);
         let child = crate::node::Child { chunk: 0, node: Reference { block: 3001, generation: 1, crc: 0 } };
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_what_is_used_stays() {
-        let layout = Layout::plan(10_000, &Options::default()).unwrap();
+        let layout = Layout::plan(10_000, None).unwrap();
         let disk = Disk::new(Arc::new(MemoryMedium::new(1)));
         let nodes = Nodes::new(1, layout, 2 * SHARDS * BLOCK_BYTES);
         let hot = node(3000);

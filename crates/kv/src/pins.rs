@@ -1,6 +1,6 @@
 //! Trees that readers look at: while one does, no block of its tree is reused.
 
-use crate::superblock::Root;
+use crate::reference::Root;
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use core::time::Duration;
 use nvmed_sys::sync::{Arc, Condvar, Mutex};

@@ -2,13 +2,11 @@
 
 use crate::delta::{Change, Delta, Direction, NEWEST};
 use crate::intervals::Intervals;
-use crate::snapshot::{Held, Layers};
-use crate::store::State;
+use crate::state::{Held, Layers, State};
 use crate::tree::{Cursor as TreeCursor, Tree};
 use crate::{KvError, Store};
 use core::cmp::Ordering;
 use core::ops::{Bound, ControlFlow, Range};
-use std::sync::Arc;
 
 /// What a scan hands each key and its value to; a break ends the scan.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
@@ -140,13 +138,8 @@ impl<'a> View<'a> {
 
     fn layers(&self, state: &State) -> Result<Layers<'a>, KvError> {
         match self {
-            Self::Then(store, held) => held.layers(store),
-            Self::Now(store) => Ok(Layers {
-                newer: None,
-                erased: Arc::clone(state.active.erased()),
-                older: state.frozen.as_ref().map(|frozen| Arc::clone(frozen.delta())),
-                pin: store.pins.pin(&state.version),
-            }),
+            Self::Then(store, held) => held.layers(&store.pins),
+            Self::Now(store) => Ok(state.layers(&store.pins)),
         }
     }
 

@@ -312,12 +312,12 @@ fn decode(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryMedium, Options};
+    use crate::MemoryMedium;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
     fn space(blocks: u64) -> (Disk, Superblock, Space) {
-        let layout = Layout::plan(blocks, &Options::default()).unwrap();
+        let layout = Layout::plan(blocks, None).unwrap();
         let superblock = Superblock::empty(1, layout);
         let space = Space::new(&superblock);
         (Disk::new(Arc::new(MemoryMedium::new(blocks))), superblock, space)

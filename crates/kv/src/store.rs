@@ -1,10 +1,9 @@
 //! The store.
 
-use crate::batch::{Operation, Operations};
-use crate::checkpoint::{Checkpointer, Frozen, Room};
+use crate::checkpoint::{Checkpointer, Room};
 use crate::commit::{Barrier, Commits};
 use crate::delta::Delta;
-use crate::disk::{self, Disk};
+use crate::disk::{self, Disk, Written};
 use crate::layout::Layout;
 use crate::log::{self, Appender};
 use crate::nodes::Nodes;
@@ -13,8 +12,9 @@ use crate::pending::Pending;
 use crate::pins::{Pins, Version};
 use crate::record::{self, Expected, Next};
 use crate::recovery;
-use crate::snapshot::Held;
-use crate::superblock::{Root, Superblock};
+use crate::reference::Root;
+use crate::state::State;
+use crate::superblock::Superblock;
 use crate::tree::Tree;
 use crate::{Batch, Flaw, KvError, Medium};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -80,29 +80,6 @@ pub struct PendingMemory {
     pub offset: usize,
     /// Bytes; at least 128 KiB, 4 MiB is a good size.
     pub len: usize,
-}
-
-/// Blocks written, by what they hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// The log.
-    pub log: u64,
-    /// Nodes of the tree.
-    pub nodes: u64,
-    /// Long values.
-    pub values: u64,
-    /// Bitmap pages.
-    pub bitmap: u64,
-    /// Superblocks.
-    pub superblock: u64,
-}
-
-impl Written {
-    /// All of them.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.log + self.nodes + self.values + self.bitmap + self.superblock
-    }
 }
 
 /// Counters since `open`.
@@ -235,50 +212,9 @@ pub(crate) struct Limits {
     pub(crate) snapshot_blocks: Option<u64>,
 }
 
-/// What readers and writers share. Never held during I/O.
-pub(crate) struct State {
-    /// The last batch applied.
-    pub(crate) sequence: u64,
-    /// The end of the stream: after that batch.
-    pub(crate) end: u64,
-    /// The last batch that asked for a flush before its append.
-    pub(crate) flush_first: u64,
-    /// Where the log begins: after the last batch that the tree holds.
-    pub(crate) head: u64,
-    /// Changes that no checkpoint has begun to take up.
-    pub(crate) active: Delta,
-    /// Changes that a checkpoint is merging into the tree.
-    pub(crate) frozen: Option<Frozen>,
-    /// The tree.
-    pub(crate) version: Arc<Version>,
-    /// Tree blocks in use.
-    pub(crate) used: u64,
-    /// Tree blocks in all.
-    pub(crate) total: u64,
-    /// Snapshots that can be read.
-    pub(crate) snapshots: Vec<Arc<Held>>,
-    /// The last batch that one of them sees; 0 without.
-    pub(crate) kept: u64,
-}
-
 impl core::fmt::Debug for Store {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         formatter.debug_struct("Store").field("identity", &self.identity).finish_non_exhaustive()
-    }
-}
-
-impl State {
-    fn apply(&mut self, operations: &[u8]) {
-        self.sequence += 1;
-        let (batch, kept) = (self.sequence, self.kept);
-        for operation in Operations::new(operations).flatten() {
-            match operation {
-                Operation::Put(key, value) => _ = self.active.set(key, Some(value), batch, kept),
-                Operation::Delete(key) => _ = self.active.set(key, None, batch, kept),
-                Operation::DeleteRange(from, to) => self.active.erase(from, to, batch, kept),
-            }
-        }
-        self.end += (record::HEADER_BYTES + operations.len()) as u64;
     }
 }
 
@@ -288,7 +224,7 @@ impl Store {
     /// # Errors
     /// [`KvError::TooSmall`], or the medium's.
     pub fn format(medium: &dyn Medium, options: &Options) -> Result<(), KvError> {
-        let layout = Layout::plan(medium.blocks(), options)?;
+        let layout = Layout::plan(medium.blocks(), options.log_blocks)?;
         // The slots and the log first: an interrupted format leaves no store, not two halves.
         let zeroes = [0; nvmed_units::BLOCK_BYTES];
         for block in [layout.superblock(0), layout.superblock(1)] {
@@ -427,17 +363,7 @@ impl Store {
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, KvError> {
         value.clear();
         let state = self.state.read();
-        let mut known = state.active.get(key);
-        if known.is_none() && state.active.erases(key) {
-            known = Some(None);
-        }
-        if let (None, Some(frozen)) = (known, &state.frozen) {
-            known = frozen.delta().get(key);
-            if known.is_none() && frozen.delta().erases(key) {
-                known = Some(None);
-            }
-        }
-        if let Some(known) = known {
+        if let Some(known) = state.change(key) {
             value.extend_from_slice(known.unwrap_or(&[]));
             return Ok(known.is_some());
         }

@@ -2,7 +2,7 @@
 
 use crate::disk::{Disk, Kind};
 use crate::layout::{Layout, PAGES_MAX, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
-use crate::node::GENERATION_END;
+use crate::reference::{GENERATION_END, LEVEL_MAX, Reference, Root};
 use crate::{Flaw, KvError};
 use nvmed_mutant::Mutant;
 use nvmed_units::BLOCK_BYTES;
@@ -22,24 +22,6 @@ const EPOCH_FIRST: usize = 248;
 const _: () = assert!(SLOT_BITS + PAGES_MAX as usize / 8 <= EPOCH_FIRST);
 const _: () = assert!(EPOCH_FIRST + 8 <= PAGE_NAMES);
 const _: () = assert!(PAGE_NAMES + 4 * PAGES_MAX as usize <= BLOCK_BYTES);
-/// Nodes from the root to a leaf at most, less one: with three entries a node, 2^32 leaves.
-pub(crate) const LEVEL_MAX: u16 = 20;
-
-/// What a parent knows of a child node; in the superblock, of the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reference {
-    pub(crate) block: u64,
-    pub(crate) generation: u64,
-    pub(crate) crc: u32,
-}
-
-/// The root of a tree and its level, 0 for a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Root {
-    pub(crate) node: Reference,
-    pub(crate) level: u16,
-}
-
 /// One superblock in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
@@ -361,7 +343,7 @@ mod tests {
     use crate::Options;
 
     fn sample() -> Superblock {
-        let layout = Layout::plan(100_000, &Options::default()).unwrap();
+        let layout = Layout::plan(100_000, None).unwrap();
         let mut sample = Superblock::empty(77, layout);
         let node = Reference { block: 9000, generation: 3, crc: 0xdead_beef };
         sample.root = Some(Root { node, level: 2 });

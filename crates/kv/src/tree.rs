@@ -5,7 +5,7 @@ use crate::disk::Disk;
 use crate::leaf::{Found, Kind};
 use crate::node::{Node, chunk};
 use crate::nodes::Nodes;
-use crate::superblock::Root;
+use crate::reference::Root;
 use crate::{KEY_BYTES_MAX, KvError, value};
 use core::ops::Bound;
 use std::sync::Arc;

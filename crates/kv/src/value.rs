@@ -1,9 +1,8 @@
 //! Values that are too long for a leaf: in blocks of their own, which the leaf's entry refers to.
 
 use crate::disk::Disk;
-use crate::layout::{Layout, checksum, put_u16, put_u32, u16_at, u32_at};
-use crate::node::{self, Block};
-use crate::superblock::Reference;
+use crate::layout::{Block, Layout, checksum, put_u16, put_u32, u16_at, u32_at};
+use crate::reference::Reference;
 use crate::{KvError, VALUE_BYTES_MAX};
 use nvmed_units::BLOCK_BYTES;
 
@@ -35,7 +34,7 @@ pub(crate) fn is_sound(payload: &[u8], generation: u64, layout: &Layout) -> bool
     let len = usize::from(u16_at(header, 0));
     (1..=VALUE_BYTES_MAX).contains(&len)
         && payload.len() == HEADER_BYTES + PART_BYTES * blocks(len)
-        && parts(payload).all(|part| node::is_sound(&part, generation, layout))
+        && parts(payload).all(|part| part.is_sound(generation, layout))
 }
 
 /// The blocks that `payload`, which is sound, refers to.

@@ -3,7 +3,8 @@
 use crate::layout::Layout;
 use crate::leaf::Kind;
 use crate::node::{CHUNK_BYTES, Node, chunk};
-use crate::superblock::{Reference, Root, Superblock};
+use crate::reference::{Reference, Root};
+use crate::superblock::Superblock;
 use crate::{KEY_BYTES_MAX, KvError, Store, value};
 use core::ops::{Bound, ControlFlow};
 use std::sync::Arc;

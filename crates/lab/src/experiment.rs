@@ -1,8 +1,7 @@
-//! What an experiment is, and which there are.
+//! What an experiment is.
 
 use crate::duel::Series;
 use crate::error::LabError;
-use crate::experiments::{baseline, mobile, mongodb, policies, share, smallfile, store, zones};
 use serde::{Deserialize, Serialize};
 
 /// How much is measured.
@@ -94,42 +93,12 @@ pub trait Experiment: Sync {
     fn run(&self, effort: &Effort) -> Result<Finding, LabError>;
 }
 
-/// All experiments, in the order in which they run. A new one is a value that implements [`Experiment`], a line
-/// here, and its entry in `data/published.json`.
-#[must_use]
-pub fn experiments() -> &'static [&'static dyn Experiment] {
-    static ALL: [&dyn Experiment; 17] = [
-        &baseline::SEQUENTIAL,
-        &baseline::RANDREAD_1T,
-        &baseline::RANDWRITE_1T,
-        &baseline::RANDREAD_4T,
-        &baseline::RANDWRITE_4T,
-        &share::SoftwareShare,
-        &baseline::VIRTUAL_NVME,
-        &policies::Policies,
-        &smallfile::Time,
-        &smallfile::Bytes,
-        &store::Get,
-        &store::Put,
-        &store::Tail,
-        &zones::Zones,
-        &mobile::Time,
-        &mobile::Requests,
-        &mongodb::MongoDb,
-    ];
-    &ALL
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_goals_judge() {
-        let mut names: Vec<&str> = experiments().iter().map(|one| one.id()).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), experiments().len());
+    fn goals_judge() {
         assert!(
             Goal::AtLeast(1.5).met(1.5) && !Goal::AtLeast(1.5).met(1.49) && !Goal::AtLeast(1.5).met(f64::NAN)
         );

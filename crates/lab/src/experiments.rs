@@ -1,10 +1,51 @@
-//! The experiments.
+//! Which experiments there are.
 
-pub(crate) mod baseline;
-pub(crate) mod mobile;
-pub(crate) mod mongodb;
-pub(crate) mod policies;
-pub(crate) mod share;
-pub(crate) mod smallfile;
-pub(crate) mod store;
-pub(crate) mod zones;
+mod baseline;
+mod mobile;
+mod mongodb;
+mod policies;
+mod share;
+mod smallfile;
+mod store;
+mod zones;
+
+use crate::experiment::Experiment;
+
+/// All experiments, in the order in which they run. A new one is a value that implements [`Experiment`], a line
+/// here, and its entry in `data/published.json`.
+#[must_use]
+pub fn experiments() -> &'static [&'static dyn Experiment] {
+    static ALL: [&dyn Experiment; 17] = [
+        &baseline::SEQUENTIAL,
+        &baseline::RANDREAD_1T,
+        &baseline::RANDWRITE_1T,
+        &baseline::RANDREAD_4T,
+        &baseline::RANDWRITE_4T,
+        &share::SoftwareShare,
+        &baseline::VIRTUAL_NVME,
+        &policies::Policies,
+        &smallfile::Time,
+        &smallfile::Bytes,
+        &store::Get,
+        &store::Put,
+        &store::Tail,
+        &zones::Zones,
+        &mobile::Time,
+        &mobile::Requests,
+        &mongodb::MongoDb,
+    ];
+    &ALL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = experiments().iter().map(|one| one.id()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), experiments().len());
+    }
+}

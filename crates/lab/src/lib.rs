@@ -41,7 +41,8 @@ pub mod verify;
 pub mod ycsb;
 
 pub use error::LabError;
-pub use experiment::{Effort, Experiment, Finding, Goal, experiments};
+pub use experiment::{Effort, Experiment, Finding, Goal};
+pub use experiments::experiments;
 pub use job::Job;
 pub use load::{Load, Pattern};
 pub use measure::{End, measure};

@@ -4,7 +4,6 @@ use crate::controller::Controller;
 use crate::features::Features;
 use crate::group::Group;
 use crate::held::HeldCommands;
-use crate::identify::EVENT_REQUESTS_MAX;
 use crate::prp::PrpWalk;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use nvmed_dma::{DeviceAddress, View};
@@ -12,6 +11,8 @@ use nvmed_nvme::{AdminOpcode, AsyncEvent, CompletionEntry, LogPage, Status, Subm
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+/// Asynchronous Event Requests held at once, 0's based in AERL.
+pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 /// Events kept for a host that does not ask: one of each kind there is.
 const EVENTS_MAX: usize = 8;
 /// Physically contiguous, in command dword 11 of the queue creation commands.
@@ -87,7 +88,7 @@ impl Controller {
             AdminOpcode::Abort => Ok(self.abort(held, entry)),
             // Identify says that there is no keep alive timer (KAS 0).
             AdminOpcode::KeepAlive => Err(Status::INVALID_OPCODE.do_not_retry()),
-            AdminOpcode::DirectiveSend => self.directive_send(entry),
+            AdminOpcode::DirectiveSend => self.streams.lock().send(entry),
             AdminOpcode::DirectiveReceive => self.directive_receive(view, entry),
             AdminOpcode::AsyncEventRequest => {
                 let mut admin = self.admin.lock();
@@ -102,7 +103,7 @@ impl Controller {
     }
 
     /// Copies `bytes` to the command's data pointer.
-    pub(crate) fn give(&self, view: &View, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
+    fn give(&self, view: &View, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(), Status> {
         let mut walk = PrpWalk::new(view, entry, bytes.len() as u64);
         let mut left = bytes;
         while let Some(piece) = walk.next() {
@@ -114,6 +115,20 @@ impl Controller {
             left = rest;
         }
         Ok(())
+    }
+
+    /// Directive Receive (Base 2.0, 5.9): the structure, cut or filled with zeroes to the length that was asked for.
+    fn directive_receive(&self, view: &View, entry: &SubmissionEntry) -> Result<u32, Status> {
+        let (result, mut bytes) = self.streams.lock().receive(entry, self.config.lba_bytes)?;
+        if bytes.is_empty() {
+            return Ok(result);
+        }
+        let wanted = (u64::from(entry.cdw10) + 1) * 4;
+        if wanted > self.config.transfer_bytes_max() {
+            return Err(Status::INVALID_FIELD.do_not_retry());
+        }
+        bytes.resize(wanted as usize, 0);
+        self.give(view, entry, &bytes).map(|()| result)
     }
 
     /// Queue identifier and entries of a creation command; `entry_size` is log2 of an entry's bytes as CC has

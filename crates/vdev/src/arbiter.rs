@@ -1,6 +1,5 @@
 //! Weighted round robin with urgent priority class (Base 2.0, 3.4.4.2): whose commands a device thread takes next.
 
-use crate::controller::Controller;
 use nvmed_nvme::FeatureId;
 use std::collections::VecDeque;
 
@@ -96,17 +95,6 @@ impl Arbiter {
     }
 }
 
-impl Controller {
-    /// Whether the host selected weighted round robin (CC.AMS).
-    pub(crate) fn weighted(&self) -> bool {
-        self.configuration().ams() == 1
-    }
-
-    pub(crate) fn weights(&self) -> Weights {
-        Weights::new(self.admin.lock().features.arbitration())
-    }
-}
-
 /// The Arbitration feature is what [`Weights`] reads.
 const _: () = assert!(FeatureId::Arbitration as u8 == 1);
 
@@ -114,6 +102,7 @@ const _: () = assert!(FeatureId::Arbitration as u8 == 1);
 mod tests {
     use super::*;
     use crate::config::{Clock, ControllerConfig};
+    use crate::controller::Controller;
     use crate::media::Media;
 
     #[test]
@@ -160,7 +149,7 @@ mod tests {
         let mut arbiter = Arbiter::new();
         arbiter.push(1, URGENT);
         arbiter.push(2, URGENT);
-        assert!(!controller.weighted());
+        assert_eq!(controller.configuration().ams(), 0);
         controller.serve(&mut arbiter);
         assert!(arbiter.is_empty());
     }

@@ -4,10 +4,10 @@ use crate::admin::AdminState;
 use crate::arbiter::URGENT;
 use crate::bell::Bell;
 use crate::config::{Clock, ControllerConfig};
-use crate::directive::Streams;
+use crate::counters::{Counters, ErrorLog};
+use crate::directive::{StreamUse, Streams};
 use crate::group::Place;
 use crate::identity::Identity;
-use crate::log::{Counters, ErrorLog};
 use crate::media::Media;
 use crate::pending::Pending;
 use crate::queue::{CompletionQueue, SubmissionQueue};
@@ -139,6 +139,12 @@ impl Controller {
         // A queue that is deleted meanwhile may be missed this once; its lock is not taken under `retired`'s.
         let live = self.places[1..].iter().map(live).fold(Counters::default(), Counters::plus);
         live.plus(*self.retired.lock())
+    }
+
+    /// What was written to each stream since the controller was made, by identifier.
+    #[must_use]
+    pub fn streams(&self) -> Vec<(u16, StreamUse)> {
+        self.streams.lock().used()
     }
 
     fn capabilities(&self) -> Capabilities {

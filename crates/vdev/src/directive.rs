@@ -1,8 +1,6 @@
 //! Directives: streams (Base 2.0, 8.7).
 
-use crate::controller::Controller;
 use crate::io_command::NSID;
-use nvmed_dma::View;
 use nvmed_nvme::{Status, SubmissionEntry};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,6 +57,88 @@ impl Streams {
         self.open.clear();
     }
 
+    /// What was written to each stream since the controller was made, by identifier.
+    pub fn used(&self) -> Vec<(u16, StreamUse)> {
+        self.used.iter().map(|(stream, used)| (*stream, *used)).collect()
+    }
+
+    /// Directive Send (Base 2.0, 5.10).
+    pub fn send(&mut self, entry: &SubmissionEntry) -> Result<u32, Status> {
+        check_namespace(entry)?;
+        match parts(entry) {
+            (IDENTIFY, ENABLE, _) if entry.cdw12 >> 8 & 0xff == STREAMS => {
+                let enable = entry.cdw12 & 1 != 0;
+                if !enable {
+                    self.reset();
+                }
+                self.enabled = enable;
+            }
+            (STREAMS, RELEASE_STREAM, stream) if self.enabled => {
+                self.open.remove(&stream);
+            }
+            (STREAMS, RELEASE_RESOURCES, _) if self.enabled => self.allocated = 0,
+            _ => return Err(INVALID),
+        }
+        Ok(0)
+    }
+
+    /// Directive Receive (Base 2.0, 5.9): the command's result and the structure, empty for a directive without one.
+    pub fn receive(&mut self, entry: &SubmissionEntry, lba_bytes: u32) -> Result<(u32, Vec<u8>), Status> {
+        check_namespace(entry)?;
+        let bytes = match parts(entry) {
+            (IDENTIFY, PARAMETERS, _) => identify_parameters(self.enabled),
+            (STREAMS, STREAM_PARAMETERS, _) if self.enabled => self.parameters(lba_bytes),
+            (STREAMS, STREAM_STATUS, _) if self.enabled => self.status(),
+            (STREAMS, STREAM_ALLOCATE, _) if self.enabled => {
+                self.allocated = ((entry.cdw12 & 0xffff) as u16).min(STREAMS_MAX);
+                return Ok((u32::from(self.allocated), Vec::new()));
+            }
+            _ => return Err(INVALID),
+        };
+        Ok((0, bytes))
+    }
+
+    fn parameters(&self, lba_bytes: u32) -> Vec<u8> {
+        let open = self.open.len() as u16;
+        let mut bytes = vec![0; STREAM_PARAMETER_BYTES];
+        let mut put = |at: usize, value: u16| bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        put(0, STREAMS_MAX);
+        put(2, STREAMS_MAX - self.allocated);
+        put(4, open);
+        put(16, (WRITE_BYTES / lba_bytes).max(1) as u16);
+        put(20, GRANULARITY);
+        put(22, self.allocated);
+        put(24, open);
+        bytes
+    }
+
+    fn status(&self) -> Vec<u8> {
+        let mut bytes = (self.open.len() as u16).to_le_bytes().to_vec();
+        bytes.extend(self.open.iter().flat_map(|stream| stream.to_le_bytes()));
+        bytes.resize(STATUS_BYTES, 0);
+        bytes
+    }
+
+    /// Looks at the directive of a write (NVM 1.0, 3.2.6): its type is in dword 12, its stream in dword 13.
+    #[cold]
+    pub fn write(&mut self, entry: &SubmissionEntry, bytes: u64) -> Result<(), Status> {
+        let (kind, stream) = (entry.cdw12 >> 20 & 0xf, (entry.cdw13 >> 16) as u16);
+        if kind != STREAMS || !self.enabled {
+            return Err(INVALID);
+        }
+        if stream == 0 {
+            // A write of no stream.
+            return Ok(());
+        }
+        self.open(stream);
+        if self.used.len() < COUNTED_MAX || self.used.contains_key(&stream) {
+            let used = self.used.entry(stream).or_default();
+            used.writes += 1;
+            used.bytes += bytes;
+        }
+        Ok(())
+    }
+
     fn open(&mut self, stream: u16) {
         if self.open.len() >= usize::from(STREAMS_MAX) && !self.open.contains(&stream) {
             self.open.pop_first();
@@ -79,104 +159,10 @@ fn check_namespace(entry: &SubmissionEntry) -> Result<(), Status> {
 
 const INVALID: Status = Status::INVALID_FIELD.do_not_retry();
 
-impl Controller {
-    /// What was written to each stream since the controller was made, by identifier.
-    #[must_use]
-    pub fn streams(&self) -> Vec<(u16, StreamUse)> {
-        self.streams.lock().used.iter().map(|(stream, used)| (*stream, *used)).collect()
-    }
-
-    /// Directive Send (Base 2.0, 5.10).
-    pub(crate) fn directive_send(&self, entry: &SubmissionEntry) -> Result<u32, Status> {
-        check_namespace(entry)?;
-        let mut streams = self.streams.lock();
-        match parts(entry) {
-            (IDENTIFY, ENABLE, _) if entry.cdw12 >> 8 & 0xff == STREAMS => {
-                let enable = entry.cdw12 & 1 != 0;
-                if !enable {
-                    streams.reset();
-                }
-                streams.enabled = enable;
-            }
-            (STREAMS, RELEASE_STREAM, stream) if streams.enabled => {
-                streams.open.remove(&stream);
-            }
-            (STREAMS, RELEASE_RESOURCES, _) if streams.enabled => streams.allocated = 0,
-            _ => return Err(INVALID),
-        }
-        Ok(0)
-    }
-
-    /// Directive Receive (Base 2.0, 5.9): the structure, cut or filled with zeroes to the length that was asked for.
-    pub(crate) fn directive_receive(&self, view: &View, entry: &SubmissionEntry) -> Result<u32, Status> {
-        check_namespace(entry)?;
-        let mut streams = self.streams.lock();
-        let mut bytes = match parts(entry) {
-            (IDENTIFY, PARAMETERS, _) => identify_parameters(streams.enabled),
-            (STREAMS, STREAM_PARAMETERS, _) if streams.enabled => self.stream_parameters(&streams),
-            (STREAMS, STREAM_STATUS, _) if streams.enabled => stream_status(&streams),
-            (STREAMS, STREAM_ALLOCATE, _) if streams.enabled => {
-                streams.allocated = ((entry.cdw12 & 0xffff) as u16).min(STREAMS_MAX);
-                return Ok(u32::from(streams.allocated));
-            }
-            _ => return Err(INVALID),
-        };
-        drop(streams);
-        let wanted = (u64::from(entry.cdw10) + 1) * 4;
-        if wanted > self.config.transfer_bytes_max() {
-            return Err(INVALID);
-        }
-        bytes.resize(wanted as usize, 0);
-        self.give(view, entry, &bytes).map(|()| 0)
-    }
-
-    fn stream_parameters(&self, streams: &Streams) -> Vec<u8> {
-        let open = streams.open.len() as u16;
-        let mut bytes = vec![0; STREAM_PARAMETER_BYTES];
-        let mut put = |at: usize, value: u16| bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
-        put(0, STREAMS_MAX);
-        put(2, STREAMS_MAX - streams.allocated);
-        put(4, open);
-        put(16, (WRITE_BYTES / self.config.lba_bytes).max(1) as u16);
-        put(20, GRANULARITY);
-        put(22, streams.allocated);
-        put(24, open);
-        bytes
-    }
-
-    /// Looks at the directive of a write (NVM 1.0, 3.2.6): its type is in dword 12, its stream in dword 13.
-    #[cold]
-    pub(crate) fn write_directed(&self, entry: &SubmissionEntry, bytes: u64) -> Result<(), Status> {
-        let (kind, stream) = (entry.cdw12 >> 20 & 0xf, (entry.cdw13 >> 16) as u16);
-        let mut streams = self.streams.lock();
-        if kind != STREAMS || !streams.enabled {
-            return Err(INVALID);
-        }
-        if stream == 0 {
-            // A write of no stream.
-            return Ok(());
-        }
-        streams.open(stream);
-        if streams.used.len() < COUNTED_MAX || streams.used.contains_key(&stream) {
-            let used = streams.used.entry(stream).or_default();
-            used.writes += 1;
-            used.bytes += bytes;
-        }
-        Ok(())
-    }
-}
-
 /// Identify directive, Return Parameters (figure 549): a bit a type, supported and enabled.
 fn identify_parameters(streams: bool) -> Vec<u8> {
     let mut bytes = vec![0; PARAMETER_BYTES];
     bytes[0] = 1 << IDENTIFY | 1 << STREAMS;
     bytes[32] = 1 << IDENTIFY | u8::from(streams) << STREAMS;
-    bytes
-}
-
-fn stream_status(streams: &Streams) -> Vec<u8> {
-    let mut bytes = (streams.open.len() as u16).to_le_bytes().to_vec();
-    bytes.extend(streams.open.iter().flat_map(|stream| stream.to_le_bytes()));
-    bytes.resize(STATUS_BYTES, 0);
     bytes
 }

@@ -1,6 +1,6 @@
 //! Doorbells (PCIe Transport 1.0, 3.1.2), and who goes to work when one rings.
 
-use crate::arbiter::{Arbiter, TURNS};
+use crate::arbiter::{Arbiter, TURNS, Weights};
 use crate::config::Clock;
 use crate::controller::Controller;
 use crate::group::Group;
@@ -77,6 +77,15 @@ impl Controller {
         }
         sq.tail = value as u16;
         self.run(cq, &mut group, index);
+    }
+
+    /// Whether the host selected weighted round robin (CC.AMS).
+    fn weighted(&self) -> bool {
+        self.configuration().ams() == 1
+    }
+
+    fn weights(&self) -> Weights {
+        Weights::new(self.admin.lock().features.arbitration())
     }
 
     /// One round of the device thread: takes the doorbells that were rung and completes what is due; whether

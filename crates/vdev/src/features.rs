@@ -1,11 +1,12 @@
 //! Set Features and Get Features (Base 2.0, 5.27).
 
 use crate::controller::Controller;
-use crate::log::TEMPERATURE_K;
 use nvmed_nvme::{AsyncEvent, FeatureId, Status, SubmissionEntry};
 
 /// Feature identifiers run from 1 to here.
 const FEATURES: usize = 12;
+/// Temperature of a device without one: 300 K.
+pub(crate) const TEMPERATURE_K: u16 = 300;
 /// Over-temperature threshold until the host sets one, kelvin.
 const TEMPERATURE_MAX_K: u32 = 343;
 /// Temperature Threshold: sensor select; the composite temperature, and all sensors.

@@ -1,7 +1,7 @@
 //! A completion queue and what completes to it.
 
+use crate::counters::Counters;
 use crate::held::HeldCommands;
-use crate::log::Counters;
 use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::{AddressSpace, View};

@@ -1,8 +1,9 @@
 //! Identify (Base 2.0, 5.17; NVM 1.0, 4.1.5).
 
+use crate::admin::EVENT_REQUESTS_MAX;
 use crate::controller::Controller;
+use crate::counters::ERROR_ENTRIES;
 use crate::io_command::NSID;
-use crate::log::ERROR_ENTRIES;
 use crate::pci;
 use crate::round::ABORTS_MAX;
 use nvmed_nvme::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, Status, SubmissionEntry, register};
@@ -10,8 +11,6 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// Firmware revision.
 pub(crate) const FIRMWARE: [u8; 8] = *b"0.1     ";
-/// Asynchronous Event Requests held at once, 0's based in AERL.
-pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 /// Bytes of every Identify data structure.
 pub(crate) const IDENTIFY_BYTES: usize = 4096;
 /// Namespace identifiers from here on name no namespace: all, and reserved.

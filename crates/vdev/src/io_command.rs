@@ -117,7 +117,7 @@ impl Controller {
     fn write(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let range = self.transfer(entry)?;
         if entry.cdw12 & DIRECTIVE != 0 {
-            self.write_directed(entry, range.1)?;
+            self.streams.lock().write(entry, range.1)?;
         }
         // A piece of odd alignment ends within a sector, which a volatile cache keeps or loses as a whole.
         if !entry.prp1.is_multiple_of(512) && self.media.wants_sectors() {

@@ -1,6 +1,6 @@
 //! Submission and completion queues in host memory (Base 2.0, 3.3).
 
-use crate::log::Counters;
+use crate::counters::Counters;
 use nvmed_dma::{DeviceAddress, DmaFault, View};
 use nvmed_nvme::{CompletionEntry, SubmissionEntry};
 use nvmed_sys::Mapping;
