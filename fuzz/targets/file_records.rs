@@ -5,7 +5,9 @@
 mod support;
 
 use libfuzzer_sys::fuzz_target;
-use nvmed_fs::{Credentials, FileSystem, Follow, FsError, MountOptions, Object, OpenFlags, RenameFlags, Superblock, fsck};
+use nvmed_fs::{
+    Credentials, FileSystem, Follow, FsError, MountOptions, Object, OpenFlags, RenameFlags, Superblock, fsck,
+};
 use nvmed_kv::{Barrier, Batch, KvError, Medium, MediumError, Options, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
 use std::ops::{Bound, ControlFlow};

@@ -1,5 +1,5 @@
-//! Links and names of the documents: a link's file exists and defines the symbol that the link's text names, and what is
-//! written as `Type::function` is somewhere in the source.
+//! Links and names of the documents: a link's file exists and defines the symbol that the link's text names, and what
+//! is written as `Type::function` is somewhere in the source.
 //!
 //! ``[`Cache::write`](../crates/cache/src/lib.rs)`` holds as long as that file defines a `write` of `Cache`.
 

@@ -40,7 +40,8 @@ pub fn check(root: &Path) -> Vec<String> {
     wrong
 }
 
-/// The names of the programs of tests of the crate at `home`: files in `tests/`, and directories there with a `main.rs`.
+/// The names of the programs of tests of the crate at `home`: files in `tests/`, and directories there with a
+/// `main.rs`.
 #[must_use]
 pub fn of(home: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(home.join("tests")).into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
 //! Public names that nothing outside their crate uses: each says `pub` and means `pub(crate)`, or is not needed.
 //!
 //! A name is used where its word stands in the code of another crate, of a test program, or of an example or a link in
-//! the documentation; a type is used too when what is used has it in its signature. The fields of a structure, the variants
-//! of an enum and the functions of a trait are of one piece with it, and not looked at one by one.
+//! the documentation; a type is used too when what is used has it in its signature. The fields of a structure, the
+//! variants of an enum and the functions of a trait are of one piece with it, and not looked at one by one.
 
 use crate::modules::{Modules, attributes, names_of};
 use crate::{rooms, sources};
@@ -230,7 +230,8 @@ mod tests {
     fn what_is_named_outside_or_in_a_signature_of_that_is_used() {
         let modules = Modules::of_text(
             "pub use door::of_tree as trees;
-             mod door { pub struct Seen; pub(crate) struct Ours; pub fn open() -> Seen {} pub fn alone() {} pub fn of_tree() {}
+             mod door { pub struct Seen; pub(crate) struct Ours; pub fn open() -> Seen {} pub fn alone() {}
+                        pub fn of_tree() {}
                         impl Seen { pub fn look(&self) {} pub fn hide(&self) {} } }
              pub const LIMIT: u32 = 1;",
         );

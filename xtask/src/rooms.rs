@@ -190,7 +190,8 @@ mod tests {
 
     const HOUSE: &str = "## Rooms\n| room | noun | may use |\n|---|---|---|\n| `units` | limits | – |\n\
                          | `sys` | memory (an island of `unsafe`) | units |\n| `engine` | a driver | sys |\n\
-                         | `io` | handles | engine |\n| `kv` | a map | io |\n| `fs` | files | kv |\n## Decisions\n| `no` | x | y |\n";
+                         | `io` | handles | engine |\n| `kv` | a map | io |\n| `fs` | files | kv |\n\
+                         ## Decisions\n| `no` | x | y |\n";
 
     #[test]
     fn what_a_room_may_use_is_all_that_lies_below() {

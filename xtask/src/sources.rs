@@ -45,8 +45,8 @@ pub fn shown(root: &Path, path: &Path) -> String {
 
 /// The part of a source file before its tests: up to the first test module.
 ///
-/// House style puts the test module last. A file named `tests.rs` or `*_tests.rs`, or in `tests/`, is all tests; examples and
-/// benchmarks count as tests.
+/// House style puts the test module last. A file named `tests.rs` or `*_tests.rs`, or in `tests/`, is all tests;
+/// examples and benchmarks count as tests.
 #[must_use]
 pub fn without_tests<'a>(path: &Path, text: &'a str) -> &'a str {
     let in_tests = path.iter().any(|part| part == "tests" || part == "examples" || part == "benches");

@@ -76,7 +76,8 @@ pub fn randread() -> Result<Vec<Row>, String> {
         goal: Goal::Ratio(0.4),
         flushes_per_op: None,
         conditions: format!(
-            "4 KiB random reads of {SET_BYTES} bytes, depth 1, one thread; {ROUNDS} rounds, median of {SLICES} slices of {OPS}"
+            "4 KiB random reads of {SET_BYTES} bytes, depth 1, one thread; {ROUNDS} rounds, median of {SLICES} slices \
+             of {OPS}"
         ),
     }])
 }
@@ -93,7 +94,8 @@ pub fn nocopy() -> Result<Vec<Row>, String> {
         goal: Goal::Figure(100.0),
         flushes_per_op: None,
         conditions: format!(
-            "4 KiB reads, depth 1, media=null, through an I/O handle; {ROUNDS} rounds, median of {SLICES} slices of {OPS}"
+            "4 KiB reads, depth 1, media=null, through an I/O handle; {ROUNDS} rounds, median of {SLICES} slices of \
+             {OPS}"
         ),
     }])
 }

@@ -1,6 +1,6 @@
 //! Rows of file calls through the wrapper: cached reads and writes, creation, start-up.
 
-use crate::place::{Kind, Ours, Place};
+use crate::mounted::{KernelFs, Mounted, Ours};
 use crate::row::{Contender, Goal, Row, better};
 use nvmed_lab::samples::Samples;
 use nvmed_lab::shell::{run, time};
@@ -38,13 +38,13 @@ struct Cached {
     mode: &'static str,
     bytes: u64,
     pages: &'static str,
-    rival: Kind,
+    rival: KernelFs,
     most: f64,
 }
 
 fn cached(want: &Cached) -> Result<Vec<Row>, String> {
     let ours = ours_for(want.bytes, want.pages)?;
-    let rival = Place::new(want.rival)?;
+    let rival = Mounted::new(want.rival)?;
     let (mut a, mut b) = (Samples::default(), Samples::default());
     for _ in 0..ROUNDS {
         a.push(round(ours.wrap(&mut ours.probe()), want.mode, &ours.dir(), want.bytes)?);
@@ -58,7 +58,8 @@ fn cached(want: &Cached) -> Result<Vec<Row>, String> {
         goal: Goal::Ratio(want.most),
         flushes_per_op: None,
         conditions: format!(
-            "4 KiB random {} within {} bytes, all cached, one thread; {ROUNDS} rounds, median of {SLICES} slices of {OPS}",
+            "4 KiB random {} within {} bytes, all cached, one thread; {ROUNDS} rounds, median of {SLICES} slices of \
+             {OPS}",
             want.mode, want.bytes
         ),
     }])
@@ -66,7 +67,7 @@ fn cached(want: &Cached) -> Result<Vec<Row>, String> {
 
 /// Cached 4 KiB reads of a set that fits the processor's caches.
 pub fn pread_1m() -> Result<Vec<Row>, String> {
-    let (name, mode, rival) = ("wrapper.pread_1m", "pread", Kind::Tmpfs);
+    let (name, mode, rival) = ("wrapper.pread_1m", "pread", KernelFs::Tmpfs);
     cached(&Cached { name, mode, bytes: MIB, pages: "huge", rival, most: 0.4 })
 }
 
@@ -74,9 +75,9 @@ pub fn pread_1m() -> Result<Vec<Row>, String> {
 pub fn pread_1g() -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for (name, pages, rival, most) in [
-        ("wrapper.pread_1g.base", "base", Kind::Tmpfs, 0.6),
-        ("wrapper.pread_1g.huge", "huge", Kind::Tmpfs, 0.5),
-        ("wrapper.pread_1g.huge_rival", "huge", Kind::TmpfsHuge, 0.65),
+        ("wrapper.pread_1g.base", "base", KernelFs::Tmpfs, 0.6),
+        ("wrapper.pread_1g.huge", "huge", KernelFs::Tmpfs, 0.5),
+        ("wrapper.pread_1g.huge_rival", "huge", KernelFs::TmpfsHuge, 0.65),
     ] {
         rows.extend(cached(&Cached { name, mode: "pread", bytes: GIB, pages, rival, most })?);
     }
@@ -85,7 +86,7 @@ pub fn pread_1g() -> Result<Vec<Row>, String> {
 
 /// 4 KiB writes into the cache.
 pub fn pwrite_1g() -> Result<Vec<Row>, String> {
-    let (name, mode, rival) = ("wrapper.pwrite_1g", "pwrite", Kind::Tmpfs);
+    let (name, mode, rival) = ("wrapper.pwrite_1g", "pwrite", KernelFs::Tmpfs);
     cached(&Cached { name, mode, bytes: GIB, pages: "huge", rival, most: 0.5 })
 }
 
@@ -103,9 +104,9 @@ fn create_round(mut command: Command, dir: &Path, word: &str) -> Result<f64, Str
 /// Create, write 4 KiB, fsync, close.
 pub fn create() -> Result<Vec<Row>, String> {
     let ours = Ours::new(3 * GIB, 256 * MIB, "huge")?;
-    let tmpfs = Place::new(Kind::Tmpfs)?;
-    let kernel = Place::kernel()?;
-    let mut contenders: Vec<(&Place, Samples)> =
+    let tmpfs = Mounted::new(KernelFs::Tmpfs)?;
+    let kernel = Mounted::kernel()?;
+    let mut contenders: Vec<(&Mounted, Samples)> =
         kernel.iter().chain([&tmpfs]).map(|place| (place, Samples::default())).collect();
     let mut own = Samples::default();
     let mut flushes = 0.0;
@@ -136,7 +137,7 @@ pub(crate) fn durable_rows(
     name: &str,
     unit: &'static str,
     own: Samples,
-    contenders: Vec<(&Place, Samples)>,
+    contenders: Vec<(&Mounted, Samples)>,
     most: [f64; 2],
     flushes_per_op: f64,
     conditions: &str,
@@ -188,7 +189,8 @@ pub fn foreign() -> Result<Vec<Row>, String> {
             goal: Goal::Excess(5.0),
             flushes_per_op: None,
             conditions: format!(
-                "{call} of /dev/zero or of no descriptor; {PAIRS} alternating runs, median of {SLICES} slices of {CALLS} calls"
+                "{call} of /dev/zero or of no descriptor; {PAIRS} alternating runs, median of {SLICES} slices of \
+                 {CALLS} calls"
             ),
         });
     }

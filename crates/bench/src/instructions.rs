@@ -1,7 +1,7 @@
 //! Instructions of a call, on the user's side, counted by callgrind.
 //!
-//! `nvmed-calls` runs twice below valgrind, with a number of calls and with twice as many. Their difference is that many
-//! calls, without what the program does before and after them. It is a count: one run is enough on any machine.
+//! `nvmed-calls` runs twice below valgrind, with a number of calls and with twice as many. Their difference is that
+//! many calls, without what the program does before and after them. It is a count: one run is enough on any machine.
 
 use nvmed_lab::shell::run;
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! Rows of the key-value store, beside RocksDB and redb in equal memory.
 
-use crate::place::{Kind, Place, tools};
+use crate::mounted::{KernelFs, Mounted, tools};
 use crate::row::{Contender, Goal, Row, better};
 use nvmed_lab::cgroup::MemoryGroup;
 use nvmed_lab::medium::Zram;
@@ -31,7 +31,7 @@ struct Seat {
 
 enum Medium {
     Disk { _zram: Zram },
-    Place { _place: Place },
+    Mounted { _place: Mounted },
 }
 
 fn pairs() -> Result<u64, String> {
@@ -42,17 +42,17 @@ fn pairs() -> Result<u64, String> {
 }
 
 /// One at a time, or the memory of all media would be needed at once.
-fn seats(pairs: u64) -> Vec<(&'static str, Option<Kind>, u64)> {
+fn seats(pairs: u64) -> Vec<(&'static str, Option<KernelFs>, u64)> {
     // Stores that write a table anew before they give up the old one need the room twice.
     let bytes = pairs * PAIR_BYTES;
     vec![
         ("nvmed", None, bytes * 2),
-        ("rocksdb", Some(Kind::Ext4), bytes * 3),
-        ("redb", Some(Kind::Ext4), bytes * 4),
+        ("rocksdb", Some(KernelFs::Ext4), bytes * 3),
+        ("redb", Some(KernelFs::Ext4), bytes * 4),
     ]
 }
 
-fn seat(store: &'static str, kind: Option<Kind>, bytes: u64) -> Result<Seat, String> {
+fn seat(store: &'static str, kind: Option<KernelFs>, bytes: u64) -> Result<Seat, String> {
     let bytes = bytes.max(1 << 30).next_multiple_of(1 << 20);
     Ok(match kind {
         None => {
@@ -65,9 +65,9 @@ fn seat(store: &'static str, kind: Option<Kind>, bytes: u64) -> Result<Seat, Str
             }
         }
         Some(kind) => {
-            let place = Place::sized(kind, bytes)?;
+            let place = Mounted::sized(kind, bytes)?;
             let (name, path) = (format!("{store}, {}", place.name), place.dir.clone());
-            Seat { store, name, path, _medium: Medium::Place { _place: place } }
+            Seat { store, name, path, _medium: Medium::Mounted { _place: place } }
         }
     })
 }
@@ -103,8 +103,8 @@ pub fn against_peers() -> Result<Vec<Row>, String> {
     }
     let conditions = |what: &str| {
         format!(
-            "{pairs} pairs of 32 + 512 bytes, {memory} bytes of memory in all, {what}; {ROUNDS} slices after one to warm up, \
-             one store after the other"
+            "{pairs} pairs of 32 + 512 bytes, {memory} bytes of memory in all, {what}; {ROUNDS} slices after one to \
+             warm up, one store after the other"
         )
     };
     let row = |name: &str, mut all: Vec<Contender>, conditions| {

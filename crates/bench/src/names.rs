@@ -1,7 +1,7 @@
 //! Rows of names and metadata: status, listings, renames, space, and durable creation by many threads.
 
+use crate::mounted::{KernelFs, Mounted};
 use crate::ours::{CREATE, Image, LIST, WHO, format, mount, text};
-use crate::place::{Kind, Place};
 use crate::row::{Contender, Goal, Row, better};
 use nvmed_dice::Dice;
 use nvmed_fs::{Allocate, Follow, FormatOptions, RenameFlags};
@@ -26,7 +26,7 @@ const STATS: u64 = 100_000;
 pub fn stat() -> Result<Vec<Row>, String> {
     let image = Image::formatted("stat", GIB, &FormatOptions::default())?;
     let ours = mount(&image.spec, 64 * MIB)?;
-    let tmpfs = Place::new(Kind::Tmpfs)?;
+    let tmpfs = Mounted::new(KernelFs::Tmpfs)?;
     let root = ours.root();
     let mut path = String::new();
     for level in 0..DEPTH {
@@ -73,7 +73,7 @@ const ENTRIES: usize = 100_000;
 pub fn readdir() -> Result<Vec<Row>, String> {
     let image = Image::formatted("readdir", 4 * GIB, &FormatOptions::default())?;
     let ours = mount(&image.spec, 64 * MIB)?;
-    let tmpfs = Place::new(Kind::Tmpfs)?;
+    let tmpfs = Mounted::new(KernelFs::Tmpfs)?;
     let root = ours.root();
     ours.mkdir(&root, b"many", 0o755, WHO).map_err(text)?;
     let directory = tmpfs.dir.join("many");
@@ -225,7 +225,8 @@ pub fn space() -> Result<Vec<Row>, String> {
         goal: Goal::Figure(200.0),
         flushes_per_op: None,
         conditions: format!(
-            "{FILES} files of one 4 KiB extent, paths of 60 bytes, {PER_DIRECTORY} a directory; blocks of the tree, one run: a count"
+            "{FILES} files of one 4 KiB extent, paths of 60 bytes, {PER_DIRECTORY} a directory; blocks of the tree, \
+             one run: a count"
         ),
     }])
 }
@@ -240,7 +241,7 @@ pub fn create_many() -> Result<Vec<Row>, String> {
     let spec = DeviceSpec::parse(&format!("uring:{}", zram.device().display())).map_err(text)?;
     format(&spec, None, &FormatOptions::default())?;
     let ours = mount(&spec, 256 * MIB)?;
-    let places = Place::kernel()?;
+    let places = Mounted::kernel()?;
     let mut own = Samples::default();
     let mut kernel: Vec<Samples> = places.iter().map(|_| Samples::default()).collect();
     let before = ours.store_stats();
@@ -268,8 +269,8 @@ pub fn create_many() -> Result<Vec<Row>, String> {
             (after.flushes + after.log_appends - before.flushes - before.log_appends) as f64 / created,
         ),
         conditions: format!(
-            "create, write 4 KiB, fsync, close; {THREADS} threads of {FILES_A_THREAD} files, elapsed time a file; a log \
-             append counts as a flush, it has FUA; {CREATE_ROUNDS} rounds in turns"
+            "create, write 4 KiB, fsync, close; {THREADS} threads of {FILES_A_THREAD} files, elapsed time a file; a \
+             log append counts as a flush, it has FUA; {CREATE_ROUNDS} rounds in turns"
         ),
     }])
 }

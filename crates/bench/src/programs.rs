@@ -6,7 +6,7 @@ pub mod git;
 pub mod postgresql;
 pub mod rocksdb;
 
-use crate::place::{Kind, Ours, Place};
+use crate::mounted::{KernelFs, Mounted, Ours};
 use crate::row::{Contender, Goal, Row};
 use nvmed_lab::cgroup::MemoryGroup;
 use std::path::{Path, PathBuf};
@@ -47,12 +47,12 @@ enum Mount {
 /// Where a program's files lie.
 enum Seat {
     Ours(Ours, Mount),
-    Kernel(Place),
+    Kernel(Mounted),
 }
 
 impl Seat {
-    fn kernel(kind: Kind) -> Result<Self, String> {
-        Ok(Self::Kernel(Place::new(kind)?))
+    fn kernel(kind: KernelFs) -> Result<Self, String> {
+        Ok(Self::Kernel(Mounted::new(kind)?))
     }
 
     fn name(&self) -> String {
@@ -91,7 +91,7 @@ impl Seat {
     ) -> Result<Command, String> {
         let begin =
             |program: &Path| group.map_or_else(|| Command::new(program), |group| group.command(program));
-        let tool = crate::place::tools()?.join("nvmed");
+        let tool = crate::mounted::tools()?.join("nvmed");
         let mut command = match self {
             Self::Kernel(_) if stats.is_none() => return Ok(begin(program)),
             Self::Kernel(place) => {

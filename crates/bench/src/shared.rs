@@ -1,7 +1,7 @@
 //! Rows of a shared mount: what a call to the server costs, and a cached read that makes none.
 
 use crate::files::{MIB, ROUNDS, round};
-use crate::place::{Kind, Ours, Place};
+use crate::mounted::{KernelFs, Mounted, Ours};
 use crate::row::{Contender, Goal, Row};
 use nvmed_lab::samples::Samples;
 use nvmed_lab::shell::run;
@@ -17,7 +17,7 @@ const SLICES: usize = 7;
 
 /// Cached 4 KiB reads of a set that fits the processor's caches, of one that does not.
 pub fn pread() -> Result<Vec<Row>, String> {
-    let rival = Place::new(Kind::Tmpfs)?;
+    let rival = Mounted::new(KernelFs::Tmpfs)?;
     let mut rows = Vec::new();
     for (name, bytes, most) in [("shared.pread_1m", MIB, 0.4), ("shared.pread_1g", GIB, 0.7)] {
         let ours = Ours::new(3 * GIB, bytes + bytes / 4 + 16 * MIB, "huge")?;
@@ -34,7 +34,8 @@ pub fn pread() -> Result<Vec<Row>, String> {
             goal: Goal::Ratio(most),
             flushes_per_op: None,
             conditions: format!(
-                "4 KiB random pread within {bytes} bytes, all read once before, one thread, default scheduling; {ROUNDS} rounds"
+                "4 KiB random pread within {bytes} bytes, all read once before, one thread, default scheduling; \
+                 {ROUNDS} rounds"
             ),
         });
     }
@@ -50,8 +51,8 @@ fn alone(command: &mut Command) -> Result<[f64; 2], String> {
     }))
 }
 
-/// fstat, which the server answers from memory: the round trip. Beside it, what the host takes to wake a process and the
-/// one that waits for it.
+/// fstat, which the server answers from memory: the round trip. Beside it, what the host takes to wake a process and
+/// the one that waits for it.
 pub fn round_trip() -> Result<Vec<Row>, String> {
     let ours = Ours::new(GIB, 64 * MIB, "huge")?;
     let mut rows = Vec::new();
@@ -77,8 +78,8 @@ pub fn round_trip() -> Result<Vec<Row>, String> {
             goal: Goal::Figure(most),
             flushes_per_op: None,
             conditions: format!(
-                "fstat, one thread, default scheduling, {pause_us} us between calls; p99 {:.1} us, of a byte through two pipes to \
-                 another process and back {:.1} us; {ROUNDS} rounds, median of {SLICES} slices of {ops}",
+                "fstat, one thread, default scheduling, {pause_us} us between calls; p99 {:.1} us, of a byte through \
+                 two pipes to another process and back {:.1} us; {ROUNDS} rounds, median of {SLICES} slices of {ops}",
                 tail.median(),
                 echo_tail.median()
             ),

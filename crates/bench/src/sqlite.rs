@@ -1,7 +1,7 @@
 //! Rows of the unmodified sqlite3 shell.
 
 use crate::files::{ROUNDS, durable_rows};
-use crate::place::{Kind, Ours, Place};
+use crate::mounted::{KernelFs, Mounted, Ours};
 use crate::row::Row;
 use nvmed_dice::Dice;
 use nvmed_lab::samples::Samples;
@@ -33,10 +33,10 @@ fn script(dir: &Path, journal: &str) -> Result<PathBuf, String> {
 
 fn inserts(journal: &str) -> Result<Vec<Row>, String> {
     let ours = Ours::new(3 << 30, 256 << 20, "huge")?;
-    let tmpfs = Place::new(Kind::Tmpfs)?;
-    let kernel = Place::kernel()?;
+    let tmpfs = Mounted::new(KernelFs::Tmpfs)?;
+    let kernel = Mounted::kernel()?;
     let sql = script(&tmpfs.dir, journal)?;
-    let mut contenders: Vec<(&Place, Samples)> =
+    let mut contenders: Vec<(&Mounted, Samples)> =
         kernel.iter().chain([&tmpfs]).map(|place| (place, Samples::default())).collect();
     let mut own = Samples::default();
     let mut flushes = 0.0;
@@ -60,7 +60,8 @@ fn inserts(journal: &str) -> Result<Vec<Row>, String> {
         }
     }
     let conditions = format!(
-        "sqlite3, {INSERTS} autocommit inserts of 64 random bytes, journal_mode={journal}, synchronous=FULL; {ROUNDS} rounds"
+        "sqlite3, {INSERTS} autocommit inserts of 64 random bytes, journal_mode={journal}, synchronous=FULL; {ROUNDS} \
+         rounds"
     );
     let name = format!("sqlite.insert_{}", journal.to_ascii_lowercase());
     Ok(durable_rows(&name, "us", own, contenders, [0.5, 1.0], flushes, &conditions))

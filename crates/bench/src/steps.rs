@@ -1,11 +1,12 @@
 //! Instructions of a program's file call below the wrapper, on the user's side, counted by single steps.
 //!
-//! `nvmed-probe` makes a number of calls between two stops, and then twice as many; the difference is that many calls. The
-//! file system is the process's own (a private mount), of which the device answers in other threads: those are not
-//! counted. valgrind cannot run a program below the wrapper, which is why the kernel counts (ptrace(2), `PTRACE_SINGLESTEP`).
+//! `nvmed-probe` makes a number of calls between two stops, and then twice as many; the difference is that many calls.
+//! The file system is the process's own (a private mount), of which the device answers in other threads: those are not
+//! counted. valgrind cannot run a program below the wrapper, which is why the kernel counts (ptrace(2),
+//! `PTRACE_SINGLESTEP`).
 
 use crate::instructions::of_one;
-use crate::place::tools;
+use crate::mounted::tools;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvmed_cache::{
     Cache, Claim, Claimed, EvictionPolicy, FRAMES_MAX, Layout, Object, Options, PageState, Written,
 };
-use nvmed_io::{Device, Handle, Segment};
+use nvmed_io::{Device, Handle, IoError, Operation, Scatter, Segment};
 use nvmed_sys::Pages;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress, Lba};
 use rustix::io::Errno;
@@ -181,27 +181,23 @@ impl BlockCache {
         Segment { address: self.address.plus(offset as u64), bytes: BLOCK_BYTES as u32 }
     }
 
-    pub(crate) fn lba(&self, page: u64) -> Lba {
+    fn lba(&self, page: u64) -> Lba {
         Lba(page << (BLOCK_SHIFT - self.device.geometry().lba_bytes.trailing_zeros()))
     }
 
-    /// Pages of one request that is one command.
-    pub(crate) fn command_pages(&self) -> usize {
-        (self.device.geometry().transfer_bytes_max as usize / BLOCK_BYTES).max(1)
-    }
-
-    /// Describes frames to the device; frames side by side become one segment.
-    pub(crate) fn segments(&self, offsets: impl Iterator<Item = usize>, out: &mut Vec<Segment>) {
-        out.clear();
-        for offset in offsets {
-            let next = self.segment(offset);
-            match out.last_mut() {
-                Some(last) if last.address.plus(u64::from(last.bytes)) == next.address => {
-                    last.bytes += next.bytes
-                }
-                _ => out.push(next),
-            }
+    /// Reads pages into frames or writes frames to pages, each given with the offset of its frame.
+    pub(crate) fn transfer(
+        &self,
+        io: &Handle,
+        operation: Operation,
+        pages: impl ExactSizeIterator<Item = (u64, usize)>,
+    ) -> Result<(), IoError> {
+        let mut list = Scatter::with_capacity(pages.len());
+        for (page, offset) in pages {
+            let lba = self.lba(page);
+            list.push(lba, (self.lba(page + 1).0 - lba.0) as u32, self.segment(offset));
         }
+        io.scatter(operation, &list)
     }
 
     /// Reads as long as pages are there; answers how many bytes.
@@ -253,11 +249,9 @@ impl BlockCache {
         Ok(())
     }
 
-    /// Reads pages side by side into their claimed frames.
+    /// Reads pages into their claimed frames.
     fn load(&self, io: &Handle, claims: &[Claim<'_>]) -> Result<(), BlockError> {
-        let mut segments = Vec::with_capacity(claims.len());
-        self.segments(claims.iter().map(Claim::offset), &mut segments);
-        Ok(io.read(self.lba(claims[0].page()), &segments)?)
+        Ok(self.transfer(io, Operation::Read, claims.iter().map(|claim| (claim.page(), claim.offset())))?)
     }
 
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.

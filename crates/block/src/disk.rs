@@ -242,6 +242,14 @@ impl Disk {
     }
 }
 
+/// What an open device holds; `None` when it holds nothing but zeroes.
+///
+/// # Errors
+/// It cannot be read.
+pub fn find_on(device: &Arc<Device>) -> Result<Option<Found>, BlockError> {
+    Disk::new(Arc::clone(device), DiskOptions { overwrite: true, ..DiskOptions::default() }).held()
+}
+
 impl Drop for Disk {
     fn drop(&mut self) {
         // Who wants to know whether it worked flushes before.

@@ -3,12 +3,9 @@
 //! Offsets and magic numbers are those of each format's own documentation, as collected in
 //! util-linux's libblkid.
 
-use crate::error::BlockError;
 use core::fmt;
-use nvmed_io::{Binding, Device};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use std::sync::Arc;
 
 /// Bytes read from the front: ZFS keeps its uberblocks up to here.
 const FRONT_BYTES: usize = 256 << 10;
@@ -126,20 +123,6 @@ pub fn find<E>(
 /// It cannot be read.
 pub fn find_in_file(fd: impl AsFd, bytes: u64) -> Result<Option<Found>, Errno> {
     find(bytes, |offset, len| read_at(&fd, offset, len))
-}
-
-/// As [`find`], on an open device.
-///
-/// # Errors
-/// It cannot be read.
-pub fn find_on(device: &Arc<Device>) -> Result<Option<Found>, BlockError> {
-    let disk =
-        crate::Disk::new(Arc::clone(device), crate::DiskOptions { overwrite: true, ..Default::default() });
-    let handle = disk.handle(crate::Route::Bound(Binding::Spread), crate::Settings::default())?;
-    find(disk.bytes(), |offset, len| {
-        let mut data = vec![0; len];
-        handle.pread(&mut data, offset).map(|_| data)
-    })
 }
 
 fn read_at(fd: &impl AsFd, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {

@@ -4,10 +4,9 @@ use crate::cached::{BlockCache, pages_of};
 use crate::error::BlockError;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
-use nvmed_cache::{DirtyPage, Outcome, WriteBack};
-use nvmed_io::{Handle, Operation, Request, Segment, SubmitError, Ticket};
+use nvmed_cache::{DirtyPage, Outcome};
+use nvmed_io::{Handle, IoError, Operation};
 use nvmed_units::BLOCK_BYTES;
-use std::collections::VecDeque;
 
 /// Pages taken at once, 4 MiB: others may write back or read dirty pages past the cache in between.
 const STEP_PAGES: usize = 1024;
@@ -78,12 +77,22 @@ impl BlockCache {
         pass.take(pages, STEP_PAGES, &mut taken);
         let Some(last) = taken.last() else { return Ok(None) };
         let next = last.page + 1;
-        let sent =
-            Batch { cache: self, io, fua, flying: VecDeque::new(), error: None }.send(&mut pass, &taken);
-        if sent.is_err() {
+        if let Err(first) = self.send(io, &taken, fua) {
             self.failed.fetch_add(1, Ordering::Relaxed);
+            // One bad block does not keep the others dirty.
+            for page in taken.chunks(1) {
+                let outcome =
+                    if self.send(io, page, fua).is_ok() { Outcome::Written } else { Outcome::Failed };
+                pass.complete(page, outcome);
+            }
+            return Err(first.into());
         }
-        sent.map(|()| Some((taken.len() as u64, next)))
+        pass.complete(&taken, Outcome::Written);
+        Ok(Some((taken.len() as u64, next)))
+    }
+
+    fn send(&self, io: &Handle, pages: &[DirtyPage], fua: bool) -> Result<(), IoError> {
+        self.transfer(io, Operation::Write { fua }, pages.iter().map(|page| (page.page, page.offset)))
     }
 
     /// Writes back what is dirty in a range, and waits for what is on its way.
@@ -123,64 +132,5 @@ impl BlockCache {
         }
         self.cache.write_back(&self.object).discard(pages);
         Ok(())
-    }
-}
-
-/// Pages side by side, on their way to the device.
-type Run<'a> = (Ticket, &'a [DirtyPage]);
-
-/// One step's requests.
-struct Batch<'a> {
-    cache: &'a BlockCache,
-    io: &'a Handle,
-    fua: bool,
-    flying: VecDeque<Run<'a>>,
-    error: Option<BlockError>,
-}
-
-impl<'a> Batch<'a> {
-    /// Writes the pages taken, one request for each run of neighbours, as many at once as the queue holds.
-    fn send(mut self, pass: &mut WriteBack<'_>, taken: &'a [DirtyPage]) -> Result<(), BlockError> {
-        let mut segments = Vec::new();
-        let most = self.cache.command_pages();
-        let runs = taken.chunk_by(|page, next| page.page + 1 == next.page).flat_map(|run| run.chunks(most));
-        for run in runs {
-            self.cache.segments(run.iter().map(|page| page.offset), &mut segments);
-            self.submit(pass, run, &segments);
-        }
-        self.io.ring();
-        while self.land(pass) {}
-        self.error.map_or(Ok(()), Err)
-    }
-
-    fn submit(&mut self, pass: &mut WriteBack<'_>, run: &'a [DirtyPage], segments: &[Segment]) {
-        let operation = Operation::Write { fua: self.fua };
-        let lba = self.cache.lba(run[0].page);
-        let blocks = (self.cache.lba(run[0].page + run.len() as u64).0 - lba.0) as u32;
-        let request = Request { operation, lba, blocks, data: segments, tag: 0, stream: 0 };
-        loop {
-            match self.io.enqueue(&request) {
-                Ok(ticket) => return self.flying.push_back((ticket, run)),
-                Err(SubmitError::NoSlot) => {
-                    if !self.land(pass) {
-                        // Others have all slots.
-                        std::thread::yield_now();
-                    }
-                }
-                Err(refused) => {
-                    self.error = self.error.or(Some(BlockError::refused(operation, lba, refused)));
-                    return pass.complete(run, Outcome::Failed);
-                }
-            }
-        }
-    }
-
-    /// Waits for the oldest request; whether there was one.
-    fn land(&mut self, pass: &mut WriteBack<'_>) -> bool {
-        let Some((ticket, run)) = self.flying.pop_front() else { return false };
-        let result = self.io.wait(ticket);
-        pass.complete(run, if result.is_ok() { Outcome::Written } else { Outcome::Failed });
-        self.error = self.error.or(result.err().map(BlockError::Io));
-        true
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FrameState {
     Free,
     /// In the policy's order.
     Ordered,
@@ -28,7 +28,7 @@ struct Resident {
     object: Weak<Object>,
     page: u64,
     next_free: u32,
-    place: Place,
+    state: FrameState,
 }
 
 /// What became of a frame that was offered.
@@ -38,7 +38,7 @@ enum Offer {
     Busy,
 }
 
-/// All frames by place. One lock around it: only misses, discards and write-back come here.
+/// All frames by state. One lock around it: only misses, discards and write-back come here.
 pub(crate) struct Eviction {
     memory: Arc<Mapping>,
     layout: Layout,
@@ -82,7 +82,7 @@ impl Eviction {
         let resident = &mut self.residents[frame as usize];
         resident.object = Arc::downgrade(object);
         resident.page = page;
-        resident.place = Place::Ordered;
+        resident.state = FrameState::Ordered;
         self.policy.insert(frame, Key { owner: object.owner, page });
         Ok(frame)
     }
@@ -91,19 +91,19 @@ impl Eviction {
     pub(crate) fn release(&mut self, frame: u32) {
         let next = core::mem::replace(&mut self.free, frame);
         let resident = &mut self.residents[frame as usize];
-        if resident.place == Place::Ordered {
+        if resident.state == FrameState::Ordered {
             self.policy.remove(frame);
         }
         resident.object = Weak::new();
         resident.next_free = next;
-        resident.place = Place::Free;
+        resident.state = FrameState::Free;
     }
 
     /// A frame may be clean now: if it was parked, it has its turn again.
     pub(crate) fn unpark(&mut self, frame: u32) {
         let resident = &mut self.residents[frame as usize];
-        if resident.place == Place::Parked {
-            resident.place = Place::Ordered;
+        if resident.state == FrameState::Parked {
+            resident.state = FrameState::Ordered;
             self.policy.rejoin(frame);
         }
     }
@@ -117,7 +117,7 @@ impl Eviction {
         let next = self.residents.len() as u32;
         if next < self.layout.frames {
             let object = Weak::new();
-            self.residents.push(Resident { object, page: 0, next_free: NONE, place: Place::Free });
+            self.residents.push(Resident { object, page: 0, next_free: NONE, state: FrameState::Free });
             self.layout.set_high_water(&self.memory, next + 1);
             return Ok(next);
         }
@@ -139,7 +139,7 @@ impl Eviction {
                 }
                 Offer::Dirty => {
                     self.policy.remove(frame);
-                    self.residents[frame as usize].place = Place::Parked;
+                    self.residents[frame as usize].state = FrameState::Parked;
                 }
                 Offer::Busy => self.policy.pass(frame),
             }

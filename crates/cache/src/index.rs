@@ -132,17 +132,17 @@ impl Level for Leaf {
     }
 }
 
-struct Inner<C> {
+struct InnerNode<C> {
     children: [OnceLock<Box<C>>; FANOUT],
     guesses: [Guess; FANOUT],
     dirty: Bits,
 }
 
-impl<C: Level> Inner<C> {
+impl<C: Level> InnerNode<C> {
     const MASK: u64 = (1 << C::SHIFT) - 1;
 }
 
-impl<C: Level> Level for Inner<C> {
+impl<C: Level> Level for InnerNode<C> {
     const SHIFT: u32 = C::SHIFT + FANOUT_SHIFT;
 
     fn empty() -> Self {
@@ -216,10 +216,10 @@ impl<C: Level> Level for Inner<C> {
     }
 }
 
-type Two = Inner<Leaf>;
-type Three = Inner<Two>;
-type Four = Inner<Three>;
-type Five = Inner<Four>;
+type Two = InnerNode<Leaf>;
+type Three = InnerNode<Two>;
+type Four = InnerNode<Three>;
+type Five = InnerNode<Four>;
 
 /// All entries of one object: eight in place, then one tree each for the pages below 2^9, 2^18, 2^27,
 /// 2^36 and 2^45, so that the depth follows the page number (as ext2's block map does).

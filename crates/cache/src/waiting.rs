@@ -4,11 +4,11 @@ use crate::entry::{Entry, FILLING, WAITERS};
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::sync::{Condvar, Mutex};
 
-/// Places to sleep; pages share them by hash, a wrong waking costs one look.
-const PLACES: usize = 16;
+/// Buckets in which threads wait; pages share them by hash, and a wrong waking costs one look.
+const BUCKETS: usize = 16;
 
 #[derive(Default)]
-struct Place {
+struct Bucket {
     lock: Mutex<()>,
     woken: Condvar,
 }
@@ -16,18 +16,18 @@ struct Place {
 /// Where those sleep who found a page claimed by somebody else.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    places: [Place; PLACES],
+    buckets: [Bucket; BUCKETS],
 }
 
 impl Waiting {
-    fn place(&self, page: u64) -> &Place {
-        &self.places[page as usize % PLACES]
+    fn bucket(&self, page: u64) -> &Bucket {
+        &self.buckets[page as usize % BUCKETS]
     }
 
     /// Sleeps while the page is being filled.
     pub(crate) fn sleep(&self, page: u64, slot: &AtomicU64) {
-        let place = self.place(page);
-        let mut held = place.lock.lock();
+        let bucket = self.bucket(page);
+        let mut held = bucket.lock.lock();
         loop {
             let seen = Entry::load(slot);
             if !seen.has(FILLING) {
@@ -35,7 +35,7 @@ impl Waiting {
             }
             let marked = seen.with(WAITERS).0;
             if slot.compare_exchange(seen.0, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                held = place.woken.wait(held);
+                held = bucket.woken.wait(held);
             }
         }
     }
@@ -46,10 +46,10 @@ impl Waiting {
         let before = Entry(slot.swap(entry.0, Ordering::AcqRel));
         debug_assert!(before.has(FILLING));
         if before.has(WAITERS) {
-            let place = self.place(page);
+            let bucket = self.bucket(page);
             // A sleeper marks and starts to wait under the lock: after it is ours, it waits.
-            drop(place.lock.lock());
-            place.woken.notify_all();
+            drop(bucket.lock.lock());
+            bucket.woken.notify_all();
         }
     }
 }

@@ -78,7 +78,8 @@ unsafe fn memory(
     }
     let copy = Arc::new(handle.bytes.disk().buffer(len)?);
     if matches!(operation, Operation::Write { .. }) {
-        // SAFETY: not NULL, of a length that a buffer has; the caller vouches that it can be read. u8 needs no alignment.
+        // SAFETY: not NULL, of a length that a buffer has; the caller vouches that it can be read. u8 needs no
+        // alignment.
         copy.write(0, unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) })?;
     }
     Ok(Some((copy, 0)))
@@ -92,8 +93,8 @@ unsafe fn submit(ctx: *mut AioCtx, operation: Operation) -> Result<c_int, Failur
     if ctx.is_null() {
         return Err(Failure::new(libc::EFAULT, "the context is NULL"));
     }
-    // SAFETY: not NULL; the caller vouches that it is a context. Fields are read one by one: no reference is made, since C
-    // may look at them at any time.
+    // SAFETY: not NULL; the caller vouches that it is a context. Fields are read one by one: no reference is made,
+    // since C may look at them at any time.
     let (handle, offset, len, status) =
         unsafe { ((*ctx).handle, (*ctx).offset, (*ctx).len, (&raw const (*ctx).status).read_volatile()) };
     let handle = Handle::of(handle)?;
@@ -187,9 +188,9 @@ fn deliver(finished: Finished) {
         Ok(moved) => (moved, None),
         Err(error) => (0, Some(failure(error))),
     };
-    // SAFETY: the number is the context's address: `submit` put it there, and whoever called it vouched that the context and
-    // its memory stay until now, and that only this library writes to the answers. It comes here once. Fields are
-    // written one by one, the status last; no reference is made, since C may look at them at any time.
+    // SAFETY: the number is the context's address: `submit` put it there, and whoever called it vouched that the
+    // context and its memory stay until now, and that only this library writes to the answers. It comes here once.
+    // Fields are written one by one, the status last; no reference is made, since C may look at them at any time.
     let (callback, userdata) = unsafe {
         if let (Operation::Read, Some((buffer, at))) = (aio.operation, &aio.buffer)
             && buffer.address().wrapping_add(*at) != (*ctx).buf.cast()

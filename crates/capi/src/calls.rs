@@ -69,8 +69,9 @@ unsafe fn transfer(
     }
     match way {
         Way::Read => {
-            // SAFETY: not NULL, at most isize::MAX long; the caller vouches that the bytes are there, writable and used by
-            // nobody else. It is no memory that the device writes: that is found in `buffer::find`. u8 needs no alignment.
+            // SAFETY: not NULL, at most isize::MAX long; the caller vouches that the bytes are there, writable and used
+            // by nobody else. It is no memory that the device writes: that is found in `buffer::find`. u8 needs no
+            // alignment.
             let into = unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>(), len) };
             Ok(match offset {
                 Some(offset) => bytes.pread(into, offset)?,
@@ -113,8 +114,8 @@ pub(crate) unsafe fn pieces(iov: *const iovec, iovcnt: c_int) -> Result<Vec<iove
     Ok(pieces)
 }
 
-/// Moves bytes between several pieces of memory and a handle. Foreign pieces go in one call; with a registered one among
-/// them, each piece is a call of its own.
+/// Moves bytes between several pieces of memory and a handle. Foreign pieces go in one call; with a registered one
+/// among them, each piece is a call of its own.
 ///
 /// # Safety
 /// As [`transfer`], for each piece.

@@ -30,8 +30,8 @@ pub struct NvmedFsEntry {
 /// A directory being listed.
 struct Directory {
     open: Open,
-    /// What the last call answered; C's until the next call of the same directory, which C does not make at the same time
-    /// (as with readdir(3)).
+    /// What the last call answered; C's until the next call of the same directory, which C does not make at the same
+    /// time (as with readdir(3)).
     entry: UnsafeCell<NvmedFsEntry>,
 }
 

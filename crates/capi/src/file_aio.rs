@@ -198,9 +198,9 @@ unsafe fn end(aio: *mut NvmedFsAio, wait: bool) -> Result<bool, Failure> {
     drop(FLIGHTS.remove(name));
     let failure = result.as_ref().err().map(|error| error.errno().raw_os_error());
     let moved = result.unwrap_or(0);
-    // SAFETY: the caller vouches that the structure and its memory stay until now. `moved` is no more than what was asked
-    // for, which `begin` has checked; the bounce buffer is our own memory and no other. Fields are written one by one, `done`
-    // last.
+    // SAFETY: the caller vouches that the structure and its memory stay until now. `moved` is no more than what was
+    // asked for, which `begin` has checked; the bounce buffer is our own memory and no other. Fields are written one by
+    // one, `done` last.
     let (callback, userdata) = unsafe {
         if let Some(bounce) = copied.filter(|_| moved > 0) {
             bounce.read(0, std::slice::from_raw_parts_mut((*aio).buf.cast::<u8>(), moved))?;

@@ -36,8 +36,9 @@ pub(crate) unsafe fn transfer(
     let address = if len == 0 { core::ptr::NonNull::<u8>::dangling().as_ptr() } else { address.cast::<u8>() };
     match way {
         Way::Read => {
-            // SAFETY: not NULL, at most isize::MAX long; the caller vouches that the bytes are there, writable and used by
-            // nobody else. It is no memory that the device writes: that is found in `buffer::find`. u8 needs no alignment.
+            // SAFETY: not NULL, at most isize::MAX long; the caller vouches that the bytes are there, writable and used
+            // by nobody else. It is no memory that the device writes: that is found in `buffer::find`. u8 needs no
+            // alignment.
             let into = unsafe { std::slice::from_raw_parts_mut(address, len) };
             Ok(match offset {
                 Some(offset) => file.pread(into, offset)?,

@@ -1,4 +1,5 @@
-//! The C library `libnvmed`: `include/nvmed.h` over a [`nvmed_block::Disk`], `include/nvmedfs.h` over [`nvmed_files::Files`].
+//! The C library `libnvmed`: `include/nvmed.h` over a [`nvmed_block::Disk`], `include/nvmedfs.h` over
+//! [`nvmed_files::Files`].
 //!
 //! In: C calls. Out: their results, errno, and the text of the last error. An edge: it unwraps arguments and maps
 //! errors, and decides nothing.

@@ -224,7 +224,8 @@ pub unsafe extern "C" fn nvmedfs_readlink(
         if buf.is_null() {
             return Err(Failure::new(libc::EFAULT, "the place for the target is NULL"));
         }
-        // SAFETY: not NULL; the caller vouches for `size` bytes, of which `count` is no more; the target is our own memory.
+        // SAFETY: not NULL; the caller vouches for `size` bytes, of which `count` is no more; the target is our own
+        // memory.
         unsafe { core::ptr::copy_nonoverlapping(target.as_ptr(), buf.cast::<u8>(), count) };
         Ok(count as isize)
     };
@@ -342,7 +343,8 @@ pub unsafe extern "C" fn nvmedfs_setxattr(
         // A slice is never NULL; of no bytes, any other address will do.
         let from =
             if size == 0 { core::ptr::NonNull::<u8>::dangling().as_ptr() } else { value.cast_mut().cast() };
-        // SAFETY: not NULL and not too long, which `check` has seen; the caller vouches for the rest. u8 needs no alignment.
+        // SAFETY: not NULL and not too long, which `check` has seen; the caller vouches for the rest. u8 needs no
+        // alignment.
         let bytes = unsafe { core::slice::from_raw_parts(from, size) };
         // SAFETY: as the caller vouches.
         Ok(files.set_xattr(path, unsafe { self::path(name) }?, bytes, how).map(|()| 0)?)

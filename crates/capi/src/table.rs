@@ -55,7 +55,8 @@ pub(crate) fn check_fork() -> Result<(), Failure> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(Failure::new(
             libc::EBADF,
-            "this is the child of a process with open devices, which stay the parent's; exec, or open before fork in neither",
+            "this is the child of a process with open devices, which stay the parent's; exec, or open before fork in \
+             neither",
         ));
     }
     Ok(())

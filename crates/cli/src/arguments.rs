@@ -15,12 +15,12 @@ Exit status: 0 done; 1 failed; 2 wrong arguments or configuration; 3 the device 
 `format`: something that would be lost).";
 
 const FSCK: &str = "\
-Without --repair nothing is changed. --repair reads all metadata into memory (about 400 bytes a file), says what is wrong
-and what becomes of it, a line each, and then does it: names and inodes without each other (to /lost+found), link counts,
-blocks of two files (one gets a copy; loudly, if there is no room for one), bitmap, counters, a damaged superblock. It
-reads the data of the files that it puts right, and names those of which the device does not give all; the others can be
-copied out. A repair that is interrupted can be made again. If the metadata store itself is damaged nothing is changed: --salvage
-copies what can be read (all but what the damaged blocks told of), then format.
+Without --repair nothing is changed. --repair reads all metadata into memory (about 400 bytes a file), says what is
+wrong and what becomes of it, a line each, and then does it: names and inodes without each other (to /lost+found),
+link counts, blocks of two files (one gets a copy; loudly, if there is no room for one), bitmap, counters, a damaged
+superblock. It reads the data of the files that it puts right, and names those of which the device does not give all;
+the others can be copied out. A repair that is interrupted can be made again. If the metadata store itself is damaged
+nothing is changed: --salvage copies what can be read (all but what the damaged blocks told of), then format.
 
 Example:
   nvmed fsck disk.img
@@ -28,8 +28,8 @@ Example:
   nvmed fsck --repair disk.img
   nvmed fsck --salvage ./rescued disk.img
 
-Exit status: 0 nothing is wrong, or (--repair) no more; 1 something is wrong, cannot be read, or failed; 2 wrong arguments; 3 the device
-is in use; 4 no nvmed file system of this version, or its metadata store is damaged.";
+Exit status: 0 nothing is wrong, or (--repair) no more; 1 something is wrong, cannot be read, or failed; 2 wrong
+arguments; 3 the device is in use; 4 no nvmed file system of this version, or its metadata store is damaged.";
 
 const MOUNT: &str = "\
 Every program of the machine can use the mount, also those that `nvmed run` cannot serve (static binaries, raw

@@ -1,5 +1,5 @@
-//! Programs of a run that cannot be intercepted: said once, as soon as one starts, and counted; and the directory that one
-//! of them has made on the host, where the others see the device.
+//! Programs of a run that cannot be intercepted: said once, as soon as one starts, and counted; and the directory that
+//! one of them has made on the host, where the others see the device.
 
 use crate::failure::{Failure, Status};
 use crate::run::own_path;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What is told of them.
 pub(crate) struct Beyond {
     page: Arc<nvmed_tally::Beyond>,
-    /// Of a high number, so that the table of descriptors has its size before there is a second thread: the kernel takes
-    /// milliseconds to let one grow that threads share.
+    /// Of a high number, so that the table of descriptors has its size before there is a second thread: the kernel
+    /// takes milliseconds to let one grow that threads share.
     fd: QuietFd,
     said: Arc<AtomicBool>,
     /// The directory of the run, where the host had nothing there at the beginning.

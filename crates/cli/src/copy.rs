@@ -4,15 +4,16 @@ use crate::arguments::Cp;
 use crate::failure::Failure;
 use crate::host::Host;
 use crate::place::Place;
-use crate::side::{Entry, Kind, Side};
+use crate::side::{Entry, EntryKind, Side};
 use crate::volume::{Tree, Volumes};
 use std::io::Write;
 use std::rc::Rc;
 
 /// Bytes copied at a time; also the granularity at which holes are kept.
 const CHUNK_BYTES: usize = 128 << 10;
-/// Beyond so many bytes, or steps, a path is not made longer: the walk enters the directory, and paths begin anew there. So they end nowhere,
-/// and are short enough for one of each directory that is open. A directory of the host's that was entered costs a descriptor.
+/// Beyond so many bytes, or steps, a path is not made longer: the walk enters the directory, and paths begin anew
+/// there. So they end nowhere, and are short enough for one of each directory that is open. A directory of the host's
+/// that was entered costs a descriptor.
 const PATH_BYTES: usize = 1024;
 const PATH_STEPS: usize = 64;
 
@@ -43,7 +44,8 @@ pub fn cp(arguments: &Cp) -> Result<(), Failure> {
 
 fn copy_all(arguments: &Cp, volumes: &Volumes, places: &[Place]) -> Result<(), Failure> {
     let (target, sources) = places.split_last().expect("clap asks for two places at least");
-    let into = side(volumes, target).look(target, true)?.is_some_and(|entry| entry.kind == Kind::Directory);
+    let into =
+        side(volumes, target).look(target, true)?.is_some_and(|entry| entry.kind == EntryKind::Directory);
     if sources.len() > 1 && !into {
         return Err(Failure::usage(format!("cp: {target}: several sources need an existing directory")));
     }
@@ -161,13 +163,13 @@ impl Copy<'_> {
             let _ = writeln!(std::io::stdout(), "{source} -> {target}");
         }
         match entry.kind {
-            Kind::File => file(&from, &to, &entry)?,
-            Kind::Symlink => to.side.make_link(target, &from.side.target(source)?)?,
-            Kind::Directory if self.arguments.recursive => return begin(&from, to, entry).map(Some),
-            Kind::Directory => {
+            EntryKind::File => file(&from, &to, &entry)?,
+            EntryKind::Symlink => to.side.make_link(target, &from.side.target(source)?)?,
+            EntryKind::Directory if self.arguments.recursive => return begin(&from, to, entry).map(Some),
+            EntryKind::Directory => {
                 return Err(Failure::usage(format!("cp: {source}: is a directory; add -r")));
             }
-            Kind::Other => {
+            EntryKind::Other => {
                 return Err(Failure::usage(format!(
                     "cp: {source}: neither file, directory nor symbolic link"
                 )));
@@ -183,7 +185,7 @@ impl Copy<'_> {
 /// Makes a directory, if it is not there, that is then filled.
 fn begin<'s>(source: &Spot<'s>, target: Spot<'s>, entry: Entry) -> Result<Directory<'s>, Failure> {
     let names = source.side.names(&source.place)?.into_iter();
-    if target.look(true)?.is_none_or(|there| there.kind != Kind::Directory) {
+    if target.look(true)?.is_none_or(|there| there.kind != EntryKind::Directory) {
         // Its own files must be writable while it is filled; `keep` gives the final mode.
         target.side.make_directory(&target.place, entry.mode | 0o700)?;
     }

@@ -3,9 +3,9 @@
 use crate::arguments::{Devices, Function};
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
-use crate::json::Object;
 use crate::output::Output;
 use nvmed_vfio::{Address, Controller, Host, Namespace, PciFunction, VfioError};
+use serde_json::{Value, json};
 
 /// Lists every NVMe device: functions on the PCI bus, and controllers that the kernel reaches otherwise.
 ///
@@ -17,12 +17,12 @@ pub fn list(arguments: &Devices) -> Result<(), Failure> {
     let fabrics = nvmed_vfio::fabric_controllers(&host);
     let mut out = Output::new();
     for function in &functions {
-        out.text(&if arguments.json { function_json(function).line() } else { function_text(function) })?;
+        out.text(&if arguments.json { line(&function_json(function)) } else { function_text(function) })?;
     }
     for controller in &fabrics {
         let text =
             || format!("{} {}\n{}", controller.transport, controller.address, controller_text(controller));
-        out.text(&if arguments.json { controller_json(controller).line() } else { text() })?;
+        out.text(&if arguments.json { line(&controller_json(controller)) } else { text() })?;
     }
     if functions.is_empty() && fabrics.is_empty() && !arguments.json {
         out.text("no NVMe device on this machine; `virtual:disk.img` needs none\n")?;
@@ -140,58 +140,59 @@ fn abilities(namespace: &Namespace) -> Vec<String> {
     can
 }
 
-fn function_json(function: &PciFunction) -> Object {
-    let mut object = Object::new();
-    object.text("address", &function.address.to_string());
-    object.text("id", &format!("{:04x}:{:04x}", function.vendor, function.device));
-    object.text("driver", function.driver.as_deref().unwrap_or(""));
+fn line(facts: &Value) -> String {
+    format!("{facts}\n")
+}
+
+fn function_json(function: &PciFunction) -> Value {
+    let mut facts = json!({
+        "address": function.address.to_string(),
+        "id": format!("{:04x}:{:04x}", function.vendor, function.device),
+        "driver": function.driver.as_deref().unwrap_or(""),
+        "engines": engines(function),
+    });
     if let Some(group) = function.group {
-        object.number("iommu_group", group);
+        facts["iommu_group"] = json!(group);
     }
-    object.texts("engines", &engines(function));
     if let Some(obstacle) = function.obstacle() {
-        object.text("not_vfio", &obstacle.to_string());
+        facts["not_vfio"] = json!(obstacle.to_string());
     }
     if let Some(controller) = &function.controller {
-        object.object("controller", controller_json(controller));
+        facts["controller"] = controller_json(controller);
     }
-    object
+    facts
 }
 
-fn controller_json(controller: &Controller) -> Object {
-    let mut object = Object::new();
-    for (name, text) in [
-        ("name", &controller.name),
-        ("transport", &controller.transport),
-        ("address", &controller.address),
-        ("state", &controller.state),
-        ("model", &controller.model),
-        ("serial", &controller.serial),
-        ("firmware", &controller.firmware),
-    ] {
-        object.text(name, text);
-    }
-    object.number("queues", controller.queues);
-    object.objects("namespaces", controller.namespaces.iter().map(namespace_json).collect());
-    object
+fn controller_json(controller: &Controller) -> Value {
+    json!({
+        "name": controller.name,
+        "transport": controller.transport,
+        "address": controller.address,
+        "state": controller.state,
+        "model": controller.model,
+        "serial": controller.serial,
+        "firmware": controller.firmware,
+        "queues": controller.queues,
+        "namespaces": controller.namespaces.iter().map(namespace_json).collect::<Vec<_>>(),
+    })
 }
 
-fn namespace_json(namespace: &Namespace) -> Object {
-    let mut object = Object::new();
-    object.text("block", &format!("/dev/{}", namespace.block));
+fn namespace_json(namespace: &Namespace) -> Value {
+    let mut facts = json!({
+        "block": format!("/dev/{}", namespace.block),
+        "nsid": namespace.nsid,
+        "bytes": namespace.bytes,
+        "lba_bytes": namespace.lba_bytes,
+        "transfer_bytes_max": namespace.transfer_bytes_max,
+        "polls": namespace.polls,
+        "discards": namespace.discards,
+        "write_cache": namespace.write_cache,
+        "read_only": namespace.read_only,
+        "engines": kernel_engines(namespace),
+        "uses": namespace.uses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    });
     if let Some(generic) = &namespace.generic {
-        object.text("generic", &format!("/dev/{generic}"));
+        facts["generic"] = json!(format!("/dev/{generic}"));
     }
-    object.number("nsid", namespace.nsid);
-    object.number("bytes", namespace.bytes);
-    object.number("lba_bytes", namespace.lba_bytes);
-    object.number("transfer_bytes_max", namespace.transfer_bytes_max);
-    object.truth("polls", namespace.polls);
-    object.truth("discards", namespace.discards);
-    object.truth("write_cache", namespace.write_cache);
-    object.truth("read_only", namespace.read_only);
-    object.texts("engines", &kernel_engines(namespace));
-    let uses: Vec<_> = namespace.uses.iter().map(ToString::to_string).collect();
-    object.texts("uses", &uses);
-    object
+    facts
 }

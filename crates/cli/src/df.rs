@@ -3,11 +3,11 @@
 use crate::arguments::Df;
 use crate::failure::Failure;
 use crate::inspect::size;
-use crate::json::Object;
 use crate::output::Output;
 use crate::place::Place;
 use crate::volume::Volumes;
 use nvmed_fs::{StatFs, Superblock};
+use serde_json::json;
 
 /// The type of file system that is shown.
 const TYPE: &str = "nvmedfs";
@@ -36,7 +36,7 @@ pub fn df(arguments: &Df) -> Result<(), Failure> {
         };
         let status = files.statfs();
         if arguments.json {
-            out.text(&json(name, &status))?;
+            out.text(&facts(name, &status))?;
             continue;
         }
         let usage = Usage::of(arguments, &status);
@@ -184,16 +184,17 @@ fn gap(name: &str, superblock: &Superblock) -> String {
     )
 }
 
-fn json(name: &str, status: &StatFs) -> String {
+fn facts(name: &str, status: &StatFs) -> String {
     let bytes = |blocks: u64| blocks * u64::from(status.block_bytes);
-    let mut object = Object::new();
-    object.text("device", name);
-    object.number("size", bytes(status.blocks));
-    object.number("used", bytes(status.blocks - status.blocks_free));
-    object.number("free", bytes(status.blocks_free));
-    object.number("files", status.files);
-    object.number("files_free", status.files_free);
-    object.line()
+    let facts = json!({
+        "device": name,
+        "size": bytes(status.blocks),
+        "used": bytes(status.blocks - status.blocks_free),
+        "free": bytes(status.blocks_free),
+        "files": status.files,
+        "files_free": status.files_free,
+    });
+    format!("{facts}\n")
 }
 
 #[cfg(test)]

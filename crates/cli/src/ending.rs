@@ -1,9 +1,10 @@
 //! The processes of a run, and how a signal ends them.
 //!
-//! SIGTERM, SIGINT and SIGHUP that a process sends to `nvmed run` mean the whole run: every process of it gets the signal,
-//! those that are there [`KILLED_AFTER`] later are killed, and what they have written is saved, as long as the device answers
-//! ([`crate::stall`]). A second signal kills at once, and leaves the server [`HURRY`] to save. What a terminal sends is the
-//! programs' own affair: they are in its foreground group, or not, as the shell among them wants it.
+//! SIGTERM, SIGINT and SIGHUP that a process sends to `nvmed run` mean the whole run: every process of it gets the
+//! signal, those that are there [`KILLED_AFTER`] later are killed, and what they have written is saved, as long as the
+//! device answers ([`crate::stall`]). A second signal kills at once, and leaves the server [`HURRY`] to save. What a
+//! terminal sends is the programs' own affair: they are in its foreground group, or not, as the shell among them wants
+//! it.
 
 use crate::failure::Status;
 use crate::run::pass_on;
@@ -104,8 +105,8 @@ impl Ending {
         self.hurried.is_some_and(|since| since.elapsed() >= HURRY)
     }
 
-    /// Waits until a child may have ended, something is to be read from `also`, or a time is up, and does meanwhile what
-    /// signals ask for.
+    /// Waits until a child may have ended, something is to be read from `also`, or a time is up, and does meanwhile
+    /// what signals ask for.
     ///
     /// # Errors
     /// What the host answers.
@@ -212,8 +213,8 @@ impl Ending {
         self.over
     }
 
-    /// The living processes below this one, whatever their sessions and groups, but for the server's and those that are older
-    /// than the run.
+    /// The living processes below this one, whatever their sessions and groups, but for the server's and those that are
+    /// older than the run.
     fn processes(&self) -> Vec<Process> {
         let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
         let mut dead = HashSet::new();
@@ -252,8 +253,8 @@ impl Ending {
         }
     }
 
-    /// From here on, nobody looks at signals by [`Ending::wait`] any more: while this process saves what is left, one ends it
-    /// when the device does not answer, a second one ends it at once.
+    /// From here on, nobody looks at signals by [`Ending::wait`] any more: while this process saves what is left, one
+    /// ends it when the device does not answer, a second one ends it at once.
     pub(crate) fn leave_to_thread(self, saved: Arc<WriteBack>) {
         let mut ending = Self { over: true, ..self };
         let mut saved = Some(saved);
@@ -277,8 +278,8 @@ impl Ending {
 /// Says what a second signal costs; answers the exit status.
 pub(crate) fn abandoned(signal: i32) -> u8 {
     eprintln!(
-        "nvmed: run: ended by a second signal before everything was saved: what fsync and sync have confirmed is on the \
-         device, what was written after that may be lost"
+        "nvmed: run: ended by a second signal before everything was saved: what fsync and sync have confirmed is on \
+         the device, what was written after that may be lost"
     );
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
@@ -301,7 +302,8 @@ impl Process {
     /// Sends it a signal, if it is there still.
     fn send(&self, signal: Signal) {
         let descriptor = pidfd_open(self.pid, PidfdFlags::empty());
-        // The descriptor stays with one process, whoever gets its number; whether it is the one that was found is asked after.
+        // The descriptor stays with one process, whoever gets its number; whether it is the one that was found is asked
+        // after.
         let now = Stat::read(&Path::new("/proc").join(self.pid.to_string()));
         if now.is_none_or(|now| now.start != self.start) {
             return;
@@ -328,7 +330,8 @@ impl Stat {
     pub(crate) fn read(directory: &Path) -> Option<Self> {
         let text = std::fs::read(directory.join("stat")).ok()?;
         let text = String::from_utf8_lossy(&text);
-        // Its name, which may hold anything, ends at the last `)`; the fields from the third on follow, the 22nd is its start.
+        // Its name, which may hold anything, ends at the last `)`; the fields from the third on follow, the 22nd is its
+        // start.
         let mut fields = text.rsplit_once(')')?.1.split_whitespace();
         let (state, parent) = (fields.next()?.chars().next()?, fields.next()?.parse().ok()?);
         Some(Self { state, parent, start: fields.nth(17)?.parse().ok()? })

@@ -60,7 +60,8 @@ impl Failure {
         Self::new(status_of(error), format!("{place}: {error}"))
     }
 
-    /// The same, of something whose path does not begin at the top: it is so many directories deep in what was asked for.
+    /// The same, of something whose path does not begin at the top: it is so many directories deep in what was asked
+    /// for.
     #[must_use]
     pub fn so_deep(self, directories: usize) -> Self {
         Self { message: format!("{} ({directories} directories deep)", self.message), ..self }

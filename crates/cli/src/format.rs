@@ -97,7 +97,7 @@ fn existing(arguments: &Format, spec: &DeviceSpec, name: &str) -> Result<Arc<Dev
 /// # Errors
 /// It cannot be read.
 pub fn held(device: &Arc<Device>, name: &str) -> Result<Option<&'static str>, Failure> {
-    let held = signature::find_on(device);
+    let held = nvmed_block::find_on(device);
     let held = held.map_err(|error| Failure::new(Status::Failed, format!("{name}: {error}")))?;
     Ok(held.map(|found| found.what))
 }

@@ -1,5 +1,5 @@
-//! The process that holds a device while a server of ours, its child, answers for it: the device's lock and the memory in
-//! which completed calls live are the holder's, so that a server that dies loses none of them.
+//! The process that holds a device while a server of ours, its child, answers for it: the device's lock and the memory
+//! in which completed calls live are the holder's, so that a server that dies loses none of them.
 
 use crate::ending::Ending;
 use crate::failure::{Failure, Status};

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::place::Place;
-use crate::side::{Data, Entry, Kind, Side};
+use crate::side::{Data, Entry, EntryKind, Side};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -91,7 +91,7 @@ impl<'a> Side<'a> for Host {
             Ok(()) | Err(Errno::PERM) => {}
             Err(errno) => return Err(fail(errno)),
         }
-        if entry.kind != Kind::Symlink {
+        if entry.kind != EntryKind::Symlink {
             let mode = Mode::from_raw_mode(entry.mode);
             rustix::fs::chmodat(self.at(), path(place), mode, AtFlags::empty()).map_err(fail)?;
         }
@@ -117,10 +117,10 @@ fn open<'a>(
 
 fn entry(stat: &rustix::fs::Stat) -> Entry {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Directory,
-        FileType::Symlink => Kind::Symlink,
-        _ => Kind::Other,
+        FileType::RegularFile => EntryKind::File,
+        FileType::Directory => EntryKind::Directory,
+        FileType::Symlink => EntryKind::Symlink,
+        _ => EntryKind::Other,
     };
     let ns = |seconds: i64, ns: u64| seconds.saturating_mul(1_000_000_000).saturating_add_unsigned(ns);
     Entry {

@@ -3,12 +3,12 @@
 use crate::arguments::Identify;
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
-use crate::json::Object;
 use crate::output::Output;
 use crate::place::parse_spec;
 use nvmed_engine::{Engine, EngineError};
 use nvmed_nvme::{IdentifyController, IdentifyNamespace};
 use nvmed_stack::Open;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A bit of an identify structure and what it says.
@@ -119,23 +119,24 @@ impl Identity {
 
     fn json(&self) -> String {
         let geometry = self.engine.geometry();
-        let mut object = Object::new();
-        object.text("device", &self.name);
-        object.text("model", &geometry.model);
-        object.text("serial", &geometry.serial);
-        object.text("firmware", &geometry.firmware);
-        object.number("lba_bytes", geometry.lba_bytes);
-        object.number("lba_count", self.engine.lba_count());
-        object.number("queues", geometry.queues_max);
-        object.number("queue_depth", geometry.queue_depth_max);
-        object.number("transfer_bytes", geometry.transfer_bytes_max);
-        object.truth("volatile_write_cache", geometry.volatile_write_cache);
-        object.truth("identify", self.pages.is_some());
+        let mut facts = json!({
+            "device": self.name,
+            "model": geometry.model,
+            "serial": geometry.serial,
+            "firmware": geometry.firmware,
+            "lba_bytes": geometry.lba_bytes,
+            "lba_count": self.engine.lba_count(),
+            "queues": geometry.queues_max,
+            "queue_depth": geometry.queue_depth_max,
+            "transfer_bytes": geometry.transfer_bytes_max,
+            "volatile_write_cache": geometry.volatile_write_cache,
+            "identify": self.pages.is_some(),
+        });
         if let Some((controller, namespace)) = &self.pages {
-            object.object("controller", controller_json(controller));
-            object.object("namespace", namespace_json(self.engine.namespace(), namespace));
+            facts["controller"] = controller_json(controller);
+            facts["namespace"] = namespace_json(self.engine.namespace(), namespace);
         }
-        object.line()
+        format!("{facts}\n")
     }
 }
 
@@ -222,34 +223,34 @@ pub fn celsius(kelvin: u16) -> String {
     format!("{} C", i32::from(kelvin) - 273)
 }
 
-fn controller_json(controller: &IdentifyController) -> Object {
-    let mut object = Object::new();
-    object.text("nvme", &version(controller));
-    object.number("vendor", controller.vid);
-    object.number("id", controller.cntlid);
-    object.text("nqn", &characters(&controller.subnqn));
-    object.number("namespaces", controller.nn);
-    object.texts("commands", &abilities(controller.oncs, &COMMANDS));
-    object.texts("administration", &abilities(controller.oacs, &ADMINISTRATION));
-    object.number("aborts", u16::from(controller.acl) + 1);
-    object.number("event_requests", u16::from(controller.aerl) + 1);
-    object.number("error_entries", u16::from(controller.elpe) + 1);
-    object.number("power_states", u16::from(controller.npss) + 1);
-    object.number("temperature_warning_kelvin", controller.wctemp);
-    object.number("temperature_critical_kelvin", controller.cctemp);
-    object.number("commands_max", controller.maxcmd);
-    object
+fn controller_json(controller: &IdentifyController) -> Value {
+    json!({
+        "nvme": version(controller),
+        "vendor": controller.vid,
+        "id": controller.cntlid,
+        "nqn": characters(&controller.subnqn),
+        "namespaces": controller.nn,
+        "commands": abilities(controller.oncs, &COMMANDS),
+        "administration": abilities(controller.oacs, &ADMINISTRATION),
+        "aborts": u16::from(controller.acl) + 1,
+        "event_requests": u16::from(controller.aerl) + 1,
+        "error_entries": u16::from(controller.elpe) + 1,
+        "power_states": u16::from(controller.npss) + 1,
+        "temperature_warning_kelvin": controller.wctemp,
+        "temperature_critical_kelvin": controller.cctemp,
+        "commands_max": controller.maxcmd,
+    })
 }
 
-fn namespace_json(number: u32, namespace: &IdentifyNamespace) -> Object {
-    let mut object = Object::new();
-    object.number("id", number);
-    object.number("size", namespace.nsze);
-    object.number("capacity", namespace.ncap);
-    object.number("used", namespace.nuse);
-    object.number("format", namespace.flbas & 0xf);
-    object.texts("features", &abilities(u16::from(namespace.nsfeat), &NAMESPACE));
-    object
+fn namespace_json(number: u32, namespace: &IdentifyNamespace) -> Value {
+    json!({
+        "id": number,
+        "size": namespace.nsze,
+        "capacity": namespace.ncap,
+        "used": namespace.nuse,
+        "format": namespace.flbas & 0xf,
+        "features": abilities(u16::from(namespace.nsfeat), &NAMESPACE),
+    })
 }
 
 #[cfg(test)]

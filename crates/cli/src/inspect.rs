@@ -3,7 +3,6 @@
 use crate::arguments::{Fsck, Info, Trim};
 use crate::clock;
 use crate::failure::{Failure, Status};
-use crate::json::Object;
 use crate::output::Output;
 use crate::place::Place;
 use crate::volume::Volumes;
@@ -11,6 +10,7 @@ use nvmed_engine::EngineError;
 use nvmed_fs::{FileSystem, Finding, FsError, Superblock, VERSION};
 use nvmed_io::Device;
 use nvmed_stack::Open;
+use serde_json::json;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -81,7 +81,8 @@ impl Facts {
         let geometry = self.device.geometry();
         let files = match &self.files {
             Ok(files) => format!(
-                "format {VERSION}, label \"{}\", UUID {}, made {} UTC\n            {} of {} blocks for metadata, {} for data; zone bound {}",
+                "format {VERSION}, label \"{}\", UUID {}, made {} UTC\n            {} of {} blocks for metadata, {} \
+                 for data; zone bound {}",
                 files.label,
                 uuid(&files.uuid),
                 clock::date(files.created_ns),
@@ -113,33 +114,34 @@ impl Facts {
 
     fn json(&self) -> String {
         let geometry = self.device.geometry();
-        let mut object = Object::new();
-        object.text("device", &self.name);
+        let mut facts = json!({
+            "device": self.name,
+            "model": geometry.model,
+            "serial": geometry.serial,
+            "firmware": geometry.firmware,
+            "queues": geometry.queues_max,
+            "queue_depth": geometry.queue_depth_max,
+            "transfer_bytes": geometry.transfer_bytes_max,
+            "volatile_write_cache": geometry.volatile_write_cache,
+            "lba_bytes": geometry.lba_bytes,
+            "lba_count": geometry.lba_count,
+        });
         if let Some(version) = &self.nvme {
-            object.text("nvme", version);
+            facts["nvme"] = json!(version);
         }
-        object.text("model", &geometry.model);
-        object.text("serial", &geometry.serial);
-        object.text("firmware", &geometry.firmware);
-        object.number("queues", geometry.queues_max);
-        object.number("queue_depth", geometry.queue_depth_max);
-        object.number("transfer_bytes", geometry.transfer_bytes_max);
-        object.truth("volatile_write_cache", geometry.volatile_write_cache);
-        object.number("lba_bytes", geometry.lba_bytes);
-        object.number("lba_count", geometry.lba_count);
         if let Ok(files) = &self.files {
-            let mut inner = Object::new();
-            inner.number("version", VERSION);
-            inner.text("label", &files.label);
-            inner.text("uuid", &uuid(&files.uuid));
-            inner.number("created_ns", files.created_ns);
-            inner.number("blocks", files.blocks);
-            inner.number("meta_blocks", files.meta_blocks);
-            inner.number("data_blocks", files.data_blocks);
-            inner.number("zone_bound", files.zone_bound);
-            object.object("file_system", inner);
+            facts["file_system"] = json!({
+                "version": VERSION,
+                "label": files.label,
+                "uuid": uuid(&files.uuid),
+                "created_ns": files.created_ns,
+                "blocks": files.blocks,
+                "meta_blocks": files.meta_blocks,
+                "data_blocks": files.data_blocks,
+                "zone_bound": files.zone_bound,
+            });
         }
-        object.line()
+        format!("{facts}\n")
     }
 }
 
@@ -251,7 +253,8 @@ fn beyond_repair(name: &str, error: &FsError) -> Failure {
         FsError::Store(nvmed_kv::KvError::Corrupt { .. }) => Failure::new(
             Status::Device,
             format!(
-                "{}; a repair cannot put that right and has changed nothing: copy what can be read with `nvmed fsck --salvage DIR {name}`, then format",
+                "{}; a repair cannot put that right and has changed nothing: copy what can be read with `nvmed fsck \
+                 --salvage DIR {name}`, then format",
                 failure.message
             ),
         ),

@@ -7,18 +7,18 @@ mod text;
 
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
-use crate::json::Object;
 use crate::output::Output;
 use arguments::{Check, Del, Form, Format, Get, KvCommand, Put, Scan, Stats};
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Barrier, Batch, Options};
 use nvmed_units::BLOCK_BYTES;
 use rustix::io::Errno;
+use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use store::{Opened, Place};
+use store::{Opened, StoreSpec};
 use text::{hex, line, parse};
 
 /// Does what the arguments say.
@@ -40,14 +40,14 @@ pub fn kv(command: &KvCommand) -> Result<ExitCode, Failure> {
 }
 
 fn format(arguments: &Format) -> Result<(), Failure> {
-    let place = Place::parse(&arguments.store)?;
+    let place = StoreSpec::parse(&arguments.store)?;
     let log = arguments.log.map(|bytes| u32::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX));
     let options = Options { log_blocks: log, ..Options::default() };
     place.format(arguments.size, arguments.force, &options).map(drop)
 }
 
 fn open(store: &OsStr) -> Result<Opened, Failure> {
-    Place::parse(store)?.open(&Options::default())
+    StoreSpec::parse(store)?.open(&Options::default())
 }
 
 fn get(arguments: &Get) -> Result<(), Failure> {
@@ -81,7 +81,7 @@ fn keys(given: &[OsString], hex: bool) -> Result<Vec<Vec<u8>>, Failure> {
 }
 
 fn put(arguments: &Put) -> Result<(), Failure> {
-    let place = Place::parse(&arguments.store)?;
+    let place = StoreSpec::parse(&arguments.store)?;
     if arguments.batch {
         let store = place.open_or_make(&arguments.making, &Options::default())?;
         put_lines(&store, arguments)?;
@@ -241,15 +241,16 @@ fn stats(arguments: &Stats) -> Result<(), Failure> {
     let block = BLOCK_BYTES as u64;
     let mut out = Output::new();
     if arguments.json {
-        let mut object = Object::new();
-        object.text("store", store.name());
-        object.number("tree_bytes", stats.tree_blocks * block);
-        object.number("tree_bytes_used", stats.tree_blocks_used * block);
-        object.number("log_bytes", stats.log_bytes);
-        object.number("open_blocks_read", stats.mount_blocks_read);
-        object.number("batches_recovered", stats.batches_recovered);
-        object.number("sequence", store.applied().0);
-        out.text(&object.line())?;
+        let facts = json!({
+            "store": store.name(),
+            "tree_bytes": stats.tree_blocks * block,
+            "tree_bytes_used": stats.tree_blocks_used * block,
+            "log_bytes": stats.log_bytes,
+            "open_blocks_read": stats.mount_blocks_read,
+            "batches_recovered": stats.batches_recovered,
+            "sequence": store.applied().0,
+        });
+        out.text(&format!("{facts}\n"))?;
     } else {
         let share = (stats.tree_blocks_used * 100).div_ceil(stats.tree_blocks.max(1));
         out.text(&format!(

@@ -3,11 +3,11 @@
 use crate::arguments::{Ls, Stat as StatArguments};
 use crate::clock;
 use crate::failure::Failure;
-use crate::json::Object;
 use crate::output::Output;
 use crate::place::Place;
 use crate::volume::{Volume, Volumes};
 use nvmed_fs::{Follow, Kind, Stat};
+use serde_json::json;
 
 /// Lists directories, and files by their names.
 ///
@@ -80,7 +80,7 @@ pub fn stat(arguments: &StatArguments) -> Result<(), Failure> {
     for argument in &arguments.places {
         let place = Place::parse_device(argument)?;
         let stat = volumes.at(&place)?.stat(&place, Follow::No)?;
-        let text = if arguments.json { json(&place, &stat) } else { page(&place, &stat) };
+        let text = if arguments.json { facts(&place, &stat) } else { page(&place, &stat) };
         out.text(&text)?;
     }
     out.finish()?;
@@ -107,22 +107,22 @@ fn page(place: &Place, stat: &Stat) -> String {
     )
 }
 
-fn json(place: &Place, stat: &Stat) -> String {
-    let mut object = Object::new();
-    object.text("file", &place.to_string());
-    object.text("kind", kind_name(stat.kind()));
-    object.text("mode", &format!("{:04o}", stat.mode & 0o7777));
-    object.number("inode", stat.ino);
-    object.number("links", stat.nlink);
-    object.number("uid", stat.uid);
-    object.number("gid", stat.gid);
-    object.number("size", stat.size);
-    object.number("blocks_512", stat.blocks_512);
-    for (name, ns) in [("atime_ns", stat.atime_ns), ("mtime_ns", stat.mtime_ns), ("ctime_ns", stat.ctime_ns)]
-    {
-        object.number(name, ns);
-    }
-    object.line()
+fn facts(place: &Place, stat: &Stat) -> String {
+    let facts = json!({
+        "file": place.to_string(),
+        "kind": kind_name(stat.kind()),
+        "mode": format!("{:04o}", stat.mode & 0o7777),
+        "inode": stat.ino,
+        "links": stat.nlink,
+        "uid": stat.uid,
+        "gid": stat.gid,
+        "size": stat.size,
+        "blocks_512": stat.blocks_512,
+        "atime_ns": stat.atime_ns,
+        "mtime_ns": stat.mtime_ns,
+        "ctime_ns": stat.ctime_ns,
+    });
+    format!("{facts}\n")
 }
 
 fn kind_name(kind: Kind) -> &'static str {

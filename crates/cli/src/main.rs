@@ -16,7 +16,6 @@ mod holder;
 mod host;
 mod identify;
 mod inspect;
-mod json;
 mod kv;
 mod lab;
 mod list;

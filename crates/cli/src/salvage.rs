@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Where the copy has come to on the host. Names are made in the directory that is held, however deep it is, and the way back is
-/// its own: no path is too long for that, and two descriptors are enough.
+/// Where the copy has come to on the host. Names are made in the directory that is held, however deep it is, and the
+/// way back is its own: no path is too long for that, and two descriptors are enough.
 struct Way {
     here: OwnedFd,
     /// The directories down to here: their names, and which ones lie above each.

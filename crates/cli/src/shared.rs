@@ -1,5 +1,5 @@
-//! `nvmed run` with a shared mount: a server, started beside the program, holds the file system for all processes of the
-//! run (docs/spec/shared.md).
+//! `nvmed run` with a shared mount: a server, started beside the program, holds the file system for all processes of
+//! the run (docs/spec/shared.md).
 //!
 //! Three processes of ours and theirs: the one that was typed holds the device's lock and memory, and outlives both;
 //! its child, the server, answers calls; the program and its descendants make them.
@@ -74,8 +74,8 @@ pub(crate) fn run(
 }
 
 impl Beside {
-    /// Starts the server, and waits until clients can come; the inner error is the status of one that could not, and has
-    /// said why.
+    /// Starts the server, and waits until clients can come; the inner error is the status of one that could not, and
+    /// has said why.
     fn start(
         arguments: &Run,
         holder: &Holder,
@@ -109,8 +109,8 @@ impl Beside {
         Ok(Err(status_of(child.wait().map_err(failed)?)))
     }
 
-    /// Waits for the program's end, and answers its exit status; the server's end, should it come first, is told to every
-    /// client.
+    /// Waits for the program's end, and answers its exit status; the server's end, should it come first, is told to
+    /// every client.
     fn watch(&mut self, ending: &mut Ending, program: &mut Child) -> Result<u8, Failure> {
         loop {
             ending.wait(Some(program), None).map_err(failed)?;
@@ -143,14 +143,14 @@ impl Beside {
             None => format!("ended with status {}", status_of(status)),
         };
         eprintln!(
-            "nvmed: run: the server {how}; {consequence}; what completed calls wrote is kept, and written to the device \
-             at the end of the run"
+            "nvmed: run: the server {how}; {consequence}; what completed calls wrote is kept, and written to the \
+             device at the end of the run"
         );
     }
 
-    /// After the program: the server ends when no process of the run uses it any more, or, after a signal, when they are gone.
-    /// A status is that of a run that was ended before everything was saved, by a second signal or since the device does not
-    /// answer; that has been said.
+    /// After the program: the server ends when no process of the run uses it any more, or, after a signal, when they
+    /// are gone. A status is that of a run that was ended before everything was saved, by a second signal or since the
+    /// device does not answer; that has been said.
     fn finish(&mut self, ending: &mut Ending) -> Result<Option<u8>, Failure> {
         let mut told = false;
         if ending.asked().is_none() && self.ended.is_none() {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// A regular file.
     File,
     /// A directory.
@@ -21,7 +21,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// What it is.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Permission bits.
     pub mode: u32,
     /// Owner.

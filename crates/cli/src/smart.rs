@@ -3,12 +3,12 @@
 use crate::arguments::Smart;
 use crate::failure::{Failure, Status};
 use crate::identify::celsius;
-use crate::json::Object;
 use crate::output::Output;
 use crate::place::parse_spec;
 use nvmed_engine::EngineError;
 use nvmed_nvme::{LogPage, SmartLog};
 use nvmed_stack::Open;
+use serde_json::{Value, json};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Critical warnings (figure 207, byte 0).
@@ -40,7 +40,7 @@ pub fn smart(arguments: &Smart) -> Result<(), Failure> {
         error => Failure::new(Status::Failed, format!("{name}: health log: {error}")),
     })?;
     let mut out = Output::new();
-    out.text(&if arguments.json { json(&name, &log) } else { page(&name, &log) })?;
+    out.text(&if arguments.json { facts(&name, &log) } else { page(&name, &log) })?;
     out.finish()
 }
 
@@ -94,30 +94,33 @@ fn page(name: &str, log: &SmartLog) -> String {
     )
 }
 
-fn json(name: &str, log: &SmartLog) -> String {
-    let mut object = Object::new();
-    object.text("device", name);
-    object.number("critical_warning", log.critical_warning);
-    object.texts("warnings", &warnings(log));
-    object.number("temperature_kelvin", u16::from_le_bytes(log.temperature));
-    object.number("percentage_used", log.percentage_used);
-    object.number("available_spare", log.available_spare);
-    object.number("spare_threshold", log.spare_threshold);
-    for (name, value) in [
-        ("data_units_read", log.data_units_read),
-        ("data_units_written", log.data_units_written),
-        ("host_reads", log.host_reads),
-        ("host_writes", log.host_writes),
-        ("busy_minutes", log.busy_minutes),
-        ("power_cycles", log.power_cycles),
-        ("power_on_hours", log.power_on_hours),
-        ("unsafe_shutdowns", log.unsafe_shutdowns),
-        ("media_errors", log.media_errors),
-        ("error_entries", log.error_entries),
-    ] {
-        object.number(name, wide(value));
-    }
-    object.line()
+/// A count as JSON: exact up to 64 bits, which no device fills.
+fn count(halves: [u64; 2]) -> Value {
+    let value = wide(halves);
+    u64::try_from(value).map_or_else(|_| Value::from(value as f64), Value::from)
+}
+
+fn facts(name: &str, log: &SmartLog) -> String {
+    let facts = json!({
+        "device": name,
+        "critical_warning": log.critical_warning,
+        "warnings": warnings(log),
+        "temperature_kelvin": u16::from_le_bytes(log.temperature),
+        "percentage_used": log.percentage_used,
+        "available_spare": log.available_spare,
+        "spare_threshold": log.spare_threshold,
+        "data_units_read": count(log.data_units_read),
+        "data_units_written": count(log.data_units_written),
+        "host_reads": count(log.host_reads),
+        "host_writes": count(log.host_writes),
+        "busy_minutes": count(log.busy_minutes),
+        "power_cycles": count(log.power_cycles),
+        "power_on_hours": count(log.power_on_hours),
+        "unsafe_shutdowns": count(log.unsafe_shutdowns),
+        "media_errors": count(log.media_errors),
+        "error_entries": count(log.error_entries),
+    });
+    format!("{facts}\n")
 }
 
 #[cfg(test)]
@@ -133,7 +136,7 @@ mod tests {
         let text = page("d", &log);
         assert!(text.contains("read-only") && text.contains("spare space is below"), "{text}");
         assert!(text.contains("read         1.0 MB"), "{text}");
-        assert!(json("d", &log).contains("\"temperature_kelvin\":0"));
+        assert!(facts("d", &log).contains("\"temperature_kelvin\":0"));
         log.data_units_written = [u64::MAX; 2];
         assert!(page("d", &log).contains("PB"), "a count at its end is no panic");
     }

@@ -1,4 +1,5 @@
-//! What becomes of a run that somebody has ended and whose device answers no more: it ends too, and says what that costs.
+//! What becomes of a run that somebody has ended and whose device answers no more: it ends too, and says what that
+//! costs.
 
 use crate::ending::Stat;
 use nvmed_io::Device;
@@ -6,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long the write-back of a run that is to end may go without one completed command. Those of a device that works take
-/// milliseconds; its own limit for one (120 s) is far beyond what somebody waits who has sent a signal.
+/// How long the write-back of a run that is to end may go without one completed command. Those of a device that works
+/// take milliseconds; its own limit for one (120 s) is far beyond what somebody waits who has sent a signal.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
-/// How often it is looked. Looks are counted, not time: while this process is stopped or starved, nobody could see progress.
+/// How often it is looked. Looks are counted, not time: while this process is stopped or starved, nobody could see
+/// progress.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A write-back under way.
@@ -44,9 +46,9 @@ impl WriteBack {
                 return;
             }
             eprintln!(
-                "nvmed: run: {}: no command has completed for {} s: the run ends before everything was saved; what fsync \
-                 and sync have confirmed is on the device, what was written after that may be lost; find out why the device \
-                 does not answer, then check it with `nvmed fsck`",
+                "nvmed: run: {}: no command has completed for {} s: the run ends before everything was saved; what \
+                 fsync and sync have confirmed is on the device, what was written after that may be lost; find out why \
+                 the device does not answer, then check it with `nvmed fsck`",
                 self.name,
                 STUCK_AFTER.as_secs()
             );
@@ -74,8 +76,8 @@ impl WriteBack {
     }
 }
 
-/// Whether a thread of ours waits for a disk of the host's (state D), as one does that flushes an image into a slow disk: one
-/// command may take minutes there, and nothing could end the process meanwhile.
+/// Whether a thread of ours waits for a disk of the host's (state D), as one does that flushes an image into a slow
+/// disk: one command may take minutes there, and nothing could end the process meanwhile.
 fn waits_for_the_host() -> bool {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     threads.into_iter().any(|thread| Stat::read(&thread.path()).is_some_and(|stat| stat.state == 'D'))

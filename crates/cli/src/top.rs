@@ -7,10 +7,12 @@ mod source;
 use crate::arguments::{Stats, Top};
 use crate::failure::{Failure, Status};
 use crate::output::Output;
+use crate::watch::row_json;
 use nvmed_tally::Tally;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
 use screen::View;
+use serde_json::json;
 use snapshot::{Order, Rates, Snapshot};
 use source::Source;
 use std::io::IsTerminal;
@@ -64,13 +66,15 @@ pub fn top(arguments: &Top) -> Result<(), Failure> {
 
 /// The counts of a run without a server, in the form of a server's statistics.
 fn counts_json(tally: &Tally, pid: u32) -> String {
-    let rows: Vec<String> = tally.rows().iter().map(nvmed_tally::Row::json).collect();
     let now = nvmed_tally::now_ns();
-    format!(
-        "{{\"version\":1,\"pid\":{pid},\"uptime_ns\":{},\"now_ns\":{now},\"calls\":[{}]}}",
-        now.saturating_sub(tally.start_ns()),
-        rows.join(",")
-    )
+    let facts = json!({
+        "version": 1,
+        "pid": pid,
+        "uptime_ns": now.saturating_sub(tally.start_ns()),
+        "now_ns": now,
+        "calls": tally.rows().iter().map(row_json).collect::<Vec<_>>(),
+    });
+    facts.to_string()
 }
 
 /// A frame as text, as high as it has to be.

@@ -121,8 +121,8 @@ impl Emptied {
     }
 }
 
-/// Removes a directory and what is in it, without recursion and by names in held directories: depth is the user's, the stack and
-/// the length of paths are ours.
+/// Removes a directory and what is in it, without recursion and by names in held directories: depth is the user's, the
+/// stack and the length of paths are ours.
 fn remove_tree(volume: &Volume, top: &Place) -> Result<(), Failure> {
     let (files, root, mut place) = (volume.files(), volume.root(), top.clone());
     let mut open = vec![Emptied::begin(volume, &root, within(top), top)?];

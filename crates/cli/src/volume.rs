@@ -258,7 +258,7 @@ impl<'a> Side<'a> for Tree<'a> {
             Ok(()) | Err(FsError::NotPermitted) => {}
             Err(error) => return Err(fail(error)),
         }
-        if entry.kind != crate::side::Kind::Symlink {
+        if entry.kind != crate::side::EntryKind::Symlink {
             files.chmod(Object::At(root, within(place), Follow::Yes), entry.mode, &who).map_err(fail)?;
         }
         let times = [Time::At(entry.atime_ns), Time::At(entry.mtime_ns)];
@@ -269,10 +269,10 @@ impl<'a> Side<'a> for Tree<'a> {
 fn entry(stat: &Stat) -> Entry {
     Entry {
         kind: match stat.kind() {
-            Kind::File => crate::side::Kind::File,
-            Kind::Directory => crate::side::Kind::Directory,
-            Kind::Symlink => crate::side::Kind::Symlink,
-            _ => crate::side::Kind::Other,
+            Kind::File => crate::side::EntryKind::File,
+            Kind::Directory => crate::side::EntryKind::Directory,
+            Kind::Symlink => crate::side::EntryKind::Symlink,
+            _ => crate::side::EntryKind::Other,
         },
         mode: stat.mode & 0o7777,
         uid: stat.uid,

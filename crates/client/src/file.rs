@@ -74,8 +74,8 @@ impl File {
         Node(Arc::clone(&self.holding))
     }
 
-    /// Access mode and status flags, as far as this process knows: another one that has the description may have changed those of
-    /// [`OpenFlags::SETTABLE`]. What they mean is the server's affair.
+    /// Access mode and status flags, as far as this process knows: another one that has the description may have
+    /// changed those of [`OpenFlags::SETTABLE`]. What they mean is the server's affair.
     #[inline]
     #[must_use]
     pub fn flags(&self) -> OpenFlags {

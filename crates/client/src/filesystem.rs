@@ -251,8 +251,8 @@ impl FileSystem {
         self.core.done(&Call::Utimens { object: named(object)?, times })
     }
 
-    /// Sets the size of what is at a path. The server sets that of a held inode by what it was opened for: open it, and use
-    /// [`File::truncate`].
+    /// Sets the size of what is at a path. The server sets that of a held inode by what it was opened for: open it, and
+    /// use [`File::truncate`].
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::truncate`].

@@ -25,4 +25,4 @@ pub use file::{File, MappedFile};
 pub use filesystem::{FileSystem, Object};
 pub use node::Node;
 pub use nvmed_wire::{Address, Handle, Inherited, Token, Welcome};
-pub use session::{Held, Session};
+pub use session::{Received, Session};

@@ -29,7 +29,7 @@ pub struct Session {
 
 /// Something held that came from elsewhere.
 #[derive(Debug)]
-pub enum Held {
+pub enum Received {
     /// An open description.
     File(Arc<File>),
     /// An inode.
@@ -104,20 +104,20 @@ impl Session {
     ///
     /// # Errors
     /// `EPROTO` for what this library does not know.
-    pub fn inherited(&self, what: &Inherited) -> Result<Held, FsError> {
+    pub fn inherited(&self, what: &Inherited) -> Result<Received, FsError> {
         let holding = Holding::new(&self.core, what.handle, &what.stat)?;
         // An inode has no other flag; a description that only names one may have.
         if what.flags == OpenFlags::PATH && what.offset.is_none() {
-            return Ok(Held::Node(Node(holding)));
+            return Ok(Received::Node(Node(holding)));
         }
         // Who had it before may have a lock through it.
         holding.tell_end();
-        Ok(Held::File(Arc::new(File::new(holding, what.flags, what.offset))))
+        Ok(Received::File(Arc::new(File::new(holding, what.flags, what.offset))))
     }
 
     /// A session for a process that is about to be made, or, with `same_process`, for the program that this one
-    /// is about to execute: it holds what `held` names by descriptor number. Its socket; it ends when that is closed and
-    /// nobody has adopted it. [`File::share`] comes before.
+    /// is about to execute: it holds what `held` names by descriptor number. Its socket; it ends when that is closed
+    /// and nobody has adopted it. [`File::share`] comes before.
     ///
     /// # Errors
     /// The server's.
@@ -194,7 +194,7 @@ impl Session {
     ///
     /// # Errors
     /// [`FsError::BadDescriptor`] when it stands for nothing; the server's.
-    pub fn receive(&self, fd: BorrowedFd<'_>) -> Result<Held, FsError> {
+    pub fn receive(&self, fd: BorrowedFd<'_>) -> Result<Received, FsError> {
         match self.core.talk()?.ask(&Control::Receive, Some(fd))?.0 {
             ControlAnswer::Received(what) => self.inherited(&what),
             _ => Err(STRANGE),

@@ -2,7 +2,7 @@
 
 mod support;
 
-use nvmed_client::{Held, Session};
+use nvmed_client::{Received, Session};
 use nvmed_fs::{LockKind, LockRange, OpenFlags, Wait, Whence};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -140,7 +140,7 @@ fn an_executed_program_has_the_descriptors_the_offset_and_the_locks() {
     assert!(before.1.stat().is_err(), "its session has ended");
     let numbers: Vec<i32> = welcome.held.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [5, 7]);
-    let Held::File(file) = session.inherited(&welcome.held[0].1).unwrap() else { panic!("it is a file") };
+    let Received::File(file) = session.inherited(&welcome.held[0].1).unwrap() else { panic!("it is a file") };
     assert_eq!(file.position().unwrap(), 6);
     file.write(b", after").unwrap();
     let other = shared.session();
@@ -149,7 +149,7 @@ fn an_executed_program_has_the_descriptors_the_offset_and_the_locks() {
         theirs.posix_lock(range, Some(LockKind::Shared), Wait::No).is_err(),
         "the process has the lock still"
     );
-    let Held::Node(cwd) = session.inherited(&welcome.cwd.unwrap()).unwrap() else {
+    let Received::Node(cwd) = session.inherited(&welcome.cwd.unwrap()).unwrap() else {
         panic!("it is a directory")
     };
     assert_eq!(session.files().path_of(&cwd).unwrap(), b"/dir");
@@ -174,7 +174,7 @@ fn more_open_files_than_one_message_names_are_inherited() {
     let told: Vec<_> = welcome.held.iter().map(|(number, what)| (*number, what.handle)).collect();
     assert_eq!(told, numbered);
     let (_, last) = welcome.held.last().unwrap();
-    let Held::File(last) = session.inherited(last).unwrap() else { panic!("it is a file") };
+    let Received::File(last) = session.inherited(last).unwrap() else { panic!("it is a file") };
     assert_eq!(last.position().unwrap(), 13);
 }
 
@@ -202,7 +202,7 @@ fn what_is_sent_is_received_by_another_process() {
     mine.share();
     let token = one.send(mine.handle()).unwrap();
     assert!(rustix::io::read(&token, &mut [0; 1]).is_err());
-    let Held::File(theirs) = other.receive(token.as_fd()).unwrap() else { panic!("it is a file") };
+    let Received::File(theirs) = other.receive(token.as_fd()).unwrap() else { panic!("it is a file") };
     theirs.write(b", world").unwrap();
     assert_eq!(mine.position().unwrap(), 12, "one offset for both");
     let memory = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

@@ -131,7 +131,10 @@ pub enum MapError {
         limit: u64,
     },
     /// The address that was asked for is taken, or the range ends past the last address.
-    #[error("{len} bytes at device address {:#x} overlap a mapping or the end of the addresses; unmap first", address.0)]
+    #[error(
+        "{len} bytes at device address {:#x} overlap a mapping or the end of the addresses; unmap first",
+        address.0
+    )]
     Overlap {
         /// Where it was to begin.
         address: DeviceAddress,

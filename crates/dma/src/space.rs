@@ -182,8 +182,8 @@ impl View {
         distant.fetch(address, memory, offset, len)
     }
 
-    /// After a device has written `len` bytes at `offset` of memory that this view gave: sends them to where they belong,
-    /// where the memory is a copy.
+    /// After a device has written `len` bytes at `offset` of memory that this view gave: sends them to where they
+    /// belong, where the memory is a copy.
     ///
     /// # Errors
     /// [`DmaFault`] when they do not arrive.

@@ -7,16 +7,20 @@
 //! Source: NVMe Base 2.0 and NVM Command Set 1.0; NVMeDirect (TCE'17, III.B) for handles over queues.
 #![forbid(unsafe_code)]
 
+mod cursor;
 mod error;
 pub mod nvme;
 mod request;
+mod slot;
 
+pub use cursor::Cursor;
 pub use error::{DeviceError, EngineError, InvalidRequest, QueueFault, SubmitError};
 pub use nvmed_dma::Waited;
 pub use nvmed_nvme::AsyncEvent;
 pub use request::{
     Command, Completion, Operation, Priority, QueueOptions, Request, Segment, Transfer, check_segments,
 };
+pub use slot::{Commands, Slots};
 
 use nvmed_nvme::{AdminOpcode, Cns, IdentifyController, IdentifyNamespace};
 use nvmed_sys::{Mapping, Pages};

@@ -3,8 +3,8 @@
 //!
 //! In: paths, buffers, a [`Policy`] a file. Out: results, and a [`Ticket`] for each asynchronous call.
 //! Neighbours: `stack` mounts, `fs` has the files, `block` the buffers; the C library above.
-//! Invariants: a buffer is the call's from submission until its ticket gives it back; of one file, asynchronous calls that
-//! go through the cache run in the order of their submission; a file's queue ends with the file.
+//! Invariants: a buffer is the call's from submission until its ticket gives it back; of one file, asynchronous calls
+//! that go through the cache run in the order of their submission; a file's queue ends with the file.
 #![forbid(unsafe_code)]
 
 mod file;

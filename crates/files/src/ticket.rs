@@ -6,8 +6,8 @@ use nvmed_block::Buffer;
 use nvmed_fs::{DirectIo, FsError};
 use std::sync::Arc;
 
-/// An asynchronous call. Its result is there once, for [`Ticket::wait`]; dropping it waits, since the call may use memory
-/// until its end.
+/// An asynchronous call. Its result is there once, for [`Ticket::wait`]; dropping it waits, since the call may use
+/// memory until its end.
 #[must_use = "a call has a result; wait for it"]
 #[derive(Debug)]
 pub struct Ticket {

@@ -47,7 +47,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let place = || (0..5usize, 0..FILE_MAX, 1..60_000usize, any::<bool>());
     prop_oneof![
-        5 => (place(), any::<u8>()).prop_map(|((file, at, bytes, wait), byte)| Step::Write { file, at, bytes, byte, wait }),
+        5 => (place(), any::<u8>())
+            .prop_map(|((file, at, bytes, wait), byte)| Step::Write { file, at, bytes, byte, wait }),
         5 => place().prop_map(|(file, at, bytes, wait)| Step::Read { file, at, bytes, wait }),
         1 => (0..FILE_MAX).prop_map(|size| Step::Truncate { size }),
         1 => (0..5usize, any::<bool>()).prop_map(|(file, wait)| Step::Sync { file, wait }),

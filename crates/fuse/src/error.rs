@@ -18,7 +18,8 @@ pub enum MountError {
     NoFuse,
     /// FUSE is there, and its device is not open for us.
     #[error(
-        "/dev/fuse: permission denied; as root, or after `chmod 666 /dev/fuse` by root, which most systems do by themselves"
+        "/dev/fuse: permission denied; as root, or after `chmod 666 /dev/fuse` by root, which most systems do by \
+         themselves"
     )]
     Closed,
     /// FUSE is there, and not for us.
@@ -44,7 +45,7 @@ pub enum MountError {
         errno: Errno,
     },
     /// Somebody uses the mount.
-    #[error("{} is in use: a file is open or a process works in it (`fuser -vm {}` shows who)", dir.display(), dir.display())]
+    #[error("{0} is in use: a file is open or a process works in it (`fuser -vm {0}` shows who)", dir.display())]
     Busy {
         /// Which.
         dir: PathBuf,

@@ -1,9 +1,9 @@
 //! Who may use what of a device: directory trees and partitions, granted to users and groups.
 //!
-//! In: the administrator's table, requests over the administrator's socket, processes that want a session. Out: views of the
-//! file system, served partitions, refusals. Neighbours: `server` and `stack` below, `cli` above. Invariants: what is not
-//! granted is refused; a table that somebody else could have written is not read; a change is on disk before it counts.
-//! Source: docs/serve.md.
+//! In: the administrator's table, requests over the administrator's socket, processes that want a session. Out: views
+//! of the file system, served partitions, refusals. Neighbours: `server` and `stack` below, `cli` above. Invariants:
+//! what is not granted is refused; a table that somebody else could have written is not read; a change is on disk
+//! before it counts. Source: docs/serve.md.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -17,7 +17,8 @@ const MODE: u32 = 0o600;
 /// Bits by which others than the owner could write.
 const OTHERS_WRITE: u32 = 0o022;
 /// What the table begins with.
-const HEAD: &str = "# Who may use what of the device (docs/serve.md). `nvmed admin` replaces this file: comments do not last.\n\n";
+const HEAD: &str = "# Who may use what of the device (docs/serve.md). `nvmed admin` replaces this file: comments do \
+                    not last.\n\n";
 
 /// A directory and everything below it, for some users and groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,7 +133,8 @@ impl Table {
         HEAD.to_owned() + &toml::to_string(self).expect("a table of strings and numbers is TOML")
     }
 
-    /// Puts the table in the place of the file, durably and at once: whoever reads it sees all of one or all of the other.
+    /// Puts the table in the place of the file, durably and at once: whoever reads it sees all of one or all of the
+    /// other.
     ///
     /// # Errors
     /// [`GrantError::File`], [`GrantError::Untrusted`]; the file is as it was.

@@ -5,15 +5,25 @@ use crate::handle::Handle;
 use crate::lane::{Inner, Lane, Terms};
 use crate::learn::Class;
 use crate::measure::thread_cpu_ns;
-use crate::parts::PART_SEGMENTS;
+use crate::parts::{PART_SEGMENTS, Parts};
+use crate::replay::{REPLAYS_MAX, is_idempotent, was_reset};
+use crate::scatter::Span;
 use crate::wait::Awaited;
-use nvmed_engine::{Operation, QueueFault, Request, Segment};
+use nvmed_engine::{Operation, Request, Segment};
 use nvmed_units::DeviceAddress;
 use std::sync::Arc;
 
-/// How often a request is sent again because the device was reset under it. A request that brings the
-/// device down each time must end.
-pub(crate) const REPLAYS_MAX: u8 = 3;
+/// Requests of one call under way at once: a device works on them together, and others find slots beside them.
+const REQUESTS_MAX: u32 = 8;
+
+/// A synchronous call.
+pub(crate) struct Call<'a> {
+    /// Its first blocks side by side, as one request, but `blocks` long, and the memory of all.
+    pub(crate) whole: Request<'a>,
+    pub(crate) blocks: u64,
+    /// Its other blocks.
+    pub(crate) more: &'a [Span],
+}
 
 /// Processor time of a measured call.
 pub(crate) struct Spent(Option<u64>);
@@ -30,16 +40,6 @@ impl Spent {
     }
 }
 
-/// Whether doing it twice is doing it once.
-pub(crate) fn is_idempotent(operation: Operation) -> bool {
-    !matches!(operation, Operation::Compare | Operation::Passthrough { .. })
-}
-
-/// Whether a request failed only because the device was reset under it.
-pub(crate) fn was_reset(error: &IoError) -> bool {
-    matches!(error, IoError::Device(error) if error.fault == Some(QueueFault::Reset))
-}
-
 impl Handle {
     /// Whether a request that ended so is to be sent again.
     pub(crate) fn replays(&self, operation: Operation, error: &IoError) -> bool {
@@ -48,13 +48,13 @@ impl Handle {
 
     /// A synchronous call, sent again as often as a reset is in its way.
     #[cold]
-    pub(crate) fn run_again(&self, whole: &Request<'_>, blocks: u64) -> Result<(), IoError> {
+    pub(crate) fn run_again(&self, call: &Call<'_>) -> Result<(), IoError> {
         let mut last = Ok(());
         for _ in 0..REPLAYS_MAX {
-            let lane = Arc::clone(self.lane(whole).0);
+            let lane = Arc::clone(self.lane(&call.whole).0);
             lane.lock().stats_mut(self.shared.id).retries += 1;
-            last = self.run_parts(whole, blocks);
-            if !last.as_ref().is_err_and(|error| self.replays(whole.operation, error)) {
+            last = self.run_parts(call);
+            if !last.as_ref().is_err_and(|error| self.replays(call.whole.operation, error)) {
                 break;
             }
         }
@@ -64,21 +64,21 @@ impl Handle {
     /// A synchronous call of several requests, one for a queue with a scheduler, one of a handle that wants
     /// more than speed, or one that has to wait for a slot.
     #[cold]
-    pub(crate) fn run_slowly(&self, whole: &Request<'_>, blocks: u64) -> Result<(), IoError> {
+    pub(crate) fn run_slowly(&self, call: &Call<'_>) -> Result<(), IoError> {
         let spent = Spent::begin(&self.shared.terms);
-        let result = match self.run_parts(whole, blocks) {
-            Err(error) if self.replays(whole.operation, &error) => self.run_again(whole, blocks),
+        let result = match self.run_parts(call) {
+            Err(error) if self.replays(call.whole.operation, &error) => self.run_again(call),
             result => result,
         };
         spent.end(&self.shared.terms);
         result
     }
 
-    /// As many requests as fit are in flight, and one that fails ends the call.
-    fn run_parts(&self, whole: &Request<'_>, blocks: u64) -> Result<(), IoError> {
-        let mut parts = self.parts(whole, blocks);
+    /// Up to [`REQUESTS_MAX`] requests, or as many as fit, are in flight, and one that fails ends the call.
+    fn run_parts(&self, call: &Call<'_>) -> Result<(), IoError> {
+        let mut parts = Parts::new(&call.whole, call.blocks, &self.shared.limits).and(call.more);
         let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
-        let (lane, mut inner) = self.lane(whole);
+        let (lane, mut inner) = self.lane(&call.whole);
         let lane = Arc::clone(lane);
         let opened = inner.tickets.open(id, true);
         drop(inner);
@@ -88,16 +88,26 @@ impl Handle {
         };
         let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
         let mut refused = None;
-        let mut put = |inner: &mut Inner| {
+        let mut put = |inner: &mut Inner| loop {
             while !parts.is_done() && refused.is_none() && !inner.tickets.has_failed(index) {
-                match inner.submit_as(&parts.request(&mut room), index, id, hot, false) {
+                if inner.tickets.running(index) >= REQUESTS_MAX {
+                    break;
+                }
+                let kept = inner.scheduled;
+                let request = if kept { parts.request(&mut room) } else { parts.longest(&mut room) };
+                match inner.submit_as(&request, index, id, hot, false) {
                     Ok(()) => parts.advance(),
                     Err(SubmitError::NoSlot) => break,
-                    Err(error) => refused = Some(error),
+                    Err(error) => refused = Some(IoError::refused(request.operation, request.lba, error)),
                 }
             }
-            inner.advance();
-            (parts.is_done() || refused.is_some() || inner.tickets.has_failed(index)).then_some(())
+            let ended = inner.advance();
+            if parts.is_done() || refused.is_some() || inner.tickets.has_failed(index) {
+                return Some(());
+            }
+            if ended == 0 {
+                return None;
+            }
         };
         let mut inner = lane.lock();
         let all = put(&mut inner);
@@ -110,10 +120,7 @@ impl Handle {
             lane.until(self.awaited(&lane, index), put);
         }
         let result = self.await_call(&lane, index);
-        match refused {
-            Some(error) => Err(IoError::refused(whole.operation, whole.lba, error)),
-            None => result,
-        }
+        refused.map_or(result, Err)
     }
 
     /// What is known of the requests of a place, for those who wait for them.

@@ -1,13 +1,13 @@
 //! Handles: how a room asks a device for I/O (NVMeDirect, TCE'17, fig. 4).
 
-use crate::call::Spent;
+use crate::call::{Call, Spent};
 use crate::device::Device;
 use crate::error::{IoError, SubmitError};
 use crate::lane::{Called, Held, Lane, Terms};
 use crate::limits::Limits;
 use crate::measure::Measured;
-use crate::parts::Parts;
 use crate::queue::QueueNumber;
+use crate::scatter::Scatter;
 use crate::settings::HandleSettings;
 use crate::stats::Stats;
 use crate::ticket::Ticket;
@@ -291,6 +291,31 @@ impl Handle {
         self.transfer(Operation::Compare, lba, data)
     }
 
+    /// Reads, writes or compares everything in a list: one call, whose requests are under way together. No other
+    /// operation has a list.
+    ///
+    /// # Errors
+    /// [`IoError`] of the first request that failed; any of the others may have been done.
+    ///
+    /// # Panics
+    /// The list's memory is not as long as its blocks.
+    pub fn scatter(&self, operation: Operation, list: &Scatter) -> Result<(), IoError> {
+        let Some(first) = list.first else { return Ok(()) };
+        let blocks = list.more.iter().fold(first.blocks, |sum, span| sum + span.blocks);
+        let bytes = list.data.iter().fold(0, |sum, segment| sum + u64::from(segment.bytes));
+        assert!(
+            blocks << self.shared.limits.lba_shift == bytes,
+            "{bytes} bytes of memory for {blocks} blocks"
+        );
+        if list.more.is_empty() {
+            return self.run(operation, first.lba, blocks, &list.data);
+        }
+        let stream = self.shared.terms.live.hot().stream();
+        let data = &list.data;
+        let whole = Request { operation, lba: first.lba, blocks: first.blocks as u32, data, tag: 0, stream };
+        self.run_slowly(&Call { whole, blocks: first.blocks, more: &list.more })
+    }
+
     /// Makes durable what completed writes, on whichever queue, have put into the device's cache.
     ///
     /// # Errors
@@ -374,18 +399,18 @@ impl Handle {
         let hot = self.shared.terms.live.hot();
         let whole = Request { operation, lba, blocks: blocks as u32, data, tag: 0, stream: hot.stream() };
         if blocks > u64::from(self.shared.limits.blocks(operation)) || !hot.is_plain() {
-            return self.run_slowly(&whole, blocks);
+            return self.run_slowly(&Call { whole, blocks, more: &[] });
         }
         let (lane, mut inner) = self.lane(&whole);
         if inner.scheduled {
             drop(inner);
-            return self.run_slowly(&whole, blocks);
+            return self.run_slowly(&Call { whole, blocks, more: &[] });
         }
         let called = inner.call(&whole, self.shared.id);
         drop(inner);
         match called {
             Ok(Called::Done(Ok(()))) => Ok(()),
-            other => self.finish(&whole, blocks, lane, other),
+            other => self.finish(&Call { whole, blocks, more: &[] }, lane, other),
         }
     }
 
@@ -393,25 +418,21 @@ impl Handle {
     #[cold]
     fn finish(
         &self,
-        whole: &Request<'_>,
-        blocks: u64,
+        call: &Call<'_>,
         lane: &Lane,
         called: Result<Called, SubmitError>,
     ) -> Result<(), IoError> {
+        let whole = &call.whole;
         let result = match called {
             Ok(Called::Done(result)) => result.map_err(IoError::Device),
             Ok(Called::Waiting(index)) => self.await_call(lane, index),
-            Err(SubmitError::NoSlot) => return self.run_slowly(whole, blocks),
+            Err(SubmitError::NoSlot) => return self.run_slowly(call),
             Err(refused) => return Err(IoError::refused(whole.operation, whole.lba, refused)),
         };
         match result {
-            Err(error) if self.replays(whole.operation, &error) => self.run_again(whole, blocks),
+            Err(error) if self.replays(whole.operation, &error) => self.run_again(call),
             result => result,
         }
-    }
-
-    pub(crate) fn parts<'a>(&self, whole: &Request<'a>, blocks: u64) -> Parts<'a> {
-        Parts::new(whole, blocks, &self.shared.limits)
     }
 }
 

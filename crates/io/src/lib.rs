@@ -22,6 +22,8 @@ mod places;
 mod queue;
 mod queued;
 mod recover;
+mod replay;
+mod scatter;
 mod schedule;
 mod service;
 mod settings;
@@ -39,6 +41,7 @@ pub use nvmed_engine::{
     Segment, Transfer,
 };
 pub use queue::{QueueNumber, QueueSettings, Scheduler};
+pub use scatter::Scatter;
 pub use service::{CompletionThreads, ThreadStats};
 pub use settings::{Completions, HandleSettings, OnReset, Rate};
 pub use stats::Stats;

@@ -33,6 +33,7 @@ impl Limits {
 
     /// What suits both of two queues.
     pub(crate) fn both(self, other: Self) -> Self {
+        assert!(self.lba_shift == other.lba_shift, "two queues of one device have blocks of different sizes");
         Self {
             lba_shift: self.lba_shift,
             data_blocks: self.data_blocks.min(other.data_blocks),
@@ -62,5 +63,16 @@ impl Limits {
             Operation::Discard | Operation::Flush | Operation::Passthrough { .. } => self.discard_blocks,
             Operation::Read | Operation::Write { .. } | Operation::Compare => self.data_blocks,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "blocks of different sizes")]
+    fn queues_of_one_device_have_its_blocks() {
+        let _ = Limits::of(512, 8).both(Limits::of(4096, 8));
     }
 }

@@ -162,7 +162,9 @@ impl Places {
 
     /// Notes what its requests are timed for.
     pub(crate) fn stamp(&mut self, index: usize, stamp: Stamp) {
-        self.places[index].stamp = stamp;
+        let place = &mut self.places[index];
+        assert!(place.remaining > 0, "place {index} is timed, but no request of it runs");
+        place.stamp = stamp;
     }
 
     pub(crate) fn stamp_of(&self, index: usize) -> Stamp {
@@ -227,6 +229,11 @@ impl Places {
         self.awaited
     }
 
+    /// Requests of `index` that are not done.
+    pub(crate) fn running(&self, index: usize) -> u32 {
+        self.places[index].remaining
+    }
+
     /// Whether a request of `index` has failed already.
     pub(crate) fn has_failed(&self, index: usize) -> bool {
         self.places[index].error.is_some()
@@ -244,6 +251,7 @@ impl Places {
 
     /// Nobody will take the result; answers who would have been woken.
     pub(crate) fn abandon(&mut self, index: usize) -> Option<Waiter> {
+        assert!(!self.places[index].abandoned, "place {index} is abandoned twice");
         let waiter = self.places[index].waiter.take();
         self.awaited -= usize::from(matches!(waiter, Some(Waiter::Task(_))));
         if self.places[index].remaining == 0 {
@@ -315,6 +323,22 @@ mod tests {
         let (mut places, index) = taken();
         places.expect(index);
         places.close(index);
+    }
+
+    #[test]
+    #[should_panic(expected = "is abandoned twice")]
+    fn a_place_is_abandoned_once() {
+        let (mut places, index) = taken();
+        places.expect(index);
+        places.abandon(index);
+        places.abandon(index);
+    }
+
+    #[test]
+    #[should_panic(expected = "no request of it runs")]
+    fn a_place_is_timed_while_a_request_runs() {
+        let (mut places, index) = taken();
+        places.stamp(index, Stamp::default());
     }
 
     #[test]

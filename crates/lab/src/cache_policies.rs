@@ -10,7 +10,7 @@ mod trace;
 pub use offline::{belady, lru};
 pub use replay::{Counts, replay};
 pub use synthetic::zipf_and_scans;
-pub use trace::{Kind, Request, Trace, TraceError, files, load, parse};
+pub use trace::{Access, Request, Trace, TraceError, files, load, parse};
 
 use nvmed_cache::EvictionPolicy;
 use std::collections::HashMap;
@@ -133,7 +133,8 @@ impl Findings {
     pub fn to_table(&self) -> String {
         let names = EvictionPolicy::ALL.map(EvictionPolicy::name).join(" | ");
         let mut text = format!(
-            "| trace | accesses | pages | size | {names} | LRU (offline) | optimum (offline) |\n|---|---|---|---|{}---|---|\n",
+            "| trace | accesses | pages | size | {names} | LRU (offline) | optimum (offline) \
+             |\n|---|---|---|---|{}---|---|\n",
             "---|".repeat(EvictionPolicy::ALL.len()),
         );
         for row in &self.rows {

@@ -196,8 +196,8 @@ pub(crate) fn curve(title: &str, x: Axis<'_>, y: Axis<'_>, points: &[(f64, f64)]
     let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
     let _ = write!(
         out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-         <text x=\"14\" y=\"{middle:.1}\" transform=\"rotate(-90 14 {middle:.1})\" text-anchor=\"middle\">{}</text></svg>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text x=\"14\" y=\"{middle:.1}\" \
+         transform=\"rotate(-90 14 {middle:.1})\" text-anchor=\"middle\">{}</text></svg>",
         (LEFT + WIDTH - RIGHT) / 2.0,
         HEIGHT - 6.0,
         escaped(x.name),

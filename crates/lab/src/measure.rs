@@ -69,7 +69,8 @@ impl Watch<'_> {
 }
 
 /// Runs jobs until `end`, or until `stop` is set, each in a thread of its own; `live` is told of every interval.
-/// With `stamps`, latencies are taken. `time` is what the report is in; the ends of intervals, and `end`, are the host's.
+/// With `stamps`, latencies are taken. `time` is what the report is in; the ends of intervals, and `end`, are the
+/// host's.
 ///
 /// # Errors
 /// The first failure of a job; the others are stopped.

@@ -109,7 +109,8 @@ impl Report {
                 let _ = match self.simulated {
                     true => writeln!(
                         out,
-                        "of simulated time, of which each look at the clock takes some (docs/spec/vdev.md); --no-latency does without"
+                        "of simulated time, of which each look at the clock takes some (docs/spec/vdev.md); \
+                         --no-latency does without"
                     ),
                     false => writeln!(
                         out,

@@ -1,6 +1,7 @@
 //! YCSB's workload A against a server that speaks MongoDB's protocol: records of ten fields, read and updated in equal
-//! parts, chosen by Zipf's law. Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010; the core workload's
-//! defaults as its properties file has them: ten fields of 100 bytes, an update writes one field, a read fetches all.
+//! parts, chosen by Zipf's law. Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010; the core
+//! workload's defaults as its properties file has them: ten fields of 100 bytes, an update writes one field, a read
+//! fetches all.
 
 mod bson;
 mod client;

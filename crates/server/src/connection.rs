@@ -4,7 +4,7 @@ use crate::lane;
 use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
-use crate::share::{Kind, Share, User};
+use crate::share::{Resource, Share, User};
 use nvmed_fs::FsError;
 use nvmed_sys::sync::{Arc, Mutex, OnceLock};
 use nvmed_wire::{LaneError, Sender, ServerLane, Socket};
@@ -144,7 +144,7 @@ impl Connection {
         if lanes.all.len() >= LANES_MAX {
             return Err(FsError::Host(Errno::MFILE));
         }
-        let share = session.user.take(Kind::Lane)?;
+        let share = session.user.take(Resource::Lane)?;
         let lane = Arc::new(ServerLane::new(Arc::clone(&service.board))?);
         let memory = lane.client().ok_or(Errno::IO)?.try_clone_to_owned();
         let memory = memory.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// An answer, and the descriptor that comes along.
 pub(crate) type Reply = (ControlAnswer, Option<OwnedFd>);
 
-/// Whether a message may take so long that others must not wait for it: it reads files, or waits for changes of them, or
-/// looks at every session.
+/// Whether a message may take so long that others must not wait for it: it reads files, or waits for changes of them,
+/// or looks at every session.
 pub(crate) fn is_long(connection: &Connection, message: &Control) -> bool {
     match message {
         Control::Map { .. } | Control::Window { .. } | Control::Statistics => true,

@@ -74,8 +74,8 @@ impl Service {
         Ok((written, offset, changing.end()))
     }
 
-    /// Makes the file durable whose count was `count` after a write, and what fdatasync does besides; the mark that shows it. None
-    /// when no mark would: nothing is done then, or it has failed, which the next sync says.
+    /// Makes the file durable whose count was `count` after a write, and what fdatasync does besides; the mark that
+    /// shows it. None when no mark would: nothing is done then, or it has failed, which the next sync says.
     fn sync_at_once(&self, description: &Description, count: Option<NonZeroU64>) -> Option<Mark> {
         let (mark, ino) = (self.board.mark(count?)?, description.node().ino());
         // In this order: what is stored, or owed, later than this look changes the mark.

@@ -1,7 +1,7 @@
 //! An open description, as sessions and messages hold it.
 
 use crate::owner::RANGES_ADDED;
-use crate::share::{Kind, Share, User};
+use crate::share::{Resource, Share, User};
 use nvmed_fs::{DirEntry, File, FsError, LockKind, LockRange, Wait};
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::{Board, Handle};
@@ -83,7 +83,7 @@ impl Description {
         kind: Option<LockKind>,
     ) -> Result<(), FsError> {
         let [share, _] = &mut *self.shares.lock();
-        let share = share.get_or_insert_with(|| Box::new(user.none(Kind::Lock)));
+        let share = share.get_or_insert_with(|| Box::new(user.none(Resource::Lock)));
         if kind.is_some() {
             share.grow(RANGES_ADDED)?;
         }
@@ -102,7 +102,7 @@ impl Description {
         each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
         let [_, share] = &mut *self.shares.lock();
-        let share = share.get_or_insert_with(|| Box::new(user.none(Kind::Names)));
+        let share = share.get_or_insert_with(|| Box::new(user.none(Resource::Names)));
         // One portion is little, and how much it will be nobody knows before.
         share.grow(1)?;
         let told = self.file.read_dir(each);

@@ -1,5 +1,5 @@
-//! What takes long, done by threads beside the event loop: by turns of users, so that however much one has asked for, the
-//! others' errands do not wait for it.
+//! What takes long, done by threads beside the event loop: by turns of users, so that however much one has asked for,
+//! the others' errands do not wait for it.
 
 use nvmed_sys::sync::{Arc, Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
@@ -79,8 +79,8 @@ impl Errands {
         loop {
             if let Some((whose, errand)) = waiting.take(self.clerks_of_user) {
                 drop(waiting);
-                // Errands guard themselves: a mistake of ours in one turns the file system read-only, and does not take the
-                // clerk away from the others.
+                // Errands guard themselves: a mistake of ours in one turns the file system read-only, and does not take
+                // the clerk away from the others.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
                 waiting = self.waiting.lock();
                 waiting.done(whose);
@@ -96,8 +96,8 @@ impl Errands {
     }
 }
 
-/// What is to be closed of those who were refused and had sent descriptors, which may last as long as their sender likes: one
-/// thread does it, while there is any, and nobody waits for it but others of that kind.
+/// What is to be closed of those who were refused and had sent descriptors, which may last as long as their sender
+/// likes: one thread does it, while there is any, and nobody waits for it but others of that kind.
 #[derive(Default)]
 pub(crate) struct Refused(Mutex<(VecDeque<Errand>, bool)>);
 

@@ -29,8 +29,8 @@ pub trait Gate: Send + Sync {
 /// Who may have a session at all.
 #[derive(Clone)]
 pub enum Admission {
-    /// Whoever knows the secret: the processes of a run, whatever ids they take on. They see everything; owners and mode
-    /// bits decide about their calls.
+    /// Whoever knows the secret: the processes of a run, whatever ids they take on. They see everything; owners and
+    /// mode bits decide about their calls.
     Secret([u8; SECRET_BYTES]),
     /// Whom a gate lets in.
     Gate(Arc<dyn Gate>),

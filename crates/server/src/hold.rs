@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 /// Handles of one session (docs/spec/shared.md, "Limits").
 pub(crate) const HANDLES_MAX: usize = 1 << 20;
-/// Handles that a session takes of its user's, and gives back, at a time: so an open or close touches nothing that others use.
+/// Handles that a session takes of its user's, and gives back, at a time: so an open or close touches nothing that
+/// others use.
 const AT_A_TIME: usize = 64;
 
 /// Something that a handle stands for.
@@ -21,12 +22,12 @@ pub(crate) enum Thing {
 }
 
 /// A thing that somebody holds.
-pub(crate) enum Held {
+pub(crate) enum HeldThing {
     Inode(Node),
     Description(Holding),
 }
 
-impl Held {
+impl HeldThing {
     pub fn new(thing: Thing) -> Self {
         match thing {
             Thing::Inode(node) => Self::Inode(node),
@@ -58,7 +59,7 @@ impl Maps {
 
 /// What one handle stands for, and how often the session has it.
 pub(crate) struct Hold {
-    held: Held,
+    held: HeldThing,
     count: u32,
     maps: Maps,
 }
@@ -106,7 +107,7 @@ impl Holds {
         if self.by_handle.len() >= self.share.count() {
             self.share.grow(AT_A_TIME).or_else(|_| self.share.grow(1))?;
         }
-        let held = Held::new(thing);
+        let held = HeldThing::new(thing);
         self.by_handle.insert(handle, Hold { held, count, maps: Maps::default() });
         Ok(())
     }
@@ -133,8 +134,8 @@ impl Holds {
     /// As [`Holds::get`].
     pub fn node(&self, handle: Handle) -> Result<Node, FsError> {
         match &self.by_handle.get(&handle).ok_or(FsError::BadDescriptor)?.held {
-            Held::Inode(node) => Ok(node.clone()),
-            Held::Description(holding) => Ok(holding.description().node()),
+            HeldThing::Inode(node) => Ok(node.clone()),
+            HeldThing::Description(holding) => Ok(holding.description().node()),
         }
     }
 
@@ -144,7 +145,7 @@ impl Holds {
     /// As [`Holds::get`]; the same for a held inode.
     pub fn description(&self, handle: Handle) -> Result<Arc<Description>, FsError> {
         match self.by_handle.get(&handle) {
-            Some(Hold { held: Held::Description(holding), .. }) => Ok(Arc::clone(holding.description())),
+            Some(Hold { held: HeldThing::Description(holding), .. }) => Ok(Arc::clone(holding.description())),
             _ => Err(FsError::BadDescriptor),
         }
     }
@@ -182,7 +183,7 @@ impl Holds {
     /// Whether there are directories alone: telling of them waits for no writer, letting go of them frees no blocks.
     pub(crate) fn are_light(&self) -> bool {
         let is_directory =
-            |hold: &Hold| matches!(&hold.held, Held::Inode(node) if node.kind() == Kind::Directory);
+            |hold: &Hold| matches!(&hold.held, HeldThing::Inode(node) if node.kind() == Kind::Directory);
         self.by_handle.values().all(is_directory)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::description::Description;
 use crate::service::Service;
-use crate::share::{Kind, Share, User};
+use crate::share::{Resource, Share, User};
 use nvmed_fs::FsError;
 use nvmed_sys::sync::{Arc, Mutex};
 use rustix::io::Errno;
@@ -29,7 +29,7 @@ impl Maps {
             mapped.count += 1;
             return Ok(());
         }
-        let (file, mut memory) = (user.take(Kind::Map)?, user.none(Kind::Mapped));
+        let (file, mut memory) = (user.take(Resource::Map)?, user.none(Resource::Mapped));
         memory.grow(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         maps.insert(ino, Mapped { count: 1, _shares: [file, memory] });
         Ok(())
@@ -49,7 +49,8 @@ impl Service {
     /// Begins a mapping of a file, for [`nvmed_fs::MappedFile`]'s memory.
     ///
     /// # Errors
-    /// [`FsError::Access`] as mmap(2) has it; `ENFILE` or `ENOMEM` past the user's limits; what [`nvmed_fs::File::map`] answers.
+    /// [`FsError::Access`] as mmap(2) has it; `ENFILE` or `ENOMEM` past the user's limits; what [`nvmed_fs::File::map`]
+    /// answers.
     pub(crate) fn begin_map(
         &self,
         description: &Description,

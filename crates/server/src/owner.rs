@@ -1,8 +1,8 @@
-//! Processes as owners of record locks. An owner is a number that the exec of a process keeps and no later process gets,
-//! so that locks of a dead process are never taken for those of a new one with its id.
+//! Processes as owners of record locks. An owner is a number that the exec of a process keeps and no later process
+//! gets, so that locks of a dead process are never taken for those of a new one with its id.
 
 use crate::description::Description;
-use crate::share::{Kind, Share, User};
+use crate::share::{Resource, Share, User};
 use nvmed_fs::{FsError, LockKind, LockOwner, LockRange, Node};
 use nvmed_sys::sync::{Arc, Mutex, Weak};
 use std::collections::HashMap;
@@ -79,11 +79,12 @@ impl Owner {
         self.sessions.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Lets `attempt` set a lock on `node`, or give one back, which goes with the process; it answers how many ranges the process
-    /// has there then.
+    /// Lets `attempt` set a lock on `node`, or give one back, which goes with the process; it answers how many ranges
+    /// the process has there then.
     ///
     /// # Errors
-    /// [`FsError::TooManyLocks`], also past the user's limit; [`FsError::BadDescriptor`] when the process has just ended.
+    /// [`FsError::TooManyLocks`], also past the user's limit; [`FsError::BadDescriptor`] when the process has just
+    /// ended.
     pub fn lock(
         &self,
         user: &Arc<User>,
@@ -98,7 +99,7 @@ impl Owner {
         if locked.files.len() >= FILES_MAX && !locked.files.contains_key(&node.ino()) {
             return Err(FsError::TooManyLocks);
         }
-        let share = locked.share.get_or_insert_with(|| user.none(Kind::Lock));
+        let share = locked.share.get_or_insert_with(|| user.none(Resource::Lock));
         let before = share.count();
         if sets {
             share.grow(RANGES_ADDED)?;
@@ -178,8 +179,8 @@ impl Owners {
         released
     }
 
-    /// A process waits for a lock from now on, unless who has it waits for the process: then it would be for ever. As in Linux
-    /// one lock that is in the way is followed at a time, and threads of a process count as one.
+    /// A process waits for a lock from now on, unless who has it waits for the process: then it would be for ever. As
+    /// in Linux one lock that is in the way is followed at a time, and threads of a process count as one.
     pub(crate) fn is_circle(&self, owner: &Owner, wanted: Wanted) -> bool {
         let _alone = self.waiting.lock();
         let mut in_the_way = wanted.in_the_way(owner.number);

@@ -35,8 +35,8 @@ impl Service {
         any
     }
 
-    /// Whether a call that failed is to be tried again: there was no room, what was posted has made some, and the call has
-    /// changed nothing.
+    /// Whether a call that failed is to be tried again: there was no room, what was posted has made some, and the call
+    /// has changed nothing.
     pub(crate) fn has_made_room(&self, asker: &Asker<'_>, call: &Call<'_>, error: &FsError) -> bool {
         if !matches!(error.errno(), Errno::NOSPC | Errno::DQUOT) {
             return false;

@@ -6,7 +6,7 @@ use crate::errand::{Errands, Refused};
 use crate::error::ServerError;
 use crate::service::{SESSIONS_MAX, Service};
 use crate::session::Session;
-use crate::share::Kind;
+use crate::share::Resource;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::{Address, Control, ControlAnswer, Listener, SocketError};
 use rustix::buffer::spare_capacity;
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 const CONNECTIONS_MAX: usize = SESSIONS_MAX + 1024;
 /// Threads for messages that take long, and for the ends of sessions.
 const CLERKS: usize = 4;
-/// How often it is looked for tokens that nobody has any more and for posts of clients that make no call, and whether a host
-/// without descriptors has some again.
+/// How often it is looked for tokens that nobody has any more and for posts of clients that make no call, and whether a
+/// host without descriptors has some again.
 const SWEEP: Duration = Duration::from_secs(1);
 const EVENTS: usize = 64;
 /// Sessions that the statistics tell of, those with the most calls: a message holds 64 KiB.
@@ -297,7 +297,7 @@ impl Desk {
             match listener.accept() {
                 Ok(socket) => {
                     let user = socket.peer().map(|peer| self.service.shares.user(peer.uid));
-                    let taken = user.and_then(|user| Ok((user.take(Kind::Silent)?, user)));
+                    let taken = user.and_then(|user| Ok((user.take(Resource::Silent)?, user)));
                     match taken {
                         // One too many is hung up on.
                         Ok((share, user)) => {
@@ -355,9 +355,9 @@ impl Desk {
         }
     }
 
-    /// A message with a descriptor. A client can make whoever closes one wait, as long as it likes (a file of its own FUSE,
-    /// a socket that lingers): a thread of the connection's own takes the message and closes what came with it, and until
-    /// then takes nothing more from it.
+    /// A message with a descriptor. A client can make whoever closes one wait, as long as it likes (a file of its own
+    /// FUSE, a socket that lingers): a thread of the connection's own takes the message and closes what came with it,
+    /// and until then takes nothing more from it.
     fn attend_apart(self: &Arc<Self>, connection: Arc<Connection>) {
         let (desk, asking) = (Arc::clone(self), Arc::clone(&connection));
         // Whoever unmounts waits for the answer, as for a lane's; not for what is closed.
@@ -418,10 +418,11 @@ impl Desk {
         self.errand(Some(connection.user.uid), move || desk.forget(&connection));
     }
 
-    /// As [`Desk::leave`], of a connection with messages that nobody took: whoever closes it closes their descriptors, as
-    /// slowly as their sender likes. A thread of its own does, as long as its user has room for one that says nothing.
+    /// As [`Desk::leave`], of a connection with messages that nobody took: whoever closes it closes their descriptors,
+    /// as slowly as their sender likes. A thread of its own does, as long as its user has room for one that says
+    /// nothing.
     fn leave_messages(self: &Arc<Self>, connection: Arc<Connection>) {
-        let share = connection.user.take(Kind::Silent);
+        let share = connection.user.take(Resource::Silent);
         let is_alone = share.is_ok();
         let (desk, leaving) = (Arc::clone(self), Arc::clone(&connection));
         let alone = move || {

@@ -9,7 +9,7 @@ use crate::map::Maps;
 use crate::owner::{Owner, Owners};
 use crate::peer::Peer;
 use crate::session::Session;
-use crate::share::{Kind, Limits, Shares};
+use crate::share::{Limits, Resource, Shares};
 use crate::statistics::Statistics;
 use crate::token::Tokens;
 use crate::window::Windows;
@@ -102,7 +102,7 @@ impl Service {
     /// How many connections have not said hello.
     #[must_use]
     pub fn silent(&self) -> usize {
-        self.shares.all(Kind::Silent)
+        self.shares.all(Resource::Silent)
     }
 
     /// How many things are on their way in messages.
@@ -141,7 +141,7 @@ impl Service {
         let user = self.shares.user(peer.uid);
         let mut sessions = self.sessions.lock();
         let room = if sessions.len() < SESSIONS_MAX { Ok(()) } else { Err(Errno::MFILE) };
-        match drawn.and(room).and_then(|()| user.take(Kind::Session)) {
+        match drawn.and(room).and_then(|()| user.take(Resource::Session)) {
             Ok(share) => {
                 let session = Arc::new(Session::new((number, secret), peer, view, owner, (user, share)));
                 sessions.insert(number, Arc::clone(&session));
@@ -178,8 +178,8 @@ impl Service {
         self.sessions.lock().remove(&session.number());
     }
 
-    /// Ends the sessions of processes that are dead and whose hang-up nobody has heard yet: who has waited for a process
-    /// expects its locks to be gone. Whether there were any.
+    /// Ends the sessions of processes that are dead and whose hang-up nobody has heard yet: who has waited for a
+    /// process expects its locks to be gone. Whether there were any.
     pub(crate) fn bury(&self) -> bool {
         let dead = self.dead();
         dead.iter().for_each(|connection| connection.end(self));

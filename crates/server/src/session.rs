@@ -7,7 +7,7 @@ use crate::heir::Inheritance;
 use crate::hold::{Hold, Holds, Thing};
 use crate::owner::Owner;
 use crate::peer::Peer;
-use crate::share::{Kind, Share, User};
+use crate::share::{Resource, Share, User};
 use crate::statistics::Counts;
 use nvmed_fs::{FileSystem, FsError, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -59,7 +59,7 @@ impl Session {
             view,
             revoked: AtomicBool::new(false),
             owner,
-            holds: Mutex::new(Holds::new(user.none(Kind::Handle))),
+            holds: Mutex::new(Holds::new(user.none(Resource::Handle))),
             user,
             sent: Arc::default(),
             share: Mutex::new(Some(share)),

@@ -90,18 +90,18 @@ impl Limits {
         }
     }
 
-    fn of(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Session => self.sessions,
-            Kind::Lane => self.lanes,
-            Kind::Silent => self.silent,
-            Kind::Handle => self.handles,
-            Kind::Message => self.messages,
-            Kind::Lock => self.locks,
-            Kind::Names => self.names,
-            Kind::Map => self.maps,
-            Kind::Mapped => self.mapped,
-            Kind::Descriptor => self.descriptors,
+    fn of(&self, resource: Resource) -> usize {
+        match resource {
+            Resource::Session => self.sessions,
+            Resource::Lane => self.lanes,
+            Resource::Silent => self.silent,
+            Resource::Handle => self.handles,
+            Resource::Message => self.messages,
+            Resource::Lock => self.locks,
+            Resource::Names => self.names,
+            Resource::Map => self.maps,
+            Resource::Mapped => self.mapped,
+            Resource::Descriptor => self.descriptors,
         }
     }
 }
@@ -111,7 +111,7 @@ const HANDLE_BYTES: usize = 1024;
 
 /// What is shared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum Resource {
     Session,
     Lane,
     Silent,
@@ -124,9 +124,9 @@ pub(crate) enum Kind {
     Descriptor,
 }
 
-const KINDS: usize = Kind::Descriptor as usize + 1;
+const RESOURCES: usize = Resource::Descriptor as usize + 1;
 
-impl Kind {
+impl Resource {
     /// Descriptors that one costs: a connection has its socket, and one that came with a message.
     fn descriptors(self) -> usize {
         match self {
@@ -160,8 +160,8 @@ pub(crate) struct Shares {
 pub(crate) struct User {
     pub uid: u32,
     shares: Arc<Shares>,
-    /// In the order of [`Kind`].
-    taken: [AtomicUsize; KINDS],
+    /// In the order of [`Resource`].
+    taken: [AtomicUsize; RESOURCES],
 }
 
 impl Shares {
@@ -180,10 +180,10 @@ impl Shares {
         user
     }
 
-    /// What all users have of a kind.
-    pub fn all(&self, kind: Kind) -> usize {
+    /// What all users have of a resource.
+    pub fn all(&self, resource: Resource) -> usize {
         let users: Vec<_> = self.users.lock().values().filter_map(Weak::upgrade).collect();
-        users.iter().map(|user| user.has(kind)).sum()
+        users.iter().map(|user| user.has(resource)).sum()
     }
 }
 
@@ -198,34 +198,37 @@ impl Drop for User {
 }
 
 impl User {
-    fn has(&self, kind: Kind) -> usize {
-        self.taken[kind as usize].load(Ordering::Relaxed)
+    fn has(&self, resource: Resource) -> usize {
+        self.taken[resource as usize].load(Ordering::Relaxed)
     }
 
-    /// None of a kind yet.
-    pub fn none(self: &Arc<Self>, kind: Kind) -> Share {
-        Share { user: Arc::clone(self), kind, count: 0 }
+    /// None of a resource yet.
+    pub fn none(self: &Arc<Self>, resource: Resource) -> Share {
+        Share { user: Arc::clone(self), resource, count: 0 }
     }
 
-    /// One more of a kind, until the answer is dropped.
+    /// One more of a resource, until the answer is dropped.
     ///
     /// # Errors
-    /// [`Kind::refused`] when he has his share.
-    pub fn take(self: &Arc<Self>, kind: Kind) -> Result<Share, Errno> {
-        let mut share = self.none(kind);
+    /// [`Resource::refused`] when he has his share.
+    pub fn take(self: &Arc<Self>, resource: Resource) -> Result<Share, Errno> {
+        let mut share = self.none(resource);
         share.grow(1).map(|()| share)
     }
 
-    fn add(&self, kind: Kind, count: usize) -> Result<(), Errno> {
-        let most = self.shares.limits.of(kind);
+    fn add(&self, resource: Resource, count: usize) -> Result<(), Errno> {
+        let most = self.shares.limits.of(resource);
         let fits = |had: usize| had.checked_add(count).filter(|now| *now <= most);
-        let taken = &self.taken[kind as usize];
-        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop).map_err(|_| kind.refused())
+        let taken = &self.taken[resource as usize];
+        taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .map(drop)
+            .map_err(|_| resource.refused())
     }
 
-    fn sub(&self, kind: Kind, count: usize) {
-        let before = self.taken[kind as usize].fetch_sub(count, Ordering::Relaxed);
-        assert!(before >= count, "a user gives back {count} of {before} {kind:?}");
+    fn sub(&self, resource: Resource, count: usize) {
+        let before = self.taken[resource as usize].fetch_sub(count, Ordering::Relaxed);
+        assert!(before >= count, "a user gives back {count} of {before} {resource:?}");
     }
 }
 
@@ -233,7 +236,7 @@ impl User {
 #[derive(Debug)]
 pub(crate) struct Share {
     user: Arc<User>,
-    kind: Kind,
+    resource: Resource,
     count: usize,
 }
 
@@ -243,12 +246,12 @@ impl Share {
     /// # Errors
     /// As [`User::take`].
     pub fn grow(&mut self, by: usize) -> Result<(), Errno> {
-        self.user.add(self.kind, by)?;
-        let descriptors = by * self.kind.descriptors();
+        self.user.add(self.resource, by)?;
+        let descriptors = by * self.resource.descriptors();
         if descriptors > 0
-            && let Err(errno) = self.user.add(Kind::Descriptor, descriptors)
+            && let Err(errno) = self.user.add(Resource::Descriptor, descriptors)
         {
-            self.user.sub(self.kind, by);
+            self.user.sub(self.resource, by);
             return Err(errno);
         }
         self.count += by;
@@ -258,17 +261,17 @@ impl Share {
     /// So many fewer.
     pub fn shrink(&mut self, by: usize) {
         self.count -= by;
-        self.user.sub(self.kind, by);
-        let descriptors = by * self.kind.descriptors();
+        self.user.sub(self.resource, by);
+        let descriptors = by * self.resource.descriptors();
         if descriptors > 0 {
-            self.user.sub(Kind::Descriptor, descriptors);
+            self.user.sub(Resource::Descriptor, descriptors);
         }
     }
 
     /// So many, also more than the user may have: they are there already.
     pub fn set(&mut self, count: usize) {
         if count > self.count {
-            self.user.taken[self.kind as usize].fetch_add(count - self.count, Ordering::Relaxed);
+            self.user.taken[self.resource as usize].fetch_add(count - self.count, Ordering::Relaxed);
             self.count = count;
         } else {
             self.shrink(self.count - count);
@@ -295,12 +298,12 @@ mod tests {
     fn a_user_that_is_gone_is_forgotten() {
         let shares = Shares::new(Limits { sessions: 1, lanes: 2, ..Limits::MACHINE });
         let user = shares.user(1);
-        let (session, lane) = (user.take(Kind::Session).unwrap(), user.take(Kind::Lane).unwrap());
+        let (session, lane) = (user.take(Resource::Session).unwrap(), user.take(Resource::Lane).unwrap());
         drop(user);
-        assert_eq!(shares.user(1).take(Kind::Session).unwrap_err(), Errno::MFILE);
-        let other = shares.user(2).take(Kind::Session).unwrap();
+        assert_eq!(shares.user(1).take(Resource::Session).unwrap_err(), Errno::MFILE);
+        let other = shares.user(2).take(Resource::Session).unwrap();
         drop(session);
-        drop(shares.user(1).take(Kind::Session).unwrap());
+        drop(shares.user(1).take(Resource::Session).unwrap());
         drop((lane, other));
         assert!(shares.users.lock().is_empty());
     }
@@ -309,13 +312,17 @@ mod tests {
     fn what_takes_descriptors_ends_where_they_do() {
         let shares = Shares::new(Limits { descriptors: 5, ..Limits::MACHINE });
         let user = shares.user(1);
-        let sessions = [user.take(Kind::Session).unwrap(), user.take(Kind::Session).unwrap()];
-        assert_eq!(user.take(Kind::Session).unwrap_err(), Errno::NFILE);
-        let lane = user.take(Kind::Lane).unwrap();
-        assert_eq!(user.take(Kind::Map).unwrap_err(), Errno::NFILE);
-        assert_eq!((user.has(Kind::Session), user.has(Kind::Map)), (2, 0), "what is refused is not counted");
+        let sessions = [user.take(Resource::Session).unwrap(), user.take(Resource::Session).unwrap()];
+        assert_eq!(user.take(Resource::Session).unwrap_err(), Errno::NFILE);
+        let lane = user.take(Resource::Lane).unwrap();
+        assert_eq!(user.take(Resource::Map).unwrap_err(), Errno::NFILE);
+        assert_eq!(
+            (user.has(Resource::Session), user.has(Resource::Map)),
+            (2, 0),
+            "what is refused is not counted"
+        );
         drop((lane, sessions));
-        assert_eq!(user.has(Kind::Descriptor), 0);
-        user.take(Kind::Map).unwrap();
+        assert_eq!(user.has(Resource::Descriptor), 0);
+        user.take(Resource::Map).unwrap();
     }
 }

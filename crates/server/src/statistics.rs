@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// Latencies in nanoseconds: no bucket wider than an eighth, up to 17 s.
 type Latency = Buckets<8, 32>;
 
-/// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their sync.
+/// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their
+/// sync.
 pub const KINDS: [&str; 35] = [
     "ping",
     "lookup",
@@ -108,7 +109,7 @@ pub(crate) struct Counts {
 
 /// One kind of call: how many took how long, failed, moved what.
 #[derive(Debug)]
-struct Kind {
+struct CallCounts {
     latency: Box<[AtomicU64]>,
     errors: AtomicU64,
     bytes: AtomicU64,
@@ -116,7 +117,7 @@ struct Kind {
     max_ns: AtomicU64,
 }
 
-impl Default for Kind {
+impl Default for CallCounts {
     fn default() -> Self {
         let latency = (0..Latency::COUNT).map(|_| AtomicU64::new(0)).collect();
         let zero = AtomicU64::default;
@@ -127,7 +128,7 @@ impl Default for Kind {
 /// Counts of all sessions, those that ended included.
 #[derive(Debug)]
 pub(crate) struct Statistics {
-    kinds: [Kind; KINDS.len()],
+    kinds: [CallCounts; KINDS.len()],
     pages_asked: AtomicU64,
     busy: AtomicU64,
     /// Reads that windows answered, and their bytes, of sessions that ended.
@@ -139,7 +140,7 @@ pub(crate) struct Statistics {
 impl Default for Statistics {
     fn default() -> Self {
         Self {
-            kinds: std::array::from_fn(|_| Kind::default()),
+            kinds: std::array::from_fn(|_| CallCounts::default()),
             pages_asked: AtomicU64::default(),
             busy: AtomicU64::default(),
             window_reads: AtomicU64::default(),
@@ -293,7 +294,7 @@ impl Statistics {
     }
 }
 
-impl Kind {
+impl CallCounts {
     fn json(&self, name: &str, buckets: bool) -> Option<serde_json::Value> {
         let counts: Vec<u64> = self.latency.iter().map(get).collect();
         let max = get(&self.max_ns);

@@ -1,8 +1,8 @@
 //! What is on its way in messages (SCM_RIGHTS): each thing held by a token, until nobody has the token any more.
 
-use crate::hold::{Held, Thing};
+use crate::hold::{HeldThing, Thing};
 use crate::session::Session;
-use crate::share::{Kind, Share};
+use crate::share::{Resource, Share};
 use nvmed_fs::FsError;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_wire::Token;
@@ -11,11 +11,12 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Tokens that one session may have on their way; the kernel bounds descriptors in messages much lower (`RLIMIT_NOFILE`).
+/// Tokens that one session may have on their way; the kernel bounds descriptors in messages much lower
+/// (`RLIMIT_NOFILE`).
 const TOKENS_MAX: usize = 4096;
 
 struct Sent {
-    held: Held,
+    held: HeldThing,
     /// What the session that sent it has on its way.
     _by: Counted,
     /// Of its user's.
@@ -47,22 +48,23 @@ impl Tokens {
     /// A token for `thing`, sent by a session: its descriptor, which the session gets.
     ///
     /// # Errors
-    /// `ETOOMANYREFS` past the session's limit, as the kernel answers, `ENFILE` past its user's; the host has no descriptor left.
+    /// `ETOOMANYREFS` past the session's limit, as the kernel answers, `ENFILE` past its user's; the host has no
+    /// descriptor left.
     pub fn send(&self, thing: Thing, session: &Session) -> Result<OwnedFd, FsError> {
-        let (share, by) = (session.user.take(Kind::Message)?, Counted::new(session)?);
+        let (share, by) = (session.user.take(Resource::Message)?, Counted::new(session)?);
         let (token, fd) = Token::make()?;
-        self.0.lock().insert(token, Sent { held: Held::new(thing), _by: by, _share: share });
+        self.0.lock().insert(token, Sent { held: HeldThing::new(thing), _by: by, _share: share });
         Ok(fd)
     }
 
-    /// What a token stands for. It stays until nobody has it: a message may be received more than once (MSG_PEEK), and a
-    /// descriptor be sent on.
+    /// What a token stands for. It stays until nobody has it: a message may be received more than once (MSG_PEEK), and
+    /// a descriptor be sent on.
     pub fn get(&self, token: Token) -> Option<Thing> {
         self.0.lock().get(&token).map(|sent| sent.held.thing())
     }
 
-    /// Lets go of what nobody can receive any more. The host is asked about each while nobody waits: a token that is free
-    /// stays so, since nobody has it to hand on.
+    /// Lets go of what nobody can receive any more. The host is asked about each while nobody waits: a token that is
+    /// free stays so, since nobody has it to hand on.
     pub fn sweep(&self) {
         self.sweep_by(|token| token.is_free() == Ok(true));
     }
@@ -85,7 +87,7 @@ impl Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hold::Held;
+    use crate::hold::HeldThing;
     use crate::share::{Limits, Shares};
 
     /// The file system's root, as something that can be sent.
@@ -103,8 +105,11 @@ mod tests {
         let thing = thing();
         for inode in 0..3 {
             let by = Counted(Arc::new(AtomicUsize::new(1)));
-            let sent =
-                Sent { held: Held::new(thing.clone()), _by: by, _share: user.take(Kind::Message).unwrap() };
+            let sent = Sent {
+                held: HeldThing::new(thing.clone()),
+                _by: by,
+                _share: user.take(Resource::Message).unwrap(),
+            };
             tokens.0.lock().insert(Token { number: 7, inode }, sent);
         }
         // Whoever asks the host can be anybody: the list is free meanwhile.

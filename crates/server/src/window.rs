@@ -1,5 +1,5 @@
-//! Windows on the cached pages of files, as the server keeps them: who fills them, who updates them, how much memory they
-//! take, and when it is given back.
+//! Windows on the cached pages of files, as the server keeps them: who fills them, who updates them, how much memory
+//! they take, and when it is given back.
 //!
 //! A change of a file goes through [`Windows::changing`], whether the file has a window or not: a window is made only
 //! while nobody changes the file, so that it misses no change.
@@ -17,12 +17,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const PAGE: u64 = 4096;
 /// Windows at a time: each costs two descriptors and a mapping.
 const WINDOWS_MAX: usize = 1024;
-/// A window has room for so many times the pages that the file has, so that it can grow; the room is address space only.
+/// A window has room for so many times the pages that the file has, so that it can grow; the room is address space
+/// only.
 const GROWTH: u64 = 4;
 /// Room of the smallest window, in pages.
 const PAGES_MIN: u64 = 1024;
-/// Pages that come in beyond a read that goes on where the one before ended: a client that reads in order then makes one
-/// call for so many.
+/// Pages that come in beyond a read that goes on where the one before ended: a client that reads in order then makes
+/// one call for so many.
 const PAGES_AHEAD: u64 = 32;
 /// Pages that one change marks at most, but for writes, which are shorter: one of more ends the window instead, so that
 /// a file of mostly holes costs neither the time nor the memory of its words.
@@ -102,7 +103,8 @@ impl Files {
     }
 }
 
-/// Takes `excess` pages out of what has come: the oldest of the user who has the most, so that who reads much loses his own.
+/// Takes `excess` pages out of what has come: the oldest of the user who has the most, so that who reads much loses his
+/// own.
 fn give_way(arrivals: &mut HashMap<u32, Arrivals>, mut excess: u64) -> Vec<Arrival> {
     let mut going = Vec::new();
     while excess > 0
@@ -158,8 +160,8 @@ impl Windows {
     /// The window on a file that a session of a user has open, made if there is none.
     ///
     /// # Errors
-    /// `EACCES` when the description does not read, `ENOTSUP` for what is no file of cached pages; `EBUSY` while the file
-    /// is mapped to be stored into; the host has no memory.
+    /// `EACCES` when the description does not read, `ENOTSUP` for what is no file of cached pages; `EBUSY` while the
+    /// file is mapped to be stored into; the host has no memory.
     pub fn open(&self, description: &Description, uid: u32) -> Result<Arc<Shown>, FsError> {
         let flags = description.flags();
         if !flags.reads() {
@@ -216,8 +218,8 @@ impl Windows {
         self.close(&mut files, ino);
     }
 
-    /// Whether what is stored into the file by mapping is seen by nobody. Asked after its mark was taken: stores that may
-    /// begin later change the mark.
+    /// Whether what is stored into the file by mapping is seen by nobody. Asked after its mark was taken: stores that
+    /// may begin later change the mark.
     pub(crate) fn is_stored(&self, ino: u64) -> bool {
         self.files.read().stored.contains_key(&ino)
     }
@@ -415,8 +417,8 @@ impl Changing<'_> {
     }
 }
 
-/// What a write that may grow the file answered, after its window was told the size. Also one that failed may have grown
-/// it: what is written and cannot be synced is an error.
+/// What a write that may grow the file answered, after its window was told the size. Also one that failed may have
+/// grown it: what is written and cannot be synced is an error.
 fn grown(
     description: &Description,
     change: &Change<'_>,

@@ -54,8 +54,8 @@ fn send(socket: &OwnedFd, message: &Control, fds: &[BorrowedFd<'_>]) -> Result<(
     rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Sends messages, the last with descriptors, and lets go of the first of them at once: the server has its last copy, or, where it
-/// was very quick, this thread waits, and nobody for it.
+/// Sends messages, the last with descriptors, and lets go of the first of them at once: the server has its last copy,
+/// or, where it was very quick, this thread waits, and nobody for it.
 fn send_and_forget(
     shared: &Shared,
     before: usize,

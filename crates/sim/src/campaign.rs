@@ -1,7 +1,7 @@
 //! Many seeds on several threads, and one report.
 
 use crate::coverage::Coverage;
-use crate::cuts::{self, Failure, Place, Plan, Tally};
+use crate::cuts::{self, Case, Failure, Plan, Tally};
 use crate::recording::Recording;
 use crate::{damage, deaths, faults, mends};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -113,7 +113,7 @@ pub fn describe(seed: u64, outcome: u64) -> String {
 fn run_seed(seed: u64, plan: &Plan, more: &mut dyn FnMut(u64) -> bool) -> (Tally, u64, u64) {
     let recorded = catch_unwind(AssertUnwindSafe(|| Recording::of(seed)));
     let failed = |why: String| {
-        let failure = Failure { place: Place { seed, cut: 0, outcome: 0 }, why };
+        let failure = Failure { case: Case { seed, cut: 0, outcome: 0 }, why };
         (Tally { failures: vec![failure], ..Tally::default() }, 0, 0)
     };
     match recorded {
@@ -168,14 +168,11 @@ impl Report {
         let Tally { rare, cuts, states, failures, .. } = &self.tally;
         let cpu = if self.cpu_seconds > 0.0 { *states as f64 / self.cpu_seconds } else { 0.0 };
         format!(
-            "{states} crash states ({cuts} cuts of {} device writes, {} with a second cut, \
-             {} resets of the machine alone, \
-             {} with several commands in flight; {} under threads, {} deaths of the process, {} cuts of a salvage, {} of a repair, \
-             {} failing requests, {} damaged images; \
-             {} in checkpoints of several steps, {} while the metadata region grew, \
-             {} with a log that had gone round, \
-             {} on full devices) of {} workloads, {} operations, in {:.1} s: {:.0} states a second, {cpu:.0} a second \
-             of processor time, {} failures",
+            "{states} crash states ({cuts} cuts of {} device writes, {} with a second cut, {} resets of the machine \
+             alone, {} with several commands in flight; {} under threads, {} deaths of the process, {} cuts of a \
+             salvage, {} of a repair, {} failing requests, {} damaged images; {} in checkpoints of several steps, {} \
+             while the metadata region grew, {} with a log that had gone round, {} on full devices) of {} workloads, \
+             {} operations, in {:.1} s: {:.0} states a second, {cpu:.0} a second of processor time, {} failures",
             self.commands,
             self.tally.second_cuts,
             self.tally.resets,
@@ -201,17 +198,12 @@ impl Report {
 
 impl core::fmt::Display for Failure {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Place { seed, cut, outcome } = self.place;
-        write!(
-            f,
-            "seed {seed}, cut {cut}, outcome {outcome}: {}\n  replay: {}",
-            self.why,
-            self.place.replay()
-        )
+        let Case { seed, cut, outcome } = self.case;
+        write!(f, "seed {seed}, cut {cut}, outcome {outcome}: {}\n  replay: {}", self.why, self.case.replay())
     }
 }
 
-impl Place {
+impl Case {
     /// The one command that makes this state again.
     #[must_use]
     pub fn replay(&self) -> String {

@@ -26,7 +26,7 @@ const SECOND_CHECKS: u64 = 40;
 
 /// Which state: the same numbers make the same state again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Case {
     /// Of the workload.
     pub seed: u64,
     /// Events of the recording that came first: commands were sent, executed, completed.
@@ -42,7 +42,7 @@ pub const RESET: u64 = 100;
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Which state.
-    pub place: Place,
+    pub case: Case,
     /// What was wrong.
     pub why: String,
 }
@@ -192,7 +192,7 @@ fn examine(seed: u64, cut: u64, outcomes: u64, walk: &Walk<'_>, plan: &Plan, tal
         if plan.only.is_some_and(|(_, only)| only != outcome) {
             continue;
         }
-        let place = Place { seed, cut, outcome };
+        let case = Case { seed, cut, outcome };
         let mut dice = Dice::of(&[seed, cut, outcome]);
         let manner = Manner::of(outcome + walk.media.in_flight() as u64, &mut dice);
         let media = match outcome {
@@ -207,10 +207,10 @@ fn examine(seed: u64, cut: u64, outcomes: u64, walk: &Walk<'_>, plan: &Plan, tal
         let found = catch_unwind(AssertUnwindSafe(|| examine_media(media, &walk.model, setting, &mut dice)));
         match found {
             Ok(Ok(second)) => tally.second_cuts += u64::from(second),
-            Ok(Err(why)) => tally.failures.push(Failure { place, why: format!("{what}: {why}") }),
+            Ok(Err(why)) => tally.failures.push(Failure { case, why: format!("{what}: {why}") }),
             Err(panic) => {
                 let why = format!("{what}: panic: {}", panic_text(&*panic));
-                tally.failures.push(Failure { place, why });
+                tally.failures.push(Failure { case, why });
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Metadata blocks that the device damaged after it had made them durable: flipped bits, writes that were
 //! lost or torn, went elsewhere, or came back from long ago. What is judged is in docs/spec/crash.md, "Damage".
 
-use crate::cuts::{Failure, Place, Plan, Tally, panic_text};
+use crate::cuts::{Case, Failure, Plan, Tally, panic_text};
 use crate::disk::Disk;
 use crate::media::{BLOCK, Block, Image};
 use crate::recording::{Recording, Setting};
@@ -24,8 +24,8 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 pub fn examine_all(seed: u64, recording: &Recording, plan: &Plan, tally: &mut Tally) {
     let mut bases = [None, None];
     for number in (0..COUNT).step_by(plan.stride as usize) {
-        let place = Place { seed, cut: number, outcome: DAMAGE };
-        if plan.only.is_some_and(|only| only != (place.cut, place.outcome)) {
+        let case = Case { seed, cut: number, outcome: DAMAGE };
+        if plan.only.is_some_and(|only| only != (case.cut, case.outcome)) {
             continue;
         }
         let mut dice = Dice::of(&[seed, number, DAMAGE]);
@@ -49,7 +49,7 @@ pub fn examine_all(seed: u64, recording: &Recording, plan: &Plan, tally: &mut Ta
             Ok(Err(why)) => why,
             Err(panic) => format!("panic: {}", panic_text(&*panic)),
         };
-        tally.failures.push(Failure { place, why });
+        tally.failures.push(Failure { case, why });
     }
 }
 
@@ -61,8 +61,8 @@ pub fn of_workload(seed: u64) -> Tally {
     match Recording::of(seed) {
         Ok(recording) => examine_all(seed, &recording, &plan, &mut tally),
         Err(why) => {
-            let place = Place { seed, cut: 0, outcome: 0 };
-            tally.failures.push(Failure { place, why: format!("without any cut: {why}") });
+            let case = Case { seed, cut: 0, outcome: 0 };
+            tally.failures.push(Failure { case, why: format!("without any cut: {why}") });
         }
     }
     tally

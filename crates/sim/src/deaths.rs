@@ -1,6 +1,6 @@
 //! The process dies, the device does not: everything completed is there, once its memory is salvaged.
 
-use crate::cuts::{Failure, Place, Tally, panic_text, sound, sound_after_cut};
+use crate::cuts::{Case, Failure, Tally, panic_text, sound, sound_after_cut};
 use crate::disk::{Death, Disk, memory};
 use crate::media::{Manner, Volatile};
 use crate::model::Model;
@@ -24,8 +24,8 @@ const CUTS: u64 = 3;
 pub fn examine_all(seed: u64, recording: &Recording, only: Option<(u64, u64)>, tally: &mut Tally) {
     for death in &recording.deaths {
         for cut in 0..=CUTS {
-            let place = Place { seed, cut: death.events, outcome: DEATH + cut };
-            if only.is_some_and(|only| only != (place.cut, place.outcome)) {
+            let case = Case { seed, cut: death.events, outcome: DEATH + cut };
+            if only.is_some_and(|only| only != (case.cut, case.outcome)) {
                 continue;
             }
             let dice = Dice::of(&[seed, death.events, cut]);
@@ -37,7 +37,7 @@ pub fn examine_all(seed: u64, recording: &Recording, only: Option<(u64, u64)>, t
                 Ok(Err(why)) => why,
                 Err(panic) => format!("panic: {}", panic_text(&*panic)),
             };
-            tally.failures.push(Failure { place, why: format!("death of the process: {why}") });
+            tally.failures.push(Failure { case, why: format!("death of the process: {why}") });
         }
     }
 }

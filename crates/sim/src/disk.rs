@@ -46,7 +46,7 @@ pub struct Death {
     pub memory: Memory,
 }
 
-struct Inner {
+struct DiskState {
     media: Volatile,
     trace: Trace,
     /// Whether the trace is kept.
@@ -70,7 +70,7 @@ const IDLE: [u64; 4] = [10, 30, 50, 80];
 
 /// A device.
 pub struct Disk {
-    inner: Mutex<Inner>,
+    inner: Mutex<DiskState>,
     space: AddressSpace,
     geometry: Geometry,
 }
@@ -100,7 +100,7 @@ impl Disk {
             model: "power-cut device".to_owned(),
             firmware: "1".to_owned(),
         };
-        let inner = Inner {
+        let inner = DiskState {
             media,
             trace: Trace::default(),
             records: false,
@@ -117,7 +117,7 @@ impl Disk {
         Arc::new(Self { inner: Mutex::new(inner), space: AddressSpace::default(), geometry })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.inner.lock()
     }
 
@@ -252,7 +252,7 @@ impl Disk {
     }
 
     /// Executes a request that was taken: now its memory is read or filled.
-    fn execute(&self, inner: &mut Inner, flight: &Flight) -> Result<(), Status> {
+    fn execute(&self, inner: &mut DiskState, flight: &Flight) -> Result<(), Status> {
         let (first, count) = (flight.lba.0, flight.blocks as usize);
         let blocks = match flight.operation {
             Operation::Read => return self.read(inner, flight),
@@ -283,7 +283,7 @@ impl Disk {
         }
     }
 
-    fn read(&self, inner: &Inner, flight: &Flight) -> Result<(), Status> {
+    fn read(&self, inner: &DiskState, flight: &Flight) -> Result<(), Status> {
         let mut block = flight.lba.0;
         let mut within = 0;
         for segment in &flight.data {
@@ -318,7 +318,7 @@ impl Disk {
     }
 }
 
-impl Inner {
+impl DiskState {
     fn may_fail(&mut self, is_read: bool) -> Result<(), Status> {
         let Some(fault) = self.fault.filter(|fault| fault.reads || !is_read) else { return Ok(()) };
         self.requests += 1;
@@ -428,7 +428,7 @@ struct DiskQueue {
 
 impl DiskQueue {
     /// Executes or completes the request at `at`, whichever comes next.
-    fn advance(&mut self, at: usize, disk: &Disk, inner: &mut Inner) {
+    fn advance(&mut self, at: usize, disk: &Disk, inner: &mut DiskState) {
         if !self.flights[at].executed {
             self.flights[at].executed = true;
             if self.flights[at].task.result.is_ok() {

@@ -1,7 +1,7 @@
 //! Requests that fail: the k-th of a workload, once or from there on. What succeeded keeps its promise, what
 //! failed may have happened or not, and the file system stays whole.
 
-use crate::cuts::{self, Failure, Place, Tally, panic_text};
+use crate::cuts::{self, Case, Failure, Tally, panic_text};
 use crate::disk::Fault;
 use crate::media::{Manner, Trace};
 use crate::recording::{Session, Setting};
@@ -34,8 +34,8 @@ pub fn examine_all(
     for kind in 0..KINDS {
         let first = 1 + Dice::of(&[seed, kind, 0xfa]).roll(stride);
         for at in (first..REQUESTS_MAX).step_by(stride as usize) {
-            let place = Place { seed, cut: at, outcome: FAULT + kind };
-            if only.is_some_and(|only| only != (place.cut, place.outcome)) {
+            let case = Case { seed, cut: at, outcome: FAULT + kind };
+            if only.is_some_and(|only| only != (case.cut, case.outcome)) {
                 continue;
             }
             let found = catch_unwind(AssertUnwindSafe(|| examine(seed, kind, at)));
@@ -48,7 +48,7 @@ pub fn examine_all(
             tally.states += 1;
             tally.faults += 1;
             let fault = fault(kind, at);
-            tally.failures.extend(why.map(|why| Failure { place, why: format!("{fault:?}: {why}") }));
+            tally.failures.extend(why.map(|why| Failure { case, why: format!("{fault:?}: {why}") }));
             if !more(1) || tally.failures.len() > 3 {
                 return;
             }

@@ -33,6 +33,6 @@ mod victims;
 
 pub use campaign::{Campaign, Report, describe};
 pub use coverage::Coverage;
-pub use cuts::{Failure, Place, Plan, Tally};
+pub use cuts::{Case, Failure, Plan, Tally};
 pub use damage::of_workload as damages;
 pub use rare::RareStates;

@@ -1,7 +1,7 @@
 //! Power that goes while a damaged file system is repaired: another repair puts right what is left, and then it
 //! is what an uninterrupted repair makes of it.
 
-use crate::cuts::{Failure, Place, Plan, Tally, panic_text, sound};
+use crate::cuts::{Case, Failure, Plan, Tally, panic_text, sound};
 use crate::disk::Disk;
 use crate::media::{BLOCK, Image, Manner, Trace, Volatile};
 use crate::recording::{Recording, Setting};
@@ -37,7 +37,7 @@ pub fn examine_all(seed: u64, recording: &Recording, plan: &Plan, tally: &mut Ta
         let dice = Dice::of(&[seed, damage, REPAIR]);
         let repair = catch_unwind(AssertUnwindSafe(|| Repair::of(&end, &recording.setting, dice)));
         for cut in (0..CUTS).step_by(stride).filter(|&cut| wanted(cut)) {
-            let place = Place { seed, cut, outcome: REPAIR + damage };
+            let case = Case { seed, cut, outcome: REPAIR + damage };
             let mut dice = Dice::of(&[seed, cut, damage, REPAIR]);
             let why = match &repair {
                 Ok(Ok(None)) => break,
@@ -52,7 +52,7 @@ pub fn examine_all(seed: u64, recording: &Recording, plan: &Plan, tally: &mut Ta
             };
             tally.states += 1;
             tally.repairs += 1;
-            let failure = |why| Failure { place, why: format!("power cut during a repair: {why}") };
+            let failure = |why| Failure { case, why: format!("power cut during a repair: {why}") };
             tally.failures.extend(why.map(failure));
         }
     }

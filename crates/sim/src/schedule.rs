@@ -1,8 +1,8 @@
 //! One thread at a time: who runs next is for the dice to say, wherever a thread could be switched away.
 //!
-//! A thread may hand on between two operations, whenever it looks at the device and before it takes a lock, and does where it
-//! would sleep for another thread: on a lock, on a condition, or yielding ([`nvmed_sys::sync`]). Nobody else runs meanwhile, so that the
-//! same dice make the same run.
+//! A thread may hand on between two operations, whenever it looks at the device and before it takes a lock, and does
+//! where it would sleep for another thread: on a lock, on a condition, or yielding ([`nvmed_sys::sync`]). Nobody else
+//! runs meanwhile, so that the same dice make the same run.
 
 use nvmed_dice::Dice;
 use nvmed_sys::sync::{Arc, Condvar, Mutex, MutexGuard};

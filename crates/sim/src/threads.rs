@@ -3,11 +3,11 @@
 //! Each thread works in a directory of its own, so that what is promised of it does not depend on what the others
 //! are doing at the same moment; commits, write-back, checkpoints, the cache, freed blocks and the queue of the device
 //! are shared. Of names and attributes there is one order: what a thread's sync makes durable includes the changes
-//! that had returned to other threads before it was called, and no change survives without those that had returned before
-//! it was called.
+//! that had returned to other threads before it was called, and no change survives without those that had returned
+//! before it was called.
 
 use crate::chooser::Chooser;
-use crate::cuts::{Failure, Oracle, Place, Plan, Tally, examine_media, panic_text};
+use crate::cuts::{Case, Failure, Oracle, Plan, Tally, examine_media, panic_text};
 use crate::disk::Disk;
 use crate::media::{Event, Manner, Trace, Volatile, What};
 use crate::model::Model;
@@ -342,7 +342,7 @@ pub fn examine_all(seed: u64, plan: &Plan, tally: &mut Tally, more: &mut dyn FnM
     if !wanted {
         return;
     }
-    let failed = |why| Failure { place: Place { seed, cut: 0, outcome: THREADS }, why };
+    let failed = |why| Failure { case: Case { seed, cut: 0, outcome: THREADS }, why };
     match catch_unwind(AssertUnwindSafe(|| Recording::of(seed))) {
         Ok(Ok(recording)) => recording.examine(seed, plan, tally, more),
         Ok(Err(why)) => tally.failures.push(failed(format!("without any cut: {why}"))),
@@ -376,7 +376,7 @@ impl Recording {
             let before = tally.states;
             for outcome in THREADS..THREADS + if wanted { outcomes } else { 0 } {
                 if plan.only.is_none_or(|only| only == (number, outcome)) {
-                    self.cut(Place { seed, cut: number, outcome }, &media, &promises, tally);
+                    self.cut(Case { seed, cut: number, outcome }, &media, &promises, tally);
                 }
             }
             if !more(tally.states - before) || tally.failures.len() > 3 {
@@ -385,9 +385,9 @@ impl Recording {
         }
     }
 
-    fn cut(&self, place: Place, media: &Volatile, promises: &Promises, tally: &mut Tally) {
-        let mut dice = Dice::of(&[place.seed, place.cut, place.outcome]);
-        let manner = Manner::of(place.outcome + media.in_flight() as u64, &mut dice);
+    fn cut(&self, case: Case, media: &Volatile, promises: &Promises, tally: &mut Tally) {
+        let mut dice = Dice::of(&[case.seed, case.cut, case.outcome]);
+        let manner = Manner::of(case.outcome + media.in_flight() as u64, &mut dice);
         let left = Volatile::new(media.after_cut(&self.trace, manner, &mut dice));
         tally.states += 1;
         tally.threads += 1;
@@ -402,7 +402,7 @@ impl Recording {
             Ok(Err(why)) => why,
             Err(panic) => format!("panic: {}", panic_text(&*panic)),
         };
-        tally.failures.push(Failure { place, why: format!("several threads: {manner:?}: {why}") });
+        tally.failures.push(Failure { case, why: format!("several threads: {manner:?}: {why}") });
     }
 }
 

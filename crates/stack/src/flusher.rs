@@ -12,7 +12,8 @@ const LOOKS_PER_PERIOD: u32 = 4;
 /// second of the last append.
 const LOG_LOOK: Duration = Duration::from_millis(500);
 
-/// Writes back dirty data older than a period, and settles the log, until dropped. It parks in between and takes no signal.
+/// Writes back dirty data older than a period, and settles the log, until dropped. It parks in between and takes no
+/// signal.
 pub(crate) struct Flusher {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -1,5 +1,5 @@
 //! The memory that `nvmed run` holds for the programs below it, so that the death of one loses no
-//! completed call (design decision 11, private mount).
+//! completed call (decision 8).
 //!
 //! It is a memfd that the programs open as `/proc/PID/fd/N`, a path in their environment: a program
 //! may close every descriptor that it inherits, and still find it. Page 0 is the header; the file

@@ -1,4 +1,4 @@
-//! A device in one string: `virtual:disk.img?media=dram,size=1G` (design decision 4).
+//! A device in one string: `virtual:disk.img?media=dram,size=1G`.
 
 use crate::behaviour::Behaviour;
 use nvmed_units::parse_bytes;

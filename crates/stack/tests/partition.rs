@@ -11,9 +11,9 @@ const DEVICE_BYTES: u64 = 64 << 20;
 const FIRST: u64 = 16 << 20;
 const BYTES: u64 = 8 << 20;
 
-struct Place(PathBuf);
+struct Scratch(PathBuf);
 
-impl Place {
+impl Scratch {
     fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("nvmed-partition-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -21,7 +21,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -32,7 +32,7 @@ fn whole() -> Arc<Device> {
     open_device(&spec, Open::Existing { locked_by_run: false }).unwrap()
 }
 
-fn options(place: &Place) -> PartitionOptions {
+fn options(scratch: &Scratch) -> PartitionOptions {
     PartitionOptions {
         name: "p1".to_owned(),
         first: FIRST,
@@ -40,7 +40,7 @@ fn options(place: &Place) -> PartitionOptions {
         write: true,
         queues: 4,
         bytes_per_s: None,
-        socket: place.0.join("p1.sock"),
+        socket: scratch.0.join("p1.sock"),
         user: None,
         group: None,
     }
@@ -58,11 +58,11 @@ fn bytes_of(device: &Arc<Device>) -> ByteHandle {
 
 #[test]
 fn a_partition_is_a_device_of_its_own_inside_another() {
-    let place = Place::new("inside");
+    let scratch = Scratch::new("inside");
     let device = whole();
     let outside = bytes_of(&device);
     outside.pwrite(&vec![0x55; DEVICE_BYTES as usize], 0).unwrap();
-    let served = ServedPartition::open(&device, options(&place)).unwrap();
+    let served = ServedPartition::open(&device, options(&scratch)).unwrap();
     let mode = std::fs::metadata(&served.options().socket).unwrap().mode();
     assert_eq!(mode & 0o777, 0o600, "nobody but its user connects");
     let inside_device = client(served.options());
@@ -100,11 +100,11 @@ fn a_partition_is_a_device_of_its_own_inside_another() {
 /// A host's driver would not send these: the controller must refuse them all the same.
 #[test]
 fn commands_past_the_window_are_refused_by_the_controller() {
-    let place = Place::new("past");
+    let scratch = Scratch::new("past");
     let device = whole();
     let outside = bytes_of(&device);
     outside.pwrite(&vec![0x55; DEVICE_BYTES as usize], 0).unwrap();
-    let served = ServedPartition::open(&device, options(&place)).unwrap();
+    let served = ServedPartition::open(&device, options(&scratch)).unwrap();
     let inside_device = client(served.options());
     let inside = bytes_of(&inside_device);
     let blocks = BYTES / u64::from(inside_device.geometry().lba_bytes);
@@ -131,11 +131,11 @@ fn commands_past_the_window_are_refused_by_the_controller() {
 
 #[test]
 fn a_partition_to_read_refuses_what_writes() {
-    let place = Place::new("read");
+    let scratch = Scratch::new("read");
     let device = whole();
     bytes_of(&device).pwrite(&vec![0x55; DEVICE_BYTES as usize], 0).unwrap();
     let served =
-        ServedPartition::open(&device, PartitionOptions { write: false, ..options(&place) }).unwrap();
+        ServedPartition::open(&device, PartitionOptions { write: false, ..options(&scratch) }).unwrap();
     let inside_device = client(served.options());
     let inside = bytes_of(&inside_device);
     assert!(inside.pwrite(&[1; 4096], 0).is_err());
@@ -149,10 +149,10 @@ fn a_partition_to_read_refuses_what_writes() {
 
 #[test]
 fn queues_and_rate_are_what_was_given() {
-    let place = Place::new("limits");
+    let scratch = Scratch::new("limits");
     let device = whole();
     let rate = Some(PartitionOptions::RATE_MIN);
-    let limited = PartitionOptions { queues: 2, bytes_per_s: rate, ..options(&place) };
+    let limited = PartitionOptions { queues: 2, bytes_per_s: rate, ..options(&scratch) };
     let served = ServedPartition::open(&device, limited).unwrap();
     let inside_device = client(served.options());
     assert!(inside_device.geometry().queues_max <= 2);
@@ -168,9 +168,9 @@ fn queues_and_rate_are_what_was_given() {
 
 #[test]
 fn what_makes_no_sense_is_said_before_there_is_a_socket() {
-    let place = Place::new("wrong");
+    let scratch = Scratch::new("wrong");
     let device = whole();
-    let good = options(&place);
+    let good = options(&scratch);
     let wrong = [
         PartitionOptions { first: 1, ..good.clone() },
         PartitionOptions { bytes: 0, ..good.clone() },

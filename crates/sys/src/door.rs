@@ -240,8 +240,8 @@ pub fn recovery(at: usize) -> Option<usize> {
     ways.iter().find(|(from, to)| (from.addr()..to.addr()).contains(&at)).map(|(_, to)| to.addr())
 }
 
-/// Why a buffer of the program's is not given to as usual: threads with a loss that nobody has asked for yet, and one more
-/// where no handler stands.
+/// Why a buffer of the program's is not given to as usual: threads with a loss that nobody has asked for yet, and one
+/// more where no handler stands.
 static UNUSUAL: AtomicUsize = AtomicUsize::new(0);
 
 std::thread_local! {
@@ -328,8 +328,9 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> usize {
     bytes - unsafe { nvmed_door_copy(to, from, bytes) }
 }
 
-/// Copies the C string of the program's at the address `from`, as far as it fits before the last [`STRING_SLACK`] bytes of `into`: where its NUL
-/// was put. What is beyond those bytes when there is no NUL among them; None when it is not there.
+/// Copies the C string of the program's at the address `from`, as far as it fits before the last [`STRING_SLACK`] bytes
+/// of `into`: where its NUL was put. What is beyond those bytes when there is no NUL among them; None when it is not
+/// there.
 ///
 /// # Panics
 /// When `into` is not longer than the slack.

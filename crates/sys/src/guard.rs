@@ -105,8 +105,8 @@ pub fn survive_cut_files() -> Result<(), Error> {
     Err(error)
 }
 
-/// Whether a `SIGBUS` with this `si_code` (sigaction(2)) is about memory that is not there or cannot be read. One that a
-/// process sends has a code that is not positive, and no address.
+/// Whether a `SIGBUS` with this `si_code` (sigaction(2)) is about memory that is not there or cannot be read. One that
+/// a process sends has a code that is not positive, and no address.
 fn is_about_memory(code: c_int) -> bool {
     matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO)
 }
@@ -162,8 +162,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Of a signal that was sent there is no touch that is made again: it is sent again, and ends the process when the handler,
-/// which keeps it off, has returned.
+/// Of a signal that was sent there is no touch that is made again: it is sent again, and ends the process when the
+/// handler, which keeps it off, has returned.
 fn again() {
     // SAFETY: takes no pointer, and is among what a handler may call (signal-safety(7)).
     unsafe { libc::raise(libc::SIGBUS) };

@@ -1,10 +1,9 @@
 //! Memory that somebody else may be writing: a device, another thread, another process.
 //!
 //! In: sizes and descriptors. Out: [`Mapping`], bytes reached only by bounded copies and atomics,
-//! never by `&` or `&mut` (style rule 12); a program's memory that may not be there (`door`); quiet threads and descriptors.
-//! Neighbours: everybody above; below is the kernel.
-//! Invariant: every access is inside the mapping, or the caller's mistake panics before it happens.
-//! Source: rust-vmm's `VolatileSlice` for the idea.
+//! never by `&` or `&mut` (style rule 12); a program's memory that may not be there (`door`); quiet threads and
+//! descriptors. Neighbours: everybody above; below is the kernel. Invariant: every access is inside the mapping, or the
+//! caller's mistake panics before it happens. Source: rust-vmm's `VolatileSlice` for the idea.
 #![deny(unsafe_code)]
 
 mod descriptor;

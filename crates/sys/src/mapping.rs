@@ -296,8 +296,8 @@ impl Mapping {
         unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) }
     }
 
-    /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`]. Until
-    /// that is asked nothing is given behind the hole, where what is not the program's buffer lies.
+    /// As [`Mapping::read`], into a buffer that may be a program's: what of it is not there is told by [`door::lost`].
+    /// Until that is asked nothing is given behind the hole, where what is not the program's buffer lies.
     ///
     /// # Panics
     /// As [`Mapping::read`].
@@ -329,8 +329,8 @@ impl Mapping {
         }
     }
 
-    /// As [`Mapping::write`], from a buffer that may be a program's: what of it is not there becomes zeros, and is told as
-    /// by [`Mapping::give`].
+    /// As [`Mapping::write`], from a buffer that may be a program's: what of it is not there becomes zeros, and is told
+    /// as by [`Mapping::give`].
     ///
     /// # Panics
     /// As [`Mapping::read`].

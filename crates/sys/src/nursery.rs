@@ -7,7 +7,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 
-/// Where such a directory may be made, the first that takes it. In none of them may others rename what they have not made.
+/// Where such a directory may be made, the first that takes it. In none of them may others rename what they have not
+/// made.
 const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
 
 /// A fresh directory of the host's. Its name goes with the value.
@@ -62,7 +63,8 @@ impl Nursery {
         taken
     }
 
-    /// Whether what has this status, with its mount, may have been made in a nursery of a process that sees the same file systems as this one.
+    /// Whether what has this status, with its mount, may have been made in a nursery of a process that sees the same
+    /// file systems as this one.
     #[must_use]
     pub fn is_place_of(found: &Statx) -> bool {
         PLACES.iter().filter_map(|place| statx(CWD, *place, AtFlags::empty(), StatxFlags::MNT_ID).ok()).any(

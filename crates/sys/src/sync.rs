@@ -1,11 +1,12 @@
 //! Locks. A product has those of the standard library and nothing else.
 //!
-//! A thread that panics with a lock leaves it to the next one: what a lock guards is changed in steps that leave it whole,
-//! and a panic that matters stops changes where it is caught. So no lock here is poisoned, and none is asked whether it is.
+//! A thread that panics with a lock leaves it to the next one: what a lock guards is changed in steps that leave it
+//! whole, and a panic that matters stops changes where it is caught. So no lock here is poisoned, and none is asked
+//! whether it is.
 //!
-//! With the feature `schedule` a thread can have a hook (`on_pause`): it calls it before it takes a lock, and where it would
-//! sleep for another thread, and then looks again. A test that lets one thread run at a time hands on there. A thread
-//! without a hook sleeps as it does with the locks of the standard library.
+//! With the feature `schedule` a thread can have a hook (`on_pause`): it calls it before it takes a lock, and where it
+//! would sleep for another thread, and then looks again. A test that lets one thread run at a time hands on there. A
+//! thread without a hook sleeps as it does with the locks of the standard library.
 
 mod plain;
 #[cfg(feature = "schedule")]

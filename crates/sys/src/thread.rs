@@ -2,7 +2,8 @@
 
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread that takes no signal but for its own `SIGBUS`: the host program's handlers keep running on its own threads.
+/// Starts a thread that takes no signal but for its own `SIGBUS`: the host program's handlers keep running on its own
+/// threads.
 ///
 /// # Errors
 /// What the host answers when it has no room for a thread.

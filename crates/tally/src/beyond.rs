@@ -1,5 +1,5 @@
-//! Programs of a run that no library can be loaded into: how many were started, and the first one's name, in a page that
-//! the processes of the run share.
+//! Programs of a run that no library can be loaded into: how many were started, and the first one's name, in a page
+//! that the processes of the run share.
 
 use core::sync::atomic::Ordering;
 use nvmed_sys::{Mapping, Pages, QuietFd};

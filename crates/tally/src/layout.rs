@@ -2,7 +2,8 @@
 //!
 //! | offset | what |
 //! |---|---|
-//! | 0 | magic u64; 8 version u32, kinds u32; 16 ring bytes a seat u64, 0 without records; 24 the clock at the start u64 |
+//! | 0 | magic u64; 8 version u32, kinds u32; 16 ring bytes a seat u64, 0 without records; 24 the clock at the start
+//! u64 |
 //! | 32 | calls that were to be recorded on the seat that threads share, u64; 40 numbers given to open files u64 |
 //! | 4096 | seats, one after another: owner u64, 8: whether anybody ever had it u64; from 64 on the kinds |
 //! | a kind | errors u64, bytes u64, ns u64, longest ns u64, then the buckets, u64 each |

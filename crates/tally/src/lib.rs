@@ -1,9 +1,9 @@
 //! File calls counted, timed and recorded, in memory that a tree of processes shares.
 //!
-//! In: one [`Tally::note`] a call, on a [`Seat`] that one thread has. Out: a [`Row`] a kind of call, with percentiles; and,
-//! if asked for, each call as a [`Record`]. Neighbours: the edges count, the command prints; `sys` maps, `io` has the
-//! buckets. Invariants: counting takes no lock, makes no system call and never waits; memory that another process can
-//! write is copied once and checked after the copy. Source: docs/seeing.md.
+//! In: one [`Tally::note`] a call, on a [`Seat`] that one thread has. Out: a [`Row`] a kind of call, with percentiles;
+//! and, if asked for, each call as a [`Record`]. Neighbours: the edges count, the command prints; `sys` maps, `io` has
+//! the buckets. Invariants: counting takes no lock, makes no system call and never waits; memory that another process
+//! can write is copied once and checked after the copy. Source: docs/seeing.md.
 #![forbid(unsafe_code)]
 
 mod beyond;

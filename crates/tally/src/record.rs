@@ -1,8 +1,8 @@
 //! Calls one by one: how they lie in a ring, and the line of text that each becomes.
 //!
-//! A record in the ring is 72 bytes and a path, padded to whole words: its length u32, kind u8, bytes of path u16; then the clock,
-//! nanoseconds, process and thread, file and directory, offset, bytes asked for, result and errno. The writer is one thread, the
-//! reader another process: what it reads is copied first and then checked.
+//! A record in the ring is 72 bytes and a path, padded to whole words: its length u32, kind u8, bytes of path u16; then
+//! the clock, nanoseconds, process and thread, file and directory, offset, bytes asked for, result and errno. The
+//! writer is one thread, the reader another process: what it reads is copied first and then checked.
 
 use crate::kind::Kind;
 use crate::layout as at;
@@ -142,8 +142,8 @@ pub(crate) fn put(memory: &Mapping, ring: usize, call: &Call<&[u8]>) {
     memory.u64(ring + at::WRITTEN_AT).store(written + bytes as u64, Release);
 }
 
-/// The pieces of `len` bytes from the place `position` of a circle: where each begins among the bytes, its offset in the
-/// ring, its length.
+/// The pieces of `len` bytes from the place `position` of a circle: where each begins among the bytes, its offset in
+/// the ring, its length.
 fn circle(position: u64, len: usize, mut each: impl FnMut(usize, usize, usize)) {
     let start = position as usize % at::RING_BYTES;
     let first = len.min(at::RING_BYTES - start);

@@ -2,7 +2,6 @@
 
 use crate::kind::Kind;
 use crate::layout::Nanoseconds;
-use std::fmt::Write;
 
 /// Latencies, counted: how many, how long together, the longest, and how they are spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,31 +78,6 @@ pub struct Row {
     pub sum: Sum,
 }
 
-impl Row {
-    /// The row as a JSON object, without a newline.
-    #[must_use]
-    pub fn json(&self) -> String {
-        let Sum { errors, bytes, ns, max_ns, .. } = self.sum;
-        let (p50, p90, p99) = (self.percentile(50.0), self.percentile(90.0), self.percentile(99.0));
-        let mut text = format!(
-            "{{\"call\":\"{}\",\"count\":{},\"errors\":{errors},\"bytes\":{bytes},\"ns\":{ns},\"max_ns\":{max_ns},\
-             \"p50_ns\":{p50},\"p90_ns\":{p90},\"p99_ns\":{p99},\"buckets\":[",
-            self.kind.name(),
-            self.sum.count(),
-        );
-        for (index, (upper, count)) in self.sum.buckets().enumerate() {
-            // A String takes all.
-            let _ = write!(text, "{}[{upper},{count}]", if index > 0 { "," } else { "" });
-        }
-        text.push_str("]}");
-        text
-    }
-
-    fn percentile(&self, percent: f64) -> u64 {
-        self.sum.percentile_ns(percent)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,16 +105,6 @@ mod tests {
                 prop_assert!(found >= exact && found <= exact + exact / 16 + 1, "p{percent}: {found}, is {exact}");
             }
         }
-    }
-
-    #[test]
-    fn a_row_is_one_json_object() {
-        let row = Row { kind: Kind::READ, sum: of(&[3, 3, 100]) };
-        assert_eq!(
-            row.json(),
-            "{\"call\":\"read\",\"count\":3,\"errors\":0,\"bytes\":0,\"ns\":106,\"max_ns\":100,\"p50_ns\":3,\
-             \"p90_ns\":100,\"p99_ns\":100,\"buckets\":[[3,2],[103,1]]}"
-        );
     }
 
     #[test]

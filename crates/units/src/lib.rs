@@ -49,7 +49,8 @@ impl fmt::Display for Ino {
     }
 }
 
-/// A block of [`BLOCK_BYTES`] bytes of a device, counted from its first: where data lies, not which part of a file it is.
+/// A block of [`BLOCK_BYTES`] bytes of a device, counted from its first: where data lies, not which part of a file it
+/// is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Block(pub u64);

@@ -22,7 +22,6 @@ mod namespace;
 mod queue;
 #[allow(unsafe_code, reason = "the kernel acts on addresses in submitted entries")]
 mod ring;
-mod slot;
 mod sqe;
 mod transfer;
 mod vectors;

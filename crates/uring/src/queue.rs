@@ -3,13 +3,12 @@
 use crate::buffers::{Buffers, Registered};
 use crate::check::Limits;
 use crate::ring::{Cqe, Ring};
-use crate::slot::{NOBODY, Slots};
 use crate::sqe::{Sqe, op};
 use crate::vectors::Vectors;
-use crate::work::{COMMAND_BYTES, Cursor, Step, Work};
+use crate::work::{COMMAND_BYTES, Step, Work};
 use nvmed_engine::{
-    Command, Completion, EngineError, InvalidRequest, Operation, QueueFault, QueuePair, Request, Segment,
-    SubmitError, check_segments,
+    Command, Completion, Cursor, EngineError, InvalidRequest, Operation, QueueFault, QueuePair, Request,
+    Segment, Slots, SubmitError, check_segments,
 };
 use nvmed_nvme::Status;
 use nvmed_units::Lba;
@@ -18,6 +17,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// `user_data` of entries whose completion nobody waits for; that of others is their command's identifier.
+const NOBODY: u64 = u64::MAX;
 /// How long the end of a queue waits for the kernel to let go of memory; a disk that is gone answers
 /// after 30 s (`/sys/block/*/device/timeout`). What it has not let go of then is never freed.
 const DROP_MS: u32 = 40_000;
@@ -172,7 +173,7 @@ impl<D: Drive> Queue<D> {
             }
             _ => self.drive.entry(work, &self.registered),
         };
-        entry.sqe.user_data = self.slots.name(index);
+        entry.sqe.user_data = self.slots.cid(index).into();
         // SAFETY: the entry was made just above for this work, which does not change meanwhile.
         #[allow(unsafe_code, reason = "the kernel acts on the entry")]
         if let Some(res) = unsafe { self.drive.call(&entry.sqe) } {
@@ -202,27 +203,12 @@ impl<D: Drive> Queue<D> {
     /// A request longer than one command may be: several, of which the first stands for all.
     #[inline(never)]
     fn submit_parts(&mut self, request: &Request<'_>, part: u32) -> Result<(), SubmitError> {
-        let commands = request.blocks.div_ceil(part);
-        if commands > u32::from(self.slots.count()) {
-            let depth = self.slots.count();
-            return Err(invalid(request, InvalidRequest::TooLarge { commands: commands.into(), depth }));
-        }
-        if commands as usize > self.slots.free() {
-            return Err(SubmitError::NoSlot);
-        }
-        let parent = self.slots.open(request.tag, commands as u16).ok_or(SubmitError::NoSlot)?;
+        let mut commands = self.slots.cut(request, part)?;
         let mut cursor = Cursor::new(request.data);
-        let (mut lba, mut left, mut index) = (request.lba, request.blocks, parent);
-        loop {
-            let blocks = left.min(part);
+        while let Some((index, lba, blocks)) = commands.next(&mut self.slots) {
             self.start(index, request.operation, lba, blocks, &mut cursor);
-            left -= blocks;
-            if left == 0 {
-                return Ok(());
-            }
-            lba = Lba(lba.0 + u64::from(blocks));
-            index = self.slots.join(parent).expect("as many slots as commands were free");
         }
+        Ok(())
     }
 
     /// Tells the kernel of all entries; what it has no room for now goes with the next call.
@@ -251,7 +237,7 @@ impl<D: Drive> Queue<D> {
             if cqe.user_data == NOBODY {
                 continue;
             }
-            let index = match self.slots.find(cqe.user_data) {
+            let index = match self.slots.find(cqe.user_data as u16) {
                 Ok(index) => index,
                 Err(fault) => return self.fail(fault),
             };
@@ -267,7 +253,7 @@ impl<D: Drive> Queue<D> {
                 }
                 Next::Done(status, value) => {
                     work.end();
-                    out.extend(self.slots.finish(index, status, value));
+                    out.extend(self.slots.end(index, status, value));
                 }
             }
         }
@@ -338,7 +324,7 @@ impl<D: Drive> QueuePair for Queue<D> {
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
         if self.fault.is_none() {
-            if self.side.is_some() && self.slots.live() > 0 {
+            if self.side.is_some() && self.slots.requests() > 0 {
                 // A polled ring gets its completions by this call.
                 self.enter();
             }
@@ -374,7 +360,8 @@ impl<D: Drive> QueuePair for Queue<D> {
         if !work.gather(table, &mut Cursor::new(data), bytes) {
             work.step = Step::Fail(Status::DATA_TRANSFER_ERROR);
         } else if !self.drive.passthrough(work, command) {
-            self.slots.withdraw(index);
+            // The kernel was not told of it, and its end is nobody's.
+            let _ = self.slots.end(index, Status::SUCCESS, 0);
             return Err(wrong(InvalidRequest::Unsupported));
         }
         self.push(index);
@@ -382,20 +369,18 @@ impl<D: Drive> QueuePair for Queue<D> {
     }
 
     fn cancel(&mut self, tag: u64) -> Result<(), EngineError> {
-        for index in self.slots.of_request(tag) {
+        let commands: Vec<u16> = self.slots.commands_of(tag).collect();
+        for cid in commands {
             if !self.ring.has_room() {
                 self.enter();
             }
             if !self.ring.has_room() {
                 return Err(EngineError::Command { command: "Abort", status: Status::ABORT_LIMIT });
             }
-            self.works[usize::from(index)].cancelled = true;
-            let sqe = Sqe {
-                opcode: op::ASYNC_CANCEL,
-                addr: self.slots.name(index),
-                user_data: NOBODY,
-                ..Sqe::default()
-            };
+            if let Ok(index) = self.slots.find(cid) {
+                self.works[usize::from(index)].cancelled = true;
+            }
+            let sqe = Sqe { opcode: op::ASYNC_CANCEL, addr: cid.into(), user_data: NOBODY, ..Sqe::default() };
             // SAFETY: the entry names no memory; its address field is a command's name.
             #[allow(unsafe_code, reason = "the kernel acts on the entry")]
             unsafe {

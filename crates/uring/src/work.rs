@@ -2,10 +2,9 @@
 
 use crate::buffers::{Buffer, Table, resolve};
 use crate::sqe::IoVec;
-use nvmed_engine::{Operation, Segment};
+use nvmed_engine::{Cursor, Operation, Segment};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::DeviceAddress;
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -83,30 +82,6 @@ impl Default for Work {
     }
 }
 
-/// What is left of a request's memory while its commands are built.
-pub(crate) struct Cursor<'a> {
-    segments: &'a [Segment],
-    used: u32,
-}
-
-impl<'a> Cursor<'a> {
-    pub(crate) fn new(segments: &'a [Segment]) -> Self {
-        Self { segments, used: 0 }
-    }
-
-    /// The next part in one segment: at most `limit` bytes.
-    fn next(&mut self, limit: u64) -> Option<(DeviceAddress, u32)> {
-        let (first, rest) = self.segments.split_first()?;
-        let address = DeviceAddress(first.address.0.wrapping_add(u64::from(self.used)));
-        let bytes = u64::from(first.bytes - self.used).min(limit) as u32;
-        self.used += bytes;
-        if self.used == first.bytes {
-            (self.segments, self.used) = (rest, 0);
-        }
-        Some((address, bytes))
-    }
-}
-
 impl Work {
     /// Begins a command of `bytes` bytes at `at`.
     pub(crate) fn begin(&mut self, operation: Operation, at: u64, bytes: u64) {
@@ -127,10 +102,10 @@ impl Work {
         let mut left = bytes;
         let mut found = true;
         while left > 0 {
-            let Some((address, part)) = cursor.next(left) else { return false };
-            left -= u64::from(part);
-            match resolve(table, address, part as usize) {
-                Some((buffer, offset)) => self.add(buffer, offset, part as usize),
+            let Some(Segment { address, bytes }) = cursor.next(left) else { return false };
+            left -= u64::from(bytes);
+            match resolve(table, address, bytes as usize) {
+                Some((buffer, offset)) => self.add(buffer, offset, bytes as usize),
                 None => found = false,
             }
         }

@@ -1,5 +1,5 @@
-//! A server's connection to its client, on which both may ask: the client's commands, and the device's copies of memory that
-//! the client cannot share (`VFIO_USER_DMA_READ`, `VFIO_USER_DMA_WRITE`).
+//! A server's connection to its client, on which both may ask: the client's commands, and the device's copies of memory
+//! that the client cannot share (`VFIO_USER_DMA_READ`, `VFIO_USER_DMA_WRITE`).
 
 use crate::error::ProtocolError;
 use crate::message::{Command, DATA_BYTES_MAX, Header, Message};
@@ -15,7 +15,8 @@ use zerocopy::IntoBytes;
 
 /// How long a client may leave what we send unread, or unanswered.
 const TIMEOUT_MS: u32 = 5_000;
-/// Commands of the client that may arrive while the device waits for its memory; it posts some doorbells for each of its processors.
+/// Commands of the client that may arrive while the device waits for its memory; it posts some doorbells for each of
+/// its processors.
 const COMMANDS_MAX: usize = 1024;
 /// Bytes of them together.
 const COMMAND_BYTES_MAX: usize = 1 << 20;

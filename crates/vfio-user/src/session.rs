@@ -45,8 +45,8 @@ pub trait Device {
     /// # Errors
     /// An errno for the client.
     fn map(&mut self, range: DmaRange, memory: Arc<Mapping>) -> Result<(), Errno>;
-    /// Shows memory to the device that cannot be mapped: the device works on `copy`, which it has brought before each look and
-    /// sent after each change, in calls of this trait only.
+    /// Shows memory to the device that cannot be mapped: the device works on `copy`, which it has brought before each
+    /// look and sent after each change, in calls of this trait only.
     ///
     /// # Errors
     /// An errno for the client; `EOPNOTSUPP` for a device that cannot do that.

@@ -271,7 +271,8 @@ fn fuzz_wild_clients_never_end_the_server() {
     let memory = memory(0x2000);
     let file = memory.backing().unwrap().0.try_clone_to_owned().unwrap();
     let fds = [file, eventfd(), eventfd()];
-    proptest!(|(messages in wild(), tweaks in prop::collection::vec(any::<(u8, u8, u32)>(), 0..12), greet in any::<bool>())| {
+    let tweaks = || prop::collection::vec(any::<(u8, u8, u32)>(), 0..12);
+    proptest!(|(messages in wild(), tweaks in tweaks(), greet in any::<bool>())| {
         let mut raw = if greet { served.greeted() } else { served.open() };
         for (choice, at, value) in tweaks {
             let (command, payload) = near(choice, at, value);

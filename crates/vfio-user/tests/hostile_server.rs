@@ -214,7 +214,8 @@ fn fuzz_wild_servers_never_end_the_client() {
         let mut replies = good();
         replies[2] = (5, words(&[64, 15, 0, 32, 16 << 10, 0, 0, 0, 1 | 1 << 16, 0, 1, 0, 0x1000, 0, 0x1000, 0]), true);
         // What the client asks next is among these: reads and writes of registers, and mappings.
-        replies.extend([(9, [access(0, 0, 4), vec![7; 4]].concat(), false), (10, access(0x14, 0, 4), false), (2, vec![], false)]);
+        let read = [access(0, 0, 4), vec![7; 4]].concat();
+        replies.extend([(9, read, false), (10, access(0x14, 0, 4), false), (2, vec![], false)]);
         replies.extend(tail);
         let mut messages: Vec<_> =
             replies.iter().enumerate().map(|(index, reply)| (bytes_of(index, reply), reply.2)).collect();

@@ -204,7 +204,8 @@ mod tests {
     proptest! {
         #[test]
         fn mappings_never_overlap_and_stay_inside(steps in prop::collection::vec((0u64..6, 1u64..5_000_000), 1..200)) {
-            let aperture = Aperture { ranges: vec![(0, 64 << 20), (80 << 20, 120 << 20)], mappings_max: 9, page_sizes: PAGE };
+            let ranges = vec![(0, 64 << 20), (80 << 20, 120 << 20)];
+            let aperture = Aperture { ranges, mappings_max: 9, page_sizes: PAGE };
             let mut iovas = Iovas::new(&aperture);
             let mut held: Vec<(u64, u64)> = Vec::new();
             for (kind, bytes) in steps {
@@ -214,7 +215,8 @@ mod tests {
                 } else if let Some(address) = iovas.take(bytes, kind * PAGE) {
                     let (begin, len) = (address.0, bytes.next_multiple_of(PAGE));
                     prop_assert!(held.iter().all(|&(other, size)| begin + len <= other || other + size <= begin));
-                    prop_assert!(aperture.ranges.iter().any(|&(first, last)| first <= begin && begin + len - 1 <= last));
+                    let holds = |&(first, last): &(u64, u64)| first <= begin && begin + len - 1 <= last;
+                    prop_assert!(aperture.ranges.iter().any(holds));
                     held.push((begin, len));
                 }
             }

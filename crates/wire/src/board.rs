@@ -19,8 +19,8 @@ const FILES: usize = 4096;
 /// Counts of changes of files, of 8 bytes each. Files share them: a change of one may look like one of another.
 const FILES_BITS: u32 = 12;
 const BOARD_BYTES: usize = FILES + (8 << FILES_BITS);
-/// In a count: one change under way, and one that is over. A mark has the count's place where that has those under way, which
-/// are fewer than lanes can be.
+/// In a count: one change under way, and one that is over. A mark has the count's place where that has those under way,
+/// which are fewer than lanes can be.
 const UNDER_WAY: u64 = 1;
 const OVER: u64 = 1 << 20;
 
@@ -106,8 +106,8 @@ impl Board {
         wake_all(self.memory.u32(LOCKS_RELEASED));
     }
 
-    /// The bytes of the file with this number change from now on, until the answer is dropped: meanwhile it has no mark,
-    /// and then another.
+    /// The bytes of the file with this number change from now on, until the answer is dropped: meanwhile it has no
+    /// mark, and then another.
     pub fn change(&self, file: u64) -> CountedChange<'_> {
         let place = file.wrapping_mul(self.key) >> (u64::BITS - FILES_BITS);
         CountedChange::begin(file_count(&self.memory, place), place)

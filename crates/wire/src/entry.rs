@@ -1,5 +1,5 @@
-//! Directory entries in a lane's data area: for each its inode number and cookie (8 bytes each, little-endian), its kind
-//! as `d_type`, the length of its name (a byte each), and the name.
+//! Directory entries in a lane's data area: for each its inode number and cookie (8 bytes each, little-endian), its
+//! kind as `d_type`, the length of its name (a byte each), and the name.
 
 use nvmed_fs::{DirEntry, Kind};
 

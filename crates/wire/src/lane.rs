@@ -383,8 +383,8 @@ impl ServerLane {
         self.lane.word(SERVER_PARKED).store(0, Ordering::Relaxed);
     }
 
-    /// Calls `close` with each handle whose close the client has posted by now; how many. When it returns they are done, also
-    /// those that another thread had begun with.
+    /// Calls `close` with each handle whose close the client has posted by now; how many. When it returns they are
+    /// done, also those that another thread had begun with.
     ///
     /// # Errors
     /// [`LaneError::Posts`] for what a client of ours does not write: the session is to end.
@@ -411,8 +411,8 @@ impl ServerLane {
         Ok(())
     }
 
-    /// Ends [`ServerLane::next`], now or the next time, within a second whatever the client does; and the call of a client
-    /// that waits.
+    /// Ends [`ServerLane::next`], now or the next time, within a second whatever the client does; and the call of a
+    /// client that waits.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.lane.turn(CLOSED, SERVER_PARKED);

@@ -56,8 +56,8 @@ pub(crate) fn wait(word: &AtomicU32, seen: u32) {
     let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timespec(ALONE)));
 }
 
-/// As [`wait`], also until `other` is no longer `other_seen`, and until `timeout` is over. It costs more: a word in memory that this
-/// process only reads is looked up twice.
+/// As [`wait`], also until `other` is no longer `other_seen`, and until `timeout` is over. It costs more: a word in
+/// memory that this process only reads is looked up twice.
 pub(crate) fn wait_either(
     word: &AtomicU32,
     seen: u32,

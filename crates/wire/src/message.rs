@@ -52,8 +52,8 @@ pub enum Object<'a> {
 pub enum LockClass {
     /// The process's: `F_SETLK`.
     Process,
-    /// The same, of a caller that tries again until it has it: `F_SETLKW`. `EDEADLK` when who holds it waits for the caller.
-    /// Who gives up asks [`Call::LockTest`].
+    /// The same, of a caller that tries again until it has it: `F_SETLKW`. `EDEADLK` when who holds it waits for the
+    /// caller. Who gives up asks [`Call::LockTest`].
     Waiting,
     /// The open description's: `F_OFD_SETLK`.
     Description,
@@ -471,8 +471,8 @@ pub enum Control {
         /// How it is opened.
         flags: OpenFlags,
     },
-    /// A socket of the process was bound to a name of the host's that is gone: its `O_PATH` descriptor, along with this, is
-    /// from now on what is behind the held name.
+    /// A socket of the process was bound to a name of the host's that is gone: its `O_PATH` descriptor, along with
+    /// this, is from now on what is behind the held name.
     Bind {
         /// The name's inode.
         handle: Handle,
@@ -514,7 +514,8 @@ pub struct Welcome {
     pub held: Vec<(i32, Inherited)>,
     /// How many it holds by descriptor number; it asks for the others by [`Control::Inherits`].
     pub inherits: u32,
-    /// An heir's working directory. Its path is not told: it may be longer than a message, and is asked for when it is wanted.
+    /// An heir's working directory. Its path is not told: it may be longer than a message, and is asked for when it is
+    /// wanted.
     pub cwd: Option<Inherited>,
 }
 

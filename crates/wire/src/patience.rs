@@ -4,22 +4,25 @@ use crate::memory::now_ns;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::thread::sched_yield;
 
-/// How long a side looks at first: what it costs to be woken, twice. A processor with nothing else to do takes 10 to 60 µs to
-/// wake up, in a virtual machine more than outside.
+/// How long a side looks at first: what it costs to be woken, twice. A processor with nothing else to do takes 10 to 60
+/// µs to wake up, in a virtual machine more than outside.
 const LOOKING_NS: u32 = 100_000;
-/// How long it looks at most, when what it waits for comes no later: a database that syncs each of a thousand transactions a
-/// second waits for no processor to wake up.
+/// How long it looks at most, when what it waits for comes no later: a database that syncs each of a thousand
+/// transactions a second waits for no processor to wake up.
 const LOOKING_NS_MAX: u32 = 1_000_000;
 /// Less than this sees no answer, however fast it is.
 const LOOKING_NS_MIN: u32 = 4_000;
-/// Looks between two glances at the clock and at who else is awake, some 2 µs: in it most calls of a side that is awake are
-/// answered. Then the processor is offered to others, the other side among them, which may be waiting for just this one.
+/// Looks between two glances at the clock and at who else is awake, some 2 µs: in it most calls of a side that is awake
+/// are answered. Then the processor is offered to others, the other side among them, which may be waiting for just this
+/// one.
 pub(crate) const LOOKS_AT_ONCE: u32 = 64;
 
-/// A processor that was offered to others and is back only after so long had another taker: by itself the offer takes less than 1 µs.
+/// A processor that was offered to others and is back only after so long had another taker: by itself the offer takes
+/// less than 1 µs.
 const TAKEN_NS: u64 = 3_000;
 
-/// How long a side looks: twice as long as it had to wait lately. Each wait that is too long halves it, down to not at all.
+/// How long a side looks: twice as long as it had to wait lately. Each wait that is too long halves it, down to not at
+/// all.
 #[derive(Debug)]
 pub(crate) struct Patience(AtomicU32);
 

@@ -6,8 +6,8 @@ use nvmed_sys::Mapping;
 use nvmed_sys::sync::Mutex;
 
 pub(crate) const START: usize = 14_336;
-/// The client's count of posts, and the server's; they wrap around. Not beside the lane's state, at which the other side
-/// looks all the time.
+/// The client's count of posts, and the server's; they wrap around. Not beside the lane's state, at which the other
+/// side looks all the time.
 const POSTED: usize = START;
 const TAKEN: usize = START + 64;
 const HANDLES: usize = START + 128;

@@ -5,15 +5,16 @@ use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// Calls in a row that came while the processor was offered to others: one may be chance.
 const TURNS: u32 = 3;
-/// A side that has moved stays for so long; each time that it did no good, twice as long: where several threads take turns, whichever
-/// processor it goes to is somebody's.
+/// A side that has moved stays for so long; each time that it did no good, twice as long: where several threads take
+/// turns, whichever processor it goes to is somebody's.
 const STAYS_NS: u64 = 4_000_000;
 const STAYS_NS_MAX: u64 = 1_024_000_000;
 /// It did good when it lasted so many times as long.
 const LASTS: u64 = 4;
 
-/// Whether a side's processor is its client's too. The kernel may leave both there for tens of milliseconds: where threads have been
-/// looking, all processors seem busy to it, and it does not search for an idle one (SIS_UTIL of kernel/sched/fair.c).
+/// Whether a side's processor is its client's too. The kernel may leave both there for tens of milliseconds: where
+/// threads have been looking, all processors seem busy to it, and it does not search for an idle one (SIS_UTIL of
+/// kernel/sched/fair.c).
 #[derive(Debug)]
 pub(crate) struct Processor {
     turns: AtomicU32,
@@ -53,8 +54,8 @@ impl Processor {
     }
 }
 
-/// Has the thread run on another processor of those that it may use. It is pinned to none of them; those that its cpuset is given
-/// later Linux does not offer it any more.
+/// Has the thread run on another processor of those that it may use. It is pinned to none of them; those that its
+/// cpuset is given later Linux does not offer it any more.
 #[cold]
 fn leave() {
     let Ok(all) = sched_getaffinity(None) else { return };

@@ -23,7 +23,8 @@ const BACKLOG: i32 = 128;
 #[repr(C)]
 struct CmsgHeader(usize, i32, i32);
 
-/// Room for control messages, aligned as the kernel has them: so it holds as many of them as its length says, and no more.
+/// Room for control messages, aligned as the kernel has them: so it holds as many of them as its length says, and no
+/// more.
 #[repr(C, align(8))]
 struct Beside<const BYTES: usize>([MaybeUninit<u8>; BYTES]);
 
@@ -31,8 +32,9 @@ impl<const BYTES: usize> Beside<BYTES> {
     const EMPTY: Self = Self([MaybeUninit::uninit(); BYTES]);
 }
 
-/// Bytes of what the kernel says beside a message: who sent it, and beside that one descriptor, or two. Of more that a sender sends along,
-/// up to 253, the rest is closed by the thread that receives, which may take as long as the sender likes, and comes into no table.
+/// Bytes of what the kernel says beside a message: who sent it, and beside that one descriptor, or two. Of more that a
+/// sender sends along, up to 253, the rest is closed by the thread that receives, which may take as long as the sender
+/// likes, and comes into no table.
 const SENDER_BYTES: usize = size_of::<CmsgHeader>() + 16;
 const BESIDE_BYTES: usize = SENDER_BYTES + size_of::<CmsgHeader>() + 8;
 
@@ -190,8 +192,8 @@ impl Socket {
         }
     }
 
-    /// Whether the next message brings descriptors, without taking it, so that none comes into this process: taking them, and
-    /// closing what is too much, may last as long as their sender likes. The caller has asked for senders.
+    /// Whether the next message brings descriptors, without taking it, so that none comes into this process: taking
+    /// them, and closing what is too much, may last as long as their sender likes. The caller has asked for senders.
     ///
     /// # Errors
     /// [`SocketError::Gone`]; [`SocketError::Host`] with `EAGAIN` when no message is there.
@@ -210,13 +212,14 @@ impl Socket {
         matches!(self.glance(RecvFlags::PEEK), Ok(Some(_)))
     }
 
-    /// Forgets what is left after [`Socket::hang_up`]. The descriptors of it are closed here, which may last as long as their sender
-    /// likes.
+    /// Forgets what is left after [`Socket::hang_up`]. The descriptors of it are closed here, which may last as long as
+    /// their sender likes.
     pub fn forget_messages(&self) {
         while let Ok(Some(_)) = self.glance(RecvFlags::empty()) {}
     }
 
-    /// Looks at the next message, or drops it; whether descriptors came along, of which none is received. None at the end.
+    /// Looks at the next message, or drops it; whether descriptors came along, of which none is received. None at the
+    /// end.
     fn glance(&self, flags: RecvFlags) -> Result<Option<bool>, SocketError> {
         let mut space = Beside::<SENDER_BYTES>::EMPTY;
         let mut control = RecvAncillaryBuffer::new(&mut space.0);

@@ -3,7 +3,7 @@
 //! In: libc's calls, by symbol. Out: calls on a file system of ours (`backend`), or raw system calls when the path or
 //! the descriptor is not ours. Neighbours: `stack` mounts, `fs` answers; the host program is above.
 //! Invariants: no call of libc's interposable symbols from here; no panic crosses the edge; after a
-//! fork the child never touches the mount. Source: design decisions 10 and 11; `docs/wrapper.md`.
+//! fork the child never touches the mount. Source: decisions 7, 8 and 11; `docs/wrapper.md`.
 #![deny(unsafe_op_in_unsafe_fn)]
 // A test build exports no hook, or the test harness would run on itself.
 #![cfg_attr(test, allow(dead_code))]
@@ -11,6 +11,8 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("the wrapper speaks the system call and libc conventions of x86-64 Linux only");
 
+#[macro_use]
+mod rows;
 #[macro_use]
 mod raw;
 #[macro_use]

@@ -100,18 +100,32 @@ impl Next {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: the name is a C string; RTLD_NEXT asks the libraries after this one.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = behind_us(self.name);
         assert!(!found.is_null(), "libc has no {:?}", self.name);
         self.found.store(found, Ordering::Relaxed);
         found
     }
 }
 
-/// `next!(c"fopen", fn(*const c_char, *const c_char) -> *mut FILE)`: libc's own function below ours.
+/// The address of a function in the libraries behind this one; null if none has it.
+pub(crate) fn behind_us(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string; RTLD_NEXT asks the libraries after this one.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// A name of libc's with its NUL, as macros write it.
+pub(crate) const fn name_of(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name has one NUL, at its end"),
+    }
+}
+
+/// `next!(fork, fn() -> pid_t)`: libc's own function of that name. `hook!` makes one of it for a hook.
 macro_rules! next {
-    ($name:literal, fn($($argument:ty),* $(,)?) -> $ret:ty) => {{
-        static NEXT: $crate::raw::Next = $crate::raw::Next::new($name);
+    ($name:ident, fn($($argument:ty),* $(,)?) -> $ret:ty) => {{
+        static NEXT: $crate::raw::Next =
+            $crate::raw::Next::new($crate::raw::name_of(concat!(stringify!($name), "\0")));
         // SAFETY: the type written at the call site is the C prototype of the named function.
         #[allow(unused_unsafe)]
         let function = unsafe {

@@ -1,9 +1,12 @@
-//! `symbols.txt` against libc, against our library and against `docs/symbols.md`.
+//! `src/rows.rs` and `symbols.txt` against libc, against our library and against `docs/symbols.md`.
 //!
-//! The table has a line for each function of libc that takes a path, a descriptor, a directory stream or a
-//! stdio stream, with what we do with it; `symbols-none.txt` has those that take none. A newer libc that
-//! brings a new call is in neither, and fails here. `NVMED_BLESS=1` writes `docs/symbols.md` anew.
+//! Together they have each function of libc that takes a path, a descriptor, a directory stream or a stdio stream: those
+//! that are hooked are rows, the others are lines with what we do with them; `symbols-none.txt` has those that take none.
+//! A newer libc that brings a new call is in none, and fails here. `NVMED_BLESS=1` writes `docs/symbols.md` anew.
 
+#[macro_use]
+#[path = "../src/rows.rs"]
+mod rows;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +32,30 @@ const WORDS: &[(&str, &str)] = &[
     ("out", "Out of reach: the host is asked, or the call fails."),
 ];
 
+/// What a row of `rows.rs` says: its names and what they take, and its number if it has one.
+struct Hooked {
+    names: &'static [&'static str],
+    takes: &'static [&'static str],
+    number: &'static [(&'static str, i64)],
+}
+
+macro_rules! hooked {
+    ($($module:ident { $(
+        $function:ident: $($gate:ident [$($name:ident)+] $takes:literal)? $(($($shape:tt)+))?
+            $(@$about:ident $number:ident ($($word:literal),*))?;
+    )* })*) => {
+        const HOOKED: &[Hooked] = &[$($( Hooked {
+            names: &[$($(stringify!($name)),+)?],
+            takes: &[$($takes)?],
+            number: &[$((stringify!($number), libc::$number))?],
+        } ),*),*];
+    };
+}
+rows!(hooked);
+
+/// What rows say of names that libc has for its own libraries, older ones of which call them.
+const PRIVATE: &str = "libc's own libraries";
+
 struct Row {
     takes: &'static str,
     what: &'static str,
@@ -45,12 +72,19 @@ fn table() -> BTreeMap<&'static str, Row> {
             why: words.next().unwrap_or_default(),
         };
         assert!(WORDS.iter().any(|(word, _)| *word == row.what), "symbols.txt: {line}");
-        assert!(row.what == "hooked" || !row.why.is_empty(), "symbols.txt gives no reason: {line}");
+        assert!(row.what != "hooked", "symbols.txt: hooked is a row of rows.rs: {line}");
+        assert!(!row.why.is_empty(), "symbols.txt gives no reason: {line}");
         (name, row)
     };
-    let rows: Vec<_> = TABLE.lines().map(row).collect();
+    let hooked = HOOKED.iter().filter(|row| row.takes != [PRIVATE]).flat_map(|row| {
+        let takes = row.takes.first().copied().unwrap_or_default();
+        let (takes, why) = takes.split_once(" | ").unwrap_or((takes, ""));
+        row.names.iter().map(move |name| (*name, Row { takes, what: "hooked", why }))
+    });
+    let rows: Vec<_> = TABLE.lines().map(row).chain(hooked).collect();
+    let count = rows.len();
     let table: BTreeMap<_, _> = rows.into_iter().collect();
-    assert_eq!(table.len(), TABLE.lines().count(), "a name is in symbols.txt twice");
+    assert_eq!(table.len(), count, "a name is in symbols.txt or rows.rs twice");
     table
 }
 
@@ -99,9 +133,13 @@ fn every_function_of_libc_is_in_the_table_or_takes_nothing_of_ours() {
         .filter(|name| !table.contains_key(name.as_str()) && !none.contains(name.as_str()))
         .collect();
     let first = &unknown[..unknown.len().min(50)];
-    assert!(unknown.is_empty(), "{} in neither symbols.txt nor symbols-none.txt: {first:?}", unknown.len());
+    assert!(
+        unknown.is_empty(),
+        "{} in neither rows.rs, symbols.txt nor symbols-none.txt: {first:?}",
+        unknown.len()
+    );
     let both: Vec<_> = none.iter().filter(|name| table.contains_key(*name)).collect();
-    assert!(both.is_empty(), "in symbols.txt and in symbols-none.txt: {both:?}");
+    assert!(both.is_empty(), "in symbols-none.txt, and in rows.rs or symbols.txt: {both:?}");
 }
 
 #[test]
@@ -112,9 +150,9 @@ fn what_the_table_calls_hooked_is_what_the_library_exports() {
     let hooked: BTreeSet<String> =
         table.iter().filter(|(_, row)| row.what == "hooked").map(|(name, _)| (*name).to_owned()).collect();
     let missing: Vec<_> = hooked.difference(&ours).collect();
-    assert!(missing.is_empty(), "hooked in symbols.txt, but not exported: {missing:?}");
+    assert!(missing.is_empty(), "in rows.rs, but not exported: {missing:?}");
     let unlisted: Vec<_> = ours.difference(&hooked).collect();
-    assert!(unlisted.is_empty(), "exported, but not hooked in symbols.txt: {unlisted:?}");
+    assert!(unlisted.is_empty(), "exported, but not in rows.rs: {unlisted:?}");
     let is_anothers = |name: &str| {
         table.get(name).is_some_and(|row| row.why.starts_with("libaio") || row.why.starts_with("liburing"))
     };
@@ -122,12 +160,25 @@ fn what_the_table_calls_hooked_is_what_the_library_exports() {
     assert!(invented.is_empty(), "exported, but not functions of this libc: {invented:?}");
 }
 
+/// Each system call by its number: its name, what is done and why.
+fn calls() -> BTreeMap<i64, (&'static str, &'static str, &'static str)> {
+    let listed = SYSCALLS.lines().filter_map(|line| {
+        let mut words = line.split(" | ");
+        let (number, name) = words.next()?.split_once(' ')?;
+        Some((number.parse().ok()?, (name, words.next()?, words.next().unwrap_or_default())))
+    });
+    let rows = HOOKED.iter().flat_map(|row| row.number);
+    listed
+        .chain(rows.map(|(name, number)| (*number, (name.trim_start_matches("SYS_"), "hooked", ""))))
+        .collect()
+}
+
 fn page() -> String {
     let table = table();
     let mut page = String::from(
         "# Symbols\n\nEvery function of glibc 2.36 that takes a path, a descriptor, a directory stream or a stdio stream, and every \
          system call that does, with what the wrapper does with it. Written by \
-         `NVMED_BLESS=1 cargo test -p nvmed-wrapper --test symbols` from `crates/wrapper/symbols.txt` and `syscalls.txt`, which tests hold against \
+         `NVMED_BLESS=1 cargo test -p nvmed-wrapper --test symbols` from `crates/wrapper/src/rows.rs`, `symbols.txt` and `syscalls.txt`, which tests hold against \
          libc, against the library and against the kernel's header.\n\n",
     );
     for (word, meaning) in WORDS {
@@ -150,10 +201,7 @@ fn page() -> String {
     }
     page.push_str("## System calls by number\n\n`syscall(2)`, and the second tier where it is on.\n\n| calls | | |\n|---|---|---|\n");
     let mut groups: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for line in SYSCALLS.lines() {
-        let mut words = line.split(" | ");
-        let name = words.next().and_then(|head| head.split(' ').nth(1)).unwrap_or_default();
-        let (what, why) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    for (name, what, why) in calls().into_values() {
         if what != "none" {
             groups.entry((what, why)).or_default().push(name);
         }

@@ -27,6 +27,7 @@ mod measure {
         IoringEnterFlags, IoringRegisterOp, IoringSetupFlags, io_uring_enter, io_uring_params,
         io_uring_register, io_uring_setup,
     };
+    use serde_json::json;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -96,12 +97,10 @@ mod measure {
     fn report(row: &str, what: &str, values: &mut [u64]) -> u64 {
         let middle = median(values);
         let spread = [values[values.len() / 20], values[values.len() - 1 - values.len() / 20]];
-        println!(
-            "{{\"row\":\"{row}\",\"what\":\"{what}\",\"instructions\":{middle},\"p5\":{},\"p95\":{},\"reads\":{}}}",
-            spread[0],
-            spread[1],
-            values.len()
-        );
+        let told = json!({
+            "row": row, "what": what, "instructions": middle, "p5": spread[0], "p95": spread[1], "reads": values.len(),
+        });
+        println!("{told}");
         middle
     }
 
@@ -426,13 +425,17 @@ mod measure {
     fn ratios(name: &str, ours: u64, polled: u64, pread: u64, interrupt: u64) {
         let over = |rival: u64| rival as f64 / ours as f64;
         let apart = over(pread.saturating_sub(interrupt));
-        println!(
-            "{{\"row\":\"ratio\",\"over\":\"{name}\",\"io_uring_polled\":{:.2},\"pread\":{:.2},\
-             \"pread_without_interrupt\":{apart:.2},\"goal\":5.0,\"met\":{}}}",
-            over(polled),
-            over(pread),
-            over(polled).min(apart) >= 5.0
-        );
+        let hundredths = |ratio: f64| (ratio * 100.0).round() / 100.0;
+        let told = json!({
+            "row": "ratio",
+            "over": name,
+            "io_uring_polled": hundredths(over(polled)),
+            "pread": hundredths(over(pread)),
+            "pread_without_interrupt": hundredths(apart),
+            "goal": 5.0,
+            "met": over(polled).min(apart) >= 5.0,
+        });
+        println!("{told}");
     }
 
     pub fn all() {

@@ -246,7 +246,8 @@ fn echo(slices: &str, ops: &str, pause_us: &str) -> Result<(), String> {
     if unsafe { libc::pipe(there.as_mut_ptr()) != 0 || libc::pipe(back.as_mut_ptr()) != 0 } {
         return Err(failed("pipe"));
     }
-    // SAFETY: this process has one thread; the child makes plain calls alone, and ends without running what is the parent's.
+    // SAFETY: this process has one thread; the child makes plain calls alone, and ends without running what is the
+    // parent's.
     let child = unsafe { libc::fork() };
     if child < 0 {
         return Err(failed("fork"));

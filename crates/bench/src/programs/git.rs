@@ -1,7 +1,7 @@
 //! `git clone` of this repository: many small files, a pack, child processes that work on both.
 
 use super::{Mount, Seat, rounds};
-use crate::place::{Kind, Ours};
+use crate::mounted::{KernelFs, Ours};
 use crate::row::{Contender, Goal, Row};
 use nvmed_lab::samples::Samples;
 use nvmed_lab::shell::{run, time};
@@ -54,8 +54,8 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// Clone with checkout, on the shared mount and on tmpfs. Each is mounted once; what starting and ending a mount takes is
-/// a row of its own.
+/// Clone with checkout, on the shared mount and on tmpfs. Each is mounted once; what starting and ending a mount takes
+/// is a row of its own.
 pub fn clone() -> Result<Vec<Row>, String> {
     let mut own = Command::new("git");
     own.args(["rev-parse", "--path-format=absolute", "--git-common-dir"]);
@@ -67,7 +67,7 @@ pub fn clone() -> Result<Vec<Row>, String> {
         nothing.push(time(&mut ours.command("true")?, None)? * 1e3);
     }
     let mut seats = Vec::new();
-    for seat in [ours, Seat::kernel(Kind::Tmpfs)?] {
+    for seat in [ours, Seat::kernel(KernelFs::Tmpfs)?] {
         seats.push((Shell::start(&seat)?, seat, Samples::default()));
     }
     for round in 0..rounds() {
@@ -93,7 +93,8 @@ pub fn clone() -> Result<Vec<Row>, String> {
             goal: Goal::Ratio(1.5),
             flushes_per_op: None,
             conditions: format!(
-                "git clone --no-hardlinks of {source} with checkout, from one shell, both mounted all the while; {rounds} rounds"
+                "git clone --no-hardlinks of {source} with checkout, from one shell, both mounted all the while; \
+                 {rounds} rounds"
             ),
         },
         Row {

@@ -1,7 +1,7 @@
 //! PostgreSQL 15 and `pgbench`: a server of many processes, durable commits.
 
 use super::{Mount, Seat, highest, quick, rounds, rows};
-use crate::place::{Kind, Ours};
+use crate::mounted::{KernelFs, Ours};
 use crate::row::{Contender, Goal, Row};
 use nvmed_lab::samples::Samples;
 use nvmed_lab::shell::run;
@@ -16,7 +16,8 @@ const CLIENTS: &str = "4";
 /// How long a server may take to start or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What `pgbench` leaves blank would compress to nothing on zram: digests do not.
-const FILL: &str = "UPDATE pgbench_accounts SET filler = md5(aid::text) || md5((aid+1)::text) || left(md5((aid+2)::text), 20);";
+const FILL: &str = "UPDATE pgbench_accounts SET filler = md5(aid::text) || md5((aid+1)::text) || \
+                    left(md5((aid+2)::text), 20);";
 
 /// A running server; it is told to end when dropped.
 struct Server {
@@ -150,9 +151,9 @@ pub fn pgbench() -> Result<Vec<Row>, String> {
     let name = ours.name();
     let servers = [
         Server::start(ours, &name, &[])?,
-        Server::start(Seat::kernel(Kind::Ext4)?, "ext4 on zram", &[])?,
-        Server::start(Seat::kernel(Kind::Xfs)?, "xfs on zram", &[])?,
-        Server::start(Seat::kernel(Kind::Tmpfs)?, "tmpfs, fsync off", &["-c", "fsync=off"])?,
+        Server::start(Seat::kernel(KernelFs::Ext4)?, "ext4 on zram", &[])?,
+        Server::start(Seat::kernel(KernelFs::Xfs)?, "xfs on zram", &[])?,
+        Server::start(Seat::kernel(KernelFs::Tmpfs)?, "tmpfs, fsync off", &["-c", "fsync=off"])?,
     ];
     servers.iter().try_for_each(Server::load)?;
     let mut samples = vec![Samples::default(); servers.len()];
@@ -169,8 +170,8 @@ pub fn pgbench() -> Result<Vec<Row>, String> {
         .collect();
     let (Some(kernel), [ours, .., ceiling]) = (highest(&all[1..3]), &all[..]) else { return Ok(Vec::new()) };
     let conditions = format!(
-        "PostgreSQL 15, pgbench, {CLIENTS} clients, scale {SCALE}, synchronous commit, data directory in the place; {seconds} s a round, \
-         {} rounds; ext4 {:.0}, xfs {:.0}, tmpfs with fsync off {:.0} tps",
+        "PostgreSQL 15, pgbench, {CLIENTS} clients, scale {SCALE}, synchronous commit, data directory in the place; \
+         {seconds} s a round, {} rounds; ext4 {:.0}, xfs {:.0}, tmpfs with fsync off {:.0} tps",
         rounds(),
         all[1].samples.median(),
         all[2].samples.median(),

@@ -1,7 +1,7 @@
 //! RocksDB's `db_bench`, as Debian has it (`rocksdb-tools`).
 
 use super::{Mount, Seat, highest, quick, rounds, rows};
-use crate::place::{Kind, Ours};
+use crate::mounted::{KernelFs, Ours};
 use crate::row::{Contender, Goal, Row, better};
 use nvmed_lab::cgroup::MemoryGroup;
 use nvmed_lab::samples::Samples;
@@ -46,8 +46,8 @@ fn seats(cache_bytes: u64) -> Result<Vec<Seat>, String> {
     }
     Ok(vec![
         Seat::Ours(Ours::new(3 << 30, cache_bytes, "huge")?, Mount::Private),
-        Seat::kernel(Kind::Ext4)?,
-        Seat::kernel(Kind::Xfs)?,
+        Seat::kernel(KernelFs::Ext4)?,
+        Seat::kernel(KernelFs::Xfs)?,
     ])
 }
 
@@ -81,7 +81,8 @@ pub fn fillsync() -> Result<Vec<Row>, String> {
         goal: Goal::Times(3.0),
         flushes_per_op: Some(flushes),
         conditions: format!(
-            "db_bench fillsync, {ops} puts of 16 + {VALUE_BYTES} bytes, each durable, one thread, no compression; {} rounds",
+            "db_bench fillsync, {ops} puts of 16 + {VALUE_BYTES} bytes, each durable, one thread, no compression; {} \
+             rounds",
             rounds()
         ),
     }])
@@ -140,8 +141,9 @@ pub fn readrandom() -> Result<Vec<Row>, String> {
     };
     let (rates, calls) = (contenders(|figures| &figures.0), contenders(|figures| &figures.1));
     let conditions = format!(
-        "db_bench readrandom, {reads} reads of {pairs} pairs of 16 + {VALUE_BYTES} bytes, one thread, no compression, {} MiB \
-         of RocksDB's own cache; each newly mounted in a memory cgroup of {} MiB, ours with {} MiB of cache in it; {} rounds",
+        "db_bench readrandom, {reads} reads of {pairs} pairs of 16 + {VALUE_BYTES} bytes, one thread, no compression, \
+         {} MiB of RocksDB's own cache; each newly mounted in a memory cgroup of {} MiB, ours with {} MiB of cache in \
+         it; {} rounds",
         BLOCK_CACHE_BYTES >> 20,
         MEMORY_BYTES >> 20,
         CACHE_BYTES >> 20,

@@ -11,7 +11,8 @@ pub const BENCH: &str = "\
 On a terminal, a line shows the rates while it runs; SIGINT ends it early, with what was measured. A device
 that ends with the command (media=dram) is filled first.
 
-With clock=virtual the figures are in the device's simulated time, and repeat exactly with --count and --seed; --time is the host's.
+With clock=virtual the figures are in the device's simulated time, and repeat exactly with --count and --seed;
+--time is the host's.
 
 --verify writes a pattern made of seed and LBA, and reads it back: what a write pattern wrote, after the run;
 with reads, every block that this run has written. A pattern of reads alone expects what an earlier

@@ -149,7 +149,8 @@ pub struct Put {
     #[arg(long, conflicts_with_all = ["key", "value"])]
     pub batch: bool,
     /// Lines that are set together, or not at all
-    #[arg(long, value_name = "N", default_value_t = 1000, requires = "batch", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "batch")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub atomic: u32,
     /// Keys and values are given in hexadecimal
     #[arg(long)]
@@ -235,13 +236,16 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: u32,
     /// Pairs that are put, by all threads together
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub pairs: u64,
     /// Bytes of a key
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(16..=nvmed_kv::KEY_BYTES_MAX as i64))]
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(value_parser = clap::value_parser!(u32).range(16..=nvmed_kv::KEY_BYTES_MAX as i64))]
     pub key_bytes: u32,
     /// Bytes of a value
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=nvmed_kv::VALUE_BYTES_MAX as i64))]
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=nvmed_kv::VALUE_BYTES_MAX as i64))]
     pub value_bytes: u32,
     /// Pairs that are put together
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]

@@ -1,15 +1,15 @@
 //! `nvmed kv bench`: pairs put and read, and how long it took.
 
 use crate::failure::{Failure, Status};
-use crate::json::Object;
 use crate::kv::arguments::Bench;
-use crate::kv::store::{Opened, Place};
+use crate::kv::store::{Opened, StoreSpec};
 use crate::output::Output;
 use nvmed_dice::mix;
 use nvmed_kv::{Barrier, Batch, Options};
 use nvmed_lab::chart::time;
 use nvmed_lab::histogram::{Counters, Histogram};
 use nvmed_lab::machine::now_ns;
+use serde_json::{Value, json};
 
 /// What the keys of this command begin with; the range delete at the end removes them, and no others.
 const PREFIX: &[u8; 8] = b"nvmedkvb";
@@ -35,7 +35,7 @@ struct Phase {
 pub fn bench(arguments: &Bench) -> Result<(), Failure> {
     let cache = usize::try_from(arguments.cache).unwrap_or(usize::MAX);
     let options = Options { node_cache_bytes: cache, ..Options::default() };
-    let store = Place::parse(&arguments.store)?.open_or_make(&arguments.making, &options)?;
+    let store = StoreSpec::parse(&arguments.store)?.open_or_make(&arguments.making, &options)?;
     let put = phase(&store, "put", arguments.pairs, arguments.threads, |numbers, counters| {
         put(&store, arguments, numbers, counters)
     })?;
@@ -167,21 +167,18 @@ fn get(
 fn tell(arguments: &Bench, store: &Opened, phases: &[Phase]) -> Result<(), Failure> {
     let mut out = Output::new();
     if arguments.json {
-        let mut object = Object::new();
-        object.text("store", store.name());
-        for (name, number) in [
-            ("threads", u64::from(arguments.threads)),
-            ("key_bytes", u64::from(arguments.key_bytes)),
-            ("value_bytes", u64::from(arguments.value_bytes)),
-            ("batch", u64::from(arguments.batch)),
-            ("cache_bytes", arguments.cache),
-        ] {
-            object.number(name, number);
-        }
-        object.truth("durable", !arguments.no_sync);
-        object.truth("sequential", arguments.sequential);
-        phases.iter().for_each(|phase| object.object(phase.name, phase.json()));
-        out.text(&object.line())?;
+        let mut facts = json!({
+            "store": store.name(),
+            "threads": arguments.threads,
+            "key_bytes": arguments.key_bytes,
+            "value_bytes": arguments.value_bytes,
+            "batch": arguments.batch,
+            "cache_bytes": arguments.cache,
+            "durable": !arguments.no_sync,
+            "sequential": arguments.sequential,
+        });
+        phases.iter().for_each(|phase| facts[phase.name] = phase.json());
+        out.text(&format!("{facts}\n"))?;
     } else {
         let how = if arguments.no_sync { "not synced" } else { "durable" };
         for phase in phases {
@@ -225,18 +222,20 @@ impl Phase {
         )
     }
 
-    fn json(&self) -> Object {
-        let mut object = Object::new();
-        object.number("pairs", self.count);
-        object.number("ns", self.ns);
-        object.number("per_second", format!("{:.0}", self.rate()));
-        for (name, percent) in [("p50_ns", 50.0), ("p90_ns", 90.0), ("p99_ns", 99.0), ("p999_ns", 99.9)] {
-            object.number(name, self.latency.percentile_ns(percent));
-        }
-        object.number("max_ns", self.latency.max_ns());
-        object.number("blocks_read", self.blocks_read);
-        object.number("blocks_written", self.blocks_written);
-        object.number("log_appends", self.appends);
-        object
+    fn json(&self) -> Value {
+        let percentile = |percent| self.latency.percentile_ns(percent);
+        json!({
+            "pairs": self.count,
+            "ns": self.ns,
+            "per_second": self.rate().round() as u64,
+            "p50_ns": percentile(50.0),
+            "p90_ns": percentile(90.0),
+            "p99_ns": percentile(99.0),
+            "p999_ns": percentile(99.9),
+            "max_ns": self.latency.max_ns(),
+            "blocks_read": self.blocks_read,
+            "blocks_written": self.blocks_written,
+            "log_appends": self.appends,
+        })
     }
 }

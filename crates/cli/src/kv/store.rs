@@ -21,12 +21,12 @@ use std::sync::Arc;
 const PENDING_BYTES: usize = 4 << 20;
 
 /// Where a store lies.
-pub struct Place {
+pub struct StoreSpec {
     name: String,
-    kind: Kind,
+    backing: Backing,
 }
 
-enum Kind {
+enum Backing {
     File,
     Device(DeviceSpec),
 }
@@ -44,7 +44,7 @@ pub struct Opened {
     device: Option<Arc<Device>>,
 }
 
-impl Place {
+impl StoreSpec {
     /// Reads an argument: a device string if it begins with an engine, else a path.
     ///
     /// # Errors
@@ -54,15 +54,15 @@ impl Place {
         let engine = name.split_once(':').is_some_and(|(engine, _)| {
             !engine.is_empty() && engine.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
         });
-        let kind = if engine { Kind::Device(parse_spec(&name)?) } else { Kind::File };
-        Ok(Self { name, kind })
+        let backing = if engine { Backing::Device(parse_spec(&name)?) } else { Backing::File };
+        Ok(Self { name, backing })
     }
 
     /// Whether what is put there is there after the command.
     pub fn is_lasting(&self) -> bool {
-        match &self.kind {
-            Kind::File => true,
-            Kind::Device(spec) => spec.is_lasting(),
+        match &self.backing {
+            Backing::File => true,
+            Backing::Device(spec) => spec.is_lasting(),
         }
     }
 
@@ -83,7 +83,7 @@ impl Place {
     /// where nothing is.
     ///
     /// # Errors
-    /// As [`Place::open`].
+    /// As [`StoreSpec::open`].
     pub fn open_or_make(&self, making: &Making, options: &Options) -> Result<Opened, Failure> {
         let lasting = self.is_lasting();
         if !making.create && lasting {
@@ -141,16 +141,16 @@ impl Place {
 
     /// The file, if it is one.
     fn path(&self) -> Option<&Path> {
-        match &self.kind {
-            Kind::File => Some(Path::new(&self.name)),
-            Kind::Device(spec) => spec.file().map(Path::new),
+        match &self.backing {
+            Backing::File => Some(Path::new(&self.name)),
+            Backing::Device(spec) => spec.file().map(Path::new),
         }
     }
 
     /// Opens what the store lies on; a file is made, or grown to `size`.
     fn ground(&self, size: Option<u64>) -> Result<Ground, Failure> {
-        match &self.kind {
-            Kind::File => {
+        match &self.backing {
+            Backing::File => {
                 let path = Path::new(&self.name);
                 if let Some(bytes) = size {
                     self.grow(path, bytes)?;
@@ -159,7 +159,7 @@ impl Place {
                     .map_err(|error| self.host(error.errno()))?;
                 Ok(Ground { medium: Arc::new(medium), device: None })
             }
-            Kind::Device(spec) => {
+            Backing::Device(spec) => {
                 let open = match (size, spec.size_bytes()) {
                     (Some(bytes), _) => Open::Create { bytes },
                     _ => Open::Existing { locked_by_run: false },

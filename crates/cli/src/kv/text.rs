@@ -1,8 +1,8 @@
 //! Keys and values on the command line and on the screen.
 
 use crate::failure::Failure;
-use crate::json::Object;
 use crate::kv::arguments::Form;
+use serde_json::{Map, Value};
 
 /// The bytes that escaped text or hexadecimal digits stand for.
 ///
@@ -71,11 +71,11 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// Adds bytes to an object: under `name` if they are UTF-8, else in hexadecimal under `name_hex`.
-fn add(object: &mut Object, name: &str, bytes: &[u8]) {
+fn add(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match core::str::from_utf8(bytes) {
-        Ok(text) => object.text(name, text),
-        Err(_) => object.text(&format!("{name}_hex"), &hex(bytes)),
-    }
+        Ok(text) => object.insert(name.to_owned(), text.into()),
+        Err(_) => object.insert(format!("{name}_hex"), hex(bytes).into()),
+    };
 }
 
 /// A pair, or with no value a key, as a line.
@@ -84,12 +84,12 @@ pub fn line(form: Form, key: &[u8], value: Option<&[u8]>) -> String {
         Form::Text => text,
         Form::Hex => hex,
         Form::Json => {
-            let mut object = Object::new();
+            let mut object = Map::new();
             add(&mut object, "key", key);
             if let Some(value) = value {
                 add(&mut object, "value", value);
             }
-            return object.line();
+            return format!("{}\n", Value::Object(object));
         }
     };
     match value {
@@ -112,7 +112,9 @@ mod tests {
         }
 
         #[test]
-        fn fuzz_what_is_given(given in prop::collection::vec(prop_oneof![Just(b'\\'), Just(b'x'), any::<u8>()], 0..20)) {
+        fn fuzz_what_is_given(
+            given in prop::collection::vec(prop_oneof![Just(b'\\'), Just(b'x'), any::<u8>()], 0..20),
+        ) {
             let _ = (parse("key", &given, false).is_ok(), parse("key", &given, true).is_ok());
         }
     }

@@ -64,14 +64,16 @@ pub struct Run {
     /// on files below DIR fail with EBADF)
     #[arg(long, value_name = "HOW", value_parser = io_uring)]
     pub io_uring: Option<nvmed_stack::IoUring>,
-    /// A program that another one starts and that cannot be intercepted (static, set-user-ID): say so once, or refuse it
+    /// A program that another one starts and that cannot be intercepted (static, set-user-ID): say so once, or refuse
+    /// it
     #[arg(long, value_name = "HOW", value_parser = ["warn", "refuse"], default_value = "warn")]
     pub out_of_reach: String,
     /// What the environment tells the program of that
     #[arg(skip)]
     pub beyond: Option<OsString>,
     /// Use the file system of a server that runs (`nvmed serve`): its socket, as /run/nvmed/socket
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["device", "cache", "private", "shared", "filesystem", "stats"])]
+    #[arg(long, value_name = "PATH")]
+    #[arg(conflicts_with_all = ["device", "cache", "private", "shared", "filesystem", "stats"])]
     pub server: Option<PathBuf>,
     /// With --server: which of the trees that are granted; the only one if absent
     #[arg(long, value_name = "NAME", requires = "server")]

@@ -127,7 +127,8 @@ fn status(value: &Value) -> String {
     let draining = if value["draining"] == true { ", draining" } else { "" };
     let trouble = value["trouble"].as_str().map_or_else(String::new, |why| format!("read-only    {why}\n"));
     format!(
-        "device       {} ({} bytes)\nfile system  {} bytes, {} free, {} inodes\n{trouble}server       process {}, up {} s\nsessions     {} of {} processes{draining}\n",
+        "device       {} ({} bytes)\nfile system  {} bytes, {} free, {} inodes\n{trouble}server       process {}, up \
+         {} s\nsessions     {} of {} processes{draining}\n",
         text(&value["device"]),
         value["device_bytes"],
         value["fs_bytes"],

@@ -1,8 +1,8 @@
 //! `nvmed serve`: one device for several users.
 //!
 //! As for a run, two processes: the one that was typed holds the device's lock and the memory in which completed calls
-//! live; its child, the server, answers. A server that dies is told to its clients at once, and what it had completed is
-//! written back.
+//! live; its child, the server, answers. A server that dies is told to its clients at once, and what it had completed
+//! is written back.
 
 use crate::failure::{Failure, Status};
 use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};

@@ -7,7 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// Where it listens, if there is one.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Tells the service manager that started us, if one did. It takes our word or leaves it: a failure changes nothing here.
+/// Tells the service manager that started us, if one did. It takes our word or leaves it: a failure changes nothing
+/// here.
 pub fn notify(state: &str) {
     let Some(name) = std::env::var_os(VARIABLE) else { return };
     let address = match name.as_bytes() {

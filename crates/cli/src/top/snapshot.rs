@@ -303,18 +303,17 @@ mod tests {
     /// A server's answer two seconds later: one client made 200 calls, half of the pages were missing.
     pub fn pair() -> (Snapshot, Snapshot) {
         let text = |seconds: u64, reads: u64| {
-            format!(
-                "{{\"version\":1,\"pid\":7,\"device\":\"virtual:/d\",\"uptime_ns\":{},\"now_ns\":{},\"calls\":[{{\"call\":\
-                 \"read\",\"count\":{reads},\"errors\":0,\"bytes\":{},\"ns\":{},\"max_ns\":20000,\"p50_ns\":0,\"buckets\":\
-                 [[10239,{reads}]]}}],\"cache\":{{\"pages_asked\":{reads},\"misses\":{}}},\"requests\":{{\"reads\":{}}},\
-                 \"sessions\":[{{\"session\":3,\"pid\":9,\"command\":\"sh\",\"calls\":{reads}}}],\"new\":true}}",
-                seconds * 1_000_000_000,
-                seconds * 1_000_000_000 + 500,
-                reads * 4096,
-                reads * 10_000,
-                reads / 2,
-                reads / 2,
-            )
+            let calls = serde_json::json!([{
+                "call": "read", "count": reads, "errors": 0, "bytes": reads * 4096, "ns": reads * 10_000,
+                "max_ns": 20000, "p50_ns": 0, "buckets": [[10239, reads]],
+            }]);
+            let told = serde_json::json!({
+                "version": 1, "pid": 7, "device": "virtual:/d", "uptime_ns": seconds * 1_000_000_000,
+                "now_ns": seconds * 1_000_000_000 + 500, "calls": calls,
+                "cache": { "pages_asked": reads, "misses": reads / 2 }, "requests": { "reads": reads / 2 },
+                "sessions": [{ "session": 3, "pid": 9, "command": "sh", "calls": reads }], "new": true,
+            });
+            told.to_string()
         };
         let parse = |text: String| serde_json::from_str(&text).unwrap();
         (parse(text(10, 100)), parse(text(12, 300)))

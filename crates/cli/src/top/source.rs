@@ -1,4 +1,5 @@
-//! Where counters come from: a server of the machine, by its socket or by a process that uses it, or a run's own counts.
+//! Where counters come from: a server of the machine, by its socket or by a process that uses it, or a run's own
+//! counts.
 
 use super::snapshot::Snapshot;
 use crate::failure::{Failure, Status};

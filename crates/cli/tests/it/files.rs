@@ -247,8 +247,8 @@ fn lose_an_extent(image: &Path) -> u64 {
     found[7].1
 }
 
-/// What a script learns from a repair: 0 that all is right and can be copied out, 1 that some of it cannot, 4 that nothing was
-/// done.
+/// What a script learns from a repair: 0 that all is right and can be copied out, 1 that some of it cannot, 4 that
+/// nothing was done.
 #[test]
 fn the_status_of_a_repair_says_what_is_left() {
     let scratch = Scratch::with_device("64M");

@@ -79,7 +79,9 @@ fn fuzz_a_damaged_image_is_an_answer() {
 
 proptest! {
     #[test]
-    fn fuzz_any_settings_are_answered(text in "(?s)((wrap_dir|ffs_prealloc|storage_dev|storage_engine|cache_size|x)? ?=? ?.{0,12}\n?){0,8}") {
+    fn fuzz_any_settings_are_answered(
+        text in "(?s)((wrap_dir|ffs_prealloc|storage_dev|storage_engine|cache_size|x)? ?=? ?.{0,12}\n?){0,8}",
+    ) {
         if let Ok(config) = Config::parse(&text, "any.conf", Path::new("/")) {
             let again = Config::parse(&config.to_text(), "again.conf", Path::new("/"));
             prop_assert_eq!(again.ok(), Some(config), "what is written is read back");
@@ -88,7 +90,10 @@ proptest! {
 
     /// Paths with bytes that mean something to a reader of settings.
     #[test]
-    fn fuzz_paths_in_settings_are_kept(dir in "[ a/.?:#=,\\r\\x0b]{1,8}", device in "(uring:|vfio:)?[ a/.?:#=,\\r\\x0b]{1,8}") {
+    fn fuzz_paths_in_settings_are_kept(
+        dir in "[ a/.?:#=,\\r\\x0b]{1,8}",
+        device in "(uring:|vfio:)?[ a/.?:#=,\\r\\x0b]{1,8}",
+    ) {
         if let Ok(spec) = DeviceSpec::parse(&device) {
             let config = Config::new(absolute(Path::new("/"), dir), spec.absolute(Path::new("/")));
             let again = Config::parse(&config.to_text(), "again.conf", Path::new("/"));
@@ -97,7 +102,9 @@ proptest! {
     }
 
     #[test]
-    fn fuzz_any_device_string_is_answered(text in "(virtual:|vfio:|vfio:0000:01:00\\.[0-7])?.{0,12}(\\?[a-z]{0,6}=.{0,6})?") {
+    fn fuzz_any_device_string_is_answered(
+        text in "(virtual:|vfio:|vfio:0000:01:00\\.[0-7])?.{0,12}(\\?[a-z]{0,6}=.{0,6})?",
+    ) {
         if let Ok(spec) = DeviceSpec::parse(&text) {
             prop_assert_eq!(DeviceSpec::parse(&spec.to_string()).ok(), Some(spec), "what is shown is read back");
         }

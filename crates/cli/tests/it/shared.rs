@@ -1,7 +1,7 @@
 //! `nvmed run --shared`: a server beside the program, and what is left when either of them ends.
 //!
-//! The programs of these tests are this test program again: it speaks to the server itself, so that no wrapper has a part in
-//! what is seen here.
+//! The programs of these tests are this test program again: it speaks to the server itself, so that no wrapper has a
+//! part in what is seen here.
 
 use crate::scratch::{Scratch, have};
 use crate::support::{Client, until};

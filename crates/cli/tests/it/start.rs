@@ -100,8 +100,10 @@ fn what_is_started_by_others_is_on_the_mount() {
          setpriv --no-new-privs cat d/two
          perl -e 'print `cat d/one`; system(\"cat <d/two >d/three\")'
          cat d/three
-         python3 -c 'import subprocess, os; print(subprocess.run([\"cat\", \"one\"], cwd=\"d\", env={}, capture_output=True).stdout.decode(), end=\"\"); \
-             os.chdir(\"d\"); print(os.popen(\"cat two\").read(), end=\"\"); subprocess.run(\"cat >four\", shell=True, input=b\"4\\n\")'
+         python3 -c 'import subprocess, os; print(subprocess.run([\"cat\", \"one\"], cwd=\"d\", env={}, \
+             capture_output=True).stdout.decode(), end=\"\"); \
+             os.chdir(\"d\"); print(os.popen(\"cat two\").read(), end=\"\"); subprocess.run(\"cat >four\", \
+             shell=True, input=b\"4\\n\")'
          cat d/four",
     );
     let store = scratch.path("store").display().to_string();
@@ -132,7 +134,8 @@ fn programs_run_from_the_mount() {
     );
     let name = format!("spawned {store}/spawned");
     let wanted = format!(
-        "{name} [a]\n{name} [1]\n{name} [2]\n{name} [pipe]\nscript x\n3\nbare\n{name} [path]\n42 {store}/libanswer.so\n10\n"
+        "{name} [a]\n{name} [1]\n{name} [2]\n{name} [pipe]\nscript x\n3\nbare\n{name} [path]\n42 \
+         {store}/libanswer.so\n10\n"
     );
     assert_eq!(said, wanted);
 }

@@ -18,7 +18,7 @@ use zerocopy::FromBytes;
 const QUEUES_WANTED: u16 = 64;
 /// Commands in flight a queue at most: 64 KiB of entries and 2 MiB of PRP lists.
 const DEPTH_MAX: u16 = 1024;
-const _: () = assert!(DEPTH_MAX <= super::slot::SLOTS_MAX);
+const _: () = assert!(DEPTH_MAX <= crate::slot::SLOTS_MAX);
 /// The epoch of a controller that was shut down.
 const CLOSED: u32 = u32::MAX;
 /// Events kept for [`Controller::take_event`]; of more, the oldest are forgotten: each was acted on.

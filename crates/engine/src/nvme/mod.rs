@@ -7,7 +7,6 @@ mod namespace;
 mod prp;
 mod queue;
 mod ring;
-mod slot;
 
 use crate::{Command, Engine, EngineError, Geometry, QueueFault, QueueOptions, QueuePair, Transfer, Waited};
 use controller::Controller;

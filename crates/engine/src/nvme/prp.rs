@@ -1,6 +1,6 @@
 //! Physical region pages: a request's memory as commands name it (NVMe Base 2.0, 4.1.1).
 
-use crate::Segment;
+use crate::{Cursor, Segment};
 use nvmed_sys::Mapping;
 use nvmed_units::DeviceAddress;
 use std::sync::atomic::Ordering;
@@ -28,29 +28,19 @@ pub(super) struct List<'a> {
 }
 
 /// What is left of a request's memory while its commands are built.
-pub(super) struct Pages<'a> {
-    segments: &'a [Segment],
-    /// Bytes of the first segment that are used up.
-    used: u32,
-}
+pub(super) struct Pages<'a>(Cursor<'a>);
 
 impl<'a> Pages<'a> {
     pub(super) fn new(segments: &'a [Segment]) -> Self {
-        Self { segments, used: 0 }
+        Self(Cursor::new(segments))
     }
 
     /// The next part that lies in one page: address and length, at most `limit` bytes.
     #[inline]
     fn next(&mut self, limit: u32) -> Option<(u64, u32)> {
-        let (first, rest) = self.segments.split_first()?;
-        let address = first.address.0.wrapping_add(u64::from(self.used));
-        let to_page_end = (PAGE_BYTES - address % PAGE_BYTES) as u32;
-        let bytes = (first.bytes - self.used).min(to_page_end).min(limit);
-        self.used += bytes;
-        if self.used == first.bytes {
-            (self.segments, self.used) = (rest, 0);
-        }
-        Some((address, bytes))
+        let to_page_end = PAGE_BYTES - self.0.address()?.0 % PAGE_BYTES;
+        let Segment { address, bytes } = self.0.next(to_page_end.min(limit.into()))?;
+        Some((address.0, bytes))
     }
 
     /// PRP1 and PRP2 of a command that moves the next `bytes`, which the segments must hold. A command

@@ -4,10 +4,9 @@ use super::controller::Controller;
 use super::namespace::Namespace;
 use super::prp::{List, Pages, list_bytes};
 use super::ring::Ring;
-use super::slot::Slots;
 use crate::{
     Command, Completion, EngineError, InvalidRequest, Operation, QueueFault, QueueOptions, QueuePair,
-    Request, Segment, SubmitError, check_segments,
+    Request, Segment, Slots, SubmitError, check_segments,
 };
 use nvmed_nvme::{DEALLOCATE_BIT, DsmRange, FUA_BIT, IoOpcode, SubmissionEntry};
 use nvmed_units::{CommandId, DeviceAddress, Lba};
@@ -155,27 +154,12 @@ impl NvmeQueue {
     /// A request longer than one command may be: several, of which the first stands for all.
     #[inline(never)]
     fn submit_parts(&mut self, request: &Request<'_>, part: u32) -> Result<(), SubmitError> {
-        let commands = request.blocks.div_ceil(part);
-        if commands > u32::from(self.slots.count()) {
-            let depth = self.slots.count();
-            return Err(invalid(request, InvalidRequest::TooLarge { commands: commands.into(), depth }));
-        }
-        if commands as usize > self.slots.free() {
-            return Err(SubmitError::NoSlot);
-        }
-        let parent = self.slots.open(request.tag, commands as u16).ok_or(SubmitError::NoSlot)?;
+        let mut commands = self.slots.cut(request, part)?;
         let mut pages = Pages::new(request.data);
-        let (mut whole, mut left, mut index) = (self.part(request), request.blocks, parent);
-        loop {
-            whole.blocks = left.min(part);
-            self.issue(index, &whole, &mut pages);
-            left -= whole.blocks;
-            if left == 0 {
-                return Ok(());
-            }
-            whole.lba = Lba(whole.lba.0 + u64::from(whole.blocks));
-            index = self.slots.join(parent).expect("as many slots as commands were free");
+        while let Some((index, lba, blocks)) = commands.next(&mut self.slots) {
+            self.issue(index, &Part { lba, blocks, ..self.part(request) }, &mut pages);
         }
+        Ok(())
     }
 
     /// What a command of `request` has of it; a stream only where the device knows streams.
@@ -203,9 +187,8 @@ impl NvmeQueue {
                 Err(fault) => return self.fail(fault),
             };
             let value = self.ring.result(&taken);
-            match self.slots.finish(taken.cid, taken.status, value) {
-                Ok(Some(done)) => out.push(done),
-                Ok(None) => {}
+            match self.slots.find(taken.cid) {
+                Ok(index) => out.extend(self.slots.end(index, taken.status, value)),
                 Err(fault) => return self.fail(fault),
             }
         }

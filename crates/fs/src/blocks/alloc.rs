@@ -4,7 +4,7 @@
 //! not meet. The bitmap lies in the metadata store in chunks, loaded when the search first comes by. Each
 //! chunk has two images: what the records say (`logged`), and what must not be handed out (`taken`): the
 //! same, plus blocks of writes in flight, plus blocks whose freeing is not durable yet. So a block is
-//! reused only after the record that freed it is on the device (design decision 9).
+//! reused only after the record that freed it is on the device (decision 6).
 
 use crate::codec::bitmap::{self, CHUNK_BLOCKS, CHUNK_BYTES, WORDS, Words};
 use crate::error::FsError;

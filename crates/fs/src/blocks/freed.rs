@@ -1,5 +1,5 @@
 //! Freed blocks on their way back: first their record becomes durable, then, with the mount option, the
-//! device is told that their contents are not needed, and only then are they free again (design decision 9).
+//! device is told that their contents are not needed, and only then are they free again (decision 6).
 
 use super::alloc::{Allocator, Run};
 use crate::broken::take_from;

@@ -1,7 +1,7 @@
 //! Which data blocks are free, promised, taken, or freed and not free yet.
 //!
 //! In: wishes for room and for blocks, edits of the open batch. Out: reservations, and runs that nobody else has.
-//! Blocks are reused only after the record that freed them is durable (design decision 9).
+//! Blocks are reused only after the record that freed them is durable (decision 6).
 
 pub(crate) mod alloc;
 mod freed;

@@ -1,7 +1,7 @@
 //! Keys of the metadata store (docs/spec/fs.md, "Keys and values of the metadata store").
 //!
 //! A directory's *prefix* is its zone and its path below the zone's root; its entries' keys are prefix ‖
-//! `00` ‖ name (design decision 8).
+//! `00` ‖ name (decision 5).
 
 use super::NAME_BYTES_MAX;
 use nvmed_units::Ino;

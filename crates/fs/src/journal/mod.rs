@@ -1,7 +1,7 @@
 //! What was applied to the metadata store, and how much of it is durable.
 //!
 //! In: batches, and tickets of data writes. Out: sequences, and commits with the one barrier that they need.
-//! A record is durable only after the data that it tells of (design decision 9).
+//! A record is durable only after the data that it tells of (decision 6).
 
 mod order;
 

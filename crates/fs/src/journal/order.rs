@@ -2,7 +2,7 @@
 //!
 //! Every data write draws a ticket when it has completed. A FLUSH covers the tickets drawn before it
 //! was sent. A file remembers its last ticket, except for a write to newly allocated blocks: the batch that names
-//! the blocks asks the store for a flush before its log append (design decision 9).
+//! the blocks asks the store for a flush before its log append (decision 6).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -166,7 +166,7 @@ impl Change<'_> {
     }
 
     /// Says that this change names newly allocated blocks whose data the device may still lose: a
-    /// flush goes before the log append that makes it durable (design decision 9).
+    /// flush goes before the log append that makes it durable (decision 6).
     pub(crate) fn require_flush(&mut self) {
         if !Mutant::NoDataFlush.is_made() {
             self.open.batch.require_flush();

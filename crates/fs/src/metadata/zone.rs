@@ -1,5 +1,5 @@
 //! Zones: which names lie together under which keys, and when a directory gets a zone of its own
-//! (design decision 8; docs/spec/fs.md, "Zones").
+//! (decision 5; docs/spec/fs.md, "Zones").
 //!
 //! A directory's prefix is computed from the names that lead to it, and remembered until names below a
 //! directory that is no zone's root are re-keyed: the *epoch*. Who computes one holds the namespace or

@@ -1,6 +1,6 @@
 //! Dirty pages of one file, or of several together, on their way to the device: blocks are allocated here, in
 //! runs that go on from file to file; what lies side by side on the device is one write; and one batch of
-//! records, written after the data, tells of all of it (design decision 9).
+//! records, written after the data, tells of all of it (decision 6).
 
 use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
@@ -24,6 +24,9 @@ use nvmed_units::{BLOCK_BYTES, Block, Ino};
 /// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
 /// has a limit.
 const STEP_PIECES: usize = 64;
+
+/// Pages, 1 MiB, of a write that is made durable itself: a longer one is several commands, and one flush does for all.
+const DURABLE_PAGES_MAX: usize = 256;
 
 /// What lies under a page that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +73,7 @@ impl Plan {
     /// Whether it is one write to the device, over blocks that the records tell of as they are.
     fn is_one_overwrite(&self) -> bool {
         let beside = |two: &[Placed]| two[0].block + 1 == two[1].block;
-        self.placed.len() <= REQUEST_BLOCKS_MAX && !self.is_fresh() && self.placed.windows(2).all(beside)
+        self.placed.len() <= DURABLE_PAGES_MAX && !self.is_fresh() && self.placed.windows(2).all(beside)
     }
 
     /// The pages go to blocks side by side from `block` on.
@@ -341,7 +344,7 @@ impl Pages {
         drop(inode.data.ahead().take(&self.meta.blocks));
     }
 
-    /// Writes the pages of all parts, those side by side on the device in one request.
+    /// Writes the pages of all parts in one call.
     pub(super) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
         let mut pages: Vec<(Block, usize)> =
             Vec::with_capacity(parts.iter().map(|part| part.plan.placed.len()).sum());

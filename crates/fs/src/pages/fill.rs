@@ -1,5 +1,4 @@
-//! Bringing pages into the cache: one request for each run of blocks side by side, into frames
-//! wherever they are. What a page holds past the end of the file may be anything: who makes the file
+//! Bringing pages into the cache: one call for the blocks of all, into frames wherever they are. What a page holds past the end of the file may be anything: who makes the file
 //! grow zeroes it first.
 
 use crate::error::FsError;
@@ -10,51 +9,15 @@ use crate::pages::Pages;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
-use nvmed_io::{Handle, Operation, Request, Segment, Ticket};
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, Block, Lba};
-use std::collections::VecDeque;
+use nvmed_io::{Handle, Operation, Scatter};
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, Block};
 use std::sync::Arc;
 
 /// Rounds of looking for a frame while others write back, before giving up.
 const ROUNDS_MAX: u32 = 10_000;
-/// Blocks of one request to the device, 1 MiB: longer ones would be cut anyway.
-pub(super) const REQUEST_BLOCKS_MAX: usize = 256;
-/// Requests of one call under way at once.
-const REQUESTS_MAX: usize = 8;
 
 /// What pages lie on, and what the record holds of the file itself.
 type Places = (Vec<Place>, Option<Arc<[u8]>>);
-
-/// Adds a frame to the memory of a request; frames side by side become one segment.
-fn push_frame(segments: &mut Vec<Segment>, next: Segment) {
-    if let Some(last) = segments.last_mut()
-        && last.address.plus(u64::from(last.bytes)) == next.address
-    {
-        last.bytes += next.bytes;
-    } else {
-        segments.push(next);
-    }
-}
-
-/// A read or a write by a call that cuts it, waits for a place in the queue, and knows how to recover.
-fn transfer(handle: &Handle, operation: Operation, lba: Lba, segments: &[Segment]) -> Result<(), FsError> {
-    match operation {
-        Operation::Write { fua } => Ok(handle.write(lba, segments, fua)?),
-        _ => Ok(handle.read(lba, segments)?),
-    }
-}
-
-/// Waits for a request; one that failed is tried once more by a call that knows how to recover.
-fn end_transfer(
-    handle: &Handle,
-    operation: Operation,
-    (ticket, lba, segments): (Ticket, Lba, Vec<Segment>),
-) -> Result<(), FsError> {
-    match handle.wait(ticket) {
-        Ok(()) => Ok(()),
-        Err(_) => transfer(handle, operation, lba, &segments),
-    }
-}
 
 impl Pages {
     /// Bytes that a reader wants are missing from the first of a range on.
@@ -203,8 +166,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Reads blocks into frames or writes frames to blocks, both given in the order of the blocks. What lies side by
-    /// side on the device is one request, and several are under way at once.
+    /// Reads blocks into frames or writes frames to blocks: one call, which is cut below.
     ///
     /// # Errors
     /// The device's, of the first request that failed. None is under way any more, and any of them may have been done.
@@ -214,42 +176,11 @@ impl Pages {
         pages: &[(Block, usize)],
         operation: Operation,
     ) -> Result<(), FsError> {
-        let mut under_way: VecDeque<(Ticket, Lba, Vec<Segment>)> = VecDeque::new();
-        let mut result = Ok(());
-        let mut rest = pages;
-        while let Some(first) = rest.first() {
-            let side_by_side = |(index, next): &(usize, &(Block, usize))| next.0 == first.0 + *index as u64;
-            let count = rest.iter().take(REQUEST_BLOCKS_MAX).enumerate().take_while(side_by_side).count();
-            let mut segments: Vec<Segment> = Vec::with_capacity(count);
-            for (_, offset) in &rest[..count] {
-                push_frame(&mut segments, self.segment(*offset));
-            }
-            let lba = first.0.lba(self.lbas_per_block);
-            rest = &rest[count..];
-            if rest.is_empty() && under_way.is_empty() {
-                return result.and(transfer(handle, operation, lba, &segments));
-            }
-            if under_way.len() == REQUESTS_MAX
-                && let Some(oldest) = under_way.pop_front()
-            {
-                result = result.and(end_transfer(handle, operation, oldest));
-            }
-            let blocks = (count as u64 * self.lbas_per_block) as u32;
-            let request = Request { operation, lba, blocks, data: &segments, tag: 0, stream: 0 };
-            match handle.submit(&request) {
-                Ok(ticket) => under_way.push_back((ticket, lba, segments)),
-                // The queue is full of other people's requests: this call waits for a place.
-                Err(_) => result = result.and(transfer(handle, operation, lba, &segments)),
-            }
-            if result.is_err() {
-                break;
-            }
+        let mut list = Scatter::with_capacity(pages.len());
+        for &(block, offset) in pages {
+            list.push(block.lba(self.lbas_per_block), self.lbas_per_block as u32, self.segment(offset));
         }
-        // The memory is the device's until each of them has ended, whatever became of the others.
-        under_way.into_iter().fold(result, |result, request| {
-            let ended = end_transfer(handle, operation, request);
-            result.and(ended)
-        })
+        Ok(handle.scatter(operation, &list)?)
     }
 
     /// Reads the block of one claimed page into its frame.

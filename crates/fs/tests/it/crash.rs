@@ -1,6 +1,6 @@
 //! Power cuts and process deaths in the middle of writing files.
 //!
-//! The contract (design decision 9): after a power cut everything fsynced is there, names are those
+//! The contract (decision 6): after a power cut everything fsynced is there, names are those
 //! after some operation at or past the last sync, no file shows another file's data, and the checker
 //! finds nothing. After the death of the process alone, with its memory kept, everything is there.
 //!

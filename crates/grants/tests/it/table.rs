@@ -4,9 +4,9 @@ use nvmed_grants::{GrantError, PartitionGrant, Size, Table, TreeGrant};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-struct Place(PathBuf);
+struct Scratch(PathBuf);
 
-impl Place {
+impl Scratch {
     fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("nvmed-grants-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -19,7 +19,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -77,13 +77,13 @@ fn a_table_is_read_as_it_is_written() {
         rate: Some(Size(100 << 20)),
     };
     assert_eq!(table.partitions, [part]);
-    let place = Place::new("text");
-    table.store(&place.table()).unwrap();
-    assert_eq!(Table::load(&place.table()).unwrap(), table);
-    let mode = std::fs::metadata(place.table()).unwrap().permissions().mode();
+    let scratch = Scratch::new("text");
+    table.store(&scratch.table()).unwrap();
+    assert_eq!(Table::load(&scratch.table()).unwrap(), table);
+    let mode = std::fs::metadata(scratch.table()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 1, "nothing else is left");
-    assert_eq!(Table::load(&place.0.join("absent")).unwrap(), Table::default());
+    assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1, "nothing else is left");
+    assert_eq!(Table::load(&scratch.0.join("absent")).unwrap(), Table::default());
 }
 
 #[test]
@@ -137,9 +137,9 @@ fn what_makes_no_sense_is_refused_whole() {
 
 #[test]
 fn what_others_could_have_written_is_not_read() {
-    let place = Place::new("trust");
+    let scratch = Scratch::new("trust");
     let table = parse(TEXT).unwrap();
-    let file = place.table();
+    let file = scratch.table();
     table.store(&file).unwrap();
     let chmod =
         |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -153,11 +153,11 @@ fn what_others_could_have_written_is_not_read() {
     }
     chmod(&file, 0o644);
     assert!(Table::load(&file).is_ok());
-    chmod(&place.0, 0o777);
+    chmod(&scratch.0, 0o777);
     untrusted("the directory's mode");
     assert!(table.store(&file).is_err(), "nor written where others could exchange it");
-    chmod(&place.0, 0o755);
-    let elsewhere = place.0.join("real.toml");
+    chmod(&scratch.0, 0o755);
+    let elsewhere = scratch.0.join("real.toml");
     std::fs::rename(&file, &elsewhere).unwrap();
     symlink(&elsewhere, &file).unwrap();
     untrusted("a symbolic link");
@@ -173,6 +173,6 @@ fn what_others_could_have_written_is_not_read() {
     std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
     untrusted("another user's");
     std::os::unix::fs::chown(&file, Some(0), None).unwrap();
-    std::os::unix::fs::chown(&place.0, Some(65_534), None).unwrap();
+    std::os::unix::fs::chown(&scratch.0, Some(65_534), None).unwrap();
     untrusted("in another user's directory");
 }

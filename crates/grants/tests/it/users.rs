@@ -534,7 +534,8 @@ fn a_revoked_tree_ends_for_who_uses_it() {
     assert_eq!(as_user(ALICE, || machine.session("").names("/")), ["file"]);
 }
 
-/// One user may have one tree to read and another to write: what he holds by the first he does not change by the second.
+/// One user may have one tree to read and another to write: what he holds by the first he does not change by the
+/// second.
 #[test]
 fn what_was_granted_to_read_is_not_changed_by_way_of_another_session() {
     let Some(machine) = Machine::new("launder") else { return };

@@ -18,12 +18,12 @@ mod tests;
 
 pub(crate) use node::Rights;
 
-use crate::call::{REPLAYS_MAX, is_idempotent, was_reset};
 use crate::error::IoError;
 use crate::limits::Limits;
 use crate::parts::PART_SEGMENTS;
 use crate::places::Overdue;
 use crate::queue::Scheduler;
+use crate::replay::{REPLAYS_MAX, is_idempotent, was_reset};
 use deadline::Deadline;
 use fair::Fair;
 use node::{List, NONE, Nodes, State};

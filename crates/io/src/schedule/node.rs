@@ -201,9 +201,10 @@ impl Nodes {
         rights: &Rights,
         now: u64,
     ) -> Option<u32> {
-        let room = self.segments.get_mut(*self.free.last()? as usize)?;
-        room.get_mut(..request.data.len())?.copy_from_slice(request.data);
         let index = self.free.pop()?;
+        let count = request.data.len();
+        assert!(count <= PART_SEGMENTS, "node {index} is to keep {count} segments");
+        self.segments[index as usize][..count].copy_from_slice(request.data);
         self.serial += 1;
         self.queued += 1;
         self[index] = Node {
@@ -286,6 +287,15 @@ mod tests {
             Request { operation: Operation::Flush, lba: Lba(0), blocks: 0, data: &[], tag: 0, stream: 0 };
         let index = nodes.add(&flush, (0, 0), &Rights::default(), 0).expect("two are free");
         (nodes, index)
+    }
+
+    #[test]
+    #[should_panic(expected = "is to keep 65 segments")]
+    fn a_node_keeps_a_request_that_was_cut() {
+        let data = [Segment { address: DeviceAddress(0), bytes: 4096 }; PART_SEGMENTS + 1];
+        let read =
+            Request { operation: Operation::Read, lba: Lba(0), blocks: 520, data: &data, tag: 0, stream: 0 };
+        Nodes::new(1).add(&read, (0, 0), &Rights::default(), 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::fake::{Fake, LBAS, Mode};
 use nvmed_engine::{Engine, Segment};
 use nvmed_io::{
     Binding, Device, DeviceOptions, Handle, HandleSettings, InvalidRequest, IoError, Operation,
-    QueueSettings, Rate, Request, Scheduler, Ticket,
+    QueueSettings, Rate, Request, Scatter, Scheduler, Ticket,
 };
 use nvmed_units::{DeviceAddress, Lba};
 use std::collections::VecDeque;
@@ -52,6 +52,38 @@ fn calls_of_every_kind_work_under_every_scheduler() {
             assert_eq!(handle.stats().errors, 1);
         }
     }
+}
+
+/// Every other block of a range: one call, whatever the queue is, and an error that names its own request.
+#[test]
+fn blocks_here_and_there_are_one_call() {
+    for scheduler in [Scheduler::None, Scheduler::DEADLINE] {
+        let (fake, device, queue) = open(Mode::AtOnce, scheduler, false, 4);
+        let handle = device.bind(Binding::Queue(queue)).unwrap();
+        let mut list = Scatter::default();
+        handle.scatter(Operation::Read, &list).unwrap();
+        for n in 0..100 {
+            list.push(Lba(n * 16), 8, PAGE[0]);
+        }
+        handle.scatter(Operation::Write { fua: false }, &list).unwrap();
+        let log = fake.log();
+        let mut lbas: Vec<u64> = log.iter().map(|entry| entry.2.0).collect();
+        lbas.sort_unstable();
+        assert_eq!(lbas, (0..100).map(|n| n * 16).collect::<Vec<_>>());
+        assert!(log.iter().all(|entry| entry.3 == 8));
+        fake.fail_at(Lba(40 * 16));
+        let error = handle.scatter(Operation::Read, &list).unwrap_err();
+        assert!(matches!(error, IoError::Device(error) if error.lba == Lba(40 * 16)), "{error}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "4096 bytes of memory for 16 blocks")]
+fn a_list_has_memory_for_its_blocks() {
+    let (_fake, device, queue) = open(Mode::AtOnce, Scheduler::None, false, 4);
+    let mut list = Scatter::default();
+    list.push(Lba(0), 16, PAGE[0]);
+    let _ = device.bind(Binding::Queue(queue)).unwrap().scatter(Operation::Read, &list);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A line is a request, something else that is understood, or not of this format. Numbers come from
 //! strangers: what does not fit is not of this format, never a panic.
 
-use super::trace::{Kind, Request};
+use super::trace::{Access, Request};
 use std::collections::HashMap;
 
 /// A line that says nothing in this format.
@@ -51,9 +51,9 @@ impl Parser for Blkreplay {
         let fields: Vec<&str> = line.split(';').map(str::trim).collect();
         let _start_s: f64 = number(fields.first())?;
         let kind = match fields.get(3) {
-            Some(&"R" | &"r") => Kind::Read,
-            Some(&"W" | &"w") => Kind::Write,
-            Some(&"D" | &"d") => Kind::Discard,
+            Some(&"R" | &"r") => Access::Read,
+            Some(&"W" | &"w") => Access::Write,
+            Some(&"D" | &"d") => Access::Discard,
             _ => return Err(NotMine),
         };
         Ok(Request::sectors(kind, 0, number(fields.get(1))?, number(fields.get(2))?))
@@ -68,8 +68,8 @@ impl Parser for Mqsim {
         let fields = words(line);
         let _ns: u64 = number(fields.first())?;
         let kind = match (fields.len(), fields.last()) {
-            (5, Some(&"0")) => Kind::Write,
-            (5, Some(&"1")) => Kind::Read,
+            (5, Some(&"0")) => Access::Write,
+            (5, Some(&"1")) => Access::Read,
             _ => return Err(NotMine),
         };
         let device = number(fields.get(1))?;
@@ -91,7 +91,7 @@ impl Parser for Biotracer {
         let _arrival_s: f64 = number(fields.get(4))?;
         // The driver adds a sector to some sizes for a header of its own: sizes are whole pages.
         let whole = if sectors > 8 { sectors / 8 * 8 } else { sectors };
-        let kind = if flags & 1 == 1 { Kind::Write } else { Kind::Read };
+        let kind = if flags & 1 == 1 { Access::Write } else { Access::Read };
         Ok(Request::sectors(kind, 0, sector, whole))
     }
 }
@@ -116,9 +116,9 @@ impl Parser for Blkparse {
             return Ok(None);
         }
         let kind = match flags {
-            flags if flags.contains('D') => Kind::Discard,
-            flags if flags.contains('W') => Kind::Write,
-            flags if flags.contains('R') => Kind::Read,
+            flags if flags.contains('D') => Access::Discard,
+            flags if flags.contains('W') => Access::Write,
+            flags if flags.contains('R') => Access::Read,
             _ => return Ok(None),
         };
         let next = self.devices.len() as u32;
@@ -135,9 +135,9 @@ impl Parser for Wiscsee {
         let fields = words(line);
         let _pid: i64 = number(fields.first())?;
         let kind = match fields.get(2) {
-            Some(&"read") => Kind::Read,
-            Some(&"write") => Kind::Write,
-            Some(&"discard") => Kind::Discard,
+            Some(&"read") => Access::Read,
+            Some(&"write") => Access::Write,
+            Some(&"discard") => Access::Discard,
             _ => return Err(NotMine),
         };
         let request = Request::new(kind, 0, number(fields.get(3))?, number(fields.get(4))?);
@@ -188,10 +188,10 @@ impl Mobigen {
 
     fn gone(&mut self, object: u32) -> Option<Request> {
         let size = self.sizes.remove(&object)?;
-        Request::new(Kind::Discard, object, 0, size)
+        Request::new(Access::Discard, object, 0, size)
     }
 
-    fn moved(&mut self, kind: Kind, object: u32, offset: u64, bytes: u64) -> Option<Request> {
+    fn moved(&mut self, kind: Access, object: u32, offset: u64, bytes: u64) -> Option<Request> {
         let request = Request::new(kind, object, offset, bytes)?;
         let size = self.sizes.entry(object).or_insert(0);
         *size = (*size).max(offset + bytes);
@@ -204,7 +204,7 @@ impl Parser for Mobigen {
         let fields = words(line);
         let (_thread, _us): (u64, u64) = (number(fields.first())?, number(fields.get(1))?);
         let call = *fields.get(2).ok_or(NotMine)?;
-        let kind = if call.ends_with("read") { Kind::Read } else { Kind::Write };
+        let kind = if call.ends_with("read") { Access::Read } else { Access::Write };
         match call {
             "open" => self.opened(&fields),
             "read" | "write" => {
@@ -241,7 +241,7 @@ mod tests {
     use super::super::trace::parse;
     use super::*;
 
-    type Plain = (Kind, u32, u64, u64);
+    type Plain = (Access, u32, u64, u64);
 
     fn requests(text: &str) -> (&'static str, Vec<Plain>, u64) {
         let trace = parse("t".to_owned(), text).expect("a known format");
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn each_format_is_recognised_and_read() {
-        use Kind::{Discard, Read, Write};
+        use Access::{Discard, Read, Write};
         let blkreplay = "a notice; of two\nstart ; sector; length ; op ; x ; y\n  0.5 ; 16 ; 8 ; W ; 0.0 ; 0.0\n\
                          1.0 ; 1 ; 2 ; R ; 0.0 ; 0.0\n";
         assert_eq!(requests(blkreplay), ("blkreplay", vec![(Write, 0, 8192, 4096), (Read, 0, 512, 1024)], 2));
@@ -275,10 +275,11 @@ mod tests {
 
     #[test]
     fn calls_on_files_move_along_them() {
-        use Kind::{Discard, Read, Write};
+        use Access::{Discard, Read, Write};
         let text = "1 0 open /a O_WRONLY|O_CREAT 36\n1 0 write 36 4\n1 1 write 36 6\n2 2 stat64 \"/x\" 0\n\
                     2 3 pread 99 4096 30\n1 5 open /a O_RDONLY 40\n1 6 read 40 10\n1 6 read 40 -1\n\
-                    1 7 open /a O_APPEND 41\n1 8 write 41 1\n1 8 close 41 0\n1 9 unlink \"/a\" 0\n1 9 open /b O_RDWR -1\n";
+                    1 7 open /a O_APPEND 41\n1 8 write 41 1\n1 8 close 41 0\n1 9 unlink \"/a\" 0\n1 9 open /b O_RDWR \
+                    -1\n";
         let (format, found, _) = requests(text);
         assert_eq!(format, "mobigen");
         // Object 0 is /a, 1 the descriptor that was open before the trace began.

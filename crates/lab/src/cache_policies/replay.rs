@@ -1,6 +1,6 @@
 //! A trace through the real cache, with a device that answers at once.
 
-use super::trace::{Kind, PAGE_BYTES, Request, Trace};
+use super::trace::{Access, PAGE_BYTES, Request, Trace};
 use nvmed_cache::{
     Cache, Claimed, DirtyPage, EvictionPolicy, Layout, Object, Options, Outcome, PageState, Written,
 };
@@ -73,7 +73,7 @@ impl Replay {
         let new = || Object::new(u64::from(request.object));
         let object = Arc::clone(self.objects.entry(request.object).or_insert_with(new));
         let end = request.offset + request.bytes;
-        if request.kind == Kind::Discard {
+        if request.kind == Access::Discard {
             // Pages that are gone in part stay.
             let whole = request.offset.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
             if whole.start < whole.end {
@@ -85,7 +85,7 @@ impl Replay {
             let start = request.offset.max(page * PAGE_BYTES);
             let stop = end.min((page + 1) * PAGE_BYTES);
             let (within, len) = ((start % PAGE_BYTES) as usize, (stop - start) as usize);
-            if request.kind == Kind::Read {
+            if request.kind == Access::Read {
                 self.read(&object, page, within, len);
             } else {
                 self.write(&object, page, within, len);

@@ -1,6 +1,6 @@
 //! A workload that is always there: popular pages by Zipf's law, with scans in between.
 
-use super::trace::{Kind, PAGE_BYTES, Request, Trace};
+use super::trace::{Access, PAGE_BYTES, Request, Trace};
 use nvmed_dice::Dice;
 
 /// Pages that are popular to different degrees.
@@ -29,13 +29,14 @@ pub fn zipf_and_scans(accesses: u64) -> Trace {
         let rank = below.partition_point(|edge| *edge < point) as u64;
         // Popular pages lie all over the object: a multiplier without a factor in common with PAGES.
         let page = rank % PAGES * 7_919 % PAGES;
-        let kind = if dice.roll(WRITE_EVERY) == 0 { Kind::Write } else { Kind::Read };
+        let kind = if dice.roll(WRITE_EVERY) == 0 { Access::Write } else { Access::Read };
         requests.extend(Request::new(kind, 0, page * PAGE_BYTES, PAGE_BYTES));
         if at % SCAN_EVERY == SCAN_EVERY - 1 {
             let first = PAGES + at / SCAN_EVERY * SCAN_PAGES;
             let pages = first..first + SCAN_PAGES;
-            requests
-                .extend(pages.filter_map(|page| Request::new(Kind::Read, 0, page * PAGE_BYTES, PAGE_BYTES)));
+            requests.extend(
+                pages.filter_map(|page| Request::new(Access::Read, 0, page * PAGE_BYTES, PAGE_BYTES)),
+            );
         }
     }
     Trace { name: "zipf-0.9-and-scans".to_owned(), format: "synthetic", requests, lines_skipped: 0 }

@@ -23,7 +23,7 @@ const LINES_LOOKED_AT: usize = 400;
 
 /// What a request does to the pages it touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Access {
     /// Reads them.
     Read,
     /// Writes them.
@@ -36,7 +36,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What it does.
-    pub kind: Kind,
+    pub kind: Access,
     /// The device or file, numbered from 0.
     pub object: u32,
     /// First byte.
@@ -48,15 +48,15 @@ pub struct Request {
 impl Request {
     /// None if it has no bytes or cannot be one.
     #[must_use]
-    pub fn new(kind: Kind, object: u32, offset: u64, bytes: u64) -> Option<Self> {
+    pub fn new(kind: Access, object: u32, offset: u64, bytes: u64) -> Option<Self> {
         let end = offset.checked_add(bytes)?;
-        let sane = bytes > 0 && end <= OFFSET_MAX && (kind == Kind::Discard || bytes <= REQUEST_BYTES_MAX);
+        let sane = bytes > 0 && end <= OFFSET_MAX && (kind == Access::Discard || bytes <= REQUEST_BYTES_MAX);
         sane.then_some(Self { kind, object, offset, bytes })
     }
 
     /// As [`Request::new`], in sectors of 512 bytes.
     #[must_use]
-    pub fn sectors(kind: Kind, object: u32, sector: u64, sectors: u64) -> Option<Self> {
+    pub fn sectors(kind: Access, object: u32, sector: u64, sectors: u64) -> Option<Self> {
         Self::new(kind, object, sector.checked_mul(512)?, sectors.checked_mul(512)?)
     }
 
@@ -83,7 +83,7 @@ pub struct Trace {
 impl Trace {
     /// The pages read and written, in order; discards are not accesses.
     pub fn accesses(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let touched = self.requests.iter().filter(|request| request.kind != Kind::Discard);
+        let touched = self.requests.iter().filter(|request| request.kind != Access::Discard);
         touched.flat_map(|request| request.pages().map(|page| (request.object, page)))
     }
 
@@ -174,7 +174,7 @@ pub fn parse(name: String, text: &str) -> Option<Trace> {
             Err(formats::NotMine) => lines_skipped += 1,
         }
     }
-    let touches = requests.iter().any(|request| request.kind != Kind::Discard);
+    let touches = requests.iter().any(|request| request.kind != Access::Discard);
     touches.then_some(Trace { name, format, requests, lines_skipped })
 }
 

@@ -126,9 +126,9 @@ impl Baseline {
         format!(
             "{} bytes a request, depth {}, {} thread(s), {} MiB; ours: our NVMe driver and virtual controller in this \
              process, inline, DRAM in huge frames, an I/O handle a thread; kernel: pread/pwrite, libaio and io_uring, \
-             all O_DIRECT, on zram with incompressible data, on a loop device over tmpfs and on a file in tmpfs; the best of them by \
-             median counts; in turns, {} rounds of {} slices of {} ms, median slice; one thread: on core 0, SCHED_FIFO \
-             where permitted; several: pinned, ordinary",
+             all O_DIRECT, on zram with incompressible data, on a loop device over tmpfs and on a file in tmpfs; the \
+             best of them by median counts; in turns, {} rounds of {} slices of {} ms, median slice; one thread: on \
+             core 0, SCHED_FIFO where permitted; several: pinned, ordinary",
             self.block_bytes,
             self.depth,
             self.threads,

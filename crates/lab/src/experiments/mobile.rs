@@ -74,7 +74,7 @@ impl Work {
 }
 
 /// A fresh disk with a file system on it, and how a program is started on it.
-enum Place {
+enum Seat {
     Ours { dir: PathBuf, config: Settings, nvmed: PathBuf },
     Ext4 { mounted: Mounted },
 }
@@ -88,7 +88,7 @@ impl Drop for Settings {
     }
 }
 
-impl Place {
+impl Seat {
     fn ours(zram: &Zram) -> Result<Self, LabError> {
         let spec = formatted(zram)?;
         let base = std::env::temp_dir().join(format!("nvmed-lab-{}-mobile", std::process::id()));
@@ -111,7 +111,7 @@ impl Place {
         }
     }
 
-    /// `program`, whose files below [`Place::dir`] are on the disk.
+    /// `program`, whose files below [`Seat::dir`] are on the disk.
     fn command(&self, program: &Path) -> Command {
         match self {
             Self::Ours { config, nvmed, .. } => {
@@ -146,13 +146,13 @@ fn nvmed() -> Result<PathBuf, LabError> {
 }
 
 /// Does the work on a fresh disk; the answer of [`App::check`] tells what the database is afterwards.
-fn round(zram: &Zram, place: &Place, work: &Work, seed: u64) -> Result<(Figures, String), LabError> {
-    let dir = place.dir().display().to_string();
+fn round(zram: &Zram, seat: &Seat, work: &Work, seed: u64) -> Result<(Figures, String), LabError> {
+    let dir = seat.dir().display().to_string();
     let timed = |what: &mut dyn FnMut() -> Result<String, LabError>| {
         let before = zram.writes()?;
         let begin = Instant::now();
         let said = what()?;
-        place.sync()?;
+        seat.sync()?;
         let seconds = begin.elapsed().as_secs_f64();
         let after = zram.writes()?;
         let (requests, bytes) = (after.0 - before.0, after.1 - before.1);
@@ -160,20 +160,20 @@ fn round(zram: &Zram, place: &Place, work: &Work, seed: u64) -> Result<(Figures,
     };
     match work {
         Work::Sql(app, count) => {
-            place.sqlite(&app.before(&dir))?;
-            place.sync()?;
+            seat.sqlite(&app.before(&dir))?;
+            seat.sync()?;
             let sql = app.transactions_sql(&dir, *count, seed);
-            let (figures, _) = timed(&mut || place.sqlite(&sql))?;
-            Ok((figures, place.sqlite(&app.check(&dir))?))
+            let (figures, _) = timed(&mut || seat.sqlite(&sql))?;
+            Ok((figures, seat.sqlite(&app.check(&dir))?))
         }
         Work::Trace(path, times) => {
             let times = times.to_string();
             let replay = |words: &[&str]| {
-                let mut command = place.command(&nvmed()?);
-                run(command.args(["lab", "replay", "--times", &times]).args(words).arg(path).arg(place.dir()))
+                let mut command = seat.command(&nvmed()?);
+                run(command.args(["lab", "replay", "--times", &times]).args(words).arg(path).arg(seat.dir()))
             };
             replay(&["--prepare"])?;
-            place.sync()?;
+            seat.sync()?;
             timed(&mut || replay(&[]))
         }
     }
@@ -183,10 +183,10 @@ fn pair(work: &Work, effort: &Effort) -> Result<Pair, LabError> {
     let mut pair = Pair { name: work.name(), ..Pair::default() };
     for seed in 0..rounds(effort) as u64 {
         let zram = Zram::new(DISK_BYTES)?;
-        let (ours, a) = round(&zram, &Place::ours(&zram)?, work, seed)?;
+        let (ours, a) = round(&zram, &Seat::ours(&zram)?, work, seed)?;
         drop(zram);
         let zram = Zram::new(DISK_BYTES)?;
-        let (ext4, b) = round(&zram, &Place::ext4(&zram)?, work, seed)?;
+        let (ext4, b) = round(&zram, &Seat::ext4(&zram)?, work, seed)?;
         if a != b {
             let reason = format!("ours ended as {a:?}, ext4 as {b:?}");
             return Err(LabError::Program { shown: pair.name, reason });
@@ -273,9 +273,10 @@ fn method(effort: &Effort) -> String {
         .collect();
     format!(
         "the unmodified sqlite3 shell, journal_mode=TRUNCATE, synchronous=FULL, transactions as nvmed_lab::mobile::App \
-         describes them ({}), and recorded system calls by `nvmed lab replay`, {} times, without pauses; each on a fresh zram disk of its own: \
-         ours by `nvmed run` with a private mount over io_uring, its start, mount and unmount included; ext4 (ordered journal) with \
-         a final syncfs; requests and bytes are those that the disk counted; the databases are compared afterwards; {} rounds in turns",
+         describes them ({}), and recorded system calls by `nvmed lab replay`, {} times, without pauses; each on a \
+         fresh zram disk of its own: ours by `nvmed run` with a private mount over io_uring, its start, mount and \
+         unmount included; ext4 (ordered journal) with a final syncfs; requests and bytes are those that the disk \
+         counted; the databases are compared afterwards; {} rounds in turns",
         counts.join(", "),
         times(effort),
         rounds(effort)

@@ -230,7 +230,8 @@ impl Experiment for MongoDb {
     }
 
     fn what(&self) -> &'static str {
-        "YCSB A on an unmodified MongoDB-compatible server: how much of what an instant file system would gain over ext4 is gained"
+        "YCSB A on an unmodified MongoDB-compatible server: how much of what an instant file system would gain over \
+         ext4 is gained"
     }
 
     fn goal(&self) -> Goal {
@@ -274,12 +275,12 @@ fn finding(effort: &Effort, [ours, ext4, xfs, timed]: &[Vec<Run>; 4]) -> Finding
     let load = workload(effort, 0);
     let (mine, theirs) = (rates(ours).median(), rates(ext4).median());
     let method = format!(
-        "{PROGRAM} (WiredTiger behind MongoDB's protocol, --sync-on-commit, --cache-size {STORE_CACHE}), {} records of 1 KB in ten \
-         fields, {} operations, half reads and half updates of one field, keys by Zipf's law (0.99, scrambled), one thread, a \
-         driver of our own over one connection; each on a fresh zram disk of {} MiB, in turns, {} rounds; ours: `nvmed run --shared \
-         --cache {CACHE}` on the disk by io_uring. On ext4 {:.1} % of the time passed in file calls (a run of its own, {:.0} \
-         operations/s, by the wrapper with filesystem = host), so an instant file system would give {:.0} operations/s. Ours over \
-         ext4: {:+.1} %; the paper's: +10.8 %",
+        "{PROGRAM} (WiredTiger behind MongoDB's protocol, --sync-on-commit, --cache-size {STORE_CACHE}), {} records of \
+         1 KB in ten fields, {} operations, half reads and half updates of one field, keys by Zipf's law (0.99, \
+         scrambled), one thread, a driver of our own over one connection; each on a fresh zram disk of {} MiB, in \
+         turns, {} rounds; ours: `nvmed run --shared --cache {CACHE}` on the disk by io_uring. On ext4 {:.1} % of the \
+         time passed in file calls (a run of its own, {:.0} operations/s, by the wrapper with filesystem = host), so \
+         an instant file system would give {:.0} operations/s. Ours over ext4: {:+.1} %; the paper's: +10.8 %",
         load.records,
         load.operations,
         DISK_BYTES >> 20,
@@ -291,8 +292,10 @@ fn finding(effort: &Effort, [ours, ext4, xfs, timed]: &[Vec<Run>; 4]) -> Finding
     );
     let limits = vec![
         "the paper: 10 million records and operations, MongoDB itself, an NVMe SSD".to_owned(),
-        "the server is written in Python over WiredTiger: most of an operation is neither the store's nor the file system's".to_owned(),
-        "file calls of the store's own threads count too, though no operation waits for them: the possible gain is overstated"
+        "the server is written in Python over WiredTiger: most of an operation is neither the store's nor the file \
+         system's".to_owned(),
+        "file calls of the store's own threads count too, though no operation waits for them: the possible gain is \
+         overstated"
             .to_owned(),
     ];
     Finding { series: vec![gain, rate], method, limits }

@@ -23,7 +23,8 @@ impl Experiment for Policies {
     }
 
     fn what(&self) -> &'static str {
-        "page accesses that the cache answers, mean over the traces at 1, 5 and 10 % of their pages: each policy over LRU"
+        "page accesses that the cache answers, mean over the traces at 1, 5 and 10 % of their pages: each policy over \
+         LRU"
     }
 
     /// A reader takes no lock, so the cache cannot keep the order of uses; this must not cost hits.

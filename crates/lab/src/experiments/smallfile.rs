@@ -130,9 +130,9 @@ fn method(effort: &Effort) -> String {
     let size = size(effort);
     format!(
         "{} operations of 4 KiB (create, delete, read, append at random, one seed a round) on {} files of 4 to 16 KiB, \
-         1000 a directory, incompressible data, one thread, the final sync included; each on a fresh zram disk, one disk \
-         at a time, {} MiB of memory for each in a memory cgroup (ours: {} MiB of cache in it, through the library by \
-         io_uring); {} rounds in turns",
+         1000 a directory, incompressible data, one thread, the final sync included; each on a fresh zram disk, one \
+         disk at a time, {} MiB of memory for each in a memory cgroup (ours: {} MiB of cache in it, through the \
+         library by io_uring); {} rounds in turns",
         size.ops,
         size.files,
         MEMORY_BYTES >> 20,
@@ -187,8 +187,8 @@ impl Experiment for Bytes {
         let ext4: Samples = rounds[1].iter().map(|round| round.meta_bytes).collect();
         let ours: Samples = rounds[0].iter().map(|round| round.meta_bytes).collect();
         let limits = vec![format!(
-            "metadata and log: {:.1} MB against at least {:.1} MB of ext4 ({:.3} x, goal 0.25 x): of ext4's bytes, those \
-             that the program wrote are taken as data, although some were deleted before they reached the device",
+            "metadata and log: {:.1} MB against at least {:.1} MB of ext4 ({:.3} x, goal 0.25 x): of ext4's bytes, \
+             those that the program wrote are taken as data, although some were deleted before they reached the device",
             ours.median() / 1e6,
             ext4.median() / 1e6,
             ours.median() / ext4.median()

@@ -74,9 +74,9 @@ fn compare(
         series: vec![found],
         method: format!(
             "the same store with {} pairs, sizes by Zipf's law, means 32 and 512 bytes, a node cache of a tenth of the \
-             data; one thread; on our driver and virtual controller over DRAM, beside a file of ext4 (O_DIRECT) and a raw \
-             disk, both zram, whose data does not compress; no medium has a latency of its own; in turns, {} rounds of \
-             {} slices",
+             data; one thread; on our driver and virtual controller over DRAM, beside a file of ext4 (O_DIRECT) and a \
+             raw disk, both zram, whose data does not compress; no medium has a latency of its own; in turns, {} \
+             rounds of {} slices",
             pairs.count,
             effort.rounds(),
             effort.slices()
@@ -113,7 +113,8 @@ impl Experiment for Put {
     }
 
     fn what(&self) -> &'static str {
-        "key-value Put, one commit for 64: rate on our stack over the better of a file of ext4 and a raw disk by io_uring"
+        "key-value Put, one commit for 64: rate on our stack over the better of a file of ext4 and a raw disk by \
+         io_uring"
     }
 
     fn goal(&self) -> Goal {

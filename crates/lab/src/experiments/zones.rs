@@ -219,9 +219,9 @@ impl Experiment for Zones {
         Ok(Finding {
             series: series.collect(),
             method: format!(
-                "{files} empty files in {TOPS} directories of {SUBS} each, through the library on an image; as many lookups \
-                 at random after a mount (cold) and again (warm), all directories listed, one of each level renamed to and \
-                 fro; {rounds} rounds in turns"
+                "{files} empty files in {TOPS} directories of {SUBS} each, through the library on an image; as many \
+                 lookups at random after a mount (cold) and again (warm), all directories listed, one of each level \
+                 renamed to and fro; {rounds} rounds in turns"
             ),
             limits: vec!["cold means nothing in our memory; the image itself stays in the host's".to_owned()],
         })

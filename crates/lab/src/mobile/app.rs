@@ -9,18 +9,20 @@ use std::fmt::{self, Write};
 /// Which application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum App {
-    /// A message that comes (9 of 20): one row of 20 to 300 bytes and its conversation's line, in a transaction. One that is sent
-    /// (5): a row; its conversation's line; its acknowledgement, each a transaction. A receipt (3): up to ten rows marked
-    /// as read. A picture (3): a thumbnail of 2 to 8 KiB. Before every second one a conversation's last 30 messages are read, before
-    /// every fourth the list of conversations. 5,000 messages in 60 conversations are there before.
+    /// A message that comes (9 of 20): one row of 20 to 300 bytes and its conversation's line, in a transaction. One
+    /// that is sent (5): a row; its conversation's line; its acknowledgement, each a transaction. A receipt (3): up to
+    /// ten rows marked as read. A picture (3): a thumbnail of 2 to 8 KiB. Before every second one a conversation's last
+    /// 30 messages are read, before every fourth the list of conversations. 5,000 messages in 60 conversations are
+    /// there before.
     Messenger,
-    /// A refresh (6 of 20): 10 to 25 posts of 0.6 to 2 KiB, and as many old ones removed, in a transaction. Counts (6): 5 to 10 posts
-    /// changed in a transaction. A comment (3): a row of 50 to 250 bytes and its post. A setting (5): one replaced. Before
-    /// each, 20 posts are read. 500 posts are there before.
+    /// A refresh (6 of 20): 10 to 25 posts of 0.6 to 2 KiB, and as many old ones removed, in a transaction. Counts (6):
+    /// 5 to 10 posts changed in a transaction. A comment (3): a row of 50 to 250 bytes and its post. A setting (5): one
+    /// replaced. Before each, 20 posts are read. 500 posts are there before.
     Sns,
-    /// A mail that comes (8 of 20): 0.3 to 0.6 KiB of header, 2 to 24 KiB of body in a second database that is attached,
-    /// the mailbox's count, in a transaction over both. One marked as read (4). The state of synchronisation (3). One to five moved (3). One
-    /// deleted from both (2). Before every second one a list of 25 headers and a body are read. 1,000 mails are there before.
+    /// A mail that comes (8 of 20): 0.3 to 0.6 KiB of header, 2 to 24 KiB of body in a second database that is
+    /// attached, the mailbox's count, in a transaction over both. One marked as read (4). The state of synchronisation
+    /// (3). One to five moved (3). One deleted from both (2). Before every second one a list of 25 headers and a body
+    /// are read. 1,000 mails are there before.
     Mail,
 }
 
@@ -163,8 +165,8 @@ impl App {
                  SELECT count(*), sum(length(body)) FROM comment; SELECT count(*) FROM setting;"
             }
             Self::Mail => {
-                "SELECT count(*), sum(mailbox), sum(seen), sum(length(header)) FROM mail; SELECT sum(unread), sum(total) FROM mailbox;\
-                 SELECT count(*), sum(length(data)) FROM b.body; PRAGMA b.integrity_check;"
+                "SELECT count(*), sum(mailbox), sum(seen), sum(length(header)) FROM mail; SELECT sum(unread), \
+                 sum(total) FROM mailbox;SELECT count(*), sum(length(data)) FROM b.body; PRAGMA b.integrity_check;"
             }
         };
         self.opening(dir) + "PRAGMA integrity_check;\n" + sums + "\n"
@@ -192,7 +194,8 @@ fn messenger(sql: &mut Writer, id: u64) {
         }
         14..17 => sql!(
             sql,
-            "UPDATE message SET state=2 WHERE id IN (SELECT id FROM message WHERE chat={chat} ORDER BY id DESC LIMIT 10);"
+            "UPDATE message SET state=2 WHERE id IN (SELECT id FROM message WHERE chat={chat} ORDER BY id DESC LIMIT \
+             10);"
         ),
         _ => {
             let bytes = sql.between(2 << 10, 8 << 10);

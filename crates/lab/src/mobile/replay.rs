@@ -1,9 +1,10 @@
-//! System calls of a recorded application, done again: traces of mobigen (Mobibench), `thread µs call arguments result`.
+//! System calls of a recorded application, done again: traces of mobigen (Mobibench), `thread µs call arguments
+//! result`.
 //!
-//! The calls are done in the order of their times, one after the other, without the pauses between them. What the trace does
-//! not tell is filled in: data are bytes that do not compress; a path that the recorder left out (`data/data`) is a
-//! file for each descriptor number, made anew for `O_EXCL`; a descriptor that was open before the
-//! recording is a file too. Files that were there before are made by [`Replay::prepare`], as large as they are read.
+//! The calls are done in the order of their times, one after the other, without the pauses between them. What the trace
+//! does not tell is filled in: data are bytes that do not compress; a path that the recorder left out (`data/data`) is
+//! a file for each descriptor number, made anew for `O_EXCL`; a descriptor that was open before the recording is a file
+//! too. Files that were there before are made by [`Replay::prepare`], as large as they are read.
 
 use super::recorded::Reader;
 use crate::error::LabError;

@@ -1,4 +1,5 @@
-//! BSON, as much of it as the load needs (bsonspec.org, version 1.1): documents are written, and numbers found in answers.
+//! BSON, as much of it as the load needs (bsonspec.org, version 1.1): documents are written, and numbers found in
+//! answers.
 
 /// A document under construction.
 #[derive(Clone, Debug)]
@@ -49,7 +50,7 @@ impl Document {
     }
 
     /// Adds `true` or `false`.
-    pub fn truth(&mut self, name: &str, value: bool) {
+    pub(crate) fn truth(&mut self, name: &str, value: bool) {
         self.element(TRUTH, name);
         self.0.push(u8::from(value));
     }

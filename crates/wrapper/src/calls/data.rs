@@ -136,7 +136,7 @@ pub(crate) fn cut(file: &File, at: At, done: usize, arrived: usize) -> Answer<us
 
 hook! {
     /// read(2)
-    inner fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_read, fd, buffer, count), |body| {
             Ok(read_into(body.file()?, buffer, count, At::Shared)? as isize)
         })
@@ -145,7 +145,7 @@ hook! {
 
 hook! {
     /// write(2)
-    inner fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+    fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_write, fd, buffer, count), |body| {
             Ok(write_from(body.file()?, buffer, count, At::Shared)? as isize)
         })
@@ -154,7 +154,7 @@ hook! {
 
 hook! {
     /// pread(2)
-    inner fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t {
+    fn pread(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pread64, fd, buffer, count, at), |body| {
             let start = offset(at)?;
             Ok(read_into(body.file()?, buffer, count, At::Offset(start))? as isize)
@@ -164,7 +164,7 @@ hook! {
 
 hook! {
     /// pwrite(2)
-    inner fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t {
+    fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwrite64, fd, buffer, count, at), |body| {
             let start = offset(at)?;
             Ok(write_from(body.file()?, buffer, count, At::Offset(start))? as isize)
@@ -181,7 +181,7 @@ pub(crate) extern "C" fn overflow() -> ! {
 
 hook! {
     /// read(2), as compiled with _FORTIFY_SOURCE
-    inner fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, size: size_t) -> ssize_t {
+    fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, size: size_t) -> ssize_t {
         if count > size {
             overflow();
         }
@@ -191,7 +191,7 @@ hook! {
 
 hook! {
     /// pread(2), as compiled with _FORTIFY_SOURCE
-    inner fn __pread_chk(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t, size: size_t) -> ssize_t {
+    fn __pread_chk(fd: c_int, buffer: *mut c_void, count: size_t, at: off_t, size: size_t) -> ssize_t {
         if count > size {
             overflow();
         }
@@ -201,7 +201,7 @@ hook! {
 
 hook! {
     /// lseek(2)
-    inner fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t {
+    fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t {
         on_descriptor(fd, || sys!(SYS_lseek, fd, by, whence), |body| {
             Ok(body.file()?.seek(by, crate::calls::extent::whence(whence)?)? as isize)
         })

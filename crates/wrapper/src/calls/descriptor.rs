@@ -118,7 +118,7 @@ fn forget_locks(pinned: &Pinned) {
 
 hook! {
     /// close(2)
-    inner fn close(fd: c_int) -> c_int {
+    fn close(fd: c_int) -> c_int {
         if table::is_ours(fd) {
             return guard(|| close_ours(fd));
         }
@@ -171,7 +171,7 @@ fn between_hosts(old: c_int, new: c_int, duplicate: impl FnOnce() -> isize) -> i
 
 hook! {
     /// dup2(2)
-    fn dup2(old: c_int, new: c_int) -> c_int, as [__dup2] {
+    fn dup2(old: c_int, new: c_int) -> c_int {
         if !table::is_ours(old) && !table::is_ours(new) {
             return reply(hosted::copied(old, between_hosts(old, new, || sys!(SYS_dup2, old, new))));
         }
@@ -204,7 +204,7 @@ pub(crate) fn duplicate(old: c_int, duplicate: impl FnOnce() -> isize) -> Answer
 
 hook! {
     /// dup(2)
-    inner fn dup(old: c_int) -> c_int {
+    fn dup(old: c_int) -> c_int {
         if !table::is_ours(old) {
             return reply(hosted::copied(old, unless_quiet(old, || sys!(SYS_dup, old))));
         }

@@ -25,7 +25,7 @@ pub(crate) fn whence(value: c_int) -> Answer<Whence> {
 
 hook! {
     /// ftruncate(2)
-    fn ftruncate(fd: c_int, size: off_t) -> c_int, as [ftruncate64] {
+    fn ftruncate(fd: c_int, size: off_t) -> c_int {
         on_descriptor(fd, || sys!(SYS_ftruncate, fd, size), |body| {
             let bytes = offset(size)?;
             let file = body.file()?;
@@ -40,7 +40,7 @@ hook! {
 
 hook! {
     /// truncate(2)
-    fn truncate(path: *const c_char, size: off_t) -> c_int, as [truncate64] {
+    fn truncate(path: *const c_char, size: off_t) -> c_int {
         on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
             Place::Host { path, .. } => host(sys!(SYS_truncate, path, size)),
             Place::Ours(spot) => {
@@ -91,7 +91,7 @@ fn allocate(body: &table::Body, mode: c_int, start: off_t, len: off_t) -> Answer
 
 hook! {
     /// fallocate(2)
-    fn fallocate(fd: c_int, mode: c_int, start: off_t, len: off_t) -> c_int, as [fallocate64] {
+    fn fallocate(fd: c_int, mode: c_int, start: off_t, len: off_t) -> c_int {
         on_descriptor(
             fd,
             || sys!(SYS_fallocate, fd, mode, start, len),
@@ -102,9 +102,9 @@ hook! {
 
 hook! {
     /// posix_fallocate(3): answers the error itself
-    fn posix_fallocate(fd: c_int, start: off_t, len: off_t) -> c_int, as [posix_fallocate64] {
+    fn posix_fallocate(fd: c_int, start: off_t, len: off_t) -> c_int, next libc_posix_fallocate {
         if !table::is_ours(fd) {
-            return next!(c"posix_fallocate", fn(c_int, off_t, off_t) -> c_int)(fd, start, len);
+            return libc_posix_fallocate(fd, start, len);
         }
         posix(caught(|| allocate(&*table::pin(fd)?, 0, start, len)))
     }
@@ -112,7 +112,7 @@ hook! {
 
 hook! {
     /// posix_fadvise(2): answers the error itself.
-    fn posix_fadvise(fd: c_int, start: off_t, len: off_t, advice: c_int) -> c_int, as [posix_fadvise64] {
+    fn posix_fadvise(fd: c_int, start: off_t, len: off_t, advice: c_int) -> c_int {
         if !table::is_ours(fd) {
             return -sys!(SYS_fadvise64, fd, start, len, advice) as c_int;
         }

@@ -65,7 +65,7 @@ pub(crate) fn drop_record_locks(file: &File) {
 
 hook! {
     /// fcntl(2)
-    inner fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
         if !table::is_ours(fd) {
             let answer = descriptor::unless_quiet(fd, || sys!(SYS_fcntl, fd, command, argument));
             let copies = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
@@ -289,9 +289,9 @@ hook! {
 
 hook! {
     /// lockf(3)
-    fn lockf(fd: c_int, operation: c_int, len: off_t) -> c_int, as [lockf64] {
+    fn lockf(fd: c_int, operation: c_int, len: off_t) -> c_int, next libc_lockf {
         if !table::is_ours(fd) {
-            return next!(c"lockf", fn(c_int, c_int, off_t) -> c_int)(fd, operation, len);
+            return libc_lockf(fd, operation, len);
         }
         let mut lock: libc::flock = core::mem::zeroed();
         lock.l_whence = libc::SEEK_CUR as i16;

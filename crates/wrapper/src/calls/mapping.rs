@@ -239,7 +239,7 @@ fn map_ours(
 hook! {
     /// mmap(2)
     fn mmap(place: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, at: off_t)
-        -> *mut c_void, as [mmap64, __mmap] {
+        -> *mut c_void {
         let answer: isize = if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && table::is_ours(fd) {
             guard(|| map_ours(place, len, protection, flags, fd, at))
         } else {
@@ -258,7 +258,7 @@ hook! {
 
 hook! {
     /// munmap(2)
-    fn munmap(start: *mut c_void, len: size_t) -> c_int, as [__munmap] {
+    fn munmap(start: *mut c_void, len: size_t) -> c_int {
         if len > 0 && start as usize & (PAGE_BYTES - 1) == 0 && any() {
             // Before the kernel may give the addresses to another thread's mapping of ours.
             let _: c_int = guard(|| {
@@ -316,7 +316,7 @@ hook! {
 
 hook! {
     /// mprotect(2): pages that become writable count as written from then on
-    fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int, as [__mprotect] {
+    fn mprotect(start: *mut c_void, len: size_t, protection: c_int) -> c_int {
         // What means nothing is the kernel's to refuse, before anything is made writable.
         if protection & libc::PROT_WRITE != 0 && protection & !PROTECTIONS == 0 && any() {
             let prepared: c_int = guard(|| prepare_writes(start as usize, (start as usize).saturating_add(pages(len))));

@@ -1,7 +1,7 @@
 //! Mode, owner and times.
 
 use crate::calls::descriptor::on_descriptor;
-use crate::calls::stat::look;
+use crate::calls::stat::{follow, look};
 use crate::edge::flags::{FCHMODAT, FCHMODAT2, FCHOWNAT, Known, NAME, NOWHERE, UTIMENSAT};
 use crate::edge::{Answer, fail, finish, given, host, reply};
 use crate::find::backend::Object;
@@ -13,10 +13,6 @@ use crate::tier::syscall::SYS_FCHMODAT2;
 use core::ffi::{c_char, c_int};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use nvmed_fs::{Follow, Time};
-
-fn follow(flags: c_int) -> Follow {
-    if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Follow::No } else { Follow::Yes }
-}
 
 fn chmod_ours(spot: &Spot<'_>, mode: mode_t, follow: Follow) -> Answer {
     spot.files.chmod(spot.object(follow), mode & 0o7777, &spot.who())?;
@@ -51,9 +47,7 @@ unsafe fn chmod_at(
 /// libc's function emulates the flag that older kernels' call does not take.
 pub(crate) fn fchmodat_of_libc(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> isize {
     // SAFETY: the program's arguments, under `edge`'s contract.
-    let answer = unsafe {
-        next!(c"fchmodat", fn(c_int, *const c_char, mode_t, c_int) -> c_int)(dirfd, path, mode, flags)
-    };
+    let answer = unsafe { libc_fchmodat(dirfd, path, mode, flags) };
     if answer == -1 { -raw::errno() as isize } else { answer as isize }
 }
 
@@ -62,10 +56,11 @@ pub(crate) fn fchmodat2_of_host(dirfd: c_int, path: *const c_char, mode: mode_t,
     raw::call(SYS_FCHMODAT2, [dirfd.word(), path.word(), mode.word(), flags.word()])
 }
 
-/// fchmodat2(2), which libc has no function for.
-pub(crate) unsafe fn fchmodat2(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
-    // SAFETY: the caller's contract: the program's arguments.
-    unsafe { chmod_at(&FCHMODAT2, fchmodat2_of_host, (dirfd, path), mode, flags) }
+hook! {
+    /// fchmodat2(2), which libc has no function for.
+    fn fchmodat2(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        chmod_at(&FCHMODAT2, fchmodat2_of_host, (dirfd, path), mode, flags)
+    }
 }
 
 hook! {
@@ -84,7 +79,7 @@ hook! {
 
 hook! {
     /// fchmodat(2)
-    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int, next libc_fchmodat {
         // A libc that hands its flags to the kernel takes what that does.
         let emulates = flags & !FCHMODAT.flags() == 0 || !FCHMODAT.host_has(flags);
         chmod_at(if emulates { &FCHMODAT } else { &FCHMODAT2 }, fchmodat_of_libc, (dirfd, path), mode, flags)
@@ -248,15 +243,9 @@ hook! {
     }
 }
 
-/// The system call: a descriptor's file without a path, and then it takes no flags.
-pub(crate) unsafe fn utimensat_by_number(
-    dirfd: c_int,
-    path: *const c_char,
-    given: *const timespec,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: the caller's contract: the program's arguments.
-    unsafe {
+hook! {
+    /// The system call: a descriptor's file without a path, and then it takes no flags.
+    fn utimensat_by_number(dirfd: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int {
         match path.is_null() && table::is_ours(dirfd) {
             true if flags != 0 => finish(fail(libc::EINVAL)),
             true => futimens_of(dirfd, given),
@@ -302,22 +291,23 @@ unsafe fn with_kernel_timevals(given: *const timeval, run: impl FnOnce(*const ti
     }
 }
 
-/// utimes(2) as the kernel has it.
-pub(crate) unsafe fn utimes_by_number(path: *const c_char, given: *const timeval) -> c_int {
-    // SAFETY: the program's arguments, under `edge`'s contract, here and below.
-    unsafe { with_kernel_timevals(given, |times| utimens_at(libc::AT_FDCWD, path, times, 0)) }
+hook! {
+    /// utimes(2) as the kernel has it.
+    fn utimes_by_number(path: *const c_char, given: *const timeval) -> c_int {
+        with_kernel_timevals(given, |times| utimens_at(libc::AT_FDCWD, path, times, 0))
+    }
 }
 
-/// futimesat(2) as the kernel has it.
-pub(crate) unsafe fn futimesat_by_number(dirfd: c_int, path: *const c_char, given: *const timeval) -> c_int {
-    // SAFETY: as above.
-    unsafe { with_kernel_timevals(given, |times| futimes_at(dirfd, path, times)) }
+hook! {
+    /// futimesat(2) as the kernel has it.
+    fn futimesat_by_number(dirfd: c_int, path: *const c_char, given: *const timeval) -> c_int {
+        with_kernel_timevals(given, |times| futimes_at(dirfd, path, times))
+    }
 }
 
-/// utime(2) as the kernel has it.
-pub(crate) unsafe fn utime_by_number(path: *const c_char, given: *const utimbuf) -> c_int {
-    // SAFETY: as above.
-    unsafe {
+hook! {
+    /// utime(2) as the kernel has it.
+    fn utime_by_number(path: *const c_char, given: *const utimbuf) -> c_int {
         match given::get(given) {
             Ok(times) if !given.is_null() => utime(path, &raw const times),
             // Nothing there: neither of the length that the call below reads.

@@ -137,19 +137,18 @@ hook! {
     }
 }
 
-/// mknod(2) by its number
-pub(crate) unsafe fn mknod_by_number(path: *const c_char, mode: mode_t, device: c_uint) -> c_int {
-    mknod_at(libc::AT_FDCWD, path, mode, device.into())
+hook! {
+    /// mknod(2) by its number
+    fn mknod_by_number(path: *const c_char, mode: mode_t, device: c_uint) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode, device.into())
+    }
 }
 
-/// mknodat(2) by its number
-pub(crate) unsafe fn mknodat_by_number(
-    dirfd: c_int,
-    path: *const c_char,
-    mode: mode_t,
-    device: c_uint,
-) -> c_int {
-    mknod_at(dirfd, path, mode, device.into())
+hook! {
+    /// mknodat(2) by its number
+    fn mknodat_by_number(dirfd: c_int, path: *const c_char, mode: mode_t, device: c_uint) -> c_int {
+        mknod_at(dirfd, path, mode, device.into())
+    }
 }
 
 hook! {

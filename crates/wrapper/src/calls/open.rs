@@ -125,35 +125,35 @@ fn open_path(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c
 // is looked at only when the flags say that it is there.
 hook! {
     /// open(2)
-    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, as [open64, __open, __open64] {
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
         open_path(libc::AT_FDCWD, path, flags, mode)
     }
 }
 
 hook! {
     /// openat(2)
-    fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, as [openat64] {
+    fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
         open_path(dirfd, path, flags, mode)
     }
 }
 
 hook! {
     /// open(2), as compiled with _FORTIFY_SOURCE
-    fn __open_2(path: *const c_char, flags: c_int) -> c_int, as [__open64_2] {
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int {
         open_path(libc::AT_FDCWD, path, flags, 0)
     }
 }
 
 hook! {
     /// openat(2), as compiled with _FORTIFY_SOURCE
-    fn __openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, as [__openat64_2] {
+    fn __openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
         open_path(dirfd, path, flags, 0)
     }
 }
 
 hook! {
     /// creat(2)
-    fn creat(path: *const c_char, mode: mode_t) -> c_int, as [creat64] {
+    fn creat(path: *const c_char, mode: mode_t) -> c_int {
         open_path(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode)
     }
 }

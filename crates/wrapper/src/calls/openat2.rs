@@ -99,40 +99,39 @@ impl How {
     }
 }
 
-/// openat2(2)
-///
-/// # Safety
-/// The arguments are the program's.
-pub(crate) unsafe fn openat2(dirfd: c_int, path: *const c_char, given: *const u8, size: usize) -> c_long {
-    let on_host = |dirfd: c_int, path: *const c_char| sys!(SYS_openat2, dirfd, path, given, size);
-    if !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || mount::setting().is_none() {
-        return reply(on_host(dirfd, path));
-    }
-    let (how, later) = match How::given(given, size) {
-        Ok(given) => given,
-        Err(failure) => return finish(Err(failure)),
-    };
-    // What later versions may ask for is not asked for by zeros.
-    let checked = if later.iter().all(|&byte| byte == 0) { how.check() } else { fail(libc::E2BIG) };
-    if let Err(failure) = &checked {
-        let answer = on_host(NOWHERE, NAME.as_ptr());
-        // A kernel that knows more decides for its own files.
-        if answer != -libc::EBADF as isize {
-            return finish(fail(errno_of(failure)));
+hook! {
+    /// openat2(2)
+    fn openat2(dirfd: c_int, path: *const c_char, given: *const u8, size: usize) -> c_long {
+        let on_host = |dirfd: c_int, path: *const c_char| sys!(SYS_openat2, dirfd, path, given, size);
+        if !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || mount::setting().is_none() {
+            return reply(on_host(dirfd, path));
         }
+        let (how, later) = match How::given(given, size) {
+            Ok(given) => given,
+            Err(failure) => return finish(Err(failure)),
+        };
+        // What later versions may ask for is not asked for by zeros.
+        let checked = if later.iter().all(|&byte| byte == 0) { how.check() } else { fail(libc::E2BIG) };
+        if let Err(failure) = &checked {
+            let answer = on_host(NOWHERE, NAME.as_ptr());
+            // A kernel that knows more decides for its own files.
+            if answer != -libc::EBADF as isize {
+                return finish(fail(errno_of(failure)));
+            }
+        }
+        let problem = checked.err().map(|failure| errno_of(&failure));
+        if let (true, None, Some(start)) = (how.resolves(SCOPE), problem, own_start(dirfd)) {
+            let mut room = Room::new();
+            return guard(|| confined(start?, room.name(path)?.to_bytes(), &how));
+        }
+        let enters = || own_start(dirfd).is_none() || given::get(path).is_ok_and(|first| first as u8 == b'/');
+        on_path(dirfd, path, open::touch(how.open_flags()), |place| match (place, problem) {
+            (Place::Host { dirfd, path }, _) => host(on_host(dirfd, path)),
+            (Place::Ours(_), Some(errno)) => fail(errno),
+            (Place::Ours(_), None) if how.resolves(libc::RESOLVE_NO_XDEV) && enters() => fail(libc::EXDEV),
+            (Place::Ours(spot), None) => on_ours(spot, &how),
+        })
     }
-    let problem = checked.err().map(|failure| errno_of(&failure));
-    if let (true, None, Some(start)) = (how.resolves(SCOPE), problem, own_start(dirfd)) {
-        let mut room = Room::new();
-        return guard(|| confined(start?, room.name(path)?.to_bytes(), &how));
-    }
-    let enters = || own_start(dirfd).is_none() || given::get(path).is_ok_and(|first| first as u8 == b'/');
-    on_path(dirfd, path, open::touch(how.open_flags()), |place| match (place, problem) {
-        (Place::Host { dirfd, path }, _) => host(on_host(dirfd, path)),
-        (Place::Ours(_), Some(errno)) => fail(errno),
-        (Place::Ours(_), None) if how.resolves(libc::RESOLVE_NO_XDEV) && enters() => fail(libc::EXDEV),
-        (Place::Ours(spot), None) => on_ours(spot, &how),
-    })
 }
 
 /// The directory of ours that a path below it begins at.

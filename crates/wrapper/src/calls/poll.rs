@@ -79,7 +79,7 @@ fn names_ours(fds: *const pollfd, count: u32) -> bool {
 
 hook! {
     /// poll(2)
-    inner fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
         let wait = |fds: *mut pollfd| sys!(SYS_poll, fds, count, timeout_ms);
         if !touches_ours(fds, count) {
             return reply(wait(fds));
@@ -90,14 +90,14 @@ hook! {
 
 hook! {
     /// poll(2), as compiled with _FORTIFY_SOURCE
-    inner fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, _room: size_t) -> c_int {
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, _room: size_t) -> c_int {
         poll(fds, count, timeout_ms)
     }
 }
 
 hook! {
     /// ppoll(2)
-    inner fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         // The kernel writes what is left of the time; libc's callers keep theirs. libc, too, reads the time itself.
         let mut left = if timeout.is_null() { None } else { Some(timeout.read_volatile()) };
         ppoll_by_number(fds, count, address_of(left.as_mut()), mask, SIGSET_BYTES)
@@ -127,7 +127,7 @@ pub(crate) unsafe fn ppoll_by_number(
 
 hook! {
     /// ppoll(2), as compiled with _FORTIFY_SOURCE
-    inner fn __ppoll_chk(
+    fn __ppoll_chk(
         fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, _room: size_t,
     ) -> c_int {
         ppoll(fds, count, timeout, mask)
@@ -295,7 +295,7 @@ impl Time for timeval {
 
 hook! {
     /// select(2)
-    inner fn select(
+    fn select(
         count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval,
     ) -> c_int {
         let sets = [reads, writes, excepts];
@@ -319,7 +319,7 @@ hook! {
 
 hook! {
     /// pselect(2)
-    inner fn pselect(
+    fn pselect(
         count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int {

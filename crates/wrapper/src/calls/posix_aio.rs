@@ -39,12 +39,6 @@ enum Work {
     DataSync,
 }
 
-type Listio = unsafe extern "C" fn(c_int, *const *mut Control, c_int, *mut sigevent) -> c_int;
-
-fn libc_listio() -> Listio {
-    next!(c"lio_listio", fn(c_int, *const *mut Control, c_int, *mut sigevent) -> c_int)
-}
-
 fn run(control: &Control, work: Work) -> Answer {
     let pinned = table::pin(control.fd)?;
     let file = pinned.file()?;
@@ -84,7 +78,7 @@ unsafe fn carry_out(control: *mut Control, work: Work) -> bool {
 unsafe fn tell(notice: *mut sigevent) {
     let none: *const *mut Control = core::ptr::null();
     // SAFETY: the program's notice, and no request.
-    unsafe { libc_listio()(libc::LIO_NOWAIT, none, 0, notice) };
+    unsafe { libc_lio_listio(libc::LIO_NOWAIT, none, 0, notice) };
 }
 
 unsafe fn single(control: *mut Control, work: Work) -> c_int {
@@ -103,29 +97,29 @@ unsafe fn is_ours(control: *const Control) -> bool {
 
 hook! {
     /// aio_read(3)
-    fn aio_read(control: *mut Control) -> c_int, as [aio_read64] {
+    fn aio_read(control: *mut Control) -> c_int, next libc_aio_read {
         if is_ours(control) {
             return single(control, Work::Read);
         }
-        next!(c"aio_read", fn(*mut Control) -> c_int)(control)
+        libc_aio_read(control)
     }
 }
 
 hook! {
     /// aio_write(3)
-    fn aio_write(control: *mut Control) -> c_int, as [aio_write64] {
+    fn aio_write(control: *mut Control) -> c_int, next libc_aio_write {
         if is_ours(control) {
             return single(control, Work::Write);
         }
-        next!(c"aio_write", fn(*mut Control) -> c_int)(control)
+        libc_aio_write(control)
     }
 }
 
 hook! {
     /// aio_fsync(3)
-    fn aio_fsync(how: c_int, control: *mut Control) -> c_int, as [aio_fsync64] {
+    fn aio_fsync(how: c_int, control: *mut Control) -> c_int, next libc_aio_fsync {
         if !is_ours(control) {
-            return next!(c"aio_fsync", fn(c_int, *mut Control) -> c_int)(how, control);
+            return libc_aio_fsync(how, control);
         }
         match how {
             libc::O_SYNC => single(control, Work::Sync),
@@ -137,15 +131,15 @@ hook! {
 
 hook! {
     /// lio_listio(3): ours at once, the others by libc, which also tells of the end of all
-    fn lio_listio(mode: c_int, list: *const *mut Control, count: c_int, notice: *mut sigevent) -> c_int,
-        as [lio_listio64] {
+    fn lio_listio(mode: c_int, list: *const *mut Control, count: c_int, notice: *mut sigevent)
+        -> c_int, next libc_lio_listio {
         let all = match usize::try_from(count) {
             Ok(count) if !list.is_null() => core::slice::from_raw_parts(list, count),
             _ => &[],
         };
         let known = mode == libc::LIO_WAIT || mode == libc::LIO_NOWAIT;
         if !known || !all.iter().any(|&control| is_ours(control)) {
-            return libc_listio()(mode, list, count, notice);
+            return libc_lio_listio(mode, list, count, notice);
         }
         let mut hosts = all.to_vec();
         let mut whole = true;
@@ -159,7 +153,7 @@ hook! {
             whole &= carry_out(control, work);
             tell(&raw mut (*control).notice);
         }
-        let answer = libc_listio()(mode, hosts.as_ptr(), count, notice);
+        let answer = libc_lio_listio(mode, hosts.as_ptr(), count, notice);
         if answer == 0 && !whole && mode == libc::LIO_WAIT {
             raw::set_errno(libc::EIO);
             return -1;

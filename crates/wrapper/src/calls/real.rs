@@ -97,10 +97,10 @@ unsafe fn hand_out(path: &[u8], buffer: *mut c_char, size: size_t) -> Answer {
 
 hook! {
     /// getcwd(3)
-    fn getcwd(buffer: *mut c_char, size: size_t) -> *mut c_char {
+    fn getcwd(buffer: *mut c_char, size: size_t) -> *mut c_char, next libc_getcwd {
         let ours = crate::edge::caught(cwd_of_ours);
         match ours {
-            Ok(None) => next!(c"getcwd", fn(*mut c_char, size_t) -> *mut c_char)(buffer, size),
+            Ok(None) => libc_getcwd(buffer, size),
             Ok(Some(_)) if !buffer.is_null() && size == 0 => finish(fail(libc::EINVAL)),
             Ok(Some(path)) => finish(hand_out(&path, buffer, size)),
             Err(failure) => finish(Err(failure)),
@@ -124,11 +124,11 @@ hook! {
 
 hook! {
     /// get_current_dir_name(3)
-    fn get_current_dir_name() -> *mut c_char {
+    fn get_current_dir_name() -> *mut c_char, next libc_get_current_dir_name {
         if cwd::is_ours() {
             return getcwd(core::ptr::null_mut(), 0);
         }
-        next!(c"get_current_dir_name", fn() -> *mut c_char)()
+        libc_get_current_dir_name()
     }
 }
 
@@ -157,8 +157,7 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
         Place::Host { path, .. } if cwd::is_ours() && is_too_long(path) => fail(libc::ENAMETOOLONG),
         Place::Host { path, .. } => {
             // SAFETY: the program's arguments, under `edge`'s contract.
-            let found =
-                unsafe { next!(c"realpath", fn(*const c_char, *mut c_char) -> *mut c_char)(path, resolved) };
+            let found = unsafe { libc_realpath(path, resolved) };
             if found.is_null() { fail(raw::errno()) } else { Ok(found as isize) }
         }
         Place::Ours(spot) => {
@@ -180,7 +179,7 @@ fn is_too_long(path: *const c_char) -> bool {
 
 hook! {
     /// realpath(3)
-    fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
+    fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char, next libc_realpath {
         real_path(path, resolved)
     }
 }

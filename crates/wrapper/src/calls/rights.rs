@@ -176,7 +176,7 @@ fn prepared(message: &msghdr) -> Answer<Prepared> {
 
 hook! {
     /// sendmsg(2): `gate` leads past it what has nothing of ours
-    inner fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         if table::is_ours(fd) {
             return finish(fail(libc::ENOTSOCK));
         }
@@ -196,7 +196,7 @@ hook! {
 
 hook! {
     /// sendmmsg(2), as sendmsg: messages before one that cannot go are sent
-    inner fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if table::is_ours(fd) {
             return finish(fail(libc::ENOTSOCK));
         }
@@ -226,7 +226,7 @@ fn has_room(message: *const msghdr) -> bool {
 
 hook! {
     /// recvmsg(2): `gate` leads past it what has no room for descriptors
-    inner fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         if table::is_ours(fd) {
             return finish(fail(libc::ENOTSOCK));
         }
@@ -240,7 +240,7 @@ hook! {
 
 hook! {
     /// recvmmsg(2), as recvmsg
-    inner fn recvmmsg(
+    fn recvmmsg(
         fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec,
     ) -> c_int {
         if table::is_ours(fd) {

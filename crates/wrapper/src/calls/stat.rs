@@ -54,7 +54,8 @@ unsafe fn put_stat(stat: &Stat, into: *mut libc::stat) -> Answer {
     Ok(0)
 }
 
-fn follow(flags: c_int) -> Follow {
+/// Whether a call with these flags follows a link in the last place.
+pub(crate) fn follow(flags: c_int) -> Follow {
     if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Follow::No } else { Follow::Yes }
 }
 
@@ -116,29 +117,28 @@ fn unless_hidden(answer: isize, identity: impl FnOnce() -> Answer<(u64, u64)>) -
 
 hook! {
     /// stat(2)
-    fn stat(path: *const c_char, into: *mut libc::stat) -> c_int, as [stat64] {
+    fn stat(path: *const c_char, into: *mut libc::stat) -> c_int {
         stat_at(libc::AT_FDCWD, path, into, 0)
     }
 }
 
 hook! {
     /// lstat(2)
-    fn lstat(path: *const c_char, into: *mut libc::stat) -> c_int, as [lstat64] {
+    fn lstat(path: *const c_char, into: *mut libc::stat) -> c_int {
         stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW)
     }
 }
 
 hook! {
     /// fstatat(2)
-    fn fstatat(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int,
-        as [fstatat64] {
+    fn fstatat(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
         stat_at(dirfd, path, into, flags)
     }
 }
 
 hook! {
     /// fstat(2)
-    inner fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
+    fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
         on_descriptor(fd, || descriptor::unless_quiet(fd, || sys!(SYS_fstat, fd, into)), |body| {
             put_stat(&mount::status(&body.node)?, into)
         })
@@ -148,21 +148,21 @@ hook! {
 // What `stat` was in binaries made before glibc 2.33: a version number first.
 hook! {
     /// stat(2), before glibc 2.33
-    fn __xstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int, as [__xstat64] {
+    fn __xstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int {
         stat_at(libc::AT_FDCWD, path, into, 0)
     }
 }
 
 hook! {
     /// lstat(2), before glibc 2.33
-    fn __lxstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int, as [__lxstat64] {
+    fn __lxstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int {
         stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW)
     }
 }
 
 hook! {
     /// fstat(2), before glibc 2.33
-    fn __fxstat(_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int, as [__fxstat64] {
+    fn __fxstat(_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int {
         fstat(fd, into)
     }
 }
@@ -170,7 +170,7 @@ hook! {
 hook! {
     /// fstatat(2), before glibc 2.33
     fn __fxstatat(_version: c_int, dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int)
-        -> c_int, as [__fxstatat64] {
+        -> c_int {
         stat_at(dirfd, path, into, flags)
     }
 }
@@ -280,7 +280,7 @@ fn statfs_of(spot: &Spot<'_>) -> Answer<StatFs> {
 
 hook! {
     /// statfs(2)
-    fn statfs(path: *const c_char, into: *mut libc::statfs) -> c_int, as [statfs64, __statfs] {
+    fn statfs(path: *const c_char, into: *mut libc::statfs) -> c_int {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => host(sys!(SYS_statfs, path, into)),
             Place::Ours(spot) => put_statfs(&statfs_of(&spot)?, into),
@@ -290,17 +290,17 @@ hook! {
 
 hook! {
     /// fstatfs(2)
-    fn fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int, as [fstatfs64] {
+    fn fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int {
         on_descriptor(fd, || sys!(SYS_fstatfs, fd, into), |_| put_statfs(&mount::files()?.statfs()?, into))
     }
 }
 
 hook! {
     /// statvfs(3)
-    fn statvfs(path: *const c_char, into: *mut StatVfs) -> c_int, as [statvfs64] {
+    fn statvfs(path: *const c_char, into: *mut StatVfs) -> c_int, next libc_statvfs {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => {
-                through_libc(next!(c"statvfs", fn(*const c_char, *mut StatVfs) -> c_int)(path, into))
+                through_libc(libc_statvfs(path, into))
             }
             Place::Ours(spot) => {
                 fill_statvfs(&statfs_of(&spot)?, into);
@@ -317,9 +317,9 @@ pub(crate) fn through_libc(answer: c_int) -> Answer {
 
 hook! {
     /// fstatvfs(3)
-    fn fstatvfs(fd: c_int, into: *mut StatVfs) -> c_int, as [fstatvfs64] {
+    fn fstatvfs(fd: c_int, into: *mut StatVfs) -> c_int, next libc_fstatvfs {
         if !table::is_ours(fd) {
-            return next!(c"fstatvfs", fn(c_int, *mut StatVfs) -> c_int)(fd, into);
+            return libc_fstatvfs(fd, into);
         }
         on_descriptor(fd, || 0, |_| {
             fill_statvfs(&mount::files()?.statfs()?, into);
@@ -363,10 +363,10 @@ hook! {
 
 hook! {
     /// euidaccess(3)
-    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, as [eaccess] {
+    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, next libc_euidaccess {
         on_path(libc::AT_FDCWD, path, look(0), |place| match place {
             Place::Host { path, .. } => {
-                through_libc(next!(c"euidaccess", fn(*const c_char, c_int) -> c_int)(path, mode))
+                through_libc(libc_euidaccess(path, mode))
             }
             // libc leaves out the bits that mean nothing.
             Place::Ours(spot) => access_ours(&spot, mode & ACCESS, libc::AT_EACCESS),
@@ -401,8 +401,7 @@ fn limit_anywhere(name: c_int) -> Option<c_long> {
     let before = raw::errno();
     raw::set_errno(0);
     // SAFETY: a C string, behind which nothing can be, and a number.
-    let value =
-        unsafe { next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(c"/dev/null/none".as_ptr(), name) };
+    let value = unsafe { libc_pathconf(c"/dev/null/none".as_ptr(), name) };
     let looked = value == -1 && raw::errno() == libc::ENOTDIR;
     if looked || raw::errno() == 0 {
         raw::set_errno(before);
@@ -416,8 +415,7 @@ fn limit_here(name: c_int, kind: Kind) -> Answer {
         // The rest does not depend on the file: the host's root has the same answer.
         None => {
             // SAFETY: a C string and a number.
-            let value =
-                unsafe { next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(c"/".as_ptr(), name) };
+            let value = unsafe { libc_pathconf(c"/".as_ptr(), name) };
             Ok(value as isize)
         }
     }
@@ -425,7 +423,7 @@ fn limit_here(name: c_int, kind: Kind) -> Answer {
 
 hook! {
     /// pathconf(3)
-    fn pathconf(path: *const c_char, name: c_int) -> c_long {
+    fn pathconf(path: *const c_char, name: c_int) -> c_long, next libc_pathconf {
         if let Some(value) = limit_anywhere(name)
             && *path != 0
         {
@@ -436,7 +434,7 @@ hook! {
                 // Of a name that is not there libc reads the first byte, and the kernel the others.
                 let path = if found == NO_MEMORY { path } else { found };
                 raw::set_errno(0);
-                match next!(c"pathconf", fn(*const c_char, c_int) -> c_long)(path, name) {
+                match libc_pathconf(path, name) {
                     -1 if raw::errno() != 0 => fail(raw::errno()),
                     value => Ok(value as isize),
                 }
@@ -451,9 +449,9 @@ hook! {
 
 hook! {
     /// fpathconf(3)
-    fn fpathconf(fd: c_int, name: c_int) -> c_long {
+    fn fpathconf(fd: c_int, name: c_int) -> c_long, next libc_fpathconf {
         if !table::is_ours(fd) {
-            return next!(c"fpathconf", fn(c_int, c_int) -> c_long)(fd, name);
+            return libc_fpathconf(fd, name);
         }
         on_descriptor(fd, || 0, |body| limit_here(name, body.node.kind()))
     }

@@ -7,7 +7,7 @@ use core::ffi::c_int;
 
 hook! {
     /// fsync(2)
-    inner fn fsync(fd: c_int) -> c_int {
+    fn fsync(fd: c_int) -> c_int {
         on_descriptor(fd, || sys!(SYS_fsync, fd), |body| {
             body.file()?.fsync()?;
             Ok(0)
@@ -17,7 +17,7 @@ hook! {
 
 hook! {
     /// fdatasync(2)
-    inner fn fdatasync(fd: c_int) -> c_int {
+    fn fdatasync(fd: c_int) -> c_int {
         on_descriptor(fd, || sys!(SYS_fdatasync, fd), |body| {
             body.file()?.fdatasync()?;
             Ok(0)

@@ -159,7 +159,7 @@ fn send_ours(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> Answer {
 
 hook! {
     /// sendfile(2)
-    fn sendfile(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t, as [sendfile64] {
+    fn sendfile(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> ssize_t {
         if is_ours(from) || is_ours(to) {
             return finish(send_ours(to, from, at, count));
         }

@@ -184,7 +184,7 @@ fn write_gathered(file: &File, (list, bytes): (&[iovec], usize), at: At) -> Answ
 
 hook! {
     /// readv(2)
-    inner fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_readv, fd, list, count), |body| {
             read_vectors(body, list, count, At::Shared, 0)
         })
@@ -193,7 +193,7 @@ hook! {
 
 hook! {
     /// writev(2)
-    inner fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_writev, fd, list, count), |body| {
             write_vectors(body, list, count, At::Shared, 0)
         })
@@ -202,7 +202,7 @@ hook! {
 
 hook! {
     /// preadv(2)
-    inner fn preadv(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t {
+    fn preadv(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_preadv, fd, list, count, at, 0), |body| {
             read_vectors(body, list, count, At::Offset(offset(at)?), 0)
         })
@@ -211,7 +211,7 @@ hook! {
 
 hook! {
     /// pwritev(2)
-    inner fn pwritev(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t {
+    fn pwritev(fd: c_int, list: *const iovec, count: c_int, at: off_t) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwritev, fd, list, count, at, 0), |body| {
             write_vectors(body, list, count, At::Offset(offset(at)?), 0)
         })
@@ -302,7 +302,7 @@ const RWF_DONTCACHE: c_int = 0x80;
 
 hook! {
     /// preadv2(2)
-    inner fn preadv2(fd: c_int, list: *const iovec, count: c_int, from: off_t, flags: c_int) -> ssize_t {
+    fn preadv2(fd: c_int, list: *const iovec, count: c_int, from: off_t, flags: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_preadv2, fd, list, count, from, 0, flags), |body| {
             read_with(body, list, count, from, flags)
         })
@@ -311,7 +311,7 @@ hook! {
 
 hook! {
     /// pwritev2(2)
-    inner fn pwritev2(fd: c_int, list: *const iovec, count: c_int, to: off_t, flags: c_int) -> ssize_t {
+    fn pwritev2(fd: c_int, list: *const iovec, count: c_int, to: off_t, flags: c_int) -> ssize_t {
         on_descriptor(fd, || sys!(SYS_pwritev2, fd, list, count, to, 0, flags), |body| {
             write_with(body, list, count, to, flags)
         })

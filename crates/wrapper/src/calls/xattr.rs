@@ -1,6 +1,6 @@
 //! Extended attributes; and file handles, which are not offered.
 
-use crate::calls::stat::{look, or_empty};
+use crate::calls::stat::{follow, look, or_empty};
 use crate::calls::terminal::or_stand_in;
 use crate::edge::flags::XATTRAT;
 use crate::edge::given::{self, Room};
@@ -258,7 +258,7 @@ fn at(number: c_long, words: [usize; 6], call: Call) -> c_long {
             Err(failure) => finish(Err(failure)),
         };
     }
-    let follow = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
+    let follow = follow(flags);
     XATTRAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
         Place::Host { dirfd, path } => {
             let [_, _, flags, third, fourth, fifth] = words;

@@ -5,13 +5,8 @@
 //! cancelled in the middle of libc's `read` is unwound, which a Rust frame in between could not be. Calls on
 //! our descriptors end in the hook's own function; those that POSIX lists as cancellation points ask first.
 
-#[cfg(not(test))]
-use crate::calls::terminal;
-use crate::calls::{data, descriptor, fcntl, poll, rights, stat, sync, vector};
 use crate::find::table;
-use crate::host::socket;
-#[cfg(not(test))]
-use crate::process::signal;
+use crate::raw::{self, name_of};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -26,19 +21,10 @@ impl Way {
     }
 
     fn lead_to(&self, name: &CStr) {
-        // SAFETY: a C string; RTLD_NEXT asks the libraries after this one.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        let found = raw::behind_us(name);
         if !found.is_null() {
             self.0.store(found, Ordering::Relaxed);
         }
-    }
-}
-
-/// A name with its NUL, as [`gates`] writes them.
-const fn name_of(name: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => c"",
     }
 }
 
@@ -99,12 +85,15 @@ macro_rules! gates {
     ($($kind:ident $name:ident => $($hook:ident)::+;)*) => {
         /// The exported functions, by libc's names.
         #[cfg(not(test))]
+        #[allow(non_snake_case, reason = "named as libc's functions are")]
         mod exported {
+            use super::modules::*;
             use super::*;
             $(gates!(@$kind $name $($hook)::+);)*
         }
 
         mod ways {
+            use super::modules::*;
             use super::*;
             $(gates!(@way $kind $name $($hook)::+);)*
         }
@@ -145,13 +134,15 @@ macro_rules! gates {
     (@way leaving $name:ident $($hook:ident)::+) => {
         gates!(@way other $name $($hook)::+);
     };
-    // Another gate's is its own.
+    // Nothing to lead anywhere, or another gate's way.
+    (@way direct $name:ident $($hook:ident)::+) => {};
     (@way checked $name:ident $($hook:ident)::+) => {};
     // The hook serves the host's too, until `open`.
     (@way $kind:ident $name:ident $($hook:ident)::+) => {
         #[allow(non_upper_case_globals, reason = "named as libc's function is")]
         pub(super) static $name: Way = Way::new($($hook)::+ as *const ());
     };
+    (@listed direct $name:ident) => { None };
     (@listed other $name:ident) => { None };
     (@listed lent $name:ident) => { None };
     (@listed leaving $name:ident) => { None };
@@ -160,6 +151,14 @@ macro_rules! gates {
     (@listed checked $name:ident) => { None };
     (@listed $kind:ident $name:ident) => {
         Some((name_of(concat!(stringify!($name), "\0")), &ways::$name))
+    };
+    // No gate: the function serves the host's too.
+    (@direct $name:ident $($hook:ident)::+) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!("jmp {hook}", hook = sym $($hook)::+)
+        }
     };
     // A call that is no cancellation point.
     (@plain $name:ident $($hook:ident)::+) => {
@@ -409,92 +408,27 @@ macro_rules! gates {
 /// The bits of quiet descriptors reach as far as the first chunk of the table.
 const _: () = assert!(nvmed_sys::QUIET.len() * 64 == table::DIRECT);
 
-gates! {
-    leaving longjmp => signal::left;
-    leaving _longjmp => signal::left;
-    leaving siglongjmp => signal::left;
-    leaving __longjmp_chk => signal::left;
-    hiding close => descriptor::close;
-    hiding __close => descriptor::close;
-    hiding fcntl => fcntl::fcntl;
-    hiding fcntl64 => fcntl::fcntl;
-    hiding __fcntl => fcntl::fcntl;
-    hiding __libc_fcntl64 => fcntl::fcntl;
-    hiding __fstat64 => stat::fstat;
-    hiding dup => descriptor::dup;
-    hiding fstat => stat::fstat;
-    hiding fstat64 => stat::fstat;
-    cancel read => data::read;
-    cancel __read => data::read;
-    cancel __read_chk => data::__read_chk;
-    cancel write => data::write;
-    cancel __write => data::write;
-    cancel pread => data::pread;
-    cancel pread64 => data::pread;
-    cancel __pread64 => data::pread;
-    cancel __pread_chk => data::__pread_chk;
-    cancel __pread64_chk => data::__pread_chk;
-    cancel pwrite => data::pwrite;
-    cancel pwrite64 => data::pwrite;
-    cancel __pwrite64 => data::pwrite;
-    cancel readv => vector::readv;
-    cancel writev => vector::writev;
-    cancel preadv => vector::preadv;
-    cancel preadv64 => vector::preadv;
-    cancel pwritev => vector::pwritev;
-    cancel pwritev64 => vector::pwritev;
-    cancel preadv2 => vector::preadv2;
-    cancel preadv64v2 => vector::preadv2;
-    cancel pwritev2 => vector::pwritev2;
-    cancel pwritev64v2 => vector::pwritev2;
-    plain lseek => data::lseek;
-    plain lseek64 => data::lseek;
-    plain __lseek => data::lseek;
-    plain llseek => data::lseek;
-    cancel fsync => sync::fsync;
-    cancel fdatasync => sync::fdatasync;
-    list poll => poll::poll;
-    list __poll => poll::poll;
-    list __poll_chk => poll::__poll_chk;
-    list ppoll => poll::ppoll;
-    list __ppoll_chk => poll::__ppoll_chk;
-    list select => poll::select;
-    list __select => poll::select;
-    list pselect => poll::pselect;
-    lent tcdrain => terminal::stand_in;
-    lent tcflow => terminal::stand_in;
-    lent tcflush => terminal::stand_in;
-    lent tcgetattr => terminal::stand_in;
-    lent tcsetattr => terminal::stand_in;
-    lent tcgetpgrp => terminal::stand_in;
-    lent tcsetpgrp => terminal::stand_in;
-    lent tcgetsid => terminal::stand_in;
-    lent tcsendbreak => terminal::stand_in;
-    lent grantpt => terminal::stand_in;
-    lent unlockpt => terminal::stand_in;
-    other isatty => terminal::isatty;
-    other isfdtype => terminal::isfdtype;
-    lent ttyname => terminal::stand_in;
-    lent ptsname => terminal::stand_in;
-    lent ttyname_r => terminal::stand_in;
-    lent __ttyname_r_chk => terminal::stand_in;
-    lent ptsname_r => terminal::stand_in;
-    lent __ptsname_r_chk => terminal::stand_in;
-    accepting accept => terminal::stand_in;
-    accepting accept4 => terminal::stand_in;
-    lent listen => terminal::stand_in;
-    lent shutdown => terminal::stand_in;
-    lent getsockopt => terminal::stand_in;
-    lent setsockopt => terminal::stand_in;
-    lent sockatmark => terminal::stand_in;
-    lent recv => terminal::stand_in;
-    receiving recvfrom => terminal::stand_in;
-    lent send => terminal::stand_in;
-    lent __recv_chk => terminal::stand_in;
-    checked __recvfrom_chk => data::overflow;
-    address sendto => socket::sendto;
-    message sendmsg => rights::sendmsg;
-    message sendmmsg => rights::sendmmsg;
-    message recvmsg => rights::recvmsg;
-    message recvmmsg => rights::recvmmsg;
+/// The modules that `rows` names.
+#[cfg_attr(test, allow(unused_imports, reason = "a test build exports nothing"))]
+pub(crate) mod modules {
+    pub(crate) use crate::calls::{
+        aio, data, descriptor, extent, fcntl, ioctl, mapping, metadata, name, open, openat2, poll, posix_aio,
+        real, rights, splice, stat, sync, terminal, transfer, vector, xattr,
+    };
+    pub(crate) use crate::find::credentials;
+    pub(crate) use crate::host::{limit, refused, socket};
+    pub(crate) use crate::loader::library;
+    pub(crate) use crate::process::{actions, command, exec, fork, life, signal, spawn};
+    pub(crate) use crate::stdio;
+    pub(crate) use crate::stdio::{catalogue, format, logins, temporary, wide};
+    pub(crate) use crate::tier::{ring, syscall, thread};
+    pub(crate) use crate::tree::{directory, fts, glob, scan};
 }
+
+macro_rules! exports {
+    ($($module:ident { $(
+        $function:ident: $($gate:ident [$($name:ident)+] $takes:literal)? $(($($shape:tt)+))?
+            $(@$about:ident $number:ident ($($word:literal),*))?;
+    )* })*) => { gates! { $($($($( $gate $name => $module::$function; )+)?)*)* } };
+}
+rows!(exports);

@@ -256,27 +256,24 @@ pub(crate) fn offset(value: i64) -> Answer<u64> {
     if value < 0 { fail(libc::EINVAL) } else { Ok(value as u64) }
 }
 
-/// Defines an exported libc function and its other names.
+/// Defines a function that answers a call of libc's. Its row in `rows` says by which names it is exported, and what it
+/// counts.
 ///
-/// The body runs as one `unsafe` block under this module's contract.
-///
-/// `inner` is for a function that [`crate::gate`] exports.
+/// The body runs as one `unsafe` block under this module's contract. `next` names libc's own function, for the body and
+/// for others.
 macro_rules! hook {
-    ($(#[$meta:meta])* inner fn $name:ident $arguments:tt -> $ret:ty $body:block) => {
-        hook!(@one [$(#[$meta])*] $name $arguments $ret $body);
+    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, next $next:ident $body:block) => {
+        hook!(@next $next $name $arguments $ret);
+        hook!($(#[$meta])* fn $name $arguments -> $ret $body);
     };
-    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, as [$($alias:ident),* $(,)?] $body:block) => {
-        hook!(@one [$(#[$meta])* #[cfg_attr(not(test), unsafe(no_mangle))]] $name $arguments $ret $body);
-        $(hook!(@alias $alias $name $arguments $ret);)*
-    };
-    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty $body:block) => {
-        hook!(@one [$(#[$meta])* #[cfg_attr(not(test), unsafe(no_mangle))]] $name $arguments $ret $body);
-    };
-    (@one [$(#[$meta:meta])*] $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty $body:block) => {
+    (
+        $(#[$meta:meta])*
+        fn $name:ident ($($argument:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block
+    ) => {
         $(#[$meta])*
         pub(crate) unsafe extern "C" fn $name($($argument: $ty),*) -> $ret {
             // Known when this is compiled: a hook that is no file call has nothing of the probe.
-            const SHAPE: Option<&$crate::watch::shape::Shape> = $crate::watch::shape::named(stringify!($name));
+            const SHAPE: Option<&$crate::watch::shape::Shape> = $crate::watch::shape::of::$name;
             let mut probe = core::mem::MaybeUninit::uninit();
             let counted = match SHAPE {
                 Some(shape) if $crate::watch::on() => {
@@ -293,12 +290,11 @@ macro_rules! hook {
             answer
         }
     };
-    (@alias $alias:ident $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty) => {
-        #[allow(non_snake_case)]
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub(crate) unsafe extern "C" fn $alias($($argument: $ty),*) -> $ret {
-            // SAFETY: another name of the same function, with the same contract.
-            unsafe { $name($($argument),*) }
+    (@next $next:ident $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty) => {
+        /// libc's own function.
+        pub(crate) unsafe extern "C" fn $next($($argument: $ty),*) -> $ret {
+            // SAFETY: the arguments are the program's for the function of this name, or its contract is the caller's.
+            unsafe { next!($name, fn($($ty),*) -> $ret)($($argument),*) }
         }
     };
 }

@@ -31,9 +31,14 @@ fn unlisted() -> Option<&'static Setting> {
     setting().filter(|setting| !setting.prefix.hides())
 }
 
+/// Whether there may be such a directory, so that a listing by descriptor is to be looked at.
+pub(crate) fn is_possible() -> bool {
+    unlisted().is_some()
+}
+
 /// Whether a descriptor of the host's is of the directory above `wrap_dir`, and ours is none that the host lists itself.
 pub(crate) fn is_descriptor(fd: c_int) -> bool {
-    unlisted().is_some() && status(fd).is_some_and(|status| is(&status))
+    is_possible() && status(fd).is_some_and(|status| is(&status))
 }
 
 /// Whether a directory is one of ours, or the host's above it.

@@ -84,10 +84,10 @@ pub(crate) fn refresh_if_known() {
 }
 
 macro_rules! identity {
-    ($($name:ident($($argument:ident: $ty:ty),*) = $symbol:literal;)*) => { $(
+    ($($name:ident($($argument:ident: $ty:ty),*) = $libc:ident;)*) => { $(
         hook! {
-            fn $name($($argument: $ty),*) -> c_int {
-                let answer = next!($symbol, fn($($ty),*) -> c_int)($($argument),*);
+            fn $name($($argument: $ty),*) -> c_int, next $libc {
+                let answer = $libc($($argument),*);
                 let errno = crate::raw::errno();
                 refresh_if_known();
                 crate::raw::set_errno(errno);
@@ -98,14 +98,14 @@ macro_rules! identity {
 }
 
 identity! {
-    setuid(uid: uid_t) = c"setuid";
-    setgid(gid: gid_t) = c"setgid";
-    seteuid(uid: uid_t) = c"seteuid";
-    setegid(gid: gid_t) = c"setegid";
-    setreuid(real: uid_t, effective: uid_t) = c"setreuid";
-    setregid(real: gid_t, effective: gid_t) = c"setregid";
-    setresuid(real: uid_t, effective: uid_t, saved: uid_t) = c"setresuid";
-    setresgid(real: gid_t, effective: gid_t, saved: gid_t) = c"setresgid";
-    setgroups(count: size_t, groups: *const gid_t) = c"setgroups";
-    initgroups(user: *const core::ffi::c_char, group: gid_t) = c"initgroups";
+    setuid(uid: uid_t) = libc_setuid;
+    setgid(gid: gid_t) = libc_setgid;
+    seteuid(uid: uid_t) = libc_seteuid;
+    setegid(gid: gid_t) = libc_setegid;
+    setreuid(real: uid_t, effective: uid_t) = libc_setreuid;
+    setregid(real: gid_t, effective: gid_t) = libc_setregid;
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t) = libc_setresuid;
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t) = libc_setresgid;
+    setgroups(count: size_t, groups: *const gid_t) = libc_setgroups;
+    initgroups(user: *const core::ffi::c_char, group: gid_t) = libc_initgroups;
 }

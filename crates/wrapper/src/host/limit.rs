@@ -84,22 +84,22 @@ pub(crate) fn after(resource: usize, answer: isize) -> isize {
 
 hook! {
     /// setrlimit(2)
-    fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int, as [setrlimit64] {
+    fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
         reply(after(resource as usize, sys!(SYS_setrlimit, resource, new)))
     }
 }
 
 hook! {
     /// prlimit(2)
-    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int, as [prlimit64] {
+    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
         reply(after(resource as usize, sys!(SYS_prlimit64, pid, resource, new, old)))
     }
 }
 
 hook! {
     /// ulimit(3): variadic in C; what is not passed is not looked at
-    fn ulimit(command: c_int, value: c_long) -> c_long {
-        let answer = next!(c"ulimit", fn(c_int, c_long) -> c_long)(command, value);
+    fn ulimit(command: c_int, value: c_long) -> c_long, next libc_ulimit {
+        let answer = libc_ulimit(command, value);
         learn();
         answer
     }

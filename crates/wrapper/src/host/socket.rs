@@ -164,7 +164,7 @@ hook! {
 
 hook! {
     /// sendto(2): `gate` leads past it what is sent to no path
-    inner fn sendto(
+    fn sendto(
         fd: c_int, bytes: *const c_void, count: size_t, flags: c_int, address: *const sockaddr, len: socklen_t,
     ) -> ssize_t {
         let fd = or_stand_in(fd);
@@ -174,9 +174,9 @@ hook! {
 
 /// Asks the kernel for an address of a socket, and tells the path that a program bound.
 unsafe fn asked(address: *mut sockaddr, len: *mut socklen_t, call: impl FnOnce() -> isize) -> c_int {
-    let room = given::get(len);
+    let room = room(len);
     let answer = call();
-    if let Some(room) = room.ok().filter(|_| !address.is_null()) {
+    if !address.is_null() {
         // SAFETY: the kernel has filled both, unless it refused.
         unsafe { told(address, room, len, answer as c_int) };
     }

@@ -157,7 +157,7 @@ pub(crate) unsafe fn begin() {
             let copy = Copy { name: MagicLink::of(fd).to_owned(), path: path.clone(), _image: None };
             // SAFETY: a name; nothing is loaded anew.
             unsafe {
-                let handle = loader()(copy.name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                let handle = libc_dlopen()(copy.name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
                 if !handle.is_null() {
                     rename(handle, &copy, true);
                     libc::dlclose(handle);
@@ -209,8 +209,9 @@ fn parse(line: &[u8]) -> Option<(c_int, Identity, Vec<u8>)> {
 
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
-fn loader() -> Open {
-    next!(c"dlopen", fn(*const c_char, c_int) -> *mut c_void)
+/// libc's dlopen(3).
+pub(crate) fn libc_dlopen() -> Open {
+    next!(dlopen, fn(*const c_char, c_int) -> *mut c_void)
 }
 
 /// What becomes of a dlopen: libc's function goes on where `next` is not null, else `handle` is the answer.
@@ -280,61 +281,59 @@ unsafe fn open_ours(
     Some(handle)
 }
 
-extern "C" fn before_dlopen(path: *const c_char, flags: c_int, caller: usize) -> Fate {
-    let next = loader();
+/// What becomes of a call of libc's function `next`, which `load` makes for another path.
+unsafe fn fate(
+    path: *const c_char,
+    caller: usize,
+    next: *mut c_void,
+    load: &dyn Fn(*const c_char) -> *mut c_void,
+) -> Fate {
     // SAFETY: the program's arguments, under `edge`'s contract.
-    match unsafe { open_ours(path, caller, &|name| next(name, flags)) } {
+    match unsafe { open_ours(path, caller, load) } {
         Some(handle) => Fate { next: ptr::null_mut(), handle },
-        None => Fate { next: next as *mut c_void, handle: ptr::null_mut() },
+        None => Fate { next, handle: ptr::null_mut() },
     }
 }
 
-extern "C" fn before_dlmopen(space: c_long, path: *const c_char, caller: usize, flags: c_int) -> Fate {
-    let next = next!(c"dlmopen", fn(c_long, *const c_char, c_int) -> *mut c_void);
+unsafe extern "C" fn before_dlopen(path: *const c_char, flags: c_int, caller: usize) -> Fate {
+    let next = libc_dlopen();
     // SAFETY: the program's arguments, under `edge`'s contract.
-    match unsafe { open_ours(path, caller, &|name| next(space, name, flags)) } {
-        Some(handle) => Fate { next: ptr::null_mut(), handle },
-        None => Fate { next: next as *mut c_void, handle: ptr::null_mut() },
-    }
+    unsafe { fate(path, caller, next as *mut c_void, &|name| next(name, flags)) }
 }
 
-/// dlopen(3): where the library is the host's, libc's function goes on in our place, because what it does depends on
-/// who calls it (run paths, namespaces).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn dlopen() {
-    // Three words and the return address: the stack is aligned for the call.
-    naked_asm!(
-        "push rdi", "push rsi", "push rdx",
-        "mov rdx, [rsp + 24]",
-        "call {before}",
-        "mov r11, rax", "mov rax, rdx",
-        "pop rdx", "pop rsi", "pop rdi",
-        "test r11, r11",
-        "jz 2f",
-        "jmp r11",
-        "2: ret",
-        before = sym before_dlopen,
-    )
+unsafe extern "C" fn before_dlmopen(space: c_long, path: *const c_char, caller: usize, flags: c_int) -> Fate {
+    let next = next!(dlmopen, fn(c_long, *const c_char, c_int) -> *mut c_void);
+    // SAFETY: as above.
+    unsafe { fate(path, caller, next as *mut c_void, &|name| next(space, name, flags)) }
 }
 
-/// dlmopen(3), as dlopen.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn dlmopen() {
-    naked_asm!(
-        "push rdi", "push rsi", "push rdx",
-        "mov ecx, edx",
-        "mov rdx, [rsp + 24]",
-        "call {before}",
-        "mov r11, rax", "mov rax, rdx",
-        "pop rdx", "pop rsi", "pop rdi",
-        "test r11, r11",
-        "jz 2f",
-        "jmp r11",
-        "2: ret",
-        before = sym before_dlmopen,
-    )
+/// dlopen(3) and dlmopen(3): where the library is the host's, libc's function goes on in our place, because what it
+/// does depends on who calls it (run paths, namespaces).
+macro_rules! loading {
+    ($($name:ident => $before:ident;)*) => { $(
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $name() {
+            // Three words and the return address: the stack is aligned for the call. The caller is its third argument,
+            // and what may have stood there its fourth.
+            naked_asm!(
+                "push rdi", "push rsi", "push rdx",
+                "mov ecx, edx",
+                "mov rdx, [rsp + 24]",
+                "call {before}",
+                "mov r11, rax", "mov rax, rdx",
+                "pop rdx", "pop rsi", "pop rdi",
+                "test r11, r11",
+                "jz 2f",
+                "jmp r11",
+                "2: ret",
+                before = sym $before,
+            )
+        }
+    )* };
+}
+loading! {
+    dlopen => before_dlopen;
+    dlmopen => before_dlmopen;
 }
 
 /// What the loader said last, by threads that asked: libc's own text lives until the thread's next call of it as well.
@@ -345,7 +344,7 @@ type Said = unsafe extern "C" fn() -> *mut c_char;
 
 /// Looked up before anything fails: a look-up that succeeds forgets why the call before it failed.
 fn libcs_dlerror() -> Said {
-    next!(c"dlerror", fn() -> *mut c_char)
+    next!(dlerror, fn() -> *mut c_char)
 }
 
 hook! {

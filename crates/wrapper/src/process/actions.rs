@@ -68,8 +68,8 @@ unsafe fn text(path: *const c_char) -> CString {
 
 hook! {
     /// posix_spawn_file_actions_init(3)
-    fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {
-        let answer = next!(c"posix_spawn_file_actions_init", fn(*mut c_void) -> c_int)(actions);
+    fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int, next libc_init {
+        let answer = libc_init(actions);
         if answer == 0 {
             *record(actions) = core::ptr::null_mut();
         }
@@ -79,28 +79,27 @@ hook! {
 
 hook! {
     /// posix_spawn_file_actions_destroy(3)
-    fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int {
+    fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int, next libc_destroy {
         let kept = core::mem::replace(&mut *record(actions), core::ptr::null_mut());
         if !kept.is_null() {
             drop(Box::from_raw(kept));
         }
-        next!(c"posix_spawn_file_actions_destroy", fn(*mut c_void) -> c_int)(actions)
+        libc_destroy(actions)
     }
 }
 
 hook! {
     /// posix_spawn_file_actions_addclose(3): answers the error itself, as all of these
-    fn posix_spawn_file_actions_addclose(actions: *mut c_void, fd: c_int) -> c_int {
-        let answer = next!(c"posix_spawn_file_actions_addclose", fn(*mut c_void, c_int) -> c_int)(actions, fd);
+    fn posix_spawn_file_actions_addclose(actions: *mut c_void, fd: c_int) -> c_int, next libc_addclose {
+        let answer = libc_addclose(actions, fd);
         remember(actions, answer, || Action::Close(fd))
     }
 }
 
 hook! {
     /// posix_spawn_file_actions_adddup2(3)
-    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int {
-        let libc = next!(c"posix_spawn_file_actions_adddup2", fn(*mut c_void, c_int, c_int) -> c_int);
-        remember(actions, libc(actions, from, to), || Action::Duplicate { from, to })
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int, next libc_adddup2 {
+        remember(actions, libc_adddup2(actions, from, to), || Action::Duplicate { from, to })
     }
 }
 
@@ -108,55 +107,47 @@ hook! {
     /// posix_spawn_file_actions_addopen(3)
     fn posix_spawn_file_actions_addopen(
         actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t,
-    ) -> c_int {
+    ) -> c_int, next libc_addopen {
         if refused(path, "posix_spawn's open") {
             return libc::ENOTSUP;
         }
-        let libc = next!(
-            c"posix_spawn_file_actions_addopen",
-            fn(*mut c_void, c_int, *const c_char, c_int, mode_t) -> c_int
-        );
         let behind = behind(actions, path);
         let path = behind.as_ref().map_or(path, |behind| behind.as_ptr());
-        let answer = libc(actions, fd, path, flags, mode);
+        let answer = libc_addopen(actions, fd, path, flags, mode);
         remember(actions, answer, || Action::Open { to: fd, path: text(path), flags, mode })
     }
 }
 
 hook! {
     /// posix_spawn_file_actions_addchdir_np(3)
-    fn posix_spawn_file_actions_addchdir_np(actions: *mut c_void, path: *const c_char) -> c_int {
+    fn posix_spawn_file_actions_addchdir_np(actions: *mut c_void, path: *const c_char) -> c_int, next libc_addchdir {
         if refused(path, "posix_spawn's chdir") {
             return libc::ENOTSUP;
         }
-        let libc = next!(c"posix_spawn_file_actions_addchdir_np", fn(*mut c_void, *const c_char) -> c_int);
         let behind = behind(actions, path);
         let path = behind.as_ref().map_or(path, |behind| behind.as_ptr());
-        remember(actions, libc(actions, path), || Action::Enter(text(path)))
+        remember(actions, libc_addchdir(actions, path), || Action::Enter(text(path)))
     }
 }
 
 hook! {
     /// posix_spawn_file_actions_addfchdir_np(3)
-    fn posix_spawn_file_actions_addfchdir_np(actions: *mut c_void, fd: c_int) -> c_int {
-        let libc = next!(c"posix_spawn_file_actions_addfchdir_np", fn(*mut c_void, c_int) -> c_int);
-        remember(actions, libc(actions, fd), || Action::EnterOpen(fd))
+    fn posix_spawn_file_actions_addfchdir_np(actions: *mut c_void, fd: c_int) -> c_int, next libc_addfchdir {
+        remember(actions, libc_addfchdir(actions, fd), || Action::EnterOpen(fd))
     }
 }
 
 hook! {
     /// posix_spawn_file_actions_addclosefrom_np(3)
-    fn posix_spawn_file_actions_addclosefrom_np(actions: *mut c_void, from: c_int) -> c_int {
-        let libc = next!(c"posix_spawn_file_actions_addclosefrom_np", fn(*mut c_void, c_int) -> c_int);
-        remember(actions, libc(actions, from), || Action::CloseFrom(from))
+    fn posix_spawn_file_actions_addclosefrom_np(actions: *mut c_void, from: c_int) -> c_int, next libc_addclosefrom {
+        remember(actions, libc_addclosefrom(actions, from), || Action::CloseFrom(from))
     }
 }
 
 hook! {
     /// posix_spawn_file_actions_addtcsetpgrp_np(3)
-    fn posix_spawn_file_actions_addtcsetpgrp_np(actions: *mut c_void, fd: c_int) -> c_int {
-        let libc = next!(c"posix_spawn_file_actions_addtcsetpgrp_np", fn(*mut c_void, c_int) -> c_int);
-        remember(actions, libc(actions, fd), || Action::Foreground(fd))
+    fn posix_spawn_file_actions_addtcsetpgrp_np(actions: *mut c_void, fd: c_int) -> c_int, next libc_addtcsetpgrp {
+        remember(actions, libc_addtcsetpgrp(actions, fd), || Action::Foreground(fd))
     }
 }
 

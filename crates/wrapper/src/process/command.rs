@@ -90,9 +90,9 @@ unsafe fn run_and_wait(command: *const c_char) -> c_int {
 
 hook! {
     /// system(3)
-    fn system(command: *const c_char) -> c_int {
+    fn system(command: *const c_char) -> c_int, next libc_system {
         if command.is_null() || is_libcs() {
-            return next!(c"system", fn(*const c_char) -> c_int)(command);
+            return libc_system(command);
         }
         run_and_wait(command)
     }
@@ -172,9 +172,9 @@ unsafe fn piped(command: *const c_char, reads: bool, close_on_exec: bool) -> cra
 
 hook! {
     /// popen(3)
-    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE, as [_IO_popen] {
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE, next libc_popen {
         if is_libcs() || mode.is_null() {
-            return next!(c"popen", fn(*const c_char, *const c_char) -> *mut FILE)(command, mode);
+            return libc_popen(command, mode);
         }
         match mode_of(raw::bytes(mode)) {
             Some((reads, close_on_exec)) => finish(piped(command, reads, close_on_exec)),
@@ -185,21 +185,21 @@ hook! {
 
 hook! {
     /// pclose(3)
-    fn pclose(stream: *mut FILE) -> c_int {
+    fn pclose(stream: *mut FILE) -> c_int, next libc_pclose {
         match forget(stream) {
             Some(pid) => {
                 libc::fclose(stream);
                 wait(pid)
             }
-            None => next!(c"pclose", fn(*mut FILE) -> c_int)(stream),
+            None => libc_pclose(stream),
         }
     }
 }
 
 hook! {
     /// wordexp(3): the shell that expands a command starts where the program is
-    fn wordexp(words: *const c_char, expanded: *mut c_void, flags: c_int) -> c_int {
+    fn wordexp(words: *const c_char, expanded: *mut c_void, flags: c_int) -> c_int, next libc_wordexp {
         environment::tell();
-        next!(c"wordexp", fn(*const c_char, *mut c_void, c_int) -> c_int)(words, expanded, flags)
+        libc_wordexp(words, expanded, flags)
     }
 }

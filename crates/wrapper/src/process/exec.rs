@@ -464,7 +464,6 @@ unsafe extern "C" fn run_execle(path: *const c_char, registers: List, stack: Lis
 macro_rules! variadic {
     ($($name:ident $run:ident)*) => { $(
         /// An exec call with its arguments one by one.
-        #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name() {
             // Five words and the return address keep the stack aligned for the call.

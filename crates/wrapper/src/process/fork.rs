@@ -271,18 +271,24 @@ pub(crate) fn is_plain(number: c_long, words: [usize; 6]) -> bool {
     }
 }
 
+/// libc's fork(2), which is no hook: libc runs our functions of pthread_atfork around it.
+pub(crate) fn libc_fork() -> pid_t {
+    // SAFETY: fork takes nothing.
+    unsafe { next!(fork, fn() -> pid_t)() }
+}
+
 hook! {
     /// vfork(2), as fork: a child that shares our memory would change the parent's descriptor table
-    fn vfork() -> pid_t, as [__vfork] {
-        next!(c"fork", fn() -> pid_t)()
+    fn vfork() -> pid_t {
+        libc_fork()
     }
 }
 
 hook! {
     /// _Fork(3): no functions of pthread_atfork
     #[allow(non_snake_case)]
-    fn _Fork() -> pid_t {
-        forking(|| next!(c"_Fork", fn() -> pid_t)())
+    fn _Fork() -> pid_t, next libc_fork_alone {
+        forking(|| libc_fork_alone())
     }
 }
 
@@ -315,23 +321,15 @@ hook! {
     fn clone(
         run: Option<unsafe extern "C" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int,
         argument: *mut c_void, parent: *mut c_void, tls: *mut c_void, child: *mut c_void,
-    ) -> c_int, as [__clone] {
-        type Run = Option<unsafe extern "C" fn(*mut c_void) -> c_int>;
-        type Clone = unsafe extern "C" fn(
-            Run, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void,
-        ) -> c_int;
-        let libc: Clone = next!(
-            c"clone",
-            fn(Run, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int
-        );
+    ) -> c_int, next libc_clone {
         let flags = if is_vfork(flags) { flags & !(libc::CLONE_VM | libc::CLONE_VFORK) } else { flags };
         let Some(first) = run.filter(|_| flags & libc::CLONE_VM == 0) else {
             // A thread, or a process that shares all memory and so our session.
-            return libc(run, stack, flags, argument, parent, tls, child);
+            return libc_clone(run, stack, flags, argument, parent, tls, child);
         };
         let start = Box::into_raw(Box::new(Start { run: first, argument }));
         before();
-        let answer = libc(Some(begin), stack, flags, start.cast(), parent, tls, child);
+        let answer = libc_clone(Some(begin), stack, flags, start.cast(), parent, tls, child);
         let errno = raw::errno();
         in_parent();
         drop(Box::from_raw(start));
@@ -347,9 +345,9 @@ fn standard_replaced() {
 
 hook! {
     /// daemon(3): libc forks, changes directory and puts /dev/null behind 0, 1 and 2 below every hook
-    fn daemon(keep_directory: c_int, keep_streams: c_int) -> c_int {
+    fn daemon(keep_directory: c_int, keep_streams: c_int) -> c_int, next libc_daemon {
         mount::settle();
-        let answer = next!(c"daemon", fn(c_int, c_int) -> c_int)(keep_directory, keep_streams);
+        let answer = libc_daemon(keep_directory, keep_streams);
         if answer == 0 && keep_streams == 0 {
             standard_replaced();
         }
@@ -362,8 +360,8 @@ hook! {
 
 hook! {
     /// login_tty(3)
-    fn login_tty(fd: c_int) -> c_int {
-        let answer = next!(c"login_tty", fn(c_int) -> c_int)(fd);
+    fn login_tty(fd: c_int) -> c_int, next libc_login_tty {
+        let answer = libc_login_tty(fd);
         if answer == 0 {
             standard_replaced();
         }
@@ -375,11 +373,8 @@ hook! {
     /// forkpty(3)
     fn forkpty(
         main: *mut c_int, name: *mut c_char, settings: *const libc::termios, size: *const libc::winsize,
-    ) -> pid_t {
-        let libc = next!(
-            c"forkpty", fn(*mut c_int, *mut c_char, *const libc::termios, *const libc::winsize) -> pid_t
-        );
-        let answer = libc(main, name, settings, size);
+    ) -> pid_t, next libc_forkpty {
+        let answer = libc_forkpty(main, name, settings, size);
         if answer == 0 {
             standard_replaced();
         }

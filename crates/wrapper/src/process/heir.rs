@@ -149,15 +149,15 @@ fn install(fd: OwnedFd, path_flags: &HashMap<c_int, c_int>) -> Answer<()> {
     Ok(())
 }
 
-impl From<nvmed_client::Held> for Body {
-    fn from(held: nvmed_client::Held) -> Self {
+impl From<nvmed_client::Received> for Body {
+    fn from(held: nvmed_client::Received) -> Self {
         match held {
-            nvmed_client::Held::File(file) => {
+            nvmed_client::Received::File(file) => {
                 let file = File::Shared(file);
                 Self { node: file.node(), file: Some(file), path_flags: 0 }
             }
             // With which others it was opened the server does not know.
-            nvmed_client::Held::Node(node) => {
+            nvmed_client::Received::Node(node) => {
                 Self { node: Node::Shared(node), file: None, path_flags: libc::O_PATH }
             }
         }

@@ -71,7 +71,7 @@ extern "C" fn end(_: *mut c_void) {
 
 hook! {
     /// _exit(2)
-    fn _exit(status: c_int) -> (), as [_Exit] {
+    fn _exit(status: c_int) -> () {
         mount::end();
         sys!(SYS_exit_group, status);
     }

@@ -206,13 +206,10 @@ fn is_own_fault(signal: c_int) -> bool {
     )
 }
 
+/// libc's sigaction on structures of ours.
 pub(crate) fn libc_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     // SAFETY: null, or structures of the caller's or of ours.
-    unsafe {
-        next!(c"sigaction", fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int)(
-            signal, new, old,
-        )
-    }
+    unsafe { libc_sigaction_of(signal, new, old) }
 }
 
 /// `SA_RESETHAND` has put the default action back although the handler has not run yet.
@@ -270,8 +267,8 @@ unsafe fn cleaned(new: *const libc::sigaction, room: &mut libc::sigaction) -> *c
 
 hook! {
     /// sigaction(2)
-    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int,
-        as [__sigaction] {
+    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction)
+        -> c_int, next libc_sigaction_of {
         if signal == libc::SIGSYS && crate::tier::dispatch::is_on() {
             crate::tier::dispatch::own_action(new, old);
             return 0;
@@ -314,14 +311,14 @@ unsafe fn historic(number: c_int, handler: sighandler_t, flags: c_int) -> sighan
 
 hook! {
     /// signal(2), BSD's: the handler stays, calls go on
-    fn signal(number: c_int, handler: sighandler_t) -> sighandler_t, as [bsd_signal, ssignal] {
+    fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
         historic(number, handler, libc::SA_RESTART)
     }
 }
 
 hook! {
     /// signal(2), System V's: the handler is used once, calls are interrupted
-    fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t, as [__sysv_signal] {
+    fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
         historic(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
     }
 }

@@ -7,6 +7,7 @@ use crate::find::{cwd, mount};
 use crate::loader::image;
 use crate::process::actions::{self, Action};
 use crate::process::exec::{self, List, Lookup};
+use crate::process::fork;
 use crate::process::program::{Program, Target};
 use crate::raw;
 use core::ffi::{CStr, c_char, c_int, c_short, c_void};
@@ -169,9 +170,7 @@ pub(crate) unsafe fn spawn(plan: &Plan<'_>, program: Option<Program>) -> Answer<
     let (read, write) = pipe()?;
     // Until the child has done with the parent's handlers.
     let mask = block(Signals::MAX);
-    let forked = next!(c"fork", fn() -> pid_t);
-    // SAFETY: a fork; what its handlers do is ours.
-    let pid = unsafe { forked() };
+    let pid = fork::libc_fork();
     if pid == 0 {
         drop(read);
         // SAFETY: the caller's contract.
@@ -320,9 +319,9 @@ hook! {
     fn posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         argv: List, environment: List,
-    ) -> c_int {
-        let libc = next!(c"posix_spawn", fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int);
-        spawn_or_libc(&Call { pid, name: path, actions, attributes, argv, environment }, Lookup::Path, libc)
+    ) -> c_int, next libc_posix_spawn {
+        let call = Call { pid, name: path, actions, attributes, argv, environment };
+        spawn_or_libc(&call, Lookup::Path, libc_posix_spawn)
     }
 }
 
@@ -331,8 +330,8 @@ hook! {
     fn posix_spawnp(
         pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         argv: List, environment: List,
-    ) -> c_int {
-        let libc = next!(c"posix_spawnp", fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int);
-        spawn_or_libc(&Call { pid, name: file, actions, attributes, argv, environment }, Lookup::Search, libc)
+    ) -> c_int, next libc_posix_spawnp {
+        let call = Call { pid, name: file, actions, attributes, argv, environment };
+        spawn_or_libc(&call, Lookup::Search, libc_posix_spawnp)
     }
 }

@@ -26,13 +26,12 @@ unsafe fn open_copy(name: *const c_char, open: impl FnOnce(*const c_char) -> isi
 
 hook! {
     /// catopen(3)
-    fn catopen(name: *const c_char, flag: c_int) -> isize {
-        let libc = next!(c"catopen", fn(*const c_char, c_int) -> isize);
+    fn catopen(name: *const c_char, flag: c_int) -> isize, next libc_catopen {
         // A name without a slash is looked for where NLSPATH says.
         if !raw::bytes(name).contains(&b'/') || !place::concerns_us(libc::AT_FDCWD, name) {
-            return libc(name, flag);
+            return libc_catopen(name, flag);
         }
-        finish(open_copy(name, |copy| libc(copy, flag)))
+        finish(open_copy(name, |copy| libc_catopen(copy, flag)))
     }
 }
 
@@ -48,16 +47,15 @@ fn is_translating() -> bool {
 
 hook! {
     /// bindtextdomain(3): it succeeds whatever is there, and where translations are not found nobody is told
-    fn bindtextdomain(domain: *const c_char, dir: *const c_char) -> *mut c_char {
-        let libc = next!(c"bindtextdomain", fn(*const c_char, *const c_char) -> *mut c_char);
+    fn bindtextdomain(domain: *const c_char, dir: *const c_char) -> *mut c_char, next libc_bindtextdomain {
         if dir.is_null() {
-            return libc(domain, dir);
+            return libc_bindtextdomain(domain, dir);
         }
         let behind = hosted::behind(raw::bytes(dir));
         if !hosted::is_on() && place::concerns_us(libc::AT_FDCWD, dir) && is_translating() {
             say_unread(raw::bytes(dir));
         }
-        libc(domain, behind.as_ref().map_or(dir, |behind| behind.as_ptr()))
+        libc_bindtextdomain(domain, behind.as_ref().map_or(dir, |behind| behind.as_ptr()))
     }
 }
 

@@ -12,7 +12,6 @@ pub(crate) type Arguments = *mut c_void;
 macro_rules! variadic {
     ($($name:ident, $fixed:literal, $register:literal => $($with_list:ident)::+;)*) => { $(
         /// A variadic function, by its form with a list.
-        #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name() {
             // 176 bytes of saved registers, 24 of the list; what was pushed before the call is 224 above.
@@ -93,24 +92,23 @@ unsafe fn print(fd: c_int, make: impl FnOnce(*mut *mut c_char) -> c_int) -> c_in
 
 hook! {
     /// vdprintf(3)
-    fn vdprintf(fd: c_int, format: *const c_char, list: Arguments) -> c_int {
+    fn vdprintf(fd: c_int, format: *const c_char, list: Arguments) -> c_int, next libc_vdprintf {
         if !table::is_ours(fd) {
-            return next!(c"vdprintf", fn(c_int, *const c_char, Arguments) -> c_int)(fd, format, list);
+            return libc_vdprintf(fd, format, list);
         }
-        let libc = next!(c"vasprintf", fn(*mut *mut c_char, *const c_char, Arguments) -> c_int);
+        let libc = next!(vasprintf, fn(*mut *mut c_char, *const c_char, Arguments) -> c_int);
         print(fd, |text| unsafe { libc(text, format, list) })
     }
 }
 
 hook! {
     /// vdprintf(3), as compiled with _FORTIFY_SOURCE
-    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: Arguments) -> c_int {
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: Arguments) -> c_int,
+        next libc_vdprintf_chk {
         if !table::is_ours(fd) {
-            let libc = next!(c"__vdprintf_chk", fn(c_int, c_int, *const c_char, Arguments) -> c_int);
-            return libc(fd, flag, format, list);
+            return libc_vdprintf_chk(fd, flag, format, list);
         }
-        let libc =
-            next!(c"__vasprintf_chk", fn(*mut *mut c_char, c_int, *const c_char, Arguments) -> c_int);
+        let libc = next!(__vasprintf_chk, fn(*mut *mut c_char, c_int, *const c_char, Arguments) -> c_int);
         print(fd, |text| unsafe { libc(text, flag, format, list) })
     }
 }

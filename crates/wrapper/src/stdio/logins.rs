@@ -28,19 +28,18 @@ unsafe fn copy_of(path: *const c_char) -> Answer<(QuietFd, MagicLink)> {
 
 hook! {
     /// utmpname(3): of a file of ours libc reads what it holds now, and cannot write to it (EPERM)
-    fn utmpname(path: *const c_char) -> c_int, as [utmpxname] {
-        let libc = next!(c"utmpname", fn(*const c_char) -> c_int);
+    fn utmpname(path: *const c_char) -> c_int, next libc_utmpname {
         let (answer, copy) = if hosted::is_on() {
             let behind = hosted::behind(raw::bytes(path));
-            (libc(behind.as_ref().map_or(path, |behind| behind.as_ptr())), None)
+            (libc_utmpname(behind.as_ref().map_or(path, |behind| behind.as_ptr())), None)
         } else if place::concerns_us(libc::AT_FDCWD, path) {
             match copy_of(path) {
-                Ok((image, name)) => (libc(name.as_ptr()), Some(image)),
+                Ok((image, name)) => (libc_utmpname(name.as_ptr()), Some(image)),
                 // It has no way to say so; getutent has, for nothing is behind this.
-                Err(_) => (libc(MagicLink::of(-1).as_ptr()), None),
+                Err(_) => (libc_utmpname(MagicLink::of(-1).as_ptr()), None),
             }
         } else {
-            (libc(path), None)
+            (libc_utmpname(path), None)
         };
         let mut named = NAMED.lock();
         let _before = core::mem::replace(&mut *named, copy);
@@ -50,9 +49,9 @@ hook! {
 
 hook! {
     /// updwtmp(3): appends a record, if the file is there
-    fn updwtmp(path: *const c_char, record: *const utmpx) -> (), as [updwtmpx] {
+    fn updwtmp(path: *const c_char, record: *const utmpx) -> (), next libc_updwtmp {
         if !place::concerns_us(libc::AT_FDCWD, path) {
-            return next!(c"updwtmp", fn(*const c_char, *const utmpx) -> ())(path, record);
+            return libc_updwtmp(path, record);
         }
         let fd = open::open(path, libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC, 0);
         if fd >= 0 {

@@ -215,15 +215,14 @@ fn over_new(fd: c_int, mode: &Mode) -> Answer {
 
 hook! {
     /// fopen(3)
-    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, as [fopen64, _IO_fopen] {
-        let libc = next!(c"fopen", fn(*const c_char, *const c_char) -> *mut FILE);
-        let Some(how) = mode_of(mode).filter(|_| mount::setting().is_some()) else { return libc(path, mode) };
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, next libc_fopen {
+        let Some(how) = mode_of(mode).filter(|_| mount::setting().is_some()) else { return libc_fopen(path, mode) };
         on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
             Place::Host { path, .. } if !hosted::here() => {
                 if let Some(list) = mounts::opened(path, how.flags()) {
                     return over_hosts(list, mode);
                 }
-                let stream = libc(path, mode);
+                let stream = libc_fopen(path, mode);
                 if stream.is_null() { fail(raw::errno()) } else { Ok(stream as isize) }
             }
             ours => {
@@ -237,7 +236,7 @@ hook! {
 /// A stream of libc's over a pipe that has a name of ours.
 unsafe fn over_hosts(fd: c_int, mode: *const c_char) -> Answer {
     // SAFETY: a descriptor that was just opened, and the program's C string.
-    let stream = unsafe { next!(c"fdopen", fn(c_int, *const c_char) -> *mut FILE)(fd, mode) };
+    let stream = unsafe { libc_fdopen(fd, mode) };
     if stream.is_null() {
         let errno = raw::errno();
         sys!(SYS_close, fd);
@@ -248,9 +247,9 @@ unsafe fn over_hosts(fd: c_int, mode: *const c_char) -> Answer {
 
 hook! {
     /// fdopen(3)
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, as [_IO_fdopen] {
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, next libc_fdopen {
         if !table::is_ours(fd) && !hosted::is_watched(fd) {
-            return next!(c"fdopen", fn(c_int, *const c_char) -> *mut FILE)(fd, mode);
+            return libc_fdopen(fd, mode);
         }
         let Some(how) = mode_of(mode) else { return finish(fail(libc::EINVAL)) };
         if hosted::is_watched(fd) {
@@ -328,9 +327,8 @@ unsafe fn opened(path: *const c_char, how: &Mode) -> Option<Answer> {
 
 hook! {
     /// freopen(3)
-    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, as [freopen64] {
-        let libc = next!(c"freopen", fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE);
-        let Some(how) = mode_of(mode).filter(|_| !path.is_null()) else { return libc(path, mode, stream) };
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, next libc_freopen {
+        let Some(how) = mode_of(mode).filter(|_| !path.is_null()) else { return libc_freopen(path, mode, stream) };
         let opened = if is_cookie(stream) {
             // libc cannot turn a cookie stream into one of its own; ours takes any descriptor.
             Some(crate::calls::stat::through_libc(open::open(path, how.flags(), 0o666)))
@@ -338,7 +336,7 @@ hook! {
             opened(path, &how)
         };
         match opened {
-            None => libc(path, mode, stream),
+            None => libc_freopen(path, mode, stream),
             Some(Ok(fd)) => reopened(fd as c_int, &how, stream),
             Some(Err(failure)) => finish(Err(failure)),
         }
@@ -347,7 +345,7 @@ hook! {
 
 hook! {
     /// setmntent(3): of a file of ours a stream like others, closed on exec
-    fn setmntent(path: *const c_char, mode: *const c_char) -> *mut FILE, as [__setmntent] {
+    fn setmntent(path: *const c_char, mode: *const c_char) -> *mut FILE, next libc_setmntent {
         let how = mode_of(mode).map(|how| Mode { close_on_exec: true, ..how });
         let mut room = Room::new();
         if let (Some(how), Ok(name)) = (&how, room.name(path))
@@ -357,7 +355,7 @@ hook! {
         }
         let opened = how.and_then(|how| Some((opened(path, &how)?, how)));
         match opened {
-            None => next!(c"setmntent", fn(*const c_char, *const c_char) -> *mut FILE)(path, mode),
+            None => libc_setmntent(path, mode),
             Some((Ok(fd), how)) => finish(over_new(fd as c_int, &how)),
             Some((Err(failure), _)) => finish(Err(failure)),
         }
@@ -413,9 +411,9 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
 
 hook! {
     /// perror(3): libc writes to a duplicate of descriptor 2, below every hook
-    fn perror(text: *const c_char) -> () {
+    fn perror(text: *const c_char) -> (), next libc_perror {
         if !table::is_ours(libc::STDERR_FILENO) && !hosted::is_watched(libc::STDERR_FILENO) {
-            return next!(c"perror", fn(*const c_char) -> ())(text);
+            return libc_perror(text);
         }
         let reason = raw::bytes(libc::strerror(raw::errno())).to_vec();
         let head = if text.is_null() { &[][..] } else { raw::bytes(text) };
@@ -430,14 +428,13 @@ const BACKTRACE_PIECE_BYTES: usize = 1024;
 
 hook! {
     /// backtrace_symbols_fd(3): libc writes by system calls of its own, so it writes to memory, which needs no allocation either
-    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> (),
-        as [__backtrace_symbols_fd] {
-        let libc = next!(c"backtrace_symbols_fd", fn(*const *mut c_void, c_int, c_int) -> ());
+    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int)
+        -> (), next libc_backtrace_symbols_fd {
         if !table::is_ours(fd) && !hosted::is_watched(fd) {
-            return libc(addresses, count, fd);
+            return libc_backtrace_symbols_fd(addresses, count, fd);
         }
         let memory = sys!(SYS_memfd_create, c"backtrace".as_ptr(), libc::MFD_CLOEXEC) as c_int;
-        libc(addresses, count, memory);
+        libc_backtrace_symbols_fd(addresses, count, memory);
         let (mut piece, mut done) = ([0u8; BACKTRACE_PIECE_BYTES], 0usize);
         while let Ok(got @ 1..) = usize::try_from(sys!(SYS_pread64, memory, piece.as_mut_ptr(), piece.len(), done)) {
             // It has no way to fail.

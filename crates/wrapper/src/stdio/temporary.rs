@@ -72,9 +72,7 @@ unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int
     // SAFETY: the program's template, under `edge`'s contract, here and below.
     if !unsafe { may_be_ours(template) } {
         // SAFETY: as above.
-        return unsafe {
-            next!(c"mkostemps", fn(*mut c_char, c_int, c_int) -> c_int)(template, suffix, flags)
-        };
+        return unsafe { libc_mkostemps(template, suffix, flags) };
     }
     let flags = (flags & !libc::O_ACCMODE) | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     // SAFETY: as above.
@@ -83,37 +81,37 @@ unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int
 
 hook! {
     /// mkstemp(3)
-    fn mkstemp(template: *mut c_char) -> c_int, as [mkstemp64] {
+    fn mkstemp(template: *mut c_char) -> c_int {
         make_file(template, 0, 0)
     }
 }
 
 hook! {
     /// mkostemp(3)
-    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int, as [mkostemp64] {
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int {
         make_file(template, 0, flags)
     }
 }
 
 hook! {
     /// mkstemps(3)
-    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int, as [mkstemps64] {
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
         make_file(template, suffix, 0)
     }
 }
 
 hook! {
     /// mkostemps(3)
-    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, as [mkostemps64] {
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, next libc_mkostemps {
         make_file(template, suffix, flags)
     }
 }
 
 hook! {
     /// mkdtemp(3)
-    fn mkdtemp(template: *mut c_char) -> *mut c_char {
+    fn mkdtemp(template: *mut c_char) -> *mut c_char, next libc_mkdtemp {
         if !may_be_ours(template) {
-            return next!(c"mkdtemp", fn(*mut c_char) -> *mut c_char)(template);
+            return libc_mkdtemp(template);
         }
         finish(make(template, 0, |path| mkdir(path, 0o700)).map(|_| template as isize))
     }
@@ -121,9 +119,9 @@ hook! {
 
 hook! {
     /// mktemp(3): a name that is free now; an empty one when there is none
-    fn mktemp(template: *mut c_char) -> *mut c_char, as [__mktemp] {
+    fn mktemp(template: *mut c_char) -> *mut c_char, next libc_mktemp {
         if !may_be_ours(template) {
-            return next!(c"mktemp", fn(*mut c_char) -> *mut c_char)(template);
+            return libc_mktemp(template);
         }
         let made = make(template, 0, |path| {
             let mut status: libc::stat = core::mem::zeroed();
@@ -181,9 +179,9 @@ unsafe fn free_name(directory: &[u8], prefix: &[u8]) -> *mut c_char {
 
 hook! {
     /// tempnam(3): libc looks for directories and for names with calls of its own
-    fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
+    fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char, next libc_tempnam {
         if mount::setting().is_none() {
-            return next!(c"tempnam", fn(*const c_char, *const c_char) -> *mut c_char)(directory, prefix);
+            return libc_tempnam(directory, prefix);
         }
         let named = secure_getenv(c"TMPDIR".as_ptr());
         let given = [named.cast_const(), directory];

@@ -76,9 +76,9 @@ unsafe fn get(stream: *mut FILE) -> c_uint {
 
 hook! {
     /// fputwc(3)
-    fn fputwc(wide: wchar_t, stream: *mut FILE) -> c_uint, as [putwc, fputwc_unlocked, putwc_unlocked] {
+    fn fputwc(wide: wchar_t, stream: *mut FILE) -> c_uint, next libc_fputwc {
         if !stdio::is_cookie(stream) {
-            return next!(c"fputwc", fn(wchar_t, *mut FILE) -> c_uint)(wide, stream);
+            return libc_fputwc(wide, stream);
         }
         if put(stream, wide) { wide as c_uint } else { WEOF }
     }
@@ -86,9 +86,9 @@ hook! {
 
 hook! {
     /// fputws(3)
-    fn fputws(text: *const wchar_t, stream: *mut FILE) -> c_int, as [fputws_unlocked] {
+    fn fputws(text: *const wchar_t, stream: *mut FILE) -> c_int, next libc_fputws {
         if !stdio::is_cookie(stream) {
-            return next!(c"fputws", fn(*const wchar_t, *mut FILE) -> c_int)(text, stream);
+            return libc_fputws(text, stream);
         }
         let mut at = text;
         while *at != 0 {
@@ -103,9 +103,9 @@ hook! {
 
 hook! {
     /// fgetwc(3)
-    fn fgetwc(stream: *mut FILE) -> c_uint, as [getwc, fgetwc_unlocked, getwc_unlocked] {
+    fn fgetwc(stream: *mut FILE) -> c_uint, next libc_fgetwc {
         if !stdio::is_cookie(stream) {
-            return next!(c"fgetwc", fn(*mut FILE) -> c_uint)(stream);
+            return libc_fgetwc(stream);
         }
         get(stream)
     }
@@ -113,9 +113,9 @@ hook! {
 
 hook! {
     /// fgetws(3)
-    fn fgetws(into: *mut wchar_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, as [fgetws_unlocked] {
+    fn fgetws(into: *mut wchar_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, next libc_fgetws {
         if !stdio::is_cookie(stream) {
-            return next!(c"fgetws", fn(*mut wchar_t, c_int, *mut FILE) -> *mut wchar_t)(into, room, stream);
+            return libc_fgetws(into, room, stream);
         }
         let mut used = 0;
         while used + 1 < room.max(0) as usize {
@@ -139,9 +139,9 @@ hook! {
 
 hook! {
     /// ungetwc(3)
-    fn ungetwc(wide: c_uint, stream: *mut FILE) -> c_uint {
+    fn ungetwc(wide: c_uint, stream: *mut FILE) -> c_uint, next libc_ungetwc {
         if !stdio::is_cookie(stream) {
-            return next!(c"ungetwc", fn(c_uint, *mut FILE) -> c_uint)(wide, stream);
+            return libc_ungetwc(wide, stream);
         }
         let Some((bytes, len)) = bytes(wide as wchar_t).filter(|_| wide != WEOF) else { return WEOF };
         let back = |byte: &u8| unsafe { ungetc(c_int::from(*byte), stream) >= 0 };
@@ -151,9 +151,9 @@ hook! {
 
 hook! {
     /// fwide(3): what a stream of ours is asked to be, it serves
-    fn fwide(stream: *mut FILE, mode: c_int) -> c_int {
+    fn fwide(stream: *mut FILE, mode: c_int) -> c_int, next libc_fwide {
         if !stdio::is_cookie(stream) {
-            return next!(c"fwide", fn(*mut FILE, c_int) -> c_int)(stream, mode);
+            return libc_fwide(stream, mode);
         }
         mode
     }
@@ -161,9 +161,9 @@ hook! {
 
 hook! {
     /// vfwprintf(3): the text is made in memory first
-    fn vfwprintf(stream: *mut FILE, format: *const wchar_t, list: Arguments) -> c_int {
+    fn vfwprintf(stream: *mut FILE, format: *const wchar_t, list: Arguments) -> c_int, next libc_vfwprintf {
         if !stdio::is_cookie(stream) {
-            return next!(c"vfwprintf", fn(*mut FILE, *const wchar_t, Arguments) -> c_int)(stream, format, list);
+            return libc_vfwprintf(stream, format, list);
         }
         let mut room = TEXT_MIN;
         while room <= TEXT_MAX {
@@ -184,11 +184,10 @@ hook! {
 
 hook! {
     /// vfwprintf(3), as compiled with _FORTIFY_SOURCE
-    fn __vfwprintf_chk(stream: *mut FILE, flag: c_int, format: *const wchar_t, list: Arguments) -> c_int {
+    fn __vfwprintf_chk(stream: *mut FILE, flag: c_int, format: *const wchar_t, list: Arguments) -> c_int,
+        next libc_vfwprintf_chk {
         if !stdio::is_cookie(stream) {
-            let libc =
-                next!(c"__vfwprintf_chk", fn(*mut FILE, c_int, *const wchar_t, Arguments) -> c_int);
-            return libc(stream, flag, format, list);
+            return libc_vfwprintf_chk(stream, flag, format, list);
         }
         vfwprintf(stream, format, list)
     }
@@ -196,12 +195,10 @@ hook! {
 
 hook! {
     /// fgetws(3), as compiled with _FORTIFY_SOURCE
-    fn __fgetws_chk(into: *mut wchar_t, size: size_t, room: c_int, stream: *mut FILE) -> *mut wchar_t,
-        as [__fgetws_unlocked_chk] {
+    fn __fgetws_chk(into: *mut wchar_t, size: size_t, room: c_int, stream: *mut FILE)
+        -> *mut wchar_t, next libc_fgetws_chk {
         if !stdio::is_cookie(stream) {
-            let libc =
-                next!(c"__fgetws_chk", fn(*mut wchar_t, size_t, c_int, *mut FILE) -> *mut wchar_t);
-            return libc(into, size, room, stream);
+            return libc_fgetws_chk(into, size, room, stream);
         }
         fgetws(into, room.min(c_int::try_from(size).unwrap_or(c_int::MAX)), stream)
     }

@@ -198,7 +198,7 @@ impl Call {
             libc::SYS_dup2 | libc::SYS_dup3 | libc::SYS_sendfile | libc::SYS_tee => special(0) || special(1),
             libc::SYS_copy_file_range | libc::SYS_splice | libc::SYS_epoll_ctl => special(0) || special(2),
             libc::SYS_ioctl => special(0) || special(2),
-            libc::SYS_getdents64 => special(0) || above::is_descriptor(fd(0)),
+            libc::SYS_getdents64 => special(0) || above::is_possible(),
             // By their addresses.
             libc::SYS_connect | libc::SYS_bind => true,
             libc::SYS_getsockname | libc::SYS_getpeername => true,
@@ -234,8 +234,7 @@ unsafe fn answered(number: c_long, words: [usize; 6]) -> Option<isize> {
 /// # Safety
 /// The words are a program's arguments for the call of this number, of which [`fork::is_plain`] is true.
 unsafe fn fork(number: c_long, words: [usize; 6]) -> isize {
-    // SAFETY: fork takes nothing.
-    let child = unsafe { next!(c"fork", fn() -> c_int)() };
+    let child = fork::libc_fork();
     if child == -1 {
         return -(raw::errno() as isize);
     }

@@ -6,6 +6,7 @@
 //! and so is not asked.
 
 use crate::find::mount;
+use crate::loader::library;
 use crate::raw;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +42,7 @@ fn own(name: &CStr) -> Option<*mut c_void> {
         let found = unsafe { libc::dlsym(library, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     };
-    let open = next!(c"dlopen", fn(*const core::ffi::c_char, c_int) -> *mut c_void);
+    let open = library::libc_dlopen();
     let loaded = |file: &CStr| {
         // SAFETY: a C string; nothing is loaded.
         let library = unsafe { open(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };

@@ -160,29 +160,22 @@ hook! {
     /// pthread_create(3)
     fn pthread_create(
         thread: *mut pthread_t, attributes: *const pthread_attr_t, start: Start, argument: *mut c_void,
-    ) -> c_int {
-        let libc = next!(
-            c"pthread_create",
-            fn(*mut pthread_t, *const pthread_attr_t, Start, *mut c_void) -> c_int
-        );
+    ) -> c_int, next libc_pthread_create {
         if !dispatch::is_on() {
-            return libc(thread, attributes, start, argument);
+            return libc_pthread_create(thread, attributes, start, argument);
         }
-        create(libc, thread, attributes, Begin { start, argument })
+        create(libc_pthread_create, thread, attributes, Begin { start, argument })
     }
 }
 
-type CreateC11 = unsafe extern "C" fn(*mut pthread_t, Start, *mut c_void) -> c_int;
-
 hook! {
     /// thrd_create(3), whose function answers an int, in the same register
-    fn thrd_create(thread: *mut pthread_t, start: Start, argument: *mut c_void) -> c_int {
-        let libc: CreateC11 = next!(c"thrd_create", fn(*mut pthread_t, Start, *mut c_void) -> c_int);
+    fn thrd_create(thread: *mut pthread_t, start: Start, argument: *mut c_void) -> c_int, next libc_thrd_create {
         if !dispatch::is_on() {
-            return libc(thread, start, argument);
+            return libc_thrd_create(thread, start, argument);
         }
         let begin = Box::into_raw(Box::new(Begin { start, argument }));
-        let answer = libc(thread, first, begin.cast());
+        let answer = libc_thrd_create(thread, first, begin.cast());
         if answer != 0 {
             drop(Box::from_raw(begin));
         }
@@ -220,14 +213,14 @@ unsafe fn mask(libc: Mask, how: c_int, set: *const sigset_t, old: *mut sigset_t)
 
 hook! {
     /// sigprocmask(2)
-    fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-        mask(next!(c"sigprocmask", fn(c_int, *const sigset_t, *mut sigset_t) -> c_int), how, set, old)
+    fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int, next libc_sigprocmask {
+        mask(libc_sigprocmask, how, set, old)
     }
 }
 
 hook! {
     /// pthread_sigmask(3), which answers the error itself
-    fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-        mask(next!(c"pthread_sigmask", fn(c_int, *const sigset_t, *mut sigset_t) -> c_int), how, set, old)
+    fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int, next libc_pthread_sigmask {
+        mask(libc_pthread_sigmask, how, set, old)
     }
 }

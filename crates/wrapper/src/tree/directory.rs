@@ -221,7 +221,7 @@ fn looked_at(dir: *mut DIR) -> Answer {
     }
     let kept = if is_hidden { Err(Fail::Root) } else { host(sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0)) };
     // SAFETY: libc has just made the stream, and nobody else knows it.
-    unsafe { next!(c"closedir", fn(*mut DIR) -> c_int)(dir) };
+    unsafe { libc_closedir(dir) };
     let kept = kept? as c_int;
     claim(kept, true).inspect_err(|_| {
         sys!(SYS_close, kept);
@@ -243,7 +243,7 @@ pub(crate) fn open_at(dirfd: c_int, path: *const c_char) -> *mut DIR {
             return core::ptr::null_mut();
         }
         // SAFETY: a fresh descriptor of a directory.
-        unsafe { next!(c"fdopendir", fn(c_int) -> *mut DIR)(fd) }
+        unsafe { libc_fdopendir(fd) }
     })
 }
 
@@ -253,25 +253,25 @@ pub(crate) fn descriptor_of(dir: *mut DIR) -> c_int {
         _ if dir.is_null() => -1,
         Some(slot) => stream(slot).fd,
         // SAFETY: the program's open stream, under `edge`'s contract.
-        None => unsafe { next!(c"dirfd", fn(*mut DIR) -> c_int)(dir) },
+        None => unsafe { libc_dirfd(dir) },
     }
 }
 
 hook! {
     /// opendir(3)
-    fn opendir(path: *const c_char) -> *mut DIR {
-        open_stream(libc::AT_FDCWD, path, |path| next!(c"opendir", fn(*const c_char) -> *mut DIR)(path))
+    fn opendir(path: *const c_char) -> *mut DIR, next libc_opendir {
+        open_stream(libc::AT_FDCWD, path, |path| libc_opendir(path))
     }
 }
 
 hook! {
     /// fdopendir(3)
-    fn fdopendir(fd: c_int) -> *mut DIR {
+    fn fdopendir(fd: c_int) -> *mut DIR, next libc_fdopendir {
         if !table::is_ours(fd) {
             if above::is_descriptor(fd) {
                 return guard(|| claim(fd, true));
             }
-            return next!(c"fdopendir", fn(c_int) -> *mut DIR)(fd);
+            return libc_fdopendir(fd);
         }
         guard(|| {
             if table::pin(fd)?.node.kind() != Kind::Directory {
@@ -286,10 +286,10 @@ hook! {
 
 hook! {
     /// closedir(3)
-    fn closedir(dir: *mut DIR) -> c_int {
+    fn closedir(dir: *mut DIR) -> c_int, next libc_closedir {
         let Some(slot) = slot(dir) else {
             hosted::forget(dir);
-            return next!(c"closedir", fn(*mut DIR) -> c_int)(dir);
+            return libc_closedir(dir);
         };
         let fd = core::mem::replace(&mut stream(slot).fd, -1);
         slot.taken.store(false, Ordering::Release);
@@ -299,9 +299,9 @@ hook! {
 
 hook! {
     /// readdir(3)
-    fn readdir(dir: *mut DIR) -> *mut dirent, as [readdir64] {
+    fn readdir(dir: *mut DIR) -> *mut dirent, next libc_readdir {
         match slot(dir) {
-            None => next!(c"readdir", fn(*mut DIR) -> *mut dirent)(dir),
+            None => libc_readdir(dir),
             Some(slot) => guard(|| stream(slot).next().map(|record| record as isize)),
         }
     }
@@ -309,10 +309,9 @@ hook! {
 
 hook! {
     /// readdir_r(3): answers the error itself
-    fn readdir_r(dir: *mut DIR, entry: *mut dirent, result: *mut *mut dirent) -> c_int, as [readdir64_r] {
+    fn readdir_r(dir: *mut DIR, entry: *mut dirent, result: *mut *mut dirent) -> c_int, next libc_readdir_r {
         let Some(slot) = slot(dir) else {
-            let libc = next!(c"readdir_r", fn(*mut DIR, *mut dirent, *mut *mut dirent) -> c_int);
-            return libc(dir, entry, result);
+            return libc_readdir_r(dir, entry, result);
         };
         match caught(|| stream(slot).next()) {
             Ok(record) if record.is_null() => *result = record,
@@ -331,9 +330,9 @@ hook! {
 
 hook! {
     /// rewinddir(3)
-    fn rewinddir(dir: *mut DIR) -> () {
+    fn rewinddir(dir: *mut DIR) -> (), next libc_rewinddir {
         match slot(dir) {
-            None => next!(c"rewinddir", fn(*mut DIR) -> ())(dir),
+            None => libc_rewinddir(dir),
             Some(slot) => {
                 // It has no way to fail.
                 let _ = caught(|| stream(slot).seek(0));
@@ -344,9 +343,9 @@ hook! {
 
 hook! {
     /// telldir(3)
-    fn telldir(dir: *mut DIR) -> c_long {
+    fn telldir(dir: *mut DIR) -> c_long, next libc_telldir {
         match slot(dir) {
-            None => next!(c"telldir", fn(*mut DIR) -> c_long)(dir),
+            None => libc_telldir(dir),
             Some(slot) => stream(slot).position as c_long,
         }
     }
@@ -354,9 +353,9 @@ hook! {
 
 hook! {
     /// seekdir(3)
-    fn seekdir(dir: *mut DIR, position: c_long) -> () {
+    fn seekdir(dir: *mut DIR, position: c_long) -> (), next libc_seekdir {
         match slot(dir) {
-            None => next!(c"seekdir", fn(*mut DIR, c_long) -> ())(dir, position),
+            None => libc_seekdir(dir, position),
             Some(slot) => {
                 // It has no way to fail.
                 let _ = caught(|| stream(slot).seek(position as u64));
@@ -367,9 +366,9 @@ hook! {
 
 hook! {
     /// dirfd(3)
-    fn dirfd(dir: *mut DIR) -> c_int {
+    fn dirfd(dir: *mut DIR) -> c_int, next libc_dirfd {
         match slot(dir) {
-            None => next!(c"dirfd", fn(*mut DIR) -> c_int)(dir),
+            None => libc_dirfd(dir),
             Some(slot) => stream(slot).fd,
         }
     }
@@ -397,8 +396,7 @@ hook! {
 
 hook! {
     /// getdirentries(3)
-    fn getdirentries(fd: c_int, buffer: *mut c_char, size: size_t, base: *mut off_t) -> ssize_t,
-        as [getdirentries64] {
+    fn getdirentries(fd: c_int, buffer: *mut c_char, size: size_t, base: *mut off_t) -> ssize_t {
         let before = crate::calls::data::lseek(fd, 0, libc::SEEK_CUR);
         let got = getdents64(fd, buffer.cast(), size);
         if got >= 0 && !base.is_null() {

@@ -28,14 +28,13 @@ fn open(paths: &[&CStr], options: c_int, compare: Compare) -> Answer {
 
 hook! {
     /// fts_open(3)
-    fn fts_open(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Stream, as [fts64_open] {
+    fn fts_open(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Stream, next libc_fts_open {
         let mut named = Vec::new();
         while mount::setting().is_some() && !(*paths.add(named.len())).is_null() {
             named.push(CStr::from_ptr(*paths.add(named.len())));
         }
         if !is_for_us(&named, options) {
-            let libc = next!(c"fts_open", fn(*const *const c_char, c_int, Compare) -> *mut Stream);
-            return libc(paths, options, compare);
+            return libc_fts_open(paths, options, compare);
         }
         finish(open(&named, options, compare))
     }
@@ -43,9 +42,9 @@ hook! {
 
 hook! {
     /// fts_read(3)
-    fn fts_read(stream: *mut Stream) -> *mut Entry, as [fts64_read] {
+    fn fts_read(stream: *mut Stream) -> *mut Entry, next libc_fts_read {
         if !Stream::is_ours(stream) {
-            return next!(c"fts_read", fn(*mut Stream) -> *mut Entry)(stream);
+            return libc_fts_read(stream);
         }
         finish((*stream).read().map(|entry| entry as isize))
     }
@@ -53,9 +52,9 @@ hook! {
 
 hook! {
     /// fts_children(3)
-    fn fts_children(stream: *mut Stream, instruction: c_int) -> *mut Entry, as [fts64_children] {
+    fn fts_children(stream: *mut Stream, instruction: c_int) -> *mut Entry, next libc_fts_children {
         if !Stream::is_ours(stream) {
-            return next!(c"fts_children", fn(*mut Stream, c_int) -> *mut Entry)(stream, instruction);
+            return libc_fts_children(stream, instruction);
         }
         let want = match instruction {
             0 => Want::Children,
@@ -68,9 +67,9 @@ hook! {
 
 hook! {
     /// fts_set(3): glibc answers 1 on failure
-    fn fts_set(stream: *mut Stream, entry: *mut Entry, instruction: c_int) -> c_int, as [fts64_set] {
+    fn fts_set(stream: *mut Stream, entry: *mut Entry, instruction: c_int) -> c_int, next libc_fts_set {
         if !Stream::is_ours(stream) {
-            return next!(c"fts_set", fn(*mut Stream, *mut Entry, c_int) -> c_int)(stream, entry, instruction);
+            return libc_fts_set(stream, entry, instruction);
         }
         match u16::try_from(instruction) {
             Ok(known @ (0 | FTS_AGAIN | FTS_FOLLOW | FTS_NOINSTR | FTS_SKIP)) => (*entry).instruction = known,
@@ -85,9 +84,9 @@ hook! {
 
 hook! {
     /// fts_close(3)
-    fn fts_close(stream: *mut Stream) -> c_int, as [fts64_close] {
+    fn fts_close(stream: *mut Stream) -> c_int, next libc_fts_close {
         if !Stream::is_ours(stream) {
-            return next!(c"fts_close", fn(*mut Stream) -> c_int)(stream);
+            return libc_fts_close(stream);
         }
         drop(Box::from_raw(stream));
         0

@@ -33,10 +33,9 @@ unsafe extern "C" fn close_stream(dir: *mut DIR) -> c_int {
 
 hook! {
     /// glob(3)
-    fn glob(pattern: *const c_char, flags: c_int, error: ErrorFn, found: *mut Glob) -> c_int, as [glob64] {
-        let libc = next!(c"glob", fn(*const c_char, c_int, ErrorFn, *mut Glob) -> c_int);
+    fn glob(pattern: *const c_char, flags: c_int, error: ErrorFn, found: *mut Glob) -> c_int, next libc_glob {
         if mount::setting().is_none() || flags & GLOB_ALTDIRFUNC != 0 {
-            return libc(pattern, flags, error, found);
+            return libc_glob(pattern, flags, error, found);
         }
         let found_at = &mut *found;
         found_at.closedir = Some(close_stream);
@@ -44,7 +43,7 @@ hook! {
         found_at.opendir = Some(opendir);
         found_at.lstat = Some(lstat);
         found_at.stat = Some(stat);
-        let answer = libc(pattern, flags | GLOB_ALTDIRFUNC, error, found);
+        let answer = libc_glob(pattern, flags | GLOB_ALTDIRFUNC, error, found);
         found_at.flags &= !GLOB_ALTDIRFUNC;
         answer
     }

@@ -69,12 +69,12 @@ unsafe fn scan(
 
 hook! {
     /// scandir(3)
-    fn scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int,
-        as [scandir64] {
+    fn scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare)
+        -> c_int, next libc_scandir {
         if above::lists_ours(libc::AT_FDCWD, path) {
             return scan(libc::AT_FDCWD, path, list, filter, compare);
         }
-        next!(c"scandir", fn(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
+        libc_scandir
             (path, list, filter, compare)
     }
 }
@@ -83,11 +83,11 @@ hook! {
     /// scandirat(3)
     fn scandirat(
         dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: Filter, compare: Compare,
-    ) -> c_int, as [scandirat64] {
+    ) -> c_int, next libc_scandirat {
         if above::lists_ours(dirfd, path) {
             return scan(dirfd, path, list, filter, compare);
         }
-        next!(c"scandirat", fn(c_int, *const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int)
+        libc_scandirat
             (dirfd, path, list, filter, compare)
     }
 }
@@ -262,9 +262,9 @@ unsafe fn walk(
 
 hook! {
     /// ftw(3)
-    fn ftw(path: *const c_char, call: FtwFn, descriptors: c_int) -> c_int, as [ftw64] {
+    fn ftw(path: *const c_char, call: FtwFn, descriptors: c_int) -> c_int, next libc_ftw {
         if !above::leads_to_us(path) {
-            return next!(c"ftw", fn(*const c_char, FtwFn, c_int) -> c_int)(path, call, descriptors);
+            return libc_ftw(path, call, descriptors);
         }
         // ftw knows no links and no postorder.
         finish(walk(path, 0, &mut |path, status, class, _| match class {
@@ -276,10 +276,9 @@ hook! {
 
 hook! {
     /// nftw(3)
-    fn nftw(path: *const c_char, call: NftwFn, descriptors: c_int, flags: c_int) -> c_int, as [nftw64] {
+    fn nftw(path: *const c_char, call: NftwFn, descriptors: c_int, flags: c_int) -> c_int, next libc_nftw {
         if !above::leads_to_us(path) {
-            let libc = next!(c"nftw", fn(*const c_char, NftwFn, c_int, c_int) -> c_int);
-            return libc(path, call, descriptors, flags);
+            return libc_nftw(path, call, descriptors, flags);
         }
         finish(walk(path, flags, &mut |path, status, class, ftw| call(path, status, class, ftw)))
     }

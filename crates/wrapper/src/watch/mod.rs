@@ -1,7 +1,7 @@
 //! File calls counted, timed and recorded, for those who ask (`nvmed run --stats`, `--summary`, `--record`).
 //!
-//! `hook!` puts a probe around each hook that `shape` knows. Switched off, it is one load and one branch. A hook that is called
-//! from another is part of that one. A call counts if it is about a file below `wrap_dir`: the descriptor in its arguments says so,
+//! `hook!` puts a probe around each hook whose row says what it counts. Switched off, it is one load and one branch. A
+//! hook that is called from another is part of that one. A call counts if it is about a file below `wrap_dir`: the descriptor in its arguments says so,
 //! or whoever places its path.
 
 pub(crate) mod shape;
@@ -283,14 +283,11 @@ fn finish(thread: &Thread, tally: &Tally, probe: &Probe, answer: isize, now: u64
 
 /// fcntl is several calls.
 fn kind_of(shape: &Shape, words: &[usize; WORDS]) -> Kind {
-    if shape.kind != Kind::FCNTL || shape.name != "fcntl" {
-        return shape.kind;
-    }
-    match words[1] as c_int {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => Kind::DUP,
-        libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK => Kind::LOCK,
-        libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => Kind::LOCK,
-        _ => Kind::FCNTL,
+    match shape.command_of(words) {
+        Some(libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => Kind::DUP,
+        Some(libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK) => Kind::LOCK,
+        Some(libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK) => Kind::LOCK,
+        _ => shape.kind,
     }
 }
 

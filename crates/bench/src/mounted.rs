@@ -13,7 +13,7 @@ const PLACE_BYTES: u64 = 3 << 30;
 
 /// Which kernel file system, on what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum KernelFs {
     /// tmpfs, base pages.
     Tmpfs,
     /// tmpfs, `huge=always`.
@@ -25,7 +25,7 @@ pub enum Kind {
 }
 
 /// A kernel file system, mounted.
-pub struct Place {
+pub struct Mounted {
     /// Its name in the table.
     pub name: &'static str,
     /// Where it is mounted.
@@ -33,39 +33,39 @@ pub struct Place {
     zram: Option<Zram>,
 }
 
-impl Place {
+impl Mounted {
     /// Makes and mounts a file system.
     ///
     /// # Errors
     /// Missing permission or tools; nothing is left behind.
-    pub fn new(kind: Kind) -> Result<Self, String> {
+    pub fn new(kind: KernelFs) -> Result<Self, String> {
         Self::sized(kind, PLACE_BYTES)
     }
 
-    /// As [`Place::new`], on a disk of `bytes`.
+    /// As [`Mounted::new`], on a disk of `bytes`.
     ///
     /// # Errors
-    /// As [`Place::new`].
-    pub fn sized(kind: Kind, bytes: u64) -> Result<Self, String> {
+    /// As [`Mounted::new`].
+    pub fn sized(kind: KernelFs, bytes: u64) -> Result<Self, String> {
         let (name, word) = match kind {
-            Kind::Tmpfs => ("tmpfs", "tmpfs"),
-            Kind::TmpfsHuge => ("tmpfs huge=always", "tmpfs-huge"),
-            Kind::Ext4 => ("ext4 on zram", "ext4"),
-            Kind::Xfs => ("xfs on zram", "xfs"),
+            KernelFs::Tmpfs => ("tmpfs", "tmpfs"),
+            KernelFs::TmpfsHuge => ("tmpfs huge=always", "tmpfs-huge"),
+            KernelFs::Ext4 => ("ext4 on zram", "ext4"),
+            KernelFs::Xfs => ("xfs on zram", "xfs"),
         };
         let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let mounted = match kind {
-            Kind::Tmpfs => mount_tmpfs(&dir, "never", bytes).map(|()| None),
-            Kind::TmpfsHuge => mount_tmpfs(&dir, "always", bytes).map(|()| None),
-            Kind::Ext4 => mount_zram(
+            KernelFs::Tmpfs => mount_tmpfs(&dir, "never", bytes).map(|()| None),
+            KernelFs::TmpfsHuge => mount_tmpfs(&dir, "always", bytes).map(|()| None),
+            KernelFs::Ext4 => mount_zram(
                 &dir,
                 bytes,
                 "mkfs.ext4",
                 &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
             )
             .map(Some),
-            Kind::Xfs => mount_zram(&dir, bytes, "mkfs.xfs", &["-q", "-f"]).map(Some),
+            KernelFs::Xfs => mount_zram(&dir, bytes, "mkfs.xfs", &["-q", "-f"]).map(Some),
         };
         match mounted {
             Ok(zram) => Ok(Self { name, dir, zram }),
@@ -91,13 +91,13 @@ impl Place {
     /// The two kernel rivals of durable work.
     ///
     /// # Errors
-    /// As [`Place::new`].
+    /// As [`Mounted::new`].
     pub fn kernel() -> Result<Vec<Self>, String> {
-        Ok(vec![Self::new(Kind::Ext4)?, Self::new(Kind::Xfs)?])
+        Ok(vec![Self::new(KernelFs::Ext4)?, Self::new(KernelFs::Xfs)?])
     }
 }
 
-impl Drop for Place {
+impl Drop for Mounted {
     fn drop(&mut self) {
         undo::undo(&Made::Mount(self.dir.clone()));
         self.zram.take();
@@ -121,7 +121,7 @@ fn mount_zram(dir: &Path, bytes: u64, mkfs: &str, options: &[&str]) -> Result<Zr
 
 /// Our place: an image in a tmpfs, seen by programs at a directory that exists for them only.
 pub struct Ours {
-    tmpfs: Place,
+    tmpfs: Mounted,
     wrapper: PathBuf,
     probe: PathBuf,
 }
@@ -132,7 +132,7 @@ impl Ours {
     /// # Errors
     /// The release build is missing, or formatting failed.
     pub fn new(device_bytes: u64, cache_bytes: u64, cache_pages: &str) -> Result<Self, String> {
-        let tmpfs = Place::mounted_as("ours")?;
+        let tmpfs = Mounted::mounted_as("ours")?;
         let tools = tools()?;
         let image = tmpfs.dir.join("disk.img");
         let size = format!("{device_bytes}");
@@ -211,7 +211,7 @@ impl Ours {
     }
 }
 
-impl Place {
+impl Mounted {
     fn mounted_as(word: &str) -> Result<Self, String> {
         let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;

@@ -1,6 +1,6 @@
-//! Command slots: who waits for which command identifier.
+//! Command slots: a request becomes commands, which are counted until it is done.
 
-use crate::{Completion, DeviceError, Operation, QueueFault};
+use crate::{Completion, DeviceError, InvalidRequest, Operation, QueueFault, Request, SubmitError};
 use nvmed_nvme::Status;
 use nvmed_units::Lba;
 
@@ -8,10 +8,11 @@ use nvmed_units::Lba;
 /// repeated completion names a command that is not outstanding (Linux does the same).
 const SLOT_BITS: u32 = 12;
 /// Slots that identifiers can tell apart.
-pub(super) const SLOTS_MAX: u16 = 1 << SLOT_BITS;
+pub(crate) const SLOTS_MAX: u16 = 1 << SLOT_BITS;
 
 /// One command's place. The slot of a request's first command also stands for the request, and
 /// stays taken until all its commands are done.
+#[derive(Debug)]
 struct Slot {
     /// Identifier of the current or last command.
     cid: u16,
@@ -50,7 +51,8 @@ impl Slot {
 }
 
 /// All slots of one queue.
-pub(super) struct Slots {
+#[derive(Debug)]
+pub struct Slots {
     slots: Box<[Slot]>,
     /// First errors of requests, by slot; apart from the slots, which every request touches.
     errors: Box<[Option<DeviceError>]>,
@@ -61,11 +63,12 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// `count` free slots.
+    /// `count` free slots, at most 4096.
     ///
     /// # Panics
     /// When identifiers cannot number that many.
-    pub(super) fn new(count: u16) -> Self {
+    #[must_use]
+    pub fn new(count: u16) -> Self {
         assert!((1..=SLOTS_MAX).contains(&count), "a queue of {count} slots");
         Self {
             slots: (0..count).map(Slot::new).collect(),
@@ -75,22 +78,39 @@ impl Slots {
         }
     }
 
-    pub(super) fn count(&self) -> u16 {
+    /// How many there are, free or not.
+    #[must_use]
+    pub fn count(&self) -> u16 {
         self.slots.len() as u16
     }
 
-    #[inline]
-    pub(super) fn free(&self) -> usize {
-        self.free.len()
-    }
-
-    pub(super) fn requests(&self) -> usize {
+    /// Requests not handed out.
+    #[must_use]
+    pub fn requests(&self) -> usize {
         self.requests
     }
 
-    /// Takes a slot for a request of `commands` commands. Its first command is `take`n separately.
+    /// Takes slots for a request that is cut into commands of at most `most` logical blocks.
+    ///
+    /// # Errors
+    /// [`SubmitError::NoSlot`]; it is longer than all slots together can do.
+    pub fn cut(&mut self, request: &Request<'_>, most: u32) -> Result<Commands, SubmitError> {
+        let Request { operation, lba, blocks, tag, .. } = *request;
+        let (commands, depth) = (blocks.div_ceil(most), self.count());
+        if commands > u32::from(depth) {
+            let reason = InvalidRequest::TooLarge { commands: commands.into(), depth };
+            return Err(SubmitError::Invalid { operation, lba, reason });
+        }
+        if commands as usize > self.free.len() {
+            return Err(SubmitError::NoSlot);
+        }
+        let parent = self.open(tag, commands as u16).ok_or(SubmitError::NoSlot)?;
+        Ok(Commands { parent, index: Some(parent), lba, left: blocks, most })
+    }
+
+    /// Takes a slot for a request of `commands` commands, of which the first is to be issued there.
     #[inline]
-    pub(super) fn open(&mut self, tag: u64, commands: u16) -> Option<u16> {
+    pub fn open(&mut self, tag: u64, commands: u16) -> Option<u16> {
         let index = self.free.pop()?;
         let slot = &mut self.slots[usize::from(index)];
         (slot.parent, slot.remaining, slot.tag, slot.failed) = (index, commands, tag, false);
@@ -99,7 +119,7 @@ impl Slots {
     }
 
     /// A further slot for the request of `parent`.
-    pub(super) fn join(&mut self, parent: u16) -> Option<u16> {
+    fn join(&mut self, parent: u16) -> Option<u16> {
         let index = self.free.pop()?;
         self.slots[usize::from(index)].parent = parent;
         Some(index)
@@ -107,7 +127,7 @@ impl Slots {
 
     /// The identifier for a command in slot `index`, which is with the device from here on.
     #[inline]
-    pub(super) fn issue(&mut self, index: u16, operation: Operation, lba: Lba) -> u16 {
+    pub fn issue(&mut self, index: u16, operation: Operation, lba: Lba) -> u16 {
         let slot = &mut self.slots[usize::from(index)];
         debug_assert!(!slot.live, "slot {index} issues two commands");
         slot.cid = slot.cid.wrapping_add(SLOTS_MAX);
@@ -115,20 +135,29 @@ impl Slots {
         slot.cid
     }
 
-    /// Ends command `cid`. Answers the request's completion when that was its last command.
+    /// The identifier of the current or last command in slot `index`.
+    #[inline]
+    #[must_use]
+    pub fn cid(&self, index: u16) -> u16 {
+        self.slots[usize::from(index)].cid
+    }
+
+    /// The slot of an outstanding command.
     ///
     /// # Errors
     /// No such command is outstanding.
     #[inline]
-    pub(super) fn finish(
-        &mut self,
-        cid: u16,
-        status: Status,
-        value: u32,
-    ) -> Result<Option<Completion>, QueueFault> {
+    pub fn find(&self, cid: u16) -> Result<u16, QueueFault> {
         let index = cid & (SLOTS_MAX - 1);
-        let known = self.slots.get_mut(usize::from(index)).filter(|slot| slot.live && slot.cid == cid);
-        let slot = known.ok_or(QueueFault::UnknownCommand { cid })?;
+        let known = self.slots.get(usize::from(index)).is_some_and(|slot| slot.live && slot.cid == cid);
+        if known { Ok(index) } else { Err(QueueFault::UnknownCommand { cid }) }
+    }
+
+    /// Ends the command in slot `index`, which [`Slots::find`] answered. Answers the request's completion when that was
+    /// its last command.
+    #[inline]
+    pub fn end(&mut self, index: u16, status: Status, value: u32) -> Option<Completion> {
+        let slot = &mut self.slots[usize::from(index)];
         slot.live = false;
         let parent = slot.parent;
         if !status.is_success() {
@@ -140,12 +169,12 @@ impl Slots {
         let whole = &mut self.slots[usize::from(parent)];
         whole.remaining -= 1;
         if whole.remaining > 0 {
-            return Ok(None);
+            return None;
         }
         self.free.push(parent);
         self.requests -= 1;
         let result = if whole.failed { self.errors[usize::from(parent)].map_or(Ok(()), Err) } else { Ok(()) };
-        Ok(Some(Completion { tag: whole.tag, result, value }))
+        Some(Completion { tag: whole.tag, result, value })
     }
 
     /// Notes that the command of slot `index` failed, if it is the first of its request to do so.
@@ -160,7 +189,7 @@ impl Slots {
     }
 
     /// Identifiers of the commands of request `tag` that are with the device.
-    pub(super) fn commands_of(&self, tag: u64) -> impl Iterator<Item = u16> {
+    pub fn commands_of(&self, tag: u64) -> impl Iterator<Item = u16> {
         let of = move |slot: &&Slot| {
             let whole = &self.slots[usize::from(slot.parent)];
             slot.live && whole.remaining > 0 && whole.tag == tag
@@ -168,23 +197,52 @@ impl Slots {
         self.slots.iter().filter(of).map(|slot| slot.cid)
     }
 
-    /// Ends one outstanding request without the device's help.
+    /// Ends one outstanding request without the device's help. Its slots stay taken: a queue that failed takes no more.
     #[cold]
-    pub(super) fn abort_one(&mut self, fault: QueueFault) -> Option<Completion> {
+    #[must_use]
+    pub fn abort_one(&mut self, fault: QueueFault) -> Option<Completion> {
         let index = self.slots.iter().position(|slot| slot.remaining > 0)?;
         let slot = &mut self.slots[index];
         slot.remaining = 0;
         self.requests -= 1;
-        // The slot is not freed: a queue that failed takes no further request.
         let first = self.errors[index].filter(|_| slot.failed);
         let error = first.unwrap_or_else(|| slot.error(DeviceError::ABORTED, Some(fault)));
         Some(Completion { tag: slot.tag, result: Err(error), value: 0 })
     }
 }
 
+/// The commands of a request that was cut.
+#[derive(Debug)]
+pub struct Commands {
+    parent: u16,
+    /// The slot of the next one, where it is taken already.
+    index: Option<u16>,
+    lba: Lba,
+    left: u32,
+    most: u32,
+}
+
+impl Commands {
+    /// The next command: its slot, first block and length.
+    pub fn next(&mut self, slots: &mut Slots) -> Option<(u16, Lba, u32)> {
+        if self.left == 0 {
+            return None;
+        }
+        let index = self.index.take().or_else(|| slots.join(self.parent));
+        let index = index.expect("as many slots as commands were free");
+        let (lba, blocks) = (self.lba, self.left.min(self.most));
+        (self.lba, self.left) = (Lba(lba.0 + u64::from(blocks)), self.left - blocks);
+        Some((index, lba, blocks))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn finish(slots: &mut Slots, cid: u16, status: Status) -> Result<Option<Completion>, QueueFault> {
+        slots.find(cid).map(|index| slots.end(index, status, 0))
+    }
 
     fn one(slots: &mut Slots, tag: u64) -> u16 {
         let index = slots.open(tag, 1).unwrap();
@@ -196,34 +254,41 @@ mod tests {
         let mut slots = Slots::new(2);
         let cid = one(&mut slots, 7);
         assert_eq!(
-            slots.finish(cid, Status::SUCCESS, 0),
+            finish(&mut slots, cid, Status::SUCCESS),
             Ok(Some(Completion { tag: 7, result: Ok(()), value: 0 }))
         );
-        assert_eq!(slots.finish(cid, Status::SUCCESS, 0), Err(QueueFault::UnknownCommand { cid }));
+        assert_eq!(finish(&mut slots, cid, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid }));
         let next = one(&mut slots, 8);
         assert_ne!(next, cid, "an identifier is not used twice in a row");
-        assert_eq!(slots.finish(cid, Status::SUCCESS, 0), Err(QueueFault::UnknownCommand { cid }));
-        assert_eq!(slots.finish(0xffff, Status::SUCCESS, 0), Err(QueueFault::UnknownCommand { cid: 0xffff }));
+        assert_eq!(finish(&mut slots, cid, Status::SUCCESS), Err(QueueFault::UnknownCommand { cid }));
+        assert_eq!(
+            finish(&mut slots, 0xffff, Status::SUCCESS),
+            Err(QueueFault::UnknownCommand { cid: 0xffff })
+        );
     }
 
     #[test]
     fn a_request_of_several_commands_ends_once_with_its_first_error() {
         let mut slots = Slots::new(3);
-        let parent = slots.open(5, 3).unwrap();
-        let first = slots.issue(parent, Operation::Read, Lba(0));
-        let rest: Vec<u16> = (1..3)
-            .map(|n| {
-                let index = slots.join(parent).unwrap();
-                slots.issue(index, Operation::Read, Lba(n * 100))
-            })
-            .collect();
+        let request =
+            Request { operation: Operation::Read, lba: Lba(0), blocks: 250, data: &[], tag: 5, stream: 0 };
+        let refused = slots.cut(&request, 80).unwrap_err();
+        let reason = InvalidRequest::TooLarge { commands: 4, depth: 3 };
+        assert_eq!(refused, SubmitError::Invalid { operation: Operation::Read, lba: Lba(0), reason });
+        let mut commands = slots.cut(&request, 100).unwrap();
+        let mut cids = vec![];
+        while let Some((index, lba, blocks)) = commands.next(&mut slots) {
+            assert_eq!((lba.0, blocks), [(0, 100), (100, 100), (200, 50)][cids.len()]);
+            cids.push(slots.issue(index, Operation::Read, lba));
+        }
+        assert_eq!(slots.cut(&request, 100).unwrap_err(), SubmitError::NoSlot);
         assert!(slots.open(6, 1).is_none());
-        assert_eq!(slots.finish(first, Status::SUCCESS, 0), Ok(None));
-        assert_eq!(slots.finish(rest[1], Status::UNRECOVERED_READ, 0), Ok(None));
-        let done = slots.finish(rest[0], Status::INVALID_FIELD, 0).unwrap().unwrap();
+        assert_eq!(finish(&mut slots, cids[0], Status::SUCCESS), Ok(None));
+        assert_eq!(finish(&mut slots, cids[2], Status::UNRECOVERED_READ), Ok(None));
+        let done = finish(&mut slots, cids[1], Status::INVALID_FIELD).unwrap().unwrap();
         let error = done.result.unwrap_err();
         assert_eq!((done.tag, error.lba, error.status), (5, Lba(200), Status::UNRECOVERED_READ));
-        assert_eq!((slots.free(), slots.requests()), (3, 0));
+        assert_eq!((slots.free.len(), slots.requests()), (3, 0));
     }
 
     #[test]
