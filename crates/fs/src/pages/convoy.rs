@@ -11,7 +11,6 @@ use crate::extent::{Extents, Place};
 use crate::inode::{Inode, State};
 use crate::metadata::change::Change;
 use crate::pages::Pages;
-use crate::pages::fill::REQUEST_BLOCKS_MAX;
 use crate::pages::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! Bringing pages into the cache: one call for the blocks of all, into frames wherever they are. What a page holds past the end of the file may be anything: who makes the file
-//! grow zeroes it first.
+//! Bringing pages into the cache: one call for the blocks of all, into frames wherever they are. What a page holds past
+//! the end of the file may be anything: who makes the file grow zeroes it first.
 
 use crate::error::FsError;
 use crate::extent::Place;
