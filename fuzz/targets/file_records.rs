@@ -5,8 +5,9 @@
 mod support;
 
 use libfuzzer_sys::fuzz_target;
+use nvmed_check::fsck;
 use nvmed_fs::{
-    Credentials, FileSystem, Follow, FsError, MountOptions, Object, OpenFlags, RenameFlags, Superblock, fsck,
+    Credentials, FileSystem, Follow, FsError, MountOptions, Object, OpenFlags, RenameFlags, Superblock,
 };
 use nvmed_kv::{Barrier, Batch, KvError, Medium, MediumError, Options, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};

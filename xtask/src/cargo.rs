@@ -154,6 +154,7 @@ fn test_run(root: &Path, args: &[&str], env: &[(&str, &str)]) -> Found {
             println!("{line}");
         }
     }
+    reader.end(&mut found);
     if !child.wait().is_ok_and(|status| status.success()) {
         found.wrong.push(failed);
     }
@@ -165,6 +166,8 @@ fn test_run(root: &Path, args: &[&str], env: &[(&str, &str)]) -> Found {
 struct Report {
     /// Between `successes:` and the next heading: output of tests that passed.
     in_successes: bool,
+    /// The last line about a test of a binary that has not said its result yet.
+    unfinished: Option<String>,
 }
 
 impl Report {
@@ -175,18 +178,35 @@ impl Report {
             found.tests.ignored += 1;
             return Some(line);
         }
+        if line.starts_with("running ") {
+            self.end(found);
+            self.unfinished = Some(line.to_owned());
+        } else if line.starts_with("test ") {
+            if line.ends_with(" ... FAILED") {
+                found.wrong.push(line.to_owned());
+            }
+            self.unfinished = Some(line.to_owned());
+        }
         if line == "successes:" {
             self.in_successes = true;
         } else if line == "failures:" || line.starts_with("test result:") {
             self.in_successes = false;
         }
         if let Some(counts) = line.strip_prefix("test result:") {
+            self.unfinished = None;
             found.tests.add(counted(counts));
             let nothing = counted(counts) == TestCount::default();
             return (!nothing).then_some(line);
         }
         let noise = line.is_empty() || line == "running 0 tests";
         (!self.in_successes && !noise).then_some(line)
+    }
+
+    /// No more lines come from the binary: it has said its result, or it died.
+    fn end(&mut self, found: &mut Found) {
+        if let Some(last) = self.unfinished.take() {
+            found.wrong.push(format!("tests ended without a result, after `{last}`"));
+        }
     }
 }
 
@@ -203,6 +223,18 @@ fn counted(text: &str) -> TestCount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_fail_or_die_are_named() {
+        let mut found = Found::default();
+        let mut report = Report::default();
+        let text = "running 2 tests\ntest a ... FAILED\ntest b ... ok\nrunning 1 test\ntest c ... ok\ntest result: ok. 1 passed;";
+        for line in text.lines() {
+            report.line(line, &mut found);
+        }
+        report.end(&mut found);
+        assert_eq!(found.wrong, ["test a ... FAILED", "tests ended without a result, after `test b ... ok`"]);
+    }
 
     #[test]
     fn a_report_is_counted_and_passing_output_left_out() {

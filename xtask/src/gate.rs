@@ -77,18 +77,21 @@ pub fn run(wanted: &[String]) -> ExitCode {
         let line = format!("{name:8} {verdict:6} {:6.1} s", start.elapsed().as_secs_f64());
         println!("== {line}");
         report.push(line);
-        total.wrong.extend(found.wrong);
+        total.wrong.extend(found.wrong.iter().map(|line| format!("{name}: {line}")));
         total.skipped.extend(found.skipped);
         total.tests.add(found.tests);
     }
     close(&report, &total, begun)
 }
 
-/// The last lines: a table of steps, what was skipped, and the counted tests.
+/// The last lines: a table of steps, what was skipped, what was wrong, and the counted tests.
 fn close(report: &[String], total: &Found, begun: Instant) -> ExitCode {
     println!("\n== the gate\n{}", report.join("\n"));
     for line in &total.skipped {
         println!("SKIPPED: {line}");
+    }
+    for line in &total.wrong {
+        println!("{line}");
     }
     let broken = report.iter().filter(|line| line.contains("FAILED")).count();
     let passed = report.len() - broken;

@@ -88,9 +88,7 @@ impl From<StackError> for Failure {
 
 fn status_of(error: &FsError) -> Status {
     match error {
-        FsError::NotOurs | FsError::Version { .. } | FsError::Truncated { .. } | FsError::Damaged { .. } => {
-            Status::Device
-        }
+        FsError::Layout(_) => Status::Device,
         _ => Status::Failed,
     }
 }
@@ -104,6 +102,7 @@ pub fn reason(errno: Errno) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvmed_fs::LayoutError;
 
     #[test]
     fn a_failure_is_one_line_with_its_place() {
@@ -112,7 +111,7 @@ mod tests {
             (failure.message.as_str(), failure.status),
             ("a/b: No such file or directory", Status::Failed)
         );
-        let failure = Failure::device("disk.img", &FsError::Truncated { found: 1, expected: 2 });
+        let failure = Failure::device("disk.img", &LayoutError::Truncated { found: 1, expected: 2 }.into());
         assert!(failure.message.starts_with("disk.img: the device has 1 blocks"), "{}", failure.message);
         assert_eq!(failure.status, Status::Device);
     }

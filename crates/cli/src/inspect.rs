@@ -6,8 +6,9 @@ use crate::failure::{Failure, Status};
 use crate::output::Output;
 use crate::place::Place;
 use crate::volume::Volumes;
+use nvmed_check::Finding;
 use nvmed_engine::EngineError;
-use nvmed_fs::{FileSystem, Finding, FsError, Superblock, VERSION};
+use nvmed_fs::{FileSystem, FsError, LayoutError, Superblock, VERSION};
 use nvmed_io::Device;
 use nvmed_stack::Open;
 use serde_json::json;
@@ -173,7 +174,7 @@ pub fn fsck(arguments: &Fsck) -> Result<ExitCode, Failure> {
     if arguments.repair {
         return repair(arguments, &name, &device);
     }
-    let findings = nvmed_fs::fsck(&device).map_err(|error| Failure::device(&name, &error))?;
+    let findings = nvmed_check::fsck(&device).map_err(|error| Failure::device(&name, &error.into()))?;
     let mut out = Output::new();
     for finding in &findings {
         out.text(&format!("{name}: {finding}\n"))?;
@@ -184,7 +185,7 @@ pub fn fsck(arguments: &Fsck) -> Result<ExitCode, Failure> {
             "damaged; copy what can be read with `nvmed fsck --salvage DIR`, then format".to_owned()
         }
         0 => "clean".to_owned(),
-        1 if findings.iter().all(Finding::is_of_a_copy) => {
+        1 if findings.iter().all(|finding| matches!(finding, Finding::Copy(_))) => {
             "nothing is lost; a mount or `nvmed fsck --repair` writes the lost copy again".to_owned()
         }
         1 => "1 contradiction; `nvmed fsck --repair` puts it right".to_owned(),
@@ -199,8 +200,8 @@ pub fn fsck(arguments: &Fsck) -> Result<ExitCode, Failure> {
 
 /// Says what is wrong and what becomes of it, and does it.
 fn repair(arguments: &Fsck, name: &str, device: &Arc<Device>) -> Result<ExitCode, Failure> {
-    let fail = |error: FsError| Failure::device(name, &error);
-    let plan = nvmed_fs::plan_repair(device).map_err(|error| beyond_repair(name, &error))?;
+    let fail = |error: LayoutError| Failure::device(name, &error.into());
+    let plan = nvmed_check::plan_repair(device).map_err(|error| beyond_repair(name, error))?;
     let mut out = Output::new();
     for line in plan.lines() {
         out.text(&format!("{name}: {line}\n"))?;
@@ -221,7 +222,7 @@ fn repair(arguments: &Fsck, name: &str, device: &Arc<Device>) -> Result<ExitCode
         // The plan is there to be read whatever becomes of it.
         out.finish()?;
         plan.carry_out(device).map_err(fail)?;
-        let left = nvmed_fs::fsck(device).map_err(fail)?;
+        let left = nvmed_check::fsck(device).map_err(fail)?;
         out = Output::new();
         for finding in &left {
             out.text(&format!("{name}: still: {finding}\n"))?;
@@ -247,10 +248,11 @@ fn repair(arguments: &Fsck, name: &str, device: &Arc<Device>) -> Result<ExitCode
 }
 
 /// A damaged metadata store says so, and what is left to do.
-fn beyond_repair(name: &str, error: &FsError) -> Failure {
-    let failure = Failure::device(name, error);
-    match error {
-        FsError::Store(nvmed_kv::KvError::Corrupt { .. }) => Failure::new(
+fn beyond_repair(name: &str, error: LayoutError) -> Failure {
+    let is_corrupt = matches!(error, LayoutError::Store(nvmed_kv::KvError::Corrupt { .. }));
+    let failure = Failure::device(name, &error.into());
+    match is_corrupt {
+        true => Failure::new(
             Status::Device,
             format!(
                 "{}; a repair cannot put that right and has changed nothing: copy what can be read with `nvmed fsck \
@@ -258,6 +260,6 @@ fn beyond_repair(name: &str, error: &FsError) -> Failure {
                 failure.message
             ),
         ),
-        _ => failure,
+        false => failure,
     }
 }

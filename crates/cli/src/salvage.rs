@@ -2,7 +2,8 @@
 
 use crate::failure::{Failure, Status};
 use crate::output::Output;
-use nvmed_fs::{Kind, Rescued, Wreck};
+use nvmed_check::{Rescued, Wreck};
+use nvmed_fs::Kind;
 use nvmed_io::Device;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -72,7 +73,7 @@ fn identity(fd: impl AsFd) -> Result<(u64, u64), Errno> {
 /// # Errors
 /// The directory exists or cannot be written; nothing at all can be read.
 pub fn salvage(name: &str, device: &Arc<Device>, directory: &Path) -> Result<ExitCode, Failure> {
-    let wreck = Wreck::open(device).map_err(|error| Failure::device(name, &error))?;
+    let wreck = Wreck::open(device).map_err(|error| Failure::device(name, &error.into()))?;
     std::fs::create_dir(directory).map_err(|error| host(directory, &error))?;
     let place = PathBuf::from(directory);
     let fail = |errno| Failure::host(place.display(), errno);

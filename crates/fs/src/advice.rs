@@ -2,12 +2,12 @@
 //! `ffs_readahead` for one file.
 
 use crate::bytes::{Data, Placement};
-use crate::codec::kind::Kind;
 use crate::error::FsError;
 use crate::file::File;
 use crate::filedata::AS_MOUNTED;
 use crate::status::OpenFlags;
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
 use nvmed_units::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,6 @@
 //! Mode, owner, times, size by path, and the permission to ask for them.
 
 use crate::bytes::Bytes;
-use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
@@ -12,6 +11,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, Follow, MODE_BITS, MODE_SETGID, Stat, Time};
 use crate::view::Start;
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
 

@@ -77,8 +77,8 @@ fn inodes_that_were_not_counted() {
 
 #[test]
 fn a_page_with_two_blocks() {
-    use crate::codec::record::Extent;
     use crate::extent::Extents;
+    use nvmed_layout::record::Extent;
     let spoil = |_: &FileSystem, _: &File| ();
     fired("block", spoil, |_| {
         let mut extents = Extents::default();
@@ -93,7 +93,7 @@ fn a_page_with_two_blocks() {
 fn a_file_with_more_blocks_than_it_counts() {
     use crate::extent::Extents;
     let mut extents = Extents::default();
-    extents.insert(crate::codec::record::Extent { logical: 0, physical: Block(100), blocks: 4, flags: 0 });
+    extents.insert(nvmed_layout::record::Extent { logical: 0, physical: Block(100), blocks: 4, flags: 0 });
     extents.forget_count();
     extents.cut(0..4, drop);
 }

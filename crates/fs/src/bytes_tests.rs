@@ -3,8 +3,6 @@
 
 use crate::broken_tests::support::Disk;
 use crate::bytes::{Bytes, Data, Placement, Short};
-use crate::codec::kind::Kind;
-use crate::codec::record::Record;
 use crate::error::FsError;
 use crate::filedata::{Growing, Stream};
 use crate::inode::{Home, Inode};
@@ -13,6 +11,8 @@ use crate::{Credentials, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use nvmed_dice::Dice;
+use nvmed_layout::Kind;
+use nvmed_layout::record::Record;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::Ino;
 use std::collections::HashSet;

@@ -1,11 +1,7 @@
 //! A mounted file system from inside: what all operations share.
 
-use crate::codec::ROOT;
-use crate::codec::kind::Kind;
-use crate::codec::record::Record;
 use crate::end::Ends;
 use crate::error::FsError;
-use crate::finding::Finding;
 use crate::inode::{Inode, State};
 use crate::memory::Memory;
 use crate::metadata::Metadata;
@@ -15,6 +11,8 @@ use crate::paths::Paths;
 use crate::quota::Accounts;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
+use nvmed_layout::record::Record;
+use nvmed_layout::{Damage, Kind, LostCopy, ROOT};
 use nvmed_sys::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Inodes kept in memory, about 600 bytes each without their pages; beyond, unused ones go.
@@ -52,7 +50,7 @@ pub(crate) struct Core {
     pub(crate) accounts: Accounts,
     pub(crate) ends: Ends,
     /// Copies that were lost when it was mounted, and were written again.
-    pub(crate) mended: Vec<Finding>,
+    pub(crate) mended: Vec<LostCopy>,
     /// Whether orphans of an earlier mount may be left.
     pub(crate) orphans_left: AtomicBool,
 }
@@ -86,7 +84,7 @@ impl Core {
         });
         let root = core.meta.load_own(ROOT)?;
         if root.directory.is_none() {
-            return Err(FsError::Damaged { what: "the kind", of: ROOT.0 });
+            return Err(Damage::Root.into());
         }
         let _ = core.root.set(root);
         core.meta.look_at_tree();

@@ -3,7 +3,6 @@
 //! What each means for byte ranges is in `bytes`; here stand rights, flags, the shared offset and times.
 
 use crate::bytes::{Bytes, Data, Placement};
-use crate::codec::kind::Kind;
 use crate::error::FsError;
 use crate::file::File;
 use crate::filesystem::FileSystem;
@@ -14,6 +13,7 @@ use crate::status::{Allocate, OpenFlags};
 use core::any::Any;
 use core::sync::atomic::Ordering;
 use nvmed_io::{Handle, Operation, Segment};
+use nvmed_layout::Kind;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
 use std::time::Duration;

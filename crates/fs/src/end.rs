@@ -4,13 +4,13 @@
 //! `/proc/self/fd`, and has what the kernel has, with the kernel's own waiting. They are kept until the inode is gone: nobody tells
 //! how long the objects are in use.
 
-use crate::codec::kind::Kind;
 use crate::error::FsError;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
 use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, OpenFlags};
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
 use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_sys::{Nursery, QuietFd};
 use nvmed_units::Ino;

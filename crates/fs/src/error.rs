@@ -1,6 +1,7 @@
 //! What can go wrong, and the one table that maps it to errno.
 
-use crate::codec::superblock::{Indivisible, Unreadable, VERSION};
+use nvmed_layout::superblock::Indivisible;
+use nvmed_layout::{Damage, LayoutError};
 use rustix::io::Errno;
 
 /// Why a call failed.
@@ -100,38 +101,12 @@ pub enum FsError {
     /// The cache has no frame that could be freed: all are dirty and the device refuses them.
     #[error("the cache is full of data that the device did not take")]
     NoMemory,
-    /// Not a file system of ours.
-    #[error("the device holds no nvmed file system; `nvmed format` makes one")]
-    NotOurs,
-    /// A version that this program does not know.
-    #[error(
-        "the file system has format version {found} and this program reads version {known}; copy its files out with a program that reads {found}, then `nvmed format` it anew"
-    )]
-    Version {
-        /// What the superblock says.
-        found: u32,
-        /// What we know.
-        known: u32,
-    },
-    /// The device is smaller than the file system on it.
-    #[error("the device has {found} blocks and the file system {expected}; was the image truncated?")]
-    Truncated {
-        /// Blocks of the device.
-        found: u64,
-        /// Blocks that the superblock claims.
-        expected: u64,
-    },
+    /// What is on the device is no file system that this program can use, or contradicts itself.
+    #[error(transparent)]
+    Layout(LayoutError),
     /// The device is too small, or the options make no sense.
     #[error("cannot format: {0}")]
     Format(&'static str),
-    /// What is on the device contradicts itself.
-    #[error("damaged metadata: {what} of {of}; run `nvmed fsck`")]
-    Damaged {
-        /// What is wrong.
-        what: &'static str,
-        /// Inode or block number.
-        of: u64,
-    },
     /// The device failed.
     #[error(transparent)]
     Device(#[from] nvmed_io::IoError),
@@ -153,14 +128,20 @@ impl From<nvmed_kv::OpenError> for FsError {
     }
 }
 
-impl From<Unreadable> for FsError {
-    fn from(why: Unreadable) -> Self {
-        match why {
-            Unreadable::NotOurs => Self::NotOurs,
-            Unreadable::Version(found) => Self::Version { found, known: VERSION },
-            Unreadable::Checksum => Self::Damaged { what: "the checksum", of: 0 },
-            Unreadable::Layout => Self::Damaged { what: "the layout", of: 0 },
+impl From<LayoutError> for FsError {
+    fn from(error: LayoutError) -> Self {
+        match error {
+            LayoutError::Device(error) => Self::Device(error),
+            LayoutError::Store(error) => error.into(),
+            LayoutError::Host(errno) => Self::Host(errno),
+            other => Self::Layout(other),
         }
+    }
+}
+
+impl From<Damage> for FsError {
+    fn from(damage: Damage) -> Self {
+        Self::Layout(damage.into())
     }
 }
 
@@ -194,7 +175,7 @@ impl FsError {
             Self::NotPermitted => Errno::PERM,
             Self::Loop => Errno::LOOP,
             Self::NameTooLong => Errno::NAMETOOLONG,
-            Self::Invalid | Self::NotOurs | Self::Version { .. } | Self::Format(_) => Errno::INVAL,
+            Self::Invalid | Self::Format(_) => Errno::INVAL,
             Self::ReadOnly => Errno::ROFS,
             // What mv(1) takes as the request to copy.
             Self::TooManyNames | Self::OtherTree => Errno::XDEV,
@@ -213,7 +194,7 @@ impl FsError {
             Self::AttributeName => Errno::RANGE,
             Self::AttributeTooLong => Errno::TOOBIG,
             Self::NoMemory => Errno::NOMEM,
-            Self::Truncated { .. } | Self::Damaged { .. } => Errno::IO,
+            Self::Layout(error) => error.errno(),
             Self::Device(error) => error.errno(),
             Self::Store(error) => Errno::from_raw_os_error(error.errno()),
             Self::Host(errno) => *errno,

@@ -1,8 +1,8 @@
 //! Where a file's blocks lie: its extents in memory, in the inode's record, in records of their own.
 
 use crate::blocks::alloc::Run;
-use crate::codec::record::{EXTENT_UNWRITTEN, Extent};
 use core::ops::Range;
+use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent};
 use nvmed_units::Block;
 use std::collections::BTreeMap;
 
@@ -205,10 +205,10 @@ fn part(extent: &Extent, start: u64, end: u64) -> Extent {
     }
 }
 
-impl Extent {
+impl From<&Extent> for Run {
     /// Its blocks on the device.
-    pub(crate) fn run(&self) -> Run {
-        Run { start: self.physical, blocks: self.blocks }
+    fn from(extent: &Extent) -> Self {
+        Self { start: extent.physical, blocks: extent.blocks }
     }
 }
 

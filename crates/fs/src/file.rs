@@ -1,6 +1,5 @@
 //! An open description: an inode, an access mode, an offset.
 
-use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::filedata::Stream;
@@ -12,6 +11,7 @@ use crate::status::{DirEntry, OpenFlags, Stat, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
+use nvmed_layout::Kind;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 
 /// An open description. Descriptors that were duplicated or inherited share one.

@@ -1,11 +1,8 @@
 //! The file system as its callers see it.
 
-use crate::codec::ROOT;
-use crate::codec::kind::Kind;
 use crate::core::{Core, MountParts};
 use crate::error::FsError;
 use crate::file::File;
-use crate::finding::Finding;
 use crate::health::Trouble;
 use crate::inode::Inode;
 use crate::lock::LockOwner;
@@ -14,6 +11,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs};
 use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
+use nvmed_layout::{Kind, LostCopy, ROOT};
 use nvmed_mutant::Mutant;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -81,7 +79,7 @@ impl FileSystem {
     /// Reads a bounded number of blocks, whatever the number of files; after a crash also the log.
     ///
     /// # Errors
-    /// [`FsError::NotOurs`], [`FsError::Version`], [`FsError::Truncated`], [`FsError::Damaged`]; the
+    /// [`FsError::Layout`] when it holds none that this program can use; the
     /// store's and the device's.
     pub fn mount(parts: MountParts) -> Result<Self, FsError> {
         Core::mount(parts).map(|core| Self(core, View::default()))
@@ -170,7 +168,7 @@ impl FileSystem {
 
     /// Copies of superblocks and of the log's last block that were lost, which this mount has written again.
     #[must_use]
-    pub fn mended(&self) -> &[Finding] {
+    pub fn mended(&self) -> &[LostCopy] {
         &self.0.mended
     }
 

@@ -1,20 +1,16 @@
 //! Making an empty file system.
 
-use crate::codec::ROOT;
-use crate::codec::keys;
-use crate::codec::kind::Kind;
-use crate::codec::record::{Counters, Record};
-use crate::codec::superblock::{Choice, META_BLOCKS_MIN, Superblock};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
-use crate::metadata::growth;
 use crate::metadata::zone::ZONE_BOUND;
-use crate::options::{Clock, host_clock};
-use crate::region;
+use crate::options::Clock;
 use crate::status::MODE_BITS;
-use crate::superblock;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, PendingMemory, Store};
+use nvmed_layout::record::{Counters, Record};
+use nvmed_layout::superblock::{Choice, META_BLOCKS_MIN, Superblock};
+use nvmed_layout::{Kind, ROOT, copies, keys, region};
+use nvmed_sys::host_clock;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, Block};
 use std::sync::Arc;
@@ -103,8 +99,7 @@ impl FileSystem {
         let erased = [0; BLOCK_BYTES];
         region::store(&whole, 0, &erased)?;
         region::store(&whole, blocks - 1, &erased)?;
-        let region = growth::medium(device, &superblock)?;
-        write_root(region, &superblock, options, now)?;
+        write_root(region::metadata(device, &superblock)?, &superblock, options, now)?;
         let block = superblock.encode();
         region::store(&whole, blocks - 1, &block)?;
         region::store(&whole, 0, &block)?;
@@ -130,10 +125,10 @@ impl FileSystem {
     /// Reads the superblock of a device without mounting it.
     ///
     /// # Errors
-    /// [`FsError::NotOurs`], [`FsError::Version`], [`FsError::Truncated`], [`FsError::Damaged`]; the
+    /// [`FsError::Layout`] when it holds none that this program can use; the
     /// device's.
     pub fn probe(device: &Arc<Device>) -> Result<Superblock, FsError> {
-        superblock::load(device, &device.handle(Binding::Spread)).map(|(found, _)| found)
+        Ok(copies::load(device, &device.handle(Binding::Spread))?.0)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use crate::account::{self, Account};
 use crate::broken::take_from;
-use crate::codec::kind::{Kind, MODE_KIND};
-use crate::codec::record::Record;
 use crate::directory::Directory;
 use crate::error::FsError;
 use crate::filedata::FileData;
 use crate::lock::Locks;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use nvmed_layout::record::Record;
+use nvmed_layout::{Kind, MODE_KIND};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use nvmed_units::Ino;
 use std::collections::HashMap;

@@ -21,8 +21,6 @@ mod broken_tests;
 mod bytes;
 #[cfg(test)]
 mod bytes_tests;
-
-mod codec;
 mod core;
 mod data;
 mod directory;
@@ -33,11 +31,8 @@ mod extent;
 mod file;
 mod filedata;
 mod filesystem;
-mod finding;
 mod flight;
 mod format;
-mod fsck;
-
 mod hash;
 mod health;
 mod inode;
@@ -57,55 +52,40 @@ mod paths;
 mod permission;
 
 mod quota;
-mod region;
 mod rename;
-mod repair;
-mod repair_blocks;
-mod repair_data;
-mod repair_model;
-mod repair_names;
 mod resolve;
 mod rooted;
 mod salvage;
 mod status;
-mod superblock;
 mod trouble;
 mod view;
-mod wreck;
 mod xattr;
 
 pub use crate::account::{Limits, Usage};
 pub use crate::advice::Advice;
-pub use crate::codec::kind::Kind;
-pub use crate::codec::superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
-pub use crate::codec::xattrs::XATTR_VALUE_BYTES_MAX;
-pub use crate::codec::{FILE_BYTES_MAX, NAME_BYTES_MAX};
 pub use crate::core::MountParts;
 pub use crate::options::{Clock, Durability, MountOptions};
 pub use broken::tell_panics;
 pub use error::FsError;
 pub use file::File;
 pub use filesystem::{FileSystem, Node};
-pub use finding::Finding;
 pub use flight::DirectIo;
 pub use format::FormatOptions;
-pub use fsck::fsck;
 pub use health::Trouble;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use map::{MappedFile, expect_maps};
 pub use memory::{Memory, MemoryLayout};
 pub use metadata::zone::{ZONE_BOUND, ZONE_BOUND_NONE};
+pub use nvmed_layout::superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
+pub use nvmed_layout::xattrs::XATTR_VALUE_BYTES_MAX;
+pub use nvmed_layout::{Damage, FILE_BYTES_MAX, Kind, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX};
 pub use object::Object;
-pub use repair::{Plan, plan_repair};
 pub use salvage::salvage;
 pub use status::{
     Allocate, Credentials, DirEntry, Follow, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time, Whence,
 };
-pub use wreck::{Rescued, Wreck};
 pub use xattr::SetXattr;
 
-/// Shortest path that is too long, in bytes: `PATH_MAX`, which counts the terminating NUL.
-pub const PATH_BYTES_MAX: usize = 4096;
 /// Symbolic links followed in one resolution: Linux's limit.
 pub const SYMLINKS_MAX: u32 = 40;
 /// Names that one inode can have, and subdirectories of a directory: what XFS allows.

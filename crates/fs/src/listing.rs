@@ -4,14 +4,13 @@
 //! again after any of them: the next entry is the one after that name in byte order, whatever became of
 //! the name itself.
 
-use crate::codec::keys;
-use crate::codec::kind::Kind;
-use crate::codec::record::Entry;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
 use crate::status::DirEntry;
 use core::ops::{Bound, ControlFlow};
+use nvmed_layout::record::Entry;
+use nvmed_layout::{Damage, Kind, keys};
 use nvmed_units::Ino;
 
 /// `.` and `..`.
@@ -149,7 +148,7 @@ fn read_page(core: &Core, directory: &Inode, after: &[u8]) -> Result<Page, FsErr
         if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     if page.damaged {
-        return Err(FsError::Damaged { what: "an entry of directory", of: directory.ino.0 });
+        return Err(Damage::Entry(directory.ino).into());
     }
     Ok(page)
 }

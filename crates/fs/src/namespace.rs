@@ -6,9 +6,7 @@
 use crate::LINKS_MAX;
 use crate::account::Room;
 use crate::blocks::alloc::Run;
-use crate::codec::keys::{self, TARGET_PART_BYTES};
-use crate::codec::kind::Kind;
-use crate::codec::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
+
 use crate::core::Core;
 use crate::directory::Size;
 use crate::error::FsError;
@@ -22,6 +20,9 @@ use crate::view::Start;
 use crate::{PATH_BYTES_MAX, status::Follow, xattr};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
+use nvmed_layout::keys::{self, TARGET_PART_BYTES};
+use nvmed_layout::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_units::Ino;

@@ -1,7 +1,6 @@
 //! Opening (open(2)).
 
 use crate::bytes::Bytes;
-use crate::codec::kind::Kind;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
@@ -12,6 +11,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, OpenFlags};
 use crate::view::{Start, View};
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
 use nvmed_mutant::Mutant;
 use std::sync::Arc;
 

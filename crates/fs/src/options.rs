@@ -1,7 +1,7 @@
 //! Settings of a mount.
 
 use nvmed_cache::EvictionPolicy;
-use rustix::time::{ClockId, clock_gettime};
+use nvmed_sys::host_clock;
 
 /// Size of the largest file that lies in its record, unless told otherwise. Measured in
 /// crates/fs/examples/small_cost.rs.
@@ -20,13 +20,6 @@ pub enum Durability {
 
 /// Nanoseconds since 1970.
 pub type Clock = fn() -> i64;
-
-/// The host's clock, at the resolution of its tick: what kernels stamp files with.
-#[must_use]
-pub(crate) fn host_clock() -> i64 {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
-}
 
 /// Settings of a mount. `Default` is right for most.
 #[derive(Clone, Debug)]

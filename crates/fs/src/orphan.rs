@@ -5,14 +5,14 @@
 //! and is one batch.
 
 use crate::blocks::alloc::Run;
-use crate::codec::keys::{self, Subject};
-use crate::codec::record::{Extent, FLAG_KEYED_EXTENTS};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::{Inode, State};
 use crate::namespace::log_removal;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
+use nvmed_layout::keys::{self, Subject};
+use nvmed_layout::record::{Extent, FLAG_KEYED_EXTENTS};
 use nvmed_mutant::Mutant;
 use nvmed_units::Ino;
 use std::sync::Arc;

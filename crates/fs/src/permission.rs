@@ -1,9 +1,9 @@
 //! Who may do what: POSIX.1-2017, 4.5 "File Access Permissions", with Linux's rules for root.
 
-use crate::codec::kind::Kind;
 use crate::error::FsError;
 use crate::inode::Inode;
 use crate::status::{Credentials, MODE_STICKY};
+use nvmed_layout::Kind;
 
 /// `R_OK`.
 pub(crate) const READ: u32 = 4;
@@ -67,7 +67,7 @@ pub(crate) fn may_own(inode: &Inode, who: &Credentials<'_>) -> Result<(), FsErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::record::Record;
+    use nvmed_layout::record::Record;
     use nvmed_units::Ino;
 
     fn inode(kind: Kind, mode: u32, uid: u32, gid: u32) -> Inode {

@@ -1,14 +1,13 @@
 //! Bounds for directory trees: what is there already is counted once, and joins an account.
 
 use crate::account::{Account, Limits, Usage};
-use crate::codec::keys;
-use crate::codec::kind::Kind;
-use crate::codec::record::{Entry, Record};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
 use core::ops::{Bound, ControlFlow};
+use nvmed_layout::record::{Entry, Record};
+use nvmed_layout::{Damage, Kind, keys};
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::Ino;
 use std::collections::{HashMap, HashSet};
@@ -42,7 +41,7 @@ impl Count<'_> {
                 match kind {
                     Kind::Directory => {
                         let found = self.core.child(&directory, &name)?;
-                        let lower = found.ok_or(FsError::Damaged { what: "the name of inode", of: ino.0 })?;
+                        let lower = found.ok_or(Damage::Name(ino))?;
                         if lower.account.get().is_some() {
                             // Its use is counted already.
                             return Err(FsError::Busy);
@@ -84,7 +83,7 @@ impl Count<'_> {
         // Not loaded: a large tree is counted in little memory.
         let mut value = Vec::new();
         let key = self.core.meta.with_prefix(directory, |prefix| keys::entry(prefix, name));
-        let damaged = || FsError::Damaged { what: "the record of inode", of: ino.0 };
+        let damaged = || Damage::Inode(ino);
         let found = self.core.meta.journal.store.get(&key, &mut value)?;
         let entry = found.then(|| Entry::decode(&value)).flatten().ok_or_else(damaged)?;
         let record = match entry.record {

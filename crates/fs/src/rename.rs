@@ -1,9 +1,5 @@
 //! Renaming: both sides are one batch (rename(2), renameat2(2)).
 
-use crate::codec::ROOT;
-use crate::codec::keys::{self, PREFIX_BYTES_MAX};
-use crate::codec::kind::Kind;
-use crate::codec::record::Record;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::{Inode, Place, State};
@@ -14,6 +10,9 @@ use crate::permission::{self, WRITE};
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, RenameFlags};
 use crate::view::Start;
+use nvmed_layout::keys::{self, PREFIX_BYTES_MAX};
+use nvmed_layout::record::Record;
+use nvmed_layout::{Kind, ROOT};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
 

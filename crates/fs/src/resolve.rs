@@ -1,8 +1,5 @@
 //! From a path to inodes (POSIX.1-2017, 4.13 "Pathname Resolution"; Linux path_resolution(7)).
 
-use crate::codec::keys::{self, TARGET_PART_BYTES};
-use crate::codec::kind::Kind;
-use crate::codec::record::{Entry, RECORD_BYTES_USUAL, Record, Tail};
 use crate::core::Core;
 use crate::directory::Found;
 use crate::error::FsError;
@@ -12,6 +9,9 @@ use crate::status::{Credentials, Follow};
 use crate::view::{Start, View};
 use crate::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
 use core::ops::Range;
+use nvmed_layout::keys::{self, TARGET_PART_BYTES};
+use nvmed_layout::record::{Entry, RECORD_BYTES_USUAL, Record, Tail};
+use nvmed_layout::{Damage, Kind};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -308,14 +308,14 @@ impl Core {
             return Ok(None);
         }
         let entry = Entry::decode(&value);
-        let entry = entry.ok_or(FsError::Damaged { what: "an entry of directory", of: directory.ino.0 })?;
+        let entry = entry.ok_or(Damage::Entry(directory.ino))?;
         let name: Arc<[u8]> = name.into();
         let place = Place { parent: Arc::clone(directory), name: Arc::clone(&name) };
         let inode = self.load_entry(&entry, &place)?;
         // A directory has one name: a second would make a circle, or two ways to lock it.
         let second = inode.kind == Kind::Directory && !inode.is_at(directory, &name);
         if second || inode.kind != entry.kind {
-            return Err(FsError::Damaged { what: "the name of inode", of: inode.ino.0 });
+            return Err(Damage::Name(inode.ino).into());
         }
         if inode.is_own() && inode.nlink() > 0 && inode.place().is_none() {
             inode.set_place(Some(place));
@@ -326,7 +326,7 @@ impl Core {
 
     /// The inode of an entry, from memory, from the entry or from its own record.
     fn load_entry(&self, entry: &Entry<'_>, place: &Place) -> Result<Arc<Inode>, FsError> {
-        let damaged = || FsError::Damaged { what: "the record of inode", of: entry.ino.0 };
+        let damaged = || FsError::from(Damage::Inode(entry.ino));
         self.meta.check_number(entry.ino)?;
         self.meta.inodes.get_or_load(entry.ino, || {
             let own = entry.record.is_none();
@@ -359,14 +359,14 @@ impl Core {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// [`FsError::Damaged`]; the store's.
+    /// [`FsError::Layout`]; the store's.
     pub(crate) fn link_target(&self, link: &Inode) -> Result<Vec<u8>, FsError> {
         let (tail, size) = {
             let state = link.lock();
             (state.record().tail.clone(), state.record().size)
         };
         let bytes = size as usize;
-        let damaged = FsError::Damaged { what: "the target of link", of: link.ino.0 };
+        let damaged = FsError::from(Damage::Target(link.ino));
         match tail {
             Tail::Target(target) if target.len() == bytes => Ok(target.to_vec()),
             _ if bytes >= PATH_BYTES_MAX => Err(damaged),

@@ -4,10 +4,6 @@
 //! batches come first and go into the store before anything else does, as its log goes on with them.
 
 use crate::bytes::Bytes;
-use crate::codec::ROOT;
-use crate::codec::keys::{self, INO_END, PREFIX_BYTES_MAX};
-use crate::codec::kind::Kind;
-use crate::codec::record::Entry;
 use crate::core::{Core, MountParts};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
@@ -17,6 +13,10 @@ use crate::view::View;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Cache, Survivor};
+use nvmed_layout::LayoutError;
+use nvmed_layout::keys::{self, INO_END, PREFIX_BYTES_MAX};
+use nvmed_layout::record::Entry;
+use nvmed_layout::{Kind, ROOT};
 use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Core {
         for &ino in &wanted {
             match self.meta.load_own(ino) {
                 Ok(inode) => _ = found.insert(ino, inode),
-                Err(FsError::Damaged { .. }) => {}
+                Err(FsError::Layout(LayoutError::Damaged(_))) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -128,7 +128,9 @@ impl Core {
         for name in steps.iter().rev() {
             match self.child(&inode, name) {
                 Ok(Some(child)) => inode = child,
-                Ok(None) | Err(FsError::Damaged { .. } | FsError::NotDirectory) => return Ok(None),
+                Ok(None) | Err(FsError::Layout(LayoutError::Damaged(_)) | FsError::NotDirectory) => {
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             }
         }

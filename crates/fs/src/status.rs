@@ -1,6 +1,6 @@
 //! What callers say about files and what they are told: flags, credentials, status.
 
-use crate::codec::kind::Kind;
+use nvmed_layout::Kind;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 

@@ -3,9 +3,9 @@
 //! A view decides where `/` is, where `..` ends, and whether anything may be changed. Of a held directory that was moved
 //! out of the view since, nothing is found any more.
 
-use crate::codec::ROOT;
 use crate::error::FsError;
 use crate::inode::Inode;
+use nvmed_layout::ROOT;
 use nvmed_units::Ino;
 use std::sync::Arc;
 

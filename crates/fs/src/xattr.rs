@@ -3,10 +3,6 @@
 //! The inode record holds the names, and the values that are short; a long value lies in records of its own, so that
 //! an inode that changes does not carry it along. A change of attributes is one batch.
 
-use crate::codec::keys;
-use crate::codec::kind::Kind;
-use crate::codec::record::Record;
-use crate::codec::xattrs::{self, Attribute, PART_BYTES, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
@@ -14,6 +10,9 @@ use crate::metadata::change::Change;
 use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, MODE_STICKY};
 use core::sync::atomic::Ordering;
+use nvmed_layout::record::Record;
+use nvmed_layout::xattrs::{self, Attribute, PART_BYTES, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use nvmed_layout::{Damage, Kind, keys};
 use nvmed_mutant::Mutant;
 use nvmed_units::Ino;
 use serde::{Deserialize, Serialize};
@@ -40,13 +39,13 @@ pub enum SetXattr {
 
 fn of(record: &Record, ino: Ino) -> Result<Vec<Attribute<'_>>, FsError> {
     let bytes = record.xattrs.as_deref().unwrap_or_default();
-    xattrs::decode(bytes).ok_or(FsError::Damaged { what: "the extended attributes of inode", of: ino.0 })
+    xattrs::decode(bytes).ok_or(Damage::Attributes(ino).into())
 }
 
 /// Removes the attributes' own records, with the inode.
 ///
 /// # Errors
-/// [`FsError::Damaged`].
+/// [`FsError::Layout`].
 pub(crate) fn log_removal(change: &mut Change<'_>, ino: Ino, record: &Record) -> Result<(), FsError> {
     for attribute in of(record, ino)? {
         delete_parts(change, ino, attribute);
@@ -110,7 +109,7 @@ impl Core {
             value.extend_from_slice(&part);
         }
         let whole = value.len() == attribute.bytes;
-        let damaged = FsError::Damaged { what: "an extended attribute of inode", of: inode.ino.0 };
+        let damaged = FsError::from(Damage::Attribute(inode.ino));
         if whole { Ok(value) } else { Err(damaged) }
     }
 

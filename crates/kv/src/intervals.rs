@@ -21,6 +21,7 @@ impl Intervals {
 
     /// Adds the keys at or above `from` and below `to`; `from` is below `to`.
     pub(crate) fn insert(&mut self, from: &[u8], to: &[u8]) {
+        assert!(from < to, "a range of keys that ends before it begins");
         let (mut from, mut to) = (from.to_vec(), to.to_vec());
         // Those that begin at or before our end and end at or after our start become part of us.
         while let Some((start, end)) = self.ends.range::<[u8], _>(upto(&to)).next_back() {
@@ -83,5 +84,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "ends before it begins")]
+    fn a_range_that_goes_back_is_our_mistake() {
+        Intervals::default().insert(b"b", b"a");
     }
 }

@@ -68,6 +68,7 @@ impl Layout {
     }
 
     pub(crate) fn superblock(&self, slot: u64) -> u64 {
+        assert!(slot < 2, "slot {slot} of two superblocks");
         if slot == 0 { 0 } else { self.blocks - 1 }
     }
 
@@ -92,6 +93,7 @@ impl Layout {
     }
 
     pub(crate) fn bitmap_block(&self, page: u64, slot: bool) -> u64 {
+        assert!(page < self.pages, "bitmap page {page} of {}", self.pages);
         self.groups_start() + page * GROUP_BLOCKS + u64::from(slot)
     }
 
@@ -191,5 +193,17 @@ mod tests {
         }
         assert!(grown.is_tree_block(small.superblock(1)) && small.grown(40_000).is_none());
         assert!(matches!(Layout::plan(200, None), Err(KvError::TooSmall { .. })));
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 2 of two")]
+    fn a_third_superblock_is_our_mistake() {
+        Layout::plan(1000, None).unwrap().superblock(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "bitmap page 1 of 1")]
+    fn a_block_beyond_the_bitmap_is_our_mistake() {
+        Layout::plan(1000, None).unwrap().tree_block(PAGE_BITS);
     }
 }

@@ -170,7 +170,7 @@ pub(crate) fn inner(children: &[Child], level: u16, place: Place) -> Node {
 
 /// A node of `len` entries from a block that lacks only its header.
 pub(crate) fn seal(mut bytes: Box<Block>, level: u16, len: usize, place: Place) -> Node {
-    debug_assert!(len > 0 && level <= LEVEL_MAX);
+    assert!(len > 0 && level <= LEVEL_MAX, "a node of level {level} with {len} entries");
     put_u32(&mut *bytes, 0, MAGIC);
     put_u64(&mut *bytes, 8, place.block);
     put_u64(&mut *bytes, 16, place.generation);
@@ -179,4 +179,15 @@ pub(crate) fn seal(mut bytes: Box<Block>, level: u16, len: usize, place: Place) 
     let crc = checksum(place.identity, &[&bytes[8..]]);
     put_u32(&mut *bytes, 4, crc);
     Node::unchecked(bytes).with_hints()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a node of level 1 with 0 entries")]
+    fn a_node_without_entries_is_our_mistake() {
+        inner(&[], 1, Place { identity: 1, block: 9, generation: 1 });
+    }
 }

@@ -36,7 +36,7 @@ impl Pins {
     /// Waits until nobody but the caller has `version`; nobody new must come any more.
     pub(crate) fn wait(&self, version: &mut Arc<Version>) {
         let mut guard = self.gate.lock();
-        self.awaited.store(true, SeqCst);
+        assert!(!self.awaited.swap(true, SeqCst), "two wait for readers");
         while !is_alone(version) {
             // The time is for a processor that lets a reader's look at `awaited` pass its last act.
             (guard, _) = self.changed.wait_timeout(guard, Duration::from_millis(1));
@@ -65,5 +65,17 @@ impl Drop for Pin<'_> {
             drop(self.pins.gate.lock());
             self.pins.changed.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "two wait for readers")]
+    fn two_that_wait_are_our_mistake() {
+        let pins = Pins { awaited: AtomicBool::new(true), ..Pins::default() };
+        pins.wait(&mut Arc::new(Version { root: None, generation: 0 }));
     }
 }

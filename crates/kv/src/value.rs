@@ -88,7 +88,23 @@ impl Writer {
         self.len += PART_BYTES;
     }
 
+    /// What a leaf's entry is to hold, when all blocks were noted.
     pub(crate) fn payload(&self) -> &[u8] {
+        let noted = (self.len - HEADER_BYTES) / PART_BYTES;
+        assert_eq!(noted, blocks(u16_at(&self.payload, 0).into()), "the blocks of a long value");
         &self.payload[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the blocks of a long value")]
+    fn a_value_that_is_not_all_written_is_our_mistake() {
+        let mut writer = Writer::new(1, 1, BLOCK_BYTES + 1);
+        writer.push(9, &[0; BLOCK_BYTES]);
+        writer.payload();
     }
 }

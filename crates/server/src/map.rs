@@ -38,6 +38,7 @@ impl Maps {
     fn end(&self, ino: u64) {
         let mut maps = self.0.lock();
         let Some(mapped) = maps.get_mut(&ino) else { return };
+        assert!(mapped.count > 0, "file {ino} is mapped, and by nobody");
         mapped.count -= 1;
         if mapped.count == 0 {
             maps.remove(&ino);
@@ -85,5 +86,18 @@ impl Service {
             self.windows.not_stored(description.node().ino());
         }
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "file 7 is mapped, and by nobody")]
+    fn a_file_that_nobody_has_mapped_is_our_mistake() {
+        let user = crate::share::Shares::new(crate::share::Limits::MACHINE).user(1);
+        let mapped = Mapped { count: 0, _shares: [user.none(Resource::Map), user.none(Resource::Mapped)] };
+        Maps(Mutex::new(HashMap::from([(7, mapped)]))).end(7);
     }
 }

@@ -60,6 +60,7 @@ impl Locked {
 
     fn less(&mut self, before: usize, now: usize) {
         if let Some(share) = &mut self.share {
+            assert!(before <= share.count(), "{before} locks on a file, and {} in all", share.count());
             share.set(share.count() - before + now);
         }
     }
@@ -127,7 +128,9 @@ impl Owner {
 
     /// One session fewer; with the last one the process is dead, and its locks go. Whether it had any.
     fn leave(&self) -> bool {
-        if self.sessions.fetch_sub(1, Ordering::SeqCst) > 1 {
+        let sessions = self.sessions.fetch_sub(1, Ordering::SeqCst);
+        assert!(sessions > 0, "a process without sessions leaves one");
+        if sessions > 1 {
             return false;
         }
         let mut locked = self.locked.lock();
@@ -209,5 +212,26 @@ impl Owners {
     /// How many processes there are.
     pub fn count(&self) -> usize {
         self.living.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a process without sessions leaves one")]
+    fn a_process_that_leaves_twice_is_our_mistake() {
+        let owners = Owners::default();
+        let owner = owners.begin(1);
+        owners.end(&owner);
+        owners.end(&owner);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 locks on a file, and 0 in all")]
+    fn locks_that_were_not_counted_are_our_mistake() {
+        let user = crate::share::Shares::new(crate::share::Limits::MACHINE).user(1);
+        Locked { share: Some(user.none(Resource::Lock)), ..Locked::default() }.less(2, 0);
     }
 }

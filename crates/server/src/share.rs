@@ -260,6 +260,7 @@ impl Share {
 
     /// So many fewer.
     pub fn shrink(&mut self, by: usize) {
+        assert!(by <= self.count, "a share of {} {:?} gives back {by}", self.count, self.resource);
         self.count -= by;
         self.user.sub(self.resource, by);
         let descriptors = by * self.resource.descriptors();
@@ -324,5 +325,17 @@ mod tests {
         drop((lane, sessions));
         assert_eq!(user.has(Resource::Descriptor), 0);
         user.take(Resource::Map).unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "a share of 0 Lane gives back 1")]
+    fn a_share_that_gives_back_more_than_it_has_is_our_mistake() {
+        Shares::new(Limits::MACHINE).user(1).none(Resource::Lane).shrink(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a user gives back 1 of 0 Lock")]
+    fn a_user_who_gives_back_what_he_has_not_is_our_mistake() {
+        Shares::new(Limits::MACHINE).user(1).sub(Resource::Lock, 1);
     }
 }

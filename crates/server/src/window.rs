@@ -116,6 +116,7 @@ fn give_way(arrivals: &mut HashMap<u32, Arrivals>, mut excess: u64) -> Vec<Arriv
         };
         let pages = oldest.pages.start..oldest.pages.end.min(oldest.pages.start + excess);
         let count = pages.end - pages.start;
+        assert!(count <= theirs.pages, "{count} of a user's {} pages go", theirs.pages);
         excess -= count;
         theirs.pages -= count;
         oldest.pages.start = pages.end;
@@ -228,6 +229,7 @@ impl Windows {
     pub(crate) fn not_stored(&self, ino: u64) {
         let mut files = self.files.write();
         if let Some(count) = files.stored.get_mut(&ino) {
+            assert!(*count > 0, "file {ino} is stored into by nobody");
             *count -= 1;
             if *count == 0 {
                 files.stored.remove(&ino);
@@ -445,5 +447,20 @@ mod tests {
         assert_eq!((gone.len(), gone[0].clone(), arrivals.len()), (1, 22..30, 1));
         assert_eq!(give_way(&mut arrivals, 9).len(), 2, "no more than there is");
         assert!(arrivals.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "5 of a user's 4 pages go")]
+    fn pages_that_were_not_counted_are_our_mistake() {
+        let queue = VecDeque::from([Arrival { window: Weak::new(), pages: 0..5 }]);
+        give_way(&mut HashMap::from([(1, Arrivals { queue, pages: 4 })]), 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "file 7 is stored into by nobody")]
+    fn a_file_that_nobody_stores_into_is_our_mistake() {
+        let windows = Windows::new(Arc::new(Board::new().unwrap()), 0);
+        windows.files.write().stored.insert(7, 0);
+        windows.not_stored(7);
     }
 }

@@ -236,7 +236,7 @@ fn a_killed_client_leaves_nothing_locked_leaked_or_half_done() {
     shared.service.mount().unmount().unwrap();
     drop(shared.service);
     let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false }).unwrap();
-    let found = nvmed_fs::fsck(&device).unwrap();
+    let found = nvmed_check::fsck(&device).unwrap();
     assert!(found.is_empty(), "{found:?}");
     device.shutdown().unwrap();
     std::fs::remove_file(image).unwrap();

@@ -9,8 +9,9 @@ use crate::rare::{Marks, RareStates};
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{OWN, Survey};
+use nvmed_check::Finding;
 use nvmed_dice::Dice;
-use nvmed_fs::{Credentials, FileSystem, Finding, FsError, OpenFlags, RenameFlags};
+use nvmed_fs::{Credentials, FileSystem, FsError, OpenFlags, RenameFlags};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -341,7 +342,7 @@ impl State<'_> {
 
 fn findings(disk: &Arc<Disk>, when: &str) -> Result<Vec<Finding>, String> {
     let device = disk.open().map_err(|error| error.to_string())?;
-    nvmed_fs::fsck(&device).map_err(|error| format!("fsck {when}: {error}"))
+    nvmed_check::fsck(&device).map_err(|error| format!("fsck {when}: {error}"))
 }
 
 /// The checker finds nothing.
@@ -359,7 +360,7 @@ pub fn sound(disk: &Arc<Disk>, when: &str) -> Result<(), String> {
 /// What it found besides.
 pub(crate) fn sound_after_cut(disk: &Arc<Disk>, when: &str) -> Result<(), String> {
     let mut findings = findings(disk, when)?;
-    findings.retain(|finding| !finding.is_of_a_superblock());
+    findings.retain(|finding| !matches!(finding, Finding::Copy(lost) if lost.is_superblock()));
     if findings.is_empty() { Ok(()) } else { Err(format!("fsck {when} found {findings:?}")) }
 }
 

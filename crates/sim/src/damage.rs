@@ -71,7 +71,7 @@ pub fn of_workload(seed: u64) -> Tally {
 /// Whether the checker finds something, or cannot go on.
 pub(crate) fn is_reported(image: &Image) -> bool {
     let Ok(device) = Disk::new(image.clone()).open() else { return true };
-    nvmed_fs::fsck(&device).map_or(true, |findings| !findings.is_empty())
+    nvmed_check::fsck(&device).map_or(true, |findings| !findings.is_empty())
 }
 
 /// What was seen of an image, and what became of it.

@@ -8,8 +8,9 @@ use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::Survey;
 use core::ops::{Bound, ControlFlow};
+use nvmed_check::plan_repair;
 use nvmed_dice::Dice;
-use nvmed_fs::{FileSystem, FsError, plan_repair};
+use nvmed_fs::{FileSystem, FsError};
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -107,7 +108,7 @@ impl Repair {
 
 fn repair(disk: &Arc<Disk>) -> Result<(), FsError> {
     let device = disk.open()?;
-    plan_repair(&device)?.carry_out(&device)
+    Ok(plan_repair(&device)?.carry_out(&device)?)
 }
 
 /// A repaired file system: the checker finds nothing, and it shows this.

@@ -6,6 +6,7 @@
 //! caller's mistake panics before it happens. Source: rust-vmm's `VolatileSlice` for the idea.
 #![deny(unsafe_code)]
 
+mod clock;
 mod descriptor;
 #[allow(unsafe_code, reason = "copies to and from addresses that a program names")]
 pub mod door;
@@ -26,6 +27,7 @@ pub mod sync;
 #[allow(unsafe_code, reason = "signal masks are libc calls on raw sets")]
 mod thread;
 
+pub use clock::host_clock;
 pub use descriptor::{QUIET, QUIET_LEAST, QuietFd, forget_quiet, is_quiet, next_quiet};
 pub use fork::{ForkGuard, ForkLock};
 pub use guard::survive_cut_files;

@@ -205,7 +205,9 @@ impl<'a> CountedChange<'a> {
 
     fn over(&self) -> u64 {
         let more = OVER - UNDER_WAY;
-        self.count.fetch_add(more, Ordering::SeqCst).wrapping_add(more)
+        let before = self.count.fetch_add(more, Ordering::SeqCst);
+        assert!(!before.is_multiple_of(OVER), "a change is over that was not under way");
+        before.wrapping_add(more)
     }
 }
 
@@ -381,5 +383,11 @@ mod tests {
             taken.store(false, Ordering::SeqCst);
             board.lock_released();
         });
+    }
+
+    #[test]
+    #[should_panic(expected = "a change is over that was not under way")]
+    fn a_change_that_did_not_begin_is_our_mistake() {
+        let _ = CountedChange { count: &AtomicU64::new(OVER), place: 0 }.end();
     }
 }

@@ -142,7 +142,7 @@ impl Window {
         }
         // Barrier W1, pairs with R2: a reader that copies a byte changed from here on sees an odd word.
         fence(Ordering::SeqCst);
-        Change { window: self, pages: start..end, _resizing: resizing }
+        Change { window: self, pages: start..end, resizing }
     }
 
     /// Makes a page's word odd, when it is even.
@@ -178,7 +178,8 @@ impl Window {
     /// Makes a page's word even: `word`.
     fn unlock(&self, page: u64, word: u32) {
         // Barrier W2, pairs with R1: who sees this word copies what was written before it.
-        self.word(page).swap(word, Ordering::SeqCst);
+        let before = self.word(page).swap(word, Ordering::SeqCst);
+        assert!(!before.is_multiple_of(2), "page {page} was not locked");
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             let _ = futex::wake(self.word(page), futex::Flags::empty(), i32::MAX as u32);
         }
@@ -207,7 +208,7 @@ impl Window {
             return seen.is_multiple_of(2);
         }
         // Given back to absent also when `read` unwinds.
-        let locked = Change { window: self, pages: page..page + 1, _resizing: None };
+        let locked = Change { window: self, pages: page..page + 1, resizing: None };
         // As W1, for who still copies what was there before the page was given back.
         fence(Ordering::SeqCst);
         let mut bytes = [0; PAGE];
@@ -268,7 +269,7 @@ pub struct Change<'a> {
     window: &'a Window,
     /// Whose words are odd because of this change.
     pages: Range<u64>,
-    _resizing: Option<MutexGuard<'a, ()>>,
+    resizing: Option<MutexGuard<'a, ()>>,
 }
 
 impl Change<'_> {
@@ -288,6 +289,7 @@ impl Change<'_> {
 
     /// The file's size is this now. To be said inside a change that [`Window::begin_resize`] began.
     pub fn set_size(&self, size: u64) {
+        assert!(self.resizing.is_some(), "the size changes where others may change it");
         self.window.memory.u64(SIZE).store(size, Ordering::Release);
     }
 
@@ -311,5 +313,22 @@ impl Drop for Change<'_> {
             self.window.word(page).store(ABSENT_LOCKED, Ordering::Relaxed);
         }
         self.window.release(self.pages.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "page 3 was not locked")]
+    fn a_page_that_was_not_locked_is_our_mistake() {
+        Window::new(8, 0).unwrap().unlock(3, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "the size changes where others may change it")]
+    fn a_size_that_anybody_may_change_is_our_mistake() {
+        Window::new(1, 0).unwrap().begin_change(0..1).set_size(5);
     }
 }

@@ -306,7 +306,8 @@ const PIECES: &[&str] = &[
 const BASH_PIECES: &[&str] = &[
     "cat <<< word%n > $d/%f; cat $d/%f",
     "diff <(sort $d/%f) <(sort $d/%g) > /dev/null; echo $?",
-    "echo tee%n | tee >(cat > $d/%f) > /dev/null; sleep 0.02; wait",
+    // Nobody waits for a process that tee(1) writes to: it says itself that it is done.
+    "echo tee%n | tee >(cat > $d/%f; : > $d/done) > /dev/null; until [ -e $d/done ]; do sleep 0.01; done; rm $d/done",
     "echo both &> $d/%f; cat $d/%f",
     "mapfile -t a < $d/%f; echo ${#a[@]}",
     "coproc cat; echo co%n >&${COPROC[1]}; read -r l <&${COPROC[0]}; echo $l > $d/%f; cat $d/%f; kill $COPROC_PID; wait 2> /dev/null",

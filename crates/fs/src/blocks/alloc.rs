@@ -6,9 +6,10 @@
 //! same, plus blocks of writes in flight, plus blocks whose freeing is not durable yet. So a block is
 //! reused only after the record that freed it is on the device (decision 6).
 
-use crate::codec::bitmap::{self, CHUNK_BLOCKS, CHUNK_BYTES, WORDS, Words};
 use crate::error::FsError;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nvmed_layout::Damage;
+use nvmed_layout::bitmap::{self, CHUNK_BLOCKS, CHUNK_BYTES, WORDS, Words};
 use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_units::Block;
 use std::collections::HashMap;
@@ -213,7 +214,7 @@ impl Allocator {
     /// Records taken blocks as used, in the open batch.
     ///
     /// # Errors
-    /// [`FsError::Damaged`] outside the region; what loading a chunk answers.
+    /// [`FsError::Layout`] outside the region; what loading a chunk answers.
     pub(crate) fn log_use(&self, edits: &mut Edits, run: Run, load: Load<'_>) -> Result<(), FsError> {
         self.log(edits, run, true, load)
     }
@@ -228,10 +229,7 @@ impl Allocator {
 
     fn log(&self, edits: &mut Edits, run: Run, used: bool, load: Load<'_>) -> Result<(), FsError> {
         if !self.contains(run) {
-            return Err(FsError::Damaged {
-                what: "an extent outside the data region, at block",
-                of: run.start.0,
-            });
+            return Err(Damage::Extent(run.start).into());
         }
         for (number, from, to) in parts(self.first, run) {
             let mut space = self.group(number).lock();
@@ -318,13 +316,10 @@ impl Allocator {
     /// How many blocks of a run the records do not say are used; all of them are taken from now on.
     ///
     /// # Errors
-    /// [`FsError::Damaged`] outside the region; what loading a chunk answers.
+    /// [`FsError::Layout`] outside the region; what loading a chunk answers.
     pub(crate) fn unmarked(&self, run: Run, load: Load<'_>) -> Result<u64, FsError> {
         if !self.contains(run) {
-            return Err(FsError::Damaged {
-                what: "a run of metadata outside the data region, at block",
-                of: run.start.0,
-            });
+            return Err(Damage::MetadataRun(run.start).into());
         }
         let mut blocks = 0;
         for (number, from, to) in parts(self.first, run) {

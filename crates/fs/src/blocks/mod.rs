@@ -10,15 +10,14 @@ pub(crate) mod reservation;
 use crate::blocks::alloc::{Allocator, Edits, Near, Run};
 use crate::blocks::freed::{Freed, merged};
 use crate::blocks::reservation::{Ledger, Reservation, Taken};
-use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::codec::keys;
-use crate::codec::record::Counters;
-use crate::codec::superblock::Superblock;
 use crate::error::FsError;
 use crate::journal::Journal;
 use core::sync::atomic::Ordering;
 use nvmed_io::Handle;
 use nvmed_kv::Sequence;
+use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use nvmed_layout::record::Counters;
+use nvmed_layout::{Damage, Superblock, keys};
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, Block};
 
@@ -67,7 +66,7 @@ impl Blocks {
             return Ok(None);
         }
         let bytes = value.as_slice().try_into();
-        bytes.map(Some).map_err(|_| FsError::Damaged { what: "the length of bitmap record", of: chunk })
+        bytes.map(Some).map_err(|_| Damage::Bitmap(chunk).into())
     }
 
     /// Up to `want` blocks side by side, where they are near. They were promised, and are recorded by a change once the
@@ -126,7 +125,7 @@ impl Blocks {
     /// How many blocks of a run the records do not say are used; all of them are taken from now on.
     ///
     /// # Errors
-    /// [`FsError::Damaged`] outside the region; the store's.
+    /// [`FsError::Layout`] outside the region; the store's.
     pub(crate) fn unmarked(&self, run: Run) -> Result<u64, FsError> {
         self.alloc.unmarked(run, &|chunk| self.load(chunk))
     }
@@ -137,7 +136,7 @@ impl Blocks {
     /// Records taken blocks as used.
     ///
     /// # Errors
-    /// [`FsError::Damaged`] outside the region; the store's.
+    /// [`FsError::Layout`] outside the region; the store's.
     pub(crate) fn log_use(&self, edits: &mut Edits, run: Run) -> Result<(), FsError> {
         self.alloc.log_use(edits, run, &|chunk| self.load(chunk))
     }

@@ -5,13 +5,14 @@
 //! everything as it was.
 
 use crate::blocks::alloc::{Edits, Run};
-use crate::codec::keys;
-use crate::codec::record::{Counters, Entry, Extent, Record};
+
 use crate::error::FsError;
 use crate::metadata::Metadata;
 use crate::metadata::entries::Moves;
 use core::sync::atomic::Ordering;
 use nvmed_kv::{Batch, Sequence};
+use nvmed_layout::keys;
+use nvmed_layout::record::{Counters, Entry, Extent, Record};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::MutexGuard;
 use nvmed_units::Ino;

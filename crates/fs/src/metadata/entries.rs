@@ -4,14 +4,14 @@
 //! A change computes keys as they are once it is applied: names that it re-keys come first, the rest follows
 //! them. What is in memory follows when the change is applied, before anybody else gets the open batch.
 
-use crate::codec::keys::{self, Key};
-use crate::codec::kind::Kind;
-use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
 use crate::error::FsError;
 use crate::inode::{Inode, Place};
 use crate::metadata::change::Change;
 use crate::metadata::zone::{Below, Pressure};
 use core::sync::atomic::Ordering;
+use nvmed_layout::keys::{self, Key};
+use nvmed_layout::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
+use nvmed_layout::{Damage, Kind};
 use nvmed_units::Ino;
 use std::sync::Arc;
 
@@ -218,8 +218,7 @@ impl Change<'_> {
             if 2 * names >= below.size.names as usize {
                 break;
             }
-            found =
-                found.parent().ok_or(FsError::Damaged { what: "the name of directory", of: found.ino.0 })?;
+            found = found.parent().ok_or(Damage::Name(found.ino))?;
         }
         Ok(found)
     }
@@ -229,18 +228,16 @@ impl Change<'_> {
     /// # Errors
     /// [`FsError::TooManyNames`], with nothing changed; the store's.
     fn make_zone(&mut self, directory: &Arc<Inode>) -> Result<(), FsError> {
-        let place = directory
-            .place()
-            .ok_or(FsError::Damaged { what: "the name of directory", of: directory.ino.0 })?;
+        let place = directory.place().ok_or(Damage::Name(directory.ino))?;
         let old = self.prefix(directory);
         let below = self.meta.read_below(&old)?;
         let key = self.entry_key(&place.parent, &place.name);
         let mut value = Vec::new();
         if !self.meta.journal.store.get(&key, &mut value)? {
-            return Err(FsError::Damaged { what: "the entry of directory", of: directory.ino.0 });
+            return Err(Damage::EntryOf(directory.ino).into());
         }
         let entry = Entry::decode(&value);
-        let entry = entry.ok_or(FsError::Damaged { what: "the entry of directory", of: directory.ino.0 })?;
+        let entry = entry.ok_or(Damage::EntryOf(directory.ino))?;
         let mut zone = Vec::with_capacity(value.len());
         Entry { zone: true, ..entry }.encode_to(&mut zone);
         self.put(&key, &zone);

@@ -1,19 +1,20 @@
 //! The extents of a file in the store: read from its record or from records of their own, and logged into a change.
 
-use crate::codec::keys::{self, Subject};
-use crate::codec::record::{Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
 use crate::error::FsError;
 use crate::extent::Extents;
 use crate::metadata::Metadata;
 use crate::metadata::change::Change;
 use core::ops::{Bound, ControlFlow};
+use nvmed_layout::Damage;
+use nvmed_layout::keys::{self, Subject};
+use nvmed_layout::record::{Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
 use nvmed_units::{Block, Ino};
 
 impl Metadata {
     /// Reads the extents of an inode.
     ///
     /// # Errors
-    /// [`FsError::Damaged`] when they overlap or lie outside the data region; the store's.
+    /// [`FsError::Layout`] when they overlap or lie outside the data region; the store's.
     pub(crate) fn load_extents(&self, ino: Ino, record: &Record) -> Result<Extents, FsError> {
         let mut all = Extents::default();
         let mut sane = true;
@@ -33,7 +34,7 @@ impl Metadata {
                 ControlFlow::Continue(())
             })?;
         }
-        if sane { Ok(all) } else { Err(FsError::Damaged { what: "the extents of inode", of: ino.0 }) }
+        if sane { Ok(all) } else { Err(Damage::Extents(ino).into()) }
     }
 }
 

@@ -6,13 +6,12 @@
 
 use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
-use crate::codec::superblock::Superblock;
 use crate::error::FsError;
 use crate::metadata::Metadata;
-use crate::superblock;
+
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
+use nvmed_layout::{Superblock, copies};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Block;
 
@@ -168,9 +167,9 @@ impl Metadata {
         // From here on the superblock may tell of the run: it stays out of use whatever happens.
         let run = taken.withhold();
         let device = self.handle.device();
-        if let Err(error) = superblock::store(device, &self.handle, &grown) {
+        if let Err(error) = copies::store(device, &self.handle, &grown) {
             self.growth.broken.store(true, Ordering::Relaxed);
-            return Err(error);
+            return Err(error.into());
         }
         *current = grown;
         self.mark_as_metadata(run).inspect_err(|_| self.growth.broken.store(true, Ordering::Relaxed))?;
@@ -233,7 +232,7 @@ impl Metadata {
     pub(crate) fn finish_growth(&self, copies_agree: bool) -> Result<(), FsError> {
         let current = self.growth.lock();
         if !copies_agree {
-            superblock::store(self.handle.device(), &self.handle, &current)?;
+            copies::store(self.handle.device(), &self.handle, &current)?;
         }
         let last = current.taken_runs().last().cloned();
         let Some(last) = last else { return Ok(()) };
@@ -264,17 +263,4 @@ impl Metadata {
         }
         Ok(())
     }
-}
-
-/// The blocks of a file system's metadata, those that it took from the data region included.
-///
-/// # Errors
-/// No memory, or no room in the device's address space.
-pub(crate) fn medium(device: &Arc<Device>, superblock: &Superblock) -> Result<DeviceMedium, FsError> {
-    let first = superblock.meta_first..superblock.data_first;
-    let medium = DeviceMedium::new(device, device.handle(Binding::Spread), first)?;
-    for run in superblock.taken_runs() {
-        medium.extend(run.clone()).map_err(|error| FsError::Host(crate::region::errno(error)))?;
-    }
-    Ok(medium)
 }

@@ -11,12 +11,7 @@ pub(crate) mod times;
 pub(crate) mod zone;
 
 use crate::blocks::Blocks;
-use crate::codec::ROOT;
-use crate::codec::keys;
-use crate::codec::record::{Counters, Record};
-use crate::codec::superblock::Superblock;
 use crate::error::FsError;
-use crate::finding::Finding;
 use crate::health::Health;
 use crate::inode::{Home, Inode, InodeTable};
 use crate::journal::Journal;
@@ -25,10 +20,11 @@ use crate::metadata::change::OpenBatch;
 use crate::metadata::growth::Growth;
 use crate::metadata::times::Late;
 use crate::options::{Clock, MountOptions};
-use crate::superblock;
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_io::{Device, Handle};
 use nvmed_kv::{DeviceMedium, PendingMemory, Store};
+use nvmed_layout::record::{Counters, RECORD_BYTES_USUAL, Record};
+use nvmed_layout::{Damage, LostCopy, ROOT, Superblock, copies, keys, region};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::Ino;
@@ -59,31 +55,31 @@ pub(crate) struct Metadata {
 pub(crate) struct Opened {
     pub(crate) metadata: Metadata,
     /// Copies that were lost; a mount that may write has them written again.
-    pub(crate) mended: Vec<Finding>,
+    pub(crate) mended: Vec<LostCopy>,
     /// Whether both copies of the superblock are good.
     pub(crate) copies_agree: bool,
 }
 
 /// Reads the counters.
-pub(crate) fn read_counters(store: &Store) -> Result<Counters, FsError> {
+fn read_counters(store: &Store) -> Result<Counters, FsError> {
     let mut value = Vec::new();
     let found = store.get(&keys::counters(), &mut value)?;
     let counters = found.then(|| Counters::decode(&value)).flatten();
-    counters.ok_or(FsError::Damaged { what: "the counters", of: 0 })
+    counters.ok_or(Damage::Counters.into())
 }
 
 impl Metadata {
     /// Reads superblock, log and counters. Over what a dead process left in its memory, the log goes on with its batches.
     ///
     /// # Errors
-    /// [`FsError::Damaged`]; the store's and the device's.
+    /// [`FsError::Layout`]; the store's and the device's.
     pub(crate) fn open(
         (device, handle): (&Arc<Device>, Handle),
         (memory, dead): (&Memory, Option<&Memory>),
         options: &MountOptions,
     ) -> Result<Opened, FsError> {
-        let (superblock, superblock_lost) = superblock::load(device, &handle)?;
-        let medium = Arc::new(growth::medium(device, &superblock)?);
+        let (superblock, superblock_lost) = copies::load(device, &handle)?;
+        let medium = Arc::new(region::metadata(device, &superblock)?);
         let commit_blocks_max = options.commit_blocks_max;
         let settings = nvmed_kv::Options { commit_blocks_max, ..nvmed_kv::Options::default() };
         let store = Store::open(medium.clone(), memory.pending(), &settings)?;
@@ -95,8 +91,8 @@ impl Metadata {
         let copies_agree = superblock_lost.is_none();
         let mut mended = Vec::new();
         if !options.read_only {
-            mended.extend(superblock_lost.map(Finding::of_superblock));
-            mended.extend(store.flaws().iter().map(Finding::of_flaw));
+            mended.extend(superblock_lost);
+            mended.extend(store.flaws().iter().cloned().map(LostCopy::Store));
         }
         if let Some(dead) = dead.filter(|_| !Mutant::PendingForgotten.is_made()) {
             let PendingMemory { memory, offset, len } = dead.pending();
@@ -104,7 +100,7 @@ impl Metadata {
         }
         let counters = read_counters(&store)?;
         if counters.free_blocks > superblock.data_blocks || counters.next_ino >= keys::INO_END {
-            return Err(FsError::Damaged { what: "the counters", of: counters.free_blocks });
+            return Err(Damage::Counted(counters.free_blocks).into());
         }
         let health = Arc::<Health>::default();
         let journal = Arc::new(Journal::new(store, handle.clone(), Arc::clone(&health)));
@@ -159,7 +155,7 @@ impl Metadata {
     /// The inode with a number whose record has a key of its own, from memory or from the store.
     ///
     /// # Errors
-    /// [`FsError::Damaged`] when there is none or its record makes no sense; the store's.
+    /// [`FsError::Layout`] when there is none or its record makes no sense; the store's.
     pub(crate) fn load_own(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.check_number(ino)?;
         let home = Home { own: true, place: None, zone: ino == ROOT };
@@ -169,12 +165,12 @@ impl Metadata {
     /// Whether an inode may have this number.
     ///
     /// # Errors
-    /// [`FsError::Damaged`].
+    /// [`FsError::Layout`].
     pub(crate) fn check_number(&self, ino: Ino) -> Result<(), FsError> {
         if ino < Ino(self.next_ino.load(Ordering::SeqCst)) {
             return Ok(());
         }
-        Err(FsError::Damaged { what: "the number of inode", of: ino.0 })
+        Err(Damage::Number(ino).into())
     }
 
     /// Reads an inode's own record.
@@ -182,10 +178,10 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::load_own`].
     pub(crate) fn read_own(&self, ino: Ino) -> Result<Record, FsError> {
-        let mut value = Vec::with_capacity(crate::codec::record::RECORD_BYTES_USUAL);
+        let mut value = Vec::with_capacity(RECORD_BYTES_USUAL);
         let found = self.journal.store.get(&keys::inode(ino), &mut value)?;
         let record = found.then(|| Record::decode(&value)).flatten();
-        record.ok_or(FsError::Damaged { what: "the record of inode", of: ino.0 })
+        record.ok_or(Damage::Inode(ino).into())
     }
 
     /// Changes an inode's record and applies it with the newest times. An inode that is gone from the

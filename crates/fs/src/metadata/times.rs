@@ -1,11 +1,11 @@
 //! Times of inodes: set in memory by every call, and written to the records later.
 
-use crate::codec::kind::Kind;
 use crate::error::FsError;
 use crate::inode::Inode;
 use crate::metadata::Metadata;
 use crate::status::{MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID};
 use core::sync::atomic::{AtomicBool, Ordering};
+use nvmed_layout::Kind;
 use nvmed_sys::sync::{Arc, Mutex};
 
 /// Inodes whose times wait to be written. Each holds its inode in memory, so the list is bounded.

@@ -5,15 +5,15 @@
 //! directory that is no zone's root are re-keyed: the *epoch*. Who computes one holds the namespace or
 //! the open batch, and who re-keys holds both.
 
-use crate::codec::keys::{self, PREFIX_BYTES_MAX};
-use crate::codec::kind::Kind;
-use crate::codec::record::Entry;
 use crate::directory::{Directory, Prefix, Size};
 use crate::error::FsError;
 use crate::inode::Inode;
 use crate::metadata::Metadata;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
+use nvmed_layout::keys::{self, PREFIX_BYTES_MAX};
+use nvmed_layout::record::Entry;
+use nvmed_layout::{Damage, Kind};
 use nvmed_sys::sync::{Arc, MutexGuard};
 
 /// The zone bound of a new file system: what the rename of a directory costs at most is then some tens of
@@ -181,7 +181,7 @@ impl Metadata {
     /// Reads the names below the directory with a prefix. The caller holds the open batch.
     ///
     /// # Errors
-    /// [`FsError::TooManyNames`] when one batch cannot re-key them all; [`FsError::Damaged`]; the store's.
+    /// [`FsError::TooManyNames`] when one batch cannot re-key them all; [`FsError::Layout`]; the store's.
     pub(crate) fn read_below(&self, prefix: &[u8]) -> Result<Below, FsError> {
         let most = self.journal.store.batch_bytes_max() / 2;
         let (from, to) = (keys::entry(prefix, b""), keys::subtree_end(prefix));
@@ -207,10 +207,7 @@ impl Metadata {
             if bytes > most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         if damaged {
-            return Err(FsError::Damaged {
-                what: "an entry of zone",
-                of: keys::zone_of(prefix).map_or(0, |zone| zone.0),
-            });
+            return Err(Damage::Zone(keys::zone_of(prefix).unwrap_or_default()).into());
         }
         if bytes > most { Err(FsError::TooManyNames) } else { Ok(below) }
     }

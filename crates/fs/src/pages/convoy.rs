@@ -5,7 +5,6 @@
 use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
 use crate::bytes::Data;
-use crate::codec::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use crate::error::FsError;
 use crate::extent::{Extents, Place};
 use crate::inode::{Inode, State};
@@ -16,6 +15,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
 use nvmed_io::Operation;
+use nvmed_layout::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
 use nvmed_units::{BLOCK_BYTES, Block, Ino};

@@ -11,8 +11,6 @@ mod resize;
 mod write;
 mod writeback;
 
-use crate::codec::kind::Kind;
-use crate::codec::record::FLAG_KEYED_EXTENTS;
 use crate::error::FsError;
 use crate::extent::Extents;
 use crate::filedata::AS_MOUNTED;
@@ -26,6 +24,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_cache::{Cache, Options, Stats};
 use nvmed_io::{Device, Handle, Segment};
 use nvmed_kv::DeviceMedium;
+use nvmed_layout::Kind;
+use nvmed_layout::record::FLAG_KEYED_EXTENTS;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, DeviceAddress};
 

@@ -2,7 +2,6 @@
 
 use crate::blocks::alloc::Near;
 use crate::bytes::Bytes;
-use crate::codec::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use crate::error::FsError;
 use crate::extent::{EXTENT_BLOCKS_MAX, Extents, Place};
 use crate::filedata::{Growing, Quiet};
@@ -13,6 +12,7 @@ use crate::pages::write::PagePromise;
 use crate::status::Allocate;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
 
@@ -93,8 +93,8 @@ impl Pages {
                 start = step_start(extents, pages.start..end);
                 let mut freed = Ok(());
                 extents.cut(start..end, |piece| {
-                    freed =
-                        core::mem::replace(&mut freed, Ok(())).and_then(|()| change.free_run(piece.run()));
+                    freed = core::mem::replace(&mut freed, Ok(()))
+                        .and_then(|()| change.free_run((&piece).into()));
                 });
                 if let Some(size) = size {
                     // Between two steps the file ends where its blocks do.

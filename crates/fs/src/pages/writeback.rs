@@ -2,7 +2,6 @@
 //! and the calls that make files durable. How they go is in `convoy`.
 
 use crate::bytes::Data;
-use crate::codec::kind::Kind;
 use crate::error::FsError;
 use crate::filedata::Quiet;
 use crate::inode::Inode;
@@ -11,6 +10,7 @@ use crate::pages::Pages;
 use crate::pages::convoy::{Part, Pool};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};

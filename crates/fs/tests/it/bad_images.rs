@@ -2,6 +2,7 @@
 
 use crate::support::{BLOCK, Disk};
 use core::ops::ControlFlow;
+use nvmed_check::{Finding, fsck, plan_repair};
 use nvmed_fs::*;
 use nvmed_kv::{Barrier, Batch, Medium, MediumError, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
@@ -38,7 +39,7 @@ fn a_torn_first_superblock_is_read_from_the_far_copy() {
     for block in [0, LAST] {
         disk.poke(block, |block| block[100..].fill(0x5a));
     }
-    assert!(matches!(mount_error(&disk), FsError::Damaged { .. }), "both copies are bad");
+    assert!(matches!(mount_error(&disk), FsError::Layout(LayoutError::Damaged(_))), "both copies are bad");
 }
 
 /// Superblocks of the file system and of its metadata store lie twice: when one is destroyed or old, all is there, the
@@ -85,8 +86,8 @@ fn a_lost_superblock_is_told_and_a_mount_that_mends_it_says_so() {
 fn what_is_not_ours_is_said_to_be_so() {
     let disk = Disk::new(BYTES);
     assert!(FileSystem::is_blank(&disk.device()).unwrap());
-    assert!(matches!(mount_error(&disk), FsError::NotOurs));
-    assert!(matches!(fsck(&disk.device()), Err(FsError::NotOurs)));
+    assert!(matches!(mount_error(&disk), FsError::Layout(LayoutError::NotOurs)));
+    assert!(matches!(fsck(&disk.device()), Err(LayoutError::NotOurs)));
     disk.poke(0, |block| block[1080..1082].copy_from_slice(&[0x53, 0xef]));
     assert!(!FileSystem::is_blank(&disk.device()).unwrap(), "ext4 lives here");
     let error = mount_error(&disk);
@@ -104,7 +105,7 @@ fn a_newer_version_is_named() {
             bytes[BLOCK - 4..].copy_from_slice(&crc.to_le_bytes());
         });
     }
-    assert!(matches!(mount_error(&disk), FsError::Version { found: 9, known: VERSION }));
+    assert!(matches!(mount_error(&disk), FsError::Layout(LayoutError::Version { found: 9, known: VERSION })));
 }
 
 #[test]
@@ -118,7 +119,10 @@ fn a_truncated_image_is_refused() {
         }
     }
     let error = mount_error(&short);
-    assert!(matches!(error, FsError::Truncated { found: 4096, expected: 8192 }), "{error}");
+    assert!(
+        matches!(error, FsError::Layout(LayoutError::Truncated { found: 4096, expected: 8192 })),
+        "{error}"
+    );
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn a_format_that_is_cut_off_leaves_no_file_system() {
         let after = disk.survivor(|| false);
         match after.try_mount(MountOptions::default(), 8 << 20) {
             Ok(files) => drop(after.remount(files)),
-            Err(FsError::NotOurs) => {}
+            Err(FsError::Layout(LayoutError::NotOurs)) => {}
             Err(error) => panic!("cut after {cut} writes: {error}"),
         }
     }

@@ -2,11 +2,9 @@
 //! keeps its bytes. Also when the power goes in the middle.
 
 use crate::support::Disk;
+use nvmed_check::{Wreck, fsck, plan_repair};
 use nvmed_dice::Dice;
-use nvmed_fs::{
-    Credentials, FileSystem, Follow, FormatOptions, FsError, MountOptions, Object, OpenFlags, Wreck, fsck,
-    plan_repair,
-};
+use nvmed_fs::{Credentials, FileSystem, Follow, FormatOptions, FsError, MountOptions, Object, OpenFlags};
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};

@@ -121,7 +121,7 @@ impl Bench {
         let plain = self.device.split('?').next().expect("a device string");
         let spec = DeviceSpec::parse(plain).expect("the test's own device string");
         let device = open_device(&spec, Open::Existing { locked_by_run: false }).expect("the device opens");
-        let findings = nvmed_fs::fsck(&device).expect("the checker runs");
+        let findings = nvmed_check::fsck(&device).expect("the checker runs");
         assert!(findings.is_empty(), "fsck found: {findings:?}");
     }
 }

@@ -4,6 +4,7 @@
 //! cached 512-byte sector what a seeded coin says, in any combination: reordered, torn, lost.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+use nvmed_check::Finding;
 use nvmed_dma::AddressSpace;
 use nvmed_engine::{
     Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueOptions, QueuePair, Request,
@@ -233,13 +234,13 @@ impl Disk {
 
     /// As [`Disk::assert_sound`], right after a power cut: of a superblock that was being written the other copy counts.
     pub fn assert_sound_after_cut(self: &Arc<Self>) {
-        let mut findings = nvmed_fs::fsck(&self.device()).expect("fsck reads the device");
-        findings.retain(|finding| !finding.is_of_a_superblock());
+        let mut findings = nvmed_check::fsck(&self.device()).expect("fsck reads the device");
+        findings.retain(|finding| !matches!(finding, Finding::Copy(lost) if lost.is_superblock()));
         assert!(findings.is_empty(), "fsck found {findings:#?}");
     }
 
     pub fn assert_sound(self: &Arc<Self>) {
-        let findings = nvmed_fs::fsck(&self.device()).expect("fsck reads the device");
+        let findings = nvmed_check::fsck(&self.device()).expect("fsck reads the device");
         assert!(findings.is_empty(), "fsck found {findings:#?}");
     }
 }

@@ -3,7 +3,7 @@
 
 /// Appends a number.
 #[inline]
-pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
+pub fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -18,12 +18,12 @@ pub(crate) fn put_signed(out: &mut Vec<u8>, number: i64) {
 }
 
 /// Bytes being taken apart; everything answers none at their end and on nonsense.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
     /// The next byte.
     #[inline]
-    pub(crate) fn byte(&mut self) -> Option<u8> {
+    pub fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
 
     /// The next `count` bytes.
     #[inline]
-    pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(bytes)
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
 
     /// A number.
     #[inline]
-    pub(crate) fn number(&mut self) -> Option<u64> {
+    pub fn number(&mut self) -> Option<u64> {
         let first = self.byte()?;
         if first < 0x80 {
             return Some(u64::from(first));
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
 
     /// A number below 2^32.
     #[inline]
-    pub(crate) fn small(&mut self) -> Option<u32> {
+    pub fn small(&mut self) -> Option<u32> {
         self.number().and_then(|number| u32::try_from(number).ok())
     }
 

@@ -10,7 +10,7 @@ use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// First bytes of a device of ours.
-pub(crate) const MAGIC: [u8; 8] = *b"NVMEDFS2";
+pub const MAGIC: [u8; 8] = *b"NVMEDFS2";
 /// The part of the magic that no version changes.
 const MAGIC_STEM: &[u8] = b"NVMEDFS";
 /// The format version this program reads and writes.
@@ -18,7 +18,7 @@ pub const VERSION: u32 = 2;
 /// Longest label in bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
 /// Smallest metadata region in blocks, 4 MiB: a log, two superblocks and room for a tree.
-pub(crate) const META_BLOCKS_MIN: u64 = 1024;
+pub const META_BLOCKS_MIN: u64 = 1024;
 /// Smallest file system in blocks, 8 MiB: below, metadata leaves no room for data.
 pub(crate) const BLOCKS_MIN: u64 = 2048;
 /// Runs of blocks that metadata can have. Each growth adds at most one, of an eighth of the region where there
@@ -90,7 +90,7 @@ pub struct Superblock {
 
 /// Why a block is no superblock that this program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unreadable {
+pub enum Unreadable {
     /// Another magic.
     NotOurs,
     /// Another version, or a feature that this one does not know.
@@ -103,17 +103,23 @@ pub(crate) enum Unreadable {
 
 /// Why a device cannot be divided so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Indivisible(pub(crate) &'static str);
+pub struct Indivisible(pub &'static str);
 
 /// What a format chooses.
 #[derive(Clone, Debug)]
-pub(crate) struct Choice<'a> {
-    pub(crate) blocks: u64,
-    pub(crate) meta_blocks: u64,
-    pub(crate) uuid: [u8; 16],
-    pub(crate) label: &'a str,
-    pub(crate) zone_bound: u32,
-    pub(crate) created_ns: i64,
+pub struct Choice<'a> {
+    /// Blocks of the whole file system.
+    pub blocks: u64,
+    /// Blocks for metadata.
+    pub meta_blocks: u64,
+    /// Its identity.
+    pub uuid: [u8; 16],
+    /// A name for people.
+    pub label: &'a str,
+    /// Names below a directory beyond which it gets a zone of its own.
+    pub zone_bound: u32,
+    /// When, in nanoseconds since 1970.
+    pub created_ns: i64,
 }
 
 impl Superblock {
@@ -121,7 +127,7 @@ impl Superblock {
     ///
     /// # Errors
     /// When one region would be too small, or the label too long.
-    pub(crate) fn lay_out(choice: &Choice<'_>) -> Result<Self, Indivisible> {
+    pub fn lay_out(choice: &Choice<'_>) -> Result<Self, Indivisible> {
         let &Choice { blocks, meta_blocks, uuid, label, zone_bound, created_ns } = choice;
         if blocks < BLOCKS_MIN {
             return Err(Indivisible("the device is smaller than 8 MiB"));
@@ -150,7 +156,7 @@ impl Superblock {
     }
 
     /// The superblock once metadata has taken a run of data blocks; none when it has too many already.
-    pub(crate) fn grown(&self, run: Range<u64>) -> Option<Self> {
+    pub fn grown(&self, run: Range<u64>) -> Option<Self> {
         let mut grown = self.clone();
         match grown.meta_runs.last_mut() {
             // The first run is the region's own: it stays as it is.
@@ -165,17 +171,17 @@ impl Superblock {
     }
 
     /// The runs that metadata took from the data region.
-    pub(crate) fn taken_runs(&self) -> &[Range<u64>] {
+    pub fn taken_runs(&self) -> &[Range<u64>] {
         self.meta_runs.get(1..).unwrap_or(&[])
     }
 
     /// Where the far copy lies.
-    pub(crate) fn far_block(&self) -> u64 {
+    pub fn far_block(&self) -> u64 {
         self.blocks - 1
     }
 
     /// The block as it lies on the device.
-    pub(crate) fn encode(&self) -> Box<[u8]> {
+    pub fn encode(&self) -> Box<[u8]> {
         let mut raw = Raw::new_zeroed();
         raw.magic = MAGIC;
         raw.version = VERSION.into();
@@ -201,7 +207,7 @@ impl Superblock {
     ///
     /// # Errors
     /// [`Unreadable`] says them.
-    pub(crate) fn decode(block: &[u8]) -> Result<Self, Unreadable> {
+    pub fn decode(block: &[u8]) -> Result<Self, Unreadable> {
         let (raw, _) = Raw::read_from_prefix(block).map_err(|_| Unreadable::NotOurs)?;
         if !raw.magic.starts_with(MAGIC_STEM) {
             return Err(Unreadable::NotOurs);
@@ -258,7 +264,7 @@ impl Raw {
 ///
 /// # Errors
 /// Those of [`Superblock::decode`], of the first copy.
-pub(crate) fn choose(first: &[u8], far: &[u8]) -> Result<Superblock, Unreadable> {
+pub fn choose(first: &[u8], far: &[u8]) -> Result<Superblock, Unreadable> {
     match (Superblock::decode(first), Superblock::decode(far)) {
         // Another version is an answer, not damage: the far copy would say the same.
         (Err(error @ Unreadable::Version(_)), _) => Err(error),

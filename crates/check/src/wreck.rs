@@ -1,17 +1,14 @@
 //! What can still be read of a file system whose metadata store is damaged: files are found by the records before the
 //! first damaged block and after the last one, and their bytes by their extents. Nothing is changed.
 
-use crate::codec::keys;
-use crate::codec::kind::Kind;
-use crate::codec::record::Tail;
-use crate::error::FsError;
 use crate::fsck::open_wreck;
-use crate::options::host_clock;
-use crate::region;
-use crate::repair_model::{Model, Name, own_prefix};
+use crate::model::{Model, Name, own_prefix};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
+use nvmed_layout::record::{EXTENT_UNWRITTEN, Tail};
+use nvmed_layout::{Kind, LayoutError, ROOT, keys, region};
+use nvmed_sys::host_clock;
 use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::btree_map::Range;
 use std::sync::Arc;
@@ -52,7 +49,7 @@ impl Wreck {
     ///
     /// # Errors
     /// It is no file system of ours, the device fails, or the metadata store cannot even be opened.
-    pub fn open(device: &Arc<Device>) -> Result<Self, FsError> {
+    pub fn open(device: &Arc<Device>) -> Result<Self, LayoutError> {
         let (opened, log_damage) = open_wreck(device)?;
         let mut model = Model::new(opened.superblock.clone());
         let mut last: Option<Vec<u8>> = None;
@@ -91,7 +88,7 @@ impl Wreck {
     /// Everything that was found, each directory followed by what is in it. What nothing leads to is in `lost+found`.
     pub fn entries(&self) -> impl Iterator<Item = Rescued> + '_ {
         // Paths are left to whoever makes them: those of a deep tree are longer than the tree.
-        let mut open = vec![self.names_in(&keys::zone(crate::codec::ROOT))];
+        let mut open = vec![self.names_in(&keys::zone(ROOT))];
         core::iter::from_fn(move || {
             loop {
                 let depth = open.len().checked_sub(1)?;
@@ -129,7 +126,12 @@ impl Wreck {
     ///
     /// # Errors
     /// The device's.
-    pub fn read_page(&self, of: &Rescued, page: u64, into: &mut [u8; BLOCK_BYTES]) -> Result<(), FsError> {
+    pub fn read_page(
+        &self,
+        of: &Rescued,
+        page: u64,
+        into: &mut [u8; BLOCK_BYTES],
+    ) -> Result<(), LayoutError> {
         into.fill(0);
         let Some(node) = self.model.nodes.get(&of.ino) else { return Ok(()) };
         if let Tail::Data(bytes) = &node.record.tail {
@@ -139,7 +141,7 @@ impl Wreck {
         }
         let extent =
             node.extents.iter().find(|extent| (extent.logical..extent.logical_end()).contains(&page));
-        match extent.filter(|extent| extent.flags & crate::codec::record::EXTENT_UNWRITTEN == 0) {
+        match extent.filter(|extent| extent.flags & EXTENT_UNWRITTEN == 0) {
             Some(extent) => region::fetch(&self.whole, extent.physical.0 + (page - extent.logical), into),
             None => Ok(()),
         }

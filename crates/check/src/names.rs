@@ -1,12 +1,9 @@
 //! Putting names right: every name has its inode, every inode its names, and all of them hang from the root.
 
-use crate::PATH_BYTES_MAX;
-use crate::codec::ROOT;
-use crate::codec::keys::{self, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::codec::kind::Kind;
-use crate::codec::record::{INLINE_TARGET_BYTES, Record, Tail};
-use crate::codec::xattrs;
-use crate::repair_model::{Model, Name, Node, own_prefix, shown};
+use crate::model::{Model, Name, Node, own_prefix, shown};
+use nvmed_layout::keys::{self, TARGET_PART_BYTES, ZONE_BYTES};
+use nvmed_layout::record::{INLINE_TARGET_BYTES, Record, Tail};
+use nvmed_layout::{Kind, PATH_BYTES_MAX, ROOT, xattrs};
 use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

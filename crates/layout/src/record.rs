@@ -1,9 +1,9 @@
 //! Values of the metadata store: directory entries, inode records, extents, counters
 //! (docs/spec/fs.md).
 
-use super::FILE_BYTES_MAX;
-use super::kind::{Kind, MODE_KIND};
-use super::varint::{self, Reader};
+use crate::FILE_BYTES_MAX;
+use crate::kind::{Kind, MODE_KIND};
+use crate::varint::{self, Reader};
 use nvmed_mutant::Mutant;
 use nvmed_units::{Block, Ino};
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Extents that an inode record holds itself.
-pub(crate) const INLINE_EXTENTS: usize = 4;
+pub const INLINE_EXTENTS: usize = 4;
 /// Bytes of a symbolic link target that an inode record holds itself; longer ones have records of their
 /// own.
-pub(crate) const INLINE_TARGET_BYTES: usize = 255;
+pub const INLINE_TARGET_BYTES: usize = 255;
 /// Longest record that lies in a directory entry: what a re-key of names carries along stays bounded,
 /// and the store keeps the value in its leaf.
-pub(crate) const ENTRY_RECORD_BYTES_MAX: usize = 960;
+pub const ENTRY_RECORD_BYTES_MAX: usize = 960;
 /// Inode flag: extents lie in records of their own.
-pub(crate) const FLAG_KEYED_EXTENTS: u32 = 1;
+pub const FLAG_KEYED_EXTENTS: u32 = 1;
 /// Extent flag: allocated, never written, reads as zeroes.
-pub(crate) const EXTENT_UNWRITTEN: u32 = 1;
+pub const EXTENT_UNWRITTEN: u32 = 1;
 
 /// Sections of an inode record, and the bits that announce them.
 const SECTION_EXTENTS: u8 = 1;
@@ -55,40 +55,41 @@ struct RawExtentValue {
 }
 
 /// Bytes of most records: a buffer to read one into.
-pub(crate) const RECORD_BYTES_USUAL: usize = 128;
+pub const RECORD_BYTES_USUAL: usize = 128;
 /// Bytes of an extent record's value.
-pub(crate) const EXTENT_BYTES: usize = 16;
+pub const EXTENT_BYTES: usize = 16;
 /// Bytes of the counters.
-pub(crate) const COUNTERS_BYTES: usize = 32;
+pub const COUNTERS_BYTES: usize = 32;
 const _: () = assert!(size_of::<RawExtentValue>() == EXTENT_BYTES);
 const _: () = assert!(size_of::<RawCounters>() == COUNTERS_BYTES);
 
 /// A run of a file's blocks that lie side by side on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// First block in the file.
-    pub(crate) logical: u64,
+    pub logical: u64,
     /// First block on the device.
-    pub(crate) physical: Block,
+    pub physical: Block,
     /// How many.
-    pub(crate) blocks: u32,
+    pub blocks: u32,
     /// [`EXTENT_UNWRITTEN`].
-    pub(crate) flags: u32,
+    /// `FLAG_…`.
+    pub flags: u32,
 }
 
 impl Extent {
     /// One past the last block in the file.
-    pub(crate) fn logical_end(&self) -> u64 {
+    pub fn logical_end(&self) -> u64 {
         self.logical + u64::from(self.blocks)
     }
 
     /// One past the last block on the device.
-    pub(crate) fn physical_end(&self) -> Block {
+    pub fn physical_end(&self) -> Block {
         self.physical + u64::from(self.blocks)
     }
 
     /// The value of the record keyed by inode and logical block.
-    pub(crate) fn encode(&self) -> [u8; EXTENT_BYTES] {
+    pub fn encode(&self) -> [u8; EXTENT_BYTES] {
         let raw = RawExtentValue {
             physical: self.physical.0.into(),
             blocks: self.blocks.into(),
@@ -98,7 +99,7 @@ impl Extent {
     }
 
     /// Reads a record's value; none when it has another length or no block.
-    pub(crate) fn decode(logical: u64, value: &[u8]) -> Option<Self> {
+    pub fn decode(logical: u64, value: &[u8]) -> Option<Self> {
         let raw = RawExtentValue::read_from_bytes(value).ok()?;
         let extent = Self {
             logical,
@@ -118,7 +119,7 @@ impl Extent {
 
 /// What a record holds of its file itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Tail {
+pub enum Tail {
     /// Extents, as many as the record counts; unless they are keyed.
     Extents([Extent; INLINE_EXTENTS]),
     /// A symbolic link's target; empty when it lies in records of its own.
@@ -129,36 +130,48 @@ pub(crate) enum Tail {
 
 impl Tail {
     /// No extents.
-    pub(crate) const EMPTY: Self =
+    pub const EMPTY: Self =
         Self::Extents([Extent { logical: 0, physical: Block(0), blocks: 0, flags: 0 }; INLINE_EXTENTS]);
 }
 
 /// An inode record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) mode: u32,
-    pub(crate) nlink: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) size: u64,
+pub struct Record {
+    /// Kind and permissions, as `st_mode` has them.
+    pub mode: u32,
+    /// Names; of a directory, 2 and its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
     /// Data blocks allocated.
-    pub(crate) blocks: u64,
-    pub(crate) atime_ns: i64,
-    pub(crate) mtime_ns: i64,
-    pub(crate) ctime_ns: i64,
-    pub(crate) btime_ns: i64,
-    pub(crate) flags: u32,
-    pub(crate) extent_count: u32,
-    pub(crate) tail: Tail,
+    pub blocks: u64,
+    /// Last read, in nanoseconds since 1970, as all four times.
+    pub atime_ns: i64,
+    /// Last change of the data.
+    pub mtime_ns: i64,
+    /// Last change of data or record.
+    pub ctime_ns: i64,
+    /// When it was made.
+    pub btime_ns: i64,
+    /// `FLAG_…`.
+    pub flags: u32,
+    /// Extents, wherever they are recorded.
+    pub extent_count: u32,
+    /// What it has for its data.
+    pub tail: Tail,
     /// Extended attributes, in the encoding of whoever keeps them; none when there are none.
-    pub(crate) xattrs: Option<Arc<[u8]>>,
+    pub xattrs: Option<Arc<[u8]>>,
     /// Device number of a character or block device, else 0.
-    pub(crate) rdev: u64,
+    pub rdev: u64,
 }
 
 impl Record {
     /// A new inode without data.
-    pub(crate) fn new(kind: Kind, permissions: u32, uid: u32, gid: u32, now_ns: i64) -> Self {
+    pub fn new(kind: Kind, permissions: u32, uid: u32, gid: u32, now_ns: i64) -> Self {
         Self {
             mode: kind.mode() | permissions,
             nlink: if kind == Kind::Directory { 2 } else { 1 },
@@ -179,12 +192,12 @@ impl Record {
     }
 
     /// The kind in the mode.
-    pub(crate) fn kind(&self) -> Kind {
+    pub fn kind(&self) -> Kind {
         Kind::of((self.mode >> 12) as u8).expect("records are made and decoded with a kind of ours")
     }
 
     /// The extents in the record itself.
-    pub(crate) fn inline_extents(&self) -> &[Extent] {
+    pub fn inline_extents(&self) -> &[Extent] {
         match &self.tail {
             Tail::Extents(extents) if self.flags & FLAG_KEYED_EXTENTS == 0 => {
                 &extents[..self.extent_count as usize]
@@ -194,7 +207,7 @@ impl Record {
     }
 
     /// The bytes of the file that the record itself holds.
-    pub(crate) fn inline_data(&self) -> Option<&Arc<[u8]>> {
+    pub fn inline_data(&self) -> Option<&Arc<[u8]>> {
         match &self.tail {
             Tail::Data(bytes) => Some(bytes),
             _ => None,
@@ -202,7 +215,7 @@ impl Record {
     }
 
     /// The record's bytes.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(RECORD_BYTES_USUAL);
         self.encode_to(&mut out);
         out
@@ -226,7 +239,7 @@ impl Record {
     }
 
     /// Appends the record's bytes.
-    pub(crate) fn encode_to(&self, out: &mut Vec<u8>) {
+    pub fn encode_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.mode as u16).to_le_bytes());
         out.push(self.sections());
         for number in [u64::from(self.nlink), u64::from(self.uid), u64::from(self.gid), self.size] {
@@ -273,7 +286,7 @@ impl Record {
     }
 
     /// Reads a record's bytes; none when they are no inode of ours.
-    pub(crate) fn decode(value: &[u8]) -> Option<Self> {
+    pub fn decode(value: &[u8]) -> Option<Self> {
         let mut from = Reader(value);
         let mode = u32::from(u16::from_le_bytes([from.byte()?, from.byte()?]));
         let kind = Kind::of((mode >> 12) as u8)?;
@@ -355,32 +368,34 @@ impl Record {
 
 /// A directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
-    pub(crate) ino: Ino,
-    pub(crate) kind: Kind,
+pub struct Entry<'a> {
+    /// Whom it names.
+    pub ino: Ino,
+    /// What that is.
+    pub kind: Kind,
     /// Whether it is a directory that is a zone's root.
-    pub(crate) zone: bool,
+    pub zone: bool,
     /// The inode record's bytes, if they lie here.
-    pub(crate) record: Option<&'a [u8]>,
+    pub record: Option<&'a [u8]>,
 }
 
 impl<'a> Entry<'a> {
     /// Appends the entry's bytes up to where the record would begin.
-    pub(crate) fn encode_head(&self, out: &mut Vec<u8>) {
+    pub fn encode_head(&self, out: &mut Vec<u8>) {
         let record = if self.record.is_some() { ENTRY_RECORD } else { 0 };
         out.push(self.kind.d_type() | record | if self.zone { ENTRY_ZONE } else { 0 });
         varint::put(out, self.ino.0);
     }
 
     /// Appends the entry's bytes.
-    pub(crate) fn encode_to(&self, out: &mut Vec<u8>) {
+    pub fn encode_to(&self, out: &mut Vec<u8>) {
         self.encode_head(out);
         out.extend_from_slice(self.record.unwrap_or_default());
     }
 
     /// Reads an entry's bytes; the record's are not looked into.
     #[inline]
-    pub(crate) fn decode(value: &'a [u8]) -> Option<Self> {
+    pub fn decode(value: &'a [u8]) -> Option<Self> {
         let mut from = Reader(value);
         let head = from.byte()?;
         let kind = Kind::of(head & ENTRY_KIND)?;
@@ -396,16 +411,20 @@ impl<'a> Entry<'a> {
 
 /// Numbers of the whole file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
-    pub(crate) free_blocks: u64,
-    pub(crate) inodes: u64,
-    pub(crate) next_ino: Ino,
+pub struct Counters {
+    /// Data blocks that no file has.
+    pub free_blocks: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Numbers from here on were never given out.
+    pub next_ino: Ino,
     /// Where the allocator goes on, a data block.
-    pub(crate) cursor: Block,
+    pub cursor: Block,
 }
 
 impl Counters {
-    pub(crate) fn encode(&self) -> [u8; COUNTERS_BYTES] {
+    /// The value of their record.
+    pub fn encode(&self) -> [u8; COUNTERS_BYTES] {
         zerocopy::transmute!(RawCounters {
             free_blocks: self.free_blocks.into(),
             inodes: self.inodes.into(),
@@ -414,7 +433,8 @@ impl Counters {
         })
     }
 
-    pub(crate) fn decode(value: &[u8]) -> Option<Self> {
+    /// What the value of their record says, if it is one.
+    pub fn decode(value: &[u8]) -> Option<Self> {
         let raw = RawCounters::read_from_bytes(value).ok()?;
         Some(Self {
             free_blocks: raw.free_blocks.get(),

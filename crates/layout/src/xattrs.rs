@@ -1,29 +1,31 @@
 //! Extended attributes as an inode record has them (docs/spec/fs.md, "Extended attributes").
 
-use super::record::Record;
-use super::varint::{self, Reader};
+use crate::record::Record;
+use crate::varint::{self, Reader};
 use std::sync::Arc;
 
 /// Longest name in bytes, its prefix included: Linux's limit.
-pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Longest value in bytes: a change of one is one batch, which the log of the smallest file system takes. (Linux
 /// allows 64 KiB, ext4 about a block.)
 pub const XATTR_VALUE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of a long value in one record: the store keeps those in its leaves.
-pub(crate) const PART_BYTES: usize = 1000;
+pub const PART_BYTES: usize = 1000;
 
 /// One attribute, as the record has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attribute<'a> {
-    pub(crate) name: &'a [u8],
-    pub(crate) bytes: usize,
+pub struct Attribute<'a> {
+    /// With its prefix.
+    pub name: &'a [u8],
+    /// Length of its value.
+    pub bytes: usize,
     /// None when it lies in records of its own.
-    pub(crate) value: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
 }
 
 impl Attribute<'_> {
     /// Appends its bytes.
-    pub(crate) fn encode_to(&self, out: &mut Vec<u8>) {
+    pub fn encode_to(&self, out: &mut Vec<u8>) {
         out.push(self.name.len() as u8);
         out.extend_from_slice(self.name);
         varint::put(out, (self.bytes as u64) << 1 | u64::from(self.value.is_none()));
@@ -31,13 +33,13 @@ impl Attribute<'_> {
     }
 
     /// Records that its value has.
-    pub(crate) fn parts(&self) -> u64 {
+    pub fn parts(&self) -> u64 {
         if self.value.is_some() { 0 } else { self.bytes.div_ceil(PART_BYTES) as u64 }
     }
 }
 
 /// The attributes in a record, ascending by name; none when the bytes make no sense.
-pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<Attribute<'_>>> {
+pub fn decode(bytes: &[u8]) -> Option<Vec<Attribute<'_>>> {
     let mut from = Reader(bytes);
     let mut all: Vec<Attribute<'_>> = Vec::new();
     while !from.0.is_empty() {
@@ -56,7 +58,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<Attribute<'_>>> {
 }
 
 /// For the checker: the names with records of their own, and how many bytes those have; none for nonsense.
-pub(crate) fn long_values(record: &Record) -> Option<Vec<(Box<[u8]>, u64)>> {
+pub fn long_values(record: &Record) -> Option<Vec<(Box<[u8]>, u64)>> {
     let all = decode(record.xattrs.as_deref().unwrap_or_default())?;
     let long = all.iter().filter(|attribute| attribute.value.is_none());
     Some(long.map(|attribute| (attribute.name.into(), attribute.bytes as u64)).collect())
@@ -67,7 +69,7 @@ const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// For the checker: the names that no call gives a value of. A listing shows them all the same, and a program that
 /// copies what is listed fails.
-pub(crate) fn not_served(record: &Record) -> Vec<Box<[u8]>> {
+pub fn not_served(record: &Record) -> Vec<Box<[u8]>> {
     let is_served = |name: &[u8]| {
         PREFIXES.iter().any(|prefix| name.strip_prefix(*prefix).is_some_and(|rest| !rest.is_empty()))
     };
@@ -76,7 +78,7 @@ pub(crate) fn not_served(record: &Record) -> Vec<Box<[u8]>> {
 }
 
 /// For a repair: a record's attributes without those that `lost` names, and without nonsense.
-pub(crate) fn without(record: &Record, lost: impl Fn(&[u8]) -> bool) -> Option<Arc<[u8]>> {
+pub fn without(record: &Record, lost: impl Fn(&[u8]) -> bool) -> Option<Arc<[u8]>> {
     let all = decode(record.xattrs.as_deref().unwrap_or_default())?;
     let mut left = Vec::new();
     let kept = all.iter().filter(|attribute| !lost(attribute.name));

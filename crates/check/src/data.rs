@@ -1,14 +1,12 @@
 //! The data of files that a repair puts right: which of their blocks the device gives, and which of them can be copied out whole.
 
-use crate::codec::ROOT;
-use crate::codec::keys::{self, Subject, ZONE_BYTES};
-use crate::codec::record::EXTENT_UNWRITTEN;
-use crate::error::FsError;
+use crate::blocks::Copy;
 use crate::fsck::path_of;
-use crate::region;
-use crate::repair_blocks::Copy;
-use crate::repair_model::{Model, Node};
+use crate::model::{Model, Node};
 use nvmed_kv::DeviceMedium;
+use nvmed_layout::keys::{self, Subject, ZONE_BYTES};
+use nvmed_layout::record::EXTENT_UNWRITTEN;
+use nvmed_layout::{LayoutError, ROOT, region};
 use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -29,7 +27,7 @@ struct Unreadable {
     of: u64,
     /// A page of the file.
     first: u64,
-    error: FsError,
+    error: LayoutError,
 }
 
 impl<'a> Data<'a> {
@@ -46,7 +44,7 @@ impl<'a> Data<'a> {
         given
     }
 
-    fn read(&mut self, block: u64, blocks: u64) -> Result<(), FsError> {
+    fn read(&mut self, block: u64, blocks: u64) -> Result<(), LayoutError> {
         region::fetch(self.whole, block, &mut self.buffer[..blocks as usize * BLOCK_BYTES])
     }
 

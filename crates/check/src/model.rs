@@ -1,15 +1,13 @@
 //! What the metadata store says, taken apart so that it can be put right, and put together again.
 
-use crate::codec::ROOT;
-use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::codec::kind::Kind;
-use crate::codec::record::{
+use crate::fsck::{is_name, path_of};
+use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use nvmed_layout::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
+use nvmed_layout::record::{
     Counters, ENTRY_RECORD_BYTES_MAX, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, INLINE_TARGET_BYTES,
     Record, Tail,
 };
-use crate::codec::superblock::Superblock;
-use crate::fsck::{is_name, path_of};
+use nvmed_layout::{Kind, ROOT, Superblock};
 use nvmed_units::Ino;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

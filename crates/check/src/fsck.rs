@@ -2,21 +2,16 @@
 //!
 //! It changes nothing. What it keeps in memory grows with the number of files, about 100 bytes each.
 
-use crate::PATH_BYTES_MAX;
-use crate::codec::ROOT;
-use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::codec::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
-use crate::codec::kind::Kind;
-use crate::codec::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
-use crate::codec::superblock::Superblock;
-use crate::codec::xattrs;
-use crate::error::FsError;
 use crate::finding::Finding;
-use crate::metadata::growth;
-use crate::superblock::{self, Lost};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{KvError, PendingMemory, Store};
+use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use nvmed_layout::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
+use nvmed_layout::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
+use nvmed_layout::{
+    Kind, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT, Superblock, copies, region, xattrs,
+};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, Block, Ino};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -31,18 +26,20 @@ const PENDING_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// It is no file system of ours, or the device fails. Damage inside is a finding, not an error.
-pub fn fsck(device: &Arc<Device>) -> Result<Vec<Finding>, FsError> {
+pub fn fsck(device: &Arc<Device>) -> Result<Vec<Finding>, LayoutError> {
     let handle = device.handle(Binding::Spread);
-    let (superblock, lost) = superblock::load(device, &handle)?;
+    let (superblock, lost) = copies::load(device, &handle)?;
     let mut check = Check::new(superblock.clone());
-    lost.into_iter().for_each(|lost| check.find(Finding::of_superblock(lost)));
+    lost.into_iter().for_each(|lost| check.find(Finding::Copy(lost)));
     let read = open_store(device, &superblock, false)?.and_then(|store| {
-        store.flaws().iter().for_each(|flaw| check.find(Finding::of_flaw(flaw)));
+        store.flaws().iter().cloned().for_each(|flaw| check.find(Finding::Copy(LostCopy::Store(flaw))));
         store.verify()?;
         store.scan(Bound::Unbounded, Bound::Unbounded, &mut |key, value| check.visit(key, value))
     });
     match read {
-        Err(KvError::Medium { .. }) => return Err(read.err().map_or(FsError::NotOurs, FsError::from)),
+        Err(KvError::Medium { .. }) => {
+            return Err(read.err().map_or(LayoutError::NotOurs, LayoutError::from));
+        }
         Err(damage) => check.find(Finding::Store { message: damage.to_string() }),
         Ok(()) => check.conclude(),
     }
@@ -53,20 +50,20 @@ pub fn fsck(device: &Arc<Device>) -> Result<Vec<Finding>, FsError> {
 pub(crate) struct Opened {
     pub(crate) superblock: Superblock,
     /// The copy of the superblock that does not say what the other one does.
-    pub(crate) superblock_lost: Option<Lost>,
+    pub(crate) superblock_lost: Option<LostCopy>,
     pub(crate) store: Store,
 }
 
 /// Opens a file system's parts without mounting it.
-pub(crate) fn open(device: &Arc<Device>) -> Result<Opened, FsError> {
-    let (superblock, superblock_lost) = superblock::load(device, &device.handle(Binding::Spread))?;
+pub(crate) fn open(device: &Arc<Device>) -> Result<Opened, LayoutError> {
+    let (superblock, superblock_lost) = copies::load(device, &device.handle(Binding::Spread))?;
     let store = open_store(device, &superblock, false)??;
     Ok(Opened { superblock, superblock_lost, store })
 }
 
 /// The same for reading what is left; what is wrong with the log of the store, if it is that.
-pub(crate) fn open_wreck(device: &Arc<Device>) -> Result<(Opened, Option<KvError>), FsError> {
-    let (superblock, superblock_lost) = superblock::load(device, &device.handle(Binding::Spread))?;
+pub(crate) fn open_wreck(device: &Arc<Device>) -> Result<(Opened, Option<KvError>), LayoutError> {
+    let (superblock, superblock_lost) = copies::load(device, &device.handle(Binding::Spread))?;
     let (store, damage) = match open_store(device, &superblock, false)? {
         Err(damage @ KvError::Corrupt { structure: "log", .. }) => {
             (open_store(device, &superblock, true)??, Some(damage))
@@ -80,8 +77,8 @@ fn open_store(
     device: &Arc<Device>,
     superblock: &Superblock,
     salvage: bool,
-) -> Result<Result<Store, KvError>, FsError> {
-    let region = growth::medium(device, superblock)?;
+) -> Result<Result<Store, KvError>, LayoutError> {
+    let region = region::metadata(device, superblock)?;
     let memory = Arc::new(Mapping::anonymous(PENDING_BYTES, Pages::Base)?);
     let pending = PendingMemory { memory, offset: 0, len: PENDING_BYTES };
     let options = nvmed_kv::Options { salvage, ..nvmed_kv::Options::default() };
@@ -551,7 +548,7 @@ impl Check {
 
 /// Whether an entry may be called so.
 pub(crate) fn is_name(name: &[u8]) -> bool {
-    let plain = !name.is_empty() && name.len() <= crate::NAME_BYTES_MAX && name != b"." && name != b"..";
+    let plain = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name != b"." && name != b"..";
     plain && !name.contains(&b'/') && !name.contains(&0)
 }
 

@@ -1,10 +1,10 @@
 //! Putting extents right: inside the region, apart from each other, each block of one file.
 
-use crate::codec::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
-use crate::codec::kind::Kind;
-use crate::codec::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
-use crate::repair_model::Model;
+use crate::model::Model;
 use core::ops::Range;
+use nvmed_layout::Kind;
+use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
+use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
 use nvmed_units::{BLOCK_BYTES, Block, Ino};
 use std::collections::BTreeMap;
 

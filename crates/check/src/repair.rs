@@ -3,16 +3,14 @@
 //! The whole of the metadata is read into memory and put right there; what then differs from the store is written: first
 //! what is new or changed, then what goes. A power cut in between leaves something that another repair puts right.
 
-use crate::error::FsError;
-use crate::finding::Finding;
+use crate::data::Data;
 use crate::fsck::{Opened, open};
-use crate::options::host_clock;
-use crate::repair_data::Data;
-use crate::repair_model::Model;
-use crate::{region, superblock};
+use crate::model::Model;
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, Store};
+use nvmed_layout::{LayoutError, LostCopy, copies, region};
+use nvmed_sys::host_clock;
 use nvmed_units::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +38,7 @@ impl core::fmt::Debug for Plan {
 ///
 /// # Errors
 /// It is no file system of ours, the device fails, or the metadata store itself is damaged: that is beyond a repair.
-pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, FsError> {
+pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, LayoutError> {
     let opened = open(device)?;
     opened.store.verify()?;
     let mut model = Model::new(opened.superblock.clone());
@@ -70,8 +68,8 @@ pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, FsError> {
     opened.store.scan(everything.0, everything.1, &mut compare)?;
     puts.extend(wanted);
     let mut lines = core::mem::take(&mut model.plan);
-    let copies_lost = opened.superblock_lost.map(Finding::of_superblock);
-    let copies_lost = copies_lost.into_iter().chain(opened.store.flaws().iter().map(Finding::of_flaw));
+    let flaws = opened.store.flaws().iter().cloned().map(LostCopy::Store);
+    let copies_lost = opened.superblock_lost.iter().cloned().chain(flaws);
     lines.splice(0..0, copies_lost.map(|lost| format!("{lost}: it is written again from the other")));
     if lines.is_empty() && puts.len() + deletes.len() > 0 {
         lines.push("bitmap or counters differ from what is counted: they are written again".to_owned());
@@ -103,12 +101,12 @@ impl Plan {
     /// Does it. What was interrupted can be planned and done again.
     ///
     /// # Errors
-    /// The device's; [`FsError::NoSpace`] when the metadata region has no room for what is new.
-    pub fn carry_out(self, device: &Arc<Device>) -> Result<(), FsError> {
+    /// The device's; [`KvError::Full`] when the metadata region has no room for what is new.
+    pub fn carry_out(self, device: &Arc<Device>) -> Result<(), LayoutError> {
         let handle = device.handle(Binding::Spread);
         let Self { opened, whole, copies, puts, deletes, .. } = self;
         if opened.superblock_lost.is_some() {
-            superblock::store(device, &handle, &opened.superblock)?;
+            copies::store(device, &handle, &opened.superblock)?;
         }
         if !opened.store.flaws().is_empty() {
             opened.store.mend()?;
@@ -117,9 +115,9 @@ impl Plan {
             let mut block = vec![0; BLOCK_BYTES];
             for (from, to) in copies {
                 region::fetch(&whole, from, &mut block)?;
-                whole.write(to, &block, false).map_err(|error| FsError::Host(region::errno(error)))?;
+                whole.write(to, &block, false).map_err(LayoutError::from)?;
             }
-            whole.flush().map_err(|error| FsError::Host(region::errno(error)))?;
+            whole.flush().map_err(LayoutError::from)?;
         }
         if puts.is_empty() && deletes.is_empty() {
             return Ok(());
@@ -139,7 +137,7 @@ impl Plan {
 type Change = (Vec<u8>, Option<Vec<u8>>);
 
 /// Applies changes in order, in as few batches as they fit.
-fn apply(store: &Store, changes: impl Iterator<Item = Change>) -> Result<(), FsError> {
+fn apply(store: &Store, changes: impl Iterator<Item = Change>) -> Result<(), LayoutError> {
     let mut batch = Batch::new();
     // What is repaired may be all that can be had back: it uses the room kept for deleting, too.
     batch.use_headroom();

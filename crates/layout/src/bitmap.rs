@@ -1,17 +1,17 @@
 //! Records of the allocation bitmap (docs/spec/fs.md, "Allocation"): a bit for each data block, set when it is used.
 
 /// Data blocks of one bitmap record: 128 bytes of value beside 16 of key.
-pub(crate) const CHUNK_BLOCKS: u64 = 1024;
+pub const CHUNK_BLOCKS: u64 = 1024;
 /// Bytes of a bitmap record.
-pub(crate) const CHUNK_BYTES: usize = 128;
+pub const CHUNK_BYTES: usize = 128;
 /// Words of one.
-pub(crate) const WORDS: usize = 16;
+pub const WORDS: usize = 16;
 
 /// The bits of a record, the first block's lowest.
-pub(crate) type Words = [u64; WORDS];
+pub type Words = [u64; WORDS];
 
 /// Reads a record's value.
-pub(crate) fn words(bytes: &[u8; CHUNK_BYTES]) -> Words {
+pub fn words(bytes: &[u8; CHUNK_BYTES]) -> Words {
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
         *word = u64::from_le_bytes(bytes.try_into().expect("the chunk has eight bytes"));
@@ -20,7 +20,7 @@ pub(crate) fn words(bytes: &[u8; CHUNK_BYTES]) -> Words {
 }
 
 /// The value of a record.
-pub(crate) fn bytes(words: &Words) -> [u8; CHUNK_BYTES] {
+pub fn bytes(words: &Words) -> [u8; CHUNK_BYTES] {
     let mut bytes = [0; CHUNK_BYTES];
     for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());

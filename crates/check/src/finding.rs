@@ -1,8 +1,7 @@
 //! What the checker finds, in numbers and in words.
 
-use crate::superblock::Lost;
 use core::fmt;
-use nvmed_kv::Flaw;
+use nvmed_layout::LostCopy;
 
 /// One contradiction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,23 +12,8 @@ pub enum Finding {
         /// What it says.
         message: String,
     },
-    /// A copy of the file system's superblock is lost or old; the other one has everything. A mount for writing, or a
-    /// repair, writes it again.
-    Superblock {
-        /// Its block.
-        block: u64,
-        /// It is whole, but older: power went while it was written, or its write was lost.
-        old: bool,
-    },
-    /// A copy of something in the metadata store is lost or old; the other one has everything. As above.
-    Copy {
-        /// Its block in the metadata region.
-        block: u64,
-        /// `superblock` or `log`.
-        structure: &'static str,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
+    /// One of two copies is lost or old: nothing else is.
+    Copy(LostCopy),
     /// A key or value that means nothing.
     Record {
         /// The key.
@@ -124,42 +108,11 @@ pub enum Finding {
     },
 }
 
-impl Finding {
-    pub(crate) fn of_superblock(lost: Lost) -> Self {
-        Self::Superblock { block: lost.block, old: lost.old }
-    }
-
-    pub(crate) fn of_flaw(flaw: &Flaw) -> Self {
-        Self::Copy { block: flaw.block, structure: flaw.structure, reason: flaw.reason }
-    }
-
-    /// Whether it is a superblock that a power cut may have left so, while it was being written.
-    #[must_use]
-    pub fn is_of_a_superblock(&self) -> bool {
-        matches!(self, Self::Superblock { .. } | Self::Copy { structure: "superblock", .. })
-    }
-
-    /// Whether nothing is lost: another copy has everything.
-    #[must_use]
-    pub fn is_of_a_copy(&self) -> bool {
-        matches!(self, Self::Superblock { .. } | Self::Copy { .. })
-    }
-}
-
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Store { message } => write!(f, "the metadata store is damaged: {message}"),
-            Self::Superblock { block, old: true } => write!(
-                f,
-                "one superblock, in block {block}, is older than the other: power went while it was written, or its write was lost"
-            ),
-            Self::Superblock { block, .. } => {
-                write!(f, "one superblock is damaged, in block {block}; the other one has everything")
-            }
-            Self::Copy { block, structure, reason } => {
-                write!(f, "metadata block {block} ({structure}): {reason}")
-            }
+            Self::Copy(lost) => lost.fmt(f),
             Self::Record { key } => write!(f, "the record with key {key:02x?} means nothing"),
             Self::Entry { directory, name, ino } => {
                 let name = String::from_utf8_lossy(name);

@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 /// `S_IFMT`: the bits of `st_mode` that hold the kind.
-pub(crate) const MODE_KIND: u32 = 0o170_000;
+pub const MODE_KIND: u32 = 0o170_000;
 
 impl Kind {
     /// The kind as bits of `st_mode`.
@@ -48,7 +48,7 @@ impl Kind {
 
     /// Whether it is made by `mknod` and has no data of ours.
     #[must_use]
-    pub(crate) const fn is_special(self) -> bool {
+    pub const fn is_special(self) -> bool {
         matches!(self, Self::Fifo | Self::CharDevice | Self::BlockDevice | Self::Socket)
     }
 

@@ -3,11 +3,11 @@
 //! A directory's *prefix* is its zone and its path below the zone's root; its entries' keys are prefix ‖
 //! `00` ‖ name (decision 5).
 
-use super::NAME_BYTES_MAX;
+use crate::NAME_BYTES_MAX;
 use nvmed_units::Ino;
 
 /// Inode numbers are below this: from here on the first chunk of a key is a tag.
-pub(crate) const INO_END: Ino = Ino(0xff00_0000_0000_0000);
+pub const INO_END: Ino = Ino(0xff00_0000_0000_0000);
 
 const TAG_INODE: u64 = 0xffff_ffff_ffff_ff01;
 const TAG_EXTENT: u64 = 0xffff_ffff_ffff_ff02;
@@ -18,12 +18,12 @@ const TAG_COUNTERS: u64 = 0xffff_ffff_ffff_ff06;
 const TAG_XATTR: u64 = 0xffff_ffff_ffff_ff07;
 
 /// Bytes of a symbolic link target in one record.
-pub(crate) const TARGET_PART_BYTES: usize = 1024;
+pub const TARGET_PART_BYTES: usize = 1024;
 
 /// Bytes of the zone in a key.
-pub(crate) const ZONE_BYTES: usize = 8;
+pub const ZONE_BYTES: usize = 8;
 /// Longest prefix of a directory: with the separator and the longest name it is the longest key.
-pub(crate) const PREFIX_BYTES_MAX: usize = nvmed_kv::KEY_BYTES_MAX - 1 - NAME_BYTES_MAX;
+pub const PREFIX_BYTES_MAX: usize = nvmed_kv::KEY_BYTES_MAX - 1 - NAME_BYTES_MAX;
 
 /// Ends a path, before the name.
 const NAME: u8 = 0;
@@ -37,7 +37,7 @@ const USUAL_BYTES: usize = 96;
 
 /// A key, mostly on the stack: one is made for every lookup.
 #[derive(Clone)]
-pub(crate) struct Key {
+pub struct Key {
     usual: [u8; USUAL_BYTES],
     len: usize,
     /// All of it, if it is longer than usual.
@@ -78,13 +78,13 @@ impl Key {
 }
 
 /// The prefix of a zone's root.
-pub(crate) fn zone(ino: Ino) -> [u8; ZONE_BYTES] {
+pub fn zone(ino: Ino) -> [u8; ZONE_BYTES] {
     debug_assert!(ino < INO_END);
     ino.0.to_be_bytes()
 }
 
 /// Makes a directory's prefix that of a directory in it, which is no zone's root.
-pub(crate) fn push_step(prefix: &mut Vec<u8>, name: &[u8]) {
+pub fn push_step(prefix: &mut Vec<u8>, name: &[u8]) {
     prefix.push(STEP);
     for &byte in name {
         if byte <= ESCAPE {
@@ -96,7 +96,7 @@ pub(crate) fn push_step(prefix: &mut Vec<u8>, name: &[u8]) {
 
 /// The name that a prefix ends with, and the prefix of the directory above; none for a zone's root, and
 /// for bytes that are no prefix.
-pub(crate) fn pop_step(prefix: &[u8]) -> Option<(&[u8], Vec<u8>)> {
+pub fn pop_step(prefix: &[u8]) -> Option<(&[u8], Vec<u8>)> {
     let path = prefix.get(ZONE_BYTES..)?;
     // A step begins at a 1 that no escape precedes; in a name, a 2 is never without the byte it escapes.
     let mut start = None;
@@ -121,40 +121,40 @@ pub(crate) fn pop_step(prefix: &[u8]) -> Option<(&[u8], Vec<u8>)> {
 }
 
 /// The zone that a prefix begins with.
-pub(crate) fn zone_of(prefix: &[u8]) -> Option<Ino> {
+pub fn zone_of(prefix: &[u8]) -> Option<Ino> {
     chunk(prefix, 0).map(Ino)
 }
 
 /// The entry `name` of a directory; an empty name gives the key that all its entries follow.
 #[inline]
-pub(crate) fn entry(prefix: &[u8], name: &[u8]) -> Key {
+pub fn entry(prefix: &[u8], name: &[u8]) -> Key {
     Key::join([prefix, &[NAME], name])
 }
 
 /// The key that follows all entries of a directory.
-pub(crate) fn entries_end(prefix: &[u8]) -> Key {
+pub fn entries_end(prefix: &[u8]) -> Key {
     Key::join([prefix, &[STEP], &[]])
 }
 
 /// The key that follows all names below a directory.
-pub(crate) fn subtree_end(prefix: &[u8]) -> Key {
+pub fn subtree_end(prefix: &[u8]) -> Key {
     Key::join([prefix, &[ESCAPE], &[]])
 }
 
 /// Whether a directory with the prefix `lower` is the one with the prefix `upper`, or below it in the zone.
-pub(crate) fn is_below(lower: &[u8], upper: &[u8]) -> bool {
+pub fn is_below(lower: &[u8], upper: &[u8]) -> bool {
     lower.strip_prefix(upper).is_some_and(|rest| rest.first().is_none_or(|&byte| byte == STEP))
 }
 
 /// Whether a key's entry lies in the directory with a prefix, or below it in the zone. Both may lack the same beginning.
-pub(crate) fn is_in(key: &[u8], prefix: &[u8]) -> bool {
+pub fn is_in(key: &[u8], prefix: &[u8]) -> bool {
     key.strip_prefix(prefix)
         .is_some_and(|rest| rest.first().is_some_and(|&byte| byte == NAME || byte == STEP))
 }
 
 /// The prefix in an entry's key, and the name.
 #[inline]
-pub(crate) fn entry_parts(key: &[u8]) -> Option<(&[u8], &[u8])> {
+pub fn entry_parts(key: &[u8]) -> Option<(&[u8], &[u8])> {
     if chunk(key, 0)? >= INO_END.0 {
         return None;
     }
@@ -163,32 +163,32 @@ pub(crate) fn entry_parts(key: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The record of an inode that no entry holds.
-pub(crate) fn inode(ino: Ino) -> Key {
+pub fn inode(ino: Ino) -> Key {
     Key::of(&[TAG_INODE, ino.0])
 }
 
 /// The extent of a file that begins at a logical block.
-pub(crate) fn extent(ino: Ino, logical: u64) -> Key {
+pub fn extent(ino: Ino, logical: u64) -> Key {
     Key::of(&[TAG_EXTENT, ino.0, logical])
 }
 
 /// A part of the allocation bitmap.
-pub(crate) fn bitmap(chunk: u64) -> Key {
+pub fn bitmap(chunk: u64) -> Key {
     Key::of(&[TAG_BITMAP, chunk])
 }
 
 /// The mark of an orphan.
-pub(crate) fn orphan(ino: Ino) -> Key {
+pub fn orphan(ino: Ino) -> Key {
     Key::of(&[TAG_ORPHAN, ino.0])
 }
 
 /// A part of a symbolic link's target.
-pub(crate) fn target(ino: Ino, part: u64) -> Key {
+pub fn target(ino: Ino, part: u64) -> Key {
     Key::of(&[TAG_TARGET, ino.0, part])
 }
 
 /// A part of the value of an extended attribute.
-pub(crate) fn xattr(ino: Ino, name: &[u8], part: u8) -> Key {
+pub fn xattr(ino: Ino, name: &[u8], part: u8) -> Key {
     let mut head = [0; 16];
     head[..8].copy_from_slice(&TAG_XATTR.to_be_bytes());
     head[8..].copy_from_slice(&ino.0.to_be_bytes());
@@ -196,31 +196,61 @@ pub(crate) fn xattr(ino: Ino, name: &[u8], part: u8) -> Key {
 }
 
 /// The counters.
-pub(crate) fn counters() -> Key {
+pub fn counters() -> Key {
     Key::of(&[TAG_COUNTERS])
 }
 
 /// What a key of the store is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subject<'a> {
-    Entry { prefix: &'a [u8], name: &'a [u8] },
+pub enum Subject<'a> {
+    /// An entry of a directory.
+    Entry {
+        /// Of all entries of the directory.
+        prefix: &'a [u8],
+        /// In the directory.
+        name: &'a [u8],
+    },
+    /// An inode's own record.
     Inode(Ino),
-    Extent { ino: Ino, logical: u64 },
+    /// An extent that its inode's record has no room for.
+    Extent {
+        /// Whose.
+        ino: Ino,
+        /// Its first page.
+        logical: u64,
+    },
+    /// Which blocks of a chunk are used, by the number of the chunk.
     Bitmap(u64),
+    /// An inode without a name that is in use.
     Orphan(Ino),
-    Target { ino: Ino, part: u64 },
-    Xattr { ino: Ino, name: &'a [u8], part: u8 },
+    /// A part of a long symbolic link.
+    Target {
+        /// The link.
+        ino: Ino,
+        /// Which part.
+        part: u64,
+    },
+    /// A part of a long extended attribute.
+    Xattr {
+        /// Whose.
+        ino: Ino,
+        /// The attribute's name.
+        name: &'a [u8],
+        /// Which part.
+        part: u8,
+    },
+    /// Numbers of the whole file system.
     Counters,
 }
 
 /// The big-endian number in the eight bytes at 8 × `index`.
-pub(crate) fn chunk(key: &[u8], index: usize) -> Option<u64> {
+pub fn chunk(key: &[u8], index: usize) -> Option<u64> {
     let bytes = key.get(index * 8..index * 8 + 8)?;
     Some(u64::from_be_bytes(bytes.try_into().expect("the slice has eight bytes")))
 }
 
 /// Takes a key apart; none when it is no key of ours.
-pub(crate) fn subject(key: &[u8]) -> Option<Subject<'_>> {
+pub fn subject(key: &[u8]) -> Option<Subject<'_>> {
     if let Some((prefix, name)) = entry_parts(key) {
         return Some(Subject::Entry { prefix, name });
     }
