@@ -1,7 +1,7 @@
 //! What a program says about how it will use a file: posix_fadvise(2), and the paper's `ffs_prealloc` and
 //! `ffs_readahead` for one file.
 
-use crate::convoy::Data;
+use crate::bytes::{Data, Placement};
 use crate::error::FsError;
 use crate::file::File;
 use crate::filedata::AS_MOUNTED;
@@ -44,21 +44,23 @@ impl File {
         let size = self.inode.size.load(Ordering::Acquire);
         let end = if bytes == 0 { u64::MAX } else { offset.saturating_add(bytes) };
         match advice {
-            Advice::Normal => self.set_readahead(self.core.data.readahead_pages * PAGE),
+            Advice::Normal => self.set_readahead(self.core.pages.window_pages().0 * PAGE),
             Advice::Sequential => {
-                self.set_readahead(self.core.data.readahead_pages * PAGE * SEQUENTIAL_WINDOWS);
+                self.set_readahead(self.core.pages.window_pages().0 * PAGE * SEQUENTIAL_WINDOWS);
             }
             Advice::Random => self.set_readahead(0),
-            Advice::WillNeed => self.bring(offset / PAGE, end.min(size).div_ceil(PAGE))?,
+            Advice::WillNeed => {
+                self.core.pages.fill_range(&self.inode, offset / PAGE..end.min(size).div_ceil(PAGE))?;
+            }
             Advice::DontNeed => {
                 // Whole pages only: the edges may be wanted still.
                 let pages = offset.div_ceil(PAGE)..if end >= size { u64::MAX } else { end / PAGE };
                 if pages.start < pages.end {
                     if !self.core.options.read_only {
-                        self.core.write_back_range(&self.inode, pages.clone(), Data::Cached)?;
+                        let range = pages.start * PAGE..pages.end.saturating_mul(PAGE);
+                        self.core.pages.settle(&self.inode, range, Data::Cached)?;
                     }
-                    let _io = self.inode.data.quiet();
-                    let _ = self.core.data.cache.write_back(&self.inode.data.object).discard_clean(pages);
+                    self.core.pages.forget_range(&self.inode, pages);
                 }
             }
         }
@@ -67,7 +69,7 @@ impl File {
 
     /// The largest readahead window of this open description, in bytes; 0 is none (`ffs_readahead` for one file).
     pub fn set_readahead(&self, bytes: u64) {
-        let pages = (bytes / PAGE).min(self.core.data.fill_pages);
+        let pages = (bytes / PAGE).min(self.core.pages.window_pages().1);
         self.stream.readahead_pages.store(pages, Ordering::Relaxed);
     }
 
@@ -82,22 +84,6 @@ impl File {
             u32::try_from(bytes.div_ceil(PAGE)).unwrap_or(AS_MOUNTED).min(AS_MOUNTED - 1)
         });
         self.inode.data.prealloc_blocks.store(blocks, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Reads missing pages, at most a quarter of the cache.
-    fn bring(&self, start: u64, end: u64) -> Result<(), FsError> {
-        let (core, inode) = (&self.core, &self.inode);
-        let most = core.data.fill_pages;
-        let mut page = start;
-        while page < end.min(start + most) {
-            if core.data.cache.has(&inode.data.object, page) {
-                page += 1;
-            } else {
-                // It fills as many as are missing side by side; those are passed over by the next rounds.
-                core.fill(inode, page, (end - page).min(most))?;
-            }
-        }
         Ok(())
     }
 }

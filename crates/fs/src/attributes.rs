@@ -1,22 +1,19 @@
 //! Mode, owner, times, size by path, and the permission to ask for them.
 
+use crate::bytes::Bytes;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
+use crate::metadata::times::stripped;
 use crate::paths::{Miss, Question};
 use crate::permission::{self, WRITE};
 use crate::resolve::Last;
-use crate::status::{
-    Credentials, Follow, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID, Stat, Time,
-};
+use crate::status::{Credentials, Follow, MODE_BITS, MODE_SETGID, Stat, Time};
 use crate::view::Start;
 use core::sync::atomic::Ordering;
 use nvmed_layout::Kind;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
-
-/// relatime: an access time older than this is renewed by the next read whatever the other times are.
-const ATIME_STALE_NS: i64 = 24 * 3600 * 1_000_000_000;
 
 /// First of the device numbers that no kernel driver has: its majors end at 511.
 const DEV_MAJOR_FIRST: u32 = 0x800;
@@ -75,7 +72,7 @@ impl Core {
 
     /// The device number: stable for a file system, and no kernel device's.
     pub(crate) fn device_number(&self) -> u64 {
-        let uuid = &self.superblock.uuid;
+        let uuid = &self.meta.superblock.uuid;
         let word = u32::from_le_bytes([uuid[0], uuid[1], uuid[2], uuid[3]]);
         let (major, minor) = (DEV_MAJOR_FIRST + (word >> 21), word & 0xf_ffff);
         rustix::fs::makedev(major, minor)
@@ -92,7 +89,7 @@ impl Core {
         let [atime_ns, mtime_ns, ctime_ns, btime_ns] = inode.times_ns();
         let is_directory = inode.kind == Kind::Directory;
         let size = if is_directory { BLOCK_BYTES as u64 } else { inode.size.load(Ordering::Acquire) };
-        let blocks = inode.blocks() + self.data.blocks_promised(inode);
+        let blocks = inode.blocks() + self.pages.blocks_promised(inode);
         Stat {
             dev: self.device_number(),
             ino: inode.ino.0,
@@ -111,66 +108,18 @@ impl Core {
         }
     }
 
-    /// The file was read: renews the access time as relatime does.
-    #[inline]
-    pub(crate) fn accessed(&self, inode: &Arc<Inode>) {
-        let [atime, mtime, ctime, _] = inode.times_ns();
-        if atime <= mtime || atime <= ctime {
-            self.renew_atime(inode, atime);
-        }
-    }
-
-    /// The file was opened to be read: an access time of yesterday is renewed.
-    pub(crate) fn accessed_first(&self, inode: &Arc<Inode>) {
-        let [atime, ..] = inode.times_ns();
-        if self.now_ns().saturating_sub(atime) >= ATIME_STALE_NS {
-            self.renew_atime(inode, atime);
-        }
-    }
-
-    fn renew_atime(&self, inode: &Arc<Inode>, atime: i64) {
-        let now = self.now_ns();
-        if now != atime && self.writable().is_ok() {
-            self.touch(inode, Some(now), None, None);
-        }
-    }
-
-    /// The file was changed: new times, and without root's privilege it loses setuid and setgid.
-    #[inline]
-    pub(crate) fn modified(&self, inode: &Arc<Inode>) {
-        let now = self.now_ns();
-        self.touch(inode, None, Some(now), Some(now));
-        if inode.mode() & (MODE_SETUID | MODE_SETGID) != 0 {
-            self.strip(inode);
-        }
-    }
-
-    /// Takes setuid, and setgid from what the group may execute, off a file that was written.
-    #[cold]
-    fn strip(&self, inode: &Arc<Inode>) {
-        let stripped = stripped(inode.mode());
-        if stripped != inode.mode() && inode.kind == Kind::File {
-            // A full metadata region cannot refuse a record of the same key; a failed device will be
-            // reported by the next sync.
-            let _ = self.alter(inode, |record| {
-                record.mode = stripped;
-                Ok(())
-            });
-        }
-    }
-
     /// chmod.
     ///
     /// # Errors
     /// [`FsError::NotPermitted`]; the store's.
     pub(crate) fn chmod(&self, inode: &Arc<Inode>, mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         if inode.kind == Kind::Symlink {
             return Err(FsError::NotSupported);
         }
         permission::may_own(inode, who)?;
-        let now = self.now_ns();
-        self.alter(inode, |record| {
+        let now = self.meta.now_ns();
+        self.meta.alter(inode, |record| {
             let mut bits = mode & MODE_BITS;
             if !who.is_root() && !who.in_group(record.gid) {
                 bits &= !MODE_SETGID;
@@ -184,7 +133,7 @@ impl Core {
         }
         // What the host refuses it is asked for again at the next open.
         let _ = self.ends.permit(inode, who);
-        self.touch(inode, None, None, Some(now));
+        self.meta.touch(inode, None, None, Some(now));
         Ok(())
     }
 
@@ -199,15 +148,15 @@ impl Core {
         gid: Option<u32>,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         let owner = who.uid == inode.uid();
         let keeps_uid = uid.is_none_or(|uid| owner && uid == inode.uid());
         let own_group = gid.is_none_or(|gid| owner && (who.in_group(gid) || gid == inode.gid()));
         if !(who.is_root() || keeps_uid && own_group) {
             return Err(FsError::NotPermitted);
         }
-        let now = self.now_ns();
-        self.alter(inode, |record| {
+        let now = self.meta.now_ns();
+        self.meta.alter(inode, |record| {
             record.uid = uid.unwrap_or(record.uid);
             record.gid = gid.unwrap_or(record.gid);
             if inode.kind == Kind::File && (uid.is_some() || gid.is_some()) {
@@ -220,7 +169,7 @@ impl Core {
             self.paths.mistrust();
         }
         let _ = self.ends.permit(inode, who);
-        self.touch(inode, None, None, Some(now));
+        self.meta.touch(inode, None, None, Some(now));
         Ok(())
     }
 
@@ -234,7 +183,7 @@ impl Core {
         times: [Time; 2],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         match times {
             [Time::Omit, Time::Omit] => return Ok(()),
             [Time::Now, Time::Now] => {
@@ -243,13 +192,13 @@ impl Core {
             }
             _ => permission::may_own(inode, who)?,
         }
-        let now = self.now_ns();
+        let now = self.meta.now_ns();
         let [atime, mtime] = times.map(|time| match time {
             Time::Now => Some(now),
             Time::Omit => None,
             Time::At(ns) => Some(ns),
         });
-        self.touch(inode, atime, mtime, Some(now));
+        self.meta.touch(inode, atime, mtime, Some(now));
         Ok(())
     }
 
@@ -262,7 +211,7 @@ impl Core {
             return Err(FsError::Invalid);
         }
         if mask & WRITE != 0 {
-            self.writable()?;
+            self.meta.writable()?;
         }
         permission::may(inode, mask, who)
     }
@@ -277,18 +226,12 @@ impl Core {
         bytes: u64,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         match inode.kind {
             Kind::Directory => return Err(FsError::IsDirectory),
             Kind::File => permission::may(inode, WRITE, who)?,
             _ => return Err(FsError::Invalid),
         }
-        self.truncate(inode, bytes)
+        self.pages.truncate(inode, bytes)
     }
-}
-
-/// A mode without setuid, and without setgid where it means execution as the group.
-fn stripped(mode: u32) -> u32 {
-    let runs_as_group = mode & MODE_GROUP_EXECUTE != 0;
-    mode & !(MODE_SETUID | if runs_as_group { MODE_SETGID } else { 0 })
 }

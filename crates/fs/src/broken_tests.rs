@@ -2,7 +2,7 @@
 //! written before is there after the next mount.
 
 #[path = "../tests/it/support/mod.rs"]
-mod support;
+pub(crate) mod support;
 
 use crate::{Credentials, File, FileSystem, FsError, OpenFlags, Trouble};
 use nvmed_units::Block;
@@ -50,7 +50,7 @@ fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(A
 
 #[test]
 fn blocks_promised_to_nobody() {
-    let spoil = |files: &FileSystem, _: &File| files.0.blocks.ledger.forget_promises();
+    let spoil = |files: &FileSystem, _: &File| files.0.meta.blocks.ledger.forget_promises();
     fired("promised blocks", spoil, |victim| drop(victim.fsync()));
 }
 
@@ -69,10 +69,10 @@ fn closed_more_often_than_opened() {
 #[test]
 fn inodes_that_were_not_counted() {
     let spoil = |files: &FileSystem, victim: &File| {
-        files.0.inodes.forget_count();
+        files.0.meta.inodes.forget_count();
         assert!(victim.inode.nlink() > 0);
     };
-    fired("inodes in memory", spoil, |victim| victim.core.inodes.remove(victim.inode.ino));
+    fired("inodes in memory", spoil, |victim| victim.core.meta.inodes.remove(victim.inode.ino));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! An open description: an inode, an access mode, an offset.
 
 use crate::core::Core;
-use crate::data::Stream;
 use crate::error::FsError;
+use crate::filedata::Stream;
 use crate::filesystem::Node;
 use crate::inode::Inode;
 use crate::listing::Listing;
@@ -36,7 +36,7 @@ impl File {
         let listing = (inode.kind == Kind::Directory).then(Box::default);
         Self {
             number: core.new_description(),
-            stream: Stream::new(&inode),
+            stream: Stream::new(&inode.data),
             core,
             inode,
             view,
@@ -154,7 +154,7 @@ impl File {
         let mut listing = listing.lock();
         listing.tell(&self.core, &self.inode, self.view.root_ino(), tell)?;
         if self.stamps(self.flags()) {
-            self.core.accessed(&self.inode);
+            self.core.meta.accessed(&self.inode);
         }
         Ok(())
     }
@@ -266,11 +266,11 @@ impl Drop for File {
         if let Some(locks) = self.inode.locks_if_any() {
             locks.drop_owner(LockOwner::Description(self.number));
         }
-        self.core.closing(self);
+        self.core.pages.closing(&self.inode, self.number);
         let opens = self.inode.opens.fetch_sub(1, Ordering::SeqCst);
         if opens == 0 {
             self.inode.opens.store(0, Ordering::SeqCst);
-            self.core.health.broken(format!("inode {} is closed and was not open", self.inode.ino));
+            self.core.meta.health.broken(format!("inode {} is closed and was not open", self.inode.ino));
         }
         if opens == 1 && self.inode.nlink() == 0 {
             // A failure leaves the orphan record: the next mount frees the file.

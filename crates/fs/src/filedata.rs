@@ -4,7 +4,7 @@ use crate::blocks::reservation::{Ahead, Purse};
 use crate::extent::Extents;
 use crate::flight::Flights;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use nvmed_cache::Object;
+use nvmed_cache::{Object, Readahead};
 use nvmed_io::Handle;
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
@@ -28,12 +28,35 @@ pub(crate) struct Growing<'a> {
 /// The right to write pages of a file back and to take blocks away from it: nobody else does, and no direct transfer
 /// is under way.
 pub(crate) struct Quiet<'a> {
-    _io: Io<'a>,
+    io: Io<'a>,
 }
 
 /// The right to begin transfers between a file's pages and its blocks, while direct ones may be under way.
 pub(crate) struct Io<'a> {
     _lock: MutexGuard<'a, ()>,
+}
+
+/// The data path's part of an open description.
+pub(crate) struct Stream {
+    pub(crate) readahead: Readahead,
+    /// Largest readahead window in pages; [`u64::MAX`] leaves it to the mount.
+    pub(crate) readahead_pages: AtomicU64,
+    /// Failed write-backs of the inode that this description knows of.
+    pub(crate) errors_seen: AtomicU32,
+}
+
+impl Stream {
+    pub(crate) fn new(file: &FileData) -> Self {
+        let errors_seen = AtomicU32::new(file.errors.load(Ordering::Relaxed));
+        Self { readahead: Readahead::default(), readahead_pages: AtomicU64::new(u64::MAX), errors_seen }
+    }
+}
+
+impl<'a> Quiet<'a> {
+    /// What it is besides: nobody else begins a transfer.
+    pub(crate) fn io(&self) -> &Io<'a> {
+        &self.io
+    }
 }
 
 /// Where the bytes of a small file lie.
@@ -170,7 +193,7 @@ impl FileData {
     pub(crate) fn quiet(&self) -> Quiet<'_> {
         let io = self.io();
         self.flights.settle_all();
-        Quiet { _io: io }
+        Quiet { io }
     }
 
     /// As [`FileData::quiet`], while direct transfers go on.
@@ -182,7 +205,7 @@ impl FileData {
     pub(crate) fn try_quiet(&self) -> Option<Quiet<'_>> {
         let io = Io { _lock: self.io.try_lock()? };
         self.flights.settle_all();
-        Some(Quiet { _io: io })
+        Some(Quiet { io })
     }
 
     /// The right to change the size and to give pages their first block.

@@ -95,11 +95,11 @@ impl FileSystem {
             return Ok(());
         }
         self.sync()?;
-        if self.0.health.unmount() {
+        if self.0.meta.health.unmount() {
             // What was changed between the sync and the mark.
             self.0.settle()?;
-            if !matches!(self.0.health.trouble(), Some(Trouble::Broken(_))) {
-                self.0.journal.store.close().map_err(|error| self.0.health.commit_failed(error))?;
+            if !matches!(self.0.meta.health.trouble(), Some(Trouble::Broken(_))) {
+                self.0.meta.journal.store.close().map_err(|error| self.0.meta.health.commit_failed(error))?;
             }
         }
         Ok(())
@@ -123,15 +123,15 @@ impl FileSystem {
     #[must_use]
     pub fn statfs(&self) -> StatFs {
         let core = &self.0;
-        let counters = core.counters();
-        let stats = core.journal.store.stats();
-        let blocks_free = core.blocks.ledger.available();
+        let counters = core.meta.counters();
+        let stats = core.meta.journal.store.stats();
+        let blocks_free = core.meta.blocks.ledger.available();
         // Metadata may take data blocks, but not all of them: files have data.
         let meta_free =
             (stats.tree_blocks.saturating_sub(stats.tree_blocks_used) + blocks_free / 2) * BLOCK_BYTES as u64;
-        let uuid = &core.superblock.uuid;
+        let uuid = &core.meta.superblock.uuid;
         let files_free = meta_free / FILE_META_BYTES;
-        let all = [core.superblock.data_blocks, blocks_free, counters.inodes + files_free, files_free];
+        let all = [core.meta.superblock.data_blocks, blocks_free, counters.inodes + files_free, files_free];
         let root = core.root_of(&self.1);
         let [blocks, blocks_free, files, files_free] =
             root.account.get().map_or(all, |account| account.bounds(all));
@@ -143,27 +143,27 @@ impl FileSystem {
             files_free,
             name_bytes_max: NAME_BYTES_MAX as u32,
             id: u64::from_le_bytes(uuid[..8].try_into().expect("a UUID has sixteen bytes")),
-            read_only: core.writable().is_err() || self.1.is_read_only(),
+            read_only: core.meta.writable().is_err() || self.1.is_read_only(),
         }
     }
 
     /// What the superblock says.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
-        self.0.growth.superblock()
+        self.0.meta.current_superblock()
     }
 
     /// 4 KiB blocks of metadata that the mount read, superblocks of the file system included.
     #[must_use]
     pub fn mount_blocks_read(&self) -> u64 {
         // The two superblocks.
-        self.0.journal.store.stats().mount_blocks_read + 2
+        self.0.meta.journal.store.stats().mount_blocks_read + 2
     }
 
     /// Counters of the block cache.
     #[must_use]
     pub fn cache_stats(&self) -> nvmed_cache::Stats {
-        self.0.data.cache.stats()
+        self.0.pages.cache_stats()
     }
 
     /// Copies of superblocks and of the log's last block that were lost, which this mount has written again.
@@ -180,8 +180,8 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::ReadOnly`]; the device's, one that knows no such command among them.
     pub fn trim(&self, bytes_min: u64) -> Result<u64, FsError> {
-        self.0.writable()?;
-        self.0.blocks.trim(bytes_min)
+        self.0.meta.writable()?;
+        self.0.meta.blocks.trim(bytes_min)
     }
 
     /// To be called every so often: when nothing was appended to the metadata log since the last call, what the last
@@ -194,13 +194,13 @@ impl FileSystem {
         if self.0.options.read_only {
             return Ok(());
         }
-        self.0.journal.store.settle_if_quiet().map_err(|error| self.0.health.commit_failed(error))
+        self.0.meta.journal.store.settle_if_quiet().map_err(|error| self.0.meta.health.commit_failed(error))
     }
 
     /// Counters of the metadata store.
     #[must_use]
     pub fn store_stats(&self) -> nvmed_kv::Stats {
-        self.0.journal.store.stats()
+        self.0.meta.journal.store.stats()
     }
 
     /// The root directory, of a view its own.
@@ -432,7 +432,7 @@ impl FileSystem {
             return Err(FsError::Invalid);
         }
         if !self.1.is_read_only() {
-            self.0.accessed(&node.0);
+            self.0.meta.accessed(&node.0);
         }
         self.0.link_target(&node.0)
     }
@@ -442,25 +442,25 @@ impl Core {
     /// Writes back all data and records, and makes them durable.
     fn settle(&self) -> Result<(), FsError> {
         // A file that the device does not take keeps no other from being saved.
-        let mut result = self.write_back_all();
+        let mut result = self.pages.write_back_all();
         // On a full device the last times and the number of inodes, both hints, may find no room: that must not
         // keep anybody from ending.
-        for written in [self.write_all_late(), self.write_counters()] {
+        for written in [self.meta.write_all_late(), self.meta.write_counters()] {
             let written =
                 written.or_else(|error| if matches!(error, FsError::NoSpace) { Ok(()) } else { Err(error) });
             result = result.and(written);
         }
         if Mutant::EarlyDiscard.is_made() {
-            self.blocks.discard();
+            self.meta.blocks.discard();
         }
-        let committed = self.commit_all();
+        let committed = self.meta.commit_all();
         if committed.is_err() {
             // What was written over in place is asked to stay all the same.
-            let _ = self.handle.flush();
+            let _ = self.meta.handle.flush();
         }
         result = result.and(committed);
         if self.options.discard && result.is_ok() {
-            self.blocks.discard();
+            self.meta.blocks.discard();
         }
         result
     }

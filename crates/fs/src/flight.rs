@@ -103,6 +103,13 @@ impl Inode {
     }
 }
 
+/// What a direct transfer asks for.
+pub(crate) struct Wish {
+    pub(crate) operation: Operation,
+    pub(crate) data: Segment,
+    pub(crate) offset: u64,
+}
+
 /// What a transfer is to do.
 pub(crate) struct Transfer {
     pub(crate) handle: Handle,

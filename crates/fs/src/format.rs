@@ -1,10 +1,10 @@
 //! Making an empty file system.
 
-use crate::core::Clock;
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
+use crate::metadata::zone::ZONE_BOUND;
+use crate::options::Clock;
 use crate::status::MODE_BITS;
-use crate::zone::ZONE_BOUND;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, PendingMemory, Store};
 use nvmed_layout::record::{Counters, Record};

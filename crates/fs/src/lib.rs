@@ -18,23 +18,21 @@ mod blocks;
 mod broken;
 #[cfg(test)]
 mod broken_tests;
-mod change;
-mod convoy;
+mod bytes;
+#[cfg(test)]
+mod bytes_tests;
 mod core;
 mod data;
-mod direct;
 mod directory;
 mod end;
 mod error;
 mod extent;
-mod extent_records;
+
 mod file;
 mod filedata;
 mod filesystem;
-mod fill;
 mod flight;
 mod format;
-mod growth;
 mod hash;
 mod health;
 mod inode;
@@ -43,30 +41,30 @@ mod listing;
 mod lock;
 mod map;
 mod memory;
+mod metadata;
 mod namespace;
 mod object;
 mod open;
+mod options;
 mod orphan;
+mod pages;
 mod paths;
 mod permission;
-mod placement;
+
 mod quota;
 mod rename;
-mod resize;
 mod resolve;
 mod rooted;
 mod salvage;
 mod status;
 mod trouble;
 mod view;
-mod write;
-mod writeback;
 mod xattr;
-mod zone;
 
 pub use crate::account::{Limits, Usage};
 pub use crate::advice::Advice;
-pub use crate::core::{Clock, Durability, MountOptions, MountParts};
+pub use crate::core::MountParts;
+pub use crate::options::{Clock, Durability, MountOptions};
 pub use broken::tell_panics;
 pub use error::FsError;
 pub use file::File;
@@ -77,6 +75,7 @@ pub use health::Trouble;
 pub use lock::{LockHeld, LockKind, LockOwner, LockRange, Wait};
 pub use map::{MappedFile, expect_maps};
 pub use memory::{Memory, MemoryLayout};
+pub use metadata::zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 pub use nvmed_layout::superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
 pub use nvmed_layout::xattrs::XATTR_VALUE_BYTES_MAX;
 pub use nvmed_layout::{Damage, FILE_BYTES_MAX, Kind, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX};
@@ -86,7 +85,6 @@ pub use status::{
     Allocate, Credentials, DirEntry, Follow, OpenFlags, RenameFlags, STATFS_MAGIC, Stat, StatFs, Time, Whence,
 };
 pub use xattr::SetXattr;
-pub use zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 
 /// Symbolic links followed in one resolution: Linux's limit.
 pub const SYMLINKS_MAX: u32 = 40;

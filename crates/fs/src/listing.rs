@@ -134,9 +134,9 @@ fn read_page(core: &Core, directory: &Inode, after: &[u8]) -> Result<Page, FsErr
     // The names stay where they are until the page is read.
     let _namespace = core.names_read();
     let (from, to) =
-        core.with_prefix(directory, |prefix| (keys::entry(prefix, after), keys::entries_end(prefix)));
+        core.meta.with_prefix(directory, |prefix| (keys::entry(prefix, after), keys::entries_end(prefix)));
     let mut page = Page::default();
-    core.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+    core.meta.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
         match (keys::entry_parts(key), Entry::decode(value)) {
             (Some((_, name)), Some(Entry { ino, kind, .. })) => {
                 page.names.extend_from_slice(name);

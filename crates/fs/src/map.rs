@@ -1,20 +1,16 @@
 //! Files mapped into programs.
 //!
 //! The kernel maps a memfd that holds a copy of the file; it is made by the first map and goes with the
-//! last. The cache stays what is written back and what outlives the process: a write goes to both, and
+//! last. The file's placement stays what is written back and what outlives the process: a write goes to both, and
 //! what programs stored into a writable mapping is found by comparing, at msync, fsync, unmap and
 //! periodic write-back. Reads of a file that is mapped writable come from the memfd.
 
-use crate::convoy::Data;
-use crate::core::Core;
+use crate::bytes::{Bytes, Placement};
 use crate::error::FsError;
-use crate::file::File;
-use crate::filedata::{Growing, Map};
+use crate::filedata::{FileData, Growing, Map};
 use crate::inode::Inode;
-use crate::status::OpenFlags;
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
-use nvmed_layout::Kind;
 use nvmed_mutant::Mutant;
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::Arc;
@@ -24,7 +20,7 @@ use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
 
 const PAGE: u64 = BLOCK_BYTES as u64;
-/// Bytes moved at once between cache and memfd.
+/// Bytes moved at once between a file's placement and the memfd.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A mapped file: map `fd`, shared or private. It holds the file's bytes until every [`File::map`] has
@@ -75,7 +71,12 @@ pub fn expect_maps() {
     let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
 }
 
-impl Core {
+/// The mappings of files over any placement.
+pub(crate) trait Mappings: Bytes {
+    /// Maps a file; `write` when stores are to become the file's.
+    ///
+    /// # Errors
+    /// The host's; what reading the file answers.
     fn map(&self, inode: &Arc<Inode>, write: bool) -> Result<Arc<QuietFd>, FsError> {
         let _grow = inode.data.grow();
         let mut map = inode.data.map();
@@ -95,7 +96,7 @@ impl Core {
         if write {
             map.writers += 1;
             if !inode.data.map_written.swap(true, Ordering::SeqCst) {
-                self.data.maps_written.fetch_add(1, Ordering::SeqCst);
+                self.maps_written().fetch_add(1, Ordering::SeqCst);
             }
         } else {
             map.readers += 1;
@@ -117,7 +118,7 @@ impl Core {
             at = data;
             while at < end {
                 let part = CHUNK_BYTES.min((end - at) as usize);
-                self.read_cached(inode, &mut chunk[..part], at)?;
+                self.read_inside(inode, &mut chunk[..part], at)?;
                 write_all(&fd, &chunk[..part], at)?;
                 at += part as u64;
             }
@@ -125,6 +126,10 @@ impl Core {
         Ok(fd)
     }
 
+    /// One mapping fewer.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] without such a mapping; as for a write.
     fn unmap(&self, inode: &Arc<Inode>, write: bool) -> Result<(), FsError> {
         let grow = inode.data.grow();
         let gathered = if write { self.gather(&grow, inode, 0..u64::MAX) } else { Ok(()) };
@@ -135,7 +140,7 @@ impl Core {
         let written = map.writers > 0;
         let gone = !written && map.readers == 0;
         if !written && inode.data.map_written.swap(false, Ordering::SeqCst) {
-            self.data.maps_written.fetch_sub(1, Ordering::SeqCst);
+            self.maps_written().fetch_sub(1, Ordering::SeqCst);
         }
         if gone {
             *held = None;
@@ -144,44 +149,29 @@ impl Core {
         gathered
     }
 
-    /// Brings what programs stored into their mappings of an inode into the cache.
+    /// Brings what programs stored into their mappings of an inode into its placement.
     ///
     /// # Errors
     /// As for a write.
-    pub(crate) fn gather_mapped(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+    fn gather_mapped(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<(), FsError> {
         if inode.data.map_written.load(Ordering::Acquire) {
-            self.gather(&inode.data.grow(), inode, pages)?;
+            self.gather(&inode.data.grow(), inode, range)?;
         }
         Ok(())
     }
 
-    /// As [`Core::gather_mapped`], for all inodes.
+    /// As [`Mappings::gather_mapped`], by who holds `grow`.
     ///
     /// # Errors
-    /// The first that occurred; the others were tried.
-    pub(crate) fn gather_all_mapped(&self) -> Result<(), FsError> {
-        if self.data.maps_written.load(Ordering::SeqCst) == 0 {
-            return Ok(());
-        }
-        let mapped = self.inodes.collect(|inode| inode.data.map_written.load(Ordering::Relaxed));
-        let gather = |result: Result<(), FsError>, inode| result.and(self.gather_mapped(inode, 0..u64::MAX));
-        mapped.iter().fold(Ok(()), gather)
-    }
-
-    /// As [`Core::gather_mapped`], by who holds `grow`.
-    pub(crate) fn gather(
-        &self,
-        grow: &Growing<'_>,
-        inode: &Arc<Inode>,
-        pages: Range<u64>,
-    ) -> Result<(), FsError> {
+    /// As for a write.
+    fn gather(&self, grow: &Growing<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<(), FsError> {
         let fd = match &*inode.data.map() {
             Some(map) if map.writers > 0 => Arc::clone(&map.fd),
             _ => return Ok(()),
         };
         let size = inode.size.load(Ordering::Acquire);
-        let end = pages.end.saturating_mul(PAGE).min(size);
-        let mut at = pages.start.saturating_mul(PAGE);
+        let end = range.end.div_ceil(PAGE).saturating_mul(PAGE).min(size);
+        let mut at = range.start / PAGE * PAGE;
         let (mut stored, mut cached) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
         let mut changed = false;
         while at < end {
@@ -205,7 +195,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the pages of a chunk that differ from the cache's into it; whether there were any.
+    /// Writes the pages of a chunk that differ from the file's into it; whether there were any.
     fn gather_chunk(
         &self,
         grow: &Growing<'_>,
@@ -214,113 +204,72 @@ impl Core {
         stored: &[u8],
         cached: &mut [u8],
     ) -> Result<bool, FsError> {
-        self.read_cached(inode, cached, at)?;
+        self.read_inside(inode, cached, at)?;
         let mut changed = false;
         for (index, (stored, cached)) in
             stored.chunks(BLOCK_BYTES).zip(cached.chunks(BLOCK_BYTES)).enumerate()
         {
             if stored != cached {
-                self.write_inside(grow, inode, stored, at + (index * BLOCK_BYTES) as u64)?;
+                let at = at + (index * BLOCK_BYTES) as u64;
+                self.write(grow, inode, stored, at).map_err(|short| short.why)?;
                 changed = true;
             }
         }
         Ok(changed)
     }
 
+    /// Reads from the memory that programs store into.
+    ///
+    /// # Errors
+    /// The host's.
+    #[cold]
+    fn read_mapped(&self, inode: &Arc<Inode>, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
+        let size = inode.size.load(Ordering::Acquire);
+        let len = into.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let fd = inode.data.map().as_ref().map(|map| Arc::clone(&map.fd));
+        match fd {
+            Some(fd) => read_some(&fd, &mut into[..len], offset),
+            // Unmapped at this moment: the placement has everything.
+            None => self.read_inside(inode, &mut into[..len], offset).map(|()| len),
+        }
+    }
+}
+
+impl<P: Placement> Mappings for P {}
+
+impl FileData {
     /// A write that is also seen by those who have the file mapped. The caller holds `grow`.
-    pub(crate) fn write_mapped(&self, inode: &Inode, from: &[u8], offset: u64) -> Result<(), FsError> {
-        match inode.data.mapped.load(Ordering::SeqCst).then(|| inode.data.map()).as_deref() {
+    pub(crate) fn write_mapped(&self, from: &[u8], offset: u64) -> Result<(), FsError> {
+        match self.mapped.load(Ordering::SeqCst).then(|| self.map()).as_deref() {
             Some(Some(map)) => write_all(&map.fd, from, offset),
             _ => Ok(()),
         }
     }
 
     /// The file's size changes: the memfd's too. The kernel sees to SIGBUS past the end.
-    pub(crate) fn resize_mapped(&self, inode: &Inode, size: u64) -> Result<(), FsError> {
-        match &*inode.data.map() {
+    pub(crate) fn resize_mapped(&self, size: u64) -> Result<(), FsError> {
+        match &*self.map() {
             Some(map) => Ok(rustix::fs::ftruncate(&map.fd, size)?),
             None => Ok(()),
         }
     }
 
     /// A range of the file became a hole.
-    pub(crate) fn punch_mapped(&self, inode: &Inode, range: Range<u64>) -> Result<(), FsError> {
+    pub(crate) fn punch_mapped(&self, range: Range<u64>) -> Result<(), FsError> {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match &*inode.data.map() {
+        match &*self.map() {
             Some(map) => Ok(rustix::fs::fallocate(&map.fd, how, range.start, range.end - range.start)?),
             None => Ok(()),
         }
     }
 
-    /// Reads from the memory that programs store into.
-    #[cold]
-    pub(crate) fn read_mapped(
-        &self,
-        inode: &Arc<Inode>,
-        into: &mut [u8],
-        offset: u64,
-    ) -> Result<usize, FsError> {
-        let size = inode.size.load(Ordering::Acquire);
-        let len = into.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
-        let fd = inode.data.map().as_ref().map(|map| Arc::clone(&map.fd));
-        match fd {
-            Some(fd) => read_some(&fd, &mut into[..len], offset),
-            // Unmapped at this moment: the cache has everything.
-            None => self.read_cached(inode, &mut into[..len], offset).map(|()| len),
-        }
-    }
-}
-
-impl File {
-    /// The file's memory for mmap; `write` when stores into it are to become the file's.
-    ///
-    /// # Errors
-    /// [`FsError::BadDescriptor`], [`FsError::NotSupported`] for what is no file, [`FsError::Access`] for stores through a
-    /// description that is not open for writing; the host has no memory; the device's.
-    pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
-        self.check_map(write)?;
-        self.core.map(&self.inode, write).map(|fd| MappedFile { fd })
-    }
-
-    fn check_map(&self, write: bool) -> Result<(), FsError> {
-        if self.flags().has(OpenFlags::PATH) {
-            return Err(FsError::BadDescriptor);
-        }
-        if self.inode.kind != Kind::File {
-            return Err(FsError::NotSupported);
-        }
-        match write {
-            true if !self.flags().writes() => Err(FsError::Access),
-            true => self.core.writable(),
-            false => Ok(()),
-        }
-    }
-
-    /// One mapping fewer, made with the same `write`; with it, stores become the file's.
-    ///
-    /// # Errors
-    /// [`FsError::Invalid`] without such a mapping. What could not be written to the cache is lost.
-    pub fn unmap(&self, write: bool) -> Result<(), FsError> {
-        self.core.unmap(&self.inode, write)
-    }
-
-    /// Makes a mapped range durable.
-    ///
-    /// # Errors
-    /// As [`File::fsync`].
-    pub fn msync(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        if self.core.options.read_only {
+    /// What lies behind the end of the file in its last page is zero from now on. The caller holds `grow`.
+    pub(crate) fn zero_mapped_tail(&self, size: u64) -> Result<(), FsError> {
+        const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        let within = size as usize % BLOCK_BYTES;
+        if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());
         }
-        let end = offset.saturating_add(bytes);
-        self.core.write_back_range(&self.inode, offset / PAGE..end.div_ceil(PAGE), Data::Cached)?;
-        // Bytes past the recorded size would not be there after a power cut: a file that was extended and
-        // then mapped. The record grows only when nothing below it is dirty.
-        let size = self.inode.size.load(Ordering::Acquire);
-        let recorded = self.inode.lock().record().size;
-        if recorded < end.min(size) && !Mutant::MsyncForgetsSize.is_made() {
-            self.core.write_back(&self.inode)?;
-        }
-        self.core.commit(self.inode.data.ticket.load(Ordering::SeqCst))
+        self.write_mapped(&ZEROES[within..], size)
     }
 }

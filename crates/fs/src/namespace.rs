@@ -6,12 +6,13 @@
 use crate::LINKS_MAX;
 use crate::account::Room;
 use crate::blocks::alloc::Run;
-use crate::change::Change;
+
 use crate::core::Core;
 use crate::directory::Size;
 use crate::error::FsError;
 use crate::filedata::Quiet;
 use crate::inode::{Home, Inode, Place, State};
+use crate::metadata::change::Change;
 use crate::permission;
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID};
@@ -95,16 +96,16 @@ impl Core {
         recipe: &Recipe<'_>,
         who: &Credentials<'_>,
     ) -> Result<Arc<Inode>, FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         permission::may_change_names(directory, who)?;
         let room = Room::take(directory)?;
-        let now = self.now_ns();
+        let now = self.meta.now_ns();
         let record = recipe.record(directory, who, now);
         let is_directory = recipe.kind == Kind::Directory;
-        let zone = is_directory && self.begins_zone(directory, name);
-        let pressure = self.pressure(directory, self.size_of_name(directory, name))?;
+        let zone = is_directory && self.meta.begins_zone(directory, name);
+        let pressure = self.meta.pressure(directory, self.meta.size_of_name(directory, name))?;
         let above = if is_directory { Some(grown(directory, 1)?) } else { None };
-        let mut change = self.change();
+        let mut change = self.meta.change();
         change.relieve(pressure.as_ref(), directory)?;
         let ino = change.new_ino();
         let own = change.put_new((directory, name), (ino, zone), &record);
@@ -116,7 +117,7 @@ impl Core {
         if let Some((mut state, record)) = above {
             directory.publish(&mut state, record);
         }
-        self.count_name(directory, name, true);
+        self.meta.count_name(directory, name, true);
         let name: Arc<[u8]> = name.into();
         let place = Place { parent: Arc::clone(directory), name: Arc::clone(&name) };
         let inode = Arc::new(Inode::new(ino, record, Home { own, place: Some(place), zone }));
@@ -125,9 +126,9 @@ impl Core {
             *made.size() = directory.directory()?.is_zone().then(Size::default);
         }
         room.keep();
-        self.inodes.insert(&inode);
+        self.meta.inodes.insert(&inode);
         self.set_name(directory, name, &inode)?;
-        self.touch(directory, None, Some(now), Some(now));
+        self.meta.touch(directory, None, Some(now), Some(now));
         Ok(inode)
     }
 
@@ -141,20 +142,20 @@ impl Core {
         mode: u32,
         who: &Credentials<'_>,
     ) -> Result<Arc<Inode>, FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         permission::may_change_names(directory, who)?;
         let room = Room::take(directory)?;
         let recipe = Recipe { kind: Kind::File, mode, target: b"", rdev: 0 };
-        let mut record = recipe.record(directory, who, self.now_ns());
+        let mut record = recipe.record(directory, who, self.meta.now_ns());
         record.nlink = 0;
-        let mut change = self.change();
+        let mut change = self.meta.change();
         let ino = change.new_ino();
         change.put_new_nameless(ino, &record);
         change.apply()?;
         let inode = Arc::new(Inode::new(ino, record, Home { own: true, place: None, zone: false }));
         room.keep();
         inode.count_with(directory);
-        self.inodes.insert(&inode);
+        self.meta.inodes.insert(&inode);
         Ok(inode)
     }
 
@@ -199,7 +200,7 @@ impl Core {
         nameless: bool,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         if place.inode.is_some() {
             return Err(FsError::Exists);
         }
@@ -211,8 +212,9 @@ impl Core {
             return Err(FsError::NotPermitted);
         }
         inode.same_account(&place.directory)?;
-        let now = self.now_ns();
-        let pressure = self.pressure(&place.directory, self.size_of_name(&place.directory, place.name()))?;
+        let now = self.meta.now_ns();
+        let pressure =
+            self.meta.pressure(&place.directory, self.meta.size_of_name(&place.directory, place.name()))?;
         let mut state = inode.lock();
         // With the times that it has: newer ones wait on, also if this fails.
         let mut record = state.record().clone();
@@ -229,7 +231,7 @@ impl Core {
         record.ctime_ns = now;
         let name: Arc<[u8]> = place.name().into();
         let named = Place { parent: Arc::clone(&place.directory), name: Arc::clone(&name) };
-        let mut change = self.change();
+        let mut change = self.meta.change();
         change.relieve(pressure.as_ref(), &place.directory)?;
         if was_nameless {
             change.put_first_name(named, inode, &record);
@@ -238,8 +240,8 @@ impl Core {
             change.put_inode(inode, &record);
             if Mutant::LinkCountedFirst.is_made() {
                 change.apply()?;
-                self.commit_all()?;
-                change = self.change();
+                self.meta.commit_all()?;
+                change = self.meta.change();
             }
             change.put_name(&place.directory, &name, inode);
             change.set_place(inode, Some(named));
@@ -247,10 +249,10 @@ impl Core {
         change.apply()?;
         inode.publish(&mut state, record);
         drop(state);
-        self.count_name(&place.directory, &name, true);
-        self.touch(inode, None, None, Some(now));
+        self.meta.count_name(&place.directory, &name, true);
+        self.meta.touch(inode, None, None, Some(now));
         self.set_name(&place.directory, name, inode)?;
-        self.touch(&place.directory, None, Some(now), Some(now));
+        self.meta.touch(&place.directory, None, Some(now), Some(now));
         Ok(())
     }
 
@@ -276,7 +278,7 @@ impl Core {
     /// # Errors
     /// [`FsError::IsDirectory`]; those of resolution and the store's.
     pub(crate) fn unlink_at(&self, at: Start<'_>, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         let namespace = self.names_write();
         let place = self.resolve(at, path, Last::Name, who)?;
         let victim = place.inode.as_ref().ok_or(FsError::NotFound)?;
@@ -287,21 +289,21 @@ impl Core {
             return Err(FsError::NotDirectory);
         }
         permission::may_remove(&place.directory, victim, who)?;
-        let now = self.now_ns();
+        let now = self.meta.now_ns();
         let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
-        let mut change = self.change();
+        let mut change = self.meta.change();
         change.delete_name(&place.directory, place.name());
         dropped.log(&mut change)?;
         change.apply()?;
         self.forget_name(&place.directory, place.name())?;
-        self.touch(&place.directory, None, Some(now), Some(now));
+        self.meta.touch(&place.directory, None, Some(now), Some(now));
         dropped.finish(self);
         drop(namespace);
         self.reap_if_unused(victim)?;
         // Removing a rollback journal is how SQLite commits, and with synchronous=FULL nothing is synced
         // after it: a name that was worth a sync goes durably.
         let durable = victim.synced.load(Ordering::Relaxed) && !Mutant::UnlinkVolatile.is_made();
-        if durable { self.commit(0) } else { Ok(()) }
+        if durable { self.meta.commit(0) } else { Ok(()) }
     }
 
     /// Removes an empty directory.
@@ -310,7 +312,7 @@ impl Core {
     /// [`FsError::NotDirectory`], [`FsError::NotEmpty`], [`FsError::Invalid`] for `.`,
     /// [`FsError::Busy`] for the root; those of resolution and the store's.
     pub(crate) fn rmdir_at(&self, at: Start<'_>, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         let _namespace = self.names_write();
         let place = self.resolve(at, path, Last::Name, who)?;
         match place.component {
@@ -325,10 +327,10 @@ impl Core {
         if !self.is_empty(victim)? {
             return Err(FsError::NotEmpty);
         }
-        let now = self.now_ns();
+        let now = self.meta.now_ns();
         let (mut above, above_record) = grown(&place.directory, -1)?;
         let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
-        let mut change = self.change();
+        let mut change = self.meta.change();
         change.delete_name(&place.directory, place.name());
         change.put_inode(&place.directory, &above_record);
         dropped.log(&mut change)?;
@@ -336,7 +338,7 @@ impl Core {
         place.directory.publish(&mut above, above_record);
         drop(above);
         self.forget_name(&place.directory, place.name())?;
-        self.touch(&place.directory, None, Some(now), Some(now));
+        self.meta.touch(&place.directory, None, Some(now), Some(now));
         dropped.finish(self);
         Ok(())
     }
@@ -350,9 +352,9 @@ impl Core {
             return Ok(empty);
         }
         let (first, end) =
-            self.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
+            self.meta.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
         let mut empty = true;
-        self.journal.store.scan(Bound::Excluded(&first), Bound::Excluded(&end), &mut |_, _| {
+        self.meta.journal.store.scan(Bound::Excluded(&first), Bound::Excluded(&end), &mut |_, _| {
             empty = false;
             ControlFlow::Break(())
         })?;
@@ -364,7 +366,7 @@ impl Core {
     /// # Errors
     /// [`FsError::NotDirectory`].
     pub(crate) fn forget_name(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<(), FsError> {
-        self.count_name(directory, name, false);
+        self.meta.count_name(directory, name, false);
         let more = directory.directory()?.names_mut().set_absent(name);
         self.count_names(more);
         Ok(())
@@ -435,12 +437,12 @@ impl<'a> Dropped<'a> {
         drop(state);
         drop(quiet);
         if gone {
-            core.inodes.remove(inode.ino);
+            core.meta.inodes.remove(inode.ino);
             core.ends.forget(inode.ino, inode.kind);
             core.forget(inode);
             inode.leave_account();
         } else {
-            core.touch(inode, None, None, Some(ctime));
+            core.meta.touch(inode, None, None, Some(ctime));
         }
     }
 }

@@ -137,7 +137,7 @@ impl FileSystem {
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
         let inode = self.changed(object, who)?;
-        self.0.grow_if_low();
+        self.0.meta.grow_if_low();
         self.0.change_xattr(&inode, name, Some((value, how)), who)?;
         self.0.written_through()
     }

@@ -1,5 +1,6 @@
 //! Opening (open(2)).
 
+use crate::bytes::Bytes;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::file::File;
@@ -110,10 +111,10 @@ impl Core {
         let once = if made { OpenFlags::ONCE.0 & !OpenFlags::CREATE.0 } else { OpenFlags::ONCE.0 };
         let file = Arc::new(File::new(Arc::clone(self), inode, OpenFlags(flags.0 & !once), view.clone()));
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
-            self.truncate(&file.inode, 0)?;
+            self.pages.truncate(&file.inode, 0)?;
         }
         if flags.reads() && !made && file.stamps(flags) {
-            self.accessed_first(&file.inode);
+            self.meta.accessed_first(&file.inode);
         }
         Ok(file)
     }
@@ -223,7 +224,7 @@ impl Core {
         }
         if changes {
             view.writable()?;
-            self.writable()?;
+            self.meta.writable()?;
         }
         if flags.has(OpenFlags::NOATIME) {
             permission::may_own(inode, who)?;

@@ -46,7 +46,7 @@ impl Core {
         }
         self.forget(inode);
         self.ends.forget(inode.ino, inode.kind);
-        self.inodes.remove(inode.ino);
+        self.meta.inodes.remove(inode.ino);
         let removed = self.remove_in_steps(inode);
         if removed.is_err() {
             self.orphans_left.store(true, Ordering::Relaxed);
@@ -59,12 +59,12 @@ impl Core {
         loop {
             let mut state = inode.lock();
             if state.record().flags & FLAG_KEYED_EXTENTS == 0 {
-                let mut change = self.change();
+                let mut change = self.meta.change();
                 if Mutant::OrphanUnmarkedFirst.is_made() {
                     change.delete_orphan(inode.ino);
                     change.apply()?;
-                    self.commit_all()?;
-                    change = self.change();
+                    self.meta.commit_all()?;
+                    change = self.meta.change();
                 }
                 log_removal(&mut change, inode, state.record())?;
                 change.delete_orphan(inode.ino);
@@ -80,14 +80,14 @@ impl Core {
     fn free_step(&self, inode: &Arc<Inode>, state: &mut State) -> Result<(), FsError> {
         let (first, end) = (keys::extent(inode.ino, 0), keys::extent(inode.ino, u64::MAX));
         let mut extents = Vec::with_capacity(EXTENTS_PER_STEP);
-        self.journal.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, value| {
+        self.meta.journal.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, value| {
             if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
                 extents.extend(Extent::decode(logical, value));
             }
             if extents.len() < EXTENTS_PER_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         let mut record = state.record().clone();
-        let mut change = self.change();
+        let mut change = self.meta.change();
         for extent in &extents {
             change.free_run(Run { start: extent.physical, blocks: extent.blocks })?;
             change.delete_extent(inode.ino, extent.logical);
@@ -114,15 +114,15 @@ impl Core {
         }
         let (first, end) = (keys::orphan(Ino(0)), keys::orphan(Ino(u64::MAX)));
         let mut found = Vec::new();
-        self.journal.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, _| {
+        self.meta.journal.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, _| {
             if let Some(Subject::Orphan(ino)) = keys::subject(key) {
                 // One in memory belongs to this mount: it is in use.
-                found.extend(self.inodes.get(ino).is_none().then_some(ino));
+                found.extend(self.meta.inodes.get(ino).is_none().then_some(ino));
             }
             if found.len() <= ORPHANS_PER_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         for ino in found.iter().take(ORPHANS_PER_STEP) {
-            let inode = self.load_own(*ino)?;
+            let inode = self.meta.load_own(*ino)?;
             self.reap_if_unused(&inode)?;
         }
         if found.len() <= ORPHANS_PER_STEP {

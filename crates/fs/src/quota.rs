@@ -61,8 +61,8 @@ impl Count<'_> {
         let mut entries = Vec::new();
         let core = self.core;
         let (from, to) =
-            core.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
-        core.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
+            core.meta.with_prefix(directory, |prefix| (keys::entry(prefix, b""), keys::entries_end(prefix)));
+        core.meta.journal.store.scan(Bound::Excluded(&from), Bound::Excluded(&to), &mut |key, value| {
             if let (Some((_, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value)) {
                 entries.push((name.into(), entry.ino, entry.kind));
             }
@@ -72,7 +72,7 @@ impl Count<'_> {
     }
 
     fn file(&mut self, directory: &Arc<Inode>, name: &[u8], ino: Ino) -> Result<(), FsError> {
-        if let Some(inode) = self.core.inodes.get(ino) {
+        if let Some(inode) = self.core.meta.inodes.get(ino) {
             if inode.nlink() > 1 && !self.linked.insert(ino) {
                 self.inodes -= 1;
                 return Ok(());
@@ -82,13 +82,13 @@ impl Count<'_> {
         }
         // Not loaded: a large tree is counted in little memory.
         let mut value = Vec::new();
-        let key = self.core.with_prefix(directory, |prefix| keys::entry(prefix, name));
+        let key = self.core.meta.with_prefix(directory, |prefix| keys::entry(prefix, name));
         let damaged = || Damage::Inode(ino);
-        let found = self.core.journal.store.get(&key, &mut value)?;
+        let found = self.core.meta.journal.store.get(&key, &mut value)?;
         let entry = found.then(|| Entry::decode(&value)).flatten().ok_or_else(damaged)?;
         let record = match entry.record {
             Some(bytes) => Record::decode(bytes).ok_or_else(damaged)?,
-            None => self.core.read_own(ino)?,
+            None => self.core.meta.read_own(ino)?,
         };
         if record.nlink > 1 && !self.linked.insert(ino) {
             self.inodes -= 1;
@@ -106,7 +106,7 @@ impl Count<'_> {
             let _quiet = inode.data.quiet();
             let _state = inode.lock();
             if inode.account.set(Arc::clone(self.account)).is_ok() {
-                self.account.recount(0, inode.blocks() + self.core.data.blocks_promised(inode));
+                self.account.recount(0, inode.blocks() + self.core.pages.blocks_promised(inode));
             }
         }
         self.account.begin(self.blocks, self.inodes);

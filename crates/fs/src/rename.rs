@@ -1,15 +1,15 @@
 //! Renaming: both sides are one batch (rename(2), renameat2(2)).
 
-use crate::change::Change;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::{Inode, Place, State};
+use crate::metadata::change::Change;
+use crate::metadata::zone::Below;
 use crate::namespace::{Dropped, grown};
 use crate::permission::{self, WRITE};
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, RenameFlags};
 use crate::view::Start;
-use crate::zone::Below;
 use nvmed_layout::keys::{self, PREFIX_BYTES_MAX};
 use nvmed_layout::record::Record;
 use nvmed_layout::{Kind, ROOT};
@@ -70,7 +70,7 @@ impl Core {
         flags: RenameFlags,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         let namespace = self.names_write();
         let source = self.resolve(from, old, Last::AnyName, who)?;
         let target = self.resolve(to, new, Last::AnyName, who)?;
@@ -190,18 +190,18 @@ impl Core {
             return Ok(Journey { inode, from, to, carried: None, zone: false });
         };
         let old = change.prefix(inode);
-        let below = self.read_below(&old)?;
-        let path = self.prefix_below(&to.parent, &to.name).len() + below.longest;
-        let more = self.size_of_name(&to.parent, &to.name).plus(below.size);
+        let below = self.meta.read_below(&old)?;
+        let path = self.meta.prefix_below(&to.parent, &to.name).len() + below.longest;
+        let more = self.meta.size_of_name(&to.parent, &to.name).plus(below.size);
         let crowds = !self.share_top(from, &to.parent)
-            && self.pressure(&to.parent, more)?.is_some_and(|pressure| pressure.crowded);
+            && self.meta.pressure(&to.parent, more)?.is_some_and(|pressure| pressure.crowded);
         let zone = crowds || path > PREFIX_BYTES_MAX;
         Ok(Journey { inode, from, to, carried: Some((old, below)), zone })
     }
 
     /// Whether what is below two directories is counted together.
     fn share_top(&self, one: &Arc<Inode>, other: &Arc<Inode>) -> bool {
-        matches!((self.top(one), self.top(other)), (Some(one), Some(other)) if one.ino == other.ino)
+        matches!((self.meta.top(one), self.meta.top(other)), (Some(one), Some(other)) if one.ino == other.ino)
     }
 
     /// Gives what travels its new keys.
@@ -231,7 +231,7 @@ impl Core {
         moved: &Arc<Inode>,
         victim: Option<&Arc<Inode>>,
     ) -> Result<(), FsError> {
-        let now = self.now_ns();
+        let now = self.meta.now_ns();
         let (from, to) = (&source.directory, &target.directory);
         let crosses = from.ino != to.ino;
         let arrives = i32::from(is_directory(moved));
@@ -242,14 +242,14 @@ impl Core {
         let name: Arc<[u8]> = target.name().into();
         let place = Place { parent: Arc::clone(to), name: Arc::clone(&name) };
         let state = moved.lock();
-        let mut change = self.change();
+        let mut change = self.meta.change();
         let journey = self.journey(&change, moved, from, place.clone())?;
         if victim.is_none() && !self.share_top(from, to) {
-            let mut more = self.size_of_name(to, &name);
+            let mut more = self.meta.size_of_name(to, &name);
             if let Some((_, below)) = journey.carried.as_ref().filter(|_| !journey.zone) {
                 more = more.plus(below.size);
             }
-            change.relieve(self.pressure(to, more)?.as_ref(), to)?;
+            change.relieve(self.meta.pressure(to, more)?.as_ref(), to)?;
         }
         self.travel(&mut change, &[&journey]);
         change.delete_name(from, source.name());
@@ -258,8 +258,8 @@ impl Core {
         }
         if Mutant::RenameInTwoCommits.is_made() {
             change.apply()?;
-            self.commit_all()?;
-            change = self.change();
+            self.meta.commit_all()?;
+            change = self.meta.change();
         }
         change.put_renamed(place, moved, state.record());
         for edit in edits.iter().flatten() {
@@ -270,7 +270,7 @@ impl Core {
         edits.into_iter().flatten().for_each(Edit::publish);
         self.forget_name(from, source.name())?;
         if victim.is_none() {
-            self.count_name(to, &name, true);
+            self.meta.count_name(to, &name, true);
         }
         self.arrived(&[&journey]);
         self.set_name(to, name, moved)?;
@@ -288,7 +288,7 @@ impl Core {
         moved: &Arc<Inode>,
         other: &Arc<Inode>,
     ) -> Result<(), FsError> {
-        let now = self.now_ns();
+        let now = self.meta.now_ns();
         let (from, to) = (&source.directory, &target.directory);
         let crosses = from.ino != to.ino;
         let more = i32::from(crosses) * (i32::from(is_directory(moved)) - i32::from(is_directory(other)));
@@ -296,7 +296,7 @@ impl Core {
         let place =
             |directory: &Arc<Inode>, name: &[u8]| Place { parent: Arc::clone(directory), name: name.into() };
         let states = [moved.lock(), other.lock()];
-        let mut change = self.change();
+        let mut change = self.meta.change();
         let there = self.journey(&change, moved, from, place(to, target.name()))?;
         let back = self.journey(&change, other, to, place(from, source.name()))?;
         self.travel(&mut change, &[&there, &back]);
@@ -304,8 +304,8 @@ impl Core {
             change.put_renamed(journey.to.clone(), journey.inode, state.record());
             if Mutant::ExchangeInHalves.is_made() {
                 change.apply()?;
-                self.commit_all()?;
-                change = self.change();
+                self.meta.commit_all()?;
+                change = self.meta.change();
             }
         }
         for edit in edits.iter().flatten() {
@@ -326,8 +326,8 @@ impl Core {
         for journey in journeys {
             self.unnamed(journey.inode);
             if journey.carried.is_some() {
-                self.recount(journey.from);
-                self.recount(&journey.to.parent);
+                self.meta.recount(journey.from);
+                self.meta.recount(&journey.to.parent);
                 if let Ok(part) = journey.inode.directory() {
                     *part.size() = None;
                 }
@@ -337,10 +337,10 @@ impl Core {
 
     fn stamp(&self, parents: &[&Arc<Inode>], moved: &[&Arc<Inode>], now: i64) {
         for parent in parents {
-            self.touch(parent, None, Some(now), Some(now));
+            self.meta.touch(parent, None, Some(now), Some(now));
         }
         for inode in moved {
-            self.touch(inode, None, None, Some(now));
+            self.meta.touch(inode, None, None, Some(now));
         }
     }
 }

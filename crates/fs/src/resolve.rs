@@ -301,8 +301,8 @@ impl Core {
             return Ok(None);
         }
         let mut value = Vec::with_capacity(RECORD_BYTES_USUAL);
-        let key = self.with_prefix(directory, |prefix| keys::entry(prefix, name));
-        if !self.journal.store.get(&key, &mut value)? {
+        let key = self.meta.with_prefix(directory, |prefix| keys::entry(prefix, name));
+        if !self.meta.journal.store.get(&key, &mut value)? {
             let more = directory.directory()?.names_mut().set_absent(name);
             self.count_names(more);
             return Ok(None);
@@ -327,12 +327,12 @@ impl Core {
     /// The inode of an entry, from memory, from the entry or from its own record.
     fn load_entry(&self, entry: &Entry<'_>, place: &Place) -> Result<Arc<Inode>, FsError> {
         let damaged = || FsError::from(Damage::Inode(entry.ino));
-        self.check_number(entry.ino)?;
-        self.inodes.get_or_load(entry.ino, || {
+        self.meta.check_number(entry.ino)?;
+        self.meta.inodes.get_or_load(entry.ino, || {
             let own = entry.record.is_none();
             let record = match entry.record {
                 Some(bytes) => Record::decode(bytes).ok_or_else(damaged)?,
-                None => self.read_own(entry.ino)?,
+                None => self.meta.read_own(entry.ino)?,
             };
             if record.kind() != entry.kind {
                 return Err(damaged());
@@ -373,7 +373,7 @@ impl Core {
             _ => {
                 let (mut target, mut part) = (Vec::with_capacity(bytes), Vec::new());
                 for number in 0..bytes.div_ceil(TARGET_PART_BYTES) {
-                    self.journal.store.get(&keys::target(link.ino, number as u64), &mut part)?;
+                    self.meta.journal.store.get(&keys::target(link.ino, number as u64), &mut part)?;
                     target.append(&mut part);
                 }
                 if target.len() == bytes { Ok(target) } else { Err(damaged) }

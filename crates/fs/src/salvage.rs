@@ -3,6 +3,7 @@
 //! Three things may be in there and not on the device: batches of metadata, sizes, dirty pages. The
 //! batches come first and go into the store before anything else does, as its log goes on with them.
 
+use crate::bytes::Bytes;
 use crate::core::{Core, MountParts};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
@@ -43,7 +44,7 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
     let mut result = Ok(());
     for size in &left {
         if let Some(inode) = found.get(&size.ino) {
-            result = result.and(core.truncate(inode, size.size));
+            result = result.and(core.pages.truncate(inode, size.size));
         }
     }
     pages.sort_unstable_by_key(|page| (page.owner, page.page));
@@ -55,7 +56,7 @@ pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> 
     for size in &left {
         if let Some(inode) = found.get(&size.ino) {
             // The change of the inode is this salvage; the other time a program may have set, to any.
-            core.touch(inode, None, Some(size.mtime_ns), None);
+            core.meta.touch(inode, None, Some(size.mtime_ns), None);
         }
     }
     let synced = files.sync();
@@ -70,7 +71,7 @@ impl Core {
     fn salvageable(&self, mut wanted: HashSet<Ino>) -> Result<HashMap<Ino, Arc<Inode>>, FsError> {
         let mut found = HashMap::new();
         for &ino in &wanted {
-            match self.load_own(ino) {
+            match self.meta.load_own(ino) {
                 Ok(inode) => _ = found.insert(ino, inode),
                 Err(FsError::Layout(LayoutError::Damaged(_))) => {}
                 Err(error) => return Err(error),
@@ -94,7 +95,7 @@ impl Core {
     fn names_of(&self, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Named>, FsError> {
         let mut names = HashMap::new();
         let end = keys::zone(Ino(INO_END.0 - 1));
-        self.journal.store.scan(Bound::Unbounded, Bound::Excluded(&end), &mut |key, value| {
+        self.meta.journal.store.scan(Bound::Unbounded, Bound::Excluded(&end), &mut |key, value| {
             if let (Some((prefix, name)), Some(entry)) = (keys::entry_parts(key), Entry::decode(value))
                 && (entry.zone || wanted.contains(&entry.ino))
             {
@@ -145,7 +146,7 @@ impl Core {
             dead.mapping.read(page.offset, &mut bytes);
             let mut done = 0;
             while done < inside {
-                done += self.write_at(inode, &bytes[done..inside], offset + done as u64)?;
+                done += self.pages.write_at(inode, &bytes[done..inside], offset + done as u64)?;
             }
         }
         Ok(())

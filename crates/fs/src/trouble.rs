@@ -1,22 +1,14 @@
 //! What a mounted file system answers about its health, and calls that survive a failed check.
 
 use crate::core::Core;
-use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::health::Trouble;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Core {
-    /// # Errors
-    /// [`FsError::ReadOnly`].
-    #[inline]
-    pub(crate) fn writable(&self) -> Result<(), FsError> {
-        if self.options.read_only || !self.health.is_open() { Err(FsError::ReadOnly) } else { Ok(()) }
-    }
-
     /// Whether the file system has turned read-only.
     pub(crate) fn is_in_trouble(&self) -> bool {
-        !self.health.is_open() && self.health.trouble().is_some()
+        !self.meta.health.is_open() && self.meta.health.trouble().is_some()
     }
 }
 
@@ -27,19 +19,19 @@ impl FileSystem {
     /// Reading goes on. So do [`FileSystem::sync`] and [`FileSystem::unmount`], which write what was acknowledged
     /// before.
     pub fn turn_read_only(&self, why: Trouble) {
-        self.0.health.turn_read_only(why);
+        self.0.meta.health.turn_read_only(why);
     }
 
     /// What made the file system turn read-only, if something did.
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
-        self.0.health.trouble().cloned()
+        self.0.meta.health.trouble().cloned()
     }
 
     /// Waits until the file system turns read-only, and says why; `None` when it is unmounted first.
     #[must_use]
     pub fn await_trouble(&self) -> Option<Trouble> {
-        self.0.health.wait()
+        self.0.meta.health.wait()
     }
 
     /// Makes a call on behalf of somebody else, and survives a failed check of our own memory in it: the file

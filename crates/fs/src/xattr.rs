@@ -3,10 +3,10 @@
 //! The inode record holds the names, and the values that are short; a long value lies in records of its own, so that
 //! an inode that changes does not carry it along. A change of attributes is one batch.
 
-use crate::change::Change;
 use crate::core::Core;
 use crate::error::FsError;
 use crate::inode::Inode;
+use crate::metadata::change::Change;
 use crate::permission::{self, READ, WRITE};
 use crate::status::{Credentials, MODE_STICKY};
 use core::sync::atomic::Ordering;
@@ -105,7 +105,7 @@ impl Core {
         }
         let (mut value, mut part) = (Vec::with_capacity(attribute.bytes), Vec::new());
         for number in 0..attribute.parts() {
-            self.journal.store.get(&keys::xattr(inode.ino, name, number as u8), &mut part)?;
+            self.meta.journal.store.get(&keys::xattr(inode.ino, name, number as u8), &mut part)?;
             value.extend_from_slice(&part);
         }
         let whole = value.len() == attribute.bytes;
@@ -133,22 +133,22 @@ impl Core {
         value: Option<(&[u8], SetXattr)>,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.writable()?;
+        self.meta.writable()?;
         may(inode, name, WRITE, who)?;
         if value.is_some_and(|(value, _)| value.len() > XATTR_VALUE_BYTES_MAX) {
             return Err(FsError::AttributeTooLong);
         }
-        let now = self.now_ns();
+        let now = self.meta.now_ns();
         let mut state = inode.lock();
         let mut record = inode.compose(&state);
         let changed = self.put_xattr(inode, &mut record, name, value, now);
         match changed {
             Ok(()) => inode.publish(&mut state, record),
-            Err(_) => self.touch(inode, None, None, None),
+            Err(_) => self.meta.touch(inode, None, None, None),
         }
         drop(state);
         changed?;
-        self.touch(inode, None, None, Some(now));
+        self.meta.touch(inode, None, None, Some(now));
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl Core {
         let before = record.xattrs.take();
         let before = Record { xattrs: before, ..record.clone() };
         let mut all = of(&before, inode.ino)?;
-        let mut change = self.change();
+        let mut change = self.meta.change();
         let found = all.binary_search_by_key(&name, |attribute| attribute.name);
         match (found, value) {
             (Ok(_), Some((_, SetXattr::Create))) => return Err(FsError::Exists),
@@ -186,8 +186,8 @@ impl Core {
             }
             if held.is_none() && Mutant::AttributeInTwoCommits.is_made() {
                 change.apply()?;
-                self.commit_all()?;
-                change = self.change();
+                self.meta.commit_all()?;
+                change = self.meta.change();
             }
             let place = found.unwrap_or_else(|place| place);
             all.insert(place, attribute);

@@ -1,16 +1,16 @@
 //! The extents of a file in the store: read from its record or from records of their own, and logged into a change.
 
-use crate::change::Change;
-use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::Extents;
+use crate::metadata::Metadata;
+use crate::metadata::change::Change;
 use core::ops::{Bound, ControlFlow};
 use nvmed_layout::Damage;
 use nvmed_layout::keys::{self, Subject};
 use nvmed_layout::record::{Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
 use nvmed_units::{Block, Ino};
 
-impl Core {
+impl Metadata {
     /// Reads the extents of an inode.
     ///
     /// # Errors

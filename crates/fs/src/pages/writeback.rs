@@ -1,22 +1,20 @@
 //! When dirty pages go to the device, and which: the list of inodes with something to write, oldest first,
 //! and the calls that make files durable. How they go is in `convoy`.
 
-use crate::convoy::{Data, Part, Pool};
-use crate::core::Core;
+use crate::bytes::Data;
 use crate::error::FsError;
-use crate::file::File;
 use crate::filedata::Quiet;
-use crate::filesystem::FileSystem;
 use crate::inode::Inode;
-use crate::status::OpenFlags;
+use crate::map::Mappings;
+use crate::pages::Pages;
+use crate::pages::convoy::{Part, Pool};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_layout::Kind;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Pages written in one step, 4 MiB: each step is one batch of records at most.
 const STEP_PAGES: usize = 1024;
@@ -33,7 +31,7 @@ const LIST_SLACK: usize = 4096;
 
 /// Inodes that may have something to write, oldest first.
 #[derive(Default)]
-pub(crate) struct DirtyList(Mutex<List>);
+pub(super) struct DirtyList(Mutex<List>);
 
 #[derive(Default)]
 struct List {
@@ -72,12 +70,12 @@ impl DirtyList {
     }
 }
 
-impl Core {
+impl Pages {
     /// An inode has something to write.
-    pub(crate) fn list_dirty(&self, inode: &Arc<Inode>) {
+    pub(super) fn list_dirty(&self, inode: &Arc<Inode>) {
         if !inode.data.listed.swap(true, Ordering::SeqCst) {
-            let since_ns = self.now_ns();
-            let mut list = self.data.dirty.lock();
+            let since_ns = self.meta.now_ns();
+            let mut list = self.dirty.lock();
             let number = list.next;
             list.next += 1;
             list.inodes.push_back(Listed { inode: Arc::clone(inode), since_ns, number });
@@ -107,17 +105,17 @@ impl Core {
 
     /// Whether an inode that counts as listed has something to write; else it does not count as listed any more.
     fn stays_listed(&self, inode: &Inode) -> bool {
-        self.data.wants_write(inode) || {
+        self.wants_write(inode) || {
             // One that becomes dirty from here on lists itself anew.
             inode.data.listed.store(false, Ordering::SeqCst);
-            self.data.wants_write(inode) && !inode.data.listed.swap(true, Ordering::SeqCst)
+            self.wants_write(inode) && !inode.data.listed.swap(true, Ordering::SeqCst)
         }
     }
 
     /// The first listed inode, if it was listed in a time that `due` accepts; it counts as listed until
-    /// [`Core::relist`].
+    /// [`Pages::relist`].
     fn unlist(&self, due: &dyn Fn(i64) -> bool) -> Option<Listed> {
-        let mut list = self.data.dirty.lock();
+        let mut list = self.dirty.lock();
         let listed = list.inodes.front().is_some_and(|listed| due(listed.since_ns));
         let listed = if listed { list.inodes.pop_front() } else { None }?;
         list.in_hands.push((listed.number, Arc::clone(&listed.inode)));
@@ -126,7 +124,7 @@ impl Core {
 
     /// Lets go of an inode, and puts it back if it has more to write: in front with `first`, else at the end.
     fn relist(&self, listed: Listed, first: bool) {
-        let mut list = self.data.dirty.lock();
+        let mut list = self.dirty.lock();
         list.in_hands.retain(|(number, _)| *number != listed.number);
         if self.stays_listed(&listed.inode) {
             if first { list.inodes.push_front(listed) } else { list.inodes.push_back(listed) }
@@ -140,8 +138,8 @@ impl Core {
     /// Writes some dirty pages back, the oldest inode's first, passing over inodes that somebody else
     /// writes; whether any were written. The caller may hold one inode's `grow`, no claim.
     #[cold]
-    pub(crate) fn relieve(&self) -> bool {
-        let mut tries = self.data.dirty.lock().inodes.len();
+    pub(super) fn relieve(&self) -> bool {
+        let mut tries = self.dirty.lock().inodes.len();
         while tries > 0 {
             let group = self.unlist_group(&|_| true);
             // A bound: the list may have grown since.
@@ -173,7 +171,7 @@ impl Core {
 
     /// The first listed inodes, if they were listed in a time that `due` accepts: as many as go together.
     fn unlist_group(&self, due: &dyn Fn(i64) -> bool) -> Vec<Listed> {
-        let files_max = (self.journal.store.batch_bytes_max() / FILE_RECORD_BYTES).clamp(1, GROUP_FILES);
+        let files_max = (self.meta.journal.store.batch_bytes_max() / FILE_RECORD_BYTES).clamp(1, GROUP_FILES);
         let mut group = Vec::new();
         let mut pages = 0;
         while group.len() < files_max && pages < STEP_PAGES as u64 {
@@ -239,27 +237,28 @@ impl Core {
     ///
     /// # Errors
     /// The device's and the store's; what was not written stays dirty, and each open description is told.
-    pub(crate) fn write_back(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         self.write_back_range(inode, 0..u64::MAX, Data::Cached)
     }
 
-    /// As [`Core::write_back`], for the pages of a range.
-    pub(crate) fn write_back_range(
+    /// As [`Pages::write_back`], for a range of bytes.
+    pub(super) fn write_back_range(
         &self,
         inode: &Arc<Inode>,
-        pages: Range<u64>,
+        range: Range<u64>,
         data: Data,
     ) -> Result<(), FsError> {
-        self.gather_mapped(inode, pages.clone())?;
+        self.gather_mapped(inode, range.clone())?;
         // Even when nothing is left: what somebody else writes at this moment is on the device then.
         let quiet = inode.data.quiet();
-        if self.data.wants_write(inode) {
+        if self.wants_write(inode) {
+            let pages = range.start >> BLOCK_SHIFT..range.end.div_ceil(BLOCK_BYTES as u64);
             self.write_back_some(&quiet, inode, pages, usize::MAX, data)?;
         }
         Ok(())
     }
 
-    pub(crate) fn write_back_some(
+    pub(super) fn write_back_some(
         &self,
         _quiet: &Quiet<'_>,
         inode: &Arc<Inode>,
@@ -279,7 +278,7 @@ impl Core {
             let step = left.min(STEP_PAGES);
             let next = self.write_step(inode, from..pages.end, step, data).inspect_err(|error| {
                 inode.data.errors.fetch_add(1, Ordering::SeqCst);
-                self.health.data_failed(inode.ino, error);
+                self.meta.health.data_failed(inode.ino, error);
             })?;
             let Some(next) = next else { break };
             from = next;
@@ -304,7 +303,9 @@ impl Core {
         let [part] = &mut parts;
         let next = self.plan(part, None).map(|()| part.next());
         let write = || match Mutant::RecordBeforeData.is_made() {
-            true => self.log(&parts).and_then(|()| self.commit_all()).and_then(|()| self.send(&parts, data)),
+            true => {
+                self.log(&parts).and_then(|()| self.meta.commit_all()).and_then(|()| self.send(&parts, data))
+            }
             false => self.send(&parts, data).and_then(|()| self.log(&parts)),
         };
         let written = next.and_then(|next| write().map(|()| next));
@@ -328,25 +329,38 @@ impl Core {
         Ok(())
     }
 
+    /// As [`Mappings::gather_mapped`], for all inodes.
+    ///
+    /// # Errors
+    /// The first that occurred; the others were tried.
+    pub(crate) fn gather_all_mapped(&self) -> Result<(), FsError> {
+        if self.maps_written.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let mapped = self.meta.inodes.collect(|inode| inode.data.map_written.load(Ordering::Relaxed));
+        let gather = |result: Result<(), FsError>, inode| result.and(self.gather_mapped(inode, 0..u64::MAX));
+        mapped.iter().fold(Ok(()), gather)
+    }
+
     /// Writes all dirty data back.
     ///
     /// # Errors
     /// The first that occurred; the others were tried.
     pub(crate) fn write_back_all(&self) -> Result<(), FsError> {
         self.gather_all_mapped()?;
-        let before = self.data.dirty.next();
+        let before = self.dirty.next();
         let written = self.write_back_due(&|_| true);
         // Others may have taken some off the list first, and not be done.
-        self.data.dirty.left_of(before).iter().fold(written, |done, inode| {
+        self.dirty.left_of(before).iter().fold(written, |done, inode| {
             let one = self.write_back(inode);
             done.and(one)
         })
     }
 
-    fn write_back_due(&self, due: &dyn Fn(i64) -> bool) -> Result<(), FsError> {
-        self.grow_if_low();
+    pub(crate) fn write_back_due(&self, due: &dyn Fn(i64) -> bool) -> Result<(), FsError> {
+        self.meta.grow_if_low();
         let mut result = Ok(());
-        let mut listed = self.data.dirty.lock().inodes.len();
+        let mut listed = self.dirty.lock().inodes.len();
         while listed > 0 {
             let group = self.unlist_group(due);
             // As above.
@@ -367,93 +381,23 @@ impl Core {
 
     /// Makes an inode durable: its data, its record if `times` or the data asks for it, and every
     /// change of metadata before.
-    fn sync_inode(&self, inode: &Arc<Inode>, times: bool) -> Result<(), FsError> {
-        if self.options.read_only {
+    pub(crate) fn sync_inode(&self, inode: &Arc<Inode>, times: bool) -> Result<(), FsError> {
+        if self.meta.read_only {
             return Ok(());
         }
         if inode.kind == Kind::File {
             // A flush that has to come anyway does for this data too.
-            let flushed = !self.journal.order.is_open(inode.data.ticket.load(Ordering::SeqCst));
-            let alone = flushed && !(times && inode.is_late()) && self.journal.is_committed();
+            let flushed = !self.meta.journal.order.is_open(inode.data.ticket.load(Ordering::SeqCst));
+            let alone = flushed && !(times && inode.is_late()) && self.meta.journal.is_committed();
             self.write_back_range(inode, 0..u64::MAX, if alone { Data::Durable } else { Data::Cached })?;
             inode.synced.store(true, Ordering::Relaxed);
         }
         if times && inode.is_late() && !Mutant::TimesForgotten.is_made() {
-            self.alter(inode, |_| Ok(()))?;
+            self.meta.alter(inode, |_| Ok(()))?;
         }
         if inode.kind == Kind::Directory && Mutant::DirectorySyncForgotten.is_made() {
             return Ok(());
         }
-        self.commit(inode.data.ticket.load(Ordering::SeqCst))
-    }
-}
-
-impl File {
-    /// Makes data and metadata of the file durable, and every metadata operation before this call.
-    ///
-    /// # Errors
-    /// [`FsError::BadDescriptor`] with `O_PATH`; what could not be written, which stays dirty. A failure
-    /// of an earlier write-back is told once to each description that was open then.
-    pub fn fsync(&self) -> Result<(), FsError> {
-        self.sync(true)
-    }
-
-    /// As [`File::fsync`], without times.
-    ///
-    /// # Errors
-    /// As [`File::fsync`].
-    pub fn fdatasync(&self) -> Result<(), FsError> {
-        self.sync(false)
-    }
-
-    fn sync(&self, times: bool) -> Result<(), FsError> {
-        if self.flags().has(OpenFlags::PATH) {
-            return Err(FsError::BadDescriptor);
-        }
-        let synced = self.core.sync_inode(&self.inode, times);
-        let errors = self.inode.data.errors.load(Ordering::SeqCst);
-        let told = self.stream.errors_seen.swap(errors, Ordering::SeqCst);
-        synced?;
-        if told == errors { Ok(()) } else { Err(FsError::Host(rustix::io::Errno::IO)) }
-    }
-
-    /// Writes a range of dirty pages back, without making it durable (`sync_file_range`); 0 bytes reach
-    /// to the end of the file.
-    ///
-    /// # Errors
-    /// [`FsError::BadDescriptor`], [`FsError::Invalid`]; what could not be written.
-    pub fn sync_range(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        if self.flags().has(OpenFlags::PATH) || self.inode.kind != Kind::File {
-            return Err(FsError::BadDescriptor);
-        }
-        if self.core.options.read_only {
-            return Ok(());
-        }
-        let end = if bytes == 0 { u64::MAX } else { offset.checked_add(bytes).ok_or(FsError::Invalid)? };
-        let pages = offset / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64);
-        self.core.write_back_range(&self.inode, pages, Data::Cached)
-    }
-}
-
-impl FileSystem {
-    /// Writes back data that has been dirty for longer than `age`, then makes durable what is on the
-    /// device and in the store: called every so often, it bounds what a power cut can take.
-    ///
-    /// # Errors
-    /// What could not be written; it stays dirty.
-    pub fn write_back_older_than(&self, age: Duration) -> Result<(), FsError> {
-        if self.0.options.read_only {
-            return Ok(());
-        }
-        self.0.gather_all_mapped()?;
-        let now = self.0.now_ns();
-        let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
-        // A time to come means that somebody has set the clock back.
-        let written = self.0.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
-        self.0.commit_all()?;
-        if self.0.options.discard {
-            self.0.blocks.discard();
-        }
-        written
+        self.meta.commit(inode.data.ticket.load(Ordering::SeqCst))
     }
 }

@@ -6,9 +6,9 @@
 
 use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
-
-use crate::core::Core;
 use crate::error::FsError;
+use crate::metadata::Metadata;
+
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_kv::DeviceMedium;
 use nvmed_layout::{Superblock, copies};
@@ -79,7 +79,7 @@ impl Growth {
     }
 }
 
-impl Core {
+impl Metadata {
     /// A batch was applied: now and then, looks how much room the tree has.
     #[inline]
     pub(crate) fn look_at_tree(&self) {
@@ -103,12 +103,23 @@ impl Core {
         self.growth.low.store(low, Ordering::Relaxed);
     }
 
-    /// Whether records of `promised` data blocks might find no room.
+    /// Whether records of all promised data blocks might find no room.
     #[inline]
-    pub(crate) fn is_tight(&self, promised: u64) -> bool {
+    fn is_tight(&self) -> bool {
+        let promised = self.blocks.ledger.promised();
         let chunks = promised.min(self.blocks.chunks());
         let needed = PROMISE_BLOCKS + promised / EXTENTS_PER_BLOCK + chunks / CHUNKS_PER_BLOCK;
         self.growth.free.load(Ordering::Relaxed) < needed
+    }
+
+    /// Sees to room in the tree for records of all promised data blocks: so a promise that was counted, and for which
+    /// this has answered, is one of both.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`].
+    #[inline]
+    pub(crate) fn room_for_promises(&self) -> Result<(), FsError> {
+        if self.is_tight() { self.make_tree_room() } else { Ok(()) }
     }
 
     /// Has the metadata region grow if the tree's blocks run low. The caller holds no lock of the namespace, an
@@ -174,15 +185,11 @@ impl Core {
         Ok(())
     }
 
-    /// Has the tree's room grow for records of `blocks` more promised data blocks.
-    ///
-    /// # Errors
-    /// [`FsError::NoSpace`].
+    /// Has the tree's room grow for what is promised.
     #[cold]
-    pub(crate) fn make_tree_room(&self, blocks: u64) -> Result<(), FsError> {
+    fn make_tree_room(&self) -> Result<(), FsError> {
         self.look_closely();
-        let wanted = self.blocks.ledger.promised() + blocks;
-        if self.is_tight(wanted) {
+        if self.is_tight() {
             if self.journal.store.stats().log_bytes > LOG_BLOCKS_WORTH * nvmed_units::BLOCK_BYTES as u64 {
                 // What the log will add to the tree is only estimated; then it is known.
                 self.journal.store.checkpoint()?;
@@ -190,7 +197,7 @@ impl Core {
             self.growth.low.store(true, Ordering::Relaxed);
             self.try_to_grow();
         }
-        if self.is_tight(wanted) { Err(FsError::NoSpace) } else { Ok(()) }
+        if self.is_tight() { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// A promised run of about `wanted` free blocks.

@@ -1,12 +1,12 @@
 //! Writes that the cache cannot take as they are: pages that are missing, new, or past the end.
 
 use crate::blocks::reservation::Reservation;
-use crate::convoy::Data;
-use crate::core::Core;
+use crate::bytes::{Data, Short};
 use crate::error::FsError;
 use crate::extent::Place;
 use crate::filedata::Growing;
 use crate::inode::Inode;
+use crate::pages::Pages;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
 use nvmed_mutant::Mutant;
@@ -17,7 +17,7 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// Promised blocks for pages of a file, charged to its account; given back when it is dropped.
 #[must_use = "what is dropped is given back"]
-pub(crate) struct PagePromise<'a> {
+pub(super) struct PagePromise<'a> {
     inode: &'a Inode,
     blocks: Reservation<'a>,
 }
@@ -25,20 +25,20 @@ pub(crate) struct PagePromise<'a> {
 impl<'a> PagePromise<'a> {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`].
-    fn make(core: &'a Core, inode: &'a Inode, pages: u64) -> Result<Self, FsError> {
+    fn make(of: &'a Pages, inode: &'a Inode, pages: u64) -> Result<Self, FsError> {
         inode.charge(pages)?;
-        let blocks = core.promise(pages).inspect_err(|_| inode.discharge(pages))?;
+        let blocks = of.promise(pages).inspect_err(|_| inode.discharge(pages))?;
         Ok(Self { inode, blocks })
     }
 
     /// The promises of dirty pages that need none any more.
-    pub(crate) fn taken_back(core: &'a Core, inode: &'a Inode, pages: u64) -> Self {
-        Self { inode, blocks: inode.data.purse.take(&core.blocks.ledger, pages) }
+    pub(super) fn taken_back(of: &'a Pages, inode: &'a Inode, pages: u64) -> Self {
+        Self { inode, blocks: inode.data.purse.take(&of.meta.blocks.ledger, pages) }
     }
 
     /// Those of all dirty pages: the inode leaves memory.
-    pub(crate) fn all_taken_back(core: &'a Core, inode: &'a Inode) -> Self {
-        Self { inode, blocks: inode.data.purse.take_all(&core.blocks.ledger) }
+    pub(super) fn all_taken_back(pages: &'a Pages, inode: &'a Inode) -> Self {
+        Self { inode, blocks: inode.data.purse.take_all(&pages.meta.blocks.ledger) }
     }
 
     /// Pages become dirty that have this promise.
@@ -60,7 +60,7 @@ impl Drop for PagePromise<'_> {
 
 /// A block promised for a page that has none; given back unless it was used.
 struct Promise<'a> {
-    core: &'a Core,
+    pages: &'a Pages,
     inode: &'a Inode,
     used: bool,
 }
@@ -68,127 +68,37 @@ struct Promise<'a> {
 impl<'a> Promise<'a> {
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`].
-    fn make(core: &'a Core, inode: &'a Inode) -> Result<Self, FsError> {
+    fn make(pages: &'a Pages, inode: &'a Inode) -> Result<Self, FsError> {
         // Kept before the page is dirty: write-back redeems it from then on.
-        PagePromise::make(core, inode, 1)?.keep();
-        Ok(Self { core, inode, used: false })
+        PagePromise::make(pages, inode, 1)?.keep();
+        Ok(Self { pages, inode, used: false })
     }
 }
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if !self.used {
-            drop(PagePromise::taken_back(self.core, self.inode, 1));
+            drop(PagePromise::taken_back(self.pages, self.inode, 1));
         }
     }
 }
 
-impl Core {
+impl Pages {
     /// Promises blocks, and room for the records that will tell of them; what is allocated ahead of other files
     /// is called back if need be.
     ///
     /// # Errors
     /// [`FsError::NoSpace`].
-    pub(crate) fn promise(&self, blocks: u64) -> Result<Reservation<'_>, FsError> {
-        if self.is_tight(self.blocks.ledger.promised() + blocks) {
-            self.make_tree_room(blocks)?;
-        }
-        self.blocks.ledger.reserve(blocks).or_else(|_| {
-            for inode in self.inodes.collect(|inode| inode.data.ahead().is_some()) {
+    pub(super) fn promise(&self, blocks: u64) -> Result<Reservation<'_>, FsError> {
+        let ledger = &self.meta.blocks.ledger;
+        let promise = ledger.reserve(blocks).or_else(|_| {
+            for inode in self.meta.inodes.collect(|inode| inode.data.ahead().is_some()) {
                 self.drop_prealloc(&inode);
             }
-            self.blocks.ledger.reserve(blocks)
-        })
-    }
-
-    /// Appends; answers bytes written, and where.
-    ///
-    /// # Errors
-    /// As [`Core::write_missing`].
-    pub(crate) fn append(&self, inode: &Arc<Inode>, from: &[u8]) -> Result<(usize, u64), FsError> {
-        let grow = inode.data.grow();
-        let at = inode.size.load(Ordering::Acquire);
-        if at.checked_add(from.len() as u64).is_none_or(|end| end > crate::FILE_BYTES_MAX) {
-            return Err(FsError::TooBig);
-        }
-        let written = self.write_growing(&grow, inode, from, at);
-        drop(grow);
-        self.modified(inode);
-        if self.data.cache.over_limit() {
-            self.relieve();
-        }
-        written.map(|written| (written, at))
-    }
-
-    /// Writes at an offset, whatever the state of the pages. Fewer bytes than asked for are written when
-    /// something fails after some were.
-    ///
-    /// # Errors
-    /// [`FsError::NoSpace`], [`FsError::NoMemory`]; the device's and the store's.
-    #[cold]
-    pub(crate) fn write_missing(
-        &self,
-        inode: &Arc<Inode>,
-        from: &[u8],
-        offset: u64,
-    ) -> Result<usize, FsError> {
-        let grow = inode.data.grow();
-        self.write_growing(&grow, inode, from, offset)
-    }
-
-    /// As [`Core::write_missing`], by who holds `grow` of the inode.
-    pub(crate) fn write_growing(
-        &self,
-        grow: &Growing<'_>,
-        inode: &Arc<Inode>,
-        from: &[u8],
-        offset: u64,
-    ) -> Result<usize, FsError> {
-        let size = inode.size.load(Ordering::Acquire);
-        if offset > size {
-            self.clean_tail(grow, inode, size)?;
-        }
-        let mut done = 0;
-        let mut failed = None;
-        while done < from.len() {
-            let position = offset + done as u64;
-            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
-            let part = (from.len() - done).min(BLOCK_BYTES - within);
-            match self.write_page(grow, inode, page, within, &from[done..done + part]) {
-                Ok(()) => done += part,
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
-        }
-        if done > 0 {
-            self.write_mapped(inode, &from[..done], offset)?;
-            if offset + done as u64 > size {
-                self.set_size(inode, offset + done as u64);
-            }
-        }
-        match failed {
-            Some(error) if done == 0 => Err(error),
-            _ => Ok(done),
-        }
-    }
-
-    /// Writes whole pages that lie inside the file, to the cache only.
-    ///
-    /// # Errors
-    /// As [`Core::write_missing`].
-    pub(crate) fn write_inside(
-        &self,
-        grow: &Growing<'_>,
-        inode: &Arc<Inode>,
-        from: &[u8],
-        offset: u64,
-    ) -> Result<(), FsError> {
-        for (page, bytes) in (offset >> BLOCK_SHIFT..).zip(from.chunks(BLOCK_BYTES)) {
-            self.write_page(grow, inode, page, 0, bytes)?;
-        }
-        Ok(())
+            ledger.reserve(blocks)
+        })?;
+        // Counted first: whoever asks at the same time leaves room for these records, too.
+        self.meta.room_for_promises().map(|()| promise)
     }
 
     /// Writes inside one page.
@@ -201,7 +111,7 @@ impl Core {
         from: &[u8],
     ) -> Result<(), FsError> {
         self.leave_record(grow, inode, page, within + from.len())?;
-        let cache = &self.data.cache;
+        let cache = &self.cache;
         let object = &inode.data.object;
         let mut promise: Option<Promise<'_>> = None;
         loop {
@@ -243,7 +153,7 @@ impl Core {
         end: usize,
     ) -> Result<(), FsError> {
         let data = &inode.data;
-        if page == 0 && end as u64 <= self.data.inline_bytes {
+        if page == 0 && end as u64 <= self.inline_bytes {
             return Ok(());
         }
         if data.residence.is_outside() {
@@ -252,7 +162,7 @@ impl Core {
         // First the mark: a write-back that takes page 0 after it became dirty sees it.
         data.residence.bar(grow);
         // One that has taken it before shows it as dirty until the record has it.
-        let held = self.data.cache.is_dirty(&data.object, 0) || data.residence.is_in_record();
+        let held = self.cache.is_dirty(&data.object, 0) || data.residence.is_in_record();
         if page > 0 && held {
             self.write_page(grow, inode, 0, 0, &[])?;
         }
@@ -260,7 +170,7 @@ impl Core {
     }
 
     /// Gives a file that lies in its record, or is about to, blocks instead.
-    pub(crate) fn move_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(super) fn move_out_of_record(&self, grow: &Growing<'_>, inode: &Arc<Inode>) -> Result<(), FsError> {
         inode.data.residence.bar(grow);
         // Who began to write it back before the mark has ended then.
         drop(inode.data.quiet());
@@ -311,32 +221,41 @@ impl Core {
         Ok(())
     }
 
-    /// Before a file grows past `size`: the rest of its last page is zero from now on, in the cache, in a
-    /// mapping, and, since the page becomes dirty, on the device before the new size is.
-    ///
-    /// Whatever lay past the end until now (what a truncation left, what a slow writer wrote that a
-    /// truncation overtook, what a program stored past the end of a mapping) nobody ever sees.
-    pub(crate) fn clean_tail(
+    /// Writes page after page, anywhere in the file or behind its end.
+    pub(super) fn write_pages(
         &self,
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
-        size: u64,
-    ) -> Result<(), FsError> {
+        from: &[u8],
+        at: u64,
+    ) -> Result<(), Short> {
+        let mut done = 0;
+        while done < from.len() {
+            let position = at + done as u64;
+            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
+            let part = (from.len() - done).min(BLOCK_BYTES - within);
+            let written = self.write_page(grow, inode, page, within, &from[done..done + part]);
+            written.map_err(|why| Short { done, why })?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Before a file grows past `size`: the rest of its last page is zero from now on, in the cache and, since the page
+    /// becomes dirty, on the device before the new size is.
+    pub(super) fn zero_last(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
         let (page, within) = (size >> BLOCK_SHIFT, size as usize % BLOCK_BYTES);
         if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());
         }
         let needed = match self.place(inode, page)? {
-            Place::Block { unwritten, .. } => !unwritten || self.data.cache.has(&inode.data.object, page),
+            Place::Block { unwritten, .. } => !unwritten || self.cache.has(&inode.data.object, page),
             Place::Hole { .. } if inode.data.residence.is_in_record() => {
-                self.data.cache.has(&inode.data.object, page)
+                self.cache.has(&inode.data.object, page)
             }
-            Place::Hole { .. } => self.data.cache.is_dirty(&inode.data.object, page),
+            Place::Hole { .. } => self.cache.is_dirty(&inode.data.object, page),
         };
         const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
-        if needed {
-            self.write_page(grow, inode, page, within, &ZEROES[within..])?;
-        }
-        self.write_mapped(inode, &ZEROES[within..], size)
+        if needed { self.write_page(grow, inode, page, within, &ZEROES[within..]) } else { Ok(()) }
     }
 }

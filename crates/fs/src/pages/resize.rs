@@ -1,15 +1,15 @@
 //! Changing what a file has without writing to it: truncate, fallocate, and the map of its holes.
 
 use crate::blocks::alloc::Near;
-use crate::change::Change;
-use crate::core::Core;
+use crate::bytes::Bytes;
 use crate::error::FsError;
 use crate::extent::{EXTENT_BLOCKS_MAX, Extents, Place};
-use crate::file::File;
 use crate::filedata::{Growing, Quiet};
 use crate::inode::Inode;
-use crate::status::{Allocate, OpenFlags};
-use crate::write::PagePromise;
+use crate::metadata::change::Change;
+use crate::pages::Pages;
+use crate::pages::write::PagePromise;
+use crate::status::Allocate;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
@@ -20,37 +20,16 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 /// Extents changed in one batch, which has a limit.
 const STEP_EXTENTS: usize = 64;
 
-impl Core {
-    /// Sets the size of a file, which the caller may write.
-    ///
-    /// # Errors
-    /// [`FsError::TooBig`]; the store's. A file of many extents shrinks in steps, each of them durable
-    /// or not as a whole.
-    pub(crate) fn truncate(&self, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
-        if bytes > crate::FILE_BYTES_MAX {
-            return Err(FsError::TooBig);
-        }
-        let grow = inode.data.grow();
-        let size = inode.size.load(Ordering::Acquire);
-        if bytes > size {
-            self.clean_tail(&grow, inode, size)?;
-            self.resize_mapped(inode, bytes)?;
-            self.set_size(inode, bytes);
-        } else if bytes < size || inode.blocks() > 0 {
-            // Also to the size that it has: blocks allocated past the end go.
-            self.shrink(&grow, inode, bytes)?;
-        }
-        drop(grow);
-        self.modified(inode);
-        Ok(())
-    }
-
-    fn shrink(&self, grow: &Growing<'_>, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
+impl Pages {
+    /// Makes a file shorter. Also to the size that it has: blocks allocated past the end go.
+    pub(super) fn shrink(&self, grow: &Growing<'_>, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
         let kept = bytes.div_ceil(PAGE);
-        self.gather(grow, inode, 0..kept)?;
+        if bytes == inode.size.load(Ordering::Acquire) && inode.blocks() == 0 {
+            return Ok(());
+        }
         let quiet = inode.data.quiet();
         self.drop_prealloc(inode);
-        self.resize_mapped(inode, bytes)?;
+        inode.data.resize_mapped(bytes)?;
         let before = inode.size.load(Ordering::Acquire);
         self.set_size(inode, bytes);
         let removed = self.remove_pages((grow, &quiet), inode, kept..u64::MAX, Some(bytes));
@@ -82,7 +61,7 @@ impl Core {
         let removed = self.remove_blocks(inode, pages.clone(), size);
         if removed.is_ok() {
             // After the extents: who fills a page from now on finds a hole.
-            self.data.cache.write_back(object).discard(pages);
+            self.cache.write_back(object).discard(pages);
             drop(PagePromise::taken_back(self, inode, promised));
         }
         removed
@@ -145,7 +124,7 @@ impl Core {
         let before = state.record().clone();
         let mut record = inode.compose(&state);
         let applied = self.with_extents(inode, &mut state, |_, extents| {
-            let mut change = self.change();
+            let mut change = self.meta.change();
             edit(&mut change, extents, &mut record)?;
             if !extents.is_touched() && record.size == before.size && record.tail == before.tail {
                 return Ok(false);
@@ -164,13 +143,18 @@ impl Core {
         }
         if record.mtime_ns != before.mtime_ns || record.atime_ns != before.atime_ns {
             // The times are as unwritten as before.
-            self.touch(inode, None, None, None);
+            self.meta.touch(inode, None, None, None);
         }
         applied.map(drop)
     }
 
     /// Allocates, punches or zeroes a range.
-    fn allocate_range(&self, inode: &Arc<Inode>, how: Allocate, range: Range<u64>) -> Result<(), FsError> {
+    pub(crate) fn allocate_range(
+        &self,
+        inode: &Arc<Inode>,
+        how: Allocate,
+        range: Range<u64>,
+    ) -> Result<(), FsError> {
         let grow = inode.data.grow();
         let size = inode.size.load(Ordering::Acquire);
         let grows = range.end > size && !how.keep_size;
@@ -181,7 +165,7 @@ impl Core {
             if whole.start < whole.end {
                 let quiet = inode.data.quiet();
                 self.remove_pages((&grow, &quiet), inode, whole, None)?;
-                self.punch_mapped(inode, range.clone())?;
+                inode.data.punch_mapped(range.clone())?;
             }
         }
         if !how.punch_hole {
@@ -189,12 +173,10 @@ impl Core {
             self.allocate_holes(&grow, inode, range.start / PAGE..range.end.div_ceil(PAGE))?;
         }
         if grows {
-            self.clean_tail(&grow, inode, size)?;
-            self.resize_mapped(inode, range.end)?;
-            self.set_size(inode, range.end);
+            self.extend(&grow, inode, (size, range.end))?;
         }
         drop(grow);
-        self.modified(inode);
+        self.meta.modified(inode);
         Ok(())
     }
 
@@ -219,7 +201,7 @@ impl Core {
             }
             let written = matches!(self.place(inode, page)?, Place::Block { unwritten: false, .. })
                 || page == 0 && inode.data.residence.is_in_record();
-            if written || self.data.cache.is_dirty(&inode.data.object, page) {
+            if written || self.cache.is_dirty(&inode.data.object, page) {
                 self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
             }
         }
@@ -288,29 +270,26 @@ impl Core {
             let mut state = inode.lock();
             self.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
         };
-        let run = self.blocks.take(Near::goal(goal), want)?;
+        let run = self.meta.blocks.take(Near::goal(goal), want)?;
         let got = u64::from(run.blocks);
         let promised =
-            self.promised_in(inode, page..page + got).inspect_err(|_| self.blocks.give_back(run))?;
+            self.promised_in(inode, page..page + got).inspect_err(|_| self.meta.blocks.give_back(run))?;
         let extent =
             Extent { logical: page, physical: run.start, blocks: run.blocks, flags: EXTENT_UNWRITTEN };
         self.edit(inode, got, |change, extents, _| {
             extents.insert(extent);
             change.use_run(run)
         })
-        .inspect_err(|_| self.blocks.give_back(run))?;
+        .inspect_err(|_| self.meta.blocks.give_back(run))?;
         // Dirty pages among them have the block now; it was charged with their promise.
-        drop(inode.data.purse.take(&self.blocks.ledger, promised));
+        drop(inode.data.purse.take(&self.meta.blocks.ledger, promised));
         Ok(got)
     }
 }
 
-impl Core {
-    /// The offset of the next data, or hole, at or after an offset, whatever the size of the file.
-    ///
-    /// # Errors
-    /// What loading the extents answers.
-    pub(crate) fn next_of(
+impl Pages {
+    /// The offset of the next data, or hole, at or after an offset.
+    pub(super) fn next_place(
         &self,
         inode: &Arc<Inode>,
         offset: u64,
@@ -350,70 +329,6 @@ fn step_start(extents: &Extents, pages: Range<u64>) -> u64 {
         }
     }
     start
-}
-
-impl File {
-    /// Sets the size.
-    ///
-    /// # Errors
-    /// [`FsError::BadDescriptor`], [`FsError::Invalid`] for what is not a file open for writing,
-    /// [`FsError::TooBig`], [`FsError::ReadOnly`]; the store's.
-    pub fn truncate(&self, bytes: u64) -> Result<(), FsError> {
-        let flags = self.flags();
-        if !flags.writes() && !flags.has(OpenFlags::PATH) {
-            // ftruncate(2): EINVAL for a descriptor that is not open for writing.
-            return Err(FsError::Invalid);
-        }
-        self.changeable(flags)?;
-        self.core.truncate(&self.inode, bytes)?;
-        self.written_through()
-    }
-
-    /// Allocates, punches or zeroes a range.
-    ///
-    /// # Errors
-    /// Those of fallocate(2): [`FsError::Invalid`] for an empty range, [`FsError::NotSupported`] for a
-    /// combination that makes no sense, [`FsError::TooBig`], [`FsError::NoSpace`].
-    pub fn fallocate(&self, how: Allocate, offset: u64, bytes: u64) -> Result<(), FsError> {
-        self.changeable(self.flags())?;
-        if bytes == 0 {
-            return Err(FsError::Invalid);
-        }
-        if how.punch_hole && (!how.keep_size || how.zero_range) {
-            return Err(FsError::NotSupported);
-        }
-        let end = offset.checked_add(bytes).filter(|end| *end <= crate::FILE_BYTES_MAX);
-        let end = end.ok_or(FsError::TooBig)?;
-        self.core.gather_mapped(&self.inode, 0..u64::MAX)?;
-        self.core.allocate_range(&self.inode, how, offset..end)?;
-        self.written_through()
-    }
-
-    /// The next data, or hole, at or after an offset; the end of the file counts as a hole.
-    ///
-    /// # Errors
-    /// [`FsError::NoData`] at or past the end, or when no data follows.
-    pub(crate) fn data_or_hole(&self, offset: u64, data: bool) -> Result<u64, FsError> {
-        self.core.gather_mapped(&self.inode, 0..u64::MAX)?;
-        let size = self.inode.size.load(Ordering::Acquire);
-        if offset >= size {
-            return Err(FsError::NoData);
-        }
-        match self.core.next_of(&self.inode, offset, data)?.filter(|found| *found < size) {
-            Some(found) => Ok(found),
-            None if data => Err(FsError::NoData),
-            None => Ok(size),
-        }
-    }
-
-    /// With durability `device`, what was done is on the device before the call returns.
-    fn written_through(&self) -> Result<(), FsError> {
-        let everything = self.core.options.durability == crate::core::Durability::Device;
-        if everything || self.inode.data.exposed.load(Ordering::Relaxed) {
-            self.core.write_back(&self.inode)?;
-        }
-        if everything { self.core.commit(0) } else { Ok(()) }
-    }
 }
 
 fn next_data(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u64>) -> Option<u64> {

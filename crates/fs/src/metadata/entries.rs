@@ -4,10 +4,10 @@
 //! A change computes keys as they are once it is applied: names that it re-keys come first, the rest follows
 //! them. What is in memory follows when the change is applied, before anybody else gets the open batch.
 
-use crate::change::Change;
 use crate::error::FsError;
 use crate::inode::{Inode, Place};
-use crate::zone::{Below, Pressure};
+use crate::metadata::change::Change;
+use crate::metadata::zone::{Below, Pressure};
 use core::sync::atomic::Ordering;
 use nvmed_layout::keys::{self, Key};
 use nvmed_layout::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
@@ -40,7 +40,7 @@ fn fits_entry(kind: Kind, record: &Record, bytes: usize) -> bool {
 impl Change<'_> {
     /// The key of a name as it is after this change.
     pub(crate) fn entry_key(&self, directory: &Inode, name: &[u8]) -> Key {
-        self.core.with_prefix(directory, |prefix| {
+        self.meta.with_prefix(directory, |prefix| {
             let moved = self.moves.rekeys.iter().find(|rekey| keys::is_below(prefix, &rekey.old));
             match moved {
                 None => keys::entry(prefix, name),
@@ -209,7 +209,7 @@ impl Change<'_> {
             return Ok(Arc::clone(top));
         }
         let prefix = self.prefix(top);
-        let below = self.core.read_below(&prefix)?;
+        let below = self.meta.read_below(&prefix)?;
         let mut found = Arc::clone(directory);
         while found.ino != top.ino {
             let own = self.prefix(&found);
@@ -230,10 +230,10 @@ impl Change<'_> {
     fn make_zone(&mut self, directory: &Arc<Inode>) -> Result<(), FsError> {
         let place = directory.place().ok_or(Damage::Name(directory.ino))?;
         let old = self.prefix(directory);
-        let below = self.core.read_below(&old)?;
+        let below = self.meta.read_below(&old)?;
         let key = self.entry_key(&place.parent, &place.name);
         let mut value = Vec::new();
-        if !self.core.journal.store.get(&key, &mut value)? {
+        if !self.meta.journal.store.get(&key, &mut value)? {
             return Err(Damage::EntryOf(directory.ino).into());
         }
         let entry = Entry::decode(&value);
@@ -246,7 +246,7 @@ impl Change<'_> {
         self.spare_headroom();
         self.moves.zones.push(Arc::clone(directory));
         // What is above it has fewer names in its zone.
-        self.core.recount(&place.parent);
+        self.meta.recount(&place.parent);
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl Change<'_> {
             }
         }
         if !rekeys.is_empty() {
-            self.core.rekeyed.fetch_add(1, Ordering::SeqCst);
+            self.meta.rekeyed.fetch_add(1, Ordering::SeqCst);
         }
     }
 }

@@ -1,15 +1,16 @@
-//! Bringing pages into the cache: one call for the blocks of all, into frames wherever they are. What a page holds past the end of the file may be anything: who makes the file
-//! grow zeroes it first.
+//! Bringing pages into the cache: one call for the blocks of all, into frames wherever they are. What a page holds past
+//! the end of the file may be anything: who makes the file grow zeroes it first.
 
-use crate::core::Core;
 use crate::error::FsError;
 use crate::extent::Place;
-use crate::file::File;
+use crate::filedata::{Io, Stream};
 use crate::inode::Inode;
+use crate::pages::Pages;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
 use nvmed_io::{Handle, Operation, Scatter};
-use nvmed_units::{BLOCK_BYTES, Block};
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, Block};
 use std::sync::Arc;
 
 /// Rounds of looking for a frame while others write back, before giving up.
@@ -18,35 +19,32 @@ const ROUNDS_MAX: u32 = 10_000;
 /// What pages lie on, and what the record holds of the file itself.
 type Places = (Vec<Place>, Option<Arc<[u8]>>);
 
-impl Core {
-    /// A page that a reader wants is missing; `bytes` bytes from its start on are wanted in all.
+impl Pages {
+    /// Bytes that a reader wants are missing from the first of a range on.
     #[cold]
-    pub(crate) fn miss(&self, file: &File, page: u64, bytes: u64) -> Result<(), FsError> {
-        let wanted = bytes.div_ceil(BLOCK_BYTES as u64).min(self.data.fill_pages);
-        let window = file.stream.readahead.miss(page, wanted, self.readahead_pages(file));
-        self.fill(&file.inode, window.start, window.pages.min(self.data.fill_pages))
-    }
-
-    /// The largest readahead window of a description.
-    fn readahead_pages(&self, file: &File) -> u64 {
-        match file.stream.readahead_pages.load(Ordering::Relaxed) {
-            u64::MAX => self.data.readahead_pages,
+    pub(super) fn miss(&self, inode: &Arc<Inode>, stream: &Stream, range: Range<u64>) -> Result<(), FsError> {
+        let page = range.start >> BLOCK_SHIFT;
+        let wanted = (range.end.div_ceil(BLOCK_BYTES as u64) - page).min(self.fill_pages);
+        let most = match stream.readahead_pages.load(Ordering::Relaxed) {
+            u64::MAX => self.readahead_pages,
             pages => pages,
-        }
+        };
+        let window = stream.readahead.miss(page, wanted, most);
+        self.fill(inode, window.start, window.pages.min(self.fill_pages))
     }
 
     /// Fills a page, and as many of the following ones as are missing, inside the file and at hand.
     ///
     /// # Errors
     /// [`FsError::NoMemory`]; the device's and the store's.
-    pub(crate) fn fill(&self, inode: &Arc<Inode>, page: u64, pages: u64) -> Result<(), FsError> {
+    pub(super) fn fill(&self, inode: &Arc<Inode>, page: u64, pages: u64) -> Result<(), FsError> {
         let object = &inode.data.object;
         let Claimed::Fill(first) = self.claim(inode, page)? else { return Ok(()) };
         let end = inode.size.load(Ordering::Acquire).div_ceil(BLOCK_BYTES as u64).min(page + pages);
         let mut claims = Vec::with_capacity(pages as usize);
         claims.push(first);
         for next in page + 1..end {
-            match self.data.cache.try_claim(object, next) {
+            match self.cache.try_claim(object, next) {
                 Ok(Some(claim)) if !inode.is_overtaken(next) => claims.push(claim),
                 // There already, being written directly, or no frame left for reading ahead.
                 Ok(_) | Err(_) => break,
@@ -56,11 +54,40 @@ impl Core {
         self.load_pages(&self.handle_of(inode), claims, &places, inline.as_deref())
     }
 
+    /// Reads missing pages, at most a quarter of the cache.
+    ///
+    /// # Errors
+    /// As [`Pages::fill`].
+    pub(crate) fn fill_range(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+        let most = self.fill_pages;
+        let mut page = pages.start;
+        while page < pages.end.min(pages.start + most) {
+            if self.cache.has(&inode.data.object, page) {
+                page += 1;
+            } else {
+                // It fills as many as are missing side by side; those are passed over by the next rounds.
+                self.fill(inode, page, (pages.end - page).min(most))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the cache forget the clean pages of a range.
+    pub(crate) fn forget_range(&self, inode: &Arc<Inode>, pages: Range<u64>) {
+        let quiet = inode.data.quiet();
+        let _ = self.forget_clean(quiet.io(), inode, pages);
+    }
+
+    /// As [`Pages::forget_range`]; whether none is left. The caller holds no claim.
+    pub(super) fn forget_clean(&self, _io: &Io<'_>, inode: &Arc<Inode>, pages: Range<u64>) -> bool {
+        self.cache.write_back(&inode.data.object).discard_clean(pages)
+    }
+
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
-    pub(crate) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
+    pub(super) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
         for _ in 0..ROUNDS_MAX {
             inode.await_direct(page);
-            match self.data.cache.claim(&inode.data.object, page) {
+            match self.cache.claim(&inode.data.object, page) {
                 // A direct write has begun in between, and waits for this claim to end.
                 Ok(Claimed::Fill(claim)) if inode.is_overtaken(page) => {
                     drop(claim);
@@ -88,7 +115,7 @@ impl Core {
     }
 
     /// Fills a claimed page that has no block: with what the record holds, or zeroes.
-    pub(crate) fn load_hole(claim: &Claim<'_>, inline: Option<&[u8]>) {
+    pub(super) fn load_hole(claim: &Claim<'_>, inline: Option<&[u8]>) {
         let bytes = inline.filter(|_| claim.page() == 0).unwrap_or_default();
         let bytes = &bytes[..bytes.len().min(BLOCK_BYTES)];
         claim.write(0, bytes);
@@ -96,7 +123,7 @@ impl Core {
     }
 
     /// What a page lies on.
-    pub(crate) fn place(&self, inode: &Inode, page: u64) -> Result<Place, FsError> {
+    pub(super) fn place(&self, inode: &Inode, page: u64) -> Result<Place, FsError> {
         let mut state = inode.lock();
         self.with_extents(inode, &mut state, |_, extents| Ok(extents.place(page)))
     }
@@ -143,7 +170,7 @@ impl Core {
     ///
     /// # Errors
     /// The device's, of the first request that failed. None is under way any more, and any of them may have been done.
-    pub(crate) fn transfer_pages(
+    pub(super) fn transfer_pages(
         &self,
         handle: &Handle,
         pages: &[(Block, usize)],
@@ -151,7 +178,7 @@ impl Core {
     ) -> Result<(), FsError> {
         let mut list = Scatter::with_capacity(pages.len());
         for &(block, offset) in pages {
-            list.push(block.lba(self.lbas_per_block), self.lbas_per_block as u32, self.data.segment(offset));
+            list.push(block.lba(self.lbas_per_block), self.lbas_per_block as u32, self.segment(offset));
         }
         Ok(handle.scatter(operation, &list)?)
     }
@@ -160,8 +187,8 @@ impl Core {
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: Block) -> Result<(), FsError> {
-        let segment = [self.data.segment(claim.offset())];
+    pub(super) fn load_page(&self, inode: &Inode, claim: &Claim<'_>, block: Block) -> Result<(), FsError> {
+        let segment = [self.segment(claim.offset())];
         Ok(self.handle_of(inode).read(block.lba(self.lbas_per_block), &segment)?)
     }
 }

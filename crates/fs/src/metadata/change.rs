@@ -5,9 +5,10 @@
 //! everything as it was.
 
 use crate::blocks::alloc::{Edits, Run};
-use crate::core::Core;
+
 use crate::error::FsError;
-use crate::placement::Moves;
+use crate::metadata::Metadata;
+use crate::metadata::entries::Moves;
 use core::sync::atomic::Ordering;
 use nvmed_kv::{Batch, Sequence};
 use nvmed_layout::keys;
@@ -39,7 +40,7 @@ const NUMBERS_AHEAD: u64 = 1024;
 
 /// A change being put together.
 pub(crate) struct Change<'a> {
-    pub(crate) core: &'a Core,
+    pub(super) meta: &'a Metadata,
     open: MutexGuard<'a, OpenBatch>,
     /// The counters as they will be.
     counters: Counters,
@@ -52,7 +53,7 @@ pub(crate) struct Change<'a> {
     done: bool,
 }
 
-impl Core {
+impl Metadata {
     /// Begins a change; others wait until it is applied or dropped.
     pub(crate) fn change(&self) -> Change<'_> {
         // A panic inside a change ran its `Drop`, which left the open batch as it was.
@@ -60,7 +61,7 @@ impl Core {
         open.batch.clear();
         let counters = open.counters;
         Change {
-            core: self,
+            meta: self,
             open,
             counters,
             used: 0,
@@ -190,7 +191,7 @@ impl Change<'_> {
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn use_run(&mut self, run: Run) -> Result<(), FsError> {
-        self.core.blocks.log_use(&mut self.open.edits, run)?;
+        self.meta.blocks.log_use(&mut self.open.edits, run)?;
         self.count_used(run.blocks.into());
         Ok(())
     }
@@ -200,7 +201,7 @@ impl Change<'_> {
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn use_some_of(&mut self, run: Run, blocks: u64) -> Result<(), FsError> {
-        self.core.blocks.log_use(&mut self.open.edits, run)?;
+        self.meta.blocks.log_use(&mut self.open.edits, run)?;
         self.count_used(blocks);
         Ok(())
     }
@@ -216,7 +217,7 @@ impl Change<'_> {
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn free_run(&mut self, run: Run) -> Result<(), FsError> {
-        self.core.blocks.log_free(&mut self.open.edits, run)?;
+        self.meta.blocks.log_free(&mut self.open.edits, run)?;
         // On a full metadata region, freeing must still work.
         self.use_headroom();
         self.counters.free_blocks += u64::from(run.blocks);
@@ -229,16 +230,16 @@ impl Change<'_> {
     /// # Errors
     /// [`FsError::NoSpace`] when the metadata region is full; what the store answers. Nothing changed.
     pub(crate) fn apply(mut self) -> Result<Sequence, FsError> {
-        let (core, open) = (self.core, &mut *self.open);
+        let (meta, open) = (self.meta, &mut *self.open);
         let (batch, edits) = (&mut open.batch, &open.edits);
-        core.blocks.changed(edits, |chunk, bytes| match bytes {
+        meta.blocks.changed(edits, |chunk, bytes| match bytes {
             Some(bytes) => batch.put(&keys::bitmap(chunk), &bytes),
             None => batch.delete(&keys::bitmap(chunk)),
         });
         // Most changes make or remove an inode and nothing else: they go without this record.
         let numbers_out = self.counters.next_ino > open.written.next_ino;
         let counters = Counters {
-            cursor: core.blocks.cursor(),
+            cursor: meta.blocks.cursor(),
             next_ino: match numbers_out {
                 true => Ino(self.counters.next_ino.0 + NUMBERS_AHEAD),
                 false => open.written.next_ino,
@@ -250,21 +251,21 @@ impl Change<'_> {
         if tell {
             open.batch.put(&keys::counters(), &counters.encode());
         }
-        let sequence = core.journal.apply(&open.batch)?;
-        core.blocks.applied(&mut open.edits, sequence);
+        let sequence = meta.journal.apply(&open.batch)?;
+        meta.blocks.applied(&mut open.edits, sequence);
         open.counters = self.counters;
         if tell {
             open.written = counters;
         }
-        core.next_ino.store(self.counters.next_ino.0, Ordering::SeqCst);
-        core.look_at_tree();
-        core.journal.applied(sequence);
+        meta.next_ino.store(self.counters.next_ino.0, Ordering::SeqCst);
+        meta.look_at_tree();
+        meta.journal.applied(sequence);
         // Available, once somebody makes the batch durable, which a commit sees from here on.
-        core.blocks.ledger.freed(self.freed);
+        meta.blocks.ledger.freed(self.freed);
         self.follow();
         self.done = true;
         // Last: the change is whole, whatever the count says.
-        core.blocks.ledger.redeemed(self.used);
+        meta.blocks.ledger.redeemed(self.used);
         Ok(sequence)
     }
 }
@@ -272,8 +273,8 @@ impl Change<'_> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         if !self.done {
-            let core = self.core;
-            core.blocks.undone(&mut self.open.edits);
+            let meta = self.meta;
+            meta.blocks.undone(&mut self.open.edits);
         }
     }
 }

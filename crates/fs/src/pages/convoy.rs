@@ -4,12 +4,13 @@
 
 use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
-use crate::change::Change;
-use crate::core::Core;
+use crate::bytes::Data;
 use crate::error::FsError;
 use crate::extent::{Extents, Place};
 use crate::inode::{Inode, State};
-use crate::write::PagePromise;
+use crate::metadata::change::Change;
+use crate::pages::Pages;
+use crate::pages::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{DirtyPage, Outcome, WriteBack};
@@ -25,16 +26,6 @@ const STEP_PIECES: usize = 64;
 
 /// Pages, 1 MiB, of a write that is made durable itself: a longer one is several commands, and one flush does for all.
 const DURABLE_PAGES_MAX: usize = 256;
-
-/// What is asked of the device about data that is written back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Data {
-    /// It may stay in the device's cache: whoever makes it durable sends a flush.
-    Cached,
-    /// One write over blocks of the file is to be durable itself (FUA) and spares the flush; others are as
-    /// [`Data::Cached`].
-    Durable,
-}
 
 /// What lies under a page that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +103,8 @@ impl Plan {
     }
 }
 
-/// One file's part of a step. Whoever made it ends it by [`Core::deliver`] or [`Core::give_up`].
-pub(crate) struct Part<'a> {
+/// One file's part of a step. Whoever made it ends it by [`Pages::deliver`] or [`Pages::give_up`].
+pub(super) struct Part<'a> {
     inode: &'a Arc<Inode>,
     pass: WriteBack<'a>,
     taken: Vec<DirtyPage>,
@@ -123,7 +114,7 @@ pub(crate) struct Part<'a> {
 }
 
 /// Blocks side by side for files that have none yet. What no file drew goes back with it.
-pub(crate) struct Pool<'a> {
+pub(super) struct Pool<'a> {
     taken: Option<Taken<'a>>,
     /// Blocks that the files still to come need at most; all are promised.
     wanted: u64,
@@ -132,11 +123,11 @@ pub(crate) struct Pool<'a> {
 
 impl<'a> Part<'a> {
     /// Takes up to `pages_max` dirty pages of a range. The caller holds the inode's `io`.
-    pub(crate) fn take(core: &'a Core, inode: &'a Arc<Inode>, pages: Range<u64>, pages_max: usize) -> Self {
+    pub(super) fn take(of: &'a Pages, inode: &'a Arc<Inode>, pages: Range<u64>, pages_max: usize) -> Self {
         // What is dirty when the pages are taken is at least what made this size.
         let size = inode.size.load(Ordering::Acquire);
         let object = &inode.data.object;
-        let mut pass = core.data.cache.write_back(object);
+        let mut pass = of.cache.write_back(object);
         let mut taken = Vec::with_capacity((object.dirty_pages() as usize).min(pages_max));
         if pages.start > 0 && inode.data.residence.is_in_record() {
             // A file that gets its first block has all of them in extents: page 0 goes with it.
@@ -147,22 +138,22 @@ impl<'a> Part<'a> {
     }
 
     /// No pages, but a size that the record is to tell.
-    pub(crate) fn of_size(core: &'a Core, inode: &'a Arc<Inode>, size: u64) -> Self {
-        Self { size, ..Self::take(core, inode, 0..0, 0) }
+    pub(super) fn of_size(pages: &'a Pages, inode: &'a Arc<Inode>, size: u64) -> Self {
+        Self { size, ..Self::take(pages, inode, 0..0, 0) }
     }
 
     /// Pages taken.
-    pub(crate) fn pages(&self) -> usize {
+    pub(super) fn pages(&self) -> usize {
         self.taken.len()
     }
 
     /// Whether every page taken has a place.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.plan.inline.is_some() || self.plan.placed.len() == self.taken.len()
     }
 
     /// Where the next step goes on.
-    pub(crate) fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         let rest = self.taken.get(self.plan.placed.len()).filter(|_| !self.is_whole()).map(|page| page.page);
         rest.unwrap_or_else(|| self.taken.last().map_or(u64::MAX, |page| page.page + 1))
     }
@@ -183,15 +174,15 @@ impl<'a> Part<'a> {
 
 impl Pool<'_> {
     /// For files with `wanted` pages together.
-    pub(crate) fn new(wanted: u64) -> Self {
+    pub(super) fn new(wanted: u64) -> Self {
         Self { taken: None, wanted, group: None }
     }
 }
 
-impl Core {
+impl Pages {
     /// Finds or allocates a block for each page of a part, as far as [`STEP_PIECES`] reach; with `pool` it
     /// waits for no lock of the inode. An error when not even the first has one.
-    pub(crate) fn plan<'a>(
+    pub(super) fn plan<'a>(
         &'a self,
         part: &mut Part<'_>,
         mut pool: Option<&mut Pool<'a>>,
@@ -213,7 +204,7 @@ impl Core {
     fn inline_bytes(&self, part: &Part<'_>) -> Option<Arc<[u8]>> {
         let (inode, [page]) = (part.inode, part.taken.as_slice()) else { return None };
         // Blocks come to a file only under `io`, which the caller holds.
-        let fits = page.page == 0 && part.size <= self.data.inline_bytes && inode.blocks() == 0;
+        let fits = page.page == 0 && part.size <= self.inline_bytes && inode.blocks() == 0;
         if !fits || part.size == 0 || inode.data.residence.is_barred() {
             return None;
         }
@@ -222,7 +213,7 @@ impl Core {
             return None;
         }
         let mut bytes = vec![0; part.size as usize];
-        self.data.cache.memory().read(page.offset, &mut bytes);
+        self.cache.memory().read(page.offset, &mut bytes);
         Some(bytes.into())
     }
 
@@ -276,7 +267,7 @@ impl Core {
     }
 
     /// Whether a file's first blocks may come from a pool: it has none, and wants none ahead.
-    pub(crate) fn is_pooled(&self, inode: &Inode) -> bool {
+    pub(super) fn is_pooled(&self, inode: &Inode) -> bool {
         inode.blocks() == 0 && (self.prealloc_blocks(inode) == 0 || inode.opens.load(Ordering::Relaxed) == 0)
     }
 
@@ -288,9 +279,9 @@ impl Core {
                 let group = pool.group.or_else(|| self.home(inode));
                 let wanted = u32::try_from(pool.wanted).unwrap_or(u32::MAX).max(want);
                 let run = self.take_near(inode, Near { goal: None, group }, wanted)?;
-                pool.group = Some(self.blocks.group_of(run.start));
+                pool.group = Some(self.meta.blocks.group_of(run.start));
                 // Its promise is that of the pages.
-                self.blocks.taken(run, self.blocks.ledger.nothing())
+                self.meta.blocks.taken(run, self.meta.blocks.ledger.nothing())
             }
         };
         let run = taken.split(want);
@@ -303,7 +294,7 @@ impl Core {
     /// Takes promised blocks for pages from `page` on; past the end of a growing file, some more.
     fn allocate(&self, inode: &Inode, goal: Option<Block>, page: u64, want: u32) -> Result<Run, FsError> {
         let mut ahead = inode.data.ahead();
-        if let Some(mut taken) = ahead.take(&self.blocks)
+        if let Some(mut taken) = ahead.take(&self.meta.blocks)
             && Some(taken.run().start) == goal
         {
             // The pages have a promise already.
@@ -315,10 +306,10 @@ impl Core {
         let grows = page + u64::from(want) >= end && inode.opens.load(Ordering::Relaxed) > 0;
         let more = if grows { self.prealloc_blocks(inode) } else { 0 };
         let near = Near { goal, group: self.home(inode) };
-        let promise = if more == 0 { None } else { self.blocks.ledger.reserve(u64::from(more)).ok() };
+        let promise = if more == 0 { None } else { self.meta.blocks.ledger.reserve(u64::from(more)).ok() };
         let Some(promise) = promise else { return self.take_near(inode, near, want) };
         let run = self.take_near(inode, near, want.saturating_add(more))?;
-        let mut taken = self.blocks.taken(run, promise);
+        let mut taken = self.meta.blocks.taken(run, promise);
         let run = taken.split(want);
         // What is left of it, which may be nothing: a run may be shorter than wanted.
         ahead.keep(taken);
@@ -327,7 +318,7 @@ impl Core {
 
     /// The group that blocks of an inode are looked for in: its own, else its directory's.
     fn home(&self, inode: &Inode) -> Option<u32> {
-        let known = |group: u32| (group < self.blocks.groups()).then_some(group);
+        let known = |group: u32| (group < self.meta.blocks.groups()).then_some(group);
         known(inode.data.group.load(Ordering::Relaxed)).or_else(|| {
             let directory = inode.parent()?;
             known(directory.data.group.load(Ordering::Relaxed))
@@ -336,8 +327,8 @@ impl Core {
 
     /// Takes blocks, and remembers for the inode and for its directory where they were.
     fn take_near(&self, inode: &Inode, near: Near, want: u32) -> Result<Run, FsError> {
-        let run = self.blocks.take(near, want)?;
-        let group = self.blocks.group_of(run.start);
+        let run = self.meta.blocks.take(near, want)?;
+        let group = self.meta.blocks.group_of(run.start);
         if near.group != Some(group) {
             inode.data.group.store(group, Ordering::Relaxed);
             if let Some(directory) = inode.parent() {
@@ -348,12 +339,12 @@ impl Core {
     }
 
     /// Gives back what is allocated ahead of a file.
-    pub(crate) fn drop_prealloc(&self, inode: &Inode) {
-        drop(inode.data.ahead().take(&self.blocks));
+    pub(super) fn drop_prealloc(&self, inode: &Inode) {
+        drop(inode.data.ahead().take(&self.meta.blocks));
     }
 
     /// Writes the pages of all parts in one call.
-    pub(crate) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
+    pub(super) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
         let mut pages: Vec<(Block, usize)> =
             Vec::with_capacity(parts.iter().map(|part| part.plan.placed.len()).sum());
         let placed = parts.iter().flat_map(|part| &part.plan.placed);
@@ -374,9 +365,9 @@ impl Core {
             [part] => {
                 self.transfer_pages(&self.handle_of(part.inode), &pages, Operation::Write { fua: false })
             }
-            _ => self.transfer_pages(&self.handle, &pages, Operation::Write { fua: false }),
+            _ => self.transfer_pages(&self.meta.handle, &pages, Operation::Write { fua: false }),
         }?;
-        let ticket = self.journal.order.wrote();
+        let ticket = self.meta.journal.order.wrote();
         if parts.iter().any(|part| part.plan.wants_flush()) {
             // The batch that tells of these parts has a flush before it: who waits for the batch needs no other.
             return Ok(());
@@ -389,7 +380,7 @@ impl Core {
 
     /// Records what the parts have written, where the records do not tell of it yet, as one batch. With more
     /// than one part no inode is waited for: [`FsError::Busy`].
-    pub(crate) fn log(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
+    pub(super) fn log(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
         let mut states: Vec<(&Part<'_>, MutexGuard<'_, State>)> = Vec::with_capacity(parts.len());
         for part in parts {
             let state = if parts.len() > 1 { part.inode.try_lock() } else { Some(part.inode.lock()) };
@@ -411,14 +402,14 @@ impl Core {
                 }
                 // When all of them are published, whatever a count says.
                 for (part, _) in &states {
-                    part.inode.data.purse.redeemed(&self.blocks.ledger, redeemed(part));
+                    part.inode.data.purse.redeemed(&self.meta.blocks.ledger, redeemed(part));
                 }
                 Ok(())
             }
             Err(error) => {
                 for (part, _) in &states {
                     self.forget_extents(part.inode);
-                    self.touch(part.inode, None, None, None);
+                    self.meta.touch(part.inode, None, None, None);
                 }
                 Err(error)
             }
@@ -427,7 +418,7 @@ impl Core {
 
     fn log_states(&self, states: &mut [(&Part<'_>, MutexGuard<'_, State>)]) -> Result<Vec<Record>, FsError> {
         let mut records = Vec::with_capacity(states.len());
-        let mut change = self.change();
+        let mut change = self.meta.change();
         // What was written had a promise, of room for its records too.
         change.use_headroom();
         for (part, state) in states {
@@ -438,7 +429,7 @@ impl Core {
             let ticket = inode.data.ticket.load(Ordering::SeqCst);
             if plan.inline.is_none()
                 && part.size > record.size
-                && self.journal.order.is_open(ticket)
+                && self.meta.journal.order.is_open(ticket)
                 && !Mutant::GrowthNotFlushed.is_made()
             {
                 change.require_flush();
@@ -463,7 +454,7 @@ impl Core {
     }
 
     /// The parts were written and recorded.
-    pub(crate) fn deliver(&self, part: Part<'_>) {
+    pub(super) fn deliver(&self, part: Part<'_>) {
         let mut part = part;
         if part.plan.inline.is_some() {
             let clean = part.taken.iter().filter(|page| part.pass.complete_elsewhere(page)).count() as u64;
@@ -477,9 +468,9 @@ impl Core {
     }
 
     /// Nothing of a part was recorded: its pages stay dirty.
-    pub(crate) fn give_up(&self, part: Part<'_>) {
+    pub(super) fn give_up(&self, part: Part<'_>) {
         let mut part = part;
-        part.plan.runs.iter().for_each(|run| self.blocks.give_back(*run));
+        part.plan.runs.iter().for_each(|run| self.meta.blocks.give_back(*run));
         let failed = if Mutant::ErrorMarksClean.is_made() { Outcome::Written } else { Outcome::Failed };
         part.pass.complete(&part.taken, failed);
         self.list_left(part.inode, &part.taken);

@@ -5,10 +5,10 @@
 //! directory that is no zone's root are re-keyed: the *epoch*. Who computes one holds the namespace or
 //! the open batch, and who re-keys holds both.
 
-use crate::core::Core;
 use crate::directory::{Directory, Prefix, Size};
 use crate::error::FsError;
 use crate::inode::Inode;
+use crate::metadata::Metadata;
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_layout::keys::{self, PREFIX_BYTES_MAX};
@@ -58,7 +58,7 @@ pub(crate) struct Pressure {
     pub(crate) by_names: bool,
 }
 
-impl Core {
+impl Metadata {
     /// The prefix of a directory's keys. The caller holds the namespace or the open batch.
     #[inline]
     pub(crate) fn with_prefix<T>(&self, directory: &Inode, look: impl FnOnce(&[u8]) -> T) -> T {

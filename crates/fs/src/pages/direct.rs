@@ -1,0 +1,109 @@
+//! Direct transfers: between a caller's device-visible memory and a file's blocks, past the cache, by a handle
+//! of the caller's, without waiting for the end (TCE'17, III.C: sync or async, direct or buffered).
+//!
+//! What goes directly is a range inside the file whose blocks were all written before; everything else (holes, what
+//! is past the end, mapped files) goes through the cache. Direct and cached calls see each other: before a transfer
+//! begins, dirty pages of its range are on the device, and before a write the cache forgets its pages; while a write
+//! is under way, who wants such a page waits for it; who writes back or takes blocks away waits for all transfers.
+
+use crate::bytes::Data;
+use crate::error::FsError;
+use crate::extent::Place;
+use crate::flight::{DirectIo, Part, Transfer, Wish};
+use crate::inode::Inode;
+use crate::pages::Pages;
+use core::any::Any;
+use core::sync::atomic::Ordering;
+use nvmed_io::{Handle, Operation, Segment};
+use nvmed_sys::sync::Arc;
+use nvmed_units::{BLOCK_BYTES, Lba};
+use std::collections::VecDeque;
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+/// Rounds of writing back what others make dirty meanwhile, before the call goes through the cache.
+const ROUNDS_MAX: u32 = 8;
+
+impl Pages {
+    /// Begins a transfer past the cache; none where a page has no written block, or is mapped.
+    pub(super) fn transfer_directly(
+        &self,
+        (inode, open): (&Arc<Inode>, &Arc<dyn Any + Send + Sync>),
+        handle: &Handle,
+        wish: &Wish,
+    ) -> Result<Option<Arc<DirectIo>>, FsError> {
+        let end = wish.offset.saturating_add(wish.data.bytes.into());
+        let pages = wish.offset / PAGE..end.div_ceil(PAGE);
+        for _ in 0..ROUNDS_MAX {
+            let mapped = inode.data.mapped.load(Ordering::Acquire);
+            if mapped || wish.offset >= inode.size.load(Ordering::Acquire) || wish.data.bytes == 0 {
+                return Ok(None);
+            }
+            let is_dirty = || inode.data.object.next_dirty(pages.start).is_some_and(|page| page < pages.end);
+            if is_dirty() {
+                self.write_back_range(inode, wish.offset..end, Data::Cached)?;
+            }
+            let io = inode.data.io();
+            if is_dirty() {
+                continue;
+            }
+            let Some((parts, bytes)) = self.parts(inode, wish, end)? else { return Ok(None) };
+            let (handle, operation) = (handle.clone(), wish.operation);
+            let what = Transfer { handle, operation, pages: pages.clone(), bytes, parts };
+            let flight = DirectIo::register(&io, (inode, &self.meta.journal), Arc::clone(open), what);
+            if matches!(wish.operation, Operation::Write { .. })
+                && !self.forget_clean(&io, inode, pages.clone())
+            {
+                // Dirty again in between.
+                flight.call_off();
+                continue;
+            }
+            flight.start();
+            return Ok(Some(flight));
+        }
+        Ok(None)
+    }
+
+    /// The pieces of a range, and how many bytes of it the file has; none unless every block was written before, and for
+    /// a write that is to be durable, that is so, too.
+    fn parts(
+        &self,
+        inode: &Inode,
+        wish: &Wish,
+        end: u64,
+    ) -> Result<Option<(VecDeque<Part>, usize)>, FsError> {
+        let size = inode.size.load(Ordering::Acquire);
+        let is_write = matches!(wish.operation, Operation::Write { .. });
+        let is_durable = matches!(wish.operation, Operation::Write { fua: true });
+        if wish.offset >= size || (is_write && end > size) {
+            return Ok(None);
+        }
+        let lba_bytes = PAGE / self.lbas_per_block;
+        // Whole logical blocks, also where the file ends inside one.
+        let stop = end.min(size.next_multiple_of(lba_bytes));
+        let mut parts = VecDeque::new();
+        let mut at = wish.offset;
+        let mut state = inode.lock();
+        // Durable at the end is only what durable records tell of, and with it every change of names before.
+        if is_durable && (state.record().size < end || !self.meta.journal.is_durable()) {
+            return Ok(None);
+        }
+        let whole = self.with_extents(inode, &mut state, |_, extents| {
+            while at < stop {
+                let Place::Block { block, end, unwritten: false } = extents.place(at / PAGE) else {
+                    return Ok(false);
+                };
+                let part_end = end.saturating_mul(PAGE).min(stop);
+                let address = wish.data.address.plus(at - wish.offset);
+                parts.push_back(Part {
+                    lba: Lba(block.lba(self.lbas_per_block).0 + at % PAGE / lba_bytes),
+                    blocks: ((part_end - at) / lba_bytes) as u32,
+                    data: Segment { address, bytes: (part_end - at) as u32 },
+                });
+                at = part_end;
+            }
+            Ok(true)
+        })?;
+        let bytes = (end.min(size) - wish.offset) as usize;
+        Ok(whole.then_some((parts, bytes)))
+    }
+}

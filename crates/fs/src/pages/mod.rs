@@ -1,0 +1,235 @@
+//! The bytes of files in pages of the cache, over blocks of the device: a [`crate::bytes::Placement`].
+//!
+//! In: byte ranges. Out: copies, requests to the device, changes of extents. What lies at hand is copied in `placement`;
+//! everything slower is in `fill`, `write`, `resize`, `writeback`. Dirty pages wait in a list, oldest inode first.
+
+mod convoy;
+mod direct;
+mod fill;
+mod placement;
+mod resize;
+mod write;
+mod writeback;
+
+use crate::error::FsError;
+use crate::extent::Extents;
+use crate::filedata::AS_MOUNTED;
+use crate::inode::{Inode, State};
+use crate::memory::{Memory, Slots};
+use crate::metadata::Metadata;
+use crate::options::MountOptions;
+use crate::pages::write::PagePromise;
+use crate::pages::writeback::DirtyList;
+use core::sync::atomic::{AtomicU32, Ordering};
+use nvmed_cache::{Cache, Options, Stats};
+use nvmed_io::{Device, Handle, Segment};
+use nvmed_kv::DeviceMedium;
+use nvmed_layout::Kind;
+use nvmed_layout::record::FLAG_KEYED_EXTENTS;
+use nvmed_sys::sync::Arc;
+use nvmed_units::{BLOCK_BYTES, DeviceAddress};
+
+/// Share of the frames that may be dirty, unless the options say otherwise: one in two.
+const DIRTY_SHARE: u32 = 2;
+/// The share of frames that stays clean whatever the settings say: reads need some.
+const CLEAN_SHARE: u32 = 8;
+/// Share of the frames that one call fills at once at most: one in four.
+const FILL_SHARE: u32 = 4;
+/// Largest inline file: with it, a record still lies in its directory entry.
+const INLINE_BYTES_MAX: u32 = 800;
+/// Least alignment of offset, length and buffer under `O_DIRECT`, the smallest LBA format.
+const DIRECT_ALIGN_MIN: u32 = 512;
+
+/// The pages of a mount: cache, frames and their device addresses, and what of them waits to be written.
+pub(crate) struct Pages {
+    meta: Arc<Metadata>,
+    device: Arc<Device>,
+    lbas_per_block: u64,
+    cache: Cache,
+    /// Where the device finds the mapping that the frames are in.
+    address: DeviceAddress,
+    slots: Slots,
+    dirty: DirtyList,
+    /// Pages of the largest readahead window, and of one fill.
+    readahead_pages: u64,
+    fill_pages: u64,
+    prealloc_blocks: u32,
+    /// Size of the largest file whose bytes its record holds.
+    inline_bytes: u64,
+    /// Inodes that programs may store into.
+    maps_written: AtomicU32,
+    direct_align: u32,
+}
+
+impl Pages {
+    pub(crate) fn new(
+        meta: &Arc<Metadata>,
+        device: &Arc<Device>,
+        memory: &Memory,
+        options: &MountOptions,
+    ) -> Result<Self, FsError> {
+        let layout = memory.layout.cache();
+        let limit = match options.dirty_limit_bytes / BLOCK_BYTES as u64 {
+            0 => layout.frames / DIRTY_SHARE,
+            pages => {
+                u32::try_from(pages).unwrap_or(u32::MAX).min(layout.frames - layout.frames / CLEAN_SHARE)
+            }
+        };
+        let fill_pages = u64::from(layout.frames / FILL_SHARE).max(1);
+        Ok(Self {
+            meta: Arc::clone(meta),
+            device: Arc::clone(device),
+            lbas_per_block: DeviceMedium::lbas_per_block(device)?,
+            cache: Cache::new(
+                Arc::clone(&memory.mapping),
+                layout,
+                Options { dirty_limit_frames: limit, policy: options.cache_policy },
+            ),
+            address: device.map(Arc::clone(&memory.mapping))?,
+            slots: Slots::new(memory),
+            dirty: DirtyList::default(),
+            readahead_pages: (options.readahead_bytes / BLOCK_BYTES as u64).min(fill_pages),
+            fill_pages,
+            prealloc_blocks: u32::try_from(options.prealloc_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX),
+            inline_bytes: u64::from(options.inline_bytes.min(INLINE_BYTES_MAX)),
+            maps_written: AtomicU32::new(0),
+            direct_align: device.geometry().lba_bytes.max(DIRECT_ALIGN_MIN),
+        })
+    }
+
+    /// Whether nothing of the inode waits to be written.
+    pub(crate) fn is_clean(&self, inode: &Inode) -> bool {
+        let data = &inode.data;
+        !data.listed.load(Ordering::SeqCst) && !self.wants_write(inode) && !data.mapped.load(Ordering::SeqCst)
+    }
+
+    /// Whether the device lacks pages or the size of the inode.
+    fn wants_write(&self, inode: &Inode) -> bool {
+        let data = &inode.data;
+        data.object.dirty_pages() > 0 || data.exposed.load(Ordering::SeqCst) || data.slot.lock().is_some()
+    }
+
+    /// Data blocks that the inode will need for what is not allocated yet.
+    pub(crate) fn blocks_promised(&self, inode: &Inode) -> u64 {
+        inode.data.purse.blocks()
+    }
+
+    /// The inode leaves memory: its pages go, promises and preallocation are given back.
+    pub(crate) fn forget(&self, inode: &Arc<Inode>) {
+        if inode.kind != Kind::File {
+            return;
+        }
+        let data = &inode.data;
+        let _quiet = data.quiet();
+        self.cache.write_back(&data.object).discard(0..u64::MAX);
+        drop(PagePromise::all_taken_back(self, inode));
+        self.drop_prealloc(inode);
+        if let Some(slot) = data.slot.lock().take() {
+            self.slots.put_back(slot);
+        }
+        data.exposed.store(false, Ordering::SeqCst);
+    }
+
+    /// Counters of the cache.
+    pub(crate) fn cache_stats(&self) -> Stats {
+        self.cache.stats()
+    }
+
+    /// Pages of the largest readahead window, and of one fill.
+    pub(crate) fn window_pages(&self) -> (u64, u64) {
+        (self.readahead_pages, self.fill_pages)
+    }
+
+    /// What a direct transfer is aligned to, in bytes.
+    pub(crate) fn direct_align(&self) -> u32 {
+        self.direct_align
+    }
+
+    /// The frame at an offset of the mapping, for the device.
+    fn segment(&self, offset: usize) -> Segment {
+        Segment { address: self.address.plus(offset as u64), bytes: BLOCK_BYTES as u32 }
+    }
+
+    /// Blocks allocated ahead of a file when it grows.
+    fn prealloc_blocks(&self, inode: &Inode) -> u32 {
+        match inode.data.prealloc_blocks.load(Ordering::Relaxed) {
+            AS_MOUNTED => self.prealloc_blocks,
+            blocks => blocks,
+        }
+    }
+
+    /// Lets `use_them` work on the extents of an inode, whose state the caller has locked.
+    ///
+    /// # Errors
+    /// What loading them answers, and what `use_them` does.
+    fn with_extents<T>(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        use_them: impl FnOnce(&mut State, &mut Extents) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let mut held = inode.data.extents.lock();
+        let extents = match &mut *held {
+            Some(extents) => extents,
+            none => none.insert(self.meta.load_extents(inode.ino, state.record())?),
+        };
+        use_them(state, extents)
+    }
+
+    /// The handle by which an inode's data moves.
+    fn handle_of(&self, inode: &Inode) -> Handle {
+        inode.data.handle.lock().as_ref().map_or(&self.meta.handle, |(_, handle)| handle).clone()
+    }
+
+    /// What is known of an inode's extents may be wrong: they are loaded again.
+    fn forget_extents(&self, inode: &Inode) {
+        *inode.data.extents.lock() = None;
+    }
+
+    /// Makes a file's size `size`, in the memory that outlives the process too.
+    fn set_size(&self, inode: &Arc<Inode>, size: u64) {
+        let data = &inode.data;
+        let mtime = inode.times_ns()[1];
+        let mut slot = data.slot.lock();
+        match *slot {
+            Some(slot) => self.slots.set(slot, size, mtime),
+            None => *slot = self.slots.take(inode.ino, size, mtime),
+        }
+        inode.size.store(size, Ordering::Release);
+        if slot.is_none() {
+            data.exposed.store(true, Ordering::SeqCst);
+        }
+        drop(slot);
+        self.list_dirty(inode);
+    }
+
+    /// The record has the size `recorded`: if that is the size, the memory need not keep it.
+    fn size_recorded(&self, inode: &Inode, recorded: u64) {
+        let mut slot = inode.data.slot.lock();
+        if inode.size.load(Ordering::Acquire) == recorded {
+            if let Some(slot) = slot.take() {
+                self.slots.put_back(slot);
+            }
+            inode.data.exposed.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// A description is being closed.
+    pub(crate) fn closing(&self, inode: &Inode, description: u64) {
+        let own = inode.data.handle.lock().take_if(|(number, _)| *number == description);
+        drop(own);
+        if inode.kind == Kind::File && inode.opens.load(Ordering::SeqCst) == 1 {
+            self.drop_prealloc(inode);
+            if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
+                // A small file's are in its record: no need to keep them twice.
+                self.forget_extents(inode);
+            }
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.device.unmap(self.address);
+    }
+}
