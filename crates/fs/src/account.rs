@@ -7,8 +7,12 @@
 use crate::error::FsError;
 use crate::inode::Inode;
 use core::sync::atomic::{AtomicU64, Ordering};
-use nvmed_sys::sync::{Arc, OnceLock};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_sys::sync::{Arc, Mutex, OnceLock};
+use nvmed_units::{BLOCK_BYTES, Ino};
+use std::collections::HashMap;
+
+/// The accounts of a mount, by the number of their directory, which they keep in memory.
+pub(crate) type Accounts = Mutex<HashMap<Ino, (Arc<Inode>, Arc<Account>)>>;
 
 /// How much a tree may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

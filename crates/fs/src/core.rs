@@ -1,5 +1,6 @@
 //! A mounted file system from inside: what all operations share.
 
+use crate::account::Accounts;
 use crate::end::Ends;
 use crate::error::FsError;
 use crate::inode::{Inode, State};
@@ -8,7 +9,6 @@ use crate::metadata::Metadata;
 use crate::options::{Durability, MountOptions};
 use crate::pages::Pages;
 use crate::paths::Paths;
-use crate::quota::Accounts;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
 use nvmed_layout::record::Record;

@@ -5,17 +5,15 @@
 //! how long the objects are in use.
 
 use crate::error::FsError;
-use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
 use crate::permission::{self, READ, WRITE};
-use crate::status::{Credentials, OpenFlags};
-use core::sync::atomic::Ordering;
+use crate::status::Credentials;
 use nvmed_layout::Kind;
+use nvmed_sys::QuietFd;
 use nvmed_sys::sync::{Mutex, MutexGuard};
-use nvmed_sys::{Nursery, QuietFd};
 use nvmed_units::Ino;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, StatxFlags, Uid};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,7 +23,7 @@ const ENDS_OF_USER_MAX: usize = 1024;
 const ENDS_MAX: usize = 4096;
 
 /// One FIFO or socket.
-struct End {
+pub(crate) struct End {
     fd: QuietFd,
     /// The inode's owner when it was made.
     uid: u32,
@@ -42,6 +40,11 @@ struct Rights {
 }
 
 impl End {
+    /// What is behind the names of an inode that `uid` owns.
+    pub(crate) fn new(fd: OwnedFd, uid: u32) -> Self {
+        Self { fd: QuietFd::new(fd), uid, rights: None }
+    }
+
     fn copy(&self) -> Result<OwnedFd, FsError> {
         Ok(rustix::io::fcntl_dupfd_cloexec(self.fd.as_fd(), 0)?)
     }
@@ -79,12 +82,12 @@ impl Ends {
     }
 
     /// The end of an inode, if it has one.
-    fn find(&self, ino: Ino) -> Result<Option<OwnedFd>, FsError> {
+    pub(crate) fn find(&self, ino: Ino) -> Result<Option<OwnedFd>, FsError> {
         self.lock().get(&ino).map(End::copy).transpose()
     }
 
     /// Keeps `end`, unless one is kept: then that one counts. A duplicate of what is kept, and whether it is `end`.
-    fn keep(&self, ino: Ino, end: End) -> Result<(OwnedFd, bool), FsError> {
+    pub(crate) fn keep(&self, ino: Ino, end: End) -> Result<(OwnedFd, bool), FsError> {
         let mut ends = self.lock();
         let room = room(&ends, end.uid);
         match ends.entry(ino) {
@@ -96,6 +99,11 @@ impl Ends {
                 Ok((copy, true))
             }
         }
+    }
+
+    /// Whether there is room for one more end.
+    pub(crate) fn room(&self, uid: u32) -> Result<(), FsError> {
+        room(&self.lock(), uid)
     }
 
     /// The inode's owner or mode has changed, or `who` opens it: so do the rights of a FIFO of the host's.
@@ -122,96 +130,15 @@ fn room(ends: &HashMap<Ino, End>, uid: u32) -> Result<(), FsError> {
     if is_full { Err(FsError::Host(Errno::NFILE)) } else { Ok(()) }
 }
 
-/// Looks at a descriptor that somebody brought: it names a socket and does nothing else, and the socket lies where this process makes such
-/// names too. The kernel asks no file system for that, which could be its owner's and never answer, neither now nor when the descriptor is
-/// closed.
-fn look(fd: BorrowedFd<'_>) -> Result<(), FsError> {
-    let named = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::PATH));
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(fd, c"", flags, StatxFlags::TYPE | StatxFlags::MNT_ID)?;
-    if !named || FileType::from_raw_mode(found.stx_mode.into()) != FileType::Socket {
-        return Err(FsError::Invalid);
-    }
-    if Nursery::is_place_of(&found) { Ok(()) } else { Err(FsError::Host(Errno::ADDRNOTAVAIL)) }
-}
-
-impl FileSystem {
-    /// The `O_PATH` descriptor of the pipe behind a FIFO, for an open with `flags`; the same pipe for all as long as the
-    /// inode is there.
-    ///
-    /// # Errors
-    /// [`FsError::NoDevice`] when it is no FIFO; [`FsError::Invalid`] for `O_PATH`; [`FsError::Access`];
-    /// [`FsError::NotPermitted`] for `O_NOATIME`; [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what the host answers.
-    pub fn pipe(&self, node: &Node, flags: OpenFlags, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
-        if node.0.kind != Kind::Fifo {
-            return Err(FsError::NoDevice);
-        }
-        if flags.has(OpenFlags::PATH) {
-            return Err(FsError::Invalid);
-        }
-        permission::may(&node.0, flags.wanted(), who)?;
-        if flags.has(OpenFlags::NOATIME) {
-            permission::may_own(&node.0, who)?;
-        }
-        let pipe = match self.0.ends.find(node.0.ino)? {
-            Some(pipe) => pipe,
-            None => {
-                room(&self.0.ends.lock(), node.0.uid())?;
-                // Made before anything is locked; of two that are made at a time one is kept.
-                self.keep_end(node, Nursery::pipe()?)?.0
-            }
-        };
-        self.0.ends.permit(&node.0, who)?;
-        Ok(pipe)
-    }
-
-    /// Keeps what is behind a socket's name: the `O_PATH` descriptor of a name that its owner's socket was bound to.
-    ///
-    /// # Errors
-    /// [`FsError::Invalid`] for another descriptor, or an inode that is no socket; `EADDRNOTAVAIL` for one on a file system where this
-    /// process makes no such names; [`FsError::NotPermitted`] for who is not its owner; `EADDRINUSE` when one is kept; those of [`FileSystem::pipe`].
-    pub fn bind(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
-        if node.0.kind != Kind::Socket {
-            return Err(FsError::Invalid);
-        }
-        look(end.as_fd())?;
-        permission::may_own(&node.0, who)?;
-        match self.keep_end(node, end)? {
-            (_, true) => Ok(()),
-            (_, false) => Err(FsError::Host(Errno::ADDRINUSE)),
-        }
-    }
-
-    /// The `O_PATH` descriptor of the socket behind a name, to connect or send to.
-    ///
-    /// # Errors
-    /// [`FsError::Access`] without the right to write; `ECONNREFUSED` when it is no socket, or none was bound to it in this
-    /// mount.
-    pub fn connect(&self, node: &Node, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
-        permission::may(&node.0, WRITE, who)?;
-        let end = if node.0.kind == Kind::Socket { self.0.ends.find(node.0.ino)? } else { None };
-        end.ok_or(FsError::Host(Errno::CONNREFUSED))
-    }
-
-    fn keep_end(&self, node: &Node, end: OwnedFd) -> Result<(OwnedFd, bool), FsError> {
-        let end = End { fd: QuietFd::new(end), uid: node.0.uid(), rights: None };
-        // Under this lock it does not go.
-        let _namespace = self.0.names_read();
-        if node.0.reaped.load(Ordering::SeqCst) {
-            return Err(FsError::NotFound);
-        }
-        self.0.ends.keep(node.0.ino, end)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::OFlags;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     fn end(uid: u32) -> End {
         let null = rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty());
-        End { fd: QuietFd::new(null.expect("/dev/null is there")), uid, rights: None }
+        End::new(null.expect("/dev/null is there"), uid)
     }
 
     #[test]

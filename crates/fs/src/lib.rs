@@ -56,6 +56,7 @@ mod rename;
 mod resolve;
 mod rooted;
 mod salvage;
+mod special;
 mod status;
 mod trouble;
 mod view;

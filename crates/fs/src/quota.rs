@@ -8,12 +8,9 @@ use crate::inode::Inode;
 use core::ops::{Bound, ControlFlow};
 use nvmed_layout::record::{Entry, Record};
 use nvmed_layout::{Damage, Kind, keys};
-use nvmed_sys::sync::{Arc, Mutex};
+use nvmed_sys::sync::Arc;
 use nvmed_units::Ino;
-use std::collections::{HashMap, HashSet};
-
-/// The accounts of a mount, by the number of their directory, which they keep in memory.
-pub(crate) type Accounts = Mutex<HashMap<Ino, (Arc<Inode>, Arc<Account>)>>;
+use std::collections::HashSet;
 
 /// A name, and the number and kind of what it stands for.
 type Named = (Box<[u8]>, Ino, Kind);

@@ -1,0 +1,95 @@
+//! The calls on FIFOs and sockets: what is behind their names is the host's (`end`).
+
+use crate::end::End;
+use crate::error::FsError;
+use crate::filesystem::{FileSystem, Node};
+use crate::permission::{self, WRITE};
+use crate::status::{Credentials, OpenFlags};
+use core::sync::atomic::Ordering;
+use nvmed_layout::Kind;
+use nvmed_sys::Nursery;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+/// Looks at a descriptor that somebody brought: it names a socket and does nothing else, and the socket lies where this process makes such
+/// names too. The kernel asks no file system for that, which could be its owner's and never answer, neither now nor when the descriptor is
+/// closed.
+fn look(fd: BorrowedFd<'_>) -> Result<(), FsError> {
+    let named = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::PATH));
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(fd, c"", flags, StatxFlags::TYPE | StatxFlags::MNT_ID)?;
+    if !named || FileType::from_raw_mode(found.stx_mode.into()) != FileType::Socket {
+        return Err(FsError::Invalid);
+    }
+    if Nursery::is_place_of(&found) { Ok(()) } else { Err(FsError::Host(Errno::ADDRNOTAVAIL)) }
+}
+
+impl FileSystem {
+    /// The `O_PATH` descriptor of the pipe behind a FIFO, for an open with `flags`; the same pipe for all as long as the
+    /// inode is there.
+    ///
+    /// # Errors
+    /// [`FsError::NoDevice`] when it is no FIFO; [`FsError::Invalid`] for `O_PATH`; [`FsError::Access`];
+    /// [`FsError::NotPermitted`] for `O_NOATIME`; [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what the host answers.
+    pub fn pipe(&self, node: &Node, flags: OpenFlags, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
+        if node.0.kind != Kind::Fifo {
+            return Err(FsError::NoDevice);
+        }
+        if flags.has(OpenFlags::PATH) {
+            return Err(FsError::Invalid);
+        }
+        permission::may(&node.0, flags.wanted(), who)?;
+        if flags.has(OpenFlags::NOATIME) {
+            permission::may_own(&node.0, who)?;
+        }
+        let pipe = match self.0.ends.find(node.0.ino)? {
+            Some(pipe) => pipe,
+            None => {
+                self.0.ends.room(node.0.uid())?;
+                // Made before anything is locked; of two that are made at a time one is kept.
+                self.keep_end(node, Nursery::pipe()?)?.0
+            }
+        };
+        self.0.ends.permit(&node.0, who)?;
+        Ok(pipe)
+    }
+
+    /// Keeps what is behind a socket's name: the `O_PATH` descriptor of a name that its owner's socket was bound to.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] for another descriptor, or an inode that is no socket; `EADDRNOTAVAIL` for one on a file system where this
+    /// process makes no such names; [`FsError::NotPermitted`] for who is not its owner; `EADDRINUSE` when one is kept; those of [`FileSystem::pipe`].
+    pub fn bind(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
+        if node.0.kind != Kind::Socket {
+            return Err(FsError::Invalid);
+        }
+        look(end.as_fd())?;
+        permission::may_own(&node.0, who)?;
+        match self.keep_end(node, end)? {
+            (_, true) => Ok(()),
+            (_, false) => Err(FsError::Host(Errno::ADDRINUSE)),
+        }
+    }
+
+    /// The `O_PATH` descriptor of the socket behind a name, to connect or send to.
+    ///
+    /// # Errors
+    /// [`FsError::Access`] without the right to write; `ECONNREFUSED` when it is no socket, or none was bound to it in this
+    /// mount.
+    pub fn connect(&self, node: &Node, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
+        permission::may(&node.0, WRITE, who)?;
+        let end = if node.0.kind == Kind::Socket { self.0.ends.find(node.0.ino)? } else { None };
+        end.ok_or(FsError::Host(Errno::CONNREFUSED))
+    }
+
+    fn keep_end(&self, node: &Node, end: OwnedFd) -> Result<(OwnedFd, bool), FsError> {
+        let end = End::new(end, node.0.uid());
+        // Under this lock it does not go.
+        let _namespace = self.0.names_read();
+        if node.0.reaped.load(Ordering::SeqCst) {
+            return Err(FsError::NotFound);
+        }
+        self.0.ends.keep(node.0.ino, end)
+    }
+}
