@@ -101,7 +101,7 @@ impl Plan {
     /// Does it. What was interrupted can be planned and done again.
     ///
     /// # Errors
-    /// The device's; [`KvError::Full`] when the metadata region has no room for what is new.
+    /// The device's; [`nvmed_kv::KvError::Full`] when the metadata region has no room for what is new.
     pub fn carry_out(self, device: &Arc<Device>) -> Result<(), LayoutError> {
         let handle = device.handle(Binding::Spread);
         let Self { opened, whole, copies, puts, deletes, .. } = self;

@@ -23,8 +23,8 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 /// Bytes moved at once between a file's placement and the memfd.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A mapped file: map `fd`, shared or private. It holds the file's bytes until every [`File::map`] has
-/// seen its [`File::unmap`].
+/// A mapped file: map `fd`, shared or private. It holds the file's bytes until every [`crate::File::map`] has
+/// seen its [`crate::File::unmap`].
 #[derive(Debug)]
 pub struct MappedFile {
     /// The per-inode memfd.
@@ -65,7 +65,7 @@ fn settle_writers() {
 }
 
 /// Tells the kernel that this process maps files. Worth its while before the process has a second thread: after that it takes the
-/// kernel 10 to 30 ms, which the first [`File::map`] pays otherwise.
+/// kernel 10 to 30 ms, which the first [`crate::File::map`] pays otherwise.
 pub fn expect_maps() {
     // Where it fails, maps find out themselves.
     let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);

@@ -5,7 +5,7 @@
 #[repr(u8)]
 pub enum Kind {
     /// A named pipe; `DT_FIFO`. Names of this and of the kinds below can be made; what happens at them is
-    /// the kernel's ([`crate::FileSystem::pipe`]).
+    /// the kernel's.
     Fifo = 1,
     /// A character device; `DT_CHR`.
     CharDevice = 2,
