@@ -154,8 +154,9 @@ fn test_run(root: &Path, args: &[&str], env: &[(&str, &str)]) -> Found {
             println!("{line}");
         }
     }
-    reader.end(&mut found);
     if !child.wait().is_ok_and(|status| status.success()) {
+        reader.end();
+        found.wrong.extend(reader.died);
         found.wrong.push(failed);
     }
     found
@@ -168,6 +169,9 @@ struct Report {
     in_successes: bool,
     /// The last line about a test of a binary that has not said its result yet.
     unfinished: Option<String>,
+    /// What is to be said of those that may have died. Programs with a report of their own, or that run themselves
+    /// again, look the same: it counts only where Cargo says that something failed.
+    died: Vec<String>,
 }
 
 impl Report {
@@ -179,7 +183,7 @@ impl Report {
             return Some(line);
         }
         if line.starts_with("running ") {
-            self.end(found);
+            self.end();
             self.unfinished = Some(line.to_owned());
         } else if line.starts_with("test ") {
             if line.ends_with(" ... FAILED") {
@@ -203,10 +207,9 @@ impl Report {
     }
 
     /// No more lines come from the binary: it has said its result, or it died.
-    fn end(&mut self, found: &mut Found) {
-        if let Some(last) = self.unfinished.take() {
-            found.wrong.push(format!("tests ended without a result, after `{last}`"));
-        }
+    fn end(&mut self) {
+        let last = self.unfinished.take();
+        self.died.extend(last.map(|last| format!("tests ended without a result, after `{last}`")));
     }
 }
 
@@ -232,8 +235,9 @@ mod tests {
         for line in text.lines() {
             report.line(line, &mut found);
         }
-        report.end(&mut found);
-        assert_eq!(found.wrong, ["test a ... FAILED", "tests ended without a result, after `test b ... ok`"]);
+        report.end();
+        assert_eq!(found.wrong, ["test a ... FAILED"]);
+        assert_eq!(report.died, ["tests ended without a result, after `test b ... ok`"]);
     }
 
     #[test]

@@ -5,9 +5,10 @@
 //! runs meanwhile, so that the same dice make the same run.
 
 use nvmed_dice::Dice;
-use nvmed_sys::sync::{Arc, Condvar, Mutex, MutexGuard};
 use nvmed_sys::sync::{Pause, on_pause};
 use std::cell::RefCell;
+// Not the locks of `nvmed_sys`: those ask the schedule before they are taken, and this is the schedule.
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Threads that wait for each other so many times running, while none of them waits for the device, wait for ever.
 const WAITS_MAX: u64 = 100_000;
@@ -55,7 +56,7 @@ impl Schedule {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How often a thread waited for another one.
@@ -81,7 +82,7 @@ impl Schedule {
 
     fn until_turn<'a>(&self, mut state: MutexGuard<'a, State>, me: usize) -> MutexGuard<'a, State> {
         while state.running != me && !state.stuck {
-            state = self.turn.wait(state);
+            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state
     }
