@@ -221,7 +221,7 @@ impl<'a> Side<'a> for Tree<'a> {
     fn target(&self, place: &Place) -> Result<Vec<u8>, Failure> {
         self.volume
             .files()
-            .readlink(&self.at, within(place), &self.volume.who())
+            .readlink(Object::At(&self.at, within(place), Follow::No), &self.volume.who())
             .map_err(|error| Failure::device(place, &error))
     }
 
