@@ -75,7 +75,9 @@ impl Lanes {
             match self.free.compare_exchange_weak(free, rest, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     let index = free.trailing_zeros() as usize;
-                    return Some(Lane { lanes: self, index, lane: self.lanes[index].get()? });
+                    let lane = self.lanes[index].get();
+                    assert!(lane.is_some(), "lane {index} is free, and was never made");
+                    return Some(Lane { lanes: self, index, lane: lane? });
                 }
                 Err(now) => free = now,
             }
@@ -94,23 +96,30 @@ impl Lanes {
     /// The new lane, taken. Lanes are put in by one caller at a time.
     ///
     /// # Panics
-    /// A mistake of ours: nobody has counted it.
+    /// A mistake of ours: nobody has counted it, or others could take it.
     pub fn put(&self, lane: ClientLane) -> Option<Lane<'_>> {
         let index = self.lanes.iter().take_while(|lane| lane.get().is_some()).count();
         let made = self.made.load(Ordering::Relaxed);
         assert!(index < made as usize, "{made} lanes are counted, and {index} are there before a new one");
+        let free = self.free.load(Ordering::Relaxed);
+        assert!(free & (1 << index) == 0, "lane {index} is free before it is there");
         self.lanes[index].set(lane).ok()?;
         Some(Lane { lanes: self, index, lane: self.lanes[index].get()? })
     }
 
     /// The server has no more lanes: those that are there must do.
+    ///
+    /// # Panics
+    /// A mistake of ours: there is none, and all callers would wait for one for ever.
     pub(crate) fn not_made(&self) {
+        assert!(self.has_any(), "no lane is there, and no more will be made");
         self.made.store(LANES_MAX as u32, Ordering::Relaxed);
     }
 
     /// A lane could not be made, and there is none: the next caller tries again.
     pub(crate) fn not_this_one(&self) {
-        self.made.fetch_sub(1, Ordering::SeqCst);
+        let before = self.made.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "a lane could not be made that nobody was making");
         self.turn.fetch_add(1, Ordering::SeqCst);
         let _ = futex::wake(&self.turn, futex::Flags::PRIVATE, 1);
     }
@@ -133,12 +142,20 @@ impl Lanes {
         if none && self.made.load(Ordering::SeqCst) >= LANES_MAX as u32 {
             let _ = futex::wait(&self.turn, futex::Flags::PRIVATE, turn, None);
         }
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.waits_no_more();
+    }
+
+    fn waits_no_more(&self) {
+        let before = self.waiting.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "nobody waits for a lane, and one waits no more");
     }
 
     #[inline]
     fn give(&self, index: usize) {
-        self.free.fetch_or(1 << index, Ordering::SeqCst);
+        let bit = 1 << index;
+        let was_free = self.free.fetch_or(bit, Ordering::SeqCst) & bit != 0;
+        // Two callers would write into it at once. A second panic while one unwinds would end the process.
+        assert!(!was_free || std::thread::panicking(), "lane {index} is given back twice");
         if self.waiting.load(Ordering::SeqCst) != 0 {
             self.turn.fetch_add(1, Ordering::SeqCst);
             let _ = futex::wake(&self.turn, futex::Flags::PRIVATE, 1);
@@ -150,5 +167,56 @@ impl Drop for Lane<'_> {
     #[inline]
     fn drop(&mut self) {
         self.lanes.give(self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_wire::{Board, ServerLane};
+    use std::sync::Arc;
+
+    #[test]
+    #[should_panic(expected = "lane 0 is free before it is there")]
+    fn a_lane_that_others_could_take_while_it_is_made_is_our_mistake() {
+        let there = ServerLane::new(Arc::new(Board::new().unwrap())).unwrap();
+        let lanes = Lanes::default();
+        lanes.made.store(1, Ordering::Relaxed);
+        lanes.give(0);
+        let _ = lanes.put(ClientLane::open(there.client().unwrap()).unwrap());
+    }
+
+    #[test]
+    #[should_panic(expected = "lane 2 is given back twice")]
+    fn a_lane_that_is_given_back_twice_is_our_mistake() {
+        let lanes = Lanes::default();
+        lanes.give(2);
+        lanes.give(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "lane 5 is free, and was never made")]
+    fn a_lane_that_is_free_and_not_there_is_our_mistake() {
+        let lanes = Lanes::default();
+        lanes.give(5);
+        let _ = lanes.take_free();
+    }
+
+    #[test]
+    #[should_panic(expected = "no lane is there, and no more will be made")]
+    fn to_make_no_lane_at_all_is_our_mistake() {
+        Lanes::default().not_made();
+    }
+
+    #[test]
+    #[should_panic(expected = "a lane could not be made that nobody was making")]
+    fn a_lane_that_nobody_counted_is_our_mistake() {
+        Lanes::default().not_this_one();
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody waits for a lane")]
+    fn who_waits_no_more_and_never_did_is_our_mistake() {
+        Lanes::default().waits_no_more();
     }
 }

@@ -79,13 +79,23 @@ impl Rhythm {
         made
     }
 
-    fn was_of_use(&self) {
+    /// How many alike make a sync expected, which no race takes out of its bounds.
+    fn needed(&self) -> u32 {
         let needed = self.needed.load(Ordering::Relaxed);
+        assert!(
+            (ALIKE_MIN..=ALIKE_MAX).contains(&needed),
+            "{needed} syncs alike are needed for one expected"
+        );
+        needed
+    }
+
+    fn was_of_use(&self) {
+        let needed = self.needed();
         self.needed.store((needed - 1).max(ALIKE_MIN), Ordering::Relaxed);
     }
 
     fn was_of_no_use(&self) {
-        let needed = self.needed.load(Ordering::Relaxed);
+        let needed = self.needed();
         self.needed.store((needed * 2).min(ALIKE_MAX), Ordering::Relaxed);
         self.alike.store(0, Ordering::Relaxed);
     }
@@ -94,6 +104,14 @@ impl Rhythm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "0 syncs alike are needed")]
+    fn an_expectation_of_nothing_is_our_mistake() {
+        let rhythm = Rhythm::default();
+        rhythm.needed.store(0, Ordering::Relaxed);
+        rhythm.was_of_use();
+    }
 
     const MARK: Mark = Mark { file: NonZeroU64::MIN, names: 7 };
 

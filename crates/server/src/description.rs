@@ -140,6 +140,24 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        self.0.holders.fetch_sub(1, Ordering::SeqCst);
+        let before = self.0.holders.fetch_sub(1, Ordering::SeqCst);
+        // A second panic while one unwinds would end the server.
+        assert!(before > 0 || std::thread::panicking(), "a description is let go of that nobody holds");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_fs::{Credentials, OpenFlags};
+
+    #[test]
+    #[should_panic(expected = "a description is let go of that nobody holds")]
+    fn a_description_that_is_let_go_of_twice_is_our_mistake() {
+        let mount = crate::toy::mount();
+        let flags = OpenFlags::READ.with(OpenFlags::DIRECTORY);
+        let file = mount.open(&mount.root(), b"/", flags, 0, &Credentials::ROOT).unwrap();
+        let description = Description::new(Handle(1), file, Arc::new(Board::new().unwrap()));
+        drop(Holding(description));
     }
 }

@@ -38,11 +38,10 @@ impl Waiting {
     }
 
     fn done(&mut self, whose: Option<u32>) {
-        if let Some(busy) = self.busy.get_mut(&whose) {
-            *busy -= 1;
-            if *busy == 0 {
-                self.busy.remove(&whose);
-            }
+        let busy = self.busy.remove(&whose).unwrap_or(0);
+        assert!(busy > 0, "an errand of {whose:?} is done that no clerk was at");
+        if busy > 1 {
+            self.busy.insert(whose, busy - 1);
         }
     }
 }
@@ -131,6 +130,12 @@ impl Refused {
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
+
+    #[test]
+    #[should_panic(expected = "an errand of Some(1) is done that no clerk was at")]
+    fn an_errand_that_nobody_did_is_our_mistake() {
+        Waiting::default().done(Some(1));
+    }
 
     #[test]
     fn one_users_errands_leave_a_clerk_to_the_others() {

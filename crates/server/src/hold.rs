@@ -35,6 +35,15 @@ impl HeldThing {
         }
     }
 
+    /// Whether it is that thing.
+    fn is(&self, thing: &Thing) -> bool {
+        match (self, thing) {
+            (Self::Inode(mine), Thing::Inode(other)) => mine == other,
+            (Self::Description(mine), Thing::Description(other)) => Arc::ptr_eq(mine.description(), other),
+            _ => false,
+        }
+    }
+
     pub fn thing(&self) -> Thing {
         match self {
             Self::Inode(node) => Thing::Inode(node.clone()),
@@ -94,10 +103,12 @@ impl Holds {
     /// # Errors
     /// `EMFILE` past the session's limit, `ENFILE` past its user's; `EIO` after the end.
     pub fn add(&mut self, handle: Handle, thing: Thing, count: u32) -> Result<(), FsError> {
+        assert!(count > 0, "handle {} is held no times", handle.0);
         if self.ended {
             return Err(FsError::Host(Errno::IO));
         }
         if let Some(hold) = self.by_handle.get_mut(&handle) {
+            assert!(hold.held.is(&thing), "handle {} stands for two things", handle.0);
             hold.count = hold.count.checked_add(count).ok_or(FsError::Host(Errno::MFILE))?;
             return Ok(());
         }
@@ -109,6 +120,8 @@ impl Holds {
         }
         let held = HeldThing::new(thing);
         self.by_handle.insert(handle, Hold { held, count, maps: Maps::default() });
+        let (holds, paid) = (self.by_handle.len(), self.share.count());
+        assert!(holds <= paid, "a session holds {holds} handles, and has {paid} of its user's");
         Ok(())
     }
 
@@ -197,5 +210,40 @@ impl Holds {
     /// How many handles are held.
     pub fn len(&self) -> usize {
         self.by_handle.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::{Limits, Resource, Shares};
+
+    fn holds() -> Holds {
+        Holds::new(Shares::new(Limits::MACHINE).user(1).none(Resource::Handle))
+    }
+
+    #[test]
+    #[should_panic(expected = "handle 1 is held no times")]
+    fn a_handle_that_is_held_no_times_is_our_mistake() {
+        let _ = holds().add(Handle(1), Thing::Inode(crate::toy::mount().root()), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "handle 1 stands for two things")]
+    fn a_handle_that_stands_for_two_things_is_our_mistake() {
+        let mut holds = holds();
+        for mount in [crate::toy::mount(), crate::toy::mount()] {
+            let _ = holds.add(Handle(1), Thing::Inode(mount.root()), 1);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a session holds 101 handles, and has 64 of its user's")]
+    fn handles_that_nobody_pays_for_are_our_mistake() {
+        let (mut holds, root) = (holds(), crate::toy::mount().root());
+        let hold = |holds: &mut Holds, handle| holds.add(Handle(handle), Thing::Inode(root.clone()), 1);
+        (1..=100).for_each(|handle| hold(&mut holds, handle).unwrap());
+        holds.share.set(0);
+        let _ = hold(&mut holds, 101);
     }
 }

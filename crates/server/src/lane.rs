@@ -39,7 +39,9 @@ pub(crate) struct Counted(Arc<Served>);
 impl Drop for Counted {
     fn drop(&mut self) {
         let mut threads = self.0.threads.lock();
-        *threads -= 1;
+        // A second panic while one unwinds would end the server.
+        assert!(*threads > 0 || std::thread::panicking(), "no thread serves a lane, and one ends");
+        *threads = threads.saturating_sub(1);
         if *threads == 0 {
             self.0.none.notify_all();
         }
@@ -62,4 +64,15 @@ pub(crate) fn serve(service: &Service, session: &Session, lane: &ServerLane) -> 
         lane.answer(&answer, data.room(data_bytes(&answer)))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "no thread serves a lane, and one ends")]
+    fn a_thread_that_was_not_counted_is_our_mistake() {
+        drop(Counted(Arc::default()));
+    }
 }

@@ -30,6 +30,8 @@ mod session;
 mod share;
 mod statistics;
 mod token;
+#[cfg(test)]
+mod toy;
 mod window;
 
 pub use answer::data_bytes;

@@ -174,7 +174,9 @@ impl Service {
         if self.owners.end(&session.owner) {
             self.board.lock_released();
         }
-        drop(session.share.lock().take());
+        let share = session.share.lock().take();
+        assert!(share.is_some(), "session {} is in the list, and has given its share back", session.number());
+        drop(share);
         self.sessions.lock().remove(&session.number());
     }
 
@@ -267,5 +269,21 @@ impl Service {
         let description = Description::new(self.handle(), file, Arc::clone(&self.board));
         let thing = Thing::Description(Arc::clone(&description));
         session.holds().add(description.handle, thing, 1).map(|()| description)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "session 1 is in the list, and has given its share back")]
+    fn a_session_that_ends_twice_is_our_mistake() {
+        let (secret, board) = ([7; SECRET_BYTES], Arc::new(Board::new().unwrap()));
+        let service = Service::new(crate::toy::mount(), Admission::Secret(secret), board, 0);
+        let peer = Peer { pid: 1, uid: 0, gid: 0, groups: [].into(), real: (0, 0) };
+        let session = service.begin(peer, &secret, b"").unwrap();
+        drop(session.share.lock().take());
+        service.end(&session);
     }
 }

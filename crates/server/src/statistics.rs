@@ -247,7 +247,8 @@ impl Statistics {
 
     /// One call more.
     pub fn count(&self, done: &Done) {
-        self.busy.fetch_sub(1, Ordering::Relaxed);
+        let busy = self.busy.fetch_sub(1, Ordering::Relaxed);
+        assert!(busy > 0, "a call is over that was not under way");
         let kind = &self.kinds[done.kind];
         let ns = u64::try_from(done.time.as_nanos()).unwrap_or(u64::MAX);
         add(&kind.latency[Latency::of(ns)], 1);
@@ -307,5 +308,17 @@ impl CallCounts {
             counts: self.latency.iter().map(get).collect(),
         };
         (sum.count() > 0).then(|| sum.json(name, buckets))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a call is over that was not under way")]
+    fn a_call_that_did_not_begin_is_our_mistake() {
+        let done = Done { kind: 0, failed: false, read: 0, written: 0, time: Duration::ZERO };
+        Statistics::default().count(&done);
     }
 }

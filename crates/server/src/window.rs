@@ -205,6 +205,8 @@ impl Windows {
         if let Some(window) = files.windows.remove(&ino) {
             window.close();
             files.order.retain(|other| *other != ino);
+            let (windows, order) = (files.windows.len(), files.order.len());
+            assert!(windows == order, "{windows} files have windows, and {order} are in their order");
         }
         self.count.store(files.windows.len(), Ordering::Release);
     }
@@ -228,12 +230,10 @@ impl Windows {
     /// One such mapping fewer; what was stored through it is in the file.
     pub(crate) fn not_stored(&self, ino: u64) {
         let mut files = self.files.write();
-        if let Some(count) = files.stored.get_mut(&ino) {
-            assert!(*count > 0, "file {ino} is stored into by nobody");
-            *count -= 1;
-            if *count == 0 {
-                files.stored.remove(&ino);
-            }
+        let count = files.stored.remove(&ino).unwrap_or(0);
+        assert!(count > 0, "file {ino} is stored into by nobody");
+        if count > 1 {
+            files.stored.insert(ino, count - 1);
         }
     }
 
@@ -326,6 +326,8 @@ impl Windows {
         self.pages.fetch_sub(excess, Ordering::Relaxed);
         let going = give_way(&mut arrivals, excess);
         drop(arrivals);
+        let gone: u64 = going.iter().map(|arrival| arrival.pages.end - arrival.pages.start).sum();
+        assert!(gone == excess, "{excess} pages of windows are too many, and {gone} of them ever came");
         for Arrival { window, pages } in going {
             self.given_back.fetch_add(pages.end - pages.start, Ordering::Relaxed);
             if let Some(window) = window.upgrade() {
@@ -462,5 +464,26 @@ mod tests {
         let windows = Windows::new(Arc::new(Board::new().unwrap()), 0);
         windows.files.write().stored.insert(7, 0);
         windows.not_stored(7);
+    }
+
+    fn shown() -> Arc<Shown> {
+        Arc::new(Shown { window: Window::new(1, 0).unwrap(), uid: 1, next: AtomicU64::new(0) })
+    }
+
+    #[test]
+    #[should_panic(expected = "0 files have windows, and 1 are in their order")]
+    fn a_window_that_is_not_in_the_order_is_our_mistake() {
+        let windows = Windows::new(Arc::new(Board::new().unwrap()), 0);
+        let mut files = Files { order: VecDeque::from([9]), ..Files::default() };
+        files.windows.insert(7, shown());
+        windows.close(&mut files, 7);
+    }
+
+    #[test]
+    #[should_panic(expected = "6 pages of windows are too many, and 1 of them ever came")]
+    fn pages_that_never_came_are_our_mistake() {
+        let windows = Windows::new(Arc::new(Board::new().unwrap()), 0);
+        windows.pages.store(5, Ordering::Relaxed);
+        windows.arrived(&shown(), 0..1);
     }
 }

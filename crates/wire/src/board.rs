@@ -223,7 +223,9 @@ pub(crate) struct Looker<'a>(&'a AtomicU32);
 
 impl Drop for Looker<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        // A second panic while one unwinds would end the process.
+        assert!(before > 0 || std::thread::panicking(), "nobody looks for longer, and one looks no more");
     }
 }
 
@@ -291,6 +293,18 @@ impl BoardView {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "nobody looks for longer")]
+    fn a_looker_that_was_not_counted_is_our_mistake() {
+        drop(Looker(&AtomicU32::new(0)));
+    }
+
+    #[test]
+    #[should_panic(expected = "a change is over that was not under way")]
+    fn a_change_that_was_not_counted_is_our_mistake() {
+        drop(CountedChange { count: &AtomicU64::new(OVER), place: 0 });
+    }
 
     fn view(board: &Board) -> BoardView {
         BoardView::open(board.readers()).unwrap()

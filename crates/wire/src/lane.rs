@@ -289,6 +289,8 @@ pub struct ServerLane {
     lane: Lane,
     board: Arc<Board>,
     closed: AtomicBool,
+    /// Whether a call was taken that has no answer yet: this side's own, which no client changes.
+    taken_up: AtomicBool,
     patience: Patience,
     processor: Processor,
     taken: Taken,
@@ -302,7 +304,8 @@ impl ServerLane {
     pub fn new(board: Arc<Board>) -> Result<Self, Errno> {
         let memory = Mapping::shareable(LANE_BYTES, Pages::Base)?;
         let (patience, processor, taken) = Default::default();
-        Ok(Self { lane: Lane(memory), board, closed: AtomicBool::new(false), patience, processor, taken })
+        let (closed, taken_up) = Default::default();
+        Ok(Self { lane: Lane(memory), board, closed, taken_up, patience, processor, taken })
     }
 
     /// What the client is given.
@@ -315,6 +318,9 @@ impl ServerLane {
     ///
     /// # Errors
     /// [`LaneError::State`] and [`LaneError::Bytes`] for what a client of ours does not write: the session is to end.
+    ///
+    /// # Panics
+    /// A mistake of the caller's: it has not answered the call before.
     pub fn next(&self, request: &mut Request) -> Result<bool, LaneError> {
         let mut wait = self.patience.begin();
         let mut longer = None;
@@ -366,6 +372,8 @@ impl ServerLane {
         request.data.len = 0;
         self.lane.0.read(DATA, request.data.room(data_bytes));
         request.data.len = data_bytes;
+        let before = self.taken_up.swap(true, Ordering::Relaxed);
+        assert!(!before, "a call is taken from a lane whose last one was not answered");
         Ok(true)
     }
 
@@ -403,7 +411,11 @@ impl ServerLane {
     ///
     /// # Errors
     /// [`LaneError::Bytes`], [`LaneError::Message`] for an answer that does not fit.
+    ///
+    /// # Panics
+    /// A mistake of the caller's: it has taken no call, or has answered it.
     pub fn answer(&self, answer: &Answer, data: &[u8]) -> Result<(), LaneError> {
+        assert!(self.taken_up.swap(false, Ordering::Relaxed), "an answer goes into a lane without a call");
         self.lane.write(answer, data)?;
         if self.lane.turn(ANSWER, CLIENT_PARKED) == CLOSED {
             self.lane.turn(CLOSED, CLIENT_PARKED);
@@ -417,5 +429,36 @@ impl ServerLane {
         self.closed.store(true, Ordering::Release);
         self.lane.turn(CLOSED, SERVER_PARKED);
         self.lane.turn(CLOSED, CLIENT_PARKED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lane with a call in it, as a client writes it.
+    fn called() -> ServerLane {
+        let lane = ServerLane::new(Arc::new(Board::new().unwrap())).unwrap();
+        lane.lane.write(&Call::Ping, &[]).unwrap();
+        lane.lane.turn(CALL, SERVER_PARKED);
+        lane
+    }
+
+    #[test]
+    #[should_panic(expected = "an answer goes into a lane without a call")]
+    fn a_call_that_is_answered_twice_is_our_mistake() {
+        let lane = called();
+        assert!(lane.next(&mut Request::default()).unwrap());
+        lane.answer(&Answer::Done, &[]).unwrap();
+        let _ = lane.answer(&Answer::Done, &[]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a call is taken from a lane whose last one was not answered")]
+    fn a_call_that_is_never_answered_is_our_mistake() {
+        let lane = called();
+        assert!(lane.next(&mut Request::default()).unwrap());
+        lane.lane.turn(CALL, SERVER_PARKED);
+        let _ = lane.next(&mut Request::default());
     }
 }

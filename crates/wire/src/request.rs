@@ -63,8 +63,11 @@ impl Data {
 
     /// Room for `bytes`, at most the data area's; it holds what was there before, and begins at a page's boundary, as
     /// direct I/O wants it.
+    ///
+    /// # Panics
+    /// A mistake of the caller's: it is more than the data area has.
     pub fn room(&mut self, bytes: usize) -> &mut [u8] {
-        let bytes = bytes.min(DATA_BYTES_MAX);
+        assert!(bytes <= DATA_BYTES_MAX, "{bytes} bytes in a lane's data area of {DATA_BYTES_MAX}");
         if self.bytes.len() < bytes + ALIGN {
             let mut grown = vec![0; bytes + ALIGN];
             let start = start(&grown);
@@ -76,12 +79,13 @@ impl Data {
     }
 
     /// Makes `bytes` what came with a call.
+    ///
+    /// # Panics
+    /// As [`Data::room`].
     pub fn give(&mut self, bytes: &[u8]) {
         self.len = 0;
-        let room = self.room(bytes.len());
-        let len = room.len();
-        room.copy_from_slice(&bytes[..len]);
-        self.len = len;
+        self.room(bytes.len()).copy_from_slice(bytes);
+        self.len = bytes.len();
     }
 
     fn start(&self) -> usize {
@@ -99,4 +103,15 @@ impl Data {
 /// Where the first page in a buffer begins.
 fn start(bytes: &[u8]) -> usize {
     bytes.as_ptr().addr().wrapping_neg() % ALIGN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "1048577 bytes in a lane's data area of 1048576")]
+    fn more_data_than_the_area_has_is_our_mistake() {
+        Data::default().room(DATA_BYTES_MAX + 1);
+    }
 }

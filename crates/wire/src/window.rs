@@ -105,10 +105,12 @@ impl Window {
     }
 
     fn word(&self, page: u64) -> &AtomicU32 {
+        assert!(page < self.pages, "page {page} has no word in a window of {}", self.pages);
         self.memory.u32(WORDS + words(page))
     }
 
     fn page(&self, page: u64) -> usize {
+        assert!(page < self.pages, "page {page} has no place in a window of {}", self.pages);
         self.start + page as usize * PAGE
     }
 
@@ -274,13 +276,23 @@ pub struct Change<'a> {
 
 impl Change<'_> {
     /// The file's bytes from `offset` on are these now: those of them in pages that are there are copied.
+    ///
+    /// # Panics
+    /// A mistake of the caller's: the change began for fewer bytes.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {
             let at = offset + done as u64;
             let (page, inside) = (at / PAGE as u64, (at % PAGE as u64) as usize);
             let part = (bytes.len() - done).min(PAGE - inside);
-            if self.pages.contains(&page) && self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED {
+            // Readers would have the old bytes of a page that the change has not locked.
+            let is_locked = self.pages.contains(&page);
+            assert!(
+                is_locked || page >= self.window.pages,
+                "page {page} changes in a change of {:?}",
+                self.pages
+            );
+            if is_locked && self.window.word(page).load(Ordering::Relaxed) != ABSENT_LOCKED {
                 self.window.memory.write(self.window.page(page) + inside, &bytes[done..done + part]);
             }
             done += part;
@@ -324,6 +336,26 @@ mod tests {
     #[should_panic(expected = "page 3 was not locked")]
     fn a_page_that_was_not_locked_is_our_mistake() {
         Window::new(8, 0).unwrap().unlock(3, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "page 8 has no word in a window of 8")]
+    fn a_page_past_the_window_is_our_mistake() {
+        Window::new(8, 0).unwrap().lock(8);
+    }
+
+    #[test]
+    #[should_panic(expected = "page 8 has no place in a window of 8")]
+    fn bytes_past_the_window_are_our_mistake() {
+        Window::new(8, 0).unwrap().page(8);
+    }
+
+    #[test]
+    #[should_panic(expected = "page 1 changes in a change of 0..1")]
+    fn a_page_that_the_change_has_not_locked_is_our_mistake() {
+        let window = Window::new(8, 8 * PAGE as u64).unwrap();
+        let change = window.begin_change(0..PAGE as u64);
+        change.write(0, &[7; PAGE + 1]);
     }
 
     #[test]

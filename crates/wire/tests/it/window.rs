@@ -40,7 +40,7 @@ fn readers_see_nothing_of_a_change_before_it_ends() {
     let view = WindowView::open(window.readers()).unwrap();
     fill_with(&window, 0, 1);
     let mut into = [0; 8];
-    let change = window.begin_change(10..20);
+    let change = window.begin_change(10..PAGE as u64 + 10);
     assert_eq!(view.read(&mut into, 0), Seen::Missing);
     change.write(10, &[9; 10]);
     // Page 1 is not there, and so is not copied to.
