@@ -251,15 +251,13 @@ fn repair(arguments: &Fsck, name: &str, device: &Arc<Device>) -> Result<ExitCode
 fn beyond_repair(name: &str, error: LayoutError) -> Failure {
     let is_corrupt = matches!(error, LayoutError::Store(nvmed_kv::KvError::Corrupt { .. }));
     let failure = Failure::device(name, &error.into());
-    match is_corrupt {
-        true => Failure::new(
-            Status::Device,
-            format!(
-                "{}; a repair cannot put that right and has changed nothing: copy what can be read with `nvmed fsck \
-                 --salvage DIR {name}`, then format",
-                failure.message
-            ),
-        ),
-        false => failure,
+    if !is_corrupt {
+        return failure;
     }
+    let message = format!(
+        "{}; a repair cannot put that right and has changed nothing: copy what can be read with `nvmed fsck --salvage \
+         DIR {name}`, then format",
+        failure.message
+    );
+    Failure::new(Status::Device, message)
 }
