@@ -227,7 +227,7 @@ impl<'a> Side<'a> for Tree<'a> {
     fn target(&self, location: &Location) -> Result<Vec<u8>, Failure> {
         self.volume
             .files()
-            .readlink(&self.at, within(location), &self.volume.who())
+            .readlink(Object::At(&self.at, within(location), Follow::No), &self.volume.who())
             .map_err(|error| Failure::device(location, &error))
     }
 
