@@ -84,7 +84,7 @@ fn fill(files: &FileSystem) -> Result<(), FsError> {
     }
     files.open(&root, b"dir/sub/empty", make, 0o644, WHO)?;
     files.symlink(&[b't'; 200], &root, b"link", WHO)?;
-    files.link(&root, b"dir/file", &root, b"second", Follow::No, WHO)?;
+    files.link(Object::At(&root, b"dir/file", Follow::No), &root, b"second", WHO)?;
     files.unmount()
 }
 
@@ -96,7 +96,7 @@ fn use_it(files: &FileSystem) {
             let _ = directory.read_dir(&mut |_| ControlFlow::Continue(()));
         }
     }
-    let _ = files.readlink(&root, b"link", WHO);
+    let _ = files.readlink(Object::At(&root, b"link", Follow::No), WHO);
     if let Ok(file) = files.open(&root, b"dir/file", OpenFlags::READ_WRITE, 0, WHO) {
         let mut buffer = vec![0; 64 << 10];
         let _ = file.pread(&mut buffer, 0);

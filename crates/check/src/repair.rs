@@ -115,9 +115,9 @@ impl Plan {
             let mut block = vec![0; BLOCK_BYTES];
             for (from, to) in copies {
                 region::fetch(&whole, from, &mut block)?;
-                whole.write(to, &block, false).map_err(LayoutError::from)?;
+                whole.write(to, &block, false)?;
             }
-            whole.flush().map_err(LayoutError::from)?;
+            whole.flush()?;
         }
         if puts.is_empty() && deletes.is_empty() {
             return Ok(());

@@ -6,7 +6,7 @@ use nvmed_stack::{Behind, Config};
 use nvmed_sys::spawn_quiet;
 use nvmed_tally::{Record, Row, TALLY_VARIABLE, Tally};
 use rustix::fd::OwnedFd;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -112,24 +112,11 @@ fn lines(rows: &[Row], wall: Duration, lost: u64, config: &Config) -> String {
         "calls_ns": ns,
         "records_lost": lost,
     });
-    [run].into_iter().chain(rows.iter().map(row_json)).map(|line| format!("{line}\n")).collect()
-}
-
-/// The counts of one kind of call.
-pub fn row_json(row: &Row) -> Value {
-    let sum = &row.sum;
-    json!({
-        "call": row.kind.name(),
-        "count": sum.count(),
-        "errors": sum.errors,
-        "bytes": sum.bytes,
-        "ns": sum.ns,
-        "max_ns": sum.max_ns,
-        "p50_ns": sum.percentile_ns(50.0),
-        "p90_ns": sum.percentile_ns(90.0),
-        "p99_ns": sum.percentile_ns(99.0),
-        "buckets": sum.buckets().collect::<Vec<_>>(),
-    })
+    [run]
+        .into_iter()
+        .chain(rows.iter().map(|row| row.sum.json(row.kind.name(), true)))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// The table of `--summary`: what took most of the time first.
@@ -230,17 +217,5 @@ mod tests {
         assert!(lines[2].ends_with(" read") && lines[2].contains(" 4096 "), "{text}");
         assert!(lines[3].starts_with("2 file calls took 0.000010 s"), "{text}");
         assert!(lines.iter().all(|line| line.len() <= 100), "{text}");
-    }
-
-    #[test]
-    fn a_row_is_one_json_object() {
-        let mut sum = Sum::default();
-        (sum.ns, sum.max_ns) = (106, 100);
-        [3, 3, 100].into_iter().for_each(|ns| sum.add_bucket(ns, 1));
-        assert_eq!(
-            row_json(&Row { kind: Kind::READ, sum }).to_string(),
-            "{\"call\":\"read\",\"count\":3,\"errors\":0,\"bytes\":0,\"ns\":106,\"max_ns\":100,\"p50_ns\":3,\
-             \"p90_ns\":100,\"p99_ns\":100,\"buckets\":[[3,2],[103,1]]}"
-        );
     }
 }

@@ -179,28 +179,12 @@ impl FileSystem {
         self.core.done(&Call::Rename { from: from.handle(), old, to: to.handle(), new, flags })
     }
 
-    /// Gives what is at a path a second name.
+    /// Gives a file a second name.
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::link`].
-    pub fn link(
-        &self,
-        from: &Node,
-        old: &[u8],
-        to: &Node,
-        new: &[u8],
-        follow: Follow,
-    ) -> Result<(), FsError> {
-        let object = at_path(from, old, follow)?;
-        self.core.done(&Call::Link { object, to: to.handle(), new: path(new)? })
-    }
-
-    /// Gives a held inode a second name.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::link_node`].
-    pub fn link_node(&self, node: &Node, to: &Node, new: &[u8]) -> Result<(), FsError> {
-        self.core.done(&Call::Link { object: node.0.object(), to: to.handle(), new: path(new)? })
+    pub fn link(&self, object: Object<'_>, to: &Node, new: &[u8]) -> Result<(), FsError> {
+        self.core.done(&Call::Link { object: named(object)?, to: to.handle(), new: path(new)? })
     }
 
     /// Makes a symbolic link.
@@ -211,20 +195,12 @@ impl FileSystem {
         self.core.done(&Call::Symlink { target: path(target)?, at: at.handle(), path: path(name)? })
     }
 
-    /// The target of the link at a path.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// As [`nvmed_fs::FileSystem::readlink`].
-    pub fn readlink(&self, at: &Node, path: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.core.bytes(&Call::Readlink(at_path(at, path, Follow::No)?))
-    }
-
-    /// The target of a held link.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::FileSystem::readlink_node`].
-    pub fn readlink_node(&self, node: &Node) -> Result<Vec<u8>, FsError> {
-        self.core.bytes(&Call::Readlink(node.0.object()))
+    pub fn readlink(&self, object: Object<'_>) -> Result<Vec<u8>, FsError> {
+        self.core.bytes(&Call::Readlink(named(object)?))
     }
 
     /// Changes mode bits.

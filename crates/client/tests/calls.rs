@@ -23,8 +23,8 @@ fn names_are_made_found_listed_and_removed() {
     assert_eq!((dir.kind(), dir.stat().unwrap().mode & 0o777), (Kind::Directory, 0o755));
     create(files, "dir/file").write(b"text").unwrap();
     files.symlink(b"file", &dir, b"link").unwrap();
-    files.link(&dir, b"file", &root, b"second", Follow::No).unwrap();
-    assert_eq!(files.readlink(&dir, b"link").unwrap(), b"file");
+    files.link(Object::At(&dir, b"file", Follow::No), &root, b"second").unwrap();
+    assert_eq!(files.readlink(Object::At(&dir, b"link", Follow::No)).unwrap(), b"file");
     assert_eq!(files.stat(&dir, b"link", Follow::Yes).unwrap().size, 4);
     assert_eq!(files.stat(&root, b"second", Follow::Yes).unwrap().nlink, 2);
     assert_eq!(files.path_of(&dir).unwrap(), b"/dir");

@@ -177,7 +177,7 @@ impl Files {
     /// Those of link(2).
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<(), FsError> {
         let ((from, old), (to, new)) = (self.parent(old)?, self.parent(new)?);
-        self.mount.link(&from, old, &to, new, Follow::No, &self.who())
+        self.mount.link(Object::At(&from, old, Follow::No), &to, new, &self.who())
     }
 
     /// Makes a symbolic link.
@@ -193,7 +193,7 @@ impl Files {
     /// # Errors
     /// Those of readlink(2).
     pub fn readlink(&self, path: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.at(path, |root, path| self.mount.readlink(root, path, &self.who()))
+        self.at(path, |root, path| self.mount.readlink(Object::At(root, path, Follow::No), &self.who()))
     }
 
     /// Changes mode bits.

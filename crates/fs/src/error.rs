@@ -122,8 +122,7 @@ impl From<nvmed_kv::OpenError> for FsError {
     fn from(error: nvmed_kv::OpenError) -> Self {
         match error {
             nvmed_kv::OpenError::Device(error) => Self::Device(error),
-            nvmed_kv::OpenError::LbaBytes { .. } => Self::NotSupported,
-            other => Self::Host(Errno::from_raw_os_error(other.errno())),
+            other => Self::Layout(LayoutError::Open(other)),
         }
     }
 }
@@ -132,6 +131,7 @@ impl From<LayoutError> for FsError {
     fn from(error: LayoutError) -> Self {
         match error {
             LayoutError::Device(error) => Self::Device(error),
+            LayoutError::Open(error) => error.into(),
             LayoutError::Store(error) => error.into(),
             LayoutError::Host(errno) => Self::Host(errno),
             other => Self::Layout(other),

@@ -7,6 +7,7 @@ use crate::health::Trouble;
 use crate::inode::Inode;
 use crate::lock::LockOwner;
 use crate::namespace::Recipe;
+use crate::object::Object;
 use crate::resolve::Last;
 use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs};
 use crate::view::View;
@@ -241,7 +242,8 @@ impl FileSystem {
         Ok(file)
     }
 
-    /// Opens a held inode again, as `/proc/self/fd/N` does: the permissions count anew.
+    /// Opens a held inode, as `/proc/self/fd/N` does: the permissions count anew. Not [`FileSystem::open`] of an
+    /// [`Object`]: a held inode is not made, so it takes no mode, and a path is followed or not by its flags.
     ///
     /// # Errors
     /// Those of open(2).
@@ -331,43 +333,41 @@ impl FileSystem {
         self.0.written_through()
     }
 
-    /// Gives a file a second name.
-    ///
-    /// # Errors
-    /// Those of link(2).
-    pub fn link(
-        &self,
-        from: &Node,
-        old: &[u8],
-        to: &Node,
-        new: &[u8],
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        self.1.writable()?;
-        self.0.link_at((self.start(from), old), (self.start(to), new), follow, who)?;
-        self.0.written_through()
-    }
-
-    /// Gives a held file a name (`AT_EMPTY_PATH`, `/proc/self/fd/N`), also one made with `O_TMPFILE`.
+    /// Gives a file a second name; one that is held or open may be without a first (`O_TMPFILE`).
     ///
     /// # Errors
     /// Those of link(2); [`FsError::NotFound`] for a file that has lost its last name.
-    pub fn link_node(
+    pub fn link(
         &self,
-        node: &Node,
+        object: Object<'_>,
         to: &Node,
         new: &[u8],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.changes(node)?;
+        self.link_unsynced(object, to, new, who)?;
+        self.0.written_through()
+    }
+
+    fn link_unsynced(
+        &self,
+        object: Object<'_>,
+        to: &Node,
+        new: &[u8],
+        who: &Credentials<'_>,
+    ) -> Result<(), FsError> {
+        self.1.writable()?;
         let _namespace = self.0.names_write();
-        if node.0.nlink() > 0 {
-            self.0.within(&self.1, &node.0)?;
+        let (inode, nameless) = match object {
+            Object::At(from, old, follow) => {
+                (self.0.resolve(self.start(from), old, follow.into(), who)?.found()?, false)
+            }
+            Object::Held(_) | Object::Open(_) => (self.changed(object, who)?, true),
+        };
+        if nameless && inode.nlink() > 0 {
+            self.0.within(&self.1, &inode)?;
         }
         let place = self.0.resolve(self.start(to), new, Last::Name, who)?;
-        self.0.link_inode(&node.0, &place, true, who)?;
-        self.0.written_through()
+        self.0.link_inode(&inode, &place, nameless, who)
     }
 
     /// Makes a file, a named pipe, a socket or a device node: `mode` has the kind in its upper bits, none
@@ -417,24 +417,16 @@ impl FileSystem {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] when it is none; those of resolution.
-    pub fn readlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
-        let inode = self.0.at(self.start(at), path, Follow::No, who)?;
-        self.readlink_node(&self.node(inode))
-    }
-
-    /// The target of a held symbolic link (`readlinkat` with an empty path).
-    ///
-    /// # Errors
-    /// [`FsError::Invalid`] when it is none; the store's.
-    pub fn readlink_node(&self, node: &Node) -> Result<Vec<u8>, FsError> {
-        if node.0.kind != Kind::Symlink {
+    /// [`FsError::Invalid`] when it is none; those of resolution, the store's.
+    pub fn readlink(&self, object: Object<'_>, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
+        let link = self.seen(object, who)?;
+        if link.kind != Kind::Symlink {
             return Err(FsError::Invalid);
         }
         if !self.1.is_read_only() {
-            self.0.meta.accessed(&node.0);
+            self.0.meta.accessed(&link);
         }
-        self.0.link_target(&node.0)
+        self.0.link_target(&link)
     }
 }
 

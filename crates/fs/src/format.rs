@@ -9,7 +9,7 @@ use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, PendingMemory, Store};
 use nvmed_layout::record::{Counters, Record};
 use nvmed_layout::superblock::{Choice, META_BLOCKS_MIN, Superblock};
-use nvmed_layout::{Kind, ROOT, copies, keys, region};
+use nvmed_layout::{Kind, LayoutError, ROOT, copies, keys, region};
 use nvmed_sys::host_clock;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, Block};
@@ -103,7 +103,7 @@ impl FileSystem {
         let block = superblock.encode();
         region::store(&whole, blocks - 1, &block)?;
         region::store(&whole, 0, &block)?;
-        whole.flush().map_err(|error| FsError::Host(rustix::io::Errno::from_raw_os_error(error.errno)))
+        Ok(whole.flush().map_err(LayoutError::from)?)
     }
 
     /// Whether both ends of a device are blank: nobody's superblock is there.

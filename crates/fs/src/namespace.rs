@@ -17,7 +17,7 @@ use crate::permission;
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, MODE_BITS, MODE_GROUP_EXECUTE, MODE_SETGID};
 use crate::view::Start;
-use crate::{PATH_BYTES_MAX, status::Follow, xattr};
+use crate::{PATH_BYTES_MAX, xattr};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_layout::Kind;
@@ -254,23 +254,6 @@ impl Core {
         self.set_name(&place.directory, name, inode)?;
         self.meta.touch(&place.directory, None, Some(now), Some(now));
         Ok(())
-    }
-
-    /// Gives the file at one path a second name at another.
-    ///
-    /// # Errors
-    /// As [`Core::link_inode`].
-    pub(crate) fn link_at(
-        &self,
-        (from, old): (Start<'_>, &[u8]),
-        (to, new): (Start<'_>, &[u8]),
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<(), FsError> {
-        let _namespace = self.names_write();
-        let inode = self.resolve(from, old, follow.into(), who)?.found()?;
-        let place = self.resolve(to, new, Last::Name, who)?;
-        self.link_inode(&inode, &place, false, who)
     }
 
     /// Removes a name of a file.

@@ -40,15 +40,6 @@ impl FileSystem {
         Ok(Self(Arc::clone(&self.0), view))
     }
 
-    /// Whether a held inode may be changed through this view, and through the one by which it came to be held.
-    ///
-    /// # Errors
-    /// [`FsError::ReadOnly`].
-    pub(crate) fn changes(&self, node: &Node) -> Result<(), FsError> {
-        self.1.writable()?;
-        node.2.writable()
-    }
-
     /// Where a path from a held directory starts.
     pub(crate) fn start<'a>(&'a self, at: &'a Node) -> Start<'a> {
         Start { at: &at.0, view: &self.1 }

@@ -104,7 +104,7 @@ impl Filesystem for Server {
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
         let node = self.nodes.get(ino).map_err(Refusal::from);
-        let target = node.and_then(|node| Ok(self.files.readlink_node(&node)?));
+        let target = node.and_then(|node| Ok(self.files.readlink(Object::Held(&node), &PERMITTED)?));
         answer!(reply, target, target => reply.data(&target));
     }
 
@@ -150,7 +150,9 @@ impl Filesystem for Server {
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let held = self.nodes.get(ino).map_err(Refusal::from);
         let node = held.and_then(|held| {
-            self.make(parent, name, |parent, name| self.files.link_node(&held, parent, name, &PERMITTED))
+            self.make(parent, name, |parent, name| {
+                self.files.link(Object::Held(&held), parent, name, &PERMITTED)
+            })
         });
         answer!(reply, node, node => reply.entry(&BELIEF, &attribute(&node.stat()), GENERATION));
     }

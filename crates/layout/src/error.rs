@@ -35,6 +35,9 @@ pub enum LayoutError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] nvmed_io::IoError),
+    /// The device, or the part of it that metadata has, cannot be opened.
+    #[error(transparent)]
+    Open(#[from] nvmed_kv::OpenError),
     /// The metadata store failed.
     #[error("metadata: {0}")]
     Store(#[from] nvmed_kv::KvError),
@@ -120,15 +123,6 @@ impl From<Unreadable> for LayoutError {
     }
 }
 
-impl From<nvmed_kv::OpenError> for LayoutError {
-    fn from(error: nvmed_kv::OpenError) -> Self {
-        match error {
-            nvmed_kv::OpenError::Device(error) => Self::Device(error),
-            other => Self::Host(Errno::from_raw_os_error(other.errno())),
-        }
-    }
-}
-
 impl LayoutError {
     /// The errno that a program gets.
     #[must_use]
@@ -137,6 +131,7 @@ impl LayoutError {
             Self::NotOurs | Self::Version { .. } => Errno::INVAL,
             Self::Truncated { .. } | Self::Damaged(_) => Errno::IO,
             Self::Device(error) => error.errno(),
+            Self::Open(error) => Errno::from_raw_os_error(error.errno()),
             Self::Store(error) => Errno::from_raw_os_error(error.errno()),
             Self::Host(errno) => *errno,
         }

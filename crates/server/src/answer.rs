@@ -99,7 +99,7 @@ impl Service {
             Call::PathOf(handle) => Ok(Answer::Data(put(data, &files.path_of(&asker.node(handle)?)?))),
             Call::Readlink(object) => {
                 let node = self.inode(asker, object)?;
-                Ok(Answer::Data(put(data, &files.readlink_node(&node)?)))
+                Ok(Answer::Data(put(data, &files.readlink(fs::Object::Held(&node), &asker.who())?)))
             }
             Call::Access { object, mask, real } => self.access(asker, object, mask, real),
             Call::Xattr { object, call, bytes } => self.attribute(asker, object, call, bytes, data),

@@ -2,7 +2,7 @@
 
 use crate::answer::{Asker, path};
 use crate::service::Service;
-use nvmed_fs::FsError;
+use nvmed_fs::{self as fs, FsError};
 use nvmed_wire::{Call, Object};
 
 impl Service {
@@ -21,10 +21,11 @@ impl Service {
                 files.symlink(path(target)?, &asker.node(at)?, path(name)?, who)
             }
             Call::Link { object: Object::Held(handle), to, new } => {
-                files.link_node(&asker.node(handle)?, &asker.node(to)?, path(new)?, who)
+                files.link(fs::Object::Held(&asker.node(handle)?), &asker.node(to)?, path(new)?, who)
             }
             Call::Link { object: Object::Path { at, path: old, follow }, to, new } => {
-                files.link(&asker.node(at)?, path(old)?, &asker.node(to)?, path(new)?, follow, who)
+                let (from, to) = (asker.node(at)?, asker.node(to)?);
+                files.link(fs::Object::At(&from, path(old)?, follow), &to, path(new)?, who)
             }
             Call::Rmdir { at, path: name } => files.rmdir(&asker.node(at)?, path(name)?, who),
             Call::Unlink { at, path: name } => files.unlink(&asker.node(at)?, path(name)?, who),

@@ -2,12 +2,15 @@
 
 use nvmed_io::Buckets;
 use nvmed_sys::sync::{Arc, Mutex};
+use nvmed_tally::Sum;
 use nvmed_wire::{Call, ServerLane};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Latencies in nanoseconds: no bucket wider than an eighth, up to 17 s.
-type Latency = Buckets<8, 32>;
+type Latency = Buckets<LATENCY_STEPS, LATENCY_GROUPS>;
+const LATENCY_STEPS: usize = 8;
+const LATENCY_GROUPS: usize = 32;
 
 /// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their
 /// sync.
@@ -296,24 +299,13 @@ impl Statistics {
 
 impl CallCounts {
     fn json(&self, name: &str, buckets: bool) -> Option<serde_json::Value> {
-        let counts: Vec<u64> = self.latency.iter().map(get).collect();
-        let max = get(&self.max_ns);
-        let percentile = |percent| Latency::percentile(&counts, percent).map(|ns| ns.min(max));
-        let buckets: Vec<(u64, u64)> = Latency::filled(&counts).filter(|_| buckets).collect();
-        let count: u64 = counts.iter().sum();
-        (count > 0).then(|| {
-            serde_json::json!({
-                "call": name,
-                "count": count,
-                "errors": get(&self.errors),
-                "bytes": get(&self.bytes),
-                "ns": get(&self.ns),
-                "max_ns": max,
-                "p50_ns": percentile(50.0),
-                "p90_ns": percentile(90.0),
-                "p99_ns": percentile(99.0),
-                "buckets": buckets,
-            })
-        })
+        let sum = Sum::<LATENCY_STEPS, LATENCY_GROUPS> {
+            errors: get(&self.errors),
+            bytes: get(&self.bytes),
+            ns: get(&self.ns),
+            max_ns: get(&self.max_ns),
+            counts: self.latency.iter().map(get).collect(),
+        };
+        (sum.count() > 0).then(|| sum.json(name, buckets))
     }
 }

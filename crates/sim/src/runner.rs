@@ -116,7 +116,7 @@ impl Runner {
                 files.rename(&root, from.as_bytes(), &root, to.as_bytes(), *flags, WHO)?;
             }
             Op::Link { from, to } => {
-                files.link(&root, from.as_bytes(), &root, to.as_bytes(), Follow::No, WHO)?;
+                files.link(Object::At(&root, from.as_bytes(), Follow::No), &root, to.as_bytes(), WHO)?;
             }
             Op::Chmod { path, mode } => {
                 files.chmod(Object::At(&root, path.as_bytes(), Follow::Yes), *mode, WHO)?

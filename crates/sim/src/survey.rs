@@ -100,7 +100,9 @@ impl Survey {
     fn note(&mut self, files: &FileSystem, path: &str, stat: &Stat) -> Result<(), Ended> {
         let ended = |error| Ended::Error(error, path.to_owned());
         let target = match stat.kind() {
-            Kind::Symlink => files.readlink(&files.root(), path.as_bytes(), WHO).map_err(ended)?,
+            Kind::Symlink => {
+                files.readlink(Object::At(&files.root(), path.as_bytes(), Follow::No), WHO).map_err(ended)?
+            }
             _ => Vec::new(),
         };
         if stat.kind() == Kind::File {

@@ -12,7 +12,9 @@
 use nvmed_io::Buckets;
 
 /// Percentiles are right to a sixteenth, 6 %; up to 2^36 ns, 68 s: what is longer counts as that.
-pub(crate) type Nanoseconds = Buckets<16, 33>;
+pub(crate) type Nanoseconds = Buckets<NS_STEPS, NS_GROUPS>;
+pub(crate) const NS_STEPS: usize = 16;
+pub(crate) const NS_GROUPS: usize = 33;
 
 /// "NVMDTALY".
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"NVMDTALY");

@@ -1,11 +1,13 @@
 //! One kind's counts, added up over all seats.
 
 use crate::kind::Kind;
-use crate::layout::Nanoseconds;
+use crate::layout::{NS_GROUPS, NS_STEPS};
+use nvmed_io::Buckets;
+use serde_json::{Value, json};
 
-/// Latencies, counted: how many, how long together, the longest, and how they are spread.
+/// Latencies, counted: how many, how long together, the longest, and how they are spread over [`Buckets`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sum {
+pub struct Sum<const STEPS: usize = NS_STEPS, const GROUPS: usize = NS_GROUPS> {
     /// Calls that failed.
     pub errors: u64,
     /// Bytes that calls moved.
@@ -14,16 +16,18 @@ pub struct Sum {
     pub ns: u64,
     /// The longest call, nanoseconds.
     pub max_ns: u64,
-    pub(crate) counts: Vec<u64>,
+    /// Calls by the bucket of their nanoseconds.
+    pub counts: Vec<u64>,
 }
 
-impl Default for Sum {
+impl<const STEPS: usize, const GROUPS: usize> Default for Sum<STEPS, GROUPS> {
     fn default() -> Self {
-        Self { errors: 0, bytes: 0, ns: 0, max_ns: 0, counts: vec![0; Nanoseconds::COUNT] }
+        let counts = vec![0; Buckets::<STEPS, GROUPS>::COUNT];
+        Self { errors: 0, bytes: 0, ns: 0, max_ns: 0, counts }
     }
 }
 
-impl Sum {
+impl<const STEPS: usize, const GROUPS: usize> Sum<STEPS, GROUPS> {
     /// How many calls.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -33,17 +37,34 @@ impl Sum {
     /// What `percent` of the calls did not pass, nanoseconds; 0 of nothing.
     #[must_use]
     pub fn percentile_ns(&self, percent: f64) -> u64 {
-        Nanoseconds::percentile(&self.counts, percent).map_or(0, |ns| ns.min(self.max_ns))
+        Buckets::<STEPS, GROUPS>::percentile(&self.counts, percent).map_or(0, |ns| ns.min(self.max_ns))
     }
 
     /// Every bucket with something in it: its largest value in nanoseconds, and how many.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        Nanoseconds::filled(&self.counts)
+        Buckets::<STEPS, GROUPS>::filled(&self.counts)
     }
 
     /// Adds so many calls that took up to `upper_ns`, a bucket's largest value.
     pub fn add_bucket(&mut self, upper_ns: u64, count: u64) {
-        self.counts[Nanoseconds::of(upper_ns)] += count;
+        self.counts[Buckets::<STEPS, GROUPS>::of(upper_ns)] += count;
+    }
+
+    /// The counts of a kind of call as a line of statistics has them: docs/seeing.md.
+    #[must_use]
+    pub fn json(&self, call: &str, with_buckets: bool) -> Value {
+        json!({
+            "call": call,
+            "count": self.count(),
+            "errors": self.errors,
+            "bytes": self.bytes,
+            "ns": self.ns,
+            "max_ns": self.max_ns,
+            "p50_ns": self.percentile_ns(50.0),
+            "p90_ns": self.percentile_ns(90.0),
+            "p99_ns": self.percentile_ns(99.0),
+            "buckets": self.buckets().filter(|_| with_buckets).collect::<Vec<_>>(),
+        })
     }
 
     /// Adds another's counts.
@@ -105,6 +126,17 @@ mod tests {
                 prop_assert!(found >= exact && found <= exact + exact / 16 + 1, "p{percent}: {found}, is {exact}");
             }
         }
+    }
+
+    #[test]
+    fn a_line_of_statistics_is_one_json_object() {
+        let sum = of(&[3, 3, 100]);
+        assert_eq!(
+            sum.json("read", true).to_string(),
+            "{\"call\":\"read\",\"count\":3,\"errors\":0,\"bytes\":0,\"ns\":106,\"max_ns\":100,\"p50_ns\":3,\
+             \"p90_ns\":100,\"p99_ns\":100,\"buckets\":[[3,2],[103,1]]}"
+        );
+        assert_eq!(sum.json("read", false)["buckets"], json!([]));
     }
 
     #[test]

@@ -8,11 +8,10 @@ use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
 use crate::error::FsError;
 use crate::metadata::Metadata;
-
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_kv::DeviceMedium;
 use nvmed_layout::{Superblock, copies};
-use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::Block;
 
 /// Blocks of a growth at most, 256 MiB, and at least, 256 KiB: the list of runs is bounded, so small ones are for
@@ -68,14 +67,9 @@ impl Growth {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Superblock> {
-        // Replaced as a whole.
-        self.current.lock()
-    }
-
     /// The superblock as it is on the device.
     pub(crate) fn superblock(&self) -> Superblock {
-        self.lock().clone()
+        self.current.lock().clone()
     }
 }
 
@@ -232,7 +226,7 @@ impl Metadata {
     /// # Errors
     /// The store's and the device's.
     pub(crate) fn finish_growth(&self, copies_agree: bool) -> Result<(), FsError> {
-        let current = self.growth.lock();
+        let current = self.growth.current.lock();
         if !copies_agree {
             copies::store(self.handle.device(), &self.handle, &current)?;
         }

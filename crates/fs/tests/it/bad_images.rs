@@ -218,7 +218,7 @@ fn forged_disk(forge: impl FnOnce(&Store, &mut Batch)) -> (Arc<Disk>, Superblock
     files.open(&root, b"dir/file", OpenFlags::WRITE.with(OpenFlags::CREATE), 0o644, who).unwrap();
     files.symlink(&[b't'; 300], &root, b"link", who).unwrap();
     files.open(&root, b"one", OpenFlags::WRITE.with(OpenFlags::CREATE), 0o644, who).unwrap();
-    files.link(&root, b"one", &root, b"two", Follow::No, who).unwrap();
+    files.link(Object::At(&root, b"one", Follow::No), &root, b"two", who).unwrap();
     files.unmount().unwrap();
     disk.assert_sound();
     let superblock = FileSystem::probe(&disk.device()).unwrap();
@@ -406,7 +406,7 @@ proptest! {
         let mut found = vec![root.clone()];
         for at in 0..20 {
             let Some(node) = found.get(at).cloned() else { break };
-            let _ = (files.path_of(&node), files.readlink_node(&node));
+            let _ = (files.path_of(&node), files.readlink(Object::Held(&node), who));
             let Ok(file) = files.open_node(&node, OpenFlags::READ, who) else { continue };
             let mut names = Vec::new();
             let _ = file.read_dir(&mut |entry| {
@@ -424,7 +424,7 @@ proptest! {
             let _ = files.rename(&root, one, &root, two, flags, who);
             let _ = files.open(&root, two, OpenFlags::WRITE.with(OpenFlags::CREATE), 0o644, who);
             let _ = files.mkdir(&root, one, 0o755, who);
-            let _ = files.link(&root, one, &root, b"dir/new", Follow::No, who);
+            let _ = files.link(Object::At(&root, one, Follow::No), &root, b"dir/new", who);
             let _ = if roll(2) == 0 { files.unlink(&root, two, who) } else { files.rmdir(&root, one, who) };
         }
         drop((found, root));

@@ -37,7 +37,7 @@ fn what_was_made_is_there_after_a_remount() {
     let files = disk.remount(files);
     let root = files.root();
     assert_eq!(files.stat(&root, b"link", Follow::Yes, &ROOT).unwrap(), before);
-    assert_eq!(files.readlink(&root, b"link", &ROOT).unwrap(), b"dir/file");
+    assert_eq!(files.readlink(Object::At(&root, b"link", Follow::No), &ROOT).unwrap(), b"dir/file");
     let dir = files.stat(&root, b"dir", Follow::No, &ROOT).unwrap();
     assert_eq!((dir.mode, dir.nlink), (0o040_750, 2));
     assert_eq!(root.stat().nlink, 3);
@@ -91,7 +91,7 @@ fn names_and_paths_that_are_too_long_are_refused() {
     assert_eq!(errno(files.mkdir(&root, b"a\0b", 0o755, &ROOT)), libc(Errno::INVAL));
     let target = [b't'; 4095];
     files.symlink(&target, &root, b"long", &ROOT).unwrap();
-    assert_eq!(files.readlink(&root, b"long", &ROOT).unwrap(), target);
+    assert_eq!(files.readlink(Object::At(&root, b"long", Follow::No), &ROOT).unwrap(), target);
     assert_eq!(errno(files.symlink(&[b't'; 4096], &root, b"longer", &ROOT)), libc(Errno::NAMETOOLONG));
     assert_eq!(errno(files.symlink(b"", &root, b"none", &ROOT)), libc(Errno::NOENT));
     files.unlink(&root, b"long", &ROOT).unwrap();
@@ -161,7 +161,7 @@ fn a_nameless_file_gets_a_name_or_goes() {
     let kept = files.open(&root, b".", flags, 0o600, &ROOT).unwrap();
     let lost = files.open(&root, b"/", flags, 0o600, &ROOT).unwrap();
     assert_eq!(kept.stat().nlink, 0);
-    files.link_node(&kept.node(), &root, b"kept", &ROOT).unwrap();
+    files.link(Object::Held(&kept.node()), &root, b"kept", &ROOT).unwrap();
     assert_eq!(kept.stat().nlink, 1);
     drop((kept, lost));
     assert_eq!(files.statfs().files - files.statfs().files_free, 2, "the root and the kept one");
@@ -178,7 +178,7 @@ fn unlinked_files_live_until_their_last_close() {
     assert_eq!(errno(files.open(&root, b"f", OpenFlags::READ, 0, &ROOT)), libc(Errno::NOENT));
     assert_eq!(file.stat().nlink, 0);
     assert!(files.path_of(&file.node()).is_err());
-    let named_again = files.link_node(&second.node(), &root, b"f", &ROOT);
+    let named_again = files.link(Object::Held(&second.node()), &root, b"f", &ROOT);
     assert_eq!(errno(named_again), libc(Errno::NOENT), "only O_TMPFILE is given a first name");
     let again = files.open_node(&file.node(), OpenFlags::READ, &ROOT).unwrap();
     let node = file.node();
@@ -215,10 +215,16 @@ fn hard_links_share_one_inode() {
     let (disk, files, root) = fresh();
     files.mkdir(&root, b"d", 0o755, &ROOT).unwrap();
     create(&files, "f");
-    files.link(&root, b"f", &root, b"d/g", Follow::No, &ROOT).unwrap();
-    assert_eq!(errno(files.link(&root, b"f", &root, b"d/g", Follow::No, &ROOT)), libc(Errno::EXIST));
-    assert_eq!(errno(files.link(&root, b"d", &root, b"e", Follow::No, &ROOT)), libc(Errno::PERM));
-    assert_eq!(errno(files.link(&root, b"f", &root, b"e/", Follow::No, &ROOT)), libc(Errno::NOENT));
+    files.link(Object::At(&root, b"f", Follow::No), &root, b"d/g", &ROOT).unwrap();
+    assert_eq!(
+        errno(files.link(Object::At(&root, b"f", Follow::No), &root, b"d/g", &ROOT)),
+        libc(Errno::EXIST)
+    );
+    assert_eq!(errno(files.link(Object::At(&root, b"d", Follow::No), &root, b"e", &ROOT)), libc(Errno::PERM));
+    assert_eq!(
+        errno(files.link(Object::At(&root, b"f", Follow::No), &root, b"e/", &ROOT)),
+        libc(Errno::NOENT)
+    );
     files.chmod(Object::At(&root, b"d/g", Follow::Yes), 0o600, &ROOT).unwrap();
     let stat = files.stat(&root, b"f", Follow::No, &ROOT).unwrap();
     assert_eq!((stat.nlink, stat.mode & 0o777), (2, 0o600));
@@ -304,7 +310,7 @@ fn rename_replaces_exchanges_and_refuses_as_rename_2_says() {
     rename("b/moved/sub", "g", exchange).unwrap();
     assert_eq!((ino("g"), ino("b/moved/sub")), (sub, f));
     rename("g", "full/x", exchange).unwrap();
-    files.link(&root, b"b/moved/sub", &root, b"twin", Follow::No, &ROOT).unwrap();
+    files.link(Object::At(&root, b"b/moved/sub", Follow::No), &root, b"twin", &ROOT).unwrap();
     rename("twin", "b/moved/sub", replace).unwrap();
     assert_eq!(ino("twin"), f, "two names of one file: nothing happens");
     let held = files.lookup(&root, b"full/x", Follow::No, &ROOT).unwrap();

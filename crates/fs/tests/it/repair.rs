@@ -54,7 +54,7 @@ fn build(zone_bound: u32) -> (Arc<Disk>, Tree) {
     }
     bytes.truncate(11 * 8192 + 4096);
     tree.insert(b"d/sparse".to_vec(), bytes);
-    files.link(&root, b"top", &root, b"a/again", Follow::No, &ROOT).unwrap();
+    files.link(Object::At(&root, b"top", Follow::No), &root, b"a/again", &ROOT).unwrap();
     tree.insert(b"a/again".to_vec(), tree[b"top".as_slice()].clone());
     files.symlink(b"a/one", &root, b"short", &ROOT).unwrap();
     files.symlink(&[b'x'; 1500], &root, b"long", &ROOT).unwrap();
@@ -258,7 +258,9 @@ fn walk(files: &FileSystem, path: &[u8], depth: u32, contents: &mut Vec<Vec<u8>>
                 bytes.truncate(count);
                 contents.push(bytes);
             }
-            nvmed_fs::Kind::Symlink => drop(files.readlink(&files.root(), &below, &ROOT).unwrap()),
+            nvmed_fs::Kind::Symlink => {
+                drop(files.readlink(Object::At(&files.root(), &below, Follow::No), &ROOT).unwrap())
+            }
             _ => {}
         }
     }
@@ -341,7 +343,7 @@ fn look(files: &FileSystem, path: &[u8], depth: u32, left: &mut u32) {
                 file.files().list_xattr(Object::Open(&file), &ROOT),
             );
         }
-        let _ = files.readlink(&files.root(), &below, &ROOT);
+        let _ = files.readlink(Object::At(&files.root(), &below, Follow::No), &ROOT);
         look(files, &below, depth + 1, left);
     }
 }
@@ -501,9 +503,9 @@ fn a_link_whose_target_is_not_whole_is_named_and_not_made() {
         assert!(plan.len() == 1 && plan[0].contains(&told), "{plan:?}");
         assert_eq!(fsck(&disk.device()).unwrap(), []);
         let files = disk.mount();
-        let gone = files.readlink(&files.root(), b"long", &ROOT).unwrap_err();
+        let gone = files.readlink(Object::At(&files.root(), b"long", Follow::No), &ROOT).unwrap_err();
         assert!(matches!(gone, FsError::NotFound), "{gone}");
-        assert_eq!(files.readlink(&files.root(), b"short", &ROOT).unwrap(), b"a/one");
+        assert_eq!(files.readlink(Object::At(&files.root(), b"short", Follow::No), &ROOT).unwrap(), b"a/one");
         files.unmount().unwrap();
         check(&disk, &tree, &inos, &[], &[]);
     }

@@ -36,7 +36,7 @@ fn threads_share_directories_and_nothing_is_lost_or_doubled() {
                         3 => drop(files.unlink(root, one, who)),
                         4 => drop(files.rmdir(root, one, who)),
                         5 => drop(files.rename(root, one, root, two, RenameFlags::Replace, who)),
-                        6 => drop(files.link(root, one, root, two, Follow::No, who)),
+                        6 => drop(files.link(Object::At(root, one, Follow::No), root, two, who)),
                         _ => {
                             // An open file survives what others do to its names.
                             if let Ok(file) = files.open(root, one, OpenFlags::READ, 0, who) {

@@ -104,7 +104,10 @@ fn what_was_held_and_moved_out_leads_nowhere() {
         assert_eq!(errno(view.stat(&held, path.as_bytes(), Follow::Yes, &ROOT)), Errno::NOENT, "{path}");
     }
     assert_eq!(errno(view.open(&held, b"new", MADE, 0o666, &ROOT)), Errno::NOENT);
-    assert_eq!(errno(view.link_node(&at(&files, "/b/secret"), &view.root(), b"got", &ROOT)), Errno::NOENT);
+    assert_eq!(
+        errno(view.link(Object::Held(&at(&files, "/b/secret")), &view.root(), b"got", &ROOT)),
+        Errno::NOENT
+    );
     assert!(view.rooted(&at(&files, "/b"), false).is_err(), "a view of a view is no wider");
 }
 
@@ -115,8 +118,14 @@ fn names_do_not_cross_a_views_border() {
     let outside = at(&files, "/b");
     // Also when somebody hands it a directory that is not its own.
     assert_eq!(errno(view.stat(&outside, b"secret", Follow::Yes, &ROOT)), Errno::NOENT);
-    assert_eq!(errno(view.link(&outside, b"secret", &root, b"got", Follow::No, &ROOT)), Errno::NOENT);
-    assert_eq!(errno(view.link(&root, b"mine", &outside, b"put", Follow::No, &ROOT)), Errno::NOENT);
+    assert_eq!(
+        errno(view.link(Object::At(&outside, b"secret", Follow::No), &root, b"got", &ROOT)),
+        Errno::NOENT
+    );
+    assert_eq!(
+        errno(view.link(Object::At(&root, b"mine", Follow::No), &outside, b"put", &ROOT)),
+        Errno::NOENT
+    );
     for flags in [RenameFlags::Replace, RenameFlags::NoReplace, RenameFlags::Exchange] {
         assert_eq!(errno(view.rename(&root, b"mine", &outside, b"secret", flags, &ROOT)), Errno::NOENT);
         assert!(view.rename(&root, b"mine", &root, b"../b/secret", flags, &ROOT).is_err());
@@ -165,8 +174,8 @@ fn a_view_to_read_changes_nothing() {
     assert_eq!(errno(view.mkdir(&root, b"d", 0o777, &ROOT)), Errno::EXIST, "as mkdir -p wants it");
     assert_eq!(errno(view.mknod(&root, b"new", 0o666, 0, &ROOT)), Errno::ROFS);
     assert_eq!(errno(view.symlink(b"x", &root, b"new", &ROOT)), Errno::ROFS);
-    assert_eq!(errno(view.link(&root, b"mine", &root, b"new", Follow::No, &ROOT)), Errno::ROFS);
-    assert_eq!(errno(view.link_node(&at(&files, "/a/mine"), &root, b"new", &ROOT)), Errno::ROFS);
+    assert_eq!(errno(view.link(Object::At(&root, b"mine", Follow::No), &root, b"new", &ROOT)), Errno::ROFS);
+    assert_eq!(errno(view.link(Object::Held(&at(&files, "/a/mine")), &root, b"new", &ROOT)), Errno::ROFS);
     assert_eq!(errno(view.rename(&root, b"mine", &root, b"new", RenameFlags::Replace, &ROOT)), Errno::ROFS);
     assert_eq!(errno(view.unlink(&root, b"mine", &ROOT)), Errno::ROFS);
     assert_eq!(errno(view.rmdir(&root, b"d", &ROOT)), Errno::ROFS);
@@ -193,7 +202,7 @@ fn a_view_to_read_changes_nothing() {
         for others in [&view, &files, &files.rooted(&at(&files, "/b"), false).unwrap()] {
             assert_no_change(others, Object::Held(held));
             assert_eq!(errno(others.open_node(held, OpenFlags::READ_WRITE, &ROOT)), Errno::ROFS);
-            assert_eq!(errno(others.link_node(held, &others.root(), b"new", &ROOT)), Errno::ROFS);
+            assert_eq!(errno(others.link(Object::Held(held), &others.root(), b"new", &ROOT)), Errno::ROFS);
         }
     }
     let mine = files.open(&files.root(), b"/a/mine", OpenFlags::READ, 0, &ROOT).unwrap();
@@ -263,7 +272,7 @@ fn a_bounded_tree_counts_what_happens_in_it() {
     check(&files, &tree);
     file.pwrite(&[2; 8 * PAGE], 0).unwrap();
     view.rename(&root, b"/d/sparse", &root, b"/other", RenameFlags::Replace, &ROOT).unwrap();
-    view.link(&root, b"/other", &root, b"/second", Follow::No, &ROOT).unwrap();
+    view.link(Object::At(&root, b"/other", Follow::No), &root, b"/second", &ROOT).unwrap();
     view.unlink(&root, b"/other", &ROOT).unwrap();
     check(&files, &tree);
     view.unlink(&root, b"/second", &ROOT).unwrap();
@@ -344,7 +353,10 @@ fn what_is_counted_apart_stays_apart() {
     assert_eq!(errno(files.rename(&root, b"/a/d", &root, b"/b/dd", replace, &ROOT)), Errno::XDEV);
     let exchange = RenameFlags::Exchange;
     assert_eq!(errno(files.rename(&root, b"/a/mine", &root, b"/b/secret", exchange, &ROOT)), Errno::XDEV);
-    assert_eq!(errno(files.link(&root, b"/b/secret", &root, b"/a/got", Follow::No, &ROOT)), Errno::XDEV);
+    assert_eq!(
+        errno(files.link(Object::At(&root, b"/b/secret", Follow::No), &root, b"/a/got", &ROOT)),
+        Errno::XDEV
+    );
     mkdirs(&files, &["/a/d/e"]);
     assert!(files.bound_tree(&at(&files, "/a/d"), LIMITS).is_err(), "one inside the other");
     assert!(files.bound_tree(&root, LIMITS).is_err(), "one around the other");

@@ -158,7 +158,7 @@ fn too_many_names_are_refused_and_links_keep_what_they_have() {
     let count = (0..100).take_while(|&number| set(&files, b"f", &name(number), b"value").is_ok()).count();
     assert!((3..50).contains(&count), "{count} names in a record");
     assert_eq!(errno(set(&files, b"f", &name(99), b"value")), Some(Errno::NOSPC));
-    files.link(&files.root(), b"f", &files.root(), b"g", Follow::No, ROOT).unwrap();
+    files.link(Object::At(&files.root(), b"f", Follow::No), &files.root(), b"g", ROOT).unwrap();
     files.rename(&files.root(), b"f", &files.root(), b"h", RenameFlags::Replace, ROOT).unwrap();
     let files = disk.remount(files);
     assert_eq!(get(&files, b"g", &name(1), ROOT).unwrap(), b"value");

@@ -219,11 +219,9 @@ fn files_are_written_back_while_their_directories_move() {
                             }
                             4 => drop(files.mkdir(root, one.as_bytes(), 0o755, &ROOT)),
                             5 => drop(files.link(
-                                root,
-                                format!("{one}/f0").as_bytes(),
+                                Object::At(root, format!("{one}/f0").as_bytes(), Follow::No),
                                 root,
                                 format!("{two}/g0").as_bytes(),
-                                Follow::No,
                                 &ROOT,
                             )),
                             6 => drop(files.unlink(root, format!("{one}/f1").as_bytes(), &ROOT)),
@@ -324,7 +322,7 @@ fn what_a_dead_process_wrote_is_found_where_its_name_went() {
         write("a/b/c/synced");
         files.sync().unwrap();
         ["a/b/c/one", "a/b/two", "a/three", "four"].into_iter().for_each(write);
-        files.link(&root, b"four", &root, b"a/b/four", Follow::No, &ROOT).unwrap();
+        files.link(Object::At(&root, b"four", Follow::No), &root, b"a/b/four", &ROOT).unwrap();
         rename(&files, "a/b", "moved").unwrap();
         write("moved/c/late");
         rename(&files, "moved/c", "a/c").unwrap();
@@ -367,7 +365,7 @@ fn a_hard_link_may_go_and_the_record_comes_home() {
         let (from, to) = (format!("tmp/{n}"), format!("new/{n}"));
         let file = create(&files, &root, from.as_bytes());
         file.pwrite(&[n; BLOCK], 0).unwrap();
-        files.link(&root, from.as_bytes(), &root, to.as_bytes(), Follow::No, &ROOT).unwrap();
+        files.link(Object::At(&root, from.as_bytes(), Follow::No), &root, to.as_bytes(), &ROOT).unwrap();
         assert_eq!(file.stat().nlink, 2);
         files.unlink(&root, from.as_bytes(), &ROOT).unwrap();
         if n % 2 == 0 {
@@ -376,7 +374,7 @@ fn a_hard_link_may_go_and_the_record_comes_home() {
     }
     // The name that goes may be the one that is remembered.
     create(&files, &root, b"tmp/stays").pwrite(b"here", 0).unwrap();
-    files.link(&root, b"tmp/stays", &root, b"new/goes", Follow::No, &ROOT).unwrap();
+    files.link(Object::At(&root, b"tmp/stays", Follow::No), &root, b"new/goes", &ROOT).unwrap();
     files.unlink(&root, b"new/goes", &ROOT).unwrap();
     files.chmod(Object::At(&root, b"tmp/stays", Follow::No), 0o600, &ROOT).unwrap();
     let files = disk.remount(files);

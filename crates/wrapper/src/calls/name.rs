@@ -3,7 +3,7 @@
 use crate::edge::flags::{LINKAT, RENAMEAT2, UNLINKAT, buffer_bytes};
 use crate::edge::given::{self, NO_MEMORY, Room};
 use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
-use crate::find::backend::Node;
+use crate::find::backend::{Node, Object};
 use crate::find::place::{self, Place, Spot, Touch, on_path};
 use crate::find::walk::{self, LINKS_MAX, Last};
 use crate::find::{credentials, mount, table};
@@ -227,7 +227,7 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
             if node.kind() != Kind::Symlink {
                 return fail(libc::ENOENT);
             }
-            let target = mount::files()?.readlink_node(node)?;
+            let target = mount::files()?.readlink(Object::Held(node), &credentials::who())?;
             // SAFETY: as in the other arm.
             unsafe { copy_out(&target, buffer, size) }
         });
@@ -235,7 +235,7 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
     on_path(dirfd, path, Touch::Look(Last::Keep), |place| match place {
         Place::Host { dirfd, path } => host(sys!(SYS_readlinkat, dirfd, path, buffer, size)),
         Place::Ours(spot) => {
-            let target = spot.files.readlink(&spot.at, spot.path(), &spot.who())?;
+            let target = spot.files.readlink(spot.object(Follow::No), &spot.who())?;
             // SAFETY: the program says that the buffer has `size` bytes.
             unsafe { copy_out(&target, buffer, size) }
         }
@@ -567,12 +567,8 @@ unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flag
             Side::new(to.0, to.1, Last::Keep, Needs::Nothing),
             |from, to| sys!(SYS_linkat, from.dirfd, from.as_ptr(), to.dirfd, to.as_ptr(), flags),
             |from, to| {
-                if let Some(node) = &from.exact {
-                    from.files.link_node(node, &to.at, to.path(), &to.who())?;
-                    return Ok(0);
-                }
                 let follow = if follow { Follow::Yes } else { Follow::No };
-                from.files.link(&from.at, from.path(), &to.at, to.path(), follow, &from.who())?;
+                from.files.link(from.object(follow), &to.at, to.path(), &to.who())?;
                 Ok(0)
             },
         )

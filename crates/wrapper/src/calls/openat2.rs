@@ -5,7 +5,7 @@ use crate::calls::open;
 use crate::edge::flags::{NAME, NOWHERE};
 use crate::edge::given::{self, Plain, Room};
 use crate::edge::{Answer, Fail, errno_of, fail, finish, guard, host, reply};
-use crate::find::backend::{Files, Node};
+use crate::find::backend::{Files, Node, Object};
 use crate::find::place::{Place, Spot, on_path};
 use crate::find::walk::{LINKS_MAX, without_slashes};
 use crate::find::{credentials, cwd, mount, table};
@@ -218,7 +218,7 @@ fn end_of(files: Files, start: Node, path: &[u8], how: &How) -> Answer<(Node, Ve
                     if links > LINKS_MAX || how.resolves(libc::RESOLVE_NO_SYMLINKS) {
                         return fail(libc::ELOOP);
                     }
-                    path = [&files.readlink(&at, name, &who)?, rest].concat();
+                    path = [&files.readlink(Object::At(&at, name, Follow::No), &who)?, rest].concat();
                     continue;
                 }
                 if is_last {

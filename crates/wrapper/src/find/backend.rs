@@ -50,7 +50,7 @@ pub(crate) enum File {
 /// What a call is about.
 pub(crate) type Object<'a> = nvmed_fs::Object<'a, Node, File>;
 
-/// A call on attributes on either side: a server knows who asks.
+/// A call about an object on either side: a server knows who asks.
 macro_rules! on {
     ($files:expr, $object:expr, $verb:ident($($argument:expr),*), $who:expr) => {
         match $files {
@@ -243,25 +243,10 @@ impl Files {
         }
     }
 
-    pub(crate) fn link(
-        self,
-        from: &Node,
-        old: &[u8],
-        to: &Node,
-        new: &[u8],
-        follow: Follow,
-        who: &Credentials<'_>,
-    ) -> Result<()> {
+    pub(crate) fn link(self, object: Object<'_>, to: &Node, new: &[u8], who: &Credentials<'_>) -> Result<()> {
         match self {
-            Self::Private(files) => files.link(from.private()?, old, to.private()?, new, follow, who),
-            Self::Shared(files) => files.link(from.shared()?, old, to.shared()?, new, follow),
-        }
-    }
-
-    pub(crate) fn link_node(self, node: &Node, to: &Node, new: &[u8], who: &Credentials<'_>) -> Result<()> {
-        match self {
-            Self::Private(files) => files.link_node(node.private()?, to.private()?, new, who),
-            Self::Shared(files) => files.link_node(node.shared()?, to.shared()?, new),
+            Self::Private(files) => files.link(private(object)?, to.private()?, new, who),
+            Self::Shared(files) => files.link(shared(object)?, to.shared()?, new),
         }
     }
 
@@ -272,18 +257,8 @@ impl Files {
         }
     }
 
-    pub(crate) fn readlink(self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<Vec<u8>> {
-        match self {
-            Self::Private(files) => files.readlink(at.private()?, path, who),
-            Self::Shared(files) => files.readlink(at.shared()?, path),
-        }
-    }
-
-    pub(crate) fn readlink_node(self, node: &Node) -> Result<Vec<u8>> {
-        match self {
-            Self::Private(files) => files.readlink_node(node.private()?),
-            Self::Shared(files) => files.readlink_node(node.shared()?),
-        }
+    pub(crate) fn readlink(self, object: Object<'_>, who: &Credentials<'_>) -> Result<Vec<u8>> {
+        on!(self, object, readlink(), who)
     }
 
     pub(crate) fn chmod(self, object: Object<'_>, mode: u32, who: &Credentials<'_>) -> Result<()> {

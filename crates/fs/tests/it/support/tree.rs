@@ -98,7 +98,9 @@ pub fn run(files: &FileSystem, op: &Op) -> Result<(), Option<Errno>> {
         Op::Rename(old, new, flags) => {
             files.rename(&root, old.as_bytes(), &root, new.as_bytes(), rename_flags(*flags), who)
         }
-        Op::Link(old, new) => files.link(&root, old.as_bytes(), &root, new.as_bytes(), Follow::No, who),
+        Op::Link(old, new) => {
+            files.link(Object::At(&root, old.as_bytes(), Follow::No), &root, new.as_bytes(), who)
+        }
         Op::Chmod(path, mode) => files.chmod(Object::At(&root, path.as_bytes(), Follow::Yes), *mode, who),
         Op::Sync => files.sync(),
         Op::Remount => Ok(()),
@@ -475,7 +477,7 @@ fn describe(
 ) {
     let (stat, who) = (node.stat(), &Credentials::ROOT);
     let target = match stat.kind() {
-        Kind::Symlink => String::from_utf8(files.readlink_node(node).unwrap()).unwrap(),
+        Kind::Symlink => String::from_utf8(files.readlink(Object::Held(node), who).unwrap()).unwrap(),
         _ => String::new(),
     };
     let identity = first.entry(stat.ino).or_insert_with(|| path.to_owned()).clone();
