@@ -82,59 +82,85 @@ fn an_inode_that_leaves_memory_while_it_is_open() {
 
 #[test]
 fn an_inode_that_is_removed_while_it_can_be_found() {
-    fired("is removed and can be opened", |_, _| (), |victim| {
-        let _ = victim.core.remove_in_steps(&victim.inode);
-    });
+    fired(
+        "is removed and can be opened",
+        |_, _| (),
+        |victim| {
+            let _ = victim.core.remove_in_steps(&victim.inode);
+        },
+    );
 }
 
 #[test]
 fn a_new_directory_that_has_names() {
-    fired("a new directory has 1 names", |_, _| (), |victim| {
-        let root = victim.core.root();
-        let mut names = root.directory().unwrap().names_mut();
-        names.clear();
-        names.set_absent(b"name");
-        names.begin_complete();
-    });
+    fired(
+        "a new directory has 1 names",
+        |_, _| (),
+        |victim| {
+            let root = victim.core.root();
+            let mut names = root.directory().unwrap().names_mut();
+            names.clear();
+            names.set_absent(b"name");
+            names.begin_complete();
+        },
+    );
 }
 
 #[test]
 fn an_inode_of_another_type() {
-    fired("an inode became one of another type", |_, _| (), |victim| {
-        let mut state = victim.inode.lock();
-        let mut record = state.record().clone();
-        record.mode = victim.core.root().mode();
-        victim.inode.publish(&mut state, record);
-    });
+    fired(
+        "an inode became one of another type",
+        |_, _| (),
+        |victim| {
+            let mut state = victim.inode.lock();
+            let mut record = state.record().clone();
+            record.mode = victim.core.root().mode();
+            victim.inode.publish(&mut state, record);
+        },
+    );
 }
 
 #[test]
 fn a_change_that_leaves_edits_behind() {
-    fired("the last change left the bitmap half changed", |_, _| (), |victim| {
-        let run = crate::blocks::alloc::Run { start: Block(victim.core.meta.superblock.data_first), blocks: 1 };
-        let mut change = victim.core.meta.change();
-        change.use_run(run).unwrap();
-        change.abandon();
-        drop(victim.core.meta.change());
-    });
+    fired(
+        "the last change left the bitmap half changed",
+        |_, _| (),
+        |victim| {
+            let run =
+                crate::blocks::alloc::Run { start: Block(victim.core.meta.superblock.data_first), blocks: 1 };
+            let mut change = victim.core.meta.change();
+            change.use_run(run).unwrap();
+            change.abandon();
+            drop(victim.core.meta.change());
+        },
+    );
 }
 
 #[test]
 fn more_blocks_than_a_run_has() {
-    fired("2 blocks of a run of 1 become used", |_, _| (), |victim| {
-        let run = crate::blocks::alloc::Run { start: Block(victim.core.meta.superblock.data_first), blocks: 1 };
-        let _ = victim.core.meta.change().use_some_of(run, 2);
-    });
+    fired(
+        "2 blocks of a run of 1 become used",
+        |_, _| (),
+        |victim| {
+            let run =
+                crate::blocks::alloc::Run { start: Block(victim.core.meta.superblock.data_first), blocks: 1 };
+            let _ = victim.core.meta.change().use_some_of(run, 2);
+        },
+    );
 }
 
 #[test]
 fn a_mapping_that_was_not_counted() {
     use crate::bytes::Placement;
-    fired("was not counted as mapped to be written", |_, _| (), |victim| {
-        let _held = victim.map(true).unwrap();
-        victim.core.pages.maps_written().store(0, Ordering::SeqCst);
-        let _ = victim.unmap(true);
-    });
+    fired(
+        "was not counted as mapped to be written",
+        |_, _| (),
+        |victim| {
+            let _held = victim.map(true).unwrap();
+            victim.core.pages.maps_written().store(0, Ordering::SeqCst);
+            let _ = victim.unmap(true);
+        },
+    );
 }
 
 #[test]

@@ -597,9 +597,7 @@ mod tests {
         let mut edits = Edits::default();
         alloc.log_use(&mut edits, first, NOTHING).unwrap();
         alloc.applied(&mut edits, |_| panic!("nothing was freed"));
-        let records = || {
-            [0, 1].map(|number| alloc.group(number).lock().chunks[&number].logged)
-        };
+        let records = || [0, 1].map(|number| alloc.group(number).lock().chunks[&number].logged);
         let before = records();
         let second = alloc.take(NOWHERE, 100, NOTHING).unwrap().unwrap();
         alloc.log_free(&mut edits, run(1000, 100), NOTHING).unwrap();
