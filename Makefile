@@ -88,7 +88,7 @@ programs: build
 # The cases of one argument are in the gate. CASE='open(file, RDONLY, 640)' shows one.
 answers: build
 	@tools/need mkfs.ext4:e2fsprogs
-	NVMED_ANSWERS='$(or $(CASE),all)' cargo test --release --locked -p nvmed-wrapper --test answers -- --nocapture
+	NVMED_ANSWERS='$(or $(CASE),all)' cargo test --release --locked -p nvmed-wrapper --test it answers:: -- --nocapture
 
 # Also the gate's step `vm`.
 test-vm:

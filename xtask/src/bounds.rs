@@ -1,7 +1,6 @@
 //! What is larger than the house allows, with its size today: a bound may be lowered, and goes when it is met.
 //!
-//! A circle or a number of programs that differs from its bound fails either way, so that a gain is written down and
-//! cannot be lost again.
+//! A circle that differs from its bound fails either way, so that a gain is written down and cannot be lost again.
 
 /// The largest circle of modules that needs no bound.
 pub const CIRCLE_MODULES_MAX: usize = 8;
@@ -10,8 +9,6 @@ pub const CIRCLES: [(&str, &[usize]); 1] = [("wrapper", &[59])];
 
 /// Programs of tests that a crate may have beside those that change what belongs to the process.
 pub const TEST_PROGRAMS_MAX: usize = 2;
-/// Crates with more, and how many they have.
-pub const TEST_PROGRAMS: [(&str, usize); 1] = [("wrapper", 21)];
 
 /// Columns of a document's line.
 pub const COLUMNS_MAX: usize = 120;

@@ -1,6 +1,6 @@
 //! The programs of tests of each crate: few, since each links the whole stack anew.
 
-use crate::bounds::{TEST_PROGRAMS, TEST_PROGRAMS_MAX, compare};
+use crate::bounds::TEST_PROGRAMS_MAX;
 use crate::rooms;
 use std::path::Path;
 
@@ -28,10 +28,8 @@ pub fn check(root: &Path) -> Vec<String> {
         let all = of(&root.join("crates").join(&room));
         let alone = |name: &String| OWN_PROCESS.iter().any(|(home, own, _)| *home == room && own == name);
         let shared = all.iter().filter(|name| !alone(name)).count();
-        let bound = TEST_PROGRAMS.iter().find(|(bound, _)| *bound == room).map(|(_, most)| *most);
         let what = format!("crates/{room}/tests: programs");
-        wrong.extend(bound.and_then(|most| compare(&what, &[shared], &[most])));
-        if bound.is_none() && shared > TEST_PROGRAMS_MAX {
+        if shared > TEST_PROGRAMS_MAX {
             wrong.push(format!(
                 "{what}: {shared}, more than {TEST_PROGRAMS_MAX}: make one a module of another"
             ));

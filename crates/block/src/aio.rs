@@ -7,7 +7,7 @@ use crate::handle::ByteHandle;
 use crate::memory::Memory;
 use crate::range::RangeId;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use nvmed_io::{Handle, Operation, Request, SubmitError, Ticket};
+use nvmed_io::{Flight, Handle, Operation, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::Lba;
 use std::collections::VecDeque;
@@ -41,29 +41,28 @@ pub struct Finished {
     pub result: Result<usize, BlockError>,
 }
 
+/// What the device does of a call: whole blocks, with aligned memory of a buffer; of a flush nothing of either.
+pub(crate) struct WholeBlocks {
+    bytes: usize,
+    memory: Option<Segment>,
+}
+
 /// A call that the device is working on.
-struct Flight {
+struct Launched {
     id: u64,
     aio: Aio,
     /// Which of the handle's queues.
     queue: usize,
     /// Bytes on the device; fewer than asked for at its end.
     bytes: usize,
-    /// Bytes of requests submitted.
-    submitted: usize,
-    /// Almost every call is one request.
-    ticket: Option<Ticket>,
-    more: Vec<Ticket>,
-    /// Tickets that a thread is waiting for outside.
-    waiting: usize,
-    flush_due: bool,
-    error: Option<BlockError>,
+    flight: Flight,
     range: Option<RangeId>,
 }
 
+/// The asynchronous calls of one handle, by what became of them.
 #[derive(Default)]
-struct Inner {
-    flying: Vec<Flight>,
+struct Calls {
+    flying: Vec<Launched>,
     done: VecDeque<Finished>,
     next: u64,
 }
@@ -72,7 +71,7 @@ struct Inner {
 pub(crate) struct Flights {
     disk: Arc<Disk>,
     pub(crate) io: Vec<Handle>,
-    inner: Mutex<Inner>,
+    calls: Mutex<Calls>,
     /// Calls taken and not reaped.
     count: AtomicUsize,
 }
@@ -82,16 +81,16 @@ impl Flights {
         let flights = Arc::new(Self {
             disk: Arc::clone(disk),
             io,
-            inner: Mutex::default(),
+            calls: Mutex::default(),
             count: AtomicUsize::new(0),
         });
         disk.watch(&flights);
         flights
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Flights move between the lists by calls that do not panic in between.
-        self.inner.lock()
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        // Calls move between the lists by functions that do not panic in between.
+        self.calls.lock()
     }
 
     /// Room for one more call.
@@ -106,65 +105,21 @@ impl Flights {
         self.lock().done.push_back(Finished { aio, result });
     }
 
-    /// A call that was admitted goes to the device: `bytes` of it, which are whole blocks in aligned memory.
-    pub(crate) fn launch(&self, aio: Aio, queue: usize, bytes: usize, range: Option<RangeId>) {
-        let flush_due = aio.operation == Operation::Flush;
-        let mut inner = self.lock();
-        let id = inner.next;
-        inner.next += 1;
-        let mut flight = Flight {
-            id,
-            aio,
-            queue,
-            bytes,
-            submitted: 0,
-            ticket: None,
-            more: Vec::new(),
-            waiting: 0,
-            flush_due,
-            error: None,
-            range,
-        };
-        self.submit(&mut flight);
-        let refused = flight.is_over();
-        inner.flying.push(flight);
-        if refused {
-            self.land(&mut inner);
+    /// A call that was admitted goes to the device.
+    pub(crate) fn launch(&self, aio: Aio, queue: usize, whole: WholeBlocks, range: Option<RangeId>) {
+        let WholeBlocks { bytes, memory } = whole;
+        let mut flight = Flight::new(aio.operation, memory);
+        if bytes > 0 {
+            let lba_shift = self.disk.lba_shift();
+            flight.push(Lba(aio.offset >> lba_shift), bytes as u64 >> lba_shift);
         }
-    }
-
-    /// Submits as much of a call as its queue has slots for.
-    fn submit(&self, flight: &mut Flight) {
-        while flight.error.is_none() && (flight.submitted < flight.bytes || flight.flush_due) {
-            let (lba_shift, most) = (self.disk.lba_shift(), self.disk.request_bytes());
-            let bytes = (flight.bytes - flight.submitted).min(most);
-            let data = flight.aio.buffer.as_ref().map(|(buffer, start)| {
-                let from = start + flight.submitted;
-                buffer.segment(from..from + bytes)
-            });
-            let data = match data.transpose() {
-                Ok(segment) => segment,
-                Err(error) => return flight.error = Some(error),
-            };
-            let request = Request {
-                operation: flight.aio.operation,
-                lba: Lba((flight.aio.offset + flight.submitted as u64) >> lba_shift),
-                blocks: (bytes >> lba_shift) as u32,
-                data: data.as_slice(),
-                tag: 0,
-                stream: 0,
-            };
-            match self.io[flight.queue].enqueue(&request) {
-                Ok(ticket) if flight.ticket.is_none() => flight.ticket = Some(ticket),
-                Ok(ticket) => flight.more.push(ticket),
-                Err(SubmitError::NoSlot) => return,
-                Err(refused) => {
-                    flight.error = Some(BlockError::refused(flight.aio.operation, request.lba, refused));
-                    return;
-                }
-            }
-            flight.submitted += bytes;
-            flight.flush_due = false;
+        let mut calls = self.lock();
+        flight.enqueue(&self.io[queue]);
+        let (id, is_refused) = (calls.next, flight.is_landed());
+        calls.next += 1;
+        calls.flying.push(Launched { id, aio, queue, bytes, flight, range });
+        if is_refused {
+            self.land(&mut calls);
         }
     }
 
@@ -178,32 +133,32 @@ impl Flights {
 
     /// Looks what the device has done, and submits what had to wait.
     pub(crate) fn advance(&self) {
-        let mut inner = self.lock();
-        for flight in &mut inner.flying {
-            flight.look(&self.io[flight.queue]);
-            self.submit(flight);
+        let mut calls = self.lock();
+        for Launched { flight, queue, .. } in &mut calls.flying {
+            flight.poll(&self.io[*queue]);
+            flight.enqueue(&self.io[*queue]);
         }
-        self.land(&mut inner);
+        self.land(&mut calls);
     }
 
-    /// Moves flights that are over to the finished ones.
-    fn land(&self, inner: &mut Inner) {
-        let Inner { flying, done, .. } = inner;
-        for mut flight in flying.extract_if(.., |flight| flight.is_over()) {
-            if let Some(range) = flight.range.take() {
+    /// Moves calls that are over to the finished ones.
+    fn land(&self, calls: &mut Calls) {
+        let Calls { flying, done, .. } = calls;
+        for call in flying.extract_if(.., |call| call.flight.is_landed()) {
+            if let Some(range) = call.range {
                 self.disk.unlock(range);
             }
-            let result = flight.error.map_or(Ok(flight.bytes), Err);
-            done.push_back(Finished { aio: flight.aio, result });
+            let result = call.flight.result().map(|()| call.bytes).map_err(BlockError::Io);
+            done.push_back(Finished { aio: call.aio, result });
         }
     }
 
     /// Appends up to `max` finished calls to `out`; answers how many.
     pub(crate) fn reap(&self, max: usize, out: &mut Vec<Finished>) -> usize {
         self.advance();
-        let mut inner = self.lock();
-        let count = max.min(inner.done.len());
-        out.extend(inner.done.drain(..count));
+        let mut calls = self.lock();
+        let count = max.min(calls.done.len());
+        out.extend(calls.done.drain(..count));
         self.count.fetch_sub(count, Ordering::AcqRel);
         count
     }
@@ -217,31 +172,25 @@ impl Flights {
     pub(crate) fn wait(&self) -> bool {
         loop {
             self.advance();
-            let mut inner = self.lock();
-            if !inner.done.is_empty() {
+            let mut calls = self.lock();
+            if !calls.done.is_empty() {
                 return true;
             }
-            let Some(flight) =
-                inner.flying.iter_mut().find(|flight| flight.ticket.is_some() || !flight.more.is_empty())
-            else {
-                let idle = inner.flying.is_empty();
-                drop(inner);
-                if idle {
+            let taken =
+                calls.flying.iter_mut().find_map(|call| Some((call.id, call.queue, call.flight.take()?)));
+            let is_idle = calls.flying.is_empty();
+            drop(calls);
+            let Some((id, queue, ticket)) = taken else {
+                if is_idle {
                     return false;
                 }
                 // Others have all slots, or wait for our tickets already.
                 std::thread::yield_now();
                 continue;
             };
-            let Some(ticket) = flight.ticket.take().or_else(|| flight.more.pop()) else { continue };
-            let (id, queue) = (flight.id, flight.queue);
-            flight.waiting += 1;
-            drop(inner);
             let result = self.io[queue].wait(ticket);
-            let mut inner = self.lock();
-            if let Some(flight) = inner.flying.iter_mut().find(|flight| flight.id == id) {
-                flight.waiting -= 1;
-                flight.error = flight.error.or(result.err().map(BlockError::Io));
+            if let Some(call) = self.lock().flying.iter_mut().find(|call| call.id == id) {
+                call.flight.note(result);
             }
         }
     }
@@ -252,29 +201,6 @@ impl Flights {
         while self.wait() {
             self.reap(AIO_MAX, &mut gone);
             gone.clear();
-        }
-    }
-}
-
-impl Flight {
-    fn is_over(&self) -> bool {
-        let sent = self.error.is_some() || (self.submitted == self.bytes && !self.flush_due);
-        sent && self.ticket.is_none() && self.more.is_empty() && self.waiting == 0
-    }
-
-    /// Takes the results that are there.
-    fn look(&mut self, io: &Handle) {
-        let Self { ticket, more, error, .. } = self;
-        let mut is_waiting = |ticket: &Ticket| match io.poll(ticket) {
-            None => true,
-            Some(result) => {
-                *error = error.or(result.err().map(BlockError::Io));
-                false
-            }
-        };
-        *ticket = ticket.take().filter(&mut is_waiting);
-        if !more.is_empty() {
-            more.retain(is_waiting);
         }
     }
 }
@@ -291,7 +217,7 @@ impl ByteHandle {
         self.flights.admit()?;
         let aio = self.durable(aio);
         match self.whole_blocks(&aio) {
-            Some(bytes) => self.launch(aio, bytes),
+            Some(whole) => self.launch(aio, whole),
             None => {
                 let result = self.run(&aio);
                 self.flights.finish(aio, result);
@@ -309,28 +235,29 @@ impl ByteHandle {
     }
 
     /// Gives a call to the device, after the cache is out of its way.
-    fn launch(&self, aio: Aio, bytes: usize) {
-        let queue = self.queue(aio.operation, aio.offset, bytes as u64);
+    fn launch(&self, aio: Aio, whole: WholeBlocks) {
+        let bytes = whole.bytes as u64;
+        let queue = self.queue(aio.operation, aio.offset, bytes);
         let io = &self.flights.io[queue];
         let prepared = match aio.operation {
             Operation::Write { .. } => self
                 .disk
                 .may_write()
-                .and_then(|()| self.disk.lock_past(io, aio.offset, bytes as u64))
+                .and_then(|()| self.disk.lock_past(io, aio.offset, bytes))
                 .map(|held| Some(held.keep())),
             Operation::Flush => self.clean(io).map(|()| None),
-            _ => self.disk.settle(io, aio.offset, bytes as u64).map(|()| None),
+            _ => self.disk.settle(io, aio.offset, bytes).map(|()| None),
         };
         match prepared {
-            Ok(range) => self.flights.launch(aio, queue, bytes, range),
+            Ok(range) => self.flights.launch(aio, queue, whole, range),
             Err(error) => self.flights.finish(aio, Err(error)),
         }
     }
 
-    /// How many bytes of a call the device can work on alone; none when the call has to be done here.
-    fn whole_blocks(&self, aio: &Aio) -> Option<usize> {
+    /// What of a call the device can work on alone; none when the call has to be done here.
+    fn whole_blocks(&self, aio: &Aio) -> Option<WholeBlocks> {
         if aio.operation == Operation::Flush {
-            return Some(0);
+            return Some(WholeBlocks { bytes: 0, memory: None });
         }
         let (buffer, start) = aio.buffer.as_ref()?;
         let moves = matches!(aio.operation, Operation::Read | Operation::Write { .. });
@@ -344,7 +271,8 @@ impl ByteHandle {
         }
         let end = start.checked_add(aio.bytes)?;
         let memory = Memory::buffer(buffer, *start..end).ok()?;
-        memory.segment(&self.disk.pool, 0, bytes).map(|_| bytes)
+        let memory = memory.segment(&self.disk.pool, 0, bytes)?;
+        Some(WholeBlocks { bytes, memory: Some(memory) })
     }
 
     /// Does an asynchronous call at once.

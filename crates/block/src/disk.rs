@@ -37,7 +37,6 @@ impl Default for DiskOptions {
 pub struct Disk {
     device: Arc<Device>,
     lba_shift: u32,
-    request_bytes: usize,
     pub(crate) pool: Arc<Pool>,
     ranges: Ranges,
     /// Write-backs, and what else needs no handle of the caller's.
@@ -64,13 +63,10 @@ impl Disk {
     pub fn new(device: Arc<Device>, options: DiskOptions) -> Arc<Self> {
         let pool = Pool::new(Arc::clone(&device), options.pages);
         let io = device.handle(Binding::Spread);
-        let geometry = device.geometry();
-        let (lba_shift, request_bytes) =
-            (geometry.lba_bytes.trailing_zeros(), geometry.transfer_bytes_max as usize);
+        let lba_shift = device.geometry().lba_bytes.trailing_zeros();
         Arc::new(Self {
             device,
             lba_shift,
-            request_bytes,
             pool,
             ranges: Ranges::default(),
             io,
@@ -219,11 +215,6 @@ impl Disk {
 
     pub(crate) fn unlock(&self, range: RangeId) {
         self.ranges.unlock(range);
-    }
-
-    /// Bytes of one asynchronous request at most: one command.
-    pub(crate) fn request_bytes(&self) -> usize {
-        self.request_bytes
     }
 
     pub(crate) fn watch(&self, flights: &Arc<Flights>) {

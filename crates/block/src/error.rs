@@ -1,8 +1,7 @@
 //! What can go wrong with a call on bytes.
 
 use crate::signature::Found;
-use nvmed_io::{IoError, Operation, QueueFault, SubmitError};
-use nvmed_units::Lba;
+use nvmed_io::IoError;
 use rustix::io::Errno;
 
 /// Why a call failed.
@@ -115,15 +114,6 @@ impl BlockError {
             Self::Busy { .. } => Errno::AGAIN,
             Self::CacheFull | Self::WriteBack { .. } => Errno::IO,
         }
-    }
-
-    /// A request that its queue did not take for good.
-    pub(crate) fn refused(operation: Operation, lba: Lba, error: SubmitError) -> Self {
-        Self::Io(match error {
-            SubmitError::Invalid { operation, lba, reason } => IoError::Invalid { operation, lba, reason },
-            SubmitError::Failed(fault) => IoError::Failed { operation, lba, fault },
-            _ => IoError::Failed { operation, lba, fault: QueueFault::Timeout },
-        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! `nvmed run --server`: the program's files lie with a server that runs already; no device is held here.
 
 use crate::failure::{Failure, Status};
-use crate::place::parse_spec;
+use crate::location::parse_spec;
 use crate::run::arguments::Run;
 use crate::run::{absolute, preloaded, watch};
 use crate::watch::Watch;

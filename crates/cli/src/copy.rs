@@ -3,7 +3,7 @@
 use crate::arguments::Cp;
 use crate::failure::Failure;
 use crate::host::Host;
-use crate::place::Place;
+use crate::location::Location;
 use crate::side::{Entry, EntryKind, Side};
 use crate::volume::{Tree, Volumes};
 use std::io::Write;
@@ -23,27 +23,27 @@ const PATH_STEPS: usize = 64;
 /// The first thing that could not be copied; what came before it stays.
 pub fn cp(arguments: &Cp) -> Result<(), Failure> {
     crate::shared::use_all_descriptors();
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     for argument in &arguments.places {
-        places.push(Place::parse(argument)?);
+        locations.push(Location::parse(argument)?);
     }
-    if places.iter().all(|place| matches!(place, Place::Host(_))) {
+    if locations.iter().all(|location| matches!(location, Location::Host(_))) {
         return Err(Failure::usage(
             "cp: all files are on the host; write a device's file as DEVICE:/path, or use cp",
         ));
     }
     let mut volumes = Volumes::default();
-    for place in &places {
-        volumes.mount(place)?;
+    for location in &locations {
+        volumes.mount(location)?;
     }
-    let copied = copy_all(arguments, &volumes, &places);
+    let copied = copy_all(arguments, &volumes, &locations);
     // What was copied before a failure is written back too.
     let unmounted = volumes.unmount();
     copied.and(unmounted)
 }
 
-fn copy_all(arguments: &Cp, volumes: &Volumes, places: &[Place]) -> Result<(), Failure> {
-    let (target, sources) = places.split_last().expect("clap asks for two places at least");
+fn copy_all(arguments: &Cp, volumes: &Volumes, locations: &[Location]) -> Result<(), Failure> {
+    let (target, sources) = locations.split_last().expect("clap asks for two locations at least");
     let into =
         side(volumes, target).look(target, true)?.is_some_and(|entry| entry.kind == EntryKind::Directory);
     if sources.len() > 1 && !into {
@@ -54,15 +54,15 @@ fn copy_all(arguments: &Cp, volumes: &Volumes, places: &[Place]) -> Result<(), F
             Some(name) if into => target.join(&name),
             _ => target.clone(),
         };
-        let source = Spot { side: side(volumes, source), place: source.clone(), entered: false };
-        let target = Spot { side: side(volumes, &target), place: target, entered: false };
+        let source = Spot { side: side(volumes, source), location: source.clone(), entered: false };
+        let target = Spot { side: side(volumes, &target), location: target, entered: false };
         Copy { arguments }.start(source, target)?;
     }
     Ok(())
 }
 
-fn side<'a>(volumes: &'a Volumes, place: &Place) -> Rc<dyn Side<'a> + 'a> {
-    match volumes.of(place) {
+fn side<'a>(volumes: &'a Volumes, location: &Location) -> Rc<dyn Side<'a> + 'a> {
+    match volumes.of(location) {
         Some(volume) => Rc::new(Tree::new(volume)),
         None => Rc::new(Host::default()),
     }
@@ -72,27 +72,27 @@ fn side<'a>(volumes: &'a Volumes, place: &Place) -> Rc<dyn Side<'a> + 'a> {
 #[derive(Clone)]
 struct Spot<'a> {
     side: Rc<dyn Side<'a> + 'a>,
-    place: Place,
+    location: Location,
     /// Its path begins at a directory that the walk entered.
     entered: bool,
 }
 
 impl Spot<'_> {
     fn join(&self, name: &[u8]) -> Self {
-        Self { side: Rc::clone(&self.side), place: self.place.join(name), entered: self.entered }
+        Self { side: Rc::clone(&self.side), location: self.location.join(name), entered: self.entered }
     }
 
     /// The same directory, entered if its path is long.
     fn near(&self) -> Result<Self, Failure> {
-        let path = self.place.path();
+        let path = self.location.path();
         if path.len() <= PATH_BYTES && path.iter().filter(|byte| **byte == b'/').count() <= PATH_STEPS {
             return Ok(self.clone());
         }
-        Ok(Self { side: self.side.enter(&self.place)?, place: self.place.anew(), entered: true })
+        Ok(Self { side: self.side.enter(&self.location)?, location: self.location.anew(), entered: true })
     }
 
     fn look(&self, follow: bool) -> Result<Option<Entry>, Failure> {
-        self.side.look(&self.place, follow)
+        self.side.look(&self.location, follow)
     }
 }
 
@@ -113,7 +113,7 @@ struct Copy<'a> {
 impl Copy<'_> {
     fn start<'s>(&self, source: Spot<'s>, target: Spot<'s>) -> Result<(), Failure> {
         let entry = source.look(!self.arguments.recursive)?;
-        let entry = entry.ok_or_else(|| Failure::host(&source.place, rustix::io::Errno::NOENT))?;
+        let entry = entry.ok_or_else(|| Failure::host(&source.location, rustix::io::Errno::NOENT))?;
         // Depth is the user's, the stack is ours.
         let mut open: Vec<Directory<'s>> = Vec::new();
         open.extend(self.any(source, target, entry)?);
@@ -128,7 +128,8 @@ impl Copy<'_> {
                 Some(name) => self.one(top, &name, made),
                 None => {
                     let keeps = self.arguments.preserve;
-                    let kept = if keeps { top.made.side.keep(&top.made.place, &top.entry) } else { Ok(()) };
+                    let kept =
+                        if keeps { top.made.side.keep(&top.made.location, &top.entry) } else { Ok(()) };
                     open.pop();
                     kept.map(|()| None)
                 }
@@ -157,7 +158,7 @@ impl Copy<'_> {
 
     /// Copies one name, or begins a directory.
     fn any<'s>(&self, from: Spot<'s>, to: Spot<'s>, entry: Entry) -> Result<Option<Directory<'s>>, Failure> {
-        let (source, target) = (&from.place, &to.place);
+        let (source, target) = (&from.location, &to.location);
         if self.arguments.verbose {
             // Nobody listening is no reason to stop copying.
             let _ = writeln!(std::io::stdout(), "{source} -> {target}");
@@ -184,21 +185,21 @@ impl Copy<'_> {
 
 /// Makes a directory, if it is not there, that is then filled.
 fn begin<'s>(source: &Spot<'s>, target: Spot<'s>, entry: Entry) -> Result<Directory<'s>, Failure> {
-    let names = source.side.names(&source.place)?.into_iter();
+    let names = source.side.names(&source.location)?.into_iter();
     if target.look(true)?.is_none_or(|there| there.kind != EntryKind::Directory) {
         // Its own files must be writable while it is filled; `keep` gives the final mode.
-        target.side.make_directory(&target.place, entry.mode | 0o700)?;
+        target.side.make_directory(&target.location, entry.mode | 0o700)?;
     }
     Ok(Directory { entry, source: source.near()?, target: target.near()?, made: target, names })
 }
 
 fn file(source: &Spot<'_>, target: &Spot<'_>, entry: &Entry) -> Result<(), Failure> {
     if target.look(true)?.is_some_and(|there| there.identity == entry.identity) {
-        let (source, target) = (&source.place, &target.place);
+        let (source, target) = (&source.location, &target.location);
         return Err(Failure::usage(format!("cp: {source} and {target} are the same file")));
     }
-    let mut from = source.side.open(&source.place)?;
-    let mut to = target.side.create(&target.place, entry.mode)?;
+    let mut from = source.side.open(&source.location)?;
+    let mut to = target.side.create(&target.location, entry.mode)?;
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut offset = 0;
     loop {

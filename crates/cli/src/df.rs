@@ -3,8 +3,8 @@
 use crate::arguments::Df;
 use crate::failure::Failure;
 use crate::inspect::size;
+use crate::location::Location;
 use crate::output::Output;
-use crate::place::Place;
 use crate::volume::Volumes;
 use nvmed_fs::{StatFs, Superblock};
 use serde_json::json;
@@ -24,9 +24,9 @@ pub fn df(arguments: &Df) -> Result<(), Failure> {
     let mut total = Usage::default();
     let mut first = None;
     for argument in &arguments.devices {
-        let place = Place::parse_device(argument)?;
-        let Place::Device { name, .. } = &place else { continue };
-        let files = match volumes.at(&place) {
+        let location = Location::parse_device(argument)?;
+        let Location::Device { name, .. } = &location else { continue };
+        let files = match volumes.at(&location) {
             Ok(volume) => volume.files(),
             // The others are shown all the same.
             Err(failure) => {

@@ -3,8 +3,8 @@
 use crate::arguments::Format;
 use crate::failure::{Failure, Status};
 use crate::inspect::size as size_of;
+use crate::location::parse_spec;
 use crate::output::Output;
-use crate::place::parse_spec;
 use nvmed_block::signature;
 use nvmed_fs::{FileSystem, FormatOptions, Superblock};
 use nvmed_io::Device;

@@ -3,8 +3,8 @@
 use crate::arguments::Identify;
 use crate::failure::{Failure, Status};
 use crate::inspect::size;
+use crate::location::parse_spec;
 use crate::output::Output;
-use crate::place::parse_spec;
 use nvmed_engine::{Engine, EngineError};
 use nvmed_nvme::{IdentifyController, IdentifyNamespace};
 use nvmed_stack::Open;

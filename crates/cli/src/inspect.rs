@@ -3,8 +3,8 @@
 use crate::arguments::{Fsck, Info, Trim};
 use crate::clock;
 use crate::failure::{Failure, Status};
+use crate::location::Location;
 use crate::output::Output;
-use crate::place::Place;
 use crate::volume::Volumes;
 use nvmed_check::Finding;
 use nvmed_engine::EngineError;
@@ -21,9 +21,9 @@ use std::sync::Arc;
 /// The device cannot be mounted, or knows no such command.
 pub fn trim(arguments: &Trim) -> Result<(), Failure> {
     let mut volumes = Volumes::default();
-    let place = Place::parse_device(&arguments.device)?;
-    let Place::Device { name, .. } = &place else { return Ok(()) };
-    let told = volumes.at(&place)?.files().trim(arguments.minimum);
+    let location = Location::parse_device(&arguments.device)?;
+    let Location::Device { name, .. } = &location else { return Ok(()) };
+    let told = volumes.at(&location)?.files().trim(arguments.minimum);
     let told = told.map_err(|error| Failure::device(name, &error))?;
     let mut out = Output::new();
     out.text(&format!("{name}: {} of free space are the device's to reuse\n", size(told)))?;
@@ -57,9 +57,9 @@ struct Facts {
 /// # Errors
 /// The device cannot be opened, or does not say what it is.
 pub fn info(arguments: &Info) -> Result<(), Failure> {
-    let place = Place::parse_device(&arguments.device)?;
-    let Place::Device { name, spec, .. } = place else {
-        return Err(Failure::usage(format!("info: {place}: not a device")));
+    let location = Location::parse_device(&arguments.device)?;
+    let Location::Device { name, spec, .. } = location else {
+        return Err(Failure::usage(format!("info: {location}: not a device")));
     };
     let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false })?;
     let nvme = match device.engine().identify_controller() {
@@ -163,9 +163,9 @@ fn uuid(bytes: &[u8; 16]) -> String {
 /// # Errors
 /// The device cannot be opened or read, or holds no file system of ours.
 pub fn fsck(arguments: &Fsck) -> Result<ExitCode, Failure> {
-    let place = Place::parse_device(&arguments.device)?;
-    let Place::Device { name, spec, .. } = place else {
-        return Err(Failure::usage(format!("fsck: {place}: not a device")));
+    let location = Location::parse_device(&arguments.device)?;
+    let Location::Device { name, spec, .. } = location else {
+        return Err(Failure::usage(format!("fsck: {location}: not a device")));
     };
     let device = nvmed_stack::open_device(&spec, Open::Existing { locked_by_run: false })?;
     if let Some(directory) = &arguments.salvage {

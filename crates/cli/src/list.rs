@@ -3,8 +3,8 @@
 use crate::arguments::{Ls, Stat as StatArguments};
 use crate::clock;
 use crate::failure::Failure;
+use crate::location::Location;
 use crate::output::Output;
-use crate::place::Place;
 use crate::volume::{Volume, Volumes};
 use nvmed_fs::{Follow, Kind, Stat};
 use serde_json::json;
@@ -12,26 +12,26 @@ use serde_json::json;
 /// Lists directories, and files by their names.
 ///
 /// # Errors
-/// A place does not exist or cannot be read.
+/// A location does not exist or cannot be read.
 pub fn ls(arguments: &Ls) -> Result<(), Failure> {
     let mut volumes = Volumes::default();
     let mut out = Output::new();
     for (index, argument) in arguments.places.iter().enumerate() {
-        let place = Place::parse_device(argument)?;
-        let volume = volumes.at(&place)?;
-        let stat = volume.stat(&place, if arguments.long { Follow::No } else { Follow::Yes })?;
+        let location = Location::parse_device(argument)?;
+        let volume = volumes.at(&location)?;
+        let stat = volume.stat(&location, if arguments.long { Follow::No } else { Follow::Yes })?;
         if stat.kind() != Kind::Directory || arguments.directory {
-            let name = place.path().to_vec();
-            line(&mut out, arguments, volume, &place, &name)?;
+            let name = location.path().to_vec();
+            line(&mut out, arguments, volume, &location, &name)?;
             continue;
         }
         if arguments.places.len() > 1 {
             let gap = if index == 0 { "" } else { "\n" };
-            out.text(&format!("{gap}{place}:\n"))?;
+            out.text(&format!("{gap}{location}:\n"))?;
         }
-        for (name, _) in volume.entries(&place)? {
+        for (name, _) in volume.entries(&location)? {
             if arguments.all || !name.starts_with(b".") {
-                line(&mut out, arguments, volume, &place.join(&name), &name)?;
+                line(&mut out, arguments, volume, &location.join(&name), &name)?;
             }
         }
     }
@@ -43,12 +43,12 @@ fn line(
     out: &mut Output,
     arguments: &Ls,
     volume: &Volume,
-    place: &Place,
+    location: &Location,
     name: &[u8],
 ) -> Result<(), Failure> {
     let mut target = Vec::new();
     if arguments.long {
-        let stat = volume.stat(place, Follow::No)?;
+        let stat = volume.stat(location, Follow::No)?;
         out.text(&format!(
             "{} {:>3} {:>6} {:>6} {:>12} {} ",
             mode_text(&stat),
@@ -59,7 +59,7 @@ fn line(
             clock::date(stat.mtime_ns)
         ))?;
         if stat.kind() == Kind::Symlink {
-            target = crate::side::Side::target(&crate::volume::Tree::new(volume), place)?;
+            target = crate::side::Side::target(&crate::volume::Tree::new(volume), location)?;
         }
     }
     out.bytes(name)?;
@@ -73,23 +73,23 @@ fn line(
 /// Shows what is known of each file.
 ///
 /// # Errors
-/// A place does not exist.
+/// A location does not exist.
 pub fn stat(arguments: &StatArguments) -> Result<(), Failure> {
     let mut volumes = Volumes::default();
     let mut out = Output::new();
     for argument in &arguments.places {
-        let place = Place::parse_device(argument)?;
-        let stat = volumes.at(&place)?.stat(&place, Follow::No)?;
-        let text = if arguments.json { facts(&place, &stat) } else { page(&place, &stat) };
+        let location = Location::parse_device(argument)?;
+        let stat = volumes.at(&location)?.stat(&location, Follow::No)?;
+        let text = if arguments.json { facts(&location, &stat) } else { page(&location, &stat) };
         out.text(&text)?;
     }
     out.finish()?;
     volumes.unmount()
 }
 
-fn page(place: &Place, stat: &Stat) -> String {
+fn page(location: &Location, stat: &Stat) -> String {
     format!(
-        "  File: {place}\n  Size: {:<12} Blocks: {:<8} {}\n Inode: {:<12} Links: {}\n  Mode: {:04o} ({})  \
+        "  File: {location}\n  Size: {:<12} Blocks: {:<8} {}\n Inode: {:<12} Links: {}\n  Mode: {:04o} ({})  \
          Uid: {}  Gid: {}\nAccess: {}\nModify: {}\nChange: {}\n Birth: {}\n",
         stat.size,
         stat.blocks_512,
@@ -107,9 +107,9 @@ fn page(place: &Place, stat: &Stat) -> String {
     )
 }
 
-fn facts(place: &Place, stat: &Stat) -> String {
+fn facts(location: &Location, stat: &Stat) -> String {
     let facts = json!({
-        "file": place.to_string(),
+        "file": location.to_string(),
         "kind": kind_name(stat.kind()),
         "mode": format!("{:04o}", stat.mode & 0o7777),
         "inode": stat.ino,

@@ -8,7 +8,7 @@
 use crate::arguments::{Mount, Umount};
 use crate::failure::{Failure, Status};
 use crate::holder::{Holder, again, first_line, status_of, tell_panics, tell_trouble};
-use crate::place::parse_spec;
+use crate::location::parse_spec;
 use crate::run::{absolute, pass_on};
 use nvmed_fuse::{MountError, MountOptions, MountPoint, Serving};
 use nvmed_stack::{Config, ConfigError, RUN_MEMORY_VARIABLE, Surroundings};

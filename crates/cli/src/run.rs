@@ -10,7 +10,7 @@ use crate::client;
 use crate::ending::Ending;
 use crate::failure::{Failure, Status};
 use crate::holder::Holder;
-use crate::place::parse_spec;
+use crate::location::parse_spec;
 use crate::program;
 use crate::shared;
 use crate::watch::Watch;

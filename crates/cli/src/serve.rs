@@ -6,8 +6,8 @@ pub mod machine;
 mod notify;
 
 use crate::failure::{Failure, Status};
+use crate::location::parse_spec;
 use crate::output::Output;
-use crate::place::parse_spec;
 use crate::serve::arguments::ServeDevice;
 use nvmed_stack::{Open, ServedDevice};
 use nvmed_sys::Signals;

@@ -1,7 +1,7 @@
 //! What `cp` needs of either side, so that one walk serves every direction.
 
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::location::Location;
 use std::rc::Rc;
 
 /// What a name stands for.
@@ -39,23 +39,23 @@ pub struct Entry {
 /// A tree of files: the host's, or a device's. Paths begin at its top, or at the directory that was entered.
 pub trait Side<'a> {
     /// The same side from a directory on: what lies deep in it has no path that is too long.
-    fn enter(&self, place: &Place) -> Result<Rc<dyn Side<'a> + 'a>, Failure>;
-    /// What is at `place`; `None` if nothing is.
-    fn look(&self, place: &Place, follow: bool) -> Result<Option<Entry>, Failure>;
+    fn enter(&self, location: &Location) -> Result<Rc<dyn Side<'a> + 'a>, Failure>;
+    /// What is at `location`; `None` if nothing is.
+    fn look(&self, location: &Location, follow: bool) -> Result<Option<Entry>, Failure>;
     /// The names in a directory, without `.` and `..`, sorted.
-    fn names(&self, place: &Place) -> Result<Vec<Vec<u8>>, Failure>;
+    fn names(&self, location: &Location) -> Result<Vec<Vec<u8>>, Failure>;
     /// Where a symbolic link leads.
-    fn target(&self, place: &Place) -> Result<Vec<u8>, Failure>;
+    fn target(&self, location: &Location) -> Result<Vec<u8>, Failure>;
     /// Opens a file to read it.
-    fn open<'d>(&'d self, place: &'d Place) -> Result<Box<dyn Data + 'd>, Failure>;
+    fn open<'d>(&'d self, location: &'d Location) -> Result<Box<dyn Data + 'd>, Failure>;
     /// Makes a file, or empties an existing one, to write it; the umask is applied to `mode`.
-    fn create<'d>(&'d self, place: &'d Place, mode: u32) -> Result<Box<dyn Data + 'd>, Failure>;
+    fn create<'d>(&'d self, location: &'d Location, mode: u32) -> Result<Box<dyn Data + 'd>, Failure>;
     /// Makes a directory; the umask is applied to `mode`.
-    fn make_directory(&self, place: &Place, mode: u32) -> Result<(), Failure>;
+    fn make_directory(&self, location: &Location, mode: u32) -> Result<(), Failure>;
     /// Makes a symbolic link to `target`.
-    fn make_link(&self, place: &Place, target: &[u8]) -> Result<(), Failure>;
-    /// Gives `place` the owner, mode and times of `entry`; an owner that may not be given is left.
-    fn keep(&self, place: &Place, entry: &Entry) -> Result<(), Failure>;
+    fn make_link(&self, location: &Location, target: &[u8]) -> Result<(), Failure>;
+    /// Gives `location` the owner, mode and times of `entry`; an owner that may not be given is left.
+    fn keep(&self, location: &Location, entry: &Entry) -> Result<(), Failure>;
 }
 
 /// An open file.

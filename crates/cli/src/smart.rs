@@ -3,8 +3,8 @@
 use crate::arguments::Smart;
 use crate::failure::{Failure, Status};
 use crate::identify::celsius;
+use crate::location::parse_spec;
 use crate::output::Output;
-use crate::place::parse_spec;
 use nvmed_engine::EngineError;
 use nvmed_nvme::{LogPage, SmartLog};
 use nvmed_stack::Open;

@@ -2,8 +2,8 @@
 
 use crate::arguments::{Files, Mkdir, Mv, Rm};
 use crate::failure::Failure;
+use crate::location::Location;
 use crate::output::Output;
-use crate::place::Place;
 use crate::volume::{Volume, Volumes, within};
 use nvmed_fs::{Follow, FsError, Kind, Node, OpenFlags, RenameFlags};
 use std::ffi::OsString;
@@ -11,15 +11,15 @@ use std::ffi::OsString;
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 128 << 10;
 
-/// Does `each` to every place, then writes back what was done, all of it or up to the failure.
+/// Does `each` to every location, then writes back what was done, all of it or up to the failure.
 fn for_each(
     arguments: &[OsString],
-    mut each: impl FnMut(&Volume, &Place) -> Result<(), Failure>,
+    mut each: impl FnMut(&Volume, &Location) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut volumes = Volumes::default();
     let mut done = Ok(());
     for argument in arguments {
-        done = Place::parse_device(argument).and_then(|place| each(volumes.at(&place)?, &place));
+        done = Location::parse_device(argument).and_then(|location| each(volumes.at(&location)?, &location));
         if done.is_err() {
             break;
         }
@@ -34,10 +34,10 @@ fn for_each(
 pub fn cat(arguments: &Files) -> Result<(), Failure> {
     let mut out = Output::new();
     let mut chunk = vec![0; CHUNK_BYTES];
-    for_each(&arguments.places, |volume, place| {
-        let file = volume.open_file(place, OpenFlags::READ, 0)?;
+    for_each(&arguments.places, |volume, location| {
+        let file = volume.open_file(location, OpenFlags::READ, 0)?;
         loop {
-            match file.read(&mut chunk).map_err(|error| Failure::device(place, &error))? {
+            match file.read(&mut chunk).map_err(|error| Failure::device(location, &error))? {
                 0 => return Ok(()),
                 len => out.bytes(&chunk[..len])?,
             }
@@ -51,32 +51,32 @@ pub fn cat(arguments: &Files) -> Result<(), Failure> {
 /// # Errors
 /// One cannot be made.
 pub fn mkdir(arguments: &Mkdir) -> Result<(), Failure> {
-    for_each(&arguments.places, |volume, place| {
+    for_each(&arguments.places, |volume, location| {
         if !arguments.parents {
-            return make(volume, place, within(place), arguments.mode);
+            return make(volume, location, within(location), arguments.mode);
         }
-        let path = within(place);
+        let path = within(location);
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
         for end in ends {
             // A parent must let its owner fill it, whatever the mode of the last directory.
-            make_missing(volume, place, &path[..end], 0o777)?;
+            make_missing(volume, location, &path[..end], 0o777)?;
         }
-        make_missing(volume, place, path, arguments.mode)
+        make_missing(volume, location, path, arguments.mode)
     })
 }
 
-fn make(volume: &Volume, place: &Place, path: &[u8], mode: u32) -> Result<(), Failure> {
+fn make(volume: &Volume, location: &Location, path: &[u8], mode: u32) -> Result<(), Failure> {
     let made = volume.files().mkdir(&volume.root(), path, volume.masked(mode), &volume.who());
-    made.map_err(|error| Failure::device(place, &error))
+    made.map_err(|error| Failure::device(location, &error))
 }
 
-fn make_missing(volume: &Volume, place: &Place, path: &[u8], mode: u32) -> Result<(), Failure> {
+fn make_missing(volume: &Volume, location: &Location, path: &[u8], mode: u32) -> Result<(), Failure> {
     let there = volume.files().stat(&volume.root(), path, Follow::Yes, &volume.who());
     match there {
         Ok(stat) if stat.kind() == Kind::Directory => Ok(()),
-        Ok(_) => Err(Failure::device(place, &FsError::NotDirectory)),
-        Err(FsError::NotFound) => make(volume, place, path, mode),
-        Err(error) => Err(Failure::device(place, &error)),
+        Ok(_) => Err(Failure::device(location, &FsError::NotDirectory)),
+        Err(FsError::NotFound) => make(volume, location, path, mode),
+        Err(error) => Err(Failure::device(location, &error)),
     }
 }
 
@@ -85,24 +85,24 @@ fn make_missing(volume: &Volume, place: &Place, path: &[u8], mode: u32) -> Resul
 /// # Errors
 /// One cannot be removed; what was removed before it stays removed.
 pub fn rm(arguments: &Rm) -> Result<(), Failure> {
-    for_each(&arguments.places, |volume, place| {
-        let stat = volume.files().stat(&volume.root(), within(place), Follow::No, &volume.who());
+    for_each(&arguments.places, |volume, location| {
+        let stat = volume.files().stat(&volume.root(), within(location), Follow::No, &volume.who());
         match stat {
             Err(FsError::NotFound) if arguments.force => Ok(()),
-            Err(error) => Err(Failure::device(place, &error)),
-            Ok(stat) if stat.kind() != Kind::Directory => unlink(volume, place),
-            Ok(_) if within(place) == b"." => Err(Failure::usage(format!(
-                "rm: {place}: the root stays; `nvmed format --force` empties a device"
+            Err(error) => Err(Failure::device(location, &error)),
+            Ok(stat) if stat.kind() != Kind::Directory => unlink(volume, location),
+            Ok(_) if within(location) == b"." => Err(Failure::usage(format!(
+                "rm: {location}: the root stays; `nvmed format --force` empties a device"
             ))),
-            Ok(_) if arguments.recursive => remove_tree(volume, place),
-            Ok(_) => Err(Failure::usage(format!("rm: {place}: is a directory; add -r"))),
+            Ok(_) if arguments.recursive => remove_tree(volume, location),
+            Ok(_) => Err(Failure::usage(format!("rm: {location}: is a directory; add -r"))),
         }
     })
 }
 
-fn unlink(volume: &Volume, place: &Place) -> Result<(), Failure> {
-    let removed = volume.files().unlink(&volume.root(), within(place), &volume.who());
-    removed.map_err(|error| Failure::device(place, &error))
+fn unlink(volume: &Volume, location: &Location) -> Result<(), Failure> {
+    let removed = volume.files().unlink(&volume.root(), within(location), &volume.who());
+    removed.map_err(|error| Failure::device(location, &error))
 }
 
 /// A directory that is being emptied.
@@ -113,35 +113,35 @@ struct Emptied {
 }
 
 impl Emptied {
-    fn begin(volume: &Volume, at: &Node, name: &[u8], place: &Place) -> Result<Self, Failure> {
-        let fail = |error| Failure::device(place, &error);
+    fn begin(volume: &Volume, at: &Node, name: &[u8], location: &Location) -> Result<Self, Failure> {
+        let fail = |error| Failure::device(location, &error);
         let node = volume.files().lookup(at, name, Follow::No, &volume.who()).map_err(fail)?;
-        let entries = volume.entries_of(&node, b".", place)?.into_iter();
+        let entries = volume.entries_of(&node, b".", location)?.into_iter();
         Ok(Self { node, name: name.to_vec(), entries })
     }
 }
 
 /// Removes a directory and what is in it, without recursion and by names in held directories: depth is the user's, the
 /// stack and the length of paths are ours.
-fn remove_tree(volume: &Volume, top: &Place) -> Result<(), Failure> {
-    let (files, root, mut place) = (volume.files(), volume.root(), top.clone());
+fn remove_tree(volume: &Volume, top: &Location) -> Result<(), Failure> {
+    let (files, root, mut location) = (volume.files(), volume.root(), top.clone());
     let mut open = vec![Emptied::begin(volume, &root, within(top), top)?];
     while let Some(last) = open.last_mut() {
         if let Some((name, kind)) = last.entries.next() {
-            place = place.join(&name);
+            location = location.join(&name);
             if kind == Kind::Directory {
-                let below = Emptied::begin(volume, &last.node, &name, &place)?;
+                let below = Emptied::begin(volume, &last.node, &name, &location)?;
                 open.push(below);
                 continue;
             }
             let removed = files.unlink(&last.node, &name, &volume.who());
-            removed.map_err(|error| Failure::device(&place, &error))?;
+            removed.map_err(|error| Failure::device(&location, &error))?;
         } else if let Some(done) = open.pop() {
             let above = open.last().map_or(&root, |above| &above.node);
             let removed = files.rmdir(above, &done.name, &volume.who());
-            removed.map_err(|error| Failure::device(&place, &error))?;
+            removed.map_err(|error| Failure::device(&location, &error))?;
         }
-        place.leave();
+        location.leave();
     }
     Ok(())
 }
@@ -151,13 +151,13 @@ fn remove_tree(volume: &Volume, top: &Place) -> Result<(), Failure> {
 /// # Errors
 /// One cannot be renamed, or lies on another device.
 pub fn mv(arguments: &Mv) -> Result<(), Failure> {
-    let (target, sources) = arguments.places.split_last().expect("clap asks for two places at least");
-    let target = Place::parse_device(target)?;
+    let (target, sources) = arguments.places.split_last().expect("clap asks for two locations at least");
+    let target = Location::parse_device(target)?;
     let mut volumes = Volumes::default();
     let volume = volumes.at(&target)?;
     let mut done = Ok(());
     for source in sources {
-        done = Place::parse_device(source)
+        done = Location::parse_device(source)
             .and_then(|source| move_one(volume, &source, &target, arguments, sources.len() > 1));
         if done.is_err() {
             break;
@@ -168,8 +168,8 @@ pub fn mv(arguments: &Mv) -> Result<(), Failure> {
 
 fn move_one(
     volume: &Volume,
-    source: &Place,
-    target: &Place,
+    source: &Location,
+    target: &Location,
     arguments: &Mv,
     many: bool,
 ) -> Result<(), Failure> {

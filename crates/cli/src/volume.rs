@@ -1,7 +1,7 @@
 //! A device's side: its file system, mounted in this process for the length of a command.
 
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::location::Location;
 use crate::side::{Data, Entry, Side};
 use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Node, Object, OpenFlags, Stat, Time};
 use nvmed_stack::{Caller, Config, DeviceSpec, Mount, Surroundings};
@@ -23,30 +23,31 @@ pub struct Volume {
 pub struct Volumes(Vec<Volume>);
 
 impl Volumes {
-    /// The volume of `place`, mounted if it is not yet.
+    /// The volume of `location`, mounted if it is not yet.
     ///
     /// # Errors
     /// It cannot be mounted.
-    pub fn mount(&mut self, place: &Place) -> Result<(), Failure> {
-        let Place::Device { name, spec, .. } = place else { return Ok(()) };
-        if self.of(place).is_none() {
+    pub fn mount(&mut self, location: &Location) -> Result<(), Failure> {
+        let Location::Device { name, spec, .. } = location else { return Ok(()) };
+        if self.of(location).is_none() {
             self.0.push(Volume::mount(name, spec)?);
         }
         Ok(())
     }
 
-    /// The volume of `place`, mounted before.
-    pub fn of(&self, place: &Place) -> Option<&Volume> {
-        self.0.iter().find(|volume| volume.is_at(place))
+    /// The volume of `location`, mounted before.
+    pub fn of(&self, location: &Location) -> Option<&Volume> {
+        self.0.iter().find(|volume| volume.is_at(location))
     }
 
-    /// Mounts the device of `place` and answers its volume.
+    /// Mounts the device of `location` and answers its volume.
     ///
     /// # Errors
-    /// It cannot be mounted, or the place is on the host.
-    pub fn at(&mut self, place: &Place) -> Result<&Volume, Failure> {
-        self.mount(place)?;
-        self.of(place).ok_or_else(|| Failure::usage(format!("{place}: not on a device; write DEVICE:/path")))
+    /// It cannot be mounted, or the location is on the host.
+    pub fn at(&mut self, location: &Location) -> Result<&Volume, Failure> {
+        self.mount(location)?;
+        self.of(location)
+            .ok_or_else(|| Failure::usage(format!("{location}: not on a device; write DEVICE:/path")))
     }
 
     /// Writes everything back and lets go of the devices.
@@ -89,9 +90,9 @@ impl Volume {
         self.mount.unmount().map_err(|error| Failure::device(&self.name, &error))
     }
 
-    /// Whether `place` is on this device.
-    pub fn is_at(&self, place: &Place) -> bool {
-        matches!(place, Place::Device { spec, .. } if *spec == self.spec)
+    /// Whether `location` is on this device.
+    pub fn is_at(&self, location: &Location) -> bool {
+        matches!(location, Location::Device { spec, .. } if *spec == self.spec)
     }
 
     /// The file system.
@@ -114,43 +115,48 @@ impl Volume {
         mode & !self.who.umask()
     }
 
-    /// What is at `place`.
+    /// What is at `location`.
     ///
     /// # Errors
     /// Nothing is, or it may not be seen.
-    pub fn stat(&self, place: &Place, follow: Follow) -> Result<Stat, Failure> {
+    pub fn stat(&self, location: &Location, follow: Follow) -> Result<Stat, Failure> {
         self.files()
-            .stat(&self.root(), within(place), follow, &self.who())
-            .map_err(|error| Failure::device(place, &error))
+            .stat(&self.root(), within(location), follow, &self.who())
+            .map_err(|error| Failure::device(location, &error))
     }
 
-    /// Opens what is at `place`.
+    /// Opens what is at `location`.
     ///
     /// # Errors
     /// It does not exist, or may not be opened so.
-    pub fn open_file(&self, place: &Place, flags: OpenFlags, mode: u32) -> Result<Arc<File>, Failure> {
+    pub fn open_file(&self, location: &Location, flags: OpenFlags, mode: u32) -> Result<Arc<File>, Failure> {
         self.files()
-            .open(&self.root(), within(place), flags, mode, &self.who())
-            .map_err(|error| Failure::device(place, &error))
+            .open(&self.root(), within(location), flags, mode, &self.who())
+            .map_err(|error| Failure::device(location, &error))
     }
 
     /// The names in a directory and what they are, without `.` and `..`, sorted.
     ///
     /// # Errors
     /// It is no directory, or may not be read.
-    pub fn entries(&self, place: &Place) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
-        self.entries_of(&self.root(), within(place), place)
+    pub fn entries(&self, location: &Location) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
+        self.entries_of(&self.root(), within(location), location)
     }
 
-    /// The same of the directory that `path` leads to from `at`; `place` is what it is called in messages.
+    /// The same of the directory that `path` leads to from `at`; `location` is what it is called in messages.
     ///
     /// # Errors
     /// As [`Volume::entries`].
-    pub fn entries_of(&self, at: &Node, path: &[u8], place: &Place) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
+    pub fn entries_of(
+        &self,
+        at: &Node,
+        path: &[u8],
+        location: &Location,
+    ) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
         let directory = self
             .files()
             .open(at, path, OpenFlags::READ.with(OpenFlags::DIRECTORY), 0, &self.who())
-            .map_err(|error| Failure::device(place, &error))?;
+            .map_err(|error| Failure::device(location, &error))?;
         let mut entries = Vec::new();
         let listed = directory.read_dir(&mut |entry| {
             if entry.name != b"." && entry.name != b".." {
@@ -158,22 +164,22 @@ impl Volume {
             }
             ControlFlow::Continue(())
         });
-        listed.map_err(|error| Failure::device(place, &error))?;
+        listed.map_err(|error| Failure::device(location, &error))?;
         entries.sort_by(|one, other| one.0.cmp(&other.0));
         Ok(entries)
     }
 }
 
 /// The path from the root directory's inode, which is where every path of the command line starts.
-pub fn within(place: &Place) -> &[u8] {
-    let path = place.path();
+pub fn within(location: &Location) -> &[u8] {
+    let path = location.path();
     let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
     if start == path.len() { b"." } else { &path[start..] }
 }
 
 struct VolumeFile<'a> {
     file: Arc<File>,
-    place: &'a Place,
+    location: &'a Location,
 }
 
 /// A device's files from a directory on.
@@ -188,81 +194,85 @@ impl<'a> Tree<'a> {
         Self { volume, at: volume.root() }
     }
 
-    fn open_file(&self, place: &Place, flags: OpenFlags, mode: u32) -> Result<Arc<File>, Failure> {
+    fn open_file(&self, location: &Location, flags: OpenFlags, mode: u32) -> Result<Arc<File>, Failure> {
         self.volume
             .files()
-            .open(&self.at, within(place), flags, mode, &self.volume.who())
-            .map_err(|error| Failure::device(place, &error))
+            .open(&self.at, within(location), flags, mode, &self.volume.who())
+            .map_err(|error| Failure::device(location, &error))
     }
 }
 
 impl<'a> Side<'a> for Tree<'a> {
-    fn enter(&self, place: &Place) -> Result<Rc<dyn Side<'a> + 'a>, Failure> {
+    fn enter(&self, location: &Location) -> Result<Rc<dyn Side<'a> + 'a>, Failure> {
         let volume = self.volume;
-        let at = volume.files().lookup(&self.at, within(place), Follow::Yes, &volume.who());
-        let at = at.map_err(|error| Failure::device(place, &error))?;
+        let at = volume.files().lookup(&self.at, within(location), Follow::Yes, &volume.who());
+        let at = at.map_err(|error| Failure::device(location, &error))?;
         Ok(Rc::new(Self { volume, at }))
     }
 
-    fn look(&self, place: &Place, follow: bool) -> Result<Option<Entry>, Failure> {
+    fn look(&self, location: &Location, follow: bool) -> Result<Option<Entry>, Failure> {
         let follow = if follow { Follow::Yes } else { Follow::No };
-        match self.volume.files().stat(&self.at, within(place), follow, &self.volume.who()) {
+        match self.volume.files().stat(&self.at, within(location), follow, &self.volume.who()) {
             Ok(stat) => Ok(Some(entry(&stat))),
             Err(FsError::NotFound) => Ok(None),
-            Err(error) => Err(Failure::device(place, &error)),
+            Err(error) => Err(Failure::device(location, &error)),
         }
     }
 
-    fn names(&self, place: &Place) -> Result<Vec<Vec<u8>>, Failure> {
-        let entries = self.volume.entries_of(&self.at, within(place), place)?;
+    fn names(&self, location: &Location) -> Result<Vec<Vec<u8>>, Failure> {
+        let entries = self.volume.entries_of(&self.at, within(location), location)?;
         Ok(entries.into_iter().map(|(name, _)| name).collect())
     }
 
-    fn target(&self, place: &Place) -> Result<Vec<u8>, Failure> {
+    fn target(&self, location: &Location) -> Result<Vec<u8>, Failure> {
         self.volume
             .files()
-            .readlink(Object::At(&self.at, within(place), Follow::No), &self.volume.who())
-            .map_err(|error| Failure::device(place, &error))
+            .readlink(Object::At(&self.at, within(location), Follow::No), &self.volume.who())
+            .map_err(|error| Failure::device(location, &error))
     }
 
-    fn open<'d>(&'d self, place: &'d Place) -> Result<Box<dyn Data + 'd>, Failure> {
-        let file = self.open_file(place, OpenFlags::READ, 0)?;
-        Ok(Box::new(VolumeFile { file, place }))
+    fn open<'d>(&'d self, location: &'d Location) -> Result<Box<dyn Data + 'd>, Failure> {
+        let file = self.open_file(location, OpenFlags::READ, 0)?;
+        Ok(Box::new(VolumeFile { file, location }))
     }
 
-    fn create<'d>(&'d self, place: &'d Place, mode: u32) -> Result<Box<dyn Data + 'd>, Failure> {
+    fn create<'d>(&'d self, location: &'d Location, mode: u32) -> Result<Box<dyn Data + 'd>, Failure> {
         let flags = OpenFlags::WRITE.with(OpenFlags::CREATE).with(OpenFlags::TRUNCATE);
-        let file = self.open_file(place, flags, self.volume.masked(mode))?;
-        Ok(Box::new(VolumeFile { file, place }))
+        let file = self.open_file(location, flags, self.volume.masked(mode))?;
+        Ok(Box::new(VolumeFile { file, location }))
     }
 
-    fn make_directory(&self, place: &Place, mode: u32) -> Result<(), Failure> {
+    fn make_directory(&self, location: &Location, mode: u32) -> Result<(), Failure> {
         self.volume
             .files()
-            .mkdir(&self.at, within(place), self.volume.masked(mode), &self.volume.who())
-            .map_err(|error| Failure::device(place, &error))
+            .mkdir(&self.at, within(location), self.volume.masked(mode), &self.volume.who())
+            .map_err(|error| Failure::device(location, &error))
     }
 
-    fn make_link(&self, place: &Place, target: &[u8]) -> Result<(), Failure> {
+    fn make_link(&self, location: &Location, target: &[u8]) -> Result<(), Failure> {
         self.volume
             .files()
-            .symlink(target, &self.at, within(place), &self.volume.who())
-            .map_err(|error| Failure::device(place, &error))
+            .symlink(target, &self.at, within(location), &self.volume.who())
+            .map_err(|error| Failure::device(location, &error))
     }
 
-    fn keep(&self, place: &Place, entry: &Entry) -> Result<(), Failure> {
+    fn keep(&self, location: &Location, entry: &Entry) -> Result<(), Failure> {
         let (files, root, who) = (self.volume.files(), &self.at, self.volume.who());
-        let fail = |error: FsError| Failure::device(place, &error);
-        match files.chown(Object::At(root, within(place), Follow::No), Some(entry.uid), Some(entry.gid), &who)
-        {
+        let fail = |error: FsError| Failure::device(location, &error);
+        match files.chown(
+            Object::At(root, within(location), Follow::No),
+            Some(entry.uid),
+            Some(entry.gid),
+            &who,
+        ) {
             Ok(()) | Err(FsError::NotPermitted) => {}
             Err(error) => return Err(fail(error)),
         }
         if entry.kind != crate::side::EntryKind::Symlink {
-            files.chmod(Object::At(root, within(place), Follow::Yes), entry.mode, &who).map_err(fail)?;
+            files.chmod(Object::At(root, within(location), Follow::Yes), entry.mode, &who).map_err(fail)?;
         }
         let times = [Time::At(entry.atime_ns), Time::At(entry.mtime_ns)];
-        files.utimens(Object::At(root, within(place), Follow::No), times, &who).map_err(fail)
+        files.utimens(Object::At(root, within(location), Follow::No), times, &who).map_err(fail)
     }
 }
 
@@ -285,19 +295,19 @@ fn entry(stat: &Stat) -> Entry {
 
 impl Data for VolumeFile<'_> {
     fn read(&mut self, into: &mut [u8], offset: u64) -> Result<usize, Failure> {
-        self.file.pread(into, offset).map_err(|error| Failure::device(self.place, &error))
+        self.file.pread(into, offset).map_err(|error| Failure::device(self.location, &error))
     }
 
     fn write(&mut self, data: &[u8], offset: u64) -> Result<(), Failure> {
         let mut done = 0;
         while done < data.len() {
             let more = self.file.pwrite(&data[done..], offset + done as u64);
-            done += more.map_err(|error| Failure::device(self.place, &error))?;
+            done += more.map_err(|error| Failure::device(self.location, &error))?;
         }
         Ok(())
     }
 
     fn resize(&mut self, bytes: u64) -> Result<(), Failure> {
-        self.file.truncate(bytes).map_err(|error| Failure::device(self.place, &error))
+        self.file.truncate(bytes).map_err(|error| Failure::device(self.location, &error))
     }
 }

@@ -225,6 +225,8 @@ pub(crate) trait Bytes: Placement {
             Ok(()) => (from.len(), None),
             Err(Short { done, why }) => (done, Some(why)),
         };
+        let bytes = from.len();
+        assert!(done < bytes || failed.is_none(), "a write of {bytes} bytes failed after {done}");
         if done > 0 {
             inode.data.write_mapped(&from[..done], offset)?;
             if offset + done as u64 > size {

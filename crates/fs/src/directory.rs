@@ -155,6 +155,7 @@ impl Names {
 
     /// The directory is new: it has no names.
     pub(crate) fn begin_complete(&mut self) {
+        assert!(self.map.is_empty(), "a new directory has {} names", self.map.len());
         self.complete = true;
     }
 

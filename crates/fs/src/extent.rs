@@ -139,12 +139,14 @@ impl Extents {
 
     /// Adds blocks to pages that have none; it joins with its neighbours where they go on.
     pub(crate) fn insert(&mut self, new: Extent) {
-        debug_assert!(self.first_in(&(new.logical..new.logical_end())).is_none(), "pages have one block");
+        assert!(new.blocks > 0, "an extent of no blocks at page {}", new.logical);
         let mut new = new;
         let before = self.map.range(..=new.logical).next_back().map(|(_, before)| before);
-        // In release the neighbour that is looked up anyway.
         let ends = before.map_or(0, Extent::logical_end);
-        assert!(ends <= new.logical, "page {} of a file has a block already", new.logical);
+        let after = self.map.range(new.logical..).next().map(|(_, after)| *after);
+        let begins = after.map_or(u64::MAX, |after| after.logical);
+        let is_free = ends <= new.logical && new.logical_end() <= begins;
+        assert!(is_free, "a page of {}..{} has a block already", new.logical, new.logical_end());
         if let Some(before) = before
             && joins(before, &new)
         {
@@ -152,10 +154,9 @@ impl Extents {
             self.take(before.logical);
             new = Extent { blocks: before.blocks + new.blocks, ..before };
         }
-        if let Some(after) = self.map.get(&new.logical_end())
-            && joins(&new, after)
+        if let Some(after) = after
+            && joins(&new, &after)
         {
-            let after = *after;
             self.take(after.logical);
             new.blocks += after.blocks;
         }
@@ -164,6 +165,7 @@ impl Extents {
 
     /// Takes the blocks of a range of pages away, telling each piece.
     pub(crate) fn cut(&mut self, pages: Range<u64>, mut gone: impl FnMut(Extent)) {
+        assert!(pages.start <= pages.end, "pages {pages:?} are cut");
         while let Some(extent) = self.first_in(&pages) {
             self.take(extent.logical);
             let from = pages.start.max(extent.logical);
@@ -197,6 +199,8 @@ fn joins(first: &Extent, second: &Extent) -> bool {
 }
 
 fn part(extent: &Extent, start: u64, end: u64) -> Extent {
+    let is_inside = extent.logical <= start && start < end && end <= extent.logical_end();
+    assert!(is_inside, "pages {start}..{end} of an extent from {} on", extent.logical);
     Extent {
         logical: start,
         physical: extent.physical + (start - extent.logical),
@@ -240,6 +244,33 @@ mod tests {
         assert_eq!(extents.place(10), Place::Block { block: Block(100), end: 11, unwritten: true });
         extents.mark(0..11, false);
         assert_eq!(extents.map.len(), 2, "joined again");
+    }
+
+    #[test]
+    #[should_panic(expected = "a page of 18..22 has a block already")]
+    fn a_page_before_others_has_one_block() {
+        let mut extents = Extents::default();
+        extents.insert(extent(20, 100, 5, 0));
+        extents.insert(extent(18, 300, 4, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "an extent of no blocks at page 18")]
+    fn an_extent_has_blocks() {
+        Extents::default().insert(extent(18, 300, 0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "are cut")]
+    fn what_is_cut_begins_before_it_ends() {
+        let range = Range { start: 9, end: 8 };
+        Extents::default().cut(range, drop);
+    }
+
+    #[test]
+    #[should_panic(expected = "pages 3..5 of an extent from 4 on")]
+    fn a_part_lies_inside() {
+        part(&extent(4, 100, 4, 0), 3, 5);
     }
 
     proptest! {

@@ -22,7 +22,16 @@ pub(crate) struct Map {
 
 /// The right to change the size of a file, and to give a page of it its first block or promise.
 pub(crate) struct Growing<'a> {
+    file: &'a FileData,
     _lock: MutexGuard<'a, ()>,
+}
+
+impl Growing<'_> {
+    /// Whether it is the right to change this file, and not another.
+    #[inline]
+    pub(crate) fn is_of(&self, file: &FileData) -> bool {
+        core::ptr::eq(self.file, file)
+    }
 }
 
 /// The right to write pages of a file back and to take blocks away from it: nobody else does, and no direct transfer
@@ -33,7 +42,16 @@ pub(crate) struct Quiet<'a> {
 
 /// The right to begin transfers between a file's pages and its blocks, while direct ones may be under way.
 pub(crate) struct Io<'a> {
+    file: &'a FileData,
     _lock: MutexGuard<'a, ()>,
+}
+
+impl Io<'_> {
+    /// Whether it is the right to pages and blocks of this file, and not of another.
+    #[inline]
+    pub(crate) fn is_of(&self, file: &FileData) -> bool {
+        core::ptr::eq(self.file, file)
+    }
 }
 
 /// The data path's part of an open description.
@@ -198,19 +216,19 @@ impl FileData {
 
     /// As [`FileData::quiet`], while direct transfers go on.
     pub(crate) fn io(&self) -> Io<'_> {
-        Io { _lock: self.io.lock() }
+        Io { file: self, _lock: self.io.lock() }
     }
 
     /// As [`FileData::quiet`], or none when somebody is at it.
     pub(crate) fn try_quiet(&self) -> Option<Quiet<'_>> {
-        let io = Io { _lock: self.io.try_lock()? };
+        let io = Io { file: self, _lock: self.io.try_lock()? };
         self.flights.settle_all();
         Some(Quiet { io })
     }
 
     /// The right to change the size and to give pages their first block.
     pub(crate) fn grow(&self) -> Growing<'_> {
-        Growing { _lock: self.grow.lock() }
+        Growing { file: self, _lock: self.grow.lock() }
     }
 
     /// What maps the file into programs, locked.

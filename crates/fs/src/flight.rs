@@ -1,4 +1,4 @@
-//! Direct transfers under way: pieces at the device, tickets, and who waits for their end.
+//! Direct transfers under way, and who waits for their end.
 
 use crate::error::FsError;
 use crate::filedata::Io;
@@ -7,10 +7,8 @@ use crate::journal::Journal;
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
-use nvmed_io::{Handle, IoError, Operation, Request, Segment, SubmitError, Ticket};
+use nvmed_io::{Flight, Handle, Operation, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
-use nvmed_units::Lba;
-use std::collections::VecDeque;
 
 /// The direct transfers of an inode that are under way.
 #[derive(Default)]
@@ -30,22 +28,12 @@ pub struct DirectIo {
     operation: Operation,
     pages: Range<u64>,
     bytes: usize,
-    inner: Mutex<Inner>,
+    progress: Mutex<Progress>,
 }
 
-/// A piece that lies in one extent.
-#[derive(Clone, Copy)]
-pub(crate) struct Part {
-    pub(crate) lba: Lba,
-    pub(crate) blocks: u32,
-    pub(crate) data: Segment,
-}
-
-struct Inner {
-    unsent: VecDeque<Part>,
-    tickets: Vec<Ticket>,
-    error: Option<IoError>,
-    over: bool,
+struct Progress {
+    flight: Flight,
+    is_over: bool,
 }
 
 impl core::fmt::Debug for DirectIo {
@@ -116,7 +104,7 @@ pub(crate) struct Transfer {
     pub(crate) operation: Operation,
     pub(crate) pages: Range<u64>,
     pub(crate) bytes: usize,
-    pub(crate) parts: VecDeque<Part>,
+    pub(crate) flight: Flight,
 }
 
 impl DirectIo {
@@ -127,10 +115,11 @@ impl DirectIo {
         open: Arc<dyn Any + Send + Sync>,
         what: Transfer,
     ) -> Arc<Self> {
-        let Transfer { handle, operation, pages, bytes, parts } = what;
-        let inner = Mutex::new(Inner { unsent: parts, tickets: Vec::new(), error: None, over: false });
+        let Transfer { handle, operation, pages, bytes, flight } = what;
+        let progress = Mutex::new(Progress { flight, is_over: false });
         let (inode, journal) = (Arc::clone(inode), Arc::clone(journal));
-        let flight = Arc::new(Self { inode, journal, _open: open, handle, operation, pages, bytes, inner });
+        let flight =
+            Arc::new(Self { inode, journal, _open: open, handle, operation, pages, bytes, progress });
         let flights = &flight.inode.data.flights;
         flights.lock().push(Arc::clone(&flight));
         flights.count.fetch_add(1, Ordering::SeqCst);
@@ -141,12 +130,12 @@ impl DirectIo {
 
     /// Sends it off.
     pub(crate) fn start(&self) {
-        self.send(&mut self.lock());
+        self.lock().flight.submit(&self.handle);
     }
 
     /// Ends it, if nobody has sent it, before anything of it was sent.
     pub(crate) fn call_off(&self) {
-        self.lock().unsent.clear();
+        self.lock().flight.call_off();
         // Who claims a page of it may have sent it meanwhile, or ended it.
         let _ = self.finish();
     }
@@ -155,39 +144,14 @@ impl DirectIo {
         matches!(self.operation, Operation::Write { .. }) && self.pages.contains(&page)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Its parts move between the lists by calls that do not panic in between.
-        self.inner.lock()
-    }
-
-    /// Gives the device as much as it has room for.
-    fn send(&self, inner: &mut Inner) {
-        while inner.error.is_none()
-            && let Some(part) = inner.unsent.front()
-        {
-            let request = Request {
-                operation: self.operation,
-                lba: part.lba,
-                blocks: part.blocks,
-                data: &[part.data],
-                tag: 0,
-                stream: 0,
-            };
-            match self.handle.submit(&request) {
-                Ok(ticket) => inner.tickets.push(ticket),
-                Err(SubmitError::NoSlot) => return,
-                Err(refused) => inner.error = Some(IoError::refused(self.operation, part.lba, refused)),
-            }
-            inner.unsent.pop_front();
-        }
-        if inner.error.is_some() {
-            inner.unsent.clear();
-        }
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        // Its requests are sent and noted by calls that do not panic in between.
+        self.progress.lock()
     }
 
     /// Everything that the device was given has come back.
-    fn end(&self, inner: &mut Inner) {
-        inner.over = true;
+    fn end(&self, progress: &mut Progress) {
+        progress.is_over = true;
         let inode = &self.inode;
         if matches!(self.operation, Operation::Write { .. }) {
             // Also of one that failed: some of it may have been written.
@@ -199,25 +163,22 @@ impl DirectIo {
         flights.count.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn result(&self, inner: &Inner) -> Result<usize, FsError> {
-        inner.error.map_or(Ok(self.bytes), |error| Err(error.into()))
+    fn result(&self, progress: &Progress) -> Result<usize, FsError> {
+        Ok(progress.flight.result().map(|()| self.bytes)?)
     }
 
     fn finish(&self) -> Result<usize, FsError> {
-        let mut inner = self.lock();
-        while !inner.over {
-            self.send(&mut inner);
-            match inner.tickets.pop() {
-                Some(ticket) => {
-                    let result = self.handle.wait(ticket);
-                    inner.error = inner.error.or(result.err());
-                }
-                None if inner.unsent.is_empty() => self.end(&mut inner),
+        let mut progress = self.lock();
+        while !progress.is_over {
+            progress.flight.submit(&self.handle);
+            match progress.flight.take() {
+                Some(ticket) => progress.flight.note(self.handle.wait(ticket)),
+                None if progress.flight.is_landed() => self.end(&mut progress),
                 // Others have all slots of the queue.
                 None => nvmed_sys::sync::yield_now(),
             }
         }
-        self.result(&inner)
+        self.result(&progress)
     }
 
     /// Waits for the end; answers bytes moved: fewer than asked for at the end of the file.
@@ -232,22 +193,15 @@ impl DirectIo {
     #[must_use]
     pub fn poll(&self) -> Option<Result<usize, FsError>> {
         // Who holds the lock for long waits for the end.
-        let mut inner = self.inner.try_lock()?;
-        if !inner.over {
-            self.send(&mut inner);
-            let Inner { tickets, error, .. } = &mut *inner;
-            tickets.retain(|ticket| match self.handle.poll(ticket) {
-                None => true,
-                Some(result) => {
-                    *error = error.or(result.err());
-                    false
-                }
-            });
-            if !inner.tickets.is_empty() || !inner.unsent.is_empty() {
+        let mut progress = self.progress.try_lock()?;
+        if !progress.is_over {
+            progress.flight.submit(&self.handle);
+            progress.flight.poll(&self.handle);
+            if !progress.flight.is_landed() {
                 return None;
             }
-            self.end(&mut inner);
+            self.end(&mut progress);
         }
-        Some(self.result(&inner))
+        Some(self.result(&progress))
     }
 }

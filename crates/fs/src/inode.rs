@@ -189,7 +189,7 @@ impl Inode {
 
     /// As [`Inode::publish`], where the account was charged for `charged` of the record's blocks before.
     pub(crate) fn publish_charged(&self, state: &mut State, record: Record, charged: u64) {
-        debug_assert_eq!(record.mode & MODE_KIND, self.kind.mode());
+        assert_eq!(record.mode & MODE_KIND, self.kind.mode(), "an inode became one of another type");
         self.data.residence.recorded(record.inline_data().is_some());
         self.mode.store(record.mode, Ordering::Relaxed);
         self.uid.store(record.uid, Ordering::Relaxed);

@@ -115,6 +115,7 @@ pub(crate) trait Mappings: Bytes {
         let mut at = 0;
         while let Some(data) = self.next_of(inode, at, true)?.filter(|data| *data < size) {
             let end = self.next_of(inode, data, false)?.unwrap_or(size).min(size);
+            assert!(at <= data && data < end, "the data from {at} on are {data}..{end}");
             at = data;
             while at < end {
                 let part = CHUNK_BYTES.min((end - at) as usize);
@@ -140,7 +141,8 @@ pub(crate) trait Mappings: Bytes {
         let written = map.writers > 0;
         let gone = !written && map.readers == 0;
         if !written && inode.data.map_written.swap(false, Ordering::SeqCst) {
-            self.maps_written().fetch_sub(1, Ordering::SeqCst);
+            let files = self.maps_written().fetch_sub(1, Ordering::SeqCst);
+            assert!(files > 0, "inode {} was not counted as mapped to be written", inode.ino);
         }
         if gone {
             *held = None;
@@ -165,6 +167,7 @@ pub(crate) trait Mappings: Bytes {
     /// # Errors
     /// As for a write.
     fn gather(&self, grow: &Growing<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<(), FsError> {
+        assert!(grow.is_of(&inode.data), "stores into inode {} are gathered under another's lock", inode.ino);
         let fd = match &*inode.data.map() {
             Some(map) if map.writers > 0 => Arc::clone(&map.fd),
             _ => return Ok(()),

@@ -149,11 +149,13 @@ impl Slots {
 
     /// The record says it now.
     pub(crate) fn put_back(&self, slot: u32) {
-        self.memory.u64(self.at(slot)).store(0, Ordering::Release);
+        let ino = self.memory.u64(self.at(slot)).swap(0, Ordering::AcqRel);
+        assert!(ino != 0, "slot {slot} is put back and was not taken");
         self.free.lock().returned.push(slot);
     }
 
     fn at(&self, slot: u32) -> usize {
+        assert!((slot as usize) < SLOTS, "slot {slot} of {SLOTS}");
         SLOTS_OFFSET + slot as usize * SLOT_BYTES
     }
 }
@@ -194,6 +196,21 @@ mod tests {
         slots.put_back(again);
         assert_eq!(memory.sizes_left().count(), 0);
         assert_eq!((again, two), (0, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 0 is put back and was not taken")]
+    fn a_slot_is_put_back_once() {
+        let slots = Slots::new(&memory());
+        let slot = slots.take(Ino(7), 100, -1).unwrap();
+        slots.put_back(slot);
+        slots.put_back(slot);
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 16384 of 16384")]
+    fn a_slot_lies_in_the_memory() {
+        Slots::new(&memory()).set(SLOTS as u32, 0, 0);
     }
 
     #[test]

@@ -105,6 +105,8 @@ impl Core {
         view: &View,
         made: bool,
     ) -> Result<Arc<File>, FsError> {
+        let opens = inode.opens.load(Ordering::SeqCst);
+        assert!(opens > 0, "inode {} is opened and not counted as open", inode.ino);
         if inode.kind == Kind::File && Mutant::OpenForgotten.is_made() {
             inode.opens.fetch_sub(1, Ordering::SeqCst);
         }

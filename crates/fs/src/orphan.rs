@@ -54,7 +54,9 @@ impl Core {
         removed
     }
 
-    fn remove_in_steps(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(crate) fn remove_in_steps(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        let is_reaped = inode.reaped.load(Ordering::SeqCst);
+        assert!(is_reaped, "inode {} is removed and can be opened", inode.ino);
         let _quiet = inode.data.quiet();
         loop {
             let mut state = inode.lock();

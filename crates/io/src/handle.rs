@@ -7,7 +7,7 @@ use crate::lane::{Called, Held, Lane, Terms};
 use crate::limits::Limits;
 use crate::measure::Measured;
 use crate::queue::QueueNumber;
-use crate::scatter::Scatter;
+use crate::scatter::{Scatter, Spans};
 use crate::settings::HandleSettings;
 use crate::stats::Stats;
 use crate::ticket::Ticket;
@@ -162,7 +162,7 @@ impl Handle {
         self.put(request, false)
     }
 
-    fn put(&self, request: &Request<'_>, ring: bool) -> Result<Ticket, SubmitError> {
+    pub(crate) fn put(&self, request: &Request<'_>, ring: bool) -> Result<Ticket, SubmitError> {
         let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
         let stream = if request.stream == 0 { hot.stream() } else { request.stream };
         let request = &Request { stream, ..*request };
@@ -300,20 +300,20 @@ impl Handle {
     /// # Panics
     /// The list's memory is not as long as its blocks.
     pub fn scatter(&self, operation: Operation, list: &Scatter) -> Result<(), IoError> {
-        let Some(first) = list.first else { return Ok(()) };
-        let blocks = list.more.iter().fold(first.blocks, |sum, span| sum + span.blocks);
+        let Spans { first: Some(first), more } = &list.spans else { return Ok(()) };
+        let blocks = more.iter().fold(first.blocks, |sum, span| sum + span.blocks);
         let bytes = list.data.iter().fold(0, |sum, segment| sum + u64::from(segment.bytes));
         assert!(
             blocks << self.shared.limits.lba_shift == bytes,
             "{bytes} bytes of memory for {blocks} blocks"
         );
-        if list.more.is_empty() {
+        if more.is_empty() {
             return self.run(operation, first.lba, blocks, &list.data);
         }
         let stream = self.shared.terms.live.hot().stream();
         let data = &list.data;
         let whole = Request { operation, lba: first.lba, blocks: first.blocks as u32, data, tag: 0, stream };
-        self.run_slowly(&Call { whole, blocks: first.blocks, more: &list.more })
+        self.run_slowly(&Call { whole, blocks: first.blocks, more })
     }
 
     /// Makes durable what completed writes, on whichever queue, have put into the device's cache.

@@ -12,6 +12,7 @@ mod buckets;
 mod call;
 mod device;
 mod error;
+mod flight;
 mod handle;
 mod lane;
 mod learn;
@@ -34,6 +35,7 @@ mod wait;
 pub use buckets::Buckets;
 pub use device::{Device, DeviceOptions};
 pub use error::{IoError, SubmitError};
+pub use flight::Flight;
 pub use handle::{Binding, Handle};
 pub use measure::{Histogram, Measured};
 pub use nvmed_engine::{

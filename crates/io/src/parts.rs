@@ -56,15 +56,20 @@ impl<'a> Parts<'a> {
         self.done
     }
 
+    /// The blocks side by side where the next request begins, and those that come after them.
+    pub(crate) fn left(&self) -> (Span, &'a [Span]) {
+        (Span { lba: self.lba, blocks: self.left }, self.more)
+    }
+
     /// The next request, its memory described in `room`.
-    pub(crate) fn request<'b>(&mut self, room: &'b mut [Segment; PART_SEGMENTS]) -> Request<'b> {
+    pub(crate) fn request<'b>(&mut self, room: &'b mut [Segment]) -> Request<'b> {
         let blocks = self.next_blocks();
         let (count, blocks) = if self.operation.has_data() { self.gather(blocks, room) } else { (0, blocks) };
         self.make(&room[..count], blocks)
     }
 
     /// As [`Parts::request`], for a queue that does not keep the segments: they may be as many as they are.
-    pub(crate) fn longest<'b>(&mut self, room: &'b mut [Segment; PART_SEGMENTS]) -> Request<'b>
+    pub(crate) fn longest<'b>(&mut self, room: &'b mut [Segment]) -> Request<'b>
     where
         'a: 'b,
     {
@@ -88,11 +93,11 @@ impl<'a> Parts<'a> {
     ///
     /// Blocks of 4096 bytes over memory that starts 512 bytes before a page end: 64 segments hold
     /// 512 + 63 · 4096 bytes, which is 63 blocks, the last 512 bytes of the last segment left for next time.
-    fn gather(&self, blocks: u64, room: &mut [Segment; PART_SEGMENTS]) -> (usize, u64) {
+    fn gather(&self, blocks: u64, room: &mut [Segment]) -> (usize, u64) {
         let wanted = blocks << self.lba_shift;
         let (mut bytes, mut count, mut memory) = (0, 0, self.memory.clone());
         while bytes < wanted
-            && count < PART_SEGMENTS
+            && count < room.len()
             && let Some(piece) = memory.next(wanted - bytes)
         {
             room[count] = piece;

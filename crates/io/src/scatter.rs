@@ -10,13 +10,35 @@ pub(crate) struct Span {
     pub(crate) blocks: u64,
 }
 
+/// Blocks here and there, in the order in which they were named. Most lists are one span.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spans {
+    pub(crate) first: Option<Span>,
+    pub(crate) more: Vec<Span>,
+}
+
+impl Spans {
+    /// Adds blocks; whether they lie beside the last ones, of which they become a part then.
+    pub(crate) fn push(&mut self, lba: Lba, blocks: u64) -> bool {
+        assert!(blocks > 0, "a list of blocks is to hold none at LBA {}", lba.0);
+        let span = Span { lba, blocks };
+        match self.more.last_mut().or(self.first.as_mut()) {
+            Some(last) if last.lba.0 + last.blocks == lba.0 => {
+                last.blocks += blocks;
+                return true;
+            }
+            Some(_) => self.more.push(span),
+            None => self.first = Some(span),
+        }
+        false
+    }
+}
+
 /// What one call of [`crate::Handle::scatter`] moves. What is side by side, on the device and in memory, becomes one;
 /// where requests begin and end is not the caller's concern.
 #[derive(Clone, Debug, Default)]
 pub struct Scatter {
-    /// Most lists are one span.
-    pub(crate) first: Option<Span>,
-    pub(crate) more: Vec<Span>,
+    pub(crate) spans: Spans,
     /// The memory of all spans, one after the other; no segment belongs to two of them.
     pub(crate) data: Vec<Segment>,
 }
@@ -25,7 +47,7 @@ impl Scatter {
     /// An empty list, with room for so many segments.
     #[must_use]
     pub fn with_capacity(segments: usize) -> Self {
-        Self { first: None, more: Vec::new(), data: Vec::with_capacity(segments) }
+        Self { spans: Spans::default(), data: Vec::with_capacity(segments) }
     }
 
     /// Adds `blocks` logical blocks from `lba`, and their memory. Segments follow the rule of [`Segment`] as if they were
@@ -34,18 +56,8 @@ impl Scatter {
     /// # Panics
     /// There are no blocks.
     pub fn push(&mut self, lba: Lba, blocks: u32, memory: Segment) {
-        assert!(blocks > 0, "a list of blocks is to hold none at LBA {}", lba.0);
-        let blocks = u64::from(blocks);
-        match self.more.last_mut().or(self.first.as_mut()) {
-            Some(last) if last.lba.0 + last.blocks == lba.0 => last.blocks += blocks,
-            last => {
-                let span = Span { lba, blocks };
-                match last {
-                    None => self.first = Some(span),
-                    Some(_) => self.more.push(span),
-                }
-                return self.data.push(memory);
-            }
+        if !self.spans.push(lba, blocks.into()) {
+            return self.data.push(memory);
         }
         match self.data.last_mut() {
             Some(last)
@@ -82,8 +94,8 @@ mod tests {
         list.push(Lba(24), 8, page(7));
         // Beside the last in memory, but not on the device.
         list.push(Lba(80), 8, page(8));
-        assert_eq!(list.first, Some(Span { lba: Lba(8), blocks: 24 }));
-        assert_eq!(list.more, [Span { lba: Lba(80), blocks: 8 }]);
+        assert_eq!(list.spans.first, Some(Span { lba: Lba(8), blocks: 24 }));
+        assert_eq!(list.spans.more, [Span { lba: Lba(80), blocks: 8 }]);
         assert_eq!(list.data, [Segment { bytes: 8192, ..page(1) }, page(7), page(8)]);
     }
 }

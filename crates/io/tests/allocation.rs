@@ -2,7 +2,7 @@
 
 use nvmed_engine::nvme::NvmeEngine;
 use nvmed_engine::{Operation, Request, Segment};
-use nvmed_io::{Binding, Device, DeviceOptions, HandleSettings, OnReset, QueueSettings, Scheduler};
+use nvmed_io::{Binding, Device, DeviceOptions, Flight, HandleSettings, OnReset, QueueSettings, Scheduler};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::Lba;
 use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
@@ -64,6 +64,12 @@ fn requests_do_not_allocate() {
         let ticket = handle.submit(&read).unwrap();
         while handle.poll(&ticket).is_none() {}
         handle.wait(ticket).unwrap();
+        let mut flight = Flight::new(Operation::Read, Some(page[0]));
+        flight.push(Lba(0), 8);
+        flight.submit(handle);
+        let ticket = flight.take().expect("it was sent");
+        flight.note(handle.wait(ticket));
+        assert!(flight.is_landed() && flight.result().is_ok());
     }
     // Longer than the queue holds at once: split, twice.
     for handle in &handles {

@@ -11,7 +11,7 @@ use crate::merge::Merge;
 use crate::pack::PACKED_BYTES_MIN;
 use crate::pins::{self, Version};
 use crate::space::Space;
-use crate::state::{Held, State};
+use crate::state::{SnapshotState, State};
 use crate::superblock::Superblock;
 use crate::{Batch, KvError, Sequence, Store};
 use core::sync::atomic::Ordering::Relaxed;
@@ -361,7 +361,7 @@ impl Store {
         let checkpoints = self.checkpoints.load(Relaxed);
         // The first snapshots are not as old as the limit yet.
         let oldest = checkpoints.saturating_sub(self.limits.snapshot_checkpoints);
-        self.cut_off(checkpointer, &|held| held.checkpoints < oldest);
+        self.cut_off(checkpointer, &|snapshot| snapshot.checkpoints < oldest);
         checkpointer.release();
         let total = self.state.read().total;
         let max = self.limits.snapshot_blocks.unwrap_or(total / 4);
@@ -387,24 +387,24 @@ impl Store {
 
     /// Cuts off the snapshots of the oldest tree; `false` when there are none.
     fn cut_off_oldest(&self, checkpointer: &Checkpointer) -> bool {
-        let oldest = self.state.read().snapshots.iter().map(|held| held.generation).min();
+        let oldest = self.state.read().snapshots.iter().map(|snapshot| snapshot.generation).min();
         let Some(oldest) = oldest else {
             return false;
         };
-        self.cut_off(checkpointer, &|held| held.generation == oldest);
+        self.cut_off(checkpointer, &|snapshot| snapshot.generation == oldest);
         true
     }
 
-    fn cut_off(&self, checkpointer: &Checkpointer, gone: &dyn Fn(&Held) -> bool) {
+    fn cut_off(&self, checkpointer: &Checkpointer, gone: &dyn Fn(&SnapshotState) -> bool) {
         let checkpoints = self.checkpoints.load(Relaxed);
         let (out, total) = {
             let mut state = self.state.write();
-            (state.forget_snapshots(|held| gone(held)), state.total)
+            (state.forget_snapshots(|snapshot| gone(snapshot)), state.total)
         };
-        for held in out {
-            held.cut_off(KvError::SnapshotTooOld {
-                sequence: held.sequence,
-                checkpoints: checkpoints - held.checkpoints,
+        for snapshot in out {
+            snapshot.cut_off(KvError::SnapshotTooOld {
+                sequence: snapshot.sequence,
+                checkpoints: checkpoints - snapshot.checkpoints,
                 checkpoints_max: self.limits.snapshot_checkpoints,
                 blocks: checkpointer.space.held(),
                 blocks_max: self.limits.snapshot_blocks.unwrap_or(total / 4),

@@ -43,7 +43,7 @@ pub(crate) struct Cursor {
 }
 
 #[derive(Clone)]
-struct Leaf {
+struct LeafNode {
     len: u16,
     previous: u32,
     next: u32,
@@ -53,24 +53,24 @@ struct Leaf {
 
 /// `prefixes[i]` and `entries[i]` are the smallest key below `children[i]`; those of 0 are not looked at.
 #[derive(Clone)]
-struct Inner {
+struct InnerNode {
     len: u16,
     prefixes: [u128; FANOUT],
     entries: [u32; FANOUT],
     children: [u32; FANOUT],
 }
 
-const EMPTY_LEAF: Leaf =
-    Leaf { len: 0, previous: NONE, next: NONE, prefixes: [0; FANOUT], entries: [0; FANOUT] };
-const EMPTY_INNER: Inner =
-    Inner { len: 0, prefixes: [0; FANOUT], entries: [0; FANOUT], children: [0; FANOUT] };
+const EMPTY_LEAF_NODE: LeafNode =
+    LeafNode { len: 0, previous: NONE, next: NONE, prefixes: [0; FANOUT], entries: [0; FANOUT] };
+const EMPTY_INNER_NODE: InnerNode =
+    InnerNode { len: 0, prefixes: [0; FANOUT], entries: [0; FANOUT], children: [0; FANOUT] };
 
 /// See the module.
 pub(crate) struct Delta {
     arena: Vec<u8>,
     table: Table,
-    leaves: Vec<Leaf>,
-    inners: Vec<Inner>,
+    leaves: Vec<LeafNode>,
+    inners: Vec<InnerNode>,
     root: u32,
     /// Inner levels above the leaves.
     height: usize,
@@ -112,7 +112,7 @@ impl Delta {
         Self {
             arena: Vec::new(),
             table: Table::new(),
-            leaves: vec![EMPTY_LEAF],
+            leaves: vec![EMPTY_LEAF_NODE],
             inners: Vec::new(),
             root: 0,
             height: 0,
@@ -136,7 +136,7 @@ impl Delta {
         self.arena.clear();
         self.table.clear();
         self.leaves.clear();
-        self.leaves.push(EMPTY_LEAF);
+        self.leaves.push(EMPTY_LEAF_NODE);
         self.inners.clear();
         (self.root, self.height, self.records, self.puts) = (0, 0, 0, 0);
         (self.erased, self.erased_bytes) = (Arc::default(), 0);
@@ -231,7 +231,7 @@ impl Delta {
         (index, false)
     }
 
-    fn child_index(&self, inner: &Inner, key: &[u8], prefix: u128) -> usize {
+    fn child_index(&self, inner: &InnerNode, key: &[u8], prefix: u128) -> usize {
         let len = usize::from(inner.len);
         let (below, exact) = self.rank(&inner.prefixes[1..len], &inner.entries[1..len], key, prefix);
         below + usize::from(exact)
@@ -246,7 +246,7 @@ impl Delta {
         node
     }
 
-    fn rank_in_leaf(&self, leaf: &Leaf, key: &[u8], prefix: u128) -> (usize, bool) {
+    fn rank_in_leaf(&self, leaf: &LeafNode, key: &[u8], prefix: u128) -> (usize, bool) {
         let len = usize::from(leaf.len);
         self.rank(&leaf.prefixes[..len], &leaf.entries[..len], key, prefix)
     }
@@ -459,7 +459,7 @@ impl Delta {
             right = self.inners.len() as u32;
             self.inners.push(new);
         }
-        let mut root = EMPTY_INNER;
+        let mut root = EMPTY_INNER_NODE;
         root.insert(0, (0, 0), self.root);
         root.insert(1, smallest, right);
         self.root = self.inners.len() as u32;
@@ -558,7 +558,7 @@ fn insert_at<T: Copy>(array: &mut [T; FANOUT], len: u16, index: usize, item: T) 
     array[index] = item;
 }
 
-impl Leaf {
+impl LeafNode {
     fn insert(&mut self, index: usize, (prefix, entry): (u128, u32)) {
         insert_at(&mut self.prefixes, self.len, index, prefix);
         insert_at(&mut self.entries, self.len, index, entry);
@@ -567,7 +567,7 @@ impl Leaf {
 
     /// Moves the entries from `half` on into a new leaf.
     fn split(&mut self, half: usize) -> Self {
-        let mut new = EMPTY_LEAF;
+        let mut new = EMPTY_LEAF_NODE;
         let moved = usize::from(self.len) - half;
         new.prefixes[..moved].copy_from_slice(&self.prefixes[half..half + moved]);
         new.entries[..moved].copy_from_slice(&self.entries[half..half + moved]);
@@ -576,7 +576,7 @@ impl Leaf {
     }
 }
 
-impl Inner {
+impl InnerNode {
     fn insert(&mut self, index: usize, (prefix, entry): (u128, u32), child: u32) {
         insert_at(&mut self.prefixes, self.len, index, prefix);
         insert_at(&mut self.entries, self.len, index, entry);
@@ -585,7 +585,7 @@ impl Inner {
     }
 
     fn split(&mut self, half: usize) -> Self {
-        let mut new = EMPTY_INNER;
+        let mut new = EMPTY_INNER_NODE;
         let moved = usize::from(self.len) - half;
         new.prefixes[..moved].copy_from_slice(&self.prefixes[half..half + moved]);
         new.entries[..moved].copy_from_slice(&self.entries[half..half + moved]);

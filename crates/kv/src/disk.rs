@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// What a block that is written holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Structure {
     Log,
     Node,
     Value,
@@ -85,8 +85,14 @@ impl Disk {
         read(&*self.medium, block, into)
     }
 
-    pub(crate) fn write(&self, kind: Kind, block: u64, data: &[u8], fua: bool) -> Result<(), KvError> {
-        self.count(&self.counts.written[kind as usize], data.len());
+    pub(crate) fn write(
+        &self,
+        structure: Structure,
+        block: u64,
+        data: &[u8],
+        fua: bool,
+    ) -> Result<(), KvError> {
+        self.count(&self.counts.written[structure as usize], data.len());
         write(&*self.medium, block, data, fua)
     }
 
@@ -107,13 +113,13 @@ impl Disk {
 
     /// Blocks written.
     pub(crate) fn written(&self) -> Written {
-        let of = |kind: Kind| self.counts.written[kind as usize].load(Relaxed);
+        let of = |structure: Structure| self.counts.written[structure as usize].load(Relaxed);
         Written {
-            log: of(Kind::Log),
-            nodes: of(Kind::Node),
-            values: of(Kind::Value),
-            bitmap: of(Kind::Bitmap),
-            superblock: of(Kind::Superblock),
+            log: of(Structure::Log),
+            nodes: of(Structure::Node),
+            values: of(Structure::Value),
+            bitmap: of(Structure::Bitmap),
+            superblock: of(Structure::Superblock),
         }
     }
 }

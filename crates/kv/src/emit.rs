@@ -2,9 +2,9 @@
 
 use crate::disk::{self, Disk};
 use crate::layout::Block;
-use crate::leaf::{Builder, Kind};
+use crate::leaf::{Builder, EntryKind};
 use crate::merge::Merge;
-use crate::node::{self, CAPACITY, CHUNK_BYTES, Child, FANOUT_MAX, Node, Place, chunk};
+use crate::node::{self, CAPACITY, CHUNK_BYTES, Child, FANOUT_MAX, Node, NodeAddress, chunk};
 use crate::pack::{BURST_BYTES, Item, Row, heaviest, measure};
 use crate::reference::{LEVEL_MAX, Reference, Root};
 use crate::{KvError, value};
@@ -106,7 +106,7 @@ impl Merge<'_> {
         for index in range {
             let mut item = row.items[index];
             let bytes = item.payload(&row.arena);
-            if item.len() >= CHUNK_BYTES || item.kind != Kind::Held || bytes.is_empty() {
+            if item.len() >= CHUNK_BYTES || item.kind != EntryKind::Inline || bytes.is_empty() {
                 continue;
             }
             let payload = self.put_value(bytes)?;
@@ -177,8 +177,8 @@ impl Merge<'_> {
         let each = children.len().div_ceil(nodes).max(1);
         for (index, part) in children.chunks(each).enumerate() {
             let chunk = if index == 0 { lower } else { part[0].chunk };
-            let place = self.place()?;
-            let node = self.put(node::inner(part, level, place))?;
+            let address = self.allocate()?;
+            let node = self.put(node::inner(part, level, address))?;
             above.push(Child { chunk, node });
         }
         children.clear();
@@ -186,15 +186,15 @@ impl Merge<'_> {
     }
 
     fn put_leaf(&mut self, builder: Builder) -> Result<Reference, KvError> {
-        let place = self.place()?;
-        self.put(builder.finish(place))
+        let address = self.allocate()?;
+        self.put(builder.finish(address))
     }
 
-    fn place(&mut self) -> Result<Place, KvError> {
+    fn allocate(&mut self) -> Result<NodeAddress, KvError> {
         let block = self.space.allocate(self.disk, self.superblock)?;
         self.written += 1;
         let identity = self.superblock.identity;
-        Ok(Place { identity, block, generation: self.superblock.generation + 1 })
+        Ok(NodeAddress { identity, block, generation: self.superblock.generation + 1 })
     }
 
     fn put(&mut self, node: Node) -> Result<Reference, KvError> {
@@ -209,11 +209,11 @@ impl Merge<'_> {
         let generation = self.superblock.generation + 1;
         let mut writer = value::Writer::new(self.superblock.identity, generation, bytes.len());
         for part in bytes.chunks(BLOCK_BYTES) {
-            let place = self.place()?;
+            let address = self.allocate()?;
             let mut block = [0; BLOCK_BYTES];
             block[..part.len()].copy_from_slice(part);
-            writer.push(place.block, &block);
-            self.writes.push(self.disk, place.block, &block, true)?;
+            writer.push(address.block, &block);
+            self.writes.push(self.disk, address.block, &block, true)?;
         }
         Ok(writer)
     }
@@ -239,8 +239,8 @@ impl Writes {
 
     pub(crate) fn send(&mut self, disk: &Disk) -> Result<(), KvError> {
         if !self.bytes.is_empty() {
-            let kind = if self.values { disk::Kind::Value } else { disk::Kind::Node };
-            disk.write(kind, self.first, &self.bytes, false)?;
+            let structure = if self.values { disk::Structure::Value } else { disk::Structure::Node };
+            disk.write(structure, self.first, &self.bytes, false)?;
             self.bytes.clear();
         }
         Ok(())

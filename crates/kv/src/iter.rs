@@ -10,7 +10,7 @@ pub type Record<'a> = (&'a [u8], &'a [u8]);
 
 /// Where an iterator stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Position {
     BeforeFirst,
     /// At entry `.0` of the chunk.
     At(usize),
@@ -31,12 +31,12 @@ pub struct Iter<'a> {
     direction: Direction,
     more: bool,
     keys_max: usize,
-    place: Place,
+    position: Position,
 }
 
 impl core::fmt::Debug for Iter<'_> {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.debug_struct("Iter").field("place", &self.place).finish_non_exhaustive()
+        formatter.debug_struct("Iter").field("position", &self.position).finish_non_exhaustive()
     }
 }
 
@@ -62,7 +62,7 @@ impl<'a> Iter<'a> {
             direction: Direction::Ascending,
             more: true,
             keys_max: CHUNK_FIRST,
-            place: Place::BeforeFirst,
+            position: Position::BeforeFirst,
         }
     }
 
@@ -108,20 +108,20 @@ impl<'a> Iter<'a> {
 
     fn step(&mut self, direction: Direction) -> Result<Option<Record<'_>>, KvError> {
         let (behind, ahead) = match direction {
-            Direction::Ascending => (Place::BeforeFirst, Place::AfterLast),
-            Direction::Descending => (Place::AfterLast, Place::BeforeFirst),
+            Direction::Ascending => (Position::BeforeFirst, Position::AfterLast),
+            Direction::Descending => (Position::AfterLast, Position::BeforeFirst),
         };
-        match self.place {
-            place if place == ahead => Ok(None),
-            place if place == behind => self.start(direction, Bound::Unbounded),
-            Place::At(index) if direction == self.direction => self.settle(index + 1),
-            Place::At(index) => {
+        match self.position {
+            position if position == ahead => Ok(None),
+            position if position == behind => self.start(direction, Bound::Unbounded),
+            Position::At(index) if direction == self.direction => self.settle(index + 1),
+            Position::At(index) => {
                 // The other way than the chunk goes: read from here anew.
                 self.keys_max = CHUNK_FIRST;
                 let key = self.chunk.entry(index).map(|(key, _)| key.to_vec()).unwrap_or_default();
                 self.start(direction, Bound::Excluded(&key))
             }
-            Place::BeforeFirst | Place::AfterLast => Ok(None),
+            Position::BeforeFirst | Position::AfterLast => Ok(None),
         }
     }
 
@@ -138,7 +138,7 @@ impl<'a> Iter<'a> {
             Direction::Descending => Span::down(from, earlier(to, start)),
         };
         self.direction = direction;
-        self.place = Place::BeforeFirst;
+        self.position = Position::BeforeFirst;
         self.chunk.clear();
         self.more = self.view.fill(&mut self.chunk, &span, self.keys_max)?;
         Ok(())
@@ -149,7 +149,7 @@ impl<'a> Iter<'a> {
         loop {
             match self.chunk.entry(index) {
                 Some((_, Some(_))) => {
-                    self.place = Place::At(index);
+                    self.position = Position::At(index);
                     let record = self.chunk.entry(index);
                     return Ok(record.and_then(|(key, value)| Some((key, value?))));
                 }
@@ -157,9 +157,9 @@ impl<'a> Iter<'a> {
                 None => {
                     let last = index.checked_sub(1).and_then(|last| self.chunk.entry(last));
                     let Some(last) = last.filter(|_| self.more).map(|(key, _)| key.to_vec()) else {
-                        self.place = match self.direction {
-                            Direction::Ascending => Place::AfterLast,
-                            Direction::Descending => Place::BeforeFirst,
+                        self.position = match self.direction {
+                            Direction::Ascending => Position::AfterLast,
+                            Direction::Descending => Position::BeforeFirst,
                         };
                         return Ok(None);
                     };

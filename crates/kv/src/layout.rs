@@ -82,7 +82,7 @@ impl Layout {
         1 + stream_block % self.ring_blocks()
     }
 
-    /// The other place of the block that the stream ends in: right behind the ring.
+    /// The other slot of the block that the stream ends in: right behind the ring.
     pub(crate) fn twin_block(&self) -> u64 {
         1 + self.ring_blocks()
     }

@@ -2,9 +2,9 @@
 
 use crate::KEY_BYTES_MAX;
 use crate::layout::{Block, Layout, put_u16, u16_at};
-use crate::node::{CHUNK_BYTES, HEADER_BYTES, Node, Place, chunk, seal};
+use crate::node::{CHUNK_BYTES, HEADER_BYTES, Node, NodeAddress, chunk, seal};
 use crate::reference::{LEVEL_MAX, ROOT_BYTES, Root};
-use crate::value::{self, HELD_BYTES_MAX};
+use crate::value::{self, INLINE_BYTES_MAX};
 use core::cmp::Ordering;
 use nvmed_units::BLOCK_BYTES;
 
@@ -15,9 +15,9 @@ const DISTANCE_MAX: usize = 255;
 
 /// What an entry stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     /// A record that the leaf holds.
-    Held,
+    Inline,
     /// A record whose value lies in blocks of its own.
     Long,
     /// All keys that are longer than this one and begin with it.
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 pub(crate) enum Found<'a> {
     Nothing,
     /// A record's payload.
-    Record(Kind, &'a [u8]),
+    Record(EntryKind, &'a [u8]),
     /// The tree that the rest belongs to, less that many bytes.
     Subtree(usize, Root),
 }
@@ -39,7 +39,7 @@ pub(crate) enum Found<'a> {
 pub(crate) struct Entry<'a> {
     pub(crate) head: &'a [u8],
     pub(crate) tail: &'a [u8],
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     pub(crate) payload: &'a [u8],
 }
 
@@ -50,7 +50,7 @@ struct Raw {
     shared: usize,
     suffix: usize,
     suffix_len: usize,
-    kind: Kind,
+    kind: EntryKind,
     payload: usize,
     payload_len: usize,
 }
@@ -91,9 +91,9 @@ fn decode(bytes: &Block, mut at: usize) -> Option<Raw> {
     let suffix_len = count(bytes, &mut at)?;
     let payload = count(bytes, &mut at)?;
     let kind = match payload % 4 {
-        0 => Kind::Held,
-        1 => Kind::Long,
-        2 => Kind::Subtree,
+        0 => EntryKind::Inline,
+        1 => EntryKind::Long,
+        2 => EntryKind::Subtree,
         _ => return None,
     };
     let (suffix, payload_len) = (at, payload / 4);
@@ -144,7 +144,7 @@ impl Node {
         self.entry(index).order(rest)
     }
 
-    pub(crate) fn kind(&self, index: usize) -> Kind {
+    pub(crate) fn kind(&self, index: usize) -> EntryKind {
         self.raw(index).kind
     }
 
@@ -191,14 +191,14 @@ impl Node {
         let first = self.hints.partition_point(|&hint| hint < want);
         if self.hints.get(first) == Some(&want) {
             let entry = self.entry(first);
-            if entry.kind != Kind::Subtree && entry.order(rest) == Ordering::Equal {
+            if entry.kind != EntryKind::Subtree && entry.order(rest) == Ordering::Equal {
                 return Found::Record(entry.kind, entry.payload);
             }
         }
         let (below, exact) = self.rank(rest);
         if exact {
             let Entry { kind, payload, .. } = self.entry(below);
-            return if kind == Kind::Subtree { Found::Nothing } else { Found::Record(kind, payload) };
+            return if kind == EntryKind::Subtree { Found::Nothing } else { Found::Record(kind, payload) };
         }
         let before = below.checked_sub(1).filter(|_| self.is_parent).map(|before| self.entry(before));
         match before.filter(|entry| entry.covers(rest)) {
@@ -225,7 +225,7 @@ impl Entry<'_> {
     /// Whether this is a subtree to which `rest` belongs.
     pub(crate) fn covers(&self, rest: &[u8]) -> bool {
         let inner = rest.strip_prefix(self.head).and_then(|rest| rest.strip_prefix(self.tail));
-        self.kind == Kind::Subtree && inner.is_some_and(|inner| !inner.is_empty())
+        self.kind == EntryKind::Subtree && inner.is_some_and(|inner| !inner.is_empty())
     }
 
     /// The chunk after the first `shared` bytes.
@@ -260,9 +260,9 @@ pub(crate) fn check(leaf: &Node, layout: &Layout) -> Result<(), &'static str> {
         let len = raw.shared + raw.suffix_len;
         let payload = &leaf.bytes[raw.payload..raw.payload + raw.payload_len];
         let sound = match raw.kind {
-            Kind::Held => raw.payload_len <= HELD_BYTES_MAX,
-            Kind::Long => value::is_sound(payload, leaf.generation(), layout),
-            Kind::Subtree => {
+            EntryKind::Inline => raw.payload_len <= INLINE_BYTES_MAX,
+            EntryKind::Long => value::is_sound(payload, leaf.generation(), layout),
+            EntryKind::Subtree => {
                 raw.payload_len == ROOT_BYTES && len > 0 && {
                     let root = Root::decode(payload);
                     root.level <= LEVEL_MAX && root.node.is_sound(leaf.generation(), layout)
@@ -298,7 +298,7 @@ pub(crate) fn check_order(leaf: &Node) -> Result<(), &'static str> {
         rest.extend_from_slice(entry.tail);
         let in_order = match before.order(&rest) {
             Ordering::Less => !before.covers(&rest),
-            Ordering::Equal => before.kind != Kind::Subtree && entry.kind == Kind::Subtree,
+            Ordering::Equal => before.kind != EntryKind::Subtree && entry.kind == EntryKind::Subtree,
             Ordering::Greater => false,
         };
         if !in_order {
@@ -322,7 +322,7 @@ pub(crate) fn prepare(leaf: &mut Node) {
         if raw.distance == 0 {
             base = raw.suffix;
         }
-        is_parent |= raw.kind == Kind::Subtree;
+        is_parent |= raw.kind == EntryKind::Subtree;
         leaf.entry_of(&raw, base).hint(shared)
     };
     leaf.hints = (0..leaf.len()).map(hint).collect();
@@ -419,7 +419,7 @@ impl Builder {
     }
 
     /// Adds an entry that shares `common` bytes with the one before; `false` when it does not fit.
-    pub(crate) fn push(&mut self, rest: &[u8], kind: Kind, payload: &[u8], common: usize) -> bool {
+    pub(crate) fn push(&mut self, rest: &[u8], kind: EntryKind, payload: &[u8], common: usize) -> bool {
         let mut coder = self.mark.coder;
         let (distance, shared) = coder.next(common);
         let bytes = entry_bytes(distance, shared, rest.len(), payload.len()) - SLOT_BYTES;
@@ -447,9 +447,9 @@ impl Builder {
         true
     }
 
-    /// The leaf, to be written to `place`.
-    pub(crate) fn finish(self, place: Place) -> Node {
-        seal(self.bytes, 0, self.mark.len, place)
+    /// The leaf, to be written to `address`.
+    pub(crate) fn finish(self, address: NodeAddress) -> Node {
+        seal(self.bytes, 0, self.mark.len, address)
     }
 }
 
@@ -461,7 +461,7 @@ mod tests {
     use crate::reference::Reference;
     use proptest::prelude::*;
 
-    const PLACE: Place = Place { identity: 7, block: 5000, generation: 3 };
+    const ADDRESS: NodeAddress = NodeAddress { identity: 7, block: 5000, generation: 3 };
 
     fn layout() -> Layout {
         Layout::plan(10_000, None).expect("large enough")
@@ -480,17 +480,17 @@ mod tests {
                 [&5000u16.to_le_bytes()[..], &[2, 0, 0, 0, 0, 0], &[0x88, 0x13, 0, 0, 1, 2, 3, 4].repeat(2)];
             let (kind, payload) = match n {
                 _ if n % 5 == 4 && key.len() >= 8 => {
-                    (Kind::Subtree, Root { node: below(6000), level: 1 }.encode().to_vec())
+                    (EntryKind::Subtree, Root { node: below(6000), level: 1 }.encode().to_vec())
                 }
-                _ if n % 7 == 6 => (Kind::Long, long.concat()),
-                _ => (Kind::Held, vec![n as u8; n % 30]),
+                _ if n % 7 == 6 => (EntryKind::Long, long.concat()),
+                _ => (EntryKind::Inline, vec![n as u8; n % 30]),
             };
             if !builder.push(key, kind, &payload, common(before, key)) {
                 break;
             }
             before = key;
         }
-        builder.finish(PLACE)
+        builder.finish(ADDRESS)
     }
 
     fn parse(bytes: Box<Block>, level: u16) -> Result<Node, KvError> {
@@ -517,11 +517,11 @@ mod tests {
             let first = index.checked_sub(1).filter(|&before| node.order(before, &rest) == Ordering::Equal);
             assert_eq!(node.rank(&rest), (first.unwrap_or(index), true));
             match node.find(&rest) {
-                Found::Record(kind, payload) => assert!(kind != Kind::Subtree && payload.len() < 1000),
-                found => assert!(found == Found::Nothing && node.kind(index) == Kind::Subtree),
+                Found::Record(kind, payload) => assert!(kind != EntryKind::Subtree && payload.len() < 1000),
+                found => assert!(found == Found::Nothing && node.kind(index) == EntryKind::Subtree),
             }
             let more = [&rest[..], b"more"].concat();
-            if node.kind(index) == Kind::Subtree {
+            if node.kind(index) == EntryKind::Subtree {
                 assert_eq!(node.find(&more), Found::Subtree(rest.len(), node.subtree(index)));
             }
         }
@@ -598,7 +598,7 @@ mod tests {
             damage in prop::collection::vec((26usize..BLOCK_BYTES, any::<u8>()), 0..8),
         ) {
             let children: Vec<_> = chunks.into_iter().map(|chunk| Child { chunk, node: below(6000) }).collect();
-            let mut bytes = inner(&children, 2, PLACE).bytes;
+            let mut bytes = inner(&children, 2, ADDRESS).bytes;
             for (at, byte) in damage {
                 bytes[at] = byte;
             }

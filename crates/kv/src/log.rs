@@ -1,7 +1,7 @@
 //! The log on the medium: the stream of records, cut into blocks of a ring, and the twin, where every other
 //! version of the block goes that the stream ends in (`docs/spec/kv.md`, "Log").
 
-use crate::disk::{self, Disk, Kind};
+use crate::disk::{self, Disk, Structure};
 use crate::layout::{Layout, checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::pending::Pending;
 use crate::{KvError, Medium};
@@ -11,7 +11,7 @@ use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVLB");
-/// Of a block that was settled: its other place holds the stream up to the durable mark as well.
+/// Of a block that was settled: its other slot holds the stream up to the durable mark as well.
 const MAGIC_SETTLED: u32 = u32::from_le_bytes(*b"KVLS");
 pub(crate) const HEADER_BYTES: usize = 24;
 /// Stream bytes in one log block.
@@ -30,7 +30,7 @@ pub(crate) struct Head {
     pub(crate) number: u64,
     /// The durable mark.
     pub(crate) durable: u64,
-    /// Whether the other place of the block holds the same, up to the mark.
+    /// Whether the other slot of the block holds the same, up to the mark.
     pub(crate) settled: bool,
 }
 
@@ -62,7 +62,7 @@ impl Head {
     }
 }
 
-/// Writes an empty log: its first block in both places. What an earlier store with the same identity left is
+/// Writes an empty log: its first block in both slots. What an earlier store with the same identity left is
 /// zeroed: by its marks a new, empty log would look damaged. Nothing else is written, so a sparse medium stays
 /// sparse.
 pub(crate) fn format(medium: &dyn Medium, identity: u64, layout: &Layout) -> Result<(), KvError> {
@@ -72,9 +72,9 @@ pub(crate) fn format(medium: &dyn Medium, identity: u64, layout: &Layout) -> Res
         let count = (end - first).min(APPEND_BLOCKS_MAX as u64);
         bytes.resize(count as usize * BLOCK_BYTES, 0);
         disk::read(medium, first, &mut bytes)?;
-        for (place, block) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+        for (number, block) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
             if Head::decode(identity, block).is_some() {
-                disk::write(medium, place, &[0; BLOCK_BYTES], false)?;
+                disk::write(medium, number, &[0; BLOCK_BYTES], false)?;
             }
         }
     }
@@ -85,16 +85,16 @@ pub(crate) fn format(medium: &dyn Medium, identity: u64, layout: &Layout) -> Res
     disk::write(medium, layout.twin_block(), &block, false)
 }
 
-/// One of the two places of the block that the stream ends in.
+/// One of the two slots of the block that the stream ends in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum TailSlot {
     /// Its block of the ring.
     Home,
     /// The block behind the ring.
     Twin,
 }
 
-impl Place {
+impl TailSlot {
     pub(crate) fn other(self) -> Self {
         match self {
             Self::Home => Self::Twin,
@@ -102,7 +102,7 @@ impl Place {
         }
     }
 
-    /// Where stream block `number` lies in this place.
+    /// Where stream block `number` lies in this slot.
     pub(crate) fn block(self, layout: &Layout, number: u64) -> u64 {
         match self {
             Self::Home => layout.log_block(number),
@@ -116,9 +116,9 @@ impl Place {
 pub(crate) struct Tail {
     /// Its payload up to the end.
     pub(crate) payload: Vec<u8>,
-    /// Where its newest version is: the next one goes to the other place.
-    pub(crate) newest: Place,
-    /// Both places hold it, and say so.
+    /// Where its newest version is: the next one goes to the other slot.
+    pub(crate) newest: TailSlot,
+    /// Both slots hold it, and say so.
     pub(crate) settled: bool,
     /// It was read, so a process that died may have left it in the device's cache alone.
     pub(crate) read: bool,
@@ -134,7 +134,7 @@ pub(crate) struct Appender {
     position: u64,
     /// Whole blocks, zero behind the end of the stream; the first one's first bytes repeat what is durable in it.
     buffer: Vec<u8>,
-    newest: Place,
+    newest: TailSlot,
     settled: bool,
     read: bool,
     homeless: Option<(u64, Vec<u8>)>,
@@ -176,8 +176,8 @@ impl Appender {
             let blocks = (ring - first % ring).min(APPEND_BLOCKS_MAX as u64);
             let upto = end.min((first + blocks) * PAYLOAD_BYTES);
             self.fill(pending, upto, mark);
-            let place = self.aim(first, upto, durable, end);
-            disk.write(Kind::Log, place.block(&self.layout, first), &self.buffer, fua)?;
+            let slot = self.aim(first, upto, durable, end);
+            disk.write(Structure::Log, slot.block(&self.layout, first), &self.buffer, fua)?;
             self.keep_tail(upto);
         }
         self.read = false;
@@ -186,11 +186,11 @@ impl Appender {
 
     /// Where the buffer goes, which holds stream block `first` and perhaps more, up to `upto`.
     ///
-    /// A block that stays unfinished goes to the place that does not hold its newest version: that one is
+    /// A block that stays unfinished goes to the slot that does not hold its newest version: that one is
     /// there whatever becomes of the write. Others go home, as they will stay. One that is finished there over its newest
     /// version has no other witness than what comes next, so the empty header of the next block goes along: right
     /// behind it lies that block's home, or behind the ring, the twin.
-    fn aim(&mut self, first: u64, upto: u64, durable: u64, end: u64) -> Place {
+    fn aim(&mut self, first: u64, upto: u64, durable: u64, end: u64) -> TailSlot {
         let last = stream_block(upto);
         if last == first {
             // Goes on at its start when what came before was part of the same append: there is nothing of it yet.
@@ -199,19 +199,19 @@ impl Appender {
         }
         let at_its_end = upto.is_multiple_of(PAYLOAD_BYTES);
         let alone = last == first + 1 && upto == end && stream_block(durable) == first;
-        if at_its_end && alone && self.newest == Place::Home {
+        if at_its_end && alone && self.newest == TailSlot::Home {
             let header = Head::written(last, durable).encode(self.identity);
             let length = self.buffer.len() + BLOCK_BYTES;
             self.buffer.extend_from_slice(&header);
             self.buffer.resize(length, 0);
             let behind = self.layout.log_block(first) + 1;
-            self.newest = if behind == self.layout.twin_block() { Place::Twin } else { Place::Home };
+            self.newest = if behind == self.layout.twin_block() { TailSlot::Twin } else { TailSlot::Home };
         } else {
             // Of a block that has begun the newest version is at home. Of one that has not there is none: the next
             // write of it goes home.
-            self.newest = if at_its_end { Place::Twin } else { Place::Home };
+            self.newest = if at_its_end { TailSlot::Twin } else { TailSlot::Home };
         }
-        Place::Home
+        TailSlot::Home
     }
 
     /// Whether [`Appender::settle`] would write anything.
@@ -219,7 +219,7 @@ impl Appender {
         self.settled && self.homeless.is_none()
     }
 
-    /// Writes the block that the stream ends in to both places, marked as durable to its end, unless both hold it
+    /// Writes the block that the stream ends in to both slots, marked as durable to its end, unless both hold it
     /// already: from now on no block's loss takes anything along in silence. The last append must be durable, or have
     /// been read.
     pub(crate) fn settle(&mut self, disk: &Disk) -> Result<(), KvError> {
@@ -234,9 +234,9 @@ impl Appender {
         let number = stream_block(self.position);
         let head = Head { number, durable: self.position, settled: true };
         self.buffer[..HEADER_BYTES].copy_from_slice(&head.encode(self.identity));
-        // The newest version stays until the other place has the same.
-        for place in [self.newest.other(), self.newest] {
-            disk.write(Kind::Log, place.block(&self.layout, number), &self.buffer, true)?;
+        // The newest version stays until the other slot has the same.
+        for slot in [self.newest.other(), self.newest] {
+            disk.write(Structure::Log, slot.block(&self.layout, number), &self.buffer, true)?;
         }
         self.settled = true;
         Ok(())
@@ -245,7 +245,7 @@ impl Appender {
     /// Writes the block that only its twin held to its home.
     fn bring_home(&mut self, disk: &Disk) -> Result<(), KvError> {
         if let Some((block, bytes)) = &self.homeless {
-            disk.write(Kind::Log, *block, bytes, true)?;
+            disk.write(Structure::Log, *block, bytes, true)?;
             self.homeless = None;
         }
         Ok(())
@@ -313,7 +313,7 @@ mod tests {
         let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
         let pending = Pending::new(memory, 0, 1 << 20).unwrap();
         let payload = vec![0; 100];
-        let tail = Tail { payload, newest: Place::Home, settled: false, read: false, homeless: None };
+        let tail = Tail { payload, newest: TailSlot::Home, settled: false, read: false, homeless: None };
         let _ = Appender::new(IDENTITY, layout, 100, tail).append(&disk, &pending, 99, true);
     }
 
@@ -331,7 +331,7 @@ mod tests {
             let pending = Pending::new(memory, 0, 1 << 20).unwrap();
             pending.reset(IDENTITY, start);
             let payload = vec![0; (start % PAYLOAD_BYTES) as usize];
-            let tail = Tail { payload, newest: Place::Twin, settled: false, read: false, homeless: None };
+            let tail = Tail { payload, newest: TailSlot::Twin, settled: false, read: false, homeless: None };
             let mut appender = Appender::new(IDENTITY, layout, start, tail);
             let (mut end, mut sizes) = (start, Vec::new());
             for (index, length) in lengths.iter().enumerate() {
@@ -383,7 +383,7 @@ mod tests {
                 let mut block = Head::written(number, 0).encode(IDENTITY).to_vec();
                 block.extend_from_slice(payload);
                 block.resize(BLOCK_BYTES, 0xff);
-                disk.write(Kind::Log, layout.log_block(number), &block, true).unwrap();
+                disk.write(Structure::Log, layout.log_block(number), &block, true).unwrap();
             }
             let (recovered, _) = found(&disk, &layout, start, 1);
             prop_assert!(recovered.position >= start);

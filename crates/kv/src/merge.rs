@@ -10,7 +10,7 @@
 use crate::delta::{Cursor, Delta, Direction};
 use crate::disk::Disk;
 use crate::emit::Writes;
-use crate::leaf::{Entry, Kind};
+use crate::leaf::{Entry, EntryKind};
 use crate::node::{CAPACITY, CHUNK_BYTES, Child, FANOUT_MAX, Node, chunk};
 use crate::nodes::Nodes;
 use crate::pack::{FOLD_BYTES, Row, measure};
@@ -18,7 +18,7 @@ use crate::reference::{Reference, Root};
 use crate::space::Space;
 use crate::superblock::Superblock;
 use crate::tree::too_deep;
-use crate::value::{self, HELD_BYTES_MAX};
+use crate::value::{self, INLINE_BYTES_MAX};
 use crate::{KEY_BYTES_MAX, KvError};
 use core::cmp::Ordering;
 use core::ops::Bound;
@@ -459,7 +459,7 @@ impl<'a> Merge<'a> {
             let entry = node.entry(*index);
             // Where the entry lies, seen from the change.
             let order = change.map_or(Ordering::Less, |(rest, _)| entry.order(rest));
-            let subtree = entry.kind == Kind::Subtree;
+            let subtree = entry.kind == EntryKind::Subtree;
             if order == Ordering::Greater || (order == Ordering::Equal && subtree) {
                 self.take_change(row)?;
                 continue;
@@ -491,15 +491,15 @@ impl<'a> Merge<'a> {
         let Some((key, value)) = self.delta.entry(self.next) else {
             return Ok(false);
         };
-        let long = value.filter(|value| value.len() > HELD_BYTES_MAX);
+        let long = value.filter(|value| value.len() > INLINE_BYTES_MAX);
         let coming = long.map_or(0, |value| value::blocks(value.len()) as u64);
         if !self.admit(row, coming, |_| key.to_vec()) {
             return Ok(false);
         }
         let rest = &key[self.prefix.len()..];
         match (value, long) {
-            (_, Some(value)) => row.push(&[rest], Kind::Long, self.put_value(value)?.payload()),
-            (Some(value), None) => row.push(&[rest], Kind::Held, value),
+            (_, Some(value)) => row.push(&[rest], EntryKind::Long, self.put_value(value)?.payload()),
+            (Some(value), None) => row.push(&[rest], EntryKind::Inline, value),
             (None, None) => {}
         }
         self.next = self.delta.step(self.next, Direction::Ascending);
@@ -525,7 +525,7 @@ impl<'a> Merge<'a> {
 
     /// The blocks of the record `entry` are not used any more.
     fn drop_value(&mut self, entry: &Entry<'_>) {
-        if entry.kind == Kind::Long {
+        if entry.kind == EntryKind::Long {
             for part in value::parts(entry.payload) {
                 self.space.free_block(part.block);
             }
@@ -566,7 +566,7 @@ impl<'a> Merge<'a> {
         match outcome {
             Outcome::Nothing => {}
             Outcome::Little(little) => leaf.row.append(rest, &little),
-            Outcome::Root(root) => leaf.row.push(&[rest], Kind::Subtree, &root.encode()),
+            Outcome::Root(root) => leaf.row.push(&[rest], EntryKind::Subtree, &root.encode()),
         }
         self.prefix.truncate(tree.prefix_bytes);
         leaf.index += 1;

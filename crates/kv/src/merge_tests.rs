@@ -4,9 +4,9 @@
 use crate::delta::{Delta, Direction};
 use crate::disk::Disk;
 use crate::layout::Layout;
-use crate::leaf::{Builder, Kind};
+use crate::leaf::{Builder, EntryKind};
 use crate::merge::Merge;
-use crate::node::{self, Child, Node, Place};
+use crate::node::{self, Child, Node, NodeAddress};
 use crate::nodes::Nodes;
 use crate::reference::{LEVEL_MAX, Reference, Root};
 use crate::space::Space;
@@ -173,9 +173,9 @@ impl Bench {
                     continue;
                 }
                 match node.kind(index) {
-                    Kind::Held => {}
-                    Kind::Long => value::parts(node.payload(index)).for_each(|part| note(part.block)),
-                    Kind::Subtree => open.push(node.subtree(index)),
+                    EntryKind::Inline => {}
+                    EntryKind::Long => value::parts(node.payload(index)).for_each(|part| note(part.block)),
+                    EntryKind::Subtree => open.push(node.subtree(index)),
                 }
             }
         }
@@ -191,7 +191,7 @@ impl Bench {
             for index in 0..node.len() {
                 if root.level > 0 {
                     open.push(Root { node: node.child(index), level: root.level - 1 });
-                } else if node.kind(index) == Kind::Subtree {
+                } else if node.kind(index) == EntryKind::Subtree {
                     count += 1;
                     open.push(node.subtree(index));
                 }
@@ -326,7 +326,7 @@ fn a_block_that_is_lost_misplaced_or_old_is_found_by_who_refers_to_it() {
         let mut other = [0; 4096];
         bench.disk.read(blocks[(at + 1) % blocks.len()], &mut other).unwrap();
         for bad in [[0; 4096], other] {
-            bench.disk.write(crate::disk::Kind::Node, block, &bad, false).unwrap();
+            bench.disk.write(crate::disk::Structure::Node, block, &bad, false).unwrap();
             let nodes = Nodes::new(5, bench.superblock.layout, 0);
             let tree = Tree { disk: &bench.disk, nodes: &nodes, root: bench.superblock.root };
             let found = bench.model.keys().find_map(|key| tree.get(key, &mut Vec::new()).err());
@@ -338,7 +338,7 @@ fn a_block_that_is_lost_misplaced_or_old_is_found_by_who_refers_to_it() {
                 other => panic!("block {block} went unnoticed: {other:?}"),
             }
         }
-        bench.disk.write(crate::disk::Kind::Node, block, &good, false).unwrap();
+        bench.disk.write(crate::disk::Structure::Node, block, &good, false).unwrap();
     }
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["tree node", "value block"]);
 }
@@ -349,24 +349,24 @@ fn trees_nested_deeply_do_not_overflow_a_stack() {
     const NESTED: usize = 1024;
     let mut bench = Bench::new(24_000);
     let mut blocks = bench.superblock.layout.tree_block(0)..;
-    let mut put = |make: &dyn Fn(Place) -> Node| {
+    let mut put = |make: &dyn Fn(NodeAddress) -> Node| {
         let block = blocks.next().unwrap();
-        let node = make(Place { identity: 5, block, generation: 0 });
-        bench.disk.write(crate::disk::Kind::Node, block, &*node.bytes, false).unwrap();
+        let node = make(NodeAddress { identity: 5, block, generation: 0 });
+        bench.disk.write(crate::disk::Structure::Node, block, &*node.bytes, false).unwrap();
         Reference { block, generation: 0, crc: node.crc() }
     };
-    let leaf = |kind: Kind, payload: &[u8], place: Place| {
+    let leaf = |kind: EntryKind, payload: &[u8], address: NodeAddress| {
         let mut builder = Builder::new();
         assert!(builder.push(b"p", kind, payload, 0));
-        builder.finish(place)
+        builder.finish(address)
     };
-    let mut node = put(&|place| leaf(Kind::Held, b"value", place));
+    let mut node = put(&|address| leaf(EntryKind::Inline, b"value", address));
     let mut level = 0;
     for _ in 1..NESTED {
         let root = Root { node, level };
-        node = put(&|place| leaf(Kind::Subtree, &root.encode(), place));
+        node = put(&|address| leaf(EntryKind::Subtree, &root.encode(), address));
         for above in 1..=LEVEL_MAX {
-            node = put(&|place| node::inner(&[Child { chunk: 0, node }], above, place));
+            node = put(&|address| node::inner(&[Child { chunk: 0, node }], above, address));
         }
         level = LEVEL_MAX;
     }

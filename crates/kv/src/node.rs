@@ -149,14 +149,14 @@ impl Node {
 
 /// Where a node is to be written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct NodeAddress {
     pub(crate) identity: u64,
     pub(crate) block: u64,
     pub(crate) generation: u64,
 }
 
 /// The inner node of `children`, at most [`FANOUT_MAX`].
-pub(crate) fn inner(children: &[Child], level: u16, place: Place) -> Node {
+pub(crate) fn inner(children: &[Child], level: u16, address: NodeAddress) -> Node {
     let mut bytes = Box::new([0; BLOCK_BYTES]);
     let references = HEADER_BYTES + CHUNK_BYTES * children.len();
     for (index, child) in children.iter().enumerate() {
@@ -165,18 +165,18 @@ pub(crate) fn inner(children: &[Child], level: u16, place: Place) -> Node {
         let at = references + REFERENCE_BYTES * index;
         bytes[at..at + REFERENCE_BYTES].copy_from_slice(&child.node.encode());
     }
-    seal(bytes, level, children.len(), place)
+    seal(bytes, level, children.len(), address)
 }
 
 /// A node of `len` entries from a block that lacks only its header.
-pub(crate) fn seal(mut bytes: Box<Block>, level: u16, len: usize, place: Place) -> Node {
+pub(crate) fn seal(mut bytes: Box<Block>, level: u16, len: usize, address: NodeAddress) -> Node {
     assert!(len > 0 && level <= LEVEL_MAX, "a node of level {level} with {len} entries");
     put_u32(&mut *bytes, 0, MAGIC);
-    put_u64(&mut *bytes, 8, place.block);
-    put_u64(&mut *bytes, 16, place.generation);
+    put_u64(&mut *bytes, 8, address.block);
+    put_u64(&mut *bytes, 16, address.generation);
     put_u16(&mut *bytes, 24, level);
     put_u16(&mut *bytes, 26, len as u16);
-    let crc = checksum(place.identity, &[&bytes[8..]]);
+    let crc = checksum(address.identity, &[&bytes[8..]]);
     put_u32(&mut *bytes, 4, crc);
     Node::unchecked(bytes).with_hints()
 }
@@ -188,6 +188,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "a node of level 1 with 0 entries")]
     fn a_node_without_entries_is_our_mistake() {
-        inner(&[], 1, Place { identity: 1, block: 9, generation: 1 });
+        inner(&[], 1, NodeAddress { identity: 1, block: 9, generation: 1 });
     }
 }

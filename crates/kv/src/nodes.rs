@@ -170,13 +170,13 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::MemoryMedium;
-    use crate::leaf::{Builder, Kind};
-    use crate::node::Place;
+    use crate::leaf::{Builder, EntryKind};
+    use crate::node::NodeAddress;
 
     fn node(block: u64) -> Arc<Node> {
         let mut builder = Builder::new();
-        assert!(builder.push(&block.to_be_bytes(), Kind::Held, b"", 0));
-        Arc::new(builder.finish(Place { identity: 1, block, generation: 1 }))
+        assert!(builder.push(&block.to_be_bytes(), EntryKind::Inline, b"", 0));
+        Arc::new(builder.finish(NodeAddress { identity: 1, block, generation: 1 }))
     }
 
     #[test]
@@ -185,8 +185,8 @@ mod tests {
         let disk = Disk::new(Arc::new(MemoryMedium::new(1)));
         let nodes = Nodes::new(1, layout, 4 * SHARDS * BLOCK_BYTES);
         let child = crate::node::Child { chunk: 0, node: Reference { block: 3001, generation: 1, crc: 0 } };
-        let place = Place { identity: 1, block: 3000, generation: 1 };
-        let parent = Arc::new(crate::node::inner(&[child], 1, place));
+        let address = NodeAddress { identity: 1, block: 3000, generation: 1 };
+        let parent = Arc::new(crate::node::inner(&[child], 1, address));
         let want = Reference { block: 3000, generation: 1, crc: parent.crc() };
         nodes.keep(parent);
         assert!(nodes.get(&disk, &want, 1).is_ok());

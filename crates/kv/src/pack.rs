@@ -1,6 +1,6 @@
 //! Entries on their way into leaves: whole rests in one arena, and how they are best grouped.
 
-use crate::leaf::{Coder, Kind, common, entry_bytes};
+use crate::leaf::{Coder, EntryKind, common, entry_bytes};
 use crate::node::{CAPACITY, CHUNK_BYTES, chunk};
 use core::ops::Range;
 
@@ -25,7 +25,7 @@ pub(crate) struct Item {
     payload_len: u16,
     /// Bytes shared with the entry before, if there is one.
     common: u16,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
 }
 
 /// Entries of one B+tree's leaves, by rest.
@@ -104,7 +104,7 @@ impl Row {
     }
 
     /// Adds the entry whose rest is in `pieces`, at the end.
-    pub(crate) fn push(&mut self, pieces: &[&[u8]], kind: Kind, payload: &[u8]) {
+    pub(crate) fn push(&mut self, pieces: &[&[u8]], kind: EntryKind, payload: &[u8]) {
         let key = self.arena.len();
         for piece in pieces {
             self.arena.extend_from_slice(piece);
@@ -141,7 +141,7 @@ impl Row {
             key_len: bytes as u16,
             payload_len: payload.len() as u16,
             common: like.common.min(bytes as u16),
-            kind: Kind::Subtree,
+            kind: EntryKind::Subtree,
             ..*like
         }
     }
@@ -150,7 +150,7 @@ impl Row {
     pub(crate) fn make_long(&mut self, item: &mut Item, payload: &[u8]) {
         item.payload = self.arena.len() as u32;
         item.payload_len = payload.len() as u16;
-        item.kind = Kind::Long;
+        item.kind = EntryKind::Long;
         self.arena.extend_from_slice(payload);
     }
 

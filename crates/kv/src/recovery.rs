@@ -1,9 +1,9 @@
-//! Reading the log back: where it ends, what was damaged, and which of the two places of its last block counts
+//! Reading the log back: where it ends, what was damaged, and which of the two slots of its last block counts
 //! (`docs/spec/kv.md`, "Recovery").
 
 use crate::disk::Disk;
 use crate::layout::Layout;
-use crate::log::{HEADER_BYTES, Head, PAYLOAD_BYTES, Place, Tail, stream_block};
+use crate::log::{HEADER_BYTES, Head, PAYLOAD_BYTES, Tail, TailSlot, stream_block};
 use crate::record::{self, Expected, Header, Next};
 use crate::{Flaw, KvError};
 use nvmed_units::BLOCK_BYTES;
@@ -111,9 +111,9 @@ pub(crate) fn recover(
     Ok(Recovered { position: end, sequence, epoch, tail, damage, flaws: copies.flaws })
 }
 
-/// What the two places of the block that the stream ends in are worth.
+/// What the two slots of the block that the stream ends in are worth.
 struct Copies {
-    newest: Place,
+    newest: TailSlot,
     settled: bool,
     flaws: Vec<Flaw>,
 }
@@ -219,7 +219,7 @@ impl Log<'_> {
         KvError::Corrupt { block: self.layout.log_block(number), structure: "log", reason }
     }
 
-    /// Looks at both places of the block that the stream ends in. The log begins at `head`; `by_twin` is the
+    /// Looks at both slots of the block that the stream ends in. The log begins at `head`; `by_twin` is the
     /// number of the block that the twin was the better version of.
     fn copies(
         &self,
@@ -254,7 +254,8 @@ impl Log<'_> {
             (self.layout.log_block(strayed.unwrap_or(number)), strayed.is_some()),
         ];
         let flaws = lost.into_iter().filter(|(_, lost)| *lost).map(|(block, _)| lost_copy(block)).collect();
-        let newest = if by_twin == Some(number) || home_head.is_none() { Place::Twin } else { Place::Home };
+        let newest =
+            if by_twin == Some(number) || home_head.is_none() { TailSlot::Twin } else { TailSlot::Home };
         let settled = home_says && twin_says && at_home && at_twin;
         Ok(Copies { newest, settled, flaws })
     }

@@ -2,7 +2,7 @@
 
 use crate::delta::{Change, Delta, Direction, NEWEST};
 use crate::intervals::Intervals;
-use crate::state::{Held, Layers, State};
+use crate::state::{Layers, SnapshotState, State};
 use crate::tree::{Cursor as TreeCursor, Tree};
 use crate::{KvError, Store};
 use core::cmp::Ordering;
@@ -119,7 +119,7 @@ pub(crate) enum View<'a> {
     /// The store's, as they are.
     Now(&'a Store),
     /// A snapshot's.
-    Then(&'a Store, &'a Held),
+    Then(&'a Store, &'a SnapshotState),
 }
 
 impl<'a> View<'a> {
@@ -132,13 +132,13 @@ impl<'a> View<'a> {
     fn seen(&self) -> u64 {
         match self {
             Self::Now(_) => NEWEST,
-            Self::Then(_, held) => held.sequence,
+            Self::Then(_, snapshot) => snapshot.sequence,
         }
     }
 
     fn layers(&self, state: &State) -> Result<Layers<'a>, KvError> {
         match self {
-            Self::Then(store, held) => held.layers(&store.pins),
+            Self::Then(store, snapshot) => snapshot.layers(&store.pins),
             Self::Now(store) => Ok(state.layers(&store.pins)),
         }
     }

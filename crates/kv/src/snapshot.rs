@@ -6,7 +6,7 @@
 
 use crate::iter::Iter;
 use crate::scan::{Span, View, Visit};
-use crate::state::Held;
+use crate::state::SnapshotState;
 use crate::{KvError, Sequence, Store};
 use core::ops::Bound;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,12 +15,12 @@ use nvmed_sys::sync::Arc;
 /// The store as it was when [`Store::snapshot`] was called: exactly the batches applied before.
 pub struct Snapshot<'a> {
     store: &'a Store,
-    held: Arc<Held>,
+    kept: Arc<SnapshotState>,
 }
 
 impl core::fmt::Debug for Snapshot<'_> {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.debug_struct("Snapshot").field("sequence", &self.held.sequence).finish_non_exhaustive()
+        formatter.debug_struct("Snapshot").field("sequence", &self.kept.sequence).finish_non_exhaustive()
     }
 }
 
@@ -32,8 +32,8 @@ impl Store {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<'_> {
         let checkpoints = self.checkpoints.load(Relaxed);
-        let held = self.state.write().hold(checkpoints);
-        Snapshot { store: self, held }
+        let kept = self.state.write().hold(checkpoints);
+        Snapshot { store: self, kept }
     }
 }
 
@@ -41,7 +41,7 @@ impl Snapshot<'_> {
     /// The last batch that it sees.
     #[must_use]
     pub fn sequence(&self) -> Sequence {
-        Sequence(self.held.sequence)
+        Sequence(self.kept.sequence)
     }
 
     /// As [`Store::get`].
@@ -51,9 +51,9 @@ impl Snapshot<'_> {
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, KvError> {
         value.clear();
         let state = self.store.state.read();
-        let layers = self.held.layers(&self.store.pins)?;
+        let layers = self.kept.layers(&self.store.pins)?;
         let newest = layers.newer.as_deref().unwrap_or(&state.active);
-        let mut known = newest.get_at(key, self.held.sequence);
+        let mut known = newest.get_at(key, self.kept.sequence);
         if known.is_none() && layers.erased.contain(key) {
             known = Some(None);
         }
@@ -97,7 +97,7 @@ impl Snapshot<'_> {
     }
 
     fn view(&self) -> View<'_> {
-        View::Then(self.store, &self.held)
+        View::Then(self.store, &self.kept)
     }
 }
 
@@ -105,7 +105,7 @@ impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         let gone = {
             let mut state = self.store.state.write();
-            state.forget_snapshots(|held| Arc::ptr_eq(held, &self.held))
+            state.forget_snapshots(|snapshot| Arc::ptr_eq(snapshot, &self.kept))
         };
         // What it kept, perhaps megabytes, goes outside of the lock.
         drop(gone);

@@ -1,7 +1,7 @@
 //! Which tree blocks are in use: bitmap pages, read when first needed, two slots a page on the medium.
 
 use crate::KvError;
-use crate::disk::{Disk, Kind};
+use crate::disk::{Disk, Structure};
 use crate::layout::{Layout, PAGE_BITS, checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::superblock::Superblock;
 use nvmed_mutant::Mutant;
@@ -137,7 +137,7 @@ impl Space {
             };
             let slot = old.slot(number) ^ !Mutant::BitmapInPlace.is_made();
             let bytes = encode(self.identity, number, new.generation, &page.used);
-            disk.write(Kind::Bitmap, self.layout.bitmap_block(number, slot), &bytes, false)?;
+            disk.write(Structure::Bitmap, self.layout.bitmap_block(number, slot), &bytes, false)?;
             new.name_page(number, slot, name_of(&bytes));
         }
         // Nobody compared the superblock's count with the bitmap's: it may be wrong in either direction.
@@ -390,7 +390,7 @@ mod tests {
             .collect();
         assert_eq!(superblock.layout.bitmap_block(0, superblock.slot(0)), block, "the same slot again");
         // The last write to it was lost.
-        disk.write(Kind::Bitmap, block, &old, true).unwrap();
+        disk.write(Structure::Bitmap, block, &old, true).unwrap();
         superblock.cursor = 0;
         let mut again = Space::new(&superblock);
         let given: Vec<_> = (0..3).filter_map(|_| again.allocate(&disk, &superblock).ok()).collect();
@@ -426,7 +426,7 @@ mod tests {
         for bit in (0..BLOCK_BYTES * 8).filter(|bit| !(32..64).contains(bit)).step_by(7) {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            disk.write(Kind::Bitmap, block, &bad, true).unwrap();
+            disk.write(Structure::Bitmap, block, &bad, true).unwrap();
             let answer = Space::new(&superblock).allocate(&disk, &superblock);
             assert!(matches!(answer, Err(KvError::Corrupt { block: b, .. }) if b == block), "bit {bit}");
         }
@@ -453,7 +453,7 @@ mod tests {
             }
             let crc = checksum(1, &[&bytes[8..]]);
             put_u32(&mut bytes, 4, crc);
-            disk.write(Kind::Bitmap, superblock.layout.bitmap_block(0, false), &bytes, true).unwrap();
+            disk.write(Structure::Bitmap, superblock.layout.bitmap_block(0, false), &bytes, true).unwrap();
             let mut space = Space::new(&superblock);
             if let Ok(block) = space.allocate(&disk, &superblock) {
                 space.free_block(block);

@@ -28,7 +28,7 @@ pub(crate) struct State {
     /// Tree blocks in all.
     pub(crate) total: u64,
     /// Snapshots that can be read.
-    pub(crate) snapshots: Vec<Arc<Held>>,
+    pub(crate) snapshots: Vec<Arc<SnapshotState>>,
     /// The last batch that one of them sees; 0 without.
     pub(crate) kept: u64,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Frozen {
 }
 
 /// A snapshot, as the store knows it.
-pub(crate) struct Held {
+pub(crate) struct SnapshotState {
     /// The last batch that it sees.
     pub(crate) sequence: u64,
     /// Of its tree.
@@ -73,7 +73,7 @@ pub(crate) struct Layers<'a> {
     pub(crate) pin: Pin<'a>,
 }
 
-impl Held {
+impl SnapshotState {
     /// Where to look now. The caller holds the state's lock.
     pub(crate) fn layers<'a>(&self, pins: &'a Pins) -> Result<Layers<'a>, KvError> {
         let past = self.past.lock();
@@ -130,15 +130,15 @@ impl State {
         assert!(self.frozen.is_none(), "a checkpoint is under way");
         assert!(self.end > self.head, "the log ends at {}, before its head {}", self.end, self.head);
         let delta = Arc::new(core::mem::replace(&mut self.active, empty.since(self.sequence)));
-        for held in &self.snapshots {
-            held.freeze(&delta);
+        for snapshot in &self.snapshots {
+            snapshot.freeze(&delta);
         }
         self.frozen = Some(Frozen { delta: Arc::clone(&delta), charge });
         delta
     }
 
     /// A snapshot of what is there now, after that many `checkpoints`.
-    pub(crate) fn hold(&mut self, checkpoints: u64) -> Arc<Held> {
+    pub(crate) fn hold(&mut self, checkpoints: u64) -> Arc<SnapshotState> {
         let past = Past {
             version: Arc::clone(&self.version),
             older: self.frozen.as_ref().map(|frozen| Arc::clone(&frozen.delta)),
@@ -146,17 +146,21 @@ impl State {
             erased: Arc::clone(self.active.erased()),
         };
         let (sequence, generation) = (self.sequence, self.version.generation);
-        let held = Arc::new(Held { sequence, generation, checkpoints, past: Mutex::new(Ok(past)) });
-        self.snapshots.push(Arc::clone(&held));
+        let snapshot =
+            Arc::new(SnapshotState { sequence, generation, checkpoints, past: Mutex::new(Ok(past)) });
+        self.snapshots.push(Arc::clone(&snapshot));
         self.kept = sequence;
-        held
+        snapshot
     }
 
     /// Forgets the snapshots that `gone` picks; answers them.
-    pub(crate) fn forget_snapshots(&mut self, gone: impl Fn(&Arc<Held>) -> bool) -> Vec<Arc<Held>> {
+    pub(crate) fn forget_snapshots(
+        &mut self,
+        gone: impl Fn(&Arc<SnapshotState>) -> bool,
+    ) -> Vec<Arc<SnapshotState>> {
         let (out, kept) = core::mem::take(&mut self.snapshots).into_iter().partition(gone);
         self.snapshots = kept;
-        self.kept = self.snapshots.iter().map(|held| held.sequence).max().unwrap_or(0);
+        self.kept = self.snapshots.iter().map(|snapshot| snapshot.sequence).max().unwrap_or(0);
         out
     }
 }

@@ -1,6 +1,6 @@
-//! The superblock: what the whole store hangs from, in two far places.
+//! The superblock: what the whole store hangs from, in two slots far apart.
 
-use crate::disk::{Disk, Kind};
+use crate::disk::{Disk, Structure};
 use crate::layout::{Layout, PAGES_MAX, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::reference::{GENERATION_END, LEVEL_MAX, Reference, Root};
 use crate::{Flaw, KvError};
@@ -41,9 +41,9 @@ pub(crate) struct Superblock {
     slots: Vec<u8>,
     /// The checksum of each bitmap page's valid version; 0: never written.
     names: Vec<u32>,
-    /// Not on the medium: the place, 0 or 1, that does not hold this tree. The other one is all there is.
+    /// Not on the medium: the slot, 0 or 1, that does not hold this tree. The other one is all there is.
     pub(crate) lost: Option<u64>,
-    /// Not on the medium: what is wrong with that place.
+    /// Not on the medium: what is wrong with that slot.
     pub(crate) flaw: Option<Flaw>,
 }
 
@@ -230,8 +230,8 @@ impl Superblock {
         if self.epoch_first == 0 { (0, 0) } else { (self.epoch_first, self.epoch) }
     }
 
-    /// A record of the log has `epoch`: before it was written the far place had that, so if this is less, the far
-    /// place has lost a write since.
+    /// A record of the log has `epoch`: before it was written the far slot had that, so if this is less, the far
+    /// slot has lost a write since.
     pub(crate) fn heed_epoch(&mut self, epoch: u64) {
         if epoch > self.epoch && self.lost.is_none() {
             let block = self.layout.superblock(1);
@@ -283,7 +283,7 @@ impl Superblock {
         put_u64(&mut pointer, 24, self.layout.superblock(1));
         let crc = checksum(self.identity, &[&pointer[16..32]]);
         put_u32(&mut pointer, 12, crc);
-        disk.write(Kind::Superblock, layout.superblock(1), &pointer, true)?;
+        disk.write(Structure::Superblock, layout.superblock(1), &pointer, true)?;
         self.layout = layout;
         self.slots.resize(slot_bytes(&layout), 0);
         self.names.resize(layout.pages as usize, 0);
@@ -296,29 +296,29 @@ impl Superblock {
         Self::decode(block, &bytes)
     }
 
-    /// Writes the next revision to both places, first to the one that is lost; `self` is that revision
+    /// Writes the next revision to both slots, first to the one that is lost; `self` is that revision
     /// afterwards, whatever happened.
     pub(crate) fn store(&mut self, disk: &Disk) -> Result<(), KvError> {
         self.revision += 1;
         let first = self.lost.unwrap_or(0);
         assert!(first < 2 && self.used <= self.layout.tree_blocks(), "{} blocks in use", self.used);
         let fua = !Mutant::SuperblockVolatile.is_made();
-        let places = if Mutant::FarSuperblockForgotten.is_made() { 1 } else { 2 };
-        for slot in [first, 1 - first].into_iter().take(places) {
-            disk.write(Kind::Superblock, self.layout.superblock(slot), &self.encode(), fua)?;
+        let slots = if Mutant::FarSuperblockForgotten.is_made() { 1 } else { 2 };
+        for slot in [first, 1 - first].into_iter().take(slots) {
+            disk.write(Structure::Superblock, self.layout.superblock(slot), &self.encode(), fua)?;
         }
         self.lost = None;
         Ok(())
     }
 
-    /// As `store`, to the far place only, unless the near one is lost: enough for a new epoch. `store` then
-    /// writes the near one first, so that one place knows the epoch whatever is interrupted.
+    /// As `store`, to the far slot only, unless the near one is lost: enough for a new epoch. `store` then
+    /// writes the near one first, so that one slot knows the epoch whatever is interrupted.
     pub(crate) fn store_far(&mut self, disk: &Disk) -> Result<(), KvError> {
         if self.lost == Some(0) {
             return self.store(disk);
         }
         self.revision += 1;
-        disk.write(Kind::Superblock, self.layout.superblock(1), &self.encode(), true)?;
+        disk.write(Structure::Superblock, self.layout.superblock(1), &self.encode(), true)?;
         self.lost = None;
         Ok(())
     }

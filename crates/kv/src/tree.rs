@@ -2,7 +2,7 @@
 
 use crate::delta::Direction;
 use crate::disk::Disk;
-use crate::leaf::{Found, Kind};
+use crate::leaf::{EntryKind, Found};
 use crate::node::{Node, chunk};
 use crate::nodes::Nodes;
 use crate::reference::Root;
@@ -43,8 +43,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    fn read(&self, kind: Kind, payload: &[u8], value: &mut Vec<u8>) -> Result<(), KvError> {
-        if kind == Kind::Long {
+    fn read(&self, kind: EntryKind, payload: &[u8], value: &mut Vec<u8>) -> Result<(), KvError> {
+        if kind == EntryKind::Long {
             return value::read(self.disk, self.nodes.identity(), payload, value);
         }
         value.extend_from_slice(payload);
@@ -124,7 +124,7 @@ impl Cursor<'_> {
         if self.key.len() > KEY_BYTES_MAX {
             return Err(too_deep(node));
         }
-        let subtree = entry.kind == Kind::Subtree;
+        let subtree = entry.kind == EntryKind::Subtree;
         Ok(subtree.then(|| (node.subtree(*index), self.key.len())))
     }
 
@@ -156,7 +156,7 @@ impl Cursor<'_> {
                 }
                 continue;
             }
-            let record = exact && node.kind(below) != Kind::Subtree;
+            let record = exact && node.kind(below) != EntryKind::Subtree;
             // Entries before `split` are on the one side of the bound, the rest on the other.
             let split = below + usize::from(record && ascending != exact_counts);
             let len = node.len();

@@ -10,7 +10,7 @@ use nvmed_units::BLOCK_BYTES;
 ///
 /// The largest group of entries of one chunk that cannot become a tree of its own then fits a leaf: a record
 /// and a subtree of one rest of 1024 bytes, and the record with an empty rest.
-pub(crate) const HELD_BYTES_MAX: usize = 960;
+pub(crate) const INLINE_BYTES_MAX: usize = 960;
 /// Length and generation, before the blocks.
 const HEADER_BYTES: usize = 8;
 const PART_BYTES: usize = 8;

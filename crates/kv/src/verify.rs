@@ -1,7 +1,7 @@
 //! Reading everything and believing nothing: the store's own check, for `fsck` and for tests.
 
 use crate::layout::Layout;
-use crate::leaf::Kind;
+use crate::leaf::EntryKind;
 use crate::node::{CHUNK_BYTES, Node, chunk};
 use crate::reference::{Reference, Root};
 use crate::superblock::Superblock;
@@ -130,14 +130,14 @@ impl Store {
                 return Err(damaged(want, "a key's length"));
             }
             match leaf.kind(index) {
-                Kind::Held => {}
-                Kind::Long => {
+                EntryKind::Inline => {}
+                EntryKind::Long => {
                     for part in value::parts(leaf.payload(index)) {
                         used(part.block)?;
                     }
                     value::read(&self.disk, self.identity, leaf.payload(index), &mut Vec::new())?;
                 }
-                Kind::Subtree => {
+                EntryKind::Subtree => {
                     let root = leaf.subtree(index);
                     let rest = [head, tail, &[u8::MAX; CHUNK_BYTES]].concat();
                     if below.upper.is_some_and(|upper| chunk(&rest) >= upper) {

@@ -2,8 +2,8 @@
 
 use crate::controller::Controller;
 use crate::features::Features;
-use crate::group::Group;
-use crate::held::HeldCommands;
+use crate::group::Queues;
+use crate::outstanding::OutstandingCommands;
 use crate::prp::PrpWalk;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use nvmed_dma::{DeviceAddress, View};
@@ -11,7 +11,7 @@ use nvmed_nvme::{AdminOpcode, AsyncEvent, CompletionEntry, LogPage, Status, Subm
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-/// Asynchronous Event Requests held at once, 0's based in AERL.
+/// Asynchronous Event Requests outstanding at once, 0's based in AERL.
 pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 /// Events kept for a host that does not ask: one of each kind there is.
 const EVENTS_MAX: usize = 8;
@@ -24,7 +24,7 @@ const INTERRUPTS: u32 = 1 << 1;
 #[derive(Debug, Default)]
 pub(crate) struct AdminState {
     pub features: Features,
-    /// Identifiers of the held Asynchronous Event Requests.
+    /// Identifiers of the outstanding Asynchronous Event Requests.
     requests: VecDeque<u16>,
     /// Requests that were aborted and not completed yet.
     aborted: VecDeque<u16>,
@@ -47,8 +47,8 @@ impl AdminState {
         }
     }
 
-    /// A held request to complete now: identifier, result, status.
-    pub(crate) fn next_held(&mut self) -> Option<(u16, u32, Status)> {
+    /// An outstanding request to complete now: identifier, result, status.
+    pub(crate) fn next_outstanding(&mut self) -> Option<(u16, u32, Status)> {
         if let Some(cid) = self.aborted.pop_front() {
             return Some((cid, 0, Status::ABORT_REQUESTED));
         }
@@ -61,11 +61,11 @@ impl AdminState {
 }
 
 impl Controller {
-    /// Executes an admin command: result and status, or `None` for one that is held. `held` are those of the
-    /// admin queue.
+    /// Executes an admin command: result and status, or `None` for one that stays outstanding.
+    /// `outstanding` are those of the admin queue.
     pub(crate) fn execute_admin(
         &self,
-        (view, held): (&View, &mut HeldCommands),
+        (view, outstanding): (&View, &mut OutstandingCommands),
         entry: &SubmissionEntry,
     ) -> Option<(u32, Status)> {
         let Some(opcode) = AdminOpcode::from_code(entry.opcode) else {
@@ -85,7 +85,7 @@ impl Controller {
             AdminOpcode::GetLogPage => self.get_log_page(view, entry).map(|()| 0),
             AdminOpcode::SetFeatures => self.set_feature(entry),
             AdminOpcode::GetFeatures => self.get_feature(entry),
-            AdminOpcode::Abort => Ok(self.abort(held, entry)),
+            AdminOpcode::Abort => Ok(self.abort(outstanding, entry)),
             // Identify says that there is no keep alive timer (KAS 0).
             AdminOpcode::KeepAlive => Err(Status::INVALID_OPCODE.do_not_retry()),
             AdminOpcode::DirectiveSend => self.streams.lock().send(entry),
@@ -141,7 +141,7 @@ impl Controller {
     ) -> Result<(usize, u16), Status> {
         let queue = (entry.cdw10 & 0xffff) as usize;
         let entries = entry.cdw10 >> 16;
-        if queue == 0 || queue >= self.places.len() {
+        if queue == 0 || queue >= self.groups.len() {
             return Err(Status::INVALID_QID.do_not_retry());
         }
         if entries == 0 || entries >= u32::from(self.config.queue_entries_max) || entry_size != expected {
@@ -171,15 +171,15 @@ impl Controller {
         }
         let base = Self::queue_base(view, entry, usize::from(entries) * 16)?;
         let interrupt = (entry.cdw11 & INTERRUPTS != 0).then_some(vector);
-        let place = &self.places[queue];
-        let mut group = place.group.lock();
-        if group.cq.is_some() {
+        let group = &self.groups[queue];
+        let mut queues = group.queues.lock();
+        if queues.cq.is_some() {
             return Err(Status::INVALID_QID.do_not_retry());
         }
         // The group's own view, which an unmap that is under way has refreshed or will refresh.
-        group.refresh(&self.space);
-        let cq = CompletionQueue::new((base, entries), interrupt, &group.view);
-        place.open(&mut group, cq);
+        queues.refresh(&self.space);
+        let cq = CompletionQueue::new((base, entries), interrupt, &queues.view);
+        group.open(&mut queues, cq);
         Ok(())
     }
 
@@ -192,15 +192,15 @@ impl Controller {
             return Err(Status::INVALID_QID.do_not_retry());
         }
         // Base 2.0, 5.5: an identifier that cannot be is another error than a queue that is not there.
-        let place = self.places.get(cq as usize).filter(|_| cq != 0);
-        let mut group = place.map(|place| place.group.lock()).ok_or(Status::INVALID_QID.do_not_retry())?;
-        if group.cq.is_none() {
+        let group = self.groups.get(cq as usize).filter(|_| cq != 0);
+        let mut queues = group.map(|group| group.queues.lock()).ok_or(Status::INVALID_QID.do_not_retry())?;
+        if queues.cq.is_none() {
             return Err(Status::CQ_INVALID.do_not_retry());
         }
-        group.refresh(&self.space);
+        queues.refresh(&self.space);
         let class = (entry.cdw11 >> 1 & 3) as usize;
-        let sq = SubmissionQueue::new((queue as u16, class), (base, entries), &group.view);
-        group.sqs.push(sq);
+        let sq = SubmissionQueue::new((queue as u16, class), (base, entries), &queues.view);
+        queues.sqs.push(sq);
         self.routes[queue].store(cq + 1, Ordering::Release);
         Ok(())
     }
@@ -209,39 +209,39 @@ impl Controller {
         let unknown = Status::INVALID_QID.do_not_retry();
         let queue = (entry.cdw10 & 0xffff) as usize;
         let route = self.routes.get(queue).filter(|_| queue != 0).ok_or(unknown)?.swap(0, Ordering::AcqRel);
-        let place = self.places.get((route as usize).wrapping_sub(1)).ok_or(unknown)?;
-        let mut group = place.group.lock();
-        let index = group.sqs.iter().position(|sq| usize::from(sq.id) == queue).ok_or(unknown)?;
-        self.end_queue(route as usize - 1, &mut group, queue as u16);
-        let sq = group.sqs.remove(index);
+        let group = self.groups.get((route as usize).wrapping_sub(1)).ok_or(unknown)?;
+        let mut queues = group.queues.lock();
+        let index = queues.sqs.iter().position(|sq| usize::from(sq.id) == queue).ok_or(unknown)?;
+        self.end_queue(route as usize - 1, &mut queues, queue as u16);
+        let sq = queues.sqs.remove(index);
         let mut retired = self.retired.lock();
         *retired = retired.plus(sq.counters);
         Ok(())
     }
 
-    /// Completes the held commands of a queue that is deleted, as far as there is room: the host counts them as
+    /// Completes the outstanding commands of a queue that is deleted, as far as there is room: the host counts them as
     /// gone when the queue is.
-    fn end_queue(&self, cq: usize, group: &mut Group, queue: u16) {
-        for held in group.held.take_queue(queue) {
-            group.held.push(0, held.end(Status::SQ_DELETED));
+    fn end_queue(&self, cq: usize, queues: &mut Queues, queue: u16) {
+        for command in queues.outstanding.take_queue(queue) {
+            queues.outstanding.push(0, command.end(Status::SQ_DELETED));
         }
-        self.complete_due(cq, group);
-        let left = group.held.take_queue(queue).len() as u32;
-        self.holding.fetch_sub(left, Ordering::AcqRel);
+        self.complete_due(cq, queues);
+        let left = queues.outstanding.take_queue(queue).len() as u32;
+        self.outstanding.fetch_sub(left, Ordering::AcqRel);
     }
 
     fn delete_cq(&self, entry: &SubmissionEntry) -> Result<(), Status> {
         let unknown = Status::INVALID_QID.do_not_retry();
         let queue = (entry.cdw10 & 0xffff) as usize;
-        let place = self.places.get(queue).filter(|_| queue != 0).ok_or(unknown)?;
-        let mut group = place.group.lock();
-        if group.cq.is_none() {
+        let group = self.groups.get(queue).filter(|_| queue != 0).ok_or(unknown)?;
+        let mut queues = group.queues.lock();
+        if queues.cq.is_none() {
             return Err(unknown);
         }
-        if !group.sqs.is_empty() {
+        if !queues.sqs.is_empty() {
             return Err(Status::INVALID_QUEUE_DELETION.do_not_retry());
         }
-        place.close(&mut group);
+        group.close(&mut queues);
         Ok(())
     }
 
@@ -273,11 +273,11 @@ impl Controller {
     }
 
     /// Abort (Base 2.0, 5.1): bit 0 of the result is 0 if the command was aborted. A command that was taken and
-    /// is not complete can be: one whose time has not come, one that a fault holds, a held event request.
-    fn abort(&self, held: &mut HeldCommands, entry: &SubmissionEntry) -> u32 {
+    /// is not complete can be: one whose time has not come, one that a fault holds, an event request.
+    fn abort(&self, outstanding: &mut OutstandingCommands, entry: &SubmissionEntry) -> u32 {
         let (queue, cid) = (entry.cdw10 as u16, (entry.cdw10 >> 16) as u16);
         let aborted = match queue {
-            0 => held.end(0, cid, Status::ABORT_REQUESTED) || self.abort_event_request(cid),
+            0 => outstanding.end(0, cid, Status::ABORT_REQUESTED) || self.abort_event_request(cid),
             _ => self.abort_io(queue, cid),
         };
         u32::from(!aborted)
@@ -286,11 +286,11 @@ impl Controller {
     fn abort_io(&self, queue: u16, cid: u16) -> bool {
         let Some(route) = self.routes.get(usize::from(queue)) else { return false };
         let Some(cq) = (route.load(Ordering::Acquire) as usize).checked_sub(1) else { return false };
-        let mut group = self.places[cq].group.lock();
-        let aborted = group.held.end(queue, cid, Status::ABORT_REQUESTED);
+        let mut queues = self.groups[cq].queues.lock();
+        let aborted = queues.outstanding.end(queue, cid, Status::ABORT_REQUESTED);
         if aborted {
             // Before the completion of the Abort itself, if there is room.
-            self.complete_due(cq, &mut group);
+            self.complete_due(cq, &mut queues);
         }
         aborted
     }

@@ -6,7 +6,7 @@ use crate::bell::Bell;
 use crate::config::{Clock, ControllerConfig};
 use crate::counters::{Counters, ErrorLog};
 use crate::directive::{StreamUse, Streams};
-use crate::group::Place;
+use crate::group::Group;
 use crate::identity::Identity;
 use crate::media::Media;
 use crate::pending::Pending;
@@ -65,7 +65,7 @@ pub struct Controller {
     cc: AtomicU32,
     status: AtomicU32,
     /// Groups, by completion queue.
-    pub(crate) places: Box<[Place]>,
+    pub(crate) groups: Box<[Group]>,
     /// Submission queue to completion queue, plus one; 0 is no such queue.
     pub(crate) routes: Box<[AtomicU32]>,
     /// Counters of deleted queues.
@@ -78,8 +78,8 @@ pub struct Controller {
     /// Why commands may complete otherwise than at once, see [`shape`].
     pub(crate) shape: AtomicU8,
     pub(crate) time: Time,
-    /// Commands that are held, of all queues.
-    pub(crate) holding: AtomicU32,
+    /// Outstanding commands of all queues.
+    pub(crate) outstanding: AtomicU32,
     /// The Volatile Write Cache feature, where the write path looks.
     write_cache: AtomicBool,
     /// Rung for the host when completions were posted: one a vector.
@@ -96,7 +96,7 @@ impl Controller {
     #[must_use]
     pub fn new(config: ControllerConfig, media: Media) -> Arc<Self> {
         config.check();
-        let places = usize::from(config.queues_max) + 1;
+        let queues = usize::from(config.queues_max) + 1;
         let lba_shift = config.lba_bytes.trailing_zeros();
         let lba_count = media.bytes() >> lba_shift;
         let identity = media.identity();
@@ -111,18 +111,18 @@ impl Controller {
             properties: Mutex::default(),
             cc: AtomicU32::new(0),
             status: AtomicU32::new(0),
-            places: (0..places).map(|_| Place::default()).collect(),
-            routes: (0..places).map(|_| AtomicU32::new(0)).collect(),
+            groups: (0..queues).map(|_| Group::default()).collect(),
+            routes: (0..queues).map(|_| AtomicU32::new(0)).collect(),
             retired: Mutex::default(),
-            pending: Pending::new(places),
+            pending: Pending::new(queues),
             admin: Mutex::new(AdminState::default()),
             streams: Mutex::default(),
             errors: Mutex::default(),
             shape: AtomicU8::new(if config.latency.is_none() { 0 } else { shape::SLOW }),
             time: Time::new(config.latency, config.clock == Clock::Virtual),
-            holding: AtomicU32::new(0),
+            outstanding: AtomicU32::new(0),
             write_cache: AtomicBool::new(true),
-            bells: (0..places).map(|_| Bell::default()).collect(),
+            bells: (0..queues).map(|_| Bell::default()).collect(),
             rung: Bell::watched(),
             config,
         })
@@ -131,13 +131,13 @@ impl Controller {
     /// Commands and bytes since the controller was made, all queues together.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let live = |place: &Place| {
-            let group = place.group.lock();
-            group.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus)
+        let live = |group: &Group| {
+            let queues = group.queues.lock();
+            queues.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus)
         };
         // Not group 0: it executes no I/O command, and its lock is held while it makes a SMART log of these.
         // A queue that is deleted meanwhile may be missed this once; its lock is not taken under `retired`'s.
-        let live = self.places[1..].iter().map(live).fold(Counters::default(), Counters::plus);
+        let live = self.groups[1..].iter().map(live).fold(Counters::default(), Counters::plus);
         live.plus(*self.retired.lock())
     }
 
@@ -198,8 +198,8 @@ impl Controller {
 
     /// Waits until every queue has seen all that was changed before.
     pub(crate) fn settle(&self) {
-        for place in &self.places {
-            place.group.lock().refresh(&self.space);
+        for group in &self.groups {
+            group.queues.lock().refresh(&self.space);
         }
     }
 
@@ -242,7 +242,7 @@ impl Controller {
         self.settle();
     }
 
-    /// As [`Self::remove`], for who holds a queue's lock.
+    /// As [`Self::remove`], for a caller that holds a queue's lock.
     pub(crate) fn vanish(&self) {
         self.reshape(shape::GONE);
         self.bells.iter().for_each(Bell::nudge);
@@ -386,11 +386,11 @@ impl Controller {
         }
         // A doorbell that was rung while there was no queue never meets one.
         self.pending.clear();
-        let place = &self.places[0];
-        let mut admin = place.group.lock();
+        let group = &self.groups[0];
+        let mut admin = group.queues.lock();
         admin.refresh(&self.space);
         let cq = CompletionQueue::new((acq, cq), Some(0), &admin.view);
-        place.open(&mut admin, cq);
+        group.open(&mut admin, cq);
         admin.sqs = vec![SubmissionQueue::new((0, URGENT), (asq, sq), &admin.view)];
         drop(admin);
         self.routes[0].store(1, Ordering::Release);
@@ -401,12 +401,12 @@ impl Controller {
     fn reset(&self) {
         // Before the routes: a device thread that finds no route finds no doorbell either.
         self.pending.clear();
-        for (place, route) in self.places.iter().zip(&self.routes) {
+        for (group, route) in self.groups.iter().zip(&self.routes) {
             route.store(0, Ordering::Release);
-            let mut group = place.group.lock();
-            self.holding.fetch_sub(group.held.len() as u32, Ordering::AcqRel);
-            let gone = place.close(&mut group);
-            drop(group);
+            let mut queues = group.queues.lock();
+            self.outstanding.fetch_sub(queues.outstanding.len() as u32, Ordering::AcqRel);
+            let gone = group.close(&mut queues);
+            drop(queues);
             let mut retired = self.retired.lock();
             *retired = retired.plus(gone);
         }

@@ -3,7 +3,7 @@
 use crate::arbiter::{Arbiter, TURNS, Weights};
 use crate::config::Clock;
 use crate::controller::Controller;
-use crate::group::Group;
+use crate::group::Queues;
 use crate::pending::RUNG;
 use nvmed_nvme::{AsyncEvent, register};
 use nvmed_sys::sync::MutexGuard;
@@ -15,7 +15,7 @@ impl Controller {
         let index = (offset - register::DOORBELLS) >> (2 + self.config.doorbell_stride);
         let queue = (index / 2) as usize;
         let value = value & 0xffff;
-        if queue >= self.places.len() {
+        if queue >= self.groups.len() {
             return self.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
         }
         if index % 2 == 1 {
@@ -34,8 +34,8 @@ impl Controller {
 
     #[inline]
     fn head_doorbell(&self, queue: usize, value: u32) {
-        let place = &self.places[queue];
-        let entries = place.entries.load(Ordering::Acquire);
+        let group = &self.groups[queue];
+        let entries = group.entries.load(Ordering::Acquire);
         if value >= entries {
             return self.event(if entries == 0 {
                 AsyncEvent::INVALID_DOORBELL_REGISTER
@@ -43,9 +43,9 @@ impl Controller {
                 AsyncEvent::INVALID_DOORBELL_VALUE
             });
         }
-        place.head.set(value as u16);
+        group.head.set(value as u16);
         // Pairs with the store in `has_room`: either that sees the head, or this sees `blocked`.
-        if place.blocked.swap(false, Ordering::SeqCst) {
+        if group.blocked.swap(false, Ordering::SeqCst) {
             self.resume(queue);
         }
     }
@@ -68,15 +68,15 @@ impl Controller {
             return self.event(AsyncEvent::INVALID_DOORBELL_REGISTER);
         }
         let cq = route as usize - 1;
-        let mut group = self.places[cq].group.lock();
-        let Some(index) = group.sqs.iter().position(|sq| usize::from(sq.id) == queue) else { return };
-        let sq = &mut group.sqs[index];
+        let mut queues = self.groups[cq].queues.lock();
+        let Some(index) = queues.sqs.iter().position(|sq| usize::from(sq.id) == queue) else { return };
+        let sq = &mut queues.sqs[index];
         if value >= u32::from(sq.entries) {
-            drop(group);
+            drop(queues);
             return self.event(AsyncEvent::INVALID_DOORBELL_VALUE);
         }
         sq.tail = value as u16;
-        self.run(cq, &mut group, index);
+        self.run(cq, &mut queues, index);
     }
 
     /// Whether the host selected weighted round robin (CC.AMS).
@@ -125,17 +125,17 @@ impl Controller {
         let tails = self.pending.tails.take(|queue| {
             if queue == 0 {
                 self.serve_tail(queue);
-            } else if let Some((_, group, index)) = self.take_tail(queue) {
-                arbiter.push(queue as u16, group.sqs[index].class);
+            } else if let Some((_, queues, index)) = self.take_tail(queue) {
+                arbiter.push(queue as u16, queues.sqs[index].class);
             }
         });
         let heads = self.pending.heads.take(|cq| {
             if cq == 0 {
                 return self.run_all(cq);
             }
-            let mut group = self.places[cq].group.lock();
-            self.complete_due(cq, &mut group);
-            for sq in group.sqs.iter().filter(|sq| sq.head != sq.tail) {
+            let mut queues = self.groups[cq].queues.lock();
+            self.complete_due(cq, &mut queues);
+            for sq in queues.sqs.iter().filter(|sq| sq.head != sq.tail) {
                 arbiter.push(sq.id, sq.class);
             }
         });
@@ -143,15 +143,15 @@ impl Controller {
     }
 
     fn serve_tail(&self, queue: usize) {
-        if let Some((cq, mut group, index)) = self.take_tail(queue) {
-            self.run(cq, &mut group, index);
+        if let Some((cq, mut queues, index)) = self.take_tail(queue) {
+            self.run(cq, &mut queues, index);
         }
     }
 
     /// As [`Self::tail_doorbell`], with the newest value, which is taken under the queue's lock: a value from
     /// before a reset never meets a queue from after it. Answers the completion queue, its group, and the
-    /// queue's place in that, if there is something to do.
-    fn take_tail(&self, queue: usize) -> Option<(usize, MutexGuard<'_, Group>, usize)> {
+    /// queue's index in that, if there is something to do.
+    fn take_tail(&self, queue: usize) -> Option<(usize, MutexGuard<'_, Queues>, usize)> {
         let value = &self.pending.values[queue];
         let route = self.routes[queue].load(Ordering::Acquire);
         if route == 0 {
@@ -161,25 +161,25 @@ impl Controller {
             return None;
         }
         let cq = route as usize - 1;
-        let mut group = self.places[cq].group.lock();
-        let Some(index) = group.sqs.iter().position(|sq| usize::from(sq.id) == queue) else {
+        let mut queues = self.groups[cq].queues.lock();
+        let Some(index) = queues.sqs.iter().position(|sq| usize::from(sq.id) == queue) else {
             // Deleted, or made anew elsewhere, between the two looks: look again in the next round.
-            drop(group);
+            drop(queues);
             self.pending.tails.set(queue);
             return None;
         };
         let tail = value.swap(0, Ordering::AcqRel);
-        let sq = &mut group.sqs[index];
+        let sq = &mut queues.sqs[index];
         if tail & RUNG == 0 {
             return None;
         }
         if tail & 0xffff >= u32::from(sq.entries) {
-            drop(group);
+            drop(queues);
             self.event(AsyncEvent::INVALID_DOORBELL_VALUE);
             return None;
         }
         sq.tail = tail as u16;
-        Some((cq, group, index))
+        Some((cq, queues, index))
     }
 
     /// Records an asynchronous event and reports it if the host waits for one. A controller that is not
@@ -190,6 +190,6 @@ impl Controller {
             return;
         }
         self.admin.lock().record(event);
-        self.deliver_events(&mut self.places[0].group.lock());
+        self.deliver_events(&mut self.groups[0].queues.lock());
     }
 }

@@ -158,7 +158,7 @@ impl Controller {
         if sqs == 0xffff || cqs == 0xffff {
             return Err(Status::INVALID_FIELD.do_not_retry());
         }
-        if self.places[1..].iter().any(|place| place.group.lock().cq.is_some()) {
+        if self.groups[1..].iter().any(|group| group.queues.lock().cq.is_some()) {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
         // All queues there are, whatever was asked for: asking reserves nothing (as other controllers do).

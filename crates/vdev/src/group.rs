@@ -1,25 +1,25 @@
 //! A completion queue and what completes to it.
 
 use crate::counters::Counters;
-use crate::held::HeldCommands;
+use crate::outstanding::OutstandingCommands;
 use crate::queue::{CompletionQueue, HeadDoorbell, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::{AddressSpace, View};
 use nvmed_sys::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A completion queue with the submission queues that complete to it: one lock for all of a command.
+/// What a group's lock guards: the queues, and their commands under way. One lock for all of a command.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct Queues {
     pub cq: Option<CompletionQueue>,
     pub sqs: Vec<SubmissionQueue>,
-    /// Host memory as this group's commands see it; refreshed at the begin of each round.
+    /// Host memory as these commands see it; refreshed at the begin of each round.
     pub view: View,
     /// Commands of these queues that were taken and are not completed.
-    pub held: HeldCommands,
+    pub outstanding: OutstandingCommands,
 }
 
-impl Group {
+impl Queues {
     /// Sees what is mapped now.
     #[inline]
     pub fn refresh(&mut self, space: &AddressSpace) {
@@ -36,18 +36,19 @@ impl Group {
     }
 }
 
-/// A group's place, and what the host's head doorbell reaches without the lock. Queues of different
-/// processors share no cache line (two, as lines are fetched in pairs).
+/// A completion queue with the submission queues that complete to it, or room for one; and what the host's head
+/// doorbell reaches without the lock. Queues of different processors share no cache line (two, as lines are fetched
+/// in pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Place {
-    pub group: Mutex<Group>,
+pub(crate) struct Group {
+    pub queues: Mutex<Queues>,
     pub head: HeadDoorbell,
     /// Entries of the completion queue; 0 is no queue.
     pub entries: AtomicU32,
     /// A submission queue waits for room in the completion queue.
     pub blocked: AtomicBool,
-    /// When the next held command can complete.
+    /// When the next outstanding command can complete.
     pub due: Due,
 }
 
@@ -71,20 +72,20 @@ impl Due {
     }
 }
 
-impl Place {
-    /// Puts a completion queue into the place, whose lock the caller holds.
-    pub fn open(&self, group: &mut Group, cq: CompletionQueue) {
+impl Group {
+    /// Puts a completion queue into the group, whose lock the caller holds.
+    pub fn open(&self, queues: &mut Queues, cq: CompletionQueue) {
         self.head.set(0);
         self.blocked.store(false, Ordering::Release);
         self.entries.store(u32::from(cq.entries), Ordering::Release);
-        group.cq = Some(cq);
+        queues.cq = Some(cq);
     }
 
-    /// Empties the place, whose lock the caller holds; answers the counters of the queues that were in it.
-    pub fn close(&self, group: &mut Group) -> Counters {
+    /// Empties the group, whose lock the caller holds; answers the counters of the queues that were in it.
+    pub fn close(&self, queues: &mut Queues) -> Counters {
         self.entries.store(0, Ordering::Release);
         self.due.set(NEVER);
-        let gone = std::mem::take(group);
+        let gone = std::mem::take(queues);
         gone.sqs.iter().map(|sq| sq.counters).fold(Counters::default(), Counters::plus)
     }
 

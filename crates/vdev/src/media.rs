@@ -20,10 +20,10 @@ const NULL_BYTES_MAX: u64 = 1 << 62;
 /// A store of bytes, addressed by byte offset. All accesses are inside [`Media::bytes`]: the controller
 /// has checked the range.
 #[derive(Debug)]
-pub struct Media(Kind);
+pub struct Media(Medium);
 
 #[derive(Debug)]
-enum Kind {
+enum Medium {
     Ram(Mapping, AtomicU64),
     Null(AtomicU64),
     File(FileMedium),
@@ -49,7 +49,7 @@ impl Media {
         check_size("media=dram", room.max(bytes))?;
         let len = usize::try_from(room.max(bytes)).map_err(|_| MediaError::size("media=dram", room))?;
         let memory = Mapping::anonymous(len, pages).map_err(|errno| MediaError::Memory { bytes, errno })?;
-        Ok(Self(Kind::Ram(memory, AtomicU64::new(bytes))))
+        Ok(Self(Medium::Ram(memory, AtomicU64::new(bytes))))
     }
 
     /// Nothing: commands succeed and no data moves, to measure everything else.
@@ -58,7 +58,7 @@ impl Media {
     /// The size is no whole number of pages.
     pub fn null(bytes: u64) -> Result<Self, MediaError> {
         check_size("media=null", bytes)?;
-        Ok(Self(Kind::Null(AtomicU64::new(bytes))))
+        Ok(Self(Medium::Null(AtomicU64::new(bytes))))
     }
 
     /// A file.
@@ -66,14 +66,14 @@ impl Media {
     /// # Errors
     /// It cannot be opened, is no image, or is in use.
     pub fn file(options: FileOptions) -> Result<Self, MediaError> {
-        FileMedium::open(options).map(|file| Self(Kind::File(file)))
+        FileMedium::open(options).map(|file| Self(Medium::File(file)))
     }
 
     /// `inner` behind a write cache that loses its content with the process: what is neither flushed nor
     /// written with FUA never reaches `inner`.
     #[must_use]
     pub fn volatile(inner: Self) -> Self {
-        Self(Kind::Volatile(Box::new(Volatile::new(inner))))
+        Self(Medium::Volatile(Box::new(Volatile::new(inner))))
     }
 
     /// Blocks that lie elsewhere.
@@ -82,17 +82,17 @@ impl Media {
     /// The size is no whole number of pages.
     pub fn backed(backing: Box<dyn Backing>) -> Result<Self, MediaError> {
         check_size("a backed medium", backing.bytes())?;
-        Ok(Self(Kind::Backed(backing)))
+        Ok(Self(Medium::Backed(backing)))
     }
 
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match &self.0 {
-            Kind::Ram(_, bytes) | Kind::Null(bytes) => bytes.load(Ordering::Acquire),
-            Kind::File(file) => file.bytes(),
-            Kind::Volatile(cache) => cache.bytes(),
-            Kind::Backed(backing) => backing.bytes(),
+            Medium::Ram(_, bytes) | Medium::Null(bytes) => bytes.load(Ordering::Acquire),
+            Medium::File(file) => file.bytes(),
+            Medium::Volatile(cache) => cache.bytes(),
+            Medium::Backed(backing) => backing.bytes(),
         }
     }
 
@@ -100,17 +100,17 @@ impl Media {
     /// elsewhere it says nothing: their device is given a serial number of its own.
     pub(crate) fn identity(&self) -> Identity {
         match &self.0 {
-            Kind::File(file) => file.identity(),
-            Kind::Volatile(cache) => cache.identity(),
-            Kind::Ram(..) | Kind::Null(_) => Identity::drawn(),
-            Kind::Backed(_) => Identity::NONE,
+            Medium::File(file) => file.identity(),
+            Medium::Volatile(cache) => cache.identity(),
+            Medium::Ram(..) | Medium::Null(_) => Identity::drawn(),
+            Medium::Backed(_) => Identity::NONE,
         }
     }
 
     /// Asks for `len` bytes at `offset`, which may lie outside, to be at hand soon.
     #[inline]
     pub(crate) fn foresee(&self, offset: u64, len: usize) {
-        if let Kind::Ram(memory, _) = &self.0 {
+        if let Medium::Ram(memory, _) = &self.0 {
             for line in (0..len).step_by(CACHE_LINE) {
                 memory.prefetch_read((offset as usize).wrapping_add(line));
             }
@@ -121,11 +121,11 @@ impl Media {
     #[must_use]
     pub fn room(&self) -> u64 {
         match &self.0 {
-            Kind::Ram(memory, _) => memory.len() as u64,
-            Kind::Null(_) => NULL_BYTES_MAX,
-            Kind::File(file) => file.room(),
-            Kind::Volatile(cache) => cache.room(),
-            Kind::Backed(backing) => backing.bytes(),
+            Medium::Ram(memory, _) => memory.len() as u64,
+            Medium::Null(_) => NULL_BYTES_MAX,
+            Medium::File(file) => file.room(),
+            Medium::Volatile(cache) => cache.room(),
+            Medium::Backed(backing) => backing.bytes(),
         }
     }
 
@@ -140,20 +140,20 @@ impl Media {
     /// nobody reads or writes what goes.
     pub(crate) fn resize(&self, bytes: u64) -> Result<(), MediaError> {
         match &self.0 {
-            Kind::Ram(memory, size) => {
+            Medium::Ram(memory, size) => {
                 let before = size.swap(bytes, Ordering::AcqRel);
                 if bytes < before {
                     zero_memory(memory, bytes as usize, (before - bytes) as usize);
                 }
                 Ok(())
             }
-            Kind::Null(size) => {
+            Medium::Null(size) => {
                 size.store(bytes, Ordering::Release);
                 Ok(())
             }
-            Kind::File(file) => file.resize(bytes),
-            Kind::Volatile(cache) => cache.resize(bytes),
-            Kind::Backed(backing) => Err(MediaError::Room { bytes, room: backing.bytes() }),
+            Medium::File(file) => file.resize(bytes),
+            Medium::Volatile(cache) => cache.resize(bytes),
+            Medium::Backed(backing) => Err(MediaError::Room { bytes, room: backing.bytes() }),
         }
     }
 
@@ -161,11 +161,11 @@ impl Media {
     #[inline]
     pub(crate) fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(memory, _) => memory.copy(offset as usize, to, to_offset, len),
-            Kind::Null(_) => {}
-            Kind::File(file) => file.read(offset, to, to_offset, len)?,
-            Kind::Volatile(cache) => cache.read(offset, to, to_offset, len)?,
-            Kind::Backed(from) => backing::read(&**from, offset, to, to_offset, len)?,
+            Medium::Ram(memory, _) => memory.copy(offset as usize, to, to_offset, len),
+            Medium::Null(_) => {}
+            Medium::File(file) => file.read(offset, to, to_offset, len)?,
+            Medium::Volatile(cache) => cache.read(offset, to, to_offset, len)?,
+            Medium::Backed(from) => backing::read(&**from, offset, to, to_offset, len)?,
         }
         Ok(())
     }
@@ -180,11 +180,11 @@ impl Media {
         len: usize,
     ) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(memory, _) => from.copy(from_offset, memory, offset as usize, len),
-            Kind::Null(_) => {}
-            Kind::File(file) => file.write(offset, from, from_offset, len)?,
-            Kind::Volatile(cache) => cache.write(offset, from, from_offset, len),
-            Kind::Backed(to) => backing::write(&**to, offset, from, from_offset, len)?,
+            Medium::Ram(memory, _) => from.copy(from_offset, memory, offset as usize, len),
+            Medium::Null(_) => {}
+            Medium::File(file) => file.write(offset, from, from_offset, len)?,
+            Medium::Volatile(cache) => cache.write(offset, from, from_offset, len),
+            Medium::Backed(to) => backing::write(&**to, offset, from, from_offset, len)?,
         }
         Ok(())
     }
@@ -192,11 +192,11 @@ impl Media {
     /// Makes `len` bytes at `offset` read as zeroes; `release` gives their space back where it can.
     pub(crate) fn zero(&self, offset: u64, len: u64, release: bool) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(memory, _) => zero_memory(memory, offset as usize, len as usize),
-            Kind::Null(_) => {}
-            Kind::File(file) => file.zero(offset, len, release)?,
-            Kind::Volatile(cache) => cache.zero(offset, len),
-            Kind::Backed(backing) => backing.zero(offset, len, release)?,
+            Medium::Ram(memory, _) => zero_memory(memory, offset as usize, len as usize),
+            Medium::Null(_) => {}
+            Medium::File(file) => file.zero(offset, len, release)?,
+            Medium::Volatile(cache) => cache.zero(offset, len),
+            Medium::Backed(backing) => backing.zero(offset, len, release)?,
         }
         Ok(())
     }
@@ -204,34 +204,34 @@ impl Media {
     /// Whether writes must come in whole sectors, to whole sectors.
     #[inline]
     pub(crate) fn wants_sectors(&self) -> bool {
-        matches!(self.0, Kind::Volatile(_) | Kind::Backed(_))
+        matches!(self.0, Medium::Volatile(_) | Medium::Backed(_))
     }
 
     /// Whether the medium has something to flush at all.
     pub(crate) fn has_write_cache(&self) -> bool {
         match &self.0 {
-            Kind::Ram(..) | Kind::Null(_) => false,
-            Kind::File(_) | Kind::Volatile(_) | Kind::Backed(_) => true,
+            Medium::Ram(..) | Medium::Null(_) => false,
+            Medium::File(_) | Medium::Volatile(_) | Medium::Backed(_) => true,
         }
     }
 
     /// Makes everything written before persistent.
     pub(crate) fn flush(&self) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(..) | Kind::Null(_) => Ok(()),
-            Kind::File(file) => file.flush(),
-            Kind::Volatile(cache) => cache.flush(),
-            Kind::Backed(backing) => backing.flush(),
+            Medium::Ram(..) | Medium::Null(_) => Ok(()),
+            Medium::File(file) => file.flush(),
+            Medium::Volatile(cache) => cache.flush(),
+            Medium::Backed(backing) => backing.flush(),
         }
     }
 
     /// Makes the `len` bytes at `offset` persistent: the end of an FUA write.
     pub(crate) fn flush_range(&self, offset: u64, len: u64) -> Result<(), Status> {
         match &self.0 {
-            Kind::Ram(..) | Kind::Null(_) => Ok(()),
-            Kind::File(file) => file.flush(),
-            Kind::Volatile(cache) => cache.flush_range(offset, len),
-            Kind::Backed(backing) => backing.flush(),
+            Medium::Ram(..) | Medium::Null(_) => Ok(()),
+            Medium::File(file) => file.flush(),
+            Medium::Volatile(cache) => cache.flush_range(offset, len),
+            Medium::Backed(backing) => backing.flush(),
         }
     }
 }

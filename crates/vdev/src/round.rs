@@ -7,9 +7,9 @@ use crate::arbiter::Turn;
 use crate::config::Clock;
 use crate::controller::{Controller, shape};
 use crate::fault::{Corrupt, FaultAction, Verdict};
-use crate::group::{Group, Place};
-use crate::held::{HELD_MAX, Held, Work};
+use crate::group::{Group, Queues};
 use crate::io_command::NSID;
+use crate::outstanding::{OUTSTANDING_MAX, OutstandingCommand, Work};
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::View;
@@ -44,24 +44,24 @@ impl Controller {
 
     /// A round of all queues of a group.
     pub(crate) fn run_all(&self, cq: usize) {
-        let mut group = self.places[cq].group.lock();
-        if self.shaped() || !group.held.is_empty() {
-            self.run_shaped(cq, &mut group);
+        let mut queues = self.groups[cq].queues.lock();
+        if self.shaped() || !queues.outstanding.is_empty() {
+            self.run_shaped(cq, &mut queues);
         }
-        for index in 0..group.sqs.len() {
-            self.run(cq, &mut group, index);
+        for index in 0..queues.sqs.len() {
+            self.run(cq, &mut queues, index);
         }
     }
 
     /// A round of one submission queue.
     #[inline]
-    pub(crate) fn run(&self, cq: usize, group: &mut Group, index: usize) {
+    pub(crate) fn run(&self, cq: usize, queues: &mut Queues, index: usize) {
         if self.shaped() {
-            self.run_shaped(cq, group);
+            self.run_shaped(cq, queues);
         } else if cq == 0 {
-            self.run_admin(group);
+            self.run_admin(queues);
         } else {
-            self.run_io(&self.places[cq], group, (index, u32::MAX));
+            self.run_io(&self.groups[cq], queues, (index, u32::MAX));
         }
     }
 
@@ -70,29 +70,29 @@ impl Controller {
     pub(crate) fn run_turn(&self, turn: Turn) -> (u32, bool) {
         let route = self.routes[usize::from(turn.queue)].load(Ordering::Acquire);
         let Some(cq) = (route as usize).checked_sub(1) else { return (0, false) };
-        let mut group = self.places[cq].group.lock();
-        let Some(index) = group.sqs.iter().position(|sq| sq.id == turn.queue) else { return (0, false) };
+        let mut queues = self.groups[cq].queues.lock();
+        let Some(index) = queues.sqs.iter().position(|sq| sq.id == turn.queue) else { return (0, false) };
         let mut taken = 0;
         if self.shaped() {
-            while taken < turn.limit && self.take(cq, &mut group, index) {
+            while taken < turn.limit && self.take(cq, &mut queues, index) {
                 taken += 1;
-                self.complete_due(cq, &mut group);
+                self.complete_due(cq, &mut queues);
             }
         } else {
-            taken = self.run_io(&self.places[cq], &mut group, (index, turn.limit));
+            taken = self.run_io(&self.groups[cq], &mut queues, (index, turn.limit));
         }
-        let sq = &group.sqs[index];
+        let sq = &queues.sqs[index];
         (taken, taken > 0 && sq.head != sq.tail)
     }
 
     /// Executes commands of one queue, at most `limit`; answers how many.
     #[inline]
-    fn run_io(&self, place: &Place, group: &mut Group, (index, limit): (usize, u32)) -> u32 {
-        group.refresh(&self.space);
-        let Group { cq: Some(cq), sqs, view, .. } = group else { return 0 };
+    fn run_io(&self, group: &Group, queues: &mut Queues, (index, limit): (usize, u32)) -> u32 {
+        queues.refresh(&self.space);
+        let Queues { cq: Some(cq), sqs, view, .. } = queues else { return 0 };
         let sq = &mut sqs[index];
         let mut taken = 0;
-        while taken < limit && sq.head != sq.tail && place.has_room(cq) {
+        while taken < limit && sq.head != sq.tail && group.has_room(cq) {
             let Some(Ok(entry)) = sq.fetch(view) else {
                 self.fail();
                 return 0;
@@ -132,19 +132,19 @@ impl Controller {
         }
     }
 
-    fn run_admin(&self, group: &mut Group) {
+    fn run_admin(&self, queues: &mut Queues) {
         loop {
-            self.deliver_events(group);
-            if !group.held.is_empty() {
-                self.complete_due(0, group);
+            self.deliver_events(queues);
+            if !queues.outstanding.is_empty() {
+                self.complete_due(0, queues);
             }
-            let Group { cq: Some(cq), sqs, view, held } = &mut *group else { return };
+            let Queues { cq: Some(cq), sqs, view, outstanding } = &mut *queues else { return };
             let Some(sq) = sqs.first_mut() else { return };
-            if sq.head == sq.tail || !self.places[0].has_room(cq) {
+            if sq.head == sq.tail || !self.groups[0].has_room(cq) {
                 return;
             }
             let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
-            let Some((result, status)) = self.execute_admin((view, held), &entry) else { continue };
+            let Some((result, status)) = self.execute_admin((view, outstanding), &entry) else { continue };
             if !status.is_success() {
                 self.errors.lock().push(0, &entry, status, 0);
             }
@@ -155,17 +155,17 @@ impl Controller {
         }
     }
 
-    /// A round of all queues of a group, one command of each in turn; each command is held at least for a moment.
+    /// A round of all queues of a group, one command of each in turn; each is outstanding at least for a moment.
     #[cold]
-    fn run_shaped(&self, cq: usize, group: &mut Group) {
+    fn run_shaped(&self, cq: usize, queues: &mut Queues) {
         loop {
             if cq == 0 {
-                self.deliver_events(group);
+                self.deliver_events(queues);
             }
-            self.complete_due(cq, group);
+            self.complete_due(cq, queues);
             let mut any = false;
-            for index in 0..group.sqs.len() {
-                any |= self.take(cq, group, index);
+            for index in 0..queues.sqs.len() {
+                any |= self.take(cq, queues, index);
             }
             if !any {
                 return;
@@ -174,11 +174,15 @@ impl Controller {
     }
 
     /// Takes one command of a queue and decides when and how it completes; whether there was one.
-    fn take(&self, cq: usize, group: &mut Group, index: usize) -> bool {
-        group.refresh(&self.space);
-        let Group { cq: Some(_), sqs, view, held } = group else { return false };
+    fn take(&self, cq: usize, queues: &mut Queues, index: usize) -> bool {
+        queues.refresh(&self.space);
+        let Queues { cq: Some(_), sqs, view, outstanding } = queues else { return false };
         let sq = &mut sqs[index];
-        if sq.head == sq.tail || held.len() >= HELD_MAX || !self.running() || self.status().cfs() != 0 {
+        if sq.head == sq.tail
+            || outstanding.len() >= OUTSTANDING_MAX
+            || !self.running()
+            || self.status().cfs() != 0
+        {
             return false;
         }
         let Some(Ok(entry)) = sq.fetch(view) else {
@@ -191,36 +195,45 @@ impl Controller {
             now = now.min(self.pending.rung_ns[usize::from(sq.id)].load(Ordering::Acquire));
         }
         let due = if cq == 0 { now } else { self.time.due_ns(&entry, self.lba_shift, now) };
-        let mut command = Held {
+        let mut command = OutstandingCommand {
             sq_id: sq.id,
             entry,
             work: verdict.fail.map_or(Work::Execute, |(status, lba)| Work::Fail(status, lba)),
             corrupt: verdict.corrupt,
             duplicate: verdict.duplicate,
         };
-        if cq == 0 && entry.opcode == AdminOpcode::Abort as u8 && held.count(entry.opcode) >= ABORTS_MAX {
+        if cq == 0
+            && entry.opcode == AdminOpcode::Abort as u8
+            && outstanding.count(entry.opcode) >= ABORTS_MAX
+        {
             command = command.end(Status::ABORT_LIMIT);
         }
-        self.hold(cq, group, command, (due, verdict));
+        self.hold(cq, queues, command, (due, verdict));
         true
     }
 
     /// Puts a command where it waits for its time.
-    fn hold(&self, cq: usize, group: &mut Group, command: Held, (due, verdict): (u64, Verdict)) {
+    fn hold(
+        &self,
+        cq: usize,
+        queues: &mut Queues,
+        command: OutstandingCommand,
+        (due, verdict): (u64, Verdict),
+    ) {
         let lost = verdict.dropped.is_some() || verdict.ends.is_some();
         let due = if lost { NEVER } else { due.saturating_add(verdict.delay_ns).min(NEVER - 1) };
         if verdict.dropped == Some(true) {
             // The host may see what the command did, and never its completion.
-            let _ = self.execute(cq, group, &command);
+            let _ = self.execute(cq, queues, &command);
         }
-        group.held.push(due, command);
-        self.holding.fetch_add(1, Ordering::AcqRel);
+        queues.outstanding.push(due, command);
+        self.outstanding.fetch_add(1, Ordering::AcqRel);
         if let Some((action, sticky)) = verdict.ends {
             self.end(action, sticky);
         }
         if self.config.clock == Clock::Inline && due != NEVER {
             // Who waits for an interrupt has to learn until when.
-            if let Some(vector) = group.cq.as_ref().and_then(|cq| cq.vector) {
+            if let Some(vector) = queues.cq.as_ref().and_then(|cq| cq.vector) {
                 self.bells[usize::from(vector)].nudge();
             }
         }
@@ -241,46 +254,46 @@ impl Controller {
     }
 
     /// Completes what is due in a group.
-    pub(crate) fn complete_due(&self, cq: usize, group: &mut Group) {
-        let place = &self.places[cq];
-        group.refresh(&self.space);
-        let mut next = group.held.due_ns();
+    pub(crate) fn complete_due(&self, cq: usize, queues: &mut Queues) {
+        let group = &self.groups[cq];
+        queues.refresh(&self.space);
+        let mut next = queues.outstanding.due_ns();
         let (mut ended, mut posted) = (0, false);
         while next <= self.time.now_ns() && next != NEVER {
-            let room = group.cq.as_ref().is_some_and(|queue| place.has_room(queue));
+            let room = queues.cq.as_ref().is_some_and(|queue| group.has_room(queue));
             if !room || !self.running() {
                 // The head doorbell goes on, or nothing does.
                 next = NEVER;
                 break;
             }
-            let Some(command) = group.held.pop(next) else { break };
-            posted |= self.finish(cq, group, &command);
+            let Some(command) = queues.outstanding.pop(next) else { break };
+            posted |= self.finish(cq, queues, &command);
             ended += 1;
-            next = group.held.due_ns();
+            next = queues.outstanding.due_ns();
         }
-        if let Some(queue) = group.cq.as_ref().filter(|_| posted) {
+        if let Some(queue) = queues.cq.as_ref().filter(|_| posted) {
             self.interrupt(queue);
         }
         // Last: until here whoever waits in simulated time finds something due, and lets no time pass.
-        place.due.set(next);
-        self.holding.fetch_sub(ended, Ordering::AcqRel);
+        group.due.set(next);
+        self.outstanding.fetch_sub(ended, Ordering::AcqRel);
     }
 
     /// Executes a command; its result and status, or `None` when it stays with the controller.
-    fn execute(&self, cq: usize, group: &mut Group, command: &Held) -> Option<(u32, Status)> {
-        let Group { view, held, .. } = group;
+    fn execute(&self, cq: usize, queues: &mut Queues, command: &OutstandingCommand) -> Option<(u32, Status)> {
+        let Queues { view, outstanding, .. } = queues;
         match command.work {
-            Work::Execute if cq == 0 => self.execute_admin((view, held), &command.entry),
+            Work::Execute if cq == 0 => self.execute_admin((view, outstanding), &command.entry),
             Work::Execute => Some((0, self.execute_io(view, &command.entry))),
             Work::Fail(status, _) => Some((0, status)),
             Work::Complete(result, status) => Some((result, status)),
         }
     }
 
-    /// Executes a held command and posts its completion, for which there is room; whether one was posted.
-    fn finish(&self, cq: usize, group: &mut Group, command: &Held) -> bool {
-        let Some((result, status)) = self.execute(cq, group, command) else { return false };
-        let Group { cq: Some(queue), sqs, view, .. } = group else { return false };
+    /// Executes an outstanding command and posts its completion, for which there is room; whether one was posted.
+    fn finish(&self, cq: usize, queues: &mut Queues, command: &OutstandingCommand) -> bool {
+        let Some((result, status)) = self.execute(cq, queues, command) else { return false };
+        let Queues { cq: Some(queue), sqs, view, .. } = queues else { return false };
         let Some(sq) = sqs.iter_mut().find(|sq| sq.id == command.sq_id) else { return false };
         if cq != 0 {
             sq.counters.count(&command.entry, self.lba_shift, status);
@@ -295,7 +308,7 @@ impl Controller {
         }
         let copies = 1 + usize::from(command.duplicate);
         for _ in 0..copies {
-            if !self.places[cq].has_room(queue) {
+            if !self.groups[cq].has_room(queue) {
                 break;
             }
             let entry = completion(sq, command.entry.cid, result);
@@ -307,23 +320,23 @@ impl Controller {
         true
     }
 
-    /// When the next held command of any group is due; [`NEVER`] when none is.
+    /// When the next outstanding command of any group is due; [`NEVER`] when none is.
     pub(crate) fn next_due_ns(&self) -> u64 {
-        if self.holding.load(Ordering::Acquire) == 0 {
+        if self.outstanding.load(Ordering::Acquire) == 0 {
             return NEVER;
         }
-        self.places.iter().map(|place| place.due.get()).min().unwrap_or(NEVER)
+        self.groups.iter().map(|group| group.due.get()).min().unwrap_or(NEVER)
     }
 
     /// Completes what is due in all groups, and goes on with their queues; whether there was anything.
     pub(crate) fn advance(&self) -> bool {
-        if self.holding.load(Ordering::Relaxed) == 0 {
+        if self.outstanding.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let now = self.time.now_ns();
         let mut any = false;
-        for (cq, place) in self.places.iter().enumerate() {
-            if place.due.get() <= now {
+        for (cq, group) in self.groups.iter().enumerate() {
+            if group.due.get() <= now {
                 any = true;
                 self.run_all(cq);
             }
@@ -331,13 +344,13 @@ impl Controller {
         any
     }
 
-    /// Completes held Asynchronous Event Requests: with recorded events, and those that were aborted.
-    pub(crate) fn deliver_events(&self, group: &mut Group) {
-        group.refresh(&self.space);
-        let Group { cq: Some(cq), sqs, view, .. } = group else { return };
+    /// Completes outstanding Asynchronous Event Requests: with recorded events, and those that were aborted.
+    pub(crate) fn deliver_events(&self, queues: &mut Queues) {
+        queues.refresh(&self.space);
+        let Queues { cq: Some(cq), sqs, view, .. } = queues else { return };
         let Some(sq) = sqs.first() else { return };
-        while self.running() && self.places[0].has_room(cq) {
-            let Some((cid, result, status)) = self.admin.lock().next_held() else { return };
+        while self.running() && self.groups[0].has_room(cq) {
+            let Some((cid, result, status)) = self.admin.lock().next_outstanding() else { return };
             if cq.post(view, completion(sq, cid, result), status).is_err() {
                 return self.fail();
             }

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Status};
 use crate::format::{held, refuse};
 use crate::kv::arguments::Making;
-use crate::place::parse_spec;
+use crate::location::parse_spec;
 use nvmed_block::signature;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{

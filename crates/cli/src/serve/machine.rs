@@ -6,7 +6,7 @@
 
 use crate::failure::{Failure, Status};
 use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};
-use crate::place::parse_spec;
+use crate::location::parse_spec;
 use crate::serve::arguments::Serve;
 use crate::serve::notify::notify;
 use nvmed_grants::{Admin, GrantError, House, Keeper, clear_socket};

@@ -76,6 +76,13 @@ pub(crate) struct Edits {
     undo: Vec<(Run, bool)>,
 }
 
+impl Edits {
+    /// Whether nothing was changed since the last batch was closed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.touched.is_empty() && self.undo.is_empty()
+    }
+}
+
 /// The allocator of the data region.
 pub(crate) struct Allocator {
     first: Block,
@@ -201,6 +208,7 @@ impl Allocator {
 
     /// Gives back blocks that were taken and never logged, or whose freeing is durable.
     pub(crate) fn give_back(&self, run: Run) {
+        assert!(self.contains(run), "{} blocks from {} on were never taken", run.blocks, run.start.0);
         for (number, from, to) in parts(self.first, run) {
             let group = self.group(number);
             let mut space = group.lock();
@@ -251,10 +259,10 @@ impl Allocator {
     /// Tells the records that the open batch changes: chunk, and its bytes, none when all are free.
     pub(crate) fn changed(&self, edits: &Edits, mut put: impl FnMut(u64, Option<[u8; CHUNK_BYTES]>)) {
         for number in &edits.touched {
-            self.group(*number).lock().with_loaded(*number, |chunk| {
-                let empty = chunk.logged == [0; WORDS];
-                put(*number, (!empty).then(|| bitmap::bytes(&chunk.logged)));
-            });
+            let mut space = self.group(*number).lock();
+            let chunk = space.open_chunk(*number);
+            let empty = chunk.logged == [0; WORDS];
+            put(*number, (!empty).then(|| bitmap::bytes(&chunk.logged)));
         }
     }
 
@@ -269,7 +277,7 @@ impl Allocator {
         for (run, freed) in edits.undo.drain(..).rev() {
             for (number, from, to) in parts(self.first, run) {
                 let mut space = self.group(number).lock();
-                space.with_loaded(number, |chunk| mark(&mut chunk.logged, from, to, freed));
+                mark(&mut space.open_chunk(number).logged, from, to, freed);
             }
         }
         self.close(edits);
@@ -277,7 +285,7 @@ impl Allocator {
 
     fn close(&self, edits: &mut Edits) {
         for number in edits.touched.drain(..) {
-            self.group(number).lock().with_loaded(number, |chunk| chunk.open = false);
+            self.group(number).lock().open_chunk(number).open = false;
         }
     }
 
@@ -373,6 +381,13 @@ impl Space {
         }
     }
 
+    /// A chunk whose record the open batch changes: it stays in memory until the batch is closed.
+    fn open_chunk(&mut self, number: u64) -> &mut Chunk {
+        let chunk = self.chunks.get_mut(&number).expect("what the open batch changes stays in memory");
+        assert!(chunk.open, "the open batch does not change chunk {number}");
+        chunk
+    }
+
     fn is_free(&mut self, block: u64, load: Load<'_>) -> Result<bool, FsError> {
         let chunk = self.chunk(block / CHUNK_BLOCKS, load)?;
         let bit = (block % CHUNK_BLOCKS) as usize;
@@ -389,6 +404,8 @@ impl Space {
     ) -> Result<(u64, u32), FsError> {
         let blocks = self.grab(start, want, load)?;
         let end = start + u64::from(blocks);
+        let is_inside = self.start <= start && end <= self.end;
+        assert!(0 < blocks && blocks <= want && is_inside, "{blocks} blocks of {want} from {start} on");
         if start == self.low {
             self.low = end;
         }
@@ -467,6 +484,7 @@ fn parts(first: Block, run: Run) -> impl Iterator<Item = (u64, usize, usize)> {
 
 /// Sets or clears bits `from..to`.
 fn mark(words: &mut Words, from: usize, to: usize, set: bool) {
+    assert!(from <= to && to <= CHUNK_BLOCKS as usize, "blocks {from} to {to} of a chunk");
     let mut bit = from;
     while bit < to {
         let (word, low) = (bit / 64, bit % 64);
@@ -579,12 +597,7 @@ mod tests {
         let mut edits = Edits::default();
         alloc.log_use(&mut edits, first, NOTHING).unwrap();
         alloc.applied(&mut edits, |_| panic!("nothing was freed"));
-        let records = || {
-            let mut all = Vec::new();
-            let both = Edits { touched: vec![0, 1], undo: Vec::new() };
-            alloc.changed(&both, |number, bytes| all.push((number, bytes)));
-            all
-        };
+        let records = || [0, 1].map(|number| alloc.group(number).lock().chunks[&number].logged);
         let before = records();
         let second = alloc.take(NOWHERE, 100, NOTHING).unwrap().unwrap();
         alloc.log_free(&mut edits, run(1000, 100), NOTHING).unwrap();
@@ -679,5 +692,31 @@ mod tests {
         let alloc = Allocator::new(Block(0), 2048, Block(0));
         assert_eq!(alloc.take(NOWHERE, 2, load).unwrap(), Some(run(1024, 2)));
         assert!(alloc.log_free(&mut Edits::default(), run(2047, 2), load).is_err(), "past the region");
+    }
+
+    #[test]
+    #[should_panic(expected = "2 blocks from 2047 on were never taken")]
+    fn what_is_given_back_lies_in_the_region() {
+        Allocator::new(Block(0), 2048, Block(0)).give_back(run(2047, 2));
+    }
+
+    #[test]
+    #[should_panic(expected = "the open batch does not change chunk 1")]
+    fn only_the_open_batch_changes_records() {
+        let alloc = Allocator::new(Block(0), 2048, Block(0));
+        alloc.take(Near::goal(Some(Block(1024))), 1, NOTHING).unwrap();
+        alloc.changed(&Edits { touched: vec![1], undo: Vec::new() }, |_, _| ());
+    }
+
+    #[test]
+    #[should_panic(expected = "0 blocks of 0 from 0 on")]
+    fn nobody_takes_no_block() {
+        let _ = Allocator::new(Block(0), 2048, Block(0)).take(NOWHERE, 0, NOTHING);
+    }
+
+    #[test]
+    #[should_panic(expected = "blocks 7 to 3 of a chunk")]
+    fn blocks_of_a_chunk_are_in_order() {
+        mark(&mut [0; WORDS], 7, 3, true);
     }
 }

@@ -31,8 +31,12 @@ pub(super) struct Freed {
 impl Freed {
     /// A batch that frees a run was applied.
     pub(super) fn hold(&self, sequence: Sequence, run: Run) {
-        self.held.lock().push_back((sequence, run));
+        let mut held = self.held.lock();
+        let last = held.back().map_or(Sequence(0), |(last, _)| *last);
+        assert!(last <= sequence, "batch {} frees blocks after batch {}", sequence.0, last.0);
+        held.push_back((sequence, run));
         self.holds.store(true, Ordering::Release);
+        drop(held);
     }
 
     /// Whether freed blocks wait for their batch to become durable.
@@ -155,6 +159,14 @@ mod tests {
         freed.settle(Sequence(1), &alloc, true);
         freed.queued_blocks.store(1, Ordering::SeqCst);
         freed.recall(&alloc);
+    }
+
+    #[test]
+    #[should_panic(expected = "batch 4 frees blocks after batch 5")]
+    fn batches_free_blocks_in_order() {
+        let freed = Freed::default();
+        freed.hold(Sequence(5), run(0, 2));
+        freed.hold(Sequence(4), run(2, 2));
     }
 
     #[test]

@@ -148,6 +148,7 @@ impl<'a> Taken<'a> {
     /// has another.
     pub(crate) fn split(&mut self, want: u32) -> Run {
         let used = Run { start: self.run.start, blocks: self.run.blocks.min(want) };
+        assert!(used.blocks > 0, "{want} of {} blocks are split off", self.run.blocks);
         self.run = Run { start: used.end(), blocks: self.run.blocks - used.blocks };
         self.promise.shrink_to(u64::from(self.run.blocks));
         used
@@ -182,6 +183,8 @@ impl Ahead {
 
     /// Keeps blocks, where none are kept.
     pub(crate) fn keep(&mut self, taken: Taken<'_>) {
+        assert!(self.0.is_none(), "blocks ahead of a file take the place of others");
+        assert_eq!(taken.promise.blocks, taken.run.blocks.into(), "promises of the blocks ahead of a file");
         let run = taken.withhold();
         self.0 = (run.blocks > 0).then_some(run);
     }
@@ -283,6 +286,35 @@ mod tests {
         assert_eq!((ledger.available(), take(1), ahead.is_some()), (3, None, true));
         drop(ahead.take_from(&alloc, &ledger));
         assert_eq!((ledger.available(), take(8)), (8, Some(Run { start: Block(3), blocks: 5 })));
+    }
+
+    /// Keeps all blocks of a small region ahead of a file, with `promised` promises, and splits off `split` first.
+    fn kept_ahead(ahead: &mut Ahead, promised: u64, split: u32) {
+        let (ledger, alloc) = (ledger(8), Allocator::new(Block(0), 8, Block(0)));
+        let run = alloc.take(Near::default(), 8, &|_| Ok(None)).unwrap().unwrap();
+        let mut taken = Taken::new(&alloc, run, ledger.reserve(promised).unwrap());
+        taken.split(split);
+        ahead.keep(taken);
+    }
+
+    #[test]
+    #[should_panic(expected = "blocks ahead of a file take the place of others")]
+    fn blocks_ahead_are_not_lost() {
+        let mut ahead = Ahead::default();
+        kept_ahead(&mut ahead, 8, 1);
+        kept_ahead(&mut ahead, 8, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "promises of the blocks ahead of a file")]
+    fn blocks_ahead_are_promised() {
+        kept_ahead(&mut Ahead::default(), 3, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "0 of 8 blocks are split off")]
+    fn some_block_is_split_off() {
+        kept_ahead(&mut Ahead::default(), 8, 0);
     }
 
     #[test]

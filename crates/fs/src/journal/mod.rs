@@ -30,7 +30,8 @@ struct LastSequence(AtomicU64);
 
 impl LastSequence {
     fn store(&self, sequence: Sequence) {
-        self.0.fetch_max(sequence.0, Ordering::SeqCst);
+        let before = self.0.fetch_max(sequence.0, Ordering::SeqCst);
+        assert!(before <= sequence.0, "batch {} is told of after batch {before}", sequence.0);
     }
 
     fn load(&self) -> Sequence {
@@ -107,9 +108,23 @@ impl Journal {
         let barrier = if data_open { Barrier::After } else { Barrier::None };
         let flushed =
             self.store.commit_telling(last, barrier).map_err(|error| self.health.commit_failed(error))?;
+        assert!(self.store.durable() >= last, "batch {} was committed and is not durable", last.0);
         if flushed {
             self.order.flushed(written);
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "batch 4 is told of after batch 5")]
+    fn batches_are_told_of_in_order() {
+        let last = LastSequence::default();
+        last.store(Sequence(5));
+        last.store(Sequence(4));
     }
 }

@@ -27,11 +27,15 @@ impl Order {
 
     /// A flush that began when `written` was the last ticket has succeeded.
     pub(crate) fn flushed(&self, written: u64) {
+        let drawn = self.written();
+        assert!(written <= drawn, "a flush covers ticket {written} of {drawn}");
         self.flushed.fetch_max(written, Ordering::SeqCst);
     }
 
     /// Whether the device may still lose the write with this ticket.
     pub(crate) fn is_open(&self, ticket: u64) -> bool {
+        let drawn = self.written();
+        assert!(ticket <= drawn, "a write has ticket {ticket} of {drawn}");
         ticket > self.flushed.load(Ordering::SeqCst)
     }
 }
@@ -51,5 +55,19 @@ mod tests {
         assert!(!order.is_open(first) && order.is_open(second));
         order.flushed(order.written());
         assert!(!order.is_open(second));
+    }
+
+    #[test]
+    #[should_panic(expected = "a flush covers ticket 2 of 1")]
+    fn a_flush_covers_no_write_to_come() {
+        let order = Order::default();
+        let first = order.wrote();
+        order.flushed(first + 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a write has ticket 1 of 0")]
+    fn a_ticket_was_drawn() {
+        Order::default().is_open(1);
     }
 }

@@ -58,6 +58,9 @@ impl Metadata {
     pub(crate) fn change(&self) -> Change<'_> {
         // A panic inside a change ran its `Drop`, which left the open batch as it was.
         let mut open = self.open.lock();
+        if !open.edits.is_empty() {
+            self.undo_left(&mut open.edits);
+        }
         open.batch.clear();
         let counters = open.counters;
         Change {
@@ -70,6 +73,13 @@ impl Metadata {
             tells_counters: false,
             done: false,
         }
+    }
+
+    /// A change has ended and left edits behind: they are undone, so that what can be saved is.
+    #[cold]
+    fn undo_left(&self, edits: &mut Edits) {
+        self.blocks.undone(edits);
+        self.health.broken("the last change left the bitmap half changed".to_owned());
     }
 
     /// The counters after the last change.
@@ -93,6 +103,12 @@ impl Metadata {
 }
 
 impl Change<'_> {
+    /// Ends it without undoing it, as a mistake of ours would.
+    #[cfg(test)]
+    pub(crate) fn abandon(mut self) {
+        self.done = true;
+    }
+
     /// A number for a new inode.
     pub(crate) fn new_ino(&mut self) -> Ino {
         let ino = self.counters.next_ino;
@@ -201,6 +217,7 @@ impl Change<'_> {
     /// # Errors
     /// What the allocator answers.
     pub(crate) fn use_some_of(&mut self, run: Run, blocks: u64) -> Result<(), FsError> {
+        assert!(blocks <= run.blocks.into(), "{blocks} blocks of a run of {} become used", run.blocks);
         self.meta.blocks.log_use(&mut self.open.edits, run)?;
         self.count_used(blocks);
         Ok(())

@@ -158,6 +158,8 @@ impl Metadata {
         let taken = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
         let run = taken.run();
         let grown = current.grown(run.start.0..run.end().0).ok_or(FsError::NoSpace)?;
+        let more = grown.meta_blocks - current.meta_blocks;
+        assert_eq!(more, run.blocks.into(), "the metadata region grows by what was taken for it");
         // From here on the superblock may tell of the run: it stays out of use whatever happens.
         let run = taken.withhold();
         let device = self.handle.device();

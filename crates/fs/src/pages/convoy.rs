@@ -192,6 +192,8 @@ impl Pages {
             return Ok(());
         }
         let planned = self.plan_pages(part, &mut pool);
+        let (placed, taken) = (part.plan.placed.len(), part.taken.len());
+        assert!(placed <= taken, "{placed} blocks for {taken} pages");
         part.settle_size();
         match planned {
             Err(error) if part.plan.placed.is_empty() => Err(error),
@@ -395,6 +397,7 @@ impl Pages {
         }
         match self.log_states(&mut states) {
             Ok(records) => {
+                assert_eq!(records.len(), states.len(), "each file of a step has its record");
                 let redeemed =
                     |part: &Part<'_>| part.plan.runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
                 for ((part, state), record) in states.iter_mut().zip(records) {
@@ -500,10 +503,8 @@ impl Plan {
         for run in &self.runs {
             change.use_run(*run)?;
         }
-        debug_assert!(
-            record.inline_data().is_none() || extents.has(0),
-            "what the record held has a block from now on"
-        );
+        let keeps_bytes = record.inline_data().is_none() || extents.has(0);
+        assert!(keeps_bytes, "what the record of inode {ino} held has no block");
         change.put_extents(extents, ino, record);
         Ok(())
     }

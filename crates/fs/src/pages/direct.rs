@@ -9,15 +9,14 @@
 use crate::bytes::Data;
 use crate::error::FsError;
 use crate::extent::Place;
-use crate::flight::{DirectIo, Part, Transfer, Wish};
+use crate::flight::{DirectIo, Transfer, Wish};
 use crate::inode::Inode;
 use crate::pages::Pages;
 use core::any::Any;
 use core::sync::atomic::Ordering;
-use nvmed_io::{Handle, Operation, Segment};
+use nvmed_io::{Flight, Handle, Operation, Segment};
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, Lba};
-use std::collections::VecDeque;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 /// Rounds of writing back what others make dirty meanwhile, before the call goes through the cache.
@@ -46,9 +45,9 @@ impl Pages {
             if is_dirty() {
                 continue;
             }
-            let Some((parts, bytes)) = self.parts(inode, wish, end)? else { return Ok(None) };
+            let Some((flight, bytes)) = self.flight(inode, wish, end)? else { return Ok(None) };
             let (handle, operation) = (handle.clone(), wish.operation);
-            let what = Transfer { handle, operation, pages: pages.clone(), bytes, parts };
+            let what = Transfer { handle, operation, pages: pages.clone(), bytes, flight };
             let flight = DirectIo::register(&io, (inode, &self.meta.journal), Arc::clone(open), what);
             if matches!(wish.operation, Operation::Write { .. })
                 && !self.forget_clean(&io, inode, pages.clone())
@@ -63,14 +62,9 @@ impl Pages {
         Ok(None)
     }
 
-    /// The pieces of a range, and how many bytes of it the file has; none unless every block was written before, and for
-    /// a write that is to be durable, that is so, too.
-    fn parts(
-        &self,
-        inode: &Inode,
-        wish: &Wish,
-        end: u64,
-    ) -> Result<Option<(VecDeque<Part>, usize)>, FsError> {
+    /// The transfer of a range, and how many bytes of it the file has; none unless every block was written before,
+    /// and for a write that is to be durable, that is so, too.
+    fn flight(&self, inode: &Inode, wish: &Wish, end: u64) -> Result<Option<(Flight, usize)>, FsError> {
         let size = inode.size.load(Ordering::Acquire);
         let is_write = matches!(wish.operation, Operation::Write { .. });
         let is_durable = matches!(wish.operation, Operation::Write { fua: true });
@@ -80,7 +74,8 @@ impl Pages {
         let lba_bytes = PAGE / self.lbas_per_block;
         // Whole logical blocks, also where the file ends inside one.
         let stop = end.min(size.next_multiple_of(lba_bytes));
-        let mut parts = VecDeque::new();
+        let memory = Segment { bytes: (stop - wish.offset) as u32, ..wish.data };
+        let mut flight = Flight::new(wish.operation, Some(memory));
         let mut at = wish.offset;
         let mut state = inode.lock();
         // Durable at the end is only what durable records tell of, and with it every change of names before.
@@ -93,17 +88,13 @@ impl Pages {
                     return Ok(false);
                 };
                 let part_end = end.saturating_mul(PAGE).min(stop);
-                let address = wish.data.address.plus(at - wish.offset);
-                parts.push_back(Part {
-                    lba: Lba(block.lba(self.lbas_per_block).0 + at % PAGE / lba_bytes),
-                    blocks: ((part_end - at) / lba_bytes) as u32,
-                    data: Segment { address, bytes: (part_end - at) as u32 },
-                });
+                let lba = Lba(block.lba(self.lbas_per_block).0 + at % PAGE / lba_bytes);
+                flight.push(lba, (part_end - at) / lba_bytes);
                 at = part_end;
             }
             Ok(true)
         })?;
         let bytes = (end.min(size) - wish.offset) as usize;
-        Ok(whole.then_some((parts, bytes)))
+        Ok(whole.then_some((flight, bytes)))
     }
 }

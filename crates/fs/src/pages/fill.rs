@@ -79,7 +79,8 @@ impl Pages {
     }
 
     /// As [`Pages::forget_range`]; whether none is left. The caller holds no claim.
-    pub(super) fn forget_clean(&self, _io: &Io<'_>, inode: &Arc<Inode>, pages: Range<u64>) -> bool {
+    pub(super) fn forget_clean(&self, io: &Io<'_>, inode: &Arc<Inode>, pages: Range<u64>) -> bool {
+        assert!(io.is_of(&inode.data), "pages of inode {} are forgotten under another's lock", inode.ino);
         self.cache.write_back(&inode.data.object).discard_clean(pages)
     }
 
@@ -136,6 +137,7 @@ impl Pages {
         places: &[Place],
         inline: Option<&[u8]>,
     ) -> Result<(), FsError> {
+        assert_eq!(claims.len(), places.len(), "claimed pages and what they lie on");
         let written = |place: &Place| match *place {
             Place::Block { block, unwritten: false, .. } => Some(block),
             _ => None,

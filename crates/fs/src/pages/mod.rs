@@ -6,6 +6,8 @@
 mod convoy;
 mod direct;
 mod fill;
+#[cfg(test)]
+mod guard_tests;
 mod placement;
 mod resize;
 mod write;
@@ -120,8 +122,12 @@ impl Pages {
             return;
         }
         let data = &inode.data;
+        let opens = inode.opens.load(Ordering::SeqCst);
+        assert_eq!(opens, 0, "inode {} leaves memory while it is open", inode.ino);
         let _quiet = data.quiet();
         self.cache.write_back(&data.object).discard(0..u64::MAX);
+        let dirty = data.object.dirty_pages();
+        assert_eq!(dirty, 0, "inode {} leaves memory and has dirty pages", inode.ino);
         drop(PagePromise::all_taken_back(self, inode));
         self.drop_prealloc(inode);
         if let Some(slot) = data.slot.lock().take() {
@@ -147,6 +153,7 @@ impl Pages {
 
     /// The frame at an offset of the mapping, for the device.
     fn segment(&self, offset: usize) -> Segment {
+        assert!(offset.is_multiple_of(BLOCK_BYTES), "a frame at offset {offset}");
         Segment { address: self.address.plus(offset as u64), bytes: BLOCK_BYTES as u32 }
     }
 

@@ -8,7 +8,7 @@ use crate::inode::Inode;
 use crate::pages::Pages;
 use core::any::Any;
 use core::ops::Range;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_cache::Written;
 use nvmed_io::Handle;
 use nvmed_sys::sync::Arc;
@@ -31,6 +31,7 @@ impl Placement for Pages {
     }
 
     fn bring(&self, inode: &Arc<Inode>, stream: Option<&Stream>, range: Range<u64>) -> Result<(), FsError> {
+        assert!(range.start < range.end, "no byte of {range:?} is missing");
         if let Some(stream) = stream {
             return self.miss(inode, stream, range);
         }
@@ -69,10 +70,15 @@ impl Placement for Pages {
     }
 
     fn grown(&self, inode: &Arc<Inode>, size: u64) {
+        let before = inode.size.load(Ordering::Acquire);
+        let grows = before <= size && size <= crate::FILE_BYTES_MAX;
+        assert!(grows, "a file of {before} bytes grows to {size}");
         self.set_size(inode, size);
     }
 
     fn cut(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
+        let before = inode.size.load(Ordering::Acquire);
+        assert!(size <= before, "a file of {before} bytes is cut to {size}");
         self.shrink(grow, inode, size)
     }
 

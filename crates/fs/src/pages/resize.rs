@@ -23,6 +23,7 @@ const STEP_EXTENTS: usize = 64;
 impl Pages {
     /// Makes a file shorter. Also to the size that it has: blocks allocated past the end go.
     pub(super) fn shrink(&self, grow: &Growing<'_>, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
+        assert!(grow.is_of(&inode.data), "inode {} shrinks under another's lock", inode.ino);
         let kept = bytes.div_ceil(PAGE);
         if bytes == inode.size.load(Ordering::Acquire) && inode.blocks() == 0 {
             return Ok(());
@@ -51,11 +52,13 @@ impl Pages {
     /// size with them.
     fn remove_pages(
         &self,
-        _rights: (&Growing<'_>, &Quiet<'_>),
+        (grow, quiet): (&Growing<'_>, &Quiet<'_>),
         inode: &Arc<Inode>,
         pages: Range<u64>,
         size: Option<u64>,
     ) -> Result<(), FsError> {
+        let is_its = grow.is_of(&inode.data) && quiet.io().is_of(&inode.data);
+        assert!(is_its, "inode {} loses blocks under another's lock", inode.ino);
         let promised = self.promised_in(inode, pages.clone())?;
         let object = &inode.data.object;
         let removed = self.remove_blocks(inode, pages.clone(), size);
@@ -108,6 +111,7 @@ impl Pages {
             if start <= pages.start {
                 return Ok(());
             }
+            assert!(start < end, "a step from page {start} to {end} frees nothing");
             end = start;
         }
     }
@@ -212,13 +216,16 @@ impl Pages {
     /// Without room for all of them, none is allocated.
     fn allocate_holes(
         &self,
-        _grow: &Growing<'_>,
+        grow: &Growing<'_>,
         inode: &Arc<Inode>,
         pages: Range<u64>,
     ) -> Result<(), FsError> {
+        assert!(grow.is_of(&inode.data), "inode {} gets blocks under another's lock", inode.ino);
         let _quiet = inode.data.quiet();
         let holes = self.holes(inode, pages.clone())?;
-        let charged = holes - self.promised_in(inode, pages.clone())?.min(holes);
+        let promised = self.promised_in(inode, pages.clone())?;
+        assert!(promised <= holes, "{promised} promises of {holes} pages without a block");
+        let charged = holes - promised;
         inode.charge(charged)?;
         let mut promise = self.promise(holes).inspect_err(|_| inode.discharge(charged))?;
         let mut at = pages.start;

@@ -229,6 +229,7 @@ impl Pages {
         from: &[u8],
         at: u64,
     ) -> Result<(), Short> {
+        assert!(grow.is_of(&inode.data), "inode {} is written under another's lock", inode.ino);
         let mut done = 0;
         while done < from.len() {
             let position = at + done as u64;
@@ -244,6 +245,7 @@ impl Pages {
     /// Before a file grows past `size`: the rest of its last page is zero from now on, in the cache and, since the page
     /// becomes dirty, on the device before the new size is.
     pub(super) fn zero_last(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
+        assert!(grow.is_of(&inode.data), "the end of inode {} is zeroed under another's lock", inode.ino);
         let (page, within) = (size >> BLOCK_SHIFT, size as usize % BLOCK_BYTES);
         if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());

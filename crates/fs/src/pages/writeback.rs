@@ -43,7 +43,7 @@ struct List {
     purge_at: usize,
 }
 
-struct Listed {
+pub(super) struct Listed {
     inode: Arc<Inode>,
     since_ns: i64,
     /// Those listed before have lower ones.
@@ -53,6 +53,12 @@ struct Listed {
 impl DirtyList {
     fn lock(&self) -> MutexGuard<'_, List> {
         self.0.lock()
+    }
+
+    /// Nobody has an inode in hands, as a mistake of ours would leave it.
+    #[cfg(test)]
+    pub(super) fn forget_hands(&self) {
+        self.lock().in_hands.clear();
     }
 
     /// The number that the next inode listed gets.
@@ -114,18 +120,22 @@ impl Pages {
 
     /// The first listed inode, if it was listed in a time that `due` accepts; it counts as listed until
     /// [`Pages::relist`].
-    fn unlist(&self, due: &dyn Fn(i64) -> bool) -> Option<Listed> {
+    pub(super) fn unlist(&self, due: &dyn Fn(i64) -> bool) -> Option<Listed> {
         let mut list = self.dirty.lock();
         let listed = list.inodes.front().is_some_and(|listed| due(listed.since_ns));
         let listed = if listed { list.inodes.pop_front() } else { None }?;
+        let inode = &listed.inode;
+        assert!(inode.data.listed.load(Ordering::SeqCst), "inode {} is listed and says no", inode.ino);
         list.in_hands.push((listed.number, Arc::clone(&listed.inode)));
         Some(listed)
     }
 
     /// Lets go of an inode, and puts it back if it has more to write: in front with `first`, else at the end.
-    fn relist(&self, listed: Listed, first: bool) {
+    pub(super) fn relist(&self, listed: Listed, first: bool) {
         let mut list = self.dirty.lock();
+        let in_hands = list.in_hands.len();
         list.in_hands.retain(|(number, _)| *number != listed.number);
+        assert_eq!(list.in_hands.len() + 1, in_hands, "inode {} is put back once", listed.inode.ino);
         if self.stays_listed(&listed.inode) {
             if first { list.inodes.push_front(listed) } else { list.inodes.push_back(listed) }
         } else {
@@ -260,12 +270,13 @@ impl Pages {
 
     pub(super) fn write_back_some(
         &self,
-        _quiet: &Quiet<'_>,
+        quiet: &Quiet<'_>,
         inode: &Arc<Inode>,
         pages: Range<u64>,
         pages_max: usize,
         data: Data,
     ) -> Result<(), FsError> {
+        assert!(quiet.io().is_of(&inode.data), "inode {} is written back under another's lock", inode.ino);
         if inode.reaped.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -281,6 +292,7 @@ impl Pages {
                 self.meta.health.data_failed(inode.ino, error);
             })?;
             let Some(next) = next else { break };
+            assert!(next >= from, "write-back goes on at page {next}, before {from}");
             from = next;
             left -= step;
         }

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 const FILE_MAX: u64 = 300_000;
 const SMALL_CACHE: u64 = 256 << 10;
+/// Of the memory for direct transfers.
+const MEMORY_BYTES: usize = 3 << 20;
 const PUNCH: Allocate = Allocate { keep_size: true, punch_hole: true, zero_range: false };
 
 struct World {
@@ -35,7 +37,7 @@ impl World {
         let files = FileSystem::mount(parts).expect("it mounts");
         let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
         let file = files.open(&files.root(), b"file", flags, 0o644, &Credentials::ROOT).expect("it opens");
-        let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).expect("memory"));
+        let memory = Arc::new(Mapping::anonymous(MEMORY_BYTES, Pages::Base).expect("memory"));
         let address = device.map(Arc::clone(&memory)).expect("it is mapped");
         Self { handle: device.handle(Binding::Spread), disk, device, files, file, memory, address }
     }
@@ -195,6 +197,19 @@ fn what_was_written_before_goes_directly() {
     assert!(!world.read(16 * 4096, 4096).1, "past the end");
     let misaligned = world.file.read_direct(&world.handle, world.segment(4096), 100);
     assert!(matches!(misaligned, Err(FsError::Invalid)), "{misaligned:?}");
+}
+
+/// A queue of the test disk refuses a request of more than 1 MiB; the file of a fresh file system is one extent.
+#[test]
+fn an_extent_longer_than_a_queue_has_slots_goes_directly() {
+    let world = World::new();
+    let data: Vec<u8> = (0..MEMORY_BYTES).map(|at| (at / 4096 % 251) as u8).collect();
+    assert_eq!(world.file.pwrite(&data, 0).unwrap(), data.len());
+    world.file.fsync().unwrap();
+    assert!(world.read(0, data.len()) == (data.clone(), true));
+    let reversed: Vec<u8> = data.into_iter().rev().collect();
+    assert!(world.write(0, &reversed));
+    assert!(world.read(0, reversed.len()) == (reversed, true));
 }
 
 /// A write that nobody has waited for is over before the blocks can belong to another file.

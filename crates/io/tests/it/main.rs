@@ -3,6 +3,7 @@
 mod device;
 mod fake;
 mod faults;
+mod flights;
 mod policies;
 mod queues;
 mod recovery;

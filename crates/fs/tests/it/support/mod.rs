@@ -7,8 +7,8 @@
 use nvmed_check::Finding;
 use nvmed_dma::AddressSpace;
 use nvmed_engine::{
-    Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueOptions, QueuePair, Request,
-    SubmitError, Waited,
+    Completion, DeviceError, Engine, EngineError, Geometry, InvalidRequest, Operation, QueueOptions,
+    QueuePair, Request, SubmitError, Waited,
 };
 use nvmed_fs::{FileSystem, FormatOptions, Memory, MemoryLayout, MountOptions, MountParts};
 use nvmed_io::{Device, DeviceOptions};
@@ -364,6 +364,11 @@ impl DiskQueue {
 
 impl QueuePair for DiskQueue {
     fn submit(&mut self, request: &Request<'_>) -> Result<(), SubmitError> {
+        let Request { operation, lba, blocks, .. } = *request;
+        if blocks > self.request_blocks_max(operation) {
+            let reason = InvalidRequest::TooLarge { commands: blocks.into(), depth: 1 };
+            return Err(SubmitError::Invalid { operation, lba, reason });
+        }
         let writes = matches!(request.operation, Operation::Write { .. });
         let count = |left: u64| left.checked_sub(1);
         if writes && self.disk.stalls_in.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count) == Ok(1) {

@@ -1,10 +1,8 @@
 //! Programs, scripts and libraries that lie in our file system, and what a program that is executed gets of ours.
 
-mod support;
-
+use crate::support::Bench;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::Bench;
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name)

@@ -1,8 +1,6 @@
 //! Descriptors in messages (SCM_RIGHTS).
 
-mod support;
-
-use support::Bench;
+use crate::support::Bench;
 
 /// A private mount's descriptor means nothing in another process: sending it fails, loudly, and the host's go.
 #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A file, on a device or on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// On a device.
     Device {
         /// The device as written, for messages.
@@ -23,7 +23,7 @@ pub enum Place {
     Host(PathBuf),
 }
 
-impl Place {
+impl Location {
     /// Reads an argument that may name either side: it is on a device if it contains `:/` after a
     /// device, and on the host otherwise, or if it starts with `host:`.
     ///
@@ -71,7 +71,7 @@ impl Place {
         }
     }
 
-    /// The same place with another name below it.
+    /// The same location with another name below it.
     pub fn join(&self, child: &[u8]) -> Self {
         match self {
             Self::Host(path) => Self::Host(path.join(OsStr::from_bytes(child))),
@@ -86,7 +86,7 @@ impl Place {
         }
     }
 
-    /// The place of the directory that it was joined to.
+    /// The location of the directory that it was joined to.
     pub fn leave(&mut self) {
         match self {
             Self::Host(path) => _ = path.pop(),
@@ -127,7 +127,7 @@ fn without_slash(argument: &OsStr) -> Result<(), Failure> {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(path) => write!(f, "{}", path.display()),
@@ -160,9 +160,9 @@ mod tests {
     use super::*;
 
     fn parts(argument: &str) -> (String, String) {
-        match Place::parse(OsStr::new(argument)).unwrap() {
-            Place::Device { name, path, .. } => (name, String::from_utf8(path).unwrap()),
-            Place::Host(path) => ("host".to_owned(), path.display().to_string()),
+        match Location::parse(OsStr::new(argument)).unwrap() {
+            Location::Device { name, path, .. } => (name, String::from_utf8(path).unwrap()),
+            Location::Host(path) => ("host".to_owned(), path.display().to_string()),
         }
     }
 
@@ -179,22 +179,22 @@ mod tests {
         ] {
             assert_eq!(parts(argument), (device.to_owned(), path.to_owned()), "{argument}");
         }
-        let root = Place::parse_device(OsStr::new("virtual:/x/d.img")).unwrap();
+        let root = Location::parse_device(OsStr::new("virtual:/x/d.img")).unwrap();
         assert_eq!(root.to_string(), "virtual:/x/d.img:/");
     }
 
     #[test]
     fn names_are_bytes() {
-        let place = Place::parse(OsStr::from_bytes(b"d.img:/\xff")).unwrap();
-        assert_eq!(place.file_name(), Some(vec![0xff]));
-        let Place::Device { path, .. } = place.join(b"\xfe") else { panic!("on a device") };
+        let location = Location::parse(OsStr::from_bytes(b"d.img:/\xff")).unwrap();
+        assert_eq!(location.file_name(), Some(vec![0xff]));
+        let Location::Device { path, .. } = location.join(b"\xfe") else { panic!("on a device") };
         assert_eq!(path, b"/\xff/\xfe");
     }
 
     #[test]
     fn what_is_no_device_is_a_usage_error() {
         for bad in [":/a", "warp:x:/a", "tcp:host:4420:/a"] {
-            let failure = Place::parse(OsStr::new(bad)).unwrap_err();
+            let failure = Location::parse(OsStr::new(bad)).unwrap_err();
             assert_eq!(failure.status, crate::failure::Status::Usage, "{bad}: {}", failure.message);
         }
     }

@@ -1,10 +1,8 @@
 //! One process has a private mount: what its children, its successors and its neighbours see.
 
-mod support;
-
+use crate::support::{Bench, library};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
-use support::{Bench, library};
 
 fn lines(text: &[u8]) -> Vec<String> {
     String::from_utf8_lossy(text).lines().map(str::to_owned).collect()

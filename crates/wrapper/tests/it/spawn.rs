@@ -1,8 +1,6 @@
 //! posix_spawn and the shells that libc starts: what they do in a private mount.
 
-mod support;
-
-use support::Bench;
+use crate::support::Bench;
 
 /// What libc spawns knows the working directory, and gets our library back though the program took it out of its
 /// environment.

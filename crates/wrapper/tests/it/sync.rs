@@ -3,11 +3,9 @@
 //! The device keeps everything since the last Flush or FUA write in the memory of the server, and the run's memory is the
 //! holder's: both are killed.
 
-mod support;
-
+use crate::support::{Bench, nvmed};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use support::{Bench, nvmed};
 
 /// The direct children of a process.
 fn children(pid: u32) -> Vec<u32> {

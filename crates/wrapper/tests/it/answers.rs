@@ -3,15 +3,13 @@
 //! By default a part of the cases; `make answers` runs all. `NVMED_ANSWERS` is `all`, N for one
 //! pair of N, or one case to show in all set-ups.
 
-mod support;
-
+use crate::support::{Bench, library, nvmed};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
-use support::Bench;
 
 /// Where the number of pairs that are left out is chosen: one pair of so many is run by default.
 const PAIRS_IN_THE_GATE: u32 = 1000;
@@ -194,10 +192,10 @@ fn run(bench: &Bench, ground: &Ground, setup: Setup, choice: &Choice, output: &P
         Setup::BesideShared | Setup::Shared => {
             let run = ["run", "--shared", "--config"].map(str::to_owned);
             let config = path(bench.config());
-            [path(support::nvmed())].into_iter().chain(run).chain([config, "--".into()]).collect()
+            [path(nvmed())].into_iter().chain(run).chain([config, "--".into()]).collect()
         }
         Setup::BesidePrivate | Setup::Private => {
-            let library = format!("LD_PRELOAD={}", path(support::library()));
+            let library = format!("LD_PRELOAD={}", path(library()));
             vec!["env".into(), library, format!("WRAPPER_CONFIG={}", path(bench.config()))]
         }
     };
@@ -359,7 +357,7 @@ fn every_call_is_answered_as_on_ext4() {
             None => rest.push(difference),
         }
     }
-    let file = support::library().with_file_name("answers.txt");
+    let file = library().with_file_name("answers.txt");
     let lines: String = all.iter().map(|difference| difference.line() + "\n").collect();
     std::fs::write(&file, lines).expect("the differences are written");
     let summary = format!(

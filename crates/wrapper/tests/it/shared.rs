@@ -1,8 +1,6 @@
 //! Several processes of one run: what fork, exec and programs together see of a shared mount.
 
-mod support;
-
-use support::Bench;
+use crate::support::Bench;
 
 /// Runs a shell script in our directory.
 fn script(bench: &Bench, shell: &str, text: &str) -> String {

@@ -1,11 +1,9 @@
 //! Debian's own programs on the file system, unmodified.
 
-mod support;
-
+use crate::support::Bench;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
-use support::Bench;
 
 /// A tree with what trees have: depth, odd names, links, holes, empty and large files.
 fn plant(root: &Path) {

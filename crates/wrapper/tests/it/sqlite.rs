@@ -1,8 +1,6 @@
 //! sqlite3, unmodified, in every journal mode.
 
-mod support;
-
-use support::Bench;
+use crate::support::Bench;
 
 const MODES: [&str; 5] = ["DELETE", "TRUNCATE", "PERSIST", "WAL", "MEMORY"];
 

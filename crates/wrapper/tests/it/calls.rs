@@ -1,10 +1,8 @@
 //! Every shape of every call, from a C and a Python program, against what the manual pages say.
 
-mod support;
-
+use crate::support::Bench;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::Bench;
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)

@@ -5,20 +5,19 @@
 //! A newer libc that brings a new call is in none, and fails here. `NVMED_BLESS=1` writes `docs/symbols.md` anew.
 
 #[macro_use]
-#[path = "../src/rows.rs"]
+#[path = "../../src/rows.rs"]
 mod rows;
-mod support;
 
+use crate::support::library;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::library;
 
 /// `NAME | what it takes | what we do | why`, and a name a line.
-const TABLE: &str = include_str!("../symbols.txt");
-const NONE: &str = include_str!("../symbols-none.txt");
-const SYSCALLS: &str = include_str!("../syscalls.txt");
+const TABLE: &str = include_str!("../../symbols.txt");
+const NONE: &str = include_str!("../../symbols-none.txt");
+const SYSCALLS: &str = include_str!("../../syscalls.txt");
 
 /// What is done with a call, and how the page puts it.
 const WORDS: &[(&str, &str)] = &[
@@ -178,7 +177,7 @@ fn page() -> String {
     let mut page = String::from(
         "# Symbols\n\nEvery function of glibc 2.36 that takes a path, a descriptor, a directory stream or a stdio stream, and every \
          system call that does, with what the wrapper does with it. Written by \
-         `NVMED_BLESS=1 cargo test -p nvmed-wrapper --test symbols` from `crates/wrapper/src/rows.rs`, `symbols.txt` and `syscalls.txt`, which tests hold against \
+         `NVMED_BLESS=1 cargo test -p nvmed-wrapper --test it symbols::` from `crates/wrapper/src/rows.rs`, `symbols.txt` and `syscalls.txt`, which tests hold against \
          libc, against the library and against the kernel's header.\n\n",
     );
     for (word, meaning) in WORDS {
@@ -223,6 +222,6 @@ fn the_page_says_what_the_table_says() {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == wanted,
-        "docs/symbols.md is stale: NVMED_BLESS=1 cargo test -p nvmed-wrapper --test symbols"
+        "docs/symbols.md is stale: NVMED_BLESS=1 cargo test -p nvmed-wrapper --test it symbols::"
     );
 }

@@ -1,8 +1,6 @@
 //! What a program meets at the limits: a full device, names too long, a wrong device.
 
-mod support;
-
-use support::Bench;
+use crate::support::Bench;
 
 /// ENOSPC comes at the call that finds no room, nothing written before is lost, and deleting works.
 #[test]

@@ -1,8 +1,6 @@
 //! FIFOs and sockets that have their names in our file system: what programs do with them is the kernel's.
 
-mod support;
-
-use support::Bench;
+use crate::support::Bench;
 
 /// In a shared run; whatever waits for ever is a failure.
 fn shared(bench: &Bench, words: &[&str]) -> String {

@@ -5,8 +5,8 @@ use crate::time::NEVER;
 use nvmed_nvme::{Status, SubmissionEntry};
 use std::collections::BTreeMap;
 
-/// Commands that one completion queue's group holds: as many as its largest queue has entries.
-pub(crate) const HELD_MAX: usize = 4096;
+/// Outstanding commands of one group: as many as its largest queue has entries.
+pub(crate) const OUTSTANDING_MAX: usize = 4096;
 
 /// What is left to do.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +19,9 @@ pub(crate) enum Work {
     Complete(u32, Status),
 }
 
-/// A held command.
+/// A command that was taken and is not completed.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct OutstandingCommand {
     pub sq_id: u16,
     pub entry: SubmissionEntry,
     pub work: Work,
@@ -29,7 +29,7 @@ pub(crate) struct Held {
     pub duplicate: bool,
 }
 
-impl Held {
+impl OutstandingCommand {
     /// A completion that says nothing but `status`.
     pub fn end(mut self, status: Status) -> Self {
         (self.work, self.corrupt, self.duplicate) = (Work::Complete(0, status), None, false);
@@ -37,14 +37,14 @@ impl Held {
     }
 }
 
-/// The held commands of one group, by due time, then in the order in which they were taken.
+/// The outstanding commands of one group, by due time, then in the order in which they were taken.
 #[derive(Debug, Default)]
-pub(crate) struct HeldCommands {
-    by_due: BTreeMap<(u64, u64), Held>,
+pub(crate) struct OutstandingCommands {
+    by_due: BTreeMap<(u64, u64), OutstandingCommand>,
     taken: u64,
 }
 
-impl HeldCommands {
+impl OutstandingCommands {
     pub fn len(&self) -> usize {
         self.by_due.len()
     }
@@ -53,9 +53,9 @@ impl HeldCommands {
         self.by_due.is_empty()
     }
 
-    pub fn push(&mut self, due_ns: u64, held: Held) {
+    pub fn push(&mut self, due_ns: u64, command: OutstandingCommand) {
         self.taken += 1;
-        self.by_due.insert((due_ns, self.taken), held);
+        self.by_due.insert((due_ns, self.taken), command);
     }
 
     /// When the next one is due; [`NEVER`] when none will be.
@@ -64,29 +64,29 @@ impl HeldCommands {
     }
 
     /// Takes the next one that is due.
-    pub fn pop(&mut self, now_ns: u64) -> Option<Held> {
+    pub fn pop(&mut self, now_ns: u64) -> Option<OutstandingCommand> {
         if self.due_ns() > now_ns || self.due_ns() == NEVER { None } else { self.by_due.pop_first() }
-            .map(|(_, held)| held)
+            .map(|(_, command)| command)
     }
 
     /// Lets a command complete now with `status`; whether it was there.
     pub fn end(&mut self, sq_id: u16, cid: u16, status: Status) -> bool {
-        let wanted = |held: &Held| held.sq_id == sq_id && held.entry.cid == cid;
-        let found = self.by_due.iter().find(|(_, held)| wanted(held)).map(|(key, _)| *key);
-        let Some(held) = found.and_then(|key| self.by_due.remove(&key)) else { return false };
-        self.push(0, held.end(status));
+        let wanted = |command: &OutstandingCommand| command.sq_id == sq_id && command.entry.cid == cid;
+        let found = self.by_due.iter().find(|(_, command)| wanted(command)).map(|(key, _)| *key);
+        let Some(command) = found.and_then(|key| self.by_due.remove(&key)) else { return false };
+        self.push(0, command.end(status));
         true
     }
 
     /// Takes all commands of a queue.
-    pub fn take_queue(&mut self, sq_id: u16) -> Vec<Held> {
-        let of_queue = self.by_due.iter().filter(|(_, held)| held.sq_id == sq_id);
+    pub fn take_queue(&mut self, sq_id: u16) -> Vec<OutstandingCommand> {
+        let of_queue = self.by_due.iter().filter(|(_, command)| command.sq_id == sq_id);
         let keys: Vec<_> = of_queue.map(|(key, _)| *key).collect();
         keys.iter().filter_map(|key| self.by_due.remove(key)).collect()
     }
 
-    /// Held commands with this opcode.
+    /// Commands with this opcode.
     pub fn count(&self, opcode: u8) -> usize {
-        self.by_due.values().filter(|held| held.entry.opcode == opcode).count()
+        self.by_due.values().filter(|command| command.entry.opcode == opcode).count()
     }
 }

@@ -1,11 +1,9 @@
 //! Programs that the wrapper cannot be loaded into, started by another program of the run.
 
-mod support;
-
+use crate::support::{Bench, nvmed};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use support::{Bench, nvmed};
 
 /// A static program, and one of the host's directories where the mount is, with a file in it.
 fn prepared(bench: &Bench) -> Option<PathBuf> {
@@ -28,6 +26,13 @@ fn run(bench: &Bench, options: &[&str], script: &str) -> Output {
     command.arg("run").args(options).arg("--config").arg(bench.config());
     command.args(["--", "dash", "-c", script, "dash", &bench.path("new")]);
     command.current_dir(bench.host()).output().expect("nvmed starts")
+}
+
+/// A program's copy. Another process makes it: what this one had open to write, a child of another test could have too,
+/// and the kernel executes no file that is open to be written.
+fn install(program: &Path, copy: &Path) {
+    let status = Command::new("install").args(["-m", "755"]).args([program, copy]).status();
+    assert!(status.expect("install starts").success(), "{} is not copied", program.display());
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -57,8 +62,9 @@ fn a_static_program_is_named_once_and_kept_from_the_hosts_directory() {
         let Some(bench) = Bench::new("", &["cc", "dash", "python3"]) else { return };
         let Some(program) = prepared(&bench) else { return };
         let script = bench.host().join("script");
-        std::fs::write(&script, format!("#!{}\n", program.display())).expect("a script");
-        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("its mode");
+        let words = bench.host().join("script.text");
+        std::fs::write(&words, format!("#!{}\n", program.display())).expect("a text");
+        install(&words, &script);
         let options = [private, &["--summary"]].concat();
         let all = WAYS.join("; ") + "; [ -e $1 ] || echo absent";
         let output = run(&bench, &options, &all);
@@ -163,7 +169,7 @@ fn a_run_can_refuse_what_it_cannot_intercept() {
 fn a_program_with_ids_of_its_own_is_named() {
     let Some(bench) = Bench::new("", &["dash", "env"]) else { return };
     let other = bench.host().join("other");
-    std::fs::copy("/bin/true", &other).expect("a copy");
+    install(Path::new("/bin/true"), &other);
     if rustix::process::getuid().is_root() {
         std::os::unix::fs::chown(&other, Some(1), Some(1)).expect("another owner");
     } else {

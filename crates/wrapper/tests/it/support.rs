@@ -1,5 +1,4 @@
 //! A device, a configuration and a wrapped directory, for tests that run real programs.
-#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use nvmed_fs::{FileSystem, FormatOptions};
 use nvmed_stack::{DeviceSpec, Open, open_device};

@@ -1,7 +1,6 @@
 //! Every way to make a process, mixed with every state of what it has of a mount: the files are there as on the host.
 
-mod support;
-
+use crate::support::{Bench, nvmed};
 use nvmed_dice::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -10,7 +9,6 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use support::{Bench, nvmed};
 
 /// The ways of `c/forks.c`: fork, vfork, _Fork, clone, clone and clone3 by number, posix_spawn, system, exec, daemon.
 const WAYS: &[u8] = b"fvFcr3syed";
@@ -237,7 +235,8 @@ fn a_process_that_shares_memory_waits_for_its_parents_mount() {
     let connects = |wait_s: i64| {
         let wait = Timespec { tv_sec: wait_s, tv_nsec: 0 };
         let found = poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&wait)).expect("a socket");
-        (found > 0).then(|| net::accept(&server).expect("a connection"))
+        // Not for the children of other tests, which would keep it open.
+        (found > 0).then(|| net::accept_with(&server, SocketFlags::CLOEXEC).expect("a connection"))
     };
     let mut command = Command::new(program);
     command.arg("share").arg(bench.path("")).env("NVMED_SERVER", &socket).current_dir(bench.host());

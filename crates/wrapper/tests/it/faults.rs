@@ -1,10 +1,8 @@
 //! What a program names and is not there is EFAULT, however it stands to SIGSEGV and SIGBUS: docs/spec/faults.md.
 
-mod support;
-
+use crate::support::Bench;
 use std::path::PathBuf;
 use std::process::Command;
-use support::Bench;
 
 /// How the C program stands to the signals; it says what each is about.
 const HOW: [&str; 6] = ["nothing", "handlers", "blocked", "ignored", "thread", "vfork"];

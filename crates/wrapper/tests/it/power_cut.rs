@@ -5,12 +5,10 @@
 //! it must be there after the next mount; with a deliberate mistake, an fsync that sends nothing
 //! must be caught by the same test.
 
-mod support;
-
+use crate::support::Bench;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use support::Bench;
 
 /// Acknowledgements to wait for before the cut: enough for journals to be reused and checkpoints to run.
 const ACKNOWLEDGED: usize = 60;

@@ -1,10 +1,8 @@
 //! The working directory: its path is the one that it has when somebody wants it, and is not asked for before.
 
-mod support;
-
+use crate::support::{Bench, nvmed};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
-use support::{Bench, nvmed};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/cwd.py");
 /// What the script does after it has entered a directory that was renamed then.

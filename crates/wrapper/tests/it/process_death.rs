@@ -1,12 +1,10 @@
 //! The death of a process is not a power cut: under `nvmed run`, whose memory holds the cache, a SIGKILL
 //! loses no completed call.
 
-mod support;
-
+use crate::support::Bench;
 use nvmed_stack::{Config, RUN_MEMORY_VARIABLE, RunMemory, salvage};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use support::Bench;
 
 /// Writes, extends, truncates, renames and unlinks without ever syncing, and says what is done.
 const WRITER: &str = r#"

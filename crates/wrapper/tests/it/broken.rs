@@ -1,13 +1,11 @@
 //! Mistakes of ours that a check notices while programs run: the call fails, nobody else ends, the file system is
 //! read-only where it is the server's, and what was written is there after the next mount.
 
-mod support;
-
+use crate::support::{Bench, nvmed};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use support::{Bench, nvmed};
 
 /// What each program has: a call's outcome as text.
 const HELP: &str = "

@@ -1,13 +1,11 @@
 //! What is seen of a program's file calls: the same on our file system and on the host's.
 
-mod support;
-
+use crate::support::{Bench, library};
 use nvmed_tally::{Kind, Record, Sum, TALLY_VARIABLE, Tally};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::Bench;
 
 /// Counts and records of what runs with it.
 struct Seen {
@@ -24,7 +22,7 @@ impl Seen {
     fn run(&self, config: &Path, dir: &Path, words: &[&str]) -> String {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).current_dir(dir);
-        command.env("LD_PRELOAD", support::library()).env("WRAPPER_CONFIG", config);
+        command.env("LD_PRELOAD", library()).env("WRAPPER_CONFIG", config);
         command.env(TALLY_VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()));
         let output = command.output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
