@@ -170,10 +170,20 @@ impl Mode {
         matches!(first, b'r' | b'w' | b'a').then_some(mode)
     }
 
+    /// Whether the stream can be read.
+    fn reads(&self) -> bool {
+        self.update || self.first == b'r'
+    }
+
+    /// Whether it can be written.
+    fn writes(&self) -> bool {
+        self.update || self.first != b'r'
+    }
+
     fn flags(&self) -> c_int {
-        let access = match (self.update, self.first) {
-            (true, _) => libc::O_RDWR,
-            (false, b'r') => libc::O_RDONLY,
+        let access = match (self.reads(), self.writes()) {
+            (true, true) => libc::O_RDWR,
+            (true, false) => libc::O_RDONLY,
             (false, _) => libc::O_WRONLY,
         };
         let create = match self.first {
@@ -202,15 +212,16 @@ unsafe fn mode_of(mode: *const c_char) -> Option<Mode> {
     Mode::parse(unsafe { raw::bytes(mode) })
 }
 
+fn stream_or_no_memory(fd: c_int, mode: &Mode) -> Answer {
+    let stream = stream_over(fd, mode);
+    if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }
+}
+
+/// A stream over a descriptor that was just opened for it.
 fn over_new(fd: c_int, mode: &Mode) -> Answer {
     go_to_end(fd, mode);
-    let stream = stream_over(fd, mode);
-    if stream.is_null() {
-        // SAFETY: a descriptor that was just opened.
-        unsafe { descriptor::close(fd) };
-        return fail(libc::ENOMEM);
-    }
-    Ok(stream as isize)
+    // SAFETY: a descriptor that nobody else has.
+    stream_or_no_memory(fd, mode).inspect_err(|_| unsafe { _ = descriptor::close(fd) })
 }
 
 hook! {
@@ -259,8 +270,7 @@ hook! {
             let pinned = table::pin(fd)?;
             // O_PATH looks like a descriptor to read from.
             let flags = pinned.file.as_ref().map_or(OpenFlags::READ, File::flags);
-            let (reads, writes) = (how.update || how.first == b'r', how.update || how.first != b'r');
-            if reads && !flags.reads() || writes && !flags.writes() {
+            if how.reads() && !flags.reads() || how.writes() && !flags.writes() {
                 return fail(libc::EINVAL);
             }
             if how.first == b'a' {
@@ -271,8 +281,7 @@ hook! {
                     go_to_end(fd, &how);
                 }
             }
-            let stream = stream_over(fd, &how);
-            if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }
+            stream_or_no_memory(fd, &how)
         })
     }
 }
@@ -281,16 +290,14 @@ hook! {
 fn over_watched(fd: c_int, how: &Mode) -> Answer {
     let flags = host(sys!(SYS_fcntl, fd, libc::F_GETFL))? as c_int;
     let lacks = |access| flags & libc::O_ACCMODE == access;
-    let (reads, writes) = (how.update || how.first == b'r', how.update || how.first != b'r');
-    if reads && lacks(libc::O_WRONLY) || writes && lacks(libc::O_RDONLY) {
+    if how.reads() && lacks(libc::O_WRONLY) || how.writes() && lacks(libc::O_RDONLY) {
         return fail(libc::EINVAL);
     }
     if how.first == b'a' {
         host(sys!(SYS_fcntl, fd, libc::F_SETFL, flags | libc::O_APPEND))?;
     }
     go_to_end(fd, how);
-    let stream = stream_over(fd, how);
-    if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }
+    stream_or_no_memory(fd, how)
 }
 
 /// The descriptor of a stream, as fileno(3) tells it without setting errno.
@@ -400,9 +407,8 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
         __fpurge(stream);
         libc::clearerr(stream);
         let bits = stream.cast::<c_int>().byte_add(FLAGS_OFFSET);
-        let (reads, writes) = (how.update || how.first == b'r', how.update || how.first != b'r');
         let mut value = bits.read() & !(IO_NO_READS | IO_NO_WRITES | IO_IS_APPENDING);
-        value |= if reads { 0 } else { IO_NO_READS } | if writes { 0 } else { IO_NO_WRITES };
+        value |= if how.reads() { 0 } else { IO_NO_READS } | if how.writes() { 0 } else { IO_NO_WRITES };
         value |= if how.first == b'a' { IO_IS_APPENDING } else { 0 };
         bits.write(value);
         stream

@@ -101,113 +101,71 @@ pub(crate) fn is_about_descriptors(number: c_long) -> bool {
     ABOUT_DESCRIPTORS.get(number / 64).is_some_and(|bits| bits >> (number % 64) & 1 != 0)
 }
 
-/// Numbers that [`special`] takes.
-#[cfg(test)]
-const SPECIAL: &[c_long] = &[
-    libc::SYS_faccessat,
-    libc::SYS_fchmodat,
-    SYS_FCHMODAT2,
-    libc::SYS_fadvise64,
-    libc::SYS_sync,
-    libc::SYS_openat2,
-    libc::SYS_pselect6,
-    libc::SYS_getdents,
-    libc::SYS_io_submit,
-    libc::SYS_io_getevents,
-    aio::SYS_IO_PGETEVENTS,
-    libc::SYS_io_destroy,
-    libc::SYS_io_uring_setup,
-    libc::SYS_fork,
-    libc::SYS_clone,
-    libc::SYS_clone3,
-    libc::SYS_exit_group,
-    libc::SYS_setuid,
-    libc::SYS_setgid,
-    libc::SYS_setreuid,
-    libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
-    libc::SYS_setgroups,
-    libc::SYS_setfsuid,
-    libc::SYS_setfsgid,
-    libc::SYS_setrlimit,
-    libc::SYS_prlimit64,
-    SYS_SETXATTRAT,
-    SYS_GETXATTRAT,
-    SYS_LISTXATTRAT,
-    SYS_REMOVEXATTRAT,
-];
-
-/// Calls whose form differs from the libc function's.
-unsafe fn special(number: c_long, words: [usize; 6]) -> Option<c_long> {
-    // SAFETY: as in `of_row`.
-    unsafe {
-        match number {
-            // Three arguments; libc's have flags.
-            libc::SYS_faccessat => {
-                Some(c_long::from(stat::faccessat(words[0] as _, words[1] as _, words[2] as _, 0)))
+/// Calls whose form differs from the libc function's, each with its answer: the function `special`, and for the tests
+/// the numbers that it takes.
+macro_rules! special {
+    (|$number:ident, $words:ident| $($($call:path)|+ => $answer:expr;)*) => {
+        /// # Safety
+        /// The words are a program's arguments for the call of this number.
+        unsafe fn special($number: c_long, $words: [usize; 6]) -> Option<c_long> {
+            // SAFETY: as in `of_row`.
+            unsafe {
+                match $number {
+                    $($($call)|+ => $answer,)*
+                    _ => None,
+                }
             }
-            libc::SYS_fchmodat => {
-                Some(c_long::from(metadata::fchmodat(words[0] as _, words[1] as _, words[2] as _, 0)))
-            }
-            // The kernel answers errno like every call.
-            libc::SYS_fadvise64 => {
-                let errno = extent::posix_fadvise(words[0] as _, words[1] as _, words[2] as _, words[3] as _);
-                Some(reply(-(errno as isize)))
-            }
-            libc::SYS_sync => {
-                sync::sync();
-                Some(0)
-            }
-            SYS_FCHMODAT2 => Some(c_long::from(metadata::fchmodat2(
-                words[0] as _,
-                words[1] as _,
-                words[2] as _,
-                words[3] as _,
-            ))),
-            libc::SYS_openat2 => {
-                Some(openat2::openat2(words[0] as _, words[1] as _, words[2] as _, words[3]))
-            }
-            libc::SYS_pselect6 => {
-                let sets = [words[1] as _, words[2] as _, words[3] as _];
-                Some(c_long::from(poll::pselect6_by_number(
-                    words[0] as _,
-                    sets,
-                    words[4] as _,
-                    words[5] as _,
-                )))
-            }
-            libc::SYS_getdents => Some(getdents(words[0] as _, words[1] as _, words[2])),
-            libc::SYS_io_submit | libc::SYS_io_getevents | aio::SYS_IO_PGETEVENTS | libc::SYS_io_destroy => {
-                aio::by_number(number, words).map(reply)
-            }
-            libc::SYS_io_uring_setup => Some(reply(ring::by_number(words))),
-            SYS_SETXATTRAT..=SYS_REMOVEXATTRAT => Some(xattr::at_by_number(number, words)),
-            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 if fork::by_number(number, words) => {
-                Some(reply(fork::forking(|| raw::call(number, words))))
-            }
-            libc::SYS_setrlimit => Some(reply(limit::after(words[0], raw::call(number, words)))),
-            libc::SYS_prlimit64 => Some(reply(limit::after(words[1], raw::call(number, words)))),
-            libc::SYS_exit_group => {
-                life::_exit(words[0] as _);
-                None
-            }
-            libc::SYS_setuid
-            | libc::SYS_setgid
-            | libc::SYS_setreuid
-            | libc::SYS_setregid
-            | libc::SYS_setresuid
-            | libc::SYS_setresgid
-            | libc::SYS_setgroups
-            | libc::SYS_setfsuid
-            | libc::SYS_setfsgid => {
-                let answer = raw::call(number, words);
-                credentials::refresh_if_known();
-                Some(reply(answer))
-            }
-            _ => None,
         }
-    }
+
+        #[cfg(test)]
+        const SPECIAL: &[c_long] = &[$($($call),+),*];
+    };
+}
+
+special! { |number, words|
+    // Three arguments; libc's have flags.
+    libc::SYS_faccessat => Some(stat::faccessat(words[0] as _, words[1] as _, words[2] as _, 0).into());
+    libc::SYS_fchmodat => Some(metadata::fchmodat(words[0] as _, words[1] as _, words[2] as _, 0).into());
+    SYS_FCHMODAT2 => {
+        Some(metadata::fchmodat2(words[0] as _, words[1] as _, words[2] as _, words[3] as _).into())
+    };
+    // The kernel answers errno like every call.
+    libc::SYS_fadvise64 => {
+        let errno = extent::posix_fadvise(words[0] as _, words[1] as _, words[2] as _, words[3] as _);
+        Some(reply(-(errno as isize)))
+    };
+    libc::SYS_sync => {
+        sync::sync();
+        Some(0)
+    };
+    libc::SYS_openat2 => Some(openat2::openat2(words[0] as _, words[1] as _, words[2] as _, words[3]));
+    libc::SYS_pselect6 => {
+        let sets = [words[1] as _, words[2] as _, words[3] as _];
+        Some(poll::pselect6_by_number(words[0] as _, sets, words[4] as _, words[5] as _).into())
+    };
+    libc::SYS_getdents => Some(getdents(words[0] as _, words[1] as _, words[2]));
+    libc::SYS_io_submit | libc::SYS_io_getevents | aio::SYS_IO_PGETEVENTS | libc::SYS_io_destroy => {
+        aio::by_number(number, words).map(reply)
+    };
+    libc::SYS_io_uring_setup => Some(reply(ring::by_number(words)));
+    SYS_SETXATTRAT | SYS_GETXATTRAT | SYS_LISTXATTRAT | SYS_REMOVEXATTRAT => {
+        Some(xattr::at_by_number(number, words))
+    };
+    libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
+        fork::by_number(number, words).then(|| reply(fork::forking(|| raw::call(number, words))))
+    };
+    libc::SYS_setrlimit => Some(reply(limit::after(words[0], raw::call(number, words))));
+    libc::SYS_prlimit64 => Some(reply(limit::after(words[1], raw::call(number, words))));
+    libc::SYS_exit_group => {
+        life::_exit(words[0] as _);
+        None
+    };
+    libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_setresuid
+    | libc::SYS_setresgid | libc::SYS_setgroups | libc::SYS_setfsuid | libc::SYS_setfsgid => {
+        let answer = raw::call(number, words);
+        credentials::refresh_if_known();
+        Some(reply(answer))
+    };
 }
 
 /// The answer of a call that we know, errno set on failure; `None` for the kernel's own.
