@@ -154,7 +154,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a description is let go of that nobody holds")]
     fn a_description_that_is_let_go_of_twice_is_our_mistake() {
-        let mount = crate::toy::mount();
+        let mount = crate::toy_tests::mount();
         let flags = OpenFlags::READ.with(OpenFlags::DIRECTORY);
         let file = mount.open(&mount.root(), b"/", flags, 0, &Credentials::ROOT).unwrap();
         let description = Description::new(Handle(1), file, Arc::new(Board::new().unwrap()));

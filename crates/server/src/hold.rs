@@ -225,14 +225,14 @@ mod tests {
     #[test]
     #[should_panic(expected = "handle 1 is held no times")]
     fn a_handle_that_is_held_no_times_is_our_mistake() {
-        let _ = holds().add(Handle(1), Thing::Inode(crate::toy::mount().root()), 0);
+        let _ = holds().add(Handle(1), Thing::Inode(crate::toy_tests::mount().root()), 0);
     }
 
     #[test]
     #[should_panic(expected = "handle 1 stands for two things")]
     fn a_handle_that_stands_for_two_things_is_our_mistake() {
         let mut holds = holds();
-        for mount in [crate::toy::mount(), crate::toy::mount()] {
+        for mount in [crate::toy_tests::mount(), crate::toy_tests::mount()] {
             let _ = holds.add(Handle(1), Thing::Inode(mount.root()), 1);
         }
     }
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a session holds 101 handles, and has 64 of its user's")]
     fn handles_that_nobody_pays_for_are_our_mistake() {
-        let (mut holds, root) = (holds(), crate::toy::mount().root());
+        let (mut holds, root) = (holds(), crate::toy_tests::mount().root());
         let hold = |holds: &mut Holds, handle| holds.add(Handle(handle), Thing::Inode(root.clone()), 1);
         (1..=100).for_each(|handle| hold(&mut holds, handle).unwrap());
         holds.share.set(0);

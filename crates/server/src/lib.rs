@@ -31,7 +31,7 @@ mod share;
 mod statistics;
 mod token;
 #[cfg(test)]
-mod toy;
+mod toy_tests;
 mod window;
 
 pub use answer::data_bytes;

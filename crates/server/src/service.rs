@@ -280,7 +280,7 @@ mod tests {
     #[should_panic(expected = "session 1 is in the list, and has given its share back")]
     fn a_session_that_ends_twice_is_our_mistake() {
         let (secret, board) = ([7; SECRET_BYTES], Arc::new(Board::new().unwrap()));
-        let service = Service::new(crate::toy::mount(), Admission::Secret(secret), board, 0);
+        let service = Service::new(crate::toy_tests::mount(), Admission::Secret(secret), board, 0);
         let peer = Peer { pid: 1, uid: 0, gid: 0, groups: [].into(), real: (0, 0) };
         let session = service.begin(peer, &secret, b"").unwrap();
         drop(session.share.lock().take());

@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn who_sends_does_not_wait_for_the_sweep() {
         let (tokens, user) = (Tokens::default(), Shares::new(Limits::MACHINE).user(1));
-        let thing = Thing::Inode(crate::toy::mount().root());
+        let thing = Thing::Inode(crate::toy_tests::mount().root());
         for inode in 0..3 {
             let by = Counted(Arc::new(AtomicUsize::new(1)));
             let sent = Sent {
