@@ -7,7 +7,7 @@ mod source;
 use crate::arguments::{Stats, Top};
 use crate::failure::{Failure, Status};
 use crate::output::Output;
-use nvmed_tally::Tally;
+use nvmed_tally::{Row, Tally};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
 use screen::View;
@@ -71,7 +71,7 @@ fn counts_json(tally: &Tally, pid: u32) -> String {
         "pid": pid,
         "uptime_ns": now.saturating_sub(tally.start_ns()),
         "now_ns": now,
-        "calls": tally.rows().iter().map(|row| row.sum.json(row.kind.name(), true)).collect::<Vec<_>>(),
+        "calls": tally.rows().iter().map(Row::json).collect::<Vec<_>>(),
     });
     facts.to_string()
 }

@@ -112,11 +112,7 @@ fn lines(rows: &[Row], wall: Duration, lost: u64, config: &Config) -> String {
         "calls_ns": ns,
         "records_lost": lost,
     });
-    [run]
-        .into_iter()
-        .chain(rows.iter().map(|row| row.sum.json(row.kind.name(), true)))
-        .map(|line| format!("{line}\n"))
-        .collect()
+    [run].into_iter().chain(rows.iter().map(Row::json)).map(|line| format!("{line}\n")).collect()
 }
 
 /// The table of `--summary`: what took most of the time first.

@@ -4,6 +4,7 @@
 #[path = "../tests/it/support/mod.rs"]
 pub(crate) mod support;
 
+use crate::blocks::alloc::Run;
 use crate::{Credentials, File, FileSystem, FsError, OpenFlags, Trouble};
 use nvmed_units::Block;
 use std::sync::Arc;
@@ -23,8 +24,18 @@ fn written(files: &FileSystem, name: &str) -> Arc<File> {
     file
 }
 
+/// Makes `call`, a mistake of ours, on a written file, and looks at what is left.
+pub(crate) fn fired_by(says: &str, call: impl FnOnce(Arc<File>)) {
+    fired(says, |_, _| (), call);
+}
+
+/// The first block for data.
+fn first_block(of: &File) -> Run {
+    Run { start: Block(of.core.meta.superblock.data_first), blocks: 1 }
+}
+
 /// Has `spoil` change memory under a written file, makes `call` on it, and looks at what is left.
-pub(crate) fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(Arc<File>)) {
+fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(Arc<File>)) {
     let disk = Disk::new(16 << 20);
     let files = disk.format().mount();
     written(&files, "synced").fsync().unwrap();
@@ -77,98 +88,71 @@ fn inodes_that_were_not_counted() {
 
 #[test]
 fn an_inode_that_leaves_memory_while_it_is_open() {
-    fired("leaves memory while it is open", |_, _| (), |victim| victim.core.forget(&victim.inode));
+    fired_by("leaves memory while it is open", |victim| victim.core.forget(&victim.inode));
 }
 
 #[test]
 fn an_inode_that_is_removed_while_it_can_be_found() {
-    fired(
-        "is removed and can be opened",
-        |_, _| (),
-        |victim| {
-            let _ = victim.core.remove_in_steps(&victim.inode);
-        },
-    );
+    fired_by("is removed and can be opened", |victim| {
+        let _ = victim.core.remove_in_steps(&victim.inode);
+    });
 }
 
 #[test]
 fn a_new_directory_that_has_names() {
-    fired(
-        "a new directory has 1 names",
-        |_, _| (),
-        |victim| {
-            let root = victim.core.root();
-            let mut names = root.directory().unwrap().names_mut();
-            names.clear();
-            names.set_absent(b"name");
-            names.begin_complete();
-        },
-    );
+    fired_by("a new directory has 1 names", |victim| {
+        let root = victim.core.root();
+        let mut names = root.directory().unwrap().names_mut();
+        names.clear();
+        names.set_absent(b"name");
+        names.begin_complete();
+    });
 }
 
 #[test]
 fn an_inode_of_another_type() {
-    fired(
-        "an inode became one of another type",
-        |_, _| (),
-        |victim| {
-            let mut state = victim.inode.lock();
-            let mut record = state.record().clone();
-            record.mode = victim.core.root().mode();
-            victim.inode.publish(&mut state, record);
-        },
-    );
+    fired_by("an inode became one of another type", |victim| {
+        let mut state = victim.inode.lock();
+        let mut record = state.record().clone();
+        record.mode = victim.core.root().mode();
+        victim.inode.publish(&mut state, record);
+    });
 }
 
 #[test]
 fn a_change_that_leaves_edits_behind() {
-    fired(
-        "the last change left the bitmap half changed",
-        |_, _| (),
-        |victim| {
-            let run =
-                crate::blocks::alloc::Run { start: Block(victim.core.meta.superblock.data_first), blocks: 1 };
-            let mut change = victim.core.meta.change();
-            change.use_run(run).unwrap();
-            change.abandon();
-            drop(victim.core.meta.change());
-        },
-    );
+    fired_by("the last change left the bitmap half changed", |victim| {
+        let run = first_block(&victim);
+        let mut change = victim.core.meta.change();
+        change.use_run(run).unwrap();
+        change.abandon();
+        drop(victim.core.meta.change());
+    });
 }
 
 #[test]
 fn more_blocks_than_a_run_has() {
-    fired(
-        "2 blocks of a run of 1 become used",
-        |_, _| (),
-        |victim| {
-            let run =
-                crate::blocks::alloc::Run { start: Block(victim.core.meta.superblock.data_first), blocks: 1 };
-            let _ = victim.core.meta.change().use_some_of(run, 2);
-        },
-    );
+    fired_by("2 blocks of a run of 1 become used", |victim| {
+        let run = first_block(&victim);
+        let _ = victim.core.meta.change().use_some_of(run, 2);
+    });
 }
 
 #[test]
 fn a_mapping_that_was_not_counted() {
     use crate::bytes::Placement;
-    fired(
-        "was not counted as mapped to be written",
-        |_, _| (),
-        |victim| {
-            let _held = victim.map(true).unwrap();
-            victim.core.pages.maps_written().store(0, Ordering::SeqCst);
-            let _ = victim.unmap(true);
-        },
-    );
+    fired_by("was not counted as mapped to be written", |victim| {
+        let _held = victim.map(true).unwrap();
+        victim.core.pages.maps_written().store(0, Ordering::SeqCst);
+        let _ = victim.unmap(true);
+    });
 }
 
 #[test]
 fn a_page_with_two_blocks() {
     use crate::extent::Extents;
     use nvmed_layout::record::Extent;
-    let spoil = |_: &FileSystem, _: &File| ();
-    fired("has a block already", spoil, |_| {
+    fired_by("has a block already", |_| {
         let mut extents = Extents::default();
         let extent = Extent { logical: 3, physical: Block(100), blocks: 4, flags: 0 };
         extents.insert(extent);

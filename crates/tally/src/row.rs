@@ -99,6 +99,14 @@ pub struct Row {
     pub sum: Sum,
 }
 
+impl Row {
+    /// [`Sum::json`] of the kind, with its buckets.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        self.sum.json(self.kind.name(), true)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

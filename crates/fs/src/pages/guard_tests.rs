@@ -1,6 +1,6 @@
 //! What the asserts of pages say when a caller holds another file's lock, or asks for what nobody does.
 
-use crate::broken_tests::fired;
+use crate::broken_tests::fired_by;
 use crate::bytes::{Bytes, Data, Placement};
 use crate::inode::Inode;
 use crate::map::Mappings;
@@ -9,7 +9,7 @@ use nvmed_sys::sync::Arc;
 
 /// Makes `call` on the pages of a written file that is open once, with another inode at hand.
 fn says(text: &str, call: impl FnOnce(&Pages, &Arc<Inode>, &Inode)) {
-    fired(text, |_, _| (), |victim| call(&victim.core.pages, &victim.inode, &victim.core.root()));
+    fired_by(text, |victim| call(&victim.core.pages, &victim.inode, &victim.core.root()));
 }
 
 #[test]
