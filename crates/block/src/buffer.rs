@@ -30,19 +30,20 @@ struct Slab {
 
 /// A piece of a slab.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
+struct SlabPiece {
     slab: usize,
     start: usize,
     len: usize,
 }
 
+/// What the lock of [`Pool`] guards.
 #[derive(Default)]
-struct Inner {
+struct PoolState {
     slabs: Vec<Arc<Slab>>,
     /// Free pieces: (slab, first byte) → bytes. No two of one slab touch.
     free: BTreeMap<(usize, usize), usize>,
     /// Free pieces of [`BOUNCE_BYTES`], not among `free`.
-    bounces: Vec<Extent>,
+    bounces: Vec<SlabPiece>,
     /// Bytes of all slabs.
     bytes: usize,
 }
@@ -51,7 +52,7 @@ struct Inner {
 pub(crate) struct Pool {
     device: Arc<Device>,
     pages: Pages,
-    inner: Mutex<Inner>,
+    inner: Mutex<PoolState>,
 }
 
 impl Pool {
@@ -59,7 +60,7 @@ impl Pool {
         Arc::new(Self { device, pages, inner: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // Each change of the lists is one call that does not panic in between.
         self.inner.lock()
     }
@@ -71,32 +72,32 @@ impl Pool {
         }
         let len = bytes.next_multiple_of(BLOCK_BYTES);
         let mut inner = self.lock();
-        let extent = match inner.first_fit(len) {
-            Some(extent) => extent,
+        let piece = match inner.first_fit(len) {
+            Some(piece) => piece,
             None => {
                 self.grow(&mut inner, len)?;
                 inner.first_fit(len).expect("the new slab has room for what it was made for")
             }
         };
-        Ok(self.buffer(&inner, extent, bytes))
+        Ok(self.buffer(&inner, piece, bytes))
     }
 
     /// A buffer of [`BOUNCE_BYTES`] for the time of one call.
     pub(crate) fn bounce(self: &Arc<Self>) -> Result<Buffer, BlockError> {
         let mut inner = self.lock();
-        if let Some(extent) = inner.bounces.pop() {
-            return Ok(self.buffer(&inner, extent, BOUNCE_BYTES));
+        if let Some(piece) = inner.bounces.pop() {
+            return Ok(self.buffer(&inner, piece, BOUNCE_BYTES));
         }
         drop(inner);
         self.take(BOUNCE_BYTES)
     }
 
-    fn buffer(self: &Arc<Self>, inner: &Inner, extent: Extent, bytes: usize) -> Buffer {
-        Buffer { pool: Arc::clone(self), slab: Arc::clone(&inner.slabs[extent.slab]), extent, bytes }
+    fn buffer(self: &Arc<Self>, inner: &PoolState, piece: SlabPiece, bytes: usize) -> Buffer {
+        Buffer { pool: Arc::clone(self), slab: Arc::clone(&inner.slabs[piece.slab]), piece, bytes }
     }
 
     /// Another slab with room for `len` bytes.
-    fn grow(&self, inner: &mut Inner, len: usize) -> Result<(), BlockError> {
+    fn grow(&self, inner: &mut PoolState, len: usize) -> Result<(), BlockError> {
         let need = len.next_multiple_of(SLAB_BYTES);
         let wish = inner.bytes.clamp(SLAB_BYTES, SLAB_BYTES_MAX).max(need);
         // More than what is needed is a wish: the host may limit what a device can be shown.
@@ -119,12 +120,12 @@ impl Pool {
         Ok(Slab { memory, address })
     }
 
-    fn give_back(&self, extent: Extent) {
+    fn give_back(&self, piece: SlabPiece) {
         let mut inner = self.lock();
-        if extent.len == BOUNCE_BYTES && inner.bounces.len() < BOUNCES_KEPT {
-            inner.bounces.push(extent);
+        if piece.len == BOUNCE_BYTES && inner.bounces.len() < BOUNCES_KEPT {
+            inner.bounces.push(piece);
         } else {
-            inner.free_extent(extent);
+            inner.free_piece(piece);
         }
     }
 }
@@ -138,19 +139,19 @@ impl Drop for Pool {
     }
 }
 
-impl Inner {
-    fn first_fit(&mut self, len: usize) -> Option<Extent> {
+impl PoolState {
+    fn first_fit(&mut self, len: usize) -> Option<SlabPiece> {
         let (&(slab, start), &free) = self.free.iter().find(|(_, free)| **free >= len)?;
         self.free.remove(&(slab, start));
         if free > len {
             self.free.insert((slab, start + len), free - len);
         }
-        Some(Extent { slab, start, len })
+        Some(SlabPiece { slab, start, len })
     }
 
     /// Adds a piece to the free ones, joined with its neighbours.
-    fn free_extent(&mut self, extent: Extent) {
-        let Extent { slab, mut start, mut len } = extent;
+    fn free_piece(&mut self, piece: SlabPiece) {
+        let SlabPiece { slab, mut start, mut len } = piece;
         if let Some(after) = self.free.remove(&(slab, start + len)) {
             len += after;
         }
@@ -173,7 +174,7 @@ impl Inner {
 pub struct Buffer {
     pool: Arc<Pool>,
     slab: Arc<Slab>,
-    extent: Extent,
+    piece: SlabPiece,
     bytes: usize,
 }
 
@@ -199,7 +200,7 @@ impl Buffer {
     /// Where the program finds it, for those who hand it on to C. Valid as long as the buffer lives.
     #[must_use]
     pub fn address(&self) -> *mut u8 {
-        self.slab.memory.address().wrapping_add(self.extent.start)
+        self.slab.memory.address().wrapping_add(self.piece.start)
     }
 
     /// What the device is told for a range of it, or the error that the range leaves it.
@@ -208,7 +209,7 @@ impl Buffer {
     /// [`BlockError::BufferRange`].
     pub fn segment(&self, range: Range<usize>) -> Result<Segment, BlockError> {
         self.check(range.start, range.len())?;
-        let address = self.slab.address.plus((self.extent.start + range.start) as u64);
+        let address = self.slab.address.plus((self.piece.start + range.start) as u64);
         // A buffer is at most 1 GiB long.
         Ok(Segment { address, bytes: range.len() as u32 })
     }
@@ -219,7 +220,7 @@ impl Buffer {
     /// [`BlockError::BufferRange`].
     pub fn read(&self, start: usize, into: &mut [u8]) -> Result<(), BlockError> {
         self.check(start, into.len())?;
-        self.slab.memory.read(self.extent.start + start, into);
+        self.slab.memory.read(self.piece.start + start, into);
         Ok(())
     }
 
@@ -229,7 +230,7 @@ impl Buffer {
     /// [`BlockError::BufferRange`].
     pub fn write(&self, start: usize, from: &[u8]) -> Result<(), BlockError> {
         self.check(start, from.len())?;
-        self.slab.memory.write(self.extent.start + start, from);
+        self.slab.memory.write(self.piece.start + start, from);
         Ok(())
     }
 
@@ -239,7 +240,7 @@ impl Buffer {
     /// [`BlockError::BufferRange`].
     pub fn fill(&self, range: Range<usize>, byte: u8) -> Result<(), BlockError> {
         self.check(range.start, range.len())?;
-        self.slab.memory.fill(self.extent.start + range.start, range.len(), byte);
+        self.slab.memory.fill(self.piece.start + range.start, range.len(), byte);
         Ok(())
     }
 
@@ -250,8 +251,8 @@ impl Buffer {
     pub fn copy(&self, range: Range<usize>, to: &Self, to_start: usize) -> Result<(), BlockError> {
         self.check(range.start, range.len())?;
         to.check(to_start, range.len())?;
-        let from = self.extent.start + range.start;
-        self.slab.memory.copy(from, &to.slab.memory, to.extent.start + to_start, range.len());
+        let from = self.piece.start + range.start;
+        self.slab.memory.copy(from, &to.slab.memory, to.piece.start + to_start, range.len());
         Ok(())
     }
 
@@ -262,8 +263,8 @@ impl Buffer {
     pub fn equal(&self, range: Range<usize>, other: &Self, other_start: usize) -> Result<bool, BlockError> {
         self.check(range.start, range.len())?;
         other.check(other_start, range.len())?;
-        let at = self.extent.start + range.start;
-        let other_at = other.extent.start + other_start;
+        let at = self.piece.start + range.start;
+        let other_at = other.piece.start + other_start;
         Ok(self.slab.memory.equal(at, &other.slab.memory, other_at, range.len()))
     }
 
@@ -280,6 +281,6 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.give_back(self.extent);
+        self.pool.give_back(self.piece);
     }
 }

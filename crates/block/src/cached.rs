@@ -3,7 +3,7 @@
 use crate::disk::Disk;
 use crate::error::{BlockError, short};
 use crate::memory::Memory;
-use crate::range::{Held, Mode};
+use crate::range::{Mode, RangeGuard};
 use crate::readahead::Ahead;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -452,14 +452,14 @@ impl Disk {
     }
 
     /// The right to change a range past the cache, which has nothing of it from then on.
-    pub(crate) fn lock_past(&self, io: &Handle, offset: u64, len: u64) -> Result<Held<'_>, BlockError> {
+    pub(crate) fn lock_past(&self, io: &Handle, offset: u64, len: u64) -> Result<RangeGuard<'_>, BlockError> {
         loop {
             let cache = self.cache();
             let (range, mode) = match &cache {
                 // Alone: a page that is brought in meanwhile could be older than what is written.
-                Some(_) => (bytes_of(&pages_of(offset, len)), Mode::Alone),
+                Some(_) => (bytes_of(&pages_of(offset, len)), Mode::Exclusive),
                 None if self.is_aligned(offset, len) => (self.blocks_of(offset, len), Mode::Shared),
-                None => (self.blocks_of(offset, len), Mode::Alone),
+                None => (self.blocks_of(offset, len), Mode::Exclusive),
             };
             let held = self.lock(range, mode);
             match cache {

@@ -7,7 +7,7 @@ use crate::error::BlockError;
 use crate::guard::Guard;
 use crate::handle::{ByteHandle, Route, Settings};
 use crate::memory::Memory;
-use crate::range::{Held, Mode, RangeId, Ranges};
+use crate::range::{Mode, RangeGuard, RangeId, Ranges};
 use crate::signature::{self, Found};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -85,7 +85,7 @@ impl Disk {
     /// No memory for the new one, or the device did not take what the old one had: then nothing has changed.
     pub fn set_cache(&self, options: Option<CacheOptions>) -> Result<(), BlockError> {
         let new = options.map(|options| BlockCache::new(&self.device, options, &self.failed)).transpose()?;
-        let _held = self.lock(0..u64::MAX, Mode::Alone);
+        let _held = self.lock(0..u64::MAX, Mode::Exclusive);
         if let Some(old) = self.cache() {
             old.write_back(&self.io, 0..u64::MAX, false)?;
         }
@@ -209,7 +209,7 @@ impl Disk {
     }
 
     /// Waits for the right to work on a range of bytes.
-    pub(crate) fn lock(&self, bytes: Range<u64>, mode: Mode) -> Held<'_> {
+    pub(crate) fn lock(&self, bytes: Range<u64>, mode: Mode) -> RangeGuard<'_> {
         self.ranges.lock(bytes, mode, || self.advance())
     }
 

@@ -437,7 +437,7 @@ impl ByteHandle {
             None => None,
         };
         let io = self.io(Operation::Passthrough { opcode: command.opcode }, 0, 0);
-        let _held = self.disk.lock(0..u64::MAX, Mode::Alone);
+        let _held = self.disk.lock(0..u64::MAX, Mode::Exclusive);
         if let Some(cache) = self.disk.cache() {
             cache.empty(io)?;
         }

@@ -17,7 +17,7 @@ pub(crate) enum Mode {
     /// Others who say so may do the same.
     Shared,
     /// Nobody else may.
-    Alone,
+    Exclusive,
 }
 
 #[derive(Debug)]
@@ -36,21 +36,22 @@ impl Entry {
     }
 }
 
+/// What the lock of [`Ranges`] guards.
 #[derive(Debug, Default)]
-struct Inner {
+struct RangeTable {
     /// Those who have a range, and those who wait for one, in the order in which they came.
     entries: Vec<Entry>,
-    /// Entries of [`Mode::Alone`].
-    alone: usize,
+    /// Entries of [`Mode::Exclusive`].
+    exclusive: usize,
     next: u64,
     sleepers: usize,
 }
 
-impl Inner {
+impl RangeTable {
     fn is_free(&self, id: u64) -> bool {
         let at = self.entries.partition_point(|entry| entry.id < id);
         let mine = &self.entries[at];
-        if mine.mode == Mode::Shared && self.alone == 0 {
+        if mine.mode == Mode::Shared && self.exclusive == 0 {
             return true;
         }
         !self.entries[..at].iter().any(|before| before.hinders(mine))
@@ -60,7 +61,7 @@ impl Inner {
 /// The ranges of one disk that calls work on.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    inner: Mutex<Inner>,
+    inner: Mutex<RangeTable>,
     freed: Condvar,
 }
 
@@ -71,12 +72,12 @@ pub(crate) struct RangeId(u64);
 
 /// A range held for the time of one call.
 #[must_use]
-pub(crate) struct Held<'a> {
+pub(crate) struct RangeGuard<'a> {
     ranges: &'a Ranges,
     id: u64,
 }
 
-impl Held<'_> {
+impl RangeGuard<'_> {
     /// Keeps the range beyond this call.
     pub(crate) fn keep(self) -> RangeId {
         let id = self.id;
@@ -85,27 +86,27 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         self.ranges.free(self.id);
     }
 }
 
 impl Ranges {
-    fn guard(&self) -> MutexGuard<'_, Inner> {
+    fn guard(&self) -> MutexGuard<'_, RangeTable> {
         // The list is whole at every step.
         self.inner.lock()
     }
 
     /// Waits for the right to work on `bytes`; meanwhile `help` looks after asynchronous requests. Who calls
     /// holds no range and nothing that `help` needs.
-    pub(crate) fn lock(&self, bytes: Range<u64>, mode: Mode, help: impl Fn()) -> Held<'_> {
+    pub(crate) fn lock(&self, bytes: Range<u64>, mode: Mode, help: impl Fn()) -> RangeGuard<'_> {
         let mut inner = self.guard();
         let id = inner.next;
         inner.next += 1;
-        inner.alone += usize::from(mode == Mode::Alone);
+        inner.exclusive += usize::from(mode == Mode::Exclusive);
         inner.entries.push(Entry { id, start: bytes.start, end: bytes.end, mode });
-        let held = Held { ranges: self, id };
+        let held = RangeGuard { ranges: self, id };
         while !inner.is_free(id) {
             drop(inner);
             help();
@@ -119,7 +120,7 @@ impl Ranges {
         held
     }
 
-    /// Ends what [`Held::keep`] has kept.
+    /// Ends what [`RangeGuard::keep`] has kept.
     pub(crate) fn unlock(&self, id: RangeId) {
         self.free(id.0);
     }
@@ -129,7 +130,7 @@ impl Ranges {
         let at = inner.entries.partition_point(|entry| entry.id < id);
         let entry = inner.entries.remove(at);
         debug_assert_eq!(entry.id, id);
-        inner.alone -= usize::from(entry.mode == Mode::Alone);
+        inner.exclusive -= usize::from(entry.mode == Mode::Exclusive);
         if inner.sleepers > 0 {
             self.freed.notify_all();
         }
@@ -147,16 +148,16 @@ mod tests {
         let ranges = Ranges::default();
         let first = ranges.lock(0..10, Mode::Shared, || panic!("nobody is in the way"));
         let second = ranges.lock(5..15, Mode::Shared, || panic!("both are shared"));
-        let beside = ranges.lock(20..30, Mode::Alone, || panic!("it lies beside"));
+        let beside = ranges.lock(20..30, Mode::Exclusive, || panic!("it lies beside"));
         drop((first, second, beside));
-        let kept = ranges.lock(0..10, Mode::Alone, || ()).keep();
+        let kept = ranges.lock(0..10, Mode::Exclusive, || ()).keep();
         let kept = std::cell::Cell::new(Some(kept));
         // The call that waits is the one that ends what it waits for.
         let held = ranges.lock(9..11, Mode::Shared, || {
             kept.take().into_iter().for_each(|id| ranges.unlock(id));
         });
         drop(held);
-        assert!(ranges.guard().entries.is_empty() && ranges.guard().alone == 0);
+        assert!(ranges.guard().entries.is_empty() && ranges.guard().exclusive == 0);
     }
 
     /// A writer of part of a block waits for those before it, and those after it wait for it.
@@ -167,7 +168,7 @@ mod tests {
         let inside = AtomicBool::new(false);
         thread::scope(|scope| {
             let alone = scope.spawn(|| {
-                let held = ranges.lock(2..6, Mode::Alone, || ());
+                let held = ranges.lock(2..6, Mode::Exclusive, || ());
                 inside.store(true, Ordering::SeqCst);
                 drop(held);
             });

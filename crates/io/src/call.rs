@@ -2,12 +2,12 @@
 
 use crate::error::{IoError, SubmitError};
 use crate::handle::Handle;
-use crate::lane::{Inner, Lane, Terms};
 use crate::learn::Class;
 use crate::measure::thread_cpu_ns;
 use crate::parts::{PART_SEGMENTS, Parts};
 use crate::replay::{REPLAYS_MAX, is_idempotent, was_reset};
 use crate::scatter::Span;
+use crate::shared_queue::{QueueState, SharedQueue, Terms};
 use crate::wait::Awaited;
 use nvmed_engine::{Operation, Request, Segment};
 use nvmed_units::DeviceAddress;
@@ -51,8 +51,8 @@ impl Handle {
     pub(crate) fn run_again(&self, call: &Call<'_>) -> Result<(), IoError> {
         let mut last = Ok(());
         for _ in 0..REPLAYS_MAX {
-            let lane = Arc::clone(self.lane(&call.whole).0);
-            lane.lock().stats_mut(self.shared.id).retries += 1;
+            let queue = Arc::clone(self.queue(&call.whole).0);
+            queue.lock().stats_mut(self.shared.id).retries += 1;
             last = self.run_parts(call);
             if !last.as_ref().is_err_and(|error| self.replays(call.whole.operation, error)) {
                 break;
@@ -78,17 +78,17 @@ impl Handle {
     fn run_parts(&self, call: &Call<'_>) -> Result<(), IoError> {
         let mut parts = Parts::new(&call.whole, call.blocks, &self.shared.limits).and(call.more);
         let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
-        let (lane, mut inner) = self.lane(&call.whole);
-        let lane = Arc::clone(lane);
+        let (queue, mut inner) = self.queue(&call.whole);
+        let queue = Arc::clone(queue);
         let opened = inner.tickets.open(id, true);
         drop(inner);
         let index = match opened {
             Some(index) => index,
-            None => lane.until(Awaited::default(), |inner| inner.tickets.open(id, true)),
+            None => queue.until(Awaited::default(), |inner| inner.tickets.open(id, true)),
         };
         let mut room = [Segment { address: DeviceAddress(0), bytes: 0 }; PART_SEGMENTS];
         let mut refused = None;
-        let mut put = |inner: &mut Inner| loop {
+        let mut put = |inner: &mut QueueState| loop {
             while !parts.is_done() && refused.is_none() && !inner.tickets.has_failed(index) {
                 if inner.tickets.running(index) >= REQUESTS_MAX {
                     break;
@@ -109,24 +109,24 @@ impl Handle {
                 return None;
             }
         };
-        let mut inner = lane.lock();
+        let mut inner = queue.lock();
         let all = put(&mut inner);
         let serve = inner.take_serve();
         drop(inner);
         if serve {
-            lane.wake_service();
+            queue.wake_service();
         }
         if all.is_none() {
-            lane.until(self.awaited(&lane, index), put);
+            queue.until(self.awaited(&queue, index), put);
         }
-        let result = self.await_call(&lane, index);
+        let result = self.await_call(&queue, index);
         refused.map_or(result, Err)
     }
 
-    /// What is known of the requests of a place, for those who wait for them.
-    pub(crate) fn awaited(&self, lane: &Lane, index: usize) -> Awaited {
+    /// What is known of the requests of a completion slot, for those who wait for them.
+    pub(crate) fn awaited(&self, queue: &SharedQueue, index: usize) -> Awaited {
         let live = &self.shared.terms.live;
-        let stamp = lane.lock().tickets.stamp_of(index);
+        let stamp = queue.lock().tickets.stamp_of(index);
         Awaited {
             completion: live.completion(),
             request: (stamp.since_ns > 0).then_some((stamp.since_ns, Class(stamp.class))),
@@ -134,30 +134,30 @@ impl Handle {
         }
     }
 
-    /// Waits for the requests of a synchronous call, whose place is free then.
-    pub(crate) fn await_call(&self, lane: &Lane, index: usize) -> Result<(), IoError> {
-        let result = self.await_place(lane, index);
-        lane.lock().tickets.close(index);
+    /// Waits for the requests of a synchronous call, whose completion slot is free then.
+    pub(crate) fn await_call(&self, queue: &SharedQueue, index: usize) -> Result<(), IoError> {
+        let result = self.await_slot(queue, index);
+        queue.lock().tickets.close(index);
         result.map(|_| ())
     }
 
-    /// Waits for the requests of a place, as the handle's policy says.
-    pub(crate) fn await_place(&self, lane: &Lane, index: usize) -> Result<u32, IoError> {
-        if let Some(result) = lane.lock().tickets.result(index) {
+    /// Waits for the requests of a completion slot, as the handle's policy says.
+    pub(crate) fn await_slot(&self, queue: &SharedQueue, index: usize) -> Result<u32, IoError> {
+        if let Some(result) = queue.lock().tickets.result(index) {
             return result;
         }
         let terms = &self.shared.terms;
-        let served = lane.paced.get().is_some() && lane.lock().tickets.stamp_of(index).served;
-        let awaited = self.awaited(lane, index);
+        let served = queue.paced.get().is_some() && queue.lock().tickets.stamp_of(index).served;
+        let awaited = self.awaited(queue, index);
         let measure = terms.measure.get().filter(|_| terms.live.hot().is_measured());
-        let begin = measure.map(|_| lane.engine.now_ns());
+        let begin = measure.map(|_| queue.engine.now_ns());
         let (result, cost) = if served {
-            lane.until_woken(index)
+            queue.until_woken(index)
         } else {
-            lane.until_counted(awaited, |inner| inner.tickets.result(index))
+            queue.until_counted(awaited, |inner| inner.tickets.result(index))
         };
         if let (Some(measure), Some(begin)) = (measure, begin) {
-            let waited = lane.engine.now_ns().saturating_sub(begin);
+            let waited = queue.engine.now_ns().saturating_sub(begin);
             measure.note_wait(waited, cost.slept_ns, cost.sleeps);
         }
         result

@@ -2,9 +2,9 @@
 
 use crate::error::IoError;
 use crate::handle::{Binding, Handle};
-use crate::lane::{Lane, Terms};
 use crate::queue::{QueueNumber, QueueSettings, Scheduler};
 use crate::service::Services;
+use crate::shared_queue::{SharedQueue, Terms};
 use crate::stats::Stats;
 use crate::wait::Awaited;
 use nvmed_engine::{AsyncEvent, Command, Engine, Geometry, Transfer};
@@ -28,7 +28,7 @@ pub struct Device {
     pub(crate) engine: Arc<dyn Engine>,
     table: Mutex<Table>,
     me: Weak<Device>,
-    /// Held by the thread that resets the device.
+    /// QueueGuard by the thread that resets the device.
     pub(crate) resetting: Mutex<()>,
     pub(crate) resets: AtomicU64,
     services: Mutex<Services>,
@@ -38,7 +38,7 @@ pub struct Device {
 #[derive(Default)]
 struct Table {
     /// By number; `None` was destroyed.
-    lanes: Vec<Option<Arc<Lane>>>,
+    queues: Vec<Option<Arc<SharedQueue>>>,
     /// Numbers of handles: the next one never given, those free again, and those of dropped handles whose
     /// requests are not all done.
     next: u32,
@@ -49,19 +49,19 @@ struct Table {
 }
 
 impl Table {
-    fn lane(&self, number: QueueNumber) -> Result<&Arc<Lane>, IoError> {
-        self.lanes.get(number).and_then(Option::as_ref).ok_or(IoError::NoSuchQueue { number })
+    fn queue(&self, number: QueueNumber) -> Result<&Arc<SharedQueue>, IoError> {
+        self.queues.get(number).and_then(Option::as_ref).ok_or(IoError::NoSuchQueue { number })
     }
 
-    fn live(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.lanes.iter().flatten()
+    fn live(&self) -> impl Iterator<Item = &Arc<SharedQueue>> {
+        self.queues.iter().flatten()
     }
 
     /// A number for a handle.
     fn number(&mut self) -> u32 {
-        let (lanes, free) = (&self.lanes, &mut self.free);
+        let (queues, free) = (&self.queues, &mut self.free);
         self.leaving.retain(|&id| {
-            let done = lanes.iter().flatten().all(|lane| lane.lock().dismiss(id));
+            let done = queues.iter().flatten().all(|queue| queue.lock().dismiss(id));
             if done {
                 free.push(id);
             }
@@ -117,7 +117,7 @@ impl Device {
     }
 
     /// All queues there are now.
-    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+    pub(crate) fn all_queues(&self) -> Vec<Arc<SharedQueue>> {
         self.table().live().cloned().collect()
     }
 
@@ -134,13 +134,13 @@ impl Device {
             QueueSettings { depth: settings.depth.min(self.geometry().queue_depth_max), ..settings };
         let pair = self.engine.queue(settings.options())?;
         let mut table = self.table();
-        let free = table.lanes.iter().position(Option::is_none);
-        let number = free.unwrap_or(table.lanes.len());
-        let lane = Arc::new(Lane::new(&self.engine, &self.me, number, settings, pair));
-        lane.schedule(settings.scheduler);
+        let free = table.queues.iter().position(Option::is_none);
+        let number = free.unwrap_or(table.queues.len());
+        let queue = Arc::new(SharedQueue::new(&self.engine, &self.me, number, settings, pair));
+        queue.schedule(settings.scheduler);
         match free {
-            Some(at) => table.lanes[at] = Some(lane),
-            None => table.lanes.push(Some(lane)),
+            Some(at) => table.queues[at] = Some(queue),
+            None => table.queues.push(Some(queue)),
         }
         Ok(number)
     }
@@ -152,13 +152,13 @@ impl Device {
     /// [`IoError::NoSuchQueue`].
     pub fn destroy_queue(&self, number: QueueNumber) -> Result<(), IoError> {
         // What is done already is taken first, without the lock of the table: it may wake somebody who wants it.
-        let lane = Arc::clone(self.table().lane(number)?);
-        lane.lock().advance();
-        drop(lane);
+        let queue = Arc::clone(self.table().queue(number)?);
+        queue.lock().advance();
+        drop(queue);
         let mut table = self.table();
-        let lane = table.lane(number)?;
-        let handles = lane.bound.load(Ordering::Relaxed);
-        let inner = lane.lock();
+        let queue = table.queue(number)?;
+        let handles = queue.bound.load(Ordering::Relaxed);
+        let inner = queue.lock();
         let outstanding = inner.tickets.used();
         let counted = inner.stats_of_all();
         drop(inner);
@@ -169,9 +169,9 @@ impl Device {
             return Err(IoError::LastQueue { number });
         }
         table.gone += counted;
-        let lane = table.lanes[number].take();
+        let queue = table.queues[number].take();
         drop(table);
-        drop(lane);
+        drop(queue);
         Ok(())
     }
 
@@ -181,8 +181,8 @@ impl Device {
     /// # Errors
     /// [`IoError::NoSuchQueue`].
     pub fn set_scheduler(&self, number: QueueNumber, scheduler: Scheduler) -> Result<(), IoError> {
-        let lane = Arc::clone(self.table().lane(number)?);
-        lane.schedule(scheduler);
+        let queue = Arc::clone(self.table().queue(number)?);
+        queue.schedule(scheduler);
         Ok(())
     }
 
@@ -215,8 +215,8 @@ impl Device {
     /// # Errors
     /// [`IoError::NoSuchQueue`].
     pub fn queue_settings(&self, number: QueueNumber) -> Result<QueueSettings, IoError> {
-        let lane = Arc::clone(self.table().lane(number)?);
-        Ok(QueueSettings { scheduler: lane.scheduler(), ..lane.settings })
+        let queue = Arc::clone(self.table().queue(number)?);
+        Ok(QueueSettings { scheduler: queue.scheduler(), ..queue.settings })
     }
 
     /// Executes an administrative command and answers dword 0 of its completion. It is sent as it is: one
@@ -242,7 +242,7 @@ impl Device {
     /// # Errors
     /// [`IoError::NoSuchQueue`].
     pub fn event_fd(&self, number: QueueNumber) -> Result<Option<BorrowedFd<'_>>, IoError> {
-        let vector = self.table().lane(number)?.vector;
+        let vector = self.table().queue(number)?.vector;
         Ok(self.engine.event_fd(vector))
     }
 
@@ -265,10 +265,10 @@ impl Device {
     #[must_use]
     pub fn handle(self: &Arc<Self>, binding: Binding) -> Handle {
         let mut table = self.table();
-        let lanes = binding.lanes_modulo(&table.live().cloned().collect::<Vec<_>>(), |number| {
-            table.lane(number).ok().cloned()
+        let queues = binding.queues_modulo(&table.live().cloned().collect::<Vec<_>>(), |number| {
+            table.queue(number).ok().cloned()
         });
-        self.admit(&mut table, binding, lanes)
+        self.admit(&mut table, binding, queues)
     }
 
     /// As [`Device::handle`], for queues that must exist.
@@ -277,34 +277,34 @@ impl Device {
     /// [`IoError::NoSuchQueue`]; [`IoError::Options`] for a binding to no queue.
     pub fn bind(self: &Arc<Self>, binding: Binding) -> Result<Handle, IoError> {
         let mut table = self.table();
-        let lanes = match &binding {
-            Binding::Queue(number) => vec![Arc::clone(table.lane(*number)?)],
+        let queues = match &binding {
+            Binding::Queue(number) => vec![Arc::clone(table.queue(*number)?)],
             Binding::Spread | Binding::Chosen(_) => table.live().cloned().collect(),
             Binding::Of(numbers, _) if numbers.is_empty() => return Err(IoError::Options),
             Binding::Of(numbers, _) => {
-                numbers.iter().map(|&number| table.lane(number).cloned()).collect::<Result<_, _>>()?
+                numbers.iter().map(|&number| table.queue(number).cloned()).collect::<Result<_, _>>()?
             }
         };
-        Ok(self.admit(&mut table, binding, lanes))
+        Ok(self.admit(&mut table, binding, queues))
     }
 
-    fn admit(self: &Arc<Self>, table: &mut Table, binding: Binding, lanes: Vec<Arc<Lane>>) -> Handle {
+    fn admit(self: &Arc<Self>, table: &mut Table, binding: Binding, queues: Vec<Arc<SharedQueue>>) -> Handle {
         let id = table.number();
         let terms = Arc::new(Terms::new());
-        for lane in &lanes {
-            lane.bound.fetch_add(1, Ordering::Relaxed);
-            lane.lock().admit(id, &terms);
+        for queue in &queues {
+            queue.bound.fetch_add(1, Ordering::Relaxed);
+            queue.lock().admit(id, &terms);
         }
-        Handle::new(Arc::clone(self), &binding, lanes.into(), id, terms)
+        Handle::new(Arc::clone(self), &binding, queues.into(), id, terms)
     }
 
     /// The last clone of a handle is gone.
-    pub(crate) fn release(&self, id: u32, lanes: &[Arc<Lane>]) {
+    pub(crate) fn release(&self, id: u32, queues: &[Arc<SharedQueue>]) {
         let mut table = self.table();
         let mut done = true;
-        for lane in lanes {
-            lane.bound.fetch_sub(1, Ordering::Relaxed);
-            done &= lane.lock().dismiss(id);
+        for queue in queues {
+            queue.bound.fetch_sub(1, Ordering::Relaxed);
+            done &= queue.lock().dismiss(id);
         }
         if done { table.free.push(id) } else { table.leaving.push(id) }
     }
@@ -313,8 +313,8 @@ impl Device {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut all = self.table().gone;
-        for lane in self.lanes() {
-            all += lane.lock().stats_of_all();
+        for queue in self.all_queues() {
+            all += queue.lock().stats_of_all();
         }
         all
     }
@@ -322,7 +322,7 @@ impl Device {
     /// Requests on their way now, in all queues and their schedulers.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.lanes().iter().map(|lane| lane.lock().tickets.used()).sum()
+        self.all_queues().iter().map(|queue| queue.lock().tickets.used()).sum()
     }
 
     /// Requests that are done, well or not, and whose results were taken, since the device was opened. While the count grows,
@@ -330,12 +330,12 @@ impl Device {
     #[must_use]
     pub fn completed(&self) -> u64 {
         let gone = self.table().gone.requests();
-        let done_of = |lane: &Arc<Lane>| {
-            let lane = lane.lock();
-            // A request may have its place before it is counted.
-            lane.stats_of_all().requests().saturating_sub(lane.tickets.used() as u64)
+        let done_of = |queue: &Arc<SharedQueue>| {
+            let queue = queue.lock();
+            // A request may have its completion slot before it is counted.
+            queue.stats_of_all().requests().saturating_sub(queue.tickets.used() as u64)
         };
-        gone + self.lanes().iter().map(done_of).sum::<u64>()
+        gone + self.all_queues().iter().map(done_of).sum::<u64>()
     }
 
     /// Controller resets since the device was opened, those that failed included.
@@ -356,9 +356,9 @@ impl Device {
 
     /// Waits until everything submitted before, by whichever handle, is done.
     pub(crate) fn drain(&self) {
-        for lane in self.lanes() {
-            let newest = lane.lock().tickets.newest();
-            lane.until(Awaited::default(), |inner| inner.tickets.quiet_until(newest).then_some(()));
+        for queue in self.all_queues() {
+            let newest = queue.lock().tickets.newest();
+            queue.until(Awaited::default(), |inner| inner.tickets.quiet_until(newest).then_some(()));
         }
     }
 }

@@ -3,12 +3,12 @@
 use crate::call::{Call, Spent};
 use crate::device::Device;
 use crate::error::{IoError, SubmitError};
-use crate::lane::{Called, Held, Lane, Terms};
 use crate::limits::Limits;
 use crate::measure::Measured;
 use crate::queue::QueueNumber;
 use crate::scatter::{Scatter, Spans};
 use crate::settings::HandleSettings;
+use crate::shared_queue::{Called, QueueGuard, SharedQueue, Terms};
 use crate::stats::Stats;
 use crate::ticket::Ticket;
 use crate::wait::Awaited;
@@ -35,11 +35,11 @@ pub enum Binding {
 
 impl Binding {
     /// The queues meant: each by `exact`, or else one of `all` that there are.
-    pub(crate) fn lanes_modulo(
+    pub(crate) fn queues_modulo(
         &self,
-        all: &[Arc<Lane>],
-        exact: impl Fn(QueueNumber) -> Option<Arc<Lane>>,
-    ) -> Vec<Arc<Lane>> {
+        all: &[Arc<SharedQueue>],
+        exact: impl Fn(QueueNumber) -> Option<Arc<SharedQueue>>,
+    ) -> Vec<Arc<SharedQueue>> {
         let one =
             |&number: &QueueNumber| exact(number).unwrap_or_else(|| Arc::clone(&all[number % all.len()]));
         match self {
@@ -69,7 +69,7 @@ pub struct Handle {
 pub(crate) struct Shared {
     pub(crate) device: Arc<Device>,
     choice: Choice,
-    pub(crate) lanes: Box<[Arc<Lane>]>,
+    pub(crate) queues: Box<[Arc<SharedQueue>]>,
     pub(crate) id: u32,
     pub(crate) limits: Limits,
     pub(crate) terms: Arc<Terms>,
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.device.release(self.id, &self.lanes);
+        self.device.release(self.id, &self.queues);
     }
 }
 
@@ -85,7 +85,7 @@ impl Handle {
     pub(crate) fn new(
         device: Arc<Device>,
         binding: &Binding,
-        lanes: Box<[Arc<Lane>]>,
+        queues: Box<[Arc<SharedQueue>]>,
         id: u32,
         terms: Arc<Terms>,
     ) -> Self {
@@ -94,9 +94,9 @@ impl Handle {
             Binding::Spread => Choice::Spread,
             Binding::Chosen(choose) | Binding::Of(_, choose) => Choice::Chosen(*choose),
         };
-        let limits = lanes.iter().map(|lane| lane.limits).reduce(Limits::both);
+        let limits = queues.iter().map(|queue| queue.limits).reduce(Limits::both);
         let limits = limits.expect("a handle has at least one queue");
-        Self { shared: Arc::new(Shared { device, choice, lanes, id, limits, terms }) }
+        Self { shared: Arc::new(Shared { device, choice, queues, id, limits, terms }) }
     }
 
     /// The device.
@@ -108,7 +108,7 @@ impl Handle {
     /// The numbers of its queues.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueNumber> {
-        self.shared.lanes.iter().map(|lane| lane.number).collect()
+        self.shared.queues.iter().map(|queue| queue.number).collect()
     }
 
     /// Its settings.
@@ -166,7 +166,7 @@ impl Handle {
         let (id, hot) = (self.shared.id, self.shared.terms.live.hot());
         let stream = if request.stream == 0 { hot.stream() } else { request.stream };
         let request = &Request { stream, ..*request };
-        let (lane, mut inner) = self.lane(request);
+        let (queue, mut inner) = self.queue(request);
         let mut index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
         let mut submitted = inner.submit_as(request, index, id, hot, true);
         if submitted == Err(SubmitError::NoSlot) {
@@ -186,22 +186,22 @@ impl Handle {
         let serve = inner.take_serve();
         drop(inner);
         if serve {
-            lane.wake_service();
+            queue.wake_service();
         }
-        Ok(Ticket { lane: Arc::clone(lane), index })
+        Ok(Ticket { queue: Arc::clone(queue), index })
     }
 
     /// Rings the doorbell of every queue of this handle that has something new.
     pub fn ring(&self) {
-        for lane in &self.shared.lanes {
-            lane.lock().ring();
+        for queue in &self.shared.queues {
+            queue.lock().ring();
         }
     }
 
     /// The result of a request, if it is there; looking does not take it.
     #[must_use]
     pub fn poll(&self, ticket: &Ticket) -> Option<Result<(), IoError>> {
-        Lane::poll_once(&ticket.lane, ticket.index).map(|result| result.map(|_| ()))
+        SharedQueue::poll_once(&ticket.queue, ticket.index).map(|result| result.map(|_| ()))
     }
 
     /// Waits for the result of a request, as the handle's completion policy says.
@@ -218,7 +218,7 @@ impl Handle {
     #[cold]
     fn wait_slowly(&self, ticket: &Ticket) -> Result<(), IoError> {
         let spent = Spent::begin(&self.shared.terms);
-        let result = self.await_place(&ticket.lane, ticket.index);
+        let result = self.await_slot(&ticket.queue, ticket.index);
         spent.end(&self.shared.terms);
         result.map(|_| ())
     }
@@ -227,12 +227,12 @@ impl Handle {
     /// how many. Results stay with their tickets.
     #[must_use = "how many were taken; `ring` only rings"]
     pub fn reap(&self) -> usize {
-        let look = |lane: &Arc<Lane>| {
+        let look = |queue: &Arc<SharedQueue>| {
             // A simulated device's time passes with such looks.
-            lane.engine.events(lane.vector);
-            lane.lock().advance()
+            queue.engine.events(queue.vector);
+            queue.lock().advance()
         };
-        self.shared.lanes.iter().map(look).sum()
+        self.shared.queues.iter().map(look).sum()
     }
 
     /// Waits until everything submitted to the device before is done. Results stay with their tickets.
@@ -248,20 +248,20 @@ impl Handle {
     pub fn passthrough(&self, command: &Command, data: &[Segment]) -> Result<u32, IoError> {
         let operation = Operation::Passthrough { opcode: command.opcode };
         let request = Request { operation, lba: Lba(0), blocks: 0, data, tag: 0, stream: 0 };
-        let lane = Arc::clone(self.lane(&request).0);
+        let queue = Arc::clone(self.queue(&request).0);
         let id = self.shared.id;
-        let index = lane.until(Awaited::default(), |inner| inner.tickets.open(id, true));
+        let index = queue.until(Awaited::default(), |inner| inner.tickets.open(id, true));
         let submitted =
-            lane.until(Awaited::default(), |inner| match inner.submit_command(command, data, index, id) {
+            queue.until(Awaited::default(), |inner| match inner.submit_command(command, data, index, id) {
                 Err(SubmitError::NoSlot) => None,
                 other => Some(other),
             });
         if let Err(refused) = submitted {
-            lane.lock().tickets.close(index);
+            queue.lock().tickets.close(index);
             return Err(IoError::refused(operation, Lba(0), refused));
         }
-        let result = self.await_place(&lane, index);
-        lane.lock().tickets.close(index);
+        let result = self.await_slot(&queue, index);
+        queue.lock().tickets.close(index);
         result
     }
 
@@ -344,41 +344,41 @@ impl Handle {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut all = Stats::default();
-        for lane in &self.shared.lanes {
-            all += lane.lock().stats(self.shared.id);
+        for queue in &self.shared.queues {
+            all += queue.lock().stats(self.shared.id);
         }
         all
     }
 
     /// The queue for a request, locked.
     #[inline]
-    pub(crate) fn lane(&self, request: &Request<'_>) -> (&Arc<Lane>, Held<'_>) {
-        let lanes = &self.shared.lanes;
+    pub(crate) fn queue(&self, request: &Request<'_>) -> (&Arc<SharedQueue>, QueueGuard<'_>) {
+        let queues = &self.shared.queues;
         let index = match self.shared.choice {
             Choice::One => 0,
             Choice::Spread => return self.spread(),
-            Choice::Chosen(choose) => choose(request) % lanes.len(),
+            Choice::Chosen(choose) => choose(request) % queues.len(),
         };
-        (&lanes[index], lanes[index].lock())
+        (&queues[index], queues[index].lock())
     }
 
     /// The first queue of the handle's priority that nobody is using, from the thread's own on. Where all are
     /// used it waits for its own; where none has the priority any will do.
-    fn spread(&self) -> (&Arc<Lane>, Held<'_>) {
-        let lanes = &self.shared.lanes;
+    fn spread(&self) -> (&Arc<SharedQueue>, QueueGuard<'_>) {
+        let queues = &self.shared.queues;
         let priority = self.shared.terms.live.priority();
-        let first = thread_number() as usize % lanes.len();
+        let first = thread_number() as usize % queues.len();
         let mut own = None;
-        for lane in lanes[first..].iter().chain(&lanes[..first]) {
-            if lane.settings.priority == priority {
-                if let Some(inner) = lane.try_lock() {
-                    return (lane, inner);
+        for queue in queues[first..].iter().chain(&queues[..first]) {
+            if queue.settings.priority == priority {
+                if let Some(inner) = queue.try_lock() {
+                    return (queue, inner);
                 }
-                own.get_or_insert(lane);
+                own.get_or_insert(queue);
             }
         }
-        let lane = own.unwrap_or(&lanes[first]);
-        (lane, lane.lock())
+        let queue = own.unwrap_or(&queues[first]);
+        (queue, queue.lock())
     }
 
     #[inline]
@@ -401,7 +401,7 @@ impl Handle {
         if blocks > u64::from(self.shared.limits.blocks(operation)) || !hot.is_plain() {
             return self.run_slowly(&Call { whole, blocks, more: &[] });
         }
-        let (lane, mut inner) = self.lane(&whole);
+        let (queue, mut inner) = self.queue(&whole);
         if inner.scheduled {
             drop(inner);
             return self.run_slowly(&Call { whole, blocks, more: &[] });
@@ -410,7 +410,7 @@ impl Handle {
         drop(inner);
         match called {
             Ok(Called::Done(Ok(()))) => Ok(()),
-            other => self.finish(&Call { whole, blocks, more: &[] }, lane, other),
+            other => self.finish(&Call { whole, blocks, more: &[] }, queue, other),
         }
     }
 
@@ -419,13 +419,13 @@ impl Handle {
     fn finish(
         &self,
         call: &Call<'_>,
-        lane: &Lane,
+        queue: &SharedQueue,
         called: Result<Called, SubmitError>,
     ) -> Result<(), IoError> {
         let whole = &call.whole;
         let result = match called {
             Ok(Called::Done(result)) => result.map_err(IoError::Device),
-            Ok(Called::Waiting(index)) => self.await_call(lane, index),
+            Ok(Called::Waiting(index)) => self.await_call(queue, index),
             Err(SubmitError::NoSlot) => return self.run_slowly(call),
             Err(refused) => return Err(IoError::refused(whole.operation, whole.lba, refused)),
         };

@@ -1,14 +1,14 @@
 //! A queue with a scheduler: requests wait in it, and go to the device as it says.
 
 use crate::error::{IoError, SubmitError};
-use crate::lane::{Inner, Lane};
 use crate::parts::{PART_SEGMENTS, Parts};
 use crate::queue::Scheduler;
 use crate::schedule::Backlog;
+use crate::shared_queue::{QueueState, SharedQueue};
 use nvmed_engine::{InvalidRequest, Request, Segment};
 use nvmed_units::DeviceAddress;
 
-impl Lane {
+impl SharedQueue {
     /// Gives the queue a scheduler, or another one. Without one, what waits goes first, as it came.
     pub(crate) fn schedule(&self, scheduler: Scheduler) {
         let mut inner = self.lock();
@@ -24,7 +24,7 @@ impl Lane {
     }
 
     /// Makes room for requests that must be kept, if there is none yet.
-    pub(crate) fn keep(&self, inner: &mut Inner) {
+    pub(crate) fn keep(&self, inner: &mut QueueState) {
         if inner.backlog.is_none() {
             let count = inner.tickets.count();
             let (merge, depth) = (self.settings.merge, self.settings.depth);
@@ -39,7 +39,7 @@ impl Lane {
     }
 }
 
-impl Inner {
+impl QueueState {
     pub(crate) fn has_waiting(&self) -> bool {
         self.backlog.as_ref().is_some_and(|backlog| backlog.has_waiting())
     }
@@ -49,7 +49,7 @@ impl Inner {
         self.backlog.as_ref().and_then(|backlog| backlog.later_ns())
     }
 
-    /// Puts a request into the scheduler, for the place `index` of `handle`: all of it or nothing.
+    /// Puts a request into the scheduler, for the completion slot `index` of `handle`: all of it or nothing.
     ///
     /// # Errors
     /// [`SubmitError::NoSlot`]; what can be seen to be wrong before the device is asked.
@@ -169,7 +169,7 @@ impl Inner {
             None => self.stats_mut(end.handle).retries += 1,
             Some(result) => {
                 let failed = result.err();
-                let ended = self.tickets.complete(end.place, failed, 0);
+                let ended = self.tickets.complete(end.slot, failed, 0);
                 self.note_end(ended, failed);
             }
         });

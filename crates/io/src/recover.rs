@@ -1,17 +1,17 @@
 //! Requests without an answer: abort, then reset, then give up (as Linux's `nvme_timeout` does).
 
 use crate::device::Device;
-use crate::lane::{Inner, Lane};
-use crate::places::{Overdue, Waiter};
 use crate::schedule::NODE_TAG;
 use crate::settings::HandleSettings;
+use crate::shared_queue::{QueueState, SharedQueue};
+use crate::slots::{Overdue, Waiter};
 use std::sync::atomic::Ordering;
 
 /// How long a request that was aborted may still take, at most; a handle with a shorter timeout waits that
 /// long. A device that answers the abort at all does so within milliseconds.
 const GRACE_US_MAX: u64 = 5_000_000;
 
-impl Inner {
+impl QueueState {
     /// Looks whether the device is alive, and after requests that take too long; answers whether only a
     /// reset helps.
     pub(crate) fn watch(&mut self) -> bool {
@@ -66,7 +66,7 @@ impl Inner {
     }
 }
 
-impl Lane {
+impl SharedQueue {
     /// Resets the device, or waits until the thread that does so is ready. If it does not help, every request
     /// fails.
     #[cold]
@@ -81,14 +81,14 @@ impl Lane {
 
 impl Device {
     /// One thread resets, others wait; none submits meanwhile.
-    fn recover(&self, lane: &Lane) {
+    fn recover(&self, queue: &SharedQueue) {
         let _alone = self.resetting.lock();
-        if !lane.lock().watch() {
+        if !queue.lock().watch() {
             // Another thread's reset has helped.
             return;
         }
-        let lanes = self.lanes();
-        let mut held: Vec<_> = lanes.iter().map(|lane| lane.lock()).collect();
+        let queues = self.all_queues();
+        let mut held: Vec<_> = queues.iter().map(|queue| queue.lock()).collect();
         let reset = self.engine.reset();
         self.resets.fetch_add(1, Ordering::Relaxed);
         let mut woken = Vec::new();

@@ -7,10 +7,10 @@
 use crate::device::Device;
 use crate::error::IoError;
 use crate::handle::Handle;
-use crate::lane::Lane;
 use crate::measure::thread_cpu_ns;
-use crate::places::Waiter;
 use crate::settings::{Completions, HandleSettings};
+use crate::shared_queue::SharedQueue;
+use crate::slots::Waiter;
 use crate::wait::Cost;
 use core::num::NonZeroU64;
 use core::task::{Context, Poll};
@@ -63,7 +63,7 @@ pub struct ThreadStats {
 
 /// What a thread follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ServiceKind {
     Paced,
     Interrupted,
 }
@@ -71,8 +71,8 @@ enum Kind {
 /// One completion thread, as others see it.
 #[derive(Debug)]
 pub(crate) struct Service {
-    kind: Kind,
-    lanes: Mutex<Vec<Weak<Lane>>>,
+    kind: ServiceKind,
+    queues: Mutex<Vec<Weak<SharedQueue>>>,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
     cpu_ns: AtomicU64,
@@ -111,10 +111,10 @@ fn period_ns(found: &Found) -> u64 {
 }
 
 impl Service {
-    fn start(kind: Kind, engine: &Arc<dyn Engine>) -> Result<(Arc<Self>, JoinHandle<()>), IoError> {
+    fn start(kind: ServiceKind, engine: &Arc<dyn Engine>) -> Result<(Arc<Self>, JoinHandle<()>), IoError> {
         let service = Arc::new(Self {
             kind,
-            lanes: Mutex::default(),
+            queues: Mutex::default(),
             stop: AtomicBool::new(false),
             thread: OnceLock::new(),
             cpu_ns: AtomicU64::new(0),
@@ -140,12 +140,12 @@ impl Service {
         !self.stop.load(Ordering::Acquire)
     }
 
-    fn lanes(&self) -> MutexGuard<'_, Vec<Weak<Lane>>> {
-        self.lanes.lock()
+    fn queues(&self) -> MutexGuard<'_, Vec<Weak<SharedQueue>>> {
+        self.queues.lock()
     }
 
     fn run(&self, engine: &dyn Engine) {
-        if self.kind == Kind::Paced {
+        if self.kind == ServiceKind::Paced {
             // The default, 50 us, is longer than most periods. Refused, the thread is only slower.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         }
@@ -165,12 +165,12 @@ impl Service {
                 continue;
             }
             let us = match self.kind {
-                Kind::Interrupted if found.deaf => DEAF_US,
-                Kind::Interrupted => INTERRUPT_US,
-                Kind::Paced if idle => {
+                ServiceKind::Interrupted if found.deaf => DEAF_US,
+                ServiceKind::Interrupted => INTERRUPT_US,
+                ServiceKind::Paced if idle => {
                     (found.expected_ns / found.served / 4 * FIRST_4THS / 1000).min(PERIOD_NS_MAX) as u32
                 }
-                Kind::Paced => (period_ns(&found) / 1000) as u32,
+                ServiceKind::Paced => (period_ns(&found) / 1000) as u32,
             };
             idle = false;
             let events = seen.iter().find(|(vector, _)| *vector == found.vector);
@@ -185,45 +185,45 @@ impl Service {
 
     /// The events of every vector that its queues have, from before a look.
     fn vectors(&self, engine: &dyn Engine) -> Vec<(u16, u32)> {
-        let lanes = self.lanes();
-        let live = lanes.iter().filter_map(Weak::upgrade);
-        live.map(|lane| (lane.vector, engine.events(lane.vector))).collect()
+        let queues = self.queues();
+        let live = queues.iter().filter_map(Weak::upgrade);
+        live.map(|queue| (queue.vector, engine.events(queue.vector))).collect()
     }
 
     /// Takes the completions of all queues, and sees what is outstanding. `event` is what ended the sleep
     /// before.
     fn look(&self, watch: bool, event: Option<Waited>) -> Found {
-        let lanes: Vec<Arc<Lane>> = {
-            let mut lanes = self.lanes();
-            lanes.retain(|lane| lane.strong_count() > 0);
-            lanes.iter().filter_map(Weak::upgrade).collect()
+        let queues: Vec<Arc<SharedQueue>> = {
+            let mut queues = self.queues();
+            queues.retain(|queue| queue.strong_count() > 0);
+            queues.iter().filter_map(Weak::upgrade).collect()
         };
         let mut all = Found::default();
         let mut most = 0;
-        for lane in lanes {
-            let mut inner = lane.lock();
-            if self.kind == Kind::Interrupted && inner.tickets.awaited() == 0 {
+        for queue in queues {
+            let mut inner = queue.lock();
+            if self.kind == ServiceKind::Interrupted && inner.tickets.awaited() == 0 {
                 continue;
             }
             let hung = watch && inner.watch();
             let took = inner.advance();
             let (served, expected_ns) = match self.kind {
-                Kind::Paced => inner.served(),
-                Kind::Interrupted => (inner.tickets.awaited() as u64, 0),
+                ServiceKind::Paced => inner.served(),
+                ServiceKind::Interrupted => (inner.tickets.awaited() as u64, 0),
             };
             all.later_ns = [all.later_ns, inner.later_ns()].into_iter().flatten().min();
             drop(inner);
             if hung {
-                lane.recover();
+                queue.recover();
             }
-            if self.kind == Kind::Interrupted && took > 0 {
-                lane.note_interrupt(event != Some(Waited::Timeout));
+            if self.kind == ServiceKind::Interrupted && took > 0 {
+                queue.note_interrupt(event != Some(Waited::Timeout));
             }
-            all.deaf |= !lane.interrupts();
+            all.deaf |= !queue.interrupts();
             all.served += served;
             all.expected_ns += expected_ns;
             if served > most {
-                (most, all.vector) = (served, lane.vector);
+                (most, all.vector) = (served, queue.vector);
             }
         }
         let looks = self.looks.fetch_add(1, Ordering::Relaxed);
@@ -240,14 +240,15 @@ impl Services {
     /// The thread that is to serve a queue; another one is started if there is none yet.
     fn paced(&mut self, engine: &Arc<dyn Engine>) -> Result<Arc<Service>, IoError> {
         if self.threads == CompletionThreads::One
-            && let Some((service, _)) = self.running.iter().find(|(service, _)| service.kind == Kind::Paced)
+            && let Some((service, _)) =
+                self.running.iter().find(|(service, _)| service.kind == ServiceKind::Paced)
         {
             return Ok(Arc::clone(service));
         }
-        self.start(Kind::Paced, engine)
+        self.start(ServiceKind::Paced, engine)
     }
 
-    fn start(&mut self, kind: Kind, engine: &Arc<dyn Engine>) -> Result<Arc<Service>, IoError> {
+    fn start(&mut self, kind: ServiceKind, engine: &Arc<dyn Engine>) -> Result<Arc<Service>, IoError> {
         let (service, thread) = Service::start(kind, engine)?;
         self.running.push((Arc::clone(&service), thread));
         Ok(service)
@@ -294,17 +295,17 @@ impl Device {
     }
 
     /// Sees to it that a thread serves a queue.
-    fn serve(&self, lane: &Arc<Lane>, kind: Kind) -> Result<(), IoError> {
-        let slot = if kind == Kind::Paced { &lane.paced } else { &lane.interrupted };
+    fn serve(&self, queue: &Arc<SharedQueue>, kind: ServiceKind) -> Result<(), IoError> {
+        let slot = if kind == ServiceKind::Paced { &queue.paced } else { &queue.interrupted };
         let mut services = self.services();
         if slot.get().is_some() {
             return Ok(());
         }
         let service = match kind {
-            Kind::Paced => services.paced(&self.engine)?,
-            Kind::Interrupted => services.start(kind, &self.engine)?,
+            ServiceKind::Paced => services.paced(&self.engine)?,
+            ServiceKind::Interrupted => services.start(kind, &self.engine)?,
         };
-        service.lanes().push(Arc::downgrade(lane));
+        service.queues().push(Arc::downgrade(queue));
         // Only done with the lock of the services, so that it is the first.
         let _ = slot.set(service);
         Ok(())
@@ -317,23 +318,23 @@ impl Handle {
     /// # Errors
     /// [`IoError::Thread`].
     pub(crate) fn prepare(&self, settings: &HandleSettings) -> Result<(), IoError> {
-        for lane in &self.shared.lanes {
+        for queue in &self.shared.queues {
             match settings.completion {
-                Completions::Thread => self.shared.device.serve(lane, Kind::Paced)?,
-                Completions::Interrupt if lane.interrupts() => {
-                    self.shared.device.serve(lane, Kind::Interrupted)?;
+                Completions::Thread => self.shared.device.serve(queue, ServiceKind::Paced)?,
+                Completions::Interrupt if queue.interrupts() => {
+                    self.shared.device.serve(queue, ServiceKind::Interrupted)?;
                 }
                 _ => {}
             }
             if settings.on_reset == crate::OnReset::Replay {
-                lane.keep(&mut lane.lock());
+                queue.keep(&mut queue.lock());
             }
         }
         Ok(())
     }
 }
 
-impl Lane {
+impl SharedQueue {
     /// The first request was submitted that the completion thread is to reap.
     #[cold]
     pub(crate) fn wake_service(&self) {
@@ -342,7 +343,7 @@ impl Lane {
         }
     }
 
-    /// Sleeps until the completion thread has the result of a place.
+    /// Sleeps until the completion thread has the result of a completion slot.
     pub(crate) fn until_woken(&self, index: usize) -> (Result<u32, IoError>, Cost) {
         let mut cost = Cost::default();
         loop {
@@ -361,10 +362,10 @@ impl Lane {
     }
 
     /// Looks once for the result of a ticket. Every so often in vain, it looks for overdue requests, too.
-    pub(crate) fn poll_once(lane: &Arc<Self>, index: usize) -> Option<Result<u32, IoError>> {
+    pub(crate) fn poll_once(queue: &Arc<Self>, index: usize) -> Option<Result<u32, IoError>> {
         // A simulated device's time passes with such looks.
-        lane.engine.events(lane.vector);
-        let mut inner = lane.lock();
+        queue.engine.events(queue.vector);
+        let mut inner = queue.lock();
         inner.advance();
         if let Some(result) = inner.tickets.result(index) {
             return Some(result);
@@ -372,7 +373,7 @@ impl Lane {
         let hung = inner.looked_in_vain() && inner.watch();
         drop(inner);
         if hung {
-            lane.recover();
+            queue.recover();
         }
         None
     }
@@ -380,15 +381,15 @@ impl Lane {
     /// Looks for the result of a ticket on behalf of a task, which is woken when it is there, or, where no
     /// thread looks for it, at once.
     pub(crate) fn poll_task(
-        lane: &Arc<Self>,
+        queue: &Arc<Self>,
         index: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), IoError>> {
-        if let Some(result) = Self::poll_once(lane, index) {
+        if let Some(result) = Self::poll_once(queue, index) {
             return Poll::Ready(result.map(|_| ()));
         }
         let waker = context.waker().clone();
-        let mut inner = lane.lock();
+        let mut inner = queue.lock();
         if let Some(result) = inner.tickets.result(index) {
             return Poll::Ready(result.map(|_| ()));
         }
@@ -397,7 +398,8 @@ impl Lane {
         let interrupted = inner.completion_of(index) == Completions::Interrupt;
         drop(inner);
         drop(before);
-        let service = if served { lane.paced.get() } else { lane.interrupted.get().filter(|_| interrupted) };
+        let service =
+            if served { queue.paced.get() } else { queue.interrupted.get().filter(|_| interrupted) };
         match service.filter(|service| service.is_running()) {
             Some(service) => service.ring(),
             None => context.waker().wake_by_ref(),

@@ -1,7 +1,7 @@
 //! Tickets: requests that are not done yet, and whose result nobody has taken.
 
 use crate::error::IoError;
-use crate::lane::Lane;
+use crate::shared_queue::SharedQueue;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 #[must_use = "a request has a result; wait for it, or abandon it"]
 #[derive(Debug)]
 pub struct Ticket {
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) queue: Arc<SharedQueue>,
     pub(crate) index: usize,
 }
 
@@ -30,10 +30,10 @@ impl Ticket {
     /// Gives up the result, not the request.
     pub fn abandon(self) {}
 
-    /// Looks once, and takes the result if it is there; the place is free then.
+    /// Looks once, and takes the result if it is there; the completion slot is free then.
     #[inline]
     pub(crate) fn take_now(&mut self) -> Option<Result<u32, IoError>> {
-        let mut inner = self.lane.lock();
+        let mut inner = self.queue.lock();
         inner.advance();
         let result = inner.tickets.result(self.index)?;
         inner.tickets.close(self.index);
@@ -46,7 +46,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.index != TAKEN {
-            let waiter = self.lane.lock().tickets.abandon(self.index);
+            let waiter = self.queue.lock().tickets.abandon(self.index);
             // With the lock free: it may be the last of a task that owns other tickets.
             drop(waiter);
         }
@@ -57,6 +57,6 @@ impl Future for Ticket {
     type Output = Result<(), IoError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Lane::poll_task(&self.lane, self.index, context)
+        SharedQueue::poll_task(&self.queue, self.index, context)
     }
 }

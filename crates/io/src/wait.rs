@@ -1,8 +1,8 @@
 //! How a thread waits for a device: the completion policies.
 
-use crate::lane::{Inner, Lane};
 use crate::learn::Class;
 use crate::settings::Completions;
+use crate::shared_queue::{QueueState, SharedQueue};
 use core::num::NonZeroU64;
 use nvmed_engine::Waited;
 
@@ -39,7 +39,7 @@ pub(crate) struct Awaited {
 
 /// One wait.
 struct Wait<'a> {
-    lane: &'a Lane,
+    queue: &'a SharedQueue,
     awaited: Awaited,
     looks: u32,
     sleep_us: u32,
@@ -73,7 +73,7 @@ impl Wait<'_> {
                 self.watch = self.looks.is_multiple_of(WATCH_LOOKS);
             }
             Completions::Hybrid => self.hybrid(seen, later_ns),
-            Completions::Interrupt if self.lane.interrupts() => {
+            Completions::Interrupt if self.queue.interrupts() => {
                 let most = self.awaited.timeout_us.clamp(1, self.interrupt_us.into()) as u32;
                 self.interrupt_us = (self.interrupt_us * 2).min(INTERRUPT_US_MAX);
                 self.sleep(seen, most, later_ns);
@@ -101,9 +101,9 @@ impl Wait<'_> {
     /// waited for as the adaptive policy does.
     fn hybrid(&mut self, seen: u32, later_ns: Option<u64>) {
         if self.look_until_ns == 0 {
-            let now = self.lane.engine.now_ns();
+            let now = self.queue.engine.now_ns();
             let (since, class) = self.awaited.request.unwrap_or((now, Class(0)));
-            let mut inner = self.lane.lock();
+            let mut inner = self.queue.lock();
             let asked = inner.learnt.sleep_ns(class, now.saturating_sub(since));
             let expected = inner.learnt.expected_ns(class);
             drop(inner);
@@ -113,7 +113,7 @@ impl Wait<'_> {
                 return self.nap(seen, asked, later_ns);
             }
         }
-        if self.looks.is_multiple_of(CLOCK_LOOKS) && self.lane.engine.now_ns() > self.look_until_ns {
+        if self.looks.is_multiple_of(CLOCK_LOOKS) && self.queue.engine.now_ns() > self.look_until_ns {
             self.awaited.completion = Completions::Adaptive;
             self.looks = 0;
         }
@@ -132,15 +132,15 @@ impl Wait<'_> {
         }
         if waited == Waited::Timeout && later_ns.is_none() {
             let took = self.cost.slept_ns - before;
-            self.lane.lock().learnt.note_sleep(u64::from(us) * 1000, took);
+            self.queue.lock().learnt.note_sleep(u64::from(us) * 1000, took);
         }
     }
 
     fn sleep(&mut self, seen: u32, most_us: u32, later_ns: Option<u64>) -> Waited {
-        let engine = &*self.lane.engine;
+        let engine = &*self.queue.engine;
         let before = engine.now_ns();
         let left = later_ns.map_or(u64::MAX, |later| later.saturating_sub(before).div_ceil(1000).max(1));
-        let waited = engine.wait(self.lane.vector, seen, u64::from(most_us).min(left) as u32);
+        let waited = engine.wait(self.queue.vector, seen, u64::from(most_us).min(left) as u32);
         self.cost.slept_ns += engine.now_ns().saturating_sub(before);
         self.cost.sleeps += 1;
         let timed_out = waited == Waited::Timeout;
@@ -162,21 +162,21 @@ fn on_time<T>(sleep: impl FnOnce() -> T) -> T {
     done
 }
 
-impl Lane {
+impl SharedQueue {
     /// Looks at a queue again and again until `found` finds something there. A device that answers
     /// nothing fails its requests in the end, so whoever waits for requests always ends.
-    pub(crate) fn until<T>(&self, awaited: Awaited, found: impl FnMut(&mut Inner) -> Option<T>) -> T {
+    pub(crate) fn until<T>(&self, awaited: Awaited, found: impl FnMut(&mut QueueState) -> Option<T>) -> T {
         self.until_counted(awaited, found).0
     }
 
-    /// As [`Lane::until`]; answers also what it cost.
+    /// As [`SharedQueue::until`]; answers also what it cost.
     pub(crate) fn until_counted<T>(
         &self,
         awaited: Awaited,
-        mut found: impl FnMut(&mut Inner) -> Option<T>,
+        mut found: impl FnMut(&mut QueueState) -> Option<T>,
     ) -> (T, Cost) {
         let mut wait = Wait {
-            lane: self,
+            queue: self,
             awaited,
             looks: 0,
             sleep_us: SLEEP_US,

@@ -10,7 +10,7 @@ use crate::ring::{BUFFERS_MAX, Ring};
 
 /// Bits of offset in an address: 1 TiB a mapping.
 const OFFSET_BITS: u32 = 40;
-/// Bits that number the place; those above count its uses, so that an old address does not name its
+/// Bits that number the place in the table; those above count its uses, so that an old address does not name its
 /// successor.
 const INDEX_BITS: u32 = 10;
 const _: () = assert!(BUFFERS_MAX == 1 << INDEX_BITS);
@@ -26,7 +26,7 @@ pub(crate) struct Buffer {
     pub(crate) memory: Arc<Mapping>,
     /// Its place in the table, the same in every ring.
     pub(crate) index: usize,
-    /// Which use of the place it is, counted over all places; never 0.
+    /// Which use of that place it is, counted over all places; never 0.
     pub(crate) serial: u64,
     /// Its address without the offset.
     base: u64,
@@ -136,7 +136,7 @@ pub(crate) fn resolve(table: &Table, address: DeviceAddress, bytes: usize) -> Op
 enum Known {
     /// Nothing yet; so many bytes were moved by its address.
     Moved(usize),
-    /// Its pages, by its place.
+    /// Its pages, by its place in the table.
     Pinned,
     /// It was not taken (no right to lock so much memory, a file's pages): it goes by its address.
     Refused,
@@ -144,7 +144,7 @@ enum Known {
 
 /// A place of the table, as one ring knows it.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Registration {
     /// The buffer's.
     serial: u64,
     known: Known,
@@ -157,7 +157,7 @@ struct Place {
 pub(crate) struct Registered {
     table: Arc<Table>,
     version: u64,
-    places: Vec<Place>,
+    registrations: Vec<Registration>,
     /// Whether the kernel has a table at all.
     offered: bool,
 }
@@ -166,7 +166,7 @@ impl Registered {
     /// Nothing yet; the first use looks.
     pub(crate) fn new(ring: &Ring) -> Self {
         let offered = ring.register_table().is_ok();
-        Self { table: Arc::default(), version: 0, places: Vec::new(), offered }
+        Self { table: Arc::default(), version: 0, registrations: Vec::new(), offered }
     }
 
     /// The table as it is now.
@@ -182,26 +182,30 @@ impl Registered {
     #[cold]
     fn refresh(&mut self, buffers: &Buffers, ring: &Ring) {
         (self.table, self.version) = buffers.table();
-        self.places.resize(self.table.len(), Place { serial: 0, known: Known::Refused });
-        for (index, (place, buffer)) in self.places.iter_mut().zip(self.table.iter()).enumerate() {
+        self.registrations.resize(self.table.len(), Registration { serial: 0, known: Known::Refused });
+        for (index, (registration, buffer)) in
+            self.registrations.iter_mut().zip(self.table.iter()).enumerate()
+        {
             let serial = buffer.as_ref().map_or(0, |buffer| buffer.serial);
-            if place.serial == serial {
+            if registration.serial == serial {
                 continue;
             }
-            if place.known == Known::Pinned {
+            if registration.known == Known::Pinned {
                 // A kernel that took it takes nothing in its place.
                 let _ = ring.register_buffer(index, None);
             }
             let fits =
                 self.offered && buffer.as_ref().is_some_and(|it| it.memory.len() <= REGISTER_BYTES_MAX);
-            *place = Place { serial, known: if fits { Known::Moved(0) } else { Known::Refused } };
+            *registration =
+                Registration { serial, known: if fits { Known::Moved(0) } else { Known::Refused } };
         }
     }
 
     /// A command moves so many bytes through a buffer of the table.
     #[inline]
     pub(crate) fn count(&mut self, buffer: &Buffer, bytes: u64, ring: &Ring) {
-        if let Some(Place { serial, known: Known::Moved(moved) }) = self.places.get_mut(buffer.index)
+        if let Some(Registration { serial, known: Known::Moved(moved) }) =
+            self.registrations.get_mut(buffer.index)
             && *serial == buffer.serial
         {
             *moved = moved.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -214,21 +218,23 @@ impl Registered {
     #[cold]
     fn register(&mut self, buffer: &Buffer, ring: &Ring) {
         let taken = ring.register_buffer(buffer.index, Some(&buffer.memory)).is_ok();
-        self.places[buffer.index].known = if taken { Known::Pinned } else { Known::Refused };
+        self.registrations[buffer.index].known = if taken { Known::Pinned } else { Known::Refused };
     }
 
     /// Whether the kernel knows the buffer by its number.
     #[inline]
     pub(crate) fn has(&self, buffer: &Buffer) -> bool {
-        let place = self.places.get(buffer.index);
-        place.is_some_and(|place| place.serial == buffer.serial && place.known == Known::Pinned)
+        let registration = self.registrations.get(buffer.index);
+        registration.is_some_and(|registration| {
+            registration.serial == buffer.serial && registration.known == Known::Pinned
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::Kind;
+    use crate::ring::RingSetup;
     use nvmed_sys::Pages;
 
     #[test]
@@ -256,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_registered_once_as_much_was_moved_as_it_has() {
-        let Ok(ring) = Ring::new(1, Kind::default()) else {
+        let Ok(ring) = Ring::new(1, RingSetup::default()) else {
             eprintln!("SKIPPED: the host has no io_uring");
             return;
         };

@@ -6,7 +6,7 @@ use crate::error::UringError;
 use crate::geometry::{Host, SECTOR_BYTES, release, survey};
 use crate::namespace::{Node, UringCmdOptions};
 use crate::queue::{Queue, Shared};
-use crate::ring::{Kind, Ring};
+use crate::ring::{Ring, RingSetup};
 use crate::transfer::{FileDrive, Target};
 use crate::vectors::QUEUES_MAX;
 use nvmed_engine::{
@@ -74,7 +74,7 @@ pub struct DeviceLock(#[expect(dead_code, reason = "held for its lock")] Kept);
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for their locks")]
 enum Kept {
-    File(Held),
+    File(OpenFile),
     Namespace(Node),
 }
 
@@ -90,19 +90,19 @@ impl DeviceLock {
             let options = UringCmdOptions { path: path.to_owned(), lock: true };
             return Ok(Self(Kept::Namespace(Node::open(&options)?)));
         }
-        Ok(Self(Kept::File(Held::open(&UringOptions::new(path))?)))
+        Ok(Self(Kept::File(OpenFile::open(&UringOptions::new(path))?)))
     }
 }
 
 /// An open file, unlocked before it is closed: a child that another thread has just forked has the
 /// descriptor too, until it executes its program.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct OpenFile {
     pub(crate) fd: QuietFd,
     locked: bool,
 }
 
-impl Drop for Held {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         if self.locked {
             // A lock that is not held, or cannot be, is none.
@@ -111,7 +111,7 @@ impl Drop for Held {
     }
 }
 
-impl Held {
+impl OpenFile {
     fn open(options: &UringOptions) -> Result<Self, UringError> {
         let path = options.path.display().to_string();
         let fail = |errno| UringError::open(&path, errno);
@@ -176,7 +176,7 @@ pub struct UringEngine {
     shared: Arc<Shared>,
     geometry: Geometry,
     iopoll: bool,
-    held: Arc<Held>,
+    held: Arc<OpenFile>,
 }
 
 impl UringEngine {
@@ -186,7 +186,7 @@ impl UringEngine {
     /// [`UringError`] says what is wrong with it and what to do.
     pub fn open(options: &UringOptions) -> Result<Self, UringError> {
         let path = options.path.display().to_string();
-        let held = Held::open(options)?;
+        let held = OpenFile::open(options)?;
         if let Some(size) = options.size {
             held.grow(size).map_err(|errno| UringError::open(&path, errno))?;
         }
@@ -209,7 +209,7 @@ impl UringEngine {
             engine.try_polling().map_err(|errno| UringError::NoPoll { path, errno })?;
         } else {
             // What this process is not allowed to do is told now, not at the first request.
-            drop(Ring::new(1, Kind::default())?);
+            drop(Ring::new(1, RingSetup::default())?);
         }
         Ok(engine)
     }
@@ -245,8 +245,8 @@ impl UringEngine {
     }
 
     fn make(&self, depth: u16) -> Result<Box<dyn QueuePair>, EngineError> {
-        let ring = Ring::for_queue(depth, Kind { iopoll: self.iopoll, large: false })?;
-        let side = self.iopoll.then(|| Ring::for_queue(depth, Kind::default())).transpose()?;
+        let ring = Ring::for_queue(depth, RingSetup { iopoll: self.iopoll, large: false })?;
+        let side = self.iopoll.then(|| Ring::for_queue(depth, RingSetup::default())).transpose()?;
         let file = self.held.fd.as_fd();
         let registered = ring.register_file(file).is_ok()
             && side.as_ref().is_none_or(|side| side.register_file(file).is_ok());

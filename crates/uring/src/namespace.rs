@@ -6,7 +6,7 @@ use crate::error::{UringError, status};
 use crate::geometry::read_line;
 use crate::ioctl;
 use crate::queue::{Queue, Shared};
-use crate::ring::{Kind, Ring};
+use crate::ring::{Ring, RingSetup};
 use crate::vectors::QUEUES_MAX;
 use nvmed_engine::{
     ADMIN_BYTES_MAX, Command, Engine, EngineError, Geometry, Operation, QueueOptions, QueuePair, Transfer,
@@ -157,7 +157,7 @@ impl UringCmdEngine {
             }
         }
         // What this process or kernel cannot do is told now: large entries are there since Linux 5.19.
-        drop(Ring::new(1, Kind { iopoll: false, large: true })?);
+        drop(Ring::new(1, RingSetup { iopoll: false, large: true })?);
         let zeroes_deallocate = namespace.dlfeat & 7 == 1 && namespace.dlfeat & DLFEAT_WRITE_ZEROES != 0;
         let (node, shared) = (Arc::new(node), Arc::new(Shared::new(limits)));
         Ok(Self { node, shared, geometry, nsid, zeroes_deallocate })
@@ -284,8 +284,8 @@ impl Engine for UringCmdEngine {
         if !(1..=DEPTH_MAX).contains(&depth) {
             return Err(EngineError::Depth { depth, depth_max: DEPTH_MAX });
         }
-        let kind = Kind { iopoll: false, large: true };
-        let ring = Ring::for_queue(depth, kind)?;
+        let setup = RingSetup { iopoll: false, large: true };
+        let ring = Ring::for_queue(depth, setup)?;
         let registered = ring.register_file(self.node.fd.as_fd()).is_ok();
         let drive = CommandDrive::new(Arc::clone(&self.node), registered, self.nsid, self.zeroes_deallocate);
         Ok(Box::new(Queue::new(Arc::clone(&self.shared), ring, None, drive, depth)?))

@@ -25,9 +25,9 @@ const ENTRIES_AT: u64 = 0x1000_0000;
 /// Registered buffers that a ring can know; the table of buffers has as many.
 pub(crate) const BUFFERS_MAX: usize = 1024;
 
-/// What kind of ring.
+/// What a ring is set up for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct RingSetup {
     /// Completions are looked for at the device, not announced by it.
     pub(crate) iopoll: bool,
     /// Entries with room for an NVMe command, and completions with its result.
@@ -200,9 +200,9 @@ impl Ring {
     ///
     /// # Errors
     /// [`EngineError::Memory`], with what the kernel said.
-    pub(crate) fn for_queue(depth: u16, kind: Kind) -> Result<Self, EngineError> {
+    pub(crate) fn for_queue(depth: u16, setup: RingSetup) -> Result<Self, EngineError> {
         let entries = depth.saturating_add(SPARE_ENTRIES);
-        Self::new(entries, kind).map_err(|error| {
+        Self::new(entries, setup).map_err(|error| {
             let bytes = usize::from(entries).next_power_of_two() * ENTRY_BYTES;
             EngineError::Memory { bytes, errno: error.errno() }
         })
@@ -212,12 +212,12 @@ impl Ring {
     ///
     /// # Errors
     /// The kernel refuses: no io_uring, forbidden, or no memory.
-    pub(crate) fn new(entries: u16, kind: Kind) -> Result<Self, UringError> {
+    pub(crate) fn new(entries: u16, setup: RingSetup) -> Result<Self, UringError> {
         let entries = u32::from(entries).next_power_of_two();
         let mut params = io_uring_params::default();
         params.flags = IoringSetupFlags::CLAMP;
-        params.flags.set(IoringSetupFlags::IOPOLL, kind.iopoll);
-        params.flags.set(IoringSetupFlags::SQE128 | IoringSetupFlags::CQE32, kind.large);
+        params.flags.set(IoringSetupFlags::IOPOLL, setup.iopoll);
+        params.flags.set(IoringSetupFlags::SQE128 | IoringSetupFlags::CQE32, setup.large);
         // SAFETY: `params` is a valid, writable structure of the kernel's type for the whole call; the
         // kernel keeps no pointer to it, and no memory of ours is named in it (flags without NO_MMAP).
         let fd = unsafe { io_uring_setup(entries, &mut params) }.map_err(UringError::ring)?;
@@ -229,8 +229,8 @@ impl Ring {
         if !params.features.contains(needed) {
             return Err(UringError::ring(Errno::NOSYS));
         }
-        let sqe_bytes = if kind.large { SQE_BYTES_LARGE } else { SQE_BYTES };
-        let cqe_bytes = if kind.large { 32 } else { 16 };
+        let sqe_bytes = if setup.large { SQE_BYTES_LARGE } else { SQE_BYTES };
+        let cqe_bytes = if setup.large { 32 } else { 16 };
         let rings_bytes = (params.sq_off.array as usize + params.sq_entries as usize * 4)
             .max(params.cq_off.cqes as usize + params.cq_entries as usize * cqe_bytes);
         let map = |at, len| Mapping::shared(fd.as_fd(), at, len, Pages::Base).map_err(UringError::ring);
@@ -246,7 +246,7 @@ impl Ring {
             fd,
             rings,
             cq_tail: params.cq_off.tail as usize,
-            iopoll: kind.iopoll,
+            iopoll: setup.iopoll,
             waiting: AtomicU32::new(0),
             done: AtomicU32::new(0),
             announced: AtomicBool::new(false),
@@ -254,7 +254,7 @@ impl Ring {
         Ok(Self {
             face: Arc::new(face),
             entries,
-            large: kind.large,
+            large: setup.large,
             sq_head_at: params.sq_off.head as usize,
             sq_tail_at: params.sq_off.tail as usize,
             cq_head_at: params.cq_off.head as usize,

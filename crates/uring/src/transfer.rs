@@ -3,7 +3,7 @@
 use crate::buffers::Registered;
 use crate::calls;
 use crate::error::status;
-use crate::file::Held;
+use crate::file::OpenFile;
 use crate::geometry::Host;
 use crate::queue::{Drive, Entry, Next};
 use crate::ring::Cqe;
@@ -75,13 +75,13 @@ impl Target {
 /// One queue's way to the file.
 pub(crate) struct FileDrive {
     target: Arc<Target>,
-    held: Arc<Held>,
+    held: Arc<OpenFile>,
     /// Whether the file is number 0 of the rings' registered files.
     registered: bool,
 }
 
 impl FileDrive {
-    pub(crate) fn new(target: Arc<Target>, held: Arc<Held>, registered: bool) -> Self {
+    pub(crate) fn new(target: Arc<Target>, held: Arc<OpenFile>, registered: bool) -> Self {
         Self { target, held, registered }
     }
 

@@ -12,7 +12,7 @@ pub(crate) const QUEUES_MAX: u16 = 64;
 
 /// One vector.
 #[derive(Default)]
-struct Place {
+struct Vector {
     /// The ring that stands behind it now.
     face: RwLock<Option<Arc<Face>>>,
     /// Made when somebody asks for it, and told of every completion from then on.
@@ -21,24 +21,24 @@ struct Place {
 
 /// The rings of all living queues, by vector.
 pub(crate) struct Vectors {
-    places: Box<[Place]>,
+    vectors: Box<[Vector]>,
 }
 
 impl Default for Vectors {
     fn default() -> Self {
-        Self { places: (0..QUEUES_MAX).map(|_| Place::default()).collect() }
+        Self { vectors: (0..QUEUES_MAX).map(|_| Vector::default()).collect() }
     }
 }
 
 impl Vectors {
     /// A vector for a new queue; `None` when all are in use.
     pub(crate) fn take(&self, face: &Arc<Face>) -> Option<u16> {
-        let free = self.places.iter().position(|place| {
-            let mut held = place.face.write();
+        let free = self.vectors.iter().position(|vector| {
+            let mut held = vector.face.write();
             if held.is_some() {
                 return false;
             }
-            if let Some(event) = place.event.get() {
+            if let Some(event) = vector.event.get() {
                 // Without it, those who asked wait by `wait`.
                 let _ = face.announce(event.as_fd());
             }
@@ -50,23 +50,23 @@ impl Vectors {
 
     /// Ends a queue's use of its vector.
     pub(crate) fn give_back(&self, vector: u16) {
-        if let Some(place) = self.places.get(usize::from(vector)) {
-            *place.face.write() = None;
+        if let Some(vector) = self.vectors.get(usize::from(vector)) {
+            *vector.face.write() = None;
         }
     }
 
     pub(crate) fn face(&self, vector: u16) -> Option<Arc<Face>> {
-        let place = self.places.get(usize::from(vector))?;
-        place.face.read().clone()
+        let vector = self.vectors.get(usize::from(vector))?;
+        vector.face.read().clone()
     }
 
     /// A descriptor that the vector's completions make readable.
     pub(crate) fn event_fd(&self, vector: u16) -> Option<BorrowedFd<'_>> {
-        let place = self.places.get(usize::from(vector))?;
-        if place.event.get().is_none() {
+        let vector = self.vectors.get(usize::from(vector))?;
+        if vector.event.get().is_none() {
             // Held, so that a queue made meanwhile sees the descriptor.
-            let held = place.face.write();
-            if let Some(event) = place.event.get() {
+            let held = vector.face.write();
+            if let Some(event) = vector.event.get() {
                 return Some(event.as_fd());
             }
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -74,9 +74,9 @@ impl Vectors {
             if held.as_ref().is_some_and(|face| face.announce(event.as_fd()).is_err()) {
                 return None;
             }
-            return Some(place.event.get_or_init(|| event).as_fd());
+            return Some(vector.event.get_or_init(|| event).as_fd());
         }
-        place.event.get().map(|event| event.as_fd())
+        vector.event.get().map(|event| event.as_fd())
     }
 
     /// Completions posted on the vector; 0 of one that no queue has.

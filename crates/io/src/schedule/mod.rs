@@ -1,7 +1,7 @@
 //! The order in which a queue gives requests to the device.
 //!
 //! In: requests with the rights of their handles. Out: the next one for the device, adjacent ones joined; at its
-//! end, the places of all that went with it. Bounds: a fixed number of nodes, allocated when a queue gets a
+//! end, the completion slots of all that went with it. Bounds: a fixed number of nodes, allocated when a queue gets a
 //! scheduler; a push, a pick and an end allocate nothing.
 //!
 //! What is promised of order, whichever the scheduler: of one handle, a request that touches the blocks of
@@ -21,9 +21,9 @@ pub(crate) use node::Rights;
 use crate::error::IoError;
 use crate::limits::Limits;
 use crate::parts::PART_SEGMENTS;
-use crate::places::Overdue;
 use crate::queue::Scheduler;
 use crate::replay::{REPLAYS_MAX, is_idempotent, was_reset};
+use crate::slots::Overdue;
 use deadline::Deadline;
 use fair::Fair;
 use node::{List, NONE, Nodes, State};
@@ -55,7 +55,7 @@ enum Policy {
 
 /// How a request of a node ended.
 pub(crate) struct EndOfNode {
-    pub(crate) place: usize,
+    pub(crate) slot: usize,
     pub(crate) handle: u32,
     /// `None`: it waits once more, after a reset.
     pub(crate) result: Option<Result<(), IoError>>,
@@ -197,7 +197,7 @@ impl Backlog {
         }
     }
 
-    /// Takes a request of at most [`PART_SEGMENTS`] segments for `owner`, a place and a handle. `false`: no
+    /// Takes a request of at most [`PART_SEGMENTS`] segments for `owner`, a completion slot and a handle. `false`: no
     /// room.
     pub(crate) fn push(
         &mut self,
@@ -332,7 +332,7 @@ impl Backlog {
         self.ready = Some(head);
     }
 
-    /// The device is ready with `head`; answers the next of its nodes whose place is to be told, until all are.
+    /// The device is ready with `head`; answers the next of its nodes whose completion slot is to be told, until all are.
     /// A request of several that failed is taken apart, so that only what failed fails.
     pub(crate) fn end(
         &mut self,
@@ -357,7 +357,7 @@ impl Backlog {
             let index = next;
             let node = &mut self.nodes[index];
             next = node.joined;
-            let (place, handle) = (node.place as usize, node.handle);
+            let (slot, handle) = (node.slot as usize, node.handle);
             let again = reset && node.replay && node.replays < REPLAYS_MAX && is_idempotent(node.operation);
             if again || apart {
                 node.replays += u8::from(again);
@@ -365,14 +365,14 @@ impl Backlog {
                 self.nodes.come_back(index);
                 self.enter(index);
                 if again {
-                    each(EndOfNode { place, handle, result: None });
+                    each(EndOfNode { slot, handle, result: None });
                 }
             } else {
                 self.nodes.release(index);
                 if let Some(held) = self.held.get_mut(handle as usize) {
                     *held -= 1;
                 }
-                each(EndOfNode { place, handle, result: Some(result) });
+                each(EndOfNode { slot, handle, result: Some(result) });
             }
         }
     }

@@ -45,7 +45,7 @@ pub(super) struct Node {
     pub(super) blocks: u32,
     pub(super) stream: u16,
     /// Where its result goes.
-    pub(super) place: u32,
+    pub(super) slot: u32,
     pub(super) handle: u32,
     /// Order of arrival.
     pub(super) serial: u64,
@@ -72,7 +72,7 @@ impl Node {
         lba: Lba(0),
         blocks: 0,
         stream: 0,
-        place: 0,
+        slot: 0,
         handle: 0,
         serial: 0,
         arrived_ns: 0,
@@ -213,7 +213,7 @@ impl Nodes {
             lba: request.lba,
             blocks: request.blocks,
             stream: request.stream,
-            place: owner.0,
+            slot: owner.0,
             handle: owner.1,
             serial: self.serial,
             arrived_ns: now,

@@ -41,29 +41,29 @@ fn push(
     assert!(backlog.push(&request, owner, rights, 0));
 }
 
-/// Sends the next request; its head, and the places that go with it, in order of LBA.
+/// Sends the next request; its head, and the slots that go with it, in order of LBA.
 fn send(backlog: &mut Backlog, now: u64) -> Option<(u32, Vec<u32>)> {
     let head = backlog.next(now)?;
     assert_eq!(backlog.request(head).tag, NODE_TAG | u64::from(head));
-    let places = backlog.chain(head).map(|index| backlog.nodes[index].place).collect();
+    let slots = backlog.chain(head).map(|index| backlog.nodes[index].slot).collect();
     backlog.sent(head, now).for_each(drop);
-    Some((head, places))
+    Some((head, slots))
 }
 
 fn end(backlog: &mut Backlog, head: u32, result: Result<(), IoError>) -> Vec<(usize, Option<bool>)> {
     let mut told = vec![];
-    backlog.end(head, result, true, |end| told.push((end.place, end.result.map(|result| result.is_ok()))));
+    backlog.end(head, result, true, |end| told.push((end.slot, end.result.map(|result| result.is_ok()))));
     told
 }
 
 /// Everything in the order in which it would go if each were done at once.
 fn all(backlog: &mut Backlog, now: u64) -> Vec<u32> {
-    let mut places = vec![];
+    let mut slots = vec![];
     while let Some((head, mut some)) = send(backlog, now) {
-        places.append(&mut some);
+        slots.append(&mut some);
         end(backlog, head, Ok(()));
     }
-    places
+    slots
 }
 
 fn failure(fault: Option<QueueFault>) -> IoError {
@@ -179,25 +179,25 @@ impl Model {
     }
 
     fn send(&mut self) {
-        let Some((head, places)) = send(&mut self.backlog, self.now) else { return };
-        self.check_shape(head, &places);
-        for &place in &places {
-            let mine = self.known[&place].clone();
+        let Some((head, slots)) = send(&mut self.backlog, self.now) else { return };
+        self.check_shape(head, &slots);
+        for &slot in &slots {
+            let mine = self.known[&slot].clone();
             let passed = self.known.values().find(|other| !other.sent && other.must_go_before(&mine));
-            let with = |other: &Known| places.contains(&other.serial);
+            let with = |other: &Known| slots.contains(&other.serial);
             assert!(passed.is_none_or(with), "{mine:?} passed {passed:?}");
             assert!(!mine.sent, "{mine:?} went twice");
         }
-        for place in &places {
-            self.known.get_mut(place).unwrap().sent = true;
+        for slot in &slots {
+            self.known.get_mut(slot).unwrap().sent = true;
         }
-        self.sent.push((head, places));
+        self.sent.push((head, slots));
     }
 
     /// One request for the device: end to end, within its limit, as PRP lists need it.
-    fn check_shape(&self, head: u32, places: &[u32]) {
+    fn check_shape(&self, head: u32, slots: &[u32]) {
         let request = self.backlog.request(head);
-        let parts: Vec<&Known> = places.iter().map(|place| &self.known[place]).collect();
+        let parts: Vec<&Known> = slots.iter().map(|slot| &self.known[slot]).collect();
         assert_eq!(request.blocks, parts.iter().map(|part| part.blocks).sum::<u32>());
         assert!(parts.len() == 1 || request.blocks <= COMMAND_BLOCKS);
         let mut at = request.lba.0;
@@ -217,22 +217,22 @@ impl Model {
         if self.sent.is_empty() {
             return;
         }
-        let (head, places) = self.sent.swap_remove(which % self.sent.len());
+        let (head, slots) = self.sent.swap_remove(which % self.sent.len());
         let result = match how {
             0 => Err(failure(None)),
             1 => Err(failure(Some(QueueFault::Reset))),
             _ => Ok(()),
         };
         let told = end(&mut self.backlog, head, result);
-        for place in places {
-            let mine = told.iter().find(|(told, _)| *told == place as usize);
+        for slot in slots {
+            let mine = told.iter().find(|(told, _)| *told == slot as usize);
             match mine {
                 Some((_, Some(_))) => {
-                    self.known.remove(&place);
-                    self.over.push(place);
+                    self.known.remove(&slot);
+                    self.over.push(slot);
                 }
                 // Sent again after a reset, or taken out of a request of several that failed.
-                Some((_, None)) | None => self.known.get_mut(&place).unwrap().sent = false,
+                Some((_, None)) | None => self.known.get_mut(&slot).unwrap().sent = false,
             }
         }
     }
@@ -302,8 +302,8 @@ proptest! {
             (0..4).for_each(|_| fill(&mut backlog, handle));
         }
         for _ in 0..4000 {
-            let (head, places) = send(&mut backlog, 0).unwrap();
-            let handle = places[0] as usize;
+            let (head, slots) = send(&mut backlog, 0).unwrap();
+            let handle = slots[0] as usize;
             sent[handle] += u64::from((blocks[handle] * LBA_BYTES).max(4096));
             end(&mut backlog, head, Ok(()));
             fill(&mut backlog, handle);
@@ -330,9 +330,9 @@ fn passed(scheduler: Scheduler, now: u64) -> u32 {
         while backlog.nodes.queued() < 40 {
             push(&mut backlog, READ, 5000, 8, (n, 0), &rights(100));
         }
-        let (head, places) = send(&mut backlog, now).unwrap();
+        let (head, slots) = send(&mut backlog, now).unwrap();
         end(&mut backlog, head, Ok(()));
-        if places == [1000] {
+        if slots == [1000] {
             return n;
         }
         assert!(n < 10_000, "the write starves");
@@ -353,18 +353,18 @@ fn a_write_is_passed_by_a_bounded_number_of_reads() {
 fn deadline_goes_up_the_disk_and_back_to_what_has_waited_too_long() {
     let scheduler = Scheduler::Deadline { read_us: 1, write_us: 5 };
     let mut backlog = backlog(scheduler, false, 1);
-    for (place, lba) in [(0, 500), (1, 100), (2, 300)] {
-        push(&mut backlog, READ, lba, 8, (place, 0), &rights(1));
+    for (slot, lba) in [(0, 500), (1, 100), (2, 300)] {
+        push(&mut backlog, READ, lba, 8, (slot, 0), &rights(1));
     }
     assert_eq!(all(&mut backlog, 0), [1, 2, 0]);
     // The head is at 508. A request far behind it waits while others lie ahead, until its time is over: then it
     // goes with the next batch, which is after 16 of the others.
     push(&mut backlog, READ, 8, 8, (99, 0), &rights(1));
-    for place in 0..40 {
-        push(&mut backlog, READ, 1000 + u64::from(place) * 8, 8, (place, 0), &rights(1));
+    for slot in 0..40 {
+        push(&mut backlog, READ, 1000 + u64::from(slot) * 8, 8, (slot, 0), &rights(1));
     }
     let order = all(&mut backlog, 2000);
-    let at = order.iter().position(|&place| place == 99).unwrap();
+    let at = order.iter().position(|&slot| slot == 99).unwrap();
     assert!(at > 0 && at <= BATCH as usize, "after {at} others");
 }
 
@@ -384,11 +384,11 @@ fn a_handle_is_held_to_its_rate_and_others_are_not() {
         (0..10).for_each(|_| fill(&mut backlog));
         // Four seconds in steps of a millisecond, a request each.
         for ms in 0..4000u64 {
-            let (head, places) = send(&mut backlog, ms * 1_000_000).expect("the other always may");
+            let (head, slots) = send(&mut backlog, ms * 1_000_000).expect("the other always may");
             end(&mut backlog, head, Ok(()));
-            sent[places[0] as usize] += 1;
-            let rights = if places[0] == 0 { limited } else { rights(1) };
-            push(&mut backlog, READ, 0, 8, (places[0], places[0]), &rights);
+            sent[slots[0] as usize] += 1;
+            let rights = if slots[0] == 0 { limited } else { rights(1) };
+            push(&mut backlog, READ, 0, 8, (slots[0], slots[0]), &rights);
         }
         let allowed = per_s * 4;
         assert!((allowed - 2..=allowed + 3).contains(&sent[0]), "{} of {allowed}", sent[0]);
@@ -400,7 +400,7 @@ fn a_handle_is_held_to_its_rate_and_others_are_not() {
 fn a_limited_handle_alone_says_when_it_may() {
     let mut backlog = backlog(Scheduler::Fair, false, 4);
     let rights = Rights { rate: Rate { bytes_per_s: 0, requests_per_s: 10 }, ..rights(1) };
-    (0..3).for_each(|place| push(&mut backlog, READ, 0, 8, (place, 0), &rights));
+    (0..3).for_each(|slot| push(&mut backlog, READ, 0, 8, (slot, 0), &rights));
     let now = 1_000_000_000;
     assert!(send(&mut backlog, now).is_some());
     assert!(send(&mut backlog, now).is_none());
@@ -428,9 +428,9 @@ fn urgent_requests_pass_all_others_but_not_for_ever() {
         let mut backlog = backlog(scheduler, false, 1);
         push(&mut backlog, READ, 0, 8, (0, 0), &rights(1));
         let urgent = Rights { priority: Priority::Urgent, ..rights(1) };
-        (1..=40).for_each(|place| push(&mut backlog, READ, 0, 8, (place, 1), &urgent));
+        (1..=40).for_each(|slot| push(&mut backlog, READ, 0, 8, (slot, 1), &urgent));
         let order = all(&mut backlog, 0);
-        let at = order.iter().position(|&place| place == 0).unwrap();
+        let at = order.iter().position(|&slot| slot == 0).unwrap();
         assert_eq!(at, URGENT_RUN_MAX as usize, "{scheduler:?}: {order:?}");
     }
 }
@@ -438,23 +438,23 @@ fn urgent_requests_pass_all_others_but_not_for_ever() {
 #[test]
 fn neighbours_become_one_and_a_failure_takes_them_apart() {
     let mut backlog = backlog(Scheduler::None, true, 4);
-    for (place, lba) in [(0, 16), (1, 24), (2, 8), (3, 100), (4, 32)] {
-        push(&mut backlog, READ, lba, 8, (place, place), &rights(1));
+    for (slot, lba) in [(0, 16), (1, 24), (2, 8), (3, 100), (4, 32)] {
+        push(&mut backlog, READ, lba, 8, (slot, slot), &rights(1));
     }
-    let (head, places) = send(&mut backlog, 0).unwrap();
-    assert_eq!(places, [2, 0, 1, 4]);
+    let (head, slots) = send(&mut backlog, 0).unwrap();
+    assert_eq!(slots, [2, 0, 1, 4]);
     let request = backlog.request(head);
     assert_eq!((request.lba, request.blocks, request.data.len()), (Lba(8), 32, 1));
     assert_eq!(end(&mut backlog, head, Err(failure(None))), []);
     // Each by itself now: what fails again fails alone.
     let mut seen = vec![];
-    while let Some((head, places)) = send(&mut backlog, 0) {
-        assert_eq!(places.len(), 1);
-        let result = if places == [1] { Err(failure(None)) } else { Ok(()) };
+    while let Some((head, slots)) = send(&mut backlog, 0) {
+        assert_eq!(slots.len(), 1);
+        let result = if slots == [1] { Err(failure(None)) } else { Ok(()) };
         seen.extend(end(&mut backlog, head, result));
     }
     seen.sort_unstable();
-    let expected = [0, 1, 2, 3, 4].map(|place| (place, Some(place != 1)));
+    let expected = [0, 1, 2, 3, 4].map(|slot| (slot, Some(slot != 1)));
     assert_eq!(seen, expected);
 }
 
@@ -462,12 +462,12 @@ fn neighbours_become_one_and_a_failure_takes_them_apart() {
 fn one_flush_stands_for_all_that_wait() {
     let mut backlog = backlog(Scheduler::None, true, 8);
     push(&mut backlog, WRITE, 0, 8, (0, 0), &rights(1));
-    for place in 1..4 {
-        push(&mut backlog, Operation::Flush, 0, 0, (place, place - 1), &rights(1));
+    for slot in 1..4 {
+        push(&mut backlog, Operation::Flush, 0, 0, (slot, slot - 1), &rights(1));
     }
     assert_eq!(send(&mut backlog, 0).unwrap().1, [0]);
-    let (head, places) = send(&mut backlog, 0).unwrap();
-    assert_eq!((places.len(), backlog.request(head).blocks), (3, 0));
+    let (head, slots) = send(&mut backlog, 0).unwrap();
+    assert_eq!((slots.len(), backlog.request(head).blocks), (3, 0));
     assert_eq!(end(&mut backlog, head, Ok(())).len(), 3);
 }
 

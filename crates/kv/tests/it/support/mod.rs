@@ -17,10 +17,10 @@ pub use nvmed_dice::Dice;
 /// What was not flushed is torn at the cut: each 512-byte sector of it holds any of the versions written
 /// since the last flush, or what was there before. The write that is cut is one of these.
 pub struct VolatileMedium {
-    inner: Mutex<Inner>,
+    inner: Mutex<MediumState>,
 }
 
-struct Inner {
+struct MediumState {
     durable: Vec<u8>,
     now: Vec<u8>,
     /// Sector versions since they were last durable, oldest first.
@@ -38,7 +38,8 @@ impl VolatileMedium {
     /// Holds `bytes`; power goes at the write with number `cut_at`, from 0.
     pub fn new(bytes: Vec<u8>, cut_at: u64) -> Arc<Self> {
         let (now, cached) = (bytes.clone(), BTreeMap::new());
-        let inner = Inner { durable: bytes, now, cached, writes: 0, cut_at, off: false, cut_block: None };
+        let inner =
+            MediumState { durable: bytes, now, cached, writes: 0, cut_at, off: false, cut_block: None };
         Arc::new(Self { inner: Mutex::new(inner) })
     }
 

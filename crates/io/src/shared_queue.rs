@@ -5,11 +5,11 @@ use crate::error::IoError;
 use crate::learn::{Class, Learnt};
 use crate::limits::Limits;
 use crate::measure::Measure;
-use crate::places::{Ended, Places, Stamp, Waiter};
 use crate::queue::{QueueNumber, QueueSettings};
 use crate::schedule::{Backlog, NODE_TAG, Rights};
 use crate::service::{LATENCY_NS, Service};
 use crate::settings::{Completions, Hot, Live};
+use crate::slots::{CompletionSlots, Ended, Stamp, Waiter};
 use crate::stats::Stats;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -26,9 +26,9 @@ const MISSED_MAX: u32 = 3;
 /// Wakers called between two takings of the lock.
 const WAKE_BATCH: usize = 8;
 
-/// One queue pair and the places of what is in it, under one lock.
-pub(crate) struct Lane {
-    inner: Mutex<Inner>,
+/// One queue pair and the completion slots of what is in it, under one lock.
+pub(crate) struct SharedQueue {
+    inner: Mutex<QueueState>,
     pub(crate) engine: Arc<dyn Engine>,
     /// For the reset of all queues; gone when only tickets are left.
     pub(crate) device: Weak<Device>,
@@ -48,9 +48,9 @@ pub(crate) struct Lane {
     pub(crate) interrupted: OnceLock<Arc<Service>>,
 }
 
-impl core::fmt::Debug for Lane {
+impl core::fmt::Debug for SharedQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Lane({})", self.number)
+        write!(f, "SharedQueue({})", self.number)
     }
 }
 
@@ -75,10 +75,10 @@ impl Terms {
     }
 }
 
-/// What the lock of a lane guards.
-pub(crate) struct Inner {
+/// What the lock of a queue guards.
+pub(crate) struct QueueState {
     pub(crate) pair: Box<dyn QueuePair>,
-    pub(crate) tickets: Places,
+    pub(crate) tickets: CompletionSlots,
     pub(crate) learnt: Learnt,
     /// Whether every request goes through the scheduler.
     pub(crate) scheduled: bool,
@@ -86,12 +86,12 @@ pub(crate) struct Inner {
     pub(crate) backlog: Option<Box<Backlog>>,
     /// Whether the look that is under way is the first after a sleep.
     pub(crate) late: bool,
-    /// Places that the completion thread is to see done, what they are expected to take together, and
+    /// Completion slots that the completion thread is to see done, what they are expected to take together, and
     /// whether it must be told.
     served: u64,
     served_ns: u64,
     serve: bool,
-    /// Looks of [`Lane::poll_once`] that found nothing.
+    /// Looks of [`SharedQueue::poll_once`] that found nothing.
     in_vain: u32,
     /// By handle.
     members: Vec<Member>,
@@ -109,46 +109,46 @@ pub(crate) struct Inner {
 pub(crate) enum Called {
     /// It is done.
     Done(Result<(), DeviceError>),
-    /// Its result will be in this place.
+    /// Its result will be in this completion slot.
     Waiting(usize),
 }
 
-/// The lock of a lane. Whoever is to be woken is woken after it was given back.
-pub(crate) struct Held<'a> {
-    lane: &'a Lane,
+/// The lock of a queue. Whoever is to be woken is woken after it was given back.
+pub(crate) struct QueueGuard<'a> {
+    queue: &'a SharedQueue,
     /// `None` only while it is dropped.
-    guard: Option<MutexGuard<'a, Inner>>,
+    guard: Option<MutexGuard<'a, QueueState>>,
 }
 
-impl Deref for Held<'_> {
-    type Target = Inner;
+impl Deref for QueueGuard<'_> {
+    type Target = QueueState;
     #[inline]
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &QueueState {
         self.guard.as_ref().expect("the lock is held until the drop")
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for QueueGuard<'_> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Inner {
+    fn deref_mut(&mut self) -> &mut QueueState {
         self.guard.as_mut().expect("the lock is held until the drop")
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for QueueGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take()
             && !guard.woken.is_empty()
         {
-            wake(self.lane, guard);
+            wake(self.queue, guard);
         }
     }
 }
 
 /// Wakes whoever `guard` names, with the lock free.
 #[cold]
-fn wake<'a>(lane: &'a Lane, mut guard: MutexGuard<'a, Inner>) {
+fn wake<'a>(queue: &'a SharedQueue, mut guard: MutexGuard<'a, QueueState>) {
     loop {
         let mut some: [Option<Waiter>; WAKE_BATCH] = Default::default();
         for one in &mut some {
@@ -160,11 +160,11 @@ fn wake<'a>(lane: &'a Lane, mut guard: MutexGuard<'a, Inner>) {
         if last {
             return;
         }
-        guard = lane.inner.lock();
+        guard = queue.inner.lock();
     }
 }
 
-impl Lane {
+impl SharedQueue {
     pub(crate) fn new(
         engine: &Arc<dyn Engine>,
         device: &Weak<Device>,
@@ -173,10 +173,10 @@ impl Lane {
         pair: Box<dyn QueuePair>,
     ) -> Self {
         let geometry = engine.geometry();
-        let tickets = Places::new(usize::from(settings.depth) * TICKETS_PER_COMMAND);
+        let tickets = CompletionSlots::new(usize::from(settings.depth) * TICKETS_PER_COMMAND);
         let (vector, lba_bytes) = (pair.vector(), geometry.lba_bytes);
         let limits = Limits::new(geometry, |operation| pair.request_blocks_max(operation));
-        let inner = Inner {
+        let inner = QueueState {
             pair,
             learnt: Learnt::default(),
             scheduled: false,
@@ -226,19 +226,19 @@ impl Lane {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> Held<'_> {
-        Held { lane: self, guard: Some(self.inner.lock()) }
+    pub(crate) fn lock(&self) -> QueueGuard<'_> {
+        QueueGuard { queue: self, guard: Some(self.inner.lock()) }
     }
 
     /// The lock, if nobody has it.
-    pub(crate) fn try_lock(&self) -> Option<Held<'_>> {
+    pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
         let guard = self.inner.try_lock()?;
-        Some(Held { lane: self, guard: Some(guard) })
+        Some(QueueGuard { queue: self, guard: Some(guard) })
     }
 }
 
-impl Inner {
-    /// Queues one request for the place `index` of `handle`.
+impl QueueState {
+    /// Queues one request for the completion slot `index` of `handle`.
     ///
     /// # Errors
     /// As [`QueuePair::submit`].
@@ -256,7 +256,7 @@ impl Inner {
         Ok(())
     }
 
-    /// As [`Inner::submit`], for a queue with a scheduler or a handle that wants more than speed. `keep` says
+    /// As [`QueueState::submit`], for a queue with a scheduler or a handle that wants more than speed. `keep` says
     /// that the segments may be gone before the device sees them again.
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Notes when the first request of a place was submitted.
+    /// Notes when the first request of a completion slot was submitted.
     #[cold]
     fn stamp(&mut self, request: &Request<'_>, index: usize, hot: Hot) {
         if self.tickets.stamp_of(index).since_ns > 0 {
@@ -300,7 +300,7 @@ impl Inner {
         }
     }
 
-    /// Queues a command as it is, for the place `index` of `handle`.
+    /// Queues a command as it is, for the completion slot `index` of `handle`.
     ///
     /// # Errors
     /// As [`QueuePair::passthrough`].
@@ -332,7 +332,7 @@ impl Inner {
         core::mem::take(&mut self.serve)
     }
 
-    /// Places that the completion thread is to see done, and what they are expected to take together.
+    /// Completion slots that the completion thread is to see done, and what they are expected to take together.
     pub(crate) fn served(&self) -> (u64, u64) {
         (self.served, self.served_ns)
     }
@@ -345,7 +345,7 @@ impl Inner {
         self.in_vain.is_multiple_of(WATCH)
     }
 
-    /// How the handle of a place waits.
+    /// How the handle of a completion slot waits.
     pub(crate) fn completion_of(&self, index: usize) -> Completions {
         let member = self.members.get(self.tickets.handle_of(index) as usize);
         let terms = member.and_then(|member| member.terms.as_ref());
@@ -353,7 +353,7 @@ impl Inner {
     }
 
     /// Submits one request of `handle`, rings, and takes all completions that are there. Answers the
-    /// request's result, or the place where it will be.
+    /// request's result, or the completion slot where it will be.
     ///
     /// # Errors
     /// As [`QueuePair::submit`]; [`SubmitError::NoSlot`] also when too many calls are under way.
@@ -375,7 +375,7 @@ impl Inner {
         Ok(self.sort_out(tag, handle))
     }
 
-    /// [`Inner::call`], when what came is not just the answer.
+    /// [`QueueState::call`], when what came is not just the answer.
     #[cold]
     fn sort_out(&mut self, tag: u64, handle: u32) -> Called {
         self.tickets.keep(handle);
@@ -425,7 +425,7 @@ impl Inner {
         self.batch.clear();
     }
 
-    /// One request of a place is over.
+    /// One request of a completion slot is over.
     pub(crate) fn note_end(&mut self, ended: Ended, failed: Option<IoError>) {
         let Ended { handle, stamp, waiter } = ended;
         self.members[handle as usize].stats.errors += u64::from(failed.is_some());
@@ -435,7 +435,7 @@ impl Inner {
         }
     }
 
-    /// What the end of a stamped place teaches.
+    /// What the end of a stamped completion slot teaches.
     #[cold]
     fn learn(&mut self, handle: u32, stamp: Stamp, failed: bool) {
         if stamp.served {
