@@ -10,7 +10,7 @@ pub const CIRCLES: [(&str, &[usize]); 1] = [("wrapper", &[59])];
 /// Programs of tests that a crate may have beside those that change what belongs to the process.
 pub const TEST_PROGRAMS_MAX: usize = 2;
 
-/// Columns of a document's line.
+/// Columns of a line, in documents and sources.
 pub const COLUMNS_MAX: usize = 120;
 /// The fault of a size that is not what it is bound to be.
 #[must_use]

@@ -231,7 +231,8 @@ mod tests {
     fn tests_that_fail_or_die_are_named() {
         let mut found = Found::default();
         let mut report = Report::default();
-        let text = "running 2 tests\ntest a ... FAILED\ntest b ... ok\nrunning 1 test\ntest c ... ok\ntest result: ok. 1 passed;";
+        let text = "running 2 tests\ntest a ... FAILED\ntest b ... ok\n\
+                    running 1 test\ntest c ... ok\ntest result: ok. 1 passed;";
         for line in text.lines() {
             report.line(line, &mut found);
         }

@@ -1,7 +1,7 @@
 //! The gate: everything that must hold before a change is taken, in one command.
 //!
-//! `cargo xtask gate` runs every step, `cargo xtask gate STEP…` some of them; `quick` what a change is likely to break.
-//! `measure` prints the house in numbers, `wrap` wraps the documents.
+//! `cargo xtask gate` runs every step, `cargo xtask gate STEP…` some of them; `quick` what a change is likely to
+//! break. `measure` prints the house in numbers, `wrap` wraps the documents.
 #![forbid(unsafe_code)]
 
 mod bounds;

@@ -2,7 +2,7 @@
 
 use crate::gate::Found;
 use crate::rooms::Rooms;
-use crate::{public, sources};
+use crate::{columns, public, sources};
 use std::path::Path;
 
 /// A file is read at one sitting; tests do not count.
@@ -32,6 +32,7 @@ pub fn check(root: &Path) -> Found {
             let code = sources::without_tests(&path, &text);
             let island = islands.iter().any(|place| name.starts_with(place));
             wrong.extend(faults(&name, code, island));
+            wrong.extend(columns::long_lines(&name, &text));
         }
     }
     if seen == 0 {
@@ -97,6 +98,14 @@ mod tests {
             let said = faults(name, code, false);
             assert!(said.len() == 1 && said[0].contains(want), "{name}: {said:?}");
         }
+    }
+
+    #[test]
+    fn a_long_line_is_seen_in_tests_too() {
+        let text = format!("short\n#[cfg(test)]\nmod tests {{\n    // {}\n}}\n", "x".repeat(120));
+        let said = columns::long_lines("crates/io/src/a.rs", &text);
+        assert!(said.len() == 1 && said[0].contains("a.rs:4: 127 columns"), "{said:?}");
+        assert!(columns::long_lines("crates/io/src/a.rs", &"x".repeat(120)).is_empty());
     }
 
     #[test]

@@ -8,9 +8,9 @@ use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, DeviceAddress};
 use std::collections::BTreeMap;
 
-/// Bytes of the first slab; each further one is as large as all before together, up to the second number: a device can be
-/// shown only so many mappings (256 in process, 65,535 by the kernel's default for VFIO), and what it is shown may be
-/// pinned.
+/// Bytes of the first slab; each further one is as large as all before together, up to the second number: a device
+/// can be shown only so many mappings (256 in process, 65,535 by the kernel's default for VFIO), and what it is shown
+/// may be pinned.
 const SLAB_BYTES: usize = 2 << 20;
 const SLAB_BYTES_MAX: usize = 256 << 20;
 /// Bytes of a bounce buffer: large enough that its request's cost is small beside the copy, small enough to stay

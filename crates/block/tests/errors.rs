@@ -89,8 +89,8 @@ fn a_partial_write_of_a_bad_block_fails() {
     assert_eq!(back, [7; 1024]);
 }
 
-/// Data that the device does not take stays in the cache, is told of once by each handle, and goes to the device when it
-/// takes it again.
+/// Data that the device does not take stays in the cache, is told of once by each handle, and goes to the device when
+/// it takes it again.
 #[test]
 fn a_failed_write_back_is_told_once_and_loses_nothing() {
     let bench = Bench::new(Clock::Inline, "");
@@ -184,8 +184,8 @@ fn an_asynchronous_call_carries_its_own_error() {
     }
 }
 
-/// A device that is pulled out, or does not answer any more: every call ends with an error, and dropping everything, dirty
-/// cache and calls under way included, ends too.
+/// A device that is pulled out, or does not answer any more: every call ends with an error, and dropping everything,
+/// dirty cache and calls under way included, ends too.
 #[test]
 fn nobody_hangs_on_a_dead_device() {
     for rule in ["die:nth=5", "stop:nth=5,sticky"] {

@@ -297,8 +297,8 @@ proptest! {
     }
 }
 
-/// Threads write `GRAIN` bytes here and there, which lie between each other's, by every kind of call, while `meanwhile` runs:
-/// each finds all of its own in the end.
+/// Threads write `GRAIN` bytes here and there, which lie between each other's, by every kind of call, while
+/// `meanwhile` runs: each finds all of its own in the end.
 fn neighbours<const GRAIN: usize>(
     clock: Clock,
     cache: Option<CacheOptions>,

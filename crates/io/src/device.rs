@@ -325,8 +325,8 @@ impl Device {
         self.all_queues().iter().map(|queue| queue.lock().tickets.used()).sum()
     }
 
-    /// Requests that are done, well or not, and whose results were taken, since the device was opened. While the count grows,
-    /// the device answers.
+    /// Requests that are done, well or not, and whose results were taken, since the device was opened. While the
+    /// count grows, the device answers.
     #[must_use]
     pub fn completed(&self) -> u64 {
         let gone = self.table().gone.requests();

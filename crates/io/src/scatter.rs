@@ -50,8 +50,8 @@ impl Scatter {
         Self { spans: Spans::default(), data: Vec::with_capacity(segments) }
     }
 
-    /// Adds `blocks` logical blocks from `lba`, and their memory. Segments follow the rule of [`Segment`] as if they were
-    /// those of one request.
+    /// Adds `blocks` logical blocks from `lba`, and their memory. Segments follow the rule of [`Segment`] as if they
+    /// were those of one request.
     ///
     /// # Panics
     /// There are no blocks.

@@ -1,8 +1,8 @@
 //! What the tree costs: space a record, time and reads a get, records merged a second.
 //!
-//! `cargo run --release -p nvmed-kv --example tree_cost [records] [name]`; on a medium in memory, one thread. Keys: 60-byte
-//! paths with 90-byte values, as they come from a directory walk and in random order; the same with the directory as
-//! a number; 32-byte random keys with 512-byte values.
+//! `cargo run --release -p nvmed-kv --example tree_cost [records] [name]`; on a medium in memory, one thread. Keys:
+//! 60-byte paths with 90-byte values, as they come from a directory walk and in random order; the same with the
+//! directory as a number; 32-byte random keys with 512-byte values.
 
 use core::hint::black_box;
 use nvmed_dice::mix;
@@ -129,8 +129,8 @@ fn measure(load: &Load<'_>, count: u64, each: u64) {
     let store = open(&medium, usize::try_from(bytes / 10).expect("it fits"));
     let (cold, reads) = gets(&store, load.key, count, 200_000);
     println!(
-        "{:<28} {each:>7} a checkpoint: {space:6.1} bytes a record ({:.2} x its own), merge {:6.0} k/s, get cached {cached:4.0} ns, \
-         cache of 10 %: {cold:5.0} ns, {reads:.3} reads",
+        "{:<28} {each:>7} a checkpoint: {space:6.1} bytes a record ({:.2} x its own), merge {:6.0} k/s, \
+         get cached {cached:4.0} ns, cache of 10 %: {cold:5.0} ns, {reads:.3} reads",
         load.name,
         space * count as f64 / bytes as f64,
         count as f64 / merging.as_secs_f64() / 1000.0,

@@ -719,7 +719,8 @@ mod tests {
                     prop_assert_eq!(walked.and_then(|(_, change)| change), delta.get_at(key, *seen));
                 }
             }
-            prop_assert_eq!(delta.puts(), walk(&delta, Bound::Unbounded, Direction::Ascending).iter().filter(|(_, value)| value.is_some()).count());
+            let all = walk(&delta, Bound::Unbounded, Direction::Ascending);
+            prop_assert_eq!(delta.puts(), all.iter().filter(|(_, value)| value.is_some()).count());
         }
     }
 

@@ -101,7 +101,11 @@ pub enum KvError {
     /// The store was written by another version.
     #[error(
         "the key-value store has format version {found}; this program reads version {known}: {}",
-        if found > known { "use a newer program" } else { "copy the data out with the program that made it, then format anew" }
+        if found > known {
+            "use a newer program"
+        } else {
+            "copy the data out with the program that made it, then format anew"
+        }
     )]
     Version {
         /// On the medium.
@@ -155,8 +159,8 @@ pub enum KvError {
     },
     /// The snapshot was cut off: it kept more of the past than the store's options allow.
     #[error(
-        "the snapshot of batch {sequence} is too old: {checkpoints} checkpoints (at most {checkpoints_max}) and {blocks} \
-         blocks freed since (at most {blocks_max}); take a new one"
+        "the snapshot of batch {sequence} is too old: {checkpoints} checkpoints (at most {checkpoints_max}) and \
+         {blocks} blocks freed since (at most {blocks_max}); take a new one"
     )]
     SnapshotTooOld {
         /// The last batch that it saw.

@@ -187,9 +187,9 @@ impl Appender {
     /// Where the buffer goes, which holds stream block `first` and perhaps more, up to `upto`.
     ///
     /// A block that stays unfinished goes to the slot that does not hold its newest version: that one is
-    /// there whatever becomes of the write. Others go home, as they will stay. One that is finished there over its newest
-    /// version has no other witness than what comes next, so the empty header of the next block goes along: right
-    /// behind it lies that block's home, or behind the ring, the twin.
+    /// there whatever becomes of the write. Others go home, as they will stay. One that is finished there over its
+    /// newest version has no other witness than what comes next, so the empty header of the next block goes along:
+    /// right behind it lies that block's home, or behind the ring, the twin.
     fn aim(&mut self, first: u64, upto: u64, durable: u64, end: u64) -> TailSlot {
         let last = stream_block(upto);
         if last == first {
@@ -348,7 +348,8 @@ mod tests {
                     let touched = stream_block(end - 1) - stream_block(from) + 1;
                     let witness = u64::from(end % PAYLOAD_BYTES == 0);
                     let written = disk.written().log - before;
-                    prop_assert!(written == touched || written == touched + witness, "blocks that did not change were written");
+                    let expected = written == touched || written == touched + witness;
+                    prop_assert!(expected, "blocks that did not change were written");
                     pending.release(end);
                 }
             }
@@ -373,7 +374,8 @@ mod tests {
             let (disk, layout) = ring();
             let mut stream = vec![0; (start % PAYLOAD_BYTES) as usize];
             for (index, &length) in lengths.iter().enumerate() {
-                let body: Vec<u8> = noise.iter().cycle().take(if noise.is_empty() { 0 } else { length }).copied().collect();
+                let length = if noise.is_empty() { 0 } else { length };
+                let body: Vec<u8> = noise.iter().cycle().take(length).copied().collect();
                 stream.extend_from_slice(&record::seal(IDENTITY, index as u64 + 1, 1, &body));
                 stream.extend_from_slice(&body);
             }

@@ -100,7 +100,8 @@ struct InnerFrame {
     /// New nodes of the level below; those from `first` on are of this node.
     out: Vec<Child>,
     first: usize,
-    /// What is to go into new nodes, from the one with the chunk `carry_lower` on, and whether it came in ascending order.
+    /// What is to go into new nodes, from the one with the chunk `carry_lower` on, and whether it came in ascending
+    /// order.
     carry: Content,
     carry_lower: u64,
     in_order: bool,
@@ -330,8 +331,8 @@ impl<'a> Merge<'a> {
         self.build_above(above, 0).map(Outcome::Root)
     }
 
-    /// The node `child`, whose chunks are at or above `lower` and below `upper`; its block is given up, and what it is to
-    /// hold will follow `content`.
+    /// The node `child`, whose chunks are at or above `lower` and below `upper`; its block is given up, and what it
+    /// is to hold will follow `content`.
     fn enter(
         &mut self,
         child: &Reference,

@@ -215,7 +215,8 @@ impl Log<'_> {
     }
 
     fn cut_short(&self, number: u64) -> KvError {
-        let reason = "a record that begins or goes on in it was durable and cannot be read, nor can any later one; `nvmed fsck --salvage` copies out what came before";
+        let reason = "a record that begins or goes on in it was durable and cannot be read, nor can any later one; \
+                      `nvmed fsck --salvage` copies out what came before";
         KvError::Corrupt { block: self.layout.log_block(number), structure: "log", reason }
     }
 

@@ -14,7 +14,8 @@ pub(crate) const VERSION: u32 = 3;
 const POINTER_MAGIC: &[u8; 8] = b"NVMEDKVP";
 /// What is wrong with a lost slot.
 const LOST_SLOT: &str = "one of the two superblocks is lost or damaged; the other one has everything";
-const OLD_SLOT: &str = "one of the two superblocks is older than the other: power went while it was written, or its write was lost";
+const OLD_SLOT: &str = "one of the two superblocks is older than the other: power went while it was written, or its \
+                        write was lost";
 const SLOT_BITS: usize = 128;
 /// Of the names of bitmap pages, four bytes each.
 const PAGE_NAMES: usize = 256;

@@ -152,8 +152,9 @@ struct Registration {
 
 /// The table as one ring knows it.
 ///
-/// A buffer is registered once as many bytes were moved through it as it has: registering finds and pins each page, which
-/// costs about what finding it for one request does. A cache of which little is used is not brought into memory whole.
+/// A buffer is registered once as many bytes were moved through it as it has: registering finds and pins each page,
+/// which costs about what finding it for one request does. A cache of which little is used is not brought into memory
+/// whole.
 pub(crate) struct Registered {
     table: Arc<Table>,
     version: u64,

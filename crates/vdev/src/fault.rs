@@ -76,8 +76,8 @@ pub struct FaultRule {
     pub opcode: Option<u8>,
     /// Commands only that read, write, compare or zero one of these logical blocks.
     pub lba: Option<Range<u64>>,
-    /// The first match that is hit, from 1; those after it as `every` and `times` say. (A rule in text that says neither hits
-    /// this one alone.)
+    /// The first match that is hit, from 1; those after it as `every` and `times` say. (A rule in text that says
+    /// neither hits this one alone.)
     pub nth: u64,
     /// After that, every how many matches there is a hit; at least 1.
     pub every: u64,

@@ -300,8 +300,8 @@ impl FileMedium {
         Ok(())
     }
 
-    /// Writes to an image of which something is missing: what `fill` puts into a page for bytes from `at` of the range on.
-    /// The image is not made longer: what else was lost would then be zeroes, and nobody would be told.
+    /// Writes to an image of which something is missing: what `fill` puts into a page for bytes from `at` of the
+    /// range on. The image is not made longer: what else was lost would then be zeroes, and nobody would be told.
     #[cold]
     fn write_by_call(&self, offset: u64, len: u64, fill: impl Fn(usize, &mut [u8])) -> Result<(), Status> {
         if !self.reaches(offset + len) {

@@ -118,7 +118,8 @@ impl Device for PciFunction {
         self.controller().map_at(DeviceAddress(range.address), memory).map_err(errno)
     }
 
-    /// With a thread of its own the controller would ask the client while the server waits for the client's next message.
+    /// With a thread of its own the controller would ask the client while the server waits for the client's next
+    /// message.
     fn map_distant(
         &mut self,
         range: DmaRange,

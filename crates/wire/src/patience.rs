@@ -12,9 +12,9 @@ const LOOKING_NS: u32 = 100_000;
 const LOOKING_NS_MAX: u32 = 1_000_000;
 /// Less than this sees no answer, however fast it is.
 const LOOKING_NS_MIN: u32 = 4_000;
-/// Looks between two glances at the clock and at who else is awake, some 2 µs: in it most calls of a side that is awake
-/// are answered. Then the processor is offered to others, the other side among them, which may be waiting for just this
-/// one.
+/// Looks between two glances at the clock and at who else is awake, some 2 µs: in it most calls of a side that is
+/// awake are answered. Then the processor is offered to others, the other side among them, which may be waiting for
+/// just this one.
 pub(crate) const LOOKS_AT_ONCE: u32 = 64;
 
 /// A processor that was offered to others and is back only after so long had another taker: by itself the offer takes

@@ -332,8 +332,8 @@ impl Backlog {
         self.ready = Some(head);
     }
 
-    /// The device is ready with `head`; answers the next of its nodes whose completion slot is to be told, until all are.
-    /// A request of several that failed is taken apart, so that only what failed fails.
+    /// The device is ready with `head`; answers the next of its nodes whose completion slot is to be told, until all
+    /// are. A request of several that failed is taken apart, so that only what failed fails.
     pub(crate) fn end(
         &mut self,
         head: u32,

@@ -1,6 +1,7 @@
-//! One block of a store is damaged after it was written: zeroed, overwritten, a bit of it turned over, replaced by what it
-//! held before (a lost write), or hit by a write that was meant for another place. Whichever block it is, what every
-//! append but the last made durable is there, or the store is refused and the block named; after a close, all of it is.
+//! One block of a store is damaged after it was written: zeroed, overwritten, a bit of it turned over, replaced by
+//! what it held before (a lost write), or hit by a write that was meant for another place. Whichever block it is,
+//! what every append but the last made durable is there, or the store is refused and the block named; after a close,
+//! all of it is.
 
 use crate::support::{Dice, Model, Op, contents, encode, open, play};
 use nvmed_kv::{Barrier, KvError, Medium, MediumError, MemoryMedium, Options, Store};

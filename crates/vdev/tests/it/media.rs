@@ -377,7 +377,8 @@ fn a_full_host_is_a_status() {
     assert!(host.io(host.data(1, 9, 1, 4096)).status().is_success());
 }
 
-/// An image that somebody cuts short under a live controller: what is left is read and written, what is gone is a status.
+/// An image that somebody cuts short under a live controller: what is left is read and written, what is gone is a
+/// status.
 #[test]
 fn an_image_that_is_cut_short_is_a_status_and_never_a_signal() {
     let scratch = Scratch::new();
