@@ -149,8 +149,8 @@ proptest! {
         let faults = FaultPlan::parse(&rules.join(";")).unwrap();
         let latency = Latency { read_ns, ..Latency::default() };
         let lba_bytes = if large { 4096 } else { 512 };
-        let faults = faults.clone();
-        let config = ControllerConfig { clock, lba_bytes, latency, faults, ..ControllerConfig::default() };
+        let plan = faults.clone();
+        let config = ControllerConfig { clock, lba_bytes, latency, faults: plan, ..ControllerConfig::default() };
         let mut host = Host::new(config, medium(kind));
         for step in steps {
             apply(&mut host, step, rules.is_empty());
