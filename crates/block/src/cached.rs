@@ -402,7 +402,7 @@ impl Disk {
             }
             match cache.fill(io, window) {
                 Err(error) if index == 0 => return Err(error),
-                // Reading ahead may fail: whoever wants the page will be told.
+                // Reading ahead may fail: the call that needs the page will fail.
                 Err(_) => return Ok(()),
                 Ok(()) => {}
             }

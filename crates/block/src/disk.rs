@@ -90,7 +90,7 @@ impl Disk {
             old.write_back(&self.io, 0..u64::MAX, false)?;
         }
         let mut cache = self.cache.write();
-        // Stored while the lock on the whole range is held: who has a range of it sees no change.
+        // Stored while the lock on the whole range is held: a call that holds a range sees no change.
         self.has_cache.store(new.is_some(), Ordering::SeqCst);
         *cache = new;
         Ok(())
@@ -243,7 +243,7 @@ pub fn find_on(device: &Arc<Device>) -> Result<Option<Found>, BlockError> {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Who wants to know whether it worked flushes before.
+        // A caller who wants to know whether it worked calls flush before.
         let _ = self.write_back();
     }
 }

@@ -1,4 +1,4 @@
-//! Who works on which bytes: shared for whole blocks, alone for parts of blocks.
+//! Which call works on which bytes: shared for whole blocks, exclusive for parts of blocks.
 //!
 //! First come, first served: a call goes on when nothing that came before it is in its way, so nobody starves. A
 //! call that has to wait helps asynchronous ones along: the range in its way may belong to a request that
@@ -14,9 +14,9 @@ const LOOK: Duration = Duration::from_micros(50);
 /// What a call does with its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Others who say so may do the same.
+    /// Other calls with this mode may work on it too.
     Shared,
-    /// Nobody else may.
+    /// No other call may work on it.
     Exclusive,
 }
 
@@ -39,7 +39,7 @@ impl Entry {
 /// What the lock of [`Ranges`] guards.
 #[derive(Debug, Default)]
 struct RangeTable {
-    /// Those who have a range, and those who wait for one, in the order in which they came.
+    /// Calls that have a range, and calls that wait for one, in the order in which they came.
     entries: Vec<Entry>,
     /// Entries of [`Mode::Exclusive`].
     exclusive: usize,
@@ -98,8 +98,8 @@ impl Ranges {
         self.inner.lock()
     }
 
-    /// Waits for the right to work on `bytes`; meanwhile `help` looks after asynchronous requests. Who calls
-    /// holds no range and nothing that `help` needs.
+    /// Waits for the right to work on `bytes`; meanwhile `help` looks after asynchronous requests. The
+    /// caller holds no range and nothing that `help` needs.
     pub(crate) fn lock(&self, bytes: Range<u64>, mode: Mode, help: impl Fn()) -> RangeGuard<'_> {
         let mut inner = self.guard();
         let id = inner.next;

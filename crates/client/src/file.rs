@@ -17,8 +17,8 @@ const ENTRIES_BYTES: u32 = 32 << 10;
 
 /// An open description. Descriptors that were duplicated share one; so do processes, by fork, exec and SCM_RIGHTS.
 ///
-/// The calls and their errors are those of [`nvmed_fs::File`]; who asks, the server knows. Every call can fail with
-/// `EIO` once the server is gone. Dropping the last reference lets go of it.
+/// The calls and their errors are those of [`nvmed_fs::File`]; the server knows which process calls. Every call can
+/// fail with `EIO` once the server is gone. Dropping the last reference closes it.
 #[derive(Debug)]
 pub struct File {
     pub(crate) holding: Arc<Holding>,

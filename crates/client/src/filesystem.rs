@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 /// The file system of a session; clones are the same one.
 ///
-/// The calls and their errors are those of [`nvmed_fs::FileSystem`]; who asks, the server knows. Every call can fail
-/// with `EIO` once the server is gone.
+/// The calls and their errors are those of [`nvmed_fs::FileSystem`]; the server knows which process calls. Every call
+/// can fail with `EIO` once the server is gone.
 #[derive(Clone, Debug)]
 pub struct FileSystem {
     pub(crate) core: Arc<Core>,

@@ -1,9 +1,9 @@
 //! A process's side of a shared mount: the calls of NVMeDFS, made at a server.
 //!
-//! In: the calls of `nvmed_fs`, less who asks. Out: the same answers. Neighbours: `wire` below, the wrapper above.
-//! Invariants: system calls are raw, no thread and no thread-local value of its own, descriptors are quiet; nothing is
-//! half done over a fork between [`Session::before_fork`] and what follows it; once the server is gone every call is
-//! `EIO` at once. Cached reads make no call. Source: docs/spec/shared.md.
+//! In: the calls of `nvmed_fs`, without the caller's ids. Out: the same answers. Neighbours: `wire` below, the
+//! wrapper above. Invariants: system calls are raw, no thread and no thread-local value of its own, descriptors are
+//! quiet; nothing is half done over a fork between [`Session::before_fork`] and what follows it; once the server is
+//! gone every call is `EIO` at once. Cached reads make no call. Source: docs/spec/shared.md.
 #![forbid(unsafe_code)]
 
 mod cached;

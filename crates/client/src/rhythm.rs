@@ -10,8 +10,8 @@ const ALIKE_MIN: u32 = 2;
 /// The same, after expectations that were of no use: each doubles it, up to here, and each that was takes one off.
 const ALIKE_MAX: u32 = 128;
 
-/// What a description's writes and syncs were. Threads that race here spoil an expectation, nothing else: a mark holds
-/// whoever asked for it, and two halves of two marks hold as well.
+/// What a description's writes and syncs were. Threads that race here spoil an expectation and
+/// nothing else: a mark is right for whichever thread asked for it, and a mix of two marks is right as well.
 #[derive(Debug)]
 pub(crate) struct Rhythm {
     /// Writes since the last sync, and before it.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a server may take to learn who asks.
+/// How long a server may take to answer that it has learnt the process's new ids.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A process's session with the server. Of a process that forks, the child goes on with an heir's in its place; nodes
@@ -167,7 +167,7 @@ impl Session {
         }
     }
 
-    /// The process has changed its ids: the server learns who asks from now on.
+    /// The process has changed its ids: the server learns them.
     ///
     /// # Errors
     /// It could not be told, or refuses.

@@ -151,7 +151,8 @@ impl Device {
     /// [`IoError::Busy`] while a handle is bound to it or a ticket of it lives, [`IoError::LastQueue`],
     /// [`IoError::NoSuchQueue`].
     pub fn destroy_queue(&self, number: QueueNumber) -> Result<(), IoError> {
-        // What is done already is taken first, without the lock of the table: it may wake somebody who wants it.
+        // What is done already is taken first, without the lock of the table: taking it may wake a task that wants
+        // that lock.
         let queue = Arc::clone(self.table().queue(number)?);
         queue.lock().advance();
         drop(queue);

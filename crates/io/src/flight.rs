@@ -10,7 +10,8 @@ use nvmed_units::{DeviceAddress, Lba};
 
 /// A call that is under way while its caller does other things: what of it was not sent yet, and the tickets of the
 /// rest. [`Flight::submit`], or [`Flight::enqueue`], sends as much as the queue has slots for, [`Flight::poll`] looks
-/// for results; both are called again until [`Flight::is_landed`]. Whoever wants to sleep meanwhile takes a ticket.
+/// for results; both are called again until [`Flight::is_landed`]. A caller that wants to sleep meanwhile takes a
+/// ticket.
 ///
 /// Until it has landed its memory is the device's. Dropping it before abandons its requests ([`Ticket::abandon`]).
 #[derive(Debug)]

@@ -170,7 +170,7 @@ impl Handle {
         let mut index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
         let mut submitted = inner.submit_as(request, index, id, hot, true);
         if submitted == Err(SubmitError::NoSlot) {
-            // Completions that lie in the queue hold slots; whoever waits for them finds them later.
+            // Completions that lie in the queue hold slots; the calls that wait for them find them later.
             inner.tickets.close(index);
             inner.advance();
             index = inner.tickets.open(id, false).ok_or(SubmitError::NoSlot)?;
@@ -223,7 +223,7 @@ impl Handle {
         result.map(|_| ())
     }
 
-    /// Looks at the handle's queues and takes all completions that are there, whoever they are for; answers
+    /// Looks at the handle's queues and takes all completions that are there, those of other handles too; answers
     /// how many. Results stay with their tickets.
     #[must_use = "how many were taken; `ring` only rings"]
     pub fn reap(&self) -> usize {

@@ -3,8 +3,8 @@
 //! In: synchronous calls and requests on a [`Handle`]. Out: results, each exactly once, with the
 //! device's status; a [`Ticket`] stands for one that is not there yet, and can be awaited.
 //! Neighbours: `engine` below, whose queue pairs are locked here; file system and metadata store above.
-//! Invariants: thread A may submit while thread B polls, and whoever reaps a completion leaves it for
-//! whoever waits for it; no request allocates; with a device that works inside the doorbell no call waits.
+//! Invariants: thread A may submit while thread B polls, and a thread that reaps another's completion leaves its
+//! result where the other finds it; no request allocates; with a device that works inside the doorbell no call waits.
 //! Source: NVMeDirect's handles and queues (TCE'17, III.B and fig. 4); `docs/io.md`.
 #![forbid(unsafe_code)]
 

@@ -124,7 +124,7 @@ impl Service {
         let (body, engine) = (Arc::clone(&service), Arc::clone(engine));
         let thread = nvmed_sys::spawn_quiet("nvmed-io", move || body.run(&*engine));
         let thread = thread.map_err(|error| IoError::Thread { kind: error.kind() })?;
-        // Whoever rings meanwhile need not: the thread looks before it parks.
+        // A call that is made before this is set cannot wake the thread, and need not: it looks before it parks.
         let _ = service.thread.set(thread.thread().clone());
         Ok((service, thread))
     }

@@ -113,7 +113,7 @@ pub(crate) enum Called {
     Waiting(usize),
 }
 
-/// The lock of a queue. Whoever is to be woken is woken after it was given back.
+/// The lock of a queue. Its drop gives it back first, and then wakes the waiters.
 pub(crate) struct QueueGuard<'a> {
     queue: &'a SharedQueue,
     /// `None` only while it is dropped.
@@ -146,7 +146,7 @@ impl Drop for QueueGuard<'_> {
     }
 }
 
-/// Wakes whoever `guard` names, with the lock free.
+/// Wakes the waiters that are noted under `guard`, with the lock free.
 #[cold]
 fn wake<'a>(queue: &'a SharedQueue, mut guard: MutexGuard<'a, QueueState>) {
     loop {
@@ -337,9 +337,9 @@ impl QueueState {
         (self.served, self.served_ns)
     }
 
-    /// Counts a look that found nothing; whether it is time to look for overdue requests.
+    /// Counts a look that found nothing; answers whether it is time to look for overdue requests.
     pub(crate) fn looked_in_vain(&mut self) -> bool {
-        /// Whoever polls without end does so some million times a second.
+        /// A thread that polls without end looks some million times a second.
         const WATCH: u32 = 1 << 12;
         self.in_vain = self.in_vain.wrapping_add(1);
         self.in_vain.is_multiple_of(WATCH)
@@ -398,7 +398,7 @@ impl QueueState {
         }
     }
 
-    /// Takes all completions that are there and leaves each for whoever waits for it; answers how many.
+    /// Takes all completions that are there and leaves each result for its waiter; answers how many.
     #[inline]
     pub(crate) fn reap(&mut self) -> usize {
         let mut count = 0;
@@ -409,7 +409,7 @@ impl QueueState {
         count
     }
 
-    /// Leaves what was taken for whoever waits for it.
+    /// Leaves the results that were taken for their waiters.
     fn settle(&mut self) {
         for at in 0..self.batch.len() {
             let done = self.batch[at];
@@ -490,7 +490,7 @@ impl QueueState {
         &mut self.members[handle as usize].stats
     }
 
-    /// Everybody who is to be woken, for a caller who holds several locks.
+    /// All waiters to be woken, for a caller that holds several locks.
     pub(crate) fn take_woken(&mut self) -> Vec<Waiter> {
         let room = Vec::with_capacity(self.woken.capacity());
         core::mem::replace(&mut self.woken, room)

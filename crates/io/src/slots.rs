@@ -8,7 +8,7 @@ use std::thread::Thread;
 /// They have completion slots of their own, since requests whose results nobody takes could fill all others.
 const CALLS: usize = 64;
 
-/// Who is to be woken when a result is there.
+/// The thread or task to be woken when a result is there.
 #[derive(Debug)]
 pub(crate) enum Waiter {
     /// A thread that sleeps until the completion thread has its result.
@@ -216,7 +216,7 @@ impl CompletionSlots {
         (slot.remaining == 0).then_some(slot.error.map_or(Ok(slot.value), Err))
     }
 
-    /// Who is to be woken when the result is there; answers who was before.
+    /// Notes the waiter to be woken when the result is there; answers the one that was noted before.
     pub(crate) fn wake_later(&mut self, index: usize, waiter: Waiter) -> Option<Waiter> {
         self.awaited += usize::from(matches!(waiter, Waiter::Task(_)));
         let before = self.slots[index].waiter.replace(waiter);
@@ -249,7 +249,7 @@ impl CompletionSlots {
         self.free.push(index as u32);
     }
 
-    /// Nobody will take the result; answers who would have been woken.
+    /// Nobody will take the result; answers the waiter that was noted.
     pub(crate) fn abandon(&mut self, index: usize) -> Option<Waiter> {
         assert!(!self.slots[index].abandoned, "slot {index} is abandoned twice");
         let waiter = self.slots[index].waiter.take();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A submitted request. Its result is there exactly once, for [`crate::Handle::wait`], for awaiting, or
 /// for looking at by [`crate::Handle::poll`].
 ///
-/// As a future it is woken by whoever reaps the completion: the completion thread, where the handle's
+/// As a future it is woken by the thread that reaps the completion: the completion thread, where the handle's
 /// policy has one ([`crate::Completions::Thread`], [`crate::Completions::Interrupt`]), or another user of
 /// the queue; with the other policies each poll looks at the queue and asks to be polled again.
 ///

@@ -164,7 +164,7 @@ fn on_time<T>(sleep: impl FnOnce() -> T) -> T {
 
 impl SharedQueue {
     /// Looks at a queue again and again until `found` finds something there. A device that answers
-    /// nothing fails its requests in the end, so whoever waits for requests always ends.
+    /// nothing fails its requests in the end, so a wait for requests always ends.
     pub(crate) fn until<T>(&self, awaited: Awaited, found: impl FnMut(&mut QueueState) -> Option<T>) -> T {
         self.until_counted(awaited, found).0
     }

@@ -68,10 +68,10 @@ impl Connection {
         connection
     }
 
-    /// The session, if there is one, knows where its process is seen to die.
+    /// Tells the session, if there is one, by which connection the server sees its process die.
     pub(crate) fn introduce(self: &Arc<Self>) {
         if let Some(session) = self.session.get() {
-            // Whoever introduced it before did the same.
+            // If it was set before, it was set to this connection.
             let _ = session.connection.set(Arc::downgrade(self));
         }
     }
@@ -103,7 +103,7 @@ impl Connection {
         drop(self.share.lock().take());
     }
 
-    /// Since when somebody has been there who is no session.
+    /// Since when this connection has been open without a session.
     pub(crate) fn silent_since(&self) -> Option<Instant> {
         self.silent.filter(|_| !self.has_session())
     }

@@ -24,7 +24,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// The next errand, and whose it is. Whoever has others waiting is last from now on.
+    /// The next errand, and whose it is. If that user has others waiting, the user goes to the end of the line.
     fn take(&mut self, most: usize) -> Option<(Option<u32>, Errand)> {
         let may = |whose: &Option<u32>| self.busy.get(whose).is_none_or(|busy| *busy < most);
         let at = self.lines.iter().position(|(whose, _)| may(whose))?;

@@ -1,4 +1,4 @@
-//! Who may have a session, and what of the file system it sees.
+//! Which processes get a session, and what of the file system it sees.
 
 use crate::peer::Peer;
 use nvmed_fs::{FileSystem, FsError};
@@ -26,13 +26,13 @@ pub trait Gate: Send + Sync {
     fn changes(&self) -> u64;
 }
 
-/// Who may have a session at all.
+/// Which processes get a session at all.
 #[derive(Clone)]
 pub enum Admission {
-    /// Whoever knows the secret: the processes of a run, whatever ids they take on. They see everything; owners and
+    /// Those that know the secret: the processes of a run, whatever ids they take on. They see everything; owners and
     /// mode bits decide about their calls.
     Secret([u8; SECRET_BYTES]),
-    /// Whom a gate lets in.
+    /// Those that a gate lets in.
     Gate(Arc<dyn Gate>),
 }
 

@@ -182,8 +182,8 @@ impl Owners {
         released
     }
 
-    /// A process waits for a lock from now on, unless who has it waits for the process: then it would be for ever. As
-    /// in Linux one lock that is in the way is followed at a time, and threads of a process count as one.
+    /// Notes that a process waits for a lock, unless the lock's owner waits for this process: both would wait for ever.
+    /// As in Linux one lock that is in the way is followed at a time, and threads of a process count as one.
     pub(crate) fn is_circle(&self, owner: &Owner, wanted: Wanted) -> bool {
         let _alone = self.waiting.lock();
         let mut in_the_way = wanted.in_the_way(owner.number);

@@ -166,7 +166,7 @@ impl Server {
         let left: Vec<_> = self.desk.connections.lock().drain().collect();
         left.iter().for_each(|(_, connection)| self.desk.end(connection));
         self.desk.service.board.set_dead();
-        // A call that was begun is done: whoever unmounts next is alone.
+        // Calls that were begun are done, so that the caller may unmount.
         self.desk.service.lanes.wait_for_none();
     }
 }
@@ -355,12 +355,12 @@ impl Desk {
         }
     }
 
-    /// A message with a descriptor. A client can make whoever closes one wait, as long as it likes (a file of its own
-    /// FUSE, a socket that lingers): a thread of the connection's own takes the message and closes what came with it,
-    /// and until then takes nothing more from it.
+    /// Takes a message with a descriptor. A client can make the thread that closes its descriptor wait for as long as
+    /// the client likes (a file of its own FUSE, a socket that lingers). So a thread of the connection's own takes the
+    /// message and closes what came with it; until then the server takes nothing more from this connection.
     fn attend_apart(self: &Arc<Self>, connection: Arc<Connection>) {
         let (desk, asking) = (Arc::clone(self), Arc::clone(&connection));
-        // Whoever unmounts waits for the answer, as for a lane's; not for what is closed.
+        // The unmount waits for this answer, as for those of lanes; it does not wait for the closing.
         let counted = self.service.lanes.begin();
         let attend = move || {
             let mut fds = Vec::new();
@@ -418,9 +418,9 @@ impl Desk {
         self.errand(Some(connection.user.uid), move || desk.forget(&connection));
     }
 
-    /// As [`Desk::leave`], of a connection with messages that nobody took: whoever closes it closes their descriptors,
-    /// as slowly as their sender likes. A thread of its own does, as long as its user has room for one that says
-    /// nothing.
+    /// As [`Desk::leave`], of a connection with messages that nobody took. The thread that closes the connection closes
+    /// their descriptors too, which takes as long as their sender likes. So it is a thread of its own, as long as the
+    /// user's share has room for one more silent connection.
     fn leave_messages(self: &Arc<Self>, connection: Arc<Connection>) {
         let share = connection.user.take(Resource::Silent);
         let is_alone = share.is_ok();

@@ -160,9 +160,9 @@ impl Service {
         self.sessions.lock().values().find(|session| session.secret() == *secret).cloned()
     }
 
-    /// Ends a session: the process is dead, or has gone on in its heir. What it held is let go of.
+    /// Ends a session: the process is dead, or has gone on in its heir. The server gives back what it held.
     pub fn end(&self, session: &Session) {
-        // `bury` finds it in the list until its locks are gone, and waits here for whoever ends it.
+        // `bury` finds it in the list until its locks are gone, and waits here for the thread that ends it.
         let _ending = session.ending.lock();
         let held = session.end();
         held.iter().for_each(|hold| self.unmap_all(hold));
@@ -180,8 +180,8 @@ impl Service {
         self.sessions.lock().remove(&session.number());
     }
 
-    /// Ends the sessions of processes that are dead and whose hang-up nobody has heard yet: who has waited for a
-    /// process expects its locks to be gone. Whether there were any.
+    /// Ends the sessions of processes that are dead and whose hang-up the server has not seen yet: a parent that has
+    /// waited for its child expects the child's locks to be gone. Answers whether there were any.
     pub(crate) fn bury(&self) -> bool {
         let dead = self.dead();
         dead.iter().for_each(|connection| connection.end(self));

@@ -14,7 +14,7 @@ use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use nvmed_wire::{Handle, SECRET_BYTES};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A session: who asks, what it sees of the file system, what it holds.
+/// A session: the process that makes calls, what it sees of the file system, what it holds.
 pub struct Session {
     number: u64,
     secret: [u8; SECRET_BYTES],

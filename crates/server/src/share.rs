@@ -136,7 +136,7 @@ impl Resource {
         }
     }
 
-    /// What who has his share is answered.
+    /// The errno for a user who already has all of this resource that is his share.
     fn refused(self) -> Errno {
         match self {
             Self::Session | Self::Lane | Self::Silent => Errno::MFILE,

@@ -111,7 +111,7 @@ mod tests {
             };
             tokens.0.lock().insert(Token { number: 7, inode }, sent);
         }
-        // Whoever asks the host can be anybody: the list is free meanwhile.
+        // While the sweep asks the host about a token, it does not hold the lock of the list.
         tokens.sweep_by(|token| tokens.0.try_lock().is_some() && token.inode != 1);
         assert_eq!(tokens.count(), 1);
         assert!(tokens.get(Token { number: 7, inode: 1 }).is_some());

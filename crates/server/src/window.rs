@@ -93,7 +93,7 @@ pub(crate) struct Changing<'a> {
 }
 
 impl Files {
-    /// The oldest window of the user who has the most: who opens many files loses his own.
+    /// The oldest window of the user who has the most: a user who opens many files loses windows of his own.
     fn oldest_of_the_greediest(&self) -> Option<u64> {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         self.windows.values().for_each(|window| *counts.entry(window.uid).or_default() += 1);
@@ -103,8 +103,8 @@ impl Files {
     }
 }
 
-/// Takes `excess` pages out of what has come: the oldest of the user who has the most, so that who reads much loses his
-/// own.
+/// Takes `excess` pages out of what has come: the oldest of the user who has the most, so that a user who reads much
+/// loses pages of his own.
 fn give_way(arrivals: &mut HashMap<u32, Arrivals>, mut excess: u64) -> Vec<Arrival> {
     let mut going = Vec::new();
     while excess > 0
