@@ -1,9 +1,34 @@
 //! What can go wrong; errnos come from the engine's tables.
 
+use crate::settings::HandleSettings;
 pub use nvmed_engine::SubmitError;
 use nvmed_engine::{DeviceError, EngineError, InvalidRequest, Operation, QueueFault};
 use nvmed_units::Lba;
 use rustix::io::Errno;
+
+/// Which setting of a handle makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSetting {
+    /// The share of a queue.
+    #[error("a handle cannot have the weight {weight}; set 1 to {}", HandleSettings::WEIGHT_MAX)]
+    Weight {
+        /// The weight asked for.
+        weight: u32,
+    },
+    /// The time limit of requests.
+    #[error(
+        "a handle cannot have a timeout of {timeout_us} us; set at least {} us",
+        HandleSettings::TIMEOUT_US_MIN
+    )]
+    Timeout {
+        /// The timeout asked for, microseconds.
+        timeout_us: u64,
+    },
+    /// A rate without any limit in it.
+    #[error("the rate of a handle limits neither bytes nor requests; set one of them, or no rate")]
+    Rate,
+}
 
 /// Why a call failed.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -39,11 +64,8 @@ pub enum IoError {
     #[error("a device needs at least one queue of at least one command")]
     Options,
     /// A handle's setting makes no sense.
-    #[error("{what}")]
-    Setting {
-        /// Which, and what it may be.
-        what: &'static str,
-    },
+    #[error(transparent)]
+    Setting(#[from] InvalidSetting),
     /// A completion thread could not be started.
     #[error("the host has no room for a completion thread ({kind}); choose another completion policy")]
     Thread {
@@ -84,7 +106,7 @@ impl IoError {
         match self {
             Self::Device(error) => error.errno(),
             Self::Invalid { reason: InvalidRequest::Unsupported, .. } => Errno::OPNOTSUPP,
-            Self::Invalid { .. } | Self::Options | Self::Setting { .. } => Errno::INVAL,
+            Self::Invalid { .. } | Self::Options | Self::Setting(_) => Errno::INVAL,
             Self::Thread { .. } => Errno::AGAIN,
             Self::NoSuchQueue { .. } => Errno::NOENT,
             Self::Busy { .. } | Self::LastQueue { .. } => Errno::BUSY,

@@ -34,7 +34,7 @@ mod wait;
 
 pub use buckets::Buckets;
 pub use device::{Device, DeviceOptions};
-pub use error::{IoError, SubmitError};
+pub use error::{InvalidSetting, IoError, SubmitError};
 pub use flight::Flight;
 pub use handle::{Binding, Handle};
 pub use measure::{Histogram, Measured};

@@ -1,6 +1,6 @@
 //! What a handle can be told at run time (NVMeDirect's handle parameters; TCE'17, III.B).
 
-use crate::error::IoError;
+use crate::error::{InvalidSetting, IoError};
 use crate::schedule::Rights;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 pub use nvmed_engine::Priority;
@@ -86,15 +86,14 @@ impl HandleSettings {
     /// # Errors
     /// [`IoError::Setting`].
     pub(crate) fn check(&self) -> Result<(), IoError> {
-        let wrong = |what| Err(IoError::Setting { what });
         if self.weight == 0 || self.weight > Self::WEIGHT_MAX {
-            return wrong("the weight of a handle is 1 to 1000");
+            return Err(InvalidSetting::Weight { weight: self.weight }.into());
         }
         if self.timeout_us < Self::TIMEOUT_US_MIN {
-            return wrong("the timeout of a handle is at least 1000 us");
+            return Err(InvalidSetting::Timeout { timeout_us: self.timeout_us }.into());
         }
         if self.rate.is_some_and(|rate| rate == Rate::default()) {
-            return wrong("a rate limits bytes or requests a second; without a limit it is None");
+            return Err(InvalidSetting::Rate.into());
         }
         Ok(())
     }
@@ -299,13 +298,21 @@ mod tests {
     #[test]
     fn senseless_settings_are_refused() {
         let good = HandleSettings::default();
-        for bad in [
-            HandleSettings { weight: 0, ..good },
-            HandleSettings { weight: 1001, ..good },
-            HandleSettings { timeout_us: 0, ..good },
-            HandleSettings { rate: Some(Rate::default()), ..good },
+        for (bad, want) in [
+            (HandleSettings { weight: 0, ..good }, "a handle cannot have the weight 0; set 1 to 1000"),
+            (HandleSettings { weight: 1001, ..good }, "a handle cannot have the weight 1001; set 1 to 1000"),
+            (
+                HandleSettings { timeout_us: 0, ..good },
+                "a handle cannot have a timeout of 0 us; set at least 1000 us",
+            ),
+            (
+                HandleSettings { rate: Some(Rate::default()), ..good },
+                "the rate of a handle limits neither bytes nor requests; set one of them, or no rate",
+            ),
         ] {
-            assert!(matches!(bad.check(), Err(IoError::Setting { .. })), "{bad:?}");
+            let error = bad.check().expect_err("the setting makes no sense");
+            assert!(matches!(error, IoError::Setting(_)), "{bad:?}: {error:?}");
+            assert_eq!(error.to_string(), want);
         }
         assert!(good.check().is_ok());
     }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// The medium refused or failed a read, write or flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("errno {errno}")]
+#[error("{}", std::io::Error::from_raw_os_error(*errno))]
 pub struct MediumError {
     /// The positive errno that describes it best; `EIO` (5) when nothing better is known.
     pub errno: i32,
