@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::disk::Disk;
-use crate::error::BlockError;
+use crate::error::{BlockError, InvalidOption};
 use crate::handle::ByteHandle;
 use crate::memory::Memory;
 use crate::range::RangeId;
@@ -291,10 +291,8 @@ impl ByteHandle {
             }
             (Operation::Discard, _) => self.discard(aio.offset, aio.bytes as u64).map(|()| aio.bytes),
             (Operation::Flush, _) => self.flush().map(|()| 0),
-            (Operation::Passthrough { .. }, _) => {
-                Err(BlockError::Options("passthrough has a call of its own"))
-            }
-            (_, None) => Err(BlockError::Options("a call that moves data needs a buffer")),
+            (Operation::Passthrough { .. }, _) => Err(InvalidOption::AsynchronousPassthrough.into()),
+            (_, None) => Err(InvalidOption::NoBuffer.into()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Memory that the device knows: registered once, address ready.
 
-use crate::error::BlockError;
+use crate::error::{BlockError, InvalidOption};
 use core::ops::Range;
 use nvmed_io::{Device, IoError, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
@@ -68,7 +68,7 @@ impl Pool {
     /// A buffer of `bytes` bytes. What it holds is anything.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Buffer, BlockError> {
         if bytes == 0 || bytes > BUFFER_BYTES_MAX {
-            return Err(BlockError::Options("a buffer has 1 byte to 1 GiB"));
+            return Err(InvalidOption::BufferBytes { bytes }.into());
         }
         let len = bytes.next_multiple_of(BLOCK_BYTES);
         let mut inner = self.lock();

@@ -4,6 +4,37 @@ use crate::signature::Found;
 use nvmed_io::IoError;
 use rustix::io::Errno;
 
+/// What was asked of a disk, and makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidOption {
+    /// A buffer of no bytes, or of too many.
+    #[error(
+        "a buffer cannot have {bytes} bytes; ask for 1 byte to {} bytes (1 GiB)",
+        crate::buffer::BUFFER_BYTES_MAX
+    )]
+    BufferBytes {
+        /// The bytes asked for.
+        bytes: usize,
+    },
+    /// A handle bound to an empty list of queues.
+    #[error("a handle cannot have an empty list of queues; name at least one")]
+    NoQueue,
+    /// A command with memory that another device knows.
+    #[error(
+        "the buffer of a passthrough command belongs to another disk; take one from the disk of the handle"
+    )]
+    ForeignBuffer,
+    /// A passthrough command as an asynchronous call.
+    #[error(
+        "a passthrough command cannot be submitted as an asynchronous call; use the call for passthrough"
+    )]
+    AsynchronousPassthrough,
+    /// An asynchronous read or write without memory.
+    #[error("an asynchronous call that moves data has no buffer; give it one")]
+    NoBuffer,
+}
+
 /// Why a call failed.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -94,9 +125,9 @@ pub enum BlockError {
         /// The failed look.
         error: IoError,
     },
-    /// A queue, or a cache, that the disk cannot have.
-    #[error("{0}")]
-    Options(&'static str),
+    /// Something was asked for that no disk has.
+    #[error(transparent)]
+    Options(#[from] InvalidOption),
 }
 
 impl BlockError {

@@ -3,7 +3,7 @@
 use crate::aio::Flights;
 use crate::buffer::Buffer;
 use crate::disk::Disk;
-use crate::error::BlockError;
+use crate::error::{BlockError, InvalidOption};
 use crate::memory::Memory;
 use crate::range::Mode;
 use crate::readahead::Ahead;
@@ -92,7 +92,7 @@ impl ByteHandle {
         let (bindings, choice) = match route {
             Route::Bound(binding) => (vec![binding], None),
             Route::Chosen(bindings, _) if bindings.is_empty() => {
-                return Err(BlockError::Options("a handle needs a queue"));
+                return Err(InvalidOption::NoQueue.into());
             }
             Route::Chosen(bindings, choice) => (bindings, Some(choice)),
         };
@@ -429,9 +429,7 @@ impl ByteHandle {
     ) -> Result<u32, BlockError> {
         let segment = match data {
             Some((buffer, _)) if !self.disk.owns(buffer) => {
-                return Err(BlockError::Options(
-                    "the buffer of a passthrough command is one of another disk",
-                ));
+                return Err(InvalidOption::ForeignBuffer.into());
             }
             Some((buffer, range)) => Some(buffer.segment(range)?),
             None => None,

@@ -27,7 +27,7 @@ pub use aio::{AIO_MAX, Aio, Finished};
 pub use buffer::Buffer;
 pub use cached::{CacheOptions, CacheStats, WritePolicy};
 pub use disk::{Disk, DiskOptions, find_on};
-pub use error::BlockError;
+pub use error::{BlockError, InvalidOption};
 pub use handle::{Access, ByteHandle, Choice, Route, Settings};
 pub use nvmed_cache::EvictionPolicy;
 pub use readahead::ADVICE_MAX;
