@@ -133,6 +133,9 @@ pub(crate) trait Bytes: Placement {
             let rest = (into.len() - done).min((size - position).min(usize::MAX as u64) as usize);
             let copied = self.read(inode, &mut into[done..done + rest], position);
             done += copied;
+            if done == into.len() {
+                return Ok(done);
+            }
             if copied == rest {
                 continue;
             }

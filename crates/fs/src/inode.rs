@@ -169,6 +169,7 @@ impl Inode {
     }
 
     /// Times: access, change of data, change of the inode, creation.
+    #[inline]
     pub(crate) fn times_ns(&self) -> [i64; 4] {
         let load = |time: &AtomicI64| time.load(Ordering::Relaxed);
         [load(&self.atime_ns), load(&self.mtime_ns), load(&self.ctime_ns), self.btime_ns]
