@@ -59,8 +59,8 @@ fn push(extents: &mut Vec<Extent>, logical: u64, physical: u64, flags: u32) {
 }
 
 impl Model {
-    /// Cuts and moves extents; answers the blocks in use and what has to be copied. `gives` says whether the device gives a block:
-    /// what it does not give is not copied.
+    /// Cuts and moves extents; answers the blocks in use and what has to be copied. `gives` says whether the device
+    /// gives a block: what it does not give is not copied.
     pub(crate) fn fix_blocks(&mut self, gives: &mut dyn FnMut(u64) -> bool) -> (Used, Vec<Copy>) {
         let first = self.superblock.data_first;
         let region = first..first + self.superblock.data_blocks;
@@ -122,8 +122,8 @@ impl Model {
             .collect()
     }
 
-    /// Removes what of an inode's extents lies outside of the region, or over another of its own; and what lies past the
-    /// end of the file and is not marked in the bitmap either: a length that damage made huge.
+    /// Removes what of an inode's extents lies outside of the region, or over another of its own; and what lies past
+    /// the end of the file and is not marked in the bitmap either: a length that damage made huge.
     fn trim(&mut self, ino: Ino, region: &Range<u64>) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let holds = node.record.kind() == Kind::File && !matches!(node.record.tail, Tail::Data(_));
@@ -172,7 +172,8 @@ impl Model {
         }
     }
 
-    /// Gives an extent that lies over others' blocks a copy of those, as long as there is room; a hole, where there is nothing to copy.
+    /// Gives an extent that lies over others' blocks a copy of those, as long as there is room; a hole, where there is
+    /// nothing to copy.
     fn separate(
         &mut self,
         shared: &Shared,
@@ -208,7 +209,8 @@ impl Model {
             (0, 0) => format!("inode {ino} shares blocks with others"),
             (_, 0) => format!("inode {ino} shares {copied} blocks with others: it gets a copy of them"),
             _ => format!(
-                "inode {ino} shares blocks with others: it gets a copy of {copied}, and LOSES {lost} for which there is no room"
+                "inode {ino} shares blocks with others: it gets a copy of {copied}, \
+                 and LOSES {lost} for which there is no room"
             ),
         };
         if holes > 0 {

@@ -1,4 +1,5 @@
-//! The data of files that a repair puts right: which of their blocks the device gives, and which of them can be copied out whole.
+//! The data of files that a repair puts right: which of their blocks the device gives, and which of them can be copied
+//! out whole.
 
 use crate::blocks::Copy;
 use crate::fsck::path_of;
@@ -48,8 +49,8 @@ impl<'a> Data<'a> {
         region::fetch(self.whole, block, &mut self.buffer[..blocks as usize * BLOCK_BYTES])
     }
 
-    /// Of the files to which the keys of changed records belong, and of those that a copy was to be made of, the ones that cannot be
-    /// read whole: a line each. What is yet to be copied was read before.
+    /// Of the files to which the keys of changed records belong, and of those that a copy was to be made of, the ones
+    /// that cannot be read whole: a line each. What is yet to be copied was read before.
     pub(crate) fn unreadable<'k>(
         &mut self,
         model: &Model,
@@ -141,7 +142,8 @@ impl<'a> Names<'a> {
         let Unreadable { blocks, of, first, error } = wrong;
         let offset = first * BLOCK_BYTES as u64;
         format!(
-            "{name} cannot be copied out whole: the device does not give {blocks} of its {of} blocks, the first at byte {offset}: {error}"
+            "{name} cannot be copied out whole: the device does not give {blocks} of its {of} blocks, \
+             the first at byte {offset}: {error}"
         )
     }
 

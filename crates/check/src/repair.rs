@@ -1,7 +1,8 @@
 //! Repairing a file system that is not mounted: a plan first, then one change of the store, or a few.
 //!
-//! The whole of the metadata is read into memory and put right there; what then differs from the store is written: first
-//! what is new or changed, then what goes. A power cut in between leaves something that another repair puts right.
+//! The whole of the metadata is read into memory and put right there; what then differs from the store is written:
+//! first what is new or changed, then what goes. A power cut in between leaves something that another repair puts
+//! right.
 
 use crate::data::Data;
 use crate::fsck::{Opened, open};
@@ -33,8 +34,8 @@ impl core::fmt::Debug for Plan {
     }
 }
 
-/// Reads the file system of a device that is not mounted, and works out how to put it right. Nothing is changed. The data of the files
-/// that are to be put right is read as well: not all of it may be there to be had.
+/// Reads the file system of a device that is not mounted, and works out how to put it right. Nothing is changed. The
+/// data of the files that are to be put right is read as well: not all of it may be there to be had.
 ///
 /// # Errors
 /// It is no file system of ours, the device fails, or the metadata store itself is damaged: that is beyond a repair.
@@ -85,8 +86,8 @@ impl Plan {
         &self.lines
     }
 
-    /// The files among those that are put right whose data the device does not give whole: a line each, which names the file and says
-    /// why. All others that are put right can be copied out.
+    /// The files among those that are put right whose data the device does not give whole: a line each, which names the
+    /// file and says why. All others that are put right can be copied out.
     #[must_use]
     pub fn unreadable(&self) -> &[String] {
         &self.unreadable

@@ -25,7 +25,8 @@ pub struct Wreck {
 pub struct Rescued {
     /// Its name.
     pub name: Vec<u8>,
-    /// How many directories lie between it and the root. It lies in the last one before it in the list that is one less deep.
+    /// How many directories lie between it and the root. It lies in the last one before it in the list that is one less
+    /// deep.
     pub depth: usize,
     /// What it is.
     pub kind: Kind,

@@ -1,6 +1,6 @@
 //! What many small files cost, over the whole driver and an inline controller with a medium in RAM: time, and what is
-//! written to the device, the final sync included:
-//! `cargo run --release -p nvmed-fs --example small_cost -- [FILES] [BYTES_MIN] [BYTES_MAX] [INLINE_BYTES] [CACHE_MIB]`.
+//! written to the device, the final sync included. `cargo run --release -p nvmed-fs --example small_cost --
+//! [FILES] [BYTES_MIN] [BYTES_MAX] [INLINE_BYTES] [CACHE_MIB]`.
 //!
 //! Three parts: create + write + close of all files in 100 directories; then as many operations again, one in five
 //! each a create, a write over, a read, an append, a removal; then create + write + fsync of a tenth of them.

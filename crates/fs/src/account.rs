@@ -1,8 +1,9 @@
 //! What a directory tree has used of what it may: data blocks and inodes (quotas by directory).
 //!
 //! An account counts, of every inode below its directory, the blocks that are allocated and those that are promised. An
-//! inode that is loaded or made joins the account of its directory; links and renames stay inside one. A file with names in
-//! and outside a tree counts for the one that it was found by. Nothing of it is on the device: who mounts counts anew.
+//! inode that is loaded or made joins the account of its directory; links and renames stay inside one. A file with
+//! names in and outside a tree counts for the one that it was found by. Nothing of it is on the device: who mounts
+//! counts anew.
 
 use crate::error::FsError;
 use crate::inode::Inode;

@@ -38,8 +38,9 @@ pub(crate) trait Placement: Sized {
     /// completes the rest, by [`Placement::bring`] and another call.
     fn read(&self, inode: &Inode, into: &mut [u8], at: u64) -> usize;
 
-    /// Has at least the first byte of a range at hand for the next read, by whatever input that takes, and the others as
-    /// far as it likes: `stream` is the reader's, for what it reads ahead. The placement completes this; the caller waits.
+    /// Has at least the first byte of a range at hand for the next read, by whatever input that takes, and the others
+    /// as far as it likes: `stream` is the reader's, for what it reads ahead. The placement completes this; the caller
+    /// waits.
     ///
     /// # Errors
     /// [`FsError::NoMemory`]; the device's and the store's.
@@ -244,8 +245,8 @@ pub(crate) trait Bytes: Placement {
 
     /// Before a file grows past `size`: what lies behind its end is zero, also for those who have it mapped.
     ///
-    /// Whatever lay there until now (what a truncation left, what a slow writer wrote that a truncation overtook, what a
-    /// program stored past the end of a mapping) nobody ever sees.
+    /// Whatever lay there until now (what a truncation left, what a slow writer wrote that a truncation overtook, what
+    /// a program stored past the end of a mapping) nobody ever sees.
     ///
     /// # Errors
     /// Those of [`Placement::write`].

@@ -288,8 +288,8 @@ impl File {
     /// The file's memory for mmap; `write` when stores into it are to become the file's.
     ///
     /// # Errors
-    /// [`FsError::BadDescriptor`], [`FsError::NotSupported`] for what is no file, [`FsError::Access`] for stores through a
-    /// description that is not open for writing; the host has no memory; the device's.
+    /// [`FsError::BadDescriptor`], [`FsError::NotSupported`] for what is no file, [`FsError::Access`] for stores
+    /// through a description that is not open for writing; the host has no memory; the device's.
     pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
         self.check_map(write)?;
         self.core.pages.map(&self.inode, write).map(|fd| MappedFile { fd })

@@ -1,8 +1,8 @@
 //! What is behind the names of FIFOs and sockets: objects of the host's that have no name, one for each inode.
 //!
 //! Their `O_PATH` descriptors are kept here. Whoever gets a duplicate of one opens it, or connects to it, through
-//! `/proc/self/fd`, and has what the kernel has, with the kernel's own waiting. They are kept until the inode is gone: nobody tells
-//! how long the objects are in use.
+//! `/proc/self/fd`, and has what the kernel has, with the kernel's own waiting. They are kept until the inode is gone:
+//! nobody tells how long the objects are in use.
 
 use crate::error::FsError;
 use crate::inode::Inode;
@@ -49,8 +49,8 @@ impl End {
         Ok(rustix::io::fcntl_dupfd_cloexec(self.fd.as_fd(), 0)?)
     }
 
-    /// Gives the host's FIFO the rights of its inode: one descriptor serves readers and writers, and whoever opens it is asked
-    /// for them by the kernel. `who` is going to.
+    /// Gives the host's FIFO the rights of its inode: one descriptor serves readers and writers, and whoever opens it
+    /// is asked for them by the kernel. `who` is going to.
     fn permit(&mut self, inode: &Inode, who: &Credentials<'_>) -> Result<(), FsError> {
         let rights = Rights { uid: inode.uid(), gid: inode.gid(), mode: inode.mode() & 0o666 };
         if self.rights == Some(rights) {

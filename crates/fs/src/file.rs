@@ -58,14 +58,15 @@ impl File {
         self.number
     }
 
-    /// Whether the call that opened it also made the file (`O_CREAT`): such a file is empty, and is not cut by `O_TRUNC`.
+    /// Whether the call that opened it also made the file (`O_CREAT`): such a file is empty, and is not cut by
+    /// `O_TRUNC`.
     #[must_use]
     pub fn was_made(&self) -> bool {
         self.flags().has(OpenFlags::CREATE)
     }
 
-    /// Access mode and status flags, as `F_GETFL` tells them; and [`OpenFlags::CREATE`] where the call that opened it made the
-    /// file.
+    /// Access mode and status flags, as `F_GETFL` tells them; and [`OpenFlags::CREATE`] where the call that opened it
+    /// made the file.
     #[must_use]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags(self.flags.load(Ordering::Relaxed))

@@ -64,8 +64,8 @@ fn settle_writers() {
         .and_then(|()| membarrier(MembarrierCommand::PrivateExpedited));
 }
 
-/// Tells the kernel that this process maps files. Worth its while before the process has a second thread: after that it takes the
-/// kernel 10 to 30 ms, which the first [`crate::File::map`] pays otherwise.
+/// Tells the kernel that this process maps files. Worth its while before the process has a second thread: after that it
+/// takes the kernel 10 to 30 ms, which the first [`crate::File::map`] pays otherwise.
 pub fn expect_maps() {
     // Where it fails, maps find out themselves.
     let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);

@@ -10,8 +10,8 @@ const INLINE_BYTES: u32 = 512;
 /// What a SIGKILL of the program costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Completed calls live in the mount's memory: SIGKILL loses what was not synced, unless the memory outlives the process
-    /// (`nvmed run` holds it). Exit and signals that end in exit lose nothing.
+    /// Completed calls live in the mount's memory: SIGKILL loses what was not synced, unless the memory outlives the
+    /// process (`nvmed run` holds it). Exit and signals that end in exit lose nothing.
     #[default]
     Process,
     /// Each completed call has reached the device: a SIGKILL loses nothing, at the price of a device write per call.

@@ -113,7 +113,8 @@ impl Count<'_> {
 impl FileSystem {
     /// Bounds what a directory and everything below it may use together: from now on, what would need more is
     /// [`FsError::Quota`], and links and renames across its border are [`FsError::OtherTree`]. What is there already is
-    /// counted first, while names wait; a limit below it only stops growth. Holds until the file system is mounted anew.
+    /// counted first, while names wait; a limit below it only stops growth. Holds until the file system is mounted
+    /// anew.
     ///
     /// # Errors
     /// [`FsError::NotDirectory`]; [`FsError::Busy`] where a directory above or below is bounded; the store's.

@@ -27,8 +27,8 @@ impl Core {
 
 impl FileSystem {
     /// The same file system, of which only `root` and what is below it is to be seen: `/` is that directory, and `..`
-    /// above it is [`FsError::Away`], as above the file system's own root. With `read_only`, what would change something is
-    /// [`FsError::ReadOnly`]; a view of a view is no wider than that.
+    /// above it is [`FsError::Away`], as above the file system's own root. With `read_only`, what would change
+    /// something is [`FsError::ReadOnly`]; a view of a view is no wider than that.
     ///
     /// # Errors
     /// [`FsError::NotDirectory`]; [`FsError::NotFound`] for a directory that this view does not have.

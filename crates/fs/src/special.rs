@@ -12,9 +12,9 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-/// Looks at a descriptor that somebody brought: it names a socket and does nothing else, and the socket lies where this process makes such
-/// names too. The kernel asks no file system for that, which could be its owner's and never answer, neither now nor when the descriptor is
-/// closed.
+/// Looks at a descriptor that somebody brought: it names a socket and does nothing else, and the socket lies where this
+/// process makes such names too. The kernel asks no file system for that, which could be its owner's and never answer,
+/// neither now nor when the descriptor is closed.
 fn look(fd: BorrowedFd<'_>) -> Result<(), FsError> {
     let named = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::PATH));
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -26,12 +26,13 @@ fn look(fd: BorrowedFd<'_>) -> Result<(), FsError> {
 }
 
 impl FileSystem {
-    /// The `O_PATH` descriptor of the pipe behind a FIFO, for an open with `flags`; the same pipe for all as long as the
-    /// inode is there.
+    /// The `O_PATH` descriptor of the pipe behind a FIFO, for an open with `flags`; the same pipe for all as long as
+    /// the inode is there.
     ///
     /// # Errors
     /// [`FsError::NoDevice`] when it is no FIFO; [`FsError::Invalid`] for `O_PATH`; [`FsError::Access`];
-    /// [`FsError::NotPermitted`] for `O_NOATIME`; [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what the host answers.
+    /// [`FsError::NotPermitted`] for `O_NOATIME`; [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what
+    /// the host answers.
     pub fn pipe(&self, node: &Node, flags: OpenFlags, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
         if node.0.kind != Kind::Fifo {
             return Err(FsError::NoDevice);
@@ -58,8 +59,9 @@ impl FileSystem {
     /// Keeps what is behind a socket's name: the `O_PATH` descriptor of a name that its owner's socket was bound to.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] for another descriptor, or an inode that is no socket; `EADDRNOTAVAIL` for one on a file system where this
-    /// process makes no such names; [`FsError::NotPermitted`] for who is not its owner; `EADDRINUSE` when one is kept; those of [`FileSystem::pipe`].
+    /// [`FsError::Invalid`] for another descriptor, or an inode that is no socket; `EADDRNOTAVAIL` for one on a file
+    /// system where this process makes no such names; [`FsError::NotPermitted`] for who is not its owner; `EADDRINUSE`
+    /// when one is kept; those of [`FileSystem::pipe`].
     pub fn bind(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
         if node.0.kind != Kind::Socket {
             return Err(FsError::Invalid);
@@ -75,8 +77,8 @@ impl FileSystem {
     /// The `O_PATH` descriptor of the socket behind a name, to connect or send to.
     ///
     /// # Errors
-    /// [`FsError::Access`] without the right to write; `ECONNREFUSED` when it is no socket, or none was bound to it in this
-    /// mount.
+    /// [`FsError::Access`] without the right to write; `ECONNREFUSED` when it is no socket, or none was bound to it in
+    /// this mount.
     pub fn connect(&self, node: &Node, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
         permission::may(&node.0, WRITE, who)?;
         let end = if node.0.kind == Kind::Socket { self.0.ends.find(node.0.ino)? } else { None };

@@ -14,7 +14,8 @@ impl Core {
 
 impl FileSystem {
     /// Turns the file system read-only for the rest of the mount: what would change something is
-    /// [`crate::FsError::ReadOnly`] from now on, in this view and in all others. Of several reasons the first one is kept.
+    /// [`crate::FsError::ReadOnly`] from now on, in this view and in all others. Of several reasons the first one is
+    /// kept.
     ///
     /// Reading goes on. So do [`FileSystem::sync`] and [`FileSystem::unmount`], which write what was acknowledged
     /// before.

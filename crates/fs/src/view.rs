@@ -1,7 +1,7 @@
 //! What of a file system its caller sees: all of it, or a directory and what is below.
 //!
-//! A view decides where `/` is, where `..` ends, and whether anything may be changed. Of a held directory that was moved
-//! out of the view since, nothing is found any more.
+//! A view decides where `/` is, where `..` ends, and whether anything may be changed. Of a held directory that was
+//! moved out of the view since, nothing is found any more.
 
 use crate::error::FsError;
 use crate::inode::Inode;

@@ -8,7 +8,8 @@ use nvmed_io::{Device, Handle};
 use nvmed_kv::{DeviceMedium, Flaw};
 use nvmed_units::BLOCK_BYTES;
 
-/// One of two copies that is lost or old; the other one has everything. A mount for writing, or a repair, writes it again.
+/// One of two copies that is lost or old; the other one has everything. A mount for writing, or a repair, writes it
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LostCopy {
     /// The file system's superblock.
@@ -38,7 +39,8 @@ impl fmt::Display for LostCopy {
         match self {
             Self::Superblock { block, old: true } => write!(
                 f,
-                "one superblock, in block {block}, is older than the other: power went while it was written, or its write was lost"
+                "one superblock, in block {block}, is older than the other: \
+                 power went while it was written, or its write was lost"
             ),
             Self::Superblock { block, .. } => {
                 write!(f, "one superblock is damaged, in block {block}; the other one has everything")

@@ -13,7 +13,8 @@ pub enum LayoutError {
     NotOurs,
     /// A version that this program does not know.
     #[error(
-        "the file system has format version {found} and this program reads version {known}; copy its files out with a program that reads {found}, then `nvmed format` it anew"
+        "the file system has format version {found} and this program reads version {known}; \
+         copy its files out with a program that reads {found}, then `nvmed format` it anew"
     )]
     Version {
         /// What the superblock says.

@@ -146,7 +146,8 @@ pub fn is_below(lower: &[u8], upper: &[u8]) -> bool {
     lower.strip_prefix(upper).is_some_and(|rest| rest.first().is_none_or(|&byte| byte == STEP))
 }
 
-/// Whether a key's entry lies in the directory with a prefix, or below it in the zone. Both may lack the same beginning.
+/// Whether a key's entry lies in the directory with a prefix, or below it in the zone. Both may lack the same
+/// beginning.
 pub fn is_in(key: &[u8], prefix: &[u8]) -> bool {
     key.strip_prefix(prefix)
         .is_some_and(|rest| rest.first().is_some_and(|&byte| byte == NAME || byte == STEP))

@@ -201,8 +201,9 @@ impl Change<'_> {
         }
     }
 
-    /// On the way down to `directory`, the last one that has half of the names, or more. With the topmost one as the zone, all but one
-    /// of the names of a deep tree would be below one directory again, and so each new one would re-key as many as the bound allows.
+    /// On the way down to `directory`, the last one that has half of the names, or more. With the topmost one as the
+    /// zone, all but one of the names of a deep tree would be below one directory again, and so each new one would
+    /// re-key as many as the bound allows.
     fn half(&self, pressure: &Pressure, directory: &Arc<Inode>) -> Result<Arc<Inode>, FsError> {
         let top = &pressure.top;
         if top.ino == directory.ino || !pressure.by_names {

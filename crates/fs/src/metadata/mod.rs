@@ -69,7 +69,8 @@ fn read_counters(store: &Store) -> Result<Counters, FsError> {
 }
 
 impl Metadata {
-    /// Reads superblock, log and counters. Over what a dead process left in its memory, the log goes on with its batches.
+    /// Reads superblock, log and counters. Over what a dead process left in its memory, the log goes on with its
+    /// batches.
     ///
     /// # Errors
     /// [`FsError::Layout`]; the store's and the device's.

@@ -1,7 +1,8 @@
 //! The bytes of files in pages of the cache, over blocks of the device: a [`crate::bytes::Placement`].
 //!
-//! In: byte ranges. Out: copies, requests to the device, changes of extents. What lies at hand is copied in `placement`;
-//! everything slower is in `fill`, `write`, `resize`, `writeback`. Dirty pages wait in a list, oldest inode first.
+//! In: byte ranges. Out: copies, requests to the device, changes of extents. What lies at hand is copied in
+//! `placement`; everything slower is in `fill`, `write`, `resize`, `writeback`. Dirty pages wait in a list, oldest
+//! inode first.
 
 mod convoy;
 mod direct;

@@ -182,7 +182,8 @@ fn repair(disk: &Arc<Disk>) -> Result<Vec<String>, FsError> {
     Ok(lines)
 }
 
-/// Whether a change of these keys can matter to a path's bytes: those of names on the way to it, of zones and of its inode.
+/// Whether a change of these keys can matter to a path's bytes: those of names on the way to it, of zones and of its
+/// inode.
 fn is_touched(path: &[u8], ino: u64, changed: &[Vec<u8>]) -> bool {
     let steps: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
     changed.iter().any(|key| {
@@ -393,12 +394,16 @@ proptest! {
     /// Images with any bytes anywhere.
     #[test]
     fn fuzz_images_are_survived(
-        pokes in prop::collection::vec((any::<prop::sample::Index>(), 0usize..4096, prop::collection::vec(any::<u8>(), 1..64)), 1..20),
+        pokes in prop::collection::vec(
+            (any::<prop::sample::Index>(), 0usize..4096, prop::collection::vec(any::<u8>(), 1..64)),
+            1..20,
+        ),
     ) {
         let (disk, _) = build(64);
         let superblock = FileSystem::probe(&disk.device()).unwrap();
         // Where something is: superblocks, log, bitmap and tree of the store, the first data.
-        let blocks: Vec<u64> = (0..superblock.blocks).filter(|block| disk.peek(*block).iter().any(|&byte| byte != 0)).collect();
+        let is_used = |block: &u64| disk.peek(*block).iter().any(|&byte| byte != 0);
+        let blocks: Vec<u64> = (0..superblock.blocks).filter(is_used).collect();
         for (at, offset, bytes) in &pokes {
             disk.poke(*at.get(&blocks), |block| {
                 let end = (offset + bytes.len()).min(block.len());
@@ -540,7 +545,8 @@ fn pages(files: &FileSystem, path: &[u8]) -> Vec<Option<u8>> {
     (0..12).map(|page| file.pread(&mut bytes, page * 8192).ok().map(|_| bytes[0])).collect()
 }
 
-/// What a repair calls repaired can be copied out, or is named; a block that is lost keeps nothing else from being repaired.
+/// What a repair calls repaired can be copied out, or is named; a block that is lost keeps nothing else from being
+/// repaired.
 #[test]
 fn what_cannot_be_read_of_repaired_files_is_named() {
     let disk = Disk::new(32 << 20);
@@ -600,8 +606,8 @@ fn what_cannot_be_read_of_repaired_files_is_named() {
     assert!(named("dir/two").is_some() && named("dir/four").is_none(), "{unreadable:?}");
 }
 
-/// Directories in each other, beyond what a path can say, with one of them lost in the middle: it is made anew where it was, or, if
-/// it named a zone, what was in it is in `lost+found`.
+/// Directories in each other, beyond what a path can say, with one of them lost in the middle: it is made anew where it
+/// was, or, if it named a zone, what was in it is in `lost+found`.
 #[test]
 fn a_deep_tree_is_checked_salvaged_and_repaired() {
     const DEPTH: usize = 5000;

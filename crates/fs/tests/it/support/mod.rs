@@ -232,7 +232,8 @@ impl Disk {
         self.mount()
     }
 
-    /// As [`Disk::assert_sound`], right after a power cut: of a superblock that was being written the other copy counts.
+    /// As [`Disk::assert_sound`], right after a power cut: of a superblock that was being written the other copy
+    /// counts.
     pub fn assert_sound_after_cut(self: &Arc<Self>) {
         let mut findings = nvmed_check::fsck(&self.device()).expect("fsck reads the device");
         findings.retain(|finding| !matches!(finding, Finding::Copy(lost) if lost.is_superblock()));
