@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use core::ops::Range;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
 use nvmed_units::{BLOCK_BYTES, Block, Ino};
@@ -126,7 +126,7 @@ impl Model {
     /// the end of the file and is not marked in the bitmap either: a length that damage made huge.
     fn trim(&mut self, ino: Ino, region: &Range<u64>) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
-        let holds = node.record.kind() == Kind::File && !matches!(node.record.tail, Tail::Data(_));
+        let holds = node.record.kind() == FileType::File && !matches!(node.record.tail, Tail::Data(_));
         if !holds {
             node.record.flags &= !FLAG_KEYED_EXTENTS;
             if !core::mem::take(&mut node.extents).is_empty() {

@@ -10,7 +10,7 @@ use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use nvmed_layout::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
 use nvmed_layout::record::{Counters, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use nvmed_layout::{
-    Kind, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT, Superblock, copies, region, xattrs,
+    FileType, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT, Superblock, copies, region, xattrs,
 };
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, Block, Ino};
@@ -87,7 +87,7 @@ fn open_store(
 
 /// What is kept of an inode.
 struct Summary {
-    kind: Kind,
+    kind: FileType,
     nlink: u32,
     size: u64,
     blocks: u64,
@@ -99,7 +99,7 @@ struct Summary {
 }
 
 /// A directory, as its name tells of it.
-struct Place {
+struct Prefixes {
     /// The prefix of what is in it.
     prefix: Box<[u8]>,
     /// The prefix of what its own name is in; the root's is empty.
@@ -125,7 +125,7 @@ struct Unproven {
     prefix: Box<[u8]>,
     name: Box<[u8]>,
     ino: Ino,
-    kind: Kind,
+    kind: FileType,
 }
 
 struct Check {
@@ -135,7 +135,7 @@ struct Check {
     /// How many names an inode has.
     names: HashMap<Ino, u32>,
     /// Directories by number, and their numbers by prefix.
-    places: HashMap<Ino, Place>,
+    prefixes: HashMap<Ino, Prefixes>,
     directories: HashMap<Box<[u8]>, Ino>,
     contents: HashMap<Box<[u8]>, Contents>,
     below: Vec<Below>,
@@ -155,14 +155,14 @@ struct Check {
 
 impl Check {
     fn new(superblock: Superblock) -> Self {
-        let root = Place { prefix: keys::zone(ROOT).into(), above: Box::default(), zone: true };
+        let root = Prefixes { prefix: keys::zone(ROOT).into(), above: Box::default(), zone: true };
         Self {
             superblock,
             findings: Vec::new(),
             inodes: HashMap::new(),
             names: HashMap::new(),
             directories: HashMap::from([(root.prefix.clone(), ROOT)]),
-            places: HashMap::from([(ROOT, root)]),
+            prefixes: HashMap::from([(ROOT, root)]),
             contents: HashMap::new(),
             below: Vec::new(),
             checked: Vec::new(),
@@ -237,16 +237,16 @@ impl Check {
             Some(contents) => contents,
             None => self.contents.entry(prefix.into()).or_default(),
         };
-        if entry.kind == Kind::Directory {
+        if entry.kind == FileType::Directory {
             contents.subdirectories += 1;
             let mut own = keys::zone(entry.ino).to_vec();
             if !entry.zone {
                 own = prefix.to_vec();
                 keys::push_step(&mut own, name);
             }
-            let place = Place { prefix: own.into(), above: prefix.into(), zone: entry.zone };
-            self.directories.insert(place.prefix.clone(), entry.ino);
-            self.places.insert(entry.ino, place);
+            let prefixes = Prefixes { prefix: own.into(), above: prefix.into(), zone: entry.zone };
+            self.directories.insert(prefixes.prefix.clone(), entry.ino);
+            self.prefixes.insert(entry.ino, prefixes);
         }
         Some(())
     }
@@ -357,7 +357,8 @@ impl Check {
             };
             self.find(finding);
         }
-        let is_link = |ino: &Ino| self.inodes.get(ino).is_some_and(|summary| summary.kind == Kind::Symlink);
+        let is_link =
+            |ino: &Ino| self.inodes.get(ino).is_some_and(|summary| summary.kind == FileType::Symlink);
         let stray: Vec<Ino> = self.targets.keys().copied().filter(|ino| !is_link(ino)).collect();
         for ino in stray {
             self.find(Finding::Record { key: keys::target(ino, 0).to_vec() });
@@ -389,7 +390,7 @@ impl Check {
             }
         }
         if bound == 0 {
-            let small = self.places.iter().filter(|(_, place)| !place.zone);
+            let small = self.prefixes.iter().filter(|(_, prefixes)| !prefixes.zone);
             let small: Vec<Ino> = small.map(|(ino, _)| *ino).collect();
             small.into_iter().for_each(|ino| self.find(Finding::Zone { ino: ino.0, names: 0, bound }));
         }
@@ -403,11 +404,11 @@ impl Check {
             if ino != ROOT && (names == 0) != orphan {
                 found.push(Finding::Orphan { ino: ino.0, names });
             }
-            let is_directory = summary.kind == Kind::Directory;
-            let inside = self.places.get(&ino).and_then(|place| self.contents.get(&place.prefix));
+            let is_directory = summary.kind == FileType::Directory;
+            let inside = self.prefixes.get(&ino).and_then(|prefixes| self.contents.get(&prefixes.prefix));
             let subdirectories = inside.map_or(0, |contents| contents.subdirectories);
             let links = if is_directory { 2 + subdirectories } else { names };
-            let is_long_link = summary.kind == Kind::Symlink && summary.size > INLINE_TARGET_BYTES as u64;
+            let is_long_link = summary.kind == FileType::Symlink && summary.size > INLINE_TARGET_BYTES as u64;
             let target =
                 if is_long_link { self.targets.get(&ino).copied().unwrap_or(0) } else { summary.size };
             let numbers = [
@@ -438,10 +439,10 @@ impl Check {
         let mut good: HashSet<Ino> = HashSet::from([ROOT]);
         let mut lost = Vec::new();
         let above = |ino: Ino| {
-            let place = self.places.get(&ino)?;
-            self.directories.get(&place.above).copied()
+            let prefixes = self.prefixes.get(&ino)?;
+            self.directories.get(&prefixes.above).copied()
         };
-        for (&ino, _) in self.inodes.iter().filter(|(_, summary)| summary.kind == Kind::Directory) {
+        for (&ino, _) in self.inodes.iter().filter(|(_, summary)| summary.kind == FileType::Directory) {
             let mut way = HashSet::from([ino]);
             let mut at = above(ino);
             // Who comes by twice goes round in a circle.
@@ -454,7 +455,7 @@ impl Check {
                 lost.push(ino);
             }
         }
-        if self.inodes.get(&ROOT).is_none_or(|root| root.kind != Kind::Directory) {
+        if self.inodes.get(&ROOT).is_none_or(|root| root.kind != FileType::Directory) {
             lost.push(ROOT);
         }
         lost.into_iter().for_each(|ino| self.find(Finding::Unreachable { ino: ino.0 }));

@@ -7,7 +7,7 @@ use nvmed_layout::record::{
     Counters, ENTRY_RECORD_BYTES_MAX, Entry, Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, INLINE_TARGET_BYTES,
     Record, Tail,
 };
-use nvmed_layout::{Kind, ROOT, Superblock};
+use nvmed_layout::{FileType, ROOT, Superblock};
 use nvmed_units::Ino;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Clone)]
 pub(crate) struct Name {
     pub(crate) ino: Ino,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileType,
     pub(crate) zone: bool,
     /// Its inode's record lay with it.
     pub(crate) held: bool,
@@ -85,7 +85,7 @@ impl Node {
         Self { keyed: record.flags & FLAG_KEYED_EXTENTS != 0, extents, record, apart }
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> FileType {
         self.record.kind()
     }
 }
@@ -232,12 +232,12 @@ impl Model {
     /// How much else tells of an inode by its number.
     fn needs_number(&self, ino: Ino, node: &Node) -> u32 {
         let extents = self.keyed.get(&ino).map_or(0, Vec::len);
-        let long_link = node.kind() == Kind::Symlink && node.record.size > INLINE_TARGET_BYTES as u64;
+        let long_link = node.kind() == FileType::Symlink && node.record.size > INLINE_TARGET_BYTES as u64;
         let matches = node.keyed && extents == node.record.extent_count as usize;
         let named = self.names.values().any(|name| !name.held && name.ino == ino && name.kind == node.kind());
         let zone = keys::zone(ino).to_vec();
         let inside = self.names.range(zone.clone()..).next().is_some_and(|(key, _)| key.starts_with(&zone));
-        let leads_on = node.kind() == Kind::Directory && inside;
+        let leads_on = node.kind() == FileType::Directory && inside;
         2 * u32::from(named && node.apart)
             + u32::from(node.keyed || long_link)
             + u32::from(matches)
@@ -262,7 +262,7 @@ impl Model {
     /// The number of each directory, by the prefix of what is in it.
     pub(crate) fn directories(&self) -> HashMap<Vec<u8>, Ino> {
         let mut found = HashMap::from([(keys::zone(ROOT).to_vec(), ROOT)]);
-        for (key, name) in self.names.iter().filter(|(_, name)| name.kind == Kind::Directory) {
+        for (key, name) in self.names.iter().filter(|(_, name)| name.kind == FileType::Directory) {
             found.insert(own_prefix(key, name), name.ino);
         }
         found
@@ -272,11 +272,11 @@ impl Model {
     pub(crate) fn count_links(&mut self) {
         let mut links = self.counts();
         let directories = self.directories();
-        let is_directory = |node: &Node| node.kind() == Kind::Directory;
+        let is_directory = |node: &Node| node.kind() == FileType::Directory;
         for (ino, _) in self.nodes.iter().filter(|(_, node)| is_directory(node)) {
             links.insert(*ino, 2);
         }
-        for (key, _) in self.names.iter().filter(|(_, name)| name.kind == Kind::Directory) {
+        for (key, _) in self.names.iter().filter(|(_, name)| name.kind == FileType::Directory) {
             let above = keys::entry_parts(key).and_then(|(prefix, _)| directories.get(prefix));
             *above.and_then(|ino| links.get_mut(ino)).unwrap_or(&mut 0) += 1;
         }
@@ -341,7 +341,7 @@ impl Model {
 
     fn encode_node(&self, ino: Ino, node: &Node, all: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
         let mut record = node.record.clone();
-        if record.kind() == Kind::File && !matches!(record.tail, Tail::Data(_)) {
+        if record.kind() == FileType::File && !matches!(record.tail, Tail::Data(_)) {
             record.extent_count = node.extents.len() as u32;
             record.blocks = node.extents.iter().map(|extent| u64::from(extent.blocks)).sum();
             record.tail = Tail::EMPTY;
@@ -357,7 +357,7 @@ impl Model {
                 record.tail = Tail::Extents(extents);
             }
         }
-        if record.kind() == Kind::Symlink && record.size > INLINE_TARGET_BYTES as u64 {
+        if record.kind() == FileType::Symlink && record.size > INLINE_TARGET_BYTES as u64 {
             for (part, bytes) in self.long_target(ino).chunks(TARGET_PART_BYTES).enumerate() {
                 all.insert(keys::target(ino, part as u64).to_vec(), bytes.to_vec());
             }

@@ -3,7 +3,7 @@
 use crate::model::{Model, Name, Node, own_prefix, shown};
 use nvmed_layout::keys::{self, TARGET_PART_BYTES, ZONE_BYTES};
 use nvmed_layout::record::{INLINE_TARGET_BYTES, Record, Tail};
-use nvmed_layout::{Kind, PATH_BYTES_MAX, ROOT, xattrs};
+use nvmed_layout::{FileType, PATH_BYTES_MAX, ROOT, xattrs};
 use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Model {
     }
 
     fn fix_root(&mut self, now_ns: i64) {
-        if self.nodes.get(&ROOT).is_some_and(|root| root.kind() == Kind::Directory) {
+        if self.nodes.get(&ROOT).is_some_and(|root| root.kind() == FileType::Directory) {
             if let Some(root) = self.nodes.get_mut(&ROOT) {
                 root.apart = true;
             }
@@ -49,7 +49,7 @@ impl Model {
             self.nodes.insert(fresh, wrong);
         }
         self.say("the root directory's record is lost: a new one is made, with mode 755 and owner 0");
-        self.nodes.insert(ROOT, Node::new(Record::new(Kind::Directory, 0o755, 0, 0, now_ns), true));
+        self.nodes.insert(ROOT, Node::new(Record::new(FileType::Directory, 0o755, 0, 0, now_ns), true));
     }
 
     /// Names whose inode is not there, or another thing than they say.
@@ -65,7 +65,7 @@ impl Model {
                 ));
                 gone.push(key.clone());
             } else if let Some(kind) = kind.filter(|kind| *kind != name.kind) {
-                if Kind::Directory == kind || Kind::Directory == name.kind {
+                if FileType::Directory == kind || FileType::Directory == name.kind {
                     self.plan.push(format!(
                         "{:?} names inode {} of another kind: it is removed",
                         shown(key),
@@ -95,7 +95,7 @@ impl Model {
             .copied()
             .filter(|ino| {
                 let long = |node: &Node| {
-                    node.kind() == Kind::Symlink && node.record.size > INLINE_TARGET_BYTES as u64
+                    node.kind() == FileType::Symlink && node.record.size > INLINE_TARGET_BYTES as u64
                 };
                 !self.nodes.get(ino).is_some_and(long)
             })
@@ -115,7 +115,7 @@ impl Model {
         }
         let cut = |(ino, node): (&Ino, &Node)| {
             let left = self.target_left(*ino, node)?;
-            (node.kind() == Kind::Symlink).then_some((*ino, left))
+            (node.kind() == FileType::Symlink).then_some((*ino, left))
         };
         self.cut_targets = self.nodes.iter().filter_map(cut).collect();
     }
@@ -220,7 +220,7 @@ impl Model {
 
     fn fix_links_of_directories(&mut self) {
         let mut seen = HashSet::new();
-        let names = self.names.iter().filter(|(_, name)| name.kind == Kind::Directory);
+        let names = self.names.iter().filter(|(_, name)| name.kind == FileType::Directory);
         let more: Vec<_> = names
             .filter(|(_, name)| !seen.insert(name.ino))
             .map(|(key, name)| (key.clone(), name.ino))
@@ -253,7 +253,7 @@ impl Model {
         let Some((above, step)) = keys::pop_step(top) else { return };
         let key = keys::entry(above, &step).to_vec();
         match self.names.get(&key).cloned() {
-            Some(name) if name.kind == Kind::Directory => {
+            Some(name) if name.kind == FileType::Directory => {
                 self.say(format!(
                     "names below {:?} lie beside its zone: they are moved into it",
                     shown(&key)
@@ -264,7 +264,7 @@ impl Model {
                 let ino = self.make_directory(now_ns);
                 let zone = self.superblock.zone_bound == 0;
                 self.say(format!("the directory {:?} is lost: it is made anew", shown(&key)));
-                self.names.insert(key, Name { ino, kind: Kind::Directory, zone, held: false });
+                self.names.insert(key, Name { ino, kind: FileType::Directory, zone, held: false });
                 if zone {
                     self.rekey(top, &keys::zone(ino), now_ns);
                 }
@@ -282,7 +282,7 @@ impl Model {
     }
 
     fn fix_stray_zone(&mut self, top: &[u8], ino: Ino, now_ns: i64) {
-        let named = self.names.values_mut().find(|name| name.ino == ino && name.kind == Kind::Directory);
+        let named = self.names.values_mut().find(|name| name.ino == ino && name.kind == FileType::Directory);
         if let Some(name) = named {
             // Names below its path, if there are some, are moved into the zone next.
             name.zone = true;
@@ -291,13 +291,13 @@ impl Model {
         }
         let kind = self.nodes.get(&ino).map(Node::kind);
         match kind {
-            Some(Kind::Directory) => self.reconnect(ino, now_ns),
+            Some(FileType::Directory) => self.reconnect(ino, now_ns),
             None if (ROOT..keys::INO_END).contains(&ino) => {
                 self.say(format!(
                     "directory {ino} is lost: it is made anew in /lost+found, with the names that are in it"
                 ));
                 self.next_ino = self.next_ino.max(ino.next());
-                let node = Node::new(Record::new(Kind::Directory, 0o755, 0, 0, now_ns), false);
+                let node = Node::new(Record::new(FileType::Directory, 0o755, 0, 0, now_ns), false);
                 self.nodes.insert(ino, node);
                 self.reconnect(ino, now_ns);
             }
@@ -314,7 +314,7 @@ impl Model {
 
     fn make_directory(&mut self, now_ns: i64) -> Ino {
         let ino = self.fresh_ino();
-        self.nodes.insert(ino, Node::new(Record::new(Kind::Directory, 0o755, 0, 0, now_ns), false));
+        self.nodes.insert(ino, Node::new(Record::new(FileType::Directory, 0o755, 0, 0, now_ns), false));
         ino
     }
 
@@ -346,11 +346,11 @@ impl Model {
             let name = if number == 0 { LOST.to_vec() } else { format!("lost+found.{number}").into_bytes() };
             let key = keys::entry(&keys::zone(ROOT), &name).to_vec();
             match self.names.get(&key) {
-                Some(found) if found.kind == Kind::Directory => return own_prefix(&key, found),
+                Some(found) if found.kind == FileType::Directory => return own_prefix(&key, found),
                 Some(_) => {}
                 None => {
                     let ino = self.make_directory(now_ns);
-                    let made = Name { ino, kind: Kind::Directory, zone: true, held: false };
+                    let made = Name { ino, kind: FileType::Directory, zone: true, held: false };
                     let prefix = own_prefix(&key, &made);
                     self.names.insert(key, made);
                     return prefix;
@@ -369,7 +369,7 @@ impl Model {
             key.push(b'+');
         }
         self.say(format!("inode {ino} is put into /lost+found as #{ino}"));
-        self.names.insert(key, Name { ino, kind, zone: kind == Kind::Directory, held: false });
+        self.names.insert(key, Name { ino, kind, zone: kind == FileType::Directory, held: false });
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.apart = false;
         }
@@ -379,7 +379,7 @@ impl Model {
     fn break_circle(&mut self, now_ns: i64) -> bool {
         let mut above: HashMap<Ino, Ino> = HashMap::new();
         let directories = self.directories();
-        for (key, name) in self.names.iter().filter(|(_, name)| name.kind == Kind::Directory) {
+        for (key, name) in self.names.iter().filter(|(_, name)| name.kind == FileType::Directory) {
             let over = keys::entry_parts(key).and_then(|(prefix, _)| directories.get(prefix));
             above.insert(name.ino, over.copied().unwrap_or(ROOT));
         }
@@ -462,7 +462,7 @@ impl Model {
         };
         let found = self.names.iter().find(|(key, name)| {
             let top = keys::entry_parts(key).is_some_and(|(prefix, _)| prefix.len() == ZONE_BYTES);
-            name.kind == Kind::Directory && !name.zone && (top || bound == 0) && is_large(key, name)
+            name.kind == FileType::Directory && !name.zone && (top || bound == 0) && is_large(key, name)
         });
         let Some((key, name)) = found.map(|(key, name)| (key.clone(), name.clone())) else { return false };
         let from = own_prefix(&key, &name);

@@ -7,7 +7,7 @@ use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Tail};
-use nvmed_layout::{Kind, LayoutError, ROOT, keys, region};
+use nvmed_layout::{FileType, LayoutError, ROOT, keys, region};
 use nvmed_sys::host_clock;
 use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::btree_map::Range;
@@ -29,7 +29,7 @@ pub struct Rescued {
     /// deep.
     pub depth: usize,
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileType,
     /// Permissions.
     pub mode: u32,
     /// Bytes of a file.
@@ -98,7 +98,7 @@ impl Wreck {
                     continue;
                 };
                 let Some(rescued) = self.rescued(key, name, depth) else { continue };
-                if name.kind == Kind::Directory {
+                if name.kind == FileType::Directory {
                     open.push(self.names_in(&own_prefix(key, name)));
                 }
                 return Some(rescued);

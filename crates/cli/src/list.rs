@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::location::Location;
 use crate::output::Output;
 use crate::volume::{Volume, Volumes};
-use nvmed_fs::{Follow, Kind, Stat};
+use nvmed_fs::{FileType, Follow, Stat};
 use serde_json::json;
 
 /// Lists directories, and files by their names.
@@ -20,7 +20,7 @@ pub fn ls(arguments: &Ls) -> Result<(), Failure> {
         let location = Location::parse_device(argument)?;
         let volume = volumes.at(&location)?;
         let stat = volume.stat(&location, if arguments.long { Follow::No } else { Follow::Yes })?;
-        if stat.kind() != Kind::Directory || arguments.directory {
+        if stat.kind() != FileType::Directory || arguments.directory {
             let name = location.path().to_vec();
             line(&mut out, arguments, volume, &location, &name)?;
             continue;
@@ -58,7 +58,7 @@ fn line(
             stat.size,
             clock::date(stat.mtime_ns)
         ))?;
-        if stat.kind() == Kind::Symlink {
+        if stat.kind() == FileType::Symlink {
             target = crate::side::Side::target(&crate::volume::Tree::new(volume), location)?;
         }
     }
@@ -125,15 +125,15 @@ fn facts(location: &Location, stat: &Stat) -> String {
     format!("{facts}\n")
 }
 
-fn kind_name(kind: Kind) -> &'static str {
+fn kind_name(kind: FileType) -> &'static str {
     match kind {
-        Kind::File => "regular file",
-        Kind::Directory => "directory",
-        Kind::Symlink => "symbolic link",
-        Kind::Fifo => "fifo",
-        Kind::Socket => "socket",
-        Kind::CharDevice => "character special file",
-        Kind::BlockDevice => "block special file",
+        FileType::File => "regular file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        FileType::CharDevice => "character special file",
+        FileType::BlockDevice => "block special file",
     }
 }
 
@@ -141,13 +141,13 @@ fn kind_name(kind: Kind) -> &'static str {
 fn mode_text(stat: &Stat) -> String {
     let mut text = String::with_capacity(10);
     text.push(match stat.kind() {
-        Kind::File => '-',
-        Kind::Directory => 'd',
-        Kind::Symlink => 'l',
-        Kind::Fifo => 'p',
-        Kind::Socket => 's',
-        Kind::CharDevice => 'c',
-        Kind::BlockDevice => 'b',
+        FileType::File => '-',
+        FileType::Directory => 'd',
+        FileType::Symlink => 'l',
+        FileType::Fifo => 'p',
+        FileType::Socket => 's',
+        FileType::CharDevice => 'c',
+        FileType::BlockDevice => 'b',
     });
     for (shift, special, mark) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = stat.mode >> shift;

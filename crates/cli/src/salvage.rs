@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Status};
 use crate::output::Output;
 use nvmed_check::{Rescued, Wreck};
-use nvmed_fs::Kind;
+use nvmed_fs::FileType;
 use nvmed_io::Device;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -97,7 +97,7 @@ pub fn salvage(name: &str, device: &Arc<Device>, directory: &Path) -> Result<Exi
             copied += 1;
             continue;
         };
-        let within = if rescued.kind == Kind::Directory {
+        let within = if rescued.kind == FileType::Directory {
             missing = Some(rescued.depth);
             ", and what is in it is left out"
         } else {
@@ -120,15 +120,15 @@ fn host(place: &Path, error: &std::io::Error) -> Failure {
 /// Makes one thing in the directory that was come to; what is wrong with it, if it is not as it was.
 fn copy(wreck: &Wreck, rescued: &Rescued, way: &mut Way) -> Option<String> {
     let done = match (rescued.kind, &rescued.target) {
-        (Kind::Directory, _) => way.down(&rescued.name).map(|()| 0).map_err(std::io::Error::from),
-        (Kind::Symlink, Some(target)) => {
+        (FileType::Directory, _) => way.down(&rescued.name).map(|()| 0).map_err(std::io::Error::from),
+        (FileType::Symlink, Some(target)) => {
             let made = rustix::fs::symlinkat(OsStr::from_bytes(target), &way.here, &*rescued.name);
             made.map(|()| 0).map_err(std::io::Error::from)
         }
-        (Kind::Symlink, None) => {
+        (FileType::Symlink, None) => {
             return Some("the target of this symbolic link is lost: it is left out".to_owned());
         }
-        (Kind::File, _) => copy_file(wreck, rescued, way),
+        (FileType::File, _) => copy_file(wreck, rescued, way),
         _ => Err(Errno::NOTSUP.into()),
     };
     match done {

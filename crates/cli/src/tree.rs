@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::location::Location;
 use crate::output::Output;
 use crate::volume::{Volume, Volumes, within};
-use nvmed_fs::{Follow, FsError, Kind, Node, OpenFlags, RenameFlags};
+use nvmed_fs::{FileType, Follow, FsError, Node, OpenFlags, RenameFlags};
 use std::ffi::OsString;
 
 /// Bytes read at a time.
@@ -73,7 +73,7 @@ fn make(volume: &Volume, location: &Location, path: &[u8], mode: u32) -> Result<
 fn make_missing(volume: &Volume, location: &Location, path: &[u8], mode: u32) -> Result<(), Failure> {
     let there = volume.files().stat(&volume.root(), path, Follow::Yes, &volume.who());
     match there {
-        Ok(stat) if stat.kind() == Kind::Directory => Ok(()),
+        Ok(stat) if stat.kind() == FileType::Directory => Ok(()),
         Ok(_) => Err(Failure::device(location, &FsError::NotDirectory)),
         Err(FsError::NotFound) => make(volume, location, path, mode),
         Err(error) => Err(Failure::device(location, &error)),
@@ -90,7 +90,7 @@ pub fn rm(arguments: &Rm) -> Result<(), Failure> {
         match stat {
             Err(FsError::NotFound) if arguments.force => Ok(()),
             Err(error) => Err(Failure::device(location, &error)),
-            Ok(stat) if stat.kind() != Kind::Directory => unlink(volume, location),
+            Ok(stat) if stat.kind() != FileType::Directory => unlink(volume, location),
             Ok(_) if within(location) == b"." => Err(Failure::usage(format!(
                 "rm: {location}: the root stays; `nvmed format --force` empties a device"
             ))),
@@ -109,7 +109,7 @@ fn unlink(volume: &Volume, location: &Location) -> Result<(), Failure> {
 struct Emptied {
     node: Node,
     name: Vec<u8>,
-    entries: std::vec::IntoIter<(Vec<u8>, Kind)>,
+    entries: std::vec::IntoIter<(Vec<u8>, FileType)>,
 }
 
 impl Emptied {
@@ -129,7 +129,7 @@ fn remove_tree(volume: &Volume, top: &Location) -> Result<(), Failure> {
     while let Some(last) = open.last_mut() {
         if let Some((name, kind)) = last.entries.next() {
             location = location.join(&name);
-            if kind == Kind::Directory {
+            if kind == FileType::Directory {
                 let below = Emptied::begin(volume, &last.node, &name, &location)?;
                 open.push(below);
                 continue;
@@ -177,8 +177,9 @@ fn move_one(
         return Err(Failure::usage(format!("mv: {source} and {target} are on two devices; use cp, then rm")));
     }
     let (files, root, who) = (volume.files(), volume.root(), volume.who());
-    let into =
-        files.stat(&root, within(target), Follow::Yes, &who).is_ok_and(|stat| stat.kind() == Kind::Directory);
+    let into = files
+        .stat(&root, within(target), Follow::Yes, &who)
+        .is_ok_and(|stat| stat.kind() == FileType::Directory);
     if many && !into {
         return Err(Failure::usage(format!("mv: {target}: several sources need an existing directory")));
     }

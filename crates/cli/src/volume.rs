@@ -3,7 +3,9 @@
 use crate::failure::Failure;
 use crate::location::Location;
 use crate::side::{Data, Entry, Side};
-use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Node, Object, OpenFlags, Stat, Time};
+use nvmed_fs::{
+    Credentials, File, FileSystem, FileType, Follow, FsError, Node, Object, OpenFlags, Stat, Time,
+};
 use nvmed_stack::{Caller, Config, DeviceSpec, Mount, Surroundings};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -139,7 +141,7 @@ impl Volume {
     ///
     /// # Errors
     /// It is no directory, or may not be read.
-    pub fn entries(&self, location: &Location) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
+    pub fn entries(&self, location: &Location) -> Result<Vec<(Vec<u8>, FileType)>, Failure> {
         self.entries_of(&self.root(), within(location), location)
     }
 
@@ -152,7 +154,7 @@ impl Volume {
         at: &Node,
         path: &[u8],
         location: &Location,
-    ) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
+    ) -> Result<Vec<(Vec<u8>, FileType)>, Failure> {
         let directory = self
             .files()
             .open(at, path, OpenFlags::READ.with(OpenFlags::DIRECTORY), 0, &self.who())
@@ -279,9 +281,9 @@ impl<'a> Side<'a> for Tree<'a> {
 fn entry(stat: &Stat) -> Entry {
     Entry {
         kind: match stat.kind() {
-            Kind::File => crate::side::EntryKind::File,
-            Kind::Directory => crate::side::EntryKind::Directory,
-            Kind::Symlink => crate::side::EntryKind::Symlink,
+            FileType::File => crate::side::EntryKind::File,
+            FileType::Directory => crate::side::EntryKind::Directory,
+            FileType::Symlink => crate::side::EntryKind::Symlink,
             _ => crate::side::EntryKind::Other,
         },
         mode: stat.mode & 0o7777,

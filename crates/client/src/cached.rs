@@ -2,7 +2,7 @@
 
 use crate::file::File;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use nvmed_fs::{FsError, Kind, OpenFlags};
+use nvmed_fs::{FileType, FsError, OpenFlags};
 use nvmed_wire::{Control, Seen, WindowView};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -150,7 +150,7 @@ impl File {
 
     fn may_have_window(&self) -> bool {
         let flags = self.flags();
-        self.holding.kind == Kind::File && flags.reads() && !flags.has(OpenFlags::DIRECT)
+        self.holding.kind == FileType::File && flags.reads() && !flags.has(OpenFlags::DIRECT)
     }
 
     /// Counts a call that a window would spare, and asks for one at `least` of them.

@@ -7,7 +7,7 @@ use crate::node::{Holding, Node};
 use crate::rhythm::Rhythm;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nvmed_fs::{Advice, Allocate, DirEntry, FsError, Kind, OpenFlags, Stat, Whence};
+use nvmed_fs::{Advice, Allocate, DirEntry, FileType, FsError, OpenFlags, Stat, Whence};
 use nvmed_sys::{ForkLock, QuietFd};
 use nvmed_wire::{Answer, Call, Control, Handle, Object};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl File {
     /// With an offset: it is kept here.
     pub(crate) fn new(holding: Arc<Holding>, flags: OpenFlags, offset: Option<u64>) -> Self {
         // A directory's position is the server's, which knows what was told.
-        let own = offset.is_some() && holding.kind == Kind::File;
+        let own = offset.is_some() && holding.kind == FileType::File;
         Self {
             holding,
             flags: AtomicU32::new(flags.0),

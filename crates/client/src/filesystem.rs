@@ -3,7 +3,9 @@
 use crate::core::{Core, STRANGE};
 use crate::file::File;
 use crate::node::{Holding, Node};
-use nvmed_fs::{Follow, FsError, Kind, OpenFlags, PATH_BYTES_MAX, RenameFlags, SetXattr, Stat, StatFs, Time};
+use nvmed_fs::{
+    FileType, Follow, FsError, OpenFlags, PATH_BYTES_MAX, RenameFlags, SetXattr, Stat, StatFs, Time,
+};
 use nvmed_wire::{self as wire, Answer, Call, Handle, XattrCall};
 use std::sync::Arc;
 
@@ -96,7 +98,7 @@ impl FileSystem {
     ) -> Result<Arc<File>, FsError> {
         match self.core.call(&Call::Open { object, flags, mode })?.answer {
             Answer::Held { handle, stat, flags } => {
-                let own = stat.mode >> 12 == u32::from(Kind::File.d_type());
+                let own = stat.mode >> 12 == u32::from(FileType::File.d_type());
                 let offset = own.then_some(0);
                 Ok(Arc::new(File::new(Holding::new(&self.core, handle, &stat)?, flags, offset)))
             }

@@ -2,7 +2,7 @@
 
 use crate::core::{Core, STRANGE};
 use core::sync::atomic::{AtomicBool, Ordering};
-use nvmed_fs::{FsError, Kind, Stat};
+use nvmed_fs::{FileType, FsError, Stat};
 use nvmed_wire::{Answer, Call, Handle, Object};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(crate) struct Holding {
     pub core: Arc<Core>,
     pub handle: Handle,
     pub ino: u64,
-    pub kind: Kind,
+    pub kind: FileType,
     /// Others may wait for its end: it was inherited, received, shared or mapped, or a lock was asked for through it.
     told: AtomicBool,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Holding {
 impl Holding {
     pub fn new(core: &Arc<Core>, handle: Handle, stat: &Stat) -> Result<Arc<Self>, FsError> {
         // The server is trusted; a kind that is none would be a newer one's.
-        let kind = Kind::of((stat.mode >> 12) as u8).ok_or(STRANGE)?;
+        let kind = FileType::of((stat.mode >> 12) as u8).ok_or(STRANGE)?;
         let told = AtomicBool::new(false);
         Ok(Arc::new(Self { core: Arc::clone(core), handle, ino: stat.ino, kind, told }))
     }
@@ -65,7 +65,7 @@ impl Node {
 
     /// What it is.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FileType {
         self.0.kind
     }
 

@@ -5,7 +5,7 @@ mod support;
 use core::ops::ControlFlow;
 use nvmed_client::Session;
 use nvmed_fs::{
-    Allocate, Follow, FsError, Kind, LockKind, LockRange, Object, OpenFlags, RenameFlags, SetXattr, Time,
+    Allocate, FileType, Follow, FsError, LockKind, LockRange, Object, OpenFlags, RenameFlags, SetXattr, Time,
     Wait, Whence,
 };
 use rustix::io::Errno;
@@ -20,7 +20,7 @@ fn names_are_made_found_listed_and_removed() {
     let root = files.root();
     files.mkdir(&root, b"dir", 0o755).unwrap();
     let dir = files.lookup(&root, b"dir", Follow::Yes).unwrap();
-    assert_eq!((dir.kind(), dir.stat().unwrap().mode & 0o777), (Kind::Directory, 0o755));
+    assert_eq!((dir.kind(), dir.stat().unwrap().mode & 0o777), (FileType::Directory, 0o755));
     create(files, "dir/file").write(b"text").unwrap();
     files.symlink(b"file", &dir, b"link").unwrap();
     files.link(Object::At(&dir, b"file", Follow::No), &root, b"second").unwrap();

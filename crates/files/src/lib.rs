@@ -18,7 +18,7 @@ pub use file::OpenFile;
 pub use files::Files;
 pub use nvmed_block::Buffer;
 pub use nvmed_fs::{
-    Allocate, DirEntry, Follow, FsError, Kind, NAME_BYTES_MAX, OpenFlags, RenameFlags, SetXattr, Stat,
+    Allocate, DirEntry, FileType, Follow, FsError, NAME_BYTES_MAX, OpenFlags, RenameFlags, SetXattr, Stat,
     StatFs, Time, Whence,
 };
 pub use nvmed_io::{Completions, HandleSettings, Priority, QueueSettings, Scheduler};

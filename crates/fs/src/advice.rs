@@ -7,7 +7,7 @@ use crate::file::File;
 use crate::filedata::AS_MOUNTED;
 use crate::status::OpenFlags;
 use core::sync::atomic::Ordering;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_units::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ impl File {
     /// [`FsError::BadDescriptor`] for what is no open file; with `WillNeed` and `DontNeed` what reading or writing
     /// answers.
     pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Result<(), FsError> {
-        if self.flags().has(OpenFlags::PATH) || self.inode.kind != Kind::File {
+        if self.flags().has(OpenFlags::PATH) || self.inode.kind != FileType::File {
             return Err(FsError::BadDescriptor);
         }
         let size = self.inode.size.load(Ordering::Acquire);

@@ -11,7 +11,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, Follow, MODE_BITS, MODE_SETGID, Stat, Time};
 use crate::view::Start;
 use core::sync::atomic::Ordering;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ impl Core {
     /// The status of an inode.
     pub(crate) fn status(&self, inode: &Inode) -> Stat {
         let [atime_ns, mtime_ns, ctime_ns, btime_ns] = inode.times_ns();
-        let is_directory = inode.kind == Kind::Directory;
+        let is_directory = inode.kind == FileType::Directory;
         let size = if is_directory { BLOCK_BYTES as u64 } else { inode.size.load(Ordering::Acquire) };
         let blocks = inode.blocks() + self.pages.blocks_promised(inode);
         Stat {
@@ -114,7 +114,7 @@ impl Core {
     /// [`FsError::NotPermitted`]; the store's.
     pub(crate) fn chmod(&self, inode: &Arc<Inode>, mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
         self.meta.writable()?;
-        if inode.kind == Kind::Symlink {
+        if inode.kind == FileType::Symlink {
             return Err(FsError::NotSupported);
         }
         permission::may_own(inode, who)?;
@@ -128,7 +128,7 @@ impl Core {
             record.ctime_ns = now;
             Ok(())
         })?;
-        if inode.kind == Kind::Directory {
+        if inode.kind == FileType::Directory {
             self.paths.mistrust();
         }
         // What the host refuses it is asked for again at the next open.
@@ -159,13 +159,13 @@ impl Core {
         self.meta.alter(inode, |record| {
             record.uid = uid.unwrap_or(record.uid);
             record.gid = gid.unwrap_or(record.gid);
-            if inode.kind == Kind::File && (uid.is_some() || gid.is_some()) {
+            if inode.kind == FileType::File && (uid.is_some() || gid.is_some()) {
                 record.mode = stripped(record.mode);
             }
             record.ctime_ns = now;
             Ok(())
         })?;
-        if inode.kind == Kind::Directory {
+        if inode.kind == FileType::Directory {
             self.paths.mistrust();
         }
         let _ = self.ends.permit(inode, who);
@@ -228,8 +228,8 @@ impl Core {
     ) -> Result<(), FsError> {
         self.meta.writable()?;
         match inode.kind {
-            Kind::Directory => return Err(FsError::IsDirectory),
-            Kind::File => permission::may(inode, WRITE, who)?,
+            FileType::Directory => return Err(FsError::IsDirectory),
+            FileType::File => permission::may(inode, WRITE, who)?,
             _ => return Err(FsError::Invalid),
         }
         self.pages.truncate(inode, bytes)

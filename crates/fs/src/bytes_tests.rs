@@ -11,7 +11,7 @@ use crate::{Credentials, OpenFlags};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use nvmed_dice::Dice;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_layout::record::Record;
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_units::Ino;
@@ -25,19 +25,19 @@ const ROOM_BYTES: usize = 8 << 20;
 /// The bytes of one file in plain memory. What lay behind its end before stays there.
 #[derive(Default)]
 struct Plain {
-    held: Mutex<Held>,
+    held: Mutex<PlainBytes>,
     brought: AtomicUsize,
     maps_written: AtomicU32,
 }
 
 #[derive(Default)]
-struct Held {
+struct PlainBytes {
     bytes: Vec<u8>,
     /// Stretches that a copy finds.
     at_hand: HashSet<u64>,
 }
 
-impl Held {
+impl PlainBytes {
     /// Bytes from an offset on that are at hand, `len` at most.
     fn reach(&self, at: u64, len: usize) -> usize {
         let end = at + len as u64;
@@ -166,8 +166,8 @@ fn over_pages(test: fn(&On<'_, crate::pages::Pages>)) {
 
 fn over_plain_memory(test: fn(&On<'_, Plain>)) {
     let plain = Plain::default();
-    let home = Home { own: true, place: None, zone: false };
-    let inode = Arc::new(Inode::new(Ino(7), Record::new(Kind::File, 0o644, 0, 0, 0), home));
+    let home = Home { own: true, dentry: None, zone: false };
+    let inode = Arc::new(Inode::new(Ino(7), Record::new(FileType::File, 0o644, 0, 0, 0), home));
     let forget = || plain.held.lock().at_hand.clear();
     test(&On { placement: &plain, inode: &inode, forget: &forget });
 }

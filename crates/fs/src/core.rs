@@ -12,7 +12,7 @@ use crate::paths::Paths;
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use nvmed_io::{Binding, Device};
 use nvmed_layout::record::Record;
-use nvmed_layout::{Damage, Kind, LostCopy, ROOT};
+use nvmed_layout::{Damage, FileType, LostCopy, ROOT};
 use nvmed_sys::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Inodes kept in memory, about 600 bytes each without their pages; beyond, unused ones go.
@@ -127,7 +127,7 @@ impl Core {
 
     /// A name of an inode went: paths that led to it, and through it, are not to be believed.
     pub(crate) fn unnamed(&self, inode: &Inode) {
-        if inode.kind == Kind::Directory || inode.kind == Kind::Symlink {
+        if inode.kind == FileType::Directory || inode.kind == FileType::Symlink {
             self.paths.mistrust();
         }
         inode.unnamed.fetch_add(1, Ordering::SeqCst);

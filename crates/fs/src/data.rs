@@ -13,7 +13,7 @@ use crate::status::{Allocate, OpenFlags};
 use core::any::Any;
 use core::sync::atomic::Ordering;
 use nvmed_io::{Handle, Operation, Segment};
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
 use std::time::Duration;
@@ -35,8 +35,8 @@ impl File {
     pub(crate) fn readable(&self, flags: OpenFlags) -> Result<(), FsError> {
         match self.inode.kind {
             _ if !flags.reads() => Err(FsError::BadDescriptor),
-            Kind::File => Ok(()),
-            Kind::Directory => Err(FsError::IsDirectory),
+            FileType::File => Ok(()),
+            FileType::Directory => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid),
         }
     }
@@ -44,7 +44,7 @@ impl File {
     /// Whether data may be changed through this description.
     #[inline]
     pub(crate) fn changeable(&self, flags: OpenFlags) -> Result<(), FsError> {
-        if !flags.writes() || self.inode.kind != Kind::File {
+        if !flags.writes() || self.inode.kind != FileType::File {
             return Err(FsError::BadDescriptor);
         }
         self.core.meta.writable()
@@ -207,7 +207,7 @@ impl File {
     /// # Errors
     /// [`FsError::BadDescriptor`], [`FsError::Invalid`]; what could not be written.
     pub fn sync_range(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        if self.flags().has(OpenFlags::PATH) || self.inode.kind != Kind::File {
+        if self.flags().has(OpenFlags::PATH) || self.inode.kind != FileType::File {
             return Err(FsError::BadDescriptor);
         }
         if self.core.options.read_only {
@@ -299,7 +299,7 @@ impl File {
         if self.flags().has(OpenFlags::PATH) {
             return Err(FsError::BadDescriptor);
         }
-        if self.inode.kind != Kind::File {
+        if self.inode.kind != FileType::File {
             return Err(FsError::NotSupported);
         }
         match write {

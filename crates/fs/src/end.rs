@@ -8,7 +8,7 @@ use crate::error::FsError;
 use crate::inode::Inode;
 use crate::permission::{self, READ, WRITE};
 use crate::status::Credentials;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::{Mutex, MutexGuard};
 use nvmed_units::Ino;
@@ -108,14 +108,14 @@ impl Ends {
 
     /// The inode's owner or mode has changed, or `who` opens it: so do the rights of a FIFO of the host's.
     pub(crate) fn permit(&self, inode: &Inode, who: &Credentials<'_>) -> Result<(), FsError> {
-        match self.lock().get_mut(&inode.ino).filter(|_| inode.kind == Kind::Fifo) {
+        match self.lock().get_mut(&inode.ino).filter(|_| inode.kind == FileType::Fifo) {
             Some(end) => end.permit(inode, who),
             None => Ok(()),
         }
     }
 
     /// The inode is gone from the device.
-    pub(crate) fn forget(&self, ino: Ino, kind: Kind) {
+    pub(crate) fn forget(&self, ino: Ino, kind: FileType) {
         if kind.is_special() {
             let gone = self.lock().remove(&ino);
             drop(gone);
@@ -159,9 +159,9 @@ mod tests {
             "what is kept is found past the limit"
         );
         assert!(ends.keep(Ino(next), end(8)).is_ok_and(|(_, kept)| kept));
-        ends.forget(Ino(5), Kind::File);
+        ends.forget(Ino(5), FileType::File);
         assert!(ends.keep(Ino(5), end(7)).is_ok_and(|(_, kept)| !kept), "a file has none");
-        ends.forget(Ino(5), Kind::Fifo);
+        ends.forget(Ino(5), FileType::Fifo);
         assert!(ends.keep(Ino(5), end(7)).is_ok_and(|(_, kept)| kept));
     }
 }

@@ -12,7 +12,7 @@ pub(crate) const EXTENT_BLOCKS_MAX: u32 = 1 << 15;
 
 /// What a page of a file lies on, and how far that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BlockMapping {
     /// Nothing, up to this page.
     Hole {
         /// One past the last page of the hole.
@@ -75,23 +75,23 @@ impl Extents {
     }
 
     /// What a page lies on.
-    pub(crate) fn place(&self, page: u64) -> Place {
+    pub(crate) fn mapping(&self, page: u64) -> BlockMapping {
         match self.map.range(..=page).next_back() {
-            Some((_, extent)) if page < extent.logical_end() => Place::Block {
+            Some((_, extent)) if page < extent.logical_end() => BlockMapping::Block {
                 block: extent.physical + (page - extent.logical),
                 end: extent.logical_end(),
                 unwritten: extent.flags & EXTENT_UNWRITTEN != 0,
             },
             _ => {
                 let next = self.map.range(page..).next();
-                Place::Hole { end: next.map_or(u64::MAX, |(logical, _)| *logical) }
+                BlockMapping::Hole { end: next.map_or(u64::MAX, |(logical, _)| *logical) }
             }
         }
     }
 
     /// Whether a page has a block.
     pub(crate) fn has(&self, page: u64) -> bool {
-        matches!(self.place(page), Place::Block { .. })
+        matches!(self.mapping(page), BlockMapping::Block { .. })
     }
 
     /// The block after that of the nearest page before, where the page would best lie.
@@ -232,16 +232,16 @@ mod tests {
         extents.insert(extent(20, 110, 5, 0));
         extents.insert(extent(15, 105, 5, 0));
         assert_eq!(extents.map.len(), 1);
-        assert_eq!(extents.place(19), Place::Block { block: Block(109), end: 25, unwritten: false });
-        assert_eq!(extents.place(0), Place::Hole { end: 10 });
-        assert_eq!(extents.place(25), Place::Hole { end: u64::MAX });
+        assert_eq!(extents.mapping(19), BlockMapping::Block { block: Block(109), end: 25, unwritten: false });
+        assert_eq!(extents.mapping(0), BlockMapping::Hole { end: 10 });
+        assert_eq!(extents.mapping(25), BlockMapping::Hole { end: u64::MAX });
         let mut gone = Vec::new();
         extents.cut(12..14, |piece| gone.push(piece));
         assert_eq!(gone, [extent(12, 102, 2, 0)]);
         assert_eq!((extents.map.len(), extents.blocks), (2, 13));
         assert_eq!(extents.goal(12), Some(Block(102)));
         extents.mark(0..11, true);
-        assert_eq!(extents.place(10), Place::Block { block: Block(100), end: 11, unwritten: true });
+        assert_eq!(extents.mapping(10), BlockMapping::Block { block: Block(100), end: 11, unwritten: true });
         extents.mark(0..11, false);
         assert_eq!(extents.map.len(), 2, "joined again");
     }
@@ -302,9 +302,9 @@ mod tests {
                 }
             }
             for (page, expected) in model.iter().enumerate() {
-                let found = match extents.place(page as u64) {
-                    Place::Block { block, unwritten, .. } => Some((block.0, unwritten)),
-                    Place::Hole { .. } => None,
+                let found = match extents.mapping(page as u64) {
+                    BlockMapping::Block { block, unwritten, .. } => Some((block.0, unwritten)),
+                    BlockMapping::Hole { .. } => None,
                 };
                 prop_assert_eq!(found, *expected, "page {}", page);
             }

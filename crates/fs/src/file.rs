@@ -11,7 +11,7 @@ use crate::status::{DirEntry, OpenFlags, Stat, Whence};
 use crate::view::View;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 
 /// An open description. Descriptors that were duplicated or inherited share one.
@@ -33,7 +33,7 @@ pub struct File {
 impl File {
     /// The caller has counted the inode's `opens`, and left out of the flags what acted once.
     pub(crate) fn new(core: Arc<Core>, inode: Arc<Inode>, flags: OpenFlags, view: View) -> Self {
-        let listing = (inode.kind == Kind::Directory).then(Box::default);
+        let listing = (inode.kind == FileType::Directory).then(Box::default);
         Self {
             number: core.new_description(),
             stream: Stream::new(&inode.data),

@@ -12,7 +12,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs};
 use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
-use nvmed_layout::{Kind, LostCopy, ROOT};
+use nvmed_layout::{FileType, LostCopy, ROOT};
 use nvmed_mutant::Mutant;
 use nvmed_units::BLOCK_BYTES;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Node {
 
     /// What it is.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FileType {
         self.0.kind
     }
 
@@ -290,7 +290,7 @@ impl FileSystem {
     /// # Errors
     /// Those of mkdir(2).
     pub fn mkdir(&self, at: &Node, path: &[u8], mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        let recipe = Recipe { kind: Kind::Directory, mode: mode & 0o1777, target: b"", rdev: 0 };
+        let recipe = Recipe { kind: FileType::Directory, mode: mode & 0o1777, target: b"", rdev: 0 };
         self.0.make_at(self.start(at), path, &recipe, who)?;
         self.0.written_through()
     }
@@ -385,13 +385,15 @@ impl FileSystem {
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
         let kind = match (mode >> 12) as u8 & 0xf {
-            0 => Kind::File,
-            bits => Kind::of(bits).ok_or(FsError::Invalid)?,
+            0 => FileType::File,
+            bits => FileType::of(bits).ok_or(FsError::Invalid)?,
         };
         match kind {
-            Kind::Directory => return Err(FsError::NotPermitted),
-            Kind::Symlink => return Err(FsError::Invalid),
-            Kind::CharDevice | Kind::BlockDevice if !who.is_root() => return Err(FsError::NotPermitted),
+            FileType::Directory => return Err(FsError::NotPermitted),
+            FileType::Symlink => return Err(FsError::Invalid),
+            FileType::CharDevice | FileType::BlockDevice if !who.is_root() => {
+                return Err(FsError::NotPermitted);
+            }
             _ => {}
         }
         self.0.make_at(self.start(at), path, &Recipe { kind, mode, target: b"", rdev }, who)?;
@@ -409,7 +411,7 @@ impl FileSystem {
         path: &[u8],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        let recipe = Recipe { kind: Kind::Symlink, mode: 0o777, target, rdev: 0 };
+        let recipe = Recipe { kind: FileType::Symlink, mode: 0o777, target, rdev: 0 };
         self.0.make_at(self.start(at), path, &recipe, who)?;
         self.0.written_through()
     }
@@ -420,7 +422,7 @@ impl FileSystem {
     /// [`FsError::Invalid`] when it is none; those of resolution, the store's.
     pub fn readlink(&self, object: Object<'_>, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
         let link = self.seen(object, who)?;
-        if link.kind != Kind::Symlink {
+        if link.kind != FileType::Symlink {
             return Err(FsError::Invalid);
         }
         if !self.1.is_read_only() {
@@ -465,9 +467,9 @@ impl Core {
             if at.ino == ROOT {
                 return Err(FsError::NotFound);
             }
-            let place = at.place().filter(|_| at.nlink() > 0).ok_or(FsError::NotFound)?;
-            names.push(place.name);
-            at = place.parent;
+            let dentry = at.dentry().filter(|_| at.nlink() > 0).ok_or(FsError::NotFound)?;
+            names.push(dentry.name);
+            at = dentry.parent;
         }
         if names.is_empty() {
             return Ok(b"/".to_vec());

@@ -9,7 +9,7 @@ use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, PendingMemory, Store};
 use nvmed_layout::record::{Counters, Record};
 use nvmed_layout::superblock::{Choice, META_BLOCKS_MIN, Superblock};
-use nvmed_layout::{Kind, LayoutError, ROOT, copies, keys, region};
+use nvmed_layout::{FileType, LayoutError, ROOT, copies, keys, region};
 use nvmed_sys::host_clock;
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{BLOCK_BYTES, Block};
@@ -145,7 +145,7 @@ fn write_root(
     let memory = Arc::new(Mapping::anonymous(PENDING_BYTES, Pages::Base)?);
     let pending = PendingMemory { memory, offset: 0, len: PENDING_BYTES };
     let store = Store::open(Arc::new(region), pending, &settings)?;
-    let root = Record::new(Kind::Directory, options.mode & MODE_BITS, options.uid, options.gid, now_ns);
+    let root = Record::new(FileType::Directory, options.mode & MODE_BITS, options.uid, options.gid, now_ns);
     let counters = Counters {
         free_blocks: superblock.data_blocks,
         inodes: 1,

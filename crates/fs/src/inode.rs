@@ -8,7 +8,7 @@ use crate::filedata::FileData;
 use crate::lock::Locks;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_layout::record::Record;
-use nvmed_layout::{Kind, MODE_KIND};
+use nvmed_layout::{FileType, MODE_KIND};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use nvmed_units::Ino;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use std::collections::hash_map::Entry;
 /// lock), the open batch.
 pub(crate) struct Inode {
     pub(crate) ino: Ino,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileType,
     /// Mirrors of the record, written under `state`.
     mode: AtomicU32,
     uid: AtomicU32,
@@ -62,7 +62,7 @@ pub(crate) struct Inode {
     /// A name that it has. If the record lies in an entry, it is that of this name; it changes with the batch
     /// that renames, under the namespace's write lock and the open batch's. A directory that was removed
     /// keeps it, for `..`.
-    place: Mutex<Option<Place>>,
+    dentry: Mutex<Option<Dentry>>,
 }
 
 /// Where an inode's record lies.
@@ -70,7 +70,7 @@ pub(crate) struct Home {
     /// Under a key of its own.
     pub(crate) own: bool,
     /// A name of it.
-    pub(crate) place: Option<Place>,
+    pub(crate) dentry: Option<Dentry>,
     /// Of a directory: whether it is a zone's root.
     pub(crate) zone: bool,
 }
@@ -83,7 +83,7 @@ pub(crate) struct State {
 
 /// A directory and a name in it. What is in memory holds the directories above it there.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct Dentry {
     pub(crate) parent: Arc<Inode>,
     pub(crate) name: Arc<[u8]>,
 }
@@ -93,7 +93,7 @@ impl Inode {
     pub(crate) fn new(ino: Ino, record: Record, home: Home) -> Self {
         let kind = record.kind();
         let inline = record.inline_data().is_some();
-        let directory = (kind == Kind::Directory).then(|| Box::new(Directory::new(home.zone)));
+        let directory = (kind == FileType::Directory).then(|| Box::new(Directory::new(home.zone)));
         Self {
             ino,
             kind,
@@ -114,13 +114,13 @@ impl Inode {
             reaped: AtomicBool::new(false),
             synced: AtomicBool::new(false),
             state: Mutex::new(State { record }),
-            account: account::inherited(home.place.as_ref().map(|place| &*place.parent)),
+            account: account::inherited(home.dentry.as_ref().map(|dentry| &*dentry.parent)),
             data: FileData::new(ino, inline),
             directory,
             locks: OnceLock::new(),
             own: AtomicBool::new(home.own),
             unnamed: AtomicU32::new(0),
-            place: Mutex::new(home.place),
+            dentry: Mutex::new(home.dentry),
         }
     }
 
@@ -250,32 +250,32 @@ impl Inode {
     }
 
     /// A name of it, if one is known.
-    pub(crate) fn with_place<T>(&self, look: impl FnOnce(Option<&Place>) -> T) -> T {
-        look(self.place.lock().as_ref())
+    pub(crate) fn with_dentry<T>(&self, look: impl FnOnce(Option<&Dentry>) -> T) -> T {
+        look(self.dentry.lock().as_ref())
     }
 
     /// A name of it, if one is known.
-    pub(crate) fn place(&self) -> Option<Place> {
-        self.with_place(|place| place.cloned())
+    pub(crate) fn dentry(&self) -> Option<Dentry> {
+        self.with_dentry(|dentry| dentry.cloned())
     }
 
     /// The directory of that name; of a removed directory, the one that was above it.
     pub(crate) fn parent(&self) -> Option<Arc<Inode>> {
-        self.with_place(|place| place.map(|place| Arc::clone(&place.parent)))
+        self.with_dentry(|dentry| dentry.map(|dentry| Arc::clone(&dentry.parent)))
     }
 
     /// Whether `name` in `directory` is the name that is remembered.
     pub(crate) fn is_at(&self, directory: &Inode, name: &[u8]) -> bool {
-        self.with_place(|place| {
-            place.is_some_and(|place| place.parent.ino == directory.ino && *place.name == *name)
+        self.with_dentry(|dentry| {
+            dentry.is_some_and(|dentry| dentry.parent.ino == directory.ino && *dentry.name == *name)
         })
     }
 
     /// Remembers a name, or none.
-    pub(crate) fn set_place(&self, place: Option<Place>) {
+    pub(crate) fn set_dentry(&self, dentry: Option<Dentry>) {
         let before = {
-            let mut held = self.place.lock();
-            core::mem::replace(&mut *held, place)
+            let mut held = self.dentry.lock();
+            core::mem::replace(&mut *held, dentry)
         };
         // Outside the lock: it may be the last that held the directory.
         drop(before);
@@ -286,7 +286,7 @@ impl Drop for InodeTable {
     fn drop(&mut self) {
         // Bottom up, so that no drop of a directory goes on to the one above it, and so on.
         for inode in self.collect(|_| true) {
-            inode.set_place(None);
+            inode.set_dentry(None);
         }
     }
 }

@@ -79,7 +79,9 @@ pub use memory::{Memory, MemoryLayout};
 pub use metadata::zone::{ZONE_BOUND, ZONE_BOUND_NONE};
 pub use nvmed_layout::superblock::{LABEL_BYTES_MAX, Superblock, VERSION};
 pub use nvmed_layout::xattrs::XATTR_VALUE_BYTES_MAX;
-pub use nvmed_layout::{Damage, FILE_BYTES_MAX, Kind, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX};
+pub use nvmed_layout::{
+    Damage, FILE_BYTES_MAX, FileType, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX,
+};
 pub use object::Object;
 pub use salvage::salvage;
 pub use status::{

@@ -10,7 +10,7 @@ use crate::inode::Inode;
 use crate::status::DirEntry;
 use core::ops::{Bound, ControlFlow};
 use nvmed_layout::record::Entry;
-use nvmed_layout::{Damage, Kind, keys};
+use nvmed_layout::{Damage, FileType, keys};
 use nvmed_units::Ino;
 
 /// `.` and `..`.
@@ -32,7 +32,7 @@ pub(crate) struct Listing {
 /// Entries read ahead.
 #[derive(Default)]
 struct Page {
-    entries: Vec<(Ino, Kind, usize)>,
+    entries: Vec<(Ino, FileType, usize)>,
     names: Vec<u8>,
     damaged: bool,
 }
@@ -107,7 +107,7 @@ impl Listing {
                 _ => (b"..", directory.parent().map_or(directory.ino, |above| above.ino)),
             };
             let cookie = self.position as u64 + 1;
-            if tell(DirEntry { ino: ino.0, cookie, kind: Kind::Directory, name }).is_break() {
+            if tell(DirEntry { ino: ino.0, cookie, kind: FileType::Directory, name }).is_break() {
                 return Ok(());
             }
             self.position += 1;

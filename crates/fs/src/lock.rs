@@ -98,13 +98,13 @@ impl LockHeld {
 }
 
 #[derive(Default)]
-struct Held {
+struct LockList {
     /// Sorted by nothing: files have few locks.
     records: Vec<LockHeld>,
     whole: Vec<(u64, LockKind)>,
 }
 
-impl Held {
+impl LockList {
     fn record_in_the_way(&self, owner: LockOwner, range: LockRange, kind: LockKind) -> Option<LockHeld> {
         let ways = self.records.iter().filter(|held| held.excludes(owner, range, kind));
         ways.min_by_key(|held| held.range.start).copied()
@@ -149,12 +149,12 @@ impl Held {
 /// The locks of one inode.
 #[derive(Default)]
 pub(crate) struct Locks {
-    held: Mutex<Held>,
+    held: Mutex<LockList>,
     freed: Condvar,
 }
 
 impl Locks {
-    fn held(&self) -> nvmed_sys::sync::MutexGuard<'_, Held> {
+    fn held(&self) -> nvmed_sys::sync::MutexGuard<'_, LockList> {
         // A panic while a lock list was edited cannot leave a half-made entry: entries are `Copy`.
         self.held.lock()
     }
@@ -163,7 +163,7 @@ impl Locks {
     fn until(
         &self,
         wait: Wait<'_>,
-        mut attempt: impl FnMut(&mut Held) -> Result<(), FsError>,
+        mut attempt: impl FnMut(&mut LockList) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let mut held = self.held();
         loop {

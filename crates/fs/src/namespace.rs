@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::directory::Size;
 use crate::error::FsError;
 use crate::filedata::Quiet;
-use crate::inode::{Home, Inode, Place, State};
+use crate::inode::{Dentry, Home, Inode, State};
 use crate::metadata::change::Change;
 use crate::permission;
 use crate::resolve::{Component, Last, Resolved};
@@ -20,7 +20,7 @@ use crate::view::Start;
 use crate::{PATH_BYTES_MAX, xattr};
 use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_layout::keys::{self, TARGET_PART_BYTES};
 use nvmed_layout::record::{FLAG_KEYED_EXTENTS, INLINE_TARGET_BYTES, Record, Tail};
 use nvmed_mutant::Mutant;
@@ -29,7 +29,7 @@ use nvmed_units::Ino;
 
 /// A new inode's mode, owner and what it is.
 pub(crate) struct Recipe<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileType,
     pub(crate) mode: u32,
     pub(crate) target: &'a [u8],
     /// Device number, of a special file.
@@ -45,7 +45,7 @@ impl Recipe<'_> {
         if directory.mode() & MODE_SETGID != 0 {
             gid = directory.gid();
             let runs_as_group = mode & (MODE_SETGID | MODE_GROUP_EXECUTE) == MODE_SETGID | MODE_GROUP_EXECUTE;
-            if self.kind == Kind::Directory {
+            if self.kind == FileType::Directory {
                 mode |= MODE_SETGID;
             } else if runs_as_group && !who.is_root() && !who.in_group(gid) {
                 mode &= !MODE_SETGID;
@@ -53,12 +53,12 @@ impl Recipe<'_> {
         }
         let mut record = Record::new(self.kind, mode, who.uid, gid, now_ns);
         match self.kind {
-            Kind::Symlink => {
+            FileType::Symlink => {
                 let inline = self.target.len() <= INLINE_TARGET_BYTES;
                 record.tail = Tail::Target(if inline { self.target.into() } else { Arc::default() });
                 record.size = self.target.len() as u64;
             }
-            Kind::CharDevice | Kind::BlockDevice => record.rdev = self.rdev,
+            FileType::CharDevice | FileType::BlockDevice => record.rdev = self.rdev,
             _ => {}
         }
         record
@@ -101,7 +101,7 @@ impl Core {
         let room = Room::take(directory)?;
         let now = self.meta.now_ns();
         let record = recipe.record(directory, who, now);
-        let is_directory = recipe.kind == Kind::Directory;
+        let is_directory = recipe.kind == FileType::Directory;
         let zone = is_directory && self.meta.begins_zone(directory, name);
         let pressure = self.meta.pressure(directory, self.meta.size_of_name(directory, name))?;
         let above = if is_directory { Some(grown(directory, 1)?) } else { None };
@@ -119,8 +119,8 @@ impl Core {
         }
         self.meta.count_name(directory, name, true);
         let name: Arc<[u8]> = name.into();
-        let place = Place { parent: Arc::clone(directory), name: Arc::clone(&name) };
-        let inode = Arc::new(Inode::new(ino, record, Home { own, place: Some(place), zone }));
+        let dentry = Dentry { parent: Arc::clone(directory), name: Arc::clone(&name) };
+        let inode = Arc::new(Inode::new(ino, record, Home { own, dentry: Some(dentry), zone }));
         if let Ok(made) = inode.directory() {
             made.names_mut().begin_complete();
             *made.size() = directory.directory()?.is_zone().then(Size::default);
@@ -145,14 +145,14 @@ impl Core {
         self.meta.writable()?;
         permission::may_change_names(directory, who)?;
         let room = Room::take(directory)?;
-        let recipe = Recipe { kind: Kind::File, mode, target: b"", rdev: 0 };
+        let recipe = Recipe { kind: FileType::File, mode, target: b"", rdev: 0 };
         let mut record = recipe.record(directory, who, self.meta.now_ns());
         record.nlink = 0;
         let mut change = self.meta.change();
         let ino = change.new_ino();
         change.put_new_nameless(ino, &record);
         change.apply()?;
-        let inode = Arc::new(Inode::new(ino, record, Home { own: true, place: None, zone: false }));
+        let inode = Arc::new(Inode::new(ino, record, Home { own: true, dentry: None, zone: false }));
         room.keep();
         inode.count_with(directory);
         self.meta.inodes.insert(&inode);
@@ -170,7 +170,7 @@ impl Core {
         recipe: &Recipe<'_>,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        if recipe.kind == Kind::Symlink && recipe.target.is_empty() {
+        if recipe.kind == FileType::Symlink && recipe.target.is_empty() {
             return Err(FsError::NotFound);
         }
         if recipe.target.len() >= PATH_BYTES_MAX {
@@ -181,7 +181,7 @@ impl Core {
         if place.inode.is_some() {
             return Err(FsError::Exists);
         }
-        if place.slash && recipe.kind != Kind::Directory {
+        if place.slash && recipe.kind != FileType::Directory {
             return Err(FsError::NotFound);
         }
         at.view.writable()?;
@@ -208,7 +208,7 @@ impl Core {
             return Err(FsError::NotFound);
         }
         permission::may_change_names(&place.directory, who)?;
-        if inode.kind == Kind::Directory {
+        if inode.kind == FileType::Directory {
             return Err(FsError::NotPermitted);
         }
         inode.same_account(&place.directory)?;
@@ -230,7 +230,7 @@ impl Core {
         record.nlink += 1;
         record.ctime_ns = now;
         let name: Arc<[u8]> = place.name().into();
-        let named = Place { parent: Arc::clone(&place.directory), name: Arc::clone(&name) };
+        let named = Dentry { parent: Arc::clone(&place.directory), name: Arc::clone(&name) };
         let mut change = self.meta.change();
         change.relieve(pressure.as_ref(), &place.directory)?;
         if was_nameless {
@@ -244,7 +244,7 @@ impl Core {
                 change = self.meta.change();
             }
             change.put_name(&place.directory, &name, inode);
-            change.set_place(inode, Some(named));
+            change.set_dentry(inode, Some(named));
         }
         change.apply()?;
         inode.publish(&mut state, record);
@@ -265,7 +265,7 @@ impl Core {
         let namespace = self.names_write();
         let place = self.resolve(at, path, Last::Name, who)?;
         let victim = place.inode.as_ref().ok_or(FsError::NotFound)?;
-        if victim.kind == Kind::Directory {
+        if victim.kind == FileType::Directory {
             return Err(FsError::IsDirectory);
         }
         if place.slash {
@@ -372,10 +372,10 @@ impl<'a> Dropped<'a> {
     /// `inode` is to lose a name; a directory loses all of its links. The caller holds the namespace's write
     /// lock.
     pub(crate) fn begin(inode: &'a Arc<Inode>, (directory, name): (&Inode, &[u8]), now_ns: i64) -> Self {
-        let is_directory = inode.kind == Kind::Directory;
+        let is_directory = inode.kind == FileType::Directory;
         if inode.is_own() && !is_directory && inode.is_at(directory, name) {
             // Nothing lies at this name: it is forgotten before it goes.
-            inode.set_place(None);
+            inode.set_dentry(None);
         }
         let last = is_directory || inode.nlink() <= 1;
         // Nobody opens it while we hold the namespace; someone who closes it meanwhile finds the orphan.
@@ -438,7 +438,7 @@ pub(crate) fn log_removal(change: &mut Change<'_>, inode: &Inode, record: &Recor
     for extent in record.inline_extents() {
         change.free_run(Run { start: extent.physical, blocks: extent.blocks })?;
     }
-    if record.kind() == Kind::Symlink && record.size as usize > INLINE_TARGET_BYTES {
+    if record.kind() == FileType::Symlink && record.size as usize > INLINE_TARGET_BYTES {
         for part in 0..record.size.div_ceil(TARGET_PART_BYTES as u64) {
             change.delete_target(inode.ino, part);
         }

@@ -11,7 +11,7 @@ use crate::resolve::Last;
 use crate::status::{Credentials, OpenFlags};
 use crate::view::{Start, View};
 use core::sync::atomic::Ordering;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_mutant::Mutant;
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ impl Core {
             if !flags.has(OpenFlags::PATH) {
                 self.check_open(inode, flags, view, who)?;
             }
-            if inode.reaped.load(Ordering::SeqCst) && inode.kind != Kind::Directory {
+            if inode.reaped.load(Ordering::SeqCst) && inode.kind != FileType::Directory {
                 return Err(FsError::NotFound);
             }
             inode.opens.fetch_add(1, Ordering::SeqCst);
@@ -107,7 +107,7 @@ impl Core {
     ) -> Result<Arc<File>, FsError> {
         let opens = inode.opens.load(Ordering::SeqCst);
         assert!(opens > 0, "inode {} is opened and not counted as open", inode.ino);
-        if inode.kind == Kind::File && Mutant::OpenForgotten.is_made() {
+        if inode.kind == FileType::File && Mutant::OpenForgotten.is_made() {
             inode.opens.fetch_sub(1, Ordering::SeqCst);
         }
         let once = if made { OpenFlags::ONCE.0 & !OpenFlags::CREATE.0 } else { OpenFlags::ONCE.0 };
@@ -136,7 +136,7 @@ impl Core {
             if exclusive {
                 return Err(FsError::Exists);
             }
-            if inode.kind == Kind::Directory {
+            if inode.kind == FileType::Directory {
                 return Err(FsError::IsDirectory);
             }
             self.check_open(&inode, flags, at.view, who)?;
@@ -147,7 +147,7 @@ impl Core {
             return Err(FsError::Invalid);
         }
         at.view.writable()?;
-        let recipe = Recipe { kind: Kind::File, mode, target: b"", rdev: 0 };
+        let recipe = Recipe { kind: FileType::File, mode, target: b"", rdev: 0 };
         let inode = self.make(&place.directory, place.name(), &recipe, who)?;
         inode.opens.fetch_add(1, Ordering::SeqCst);
         Ok((inode, true))
@@ -208,10 +208,10 @@ impl Core {
         let changes =
             flags.writes() || flags.0 & ACCESS_MODES == ACCESS_MODES || flags.has(OpenFlags::TRUNCATE);
         match inode.kind {
-            Kind::Symlink if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
-            Kind::Symlink => return Err(FsError::Loop),
-            Kind::Directory if changes => return Err(FsError::IsDirectory),
-            kind if kind != Kind::Directory && flags.has(OpenFlags::DIRECTORY) => {
+            FileType::Symlink if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
+            FileType::Symlink => return Err(FsError::Loop),
+            FileType::Directory if changes => return Err(FsError::IsDirectory),
+            kind if kind != FileType::Directory && flags.has(OpenFlags::DIRECTORY) => {
                 return Err(FsError::NotDirectory);
             }
             _ => {}
@@ -221,7 +221,7 @@ impl Core {
             // What a program would find behind it is the kernel's: `FileSystem::pipe` has it of a FIFO.
             return Err(FsError::NoDevice);
         }
-        if inode.kind == Kind::Directory && flags.has(OpenFlags::DIRECT) {
+        if inode.kind == FileType::Directory && flags.has(OpenFlags::DIRECT) {
             return Err(FsError::Invalid);
         }
         if changes {

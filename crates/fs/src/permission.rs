@@ -3,7 +3,7 @@
 use crate::error::FsError;
 use crate::inode::Inode;
 use crate::status::{Credentials, MODE_STICKY};
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 
 /// `R_OK`.
 pub(crate) const READ: u32 = 4;
@@ -21,7 +21,7 @@ pub(crate) const EXECUTE: u32 = 1;
 pub(crate) fn may(inode: &Inode, wanted: u32, who: &Credentials<'_>) -> Result<(), FsError> {
     let mode = inode.mode();
     let granted = if who.is_root() {
-        let execute = inode.kind == Kind::Directory || mode & 0o111 != 0;
+        let execute = inode.kind == FileType::Directory || mode & 0o111 != 0;
         READ | WRITE | if execute { EXECUTE } else { 0 }
     } else if who.uid == inode.uid() {
         mode >> 6
@@ -70,14 +70,14 @@ mod tests {
     use nvmed_layout::record::Record;
     use nvmed_units::Ino;
 
-    fn inode(kind: Kind, mode: u32, uid: u32, gid: u32) -> Inode {
-        let home = crate::inode::Home { own: false, place: None, zone: false };
+    fn inode(kind: FileType, mode: u32, uid: u32, gid: u32) -> Inode {
+        let home = crate::inode::Home { own: false, dentry: None, zone: false };
         Inode::new(Ino(7), Record::new(kind, mode, uid, gid, 0), home)
     }
 
     #[test]
     fn one_class_of_bits_counts_and_no_other() {
-        let file = inode(Kind::File, 0o047, 10, 20);
+        let file = inode(FileType::File, 0o047, 10, 20);
         let who = |uid, gid, groups| Credentials { uid, gid, groups, permitted: false };
         assert!(may(&file, READ, &who(10, 20, &[])).is_err(), "the owner has the owner's bits only");
         assert!(may(&file, READ, &who(11, 20, &[])).is_ok());
@@ -88,16 +88,16 @@ mod tests {
 
     #[test]
     fn root_executes_only_what_somebody_may() {
-        assert!(may(&inode(Kind::File, 0, 1, 1), READ | WRITE, &Credentials::ROOT).is_ok());
-        assert!(may(&inode(Kind::File, 0o600, 1, 1), EXECUTE, &Credentials::ROOT).is_err());
-        assert!(may(&inode(Kind::File, 0o010, 1, 1), EXECUTE, &Credentials::ROOT).is_ok());
-        assert!(may(&inode(Kind::Directory, 0, 1, 1), EXECUTE, &Credentials::ROOT).is_ok());
+        assert!(may(&inode(FileType::File, 0, 1, 1), READ | WRITE, &Credentials::ROOT).is_ok());
+        assert!(may(&inode(FileType::File, 0o600, 1, 1), EXECUTE, &Credentials::ROOT).is_err());
+        assert!(may(&inode(FileType::File, 0o010, 1, 1), EXECUTE, &Credentials::ROOT).is_ok());
+        assert!(may(&inode(FileType::Directory, 0, 1, 1), EXECUTE, &Credentials::ROOT).is_ok());
     }
 
     #[test]
     fn a_sticky_directory_protects_names() {
-        let directory = inode(Kind::Directory, 0o1777, 1, 1);
-        let file = inode(Kind::File, 0o666, 2, 2);
+        let directory = inode(FileType::Directory, 0o1777, 1, 1);
+        let file = inode(FileType::File, 0o666, 2, 2);
         let remove =
             |uid| may_remove(&directory, &file, &Credentials { uid, gid: 9, groups: &[], permitted: false });
         assert!(remove(0).is_ok() && remove(1).is_ok() && remove(2).is_ok());

@@ -7,13 +7,13 @@ use crate::filesystem::{FileSystem, Node};
 use crate::inode::Inode;
 use core::ops::{Bound, ControlFlow};
 use nvmed_layout::record::{Entry, Record};
-use nvmed_layout::{Damage, Kind, keys};
+use nvmed_layout::{Damage, FileType, keys};
 use nvmed_sys::sync::Arc;
 use nvmed_units::Ino;
 use std::collections::HashSet;
 
 /// A name, and the number and kind of what it stands for.
-type Named = (Box<[u8]>, Ino, Kind);
+type Named = (Box<[u8]>, Ino, FileType);
 
 /// A walk through a tree that counts it. The walker holds the namespace for writing: no name appears or goes, and no
 /// inode is loaded or leaves memory.
@@ -36,7 +36,7 @@ impl Count<'_> {
             for (name, ino, kind) in self.entries(&directory)? {
                 self.inodes += 1;
                 match kind {
-                    Kind::Directory => {
+                    FileType::Directory => {
                         let found = self.core.child(&directory, &name)?;
                         let lower = found.ok_or(Damage::Name(ino))?;
                         if lower.account.get().is_some() {

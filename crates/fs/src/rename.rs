@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::error::FsError;
-use crate::inode::{Inode, Place, State};
+use crate::inode::{Dentry, Inode, State};
 use crate::metadata::change::Change;
 use crate::metadata::zone::Below;
 use crate::namespace::{Dropped, grown};
@@ -12,7 +12,7 @@ use crate::status::{Credentials, RenameFlags};
 use crate::view::Start;
 use nvmed_layout::keys::{self, PREFIX_BYTES_MAX};
 use nvmed_layout::record::Record;
-use nvmed_layout::{Kind, ROOT};
+use nvmed_layout::{FileType, ROOT};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
 
@@ -45,7 +45,7 @@ impl<'a> Edit<'a> {
 struct Journey<'a> {
     inode: &'a Arc<Inode>,
     from: &'a Arc<Inode>,
-    to: Place,
+    to: Dentry,
     /// Its prefix, and the names below.
     carried: Option<(Vec<u8>, Below)>,
     /// It is a zone's root when it arrives.
@@ -53,7 +53,7 @@ struct Journey<'a> {
 }
 
 fn is_directory(inode: &Inode) -> bool {
-    inode.kind == Kind::Directory
+    inode.kind == FileType::Directory
 }
 
 impl Core {
@@ -184,7 +184,7 @@ impl Core {
         change: &Change<'_>,
         inode: &'a Arc<Inode>,
         from: &'a Arc<Inode>,
-        to: Place,
+        to: Dentry,
     ) -> Result<Journey<'a>, FsError> {
         let Some(_) = inode.directory.as_ref().filter(|part| !part.is_zone()) else {
             return Ok(Journey { inode, from, to, carried: None, zone: false });
@@ -240,10 +240,10 @@ impl Core {
         let edits = [Edit::links(from, less)?, Edit::links(to, more)?];
         let dropped = victim.map(|victim| Dropped::begin(victim, (to, target.name()), now));
         let name: Arc<[u8]> = target.name().into();
-        let place = Place { parent: Arc::clone(to), name: Arc::clone(&name) };
+        let dentry = Dentry { parent: Arc::clone(to), name: Arc::clone(&name) };
         let state = moved.lock();
         let mut change = self.meta.change();
-        let journey = self.journey(&change, moved, from, place.clone())?;
+        let journey = self.journey(&change, moved, from, dentry.clone())?;
         if victim.is_none() && !self.share_top(from, to) {
             let mut more = self.meta.size_of_name(to, &name);
             if let Some((_, below)) = journey.carried.as_ref().filter(|_| !journey.zone) {
@@ -261,7 +261,7 @@ impl Core {
             self.meta.commit_all()?;
             change = self.meta.change();
         }
-        change.put_renamed(place, moved, state.record());
+        change.put_renamed(dentry, moved, state.record());
         for edit in edits.iter().flatten() {
             change.put_inode(edit.inode, &edit.record);
         }
@@ -293,12 +293,12 @@ impl Core {
         let crosses = from.ino != to.ino;
         let more = i32::from(crosses) * (i32::from(is_directory(moved)) - i32::from(is_directory(other)));
         let edits = [Edit::links(from, -more)?, Edit::links(to, more)?];
-        let place =
-            |directory: &Arc<Inode>, name: &[u8]| Place { parent: Arc::clone(directory), name: name.into() };
+        let dentry =
+            |directory: &Arc<Inode>, name: &[u8]| Dentry { parent: Arc::clone(directory), name: name.into() };
         let states = [moved.lock(), other.lock()];
         let mut change = self.meta.change();
-        let there = self.journey(&change, moved, from, place(to, target.name()))?;
-        let back = self.journey(&change, other, to, place(from, source.name()))?;
+        let there = self.journey(&change, moved, from, dentry(to, target.name()))?;
+        let back = self.journey(&change, other, to, dentry(from, source.name()))?;
         self.travel(&mut change, &[&there, &back]);
         for (journey, state) in [&there, &back].into_iter().zip(&states) {
             change.put_renamed(journey.to.clone(), journey.inode, state.record());

@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::directory::Found;
 use crate::error::FsError;
-use crate::inode::{Home, Inode, Place};
+use crate::inode::{Dentry, Home, Inode};
 use crate::permission::{self, EXECUTE};
 use crate::status::{Credentials, Follow};
 use crate::view::{Start, View};
@@ -11,7 +11,7 @@ use crate::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
 use core::ops::Range;
 use nvmed_layout::keys::{self, TARGET_PART_BYTES};
 use nvmed_layout::record::{Entry, RECORD_BYTES_USUAL, Record, Tail};
-use nvmed_layout::{Damage, Kind};
+use nvmed_layout::{Damage, FileType};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -251,7 +251,7 @@ impl Core {
             None if step.ended => return Ok(Stepped::At(None)),
             None => return Err(FsError::NotFound),
         };
-        if inode.kind == Kind::Symlink && (!step.ended || last.follows(step.slash)) {
+        if inode.kind == FileType::Symlink && (!step.ended || last.follows(step.slash)) {
             let target = self.link_target(&inode)?;
             walk.follow(&target, step.name.end)?;
             return Ok(Stepped::Again);
@@ -260,7 +260,7 @@ impl Core {
             walk.at = step.after;
             return Ok(Stepped::Into(inode));
         }
-        if step.slash && !matches!(last, Last::Name | Last::AnyName) && inode.kind != Kind::Directory {
+        if step.slash && !matches!(last, Last::Name | Last::AnyName) && inode.kind != FileType::Directory {
             return Err(FsError::NotDirectory);
         }
         Ok(Stepped::At(Some(inode)))
@@ -310,22 +310,22 @@ impl Core {
         let entry = Entry::decode(&value);
         let entry = entry.ok_or(Damage::Entry(directory.ino))?;
         let name: Arc<[u8]> = name.into();
-        let place = Place { parent: Arc::clone(directory), name: Arc::clone(&name) };
-        let inode = self.load_entry(&entry, &place)?;
+        let dentry = Dentry { parent: Arc::clone(directory), name: Arc::clone(&name) };
+        let inode = self.load_entry(&entry, &dentry)?;
         // A directory has one name: a second would make a circle, or two ways to lock it.
-        let second = inode.kind == Kind::Directory && !inode.is_at(directory, &name);
+        let second = inode.kind == FileType::Directory && !inode.is_at(directory, &name);
         if second || inode.kind != entry.kind {
             return Err(Damage::Name(inode.ino).into());
         }
-        if inode.is_own() && inode.nlink() > 0 && inode.place().is_none() {
-            inode.set_place(Some(place));
+        if inode.is_own() && inode.nlink() > 0 && inode.dentry().is_none() {
+            inode.set_dentry(Some(dentry));
         }
         self.set_name(directory, name, &inode)?;
         Ok(Some(inode))
     }
 
     /// The inode of an entry, from memory, from the entry or from its own record.
-    fn load_entry(&self, entry: &Entry<'_>, place: &Place) -> Result<Arc<Inode>, FsError> {
+    fn load_entry(&self, entry: &Entry<'_>, dentry: &Dentry) -> Result<Arc<Inode>, FsError> {
         let damaged = || FsError::from(Damage::Inode(entry.ino));
         self.meta.check_number(entry.ino)?;
         self.meta.inodes.get_or_load(entry.ino, || {
@@ -337,7 +337,7 @@ impl Core {
             if record.kind() != entry.kind {
                 return Err(damaged());
             }
-            Ok((record, Home { own, place: Some(place.clone()), zone: entry.zone }))
+            Ok((record, Home { own, dentry: Some(dentry.clone()), zone: entry.zone }))
         })
     }
 

@@ -16,7 +16,7 @@ use nvmed_cache::{Cache, Survivor};
 use nvmed_layout::LayoutError;
 use nvmed_layout::keys::{self, INO_END, PREFIX_BYTES_MAX};
 use nvmed_layout::record::Entry;
-use nvmed_layout::{Kind, ROOT};
+use nvmed_layout::{FileType, ROOT};
 use nvmed_units::{BLOCK_BYTES, Ino};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Core {
                 }
             }
         }
-        found.retain(|_, inode| inode.kind == Kind::File && inode.nlink() > 0);
+        found.retain(|_, inode| inode.kind == FileType::File && inode.nlink() > 0);
         Ok(found)
     }
 

@@ -6,10 +6,10 @@ use crate::filesystem::{FileSystem, Node};
 use crate::permission::{self, WRITE};
 use crate::status::{Credentials, OpenFlags};
 use core::sync::atomic::Ordering;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_sys::Nursery;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::fs::{self as host, AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 /// Looks at a descriptor that somebody brought: it names a socket and does nothing else, and the socket lies where this
@@ -19,7 +19,7 @@ fn look(fd: BorrowedFd<'_>) -> Result<(), FsError> {
     let named = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::PATH));
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(fd, c"", flags, StatxFlags::TYPE | StatxFlags::MNT_ID)?;
-    if !named || FileType::from_raw_mode(found.stx_mode.into()) != FileType::Socket {
+    if !named || host::FileType::from_raw_mode(found.stx_mode.into()) != host::FileType::Socket {
         return Err(FsError::Invalid);
     }
     if Nursery::is_place_of(&found) { Ok(()) } else { Err(FsError::Host(Errno::ADDRNOTAVAIL)) }
@@ -34,7 +34,7 @@ impl FileSystem {
     /// [`FsError::NotPermitted`] for `O_NOATIME`; [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what
     /// the host answers.
     pub fn pipe(&self, node: &Node, flags: OpenFlags, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
-        if node.0.kind != Kind::Fifo {
+        if node.0.kind != FileType::Fifo {
             return Err(FsError::NoDevice);
         }
         if flags.has(OpenFlags::PATH) {
@@ -63,7 +63,7 @@ impl FileSystem {
     /// system where this process makes no such names; [`FsError::NotPermitted`] for who is not its owner; `EADDRINUSE`
     /// when one is kept; those of [`FileSystem::pipe`].
     pub fn bind(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
-        if node.0.kind != Kind::Socket {
+        if node.0.kind != FileType::Socket {
             return Err(FsError::Invalid);
         }
         look(end.as_fd())?;
@@ -81,7 +81,7 @@ impl FileSystem {
     /// this mount.
     pub fn connect(&self, node: &Node, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
         permission::may(&node.0, WRITE, who)?;
-        let end = if node.0.kind == Kind::Socket { self.0.ends.find(node.0.ino)? } else { None };
+        let end = if node.0.kind == FileType::Socket { self.0.ends.find(node.0.ino)? } else { None };
         end.ok_or(FsError::Host(Errno::CONNREFUSED))
     }
 

@@ -1,6 +1,6 @@
 //! What callers say about files and what they are told: flags, credentials, status.
 
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -216,8 +216,8 @@ pub struct Stat {
 impl Stat {
     /// The kind.
     #[must_use]
-    pub fn kind(&self) -> Kind {
-        Kind::of((self.mode >> 12) as u8).expect("we made the mode from a kind")
+    pub fn kind(&self) -> FileType {
+        FileType::of((self.mode >> 12) as u8).expect("we made the mode from a kind")
     }
 }
 
@@ -253,7 +253,7 @@ pub struct DirEntry<'a> {
     /// Where the listing continues after this entry (`d_off`, `telldir`).
     pub cookie: u64,
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileType,
     /// The name.
     pub name: &'a [u8],
 }

@@ -12,7 +12,7 @@ use crate::status::{Credentials, MODE_STICKY};
 use core::sync::atomic::Ordering;
 use nvmed_layout::record::Record;
 use nvmed_layout::xattrs::{self, Attribute, PART_BYTES, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
-use nvmed_layout::{Damage, Kind, keys};
+use nvmed_layout::{Damage, FileType, keys};
 use nvmed_mutant::Mutant;
 use nvmed_units::Ino;
 use serde::{Deserialize, Serialize};
@@ -70,8 +70,8 @@ fn may(inode: &Inode, name: &[u8], wanted: u32, who: &Credentials<'_>) -> Result
     }
     match space {
         b"user" => {
-            let plain = matches!(inode.kind, Kind::File | Kind::Directory);
-            let others = inode.kind == Kind::Directory && inode.mode() & MODE_STICKY != 0;
+            let plain = matches!(inode.kind, FileType::File | FileType::Directory);
+            let others = inode.kind == FileType::Directory && inode.mode() & MODE_STICKY != 0;
             if !plain || wanted == WRITE && others && permission::may_own(inode, who).is_err() {
                 return if wanted == WRITE { Err(FsError::NotPermitted) } else { Err(FsError::NoAttribute) };
             }

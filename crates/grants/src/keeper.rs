@@ -3,7 +3,7 @@
 use crate::error::GrantError;
 use crate::size::Size;
 use crate::table::{PartitionGrant, Table, TreeGrant};
-use nvmed_fs::{Credentials, FileSystem, Follow, FsError, Kind, Limits, Node, Object, Usage};
+use nvmed_fs::{Credentials, FileSystem, FileType, Follow, FsError, Limits, Node, Object, Usage};
 use nvmed_io::Device;
 use nvmed_server::{Admitted, Gate, Peer};
 use nvmed_stack::{PartitionOptions, ServedPartition};
@@ -166,7 +166,7 @@ impl Keeper {
         for step in grant.steps() {
             at = self.files.lookup(&at, step.as_bytes(), Follow::No, &Credentials::ROOT)?;
         }
-        if at.kind() == Kind::Directory { Ok(at) } else { Err(FsError::NotDirectory) }
+        if at.kind() == FileType::Directory { Ok(at) } else { Err(FsError::NotDirectory) }
     }
 
     /// The directory of a tree, whose use is counted if it is to be.

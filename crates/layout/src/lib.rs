@@ -8,8 +8,8 @@
 pub mod bitmap;
 pub mod copies;
 mod error;
+mod file_type;
 pub mod keys;
-mod kind;
 pub mod record;
 pub mod region;
 pub mod superblock;
@@ -18,7 +18,7 @@ pub mod xattrs;
 
 pub use copies::LostCopy;
 pub use error::{Damage, LayoutError};
-pub use kind::{Kind, MODE_KIND};
+pub use file_type::{FileType, MODE_KIND};
 pub use superblock::Superblock;
 
 use nvmed_units::Ino;

@@ -2,7 +2,7 @@
 //! (docs/spec/fs.md).
 
 use crate::FILE_BYTES_MAX;
-use crate::kind::{Kind, MODE_KIND};
+use crate::file_type::{FileType, MODE_KIND};
 use crate::varint::{self, Reader};
 use nvmed_mutant::Mutant;
 use nvmed_units::{Block, Ino};
@@ -171,10 +171,10 @@ pub struct Record {
 
 impl Record {
     /// A new inode without data.
-    pub fn new(kind: Kind, permissions: u32, uid: u32, gid: u32, now_ns: i64) -> Self {
+    pub fn new(kind: FileType, permissions: u32, uid: u32, gid: u32, now_ns: i64) -> Self {
         Self {
             mode: kind.mode() | permissions,
-            nlink: if kind == Kind::Directory { 2 } else { 1 },
+            nlink: if kind == FileType::Directory { 2 } else { 1 },
             uid,
             gid,
             size: 0,
@@ -192,8 +192,8 @@ impl Record {
     }
 
     /// The kind in the mode.
-    pub fn kind(&self) -> Kind {
-        Kind::of((self.mode >> 12) as u8).expect("records are made and decoded with a kind of ours")
+    pub fn kind(&self) -> FileType {
+        FileType::of((self.mode >> 12) as u8).expect("records are made and decoded with a kind of ours")
     }
 
     /// The extents in the record itself.
@@ -289,7 +289,7 @@ impl Record {
     pub fn decode(value: &[u8]) -> Option<Self> {
         let mut from = Reader(value);
         let mode = u32::from(u16::from_le_bytes([from.byte()?, from.byte()?]));
-        let kind = Kind::of((mode >> 12) as u8)?;
+        let kind = FileType::of((mode >> 12) as u8)?;
         let sections = from.byte()?;
         let mut record = Self::new(kind, mode & !MODE_KIND, 0, 0, 0);
         record.nlink = from.small()?;
@@ -304,12 +304,12 @@ impl Record {
         from.0.is_empty().then_some(record)
     }
 
-    fn decode_sections(&mut self, kind: Kind, sections: u8, from: &mut Reader<'_>) -> Option<()> {
+    fn decode_sections(&mut self, kind: FileType, sections: u8, from: &mut Reader<'_>) -> Option<()> {
         const OF_FILES: u8 = SECTION_EXTENTS | SECTION_KEYED | SECTION_DATA;
-        let device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
+        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
         let own = match kind {
-            Kind::File => OF_FILES,
-            Kind::Symlink => SECTION_TARGET,
+            FileType::File => OF_FILES,
+            FileType::Symlink => SECTION_TARGET,
             _ if device => SECTION_DEVICE,
             _ => 0,
         };
@@ -331,7 +331,7 @@ impl Record {
                 self.tail = Tail::Target(from.bytes(self.size as usize)?.into());
             }
             SECTION_TARGET => return None,
-            _ if kind == Kind::Symlink => self.tail = Tail::Target(Arc::default()),
+            _ if kind == FileType::Symlink => self.tail = Tail::Target(Arc::default()),
             _ => {}
         }
         if sections & SECTION_XATTRS != 0 {
@@ -372,7 +372,7 @@ pub struct Entry<'a> {
     /// Whom it names.
     pub ino: Ino,
     /// What that is.
-    pub kind: Kind,
+    pub kind: FileType,
     /// Whether it is a directory that is a zone's root.
     pub zone: bool,
     /// The inode record's bytes, if they lie here.
@@ -398,12 +398,12 @@ impl<'a> Entry<'a> {
     pub fn decode(value: &'a [u8]) -> Option<Self> {
         let mut from = Reader(value);
         let head = from.byte()?;
-        let kind = Kind::of(head & ENTRY_KIND)?;
+        let kind = FileType::of(head & ENTRY_KIND)?;
         let zone = head & ENTRY_ZONE != 0;
         let ino = from.number().map(Ino).filter(|ino| (Ino(1)..super::keys::INO_END).contains(ino))?;
         let record = (head & ENTRY_RECORD != 0).then_some(from.0);
         let strange = head & !(ENTRY_KIND | ENTRY_RECORD | ENTRY_ZONE) != 0
-            || zone && kind != Kind::Directory
+            || zone && kind != FileType::Directory
             || record.is_none() && !from.0.is_empty();
         (!strange).then_some(Self { ino, kind, zone, record })
     }
@@ -451,7 +451,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample() -> Record {
-        let mut record = Record::new(Kind::File, 0o640, 1, 2, -5);
+        let mut record = Record::new(FileType::File, 0o640, 1, 2, -5);
         record.extent_count = 2;
         let first = Extent { logical: 0, physical: Block(100), blocks: 8, flags: 0 };
         let second = Extent { logical: 9, physical: Block(50), blocks: 1, flags: EXTENT_UNWRITTEN };
@@ -469,25 +469,31 @@ mod tests {
         let xattrs = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
         (0u8..9, any::<[u32; 4]>(), 0u64..=FILE_BYTES_MAX, times, extents, bytes, xattrs).prop_map(
             |(what, [mode, nlink, uid, gid], size, times, extents, bytes, xattrs)| {
-                let kinds = [Kind::Fifo, Kind::Socket, Kind::Directory, Kind::Symlink, Kind::CharDevice];
-                let kind = kinds.get(usize::from(what)).copied().unwrap_or(Kind::File);
+                let kinds = [
+                    FileType::Fifo,
+                    FileType::Socket,
+                    FileType::Directory,
+                    FileType::Symlink,
+                    FileType::CharDevice,
+                ];
+                let kind = kinds.get(usize::from(what)).copied().unwrap_or(FileType::File);
                 let mut record = Record::new(kind, mode & 0o7777, uid, gid, 0);
                 (record.nlink, record.size) = (nlink, size);
                 [record.atime_ns, record.mtime_ns, record.ctime_ns, record.btime_ns] = times;
                 record.xattrs = xattrs.map(Arc::from);
                 match (kind, what) {
-                    (Kind::Symlink, _) => {
+                    (FileType::Symlink, _) => {
                         let inline = if bytes.len() <= INLINE_TARGET_BYTES { &bytes[..] } else { &[] };
                         record.tail = Tail::Target(inline.into());
                         record.size = bytes.len() as u64;
                     }
-                    (Kind::CharDevice, _) => record.rdev = size,
-                    (Kind::File, 6) => {
+                    (FileType::CharDevice, _) => record.rdev = size,
+                    (FileType::File, 6) => {
                         record.flags = FLAG_KEYED_EXTENTS;
                         (record.extent_count, record.blocks) = (nlink, size);
                     }
-                    (Kind::File, 7) => record.tail = Tail::Data(bytes.into()),
-                    (Kind::File, _) => {
+                    (FileType::File, 7) => record.tail = Tail::Data(bytes.into()),
+                    (FileType::File, _) => {
                         let mut inline = [Extent::default(); INLINE_EXTENTS];
                         let mut end = 0;
                         for (place, (gap, physical, blocks, flags)) in inline.iter_mut().zip(extents) {
@@ -543,13 +549,13 @@ mod tests {
         assert_eq!(bytes[9..17], (-5i64).to_le_bytes());
         assert_eq!(bytes[17..], [0, 0, 0, 2, 0, 100, 16, 1, 50, 3]);
         let mut entry = Vec::new();
-        Entry { ino: Ino(300), kind: Kind::Directory, zone: true, record: None }.encode_to(&mut entry);
+        Entry { ino: Ino(300), kind: FileType::Directory, zone: true, record: None }.encode_to(&mut entry);
         assert_eq!(entry, [0x24, 0xac, 0x02]);
     }
 
     #[test]
     fn a_file_of_one_extent_takes_about_forty_bytes() {
-        let mut record = Record::new(Kind::File, 0o644, 1000, 1000, 1_700_000_000_000_000_000);
+        let mut record = Record::new(FileType::File, 0o644, 1000, 1000, 1_700_000_000_000_000_000);
         record.mtime_ns += 4_000_000;
         record.size = 16_000;
         record.extent_count = 1;

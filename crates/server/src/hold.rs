@@ -2,7 +2,7 @@
 
 use crate::description::{Description, Holding};
 use crate::share::Share;
-use nvmed_fs::{FsError, Kind, Node};
+use nvmed_fs::{FileType, FsError, Node};
 use nvmed_wire::Handle;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -196,7 +196,7 @@ impl Holds {
     /// Whether there are directories alone: telling of them waits for no writer, letting go of them frees no blocks.
     pub(crate) fn are_light(&self) -> bool {
         let is_directory =
-            |hold: &Hold| matches!(&hold.held, HeldThing::Inode(node) if node.kind() == Kind::Directory);
+            |hold: &Hold| matches!(&hold.held, HeldThing::Inode(node) if node.kind() == FileType::Directory);
         self.by_handle.values().all(is_directory)
     }
 

@@ -5,7 +5,7 @@
 //! while nobody changes the file, so that it misses no change.
 
 use crate::description::Description;
-use nvmed_fs::{FsError, Kind, OpenFlags};
+use nvmed_fs::{FileType, FsError, OpenFlags};
 use nvmed_sys::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use nvmed_wire::{Board, Change, CountedChange, WINDOW_PAGES_MAX, Window};
 use rustix::io::Errno;
@@ -169,7 +169,7 @@ impl Windows {
             return Err(FsError::Access);
         }
         let node = description.node();
-        if node.kind() != Kind::File || flags.has(OpenFlags::DIRECT) {
+        if node.kind() != FileType::File || flags.has(OpenFlags::DIRECT) {
             return Err(FsError::NotSupported);
         }
         let ino = node.ino();

@@ -3,14 +3,15 @@
 use crate::model::{Model, Shape};
 use crate::operation::{BALLAST, Op, SyncFlag, parent};
 use nvmed_dice::Dice;
-use nvmed_fs::{Allocate, Kind, RenameFlags, Time};
+use nvmed_fs::{Allocate, FileType, RenameFlags, Time};
 
 /// Bytes of a file, most of the time at most.
 const FILE_BYTES: u64 = 96 << 10;
 /// Names in the tree at most.
 const NAMES_MAX: usize = 40;
 /// Kinds that `mknod` makes.
-const SPECIAL: [Kind; 4] = [Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice];
+const SPECIAL: [FileType; 4] =
+    [FileType::Fifo, FileType::Socket, FileType::CharDevice, FileType::BlockDevice];
 
 /// Chooses operations.
 #[derive(Clone, Debug)]
@@ -56,7 +57,7 @@ impl Chooser {
 
     fn offer(&mut self, model: &Model, dice: &mut Dice) -> Option<Op> {
         let shape = model.shape();
-        let files = shape.paths(Kind::File);
+        let files = shape.paths(FileType::File);
         let file = || files.clone();
         match dice.roll(107) {
             0..8 => self.free_path(model, dice).map(|path| Op::Create { path }),
@@ -77,7 +78,7 @@ impl Chooser {
             52..59 => Some(Op::Fsync { path: (*dice.pick(&file())?).clone() }),
             59..63 => Some(Op::Fdatasync { path: (*dice.pick(&file())?).clone() }),
             63..65 => {
-                let directories = shape.paths(Kind::Directory);
+                let directories = shape.paths(FileType::Directory);
                 Some(Op::SyncDirectory {
                     path: dice.pick(&directories).map_or(String::new(), |path| (*path).clone()),
                 })
@@ -95,14 +96,14 @@ impl Chooser {
                 Some(Op::Close)
             }
             89..92 => {
-                let directories = shape.paths(Kind::Directory);
+                let directories = shape.paths(FileType::Directory);
                 let empty: Vec<_> =
                     directories.into_iter().filter(|path| shape.is_empty_directory(path)).collect();
                 Some(Op::Rmdir { path: (*dice.pick(&empty)?).clone() })
             }
             92..94 => {
                 let all: Vec<&String> =
-                    linkable(shape).into_iter().chain(shape.paths(Kind::Directory)).collect();
+                    linkable(shape).into_iter().chain(shape.paths(FileType::Directory)).collect();
                 Some(Op::Chmod { path: (*dice.pick(&all)?).clone(), mode: dice.roll(0o1000) as u32 | 0o600 })
             }
             94..95 => Some(Op::Trim),
@@ -117,7 +118,7 @@ impl Chooser {
 
     fn mknod(&mut self, model: &Model, dice: &mut Dice) -> Option<Op> {
         let kind = *dice.pick(&SPECIAL)?;
-        let is_device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
+        let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
         let rdev = if is_device { dice.next() } else { 0 };
         let mode = dice.roll(0o1000) as u32;
         self.free_path(model, dice).map(|path| Op::Mknod { path, kind, mode, rdev })
@@ -181,7 +182,7 @@ impl Chooser {
             return Some(Op::Msync { path, at, len: (size - at).min(4096 * (1 + dice.roll(8))) })
                 .filter(|_| at < size);
         }
-        let files: Vec<_> = shape.paths(Kind::File);
+        let files: Vec<_> = shape.paths(FileType::File);
         let path = (*dice.pick(&files)?).clone();
         let (ino, _) = shape.at(&path)?;
         let size = model.file(ino)?.size();
@@ -199,7 +200,7 @@ impl Chooser {
     fn xattr(&mut self, model: &Model, dice: &mut Dice) -> Option<Op> {
         let shape = model.shape();
         let all: Vec<&String> =
-            shape.paths(Kind::File).into_iter().chain(shape.paths(Kind::Directory)).collect();
+            shape.paths(FileType::File).into_iter().chain(shape.paths(FileType::Directory)).collect();
         let path = (*dice.pick(&all)?).clone();
         let (_, inode) = shape.at(&path)?;
         let names: Vec<&String> = inode.xattrs.keys().collect();
@@ -216,12 +217,12 @@ impl Chooser {
         let shape = model.shape();
         let all: Vec<&String> = linkable(shape)
             .into_iter()
-            .chain(shape.paths(Kind::Symlink))
+            .chain(shape.paths(FileType::Symlink))
             .filter(|path| !path.starts_with(BALLAST))
             .collect();
         let path = (*dice.pick(&all)?).clone();
         let (_, inode) = shape.at(&path)?;
-        let keep_open = inode.kind == Kind::File && dice.chance(40);
+        let keep_open = inode.kind == FileType::File && dice.chance(40);
         self.held += u64::from(keep_open);
         Some(Op::Unlink { path, keep_open })
     }
@@ -245,7 +246,7 @@ impl Chooser {
             return Some(Op::Rename { from: from.clone(), to: to.clone(), flags })
                 .filter(|_| !inside(&from, &to) && from != to);
         }
-        let directories = shape.paths(Kind::Directory);
+        let directories = shape.paths(FileType::Directory);
         let (from, to) = if dice.chance(50) {
             let empty: Vec<_> = directories.iter().filter(|path| shape.is_empty_directory(path)).collect();
             ((*dice.pick(&directories)?).clone(), (**dice.pick(&empty)?).clone())
@@ -258,7 +259,7 @@ impl Chooser {
         if dice.chance(35) {
             return Some(Op::Rename { from, to, flags: RenameFlags::Exchange });
         }
-        let kind = |path: &str| shape.at(path).map(|(_, inode)| inode.kind == Kind::Directory);
+        let kind = |path: &str| shape.at(path).map(|(_, inode)| inode.kind == FileType::Directory);
         let fits = kind(&from) == kind(&to) && (kind(&to) != Some(true) || shape.is_empty_directory(&to));
         fits.then_some(Op::Rename { from, to, flags: RenameFlags::Replace })
     }
@@ -269,7 +270,7 @@ impl Chooser {
         if shape.names.keys().filter(|path| !path.starts_with(BALLAST)).count() >= NAMES_MAX {
             return None;
         }
-        let directories = shape.paths(Kind::Directory);
+        let directories = shape.paths(FileType::Directory);
         let above = dice.pick(&directories).filter(|path| path.matches('/').count() < 3).copied();
         let name = match dice.roll(12) {
             0 => "a-name-that-is-somewhat-longer-than-the-others-and-fills-a-node-sooner".repeat(2),
@@ -286,7 +287,7 @@ impl Chooser {
 /// Files, FIFOs, sockets and devices.
 fn linkable(shape: &Shape) -> Vec<&String> {
     let special = SPECIAL.iter().flat_map(|kind| shape.paths(*kind));
-    shape.paths(Kind::File).into_iter().chain(special).collect()
+    shape.paths(FileType::File).into_iter().chain(special).collect()
 }
 
 fn chown(model: &Model, dice: &mut Dice) -> Option<Op> {
@@ -302,7 +303,7 @@ fn chown(model: &Model, dice: &mut Dice) -> Option<Op> {
 
 fn utimens(model: &Model, dice: &mut Dice) -> Option<Op> {
     let shape = model.shape();
-    let all: Vec<&String> = linkable(shape).into_iter().chain(shape.paths(Kind::Directory)).collect();
+    let all: Vec<&String> = linkable(shape).into_iter().chain(shape.paths(FileType::Directory)).collect();
     let path = (*dice.pick(&all)?).clone();
     let mut time = || match dice.roll(5) {
         0 => Time::Now,

@@ -9,7 +9,7 @@ use crate::survey::Survey;
 use crate::times::{Clockwork, Times, Touched};
 use core::fmt;
 use nvmed_dice::Dice;
-use nvmed_fs::{FileSystem, Kind, RenameFlags};
+use nvmed_fs::{FileSystem, FileType, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn fill(bytes: &mut [u8], serial: u64) {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Inode {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: FileType,
     /// Permission bits.
     pub mode: u32,
     /// Owner and group.
@@ -71,7 +71,7 @@ pub struct Shape {
 impl Inode {
     /// A new one of root's.
     #[must_use]
-    pub fn new(kind: Kind, mode: u32) -> Self {
+    pub fn new(kind: FileType, mode: u32) -> Self {
         Self { kind, mode, owner: (0, 0), rdev: 0, target: Vec::new(), xattrs: BTreeMap::new() }
     }
 }
@@ -79,10 +79,10 @@ impl Inode {
 /// The inode that an operation makes, if it makes one.
 fn made_by(op: &Op) -> Option<(&String, Inode)> {
     match op {
-        Op::Create { path } => Some((path, Inode::new(Kind::File, 0o644))),
-        Op::Mkdir { path } => Some((path, Inode::new(Kind::Directory, 0o755))),
+        Op::Create { path } => Some((path, Inode::new(FileType::File, 0o644))),
+        Op::Mkdir { path } => Some((path, Inode::new(FileType::Directory, 0o755))),
         Op::Symlink { path, target } => {
-            Some((path, Inode { target: target.clone(), ..Inode::new(Kind::Symlink, 0o777) }))
+            Some((path, Inode { target: target.clone(), ..Inode::new(FileType::Symlink, 0o777) }))
         }
         Op::Mknod { path, kind, mode, rdev } => {
             Some((path, Inode { rdev: *rdev, ..Inode::new(*kind, *mode) }))
@@ -101,7 +101,7 @@ impl Shape {
 
     /// Paths of a kind.
     #[must_use]
-    pub fn paths(&self, kind: Kind) -> Vec<&String> {
+    pub fn paths(&self, kind: FileType) -> Vec<&String> {
         let is = |ino: &u64| self.inodes.get(ino).is_some_and(|inode| inode.kind == kind);
         self.names.iter().filter(|(_, ino)| is(ino)).map(|(path, _)| path).collect()
     }
@@ -228,7 +228,7 @@ impl Model {
     /// An empty file system.
     #[must_use]
     pub fn new(written_through: bool) -> Self {
-        let root = Arc::new(Inode::new(Kind::Directory, 0o755));
+        let root = Arc::new(Inode::new(FileType::Directory, 0o755));
         let shape = Shape { names: BTreeMap::new(), inodes: BTreeMap::from([(ROOT, root)]) };
         Self {
             moments: vec![Arc::new(shape)],
@@ -288,7 +288,7 @@ impl Model {
 
     /// Everything was looked at meanwhile, and what links say was read.
     pub fn looked_at(&mut self, clock: (i64, i64)) {
-        let links = self.shape().paths(Kind::Symlink);
+        let links = self.shape().paths(FileType::Symlink);
         let links: Vec<u64> =
             links.iter().filter_map(|path| self.shape().names.get(*path).copied()).collect();
         links.iter().for_each(|ino| self.times.may_be_read(*ino, clock));

@@ -3,7 +3,7 @@
 use crate::model::Model;
 use crate::survey::Survey;
 use crate::times::Touched;
-use nvmed_fs::{Allocate, Kind, RenameFlags, Time};
+use nvmed_fs::{Allocate, FileType, RenameFlags, Time};
 
 /// The directory of files that only fill the metadata region; nothing is chosen in it.
 pub(crate) const BALLAST: &str = "ballast";
@@ -101,7 +101,7 @@ pub enum Op {
     /// A FIFO, a socket or a device.
     Mknod {
         path: String,
-        kind: Kind,
+        kind: FileType,
         mode: u32,
         rdev: u64,
     },
@@ -291,10 +291,10 @@ impl Op {
 
 fn rename_name(model: &Model, from: &str, to: &str, flags: RenameFlags) -> &'static str {
     let shape = model.shape();
-    let directory = shape.at(from).is_some_and(|(_, inode)| inode.kind == Kind::Directory);
+    let directory = shape.at(from).is_some_and(|(_, inode)| inode.kind == FileType::Directory);
     match (flags, shape.at(to)) {
         (RenameFlags::Exchange, _) => "exchange",
-        (_, Some((_, inode))) if inode.kind == Kind::Directory => "rename over a directory",
+        (_, Some((_, inode))) if inode.kind == FileType::Directory => "rename over a directory",
         (_, Some(_)) => "rename over a file",
         _ if directory => "rename directory",
         _ if parent(from) != parent(to) => "rename across directories",

@@ -2,7 +2,7 @@
 
 use crate::model::{Inode, Model, ROOT, Shape};
 use crate::times::{self, Times};
-use nvmed_fs::{Credentials, File, FileSystem, Follow, FsError, Kind, Object, OpenFlags, Stat};
+use nvmed_fs::{Credentials, File, FileSystem, FileType, Follow, FsError, Object, OpenFlags, Stat};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Survey {
             if !self.shape.inodes.contains_key(&ino) {
                 self.note(files, &below, &stat)?;
             }
-            if kind == Kind::Directory {
+            if kind == FileType::Directory {
                 self.directory(files, &below, depth + 1)?;
             }
         }
@@ -100,12 +100,12 @@ impl Survey {
     fn note(&mut self, files: &FileSystem, path: &str, stat: &Stat) -> Result<(), Ended> {
         let ended = |error| Ended::Error(error, path.to_owned());
         let target = match stat.kind() {
-            Kind::Symlink => {
+            FileType::Symlink => {
                 files.readlink(Object::At(&files.root(), path.as_bytes(), Follow::No), WHO).map_err(ended)?
             }
             _ => Vec::new(),
         };
-        if stat.kind() == Kind::File {
+        if stat.kind() == FileType::File {
             let bytes = content(files, path, stat)?;
             self.contents.insert(stat.ino, bytes);
         }
@@ -190,7 +190,7 @@ impl Survey {
         // The check makes names in the root, and reading a link changes its time of access.
         let comparable = |ino: &u64, times: &Times| match self.shape.inodes.get(ino).map(|inode| inode.kind) {
             _ if *ino == ROOT => None,
-            Some(Kind::Symlink) => Some([0, times[1], times[2]]),
+            Some(FileType::Symlink) => Some([0, times[1], times[2]]),
             _ => Some(*times),
         };
         for (ino, before) in &self.times {
@@ -205,12 +205,12 @@ impl Survey {
     fn check_links(&self) -> Result<(), String> {
         for (ino, inode) in &self.shape.inodes {
             let names = self.shape.names.iter();
-            let expected = if inode.kind == Kind::Directory {
+            let expected = if inode.kind == FileType::Directory {
                 let above =
                     names.clone().find(|(_, other)| *other == ino).map(|(path, _)| format!("{path}/"));
                 let above = above.unwrap_or_default();
                 let is_child = |path: &str| path.strip_prefix(&above).is_some_and(|rest| !rest.contains('/'));
-                let directory = |ino: &u64| self.shape.inodes[ino].kind == Kind::Directory;
+                let directory = |ino: &u64| self.shape.inodes[ino].kind == FileType::Directory;
                 2 + names.filter(|(path, ino)| is_child(path) && directory(ino)).count()
             } else {
                 names.filter(|(_, other)| *other == ino).count()
@@ -272,7 +272,7 @@ fn open(files: &FileSystem, path: &str, flags: OpenFlags) -> Result<Arc<File>, F
 
 fn xattrs(files: &FileSystem, path: &str, stat: &Stat) -> Result<BTreeMap<String, Vec<u8>>, FsError> {
     let mut all = BTreeMap::new();
-    if stat.kind() == Kind::Symlink {
+    if stat.kind() == FileType::Symlink {
         return Ok(all);
     }
     let (root, path) = (files.root(), if path.is_empty() { "." } else { path });

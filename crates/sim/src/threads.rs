@@ -18,7 +18,7 @@ use crate::schedule::{Schedule, switch_point};
 use crate::survey::Survey;
 use crate::times::Touched;
 use nvmed_dice::Dice;
-use nvmed_fs::{Durability, Kind};
+use nvmed_fs::{Durability, FileType};
 use nvmed_sys::sync::{Arc, Mutex};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -90,7 +90,7 @@ fn is_own(op: &Op, top: &str) -> bool {
 
 impl Worker {
     fn next(&mut self) -> Op {
-        let files = self.model.shape().paths(Kind::File);
+        let files = self.model.shape().paths(FileType::File);
         if let Some(&path) = self.dice.pick(&files)
             && self.dice.chance(SYNCS)
         {

@@ -1,7 +1,7 @@
 //! Directory entries in a lane's data area: for each its inode number and cookie (8 bytes each, little-endian), its
 //! kind as `d_type`, the length of its name (a byte each), and the name.
 
-use nvmed_fs::{DirEntry, Kind};
+use nvmed_fs::{DirEntry, FileType};
 
 const HEAD_BYTES: usize = 18;
 /// Appends an entry if it fits into `room` bytes with those before it; whether it did.
@@ -23,7 +23,7 @@ pub fn entries(mut bytes: &[u8]) -> impl Iterator<Item = DirEntry<'_>> {
         let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
         let (name, rest) = rest.split_at_checked(head[17].into())?;
         let number = |at: usize| head[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-        let entry = DirEntry { ino: number(0)?, cookie: number(8)?, kind: Kind::of(head[16])?, name };
+        let entry = DirEntry { ino: number(0)?, cookie: number(8)?, kind: FileType::of(head[16])?, name };
         bytes = rest;
         Some(entry)
     })
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_put() {
-        let entry = DirEntry { ino: 7, cookie: u64::MAX, kind: Kind::Symlink, name: b"name" };
+        let entry = DirEntry { ino: 7, cookie: u64::MAX, kind: FileType::Symlink, name: b"name" };
         let mut bytes = Vec::new();
         assert!(put_entry(&mut bytes, 22, &entry) && !put_entry(&mut bytes, 43, &entry));
         assert!(put_entry(&mut bytes, 44, &entry));

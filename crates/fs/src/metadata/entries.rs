@@ -5,13 +5,13 @@
 //! them. What is in memory follows when the change is applied, before anybody else gets the open batch.
 
 use crate::error::FsError;
-use crate::inode::{Inode, Place};
+use crate::inode::{Dentry, Inode};
 use crate::metadata::change::Change;
 use crate::metadata::zone::{Below, Pressure};
 use core::sync::atomic::Ordering;
 use nvmed_layout::keys::{self, Key};
 use nvmed_layout::record::{ENTRY_RECORD_BYTES_MAX, Entry, Record};
-use nvmed_layout::{Damage, Kind};
+use nvmed_layout::{Damage, FileType};
 use nvmed_units::Ino;
 use std::sync::Arc;
 
@@ -29,12 +29,12 @@ pub(crate) struct Moves {
     zones: Vec<Arc<Inode>>,
     /// Inodes whose records move under a key of their own, or into an entry.
     forms: Vec<(Arc<Inode>, bool)>,
-    places: Vec<(Arc<Inode>, Option<Place>)>,
+    dentries: Vec<(Arc<Inode>, Option<Dentry>)>,
 }
 
 /// Whether a record may lie in an entry.
-fn fits_entry(kind: Kind, record: &Record, bytes: usize) -> bool {
-    (kind == Kind::Directory || record.nlink == 1) && bytes <= ENTRY_RECORD_BYTES_MAX
+fn fits_entry(kind: FileType, record: &Record, bytes: usize) -> bool {
+    (kind == FileType::Directory || record.nlink == 1) && bytes <= ENTRY_RECORD_BYTES_MAX
 }
 
 impl Change<'_> {
@@ -67,19 +67,19 @@ impl Change<'_> {
 
     /// Records an inode.
     pub(crate) fn put_inode(&mut self, inode: &Arc<Inode>, record: &Record) {
-        let place = inode.place();
-        self.put_inode_at(inode, record, place.as_ref());
+        let dentry = inode.dentry();
+        self.put_inode_at(inode, record, dentry.as_ref());
     }
 
     /// Records an inode of which `place` is a name: there, if it is the only one.
-    pub(crate) fn put_inode_at(&mut self, inode: &Arc<Inode>, record: &Record, place: Option<&Place>) {
+    pub(crate) fn put_inode_at(&mut self, inode: &Arc<Inode>, record: &Record, dentry: Option<&Dentry>) {
         let (own, zone) = (self.is_own(inode), self.is_zone(inode));
         let entry = Entry { ino: inode.ino, kind: inode.kind, zone, record: Some(b"") };
         let (mut value, head) = self.value(&entry, Some(record));
-        let inline = place.filter(|_| fits_entry(inode.kind, record, value.len() - head));
+        let inline = dentry.filter(|_| fits_entry(inode.kind, record, value.len() - head));
         match inline {
-            Some(place) => {
-                let key = self.entry_key(&place.parent, &place.name);
+            Some(dentry) => {
+                let key = self.entry_key(&dentry.parent, &dentry.name);
                 self.put(&key, &value);
                 if own {
                     self.delete(&keys::inode(inode.ino));
@@ -90,10 +90,10 @@ impl Change<'_> {
                 self.put(&keys::inode(inode.ino), &value[head..]);
                 if !own {
                     self.moves.forms.push((Arc::clone(inode), true));
-                    if let Some(place) = place {
+                    if let Some(dentry) = dentry {
                         value.clear();
                         Entry { record: None, ..entry }.encode_to(&mut value);
-                        let key = self.entry_key(&place.parent, &place.name);
+                        let key = self.entry_key(&dentry.parent, &dentry.name);
                         self.put(&key, &value);
                     }
                 }
@@ -105,7 +105,7 @@ impl Change<'_> {
     /// Records an inode that has lost its only name.
     pub(crate) fn put_nameless(&mut self, inode: &Arc<Inode>, record: &Record) {
         self.put_inode_at(inode, record, None);
-        self.moves.places.push((Arc::clone(inode), None));
+        self.moves.dentries.push((Arc::clone(inode), None));
     }
 
     /// Records a new inode with its name; whether the record got a key of its own.
@@ -146,22 +146,22 @@ impl Change<'_> {
     }
 
     /// Gives an inode a name in the place of another; `record` is the one last applied.
-    pub(crate) fn put_renamed(&mut self, to: Place, inode: &Arc<Inode>, record: &Record) {
+    pub(crate) fn put_renamed(&mut self, to: Dentry, inode: &Arc<Inode>, record: &Record) {
         if self.is_own(inode) {
             self.put_name(&to.parent, &to.name, inode);
         } else {
             self.put_inode_at(inode, record, Some(&to));
         }
-        self.moves.places.push((Arc::clone(inode), Some(to)));
+        self.moves.dentries.push((Arc::clone(inode), Some(to)));
     }
 
     /// Gives an inode without a name one.
-    pub(crate) fn put_first_name(&mut self, place: Place, inode: &Arc<Inode>, record: &Record) {
-        self.put_inode_at(inode, record, Some(&place));
+    pub(crate) fn put_first_name(&mut self, dentry: Dentry, inode: &Arc<Inode>, record: &Record) {
+        self.put_inode_at(inode, record, Some(&dentry));
         if self.is_own(inode) {
-            self.put_name(&place.parent, &place.name, inode);
+            self.put_name(&dentry.parent, &dentry.name, inode);
         }
-        self.moves.places.push((Arc::clone(inode), Some(place)));
+        self.moves.dentries.push((Arc::clone(inode), Some(dentry)));
     }
 
     /// Removes a name.
@@ -171,8 +171,8 @@ impl Change<'_> {
     }
 
     /// Remembers another name of an inode, once the change is applied.
-    pub(crate) fn set_place(&mut self, inode: &Arc<Inode>, place: Option<Place>) {
-        self.moves.places.push((Arc::clone(inode), place));
+    pub(crate) fn set_dentry(&mut self, inode: &Arc<Inode>, dentry: Option<Dentry>) {
+        self.moves.dentries.push((Arc::clone(inode), dentry));
     }
 
     /// An inode goes, and its record with it if that has a key of its own.
@@ -229,10 +229,10 @@ impl Change<'_> {
     /// # Errors
     /// [`FsError::TooManyNames`], with nothing changed; the store's.
     fn make_zone(&mut self, directory: &Arc<Inode>) -> Result<(), FsError> {
-        let place = directory.place().ok_or(Damage::Name(directory.ino))?;
+        let dentry = directory.dentry().ok_or(Damage::Name(directory.ino))?;
         let old = self.prefix(directory);
         let below = self.meta.read_below(&old)?;
-        let key = self.entry_key(&place.parent, &place.name);
+        let key = self.entry_key(&dentry.parent, &dentry.name);
         let mut value = Vec::new();
         if !self.meta.journal.store.get(&key, &mut value)? {
             return Err(Damage::EntryOf(directory.ino).into());
@@ -247,7 +247,7 @@ impl Change<'_> {
         self.spare_headroom();
         self.moves.zones.push(Arc::clone(directory));
         // What is above it has fewer names in its zone.
-        self.meta.recount(&place.parent);
+        self.meta.recount(&dentry.parent);
         Ok(())
     }
 
@@ -280,10 +280,10 @@ impl Change<'_> {
 
     /// The change was applied, and the open batch is still held: memory follows.
     pub(crate) fn follow(&mut self) {
-        let Moves { rekeys, zones, forms, places } = core::mem::take(&mut self.moves);
+        let Moves { rekeys, zones, forms, dentries } = core::mem::take(&mut self.moves);
         forms.iter().for_each(|(inode, own)| inode.set_own(*own));
-        for (inode, place) in places {
-            inode.set_place(place);
+        for (inode, dentry) in dentries {
+            inode.set_dentry(dentry);
         }
         for zone in &zones {
             if let Ok(part) = zone.directory() {

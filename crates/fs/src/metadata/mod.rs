@@ -159,7 +159,7 @@ impl Metadata {
     /// [`FsError::Layout`] when there is none or its record makes no sense; the store's.
     pub(crate) fn load_own(&self, ino: Ino) -> Result<Arc<Inode>, FsError> {
         self.check_number(ino)?;
-        let home = Home { own: true, place: None, zone: ino == ROOT };
+        let home = Home { own: true, dentry: None, zone: ino == ROOT };
         self.inodes.get_or_load(ino, || Ok((self.read_own(ino)?, home)))
     }
 

@@ -5,7 +5,7 @@ use crate::inode::Inode;
 use crate::metadata::Metadata;
 use crate::status::{MODE_GROUP_EXECUTE, MODE_SETGID, MODE_SETUID};
 use core::sync::atomic::{AtomicBool, Ordering};
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_sys::sync::{Arc, Mutex};
 
 /// Inodes whose times wait to be written. Each holds its inode in memory, so the list is bounded.
@@ -116,7 +116,7 @@ impl Metadata {
     #[cold]
     fn strip(&self, inode: &Arc<Inode>) {
         let stripped = stripped(inode.mode());
-        if stripped != inode.mode() && inode.kind == Kind::File {
+        if stripped != inode.mode() && inode.kind == FileType::File {
             // A full metadata region cannot refuse a record of the same key; a failed device will be
             // reported by the next sync.
             let _ = self.alter(inode, |record| {

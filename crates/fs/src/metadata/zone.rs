@@ -13,7 +13,7 @@ use core::ops::{Bound, ControlFlow};
 use core::sync::atomic::Ordering;
 use nvmed_layout::keys::{self, PREFIX_BYTES_MAX};
 use nvmed_layout::record::Entry;
-use nvmed_layout::{Damage, Kind};
+use nvmed_layout::{Damage, FileType};
 use nvmed_sys::sync::{Arc, MutexGuard};
 
 /// The zone bound of a new file system: what the rename of a directory costs at most is then some tens of
@@ -73,11 +73,11 @@ impl Metadata {
         let mut prefix = part.prefix();
         if prefix.bytes.is_empty() || prefix.epoch != epoch {
             prefix.bytes.clear();
-            match directory.place().filter(|_| !part.is_zone()) {
-                Some(place) => {
+            match directory.dentry().filter(|_| !part.is_zone()) {
+                Some(dentry) => {
                     // A path has a bounded length, and so many steps at most.
-                    self.with_prefix(&place.parent, |above| prefix.bytes.extend_from_slice(above));
-                    keys::push_step(&mut prefix.bytes, &place.name);
+                    self.with_prefix(&dentry.parent, |above| prefix.bytes.extend_from_slice(above));
+                    keys::push_step(&mut prefix.bytes, &dentry.name);
                 }
                 None => prefix.bytes.extend_from_slice(&keys::zone(directory.ino)),
             }
@@ -192,7 +192,7 @@ impl Metadata {
                 damaged = true;
                 return ControlFlow::Break(());
             };
-            if entry.kind == Kind::Directory && !entry.zone {
+            if entry.kind == FileType::Directory && !entry.zone {
                 let mut inner = above.to_vec();
                 keys::push_step(&mut inner, name);
                 below.longest = below.longest.max(inner.len() - prefix.len());

@@ -6,7 +6,7 @@ use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
 use crate::bytes::Data;
 use crate::error::FsError;
-use crate::extent::{Extents, Place};
+use crate::extent::{BlockMapping, Extents};
 use crate::inode::{Inode, State};
 use crate::metadata::change::Change;
 use crate::pages::Pages;
@@ -229,29 +229,29 @@ impl Pages {
         let mut at = 0;
         while at < pages.len() {
             let page = pages[at].page;
-            let (place, goal) = {
+            let (mapping, goal) = {
                 let mut state = if pool.is_some() { inode.try_lock() } else { Some(inode.lock()) };
                 let state = state.as_mut().ok_or(FsError::Busy)?;
-                self.with_extents(inode, state, |_, extents| Ok((extents.place(page), extents.goal(page))))?
+                self.with_extents(inode, state, |_, extents| Ok((extents.mapping(page), extents.goal(page))))?
             };
-            let end = match place {
-                Place::Block { end, .. } | Place::Hole { end } => end,
+            let end = match mapping {
+                BlockMapping::Block { end, .. } | BlockMapping::Hole { end } => end,
             };
             let near =
                 |(index, next): &(usize, &DirtyPage)| next.page == page + *index as u64 && next.page < end;
             let count = pages[at..].iter().enumerate().take_while(near).count();
-            match place {
-                Place::Block { block, unwritten: false, .. } => {
+            match mapping {
+                BlockMapping::Block { block, unwritten: false, .. } => {
                     plan.place(&pages[at..at + count], block, Under::Written);
                     at += count;
                 }
                 _ if plan.pieces == STEP_PIECES => return Ok(()),
-                Place::Block { block, .. } => {
+                BlockMapping::Block { block, .. } => {
                     plan.place(&pages[at..at + count], block, Under::Unwritten);
                     plan.pieces += 1;
                     at += count;
                 }
-                Place::Hole { .. } => {
+                BlockMapping::Hole { .. } => {
                     // Blocks of this step are not in the extents yet.
                     let goal = plan.placed.last().map(|last| last.block + 1).or(goal);
                     let run = match pool {

@@ -8,7 +8,7 @@
 
 use crate::bytes::Data;
 use crate::error::FsError;
-use crate::extent::Place;
+use crate::extent::BlockMapping;
 use crate::flight::{DirectIo, Transfer, Wish};
 use crate::inode::Inode;
 use crate::pages::Pages;
@@ -84,7 +84,7 @@ impl Pages {
         }
         let whole = self.with_extents(inode, &mut state, |_, extents| {
             while at < stop {
-                let Place::Block { block, end, unwritten: false } = extents.place(at / PAGE) else {
+                let BlockMapping::Block { block, end, unwritten: false } = extents.mapping(at / PAGE) else {
                     return Ok(false);
                 };
                 let part_end = end.saturating_mul(PAGE).min(stop);

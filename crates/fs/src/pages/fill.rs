@@ -2,7 +2,7 @@
 //! the end of the file may be anything: who makes the file grow zeroes it first.
 
 use crate::error::FsError;
-use crate::extent::Place;
+use crate::extent::BlockMapping;
 use crate::filedata::{Io, Stream};
 use crate::inode::Inode;
 use crate::pages::Pages;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const ROUNDS_MAX: u32 = 10_000;
 
 /// What pages lie on, and what the record holds of the file itself.
-type Places = (Vec<Place>, Option<Arc<[u8]>>);
+type Mappings = (Vec<BlockMapping>, Option<Arc<[u8]>>);
 
 impl Pages {
     /// Bytes that a reader wants are missing from the first of a range on.
@@ -50,8 +50,8 @@ impl Pages {
                 Ok(_) | Err(_) => break,
             }
         }
-        let (places, inline) = self.places(inode, &claims)?;
-        self.load_pages(&self.handle_of(inode), claims, &places, inline.as_deref())
+        let (mappings, inline) = self.mappings(inode, &claims)?;
+        self.load_pages(&self.handle_of(inode), claims, &mappings, inline.as_deref())
     }
 
     /// Reads missing pages, at most a quarter of the cache.
@@ -106,13 +106,13 @@ impl Pages {
     }
 
     /// What claimed pages lie on, and what the record holds of the file itself.
-    fn places(&self, inode: &Inode, claims: &[Claim<'_>]) -> Result<Places, FsError> {
+    fn mappings(&self, inode: &Inode, claims: &[Claim<'_>]) -> Result<Mappings, FsError> {
         let mut state = inode.lock();
         let inline = state.record().inline_data().cloned();
-        let places = self.with_extents(inode, &mut state, |_, extents| {
-            Ok(claims.iter().map(|claim| extents.place(claim.page())).collect())
+        let mappings = self.with_extents(inode, &mut state, |_, extents| {
+            Ok(claims.iter().map(|claim| extents.mapping(claim.page())).collect())
         });
-        places.map(|places| (places, inline))
+        mappings.map(|mappings| (mappings, inline))
     }
 
     /// Fills a claimed page that has no block: with what the record holds, or zeroes.
@@ -124,9 +124,9 @@ impl Pages {
     }
 
     /// What a page lies on.
-    pub(super) fn place(&self, inode: &Inode, page: u64) -> Result<Place, FsError> {
+    pub(super) fn mapping(&self, inode: &Inode, page: u64) -> Result<BlockMapping, FsError> {
         let mut state = inode.lock();
-        self.with_extents(inode, &mut state, |_, extents| Ok(extents.place(page)))
+        self.with_extents(inode, &mut state, |_, extents| Ok(extents.mapping(page)))
     }
 
     /// Fills claimed pages and publishes them. What fails is an error only for the first page.
@@ -134,36 +134,36 @@ impl Pages {
         &self,
         handle: &Handle,
         claims: Vec<Claim<'_>>,
-        places: &[Place],
+        mappings: &[BlockMapping],
         inline: Option<&[u8]>,
     ) -> Result<(), FsError> {
-        assert_eq!(claims.len(), places.len(), "claimed pages and what they lie on");
-        let written = |place: &Place| match *place {
-            Place::Block { block, unwritten: false, .. } => Some(block),
+        assert_eq!(claims.len(), mappings.len(), "claimed pages and what they lie on");
+        let written = |mapping: &BlockMapping| match *mapping {
+            BlockMapping::Block { block, unwritten: false, .. } => Some(block),
             _ => None,
         };
         let mut pages = Vec::with_capacity(claims.len());
-        for (claim, place) in claims.iter().zip(places) {
-            pages.extend(written(place).map(|block| (block, claim.offset())));
+        for (claim, mapping) in claims.iter().zip(mappings) {
+            pages.extend(written(mapping).map(|block| (block, claim.offset())));
         }
         let mut loaded = pages.len();
         if let Err(error) = self.transfer_pages(handle, &pages, Operation::Read) {
             // A block that was only read ahead may be the bad one: the page that was asked for is tried alone.
-            loaded = usize::from(places.first().and_then(written).is_some());
+            loaded = usize::from(mappings.first().and_then(written).is_some());
             if loaded == pages.len() {
                 return Err(error);
             }
             self.transfer_pages(handle, &pages[..loaded], Operation::Read)?;
         }
-        for (claim, place) in claims.into_iter().zip(places) {
-            if written(place).is_none() {
+        for (claim, mapping) in claims.into_iter().zip(mappings) {
+            if written(mapping).is_none() {
                 Self::load_hole(&claim, inline);
             } else if loaded == 0 {
                 break;
             } else {
                 loaded -= 1;
             }
-            claim.publish(PageState { dirty: false, backed: matches!(place, Place::Block { .. }) });
+            claim.publish(PageState { dirty: false, backed: matches!(mapping, BlockMapping::Block { .. }) });
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_cache::{Cache, Options, Stats};
 use nvmed_io::{Device, Handle, Segment};
 use nvmed_kv::DeviceMedium;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_layout::record::FLAG_KEYED_EXTENTS;
 use nvmed_sys::sync::Arc;
 use nvmed_units::{BLOCK_BYTES, DeviceAddress};
@@ -119,7 +119,7 @@ impl Pages {
 
     /// The inode leaves memory: its pages go, promises and preallocation are given back.
     pub(crate) fn forget(&self, inode: &Arc<Inode>) {
-        if inode.kind != Kind::File {
+        if inode.kind != FileType::File {
             return;
         }
         let data = &inode.data;
@@ -226,7 +226,7 @@ impl Pages {
     pub(crate) fn closing(&self, inode: &Inode, description: u64) {
         let own = inode.data.handle.lock().take_if(|(number, _)| *number == description);
         drop(own);
-        if inode.kind == Kind::File && inode.opens.load(Ordering::SeqCst) == 1 {
+        if inode.kind == FileType::File && inode.opens.load(Ordering::SeqCst) == 1 {
             self.drop_prealloc(inode);
             if inode.lock().record().flags & FLAG_KEYED_EXTENTS == 0 {
                 // A small file's are in its record: no need to keep them twice.

@@ -3,7 +3,7 @@
 use crate::blocks::alloc::Near;
 use crate::bytes::Bytes;
 use crate::error::FsError;
-use crate::extent::{EXTENT_BLOCKS_MAX, Extents, Place};
+use crate::extent::{BlockMapping, EXTENT_BLOCKS_MAX, Extents};
 use crate::filedata::{Growing, Quiet};
 use crate::inode::Inode;
 use crate::metadata::change::Change;
@@ -203,7 +203,7 @@ impl Pages {
             if from >= to || whole {
                 continue;
             }
-            let written = matches!(self.place(inode, page)?, Place::Block { unwritten: false, .. })
+            let written = matches!(self.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. })
                 || page == 0 && inode.data.residence.is_in_record();
             if written || self.cache.is_dirty(&inode.data.object, page) {
                 self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
@@ -231,12 +231,12 @@ impl Pages {
         let mut at = pages.start;
         let mut result = Ok(());
         while at < pages.end && result.is_ok() {
-            result = self.place(inode, at).and_then(|place| match place {
-                Place::Block { end, .. } => {
+            result = self.mapping(inode, at).and_then(|mapping| match mapping {
+                BlockMapping::Block { end, .. } => {
                     at = end;
                     Ok(())
                 }
-                Place::Hole { end } => {
+                BlockMapping::Hole { end } => {
                     let want = (end.min(pages.end) - at).min(u64::from(EXTENT_BLOCKS_MAX));
                     let got = self.allocate_hole(inode, at, want as u32)?;
                     promise.redeemed(got);
@@ -259,9 +259,9 @@ impl Pages {
         self.with_extents(inode, &mut state, |_, extents| {
             let (mut at, mut holes) = (pages.start, 0);
             while at < pages.end {
-                at = match extents.place(at) {
-                    Place::Block { end, .. } => end,
-                    Place::Hole { end } => {
+                at = match extents.mapping(at) {
+                    BlockMapping::Block { end, .. } => end,
+                    BlockMapping::Hole { end } => {
                         holes += end.min(pages.end) - at;
                         end
                     }
@@ -341,9 +341,9 @@ fn step_start(extents: &Extents, pages: Range<u64>) -> u64 {
 fn next_data(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u64>) -> Option<u64> {
     let mut page = from;
     loop {
-        match extents.place(page) {
-            Place::Block { unwritten: false, .. } => return Some(page),
-            Place::Block { end, .. } | Place::Hole { end } => {
+        match extents.mapping(page) {
+            BlockMapping::Block { unwritten: false, .. } => return Some(page),
+            BlockMapping::Block { end, .. } | BlockMapping::Hole { end } => {
                 if let Some(dirty) = next_dirty(page).filter(|dirty| *dirty < end) {
                     return Some(dirty);
                 }
@@ -359,8 +359,8 @@ fn next_data(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u6
 fn next_hole(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u64>) -> Option<u64> {
     let mut page = from;
     loop {
-        match extents.place(page) {
-            Place::Block { unwritten: false, end, .. } => page = end,
+        match extents.mapping(page) {
+            BlockMapping::Block { unwritten: false, end, .. } => page = end,
             _ if next_dirty(page) == Some(page) => page += 1,
             _ => return Some(page),
         }

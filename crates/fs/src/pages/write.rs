@@ -3,7 +3,7 @@
 use crate::blocks::reservation::Reservation;
 use crate::bytes::{Data, Short};
 use crate::error::FsError;
-use crate::extent::Place;
+use crate::extent::BlockMapping;
 use crate::filedata::Growing;
 use crate::inode::Inode;
 use crate::pages::Pages;
@@ -129,10 +129,10 @@ impl Pages {
                     }
                     return Ok(());
                 }
-                Written::Unbacked => match self.place(inode, page)? {
+                Written::Unbacked => match self.mapping(inode, page)? {
                     // Allocated since the page was read: the block needs no promise.
-                    Place::Block { .. } => _ = cache.back(object, page),
-                    Place::Hole { .. } => promise = Some(Promise::make(self, inode)?),
+                    BlockMapping::Block { .. } => _ = cache.back(object, page),
+                    BlockMapping::Hole { .. } => promise = Some(Promise::make(self, inode)?),
                 },
                 Written::Absent => {
                     if let Claimed::Fill(claim) = self.claim(inode, page)? {
@@ -191,17 +191,17 @@ impl Pages {
         (within, from): (usize, &[u8]),
         mut promise: Option<Promise<'a>>,
     ) -> Result<(), FsError> {
-        let place = self.place(inode, claim.page())?;
-        let hole = matches!(place, Place::Hole { .. });
+        let mapping = self.mapping(inode, claim.page())?;
+        let hole = matches!(mapping, BlockMapping::Hole { .. });
         if hole && promise.is_none() {
             promise = Some(Promise::make(self, inode)?);
         }
         let inside = claim.page() * PAGE < inode.size.load(Ordering::Acquire);
-        match place {
-            Place::Block { block, unwritten: false, .. } if inside && from.len() < BLOCK_BYTES => {
+        match mapping {
+            BlockMapping::Block { block, unwritten: false, .. } if inside && from.len() < BLOCK_BYTES => {
                 self.load_page(inode, &claim, block)?;
             }
-            Place::Hole { .. } if claim.page() == 0 && inode.data.residence.is_in_record() => {
+            BlockMapping::Hole { .. } if claim.page() == 0 && inode.data.residence.is_in_record() => {
                 let inline = inode.lock().record().inline_data().cloned();
                 Self::load_hole(&claim, inline.as_deref());
             }
@@ -250,12 +250,12 @@ impl Pages {
         if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());
         }
-        let needed = match self.place(inode, page)? {
-            Place::Block { unwritten, .. } => !unwritten || self.cache.has(&inode.data.object, page),
-            Place::Hole { .. } if inode.data.residence.is_in_record() => {
+        let needed = match self.mapping(inode, page)? {
+            BlockMapping::Block { unwritten, .. } => !unwritten || self.cache.has(&inode.data.object, page),
+            BlockMapping::Hole { .. } if inode.data.residence.is_in_record() => {
                 self.cache.has(&inode.data.object, page)
             }
-            Place::Hole { .. } => self.cache.is_dirty(&inode.data.object, page),
+            BlockMapping::Hole { .. } => self.cache.is_dirty(&inode.data.object, page),
         };
         const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
         if needed { self.write_page(grow, inode, page, within, &ZEROES[within..]) } else { Ok(()) }

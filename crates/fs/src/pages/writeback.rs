@@ -10,7 +10,7 @@ use crate::pages::Pages;
 use crate::pages::convoy::{Part, Pool};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use nvmed_layout::Kind;
+use nvmed_layout::FileType;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
@@ -397,7 +397,7 @@ impl Pages {
         if self.meta.read_only {
             return Ok(());
         }
-        if inode.kind == Kind::File {
+        if inode.kind == FileType::File {
             // A flush that has to come anyway does for this data too.
             let flushed = !self.meta.journal.order.is_open(inode.data.ticket.load(Ordering::SeqCst));
             let alone = flushed && !(times && inode.is_late()) && self.meta.journal.is_committed();
@@ -407,7 +407,7 @@ impl Pages {
         if times && inode.is_late() && !Mutant::TimesForgotten.is_made() {
             self.meta.alter(inode, |_| Ok(()))?;
         }
-        if inode.kind == Kind::Directory && Mutant::DirectorySyncForgotten.is_made() {
+        if inode.kind == FileType::Directory && Mutant::DirectorySyncForgotten.is_made() {
             return Ok(());
         }
         self.meta.commit(inode.data.ticket.load(Ordering::SeqCst))

@@ -143,7 +143,7 @@ fn open_flags_do_what_open_2_says() {
     assert_eq!(errno(open("link", OpenFlags::READ.with(OpenFlags::NOFOLLOW))), libc(Errno::LOOP));
     assert_eq!(errno(open("link", make.with(OpenFlags::EXCLUSIVE))), libc(Errno::EXIST));
     let path = open("link", OpenFlags::PATH.with(OpenFlags::NOFOLLOW)).unwrap();
-    assert_eq!(path.stat().kind(), Kind::Symlink);
+    assert_eq!(path.stat().kind(), FileType::Symlink);
     assert_eq!(errno(path.files().chmod(Object::Open(&path), 0, &ROOT)), libc(Errno::BADF));
     let made = open("link", make).unwrap();
     assert_eq!(files.lookup(&root, b"target", Follow::No, &ROOT).unwrap(), made.node());

@@ -251,15 +251,15 @@ fn walk(files: &FileSystem, path: &[u8], depth: u32, contents: &mut Vec<Vec<u8>>
         let below = [path, b"/", &name].concat();
         let stat = files.stat(&files.root(), &below, Follow::No, &ROOT).unwrap();
         match stat.kind() {
-            nvmed_fs::Kind::Directory => walk(files, &below, depth + 1, contents),
-            nvmed_fs::Kind::File => {
+            nvmed_fs::FileType::Directory => walk(files, &below, depth + 1, contents),
+            nvmed_fs::FileType::File => {
                 let file = files.open(&files.root(), &below, OpenFlags::READ, 0, &ROOT).unwrap();
                 let mut bytes = vec![0; 1 << 17];
                 let count = file.pread(&mut bytes, 0).unwrap();
                 bytes.truncate(count);
                 contents.push(bytes);
             }
-            nvmed_fs::Kind::Symlink => {
+            nvmed_fs::FileType::Symlink => {
                 drop(files.readlink(Object::At(&files.root(), &below, Follow::No), &ROOT).unwrap())
             }
             _ => {}

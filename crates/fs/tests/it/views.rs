@@ -230,7 +230,7 @@ fn count(files: &FileSystem, directory: &Node) -> (u64, u64) {
     names.iter().fold((0, 0), |(bytes, inodes), name| {
         let node = files.lookup(directory, name, Follow::No, &ROOT).unwrap();
         let (more, lower) = match node.kind() {
-            nvmed_fs::Kind::Directory => count(files, &node),
+            nvmed_fs::FileType::Directory => count(files, &node),
             _ => (node.stat().blocks_512 / 8 * PAGE as u64, 0),
         };
         (bytes + more, inodes + lower + 1)

@@ -160,7 +160,7 @@ fn contents(files: &FileSystem, at: &Node, path: &str, all: &mut BTreeMap<String
     for name in names(files, at) {
         let node = files.lookup(at, &name, Follow::No, &ROOT).expect("what is listed is there");
         let path = format!("{path}/{}", String::from_utf8(name).expect("the names are letters"));
-        if node.kind() == Kind::Directory {
+        if node.kind() == FileType::Directory {
             contents(files, &node, &path, all);
             continue;
         }

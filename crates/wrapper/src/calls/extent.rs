@@ -9,7 +9,7 @@ use crate::find::table;
 use crate::find::walk::Last;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{off_t, off64_t, size_t, ssize_t};
-use nvmed_fs::{Advice, Allocate, Follow, Kind, Whence};
+use nvmed_fs::{Advice, Allocate, FileType, Follow, Whence};
 
 /// `SEEK_*` as the file system has it.
 pub(crate) fn whence(value: c_int) -> Answer<Whence> {
@@ -153,7 +153,7 @@ hook! {
                 return fail(libc::EBADF);
             }
             // The kernel takes the count for a length with a sign.
-            if body.node.kind() != Kind::File || (count as i64) < 0 {
+            if body.node.kind() != FileType::File || (count as i64) < 0 {
                 return fail(libc::EINVAL);
             }
             if count > 0 {
@@ -176,7 +176,7 @@ hook! {
                 return fail(libc::EINVAL);
             }
             let bytes = if len == 0 { i64::MAX - start } else { len };
-            if flags != 0 && body.node.kind() == Kind::File {
+            if flags != 0 && body.node.kind() == FileType::File {
                 file.sync_range(start as u64, bytes as u64)?;
             }
             Ok(0)

@@ -11,7 +11,7 @@ use crate::process::signal;
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::off_t;
-use nvmed_fs::{Kind, LockHeld, LockKind, LockOwner, LockRange, OpenFlags, Wait};
+use nvmed_fs::{FileType, LockHeld, LockKind, LockOwner, LockRange, OpenFlags, Wait};
 
 // fcntl.h of Linux, not in the `libc` crate for this target.
 const F_SETSIG: c_int = 10;
@@ -145,7 +145,7 @@ fn on_file(body: &Body, file: &File, command: c_int, argument: c_long) -> Answer
         F_CREATED_QUERY => Ok(isize::from(file.flags().has(OpenFlags::CREATE))),
         libc::F_NOTIFY => notify(body, argument as u32),
         libc::F_GETLEASE => Ok(libc::F_UNLCK as isize),
-        libc::F_SETLEASE if body.node.kind() != Kind::File || !is_lease(argument as c_int) => {
+        libc::F_SETLEASE if body.node.kind() != FileType::File || !is_lease(argument as c_int) => {
             fail(libc::EINVAL)
         }
         libc::F_SETLEASE => fail(libc::EAGAIN),
@@ -171,7 +171,7 @@ fn is_lease(kind: c_int) -> bool {
 fn notify(body: &Body, wanted: u32) -> Answer {
     match body.node.kind() {
         _ if wanted & !DN_MULTISHOT == 0 => Ok(0),
-        Kind::Directory => fail(libc::EINVAL),
+        FileType::Directory => fail(libc::EINVAL),
         _ => fail(libc::ENOTDIR),
     }
 }

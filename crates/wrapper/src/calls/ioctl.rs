@@ -3,7 +3,7 @@
 use crate::edge::{Answer, fail, given, guard, host, reply};
 use crate::find::table::{self, Body};
 use core::ffi::{c_int, c_ulong, c_void};
-use nvmed_fs::{Kind, OpenFlags};
+use nvmed_fs::{FileType, OpenFlags};
 
 // asm-generic/ioctls.h and linux/fs.h.
 const FIONREAD: c_ulong = 0x541b;
@@ -56,7 +56,7 @@ fn clone(target: &Body, source: c_int) -> Answer {
     let source = table::pin(source)?;
     let (from, to) = (source.file()?.flags(), target.file()?.flags());
     match (source.node.kind(), target.node.kind()) {
-        (Kind::Directory, _) | (_, Kind::Directory) => fail(libc::EISDIR),
+        (FileType::Directory, _) | (_, FileType::Directory) => fail(libc::EISDIR),
         _ if !from.reads() || !to.writes() || to.has(OpenFlags::APPEND) => fail(libc::EBADF),
         _ => fail(libc::EOPNOTSUPP),
     }
@@ -72,7 +72,7 @@ fn on_ours(body: &Body, request: c_ulong, argument: *mut c_int) -> Answer {
     };
     let file = body.file()?;
     match request {
-        FIONREAD if body.node.kind() != Kind::File => fail(libc::ENOTTY),
+        FIONREAD if body.node.kind() != FileType::File => fail(libc::ENOTTY),
         FIONREAD => number((file.stat()?.size as i64).saturating_sub(file.position()? as i64)),
         FIGETBSZ => number(i64::from(crate::find::mount::status(&body.node)?.block_bytes)),
         FIOQSIZE => {

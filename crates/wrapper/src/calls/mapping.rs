@@ -11,7 +11,7 @@ use crate::process::fence;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{off_t, size_t};
-use nvmed_fs::Kind;
+use nvmed_fs::FileType;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -190,7 +190,7 @@ fn map_ours(
         return fail(libc::EINVAL);
     }
     check_length(len)?;
-    let is_directory = pinned.node.kind() == Kind::Directory;
+    let is_directory = pinned.node.kind() == FileType::Directory;
     let at_bytes = match u64::try_from(at) {
         Err(_) if !is_directory => return fail(libc::EOVERFLOW),
         bytes => bytes.unwrap_or(0),

@@ -9,7 +9,7 @@ use crate::find::walk::{self, LINKS_MAX, Last};
 use crate::find::{credentials, mount, table};
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
-use nvmed_fs::{Follow, FsError, Kind, RenameFlags};
+use nvmed_fs::{FileType, Follow, FsError, RenameFlags};
 use std::ffi::CString;
 
 /// The last component itself is made or removed.
@@ -224,7 +224,7 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
     // An empty path is that of a descriptor here, without a flag.
     if place::is_itself(dirfd, path, libc::AT_EMPTY_PATH) && dirfd != libc::AT_FDCWD {
         return place::on_itself(dirfd, |node, _| {
-            if node.kind() != Kind::Symlink {
+            if node.kind() != FileType::Symlink {
                 return fail(libc::ENOENT);
             }
             let target = mount::files()?.readlink(Object::Held(node), &credentials::who())?;

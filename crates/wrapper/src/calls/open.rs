@@ -10,7 +10,7 @@ use crate::find::walk::Last;
 use crate::host::{end, hosted, mounts};
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
-use nvmed_fs::{Follow, Kind, OpenFlags};
+use nvmed_fs::{FileType, Follow, OpenFlags};
 
 /// `O_LARGEFILE` as the kernel knows it; glibc's own constant is 0 on x86-64.
 pub(crate) const O_LARGEFILE: c_int = 0o100_000;
@@ -110,7 +110,7 @@ fn describe(spot: &Spot<'_>, flags: c_int, mode: mode_t) -> Answer<Body> {
 fn path_only(spot: &Spot<'_>, flags: c_int) -> Answer<Body> {
     let follow = if flags & libc::O_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
     let node = spot.node(follow)?;
-    if flags & libc::O_DIRECTORY != 0 && node.kind() != Kind::Directory {
+    if flags & libc::O_DIRECTORY != 0 && node.kind() != FileType::Directory {
         return fail(libc::ENOTDIR);
     }
     Ok(Body { file: None, node, path_flags: flags & PATH_FLAGS })

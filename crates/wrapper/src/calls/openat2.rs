@@ -10,7 +10,7 @@ use crate::find::place::{Place, Spot, on_path};
 use crate::find::walk::{LINKS_MAX, without_slashes};
 use crate::find::{credentials, cwd, mount, table};
 use core::ffi::{c_char, c_int, c_long};
-use nvmed_fs::{Follow, FsError, Kind};
+use nvmed_fs::{FileType, Follow, FsError};
 use rustix::io::Errno;
 
 /// `struct open_how` (linux/openat2.h), of its first version.
@@ -171,7 +171,7 @@ fn confined(start: Node, path: &[u8], how: &How) -> Answer {
     if path.len() >= libc::PATH_MAX as usize {
         return fail(libc::ENAMETOOLONG);
     }
-    if start.kind() != Kind::Directory {
+    if start.kind() != FileType::Directory {
         return fail(libc::ENOTDIR);
     }
     let (at, last) = end_of(files, start, path, how)?;
@@ -213,7 +213,7 @@ fn end_of(files: Files, start: Node, path: &[u8], how: &How) -> Answer<(Node, Ve
                     node => node?,
                 };
                 let follows = !(is_last && rest.is_empty() && how.keeps_last());
-                if node.kind() == Kind::Symlink && follows {
+                if node.kind() == FileType::Symlink && follows {
                     links += 1;
                     if links > LINKS_MAX || how.resolves(libc::RESOLVE_NO_SYMLINKS) {
                         return fail(libc::ELOOP);
@@ -224,7 +224,7 @@ fn end_of(files: Files, start: Node, path: &[u8], how: &How) -> Answer<(Node, Ve
                 if is_last {
                     return Ok((at, end()));
                 }
-                if node.kind() != Kind::Directory {
+                if node.kind() != FileType::Directory {
                     return fail(libc::ENOTDIR);
                 }
                 above.push(core::mem::replace(&mut at, node));

@@ -9,7 +9,7 @@ use crate::find::{cwd, mount, table};
 use crate::raw;
 use core::ffi::{c_char, c_int};
 use libc::size_t;
-use nvmed_fs::{Follow, Kind};
+use nvmed_fs::{FileType, Follow};
 
 /// A path from our root as the host sees it.
 pub(crate) fn absolute(path: &[u8]) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn enter(spot: &Spot<'_>) -> Answer {
 }
 
 fn enter_node(node: Node) -> Answer {
-    if node.kind() != Kind::Directory {
+    if node.kind() != FileType::Directory {
         return fail(libc::ENOTDIR);
     }
     mount::files()?.access(Object::Held(&node), libc::X_OK as u32, false)?;

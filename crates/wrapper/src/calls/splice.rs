@@ -20,7 +20,7 @@ use crate::host::{limit, stand_in};
 use crate::process::signal;
 use core::ffi::{c_int, c_uint};
 use libc::{iovec, off64_t, size_t, ssize_t};
-use nvmed_fs::{Allocate, FsError, Kind, OpenFlags, Whence};
+use nvmed_fs::{Allocate, FileType, FsError, OpenFlags, Whence};
 use nvmed_sys::{QuietFd, is_quiet};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -39,7 +39,7 @@ pub(crate) struct Side {
     pub(crate) writes: bool,
     pub(crate) appends: bool,
     /// What it is a descriptor of, where it is ours.
-    ours: Option<(Identity, Kind)>,
+    ours: Option<(Identity, FileType)>,
     /// Bytes that a pipe of the host's holds.
     pipe_bytes: Option<usize>,
 }
@@ -117,14 +117,14 @@ impl Side {
     }
 
     /// What it is of; none for what is no file, such as an epoll.
-    pub(crate) fn kind(&self) -> Answer<Option<Kind>> {
+    pub(crate) fn kind(&self) -> Answer<Option<FileType>> {
         if let Some((_, kind)) = self.ours {
             return Ok(Some(kind));
         }
         let mut found = core::mem::MaybeUninit::<libc::stat>::zeroed();
         host(sys!(SYS_fstat, self.fd, found.as_mut_ptr()))?;
         // SAFETY: all its fields are integers.
-        Ok(Kind::of((unsafe { found.assume_init() }.st_mode >> 12) as u8))
+        Ok(FileType::of((unsafe { found.assume_init() }.st_mode >> 12) as u8))
     }
 
     /// Where a copy begins: at the program's number, or at the position of the description. What is read in no other
@@ -180,7 +180,7 @@ fn quiet(answer: isize) -> Answer<QuietFd> {
 /// # Errors
 /// Those of splice(2).
 pub(crate) fn into_pipe(from: &Side, at: u64, to: &Side, count: size_t, flags: c_uint) -> Answer<usize> {
-    if from.kind()? != Some(Kind::File) {
+    if from.kind()? != Some(FileType::File) {
         return fail(libc::EINVAL);
     }
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;

@@ -11,7 +11,7 @@ use crate::find::{mount, table};
 use crate::raw;
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
-use nvmed_fs::{Follow, Kind, STATFS_MAGIC, Stat, StatFs};
+use nvmed_fs::{FileType, Follow, STATFS_MAGIC, Stat, StatFs};
 
 /// The mount flag `ST_RDONLY` of statvfs(3).
 const ST_RDONLY: u64 = 1;
@@ -382,9 +382,9 @@ hook! {
 }
 
 /// What pathconf(3) answers for a file system like ours; `None` for what is the host's business.
-fn limit(name: c_int, kind: Kind) -> Option<c_long> {
+fn limit(name: c_int, kind: FileType) -> Option<c_long> {
     match name {
-        libc::_PC_ASYNC_IO if kind == Kind::File => Some(1),
+        libc::_PC_ASYNC_IO if kind == FileType::File => Some(1),
         libc::_PC_NAME_MAX => Some(nvmed_fs::NAME_BYTES_MAX as c_long),
         libc::_PC_PATH_MAX => Some(nvmed_fs::PATH_BYTES_MAX as c_long),
         libc::_PC_LINK_MAX => Some(c_long::from(nvmed_fs::LINKS_MAX)),
@@ -409,7 +409,7 @@ fn limit_anywhere(name: c_int) -> Option<c_long> {
     (!looked).then_some(value)
 }
 
-fn limit_here(name: c_int, kind: Kind) -> Answer {
+fn limit_here(name: c_int, kind: FileType) -> Answer {
     match limit(name, kind) {
         Some(value) => Ok(value as isize),
         // The rest does not depend on the file: the host's root has the same answer.

@@ -7,7 +7,7 @@ use crate::find::mount;
 use crate::find::table::is_ours;
 use core::ffi::{c_int, c_uint};
 use libc::{off_t, off64_t, size_t, ssize_t};
-use nvmed_fs::Kind;
+use nvmed_fs::FileType;
 
 /// Moved at once: a page cache's window.
 const PIECE_BYTES: usize = 128 << 10;
@@ -49,10 +49,10 @@ fn pump(
 /// Whether descriptors are what copies are made between, in the kernel's order of errors (`generic_file_rw_checks`).
 fn check_files(from: &Side, to: &Side) -> Answer<()> {
     let kinds = [from.kind()?, to.kind()?];
-    if kinds.contains(&Some(Kind::Directory)) {
+    if kinds.contains(&Some(FileType::Directory)) {
         return fail(libc::EISDIR);
     }
-    if kinds != [Some(Kind::File); 2] {
+    if kinds != [Some(FileType::File); 2] {
         return fail(libc::EINVAL);
     }
     if !from.reads || !to.writes || to.appends { fail(libc::EBADF) } else { Ok(()) }
@@ -139,8 +139,8 @@ fn send_ours(to: c_int, from: c_int, at: *mut off_t, count: size_t) -> Answer {
         return fail(libc::EOVERFLOW);
     }
     let kind = from.kind()?;
-    let sent = matches!(kind, Some(Kind::File | Kind::BlockDevice | Kind::CharDevice))
-        || kind == Some(Kind::Directory) && count == 0;
+    let sent = matches!(kind, Some(FileType::File | FileType::BlockDevice | FileType::CharDevice))
+        || kind == Some(FileType::Directory) && count == 0;
     if !sent || to.appends && !to.is_pipe() {
         return fail(libc::EINVAL);
     }

@@ -9,7 +9,7 @@ use crate::find::table::Body;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use libc::{iovec, off_t, ssize_t};
-use nvmed_fs::{Kind, OpenFlags};
+use nvmed_fs::{FileType, OpenFlags};
 
 /// The kernel's `IOV_MAX`.
 const VECTORS_MAX: usize = 1024;
@@ -240,7 +240,7 @@ fn check_flags(body: &Body, flags: c_int) -> Answer<()> {
     if flags == 0 {
         return Ok(());
     }
-    let known = if body.node.kind() == Kind::File { KNOWN } else { libc::RWF_HIPRI };
+    let known = if body.node.kind() == FileType::File { KNOWN } else { libc::RWF_HIPRI };
     if flags & !known != 0 {
         return fail(libc::EOPNOTSUPP);
     }

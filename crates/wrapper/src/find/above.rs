@@ -9,7 +9,7 @@ use crate::find::walk::{c_path, path_of_descriptor};
 use crate::tree::directory::{RECORD_BYTES_MAX, record, status};
 use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
-use nvmed_fs::{DirEntry, Kind};
+use nvmed_fs::{DirEntry, FileType};
 
 /// Where a listing stands that has told of ours: behind every position of the host's, none of which is negative.
 pub(crate) const END: u64 = u64::MAX - 1;
@@ -116,7 +116,7 @@ fn name() -> &'static [u8] {
 
 /// The record of ours; the listing goes on at `cookie`.
 fn ours(cookie: u64, room: &mut [u8; RECORD_BYTES_MAX]) -> &[u8] {
-    record(&DirEntry { ino: INO, kind: Kind::Directory, name: name(), cookie }, room)
+    record(&DirEntry { ino: INO, kind: FileType::Directory, name: name(), cookie }, room)
 }
 
 /// Whether the host has something of this name by now.

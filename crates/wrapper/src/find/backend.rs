@@ -5,8 +5,8 @@
 
 use core::ops::ControlFlow;
 use nvmed_fs::{
-    Advice, Allocate, Credentials, DirEntry, Follow, FsError, Kind, LockHeld, LockKind, LockRange, OpenFlags,
-    RenameFlags, SetXattr, Stat, StatFs, Time, Wait, Whence,
+    Advice, Allocate, Credentials, DirEntry, FileType, Follow, FsError, LockHeld, LockKind, LockRange,
+    OpenFlags, RenameFlags, SetXattr, Stat, StatFs, Time, Wait, Whence,
 };
 use nvmed_sys::QuietFd;
 use rustix::fd::{AsFd, OwnedFd};
@@ -114,7 +114,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> FileType {
         either!(self, node => node.kind())
     }
 

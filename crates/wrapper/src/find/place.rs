@@ -11,7 +11,7 @@ use crate::find::{cwd, table};
 use crate::host::hosted;
 use crate::process::signal;
 use core::ffi::{CStr, c_char, c_int};
-use nvmed_fs::{Credentials, Follow, Kind};
+use nvmed_fs::{Credentials, FileType, Follow};
 use std::borrow::Cow;
 use std::ffi::CString;
 
@@ -336,7 +336,7 @@ fn below(at: Node, path: &[u8]) -> Answer<Option<Spot<'_>>> {
 /// An inode that somebody holds, as a place: `/proc/self/fd/N`, `AT_EMPTY_PATH`.
 pub(crate) fn held<'a>(node: Node) -> Answer<Spot<'a>> {
     let files = mount::files()?;
-    if node.kind() == Kind::Directory {
+    if node.kind() == FileType::Directory {
         return Ok(Spot {
             files,
             at: node.clone(),

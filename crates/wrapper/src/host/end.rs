@@ -8,7 +8,7 @@ use crate::process::signal;
 use crate::raw;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use nvmed_fs::{Follow, Kind, OpenFlags};
+use nvmed_fs::{FileType, Follow, OpenFlags};
 use rustix::fd::AsRawFd;
 
 /// The flags that our file system has looked at: the host's object is neither made nor found by a name.
@@ -18,7 +18,7 @@ const LOOKED_AT: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_
 pub(crate) fn open(spot: &Spot<'_>, flags: c_int) -> Answer {
     let follow = if flags & libc::O_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
     let node = spot.node(follow)?;
-    if node.kind() != Kind::Fifo {
+    if node.kind() != FileType::Fifo {
         return fail(libc::ENXIO);
     }
     let pipe = spot.files.pipe(&node, OpenFlags(flags as u32), &spot.who())?;

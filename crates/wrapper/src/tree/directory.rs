@@ -15,7 +15,7 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{DIR, dirent, off_t, size_t, ssize_t};
-use nvmed_fs::{DirEntry, Kind, Whence};
+use nvmed_fs::{DirEntry, FileType, Whence};
 use nvmed_sys::sync::{Mutex, MutexGuard};
 
 /// Streams open at once. A program that walks a tree holds one a level.
@@ -274,7 +274,7 @@ hook! {
             return libc_fdopendir(fd);
         }
         guard(|| {
-            if table::pin(fd)?.node.kind() != Kind::Directory {
+            if table::pin(fd)?.node.kind() != FileType::Directory {
                 return fail(libc::ENOTDIR);
             }
             // As libc does. Of O_PATH it makes a stream too, which reads nothing.
@@ -384,7 +384,7 @@ hook! {
             false => sys!(SYS_getdents64, fd, buffer, size),
         };
         on_descriptor(fd, of_host, |body| {
-            if body.file.is_some() && body.node.kind() != Kind::Directory {
+            if body.file.is_some() && body.node.kind() != FileType::Directory {
                 return fail(libc::ENOTDIR);
             }
             // SAFETY: the program's buffer, under `edge`'s contract.

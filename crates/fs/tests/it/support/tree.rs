@@ -1,7 +1,7 @@
 //! A file tree as a plain model, and random operations on it.
 
 use super::support::BLOCK;
-use nvmed_fs::{Credentials, FileSystem, Follow, FsError, Kind, Node, Object, OpenFlags, RenameFlags};
+use nvmed_fs::{Credentials, FileSystem, FileType, Follow, FsError, Node, Object, OpenFlags, RenameFlags};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
@@ -113,7 +113,7 @@ pub fn run(files: &FileSystem, op: &Op) -> Result<(), Option<Errno>> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Thing {
-    kind: Kind,
+    kind: FileType,
     mode: u32,
     links: u32,
     parent: usize,
@@ -130,7 +130,7 @@ pub struct Tree {
 
 /// What a tree looks like from outside: path to kind, mode, links, target and identity (the first path
 /// of the same inode).
-pub type Shape = BTreeMap<String, (Kind, u32, u32, String, String)>;
+pub type Shape = BTreeMap<String, (FileType, u32, u32, String, String)>;
 
 enum Last {
     Name(String),
@@ -138,7 +138,7 @@ enum Last {
     DotDot,
 }
 
-struct Place {
+struct Resolved {
     directory: usize,
     last: Last,
     thing: Option<usize>,
@@ -150,7 +150,7 @@ type Answer<T> = Result<T, Errno>;
 impl Default for Tree {
     fn default() -> Self {
         let root = Thing {
-            kind: Kind::Directory,
+            kind: FileType::Directory,
             mode: 0o755,
             links: 2,
             parent: ROOT,
@@ -163,15 +163,22 @@ impl Default for Tree {
 
 impl Tree {
     fn is_directory(&self, thing: usize) -> bool {
-        self.things[&thing].kind == Kind::Directory
+        self.things[&thing].kind == FileType::Directory
     }
 
     /// Where a path leads; with `name`, the last component is meant itself.
-    fn place(&self, path: &str, follow: bool, name: bool) -> Answer<Place> {
+    fn place(&self, path: &str, follow: bool, name: bool) -> Answer<Resolved> {
         self.place_from(ROOT, path, follow, name, &mut 0)
     }
 
-    fn place_from(&self, at: usize, path: &str, follow: bool, name: bool, links: &mut u32) -> Answer<Place> {
+    fn place_from(
+        &self,
+        at: usize,
+        path: &str,
+        follow: bool,
+        name: bool,
+        links: &mut u32,
+    ) -> Answer<Resolved> {
         let mut directory = at;
         let slash = path.ends_with('/');
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -185,13 +192,13 @@ impl Tree {
             }
             match *part {
                 "." if ended => {
-                    return Ok(Place { directory, last: Last::Dot, thing: Some(directory), slash });
+                    return Ok(Resolved { directory, last: Last::Dot, thing: Some(directory), slash });
                 }
                 "." => continue,
                 ".." => {
                     directory = self.things[&directory].parent;
                     if ended {
-                        return Ok(Place { directory, last: Last::DotDot, thing: Some(directory), slash });
+                        return Ok(Resolved { directory, last: Last::DotDot, thing: Some(directory), slash });
                     }
                     continue;
                 }
@@ -200,11 +207,11 @@ impl Tree {
             let thing = self.things[&directory].children.get(*part).copied();
             let Some(found) = thing else {
                 if ended {
-                    return Ok(Place { directory, last: Last::Name((*part).to_owned()), thing, slash });
+                    return Ok(Resolved { directory, last: Last::Name((*part).to_owned()), thing, slash });
                 }
                 return Err(Errno::NOENT);
             };
-            let is_link = self.things[&found].kind == Kind::Symlink;
+            let is_link = self.things[&found].kind == FileType::Symlink;
             if is_link && (!ended || follow || slash && !name) {
                 *links += 1;
                 if *links > LINKS {
@@ -223,7 +230,7 @@ impl Tree {
                 if slash && !name && !self.is_directory(found) {
                     return Err(Errno::NOTDIR);
                 }
-                return Ok(Place { directory, last: Last::Name((*part).to_owned()), thing, slash });
+                return Ok(Resolved { directory, last: Last::Name((*part).to_owned()), thing, slash });
             }
             directory = found;
         }
@@ -231,20 +238,20 @@ impl Tree {
     }
 
     /// What is at a path: kind, mode, links.
-    pub fn look(&self, path: &str, follow: bool) -> Answer<(Kind, u32, u32)> {
+    pub fn look(&self, path: &str, follow: bool) -> Answer<(FileType, u32, u32)> {
         let thing = self.place(path, follow, false)?.thing.ok_or(Errno::NOENT)?;
         let thing = &self.things[&thing];
         Ok((thing.kind, thing.mode, thing.links))
     }
 
-    fn make(&mut self, place: &Place, kind: Kind, mode: u32, target: &str) {
+    fn make(&mut self, place: &Resolved, kind: FileType, mode: u32, target: &str) {
         let Last::Name(name) = &place.last else { panic!("only names are free") };
         let number = self.next;
         self.next += 1;
         let thing = Thing {
             kind,
             mode,
-            links: if kind == Kind::Directory { 2 } else { 1 },
+            links: if kind == FileType::Directory { 2 } else { 1 },
             parent: place.directory,
             target: target.to_owned(),
             children: BTreeMap::new(),
@@ -252,7 +259,7 @@ impl Tree {
         self.things.insert(number, thing);
         let above = self.things.get_mut(&place.directory).unwrap();
         above.children.insert(name.clone(), number);
-        above.links += u32::from(kind == Kind::Directory);
+        above.links += u32::from(kind == FileType::Directory);
     }
 
     fn drop_name(&mut self, directory: usize, name: &str) {
@@ -287,13 +294,13 @@ impl Tree {
                     (Some(_), _, _) => Err(Errno::EXIST),
                     (None, true, _) => unreachable!("dots exist"),
                     (None, false, _) => {
-                        self.make(&place, Kind::File, 0o644, "");
+                        self.make(&place, FileType::File, 0o644, "");
                         Ok(())
                     }
                 }
             }
-            Op::Mkdir(path) => self.make_name(path, Kind::Directory, 0o755, ""),
-            Op::Symlink(target, path) => self.make_name(path, Kind::Symlink, 0o777, target),
+            Op::Mkdir(path) => self.make_name(path, FileType::Directory, 0o755, ""),
+            Op::Symlink(target, path) => self.make_name(path, FileType::Symlink, 0o777, target),
             Op::Unlink(path) => self.unlink(path),
             Op::Rmdir(path) => self.rmdir(path),
             Op::Rename(old, new, flags) => self.rename(old, new, rename_flags(*flags)),
@@ -308,12 +315,12 @@ impl Tree {
         }
     }
 
-    fn make_name(&mut self, path: &str, kind: Kind, mode: u32, target: &str) -> Answer<()> {
+    fn make_name(&mut self, path: &str, kind: FileType, mode: u32, target: &str) -> Answer<()> {
         let place = self.place(path, false, true)?;
         if place.thing.is_some() {
             return Err(Errno::EXIST);
         }
-        if place.slash && kind != Kind::Directory {
+        if place.slash && kind != FileType::Directory {
             return Err(Errno::NOENT);
         }
         self.make(&place, kind, mode, target);
@@ -452,7 +459,7 @@ impl Tree {
 }
 
 /// What is at a path, as [`Tree::look`] tells it; `Err(None)` when the path leads out of the file system.
-pub fn look(files: &FileSystem, path: &str, follow: bool) -> Result<(Kind, u32, u32), Option<Errno>> {
+pub fn look(files: &FileSystem, path: &str, follow: bool) -> Result<(FileType, u32, u32), Option<Errno>> {
     let follow = if follow { Follow::Yes } else { Follow::No };
     match files.stat(&files.root(), path.as_bytes(), follow, &Credentials::ROOT) {
         Ok(stat) => Ok((stat.kind(), stat.mode & 0o7777, stat.nlink)),
@@ -477,13 +484,13 @@ fn describe(
 ) {
     let (stat, who) = (node.stat(), &Credentials::ROOT);
     let target = match stat.kind() {
-        Kind::Symlink => String::from_utf8(files.readlink(Object::Held(node), who).unwrap()).unwrap(),
+        FileType::Symlink => String::from_utf8(files.readlink(Object::Held(node), who).unwrap()).unwrap(),
         _ => String::new(),
     };
     let identity = first.entry(stat.ino).or_insert_with(|| path.to_owned()).clone();
     shape.insert(path.to_owned(), (stat.kind(), stat.mode & 0o7777, stat.nlink, target, identity));
     assert_eq!(stat.block_bytes as usize, BLOCK);
-    if stat.kind() != Kind::Directory {
+    if stat.kind() != FileType::Directory {
         return;
     }
     let directory = files.open_node(node, OpenFlags::DIRECTORY, who).unwrap();

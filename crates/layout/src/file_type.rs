@@ -3,7 +3,7 @@
 /// What an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FileType {
     /// A named pipe; `DT_FIFO`. Names of this and of the kinds below can be made; what happens at them is
     /// the kernel's.
     Fifo = 1,
@@ -24,7 +24,7 @@ pub enum Kind {
 /// `S_IFMT`: the bits of `st_mode` that hold the kind.
 pub const MODE_KIND: u32 = 0o170_000;
 
-impl Kind {
+impl FileType {
     /// The kind as bits of `st_mode`.
     #[must_use]
     pub const fn mode(self) -> u32 {
