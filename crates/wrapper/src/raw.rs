@@ -7,6 +7,16 @@ use core::arch::asm;
 use core::ffi::{CStr, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+// System calls of Linux 6.6 and 6.13; not in the `libc` crate for this target.
+pub(crate) const SYS_FCHMODAT2: c_long = 452;
+pub(crate) const SYS_SETXATTRAT: c_long = 463;
+pub(crate) const SYS_GETXATTRAT: c_long = 464;
+pub(crate) const SYS_LISTXATTRAT: c_long = 465;
+pub(crate) const SYS_REMOVEXATTRAT: c_long = 466;
+
+/// `O_LARGEFILE` as the kernel knows it; glibc's own constant is 0 on x86-64.
+pub(crate) const O_LARGEFILE: c_int = 0o100_000;
+
 /// An argument of a system call, widened as the C compiler does.
 pub(crate) trait Word {
     fn word(self) -> usize;

@@ -1,13 +1,13 @@
 //! fcntl, and the locks that come through it, flock and lockf.
 
 use crate::calls::descriptor;
-use crate::calls::open::O_LARGEFILE;
 use crate::edge::{Answer, fail, finish, given, guard, host, reply};
 use crate::find::backend::File;
 use crate::find::mount;
 use crate::find::table::{self, Body};
 use crate::host::hosted;
 use crate::process::signal;
+use crate::raw::O_LARGEFILE;
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::off_t;

@@ -8,12 +8,10 @@ use crate::find::place::{Place, Spot, Touch, on_path};
 use crate::find::table::Body;
 use crate::find::walk::Last;
 use crate::host::{end, hosted, mounts};
+use crate::raw::O_LARGEFILE;
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
 use nvmed_fs::{Follow, Kind, OpenFlags};
-
-/// `O_LARGEFILE` as the kernel knows it; glibc's own constant is 0 on x86-64.
-pub(crate) const O_LARGEFILE: c_int = 0o100_000;
 
 /// What an `O_PATH` descriptor keeps of its flags (Linux, `O_PATH_FLAGS` without `O_CLOEXEC`, which is the number's).
 const PATH_FLAGS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;

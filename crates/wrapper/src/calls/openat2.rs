@@ -9,6 +9,7 @@ use crate::find::backend::{Files, Node, Object};
 use crate::find::place::{Place, Spot, on_path};
 use crate::find::walk::{LINKS_MAX, without_slashes};
 use crate::find::{credentials, cwd, mount, table};
+use crate::raw::O_LARGEFILE;
 use core::ffi::{c_char, c_int, c_long};
 use nvmed_fs::{Follow, FsError, Kind};
 use rustix::io::Errno;
@@ -35,7 +36,7 @@ const FLAGS: c_int = libc::O_ACCMODE
     | libc::O_SYNC
     | libc::O_ASYNC
     | libc::O_DIRECT
-    | open::O_LARGEFILE
+    | O_LARGEFILE
     | libc::O_NOFOLLOW
     | libc::O_NOATIME
     | libc::O_CLOEXEC

@@ -4,8 +4,7 @@
 use crate::calls::metadata;
 use crate::edge::{Answer, Reply, fail, finish};
 use crate::find::place::{self, Place, Touch};
-use crate::raw::{self, Word};
-use crate::tier::syscall::SYS_REMOVEXATTRAT;
+use crate::raw::{self, SYS_REMOVEXATTRAT, Word};
 use core::ffi::{CStr, c_char, c_int, c_uint};
 
 // linux/stat.h; not in the `libc` crate.

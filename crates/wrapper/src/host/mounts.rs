@@ -15,7 +15,7 @@ const NUMBER: u32 = 1 << 30;
 /// Read at a time.
 const CHUNK_BYTES: usize = 16 << 10;
 /// Flags with which a list may be opened to be read; those that matter are kept for the copy.
-const PLAIN: c_int = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK | crate::calls::open::O_LARGEFILE;
+const PLAIN: c_int = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK | crate::raw::O_LARGEFILE;
 
 /// How a list is written.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use crate::calls::descriptor::on_descriptor;
 use crate::edge::gate::modules::*;
 use crate::edge::{given, reply};
 use crate::find::table;
-use crate::raw;
+use crate::raw::{self, SYS_FCHMODAT2, SYS_GETXATTRAT, SYS_LISTXATTRAT, SYS_REMOVEXATTRAT, SYS_SETXATTRAT};
 use core::ffi::{c_int, c_long};
 
 macro_rules! numbers {
@@ -44,13 +44,6 @@ macro_rules! numbers {
     };
 }
 rows!(numbers);
-
-// Of Linux 6.6 and 6.13; not in the `libc` crate for this target.
-pub(crate) const SYS_FCHMODAT2: c_long = 452;
-pub(crate) const SYS_SETXATTRAT: c_long = 463;
-pub(crate) const SYS_GETXATTRAT: c_long = 464;
-pub(crate) const SYS_LISTXATTRAT: c_long = 465;
-pub(crate) const SYS_REMOVEXATTRAT: c_long = 466;
 
 hook! {
     /// The old getdents, whose record has the kind at its end (getdents(2)).
