@@ -82,10 +82,10 @@ macro_rules! replies {
 }
 replies!(c_int, c_long, isize);
 
-/// What a function that answers a pointer answers on failure, by what it points to. A type that is not here has to be added
-/// before a hook can answer it.
+/// What a function that answers a pointer answers on failure, by what it points to. A type needs an entry before a hook
+/// can answer it: here, or in the module that defines it.
 macro_rules! pointer_replies {
-    ($($ty:ty => $failed:expr;)*) => { $(impl Reply for *mut $ty {
+    ($($ty:ty => $failed:expr;)*) => { $(impl $crate::edge::Reply for *mut $ty {
         const FAILED: Self = $failed;
         #[inline(always)]
         fn done(value: isize) -> Self { value as *mut $ty }
@@ -99,9 +99,6 @@ pointer_replies! {
     libc::FILE => core::ptr::null_mut();
     libc::DIR => core::ptr::null_mut();
     libc::dirent => core::ptr::null_mut();
-    // fts(3).
-    crate::tree::fts_stream::Stream => core::ptr::null_mut();
-    crate::tree::fts_entry::Entry => core::ptr::null_mut();
 }
 
 /// A raw system call's answer as libc gives it: errno set on failure.

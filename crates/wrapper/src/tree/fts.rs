@@ -26,6 +26,11 @@ fn open(paths: &[&CStr], options: c_int, compare: Compare) -> Answer {
     Ok(Box::into_raw(Stream::over(&paths, options, compare)?) as isize)
 }
 
+pointer_replies! {
+    Stream => core::ptr::null_mut();
+    Entry => core::ptr::null_mut();
+}
+
 hook! {
     /// fts_open(3)
     fn fts_open(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Stream, next libc_fts_open {
