@@ -8,6 +8,7 @@ pub(crate) mod fault;
 pub(crate) mod flags;
 pub(crate) mod gate;
 pub(crate) mod given;
+pub(crate) mod sigsys;
 
 use crate::find::mount;
 use crate::process::signal;

@@ -5,7 +5,7 @@
 //! installed behind one of ours, which keeps the signal for later if the thread is inside, and queues it
 //! anew, with what the kernel told of it, when the thread leaves.
 
-use crate::edge::{Answer, Fail, caught, fail, fault, finish};
+use crate::edge::{Answer, Fail, caught, fail, fault, finish, sigsys};
 use crate::find::mount;
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_int, c_void};
@@ -251,13 +251,13 @@ unsafe fn install(signal: c_int, new: *const libc::sigaction, old: &mut libc::si
 
 /// An action whose handler runs with the signals open that carry faults, and system calls where SIGSYS does.
 unsafe fn cleaned(new: *const libc::sigaction, room: &mut libc::sigaction) -> *const libc::sigaction {
-    if new.is_null() || !crate::tier::dispatch::is_on() && !fault::is_on() {
+    if new.is_null() || !sigsys::is_taken() && !fault::is_on() {
         return new;
     }
     // SAFETY: the program's structure.
     unsafe {
         *room = new.read();
-        if crate::tier::dispatch::is_on() {
+        if sigsys::is_taken() {
             libc::sigdelset(&raw mut room.sa_mask, libc::SIGSYS);
         }
     }
@@ -269,8 +269,8 @@ hook! {
     /// sigaction(2)
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction)
         -> c_int, next libc_sigaction_of {
-        if signal == libc::SIGSYS && crate::tier::dispatch::is_on() {
-            crate::tier::dispatch::own_action(new, old);
+        if signal == libc::SIGSYS && sigsys::is_taken() {
+            sigsys::action(new, old);
             return 0;
         }
         if fault::is_ours(signal) {
