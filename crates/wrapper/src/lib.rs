@@ -22,7 +22,10 @@ mod edge;
 
 mod calls;
 mod find;
+mod gate;
+mod hooks;
 mod host;
+mod load;
 mod loader;
 mod process;
 mod stdio;

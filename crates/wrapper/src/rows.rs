@@ -6,7 +6,7 @@
 //!     function: gate [names of libc's] "what it takes" (what is counted) @about SYS_number(words of its arguments);
 //! }
 //! ```
-//! - The *gate* says how a name is exported: `edge::gate` has them; with `direct` the function serves the host's too. A
+//! - The *gate* says how a name is exported: `gate` has them; with `direct` the function serves the host's too. A
 //!   function that answers a number alone has no names.
 //! - *What is counted* is a `Shape`, or `none` for what is no file call and for what is counted by the calls that it
 //!   makes. A hook without it does not compile; a function that is no hook has nothing there.

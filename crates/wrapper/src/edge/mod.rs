@@ -6,7 +6,6 @@
 
 pub(crate) mod fault;
 pub(crate) mod flags;
-pub(crate) mod gate;
 pub(crate) mod given;
 pub(crate) mod sigsys;
 

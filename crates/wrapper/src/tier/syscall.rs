@@ -5,9 +5,9 @@
 //! header.
 
 use crate::calls::descriptor::on_descriptor;
-use crate::edge::gate::modules::*;
 use crate::edge::{given, reply};
 use crate::find::table;
+use crate::hooks::*;
 use crate::raw::{self, SYS_FCHMODAT2, SYS_GETXATTRAT, SYS_LISTXATTRAT, SYS_REMOVEXATTRAT, SYS_SETXATTRAT};
 use core::ffi::{c_int, c_long};
 
