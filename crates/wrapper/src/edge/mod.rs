@@ -7,10 +7,10 @@
 pub(crate) mod fault;
 pub(crate) mod flags;
 pub(crate) mod given;
+pub(crate) mod inside;
 pub(crate) mod sigsys;
 
 use crate::find::mount;
-use crate::process::signal;
 use crate::raw;
 use core::any::Any;
 use core::ffi::{c_char, c_int, c_long, c_void};
@@ -142,10 +142,28 @@ pub(crate) fn guard<R: Reply>(body: impl FnOnce() -> Answer) -> R {
 pub(crate) fn caught<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
     // The state behind is the file system's, which has its own locks; a poisoned one panics again
     // and ends here again.
-    signal::enter();
+    inside::enter();
     let answer = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| broken(&*panic));
-    signal::leave();
+    inside::leave();
     answer
+}
+
+/// Waits by `call` until a signal with a handler comes. The handlers run once `call` has let go of everything: they may
+/// leave for good. Where `SA_RESTART` says so it is called again behind them, as the kernel's waits go on.
+pub(crate) fn restarting(mut call: impl FnMut() -> Answer) -> Answer {
+    loop {
+        let mut goes_on = false;
+        let answer = caught(|| {
+            let answer = call();
+            goes_on = matches!(answer, Err(Fail::Errno(libc::EINTR)))
+                && inside::is_waiting()
+                && inside::all_restart();
+            answer
+        });
+        if !goes_on {
+            return answer;
+        }
+    }
 }
 
 /// A check of our own memory failed: a file system of this process is not changed any more.

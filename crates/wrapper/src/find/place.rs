@@ -1,7 +1,7 @@
 //! Each path call goes to one place, ours or the host's; this decides which and runs it there.
 
 use crate::edge::given::{self, NO_MEMORY, Room};
-use crate::edge::{self, Answer, Fail, Reply, host};
+use crate::edge::{self, Answer, Fail, Reply, host, inside};
 use crate::find::backend::{File, Files, Node, Object};
 use crate::find::magic_link::DESCRIPTORS;
 use crate::find::mount::{self, Setting};
@@ -9,7 +9,6 @@ use crate::find::prefix::Lexical;
 use crate::find::walk::{self, LINKS_MAX, Last};
 use crate::find::{cwd, table};
 use crate::host::hosted;
-use crate::process::signal;
 use core::ffi::{CStr, c_char, c_int};
 use nvmed_fs::{Credentials, Follow, Kind};
 use std::borrow::Cow;
@@ -164,7 +163,7 @@ fn in_place(
     }
     let mut room = Room::new();
     let Ok(name) = room.name(path) else {
-        return signal::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
+        return inside::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
     };
     let (mut dirfd, mut path, mut text) = (dirfd, name.as_ptr(), name.to_bytes());
     let mut owned: CString;
@@ -175,7 +174,7 @@ fn in_place(
         let answer = match find(setting, dirfd, text, touch)? {
             // No path: the kernel says so, behind what it looks at before.
             Some(_) if text.len() >= libc::PATH_MAX as usize => {
-                signal::outside(|| run(Place::Host { dirfd, path }))
+                inside::outside(|| run(Place::Host { dirfd, path }))
             }
             Some(spot) => {
                 mount::count();
@@ -201,7 +200,7 @@ fn on_host(
     touch: Touch,
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
-    match signal::outside(|| run(Place::Host { dirfd, path })) {
+    match inside::outside(|| run(Place::Host { dirfd, path })) {
         Err(Fail::Errno(errno @ (libc::ENOENT | libc::ENOTDIR))) if !text.is_empty() => {
             match walk::leads_in(setting, dirfd, text, touch.last()) {
                 Some(rest) => run(Place::Ours(from_root(Cow::Owned(rest))?)),

@@ -3,14 +3,13 @@
 //! Descriptors stay the kernel's own, so whole process trees run as without us. Paths below `wrap_dir` are rewritten where
 //! the directory behind is another; the names that the kernel answers (getcwd, realpath) are then that directory's.
 
-use crate::edge::Answer;
 use crate::edge::given::{NO_MEMORY, Room};
+use crate::edge::{Answer, inside};
 use crate::find::cwd;
 use crate::find::mount::{self, Setting};
 use crate::find::place::{self, Place, Touch};
 use crate::find::prefix::{Lexical, Prefix, component};
 use crate::find::walk::{self, Last};
-use crate::process::signal;
 use crate::stdio::standard;
 use crate::tree::directory;
 use crate::watch;
@@ -90,7 +89,7 @@ pub(crate) fn in_place(
 ) -> Answer {
     let mut room = Room::new();
     let Ok(name) = room.name(path) else {
-        return signal::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
+        return inside::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
     };
     let (path, text) = (name.as_ptr(), name.to_bytes());
     let leads = leads(setting, hosted, dirfd, text, touch.last());
@@ -103,7 +102,7 @@ pub(crate) fn in_place(
     if HERE.get() {
         watch::touch();
     }
-    let answer = signal::outside(|| run(Place::Host { dirfd, path }));
+    let answer = inside::outside(|| run(Place::Host { dirfd, path }));
     HERE.set(before);
     answer
 }

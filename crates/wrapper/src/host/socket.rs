@@ -2,7 +2,7 @@
 //! that is gone at once, and whoever may write to our inode gets the way there.
 
 use crate::calls::terminal::or_stand_in;
-use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, given, host, reply};
+use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, given, host, inside, reply};
 use crate::find::backend::Node;
 use crate::find::magic_link::MagicLink;
 use crate::find::place::{Place, Spot, Touch, answer_on_path};
@@ -10,7 +10,6 @@ use crate::find::walk::Last;
 use crate::find::{credentials, mount};
 use crate::host::address::{self, Address};
 use crate::host::end;
-use crate::process::signal;
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
@@ -48,7 +47,7 @@ pub(crate) unsafe fn to<R: Reply>(
             };
             let path = MagicLink::of(end.as_raw_fd());
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
-            end::known(signal::outside(|| call(found.as_ptr(), found.len())))
+            end::known(inside::outside(|| call(found.as_ptr(), found.len())))
         }
     });
     finish(answer)

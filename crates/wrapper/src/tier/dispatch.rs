@@ -10,10 +10,10 @@
 //! where such an instruction may come, or the kernel kills; so masks that block it are cleaned of it.
 
 use crate::calls::{poll, rights};
-use crate::edge::{fault, given, sigsys};
+use crate::edge::{fault, given, inside, sigsys};
 use crate::find::{above, table};
 use crate::host::socket;
-use crate::process::{fork, signal};
+use crate::process::fork;
 use crate::raw;
 use crate::tier::{syscall, thread};
 use core::ffi::{c_int, c_long, c_void};
@@ -81,7 +81,7 @@ fn install() -> Result<(), c_int> {
     action.sa_sigaction = dispatched as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     // libc's own, because its return from signals lies in the range.
-    match signal::libc_sigaction(libc::SIGSYS, &raw const action, core::ptr::null_mut()) {
+    match inside::libc_sigaction(libc::SIGSYS, &raw const action, core::ptr::null_mut()) {
         0 => Ok(()),
         _ => Err(raw::errno()),
     }
@@ -298,7 +298,7 @@ unsafe fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
         libc::SIG_DFL => {
             // SAFETY: a struct of integers.
             let action: libc::sigaction = unsafe { core::mem::zeroed() };
-            signal::libc_sigaction(number, &raw const action, core::ptr::null_mut());
+            inside::libc_sigaction(number, &raw const action, core::ptr::null_mut());
             sys!(SYS_tgkill, sys!(SYS_getpid), sys!(SYS_gettid), number);
         }
         // SAFETY: the program's handler; one that takes the number alone ignores the rest.
