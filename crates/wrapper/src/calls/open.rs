@@ -3,8 +3,8 @@
 use crate::calls::descriptor;
 use crate::edge::{Answer, Fail, errno_of, fail, host};
 use crate::find::credentials;
-use crate::find::mount::{self, Setting};
 use crate::find::place::{Place, Spot, Touch, on_path};
+use crate::find::setting::{self, Setting};
 use crate::find::table::Body;
 use crate::find::walk::Last;
 use crate::host::{end, hosted, mounts};
@@ -44,7 +44,7 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
     match place {
         Place::Ours(spot) => open_ours(&spot, flags, mode),
         Place::Host { dirfd, path } => {
-            let setting = mount::setting();
+            let setting = setting::setting();
             if setting.is_some()
                 // SAFETY: a place of the host's.
                 && let Some(list) = unsafe { mounts::opened(path, flags) }

@@ -10,7 +10,7 @@ pub(crate) mod given;
 pub(crate) mod inside;
 pub(crate) mod sigsys;
 
-use crate::find::mount;
+use crate::find::private;
 use crate::raw;
 use core::any::Any;
 use core::ffi::{c_char, c_int, c_long, c_void};
@@ -40,7 +40,7 @@ impl From<FsError> for Fail {
         match error {
             FsError::Away(rest) => Self::Away(rest),
             FsError::ReadOnly => {
-                crate::find::mount::tell_trouble();
+                private::tell_trouble();
                 Self::Errno(libc::EROFS)
             }
             other => Self::Errno(other.errno().raw_os_error()),
@@ -169,7 +169,7 @@ pub(crate) fn restarting(mut call: impl FnMut() -> Answer) -> Answer {
 /// A check of our own memory failed: a file system of this process is not changed any more.
 #[cold]
 fn broken<T>(panic: &(dyn Any + Send)) -> Answer<T> {
-    if let Some(mount) = mount::private() {
+    if let Some(mount) = private::mount() {
         mount.turn_read_only(Trouble::of_panic(panic));
     }
     // What the call has met is not the next call's.

@@ -3,8 +3,8 @@
 //! climbs from a directory of ours by `..`, and looks for the name that it comes from, finds it.
 
 use crate::edge::{Answer, Fail, caught, errno_of, given, host};
-use crate::find::mount::{self, Setting};
 use crate::find::place::concerns_us;
+use crate::find::setting::{self, Setting};
 use crate::find::walk::{c_path, path_of_descriptor};
 use crate::tree::directory::{RECORD_BYTES_MAX, record, status};
 use core::ffi::{c_char, c_int};
@@ -23,7 +23,7 @@ const START: u64 = 0;
 const DOT_BYTES: usize = 24;
 
 fn setting() -> Option<&'static Setting> {
-    mount::setting().filter(|setting| setting.hosted.is_none())
+    setting::setting().filter(|setting| setting.hosted.is_none())
 }
 
 /// The same where the host has nothing of ours' name, which it would list itself.

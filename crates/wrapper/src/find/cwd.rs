@@ -1,10 +1,10 @@
 //! The working directory: the kernel's, or a directory of ours that only we know of.
 
-use crate::calls::real;
 use crate::edge::{self, Answer, Fail};
 use crate::find::backend::Node;
-use crate::find::mount::{self, Setting};
+use crate::find::mount;
 use crate::find::prefix::{Lexical, inside};
+use crate::find::setting::{self, Setting};
 use crate::find::walk;
 use crate::host::hosted;
 use core::ptr;
@@ -80,7 +80,7 @@ pub(crate) fn entered() -> Option<Node> {
 
 /// The kernel's working directory was changed below every hook.
 pub(crate) fn entered_host() {
-    if let Some(setting) = mount::setting() {
+    if let Some(setting) = setting::setting() {
         follow_kernel(setting);
     }
 }
@@ -96,13 +96,13 @@ pub(crate) fn enter(node: Node) {
 /// `ENOENT` for one that was removed; `EIO` where the file system cannot be asked any more and nothing was remembered.
 pub(crate) fn path() -> Answer<Option<Vec<u8>>> {
     let below_root = |rest: &[u8]| {
-        if rest.is_empty() { real::absolute(b"/") } else { real::absolute(&[b"/", rest].concat()) }
+        if rest.is_empty() { setting::absolute(b"/") } else { setting::absolute(&[b"/", rest].concat()) }
     };
     match current() {
         None | Some(Cwd::Host { .. }) => Ok(None),
         Some(Cwd::Named { rest }) => Ok(Some(below_root(rest))),
         Some(Cwd::Ours { node, .. }) if mount::is_mounted() => {
-            Ok(Some(real::absolute(&mount::files()?.path_of(node)?)))
+            Ok(Some(setting::absolute(&mount::files()?.path_of(node)?)))
         }
         Some(Cwd::Ours { known: Some(rest), .. }) => Ok(Some(below_root(rest))),
         Some(Cwd::Ours { known: None, .. }) => Err(Fail::Errno(libc::EIO)),

@@ -4,10 +4,10 @@ use crate::edge::given::{self, NO_MEMORY, Room};
 use crate::edge::{self, Answer, Fail, Reply, host, inside};
 use crate::find::backend::{File, Files, Node, Object};
 use crate::find::magic_link::DESCRIPTORS;
-use crate::find::mount::{self, Setting};
 use crate::find::prefix::Lexical;
+use crate::find::setting::{self, Setting};
 use crate::find::walk::{self, LINKS_MAX, Last};
-use crate::find::{cwd, table};
+use crate::find::{cwd, mount, table};
 use crate::host::hosted;
 use core::ffi::{CStr, c_char, c_int};
 use nvmed_fs::{Credentials, Follow, Kind};
@@ -132,7 +132,7 @@ pub(crate) fn on_path<R: Reply>(
     touch: Touch,
     mut run: impl FnMut(Place<'_>) -> Answer,
 ) -> R {
-    match mount::setting() {
+    match setting::setting() {
         Some(setting) if !path.is_null() => edge::guard(|| in_place(setting, dirfd, path, touch, &mut run)),
         _ => edge::finish(run(Place::Host { dirfd, path })),
     }
@@ -145,7 +145,7 @@ pub(crate) fn answer_on_path(
     touch: Touch,
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
-    match mount::setting() {
+    match setting::setting() {
         Some(setting) if !path.is_null() => edge::caught(|| in_place(setting, dirfd, path, touch, run)),
         _ => run(Place::Host { dirfd, path }),
     }
@@ -287,7 +287,7 @@ pub(crate) fn find<'a>(
 
 /// Whether a path is ours, or leads to us, where the kernel cannot follow it.
 pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
-    let Some(setting) = mount::setting() else { return false };
+    let Some(setting) = setting::setting() else { return false };
     let text = path.to_bytes();
     let found = edge::caught(|| {
         Ok(find(setting, dirfd, text, Touch::Look(Last::Follow))?.is_some()

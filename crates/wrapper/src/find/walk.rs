@@ -4,8 +4,8 @@
 //! something, or when a `..` makes the text ambiguous.
 
 use crate::find::magic_link::MagicLink;
-use crate::find::mount::{self, Setting};
 use crate::find::prefix::component;
+use crate::find::setting::{self, Setting};
 use core::ffi::{c_char, c_int};
 use std::ffi::CString;
 
@@ -149,7 +149,7 @@ pub(crate) fn outside(rest: &[u8]) -> Vec<u8> {
     if rest.first() == Some(&b'/') {
         return rest.to_vec();
     }
-    let mut here = mount::setting().map(|setting| setting.prefix.text.clone()).unwrap_or_default();
+    let mut here = setting::setting().map(|setting| setting.prefix.text.clone()).unwrap_or_default();
     let mut todo = rest;
     while let Some((b"..", after)) = component(todo) {
         let cut = here.iter().rposition(|&byte| byte == b'/').unwrap_or(0);

@@ -6,9 +6,9 @@
 use crate::edge::given::{NO_MEMORY, Room};
 use crate::edge::{Answer, inside};
 use crate::find::cwd;
-use crate::find::mount::{self, Setting};
 use crate::find::place::{self, Place, Touch};
 use crate::find::prefix::{Lexical, Prefix, component};
+use crate::find::setting::{self, Hosted, Setting};
 use crate::find::walk::{self, Last};
 use crate::stdio::standard;
 use crate::tree::directory;
@@ -17,7 +17,6 @@ use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_uint};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CString;
-use std::path::Path;
 
 /// Whether the host answers in this process.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -29,26 +28,6 @@ const INHERITED_MAX: c_int = 256;
 thread_local! {
     /// Whether the path call that this thread is in goes below `wrap_dir`.
     static HERE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The directory behind `wrap_dir`.
-pub(crate) struct Hosted {
-    /// Which paths lie in it.
-    prefix: Prefix,
-    /// Whether it is another than `wrap_dir`, so that paths are rewritten.
-    elsewhere: bool,
-}
-
-impl Hosted {
-    /// For two absolute, clean paths.
-    pub(crate) fn new(wrap_dir: &Path, dir: &Path) -> Self {
-        Self { prefix: Prefix::new(dir), elsewhere: dir != wrap_dir }
-    }
-
-    /// The path in the directory behind for what is left of one below `wrap_dir`.
-    fn path(&self, rest: &[u8]) -> Vec<u8> {
-        [self.prefix.text.as_slice(), b"/", rest].concat()
-    }
 }
 
 /// Whether the host answers.
@@ -159,14 +138,14 @@ fn names(path: &[u8], name: &[u8]) -> bool {
 
 /// Whether a path leads below `wrap_dir`, for calls that libc would make below every hook.
 pub(crate) fn leads_in(dirfd: c_int, path: &[u8]) -> bool {
-    let Some(setting) = mount::setting() else { return false };
+    let Some(setting) = setting::setting() else { return false };
     let Some(hosted) = &setting.hosted else { return false };
     !matches!(leads(setting, hosted, dirfd, path, Last::Follow), Leads::Elsewhere)
 }
 
 /// The path in the directory behind, if that is another than `wrap_dir`, for calls that libc makes below every hook.
 pub(crate) fn behind(path: &[u8]) -> Option<CString> {
-    let setting = mount::setting()?;
+    let setting = setting::setting()?;
     let hosted = setting.hosted.as_ref().filter(|hosted| hosted.elsewhere)?;
     match leads(setting, hosted, libc::AT_FDCWD, path, Last::Follow) {
         Leads::Rest(rest) => walk::c_path(&hosted.path(&rest)),

@@ -5,7 +5,8 @@
 
 use crate::edge::{Answer, host};
 use crate::find::magic_link::{DESCRIPTORS, MagicLink};
-use crate::find::{mount, place};
+use crate::find::place;
+use crate::find::setting;
 use crate::loader::image::{self, Identity, Opened};
 use crate::loader::needed;
 use crate::process::environment;
@@ -223,7 +224,7 @@ struct Fate {
 
 /// The copy for a path of ours; none for the host's, and for what cannot be read, of which the loader will say that it is not there.
 fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
-    mount::setting()?;
+    setting::setting()?;
     let found = needed::find(path, caller)?;
     match copy_of(&found) {
         Ok(copy) => Some(copy),
@@ -241,7 +242,7 @@ fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
 /// Where the host has a library to which a directory or a link of ours leads: the loader does not find it by the path as it
 /// is.
 fn elsewhere(path: &CStr) -> Option<CString> {
-    mount::setting().filter(|_| path.to_bytes().contains(&b'/'))?;
+    setting::setting().filter(|_| path.to_bytes().contains(&b'/'))?;
     let target = place::on_host_of(libc::AT_FDCWD, path)?.path;
     (*target != *path).then_some(target)
 }

@@ -2,7 +2,7 @@
 //! takes part they are started here.
 
 use crate::edge::{errno_of, fail, finish};
-use crate::find::mount;
+use crate::find::setting;
 use crate::process::actions::Action;
 use crate::process::environment;
 use crate::process::exec::{List, Lookup};
@@ -22,7 +22,7 @@ const STATUS_NO_SHELL: c_int = 127 << 8;
 
 /// Whether libc's own function does what it should.
 fn is_libcs() -> bool {
-    mount::setting().is_none() || environment::is_complete() && !spawn::takes_part(&[], None)
+    setting::setting().is_none() || environment::is_complete() && !spawn::takes_part(&[], None)
 }
 
 fn bit(signal: c_int) -> u64 {

@@ -1,6 +1,7 @@
 //! The environment of a program that is executed: ours goes along, whatever the program made of its own.
 
-use crate::find::{cwd, mount};
+use crate::find::cwd;
+use crate::find::setting;
 use crate::raw;
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
@@ -292,7 +293,7 @@ impl Environment {
 
 /// For a program that libc starts with this process's environment and that cannot be given another: what is missing in it.
 pub(crate) fn tell() {
-    let Some(entry) = mount::setting().and_then(|_| cwd::entry()) else {
+    let Some(entry) = setting::setting().and_then(|_| cwd::entry()) else {
         // SAFETY: a C string; the calls that come here say of themselves that they use the environment.
         unsafe { libc::unsetenv(cwd::VARIABLE.as_ptr()) };
         return;

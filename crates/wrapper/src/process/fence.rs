@@ -1,6 +1,7 @@
 //! The mark that a fork wipes: the child of a process that has mounted never touches the mount. It stands only while
 //! something is mounted, so a child of a process that has nothing mounted is free, however it was made.
 
+use crate::find::setting;
 use crate::raw;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -100,7 +101,7 @@ pub(crate) fn report() {
     }
     let holder = HOLDER.load(Ordering::Relaxed);
     let own = sys!(SYS_getpid);
-    if crate::find::mount::is_shared() {
+    if setting::is_shared() {
         return raw::say(format_args!(
             "process {own} was made from process {holder} without a session at the server, by a system call below libc \
              or after the server's end: its calls on the file system fail with EIO"

@@ -9,7 +9,7 @@ use crate::calls::{aio, descriptor, fcntl, mapping};
 use crate::edge::{given, inside};
 use crate::find::backend::Handle;
 use crate::find::table::{self, Pinned};
-use crate::find::{cwd, mount};
+use crate::find::{cwd, mount, setting};
 use crate::process::heir::{self, Becomes, Heir};
 use crate::raw;
 use crate::stdio;
@@ -77,14 +77,14 @@ pub(crate) fn watch() {
 }
 
 unsafe extern "C" fn before() {
-    if STAGE.get() != Stage::Nothing || mount::setting().is_none_or(|setting| setting.hosted.is_some()) {
+    if STAGE.get() != Stage::Nothing || setting::setting().is_none_or(|setting| setting.hosted.is_some()) {
         return;
     }
     // Handlers of the program wait: they could want what is held.
     inside::enter();
     if mount::hold_unmounted() {
         STAGE.set(Stage::Unmounted);
-    } else if mount::is_shared() && mount::is_mounted() {
+    } else if setting::is_shared() && mount::is_mounted() {
         hold_session();
         STAGE.set(Stage::Session);
     } else {
@@ -193,7 +193,7 @@ fn go_on(Held { pins, goes_on, locks }: Held) {
     inside::forget_waiting();
     fcntl::begin_without_locks();
     let goes = match goes_on {
-        GoesOn::As(heir) => mount::become_heir(Some(heir)),
+        GoesOn::As(heir) => mount::become_heir(Some(heir.0)),
         GoesOn::Afresh => {
             mount::begin_afresh();
             Ok(())
@@ -312,7 +312,7 @@ unsafe extern "C" fn begin(start: *mut c_void) -> c_int {
 fn is_vfork(flags: c_int) -> bool {
     let both = libc::CLONE_VM | libc::CLONE_VFORK;
     flags & (both | libc::CLONE_FILES | libc::CLONE_SIGHAND) == both
-        && mount::setting().is_some_and(|setting| setting.hosted.is_none())
+        && setting::setting().is_some_and(|setting| setting.hosted.is_none())
 }
 
 hook! {

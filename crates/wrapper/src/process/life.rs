@@ -1,6 +1,8 @@
 //! The end of the process.
 
+use crate::find::cwd;
 use crate::find::mount;
+use crate::find::setting;
 use crate::process::fence;
 use crate::stdio;
 use core::ffi::{c_int, c_void};
@@ -21,18 +23,26 @@ pub(crate) fn begin() {
     }
 }
 
+fn unmount() {
+    if !setting::is_shared() && mount::is_mounted() {
+        // A later destructor may execute a program.
+        cwd::remember();
+    }
+    mount::end();
+}
+
 /// Run by exit(3) after the program's own handlers, before libc flushes its streams.
 extern "C" fn end(_: *mut c_void) {
     if !fence::is_child() {
         stdio::flush_all();
-        mount::end();
+        unmount();
     }
 }
 
 hook! {
     /// _exit(2)
     fn _exit(status: c_int) -> () {
-        mount::end();
+        unmount();
         sys!(SYS_exit_group, status);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::edge::inside::{self, SIGNALS, libc_sigaction};
 use crate::edge::{fail, fault, finish, sigsys};
-use crate::find::mount;
+use crate::find::setting;
 use core::ffi::c_int;
 use libc::sighandler_t;
 
@@ -59,7 +59,7 @@ hook! {
         let mut room: libc::sigaction = core::mem::zeroed();
         let new = cleaned(new, &mut room);
         let numbered = (1..SIGNALS as c_int).contains(&signal) && !is_own_fault(signal);
-        if !numbered || mount::setting().is_none() {
+        if !numbered || setting::setting().is_none() {
             return libc_sigaction(signal, new, old);
         }
         let mut before: libc::sigaction = core::mem::zeroed();

@@ -13,7 +13,7 @@ use crate::edge::given::Room;
 use crate::edge::{Answer, fail, finish, host};
 use crate::find::backend::File;
 use crate::find::place::{Place, on_path};
-use crate::find::{mount, table, walk};
+use crate::find::{setting, table, walk};
 use crate::host::{hosted, mounts};
 use crate::raw;
 use core::ffi::{c_char, c_int, c_void};
@@ -227,7 +227,7 @@ fn over_new(fd: c_int, mode: &Mode) -> Answer {
 hook! {
     /// fopen(3)
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, next libc_fopen {
-        let Some(how) = mode_of(mode).filter(|_| mount::setting().is_some()) else { return libc_fopen(path, mode) };
+        let Some(how) = mode_of(mode).filter(|_| setting::setting().is_some()) else { return libc_fopen(path, mode) };
         on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
             Place::Host { path, .. } if !hosted::here() => {
                 if let Some(list) = mounts::opened(path, how.flags()) {
@@ -308,7 +308,7 @@ pub(crate) unsafe fn descriptor_of(stream: *mut FILE) -> c_int {
 
 /// The descriptor of a new file of ours that `path` names; `None` when it is the host's.
 unsafe fn opened(path: *const c_char, how: &Mode) -> Option<Answer> {
-    let setting = mount::setting()?;
+    let setting = setting::setting()?;
     let mut room = Room::new();
     let Ok(name) = room.name(path) else { return Some(fail(libc::EFAULT)) };
     let (path, text) = (name.as_ptr(), name.to_bytes());

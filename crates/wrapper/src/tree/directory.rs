@@ -8,7 +8,7 @@ use crate::edge::{Answer, Fail, caught, fail, guard, host};
 use crate::find::backend::File;
 use crate::find::place::{Place, Touch, on_path};
 use crate::find::walk::Last;
-use crate::find::{above, mount, table};
+use crate::find::{above, setting, table};
 use crate::host::hosted;
 use crate::raw;
 use core::ffi::{c_char, c_int, c_long, c_void};
@@ -212,7 +212,7 @@ fn open_stream(dirfd: c_int, path: *const c_char, libc: impl Fn(*const c_char) -
 
 /// A stream of libc's that was just opened, unless it is of the directory that `wrap_dir` hides, or of the one above.
 fn looked_at(dir: *mut DIR) -> Answer {
-    let Some(setting) = mount::setting() else { return Ok(dir as isize) };
+    let Some(setting) = setting::setting() else { return Ok(dir as isize) };
     let fd = descriptor_of(dir);
     let Some(status) = status(fd) else { return Ok(dir as isize) };
     let is_hidden = setting.prefix.is_hidden(status.st_dev, status.st_ino);
