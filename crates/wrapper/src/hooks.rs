@@ -3,8 +3,8 @@
 #![cfg_attr(test, allow(unused_imports, reason = "a test build exports nothing"))]
 
 pub(crate) use crate::calls::{
-    aio, data, descriptor, extent, fcntl, ioctl, mapping, metadata, name, open, openat2, poll, posix_aio,
-    real, rights, splice, stat, sync, terminal, transfer, vector, xattr,
+    aio, data, descriptor, extent, fcntl, identity, ioctl, mapping, metadata, name, open, openat2, poll,
+    posix_aio, real, rights, splice, stat, sync, terminal, transfer, vector, xattr,
 };
 pub(crate) use crate::find::credentials;
 pub(crate) use crate::host::{limit, refused, socket};

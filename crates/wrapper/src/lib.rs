@@ -19,6 +19,8 @@ mod raw;
 mod watch;
 #[macro_use]
 mod edge;
+#[macro_use]
+mod hook;
 
 mod calls;
 mod find;

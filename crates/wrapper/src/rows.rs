@@ -243,7 +243,7 @@ macro_rules! rows {
             inotify_add_watch: direct [inotify_add_watch] "path, descriptor"
                 (none) @named SYS_inotify_add_watch(0, 1, 2);
         }
-        credentials {
+        identity {
             setuid: direct [setuid] "none: who asks" (none);
             setgid: direct [setgid] "none: who asks" (none);
             seteuid: direct [seteuid] "none: who asks" (none);
@@ -254,6 +254,8 @@ macro_rules! rows {
             setresgid: direct [setresgid] "none: who asks" (none);
             setgroups: direct [setgroups] "none: who asks" (none);
             initgroups: direct [initgroups] "none: who asks" (none);
+        }
+        credentials {
             umask: direct [umask] "none: modes of what is made" (none) @named SYS_umask(0);
         }
         limit {

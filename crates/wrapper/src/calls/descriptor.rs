@@ -13,7 +13,7 @@ use crate::process::fence;
 use crate::stdio::standard;
 use crate::watch;
 use core::ffi::{c_int, c_uint};
-use nvmed_sys::{forget_quiet, is_quiet, next_quiet};
+use nvmed_sys::{is_quiet, next_quiet};
 
 /// A number for a new description, the lowest that is free, as `open` promises.
 ///
@@ -259,18 +259,6 @@ pub(crate) fn first_inherited() -> Option<c_int> {
         start = fd as c_uint + 1;
     }
     None
-}
-
-/// In a forked child: the stack's descriptors are closed, or the child would keep the device locked when
-/// its parent is gone. Its memory was not inherited either.
-pub(crate) fn close_quiet() {
-    let mut from = 0;
-    while let Some(fd) = next_quiet(from) {
-        sys!(SYS_close, fd);
-        // The child's own descriptors get these numbers: a pipe of a spawn that nobody could close never ended.
-        forget_quiet(fd);
-        from = fd + 1;
-    }
 }
 
 /// Runs `ours` on a pinned description, or `host` when the descriptor is not ours.

@@ -16,7 +16,7 @@ use core::any::Any;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
-use nvmed_fs::{FsError, Trouble};
+use nvmed_fs::{FsError, Trouble, Whence};
 use nvmed_sys::door;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -271,45 +271,14 @@ pub(crate) fn offset(value: i64) -> Answer<u64> {
     if value < 0 { fail(libc::EINVAL) } else { Ok(value as u64) }
 }
 
-/// Defines a function that answers a call of libc's. Its row in `rows` says by which names it is exported, and what it
-/// counts.
-///
-/// The body runs as one `unsafe` block under this module's contract. `next` names libc's own function, for the body and
-/// for others.
-macro_rules! hook {
-    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, next $next:ident $body:block) => {
-        hook!(@next $next $name $arguments $ret);
-        hook!($(#[$meta])* fn $name $arguments -> $ret $body);
-    };
-    (
-        $(#[$meta:meta])*
-        fn $name:ident ($($argument:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block
-    ) => {
-        $(#[$meta])*
-        pub(crate) unsafe extern "C" fn $name($($argument: $ty),*) -> $ret {
-            // Known when this is compiled: a hook that is no file call has nothing of the probe.
-            const SHAPE: Option<&$crate::watch::shape::Shape> = $crate::watch::shape::of::$name;
-            let mut probe = core::mem::MaybeUninit::uninit();
-            let counted = match SHAPE {
-                Some(shape) if $crate::watch::on() => {
-                    $crate::watch::begin(&mut probe, shape, &[$(word_of!($argument)),*])
-                }
-                _ => false,
-            };
-            // SAFETY: libc's contract for this function; see `edge`.
-            #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks, clippy::redundant_closure_call)]
-            let answer: $ret = (|| unsafe { $body })();
-            if counted {
-                $crate::watch::end(&mut probe, word_of!(answer));
-            }
-            answer
-        }
-    };
-    (@next $next:ident $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty) => {
-        /// libc's own function.
-        pub(crate) unsafe extern "C" fn $next($($argument: $ty),*) -> $ret {
-            // SAFETY: the arguments are the program's for the function of this name, or its contract is the caller's.
-            unsafe { next!($name, fn($($ty),*) -> $ret)($($argument),*) }
-        }
-    };
+/// `SEEK_*` as the file system has it.
+pub(crate) fn whence(value: c_int) -> Answer<Whence> {
+    match value {
+        libc::SEEK_SET => Ok(Whence::Set),
+        libc::SEEK_CUR => Ok(Whence::Current),
+        libc::SEEK_END => Ok(Whence::End),
+        libc::SEEK_DATA => Ok(Whence::Data),
+        libc::SEEK_HOLE => Ok(Whence::Hole),
+        _ => fail(libc::EINVAL),
+    }
 }

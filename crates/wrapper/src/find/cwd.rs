@@ -6,9 +6,8 @@ use crate::find::mount;
 use crate::find::prefix::{Lexical, inside};
 use crate::find::setting::{self, Setting};
 use crate::find::walk;
-use crate::host::hosted;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use nvmed_fs::Follow;
 use std::ffi::{CStr, CString};
 
@@ -167,10 +166,21 @@ pub(crate) fn begin(setting: &Setting) {
     follow_kernel(setting);
 }
 
+/// Whether the kernel's working directory lies in the directory behind `wrap_dir`.
+static BEHIND: AtomicBool = AtomicBool::new(false);
+
+/// Whether the kernel's working directory lies in the directory behind `wrap_dir`, where the host answers.
+pub(crate) fn is_behind() -> bool {
+    BEHIND.load(Ordering::Relaxed)
+}
+
 /// The kernel's working directory has changed, or was never looked at.
 pub(crate) fn follow_kernel(setting: &Setting) {
     let path = walk::kernel_cwd();
-    hosted::moved(setting, path.as_deref());
+    if let Some(hosted) = &setting.hosted {
+        let place = path.as_deref().map(|path| hosted.prefix.place(path));
+        BEHIND.store(matches!(place, Some(Lexical::Inside(_))), Ordering::Relaxed);
+    }
     let cwd = match path {
         None => Cwd::Host { below: None },
         Some(path) if setting.hosted.is_some() => {

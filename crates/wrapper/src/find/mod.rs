@@ -14,6 +14,7 @@ pub(crate) mod place;
 pub(crate) mod placeholder;
 pub(crate) mod prefix;
 pub(crate) mod private;
+pub(crate) mod redirect;
 pub(crate) mod setting;
 pub(crate) mod table;
 pub(crate) mod walk;

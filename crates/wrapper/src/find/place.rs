@@ -7,8 +7,7 @@ use crate::find::magic_link::DESCRIPTORS;
 use crate::find::prefix::Lexical;
 use crate::find::setting::{self, Setting};
 use crate::find::walk::{self, LINKS_MAX, Last};
-use crate::find::{cwd, mount, table};
-use crate::host::hosted;
+use crate::find::{cwd, mount, redirect, table};
 use core::ffi::{CStr, c_char, c_int};
 use nvmed_fs::{Credentials, Follow, Kind};
 use std::borrow::Cow;
@@ -159,7 +158,7 @@ fn in_place(
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
     if let Some(hosted) = &setting.hosted {
-        return hosted::in_place(setting, hosted, (dirfd, path), touch, run);
+        return redirect::in_place(setting, hosted, (dirfd, path), touch, run);
     }
     let mut room = Room::new();
     let Ok(name) = room.name(path) else {
@@ -302,7 +301,7 @@ pub(crate) fn concerns_us(dirfd: c_int, path: *const c_char) -> bool {
     let mut room = Room::new();
     // What is not there is libc's to say.
     let Ok(path) = room.name(path) else { return false };
-    if hosted::is_on() { hosted::leads_in(dirfd, path.to_bytes()) } else { leads_to_us(dirfd, path) }
+    if setting::is_hosted() { redirect::leads_in(dirfd, path.to_bytes()) } else { leads_to_us(dirfd, path) }
 }
 
 pub(crate) fn entered<'a>(rest: Option<Vec<u8>>) -> Answer<Option<Spot<'a>>> {

@@ -5,7 +5,7 @@ use crate::find::walk;
 use crate::process::environment;
 use crate::raw;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use nvmed_client::Address;
 use nvmed_stack::{Behind, Config, Sharing, Surroundings};
 use std::path::{Path, PathBuf};
@@ -180,6 +180,20 @@ pub(crate) fn setting() -> Option<&'static Setting> {
 /// Whether the file system is a server's.
 pub(crate) fn is_shared() -> bool {
     setting().is_some_and(|setting| setting.server.is_some())
+}
+
+/// Whether the host answers in this process.
+static HOSTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the host answers.
+#[inline(always)]
+pub(crate) fn is_hosted() -> bool {
+    HOSTED.load(Ordering::Relaxed)
+}
+
+/// The host answers from now on.
+pub(crate) fn begin_hosted() {
+    HOSTED.store(true, Ordering::Relaxed);
 }
 
 /// A path from our root as the host sees it.

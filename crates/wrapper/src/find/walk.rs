@@ -6,14 +6,12 @@
 use crate::find::magic_link::MagicLink;
 use crate::find::prefix::component;
 use crate::find::setting::{self, Setting};
+use crate::raw::PATH_BYTES_MAX;
 use core::ffi::{c_char, c_int};
 use std::ffi::CString;
 
 /// Symbolic links followed before a path is a loop: the kernel's own limit.
 pub(crate) const LINKS_MAX: usize = 40;
-/// The kernel's `PATH_MAX`.
-pub(crate) const PATH_BYTES_MAX: usize = 4096;
-
 /// Whether a symbolic link as the last component is followed by the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {

@@ -20,8 +20,6 @@ use nvmed_sys::sync::Mutex;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ffi::CString;
 
-/// Tells a program that is executed which copies its `LD_PRELOAD` names: lines of number, identity and path.
-pub(crate) const VARIABLE: &[u8] = b"NVMED_LIBRARIES";
 /// Libraries of ours that one process keeps: as many as large Python programs load, several times over. Further ones
 /// load, but each time anew.
 const KEPT_MAX: usize = 4096;
@@ -152,7 +150,7 @@ unsafe fn rename(handle: *mut c_void, copy: &Copy, at_start: bool) {
 pub(crate) unsafe fn begin() {
     libcs_dlerror();
     // SAFETY: the caller's contract.
-    let Some(list) = (unsafe { environment::take(VARIABLE) }) else { return };
+    let Some(list) = (unsafe { environment::take(environment::LIBRARIES) }) else { return };
     for line in list.split(|&byte| byte == b'\n') {
         if let Some((fd, identity, path)) = parse(line) {
             let copy = Copy { name: MagicLink::of(fd).to_owned(), path: path.clone(), _image: None };

@@ -4,8 +4,8 @@
 use crate::calls::{descriptor, open, real};
 use crate::edge::{Answer, host};
 use crate::find::place;
+use crate::find::redirect;
 use crate::find::setting;
-use crate::host::hosted;
 use crate::raw;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::mode_t;
@@ -158,7 +158,7 @@ unsafe fn behind(actions: *const c_void, path: *const c_char) -> Option<CString>
     // SAFETY: the program's object and C string, under `edge`'s contract.
     let (before, path) = unsafe { (recorded(actions), raw::bytes(path)) };
     let here = path.first() == Some(&b'/') || !before.iter().any(Action::moves);
-    if here { hosted::behind(path) } else { None }
+    if here { redirect::behind(path) } else { None }
 }
 
 /// Whether a path that a child would open is ours in a private mount, which the child cannot share.

@@ -75,7 +75,7 @@ impl Luggage {
         let libraries = library::pass(&copies)?;
         if !libraries.is_empty() {
             let lines: Vec<&[u8]> = libraries.iter().map(|passed| passed.line.as_slice()).collect();
-            once.extend(environment::entry(library::VARIABLE, &lines.join(&b'\n')));
+            once.extend(environment::entry(environment::LIBRARIES, &lines.join(&b'\n')));
         }
         let names: Vec<Vec<u8>> = libraries.iter().map(|passed| passed.name.clone()).collect();
         // SAFETY: as above.

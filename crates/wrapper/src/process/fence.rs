@@ -5,6 +5,7 @@ use crate::find::setting;
 use crate::raw;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use nvmed_sys::{forget_quiet, next_quiet};
 
 /// A word in a page with MADV_WIPEONFORK; null while nothing is mounted. Non-zero in the process that
 /// mounted, zero in its children.
@@ -75,7 +76,19 @@ pub(crate) fn lower() {
 unsafe extern "C" fn in_child() {
     // Of a process that has nothing mounted they are what the child's own mount begins with.
     if is_child() {
-        crate::calls::descriptor::close_quiet();
+        close_quiet();
+    }
+}
+
+/// In a forked child: the stack's descriptors are closed, or the child would keep the device locked when
+/// its parent is gone. Its memory was not inherited either.
+fn close_quiet() {
+    let mut from = 0;
+    while let Some(fd) = next_quiet(from) {
+        sys!(SYS_close, fd);
+        // The child's own descriptors get these numbers: a pipe of a spawn that nobody could close never ended.
+        forget_quiet(fd);
+        from = fd + 1;
     }
 }
 

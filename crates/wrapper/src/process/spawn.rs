@@ -94,7 +94,7 @@ impl Attributes {
         if self.has(libc::POSIX_SPAWN_RESETIDS) {
             host(sys!(SYS_setresuid, -1, sys!(SYS_getuid), -1))?;
             host(sys!(SYS_setresgid, -1, sys!(SYS_getgid), -1))?;
-            crate::find::credentials::refresh_if_known();
+            crate::calls::identity::changed();
         }
         Ok(())
     }

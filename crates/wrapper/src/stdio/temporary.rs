@@ -5,9 +5,9 @@ use crate::calls::open::open;
 use crate::calls::stat::{lstat, stat};
 use crate::edge::{Answer, fail, finish};
 use crate::find::place::{self, Touch};
+use crate::find::redirect;
 use crate::find::setting;
 use crate::find::walk::Last;
-use crate::host::hosted;
 use crate::raw;
 use core::ffi::{c_char, c_int};
 
@@ -59,7 +59,7 @@ unsafe fn may_be_ours(template: *const c_char) -> bool {
     // SAFETY: the program's C string, under `edge`'s contract.
     let path = unsafe { raw::bytes(template) };
     if setting.hosted.is_some() {
-        return hosted::leads_in(libc::AT_FDCWD, path);
+        return redirect::leads_in(libc::AT_FDCWD, path);
     }
     let found = crate::edge::caught(|| {
         Ok(place::find(setting, libc::AT_FDCWD, path, Touch::Change(Last::Keep))?.is_some()

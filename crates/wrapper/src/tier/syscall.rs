@@ -156,7 +156,7 @@ special! { |number, words|
     libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_setresuid
     | libc::SYS_setresgid | libc::SYS_setgroups | libc::SYS_setfsuid | libc::SYS_setfsgid => {
         let answer = raw::call(number, words);
-        credentials::refresh_if_known();
+        identity::changed();
         Some(reply(answer))
     };
 }
