@@ -88,27 +88,23 @@ pub fn tests(root: &Path) -> Found {
         return built;
     }
     let mut found = test_run(root, &["test", "--locked", "--no-fail-fast", "--", "--show-output"], &[]);
-    // Not by default, since its locks are not those of a product.
-    let args = [
-        "test",
-        "--locked",
-        "--package",
-        "nvmed-sim",
-        "--features",
-        "schedule",
-        "--lib",
-        "--test",
-        "threads",
-    ];
-    let threads = test_run(root, &[&args[..], &["--", "--show-output"]].concat(), &[]);
+    found.add(test_run(root, &["test", "--locked", "--package", "xtask", "--", "--show-output"], &[]));
+    found
+}
+
+/// The simulator's power cuts, which keep one core busy for minutes: of one thread, with the mistakes that they must
+/// catch, and of several.
+#[must_use]
+pub fn crash(root: &Path) -> Found {
+    let of_sim = ["test", "--locked", "--no-fail-fast", "--package", "nvmed-sim"];
+    let run = |chosen: &[&str]| test_run(root, &[&of_sim, chosen, &["--", "--show-output"]].concat(), &[]);
+    let mut found = run(&["--test", "crash", "--test", "mutants"]);
+    // In a build of its own, since its locks are not those of a product.
+    let threads = run(&["--features", "schedule", "--lib", "--test", "threads"]);
     if threads.tests.passed + threads.tests.failed == 0 {
         found.wrong.push("no crash state is one of several threads".to_owned());
     }
-    found.wrong.extend(threads.wrong);
-    found.tests.add(threads.tests);
-    let own = test_run(root, &["test", "--locked", "--package", "xtask", "--", "--show-output"], &[]);
-    found.wrong.extend(own.wrong);
-    found.tests.add(own.tests);
+    found.add(threads);
     found
 }
 

@@ -15,6 +15,8 @@ pub struct Found {
     pub skipped: Vec<String>,
     /// Tests that ran in this step.
     pub tests: TestCount,
+    /// What a step that runs beside another has to say, once it has ended.
+    pub said: String,
 }
 
 impl Found {
@@ -23,13 +25,20 @@ impl Found {
     pub fn wrong(wrong: Vec<String>) -> Self {
         Self { wrong, ..Self::default() }
     }
+
+    /// Adds what another step, or part of one, found.
+    pub fn add(&mut self, other: Self) {
+        self.wrong.extend(other.wrong);
+        self.skipped.extend(other.skipped);
+        self.tests.add(other.tests);
+    }
 }
 
 /// Name, purpose, action.
 type Step = (&'static str, &'static str, fn(&Path) -> Found);
 
 /// What every run of the gate does.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("rooms", "dependencies and names point down, circles of modules are small", rooms::check),
     ("tidy", "file length, unsafe, panics, door plates, public names", tidy::check),
     ("links", "every link and name of the documents leads somewhere, no line is long", links::check),
@@ -40,8 +49,11 @@ const STEPS: [Step; 11] = [
     ("tests", "all tests of the default members", cargo::tests),
     ("posix", "the mount beside ext4, by suites that are not ours", scripts::posix),
     ("programs", "unmodified programs on a device, private and shared", scripts::programs),
+    ("crash", "power cuts in many states, and the mistakes that they must catch", cargo::crash),
     ("vm", "the engines on QEMU's NVMe controller, in a guest", scripts::guest),
 ];
+/// A step that keeps one core busy, and runs at the same time as the step before it, which does no more.
+const BESIDE: &str = "vm";
 /// What runs by its name only, since it takes minutes to repeat what `tests` does with fewer cases.
 const BY_NAME: [Step; 1] = [("fuzz", "every parser of foreign bytes, with more cases", cargo::fuzz)];
 
@@ -66,22 +78,36 @@ pub fn run(wanted: &[String]) -> ExitCode {
         [] => STEPS.iter().collect(),
         _ => STEPS.iter().chain(&BY_NAME).filter(is_named).collect(),
     };
-    for (name, purpose, action) in steps {
-        println!("\n== {name}: {purpose}");
-        let start = Instant::now();
-        let found = action(&root);
-        for line in &found.wrong {
-            println!("{name}: {line}");
-        }
-        let verdict = if found.wrong.is_empty() { "ok" } else { "FAILED" };
-        let line = format!("{name:8} {verdict:6} {:6.1} s", start.elapsed().as_secs_f64());
-        println!("== {line}");
-        report.push(line);
-        total.wrong.extend(found.wrong.iter().map(|line| format!("{name}: {line}")));
-        total.skipped.extend(found.skipped);
-        total.tests.add(found.tests);
+    let mut steps = steps.into_iter().peekable();
+    while let Some(step) = steps.next() {
+        let beside = steps.next_if(|next| next.0 == BESIDE);
+        std::thread::scope(|scope| {
+            let other = beside.map(|step| scope.spawn(|| done(step, &root)));
+            println!("\n== {}: {}", step.0, step.1);
+            let mut tell = |(line, found): (String, Found)| {
+                print!("{}", found.said);
+                found.wrong.iter().for_each(|line| println!("{line}"));
+                println!("== {line}");
+                report.push(line);
+                total.add(found);
+            };
+            tell(done(step, &root));
+            if let Some(other) = other {
+                println!("\n== meanwhile {BESIDE}:");
+                tell(other.join().expect("a step does not panic"));
+            }
+        });
     }
     close(&report, &total, begun)
+}
+
+/// Does a step: its line in the last table, and what it found.
+fn done(&(name, _, action): &Step, root: &Path) -> (String, Found) {
+    let start = Instant::now();
+    let mut found = action(root);
+    found.wrong.iter_mut().for_each(|line| line.insert_str(0, &format!("{name}: ")));
+    let verdict = if found.wrong.is_empty() { "ok" } else { "FAILED" };
+    (format!("{name:8} {verdict:6} {:6.1} s", start.elapsed().as_secs_f64()), found)
 }
 
 /// The last lines: a table of steps, what was skipped, what was wrong, and the counted tests.

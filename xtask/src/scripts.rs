@@ -14,26 +14,28 @@ const SKIPPED: &str = "SKIPPED:";
 /// How it ends when it could not begin.
 const STATUS_SKIPPED: i32 = 77;
 
-/// Runs the guest tests.
+/// Runs the guest tests; their lines are kept, since another step runs meanwhile.
 #[must_use]
 pub fn guest(root: &Path) -> Found {
-    script(root, "tools/test-vm", &[])
+    let mut said = String::new();
+    let found = script(root, "tools/test-vm", &[], |line| said.extend([line, "\n"]));
+    Found { said, ..found }
 }
 
 /// Runs the suites that judge the mount.
 #[must_use]
 pub fn posix(root: &Path) -> Found {
-    script(root, "tools/posix", &["--gate"])
+    script(root, "tools/posix", &["--gate"], |line| println!("{line}"))
 }
 
 /// Runs the small ones of the programs that must work unmodified.
 #[must_use]
 pub fn programs(root: &Path) -> Found {
-    script(root, "tools/programs", &["--gate"])
+    script(root, "tools/programs", &["--gate"], |line| println!("{line}"))
 }
 
 /// Runs a script that tells of each test in a line.
-fn script(root: &Path, name: &str, arguments: &[&str]) -> Found {
+fn script(root: &Path, name: &str, arguments: &[&str], mut show: impl FnMut(&str)) -> Found {
     let mut found = Found::default();
     let started =
         Command::new(root.join(name)).args(arguments).current_dir(root).stdout(Stdio::piped()).spawn();
@@ -43,7 +45,7 @@ fn script(root: &Path, name: &str, arguments: &[&str]) -> Found {
     for line in BufReader::new(child.stdout.take().expect("the pipe asked for")).split(b'\n') {
         let Ok(line) = line else { break };
         let line = String::from_utf8_lossy(&line);
-        println!("{line}");
+        show(&line);
         count(&line, &mut found);
     }
     match child.wait().ok().and_then(|status| status.code()) {

@@ -184,11 +184,13 @@ impl Inode {
     }
 
     /// A record was applied: it is the inode's state from now on.
+    #[inline]
     pub(crate) fn publish(&self, state: &mut State, record: Record) {
         self.publish_charged(state, record, 0);
     }
 
     /// As [`Inode::publish`], where the account was charged for `charged` of the record's blocks before.
+    #[inline]
     pub(crate) fn publish_charged(&self, state: &mut State, record: Record, charged: u64) {
         assert_eq!(record.mode & MODE_KIND, self.kind.mode(), "an inode became one of another type");
         self.data.residence.recorded(record.inline_data().is_some());

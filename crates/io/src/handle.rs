@@ -302,7 +302,7 @@ impl Handle {
     pub fn scatter(&self, operation: Operation, list: &Scatter) -> Result<(), IoError> {
         let Spans { first: Some(first), more } = &list.spans else { return Ok(()) };
         let blocks = more.iter().fold(first.blocks, |sum, span| sum + span.blocks);
-        let bytes = list.data.iter().fold(0, |sum, segment| sum + u64::from(segment.bytes));
+        let bytes = list.bytes;
         assert!(
             blocks << self.shared.limits.lba_shift == bytes,
             "{bytes} bytes of memory for {blocks} blocks"

@@ -19,6 +19,7 @@ pub(crate) struct Spans {
 
 impl Spans {
     /// Adds blocks; whether they lie beside the last ones, of which they become a part then.
+    #[inline]
     pub(crate) fn push(&mut self, lba: Lba, blocks: u64) -> bool {
         assert!(blocks > 0, "a list of blocks is to hold none at LBA {}", lba.0);
         let span = Span { lba, blocks };
@@ -41,13 +42,15 @@ pub struct Scatter {
     pub(crate) spans: Spans,
     /// The memory of all spans, one after the other; no segment belongs to two of them.
     pub(crate) data: Vec<Segment>,
+    /// Bytes of that memory.
+    pub(crate) bytes: u64,
 }
 
 impl Scatter {
     /// An empty list, with room for so many segments.
     #[must_use]
     pub fn with_capacity(segments: usize) -> Self {
-        Self { spans: Spans::default(), data: Vec::with_capacity(segments) }
+        Self { spans: Spans::default(), data: Vec::with_capacity(segments), bytes: 0 }
     }
 
     /// Adds `blocks` logical blocks from `lba`, and their memory. Segments follow the rule of [`Segment`] as if they
@@ -55,7 +58,9 @@ impl Scatter {
     ///
     /// # Panics
     /// There are no blocks.
+    #[inline]
     pub fn push(&mut self, lba: Lba, blocks: u32, memory: Segment) {
+        self.bytes += u64::from(memory.bytes);
         if !self.spans.push(lba, blocks.into()) {
             return self.data.push(memory);
         }

@@ -19,10 +19,15 @@ mod raw;
 mod watch;
 #[macro_use]
 mod edge;
+#[macro_use]
+mod hook;
 
 mod calls;
 mod find;
+mod gate;
+mod hooks;
 mod host;
+mod load;
 mod loader;
 mod process;
 mod stdio;

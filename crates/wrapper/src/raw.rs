@@ -7,6 +7,19 @@ use core::arch::asm;
 use core::ffi::{CStr, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+// System calls of Linux 6.6 and 6.13; not in the `libc` crate for this target.
+pub(crate) const SYS_FCHMODAT2: c_long = 452;
+pub(crate) const SYS_SETXATTRAT: c_long = 463;
+pub(crate) const SYS_GETXATTRAT: c_long = 464;
+pub(crate) const SYS_LISTXATTRAT: c_long = 465;
+pub(crate) const SYS_REMOVEXATTRAT: c_long = 466;
+
+/// `O_LARGEFILE` as the kernel knows it; glibc's own constant is 0 on x86-64.
+pub(crate) const O_LARGEFILE: c_int = 0o100_000;
+
+/// The kernel's `PATH_MAX`.
+pub(crate) const PATH_BYTES_MAX: usize = 4096;
+
 /// An argument of a system call, widened as the C compiler does.
 pub(crate) trait Word {
     fn word(self) -> usize;
@@ -188,4 +201,13 @@ pub(crate) fn say(text: core::fmt::Arguments<'_>) {
 pub(crate) unsafe fn bytes<'a>(path: *const core::ffi::c_char) -> &'a [u8] {
     // SAFETY: the caller's contract.
     unsafe { CStr::from_ptr(path) }.to_bytes()
+}
+
+/// Offset of `_fileno` in glibc's `struct _IO_FILE` (bits/types/struct_FILE.h), the same since 2.1.
+pub(crate) const FILENO_OFFSET: usize = 112;
+
+/// The descriptor of a stream, as fileno(3) tells it without setting errno.
+pub(crate) unsafe fn descriptor_of(stream: *mut libc::FILE) -> c_int {
+    // SAFETY: the program's open stream.
+    unsafe { stream.cast::<c_int>().byte_add(FILENO_OFFSET).read() }
 }

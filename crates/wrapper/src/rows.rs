@@ -6,7 +6,7 @@
 //!     function: gate [names of libc's] "what it takes" (what is counted) @about SYS_number(words of its arguments);
 //! }
 //! ```
-//! - The *gate* says how a name is exported: `edge::gate` has them; with `direct` the function serves the host's too. A
+//! - The *gate* says how a name is exported: `gate` has them; with `direct` the function serves the host's too. A
 //!   function that answers a number alone has no names.
 //! - *What is counted* is a `Shape`, or `none` for what is no file call and for what is counted by the calls that it
 //!   makes. A hook without it does not compile; a function that is no hook has nothing there.
@@ -243,7 +243,7 @@ macro_rules! rows {
             inotify_add_watch: direct [inotify_add_watch] "path, descriptor"
                 (none) @named SYS_inotify_add_watch(0, 1, 2);
         }
-        credentials {
+        identity {
             setuid: direct [setuid] "none: who asks" (none);
             setgid: direct [setgid] "none: who asks" (none);
             seteuid: direct [seteuid] "none: who asks" (none);
@@ -254,6 +254,8 @@ macro_rules! rows {
             setresgid: direct [setresgid] "none: who asks" (none);
             setgroups: direct [setgroups] "none: who asks" (none);
             initgroups: direct [initgroups] "none: who asks" (none);
+        }
+        credentials {
             umask: direct [umask] "none: modes of what is made" (none) @named SYS_umask(0);
         }
         limit {

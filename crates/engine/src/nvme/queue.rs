@@ -187,9 +187,12 @@ impl NvmeQueue {
                 Err(fault) => return self.fail(fault),
             };
             let value = self.ring.result(&taken);
-            match self.slots.find(taken.cid) {
-                Ok(index) => out.extend(self.slots.end(index, taken.status, value)),
+            let index = match self.slots.find(taken.cid) {
+                Ok(index) => index,
                 Err(fault) => return self.fail(fault),
+            };
+            if let Some(done) = self.slots.end(index, taken.status, value) {
+                out.push(done);
             }
         }
         if self.controller.epoch() == self.epoch {

@@ -203,7 +203,7 @@ hook! {
     /// lseek(2)
     fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t {
         on_descriptor(fd, || sys!(SYS_lseek, fd, by, whence), |body| {
-            Ok(body.file()?.seek(by, crate::calls::extent::whence(whence)?)? as isize)
+            Ok(body.file()?.seek(by, crate::edge::whence(whence)?)? as isize)
         })
     }
 }

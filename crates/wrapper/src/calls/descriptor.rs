@@ -6,64 +6,14 @@
 use crate::calls::fcntl;
 use crate::edge::{self, Answer, Reply, guard, host, reply};
 use crate::find::mount;
+use crate::find::placeholder;
 use crate::find::table::{self, Body, Pinned};
 use crate::host::hosted;
 use crate::process::fence;
 use crate::stdio::standard;
 use crate::watch;
 use core::ffi::{c_int, c_uint};
-use nvmed_sys::{QuietFd, forget_quiet, is_quiet, next_quiet};
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::OnceLock;
-
-/// The descriptor of which all placeholders are duplicates; made at the first mount.
-static ORIGINAL: OnceLock<QuietFd> = OnceLock::new();
-/// Where the socket inode may be made, the first that takes it.
-const PLACES: [&str; 4] = ["/dev/shm", "/tmp", "/var/tmp", "."];
-
-/// Makes the placeholder, once.
-///
-/// # Errors
-/// The host's errno when it has no descriptor left.
-pub(crate) fn prepare() -> Answer<()> {
-    if ORIGINAL.get().is_none() {
-        let low = PLACES.iter().find_map(|place| socket_inode(place)).map_or_else(any_inode, Ok)?;
-        // SAFETY: opened just above, and nobody else knows the number.
-        let fd = QuietFd::new(unsafe { OwnedFd::from_raw_fd(low) });
-        // One thread mounts; a second value could only be dropped.
-        let _ = ORIGINAL.set(fd);
-    }
-    Ok(())
-}
-
-fn original() -> c_int {
-    ORIGINAL.get().map_or(-1, AsRawFd::as_raw_fd)
-}
-
-fn socket_inode(place: &str) -> Option<c_int> {
-    let pid = sys!(SYS_getpid);
-    let path = crate::find::walk::c_path(format!("{place}/.nvmed-{pid}-{:x}", unique()).as_bytes())?;
-    if sys!(SYS_mknodat, libc::AT_FDCWD, path.as_ptr(), libc::S_IFSOCK | 0o600, 0) < 0 {
-        return None;
-    }
-    let flags = libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let fd = sys!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0);
-    sys!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0);
-    (fd >= 0).then_some(fd as c_int)
-}
-
-/// Where no socket can be made: the host's root directory, which no data call takes either.
-fn any_inode() -> Answer<c_int> {
-    let flags = libc::O_PATH | libc::O_CLOEXEC;
-    host(sys!(SYS_openat, libc::AT_FDCWD, c"/".as_ptr(), flags, 0)).map(|fd| fd as c_int)
-}
-
-/// Bits that differ between two processes with the same number in two containers.
-fn unique() -> u64 {
-    let mut bits = 0u64;
-    sys!(SYS_getrandom, &raw mut bits, 8usize, 0);
-    bits
-}
+use nvmed_sys::{is_quiet, next_quiet};
 
 /// A number for a new description, the lowest that is free, as `open` promises.
 ///
@@ -72,7 +22,7 @@ fn unique() -> u64 {
 #[inline]
 pub(crate) fn reserve(close_on_exec: bool) -> Answer<c_int> {
     let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    host(sys!(SYS_fcntl, original(), command, 0)).map(|fd| fd as c_int)
+    host(sys!(SYS_fcntl, placeholder::original(), command, 0)).map(|fd| fd as c_int)
 }
 
 /// Gives a reserved number back.
@@ -246,7 +196,7 @@ fn first_special(first: c_uint, last: c_uint) -> Option<c_int> {
 /// Whether a range touches nothing of ours: there are only host descriptors in programs that never
 /// mounted, unless a child that is becoming another program has something to tell.
 fn only_hosts(first: c_uint, last: c_uint) -> bool {
-    ORIGINAL.get().is_none() && next_quiet(0).is_none() || first > last
+    !placeholder::is_there() && next_quiet(0).is_none() || first > last
 }
 
 hook! {
@@ -285,7 +235,7 @@ pub(crate) fn replaced(fd: c_int) {
 /// # Errors
 /// `EMFILE`; the host's.
 pub(crate) fn inherit(fd: c_int, pinned: Pinned) -> Answer<()> {
-    host(sys!(SYS_dup3, original(), fd, 0)).and_then(|_| put(fd, pinned))
+    host(sys!(SYS_dup3, placeholder::original(), fd, 0)).and_then(|_| put(fd, pinned))
 }
 
 /// A number that came in a message with a token: a placeholder takes its place.
@@ -295,7 +245,7 @@ pub(crate) fn inherit(fd: c_int, pinned: Pinned) -> Answer<()> {
 pub(crate) fn exchange(fd: c_int, body: Body) -> Answer<()> {
     let close = host(sys!(SYS_fcntl, fd, libc::F_GETFD))? as c_int & libc::FD_CLOEXEC != 0;
     let flags = if close { libc::O_CLOEXEC } else { 0 };
-    host(sys!(SYS_dup3, original(), fd, flags)).and_then(|_| put(fd, table::describe(body)))
+    host(sys!(SYS_dup3, placeholder::original(), fd, flags)).and_then(|_| put(fd, table::describe(body)))
 }
 
 /// Descriptors of ours that an exec would hand to a program that cannot use them.
@@ -309,18 +259,6 @@ pub(crate) fn first_inherited() -> Option<c_int> {
         start = fd as c_uint + 1;
     }
     None
-}
-
-/// In a forked child: the stack's descriptors are closed, or the child would keep the device locked when
-/// its parent is gone. Its memory was not inherited either.
-pub(crate) fn close_quiet() {
-    let mut from = 0;
-    while let Some(fd) = next_quiet(from) {
-        sys!(SYS_close, fd);
-        // The child's own descriptors get these numbers: a pipe of a spawn that nobody could close never ended.
-        forget_quiet(fd);
-        from = fd + 1;
-    }
 }
 
 /// Runs `ours` on a pinned description, or `host` when the descriptor is not ours.

@@ -9,19 +9,7 @@ use crate::find::table;
 use crate::find::walk::Last;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{off_t, off64_t, size_t, ssize_t};
-use nvmed_fs::{Advice, Allocate, FileType, Follow, Whence};
-
-/// `SEEK_*` as the file system has it.
-pub(crate) fn whence(value: c_int) -> Answer<Whence> {
-    match value {
-        libc::SEEK_SET => Ok(Whence::Set),
-        libc::SEEK_CUR => Ok(Whence::Current),
-        libc::SEEK_END => Ok(Whence::End),
-        libc::SEEK_DATA => Ok(Whence::Data),
-        libc::SEEK_HOLE => Ok(Whence::Hole),
-        _ => fail(libc::EINVAL),
-    }
-}
+use nvmed_fs::{Advice, Allocate, FileType, Follow};
 
 hook! {
     /// ftruncate(2)

@@ -1,13 +1,12 @@
 //! fcntl, and the locks that come through it, flock and lockf.
 
 use crate::calls::descriptor;
-use crate::calls::open::O_LARGEFILE;
-use crate::edge::{Answer, fail, finish, given, guard, host, reply};
+use crate::edge::{self, Answer, fail, finish, given, guard, host, inside, reply};
 use crate::find::backend::File;
 use crate::find::mount;
 use crate::find::table::{self, Body};
 use crate::host::hosted;
-use crate::process::signal;
+use crate::raw::O_LARGEFILE;
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::off_t;
@@ -54,7 +53,7 @@ pub(crate) fn begin_with_locks() {
 }
 
 /// Until a signal with a handler comes.
-const UNTIL_A_SIGNAL: Wait<'static> = Wait::Until(&signal::is_waiting);
+const UNTIL_A_SIGNAL: Wait<'static> = Wait::Until(&inside::is_waiting);
 
 /// What closing a descriptor does to the process's record locks on the file.
 pub(crate) fn drop_record_locks(file: &File) {
@@ -83,7 +82,7 @@ hook! {
 /// A call on a descriptor of ours that may wait for a lock: behind a handler it goes on with the same description.
 fn waiting_on(fd: c_int, call: impl Fn(&Body) -> Answer) -> Answer {
     let mut known = None;
-    signal::restarting(|| {
+    edge::restarting(|| {
         let pinned = table::pin(fd)?;
         match *known.get_or_insert(pinned.identity()) == pinned.identity() {
             true => call(&pinned),

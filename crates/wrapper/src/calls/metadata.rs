@@ -2,14 +2,15 @@
 
 use crate::calls::descriptor::on_descriptor;
 use crate::calls::stat::{follow, look};
-use crate::edge::flags::{FCHMODAT, FCHMODAT2, FCHOWNAT, Known, NAME, NOWHERE, UTIMENSAT};
+use crate::edge::flags::{
+    FCHMODAT, FCHMODAT2, FCHOWNAT, Known, NAME, NOWHERE, UTIMENSAT, fchmodat_of_libc, fchmodat2_of_host,
+};
 use crate::edge::{Answer, fail, finish, given, host, reply};
 use crate::find::backend::Object;
 use crate::find::credentials::who;
 use crate::find::place::{Place, Spot, either, is_itself, on_itself};
 use crate::find::{mount, table};
-use crate::raw::{self, Word};
-use crate::tier::syscall::SYS_FCHMODAT2;
+use crate::raw;
 use core::ffi::{c_char, c_int};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use nvmed_fs::{Follow, Time};
@@ -44,18 +45,6 @@ unsafe fn chmod_at(
     })
 }
 
-/// libc's function emulates the flag that older kernels' call does not take.
-pub(crate) fn fchmodat_of_libc(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> isize {
-    // SAFETY: the program's arguments, under `edge`'s contract.
-    let answer = unsafe { libc_fchmodat(dirfd, path, mode, flags) };
-    if answer == -1 { -raw::errno() as isize } else { answer as isize }
-}
-
-/// fchmodat2 is the call that takes flags, Linux 6.6.
-pub(crate) fn fchmodat2_of_host(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> isize {
-    raw::call(SYS_FCHMODAT2, [dirfd.word(), path.word(), mode.word(), flags.word()])
-}
-
 hook! {
     /// fchmodat2(2), which libc has no function for.
     fn fchmodat2(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
@@ -79,7 +68,7 @@ hook! {
 
 hook! {
     /// fchmodat(2)
-    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int, next libc_fchmodat {
+    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
         // A libc that hands its flags to the kernel takes what that does.
         let emulates = flags & !FCHMODAT.flags() == 0 || !FCHMODAT.host_has(flags);
         chmod_at(if emulates { &FCHMODAT } else { &FCHMODAT2 }, fchmodat_of_libc, (dirfd, path), mode, flags)

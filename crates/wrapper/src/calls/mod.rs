@@ -8,6 +8,7 @@ pub(crate) mod data;
 pub(crate) mod descriptor;
 pub(crate) mod extent;
 pub(crate) mod fcntl;
+pub(crate) mod identity;
 pub(crate) mod ioctl;
 pub(crate) mod mapping;
 pub(crate) mod metadata;

@@ -6,7 +6,7 @@ use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
 use crate::find::backend::{Node, Object};
 use crate::find::place::{self, Place, Spot, Touch, on_path};
 use crate::find::walk::{self, LINKS_MAX, Last};
-use crate::find::{credentials, mount, table};
+use crate::find::{credentials, mount, setting, table};
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use nvmed_fs::{FileType, Follow, FsError, RenameFlags};
@@ -213,7 +213,7 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
         Err(failure) => return finish(Err(failure)),
     };
     let mut room = Room::new();
-    let named = if mount::setting().is_some() { room.name(path).ok() } else { None };
+    let named = if setting::setting().is_some() { room.name(path).ok() } else { None };
     if let Some(target) = named.and_then(|path| link_of_ours(path.to_bytes())) {
         return guard(|| {
             let target = target?;
@@ -261,7 +261,7 @@ fn link_of_ours(path: &[u8]) -> Option<Answer<Vec<u8>>> {
     Some(table::pin(fd).and_then(|pinned| {
         let files = mount::files()?;
         match files.path_of(&pinned.node) {
-            Ok(path) => Ok(crate::calls::real::absolute(&path)),
+            Ok(path) => Ok(setting::absolute(&path)),
             Err(_) => Ok(b"(deleted)".to_vec()),
         }
     }))
@@ -344,7 +344,7 @@ impl Side {
 
     /// Where it lies; the host is looked at through its symbolic links too.
     fn spot(&self) -> Answer<Option<Spot<'_>>> {
-        let Some(setting) = mount::setting() else { return Ok(None) };
+        let Some(setting) = setting::setting() else { return Ok(None) };
         if let Some(node) = &self.itself {
             return place::held(node.clone()).map(Some);
         }
@@ -489,7 +489,7 @@ fn on_both(
 
 /// Whether no path can be ours, so that the kernel may be asked at once.
 fn surely_host() -> bool {
-    mount::setting().is_none()
+    setting::setting().is_none()
 }
 
 unsafe fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_uint) -> c_int {

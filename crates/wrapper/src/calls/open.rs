@@ -3,17 +3,15 @@
 use crate::calls::descriptor;
 use crate::edge::{Answer, Fail, errno_of, fail, host};
 use crate::find::credentials;
-use crate::find::mount::{self, Setting};
 use crate::find::place::{Place, Spot, Touch, on_path};
+use crate::find::setting::{self, Setting};
 use crate::find::table::Body;
 use crate::find::walk::Last;
 use crate::host::{end, hosted, mounts};
+use crate::raw::O_LARGEFILE;
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
 use nvmed_fs::{FileType, Follow, OpenFlags};
-
-/// `O_LARGEFILE` as the kernel knows it; glibc's own constant is 0 on x86-64.
-pub(crate) const O_LARGEFILE: c_int = 0o100_000;
 
 /// What an `O_PATH` descriptor keeps of its flags (Linux, `O_PATH_FLAGS` without `O_CLOEXEC`, which is the number's).
 const PATH_FLAGS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
@@ -46,7 +44,7 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
     match place {
         Place::Ours(spot) => open_ours(&spot, flags, mode),
         Place::Host { dirfd, path } => {
-            let setting = mount::setting();
+            let setting = setting::setting();
             if setting.is_some()
                 // SAFETY: a place of the host's.
                 && let Some(list) = unsafe { mounts::opened(path, flags) }

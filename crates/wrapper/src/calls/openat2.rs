@@ -8,7 +8,8 @@ use crate::edge::{Answer, Fail, errno_of, fail, finish, guard, host, reply};
 use crate::find::backend::{Files, Node, Object};
 use crate::find::place::{Place, Spot, on_path};
 use crate::find::walk::{LINKS_MAX, without_slashes};
-use crate::find::{credentials, cwd, mount, table};
+use crate::find::{credentials, cwd, mount, setting, table};
+use crate::raw::O_LARGEFILE;
 use core::ffi::{c_char, c_int, c_long};
 use nvmed_fs::{FileType, Follow, FsError};
 use rustix::io::Errno;
@@ -35,7 +36,7 @@ const FLAGS: c_int = libc::O_ACCMODE
     | libc::O_SYNC
     | libc::O_ASYNC
     | libc::O_DIRECT
-    | open::O_LARGEFILE
+    | O_LARGEFILE
     | libc::O_NOFOLLOW
     | libc::O_NOATIME
     | libc::O_CLOEXEC
@@ -103,7 +104,7 @@ hook! {
     /// openat2(2)
     fn openat2(dirfd: c_int, path: *const c_char, given: *const u8, size: usize) -> c_long {
         let on_host = |dirfd: c_int, path: *const c_char| sys!(SYS_openat2, dirfd, path, given, size);
-        if !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || mount::setting().is_none() {
+        if !(size_of::<How>()..=HOW_BYTES_MAX).contains(&size) || setting::setting().is_none() {
             return reply(on_host(dirfd, path));
         }
         let (how, later) = match How::given(given, size) {

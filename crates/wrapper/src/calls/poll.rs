@@ -2,9 +2,8 @@
 
 use crate::calls::terminal::or_stand_in;
 use crate::edge::given::{self, Plain};
-use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
+use crate::edge::{Answer, Fail, fail, finish, guard, host, inside, reply};
 use crate::find::table::{self, is_ours};
-use crate::process::signal;
 use core::ffi::{c_int, c_short};
 use core::mem::{MaybeUninit, offset_of};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -33,7 +32,7 @@ unsafe fn poll_with(fds: *mut pollfd, count: nfds_t, wait: impl FnOnce(*mut poll
             entry.fd = -1;
         }
     }
-    let found = host(signal::outside(|| wait(list.as_mut_ptr())))?;
+    let found = host(inside::outside(|| wait(list.as_mut_ptr())))?;
     for index in files {
         list[index].revents = list[index].events & READY;
     }
@@ -210,7 +209,7 @@ unsafe fn select_with(count: c_int, sets: [*mut fd_set; 3], left: Option<&mut ti
     };
     let ready = reads.ready() + writes.ready();
     let hosts = [reads.for_host(), writes.for_host(), excepts.for_host()];
-    let found = match host(signal::outside(|| match ready {
+    let found = match host(inside::outside(|| match ready {
         0 => wait(hosts, left),
         _ => at_once(left, |left| wait(hosts, Some(left))),
     })) {

@@ -4,26 +4,17 @@ use crate::edge::given::{self, Room};
 use crate::edge::{Answer, fail, finish, guard, host, reply};
 use crate::find::backend::{Node, Object};
 use crate::find::place::{Place, Spot, Touch, on_path};
-use crate::find::walk::{Last, PATH_BYTES_MAX};
-use crate::find::{cwd, mount, table};
-use crate::raw;
+use crate::find::walk::Last;
+use crate::find::{cwd, mount, setting, table};
+use crate::raw::{self, PATH_BYTES_MAX};
 use core::ffi::{c_char, c_int};
 use libc::size_t;
 use nvmed_fs::{FileType, Follow};
 
-/// A path from our root as the host sees it.
-pub(crate) fn absolute(path: &[u8]) -> Vec<u8> {
-    let mut whole = mount::setting().map(|setting| setting.prefix.text.clone()).unwrap_or_default();
-    if path != b"/" {
-        whole.extend_from_slice(path);
-    }
-    whole
-}
-
 /// Leaves for a host directory: the kernel's working directory has changed.
 fn left(answer: isize) -> Answer {
     host(answer)?;
-    if let Some(setting) = mount::setting() {
+    if let Some(setting) = setting::setting() {
         cwd::follow_kernel(setting);
     }
     Ok(0)
@@ -141,7 +132,7 @@ hook! {
 
 /// The real path of a place of ours: the directory's own, then the name.
 fn real(spot: &Spot<'_>) -> Answer<Vec<u8>> {
-    Ok(absolute(&spot.files.path_of(&spot.node(Follow::Yes)?)?))
+    Ok(setting::absolute(&spot.files.path_of(&spot.node(Follow::Yes)?)?))
 }
 
 unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {

@@ -3,7 +3,7 @@
 
 use crate::calls::descriptor;
 use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, given, reply};
-use crate::find::{mount, table};
+use crate::find::{mount, setting, table};
 use crate::host::socket;
 use crate::raw;
 use core::ffi::{c_int, c_uint, c_void};
@@ -129,7 +129,7 @@ fn token_of(fd: c_int) -> Answer<OwnedFd> {
 
 /// Whether received descriptors may be tokens.
 fn may_receive() -> bool {
-    mount::is_shared()
+    setting::is_shared()
 }
 
 /// What was received: tokens become placeholders. A message that is only looked at (`MSG_PEEK`) brings copies, which are

@@ -12,12 +12,11 @@
 //! *The waits* are the kernel's, of calls that move nothing, and nothing of ours is held in them: a handler may leave them
 //! for good. What moves bytes never waits.
 
-use crate::edge::{Answer, Fail, caught, fail, finish, given, guard, host, reply};
+use crate::edge::{Answer, Fail, caught, fail, finish, given, guard, host, inside, reply};
 use crate::find::backend::File;
 use crate::find::mount;
 use crate::find::table::{self, Identity, is_ours};
 use crate::host::{limit, stand_in};
-use crate::process::signal;
 use core::ffi::{c_int, c_uint};
 use libc::{iovec, off64_t, size_t, ssize_t};
 use nvmed_fs::{Allocate, FileType, FsError, OpenFlags, Whence};
@@ -351,7 +350,7 @@ fn drain(pipe: c_int, file: &File, at: u64, count: size_t) -> Answer<usize> {
         Ok(Some(file.pwrite(&piece[..taken], at)?))
     };
     // A writer that is as fast as we are does not keep the program's handlers waiting.
-    while done < count && (done == 0 || !signal::is_waiting()) {
+    while done < count && (done == 0 || !inside::is_waiting()) {
         match one(done) {
             Ok(Some(put)) => done += put,
             Err(failure) if done == 0 => return Err(failure),

@@ -7,7 +7,7 @@ use crate::edge::{Answer, Fail, fail, finish, host, reply};
 use crate::find::backend::Object;
 use crate::find::place::{Place, Spot, Touch, is_empty, is_itself, on_itself, on_path};
 use crate::find::walk::Last;
-use crate::find::{mount, table};
+use crate::find::{mount, setting, table};
 use crate::raw;
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{statvfs as StatVfs, statx as Statx};
@@ -106,7 +106,7 @@ unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flag
 
 /// A host answer, unless it is about the directory that `wrap_dir` hides.
 fn unless_hidden(answer: isize, identity: impl FnOnce() -> Answer<(u64, u64)>) -> Answer {
-    match mount::setting().filter(|setting| setting.prefix.hides()) {
+    match setting::setting().filter(|setting| setting.prefix.hides()) {
         Some(setting) => {
             let (dev, ino) = identity()?;
             if setting.prefix.is_hidden(dev, ino) { Err(Fail::Root) } else { Ok(answer) }

@@ -5,7 +5,7 @@
 //! any time neither signal is ever blocked: sets that name them are cleaned of them, and what the program has asked
 //! for is remembered, told, and kept to when one comes. See `docs/spec/faults.md`.
 
-use crate::process::signal;
+use crate::edge::inside;
 use crate::raw;
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -59,7 +59,7 @@ pub(crate) fn is_ours(signal: c_int) -> bool {
 pub(crate) fn begin() {
     let mut before: [libc::sigaction; 2] = [none(), none()];
     for (signal, before) in [libc::SIGSEGV, libc::SIGBUS].into_iter().zip(&mut before) {
-        if signal::libc_sigaction(signal, core::ptr::null(), before) != 0 {
+        if inside::libc_sigaction(signal, core::ptr::null(), before) != 0 {
             return;
         }
         keep(signal, before);
@@ -111,7 +111,7 @@ fn settle(signal: c_int) -> c_int {
         // Inherited over exec: it stands in the kernel, where a fault then kills. The kernel copies for the door.
         action.sa_sigaction = libc::SIG_IGN;
         door::set_watched(false);
-        return signal::libc_sigaction(signal, &raw const action, core::ptr::null_mut());
+        return inside::libc_sigaction(signal, &raw const action, core::ptr::null_mut());
     }
     action.sa_sigaction = on_fault as *const () as usize;
     let own = libc::SA_SIGINFO | libc::SA_NODEFER;
@@ -120,7 +120,7 @@ fn settle(signal: c_int) -> c_int {
         _ => flags & !libc::SA_RESETHAND | own,
     };
     put_word(&mut action.sa_mask, asked.mask.load(Ordering::Relaxed) & !OURS);
-    let answer = signal::libc_sigaction(signal, &raw const action, core::ptr::null_mut());
+    let answer = inside::libc_sigaction(signal, &raw const action, core::ptr::null_mut());
     let other = if signal == libc::SIGBUS { libc::SIGSEGV } else { libc::SIGBUS };
     door::set_watched(answer == 0 && self::asked(other).handler.load(Ordering::Acquire) != libc::SIG_IGN);
     answer
@@ -253,7 +253,7 @@ fn pend(number: c_int, info: *mut siginfo_t, context: &mut ucontext_t) {
 /// The default action: the access is made again and ends the process; what was sent is sent again.
 fn end(number: c_int, sent: bool) {
     let action = none();
-    signal::libc_sigaction(number, &raw const action, core::ptr::null_mut());
+    inside::libc_sigaction(number, &raw const action, core::ptr::null_mut());
     if sent {
         let errno = raw::errno();
         sys!(SYS_tgkill, sys!(SYS_getpid), sys!(SYS_gettid), number);

@@ -1,12 +1,11 @@
 //! The flags that each call knows, told once. The kernel looks at them before names and descriptors: what is unknown is
 //! `EINVAL`, whatever else is wrong. The hooks and the system calls by number ask here.
 
-use crate::calls::metadata;
 use crate::edge::{Answer, Reply, fail, finish};
 use crate::find::place::{self, Place, Touch};
-use crate::raw::{self, Word};
-use crate::tier::syscall::SYS_REMOVEXATTRAT;
+use crate::raw::{self, SYS_FCHMODAT2, SYS_REMOVEXATTRAT, Word};
 use core::ffi::{CStr, c_char, c_int, c_uint};
+use libc::mode_t;
 
 // linux/stat.h; not in the `libc` crate.
 const STATX_RESERVED: c_uint = 1 << 31;
@@ -19,6 +18,20 @@ pub(crate) const ACCESS: c_int = libc::R_OK | libc::W_OK | libc::X_OK;
 /// A name that is looked for from no directory: calls that got beyond their flags fail with `EBADF`.
 pub(crate) const NAME: &CStr = c"name";
 pub(crate) const NOWHERE: c_int = -1;
+
+/// libc's function emulates the flag that older kernels' call does not take.
+pub(crate) fn fchmodat_of_libc(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> isize {
+    // SAFETY: the program's arguments, under `edge`'s contract.
+    let answer = unsafe {
+        next!(fchmodat, fn(c_int, *const c_char, mode_t, c_int) -> c_int)(dirfd, path, mode, flags)
+    };
+    if answer == -1 { -raw::errno() as isize } else { answer as isize }
+}
+
+/// fchmodat2 is the call that takes flags, Linux 6.6.
+pub(crate) fn fchmodat2_of_host(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> isize {
+    raw::call(SYS_FCHMODAT2, [dirfd.word(), path.word(), mode.word(), flags.word()])
+}
 
 /// What a call knows.
 pub(crate) struct Known {
@@ -40,12 +53,12 @@ pub(crate) const FACCESSAT2: Known = Known {
 /// The system call.
 pub(crate) const FCHMODAT2: Known = Known {
     flags: libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH,
-    host: |flags| metadata::fchmodat2_of_host(NOWHERE, NAME.as_ptr(), 0, flags),
+    host: |flags| fchmodat2_of_host(NOWHERE, NAME.as_ptr(), 0, flags),
 };
 /// The function: libc knew one flag of its own before the kernel knew any.
 pub(crate) const FCHMODAT: Known = Known {
     flags: libc::AT_SYMLINK_NOFOLLOW,
-    host: |flags| metadata::fchmodat_of_libc(NOWHERE, NAME.as_ptr(), 0, flags),
+    host: |flags| fchmodat_of_libc(NOWHERE, NAME.as_ptr(), 0, flags),
 };
 pub(crate) const FCHOWNAT: Known = Known {
     flags: libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH,

@@ -2,7 +2,7 @@
 //! one door ([`nvmed_sys::door`]) before anything of ours is held. What is not there is EFAULT.
 
 use crate::edge::{Answer, Fail, fail};
-use crate::find::walk::PATH_BYTES_MAX;
+use crate::raw::PATH_BYTES_MAX;
 use core::ffi::{CStr, c_char};
 use core::mem::{MaybeUninit, size_of};
 use nvmed_sys::door::{self, STRING_SLACK};

@@ -6,17 +6,17 @@
 
 pub(crate) mod fault;
 pub(crate) mod flags;
-pub(crate) mod gate;
 pub(crate) mod given;
+pub(crate) mod inside;
+pub(crate) mod sigsys;
 
-use crate::find::mount;
-use crate::process::signal;
+use crate::find::private;
 use crate::raw;
 use core::any::Any;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
-use nvmed_fs::{FsError, Trouble};
+use nvmed_fs::{FsError, Trouble, Whence};
 use nvmed_sys::door;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,7 +40,7 @@ impl From<FsError> for Fail {
         match error {
             FsError::Away(rest) => Self::Away(rest),
             FsError::ReadOnly => {
-                crate::find::mount::tell_trouble();
+                private::tell_trouble();
                 Self::Errno(libc::EROFS)
             }
             other => Self::Errno(other.errno().raw_os_error()),
@@ -82,10 +82,10 @@ macro_rules! replies {
 }
 replies!(c_int, c_long, isize);
 
-/// What a function that answers a pointer answers on failure, by what it points to. A type that is not here has to be added
-/// before a hook can answer it.
+/// What a function that answers a pointer answers on failure, by what it points to. A type needs an entry before a hook
+/// can answer it: here, or in the module that defines it.
 macro_rules! pointer_replies {
-    ($($ty:ty => $failed:expr;)*) => { $(impl Reply for *mut $ty {
+    ($($ty:ty => $failed:expr;)*) => { $(impl $crate::edge::Reply for *mut $ty {
         const FAILED: Self = $failed;
         #[inline(always)]
         fn done(value: isize) -> Self { value as *mut $ty }
@@ -99,9 +99,6 @@ pointer_replies! {
     libc::FILE => core::ptr::null_mut();
     libc::DIR => core::ptr::null_mut();
     libc::dirent => core::ptr::null_mut();
-    // fts(3).
-    crate::tree::fts_stream::Stream => core::ptr::null_mut();
-    crate::tree::fts_entry::Entry => core::ptr::null_mut();
 }
 
 /// A raw system call's answer as libc gives it: errno set on failure.
@@ -145,16 +142,34 @@ pub(crate) fn guard<R: Reply>(body: impl FnOnce() -> Answer) -> R {
 pub(crate) fn caught<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
     // The state behind is the file system's, which has its own locks; a poisoned one panics again
     // and ends here again.
-    signal::enter();
+    inside::enter();
     let answer = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| broken(&*panic));
-    signal::leave();
+    inside::leave();
     answer
+}
+
+/// Waits by `call` until a signal with a handler comes. The handlers run once `call` has let go of everything: they may
+/// leave for good. Where `SA_RESTART` says so it is called again behind them, as the kernel's waits go on.
+pub(crate) fn restarting(mut call: impl FnMut() -> Answer) -> Answer {
+    loop {
+        let mut goes_on = false;
+        let answer = caught(|| {
+            let answer = call();
+            goes_on = matches!(answer, Err(Fail::Errno(libc::EINTR)))
+                && inside::is_waiting()
+                && inside::all_restart();
+            answer
+        });
+        if !goes_on {
+            return answer;
+        }
+    }
 }
 
 /// A check of our own memory failed: a file system of this process is not changed any more.
 #[cold]
 fn broken<T>(panic: &(dyn Any + Send)) -> Answer<T> {
-    if let Some(mount) = mount::private() {
+    if let Some(mount) = private::mount() {
         mount.turn_read_only(Trouble::of_panic(panic));
     }
     // What the call has met is not the next call's.
@@ -256,45 +271,14 @@ pub(crate) fn offset(value: i64) -> Answer<u64> {
     if value < 0 { fail(libc::EINVAL) } else { Ok(value as u64) }
 }
 
-/// Defines a function that answers a call of libc's. Its row in `rows` says by which names it is exported, and what it
-/// counts.
-///
-/// The body runs as one `unsafe` block under this module's contract. `next` names libc's own function, for the body and
-/// for others.
-macro_rules! hook {
-    ($(#[$meta:meta])* fn $name:ident $arguments:tt -> $ret:ty, next $next:ident $body:block) => {
-        hook!(@next $next $name $arguments $ret);
-        hook!($(#[$meta])* fn $name $arguments -> $ret $body);
-    };
-    (
-        $(#[$meta:meta])*
-        fn $name:ident ($($argument:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block
-    ) => {
-        $(#[$meta])*
-        pub(crate) unsafe extern "C" fn $name($($argument: $ty),*) -> $ret {
-            // Known when this is compiled: a hook that is no file call has nothing of the probe.
-            const SHAPE: Option<&$crate::watch::shape::Shape> = $crate::watch::shape::of::$name;
-            let mut probe = core::mem::MaybeUninit::uninit();
-            let counted = match SHAPE {
-                Some(shape) if $crate::watch::on() => {
-                    $crate::watch::begin(&mut probe, shape, &[$(word_of!($argument)),*])
-                }
-                _ => false,
-            };
-            // SAFETY: libc's contract for this function; see `edge`.
-            #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks, clippy::redundant_closure_call)]
-            let answer: $ret = (|| unsafe { $body })();
-            if counted {
-                $crate::watch::end(&mut probe, word_of!(answer));
-            }
-            answer
-        }
-    };
-    (@next $next:ident $name:ident ($($argument:ident: $ty:ty),* $(,)?) $ret:ty) => {
-        /// libc's own function.
-        pub(crate) unsafe extern "C" fn $next($($argument: $ty),*) -> $ret {
-            // SAFETY: the arguments are the program's for the function of this name, or its contract is the caller's.
-            unsafe { next!($name, fn($($ty),*) -> $ret)($($argument),*) }
-        }
-    };
+/// `SEEK_*` as the file system has it.
+pub(crate) fn whence(value: c_int) -> Answer<Whence> {
+    match value {
+        libc::SEEK_SET => Ok(Whence::Set),
+        libc::SEEK_CUR => Ok(Whence::Current),
+        libc::SEEK_END => Ok(Whence::End),
+        libc::SEEK_DATA => Ok(Whence::Data),
+        libc::SEEK_HOLE => Ok(Whence::Hole),
+        _ => fail(libc::EINVAL),
+    }
 }

@@ -3,10 +3,10 @@
 //! climbs from a directory of ours by `..`, and looks for the name that it comes from, finds it.
 
 use crate::edge::{Answer, Fail, caught, errno_of, given, host};
-use crate::find::mount::{self, Setting};
 use crate::find::place::concerns_us;
+use crate::find::setting::{self, Setting};
 use crate::find::walk::{c_path, path_of_descriptor};
-use crate::tree::directory::{RECORD_BYTES_MAX, record, status};
+use crate::tree::record::{RECORD_BYTES_MAX, record};
 use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
 use nvmed_fs::{DirEntry, FileType};
@@ -23,7 +23,7 @@ const START: u64 = 0;
 const DOT_BYTES: usize = 24;
 
 fn setting() -> Option<&'static Setting> {
-    mount::setting().filter(|setting| setting.hosted.is_none())
+    setting::setting().filter(|setting| setting.hosted.is_none())
 }
 
 /// The same where the host has nothing of ours' name, which it would list itself.
@@ -34,6 +34,13 @@ fn unlisted() -> Option<&'static Setting> {
 /// Whether there may be such a directory, so that a listing by descriptor is to be looked at.
 pub(crate) fn is_possible() -> bool {
     unlisted().is_some()
+}
+
+/// What the kernel tells of a descriptor.
+pub(crate) fn status(fd: c_int) -> Option<libc::stat> {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel filled it, and all its fields are integers anyway.
+    (sys!(SYS_fstat, fd, status.as_mut_ptr()) >= 0).then(|| unsafe { status.assume_init() })
 }
 
 /// Whether a descriptor of the host's is of the directory above `wrap_dir`, and ours is none that the host lists itself.

@@ -2,10 +2,9 @@
 //!
 //! Both are copies of what the kernel knows, renewed when the program changes them through libc.
 
-use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use libc::{gid_t, mode_t, size_t, uid_t};
+use libc::mode_t;
 use nvmed_fs::Credentials;
 
 /// The kernel's limit on supplementary groups.
@@ -56,6 +55,13 @@ pub(crate) fn refresh() {
     WHO.store(Box::into_raw(Box::new(who)), Ordering::Release);
 }
 
+/// The same if it was ever asked.
+pub(crate) fn refresh_if_known() {
+    if !WHO.load(Ordering::Acquire).is_null() {
+        refresh();
+    }
+}
+
 /// Learns the umask, when the library is loaded and no other thread runs.
 pub(crate) fn learn_umask() {
     let mask = sys!(SYS_umask, MASK_STRICT);
@@ -73,39 +79,4 @@ hook! {
         MASK.store(mask & 0o777, Ordering::Relaxed);
         sys!(SYS_umask, mask) as mode_t
     }
-}
-
-/// Asks the kernel again, if it was ever asked; a server of ours asks it too.
-pub(crate) fn refresh_if_known() {
-    crate::find::mount::identity_changed();
-    if !WHO.load(Ordering::Acquire).is_null() {
-        refresh();
-    }
-}
-
-macro_rules! identity {
-    ($($name:ident($($argument:ident: $ty:ty),*) = $libc:ident;)*) => { $(
-        hook! {
-            fn $name($($argument: $ty),*) -> c_int, next $libc {
-                let answer = $libc($($argument),*);
-                let errno = crate::raw::errno();
-                refresh_if_known();
-                crate::raw::set_errno(errno);
-                answer
-            }
-        }
-    )* };
-}
-
-identity! {
-    setuid(uid: uid_t) = libc_setuid;
-    setgid(gid: gid_t) = libc_setgid;
-    seteuid(uid: uid_t) = libc_seteuid;
-    setegid(gid: gid_t) = libc_setegid;
-    setreuid(real: uid_t, effective: uid_t) = libc_setreuid;
-    setregid(real: gid_t, effective: gid_t) = libc_setregid;
-    setresuid(real: uid_t, effective: uid_t, saved: uid_t) = libc_setresuid;
-    setresgid(real: gid_t, effective: gid_t, saved: gid_t) = libc_setresgid;
-    setgroups(count: size_t, groups: *const gid_t) = libc_setgroups;
-    initgroups(user: *const core::ffi::c_char, group: gid_t) = libc_initgroups;
 }

@@ -1,14 +1,13 @@
 //! The working directory: the kernel's, or a directory of ours that only we know of.
 
-use crate::calls::real;
 use crate::edge::{self, Answer, Fail};
 use crate::find::backend::Node;
-use crate::find::mount::{self, Setting};
+use crate::find::mount;
 use crate::find::prefix::{Lexical, inside};
+use crate::find::setting::{self, Setting};
 use crate::find::walk;
-use crate::host::hosted;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use nvmed_fs::Follow;
 use std::ffi::{CStr, CString};
 
@@ -80,7 +79,7 @@ pub(crate) fn entered() -> Option<Node> {
 
 /// The kernel's working directory was changed below every hook.
 pub(crate) fn entered_host() {
-    if let Some(setting) = mount::setting() {
+    if let Some(setting) = setting::setting() {
         follow_kernel(setting);
     }
 }
@@ -96,13 +95,13 @@ pub(crate) fn enter(node: Node) {
 /// `ENOENT` for one that was removed; `EIO` where the file system cannot be asked any more and nothing was remembered.
 pub(crate) fn path() -> Answer<Option<Vec<u8>>> {
     let below_root = |rest: &[u8]| {
-        if rest.is_empty() { real::absolute(b"/") } else { real::absolute(&[b"/", rest].concat()) }
+        if rest.is_empty() { setting::absolute(b"/") } else { setting::absolute(&[b"/", rest].concat()) }
     };
     match current() {
         None | Some(Cwd::Host { .. }) => Ok(None),
         Some(Cwd::Named { rest }) => Ok(Some(below_root(rest))),
         Some(Cwd::Ours { node, .. }) if mount::is_mounted() => {
-            Ok(Some(real::absolute(&mount::files()?.path_of(node)?)))
+            Ok(Some(setting::absolute(&mount::files()?.path_of(node)?)))
         }
         Some(Cwd::Ours { known: Some(rest), .. }) => Ok(Some(below_root(rest))),
         Some(Cwd::Ours { known: None, .. }) => Err(Fail::Errno(libc::EIO)),
@@ -167,10 +166,21 @@ pub(crate) fn begin(setting: &Setting) {
     follow_kernel(setting);
 }
 
+/// Whether the kernel's working directory lies in the directory behind `wrap_dir`.
+static BEHIND: AtomicBool = AtomicBool::new(false);
+
+/// Whether the kernel's working directory lies in the directory behind `wrap_dir`, where the host answers.
+pub(crate) fn is_behind() -> bool {
+    BEHIND.load(Ordering::Relaxed)
+}
+
 /// The kernel's working directory has changed, or was never looked at.
 pub(crate) fn follow_kernel(setting: &Setting) {
     let path = walk::kernel_cwd();
-    hosted::moved(setting, path.as_deref());
+    if let Some(hosted) = &setting.hosted {
+        let place = path.as_deref().map(|path| hosted.prefix.place(path));
+        BEHIND.store(matches!(place, Some(Lexical::Inside(_))), Ordering::Relaxed);
+    }
     let cwd = match path {
         None => Cwd::Host { below: None },
         Some(path) if setting.hosted.is_some() => {

@@ -1,41 +1,19 @@
-//! The one file system of this process: its configuration, the mount at the first touch, the end.
+//! The one file system of this process: the mount at the first touch, the end.
 
-use crate::calls::descriptor;
 use crate::edge::{self, Answer, Fail};
 use crate::find::backend::{Files, Node};
-use crate::find::prefix::Prefix;
-use crate::find::{credentials, cwd, walk};
-use crate::host::hosted::Hosted;
-use crate::process::beyond::Policy;
+use crate::find::{credentials, placeholder, private, setting};
 use crate::process::fence;
-use crate::process::heir::Heir;
 use crate::raw;
 use crate::watch;
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use nvmed_client::{Address, ClientError, Session, Welcome};
+use nvmed_client::{ClientError, Session, Welcome};
 use nvmed_fs::Stat;
-use nvmed_stack::{Behind, Config, Mount, RunMemory, Sharing, Surroundings, Unfinished};
+use nvmed_stack::{RunMemory, Unfinished};
 use rustix::fd::OwnedFd;
 use rustix::thread::futex;
-use std::path::{Path, PathBuf};
-
-/// Settings themselves, in the environment, below `nvmed run`.
-const SETTINGS_VARIABLE: &str = nvmed_stack::config::SETTINGS_VARIABLE;
-/// Where the configuration is, in the environment; as in the paper.
-const CONFIG_VARIABLE: &core::ffi::CStr = c"WRAPPER_CONFIG";
-/// `FILE:DIRECTORY`: where the relative paths of configuration FILE start. Set for our descendants,
-/// which may run elsewhere.
-const START_VARIABLE: &core::ffi::CStr = c"NVMED_CONFIG_START";
-/// The configuration when the environment names none; as in the paper.
-const CONFIG_DEFAULT: &str = "./default.conf";
-/// Where the server of a shared mount listens; set by `nvmed run`.
-const SERVER_VARIABLE: &core::ffi::CStr = c"NVMED_SERVER";
-/// Where the machine's server listens.
-const SERVER_PATH: &str = "/run/nvmed/socket";
-/// The exit status of a program whose configuration cannot be used: `EX_CONFIG` of sysexits.h.
-const EXIT_CONFIG: i32 = 78;
 
 const IDLE: u32 = 0;
 const MOUNTING: u32 = 1;
@@ -44,163 +22,15 @@ const ENDED: u32 = 3;
 /// As [`MOUNTING`], and somebody waits for its end.
 const AWAITED: u32 = 4;
 
-static SETTING: AtomicPtr<Setting> = AtomicPtr::new(ptr::null_mut());
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
 /// The thread that mounts, so that it does not wait for itself, and its process, so that a copy of its memory does not
 /// wait for it.
 static MOUNTER: AtomicU32 = AtomicU32::new(0);
 static MOUNTING_IN: AtomicU32 = AtomicU32::new(0);
-static MOUNT: AtomicPtr<Mount> = AtomicPtr::new(ptr::null_mut());
-/// In a shared mount, instead.
+/// The session of a shared mount.
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
 /// Whether a failed mount has been reported.
 static SAID: AtomicBool = AtomicBool::new(false);
-
-/// What the configuration says, once for the whole process.
-pub(crate) struct Setting {
-    /// Which paths are ours.
-    pub prefix: Prefix,
-    /// The host's directory that answers in place of a file system of ours.
-    pub hosted: Option<Hosted>,
-    /// What the run does with programs that we are not in.
-    pub beyond: Option<Policy>,
-    config: Config,
-    surroundings: Surroundings,
-    /// Of a shared mount: where its server is.
-    server: Option<Address>,
-}
-
-impl Setting {
-    /// The device as a mounted disk is named: by its path.
-    pub(crate) fn device_name(&self) -> &str {
-        let path = self.config.device.path();
-        if path.is_empty() { "nvmed" } else { path }
-    }
-
-    /// What becomes of system calls below libc.
-    pub(crate) fn raw_syscalls(&self) -> nvmed_stack::RawSyscalls {
-        self.config.raw_syscalls
-    }
-
-    /// Whether the program may set up rings of io_uring: where all files are the host's, or the user says so.
-    pub(crate) fn allows_rings(&self) -> bool {
-        self.hosted.is_some() || self.config.io_uring == nvmed_stack::IoUring::Allow
-    }
-}
-
-/// Reads the configuration, when the library is loaded. The program ends if it cannot be used: going
-/// on would write to the host what was meant for the device.
-pub(crate) fn configure() {
-    match load() {
-        Ok(setting) => SETTING.store(Box::into_raw(Box::new(setting)), Ordering::Release),
-        Err(why) => {
-            raw::say(format_args!("{why}"));
-            sys!(SYS_exit_group, EXIT_CONFIG);
-        }
-    }
-}
-
-fn load() -> Result<Setting, String> {
-    let text = |error: &dyn core::fmt::Display| error.to_string();
-    let named = variable(CONFIG_VARIABLE);
-    let (config, announced) = match variable_of(SETTINGS_VARIABLE).filter(|_| named.is_none()) {
-        Some(given) => {
-            let config = Config::parse(&given, SETTINGS_VARIABLE, Path::new("/"));
-            (config.map_err(|error| text(&error))?, None)
-        }
-        None => {
-            let (config, file, base) = from_file(named.as_deref())?;
-            (config, Some((file, base)))
-        }
-    };
-    // Before anything is announced: bash brings a `setenv` of its own, and what it does to the list before the shell has
-    // begun is its own affair.
-    let server = if config.behind == Behind::Nvmedfs { server(&config)? } else { None };
-    let surroundings = Surroundings {
-        run_memory: variable_of(nvmed_stack::RUN_MEMORY_VARIABLE),
-        statistics: variable_of(nvmed_stack::STATISTICS_VARIABLE).map(PathBuf::from),
-    };
-    if nvmed_mutant::ARE_MADE
-        && let Some(name) = variable_of(nvmed_mutant::VARIABLE)
-    {
-        nvmed_mutant::set_named(&name);
-    }
-    let tally = variable_of(nvmed_tally::TALLY_VARIABLE);
-    let beyond = variable_of(nvmed_tally::BEYOND_VARIABLE).and_then(|text| Policy::parse(&text));
-    if let Some((file, base)) = announced {
-        announce(&file, &base);
-    }
-    watch::start(tally.as_deref());
-    let prefix = Prefix::new(&config.wrap_dir);
-    Ok(match &config.behind {
-        Behind::Nvmedfs => Setting { prefix, hosted: None, beyond, config, surroundings, server },
-        Behind::Host { dir } => {
-            let hosted = Some(Hosted::new(&config.wrap_dir, dir));
-            Setting { prefix: prefix.shown(), hosted, beyond, config, surroundings, server }
-        }
-    })
-}
-
-/// The configuration of a file, the file, and where its relative paths start.
-fn from_file(named: Option<&str>) -> Result<(Config, PathBuf, PathBuf), String> {
-    let here = nvmed_stack::config::working_directory().map_err(|error| error.to_string())?;
-    let file = here.join(named.unwrap_or(CONFIG_DEFAULT));
-    let start = variable(START_VARIABLE);
-    let base = match (named, &start) {
-        (Some(named), Some(start)) => start.strip_prefix(named).and_then(|rest| rest.strip_prefix(':')),
-        _ => None,
-    };
-    let base = base.map_or(here, PathBuf::from);
-    let config = Config::load_from(&file, &base).map_err(|error| error.to_string())?;
-    Ok((config, file, base))
-}
-
-/// The server of a shared mount: what the environment says, else the machine's if the configuration wants one.
-fn server(config: &Config) -> Result<Option<Address>, String> {
-    match variable(SERVER_VARIABLE) {
-        Some(text) => match Address::parse(&text) {
-            Some(address) => Ok(Some(address)),
-            None => Err(format!(
-                "{} names no server: it is NAME:SECRET or a path",
-                SERVER_VARIABLE.to_string_lossy()
-            )),
-        },
-        None if config.sharing == Some(Sharing::Shared) => Ok(Some(Address::Path(SERVER_PATH.to_owned()))),
-        None => Ok(None),
-    }
-}
-
-/// A variable of the environment. Values that are not UTF-8 name nothing of ours.
-fn variable(name: &core::ffi::CStr) -> Option<String> {
-    // SAFETY: the library is being loaded, so the program's own code has not begun.
-    let value = unsafe { crate::process::environment::present(name.to_bytes()) };
-    value.and_then(|value| String::from_utf8(value).ok())
-}
-
-fn variable_of(name: &str) -> Option<String> {
-    variable(&std::ffi::CString::new(name).ok()?)
-}
-
-/// Tells our descendants, wherever they run, which configuration this was and where it started.
-fn announce(file: &Path, base: &Path) {
-    use std::os::unix::ffi::OsStrExt;
-    let file = file.as_os_str().as_bytes();
-    let start = [file, b":", base.as_os_str().as_bytes()].concat();
-    for (name, value) in [(CONFIG_VARIABLE, file), (START_VARIABLE, &start)] {
-        crate::process::environment::keep(name.to_bytes(), value);
-        if let Some(value) = walk::c_path(value) {
-            // SAFETY: two C strings, copied by libc; the program's own code has not begun.
-            unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
-        }
-    }
-}
-
-/// The setting, once the library has been loaded in full.
-#[inline(always)]
-pub(crate) fn setting() -> Option<&'static Setting> {
-    // SAFETY: null or a box that lives for ever.
-    unsafe { SETTING.load(Ordering::Acquire).as_ref() }
-}
 
 /// The file system, mounted now if this is the first touch.
 ///
@@ -209,12 +39,10 @@ pub(crate) fn setting() -> Option<&'static Setting> {
 #[inline]
 pub(crate) fn files() -> Answer<Files> {
     if STATE.load(Ordering::Acquire) == MOUNTED && !fence::is_child() {
-        // SAFETY: one of the two was published before the state, and lives for ever.
-        return Ok(unsafe {
-            match MOUNT.load(Ordering::Acquire).as_ref() {
-                Some(mount) => Files::Private(mount),
-                None => Files::Shared((*SESSION.load(Ordering::Acquire)).files()),
-            }
+        return Ok(match private::mount() {
+            Some(mount) => Files::Private(mount),
+            // SAFETY: one of the two was published before the state, and lives for ever.
+            None => Files::Shared(unsafe { (*SESSION.load(Ordering::Acquire)).files() }),
         });
     }
     touch(Silence::Never)
@@ -321,10 +149,10 @@ fn thread() -> u32 {
 }
 
 fn mount(silence: Silence) -> Answer<()> {
-    let setting = setting().ok_or(Fail::Errno(libc::EIO))?;
+    let setting = setting::setting().ok_or(Fail::Errno(libc::EIO))?;
     edge::panic_hook();
     fence::raise(setting.server.is_some()).map_err(Fail::Errno)?;
-    descriptor::prepare()?;
+    placeholder::prepare()?;
     if let Some(server) = &setting.server {
         let tree = setting.config.tree.as_deref().unwrap_or_default();
         let session = Session::connect_tree(server, tree.as_bytes()).map_err(|error| {
@@ -344,7 +172,7 @@ fn mount(silence: Silence) -> Answer<()> {
         }
         Fail::Errno(error.errno().raw_os_error())
     })?;
-    MOUNT.store(Box::into_raw(Box::new(mount)), Ordering::Release);
+    private::publish(mount);
     Ok(())
 }
 
@@ -352,8 +180,7 @@ fn mount(silence: Silence) -> Answer<()> {
 #[inline(always)]
 pub(crate) fn count() {
     watch::touch();
-    // SAFETY: null or a mount that lives for ever.
-    if let Some(mount) = unsafe { MOUNT.load(Ordering::Relaxed).as_ref() } {
+    if let Some(mount) = private::mount() {
         mount.calls.count();
     }
 }
@@ -372,17 +199,6 @@ pub(crate) fn is_mounted() -> bool {
     STATE.load(Ordering::Acquire) == MOUNTED && !fence::is_child()
 }
 
-/// Whether the file system is a server's.
-pub(crate) fn is_shared() -> bool {
-    setting().is_some_and(|setting| setting.server.is_some())
-}
-
-/// The file system of this process alone, if it has one.
-pub(crate) fn private() -> Option<&'static Mount> {
-    // SAFETY: null or a mount that lives for ever.
-    unsafe { MOUNT.load(Ordering::Acquire).as_ref() }
-}
-
 /// The session with the server of a shared mount, once there is one.
 pub(crate) fn session() -> Option<&'static Session> {
     // SAFETY: null or a session that lives for ever.
@@ -396,7 +212,7 @@ pub(crate) fn session() -> Option<&'static Session> {
 pub(crate) fn adopt(fd: OwnedFd) -> Answer<Welcome> {
     edge::panic_hook();
     fence::raise(true).map_err(Fail::Errno)?;
-    descriptor::prepare()?;
+    placeholder::prepare()?;
     let (session, welcome) = Session::adopt(fd).map_err(|error| {
         fence::lower();
         Fail::Errno(error.errno().raw_os_error())
@@ -424,12 +240,10 @@ pub(crate) fn after_fork() {
 ///
 /// # Errors
 /// There is none, or it cannot be used: the process stays behind the fence.
-pub(crate) fn become_heir(heir: Option<Heir>) -> Answer<()> {
+pub(crate) fn become_heir(heir: Option<OwnedFd>) -> Answer<()> {
     // SAFETY: a fork follows `before_fork` only where a session was published.
     let session = unsafe { SESSION.load(Ordering::Acquire).as_ref() }.ok_or(Fail::Errno(libc::EIO))?;
-    session
-        .after_fork_in_child(heir.map(|heir| heir.0))
-        .map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
+    session.after_fork_in_child(heir).map_err(|error| Fail::Errno(error.errno().raw_os_error()))?;
     fence::renew();
     Ok(())
 }
@@ -445,7 +259,9 @@ pub(crate) fn begin_afresh() {
 
 /// In a child that was made while another thread connected, or was about to mount: it has not.
 pub(crate) fn forget_mounting() {
-    if matches!(STATE.load(Ordering::Acquire), MOUNTING | AWAITED) && (is_shared() || !fence::is_child()) {
+    if matches!(STATE.load(Ordering::Acquire), MOUNTING | AWAITED)
+        && (setting::is_shared() || !fence::is_child())
+    {
         MOUNTER.store(0, Ordering::Relaxed);
         MOUNTING_IN.store(0, Ordering::Relaxed);
         fence::lower();
@@ -456,7 +272,8 @@ pub(crate) fn forget_mounting() {
 /// The process's ids have changed: the server asks the kernel again, or the session is of no use any more, because it
 /// could do what the process no longer may.
 pub(crate) fn identity_changed() {
-    if let (Some(session), Some(server)) = (session(), setting().and_then(|setting| setting.server.as_ref()))
+    if let (Some(session), Some(server)) =
+        (session(), setting::setting().and_then(|setting| setting.server.as_ref()))
         && let Err(error) = session.again(server)
     {
         raw::say(format_args!(
@@ -466,26 +283,12 @@ pub(crate) fn identity_changed() {
     }
 }
 
-/// A change was refused: if that is because the mount of this process has turned read-only, says so, once.
-#[cold]
-pub(crate) fn tell_trouble() {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    // SAFETY: null or a mount that lives for ever.
-    let mount = unsafe { MOUNT.load(Ordering::Acquire).as_ref() };
-    if let Some(mount) = mount
-        && let Some(trouble) = mount.trouble()
-        && !TOLD.swap(true, Ordering::Relaxed)
-    {
-        raw::say(format_args!("{}", trouble.notice(mount.device_name())));
-    }
-}
-
 /// Makes durable what any process has written to the file system, as sync(2): also of a process that has touched nothing.
 ///
 /// # Errors
 /// What could not be written. Where nobody serves and nothing is left there is nothing to do.
 pub(crate) fn sync_all() -> Answer<()> {
-    let Some(setting) = setting().filter(|setting| setting.hosted.is_none()) else { return Ok(()) };
+    let Some(setting) = setting::setting().filter(|setting| setting.hosted.is_none()) else { return Ok(()) };
     if !is_mounted() && !fence::is_child() && setting.server.is_none() && !is_left(setting) {
         return Ok(());
     }
@@ -497,7 +300,7 @@ pub(crate) fn sync_all() -> Answer<()> {
 
 /// Whether a private mount's process has died and left what it had completed to the next mount. One that lives cannot be
 /// reached, which is said.
-fn is_left(setting: &Setting) -> bool {
+fn is_left(setting: &setting::Setting) -> bool {
     let Some(path) = &setting.surroundings.run_memory else { return false };
     match RunMemory::join(path).map(|memory| memory.unfinished()) {
         Ok(Ok(Unfinished::Left)) => true,
@@ -516,7 +319,7 @@ fn is_left(setting: &Setting) -> bool {
 
 /// Makes everything durable, before a call that ends this program's life in the process (exec).
 pub(crate) fn settle() {
-    if !is_shared()
+    if !setting::is_shared()
         && is_mounted()
         && let Ok(files) = files()
         && let Err(failure) = edge::caught(|| files.sync().map_err(Fail::from))
@@ -527,19 +330,14 @@ pub(crate) fn settle() {
 
 /// Writes everything back and lets go of the device. Later calls on our paths fail with `EIO`.
 pub(crate) fn end() {
-    if !is_shared() && is_mounted() {
-        // A later destructor may execute a program.
-        cwd::remember();
-    }
     // A session ends with its process: what is written by later destructors still counts.
     if fence::is_child()
-        || is_shared()
+        || setting::is_shared()
         || STATE.compare_exchange(MOUNTED, ENDED, Ordering::AcqRel, Ordering::Relaxed).is_err()
     {
         return;
     }
-    // SAFETY: the state was MOUNTED, so the pointer was published, and it lives for ever.
-    let mount = unsafe { &*MOUNT.load(Ordering::Acquire) };
+    let Some(mount) = private::mount() else { return };
     let ended = edge::caught(|| {
         mount.unmount().map_err(|error| {
             raw::say(format_args!("not everything could be written back: {error}"));

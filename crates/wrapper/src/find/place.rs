@@ -1,15 +1,13 @@
 //! Each path call goes to one place, ours or the host's; this decides which and runs it there.
 
 use crate::edge::given::{self, NO_MEMORY, Room};
-use crate::edge::{self, Answer, Fail, Reply, host};
+use crate::edge::{self, Answer, Fail, Reply, host, inside};
 use crate::find::backend::{File, Files, Node, Object};
 use crate::find::magic_link::DESCRIPTORS;
-use crate::find::mount::{self, Setting};
 use crate::find::prefix::Lexical;
+use crate::find::setting::{self, Setting};
 use crate::find::walk::{self, LINKS_MAX, Last};
-use crate::find::{cwd, table};
-use crate::host::hosted;
-use crate::process::signal;
+use crate::find::{cwd, mount, redirect, table};
 use core::ffi::{CStr, c_char, c_int};
 use nvmed_fs::{Credentials, FileType, Follow};
 use std::borrow::Cow;
@@ -133,7 +131,7 @@ pub(crate) fn on_path<R: Reply>(
     touch: Touch,
     mut run: impl FnMut(Place<'_>) -> Answer,
 ) -> R {
-    match mount::setting() {
+    match setting::setting() {
         Some(setting) if !path.is_null() => edge::guard(|| in_place(setting, dirfd, path, touch, &mut run)),
         _ => edge::finish(run(Place::Host { dirfd, path })),
     }
@@ -146,7 +144,7 @@ pub(crate) fn answer_on_path(
     touch: Touch,
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
-    match mount::setting() {
+    match setting::setting() {
         Some(setting) if !path.is_null() => edge::caught(|| in_place(setting, dirfd, path, touch, run)),
         _ => run(Place::Host { dirfd, path }),
     }
@@ -160,11 +158,11 @@ fn in_place(
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
     if let Some(hosted) = &setting.hosted {
-        return hosted::in_place(setting, hosted, (dirfd, path), touch, run);
+        return redirect::in_place(setting, hosted, (dirfd, path), touch, run);
     }
     let mut room = Room::new();
     let Ok(name) = room.name(path) else {
-        return signal::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
+        return inside::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
     };
     let (mut dirfd, mut path, mut text) = (dirfd, name.as_ptr(), name.to_bytes());
     let mut owned: CString;
@@ -175,7 +173,7 @@ fn in_place(
         let answer = match find(setting, dirfd, text, touch)? {
             // No path: the kernel says so, behind what it looks at before.
             Some(_) if text.len() >= libc::PATH_MAX as usize => {
-                signal::outside(|| run(Place::Host { dirfd, path }))
+                inside::outside(|| run(Place::Host { dirfd, path }))
             }
             Some(spot) => {
                 mount::count();
@@ -201,7 +199,7 @@ fn on_host(
     touch: Touch,
     run: &mut dyn FnMut(Place<'_>) -> Answer,
 ) -> Answer {
-    match signal::outside(|| run(Place::Host { dirfd, path })) {
+    match inside::outside(|| run(Place::Host { dirfd, path })) {
         Err(Fail::Errno(errno @ (libc::ENOENT | libc::ENOTDIR))) if !text.is_empty() => {
             match walk::leads_in(setting, dirfd, text, touch.last()) {
                 Some(rest) => run(Place::Ours(from_root(Cow::Owned(rest))?)),
@@ -288,7 +286,7 @@ pub(crate) fn find<'a>(
 
 /// Whether a path is ours, or leads to us, where the kernel cannot follow it.
 pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
-    let Some(setting) = mount::setting() else { return false };
+    let Some(setting) = setting::setting() else { return false };
     let text = path.to_bytes();
     let found = edge::caught(|| {
         Ok(find(setting, dirfd, text, Touch::Look(Last::Follow))?.is_some()
@@ -303,7 +301,7 @@ pub(crate) fn concerns_us(dirfd: c_int, path: *const c_char) -> bool {
     let mut room = Room::new();
     // What is not there is libc's to say.
     let Ok(path) = room.name(path) else { return false };
-    if hosted::is_on() { hosted::leads_in(dirfd, path.to_bytes()) } else { leads_to_us(dirfd, path) }
+    if setting::is_hosted() { redirect::leads_in(dirfd, path.to_bytes()) } else { leads_to_us(dirfd, path) }
 }
 
 pub(crate) fn entered<'a>(rest: Option<Vec<u8>>) -> Answer<Option<Spot<'a>>> {

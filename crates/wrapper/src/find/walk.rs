@@ -4,16 +4,14 @@
 //! something, or when a `..` makes the text ambiguous.
 
 use crate::find::magic_link::MagicLink;
-use crate::find::mount::{self, Setting};
 use crate::find::prefix::component;
+use crate::find::setting::{self, Setting};
+use crate::raw::PATH_BYTES_MAX;
 use core::ffi::{c_char, c_int};
 use std::ffi::CString;
 
 /// Symbolic links followed before a path is a loop: the kernel's own limit.
 pub(crate) const LINKS_MAX: usize = 40;
-/// The kernel's `PATH_MAX`.
-pub(crate) const PATH_BYTES_MAX: usize = 4096;
-
 /// Whether a symbolic link as the last component is followed by the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
@@ -149,7 +147,7 @@ pub(crate) fn outside(rest: &[u8]) -> Vec<u8> {
     if rest.first() == Some(&b'/') {
         return rest.to_vec();
     }
-    let mut here = mount::setting().map(|setting| setting.prefix.text.clone()).unwrap_or_default();
+    let mut here = setting::setting().map(|setting| setting.prefix.text.clone()).unwrap_or_default();
     let mut todo = rest;
     while let Some((b"..", after)) = component(todo) {
         let cut = here.iter().rposition(|&byte| byte == b'/').unwrap_or(0);

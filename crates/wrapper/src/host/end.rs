@@ -1,10 +1,9 @@
 //! What is behind the names of FIFOs and sockets: the host's objects, which have no names there. A descriptor that names
 //! one is opened, or connected to, through `/proc/self/fd`; what comes of it is the kernel's alone.
 
-use crate::edge::{Answer, fail, host};
+use crate::edge::{Answer, fail, host, inside};
 use crate::find::magic_link::MagicLink;
 use crate::find::place::Spot;
-use crate::process::signal;
 use crate::raw;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +24,7 @@ pub(crate) fn open(spot: &Spot<'_>, flags: c_int) -> Answer {
     // Nothing of ours is held while the other end is waited for.
     drop(node);
     let path = MagicLink::of(pipe.as_raw_fd());
-    known(signal::outside(|| sys!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags & !LOOKED_AT, 0)))
+    known(inside::outside(|| sys!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags & !LOOKED_AT, 0)))
 }
 
 /// The kernel's answer to a call with a path of `/proc/self/fd`, which is there unless proc is not.

@@ -4,7 +4,8 @@
 use crate::edge::given::NO_MEMORY;
 use crate::edge::{Answer, host};
 use crate::find::backend::Node;
-use crate::find::mount::{self, Setting};
+use crate::find::mount;
+use crate::find::setting::{self, Setting};
 use core::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
 
@@ -15,7 +16,7 @@ const NUMBER: u32 = 1 << 30;
 /// Read at a time.
 const CHUNK_BYTES: usize = 16 << 10;
 /// Flags with which a list may be opened to be read; those that matter are kept for the copy.
-const PLAIN: c_int = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK | crate::calls::open::O_LARGEFILE;
+const PLAIN: c_int = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK | crate::raw::O_LARGEFILE;
 
 /// How a list is written.
 #[derive(Clone, Copy)]
@@ -74,7 +75,7 @@ unsafe fn begins(path: *const c_char, start: &[u8]) -> bool {
 /// A C string.
 #[cold]
 unsafe fn list(path: *const c_char, flags: c_int) -> Option<c_int> {
-    let setting = mount::setting().filter(|setting| setting.hosted.is_none())?;
+    let setting = setting::setting().filter(|setting| setting.hosted.is_none())?;
     // SAFETY: the caller's contract.
     let path = unsafe { CStr::from_ptr(path) };
     form(path.to_bytes()).and_then(|form| copy(setting, path, flags, form).ok())

@@ -2,15 +2,15 @@
 //! that is gone at once, and whoever may write to our inode gets the way there.
 
 use crate::calls::terminal::or_stand_in;
-use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, given, host, reply};
+use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, given, host, inside, reply};
 use crate::find::backend::Node;
+use crate::find::credentials;
 use crate::find::magic_link::MagicLink;
 use crate::find::place::{Place, Spot, Touch, answer_on_path};
+use crate::find::setting;
 use crate::find::walk::Last;
-use crate::find::{credentials, mount};
 use crate::host::address::{self, Address};
 use crate::host::end;
-use crate::process::signal;
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
@@ -28,7 +28,7 @@ pub(crate) unsafe fn to<R: Reply>(
     len: socklen_t,
     call: impl Fn(*const sockaddr, socklen_t) -> isize,
 ) -> R {
-    let path = mount::setting().and_then(|_| address::path(address, len));
+    let path = setting::setting().and_then(|_| address::path(address, len));
     let Some(path) = path else { return reply(call(address, len)) };
     let touch = Touch::Look(Last::Follow);
     let answer = answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| match place {
@@ -48,7 +48,7 @@ pub(crate) unsafe fn to<R: Reply>(
             };
             let path = MagicLink::of(end.as_raw_fd());
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
-            end::known(signal::outside(|| call(found.as_ptr(), found.len())))
+            end::known(inside::outside(|| call(found.as_ptr(), found.len())))
         }
     });
     finish(answer)
@@ -138,7 +138,7 @@ hook! {
     /// bind(2)
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
         let fd = or_stand_in(fd);
-        let path = mount::setting().and_then(|_| address::path(address, len));
+        let path = setting::setting().and_then(|_| address::path(address, len));
         let call = || sys!(SYS_bind, fd, address, len);
         let Some((path, mode)) = path.and_then(|path| Some((path, mode_of(fd)?))) else { return reply(call()) };
         let touch = Touch::Change(Last::Keep);
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn told(
     len: *mut socklen_t,
     answer: c_int,
 ) {
-    if answer >= 0 && mount::setting().is_some() {
+    if answer >= 0 && setting::setting().is_some() {
         // SAFETY: the caller's contract.
         unsafe { address::tell(address, room, len) };
     }
@@ -222,14 +222,14 @@ hook! {
 
 /// What the gates ask: whether a call names a path, or a descriptor of ours.
 pub(crate) mod looks {
-    use crate::find::{mount, table};
+    use crate::find::{setting, table};
     use crate::host::address;
     use core::ffi::{c_int, c_void};
     use libc::{size_t, sockaddr, socklen_t};
 
     /// Whether an address may be a path of ours.
     pub(crate) fn is_path(address: *const sockaddr, len: socklen_t) -> bool {
-        !address.is_null() && mount::setting().is_some() && address::is_path(address, len)
+        !address.is_null() && setting::setting().is_some() && address::is_path(address, len)
     }
 
     pub(crate) unsafe extern "C" fn sendto(

@@ -2,6 +2,7 @@
 
 use crate::calls::{data, stat};
 use crate::edge::{Answer, Fail, fail, host};
+use crate::find::setting;
 use crate::find::table;
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
@@ -93,9 +94,7 @@ impl Opened {
     /// Its name is gone.
     pub(crate) fn path(&self) -> Answer<Vec<u8>> {
         let node = table::pin(self.0)?.node.clone();
-        crate::edge::caught(|| {
-            Ok(crate::calls::real::absolute(&crate::find::mount::files()?.path_of(&node)?))
-        })
+        crate::edge::caught(|| Ok(setting::absolute(&crate::find::mount::files()?.path_of(&node)?)))
     }
 }
 

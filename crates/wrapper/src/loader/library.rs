@@ -5,7 +5,8 @@
 
 use crate::edge::{Answer, host};
 use crate::find::magic_link::{DESCRIPTORS, MagicLink};
-use crate::find::{mount, place};
+use crate::find::place;
+use crate::find::setting;
 use crate::loader::image::{self, Identity, Opened};
 use crate::loader::needed;
 use crate::process::environment;
@@ -19,8 +20,6 @@ use nvmed_sys::sync::Mutex;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ffi::CString;
 
-/// Tells a program that is executed which copies its `LD_PRELOAD` names: lines of number, identity and path.
-pub(crate) const VARIABLE: &[u8] = b"NVMED_LIBRARIES";
 /// Libraries of ours that one process keeps: as many as large Python programs load, several times over. Further ones
 /// load, but each time anew.
 const KEPT_MAX: usize = 4096;
@@ -151,7 +150,7 @@ unsafe fn rename(handle: *mut c_void, copy: &Copy, at_start: bool) {
 pub(crate) unsafe fn begin() {
     libcs_dlerror();
     // SAFETY: the caller's contract.
-    let Some(list) = (unsafe { environment::take(VARIABLE) }) else { return };
+    let Some(list) = (unsafe { environment::take(environment::LIBRARIES) }) else { return };
     for line in list.split(|&byte| byte == b'\n') {
         if let Some((fd, identity, path)) = parse(line) {
             let copy = Copy { name: MagicLink::of(fd).to_owned(), path: path.clone(), _image: None };
@@ -223,7 +222,7 @@ struct Fate {
 
 /// The copy for a path of ours; none for the host's, and for what cannot be read, of which the loader will say that it is not there.
 fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
-    mount::setting()?;
+    setting::setting()?;
     let found = needed::find(path, caller)?;
     match copy_of(&found) {
         Ok(copy) => Some(copy),
@@ -241,7 +240,7 @@ fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
 /// Where the host has a library to which a directory or a link of ours leads: the loader does not find it by the path as it
 /// is.
 fn elsewhere(path: &CStr) -> Option<CString> {
-    mount::setting().filter(|_| path.to_bytes().contains(&b'/'))?;
+    setting::setting().filter(|_| path.to_bytes().contains(&b'/'))?;
     let target = place::on_host_of(libc::AT_FDCWD, path)?.path;
     (*target != *path).then_some(target)
 }

@@ -4,7 +4,8 @@
 use crate::calls::{descriptor, open, real};
 use crate::edge::{Answer, host};
 use crate::find::place;
-use crate::host::hosted;
+use crate::find::redirect;
+use crate::find::setting;
 use crate::raw;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::mode_t;
@@ -47,7 +48,7 @@ pub(crate) unsafe fn recorded<'a>(actions: *const c_void) -> &'a [Action] {
 
 /// Remembers an action that libc took.
 unsafe fn remember(actions: *mut c_void, answer: c_int, action: impl FnOnce() -> Action) -> c_int {
-    if answer == 0 && crate::find::mount::setting().is_some() {
+    if answer == 0 && setting::setting().is_some() {
         // SAFETY: libc took the object.
         unsafe {
             let record = record(actions);
@@ -157,12 +158,12 @@ unsafe fn behind(actions: *const c_void, path: *const c_char) -> Option<CString>
     // SAFETY: the program's object and C string, under `edge`'s contract.
     let (before, path) = unsafe { (recorded(actions), raw::bytes(path)) };
     let here = path.first() == Some(&b'/') || !before.iter().any(Action::moves);
-    if here { hosted::behind(path) } else { None }
+    if here { redirect::behind(path) } else { None }
 }
 
 /// Whether a path that a child would open is ours in a private mount, which the child cannot share.
 unsafe fn refused(path: *const c_char, what: &str) -> bool {
-    if crate::find::mount::setting().is_none() || crate::find::mount::is_shared() {
+    if setting::setting().is_none() || setting::is_shared() {
         return false;
     }
     // SAFETY: the program's C string, under `edge`'s contract.

@@ -2,27 +2,14 @@
 //! them, and what they see of the directory that ours hides.
 
 use crate::edge::{Answer, fail};
-use crate::find::{mount, walk};
+use crate::find::setting::{self, Policy};
+use crate::find::walk;
 use crate::process::program::{Program, Target};
 use crate::raw;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_tally::Beyond;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
-/// What `nvmed run` wants done with such programs, and where it is told of them.
-pub(crate) struct Policy {
-    refused: bool,
-    page: String,
-}
-
-impl Policy {
-    /// From the environment: `warn:PAGE` or `refuse:PAGE`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (what, page) = text.split_once(':')?;
-        Some(Self { refused: what == "refuse", page: page.to_owned() })
-    }
-}
 
 /// What such a program finds where `wrap_dir` is.
 enum Finds {
@@ -82,7 +69,9 @@ impl Drop for Left {
 /// `EACCES` where the run refuses such programs.
 pub(crate) fn admit(program: &Program) -> Answer<Option<Left>> {
     let Some(why) = program.unreachable else { return Ok(None) };
-    let Some(setting) = mount::setting().filter(|setting| setting.hosted.is_none()) else { return Ok(None) };
+    let Some(setting) = setting::setting().filter(|setting| setting.hosted.is_none()) else {
+        return Ok(None);
+    };
     if !is_executable(program) {
         // The kernel says so.
         return Ok(None);

@@ -2,7 +2,8 @@
 //! takes part they are started here.
 
 use crate::edge::{errno_of, fail, finish};
-use crate::find::mount;
+use crate::find::cwd;
+use crate::find::setting;
 use crate::process::actions::Action;
 use crate::process::environment;
 use crate::process::exec::{List, Lookup};
@@ -22,7 +23,7 @@ const STATUS_NO_SHELL: c_int = 127 << 8;
 
 /// Whether libc's own function does what it should.
 fn is_libcs() -> bool {
-    mount::setting().is_none() || environment::is_complete() && !spawn::takes_part(&[], None)
+    setting::setting().is_none() || environment::is_complete() && !spawn::takes_part(&[], None)
 }
 
 fn bit(signal: c_int) -> u64 {
@@ -196,10 +197,21 @@ hook! {
     }
 }
 
+/// For a program that libc starts with this process's environment and that cannot be given another: what is missing in it.
+fn tell_directory() {
+    let Some(entry) = setting::setting().and_then(|_| cwd::entry()) else {
+        // SAFETY: a C string; the calls that come here say of themselves that they use the environment.
+        unsafe { libc::unsetenv(cwd::VARIABLE.as_ptr()) };
+        return;
+    };
+    // SAFETY: a C string that is leaked, as putenv wants.
+    unsafe { libc::putenv(entry.into_raw()) };
+}
+
 hook! {
     /// wordexp(3): the shell that expands a command starts where the program is
     fn wordexp(words: *const c_char, expanded: *mut c_void, flags: c_int) -> c_int, next libc_wordexp {
-        environment::tell();
+        tell_directory();
         libc_wordexp(words, expanded, flags)
     }
 }

@@ -1,6 +1,5 @@
 //! The environment of a program that is executed: ours goes along, whatever the program made of its own.
 
-use crate::find::{cwd, mount};
 use crate::raw;
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
@@ -25,9 +24,11 @@ const SETTINGS: &[u8] = b"NVMED_SETTINGS";
 const SERVER: &[u8] = b"NVMED_SERVER";
 const PRELOAD: &[u8] = b"LD_PRELOAD";
 /// What tells one program how it was started; another one's is never handed on.
-const ONCE: [&[u8]; 4] = [b"NVMED_CWD", b"NVMED_SESSION", EXECUTED, crate::loader::library::VARIABLE];
+const ONCE: [&[u8]; 4] = [b"NVMED_CWD", b"NVMED_SESSION", EXECUTED, LIBRARIES];
 /// Where a program of ours lies that runs from a copy.
 pub(crate) const EXECUTED: &[u8] = b"NVMED_EXE";
+/// Tells a program that is executed which copies its `LD_PRELOAD` names: lines of number, identity and path.
+pub(crate) const LIBRARIES: &[u8] = b"NVMED_LIBRARIES";
 /// The list of directories with libraries, which ld.so reads at the start alone.
 pub(crate) const LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH";
 
@@ -288,17 +289,6 @@ impl Environment {
     pub(crate) fn as_ptr(&self) -> *const *const c_char {
         self.list.as_ptr()
     }
-}
-
-/// For a program that libc starts with this process's environment and that cannot be given another: what is missing in it.
-pub(crate) fn tell() {
-    let Some(entry) = mount::setting().and_then(|_| cwd::entry()) else {
-        // SAFETY: a C string; the calls that come here say of themselves that they use the environment.
-        unsafe { libc::unsetenv(cwd::VARIABLE.as_ptr()) };
-        return;
-    };
-    // SAFETY: a C string that is leaked, as putenv wants.
-    unsafe { libc::putenv(entry.into_raw()) };
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::edge::flags::{NAME, NOWHERE};
 use crate::edge::given::{self, Room};
 use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, host};
 use crate::find::place::{Place, answer_on_path};
-use crate::find::{cwd, mount};
+use crate::find::{cwd, mount, setting};
 use crate::loader::library::{self, Passed};
 use crate::loader::needed;
 use crate::process::beyond;
@@ -26,7 +26,7 @@ pub(crate) type List = *const *const c_char;
 /// Before the program is replaced by another: what it wrote must be on the device, because the next
 /// program mounts anew.
 fn leave() {
-    if mount::is_shared() {
+    if setting::is_shared() {
         return;
     }
     mount::settle();
@@ -75,7 +75,7 @@ impl Luggage {
         let libraries = library::pass(&copies)?;
         if !libraries.is_empty() {
             let lines: Vec<&[u8]> = libraries.iter().map(|passed| passed.line.as_slice()).collect();
-            once.extend(environment::entry(library::VARIABLE, &lines.join(&b'\n')));
+            once.extend(environment::entry(environment::LIBRARIES, &lines.join(&b'\n')));
         }
         let names: Vec<Vec<u8>> = libraries.iter().map(|passed| passed.name.clone()).collect();
         // SAFETY: as above.
@@ -166,7 +166,7 @@ pub(crate) unsafe fn run(program: &Program, argv: List, given: List) -> Answer {
 /// # Safety
 /// As [`run`].
 unsafe fn exec(named: &Named<'_>, argv: List, given: List) -> Answer {
-    if mount::setting().is_none() {
+    if setting::setting().is_none() {
         let answer = sys!(SYS_execveat, named.dirfd, named.path.as_ptr(), argv, given, named.flags);
         return host(answer);
     }

@@ -1,9 +1,11 @@
 //! The mark that a fork wipes: the child of a process that has mounted never touches the mount. It stands only while
 //! something is mounted, so a child of a process that has nothing mounted is free, however it was made.
 
+use crate::find::setting;
 use crate::raw;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use nvmed_sys::{forget_quiet, next_quiet};
 
 /// A word in a page with MADV_WIPEONFORK; null while nothing is mounted. Non-zero in the process that
 /// mounted, zero in its children.
@@ -74,7 +76,19 @@ pub(crate) fn lower() {
 unsafe extern "C" fn in_child() {
     // Of a process that has nothing mounted they are what the child's own mount begins with.
     if is_child() {
-        crate::calls::descriptor::close_quiet();
+        close_quiet();
+    }
+}
+
+/// In a forked child: the stack's descriptors are closed, or the child would keep the device locked when
+/// its parent is gone. Its memory was not inherited either.
+fn close_quiet() {
+    let mut from = 0;
+    while let Some(fd) = next_quiet(from) {
+        sys!(SYS_close, fd);
+        // The child's own descriptors get these numbers: a pipe of a spawn that nobody could close never ended.
+        forget_quiet(fd);
+        from = fd + 1;
     }
 }
 
@@ -100,7 +114,7 @@ pub(crate) fn report() {
     }
     let holder = HOLDER.load(Ordering::Relaxed);
     let own = sys!(SYS_getpid);
-    if crate::find::mount::is_shared() {
+    if setting::is_shared() {
         return raw::say(format_args!(
             "process {own} was made from process {holder} without a session at the server, by a system call below libc \
              or after the server's end: its calls on the file system fail with EIO"

@@ -6,12 +6,11 @@
 //! made past all of them finds the mark of `fence` wiped if something was mounted, and then its calls fail with EIO.
 
 use crate::calls::{aio, descriptor, fcntl, mapping};
-use crate::edge::given;
+use crate::edge::{given, inside};
 use crate::find::backend::Handle;
 use crate::find::table::{self, Pinned};
-use crate::find::{cwd, mount};
+use crate::find::{cwd, mount, setting};
 use crate::process::heir::{self, Becomes, Heir};
-use crate::process::signal;
 use crate::raw;
 use crate::stdio;
 use core::cell::{Cell, UnsafeCell};
@@ -78,14 +77,14 @@ pub(crate) fn watch() {
 }
 
 unsafe extern "C" fn before() {
-    if STAGE.get() != Stage::Nothing || mount::setting().is_none_or(|setting| setting.hosted.is_some()) {
+    if STAGE.get() != Stage::Nothing || setting::setting().is_none_or(|setting| setting.hosted.is_some()) {
         return;
     }
     // Handlers of the program wait: they could want what is held.
-    signal::enter();
+    inside::enter();
     if mount::hold_unmounted() {
         STAGE.set(Stage::Unmounted);
-    } else if mount::is_shared() && mount::is_mounted() {
+    } else if setting::is_shared() && mount::is_mounted() {
         hold_session();
         STAGE.set(Stage::Session);
     } else {
@@ -93,7 +92,7 @@ unsafe extern "C" fn before() {
             // The child is behind the fence.
             cwd::remember();
         }
-        signal::leave();
+        inside::leave();
     }
 }
 
@@ -173,7 +172,7 @@ unsafe extern "C" fn in_parent() {
             }
         }
     }
-    signal::leave();
+    inside::leave();
 }
 
 unsafe extern "C" fn in_child() {
@@ -181,20 +180,20 @@ unsafe extern "C" fn in_child() {
         Stage::Nothing => return mount::forget_mounting(),
         Stage::Unmounted => {
             mount::let_mount();
-            signal::forget_waiting();
+            inside::forget_waiting();
         }
         Stage::Session => held().into_iter().for_each(go_on),
     }
-    signal::leave();
+    inside::leave();
 }
 
 /// The child of a process that has a session.
 fn go_on(Held { pins, goes_on, locks }: Held) {
     drop(locks);
-    signal::forget_waiting();
+    inside::forget_waiting();
     fcntl::begin_without_locks();
     let goes = match goes_on {
-        GoesOn::As(heir) => mount::become_heir(Some(heir)),
+        GoesOn::As(heir) => mount::become_heir(Some(heir.0)),
         GoesOn::Afresh => {
             mount::begin_afresh();
             Ok(())
@@ -313,7 +312,7 @@ unsafe extern "C" fn begin(start: *mut c_void) -> c_int {
 fn is_vfork(flags: c_int) -> bool {
     let both = libc::CLONE_VM | libc::CLONE_VFORK;
     flags & (both | libc::CLONE_FILES | libc::CLONE_SIGHAND) == both
-        && mount::setting().is_some_and(|setting| setting.hosted.is_none())
+        && setting::setting().is_some_and(|setting| setting.hosted.is_none())
 }
 
 hook! {

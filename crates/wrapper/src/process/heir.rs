@@ -4,7 +4,7 @@ use crate::calls::{descriptor, fcntl};
 use crate::edge::{Answer, Fail};
 use crate::find::backend::{File, Handle, Node};
 use crate::find::table::{self, Body, Pinned};
-use crate::find::{cwd, mount};
+use crate::find::{cwd, mount, setting};
 use crate::process::environment;
 use crate::raw;
 use core::ffi::{c_int, c_uint};
@@ -107,7 +107,7 @@ pub(crate) fn begin() {
     let Ok(said) = core::str::from_utf8(&said) else { return };
     let mut words = said.split(',');
     let fd = words.next().and_then(|number| number.parse::<c_int>().ok());
-    let Some(fd) = fd.filter(|&fd| fd >= 0 && mount::is_shared()) else { return };
+    let Some(fd) = fd.filter(|&fd| fd >= 0 && setting::is_shared()) else { return };
     let flags =
         |word: &str| word.split_once(':').map(|(fd, flags)| Some((fd.parse().ok()?, flags.parse().ok()?)));
     let path_flags = words.filter_map(flags).flatten().collect();

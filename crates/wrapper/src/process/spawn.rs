@@ -3,7 +3,8 @@
 
 use crate::calls::descriptor;
 use crate::edge::{Answer, caught, errno_of, fail, host};
-use crate::find::{cwd, mount};
+use crate::find::cwd;
+use crate::find::setting;
 use crate::loader::image;
 use crate::process::actions::{self, Action};
 use crate::process::exec::{self, List, Lookup};
@@ -93,7 +94,7 @@ impl Attributes {
         if self.has(libc::POSIX_SPAWN_RESETIDS) {
             host(sys!(SYS_setresuid, -1, sys!(SYS_getuid), -1))?;
             host(sys!(SYS_setresgid, -1, sys!(SYS_getgid), -1))?;
-            crate::find::credentials::refresh_if_known();
+            crate::calls::identity::changed();
         }
         Ok(())
     }
@@ -153,7 +154,7 @@ pub(crate) fn takes_part(actions: &[Action], program: Option<&Program>) -> bool 
     if program.is_none_or(|program| program.is_ours() || program.unreachable.is_some()) {
         return true;
     }
-    mount::is_shared()
+    setting::is_shared()
         && (cwd::is_ours() || descriptor::first_inherited().is_some() || actions.iter().any(Action::is_ours))
 }
 
@@ -265,7 +266,7 @@ unsafe fn spawn_or_libc(call: &Call, lookup: Lookup, libc: Libcs) -> c_int {
     let &Call { pid, name, actions, attributes, argv, environment } = call;
     // SAFETY: the program's arguments, under `edge`'s contract.
     unsafe {
-        if mount::setting().is_none() || name.is_null() {
+        if setting::setting().is_none() || name.is_null() {
             return libc(pid, name, actions, attributes, argv, environment);
         }
         let recorded = actions::recorded(actions);

@@ -3,7 +3,8 @@
 use crate::edge::{Answer, fail, finish};
 use crate::find::magic_link::MagicLink;
 use crate::find::place;
-use crate::host::hosted;
+use crate::find::redirect;
+use crate::find::setting;
 use crate::loader::image;
 use crate::raw;
 use core::ffi::{CStr, c_char, c_int};
@@ -51,8 +52,8 @@ hook! {
         if dir.is_null() {
             return libc_bindtextdomain(domain, dir);
         }
-        let behind = hosted::behind(raw::bytes(dir));
-        if !hosted::is_on() && place::concerns_us(libc::AT_FDCWD, dir) && is_translating() {
+        let behind = redirect::behind(raw::bytes(dir));
+        if !setting::is_hosted() && place::concerns_us(libc::AT_FDCWD, dir) && is_translating() {
             say_unread(raw::bytes(dir));
         }
         libc_bindtextdomain(domain, behind.as_ref().map_or(dir, |behind| behind.as_ptr()))

@@ -4,7 +4,8 @@ use crate::calls::{data, descriptor, open};
 use crate::edge::Answer;
 use crate::find::magic_link::MagicLink;
 use crate::find::place;
-use crate::host::hosted;
+use crate::find::redirect;
+use crate::find::setting;
 use crate::loader::image;
 use crate::raw;
 use core::ffi::{c_char, c_int};
@@ -29,8 +30,8 @@ unsafe fn copy_of(path: *const c_char) -> Answer<(QuietFd, MagicLink)> {
 hook! {
     /// utmpname(3): of a file of ours libc reads what it holds now, and cannot write to it (EPERM)
     fn utmpname(path: *const c_char) -> c_int, next libc_utmpname {
-        let (answer, copy) = if hosted::is_on() {
-            let behind = hosted::behind(raw::bytes(path));
+        let (answer, copy) = if setting::is_hosted() {
+            let behind = redirect::behind(raw::bytes(path));
             (libc_utmpname(behind.as_ref().map_or(path, |behind| behind.as_ptr())), None)
         } else if place::concerns_us(libc::AT_FDCWD, path) {
             match copy_of(path) {

@@ -13,17 +13,16 @@ use crate::edge::given::Room;
 use crate::edge::{Answer, fail, finish, host};
 use crate::find::backend::File;
 use crate::find::place::{Place, on_path};
-use crate::find::{mount, table, walk};
-use crate::host::{hosted, mounts};
+use crate::find::{redirect, setting, table, walk};
+use crate::host::mounts;
 use crate::raw;
+use crate::watch;
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{FILE, off64_t, size_t, ssize_t};
 use nvmed_fs::OpenFlags;
 use nvmed_sys::sync::Mutex;
 
-/// Offset of `_fileno` in glibc's `struct _IO_FILE` (bits/types/struct_FILE.h), the same since 2.1.
-const FILENO_OFFSET: usize = 112;
 /// Offset of `_flags`, and its bits that a reopened stream changes (libio.h).
 const FLAGS_OFFSET: usize = 0;
 const IO_NO_READS: c_int = 4;
@@ -130,7 +129,7 @@ pub(crate) fn cookie_stream(fd: c_int, mode: &Mode, is_standard: bool) -> *mut F
         return stream;
     }
     // SAFETY: a stream that libc just made, which nobody else uses; the field makes `fileno` work.
-    unsafe { stream.cast::<c_int>().byte_add(FILENO_OFFSET).write(fd) };
+    unsafe { stream.cast::<c_int>().byte_add(raw::FILENO_OFFSET).write(fd) };
     // SAFETY: as above.
     COOKIES.store(unsafe { stream.cast::<usize>().byte_add(TABLE_OFFSET).read() }, Ordering::Release);
     cookie.stream = stream;
@@ -227,9 +226,9 @@ fn over_new(fd: c_int, mode: &Mode) -> Answer {
 hook! {
     /// fopen(3)
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, next libc_fopen {
-        let Some(how) = mode_of(mode).filter(|_| mount::setting().is_some()) else { return libc_fopen(path, mode) };
+        let Some(how) = mode_of(mode).filter(|_| setting::setting().is_some()) else { return libc_fopen(path, mode) };
         on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
-            Place::Host { path, .. } if !hosted::here() => {
+            Place::Host { path, .. } if !redirect::here() => {
                 if let Some(list) = mounts::opened(path, how.flags()) {
                     return over_hosts(list, mode);
                 }
@@ -238,7 +237,7 @@ hook! {
             }
             ours => {
                 let fd = open::open_at(ours, how.flags(), 0o666)? as c_int;
-                if table::is_ours(fd) || hosted::is_watched(fd) { over_new(fd, &how) } else { over_hosts(fd, mode) }
+                if table::is_ours(fd) || watch::is_watched(fd) { over_new(fd, &how) } else { over_hosts(fd, mode) }
             }
         })
     }
@@ -259,11 +258,11 @@ unsafe fn over_hosts(fd: c_int, mode: *const c_char) -> Answer {
 hook! {
     /// fdopen(3)
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, next libc_fdopen {
-        if !table::is_ours(fd) && !hosted::is_watched(fd) {
+        if !table::is_ours(fd) && !watch::is_watched(fd) {
             return libc_fdopen(fd, mode);
         }
         let Some(how) = mode_of(mode) else { return finish(fail(libc::EINVAL)) };
-        if hosted::is_watched(fd) {
+        if watch::is_watched(fd) {
             return crate::edge::guard(|| over_watched(fd, &how));
         }
         crate::edge::guard(|| {
@@ -300,22 +299,16 @@ fn over_watched(fd: c_int, how: &Mode) -> Answer {
     stream_or_no_memory(fd, how)
 }
 
-/// The descriptor of a stream, as fileno(3) tells it without setting errno.
-pub(crate) unsafe fn descriptor_of(stream: *mut FILE) -> c_int {
-    // SAFETY: the program's open stream.
-    unsafe { stream.cast::<c_int>().byte_add(FILENO_OFFSET).read() }
-}
-
 /// The descriptor of a new file of ours that `path` names; `None` when it is the host's.
 unsafe fn opened(path: *const c_char, how: &Mode) -> Option<Answer> {
-    let setting = mount::setting()?;
+    let setting = setting::setting()?;
     let mut room = Room::new();
     let Ok(name) = room.name(path) else { return Some(fail(libc::EFAULT)) };
     let (path, text) = (name.as_ptr(), name.to_bytes());
     let touch = open::touch(how.flags());
     let mut ours = false;
     let answer = crate::find::place::answer_on_path(libc::AT_FDCWD, path, touch, &mut |place| match place {
-        place @ Place::Host { .. } if hosted::here() => {
+        place @ Place::Host { .. } if redirect::here() => {
             ours = true;
             open::open_at(place, how.flags(), 0o666)
         }
@@ -385,7 +378,7 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
     // SAFETY: the program's open stream, and descriptors; here and below.
     unsafe {
         libc::fflush(stream);
-        let target = descriptor_of(stream);
+        let target = raw::descriptor_of(stream);
         if target < 0 {
             go_to_end(fd, how);
             return stream_over(fd, how);
@@ -399,7 +392,7 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
         if let Some(standard) = standard::current(target) {
             return standard;
         }
-        let is_own = table::is_ours(target) || hosted::is_watched(target);
+        let is_own = table::is_ours(target) || watch::is_watched(target);
         if is_own && !is_cookie(stream) {
             go_to_end(target, how);
             return stream_over(target, how);
@@ -418,7 +411,7 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
 hook! {
     /// perror(3): libc writes to a duplicate of descriptor 2, below every hook
     fn perror(text: *const c_char) -> (), next libc_perror {
-        if !table::is_ours(libc::STDERR_FILENO) && !hosted::is_watched(libc::STDERR_FILENO) {
+        if !table::is_ours(libc::STDERR_FILENO) && !watch::is_watched(libc::STDERR_FILENO) {
             return libc_perror(text);
         }
         let reason = raw::bytes(libc::strerror(raw::errno())).to_vec();
@@ -436,7 +429,7 @@ hook! {
     /// backtrace_symbols_fd(3): libc writes by system calls of its own, so it writes to memory, which needs no allocation either
     fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int)
         -> (), next libc_backtrace_symbols_fd {
-        if !table::is_ours(fd) && !hosted::is_watched(fd) {
+        if !table::is_ours(fd) && !watch::is_watched(fd) {
             return libc_backtrace_symbols_fd(addresses, count, fd);
         }
         let memory = sys!(SYS_memfd_create, c"backtrace".as_ptr(), libc::MFD_CLOEXEC) as c_int;

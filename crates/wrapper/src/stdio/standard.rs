@@ -2,8 +2,8 @@
 //! hook, so the variables point to cookie streams as long as that lasts.
 
 use crate::find::table;
-use crate::host::hosted;
 use crate::stdio::{self, Mode};
+use crate::watch;
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -48,7 +48,7 @@ fn exchange(fd: c_int) {
     let ours = OURS[index].load(Ordering::Acquire);
     // SAFETY: libc's variable; programs that exchange standard descriptors do not do so in two threads.
     let present = unsafe { *variable };
-    if table::is_ours(fd) || hosted::is_watched(fd) {
+    if table::is_ours(fd) || watch::is_watched(fd) {
         if !ours.is_null() && present == ours {
             return;
         }

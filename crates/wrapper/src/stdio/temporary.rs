@@ -4,10 +4,10 @@ use crate::calls::name::mkdir;
 use crate::calls::open::open;
 use crate::calls::stat::{lstat, stat};
 use crate::edge::{Answer, fail, finish};
-use crate::find::mount;
 use crate::find::place::{self, Touch};
+use crate::find::redirect;
+use crate::find::setting;
 use crate::find::walk::Last;
-use crate::host::hosted;
 use crate::raw;
 use core::ffi::{c_char, c_int};
 
@@ -55,11 +55,11 @@ unsafe fn make(
 
 /// Whether the template's path can be ours: if so, our own calls decide at each attempt.
 unsafe fn may_be_ours(template: *const c_char) -> bool {
-    let Some(setting) = mount::setting() else { return false };
+    let Some(setting) = setting::setting() else { return false };
     // SAFETY: the program's C string, under `edge`'s contract.
     let path = unsafe { raw::bytes(template) };
     if setting.hosted.is_some() {
-        return hosted::leads_in(libc::AT_FDCWD, path);
+        return redirect::leads_in(libc::AT_FDCWD, path);
     }
     let found = crate::edge::caught(|| {
         Ok(place::find(setting, libc::AT_FDCWD, path, Touch::Change(Last::Keep))?.is_some()
@@ -180,7 +180,7 @@ unsafe fn free_name(directory: &[u8], prefix: &[u8]) -> *mut c_char {
 hook! {
     /// tempnam(3): libc looks for directories and for names with calls of its own
     fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char, next libc_tempnam {
-        if mount::setting().is_none() {
+        if setting::setting().is_none() {
             return libc_tempnam(directory, prefix);
         }
         let named = secure_getenv(c"TMPDIR".as_ptr());

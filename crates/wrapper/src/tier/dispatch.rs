@@ -10,10 +10,10 @@
 //! where such an instruction may come, or the kernel kills; so masks that block it are cleaned of it.
 
 use crate::calls::{poll, rights};
-use crate::edge::{fault, given};
+use crate::edge::{fault, given, inside, sigsys};
 use crate::find::{above, table};
 use crate::host::socket;
-use crate::process::{fork, signal};
+use crate::process::fork;
 use crate::raw;
 use crate::tier::{syscall, thread};
 use core::ffi::{c_int, c_long, c_void};
@@ -30,16 +30,6 @@ const SYS_USER_DISPATCH: c_int = 2;
 static SELECTOR: u8 = 1;
 /// The range that is let past: its beginning and its length; no length while the tier is off.
 static RANGE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// The program's own action for SIGSYS, as the kernel's structure has it.
-static OWN: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
-/// A bit for SIGSYS in a signal set.
-const SIGSYS_BIT: u64 = 1 << (libc::SIGSYS - 1);
-
-/// Whether calls are dispatched in this process.
-#[inline]
-pub(crate) fn is_on() -> bool {
-    RANGE[1].load(Ordering::Relaxed) != 0
-}
 
 /// Turns the tier on for this thread and those that it makes, if the setting says so.
 pub(crate) fn begin(how: RawSyscalls) {
@@ -55,8 +45,10 @@ pub(crate) fn begin(how: RawSyscalls) {
     let installed = stubs::prepare().and_then(|()| install());
     RANGE[0].store(start, Ordering::Relaxed);
     RANGE[1].store(end - start, Ordering::Release);
+    sigsys::set_taken(true);
     if let Err(errno) = installed.and_then(|()| arm()) {
         RANGE[1].store(0, Ordering::Release);
+        sigsys::set_taken(false);
         raw::say(format_args!(
             "raw_syscalls: the kernel does not dispatch system calls (errno {errno}; Linux 5.11 does): those that \
              the program makes below libc fail on files of ours"
@@ -89,7 +81,7 @@ fn install() -> Result<(), c_int> {
     action.sa_sigaction = dispatched as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     // libc's own, because its return from signals lies in the range.
-    match signal::libc_sigaction(libc::SIGSYS, &raw const action, core::ptr::null_mut()) {
+    match inside::libc_sigaction(libc::SIGSYS, &raw const action, core::ptr::null_mut()) {
         0 => Ok(()),
         _ => Err(raw::errno()),
     }
@@ -263,15 +255,15 @@ unsafe fn action(words: [usize; 6]) -> Option<isize> {
     if number == libc::SIGSYS as usize {
         // SAFETY: as above.
         if let Some(old) = unsafe { (old as *mut [usize; 4]).as_mut() } {
-            *old = own();
+            *old = sigsys::own();
         }
         if let Some(given) = given {
-            keep(given);
+            sigsys::keep(given);
         }
         return Some(0);
     }
     let mut given = given?;
-    given[3] &= !(SIGSYS_BIT as usize);
+    given[3] &= !(sigsys::BIT as usize);
     if fault::is_on() {
         given[3] &= !(fault::OURS as usize);
     }
@@ -299,42 +291,14 @@ fn fault_action(number: c_int, given: Option<[usize; 4]>, old: *mut [usize; 4]) 
     0
 }
 
-fn own() -> [usize; 4] {
-    [0, 1, 2, 3].map(|index| OWN[index].load(Ordering::Relaxed))
-}
-
-fn keep(action: [usize; 4]) {
-    for (word, value) in OWN.iter().zip(action) {
-        word.store(value, Ordering::Relaxed);
-    }
-}
-
-/// libc's sigaction on SIGSYS: what was there, and what is to be there, as the program sees it.
-///
-/// # Safety
-/// Null, or structures of the program's.
-pub(crate) unsafe fn own_action(new: *const libc::sigaction, old: *mut libc::sigaction) {
-    let before = own();
-    // SAFETY: the caller's contract; a struct of integers.
-    unsafe {
-        if let Some(new) = new.as_ref() {
-            keep([new.sa_sigaction, new.sa_flags as usize, 0, 0]);
-        }
-        if let Some(old) = old.as_mut() {
-            *old = core::mem::zeroed();
-            (old.sa_sigaction, old.sa_flags) = (before[0], before[1] as c_int);
-        }
-    }
-}
-
 /// A SIGSYS that somebody sent: the program's own handler, or the default.
 unsafe fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
-    match OWN[0].load(Ordering::Relaxed) {
+    match sigsys::own()[0] {
         libc::SIG_IGN => {}
         libc::SIG_DFL => {
             // SAFETY: a struct of integers.
             let action: libc::sigaction = unsafe { core::mem::zeroed() };
-            signal::libc_sigaction(number, &raw const action, core::ptr::null_mut());
+            inside::libc_sigaction(number, &raw const action, core::ptr::null_mut());
             sys!(SYS_tgkill, sys!(SYS_getpid), sys!(SYS_gettid), number);
         }
         // SAFETY: the program's handler; one that takes the number alone ignores the rest.
@@ -366,7 +330,7 @@ unsafe fn mask(words: [usize; 6], context: &mut ucontext_t) -> Option<isize> {
                 _ => return Some(-(libc::EINVAL as isize)),
             };
             let open = if fault::is_on() { fault::OURS } else { 0 };
-            present.write(after & !SIGSYS_BIT & !open);
+            present.write(after & !sigsys::BIT & !open);
         }
         if old != 0 && given::put(old as *mut u64, &before).is_err() {
             return Some(-(libc::EFAULT as isize));

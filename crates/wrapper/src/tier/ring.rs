@@ -6,6 +6,7 @@
 //! and so is not asked.
 
 use crate::find::mount;
+use crate::find::setting;
 use crate::loader::library;
 use crate::raw;
 use core::ffi::{CStr, c_int, c_uint, c_void};
@@ -14,7 +15,7 @@ use libc::size_t;
 
 /// Whether a ring may be set up here.
 fn is_allowed() -> bool {
-    mount::setting().is_none_or(mount::Setting::allows_rings)
+    setting::setting().is_none_or(setting::Setting::allows_rings)
 }
 
 /// io_uring_setup(2).

@@ -5,10 +5,10 @@
 //! header.
 
 use crate::calls::descriptor::on_descriptor;
-use crate::edge::gate::modules::*;
 use crate::edge::{given, reply};
 use crate::find::table;
-use crate::raw;
+use crate::hooks::*;
+use crate::raw::{self, SYS_FCHMODAT2, SYS_GETXATTRAT, SYS_LISTXATTRAT, SYS_REMOVEXATTRAT, SYS_SETXATTRAT};
 use core::ffi::{c_int, c_long};
 
 macro_rules! numbers {
@@ -44,13 +44,6 @@ macro_rules! numbers {
     };
 }
 rows!(numbers);
-
-// Of Linux 6.6 and 6.13; not in the `libc` crate for this target.
-pub(crate) const SYS_FCHMODAT2: c_long = 452;
-pub(crate) const SYS_SETXATTRAT: c_long = 463;
-pub(crate) const SYS_GETXATTRAT: c_long = 464;
-pub(crate) const SYS_LISTXATTRAT: c_long = 465;
-pub(crate) const SYS_REMOVEXATTRAT: c_long = 466;
 
 hook! {
     /// The old getdents, whose record has the kind at its end (getdents(2)).
@@ -163,7 +156,7 @@ special! { |number, words|
     libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_setresuid
     | libc::SYS_setresgid | libc::SYS_setgroups | libc::SYS_setfsuid | libc::SYS_setfsgid => {
         let answer = raw::call(number, words);
-        credentials::refresh_if_known();
+        identity::changed();
         Some(reply(answer))
     };
 }

@@ -1,7 +1,7 @@
 //! What a thread needs for the second tier: it is armed when it begins, and has a stack on which the file
 //! system has room, because a program of its own kind (Go) handles signals on small ones.
 
-use crate::edge::fault;
+use crate::edge::{fault, sigsys};
 use crate::tier::dispatch;
 use core::arch::{asm, naked_asm};
 use core::cell::Cell;
@@ -23,7 +23,7 @@ const FAULTS: u64 = 1 << (libc::SIGSEGV - 1)
     | 1 << (libc::SIGFPE - 1)
     | 1 << (libc::SIGILL - 1)
     | 1 << (libc::SIGTRAP - 1)
-    | 1 << (libc::SIGSYS - 1);
+    | sigsys::BIT;
 
 /// Runs a call of ours within a signal's handler. On an alternate stack the thread changes to its large one
 /// first, with signals blocked, because the kernel would take the alternate stack for free; the handler's
@@ -161,7 +161,7 @@ hook! {
     fn pthread_create(
         thread: *mut pthread_t, attributes: *const pthread_attr_t, start: Start, argument: *mut c_void,
     ) -> c_int, next libc_pthread_create {
-        if !dispatch::is_on() {
+        if !sigsys::is_taken() {
             return libc_pthread_create(thread, attributes, start, argument);
         }
         create(libc_pthread_create, thread, attributes, Begin { start, argument })
@@ -171,7 +171,7 @@ hook! {
 hook! {
     /// thrd_create(3), whose function answers an int, in the same register
     fn thrd_create(thread: *mut pthread_t, start: Start, argument: *mut c_void) -> c_int, next libc_thrd_create {
-        if !dispatch::is_on() {
+        if !sigsys::is_taken() {
             return libc_thrd_create(thread, start, argument);
         }
         let begin = Box::into_raw(Box::new(Begin { start, argument }));
@@ -187,7 +187,7 @@ type Mask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int
 
 /// Changes the thread's mask: SIGSYS stays open where calls are dispatched, and what carries faults always.
 unsafe fn mask(libc: Mask, how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    if !dispatch::is_on() && !fault::is_on() {
+    if !sigsys::is_taken() && !fault::is_on() {
         // SAFETY: the program's arguments.
         return unsafe { libc(how, set, old) };
     }
@@ -196,7 +196,7 @@ unsafe fn mask(libc: Mask, how: c_int, set: *const sigset_t, old: *mut sigset_t)
     unsafe {
         let room = set.as_ref().map(|set| {
             let mut room = *set;
-            if dispatch::is_on() && how != libc::SIG_UNBLOCK {
+            if sigsys::is_taken() && how != libc::SIG_UNBLOCK {
                 libc::sigdelset(&raw mut room, libc::SIGSYS);
             }
             fault::masked(how, &mut room);

@@ -8,66 +8,20 @@ use crate::edge::{Answer, Fail, caught, fail, guard, host};
 use crate::find::backend::File;
 use crate::find::place::{Place, Touch, on_path};
 use crate::find::walk::Last;
-use crate::find::{above, mount, table};
+use crate::find::{above, setting, table};
 use crate::host::hosted;
 use crate::raw;
+use crate::tree::record::{ALIGN, RECORD_BYTES_MAX, record};
+use crate::tree::slot::{STREAMS, Slot, Stream, descriptor_of, slot, stream};
+use crate::watch;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{DIR, dirent, off_t, size_t, ssize_t};
 use nvmed_fs::{DirEntry, FileType, Whence};
-use nvmed_sys::sync::{Mutex, MutexGuard};
 
-/// Streams open at once. A program that walks a tree holds one a level.
-const STREAMS_MAX: usize = 4096;
 /// Room for the entries read at once; the kernel's libc uses the same.
 const BUFFER_BYTES: usize = 32 << 10;
-/// Offset of `d_name` in `struct dirent`.
-const NAME_OFFSET: usize = 19;
-/// Records begin where a 64-bit number may.
-const ALIGN: usize = 8;
-/// Bytes of the record of the longest name.
-pub(crate) const RECORD_BYTES_MAX: usize =
-    (NAME_OFFSET + nvmed_fs::NAME_BYTES_MAX + 1).next_multiple_of(ALIGN);
-
-struct Stream {
-    fd: c_int,
-    /// The descriptor is the host's, of the directory above ours.
-    is_above: bool,
-    /// `struct dirent`s one after another; 64-bit words so that they are aligned. None until the slot is
-    /// used, so that the array of slots is zeros, which no file has to hold.
-    buffer: Option<Box<[u64]>>,
-    /// Bytes used and bytes told of `buffer`.
-    filled: usize,
-    told: usize,
-    /// Where the listing stands after what was told: `telldir`.
-    position: u64,
-}
-
-struct Slot {
-    taken: AtomicBool,
-    stream: Mutex<Stream>,
-}
-
-impl Slot {
-    const fn free() -> Self {
-        let stream = Stream { fd: 0, is_above: false, buffer: None, filled: 0, told: 0, position: 0 };
-        Self { taken: AtomicBool::new(false), stream: Mutex::new(stream) }
-    }
-}
-
-static STREAMS: [Slot; STREAMS_MAX] = [const { Slot::free() }; STREAMS_MAX];
-
-/// The slot that a `DIR *` is, if it is ours.
-fn slot(dir: *mut DIR) -> Option<&'static Slot> {
-    let distance = (dir as usize).checked_sub(STREAMS.as_ptr() as usize)?;
-    STREAMS.get(distance / size_of::<Slot>())
-}
-
-fn stream(slot: &Slot) -> MutexGuard<'_, Stream> {
-    slot.stream.lock()
-}
-
 /// A stream over a descriptor of ours; closing it closes the descriptor.
 fn stream_over(fd: c_int) -> Answer {
     table::pin(fd)?;
@@ -108,19 +62,6 @@ pub(crate) fn fill(file: &File, room: usize, mut put: impl FnMut(usize, &[u8]) -
         ControlFlow::Continue(())
     })?;
     if used == 0 && full != 0 { fail(full) } else { Ok(used) }
-}
-
-/// Writes an entry as a `struct dirent` at the start of `buffer`; the record.
-pub(crate) fn record<'a>(entry: &DirEntry<'_>, buffer: &'a mut [u8; RECORD_BYTES_MAX]) -> &'a [u8] {
-    let bytes = (NAME_OFFSET + entry.name.len() + 1).next_multiple_of(ALIGN);
-    let record = &mut buffer[..bytes];
-    record[0..8].copy_from_slice(&entry.ino.to_ne_bytes());
-    record[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
-    record[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
-    record[18] = entry.kind.d_type();
-    record[NAME_OFFSET..].fill(0);
-    record[NAME_OFFSET..NAME_OFFSET + entry.name.len()].copy_from_slice(entry.name);
-    record
 }
 
 impl Stream {
@@ -212,9 +153,9 @@ fn open_stream(dirfd: c_int, path: *const c_char, libc: impl Fn(*const c_char) -
 
 /// A stream of libc's that was just opened, unless it is of the directory that `wrap_dir` hides, or of the one above.
 fn looked_at(dir: *mut DIR) -> Answer {
-    let Some(setting) = mount::setting() else { return Ok(dir as isize) };
+    let Some(setting) = setting::setting() else { return Ok(dir as isize) };
     let fd = descriptor_of(dir);
-    let Some(status) = status(fd) else { return Ok(dir as isize) };
+    let Some(status) = above::status(fd) else { return Ok(dir as isize) };
     let is_hidden = setting.prefix.is_hidden(status.st_dev, status.st_ino);
     if !is_hidden && !above::is(&status) {
         return Ok(dir as isize);
@@ -228,12 +169,6 @@ fn looked_at(dir: *mut DIR) -> Answer {
     })
 }
 
-pub(crate) fn status(fd: c_int) -> Option<libc::stat> {
-    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the kernel filled it, and all its fields are integers anyway.
-    (sys!(SYS_fstat, fd, status.as_mut_ptr()) >= 0).then(|| unsafe { status.assume_init() })
-}
-
 /// A stream on a path below a directory: `scandirat`.
 pub(crate) fn open_at(dirfd: c_int, path: *const c_char) -> *mut DIR {
     open_stream(dirfd, path, |path| {
@@ -245,16 +180,6 @@ pub(crate) fn open_at(dirfd: c_int, path: *const c_char) -> *mut DIR {
         // SAFETY: a fresh descriptor of a directory.
         unsafe { libc_fdopendir(fd) }
     })
-}
-
-/// The descriptor of a stream, ours or libc's; -1 of none.
-pub(crate) fn descriptor_of(dir: *mut DIR) -> c_int {
-    match slot(dir) {
-        _ if dir.is_null() => -1,
-        Some(slot) => stream(slot).fd,
-        // SAFETY: the program's open stream, under `edge`'s contract.
-        None => unsafe { libc_dirfd(dir) },
-    }
 }
 
 hook! {
@@ -288,7 +213,9 @@ hook! {
     /// closedir(3)
     fn closedir(dir: *mut DIR) -> c_int, next libc_closedir {
         let Some(slot) = slot(dir) else {
-            hosted::forget(dir);
+            if setting::is_hosted() {
+                watch::mark(descriptor_of(dir), 0);
+            }
             return libc_closedir(dir);
         };
         let fd = core::mem::replace(&mut stream(slot).fd, -1);

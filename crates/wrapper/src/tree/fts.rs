@@ -1,7 +1,7 @@
 //! fts(3): libc walks with calls of its own that no hook sees, so where files of ours take part the walk is ours.
 
 use crate::edge::{Answer, fail, finish};
-use crate::find::{above, cwd, mount};
+use crate::find::{above, cwd, setting};
 use crate::raw;
 use crate::tree::fts_entry::{Compare, Entry, FTS_AGAIN, FTS_FOLLOW, FTS_NOINSTR, FTS_SKIP};
 use crate::tree::fts_stream::{FTS_LOGICAL, FTS_NAMEONLY, FTS_NOCHDIR, FTS_OPTIONMASK, Stream, Want};
@@ -26,11 +26,16 @@ fn open(paths: &[&CStr], options: c_int, compare: Compare) -> Answer {
     Ok(Box::into_raw(Stream::over(&paths, options, compare)?) as isize)
 }
 
+pointer_replies! {
+    Stream => core::ptr::null_mut();
+    Entry => core::ptr::null_mut();
+}
+
 hook! {
     /// fts_open(3)
     fn fts_open(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Stream, next libc_fts_open {
         let mut named = Vec::new();
-        while mount::setting().is_some() && !(*paths.add(named.len())).is_null() {
+        while setting::setting().is_some() && !(*paths.add(named.len())).is_null() {
             named.push(CStr::from_ptr(*paths.add(named.len())));
         }
         if !is_for_us(&named, options) {

@@ -1,7 +1,7 @@
 //! glob(3): libc's own, told to look through our calls.
 
 use crate::calls::stat::{lstat, stat};
-use crate::find::mount;
+use crate::find::setting;
 use crate::tree::directory::{closedir, opendir, readdir};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{DIR, dirent, size_t};
@@ -34,7 +34,7 @@ unsafe extern "C" fn close_stream(dir: *mut DIR) -> c_int {
 hook! {
     /// glob(3)
     fn glob(pattern: *const c_char, flags: c_int, error: ErrorFn, found: *mut Glob) -> c_int, next libc_glob {
-        if mount::setting().is_none() || flags & GLOB_ALTDIRFUNC != 0 {
+        if setting::setting().is_none() || flags & GLOB_ALTDIRFUNC != 0 {
             return libc_glob(pattern, flags, error, found);
         }
         let found_at = &mut *found;

@@ -8,4 +8,6 @@ pub(crate) mod fts;
 pub(crate) mod fts_entry;
 pub(crate) mod fts_stream;
 pub(crate) mod glob;
+pub(crate) mod record;
 pub(crate) mod scan;
+pub(crate) mod slot;

@@ -7,10 +7,9 @@
 pub(crate) mod shape;
 
 use crate::edge::given::Room;
-use crate::find::table;
-use crate::host::hosted;
+use crate::find::{setting, table};
 use crate::raw;
-use crate::tree::directory;
+use crate::tree::slot;
 use crate::watch::shape::{About, Fails, Opens, Shape, WORDS};
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
@@ -139,7 +138,7 @@ pub(crate) fn begin(probe: &mut MaybeUninit<Probe>, shape: &'static Shape, words
         let file = match shape.about {
             About::Descriptor(at) => seen(word(at) as c_int),
             About::Descriptors(one, other) => seen(word(one) as c_int).or_else(|| seen(word(other) as c_int)),
-            About::Directory(at) => seen(directory::descriptor_of(word(at) as *mut _)),
+            About::Directory(at) => seen(slot::descriptor_of(word(at) as *mut _)),
             About::Path(_) | About::At(..) | About::Inside => None,
         };
         let by_descriptor = !matches!(shape.about, About::Path(_) | About::At(..) | About::Inside);
@@ -178,7 +177,13 @@ fn seen(fd: c_int) -> Option<u32> {
         // Inherited over an exec, or made inside another call.
         return Some(if known == 0 { opened(fd) } else { known });
     }
-    Some(number(fd)).filter(|&number| number != 0 && hosted::is_on())
+    Some(number(fd)).filter(|&number| number != 0 && setting::is_hosted())
+}
+
+/// Whether a descriptor is of a file below `wrap_dir`.
+#[inline(always)]
+pub(crate) fn is_watched(fd: c_int) -> bool {
+    setting::is_hosted() && number(fd) != 0
 }
 
 /// The number of the file behind a descriptor; 0 if it has none.
@@ -331,8 +336,8 @@ fn record(
         Opens::Nothing => 0,
         Opens::Descriptor => seen(answer as c_int).unwrap_or(0),
         // SAFETY: libc's stream, or ours, which was just made.
-        Opens::Stream => seen(unsafe { crate::stdio::descriptor_of(answer as *mut _) }).unwrap_or(0),
-        Opens::Directory => seen(directory::descriptor_of(answer as *mut _)).unwrap_or(0),
+        Opens::Stream => seen(unsafe { raw::descriptor_of(answer as *mut _) }).unwrap_or(0),
+        Opens::Directory => seen(slot::descriptor_of(answer as *mut _)).unwrap_or(0),
     };
     let points = shape.fails == Fails::Null || matches!(shape.about, About::Directory(_));
     let absolute = path.first() == Some(&b'/');

@@ -348,13 +348,13 @@ macro_rules! gates {
         #[cfg(not(test))]
         #[allow(non_snake_case, reason = "named as libc's functions are")]
         mod exported {
-            use super::modules::*;
+            use crate::hooks::*;
             use super::*;
             $(gate!($kind $name $hook);)*
         }
 
         mod ways {
-            use super::modules::*;
+            use crate::hooks::*;
             use super::*;
             $(found!($kind, way $name $hook);)*
         }
@@ -366,23 +366,6 @@ macro_rules! gates {
 
 /// The bits of quiet descriptors reach as far as the first chunk of the table.
 const _: () = assert!(nvmed_sys::QUIET.len() * 64 == table::DIRECT);
-
-/// The modules that `rows` names.
-#[cfg_attr(test, allow(unused_imports, reason = "a test build exports nothing"))]
-pub(crate) mod modules {
-    pub(crate) use crate::calls::{
-        aio, data, descriptor, extent, fcntl, ioctl, mapping, metadata, name, open, openat2, poll, posix_aio,
-        real, rights, splice, stat, sync, terminal, transfer, vector, xattr,
-    };
-    pub(crate) use crate::find::credentials;
-    pub(crate) use crate::host::{limit, refused, socket};
-    pub(crate) use crate::loader::library;
-    pub(crate) use crate::process::{actions, command, exec, fork, life, signal, spawn};
-    pub(crate) use crate::stdio;
-    pub(crate) use crate::stdio::{catalogue, format, logins, temporary, wide};
-    pub(crate) use crate::tier::{ring, syscall, thread};
-    pub(crate) use crate::tree::{directory, fts, glob, scan};
-}
 
 macro_rules! exports {
     ($($module:ident { $(
