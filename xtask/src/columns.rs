@@ -8,14 +8,8 @@ use std::process::ExitCode;
 /// Documents that a program writes.
 const GENERATED: [(&str, &str); 1] = [("docs/symbols.md", "written by a test of the wrapper")];
 
-/// Sources that may have longer lines, by the beginnings of their paths, and why.
-const WIDE_SOURCES: [(&str, &str); 1] = [("crates/wrapper/", "its lines wait to be wrapped")];
-
 /// Lines of one source file that are too long. The formatter leaves those with long strings and comments alone.
 pub fn long_lines(name: &str, text: &str) -> Vec<String> {
-    if WIDE_SOURCES.iter().any(|(wide, _)| name.starts_with(wide)) {
-        return Vec::new();
-    }
     let columns = text.lines().map(|line| line.chars().count()).zip(1..);
     let long = columns.filter(|(columns, _)| *columns > COLUMNS_MAX);
     long.map(|(columns, number): (usize, usize)| {

@@ -246,7 +246,8 @@ macro_rules! gate {
             told = sym socket::told,
         }
     };
-    // recvfrom with the room that its buffer has, as the fourth argument of seven: without it, it is a call of recvfrom.
+    // recvfrom with the room that its buffer has, as the fourth argument of seven: without it, it is a call of
+    // recvfrom.
     (checked $name:ident $overflow:path) => {
         function! { $name [
             "cmp rdx, rcx",

@@ -1,5 +1,5 @@
-//! mmap of files of ours: the kernel maps the file system's per-inode memfd, and we remember where. A small piece that is
-//! mapped privately is a copy that nobody else knows of.
+//! mmap of files of ours: the kernel maps the file system's per-inode memfd, and we remember where. A small piece that
+//! is mapped privately is a copy that nobody else knows of.
 //!
 //! Nothing is allocated under this module's lock: allocators call munmap.
 
@@ -23,8 +23,9 @@ const PROTECTIONS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC 
 const PROT_SEM: c_int = 8;
 /// Bytes of a process's addresses.
 const ADDRESSES: usize = 1 << 47;
-/// A private mapping of no more bytes is a copy: one read, which a shared mount answers sooner than a mapping is made; a read of 1 MiB takes
-/// two and a half times as long as the mapping. POSIX leaves open whether what is written to the file later is seen in it.
+/// A private mapping of no more bytes is a copy: one read, which a shared mount answers sooner than a mapping is made;
+/// a read of 1 MiB takes two and a half times as long as the mapping. POSIX leaves open whether what is written to the
+/// file later is seen in it.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// One mmap call's hold on a file.
@@ -180,7 +181,8 @@ fn map_ours(
     fd: c_int,
     at: off_t,
 ) -> Answer {
-    // In the kernel's order: what no file is mapped by, the descriptor, what no mapping is, what this file is not mapped by.
+    // In the kernel's order: what no file is mapped by, the descriptor, what no mapping is, what this file is not
+    // mapped by.
     if at as usize & (PAGE_BYTES - 1) != 0 {
         return fail(libc::EINVAL);
     }

@@ -253,8 +253,8 @@ hook! {
     }
 }
 
-/// Runs a call that takes timespecs with times given as timevals, as libc does: what is out of range is so afterwards, and the
-/// kernel looks at that behind the name.
+/// Runs a call that takes timespecs with times given as timevals, as libc does: what is out of range is so afterwards,
+/// and the kernel looks at that behind the name.
 unsafe fn with_timevals(given: *const timeval, run: impl FnOnce(*const timespec) -> c_int) -> c_int {
     if given.is_null() {
         return run(core::ptr::null());
@@ -265,8 +265,8 @@ unsafe fn with_timevals(given: *const timeval, run: impl FnOnce(*const timespec)
     run(times.as_ptr())
 }
 
-/// The times of a call by number, which the kernel reads, and whose range it looks at first. Those that are not there stay
-/// where they are not, for the call below to find it in the kernel's order.
+/// The times of a call by number, which the kernel reads, and whose range it looks at first. Those that are not there
+/// stay where they are not, for the call below to find it in the kernel's order.
 unsafe fn with_kernel_timevals(given: *const timeval, run: impl FnOnce(*const timespec) -> c_int) -> c_int {
     match given::get(given.cast::<[timeval; 2]>()) {
         Ok(times) if !given.is_null() => {

@@ -22,8 +22,8 @@ pub(crate) const TMPFILE: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 const SYNC: c_int = libc::O_SYNC & !libc::O_DSYNC;
 
 /// # Errors
-/// `EINVAL` for what nothing is opened by (Linux, `build_open_flags`): `O_CREAT` of a directory, `O_TMPFILE` of no directory or
-/// not to be written.
+/// `EINVAL` for what nothing is opened by (Linux, `build_open_flags`): `O_CREAT` of a directory, `O_TMPFILE` of no
+/// directory or not to be written.
 pub(crate) fn check(flags: c_int) -> Answer<()> {
     let is_directory = flags & libc::O_DIRECTORY != 0;
     let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;

@@ -49,8 +49,8 @@ const ENTRIES_SURE: u32 = 1024;
 /// Entries that are looked at together.
 const ENTRIES_AT_ONCE: usize = 16;
 
-/// Whether a list names a descriptor of ours. One that is not there, or is longer than the process may have descriptors, is
-/// the kernel's to refuse.
+/// Whether a list names a descriptor of ours. One that is not there, or is longer than the process may have
+/// descriptors, is the kernel's to refuse.
 #[inline]
 fn touches_ours(fds: *const pollfd, count: nfds_t) -> bool {
     // The kernel looks at 32 bits of the count.

@@ -22,8 +22,8 @@ const _: () = assert!(offset_of!(mmsghdr, msg_hdr) == 0, "one of several is a me
 const MESSAGES_MAX: c_uint = 1024;
 /// `SCM_MAX_FD` of the kernel.
 const DESCRIPTORS_MAX: usize = 253;
-/// Control data of one message, in bytes: eight times what the kernel takes (`net.core.optmem_max`, 128 KiB) unless somebody
-/// has raised it.
+/// Control data of one message, in bytes: eight times what the kernel takes (`net.core.optmem_max`, 128 KiB) unless
+/// somebody has raised it.
 const CONTROL_BYTES_MAX: usize = 1 << 20;
 
 /// Where descriptors lie in the control messages of `control`, which holds `bytes` bytes, as far as it is there.
@@ -132,8 +132,8 @@ fn may_receive() -> bool {
     setting::is_shared()
 }
 
-/// What was received: tokens become placeholders. A message that is only looked at (`MSG_PEEK`) brings copies, which are
-/// as good.
+/// What was received: tokens become placeholders. A message that is only looked at (`MSG_PEEK`) brings copies, which
+/// are as good.
 fn receive(message: *const msghdr) {
     let Ok(message) = given::get(message) else { return };
     let errno = raw::errno();

@@ -9,8 +9,8 @@
 //! not wait. A write into what is allocated needs no room. Another reader of the pipe may have been faster; then we get
 //! less, or wait again.
 //!
-//! *The waits* are the kernel's, of calls that move nothing, and nothing of ours is held in them: a handler may leave them
-//! for good. What moves bytes never waits.
+//! *The waits* are the kernel's, of calls that move nothing, and nothing of ours is held in them: a handler may leave
+//! them for good. What moves bytes never waits.
 
 use crate::edge::{Answer, Fail, caught, fail, finish, given, guard, host, inside, reply};
 use crate::find::backend::File;
@@ -329,8 +329,8 @@ fn out_of_pipe(pipe: c_int, to: &Side, at: u64, count: size_t, flags: c_uint) ->
     }
 }
 
-/// Moves what a pipe has into a file, or as much of it as there is room for. Not past the cache (`EINVAL`): what a pipe has
-/// need not be whole blocks, and what was taken from it could not be put back.
+/// Moves what a pipe has into a file, or as much of it as there is room for. Not past the cache (`EINVAL`): what a pipe
+/// has need not be whole blocks, and what was taken from it could not be put back.
 fn drain(pipe: c_int, file: &File, at: u64, count: size_t) -> Answer<usize> {
     if file.flags().has(OpenFlags::DIRECT) {
         return fail(libc::EINVAL);

@@ -1,6 +1,6 @@
-//! What is asked of terminals and sockets, for descriptors of ours, which are neither. libc goes on with a file of the host's,
-//! which is neither too: so what libc and the kernel look at before that, and after, is answered in their order. Only ours
-//! come here: `gate` leads the others past.
+//! What is asked of terminals and sockets, for descriptors of ours, which are neither. libc goes on with a file of the
+//! host's, which is neither too: so what libc and the kernel look at before that, and after, is answered in their
+//! order. Only ours come here: `gate` leads the others past.
 //!
 //! Of the placeholder, which is the inode of a socket, the kernel would say so, or EBADF.
 
@@ -9,8 +9,8 @@ use crate::host::stand_in;
 use crate::raw;
 use core::ffi::c_int;
 
-/// The number that libc and the kernel are told in the place of one of ours: for `O_PATH` the placeholder, which is that
-/// too. So it is where there is no file, or the process may not use ours.
+/// The number that libc and the kernel are told in the place of one of ours: for `O_PATH` the placeholder, which is
+/// that too. So it is where there is no file, or the process may not use ours.
 pub(crate) extern "C" fn stand_in(fd: c_int) -> c_int {
     if is_open(fd) { stand_in::file().unwrap_or(fd) } else { fd }
 }

@@ -12,8 +12,8 @@ use nvmed_fs::FileType;
 /// Moved at once: a page cache's window.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Moves up to `count` bytes from one side's offset to the other's, or to where that stands; how many arrived. A failure
-/// after the first byte is the next call's.
+/// Moves up to `count` bytes from one side's offset to the other's, or to where that stands; how many arrived. A
+/// failure after the first byte is the next call's.
 fn pump(
     (from, source): (&Side, off64_t),
     (to, target): (&Side, Option<off64_t>),

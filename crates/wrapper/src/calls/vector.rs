@@ -234,8 +234,8 @@ const KNOWN: c_int = libc::RWF_HIPRI
     | RWF_NOSIGNAL;
 
 /// # Errors
-/// `EOPNOTSUPP` for what is unknown, as of file systems without; of directories only one is known. `EINVAL` for both of two
-/// that exclude each other.
+/// `EOPNOTSUPP` for what is unknown, as of file systems without; of directories only one is known. `EINVAL` for both of
+/// two that exclude each other.
 fn check_flags(body: &Body, flags: c_int) -> Answer<()> {
     if flags == 0 {
         return Ok(());
@@ -265,8 +265,8 @@ pub(crate) unsafe fn read_with(
 }
 
 /// # Errors
-/// `EOPNOTSUPP` for `RWF_APPEND` and `RWF_NOAPPEND` where they mean the other than the description's own flag: that would need
-/// an append that is atomic beside it.
+/// `EOPNOTSUPP` for `RWF_APPEND` and `RWF_NOAPPEND` where they mean the other than the description's own flag: that
+/// would need an append that is atomic beside it.
 fn check_append(file: &File, flags: c_int) -> Answer<()> {
     let other = if file.flags().has(OpenFlags::APPEND) { RWF_NOAPPEND } else { libc::RWF_APPEND };
     if flags & other != 0 { fail(libc::EOPNOTSUPP) } else { Ok(()) }

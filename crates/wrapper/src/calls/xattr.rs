@@ -153,8 +153,8 @@ attribute_calls! {
     lremovexattr(name: *const c_char) -> c_int = SYS_lremovexattr, libc::AT_SYMLINK_NOFOLLOW, No, Remove;
 }
 
-/// A call on a descriptor. Two of them the kernel takes for the working directory too, since it knows the calls by path and
-/// descriptor (Linux 6.13).
+/// A call on a descriptor. Two of them the kernel takes for the working directory too, since it knows the calls by path
+/// and descriptor (Linux 6.13).
 fn on_descriptor<R: Reply>(fd: c_int, call: Call, of_host: impl FnOnce() -> isize) -> R {
     let takes_directory = matches!(call, Call::Get { .. } | Call::Set { .. });
     if table::is_ours(fd) || takes_directory && fd == libc::AT_FDCWD && cwd::is_ours() {

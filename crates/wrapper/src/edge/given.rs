@@ -12,8 +12,8 @@ use std::ffi::CString;
 /// in its own order of errors, though there may be one by then.
 pub(crate) const NO_MEMORY: *const c_char = core::ptr::without_provenance(usize::MAX);
 
-/// Most names fit on the stack, of which a signal's handler may have little. Of an attribute's name the kernel looks at so
-/// many bytes (`XATTR_NAME_MAX` and the NUL).
+/// Most names fit on the stack, of which a signal's handler may have little. Of an attribute's name the kernel looks at
+/// so many bytes (`XATTR_NAME_MAX` and the NUL).
 const NEAR_BYTES: usize = 256;
 
 /// Room for a copy of a name.

@@ -1,4 +1,5 @@
-//! SIGSYS: while system calls are dispatched (`tier`) its handler is ours, and the program's own action for it is kept here.
+//! SIGSYS: while system calls are dispatched (`tier`) its handler is ours, and the program's own action for it is kept
+//! here.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
-//! The host's directory above `wrap_dir`. Where the host has nothing of that name, a listing of the directory tells ours, as it
-//! tells a mount point: a stream after all that the host tells, and a listing by descriptor before that. So a program that
-//! climbs from a directory of ours by `..`, and looks for the name that it comes from, finds it.
+//! The host's directory above `wrap_dir`. Where the host has nothing of that name, a listing of the directory tells
+//! ours, as it tells a mount point: a stream after all that the host tells, and a listing by descriptor before that. So
+//! a program that climbs from a directory of ours by `..`, and looks for the name that it comes from, finds it.
 
 use crate::edge::{Answer, Fail, caught, errno_of, given, host};
 use crate::find::place::concerns_us;
@@ -43,7 +43,8 @@ pub(crate) fn status(fd: c_int) -> Option<libc::stat> {
     (sys!(SYS_fstat, fd, status.as_mut_ptr()) >= 0).then(|| unsafe { status.assume_init() })
 }
 
-/// Whether a descriptor of the host's is of the directory above `wrap_dir`, and ours is none that the host lists itself.
+/// Whether a descriptor of the host's is of the directory above `wrap_dir`, and ours is none that the host lists
+/// itself.
 pub(crate) fn is_descriptor(fd: c_int) -> bool {
     is_possible() && status(fd).is_some_and(|status| is(&status))
 }
@@ -94,8 +95,8 @@ pub(crate) fn fill(fd: c_int, buffer: &mut [u8], position: u64) -> Answer<usize>
     Ok(record.len())
 }
 
-/// getdents64(2) of such a directory by a descriptor, of which the kernel keeps where its own listing stands and nothing of
-/// ours: so ours is told when that begins, where there is room for it and one more.
+/// getdents64(2) of such a directory by a descriptor, of which the kernel keeps where its own listing stands and
+/// nothing of ours: so ours is told when that begins, where there is room for it and one more.
 ///
 /// # Safety
 /// The program wants `bytes` bytes at `buffer`.

@@ -25,8 +25,8 @@ pub(crate) enum Cwd {
     Removed,
 }
 
-/// Tells a program that is executed its working directory, if that is ours: the kernel cannot. `DEVICE:INODE:PATH`: where the
-/// kernel has the process meanwhile, and the path, which is empty for a directory that was removed.
+/// Tells a program that is executed its working directory, if that is ours: the kernel cannot. `DEVICE:INODE:PATH`:
+/// where the kernel has the process meanwhile, and the path, which is empty for a directory that was removed.
 pub(crate) const VARIABLE: &CStr = c"NVMED_CWD";
 
 static CURRENT: AtomicPtr<Cwd> = AtomicPtr::new(ptr::null_mut());

@@ -128,13 +128,13 @@ fn is_copied() -> bool {
     if of == 0 || of == own || fence::stands() {
         return false;
     }
-    // Here the thread holds the state for a fork, or is about to raise the fence. Where the kernel does not compare memory
-    // it is taken for a copy.
+    // Here the thread holds the state for a fork, or is about to raise the fence. Where the kernel does not compare
+    // memory it is taken for a copy.
     sys!(SYS_kcmp, own, of, KCMP_VM, 0, 0) != 0
 }
 
-/// Where nothing is mounted: keeps it so until [`let_mount`], so that a child finds it so as well. Waits for a mount that
-/// another thread has begun.
+/// Where nothing is mounted: keeps it so until [`let_mount`], so that a child finds it so as well. Waits for a mount
+/// that another thread has begun.
 pub(crate) fn hold_unmounted() -> bool {
     begin_mounting().is_ok()
 }
@@ -283,7 +283,8 @@ pub(crate) fn identity_changed() {
     }
 }
 
-/// Makes durable what any process has written to the file system, as sync(2): also of a process that has touched nothing.
+/// Makes durable what any process has written to the file system, as sync(2): also of a process that has touched
+/// nothing.
 ///
 /// # Errors
 /// What could not be written. Where nobody serves and nothing is left there is nothing to do.
@@ -298,8 +299,8 @@ pub(crate) fn sync_all() -> Answer<()> {
     }
 }
 
-/// Whether a private mount's process has died and left what it had completed to the next mount. One that lives cannot be
-/// reached, which is said.
+/// Whether a private mount's process has died and left what it had completed to the next mount. One that lives cannot
+/// be reached, which is said.
 fn is_left(setting: &setting::Setting) -> bool {
     let Some(path) = &setting.surroundings.run_memory else { return false };
     match RunMemory::join(path).map(|memory| memory.unfinished()) {

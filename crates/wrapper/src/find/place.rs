@@ -217,8 +217,8 @@ pub(crate) struct HostPath {
     pub path: CString,
 }
 
-/// Where the host has what a path leads to in the end, through links and directories of ours too, whether or not something is
-/// there. None where that is ours, and where it cannot be told.
+/// Where the host has what a path leads to in the end, through links and directories of ours too, whether or not
+/// something is there. None where that is ours, and where it cannot be told.
 pub(crate) fn on_host_of(dirfd: c_int, path: &CStr) -> Option<HostPath> {
     let mut found = None;
     // What it answers does not matter: the last place that was asked does.
@@ -296,7 +296,8 @@ pub(crate) fn leads_to_us(dirfd: c_int, path: &CStr) -> bool {
     found.unwrap_or(true)
 }
 
-/// The same, or the calls that are made on it are counted: for functions that libc would answer by calls below every hook.
+/// The same, or the calls that are made on it are counted: for functions that libc would answer by calls below every
+/// hook.
 pub(crate) fn concerns_us(dirfd: c_int, path: *const c_char) -> bool {
     let mut room = Room::new();
     // What is not there is libc's to say.

@@ -89,8 +89,8 @@ fn load() -> Result<Setting, String> {
             (config, Some((file, base)))
         }
     };
-    // Before anything is announced: bash brings a `setenv` of its own, and what it does to the list before the shell has
-    // begun is its own affair.
+    // Before anything is announced: bash brings a `setenv` of its own, and what it does to the list before the shell
+    // has begun is its own affair.
     let server = if config.behind == Behind::Nvmedfs { server(&config)? } else { None };
     let surroundings = Surroundings {
         run_memory: variable_of(nvmed_stack::RUN_MEMORY_VARIABLE),

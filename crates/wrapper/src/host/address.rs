@@ -1,7 +1,8 @@
 //! Addresses of sockets that have a path (unix(7)).
 //!
-//! The host knows a socket that is bound to a name of ours by the name that it had for a moment in a directory of its own. That
-//! name holds the path that the program gave, so whoever is told the host's address can tell it, without asking anybody.
+//! The host knows a socket that is bound to a name of ours by the name that it had for a moment in a directory of its
+//! own. That name holds the path that the program gave, so whoever is told the host's address can tell it, without
+//! asking anybody.
 
 use crate::edge::given;
 use crate::find::magic_link::{DESCRIPTORS, MagicLink};
@@ -59,7 +60,8 @@ impl Address {
     }
 }
 
-/// A path in an address, copied from there: calls with addresses may be made in a signal handler, which cannot allocate.
+/// A path in an address, copied from there: calls with addresses may be made in a signal handler, which cannot
+/// allocate.
 pub(crate) struct SocketPath {
     /// NUL to the end; an address may have no room for that.
     bytes: [u8; PATH_BYTES + 1],
@@ -95,8 +97,8 @@ impl Deref for SocketPath {
 /// Room for the path in an address.
 type Room = [MaybeUninit<u8>; PATH_BYTES];
 
-/// The path in a socket address of the program's, if it has one: neither abstract nor of another family. An address that is
-/// not there is the kernel's to refuse.
+/// The path in a socket address of the program's, if it has one: neither abstract nor of another family. An address
+/// that is not there is the kernel's to refuse.
 fn path_in(address: *const sockaddr, len: socklen_t, room: &mut Room) -> Option<&[u8]> {
     // The kernel refuses what is longer.
     let bytes = (len as usize).checked_sub(START).filter(|&bytes| bytes <= PATH_BYTES)?;
@@ -129,8 +131,8 @@ pub(crate) fn is(address: *const sockaddr, len: socklen_t, path: &CStr) -> bool 
     path_in(address, len, &mut room()).is_some_and(|given| given == path.to_bytes())
 }
 
-/// Puts the path that a program bound in the place of the host's, in an address that the kernel has filled as far as `room`
-/// bytes go; `len` says how long it is.
+/// Puts the path that a program bound in the place of the host's, in an address that the kernel has filled as far as
+/// `room` bytes go; `len` says how long it is.
 ///
 /// # Safety
 /// The program wants an address of `room` bytes there, and its length at `len`.

@@ -1,7 +1,8 @@
 //! `filesystem = host`: calls below `wrap_dir` go to a directory of the host's, seen but not answered by us.
 //!
-//! Descriptors stay the kernel's own, so whole process trees run as without us. Paths below `wrap_dir` are rewritten where
-//! the directory behind is another; the names that the kernel answers (getcwd, realpath) are then that directory's.
+//! Descriptors stay the kernel's own, so whole process trees run as without us. Paths below `wrap_dir` are rewritten
+//! where the directory behind is another; the names that the kernel answers (getcwd, realpath) are then that
+//! directory's.
 
 use crate::find::prefix::Lexical;
 use crate::find::redirect::here;

@@ -1,7 +1,7 @@
 //! What stays the host's although it has to do with files of ours.
 //!
-//! In: sockets and FIFOs by a path of ours, lists of mounts, limits, calls that no file of ours can take part in. Out: the
-//! host's object behind our name, or the kernel's error. Neighbours: `find`, `calls`.
+//! In: sockets and FIFOs by a path of ours, lists of mounts, limits, calls that no file of ours can take part in. Out:
+//! the host's object behind our name, or the kernel's error. Neighbours: `find`, `calls`.
 
 pub(crate) mod address;
 pub(crate) mod end;

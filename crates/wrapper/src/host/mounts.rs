@@ -1,5 +1,5 @@
-//! The kernel's lists of what is mounted (proc(5)), with ours at the end: `df`, `findmnt` and whoever else looks there finds the
-//! file system's name, kind and directory. Who opens such a list to read gets a copy of that moment.
+//! The kernel's lists of what is mounted (proc(5)), with ours at the end: `df`, `findmnt` and whoever else looks there
+//! finds the file system's name, kind and directory. Who opens such a list to read gets a copy of that moment.
 
 use crate::edge::given::NO_MEMORY;
 use crate::edge::{Answer, host};
@@ -42,8 +42,8 @@ fn is_link_to_proc(path: &CStr) -> bool {
         .is_ok_and(|len| target[..len].ends_with(b"proc/self/mounts") || target[..len] == *b"/proc/mounts")
 }
 
-/// The descriptor of a copy with our line, if this is a list and to be read. Where the host has no memory for one, or forbids it,
-/// the list is the kernel's.
+/// The descriptor of a copy with our line, if this is a list and to be read. Where the host has no memory for one, or
+/// forbids it, the list is the kernel's.
 ///
 /// # Safety
 /// A C string, unless it is null or no memory: as [`Place::Host`] has it wherever there is a setting.
@@ -129,7 +129,8 @@ fn device() -> (u32, u32) {
     (libc::major(dev), libc::minor(dev))
 }
 
-/// The number of the mount that `directory` lies in: of the lines whose mount point leads to it, the last of the longest.
+/// The number of the mount that `directory` lies in: of the lines whose mount point leads to it, the last of the
+/// longest.
 fn above<'a>(mountinfo: &'a [u8], directory: &[u8]) -> &'a str {
     let at = escaped(directory);
     let mut best = ("1", 0);
@@ -166,7 +167,8 @@ mod tests {
     #[test]
     fn names_are_words_and_lie_in_a_mount() {
         assert_eq!(escaped(b"/a b\\c\td"), "/a\\040b\\134c\\011d");
-        let list = b"21 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 21 0:5 / /home rw - tmpfs tmpfs rw\n31 30 0:6 / /home rw - x y rw\n";
+        let list = b"21 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 21 0:5 / /home rw - tmpfs tmpfs rw\n31 30 0:6 / /home rw \
+         - x y rw\n";
         assert_eq!(above(list, b"/home/me"), "31");
         assert_eq!(above(list, b"/homes"), "21");
         assert_eq!(above(b"", b"/x"), "1");

@@ -54,8 +54,8 @@ pub(crate) unsafe fn to<R: Reply>(
     finish(answer)
 }
 
-/// Why a call with an address fails: that its descriptor is no socket of the kind comes first, as a call with an address
-/// where nothing is tells.
+/// Why a call with an address fails: that its descriptor is no socket of the kind comes first, as a call with an
+/// address where nothing is tells.
 fn unless_no_socket(failure: Fail, call: &impl Fn(*const sockaddr, socklen_t) -> isize) -> Answer {
     let nothing = Address::of(MagicLink::of(-1).to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
     match call(nothing.as_ptr(), nothing.len()) {
@@ -115,7 +115,8 @@ fn just_made(mode: u32, spot: &Spot<'_>) -> Answer<(Node, u64)> {
     if is_it { Ok((node, status.ino)) } else { fail(libc::EADDRINUSE) }
 }
 
-/// Whose files are that this process makes beside a place: in a user namespace of its own a server knows it by another number.
+/// Whose files are that this process makes beside a place: in a user namespace of its own a server knows it by another
+/// number.
 fn whose_here(spot: &Spot<'_>) -> Option<u32> {
     let path = spot.path();
     let above = path.iter().rposition(|&byte| byte == b'/').map_or(&b"."[..], |slash| &path[..=slash]);

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::QuietFd;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A descriptor with the number of the process that made it: a child has its own, whether it closed its parent's (fork) or
-/// shares our memory and not our descriptors (clone with CLONE_VM).
+/// A descriptor with the number of the process that made it: a child has its own, whether it closed its parent's (fork)
+/// or shares our memory and not our descriptors (clone with CLONE_VM).
 struct StandIn(AtomicU64);
 
 /// A process in the upper half, a descriptor in the lower one. No process is 0.

@@ -125,8 +125,8 @@ struct LinkMap {
 /// `handle` is an open library's.
 unsafe fn rename(handle: *mut c_void, copy: &Copy, at_start: bool) {
     let Ok(path) = CString::new(copy.path.as_slice()) else { return };
-    // SAFETY: glibc's handles are link maps; the loader frees the name when it unloads the library, with the same `free` as the
-    // `strdup` here belongs to.
+    // SAFETY: glibc's handles are link maps; the loader frees the name when it unloads the library, with the same
+    // `free` as the `strdup` here belongs to.
     unsafe {
         let map: *mut LinkMap = handle.cast();
         if (*map).name.is_null() || CStr::from_ptr((*map).name) != copy.name.as_c_str() {
@@ -220,7 +220,8 @@ struct Fate {
     handle: *mut c_void,
 }
 
-/// The copy for a path of ours; none for the host's, and for what cannot be read, of which the loader will say that it is not there.
+/// The copy for a path of ours; none for the host's, and for what cannot be read, of which the loader will say that it
+/// is not there.
 fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
     setting::setting()?;
     let found = needed::find(path, caller)?;
@@ -237,8 +238,8 @@ fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
     }
 }
 
-/// Where the host has a library to which a directory or a link of ours leads: the loader does not find it by the path as it
-/// is.
+/// Where the host has a library to which a directory or a link of ours leads: the loader does not find it by the path
+/// as it is.
 fn elsewhere(path: &CStr) -> Option<CString> {
     setting::setting().filter(|_| path.to_bytes().contains(&b'/'))?;
     let target = place::on_host_of(libc::AT_FDCWD, path)?.path;

@@ -1,5 +1,5 @@
-//! Which libraries of ours a program or library needs: the loader looks for them below every hook, so they are found here
-//! and handed to it as copies.
+//! Which libraries of ours a program or library needs: the loader looks for them below every hook, so they are found
+//! here and handed to it as copies.
 
 use crate::find::place;
 use crate::loader::elf::{self, Elf};

@@ -23,8 +23,8 @@ pub(crate) enum Action {
     Foreground(c_int),
 }
 
-/// Offset of `__pad` in `posix_spawn_file_actions_t` (spawn.h), which libc only ever sets to zeroes: the record is kept there,
-/// so that it goes where the object goes, without a table or a lock.
+/// Offset of `__pad` in `posix_spawn_file_actions_t` (spawn.h), which libc only ever sets to zeroes: the record is kept
+/// there, so that it goes where the object goes, without a table or a lock.
 const RECORD_OFFSET: usize = 16;
 
 type Record = *mut Vec<Action>;
@@ -152,8 +152,8 @@ hook! {
     }
 }
 
-/// The host's path where `filesystem = host` has it in another directory. What is relative to a directory that the child enters
-/// before is left as it is.
+/// The host's path where `filesystem = host` has it in another directory. What is relative to a directory that the
+/// child enters before is left as it is.
 unsafe fn behind(actions: *const c_void, path: *const c_char) -> Option<CString> {
     // SAFETY: the program's object and C string, under `edge`'s contract.
     let (before, path) = unsafe { (recorded(actions), raw::bytes(path)) };

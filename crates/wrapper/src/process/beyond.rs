@@ -28,9 +28,10 @@ struct Here {
     directory: OwnedFd,
 }
 
-/// Where a process was that now executes a program in a mount namespace of its own. An exec that succeeds leaves nothing of
-/// it; one that fails drops it, and the process is where it was, for what it does then (a shell tries the next directory of
-/// `PATH`). Of a process with several threads only the one that executes was elsewhere; its working directory is its own from then on.
+/// Where a process was that now executes a program in a mount namespace of its own. An exec that succeeds leaves
+/// nothing of it; one that fails drops it, and the process is where it was, for what it does then (a shell tries the
+/// next directory of `PATH`). Of a process with several threads only the one that executes was elsewhere; its working
+/// directory is its own from then on.
 pub(crate) struct Left(Here);
 
 impl Here {
@@ -62,8 +63,8 @@ impl Drop for Left {
     }
 }
 
-/// Before an exec, in the process that executes: a program that we are not in is said once a run, and kept from the host's
-/// directory behind `wrap_dir` where this process may do so. The answer is to be kept until the exec has failed.
+/// Before an exec, in the process that executes: a program that we are not in is said once a run, and kept from the
+/// host's directory behind `wrap_dir` where this process may do so. The answer is to be kept until the exec has failed.
 ///
 /// # Errors
 /// `EACCES` where the run refuses such programs.
@@ -119,9 +120,10 @@ fn tell(policy: Option<&Policy>, text: &str) {
     }
 }
 
-/// Puts an empty directory over the host's, for this process and those that it makes. Where there is none it cannot be done
-/// without making one, which the other programs of the run would meet; and without the right to mount it is not done: a user
-/// namespace would grant it, but all files of other users then seem to be nobody's, and set-user-ID programs stay who they were.
+/// Puts an empty directory over the host's, for this process and those that it makes. Where there is none it cannot be
+/// done without making one, which the other programs of the run would meet; and without the right to mount it is not
+/// done: a user namespace would grant it, but all files of other users then seem to be nobody's, and set-user-ID
+/// programs stay who they were.
 fn hide(dir: &CStr) -> (Finds, Option<Left>) {
     let mut found = core::mem::MaybeUninit::<libc::stat>::zeroed();
     let nofollow = libc::AT_SYMLINK_NOFOLLOW;

@@ -1,5 +1,5 @@
-//! Shells that libc starts for a program: system, popen, wordexp. libc spawns below every hook, so where something of ours
-//! takes part they are started here.
+//! Shells that libc starts for a program: system, popen, wordexp. libc spawns below every hook, so where something of
+//! ours takes part they are started here.
 
 use crate::edge::{errno_of, fail, finish};
 use crate::find::cwd;
@@ -197,7 +197,8 @@ hook! {
     }
 }
 
-/// For a program that libc starts with this process's environment and that cannot be given another: what is missing in it.
+/// For a program that libc starts with this process's environment and that cannot be given another: what is missing in
+/// it.
 fn tell_directory() {
     let Some(entry) = setting::setting().and_then(|_| cwd::entry()) else {
         // SAFETY: a C string; the calls that come here say of themselves that they use the environment.

@@ -46,8 +46,8 @@ struct Learned {
     library_path: Vec<u8>,
 }
 
-/// Written while the library is loaded, by the one thread that there is; read only from then on. No lock: a child may be
-/// forked while another thread reads.
+/// Written while the library is loaded, by the one thread that there is; read only from then on. No lock: a child may
+/// be forked while another thread reads.
 static LEARNED: AtomicPtr<Learned> = AtomicPtr::new(ptr::null_mut());
 
 static NOTHING: Learned = Learned { kept: Vec::new(), library: None, library_path: Vec::new() };

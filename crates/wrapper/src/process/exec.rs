@@ -383,8 +383,8 @@ hook! {
     }
 }
 
-/// An execveat with flags that ours does not know: the kernel says whether it does. What it knows beyond them asks whether
-/// the program may run, and runs nothing.
+/// An execveat with flags that ours does not know: the kernel says whether it does. What it knows beyond them asks
+/// whether the program may run, and runs nothing.
 unsafe fn beyond_known(
     dirfd: c_int,
     path: *const c_char,

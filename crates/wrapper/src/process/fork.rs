@@ -1,8 +1,8 @@
 //! fork in a shared mount: the child goes on with a session of its own, which holds what its parent's holds.
 //!
-//! The parent asks for the heir's session before the fork and holds what other threads could leave half done; libc
-//! runs the three functions below around each of its own forks (pthread_atfork), the hooks around the rest. Where nothing
-//! is mounted yet, or any more, no thread mounts meanwhile, and the child mounts at its own first touch. A child that was
+//! The parent asks for the heir's session before the fork and holds what other threads could leave half done; libc runs
+//! the three functions below around each of its own forks (pthread_atfork), the hooks around the rest. Where nothing is
+//! mounted yet, or any more, no thread mounts meanwhile, and the child mounts at its own first touch. A child that was
 //! made past all of them finds the mark of `fence` wiped if something was mounted, and then its calls fail with EIO.
 
 use crate::calls::{aio, descriptor, fcntl, mapping};
@@ -316,7 +316,8 @@ fn is_vfork(flags: c_int) -> bool {
 }
 
 hook! {
-    /// clone(2); what vfork does is a fork. Variadic in C; a seventh word is read from the stack, where the caller's frame is
+    /// clone(2); what vfork does is a fork. Variadic in C; a seventh word is read from the stack, where the caller's
+    /// frame is
     fn clone(
         run: Option<unsafe extern "C" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int,
         argument: *mut c_void, parent: *mut c_void, tls: *mut c_void, child: *mut c_void,

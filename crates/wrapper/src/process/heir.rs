@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::CString;
 
-/// The descriptor of an heir's socket, for a program that is executed. After it, `,FD:FLAGS` for each descriptor that was opened
-/// with more than `O_PATH`: what is handed on is its inode, of which the server knows no flags.
+/// The descriptor of an heir's socket, for a program that is executed. After it, `,FD:FLAGS` for each descriptor that
+/// was opened with more than `O_PATH`: what is handed on is its inode, of which the server knows no flags.
 const VARIABLE: &[u8] = b"NVMED_SESSION";
 
 /// An heir's session, until somebody goes on with it. Dropped, it is nobody's and ends.
@@ -75,12 +75,12 @@ pub(crate) fn for_exec() -> Answer<Option<Handover>> {
     Ok(entry.map(|entry| Handover { _heir: heir, entry }))
 }
 
-/// Text of flags that goes along, half of what one variable of the environment may have: of more descriptors than that the
-/// flags are forgotten.
+/// Text of flags that goes along, half of what one variable of the environment may have: of more descriptors than that
+/// the flags are forgotten.
 const PATH_FLAGS_BYTES_MAX: usize = 64 << 10;
 
-/// The descriptors of ours that an exec leaves open, and what they stand for; and the flags of those that only name a file, as
-/// [`VARIABLE`] has them.
+/// The descriptors of ours that an exec leaves open, and what they stand for; and the flags of those that only name a
+/// file, as [`VARIABLE`] has them.
 fn inherited() -> (Vec<(c_int, Handle)>, String) {
     let (mut held, mut path_flags) = (Vec::new(), String::new());
     let mut start = 0;

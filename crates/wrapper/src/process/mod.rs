@@ -1,8 +1,8 @@
 //! A process from its first instruction to its last: fork, exec, spawn, the end.
 //!
-//! In: calls that make, replace or end a process. Out: children that hold what their parent's descriptors hold, programs
-//! that are loaded with us. Neighbours: `find` for what is held, `loader` for programs that lie in our file system.
-//! Invariant: a child never touches its parent's mount (`fence`).
+//! In: calls that make, replace or end a process. Out: children that hold what their parent's descriptors hold,
+//! programs that are loaded with us. Neighbours: `find` for what is held, `loader` for programs that lie in our file
+//! system. Invariant: a child never touches its parent's mount (`fence`).
 
 pub(crate) mod actions;
 pub(crate) mod beyond;

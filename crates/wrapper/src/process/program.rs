@@ -1,4 +1,5 @@
-//! What an exec call is to run: the kernel's own program, or one that lies in our file system, where the kernel does not see it.
+//! What an exec call is to run: the kernel's own program, or one that lies in our file system, where the kernel does
+//! not see it.
 
 use crate::calls::stat;
 use crate::edge::{Answer, Fail, fail};
@@ -151,7 +152,8 @@ pub(crate) fn find(named: &Named<'_>) -> Answer<Program> {
         let next = match found {
             Looked::End(program) => return Ok(Program { words, ..program }),
             Looked::Script { interpreter, argument, script } => {
-                // The script's own word takes the place of the arguments' first, and so does an interpreter's that is one.
+                // The script's own word takes the place of the arguments' first, and so does an interpreter's that is
+                // one.
                 words.splice(
                     ..usize::from(!words.is_empty()),
                     [Some(interpreter.clone()), argument, Some(script)].into_iter().flatten(),

@@ -148,8 +148,8 @@ pub(crate) struct Plan<'a> {
 
 /// Whether something of ours takes part, besides the environment.
 ///
-/// In a private mount the child can use nothing of ours: then it is only the program that matters. One that we are not in
-/// is looked at by the child itself, just before, and so is one that is found in another directory.
+/// In a private mount the child can use nothing of ours: then it is only the program that matters. One that we are not
+/// in is looked at by the child itself, just before, and so is one that is found in another directory.
 pub(crate) fn takes_part(actions: &[Action], program: Option<&Program>) -> bool {
     if program.is_none_or(|program| program.is_ours() || program.unreachable.is_some()) {
         return true;

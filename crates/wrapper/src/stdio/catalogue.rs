@@ -64,7 +64,8 @@ fn say_unread(dir: &[u8]) {
     if !SAID.swap(true, Ordering::Relaxed) {
         let dir = String::from_utf8_lossy(dir);
         raw::say(format_args!(
-            "bindtextdomain {dir}: libc reads translations below the wrapper, so those that lie here are not found; keep them on the host"
+            "bindtextdomain {dir}: libc reads translations below the wrapper, so those that lie here are not found; \
+             keep them on the host"
         ));
     }
 }

@@ -426,7 +426,8 @@ hook! {
 const BACKTRACE_PIECE_BYTES: usize = 1024;
 
 hook! {
-    /// backtrace_symbols_fd(3): libc writes by system calls of its own, so it writes to memory, which needs no allocation either
+    /// backtrace_symbols_fd(3): libc writes by system calls of its own, so it writes to memory, which needs no
+    /// allocation either
     fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int)
         -> (), next libc_backtrace_symbols_fd {
         if !table::is_ours(fd) && !watch::is_watched(fd) {

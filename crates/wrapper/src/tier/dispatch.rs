@@ -160,8 +160,8 @@ impl Call {
         }
     }
 
-    /// Whether a call on descriptors has one of ours among its words, wherever, or one of the stack's own, which are not
-    /// there for the program.
+    /// Whether a call on descriptors has one of ours among its words, wherever, or one of the stack's own, which are
+    /// not there for the program.
     ///
     /// # Safety
     /// The words are the program's arguments for the call of this number.
@@ -220,8 +220,8 @@ unsafe fn answered(number: c_long, words: [usize; 6]) -> Option<isize> {
     Some(if answer == -1 && errno != 0 { -(errno as isize) } else { answer as isize })
 }
 
-/// fork(2), so that libc's preparations for it run; both sides come back here. A descriptor of the child, for which the call's
-/// flags ask, is opened and stored afterwards.
+/// fork(2), so that libc's preparations for it run; both sides come back here. A descriptor of the child, for which the
+/// call's flags ask, is opened and stored afterwards.
 ///
 /// # Safety
 /// The words are a program's arguments for the call of this number, of which [`fork::is_plain`] is true.

@@ -63,8 +63,8 @@ hook! {
 /// Where the newer record has the kind.
 const KIND_OFFSET: usize = 18;
 
-/// Calls on sockets that a file's stand-in answers: of the placeholder the kernel would say what it says of a descriptor
-/// that is open by path only.
+/// Calls on sockets that a file's stand-in answers: of the placeholder the kernel would say what it says of a
+/// descriptor that is open by path only.
 const OF_SOCKETS: &[c_long] = &[
     libc::SYS_accept,
     libc::SYS_accept4,

@@ -1,5 +1,5 @@
-//! Directory streams. Ours lie in one static array, so that a `DIR *` tells by its address whose it is; one on the host's directory
-//! above `wrap_dir` is among them (`above`).
+//! Directory streams. Ours lie in one static array, so that a `DIR *` tells by its address whose it is; one on the
+//! host's directory above `wrap_dir` is among them (`above`).
 
 use crate::calls::descriptor::{self, on_descriptor};
 use crate::calls::open;
@@ -105,7 +105,8 @@ impl Stream {
     }
 }
 
-/// Calls `call` with each record of a stream until it breaks, and closes the stream; the errno of a read that failed, or 0.
+/// Calls `call` with each record of a stream until it breaks, and closes the stream; the errno of a read that failed,
+/// or 0.
 pub(crate) fn each(dir: *mut DIR, call: &mut dyn FnMut(*const dirent) -> ControlFlow<()>) -> c_int {
     let before = raw::errno();
     // SAFETY: a stream that was just opened, ours or libc's; a record is valid until the next.

@@ -7,8 +7,8 @@ use crate::tree::fts_entry::{Compare, Entry, FTS_AGAIN, FTS_FOLLOW, FTS_NOINSTR,
 use crate::tree::fts_stream::{FTS_LOGICAL, FTS_NAMEONLY, FTS_NOCHDIR, FTS_OPTIONMASK, Stream, Want};
 use core::ffi::{CStr, c_char, c_int};
 
-/// Whether libc's own walk would not do: a path is ours, or leads there, or libc's access paths, names in working directories that
-/// we do not know it to have entered, would be taken for ours.
+/// Whether libc's own walk would not do: a path is ours, or leads there, or libc's access paths, names in working
+/// directories that we do not know it to have entered, would be taken for ours.
 fn is_for_us(paths: &[&CStr], options: c_int) -> bool {
     let leads = |path: &CStr| above::leads_to_us(path.as_ptr());
     let is_moving = options & (FTS_NOCHDIR | FTS_LOGICAL) == 0;

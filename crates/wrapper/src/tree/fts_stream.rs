@@ -1,7 +1,7 @@
 //! `FTS` of fts(3): a hierarchy with files of ours, walked by hooked calls.
 //!
-//! The working directory stays: what libc calls `FTS_NOCHDIR` is always on, and a file's access path is its path, from where
-//! the program was when it began.
+//! The working directory stays: what libc calls `FTS_NOCHDIR` is always on, and a file's access path is its path, from
+//! where the program was when it began.
 
 use crate::edge::{Answer, Fail, fail};
 use crate::raw;
@@ -69,7 +69,8 @@ impl Stream {
     /// Ends the path after its first bytes, or after these, `/` and a name.
     fn write_path(&mut self, kept: usize, name: Option<&[u8]>) {
         let end = self.path.cast::<u8>().wrapping_add(kept);
-        // SAFETY: the room of `PATH_BYTES` that the stream was made with: the lengths of paths are checked when entries are made.
+        // SAFETY: the room of `PATH_BYTES` that the stream was made with: the lengths of paths are checked when entries
+        // are made.
         unsafe {
             let Some(name) = name else { return end.write(0) };
             end.write(b'/');
@@ -241,7 +242,8 @@ impl Stream {
 
     /// From an entry that is done to the one beside it, or to the directory above. Null at the end.
     unsafe fn next(&mut self, mut done: *mut Entry) -> *mut Entry {
-        // SAFETY: entries of this walk; what is done is not told again, and its link and parent are read before it is freed.
+        // SAFETY: entries of this walk; what is done is not told again, and its link and parent are read before it is
+        // freed.
         unsafe {
             loop {
                 let (beside, above) = ((*done).link, (*done).parent);
@@ -393,7 +395,8 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.drop_children();
         let mut at = self.current;
-        // SAFETY: the current entry, those beside it, their parent, those beside that, and so on, are this walk's alone.
+        // SAFETY: the current entry, those beside it, their parent, those beside that, and so on, are this walk's
+        // alone.
         unsafe {
             while !at.is_null() {
                 let next = if (*at).link.is_null() { (*at).parent } else { (*at).link };

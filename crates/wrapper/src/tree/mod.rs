@@ -1,7 +1,7 @@
 //! Directories as libc shows them: streams, scans and walks, with ours listed where it belongs.
 //!
-//! In: libc's functions over directories, which make calls of their own that no hook sees. Out: the same answers over files
-//! of both sides. Neighbours: `find`, `calls`.
+//! In: libc's functions over directories, which make calls of their own that no hook sees. Out: the same answers over
+//! files of both sides. Neighbours: `find`, `calls`.
 
 pub(crate) mod directory;
 pub(crate) mod fts;

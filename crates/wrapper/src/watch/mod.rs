@@ -1,8 +1,8 @@
 //! File calls counted, timed and recorded, for those who ask (`nvmed run --stats`, `--summary`, `--record`).
 //!
 //! `hook!` puts a probe around each hook whose row says what it counts. Switched off, it is one load and one branch. A
-//! hook that is called from another is part of that one. A call counts if it is about a file below `wrap_dir`: the descriptor in its arguments says so,
-//! or whoever places its path.
+//! hook that is called from another is part of that one. A call counts if it is about a file below `wrap_dir`: the
+//! descriptor in its arguments says so, or whoever places its path.
 
 pub(crate) mod shape;
 
@@ -162,8 +162,8 @@ pub(crate) fn begin(probe: &mut MaybeUninit<Probe>, shape: &'static Shape, words
     })
 }
 
-/// Whether the thread is in a call that is being counted. One whose frame lies below the new one's has been left by a jump
-/// (out of a signal handler): it is forgotten.
+/// Whether the thread is in a call that is being counted. One whose frame lies below the new one's has been left by a
+/// jump (out of a signal handler): it is forgotten.
 fn is_within(thread: &Thread, fresh: &MaybeUninit<Probe>) -> bool {
     let current = thread.probe.get() as usize;
     current != 0 && current > ptr::from_ref(fresh) as usize

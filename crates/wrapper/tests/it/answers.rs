@@ -89,7 +89,8 @@ impl Choice {
             Ok(word) if word.contains('(') => (Self { only: Some(word), ..all }, false),
             Ok(word) => {
                 panic!(
-                    "NVMED_ANSWERS is `all`, N for one pair of N, or a case such as `open(file, RDONLY, 640)`, not {word:?}"
+                    "NVMED_ANSWERS is `all`, N for one pair of N, or a case such as `open(file, RDONLY, 640)`, not \
+                     {word:?}"
                 )
             }
             Err(_) => (Self { pairs: PAIRS_IN_THE_GATE, ..all }, false),
@@ -361,7 +362,8 @@ fn every_call_is_answered_as_on_ext4() {
     let lines: String = all.iter().map(|difference| difference.line() + "\n").collect();
     std::fs::write(&file, lines).expect("the differences are written");
     let summary = format!(
-        "{cases} cases in {} set-ups: {} differences, {reasoned} of them with a reason, {open} open, {} not in the list",
+        "{cases} cases in {} set-ups: {} differences, {reasoned} of them with a reason, {open} open, {} not in the \
+         list",
         ALL.len(),
         all.len(),
         rest.len()

@@ -86,8 +86,8 @@ fn splices_are_those_of_the_host() {
     bench.fsck();
 }
 
-/// A handler that jumps out of a call that waits finds nothing of it: no descriptor, and no file that is held open. What
-/// stands in for a file of ours is the process's that needs it.
+/// A handler that jumps out of a call that waits finds nothing of it: no descriptor, and no file that is held open.
+/// What stands in for a file of ours is the process's that needs it.
 #[test]
 fn calls_leave_nothing_behind() {
     let Some(bench) = Bench::new("", &["cc", "timeout"]) else { return };
@@ -140,8 +140,8 @@ fn hierarchies_are_walked_as_on_the_host() {
     }
 }
 
-/// Our directory is in the listings of the one above it, and on the way of walks from there, as on the host: whether the
-/// host has a directory there or not.
+/// Our directory is in the listings of the one above it, and on the way of walks from there, as on the host: whether
+/// the host has a directory there or not.
 #[test]
 fn what_lies_above_us_lists_us() {
     for (how, hidden) in [("off", false), ("dispatch", false), ("off", true)] {
@@ -367,8 +367,8 @@ fn what_slips_past_fails_loudly() {
     assert_eq!(bench.ok(&[program.to_str().unwrap(), &file]), "everything that slipped failed\n");
 }
 
-/// Setting up a ring of io_uring fails below a file system of ours, in every way that can be hooked, so that programs do
-/// without; it works where the user allows it, and where all files are the host's.
+/// Setting up a ring of io_uring fails below a file system of ours, in every way that can be hooked, so that programs
+/// do without; it works where the user allows it, and where all files are the host's.
 #[test]
 fn rings_are_refused_unless_they_are_allowed() {
     let refused = "syscall 38\ninstruction 0\nio_uring_setup 38\nio_uring_queue_init 38\n\

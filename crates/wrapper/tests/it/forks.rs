@@ -139,8 +139,8 @@ fn the_walks_are_right_on_the_host() {
     assert_eq!(count, walks.len(), "{output:?}");
 }
 
-/// What docs/wrapper.md promises of a private mount: the process that touched it first has it, what was forked from that is
-/// told EIO, what was executed besides EBUSY, and nobody else is told anything.
+/// What docs/wrapper.md promises of a private mount: the process that touched it first has it, what was forked from
+/// that is told EIO, what was executed besides EBUSY, and nobody else is told anything.
 fn in_private(walk: &str) -> String {
     #[derive(Clone, Copy, PartialEq)]
     enum Has {
@@ -221,8 +221,8 @@ fn a_fork_where_nothing_is_mounted_wakes_nobody() {
     }
 }
 
-/// A process that shares its parent's memory, and has another number, takes the mount of a thread there for what it is. The
-/// server is the test's, and does not answer: a second connection would be a second mount.
+/// A process that shares its parent's memory, and has another number, takes the mount of a thread there for what it is.
+/// The server is the test's, and does not answer: a second connection would be a second mount.
 #[test]
 fn a_process_that_shares_memory_waits_for_its_parents_mount() {
     let Some(bench) = Bench::new("", &["cc"]) else { return };
@@ -309,7 +309,8 @@ const BASH_PIECES: &[&str] = &[
     "echo tee%n | tee >(cat > $d/%f; : > $d/done) > /dev/null; until [ -e $d/done ]; do sleep 0.01; done; rm $d/done",
     "echo both &> $d/%f; cat $d/%f",
     "mapfile -t a < $d/%f; echo ${#a[@]}",
-    "coproc cat; echo co%n >&${COPROC[1]}; read -r l <&${COPROC[0]}; echo $l > $d/%f; cat $d/%f; kill $COPROC_PID; wait 2> /dev/null",
+    "coproc cat; echo co%n >&${COPROC[1]}; read -r l <&${COPROC[0]}; echo $l > $d/%f; cat $d/%f; kill $COPROC_PID; \
+     wait 2> /dev/null",
 ];
 const NAMES: [&str; 4] = ["one", "two", "three", "four"];
 const SCRIPTS: usize = 200;

@@ -192,7 +192,8 @@ fn few_descriptors_are_enough() {
     let Some(bench) = Bench::new("", &["bash"]) else { return };
     for most in [60, 256, 700] {
         let shell = format!(
-            "ulimit -n {most}; cd {}; for n in 3 4 5 6 7 8 9 10 20; do eval \"exec $n>f$n\" && echo $n >&$n || exit 1; done; \
+            "ulimit -n {most}; cd {}; for n in 3 4 5 6 7 8 9 10 20; do eval \"exec $n>f$n\" && echo $n >&$n || exit \
+             1; done; \
              read n <f20; echo $n",
             bench.path("")
         );

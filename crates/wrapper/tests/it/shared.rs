@@ -23,7 +23,8 @@ fn a_shell_pipes_redirects_and_goes_on() {
         assert_eq!(script(&bench, shell, subshells), want, "{shell}");
         let jobs = "for n in 1 2 3 4; do (echo $n > job$n; echo $n >> all) & done; wait; cat job?; sort all";
         assert_eq!(script(&bench, shell, jobs), "1\n2\n3\n4\n1\n2\n3\n4\n", "{shell}");
-        let here_document = "cat > doc <<END\nline\nEND\ncat doc; read -r l < doc; echo $l; set -C; (echo x > doc) 2>/dev/null || echo kept";
+        let here_document = "cat > doc <<END\nline\nEND\ncat doc; read -r l < doc; echo $l; set -C; (echo x > doc) \
+         2>/dev/null || echo kept";
         assert_eq!(script(&bench, shell, here_document), "line\nline\nkept\n", "{shell}");
         bench.fsck();
     }
@@ -45,7 +46,8 @@ fn make_builds_a_program_with_two_jobs() {
     let sources = "mkdir p && cd p && \
          for n in 1 2 3 4; do echo \"int f$n(void) { return $n; }\" > f$n.c; done && \
          echo 'int f1(void), f2(void), f3(void), f4(void); int main(void) { return f1()+f2()+f3()+f4(); }' > m.c && \
-         printf 'O = m.o f1.o f2.o f3.o f4.o\\nprog: $(O)\\n\\tcc -o $@ $(O)\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > Makefile";
+         printf 'O = m.o f1.o f2.o f3.o f4.o\\nprog: $(O)\\n\\tcc -o $@ $(O)\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > \
+         Makefile";
     script(&bench, "bash", sources);
     let built = script(&bench, "bash", "cd p && make -s -j2 && make -q && cp prog /dev/stdout");
     assert!(built.contains("ELF"), "a program: {} bytes", built.len());

@@ -1,8 +1,9 @@
 //! `src/rows.rs` and `symbols.txt` against libc, against our library and against `docs/symbols.md`.
 //!
-//! Together they have each function of libc that takes a path, a descriptor, a directory stream or a stdio stream: those
-//! that are hooked are rows, the others are lines with what we do with them; `symbols-none.txt` has those that take none.
-//! A newer libc that brings a new call is in none, and fails here. `NVMED_BLESS=1` writes `docs/symbols.md` anew.
+//! Together they have each function of libc that takes a path, a descriptor, a directory stream or a stdio stream:
+//! those that are hooked are rows, the others are lines with what we do with them; `symbols-none.txt` has those that
+//! take none. A newer libc that brings a new call is in none, and fails here. `NVMED_BLESS=1` writes `docs/symbols.md`
+//! anew.
 
 #[macro_use]
 #[path = "../../src/rows.rs"]
@@ -23,7 +24,8 @@ const SYSCALLS: &str = include_str!("../../syscalls.txt");
 const WORDS: &[(&str, &str)] = &[
     (
         "hooked",
-        "The library exports the name: it sorts out ours, and answers them as the manual page says or refuses them as `docs/spec/answers.md` says.",
+        "The library exports the name: it sorts out ours, and answers them as the manual page says or refuses them as \
+         `docs/spec/answers.md` says.",
     ),
     ("through", "libc's own function runs, and reaches ours through hooked calls or our streams."),
     ("refused", "Fails with that errno; nothing is read or written elsewhere by mistake."),
@@ -175,9 +177,11 @@ fn calls() -> BTreeMap<i64, (&'static str, &'static str, &'static str)> {
 fn page() -> String {
     let table = table();
     let mut page = String::from(
-        "# Symbols\n\nEvery function of glibc 2.36 that takes a path, a descriptor, a directory stream or a stdio stream, and every \
+        "# Symbols\n\nEvery function of glibc 2.36 that takes a path, a descriptor, a directory stream or a stdio \
+         stream, and every \
          system call that does, with what the wrapper does with it. Written by \
-         `NVMED_BLESS=1 cargo test -p nvmed-wrapper --test it symbols::` from `crates/wrapper/src/rows.rs`, `symbols.txt` and `syscalls.txt`, which tests hold against \
+         `NVMED_BLESS=1 cargo test -p nvmed-wrapper --test it symbols::` from `crates/wrapper/src/rows.rs`, \
+         `symbols.txt` and `syscalls.txt`, which tests hold against \
          libc, against the library and against the kernel's header.\n\n",
     );
     for (word, meaning) in WORDS {
@@ -198,7 +202,10 @@ fn page() -> String {
         }
         page.push('\n');
     }
-    page.push_str("## System calls by number\n\n`syscall(2)`, and the second tier where it is on.\n\n| calls | | |\n|---|---|---|\n");
+    page.push_str(
+        "## System calls by number\n\n`syscall(2)`, and the second tier where it is on.\n\n| calls | | \
+     |\n|---|---|---|\n",
+    );
     let mut groups: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for (name, what, why) in calls().into_values() {
         if what != "none" {

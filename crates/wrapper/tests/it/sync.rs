@@ -1,7 +1,7 @@
 //! sync, syncfs and `sync -f` of a process that has written nothing itself: what others wrote survives a power cut.
 //!
-//! The device keeps everything since the last Flush or FUA write in the memory of the server, and the run's memory is the
-//! holder's: both are killed.
+//! The device keeps everything since the last Flush or FUA write in the memory of the server, and the run's memory is
+//! the holder's: both are killed.
 
 use crate::support::{Bench, nvmed};
 use std::io::{BufRead, BufReader};
@@ -109,8 +109,8 @@ def sync(fd):
 print(sync(a), sync(b), sync(other), sync(a), sync(b), flush=True)
 "#;
 
-/// The device fails one write, each in turn: wherever a sync meets it, both descriptions of the file are told, once, and
-/// nobody else is.
+/// The device fails one write, each in turn: wherever a sync meets it, both descriptions of the file are told, once,
+/// and nobody else is.
 #[test]
 fn what_a_sync_could_not_write_is_told_to_each_description() {
     let mut told = 0;
@@ -133,8 +133,8 @@ fn what_a_sync_could_not_write_is_told_to_each_description() {
     assert!(told > 0, "no write of the sync failed");
 }
 
-/// What a private mount can do for a sync of another process: what a process left that was killed is written back; of one
-/// that lives it is said that it is not.
+/// What a private mount can do for a sync of another process: what a process left that was killed is written back; of
+/// one that lives it is said that it is not.
 #[test]
 fn a_sync_beside_a_private_mount_says_what_it_cannot_do() {
     let Some(bench) = Bench::new("", &["dash"]) else { return };
