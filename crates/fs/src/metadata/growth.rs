@@ -8,6 +8,7 @@ use crate::blocks::alloc::{Near, Run};
 use crate::blocks::reservation::Taken;
 use crate::error::FsError;
 use crate::metadata::Metadata;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_kv::DeviceMedium;
 use nvmed_layout::{Superblock, copies};
@@ -239,24 +240,45 @@ impl Metadata {
         self.take_up()
     }
 
-    /// Marks those blocks of a run that are not.
-    fn mark_unmarked(&self, last: core::ops::Range<u64>) -> Result<(), FsError> {
-        let (mut at, mut free) = (last.start, 0);
-        while at < last.end {
-            let blocks = (last.end - at).min(u64::from(u32::MAX)) as u32;
-            let run = Run { start: Block(at), blocks };
-            free += self.blocks.unmarked(run)?;
-            at = run.end().0;
-        }
-        if free > 0 {
-            let mut promise = self.blocks.ledger.reserve(free)?;
-            let run = Run { start: Block(last.start), blocks: (last.end - last.start) as u32 };
-            let mut change = self.change();
-            change.use_headroom();
-            change.use_some_of(run, free)?;
-            change.apply()?;
-            promise.redeemed(free);
+    /// Marks those blocks of a run that are not. The run may be that of several growths side by side.
+    fn mark_unmarked(&self, last: Range<u64>) -> Result<(), FsError> {
+        for run in steps(last) {
+            let free = self.blocks.unmarked(run)?;
+            if free > 0 {
+                let mut promise = self.blocks.ledger.reserve(free)?;
+                let mut change = self.change();
+                change.use_headroom();
+                change.use_some_of(run, free)?;
+                change.apply()?;
+                promise.redeemed(free);
+            }
         }
         Ok(())
+    }
+}
+
+/// Blocks side by side as runs of which each is no longer than one growth takes, and so fits one change.
+fn steps(blocks: Range<u64>) -> impl Iterator<Item = Run> {
+    let starts = blocks.clone().step_by(GROW_BLOCKS_MAX as usize);
+    starts.map(move |start| Run {
+        start: Block(start),
+        blocks: (blocks.end - start).min(GROW_BLOCKS_MAX) as u32,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_blocks_of_many_growths_side_by_side_are_in_a_step() {
+        let blocks = 77..77 + (1 << 32) + 5;
+        let mut at = blocks.start;
+        for run in steps(blocks.clone()) {
+            assert_eq!(run.start, Block(at));
+            assert!(run.blocks > 0 && u64::from(run.blocks) <= GROW_BLOCKS_MAX);
+            at = run.end().0;
+        }
+        assert_eq!(at, blocks.end);
     }
 }
