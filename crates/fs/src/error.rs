@@ -42,7 +42,7 @@ pub enum FsError {
     #[error("a name has at most 255 bytes and a path at most 4095")]
     NameTooLong,
     /// An argument that has no meaning here.
-    #[error("invalid argument")]
+    #[error("an argument makes no sense for this call on this file")]
     Invalid,
     /// Mounted read-only, unmounted, or turned read-only by [`crate::Trouble`].
     #[error("the file system is read-only")]
@@ -66,28 +66,28 @@ pub enum FsError {
     #[error("the directory has too many names below it to be renamed in one step; copy it and remove it")]
     TooManyNames,
     /// In use in a way that forbids the call.
-    #[error("in use")]
+    #[error("in use in a way that forbids this; end what uses it, or try again later")]
     Busy,
     /// The descriptor was not opened for this.
-    #[error("the file is not open for that")]
+    #[error("the file was not opened for that: for reading, for writing, or for more than its path")]
     BadDescriptor,
     /// Not offered by this file system.
     #[error("the file system does not offer that")]
     NotSupported,
     /// A lock or a resource is taken, and the caller did not want to wait.
-    #[error("would have to wait")]
+    #[error("somebody else has the lock, and the call was not to wait for it")]
     WouldBlock,
     /// More than 65,536 record locks on one file.
     #[error("too many locks on one file")]
     TooManyLocks,
     /// The wait was cancelled.
-    #[error("interrupted")]
+    #[error("interrupted while it waited; nothing has changed")]
     Interrupted,
     /// Past [`crate::FILE_BYTES_MAX`].
     #[error("the file would become larger than 2^56 bytes")]
     TooBig,
     /// No data, or no hole, at or after the offset.
-    #[error("no data or hole there")]
+    #[error("there is no data, or no hole, at that offset or behind it")]
     NoData,
     /// The inode has no extended attribute of that name.
     #[error("no extended attribute of that name")]

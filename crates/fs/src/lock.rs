@@ -97,10 +97,12 @@ impl LockHeld {
     }
 }
 
+/// The locks that are held on one file.
 #[derive(Default)]
 struct LockList {
-    /// Sorted by nothing: files have few locks.
+    /// Those on ranges (fcntl(2)), in no order: files have few locks.
     records: Vec<LockHeld>,
+    /// Those on the whole file (flock(2)), by their descriptions' numbers.
     whole: Vec<(u64, LockKind)>,
 }
 
