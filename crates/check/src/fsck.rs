@@ -98,11 +98,11 @@ struct Summary {
     extents_found: u32,
 }
 
-/// A directory, as its name tells of it.
+/// The prefixes of keys that a directory's name tells.
 struct Prefixes {
-    /// The prefix of what is in it.
-    prefix: Box<[u8]>,
-    /// The prefix of what its own name is in; the root's is empty.
+    /// That of the names in it.
+    own: Box<[u8]>,
+    /// That of its own name; the root's is empty.
     above: Box<[u8]>,
     zone: bool,
 }
@@ -155,13 +155,13 @@ struct Check {
 
 impl Check {
     fn new(superblock: Superblock) -> Self {
-        let root = Prefixes { prefix: keys::zone(ROOT).into(), above: Box::default(), zone: true };
+        let root = Prefixes { own: keys::zone(ROOT).into(), above: Box::default(), zone: true };
         Self {
             superblock,
             findings: Vec::new(),
             inodes: HashMap::new(),
             names: HashMap::new(),
-            directories: HashMap::from([(root.prefix.clone(), ROOT)]),
+            directories: HashMap::from([(root.own.clone(), ROOT)]),
             prefixes: HashMap::from([(ROOT, root)]),
             contents: HashMap::new(),
             below: Vec::new(),
@@ -244,8 +244,8 @@ impl Check {
                 own = prefix.to_vec();
                 keys::push_step(&mut own, name);
             }
-            let prefixes = Prefixes { prefix: own.into(), above: prefix.into(), zone: entry.zone };
-            self.directories.insert(prefixes.prefix.clone(), entry.ino);
+            let prefixes = Prefixes { own: own.into(), above: prefix.into(), zone: entry.zone };
+            self.directories.insert(prefixes.own.clone(), entry.ino);
             self.prefixes.insert(entry.ino, prefixes);
         }
         Some(())
@@ -405,7 +405,7 @@ impl Check {
                 found.push(Finding::Orphan { ino: ino.0, names });
             }
             let is_directory = summary.kind == FileType::Directory;
-            let inside = self.prefixes.get(&ino).and_then(|prefixes| self.contents.get(&prefixes.prefix));
+            let inside = self.prefixes.get(&ino).and_then(|prefixes| self.contents.get(&prefixes.own));
             let subdirectories = inside.map_or(0, |contents| contents.subdirectories);
             let links = if is_directory { 2 + subdirectories } else { names };
             let is_long_link = summary.kind == FileType::Symlink && summary.size > INLINE_TARGET_BYTES as u64;
