@@ -68,6 +68,9 @@ pub enum FsError {
     /// In use in a way that forbids the call.
     #[error("in use in a way that forbids this; end what uses it, or try again later")]
     Busy,
+    /// The last name of a file would go that somebody keeps ([`crate::Kept`]): that is to be given back first.
+    #[error("inode {0} is kept by a shelf, and would lose its last name; take it back, and try again")]
+    Kept(u64),
     /// The descriptor was not opened for this.
     #[error("the file was not opened for that: for reading, for writing, or for more than its path")]
     BadDescriptor,
@@ -182,7 +185,7 @@ impl FsError {
             Self::Quota => Errno::DQUOT,
             Self::NoSpace => Errno::NOSPC,
             Self::TooManyLinks => Errno::MLINK,
-            Self::Busy => Errno::BUSY,
+            Self::Busy | Self::Kept(_) => Errno::BUSY,
             Self::BadDescriptor => Errno::BADF,
             Self::NotSupported => Errno::OPNOTSUPP,
             Self::WouldBlock => Errno::AGAIN,

@@ -28,6 +28,7 @@ mod server;
 mod service;
 mod session;
 mod share;
+mod shelf;
 mod statistics;
 mod token;
 #[cfg(test)]

@@ -496,6 +496,7 @@ impl Desk {
                 "dirty_bytes": cache.dirty * PAGE_BYTES,
             },
             "windows": windows,
+            "shelves": self.service.shelves.json(),
             "requests": {
                 "reads": requests.reads,
                 "writes": requests.writes,

@@ -14,7 +14,7 @@ const LATENCY_GROUPS: usize = 32;
 
 /// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their
 /// sync.
-pub const KINDS: [&str; 35] = [
+pub const KINDS: [&str; 36] = [
     "ping",
     "lookup",
     "open",
@@ -50,6 +50,7 @@ pub const KINDS: [&str; 35] = [
     "lock_test",
     "write_sync",
     "flags",
+    "claim",
 ];
 
 /// Which of [`KINDS`] a call is.
@@ -90,6 +91,7 @@ pub(crate) fn kind(call: &Call<'_>) -> usize {
         Call::SyncMap { .. } | Call::Unmap { .. } => 30,
         Call::Lock { .. } => 31,
         Call::LockTest { .. } => 32,
+        Call::Claim { .. } => 35,
     }
 }
 
