@@ -163,6 +163,30 @@ fn files_that_are_more_than_there_is_room_for_are_read_right() {
     }
 }
 
+#[test]
+fn files_that_are_more_than_there_are_cards_are_told_right() {
+    let shared = serve();
+    let session = shared.session();
+    let (files, root) = (session.files(), session.files().root());
+    settle(&session);
+    let name = |number: usize| format!("f{number}");
+    for number in 0..20_000 {
+        let file = create(files, &name(number));
+        assert_eq!(file.stat().unwrap().ino, stat(files, name(number).as_bytes()).unwrap().ino);
+    }
+    let held: Vec<_> =
+        (0..50).map(|number| files.open(&root, name(number).as_bytes(), OpenFlags::READ, 0)).collect();
+    for number in (0..20_000).rev() {
+        let size = stat(files, name(number).as_bytes()).unwrap().size;
+        drop(files.open(&root, name(number).as_bytes(), OpenFlags::READ, 0).unwrap());
+        assert_eq!(size, 0);
+    }
+    for (number, file) in held.into_iter().enumerate() {
+        files.unlink(&root, name(number).as_bytes()).unwrap();
+        assert_eq!(file.unwrap().stat().unwrap().nlink, 0, "{number}");
+    }
+}
+
 /// Changes something, by chance.
 fn change(files: &FileSystem, dice: &mut Dice) {
     let root = files.root();

@@ -30,7 +30,7 @@ pub struct Session {
     pub(crate) sent: Arc<AtomicUsize>,
     holds: Mutex<Holds>,
     /// The shelf of its class, once its process has asked for it.
-    pub(crate) shelf: Mutex<Option<Arc<ClassShelf>>>,
+    shelf: Mutex<Option<Arc<ClassShelf>>>,
     /// Opens that its process has posted, and the server has taken over.
     pub(crate) notes: Mutex<Vec<Note>>,
     /// Of its user's, until it ends.
@@ -143,6 +143,16 @@ impl Session {
         if handle == Handle::ROOT { Ok(self.view.files.root()) } else { self.holds().node(handle) }
     }
 
+    /// The shelf of its class, if its process has asked for it.
+    pub(crate) fn shelf(&self) -> Option<Arc<ClassShelf>> {
+        self.shelf.lock().clone()
+    }
+
+    /// Its class has this shelf from now on, or none; the one before.
+    pub(crate) fn set_shelf(&self, shelf: Option<Arc<ClassShelf>>) -> Option<Arc<ClassShelf>> {
+        std::mem::replace(&mut *self.shelf.lock(), shelf)
+    }
+
     /// What a handle stands for.
     ///
     /// # Errors
@@ -165,7 +175,7 @@ impl Session {
 
     /// Its end: what it held, for the caller to let go of. A call that has begun keeps what it uses until it is done.
     pub(crate) fn end(&self) -> Vec<Hold> {
-        *self.shelf.lock() = None;
+        self.set_shelf(None);
         let notes = std::mem::take(&mut *self.notes.lock());
         drop(notes);
         self.holds().end()

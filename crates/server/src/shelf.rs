@@ -168,7 +168,7 @@ impl Service {
         };
         drop(classes);
         let memory = rustix::io::fcntl_dupfd_cloexec(shelf.0.lock().shelf.readers(), 0)?;
-        *session.shelf.lock() = Some(shelf);
+        session.set_shelf(Some(shelf));
         Ok(memory)
     }
 
@@ -178,7 +178,7 @@ impl Service {
     /// Those of resolution.
     pub(crate) fn look_up_shown(&self, asker: &Asker<'_>, question: &Question<'_>) -> Result<Node, FsError> {
         let Question { at, path, follow } = *question;
-        let Some(shelf) = asker.session.shelf.lock().clone() else {
+        let Some(shelf) = asker.session.shelf() else {
             return asker.session.files().lookup(at, path, follow, &asker.who());
         };
         let mut trail = Trail::default();
@@ -195,7 +195,7 @@ impl Service {
         opened: &Node,
         flags: OpenFlags,
     ) {
-        let Some(shelf) = asker.session.shelf.lock().clone() else { return };
+        let Some(shelf) = asker.session.shelf() else { return };
         if flags.0 & !nvmed_wire::POSTED_FLAGS != 0 || opened.kind() != FileType::File {
             return;
         }
@@ -230,14 +230,14 @@ impl Service {
 
     /// Puts the status of an inode on a session's shelf.
     pub(crate) fn show_status(&self, asker: &Asker<'_>, node: &Node) {
-        if let Some(shelf) = asker.session.shelf.lock().clone() {
+        if let Some(shelf) = asker.session.shelf() {
             self.put_card(asker, &shelf, node, false, None);
         }
     }
 
     /// The count of a file before it is read, if its bytes may go on a session's shelf.
     pub(crate) fn before_read(&self, session: &Session, description: &Description) -> Option<Version> {
-        session.shelf.lock().as_ref()?;
+        session.shelf()?;
         let node = description.node();
         if node.kind() != FileType::File || description.flags().has(OpenFlags::DIRECT) {
             return None;
@@ -256,7 +256,7 @@ impl Service {
         (bytes, offset): (&[u8], u64),
         version: Version,
     ) {
-        let Some(shelf) = session.shelf.lock().clone() else { return };
+        let Some(shelf) = session.shelf() else { return };
         let (node, peer) = (description.node(), session.peer());
         let size = usize::try_from(description.stat().size).unwrap_or(usize::MAX);
         let is_first_part = offset == 0 && bytes.len() < size;
@@ -330,7 +330,7 @@ impl Service {
             state.kept.get(&ino)?.node().clone()
         };
         for session in self.list() {
-            if session.shelf.lock().as_ref().is_some_and(|other| Arc::ptr_eq(other, shelf)) {
+            if session.shelf().is_some_and(|other| Arc::ptr_eq(&other, shelf)) {
                 for lane in session.counts.lanes() {
                     lane.opens().with(ino).for_each(|slot| self.note(&session, &lane, slot, &node));
                 }
@@ -413,7 +413,7 @@ impl Service {
         if let Some(answer) = self.claim_noted(asker, (slot, ino), flags)? {
             return Ok(answer);
         }
-        let shelf = asker.session.shelf.lock().clone();
+        let shelf = asker.session.shelf();
         let node = shelf.and_then(|shelf| shelf.0.lock().kept.get(&ino).map(|kept| kept.node().clone()));
         if let Some(node) = node
             && let Ok(file) = asker.session.files().open_node(&node, flags, &asker.who())
@@ -450,7 +450,7 @@ impl Service {
 
     /// The process has other ids from now on: what it has opened by posts is taken over, and its shelf is another one.
     pub(crate) fn leave_shelf(&self, session: &Session) {
-        let Some(shelf) = session.shelf.lock().take() else { return };
+        let Some(shelf) = session.set_shelf(None) else { return };
         for lane in session.counts.lanes() {
             for (slot, ino) in lane.opens().all() {
                 let node = shelf.0.lock().kept.get(&ino).map(|kept| kept.node().clone());
