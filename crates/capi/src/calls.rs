@@ -12,7 +12,7 @@ const PIECES_MAX: usize = 1024;
 /// Ranges that one call of `nvmed_advise` looks at; the handle keeps as many.
 const RANGES_MAX: usize = nvmed_block::ADVICE_MAX;
 
-/// Which way bytes go.
+/// Whether a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Read,
@@ -44,7 +44,7 @@ pub(crate) fn check(address: usize, len: usize) -> Result<(), Failure> {
 /// Moves bytes between a piece of memory and the position, or an offset, of a handle.
 ///
 /// # Safety
-/// `len` bytes at `address` can be read, and for [`Way::Read`] written, and nobody else uses them meanwhile in a
+/// `len` bytes at `address` can be read, and for [`Direction::Read`] written, and nobody else uses them meanwhile in a
 /// way that C would not allow beside `read` or `write`.
 unsafe fn transfer(
     handle: &Handle,
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn nvmed_pwrite(
 /// A vectored call.
 ///
 /// # Safety
-/// `iov` is NULL or points to `iovcnt` pieces, each of which can be read or written to as `way` needs.
+/// `iov` is NULL or points to `iovcnt` pieces, each of which can be read or written to as `direction` needs.
 unsafe fn vectored(
     handle: *mut NvmedHandle,
     way: Way,

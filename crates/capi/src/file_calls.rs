@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Moves bytes between a piece of memory and a file, at an offset or at the file's.
 ///
 /// # Safety
-/// `len` bytes at `address` can be read, and for [`Way::Read`] written, and nobody else uses them meanwhile in a
+/// `len` bytes at `address` can be read, and for [`Direction::Read`] written, and nobody else uses them meanwhile in a
 /// way that C would not allow beside `read` or `write`.
 pub(crate) unsafe fn transfer(
     file: &Arc<OpenFile>,

@@ -68,7 +68,7 @@ fn side<'a>(volumes: &'a Volumes, location: &Location) -> Rc<dyn Side<'a> + 'a> 
     }
 }
 
-/// Where something is, on one side.
+/// A file or directory at one end of the copy.
 #[derive(Clone)]
 struct Spot<'a> {
     side: Rc<dyn Side<'a> + 'a>,

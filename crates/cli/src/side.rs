@@ -1,4 +1,5 @@
-//! What `cp` needs of either side, so that one walk serves every direction.
+//! A side of a copy, the host or a device: the calls that `cp` makes on either, so that one walk serves every
+//! direction.
 
 use crate::failure::Failure;
 use crate::location::Location;
@@ -17,7 +18,7 @@ pub enum EntryKind {
     Other,
 }
 
-/// What a side knows of a file.
+/// The attributes of a file, as a side knows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// What it is.

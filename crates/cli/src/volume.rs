@@ -52,10 +52,10 @@ impl Volumes {
             .ok_or_else(|| Failure::usage(format!("{location}: not on a device; write DEVICE:/path")))
     }
 
-    /// Writes everything back and lets go of the devices.
+    /// Writes everything back and closes the devices.
     ///
     /// # Errors
-    /// The first thing that could not be written; the other devices are let go all the same.
+    /// The first thing that could not be written; the other devices are closed all the same.
     pub fn unmount(self) -> Result<(), Failure> {
         let ends: Vec<_> = self.0.iter().map(Volume::unmount).collect();
         ends.into_iter().collect()
@@ -84,7 +84,7 @@ impl Volume {
         Ok(Self { name: name.to_owned(), spec: spec.clone(), mount, who: Caller::process() })
     }
 
-    /// Writes everything back and lets go of the device.
+    /// Writes everything back and closes the device.
     ///
     /// # Errors
     /// What could not be written.

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody listens there.
+    /// No server listens there.
     #[error("no server listens at the address of the shared mount ({0}); is it still running?")]
     NoServer(Errno),
     /// It hung up, or died.

@@ -40,7 +40,7 @@ fn count(done: &mut usize, moved: Result<usize, FsError>, wanted: usize) -> Resu
     }
 }
 
-/// Which way bytes go.
+/// Whether a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Read,

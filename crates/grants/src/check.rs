@@ -1,4 +1,4 @@
-//! What makes sense: each grant by itself, and all beside each other.
+//! Whether grants make sense: each by itself, and all beside each other.
 
 use crate::error::GrantError;
 use crate::table::{PartitionGrant, Table, TreeGrant};

@@ -19,7 +19,7 @@ pub struct House {
 }
 
 impl House {
-    /// What an administrator may ask of a running server. `device` is its name, for people.
+    /// A running server as its administrator sees it. `device` is the device's name, as messages show it.
     #[must_use]
     pub fn new(keeper: Arc<Keeper>, service: Arc<Service>, stop: Stop, device: String) -> Self {
         Self { keeper, service, stop, device, started: Instant::now() }

@@ -1,4 +1,4 @@
-//! What an administrator says to a server, and what is answered: one line of JSON each.
+//! An administrator's request to a server, and the server's reply: one line of JSON each.
 
 use crate::keeper::Quota;
 use crate::table::{PartitionGrant, TreeGrant};
@@ -37,12 +37,12 @@ pub enum Request {
         /// Which.
         limits: Quota,
     },
-    /// Nobody is let in any more; the server ends with the last session. Answered at once, and the connection closed
+    /// The server refuses new sessions, and ends with the last session. Answered at once, and the connection closed
     /// when it has ended.
     Drain,
 }
 
-/// What is answered.
+/// What the server answers to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Said {
@@ -52,8 +52,8 @@ pub enum Said {
     Failed(String),
 }
 
-/// Asks the server whose administrator's socket is at a path, and waits for its answer; `last` is told of the answer,
-/// and the connection then stays until the server closes it.
+/// Asks the server whose administrator's socket is at a path, and waits for its answer; `told` is called with the
+/// reply; with `wait`, this returns when the server has closed the connection.
 ///
 /// # Errors
 /// The host's, as text: nobody listens there, or it is not for us.

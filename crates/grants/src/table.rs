@@ -24,14 +24,14 @@ const HEAD: &str = "# Who may use what of the device (docs/serve.md). `nvmed adm
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TreeGrant {
-    /// By which it is asked for.
+    /// The name by which a client asks for it.
     pub name: String,
     /// Its directory, from the file system's root.
     pub path: String,
-    /// Users whose it is.
+    /// Users who may use it.
     #[serde(default)]
     pub users: Vec<u32>,
-    /// Groups whose it is.
+    /// Groups whose members may use it.
     #[serde(default)]
     pub groups: Vec<u32>,
     /// Whether they may change anything; mode bits count besides.
@@ -57,13 +57,13 @@ fn queues() -> u16 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionGrant {
-    /// By which its socket is named.
+    /// The name that its socket gets.
     pub name: String,
     /// Its first byte on the device.
     pub first: Size,
     /// Its size.
     pub size: Size,
-    /// Who may connect.
+    /// The user who may connect.
     pub user: u32,
     /// The socket's group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,8 +133,8 @@ impl Table {
         HEAD.to_owned() + &toml::to_string(self).expect("a table of strings and numbers is TOML")
     }
 
-    /// Puts the table in the place of the file, durably and at once: whoever reads it sees all of one or all of the
-    /// other.
+    /// Puts the table in the place of the file, durably and at once: a reader sees all of the old table or all of the
+    /// new one.
     ///
     /// # Errors
     /// [`GrantError::File`], [`GrantError::Untrusted`]; the file is as it was.
@@ -175,7 +175,7 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Who may write the directory may exchange the table.
+/// A user who may write the directory may exchange the table.
 fn check_directory(path: &Path) -> Result<(), GrantError> {
     let directory = directory_of(path);
     let stat = rustix::fs::statat(rustix::fs::CWD, directory, AtFlags::empty())

@@ -18,7 +18,7 @@ pub enum LabError {
     /// The host refused something.
     #[error("{what}: {errno}")]
     Host {
-        /// What was done to what.
+        /// What was asked for, or the file it was asked of.
         what: String,
         /// Its answer.
         errno: Errno,

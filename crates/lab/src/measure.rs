@@ -15,12 +15,12 @@ const TICK: Duration = Duration::from_millis(100);
 /// The most points that are kept: a day of them would fill a page's memory, so that neighbours are joined.
 const TICKS_MAX: usize = 1200;
 
-/// When a measurement ends.
+/// How long a measurement runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// After this time.
     Time(Duration),
-    /// After this many requests of each job.
+    /// For this many requests of each job.
     Count(u64),
 }
 

@@ -22,7 +22,7 @@ const VARIABLE: &str = "NVMED_LAB_JOURNAL";
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Something made on the host.
+/// What an experiment has made on the host, and takes away at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made {
     /// A file system mounted here, in a directory made for it.

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-/// An open description with its number. It is closed when nobody holds it and no call uses it.
+/// An open description with its number. It is closed when no session and no message holds it and no call uses it.
 pub(crate) struct Description {
     /// The number by which all who hold it know it.
     pub handle: Handle,
@@ -19,7 +19,7 @@ pub(crate) struct Description {
     owed: AtomicI32,
     /// What it has of a user's record locks, and of a user's names: of the one that asked for the first.
     shares: Mutex<[Option<Box<Share>>; 2]>,
-    // In this order: first the file is closed, which gives its locks back, then that is told.
+    // In this order: first the file is closed, which gives its locks back, then the board is told of it.
     file: Arc<File>,
     told: Told,
 }
@@ -56,7 +56,7 @@ impl Description {
         self.told.locked.store(true, Ordering::Relaxed);
     }
 
-    /// A sync that nobody has asked for yet has failed.
+    /// A sync that came with a write has failed: the next sync of the description answers the error.
     pub(crate) fn owe(&self, error: Errno) {
         self.owed.store(error.raw_os_error(), Ordering::SeqCst);
     }

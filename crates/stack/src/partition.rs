@@ -207,7 +207,7 @@ fn check(device: &Device, options: &PartitionOptions) -> Result<(), StackError> 
     Err(StackError::Partition { name: options.name.clone(), what })
 }
 
-/// Gives a socket to its user: whoever owns it may connect. Until then only we can.
+/// Gives a socket to its user, since its owner may connect. Until then only our user can.
 fn give(socket: &Path, user: Option<u32>, group: Option<u32>) -> Result<(), StackError> {
     let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
     let done = rustix::fs::chownat(CWD, socket, user, group, AtFlags::SYMLINK_NOFOLLOW);

@@ -23,7 +23,7 @@ pub fn now_ns() -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     number: u16,
-    /// Nobody else counts there, so that a load and a store are enough.
+    /// No other thread counts there, so that a load and a store are enough.
     alone: bool,
 }
 

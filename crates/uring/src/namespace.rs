@@ -44,7 +44,7 @@ pub struct UringCmdOptions {
     pub lock: bool,
 }
 
-/// An open node.
+/// An open character device of a namespace (`/dev/ng0n1`).
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) fd: QuietFd,

@@ -46,7 +46,7 @@ pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
         Place::Host { dirfd, path } => {
             let setting = setting::setting();
             if setting.is_some()
-                // SAFETY: a place of the host's.
+                // SAFETY: the path of a call that goes to the host.
                 && let Some(list) = unsafe { mounts::opened(path, flags) }
             {
                 return Ok(list as isize);

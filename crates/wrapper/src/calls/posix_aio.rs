@@ -30,7 +30,7 @@ pub(crate) struct Control {
 
 const _: () = assert!(size_of::<Control>() == size_of::<libc::aiocb>());
 
-/// What is to be done.
+/// What a control block asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     Read,

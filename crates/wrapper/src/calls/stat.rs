@@ -59,7 +59,7 @@ pub(crate) fn follow(flags: c_int) -> Follow {
     if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Follow::No } else { Follow::Yes }
 }
 
-/// What a look at the path means for finding its place.
+/// What a look at the path means for finding its route.
 pub(crate) fn look(flags: c_int) -> Touch {
     Touch::Look(if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Last::Keep } else { Last::Follow })
 }

@@ -2,8 +2,8 @@
 //!
 //! Where a thread has faulted in the door ([`nvmed_sys::door`]) it goes on there, and the call answers EFAULT. Every
 //! other signal does what it would do without us: the program's handler, the default, nothing. So that ours can run at
-//! any time neither signal is ever blocked: sets that name them are cleaned of them, and what the program has asked for
-//! is remembered, told, and kept to when one comes. See `docs/spec/faults.md`.
+//! any time neither signal is ever blocked: we take them out of every mask that the program sets, remember that mask
+//! and the program's action, tell them when it asks, and do as they say when a signal comes. See `docs/spec/faults.md`.
 
 use crate::edge::inside;
 use crate::raw;

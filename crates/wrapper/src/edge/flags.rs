@@ -1,5 +1,5 @@
-//! The flags that each call knows, told once. The kernel looks at them before names and descriptors: what is unknown is
-//! `EINVAL`, whatever else is wrong. The hooks and the system calls by number ask here.
+//! The flags that each call knows, in one table. The kernel looks at them before names and descriptors: what is unknown
+//! is `EINVAL`, whatever else is wrong. The hooks and the system calls by number ask here.
 
 use crate::edge::{Answer, Reply, fail, finish};
 use crate::find::place::{self, Place, Touch};
@@ -114,7 +114,7 @@ impl Known {
         if self.has(flags) { Ok(()) } else { fail(libc::EINVAL) }
     }
 
-    /// As [`place::on_path`], once the flags are known: to ours, or to the host whose path it is.
+    /// As [`route::on_path`], once the flags are known: to ours, or to the host whose path it is.
     #[inline]
     pub(crate) fn on_path<R: Reply>(
         &self,

@@ -148,8 +148,8 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
     answer
 }
 
-/// Waits by `call` until a signal with a handler comes. The handlers run once `call` has let go of everything: they may
-/// leave for good. Where `SA_RESTART` says so it is called again behind them, as the kernel's waits go on.
+/// Waits by `call` until a signal with a handler comes. The handlers run once `call` holds no lock any more: they may
+/// jump out and never return. Where `SA_RESTART` says so it is called again behind them, as the kernel's waits go on.
 pub(crate) fn restarting(mut call: impl FnMut() -> Answer) -> Answer {
     loop {
         let mut goes_on = false;

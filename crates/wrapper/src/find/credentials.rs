@@ -1,4 +1,4 @@
-//! Who the program is, for permissions, and its umask.
+//! The ids with which the program is judged for permissions, and its umask.
 //!
 //! Both are copies of what the kernel knows, renewed when the program changes them through libc.
 

@@ -1,5 +1,6 @@
-//! What is behind the names of FIFOs and sockets: the host's objects, which have no names there. A descriptor that
-//! names one is opened, or connected to, through `/proc/self/fd`; what comes of it is the kernel's alone.
+//! What is behind the names of FIFOs and sockets: objects of the host without a name on the host. We keep an `O_PATH`
+//! descriptor of each, and open it or connect to it through `/proc/self/fd`; the descriptor that the program gets is
+//! the kernel's alone.
 
 use crate::edge::{Answer, fail, host, inside};
 use crate::find::magic_link::MagicLink;

@@ -1,5 +1,5 @@
 //! Sockets named by a path of ours: the name is our inode, the socket the program's own. The host binds it to a name
-//! that is gone at once, and whoever may write to our inode gets the way there.
+//! that is removed at once, and a process that may write to our inode can connect to the socket.
 
 use crate::calls::terminal::or_stand_in;
 use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, given, host, inside, reply};

@@ -34,7 +34,7 @@ struct Library {
     older: *const Library,
 }
 
-/// The one that was kept last. They are never let go of; no lock, because a child may be forked while another
+/// The one that was kept last. They are never closed; no lock, because a child may be forked while another
 /// thread looks.
 static LAST: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
 static COUNT: AtomicUsize = AtomicUsize::new(0);

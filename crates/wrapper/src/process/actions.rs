@@ -1,5 +1,5 @@
-//! What a posix_spawn is to do in the child before the program, recorded as it is added: libc would do it below
-//! every hook.
+//! The file actions of posix_spawn, which the child does before it runs the program. We record each as the program adds
+//! it, because libc would do them by calls that no hook sees.
 
 use crate::calls::{descriptor, open, real};
 use crate::edge::{Answer, host};

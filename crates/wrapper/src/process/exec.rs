@@ -1,4 +1,4 @@
-//! The exec family: what is executed, with which environment, and what of ours goes along.
+//! The exec family: which program runs, with which environment, and which descriptors of ours it inherits.
 
 use crate::calls::descriptor;
 use crate::calls::stat::look;

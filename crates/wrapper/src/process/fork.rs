@@ -1,9 +1,10 @@
-//! fork in a shared mount: the child goes on with a session of its own, which holds what its parent's holds.
+//! fork in a shared mount: the child goes on with a session of its own, which holds what its parent's session holds.
 //!
-//! The parent asks for the heir's session before the fork and holds what other threads could leave half done; libc runs
-//! the three functions below around each of its own forks (pthread_atfork), the hooks around the rest. Where nothing is
-//! mounted yet, or any more, no thread mounts meanwhile, and the child mounts at its own first touch. A child that was
-//! made past all of them finds the mark of `fence` wiped if something was mounted, and then its calls fail with EIO.
+//! Before the fork the parent asks the server for the child's session (the heir), and takes the locks under which other
+//! threads could be in the middle of a change. libc runs the three functions below around its own forks
+//! (pthread_atfork); our hooks run them around the other calls that fork. Where nothing is mounted, no thread mounts
+//! during the fork, and the child mounts at its first call that needs it. A child that was made without these functions
+//! finds the mark of `fence` wiped if its parent had mounted, and then its calls fail with EIO.
 
 use crate::calls::{aio, descriptor, fcntl, mapping};
 use crate::edge::{given, inside};
@@ -36,7 +37,7 @@ enum GoesOn {
     Fenced,
 }
 
-/// In the order in which they are let go of: no allocator may run under the first.
+/// Dropped in this order: no allocator may run while the first is held.
 struct Locks {
     _ranges: mapping::Ranges,
     _making: MutexGuard<'static, ()>,
@@ -46,7 +47,7 @@ struct Locks {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// One fork at a time; `HELD` is its holder's.
+/// One fork at a time: the thread that holds this one owns `PENDING`.
 static ALONE: Mutex<()> = Mutex::new(());
 static HELD: Slot = Slot(UnsafeCell::new(None));
 
@@ -61,7 +62,7 @@ enum Stage {
     Nothing,
     /// Nothing is mounted, and no thread mounts.
     Unmounted,
-    /// `HELD`.
+    /// `PENDING`.
     Session,
 }
 

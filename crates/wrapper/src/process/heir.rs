@@ -1,4 +1,5 @@
-//! What of a shared mount goes to another process: a session that holds the same things, made before it is needed.
+//! The heir: a session that the server makes before a fork or an exec, with all that the parent's session holds. The
+//! child, or the program that is executed, goes on with it.
 
 use crate::calls::{descriptor, fcntl};
 use crate::edge::{Answer, Fail};
@@ -17,7 +18,7 @@ use std::ffi::CString;
 /// was opened with more than `O_PATH`: what is handed on is its inode, of which the server knows no flags.
 const VARIABLE: &[u8] = b"NVMED_SESSION";
 
-/// An heir's session, until somebody goes on with it. Dropped, it is nobody's and ends.
+/// An heir's session, until a child or a program goes on with it. Dropped before that, it ends.
 pub(crate) struct Heir(pub OwnedFd);
 
 /// What goes on with an heir.

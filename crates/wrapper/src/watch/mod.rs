@@ -1,8 +1,8 @@
-//! File calls counted, timed and recorded, for those who ask (`nvmed run --stats`, `--summary`, `--record`).
+//! File calls counted, timed and recorded, where `nvmed run` was given `--stats`, `--summary` or `--record`.
 //!
 //! `hook!` puts a probe around each hook whose row says what it counts. Switched off, it is one load and one branch. A
 //! hook that is called from another is part of that one. A call counts if it is about a file below `wrap_dir`: the
-//! descriptor in its arguments says so, or whoever places its path.
+//! descriptor in its arguments says so, or `find::route` when it has looked at the path.
 
 pub(crate) mod shape;
 
@@ -21,7 +21,7 @@ use nvmed_tally::{Call, Kind, Seat, Tally, now_ns};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 
-/// Where this process counts; null if nobody asked.
+/// The memory in which this process counts its calls; null if the run counts none.
 static TALLY: AtomicPtr<Tally> = AtomicPtr::new(ptr::null_mut());
 /// Grows with each fork: a thread that sees another number than its own sits down anew.
 static GENERATION: AtomicU32 = AtomicU32::new(1);

@@ -1,4 +1,5 @@
-//! What each file call looks like to those who count: its kind, and which argument says what.
+//! The shape of each file call, as counting needs it: its kind, and which of its arguments is the descriptor, the path,
+//! the offset and the size.
 
 use nvmed_tally::Kind;
 
@@ -18,7 +19,7 @@ pub(crate) enum About {
     Path(u8),
     /// A path from a directory descriptor.
     At(u8, u8),
-    /// Nothing in its arguments tells: whoever finds out says so.
+    /// Its arguments do not tell: the code that finds it out says so.
     Inside,
 }
 
