@@ -91,7 +91,7 @@ fn time_of(spec: &DeviceSpec, device: &Arc<Device>, threads: u64) -> Result<Time
 }
 
 fn failure(name: &str, error: &LabError) -> Failure {
-    let status = if matches!(error, LabError::Load { .. }) { Status::Usage } else { Status::Failed };
+    let status = if matches!(error, LabError::Load(_)) { Status::Usage } else { Status::Failed };
     Failure::new(status, format!("bench: {name}: {error}"))
 }
 

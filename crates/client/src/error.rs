@@ -14,13 +14,16 @@ pub enum ClientError {
     #[error("the server of the shared mount is gone")]
     Gone,
     /// Its answer makes no sense.
-    #[error("the server of the shared mount answers what this library does not understand")]
+    #[error(
+        "the server of the shared mount answers what this library does not understand; are both of one version of \
+         nvmed?"
+    )]
     Protocol,
     /// It refuses.
     #[error("the server of the shared mount refuses this process: {}", refusal(*.0))]
     Refused(Errno),
     /// The host refuses memory or a descriptor.
-    #[error("the host refused: {0}")]
+    #[error("the host refused memory or a descriptor for the session with the server: {0}")]
     Host(Errno),
 }
 

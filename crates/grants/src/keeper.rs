@@ -1,6 +1,6 @@
 //! The grants in force: which users get a session and on which tree, whose use is counted, which partitions are served.
 
-use crate::error::GrantError;
+use crate::error::{GrantError, InvalidGrant};
 use crate::size::Size;
 use crate::table::{PartitionGrant, Table, TreeGrant};
 use nvmed_fs::{Credentials, FileSystem, FileType, Follow, FsError, Limits, Node, Object, Usage};
@@ -322,7 +322,7 @@ impl Keeper {
         let set = |size: Size| Some(size).filter(|size| size.0 > 0);
         match (tree, part) {
             (Some(_), _) if quota.rate.is_some() => {
-                Err(GrantError::Grant { name: name.to_owned(), what: "a tree has no rate".to_owned() })
+                Err(GrantError::Grant { name: name.to_owned(), error: InvalidGrant::TreeRate })
             }
             (Some(mut tree), _) => {
                 tree.capacity = quota.capacity.map_or(tree.capacity, set);
@@ -331,8 +331,7 @@ impl Keeper {
                 self.grant_tree(tree)
             }
             (None, Some(_)) if quota.capacity.is_some() || quota.inodes.is_some() => {
-                let what = "a partition's size is what it is; revoke it and grant another".to_owned();
-                Err(GrantError::Grant { name: name.to_owned(), what })
+                Err(GrantError::Grant { name: name.to_owned(), error: InvalidGrant::PartitionSize })
             }
             (None, Some(mut part)) => {
                 part.rate = quota.rate.map_or(part.rate, set);

@@ -16,7 +16,7 @@ mod size;
 mod table;
 
 pub use admin::{Admin, clear_socket};
-pub use error::GrantError;
+pub use error::{FileCall, GrantError, InvalidGrant, Untrusted};
 pub use house::House;
 pub use keeper::{Asker, Keeper, Quota};
 pub use request::{Request, Said, ask};

@@ -40,7 +40,7 @@ pub mod undo;
 pub mod verify;
 pub mod ycsb;
 
-pub use error::LabError;
+pub use error::{InvalidLoad, LabError};
 pub use experiment::{Effort, Experiment, Finding, Goal};
 pub use experiments::experiments;
 pub use job::Job;

@@ -151,7 +151,9 @@ pub struct Config {
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{file}: {errno}; set WRAPPER_CONFIG to a configuration file, or use `nvmed run`")]
+    #[error(
+        "the configuration file {file} cannot be read: {errno}; set WRAPPER_CONFIG to one, or use `nvmed run`"
+    )]
     Unreadable {
         /// The file.
         file: String,

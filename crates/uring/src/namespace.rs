@@ -184,7 +184,7 @@ fn identify(
         let opcode = AdminOpcode::Identify as u8;
         let command = Command { opcode, nsid, cdw10: u32::from(cns.0), ..Command::default() };
         let ended = ioctl::admin(node.fd.as_fd(), &command, &mut Transfer::FromDevice(page));
-        let ended = ended.map_err(|errno| describe(path, "Identify", errno))?;
+        let ended = ended.map_err(|errno| describe(path, "what it is (Identify)", errno))?;
         match Status(ended.status) {
             status if status.is_success() => Ok(()),
             status => {

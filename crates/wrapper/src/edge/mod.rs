@@ -131,6 +131,11 @@ pub(crate) fn errno_of(failure: &Fail) -> c_int {
     }
 }
 
+/// The errno of a failure in the host's words, for a message: `No such file or directory (os error 2)`.
+pub(crate) fn words_of(failure: &Fail) -> Errno {
+    Errno::from_raw_os_error(errno_of(failure))
+}
+
 /// Runs the body of an entry point: a panic becomes `EIO` and one line.
 #[inline(always)]
 pub(crate) fn guard<R: Reply>(body: impl FnOnce() -> Answer) -> R {

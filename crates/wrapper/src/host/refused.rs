@@ -14,7 +14,9 @@ use libc::size_t;
 fn refuse(what: &str, path: *const c_char, errno: c_int) -> Answer {
     let mut room = Room::new();
     let path = room.name(path)?.to_string_lossy();
-    raw::say(format_args!("{what} {path}: this file system is the program's own, the kernel has none there"));
+    raw::say(format_args!(
+        "{what} {path}: the kernel knows no file system at this path, only nvmed does; use a path of the host"
+    ));
     crate::edge::fail(errno)
 }
 

@@ -229,9 +229,9 @@ fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
         Ok(copy) => Some(copy),
         Err(failure) => {
             raw::say(format_args!(
-                "{}: no copy for the dynamic loader: errno {}",
+                "{}: the library cannot be copied into memory for the dynamic loader, which will not find it: {}",
                 String::from_utf8_lossy(path),
-                crate::edge::errno_of(&failure)
+                crate::edge::words_of(&failure)
             ));
             None
         }

@@ -90,8 +90,8 @@ impl Search {
             let Ok(copy) = library::copy_of(&file) else { continue };
             if inner.name.as_ref() != Some(name) {
                 raw::say(format_args!(
-                    "{}: needed by the name {}, which is not its own (DT_SONAME): the dynamic loader will not find it \
-                     here; put it on the host",
+                    "{}: a program needs this library by the name {}, which is not the library's own (DT_SONAME), so \
+                     the dynamic loader will not find it here; put the library on the host",
                     String::from_utf8_lossy(&copy.path),
                     String::from_utf8_lossy(name)
                 ));

@@ -171,7 +171,7 @@ unsafe fn refused(path: *const c_char, what: &str) -> bool {
     let ours = place::leads_to_us(libc::AT_FDCWD, path);
     if ours {
         raw::say(format_args!(
-            "{what} of {}: a spawned program cannot share this process's private mount",
+            "{what} of {}: a spawned program cannot share this process's private mount; use a shared mount (nvmed run)",
             path.to_string_lossy()
         ));
     }

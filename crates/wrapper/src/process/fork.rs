@@ -128,8 +128,11 @@ fn way(held: &[(c_int, Handle)]) -> GoesOn {
     match heir::of(held, cwd.as_ref(), Becomes::Child) {
         Ok(heir) => GoesOn::As(heir),
         Err(failure) => {
-            let errno = crate::edge::errno_of(&failure);
-            raw::say(format_args!("the server made no session for a forked process: errno {errno}"));
+            raw::say(format_args!(
+                "the server made no session for the child of a fork, so the child's calls on files of the mount fail \
+                 with EIO: {}",
+                crate::edge::words_of(&failure)
+            ));
             cwd::remember();
             GoesOn::Fenced
         }

@@ -115,8 +115,11 @@ pub(crate) fn begin() {
     // SAFETY: the program before left it open for us alone.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     if let Err(failure) = crate::edge::caught(|| install(fd, &path_flags)) {
-        let errno = crate::edge::errno_of(&failure);
-        raw::say(format_args!("files that this program inherited cannot be used: errno {errno}"));
+        raw::say(format_args!(
+            "the open files that this program inherited cannot be taken over from the server, so calls on them fail \
+             with EBADF: {}",
+            crate::edge::words_of(&failure)
+        ));
     }
 }
 

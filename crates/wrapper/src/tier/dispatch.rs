@@ -20,6 +20,7 @@ use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{siginfo_t, ucontext_t};
 use nvmed_stack::RawSyscalls;
+use rustix::io::Errno;
 
 // linux/prctl.h, asm-generic/siginfo.h.
 const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
@@ -50,8 +51,9 @@ pub(crate) fn begin(how: RawSyscalls) {
         RANGE[1].store(0, Ordering::Release);
         sigsys::set_taken(false);
         raw::say(format_args!(
-            "raw_syscalls: the kernel does not dispatch system calls (errno {errno}; Linux 5.11 does): those that \
-             the program makes below libc fail on files of ours"
+            "raw_syscalls: the kernel does not dispatch system calls ({}; Linux 5.11 does): those that the \
+             program makes below libc fail on files of ours",
+            Errno::from_raw_os_error(errno)
         ));
         return;
     }

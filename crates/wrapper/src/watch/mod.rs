@@ -121,7 +121,10 @@ pub(crate) fn start(path: Option<&str>) {
             unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         }
         Err(errno) => {
-            raw::say(format_args!("{path}: {errno}: the file calls of this process are not counted"));
+            raw::say(format_args!(
+                "the file calls of this process are not counted, because the memory for counts at {path} cannot be \
+                 joined: {errno}"
+            ));
         }
     }
 }
