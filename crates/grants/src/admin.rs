@@ -2,7 +2,7 @@
 
 use crate::house::House;
 use crate::keeper::is_owner;
-use crate::request::{LINE_BYTES_MAX, Request, Said};
+use crate::request::{LINE_BYTES_MAX, Reply, Request};
 use nvmed_sys::sync::{Arc, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -135,10 +135,10 @@ impl Desk {
             BufReader::new(&stream).take(LINE_BYTES_MAX).read_line(&mut line)?;
             match serde_json::from_str(&line) {
                 Ok(request) => (self.house.answer(Request::clone(&request)), request == Request::Drain),
-                Err(error) => (Said::Failed(format!("not a request: {error}")), false),
+                Err(error) => (Reply::Failed(format!("not a request: {error}")), false),
             }
         } else {
-            (Said::Failed("only root and the server's user may administer it".to_owned()), false)
+            (Reply::Failed("only root and the server's user may administer it".to_owned()), false)
         };
         let (said, stays) = said;
         let mut text = serde_json::to_string(&said)?;

@@ -45,7 +45,7 @@ pub enum Request {
 /// What the server answers to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Said {
+pub enum Reply {
     /// It was done; what was asked for.
     Done(serde_json::Value),
     /// It was not: why.
@@ -57,7 +57,7 @@ pub enum Said {
 ///
 /// # Errors
 /// The host's, as text: nobody listens there, or it is not for us.
-pub fn ask(socket: &Path, request: &Request, wait: bool, told: impl FnOnce(&Said)) -> Result<Said, String> {
+pub fn ask(socket: &Path, request: &Request, wait: bool, told: impl FnOnce(&Reply)) -> Result<Reply, String> {
     let wrong = |error: std::io::Error| {
         let what = match Errno::from_io_error(&error) {
             Some(Errno::ACCESS) => "only root and the server's user may administer it".to_owned(),
@@ -78,7 +78,7 @@ pub fn ask(socket: &Path, request: &Request, wait: bool, told: impl FnOnce(&Said
     }
     let said = serde_json::from_str(&answer).map_err(|error| format!("{}: {error}", socket.display()))?;
     told(&said);
-    if wait && matches!(said, Said::Done(_)) {
+    if wait && matches!(said, Reply::Done(_)) {
         // Its end is the answer; how it comes is of no interest.
         let _ = reader.read_to_string(&mut answer);
     }

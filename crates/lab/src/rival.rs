@@ -25,7 +25,7 @@ pub trait Contender: Send {
 
 /// An interface of the kernel for reads and writes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum KernelInterface {
     /// `pread` and `pwrite`: one at a time, whatever the depth.
     Psync,
     /// Linux AIO (`io_submit`), as deep as the load.
@@ -34,7 +34,7 @@ pub enum Way {
     Ring,
 }
 
-impl Way {
+impl KernelInterface {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Psync, Self::Aio, Self::Ring];
 

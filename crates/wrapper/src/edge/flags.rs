@@ -2,7 +2,7 @@
 //! is `EINVAL`, whatever else is wrong. The hooks and the system calls by number ask here.
 
 use crate::edge::{Answer, Reply, fail, finish};
-use crate::find::place::{self, Place, Touch};
+use crate::find::route::{self, Route, Touch};
 use crate::raw::{self, SYS_FCHMODAT2, SYS_REMOVEXATTRAT, Word};
 use core::ffi::{CStr, c_char, c_int, c_uint};
 use libc::mode_t;
@@ -121,16 +121,16 @@ impl Known {
         flags: c_int,
         (dirfd, path): (c_int, *const c_char),
         touch: Touch,
-        mut run: impl FnMut(Place<'_>) -> Answer,
+        mut run: impl FnMut(Route<'_>) -> Answer,
     ) -> R {
         if self.has(flags) {
-            return place::on_path(dirfd, path, touch, run);
+            return route::on_path(dirfd, path, touch, run);
         }
         if !self.host_has(flags) {
             return finish(fail(libc::EINVAL));
         }
-        place::on_path(dirfd, path, touch, |place| match place {
-            Place::Ours(_) => fail(libc::EINVAL),
+        route::on_path(dirfd, path, touch, |route| match route {
+            Route::Ours(_) => fail(libc::EINVAL),
             host => run(host),
         })
     }

@@ -4,7 +4,7 @@
 //! for the name that it comes from, finds it.
 
 use crate::edge::{Answer, Fail, caught, errno_of, given, host};
-use crate::find::place::concerns_us;
+use crate::find::route::concerns_us;
 use crate::find::setting::{self, Setting};
 use crate::find::walk::{c_path, path_of_descriptor};
 use crate::tree::record::{RECORD_BYTES_MAX, record};

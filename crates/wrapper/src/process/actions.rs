@@ -3,8 +3,8 @@
 
 use crate::calls::{descriptor, open, real};
 use crate::edge::{Answer, host};
-use crate::find::place;
 use crate::find::redirect;
+use crate::find::route;
 use crate::find::setting;
 use crate::raw;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -168,7 +168,7 @@ unsafe fn refused(path: *const c_char, what: &str) -> bool {
     }
     // SAFETY: the program's C string, under `edge`'s contract.
     let path = unsafe { CStr::from_ptr(path) };
-    let ours = place::leads_to_us(libc::AT_FDCWD, path);
+    let ours = route::leads_to_us(libc::AT_FDCWD, path);
     if ours {
         raw::say(format_args!(
             "{what} of {}: a spawned program cannot share this process's private mount; use a shared mount (nvmed run)",
@@ -183,7 +183,7 @@ impl Action {
     pub(crate) fn is_ours(&self) -> bool {
         match self {
             Self::Duplicate { from: fd, .. } | Self::EnterOpen(fd) => crate::find::table::is_ours(*fd),
-            Self::Open { path, .. } | Self::Enter(path) => place::leads_to_us(libc::AT_FDCWD, path),
+            Self::Open { path, .. } | Self::Enter(path) => route::leads_to_us(libc::AT_FDCWD, path),
             Self::Close(_) | Self::CloseFrom(_) | Self::Foreground(_) => false,
         }
     }

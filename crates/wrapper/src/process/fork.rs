@@ -19,8 +19,8 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::pid_t;
 use nvmed_sys::sync::{Mutex, MutexGuard};
 
-/// What is held from before a fork until after it, by the thread that forks.
-struct Held {
+/// A fork that has begun: what the forking thread holds from before it until after it.
+struct PendingFork {
     /// What the table led to when the heir was made.
     pins: Vec<Pinned>,
     goes_on: GoesOn,
@@ -49,9 +49,9 @@ struct Locks {
 
 /// One fork at a time: the thread that holds this one owns `PENDING`.
 static ALONE: Mutex<()> = Mutex::new(());
-static HELD: Slot = Slot(UnsafeCell::new(None));
+static PENDING: Slot = Slot(UnsafeCell::new(None));
 
-struct Slot(UnsafeCell<Option<Held>>);
+struct Slot(UnsafeCell<Option<PendingFork>>);
 
 // SAFETY: used by the thread that holds `ALONE` alone, and by the only thread of a child.
 unsafe impl Sync for Slot {}
@@ -104,7 +104,7 @@ fn hold_session() {
     let pool = table::pool();
     let streams = stdio::open_streams();
     let making = mapping::making();
-    let goes_on = way(&everything(&pins));
+    let goes_on = way_of_child(&everything(&pins));
     mount::before_fork();
     let requests = aio::quiet();
     let ranges = mapping::ranges();
@@ -117,10 +117,10 @@ fn hold_session() {
         _alone: alone,
     };
     // SAFETY: this thread holds `ALONE`.
-    unsafe { *HELD.0.get() = Some(Held { pins, goes_on, locks }) };
+    unsafe { *PENDING.0.get() = Some(PendingFork { pins, goes_on, locks }) };
 }
 
-fn way(held: &[(c_int, Handle)]) -> GoesOn {
+fn way_of_child(held: &[(c_int, Handle)]) -> GoesOn {
     let cwd = cwd::entered();
     if held.is_empty() && cwd.is_none() {
         return GoesOn::Afresh;
@@ -157,10 +157,10 @@ fn everything(pins: &[Pinned]) -> Vec<(c_int, Handle)> {
 }
 
 /// What `before` held for the session of this thread's process.
-fn held() -> Option<Held> {
+fn held() -> Option<PendingFork> {
     // SAFETY: `before` ran in this thread, or in the one of which the child is a copy, and `ALONE` is let go of with
     // the answer.
-    unsafe { (*HELD.0.get()).take() }
+    unsafe { (*PENDING.0.get()).take() }
 }
 
 unsafe extern "C" fn in_parent() {
@@ -168,7 +168,7 @@ unsafe extern "C" fn in_parent() {
         Stage::Nothing => return,
         Stage::Unmounted => mount::let_mount(),
         Stage::Session => {
-            if let Some(Held { pins, goes_on, locks }) = held() {
+            if let Some(PendingFork { pins, goes_on, locks }) = held() {
                 drop(locks);
                 mount::after_fork();
                 // Now their descriptions may return to the pool.
@@ -192,7 +192,7 @@ unsafe extern "C" fn in_child() {
 }
 
 /// The child of a process that has a session.
-fn go_on(Held { pins, goes_on, locks }: Held) {
+fn go_on(PendingFork { pins, goes_on, locks }: PendingFork) {
     drop(locks);
     inside::forget_waiting();
     fcntl::begin_without_locks();

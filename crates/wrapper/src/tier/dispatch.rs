@@ -91,7 +91,7 @@ fn install() -> Result<(), c_int> {
 
 /// `siginfo_t` of SIGSYS from where its parts differ.
 #[repr(C)]
-struct Told {
+struct SigsysInfo {
     signal: c_int,
     errno: c_int,
     code: c_int,
@@ -103,7 +103,7 @@ struct Told {
 /// The handler of SIGSYS.
 unsafe extern "C" fn dispatched(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's structures for this signal, valid while its handler runs.
-    let (told, context) = unsafe { (&*info.cast::<Told>(), &mut *context.cast::<ucontext_t>()) };
+    let (told, context) = unsafe { (&*info.cast::<SigsysInfo>(), &mut *context.cast::<ucontext_t>()) };
     if told.code != SYS_USER_DISPATCH {
         // SAFETY: as above.
         return unsafe { pass_on(number, info, context) };

@@ -17,7 +17,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use nvmed_sys::QuietFd;
-use nvmed_tally::{Call, Kind, Seat, Tally, now_ns};
+use nvmed_tally::{Call, CallKind, Seat, Tally, now_ns};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 
@@ -227,7 +227,7 @@ pub(crate) fn inherited(fd: c_int, path: &[u8]) {
             let result = i64::from(fd);
             tally.record(
                 seat,
-                &Call { at_ns, pid, tid, kind: Kind::INHERIT, file, result, path, ..Call::default() },
+                &Call { at_ns, pid, tid, kind: CallKind::INHERIT, file, result, path, ..Call::default() },
             );
         });
     }
@@ -281,7 +281,7 @@ fn finish(thread: &Thread, tally: &Tally, probe: &Probe, answer: isize, now: u64
     let moved = if shape.moves && errno == 0 { answer as u64 } else { 0 };
     let seat = seat(thread, tally);
     tally.note(seat, kind, now - probe.start_ns, moved, errno != 0);
-    if kind == Kind::DUP && errno == 0 {
+    if kind == CallKind::DUP && errno == 0 {
         mark(answer as c_int, probe.file);
     }
     if tally.records() {
@@ -290,11 +290,11 @@ fn finish(thread: &Thread, tally: &Tally, probe: &Probe, answer: isize, now: u64
 }
 
 /// fcntl is several calls.
-fn kind_of(shape: &Shape, words: &[usize; WORDS]) -> Kind {
+fn kind_of(shape: &Shape, words: &[usize; WORDS]) -> CallKind {
     match shape.command_of(words) {
-        Some(libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => Kind::DUP,
-        Some(libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK) => Kind::LOCK,
-        Some(libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK) => Kind::LOCK,
+        Some(libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => CallKind::DUP,
+        Some(libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK) => CallKind::LOCK,
+        Some(libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK) => CallKind::LOCK,
         _ => shape.kind,
     }
 }
@@ -319,7 +319,7 @@ fn record(
     tally: &Tally,
     seat: Seat,
     probe: &Probe,
-    (kind, answer, errno): (Kind, isize, c_int),
+    (kind, answer, errno): (CallKind, isize, c_int),
     now: u64,
 ) {
     let (shape, words) = (probe.shape, &probe.words);
