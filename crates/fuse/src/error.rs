@@ -63,7 +63,7 @@ pub enum MountError {
     Stack(#[from] StackError),
     /// What was written could not be saved.
     #[error(
-        "{device} did not take everything that was written: {error}; it is kept in memory, and will be tried again"
+        "not everything could be saved on {device}: {error}; the rest is kept in memory, and will be tried again"
     )]
     Unsaved {
         /// The device.
@@ -72,9 +72,7 @@ pub enum MountError {
         error: FsError,
     },
     /// A check of our own memory failed while everything was saved, which has been told.
-    #[error(
-        "{device} did not take everything that was written; it is kept in memory, and will be tried again"
-    )]
+    #[error("not everything could be saved on {device}; the rest is kept in memory, and will be tried again")]
     Broken {
         /// The device.
         device: String,

@@ -325,10 +325,7 @@ pub(crate) fn settle() {
         && let Ok(files) = files()
         && let Err(failure) = edge::caught(|| files.sync().map_err(Fail::from))
     {
-        raw::say(format_args!(
-            "not everything that was written could be saved: {}",
-            edge::words_of(&failure)
-        ));
+        raw::say(format_args!("not everything could be saved: {}", edge::words_of(&failure)));
     }
 }
 
@@ -344,7 +341,7 @@ pub(crate) fn end() {
     let Some(mount) = private::mount() else { return };
     let ended = edge::caught(|| {
         mount.unmount().map_err(|error| {
-            raw::say(format_args!("not everything that was written could be saved: {error}"));
+            raw::say(format_args!("not everything could be saved: {error}"));
             Fail::from(error)
         })
     });
