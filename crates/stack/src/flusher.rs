@@ -1,5 +1,5 @@
-//! The thread that writes back dirty data that no program has synced, as a kernel does, and checkpoints the metadata
-//! log when there is nothing else to do.
+//! The thread that writes back dirty data that no program has synced, as a kernel does, and settles the metadata
+//! log when nothing was appended to it for a while.
 
 use nvmed_fs::FileSystem;
 use std::sync::Arc;
