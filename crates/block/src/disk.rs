@@ -8,7 +8,7 @@ use crate::guard::Guard;
 use crate::handle::{ByteHandle, Route, Settings};
 use crate::memory::Memory;
 use crate::range::{Mode, RangeGuard, RangeId, Ranges};
-use crate::signature::{self, Found};
+use crate::signature::{self, Signature};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Device, Handle};
@@ -150,7 +150,7 @@ impl Disk {
         if self.guard.is_open() { Ok(()) } else { self.guard.refusal(|| self.held()) }
     }
 
-    fn held(&self) -> Result<Option<Found>, BlockError> {
+    fn held(&self) -> Result<Option<Signature>, BlockError> {
         signature::find(self.bytes(), |offset, len| {
             let mut data = vec![0; len];
             let mut done = 0;
@@ -237,7 +237,7 @@ impl Disk {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn find_on(device: &Arc<Device>) -> Result<Option<Found>, BlockError> {
+pub fn find_on(device: &Arc<Device>) -> Result<Option<Signature>, BlockError> {
     Disk::new(Arc::clone(device), DiskOptions { overwrite: true, ..DiskOptions::default() }).held()
 }
 

@@ -1,8 +1,8 @@
 //! `nvmed run` with a shared mount: a server, started beside the program, holds the file system for all processes of
 //! the run (docs/spec/shared.md).
 //!
-//! Three processes of ours and theirs: the one that was typed holds the device's lock and memory, and outlives both;
-//! its child, the server, answers calls; the program and its descendants make them.
+//! Three kinds of processes: `nvmed run` itself holds the device's lock and memory, and outlives the others; its child,
+//! the server, answers calls; the program and its descendants make them.
 
 use crate::ending::{Ending, abandoned};
 use crate::failure::{Failure, Status};

@@ -1,4 +1,4 @@
-//! An open description, as a process has it that may share it with others.
+//! An open description, which a client may share with other processes.
 
 use crate::cached::Cached;
 use crate::core::{Core, STRANGE};
@@ -62,13 +62,13 @@ impl File {
         &self.holding.core
     }
 
-    /// By what the server knows it.
+    /// The handle by which the server knows it.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.holding.handle
     }
 
-    /// The inode. What it names is let go of with the description.
+    /// The inode. Its handle is given up with the description.
     #[must_use]
     pub fn node(&self) -> Node {
         Node(Arc::clone(&self.holding))
@@ -304,7 +304,7 @@ impl File {
         Ok(MappedFile { fd: Arc::new(QuietFd::new(fd)) })
     }
 
-    /// One mapping fewer, made with the same `write`; with it, stores become the file's.
+    /// Ends one mapping, made with the same `write`; with `write`, stores become the file's.
     ///
     /// # Errors
     /// As [`nvmed_fs::File::unmap`].

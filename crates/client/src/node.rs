@@ -6,7 +6,7 @@ use nvmed_fs::{FileType, FsError, Stat};
 use nvmed_wire::{Answer, Call, Handle, Object};
 use std::sync::Arc;
 
-/// Something held, until the last value that names it goes.
+/// An inode or a description that the session holds, until the last value that names it is dropped.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub core: Arc<Core>,
@@ -25,7 +25,7 @@ impl Holding {
         Ok(Arc::new(Self { core: Arc::clone(core), handle, ino: stat.ino, kind, told }))
     }
 
-    /// Its end may be somebody's to know: it is a call from now on.
+    /// Another process may have to learn at once that it is given up: from now on that is a call, and not a post.
     pub(crate) fn tell_end(&self) {
         self.told.store(true, Ordering::Relaxed);
     }
@@ -69,7 +69,7 @@ impl Node {
         self.0.kind
     }
 
-    /// By what the server knows it.
+    /// The handle by which the server knows it.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.0.handle

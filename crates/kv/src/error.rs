@@ -211,3 +211,16 @@ const ENOSPC: i32 = 28;
 const ENAMETOOLONG: i32 = 36;
 const EOPNOTSUPP: i32 = 95;
 const ESTALE: i32 = 116;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_medium_tells_its_errno_in_the_hosts_words() {
+        let source = MediumError { errno: 5 };
+        assert_eq!(source.to_string(), "Input/output error (os error 5)");
+        let error = KvError::Medium { operation: MediumCall::Write, block: 7, source };
+        assert_eq!(error.to_string(), "write of metadata block 7 failed: Input/output error (os error 5)");
+    }
+}

@@ -1,5 +1,5 @@
-//! What takes long, done by threads beside the event loop: by turns of users, so that however much one has asked for,
-//! the others' errands do not wait for it.
+//! Errands: messages that take the server long, done by threads beside the event loop. Users take turns, so that one
+//! user's many errands do not hold up another's.
 
 use nvmed_sys::sync::{Arc, Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,7 @@ pub(crate) struct Errands {
 
 #[derive(Default)]
 struct Waiting {
-    /// The user whose turn it is first; nobody's are the server's own.
+    /// The user whose turn it is first; errands of no user are the server's own.
     lines: VecDeque<(Option<u32>, VecDeque<Errand>)>,
     /// Clerks at work.
     busy: HashMap<Option<u32>, usize>,
@@ -83,7 +83,7 @@ impl Errands {
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(errand));
                 waiting = self.waiting.lock();
                 waiting.done(whose);
-                // Who had enough clerks has one fewer: his next errand may be somebody's.
+                // A user whose clerks were all at work has one clerk fewer now: another clerk may do his next errand.
                 self.more.notify_one();
             } else if waiting.ended && waiting.lines.is_empty() {
                 drop(waiting);
@@ -95,8 +95,8 @@ impl Errands {
     }
 }
 
-/// What is to be closed of those who were refused and had sent descriptors, which may last as long as their sender
-/// likes: one thread does it, while there is any, and nobody waits for it but others of that kind.
+/// Sockets of refused clients, with the descriptors that they had sent. To close a descriptor may take as long as its
+/// sender likes: so one thread closes them, while there are any, and only other such closes wait.
 #[derive(Default)]
 pub(crate) struct Refused(Mutex<(VecDeque<Errand>, bool)>);
 

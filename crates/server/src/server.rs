@@ -184,7 +184,7 @@ impl Desk {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Has a clerk do it, for a user or for the server.
+    /// Hands an errand to a clerk, for a user or for the server.
     fn errand(self: &Arc<Self>, whose: Option<u32>, errand: impl FnOnce() + Send + 'static) {
         let desk = Arc::clone(self);
         self.errands.add(
@@ -200,7 +200,7 @@ impl Desk {
         self.service.mount.guarded(act)
     }
 
-    /// What a connection's session holds is let go of; what a mistake of ours leaves is nobody's.
+    /// Ends a connection's session and gives up what it holds. What a panic of ours leaves behind stays unused.
     fn end(&self, connection: &Connection) {
         let _ = self.guarded(|| connection.end(&self.service));
     }
@@ -291,7 +291,8 @@ impl Desk {
         marked.len()
     }
 
-    /// Takes in who waits at the door; false when the host has no descriptor for them, so that they wait on.
+    /// Accepts the connections that wait at the listener; false when the host has no descriptor for them, so that they
+    /// wait on.
     fn accept(&self, listener: &Listener) -> bool {
         loop {
             match listener.accept() {
@@ -445,7 +446,7 @@ impl Desk {
         });
     }
 
-    /// Hangs up on somebody who has come and is not taken in.
+    /// Closes a connection that was accepted, and whose client the server does not let in.
     fn refuse(&self, connection: Arc<Connection>) {
         if connection.socket.hang_up() {
             self.refused.add(move || connection.socket.forget_messages());

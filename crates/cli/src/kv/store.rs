@@ -292,7 +292,7 @@ impl Opened {
         result.map_err(|error| failure(&self.name, &error))
     }
 
-    /// Makes everything durable, leaves a short log, and lets go.
+    /// Makes everything durable, leaves a short log, and closes the store.
     ///
     /// # Errors
     /// What could not be written.

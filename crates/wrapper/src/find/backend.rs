@@ -1,7 +1,7 @@
 //! The file system that answers: in this process, or a server's that other processes share.
 //!
-//! Methods have the names and errors of `nvmed_fs`. Who asks is an argument in a private mount only: a server
-//! has it from the kernel.
+//! Methods have the names and errors of `nvmed_fs`. The caller's credentials are an argument in a private mount
+//! only: a server gets them from the kernel.
 
 use core::ops::ControlFlow;
 use nvmed_fs::{
@@ -50,7 +50,7 @@ pub(crate) enum File {
 /// What a call is about.
 pub(crate) type Object<'a> = nvmed_fs::Object<'a, Node, File>;
 
-/// A call about an object on either side: a server knows who asks.
+/// A call about an object on either side: a server has the caller's ids from the kernel.
 macro_rules! on {
     ($files:expr, $object:expr, $verb:ident($($argument:expr),*), $who:expr) => {
         match $files {

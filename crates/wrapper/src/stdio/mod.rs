@@ -12,7 +12,7 @@ use crate::calls::{data, descriptor, open};
 use crate::edge::given::Room;
 use crate::edge::{Answer, fail, finish, host};
 use crate::find::backend::File;
-use crate::find::place::{Place, on_path};
+use crate::find::route::{Route, on_path};
 use crate::find::{redirect, setting, table, walk};
 use crate::host::mounts;
 use crate::raw;
@@ -227,8 +227,8 @@ hook! {
     /// fopen(3)
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, next libc_fopen {
         let Some(how) = mode_of(mode).filter(|_| setting::setting().is_some()) else { return libc_fopen(path, mode) };
-        on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
-            Place::Host { path, .. } if !redirect::here() => {
+        on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |route| match route {
+            Route::Host { path, .. } if !redirect::here() => {
                 if let Some(list) = mounts::opened(path, how.flags()) {
                     return over_hosts(list, mode);
                 }
@@ -307,19 +307,19 @@ unsafe fn opened(path: *const c_char, how: &Mode) -> Option<Answer> {
     let (path, text) = (name.as_ptr(), name.to_bytes());
     let touch = open::touch(how.flags());
     let mut ours = false;
-    let answer = crate::find::place::answer_on_path(libc::AT_FDCWD, path, touch, &mut |place| match place {
-        place @ Place::Host { .. } if redirect::here() => {
+    let answer = crate::find::route::answer_on_path(libc::AT_FDCWD, path, touch, &mut |route| match route {
+        route @ Route::Host { .. } if redirect::here() => {
             ours = true;
-            open::open_at(place, how.flags(), 0o666)
+            open::open_at(route, how.flags(), 0o666)
         }
         // What follows at the host is freopen's own business.
-        Place::Host { dirfd, .. } => match walk::leads_in(setting, dirfd, text, walk::Last::Follow) {
+        Route::Host { dirfd, .. } => match walk::leads_in(setting, dirfd, text, walk::Last::Follow) {
             Some(_) => fail(libc::ENOENT),
             None => fail(libc::EXDEV),
         },
-        place => {
+        route => {
             ours = true;
-            open::open_at(place, how.flags(), 0o666)
+            open::open_at(route, how.flags(), 0o666)
         }
     });
     ours.then_some(answer)
