@@ -6,7 +6,7 @@ pub(crate) mod support;
 
 use crate::blocks::alloc::Run;
 use crate::{Credentials, File, FileSystem, FsError, OpenFlags, Trouble};
-use nvmed_units::Block;
+use nvmed_units::{Block, Page};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use support::Disk;
@@ -154,9 +154,9 @@ fn a_page_with_two_blocks() {
     use nvmed_layout::record::Extent;
     fired_by("has a block already", |_| {
         let mut extents = Extents::default();
-        let extent = Extent { logical: 3, physical: Block(100), blocks: 4, flags: 0 };
+        let extent = Extent { logical: Page(3), physical: Block(100), blocks: 4, flags: 0 };
         extents.insert(extent);
-        extents.insert(Extent { logical: 5, ..extent });
+        extents.insert(Extent { logical: Page(5), ..extent });
     });
 }
 
@@ -165,7 +165,12 @@ fn a_page_with_two_blocks() {
 fn a_file_with_more_blocks_than_it_counts() {
     use crate::extent::Extents;
     let mut extents = Extents::default();
-    extents.insert(nvmed_layout::record::Extent { logical: 0, physical: Block(100), blocks: 4, flags: 0 });
+    extents.insert(nvmed_layout::record::Extent {
+        logical: Page(0),
+        physical: Block(100),
+        blocks: 4,
+        flags: 0,
+    });
     extents.forget_count();
-    extents.cut(0..4, drop);
+    extents.cut(Page(0)..Page(4), drop);
 }

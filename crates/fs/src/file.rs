@@ -13,6 +13,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_layout::FileType;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_units::ByteOffset;
 
 /// An open description. Descriptors that were duplicated or inherited share one.
 ///
@@ -116,7 +117,7 @@ impl File {
             Whence::End => self.inode.size.load(Ordering::Acquire) as i64,
             Whence::Data | Whence::Hole => {
                 let offset = u64::try_from(offset).map_err(|_| FsError::NoData)?;
-                *place = self.data_or_hole(offset, whence == Whence::Data)?;
+                *place = self.data_or_hole(ByteOffset(offset), whence == Whence::Data)?.0;
                 return Ok(*place);
             }
         };

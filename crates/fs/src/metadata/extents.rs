@@ -8,7 +8,7 @@ use core::ops::{Bound, ControlFlow};
 use nvmed_layout::Damage;
 use nvmed_layout::keys::{self, Subject};
 use nvmed_layout::record::{Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
-use nvmed_units::{Block, Ino};
+use nvmed_units::{Block, Ino, Page};
 
 impl Metadata {
     /// Reads the extents of an inode.
@@ -26,7 +26,7 @@ impl Metadata {
         if record.flags & FLAG_KEYED_EXTENTS == 0 {
             record.inline_extents().iter().copied().for_each(&mut add);
         } else {
-            let (from, to) = (keys::extent(ino, 0), keys::extent(ino, u64::MAX));
+            let (from, to) = (keys::extent(ino, Page::FIRST), keys::extent(ino, Page::END));
             self.journal.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
                 if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
                     Extent::decode(logical, value).into_iter().for_each(&mut add);

@@ -10,7 +10,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
 use nvmed_io::{Handle, Operation, Scatter};
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, Block};
+use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Page};
 use std::sync::Arc;
 
 /// Rounds of looking for a frame while others write back, before giving up.
@@ -22,9 +22,14 @@ type Mappings = (Vec<BlockMapping>, Option<Arc<[u8]>>);
 impl Pages {
     /// Bytes that a reader wants are missing from the first of a range on.
     #[cold]
-    pub(super) fn miss(&self, inode: &Arc<Inode>, stream: &Stream, range: Range<u64>) -> Result<(), FsError> {
-        let page = range.start >> BLOCK_SHIFT;
-        let wanted = (range.end.div_ceil(BLOCK_BYTES as u64) - page).min(self.fill_pages);
+    pub(super) fn miss(
+        &self,
+        inode: &Arc<Inode>,
+        stream: &Stream,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
+        let page = range.start.page();
+        let wanted = (range.end.page_end() - page).min(self.fill_pages);
         let most = match stream.readahead_pages.load(Ordering::Relaxed) {
             u64::MAX => self.readahead_pages,
             pages => pages,
@@ -37,13 +42,13 @@ impl Pages {
     ///
     /// # Errors
     /// [`FsError::NoMemory`]; the device's and the store's.
-    pub(super) fn fill(&self, inode: &Arc<Inode>, page: u64, pages: u64) -> Result<(), FsError> {
+    pub(super) fn fill(&self, inode: &Arc<Inode>, page: Page, pages: u64) -> Result<(), FsError> {
         let object = &inode.data.object;
         let Claimed::Fill(first) = self.claim(inode, page)? else { return Ok(()) };
-        let end = inode.size.load(Ordering::Acquire).div_ceil(BLOCK_BYTES as u64).min(page + pages);
+        let end = inode.end().page_end().min(page + pages);
         let mut claims = Vec::with_capacity(pages as usize);
         claims.push(first);
-        for next in page + 1..end {
+        for next in Page::each(page + 1..end) {
             match self.cache.try_claim(object, next) {
                 Ok(Some(claim)) if !inode.is_overtaken(next) => claims.push(claim),
                 // There already, being written directly, or no frame left for reading ahead.
@@ -58,7 +63,7 @@ impl Pages {
     ///
     /// # Errors
     /// As [`Pages::fill`].
-    pub(crate) fn fill_range(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+    pub(crate) fn fill_range(&self, inode: &Arc<Inode>, pages: Range<Page>) -> Result<(), FsError> {
         let most = self.fill_pages;
         let mut page = pages.start;
         while page < pages.end.min(pages.start + most) {
@@ -73,19 +78,19 @@ impl Pages {
     }
 
     /// Has the cache forget the clean pages of a range.
-    pub(crate) fn forget_range(&self, inode: &Arc<Inode>, pages: Range<u64>) {
+    pub(crate) fn forget_range(&self, inode: &Arc<Inode>, pages: Range<Page>) {
         let quiet = inode.data.quiet();
         let _ = self.forget_clean(quiet.io(), inode, pages);
     }
 
     /// As [`Pages::forget_range`]; whether none is left. The caller holds no claim.
-    pub(super) fn forget_clean(&self, io: &Io<'_>, inode: &Arc<Inode>, pages: Range<u64>) -> bool {
+    pub(super) fn forget_clean(&self, io: &Io<'_>, inode: &Arc<Inode>, pages: Range<Page>) -> bool {
         assert!(io.is_of(&inode.data), "pages of inode {} are forgotten under another's lock", inode.ino);
         self.cache.write_back(&inode.data.object).discard_clean(pages)
     }
 
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
-    pub(super) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
+    pub(super) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: Page) -> Result<Claimed<'a>, FsError> {
         for _ in 0..ROUNDS_MAX {
             inode.await_direct(page);
             match self.cache.claim(&inode.data.object, page) {
@@ -117,14 +122,14 @@ impl Pages {
 
     /// Fills a claimed page that has no block: with what the record holds, or zeroes.
     pub(super) fn load_hole(claim: &Claim<'_>, inline: Option<&[u8]>) {
-        let bytes = inline.filter(|_| claim.page() == 0).unwrap_or_default();
+        let bytes = inline.filter(|_| claim.page() == Page::FIRST).unwrap_or_default();
         let bytes = &bytes[..bytes.len().min(BLOCK_BYTES)];
         claim.write(0, bytes);
         claim.zero(bytes.len(), BLOCK_BYTES - bytes.len());
     }
 
     /// What a page lies on.
-    pub(super) fn mapping(&self, inode: &Inode, page: u64) -> Result<BlockMapping, FsError> {
+    pub(super) fn mapping(&self, inode: &Inode, page: Page) -> Result<BlockMapping, FsError> {
         let mut state = inode.lock();
         self.with_extents(inode, &mut state, |_, extents| Ok(extents.mapping(page)))
     }
