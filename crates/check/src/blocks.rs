@@ -1,48 +1,13 @@
 //! Putting extents right: inside the region, apart from each other, each block of one file.
 
 use crate::model::Model;
+use crate::used::Used;
 use core::ops::Range;
 use nvmed_layout::FileType;
 use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
 use nvmed_units::{Block, ByteOffset, Ino, Page};
 use std::collections::BTreeMap;
-
-/// Blocks of the data region in use, as the bitmap has them.
-pub(crate) struct Used {
-    first: Block,
-    pub(crate) chunks: BTreeMap<u64, [u64; 16]>,
-}
-
-/// Where a block's bit is.
-struct Bit {
-    chunk: u64,
-    word: usize,
-    mask: u64,
-}
-
-impl Used {
-    /// None of the region that begins with `first`.
-    fn new(first: Block) -> Self {
-        Self { first, chunks: BTreeMap::new() }
-    }
-
-    fn bit(&self, block: Block) -> Bit {
-        let at = block - self.first;
-        let bit = at % CHUNK_BLOCKS;
-        Bit { chunk: at / CHUNK_BLOCKS, word: (bit / 64) as usize, mask: 1 << (bit % 64) }
-    }
-
-    fn has(&self, block: Block) -> bool {
-        let bit = self.bit(block);
-        self.chunks.get(&bit.chunk).is_some_and(|words| words[bit.word] & bit.mask != 0)
-    }
-
-    fn mark(&mut self, block: Block) {
-        let bit = self.bit(block);
-        self.chunks.entry(bit.chunk).or_default()[bit.word] |= bit.mask;
-    }
-}
 
 /// An extent that lies over blocks of others.
 struct Shared {

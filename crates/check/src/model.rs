@@ -1,7 +1,7 @@
 //! What the metadata store says, taken apart so that it can be put right, and put together again.
 
-use crate::blocks::Used;
 use crate::fsck::{is_name, path_of};
+use crate::used::Used;
 use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use nvmed_layout::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
 use nvmed_layout::record::{
@@ -343,7 +343,8 @@ impl Model {
     fn encode_node(&self, ino: Ino, node: &Node, all: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
         let mut record = node.record.clone();
         if record.kind() == FileType::File && !matches!(record.tail, Tail::Data(_)) {
-            record.extent_count = node.extents.len() as u32;
+            record.extent_count =
+                u32::try_from(node.extents.len()).expect("fewer extents than 2^32 fit memory");
             record.blocks = node.extents.iter().map(|extent| u64::from(extent.blocks)).sum();
             record.tail = Tail::EMPTY;
             record.flags &= !FLAG_KEYED_EXTENTS;

@@ -61,7 +61,7 @@ fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(A
 
 #[test]
 fn blocks_promised_to_nobody() {
-    let spoil = |files: &FileSystem, _: &File| files.0.meta.blocks.ledger.forget_promises();
+    let spoil = |files: &FileSystem, _: &File| files.core.meta.blocks.ledger.forget_promises();
     fired("promised blocks", spoil, |victim| drop(victim.fsync()));
 }
 
@@ -80,7 +80,7 @@ fn closed_more_often_than_opened() {
 #[test]
 fn inodes_that_were_not_counted() {
     let spoil = |files: &FileSystem, victim: &File| {
-        files.0.meta.inodes.forget_count();
+        files.core.meta.inodes.forget_count();
         assert!(victim.inode.nlink() > 0);
     };
     fired("inodes in memory", spoil, |victim| victim.core.meta.inodes.remove(victim.inode.ino));

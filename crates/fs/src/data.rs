@@ -88,13 +88,13 @@ impl File {
     #[inline]
     pub fn pwrite(&self, from: &[u8], offset: u64) -> Result<usize, FsError> {
         /// Any of these makes a write more than a copy.
-        const SPECIAL: u32 = OpenFlags::APPEND.0 | OpenFlags::SYNC.0 | OpenFlags::DIRECT.0;
+        const SPECIAL: OpenFlags = OpenFlags::APPEND.with(OpenFlags::SYNC).with(OpenFlags::DIRECT);
         let flags = self.flags();
         self.changeable(flags)?;
         if from.is_empty() {
             return Ok(0);
         }
-        if flags.0 & SPECIAL != 0 || self.core.options.durability == Durability::Device {
+        if flags.has_any(SPECIAL) || self.core.options.durability == Durability::Device {
             return self.write_specially(flags, from, ByteOffset(offset)).map(|(written, _)| written);
         }
         let written = self.core.pages.write_at(&self.inode, from, ByteOffset(offset))?;
@@ -434,17 +434,18 @@ impl FileSystem {
     /// # Errors
     /// What could not be written; it stays dirty.
     pub fn write_back_older_than(&self, age: Duration) -> Result<(), FsError> {
-        if self.0.options.read_only {
+        if self.core.options.read_only {
             return Ok(());
         }
-        self.0.pages.gather_all_mapped()?;
-        let now = self.0.meta.now_ns();
+        self.core.pages.gather_all_mapped()?;
+        let now = self.core.meta.now_ns();
         let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
         // A time to come means that somebody has set the clock back.
-        let written = self.0.pages.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
-        self.0.meta.commit_all()?;
-        if self.0.options.discard {
-            self.0.meta.blocks.discard();
+        let written =
+            self.core.pages.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
+        self.core.meta.commit_all()?;
+        if self.core.options.discard {
+            self.core.meta.blocks.discard();
         }
         written
     }

@@ -204,7 +204,7 @@ fn part(extent: &Extent, start: Page, end: Page) -> Extent {
     Extent {
         logical: start,
         physical: extent.physical + (start - extent.logical),
-        blocks: (end - start) as u32,
+        blocks: u32::try_from(end - start).expect("a part is no longer than its extent"),
         flags: extent.flags,
     }
 }

@@ -41,7 +41,7 @@ impl File {
             core,
             inode,
             view,
-            flags: AtomicU32::new(flags.0),
+            flags: AtomicU32::new(flags.bits()),
             offset: Mutex::new(0),
             listing,
         }
@@ -50,7 +50,7 @@ impl File {
     /// The inode.
     #[must_use]
     pub fn node(&self) -> Node {
-        Node(Arc::clone(&self.inode), Arc::clone(&self.core), self.view.clone())
+        Node::new(Arc::clone(&self.inode), &self.core, &self.view)
     }
 
     /// A number that no other description of this mount has.
@@ -78,8 +78,7 @@ impl File {
     /// # Errors
     /// None now; a bit may be refused later.
     pub fn set_flags(&self, flags: OpenFlags) -> Result<(), FsError> {
-        let settable = OpenFlags::SETTABLE.0;
-        let change = |now: u32| Some(now & !settable | flags.0 & settable);
+        let change = |now| Some(OpenFlags(now).with_settable_of(flags).bits());
         let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         Ok(())
     }

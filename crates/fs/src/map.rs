@@ -187,7 +187,7 @@ pub(crate) trait Mappings: Bytes {
                 Err(Errno::NXIO) => break,
                 Err(errno) => return Err(errno.into()),
             };
-            let part = CHUNK_BYTES.min(end.0.saturating_sub(at.0) as usize);
+            let part = CHUNK_BYTES.min(at.until(end) as usize);
             let part = read_some(&fd, &mut stored[..part], at)?;
             if part == 0 {
                 break;
@@ -230,7 +230,7 @@ pub(crate) trait Mappings: Bytes {
     /// The host's.
     #[cold]
     fn read_mapped(&self, inode: &Arc<Inode>, into: &mut [u8], offset: ByteOffset) -> Result<usize, FsError> {
-        let rest = inode.end().0.saturating_sub(offset.0);
+        let rest = offset.until(inode.end());
         let len = into.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let fd = inode.data.map().as_ref().map(|map| Arc::clone(&map.fd));
         match fd {

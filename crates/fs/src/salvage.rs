@@ -33,8 +33,8 @@ struct Named {
 /// # Errors
 /// Those of [`FileSystem::mount`]; what could not be written.
 pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> {
-    let files = FileSystem(Core::mount_over(parts, Some(dead))?, View::default());
-    let core = &files.0;
+    let files = FileSystem { core: Core::mount_over(parts, Some(dead))?, view: View::default() };
+    let core = &files.core;
     let left: Vec<SizeLeft> = dead.sizes_left().collect();
     let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
     let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| Ino(page.owner)));
@@ -141,7 +141,7 @@ impl Core {
         let mut bytes = [0; BLOCK_BYTES];
         for page in pages {
             let offset = page.page.start();
-            let inside = end.0.saturating_sub(offset.0).min(BLOCK_BYTES as u64) as usize;
+            let inside = offset.until(end).min(BLOCK_BYTES as u64) as usize;
             dead.mapping.read(page.offset, &mut bytes);
             let mut done = 0;
             while done < inside {

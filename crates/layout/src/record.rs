@@ -205,7 +205,7 @@ impl Record {
 
     /// The kind in the mode.
     pub fn kind(&self) -> FileType {
-        FileType::of((self.mode >> 12) as u8).expect("records are made and decoded with a kind of ours")
+        FileType::of_mode(self.mode).expect("records are made and decoded with a kind of ours")
     }
 
     /// The extents in the record itself.
@@ -252,7 +252,9 @@ impl Record {
 
     /// Appends the record's bytes.
     pub fn encode_to(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&(self.mode as u16).to_le_bytes());
+        out.extend_from_slice(
+            &u16::try_from(self.mode).expect("kind and permissions have sixteen bits").to_le_bytes(),
+        );
         out.push(self.sections());
         for number in [u64::from(self.nlink), u64::from(self.uid), u64::from(self.gid), self.size] {
             varint::put(out, number);
@@ -285,7 +287,7 @@ impl Record {
             }
             Tail::Extents(_) if self.extent_count == 0 => {}
             Tail::Extents(_) => {
-                out.push(self.extent_count as u8);
+                out.push(u8::try_from(self.extent_count).expect("a record holds four extents at most"));
                 let mut end = Page::FIRST;
                 for extent in self.inline_extents() {
                     varint::put(out, extent.logical - end);
@@ -301,7 +303,7 @@ impl Record {
     pub fn decode(value: &[u8]) -> Option<Self> {
         let mut from = Reader(value);
         let mode = u32::from(u16::from_le_bytes([from.byte()?, from.byte()?]));
-        let kind = FileType::of((mode >> 12) as u8)?;
+        let kind = FileType::of_mode(mode)?;
         let sections = from.byte()?;
         let mut record = Self::new(kind, mode & !MODE_KIND, 0, 0, 0);
         record.nlink = from.small()?;

@@ -199,6 +199,13 @@ impl ByteOffset {
         (self.0 % BLOCK_BYTES as u64) as usize
     }
 
+    /// How many bytes lie from here to `end`: none when that is before.
+    #[must_use]
+    #[inline]
+    pub const fn until(self, end: Self) -> u64 {
+        end.0.saturating_sub(self.0)
+    }
+
     /// The offset so many bytes further on, or `None` past the last there is.
     #[must_use]
     #[inline]

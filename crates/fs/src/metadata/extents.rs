@@ -41,7 +41,7 @@ impl Metadata {
 impl Change<'_> {
     /// Puts what has changed in the extents of an inode into the change, and into the inode's record of it.
     pub(crate) fn put_extents(&mut self, extents: &mut Extents, ino: Ino, record: &mut Record) {
-        record.extent_count = extents.len() as u32;
+        record.extent_count = u32::try_from(extents.len()).expect("fewer extents than 2^32 fit memory");
         record.blocks = extents.blocks();
         if record.flags & FLAG_KEYED_EXTENTS != 0 {
             extents.touched(|logical, extent| match extent {

@@ -10,6 +10,7 @@ use crate::extent::{BlockMapping, Extents};
 use crate::inode::{Inode, State};
 use crate::metadata::change::Change;
 use crate::pages::Pages;
+use crate::pages::fill::Framed;
 use crate::pages::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -254,9 +255,10 @@ impl Pages {
                 BlockMapping::Hole { .. } => {
                     // Blocks of this step are not in the extents yet.
                     let goal = plan.placed.last().map(|last| last.block + 1).or(goal);
+                    let want = u32::try_from(count).expect("a step takes few pages");
                     let run = match pool {
-                        Some(pool) if self.is_pooled(inode) => self.draw(pool, inode, count as u32)?,
-                        _ => self.allocate(inode, goal, page, count as u32)?,
+                        Some(pool) if self.is_pooled(inode) => self.draw(pool, inode, want)?,
+                        _ => self.allocate(inode, goal, page, want)?,
                     };
                     plan.runs.push(run);
                     plan.pieces += 1;
@@ -347,15 +349,15 @@ impl Pages {
 
     /// Writes the pages of all parts in one call.
     pub(super) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
-        let mut pages: Vec<(Block, usize)> =
+        let mut pages: Vec<Framed> =
             Vec::with_capacity(parts.iter().map(|part| part.plan.placed.len()).sum());
         let placed = parts.iter().flat_map(|part| &part.plan.placed);
-        pages.extend(placed.map(|placed| (placed.block, placed.page.offset)));
+        pages.extend(placed.map(|placed| Framed { block: placed.block, offset: placed.page.offset }));
         if pages.is_empty() {
             return Ok(());
         }
-        if !pages.is_sorted_by_key(|page| page.0) {
-            pages.sort_unstable_by_key(|page| page.0);
+        if !pages.is_sorted_by_key(|page| page.block) {
+            pages.sort_unstable_by_key(|page| page.block);
         }
         // Of several files, the mount's handle serves them together.
         match parts {

@@ -78,7 +78,10 @@ impl Pages {
         let lba_bytes = BLOCK_BYTES as u64 / self.lbas_per_block;
         // Whole logical blocks, also where the file ends inside one.
         let stop = end.min(ByteOffset(file_end.0.next_multiple_of(lba_bytes)));
-        let memory = Segment { bytes: (stop - wish.offset) as u32, ..wish.data };
+        let memory = Segment {
+            bytes: u32::try_from(stop - wish.offset).expect("no more than the caller asks for"),
+            ..wish.data
+        };
         let mut flight = Flight::new(wish.operation, Some(memory));
         let mut at = wish.offset;
         let mut state = inode.lock();

@@ -19,6 +19,13 @@ const ROUNDS_MAX: u32 = 10_000;
 /// What pages lie on, and what the record holds of the file itself.
 type Mappings = (Vec<BlockMapping>, Option<Arc<[u8]>>);
 
+/// A block of the device, and where in the mapping the frame lies that holds its bytes, or is to.
+#[derive(Clone, Copy)]
+pub(super) struct Framed {
+    pub(super) block: Block,
+    pub(super) offset: usize,
+}
+
 impl Pages {
     /// Bytes that a reader wants are missing from the first of a range on.
     #[cold]
@@ -149,7 +156,7 @@ impl Pages {
         };
         let mut pages = Vec::with_capacity(claims.len());
         for (claim, mapping) in claims.iter().zip(mappings) {
-            pages.extend(written(mapping).map(|block| (block, claim.offset())));
+            pages.extend(written(mapping).map(|block| Framed { block, offset: claim.offset() }));
         }
         let mut loaded = pages.len();
         if let Err(error) = self.transfer_pages(handle, &pages, Operation::Read) {
@@ -180,12 +187,13 @@ impl Pages {
     pub(super) fn transfer_pages(
         &self,
         handle: &Handle,
-        pages: &[(Block, usize)],
+        pages: &[Framed],
         operation: Operation,
     ) -> Result<(), FsError> {
         let mut list = Scatter::with_capacity(pages.len());
-        for &(block, offset) in pages {
-            list.push(block.lba(self.lbas_per_block), self.lbas_per_block as u32, self.segment(offset));
+        let lbas = u32::try_from(self.lbas_per_block).expect("a block has eight logical blocks at most");
+        for page in pages {
+            list.push(page.block.lba(self.lbas_per_block), lbas, self.segment(page.offset));
         }
         Ok(handle.scatter(operation, &list)?)
     }

@@ -241,8 +241,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Before a file grows past its `end`: the rest of its last page is zero from now on, in the cache and, since the page
-    /// becomes dirty, on the device before the new size is.
+    /// Before a file grows past its `end`: the rest of its last page is zero from now on, in the cache and, since the
+    /// page becomes dirty, on the device before the new size is.
     pub(super) fn zero_last(
         &self,
         grow: &Growing<'_>,
