@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_sys::Pages;
 use nvmed_sys::sync::{Arc, Mutex, RwLock, Weak};
+use nvmed_units::Page;
 use std::io::IoSliceMut;
 
 /// How a disk behaves.
@@ -87,7 +88,7 @@ impl Disk {
         let new = options.map(|options| BlockCache::new(&self.device, options, &self.failed)).transpose()?;
         let _held = self.lock(0..u64::MAX, Mode::Exclusive);
         if let Some(old) = self.cache() {
-            old.write_back(&self.io, 0..u64::MAX, false)?;
+            old.write_back(&self.io, Page::ALL, false)?;
         }
         let mut cache = self.cache.write();
         // Stored while the lock on the whole range is held: a call that holds a range sees no change.
@@ -130,7 +131,7 @@ impl Disk {
     /// The first; pages that the device did not take stay dirty.
     pub fn write_back(&self) -> Result<(), BlockError> {
         let Some(cache) = self.cache() else { return Ok(()) };
-        cache.write_back(&self.io, 0..u64::MAX, false).map(|_| ())
+        cache.write_back(&self.io, Page::ALL, false).map(|_| ())
     }
 
     /// Looks at what the device holds, unless that was done or may be overwritten.

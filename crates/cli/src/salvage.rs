@@ -150,7 +150,7 @@ fn copy_file(wreck: &Wreck, rescued: &Rescued, cursor: &HostCursor) -> std::io::
             bad += 1;
             continue;
         }
-        let offset = number * PAGE_BYTES;
+        let offset = number.start().0;
         let bytes = rescued.size.saturating_sub(offset).min(PAGE_BYTES) as usize;
         file.write_all_at(&page[..bytes], offset)?;
     }

@@ -103,8 +103,7 @@ impl File {
     /// `EIO` once the server is gone.
     pub fn set_flags(&self, flags: OpenFlags) -> Result<(), FsError> {
         self.core().done(&Call::SetFlags { handle: self.handle(), flags })?;
-        let settable = OpenFlags::SETTABLE.0;
-        let change = |now: u32| Some(now & !settable | flags.0 & settable);
+        let change = |now| Some(OpenFlags(now).with_settable_of(flags).bits());
         let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         Ok(())
     }

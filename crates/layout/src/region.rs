@@ -4,6 +4,7 @@ use crate::error::LayoutError;
 use crate::superblock::Superblock;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{DeviceMedium, Medium, MediumError};
+use nvmed_units::Block;
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -11,16 +12,16 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// The device's.
-pub fn fetch(medium: &DeviceMedium, block: u64, into: &mut [u8]) -> Result<(), LayoutError> {
-    Ok(medium.read(block, into)?)
+pub fn fetch(medium: &DeviceMedium, block: Block, into: &mut [u8]) -> Result<(), LayoutError> {
+    Ok(medium.read(block.0, into)?)
 }
 
 /// Writes blocks, durably.
 ///
 /// # Errors
 /// The device's.
-pub fn store(medium: &DeviceMedium, block: u64, data: &[u8]) -> Result<(), LayoutError> {
-    Ok(medium.write(block, data, true)?)
+pub fn store(medium: &DeviceMedium, block: Block, data: &[u8]) -> Result<(), LayoutError> {
+    Ok(medium.write(block.0, data, true)?)
 }
 
 impl From<MediumError> for LayoutError {

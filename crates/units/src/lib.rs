@@ -6,7 +6,8 @@
 #![forbid(unsafe_code)]
 
 use core::fmt;
-use core::ops::{Add, Sub};
+use core::iter::Map;
+use core::ops::{Add, AddAssign, Range, Sub};
 use core::time::Duration;
 
 /// Bytes in one file-system block, one cache frame and one metadata node.
@@ -62,6 +63,18 @@ impl Block {
     pub const fn lba(self, lbas_per_block: u64) -> Lba {
         Lba(self.0 * lbas_per_block)
     }
+
+    /// The blocks of a range one after the other.
+    #[inline]
+    pub fn each(blocks: Range<Self>) -> Map<Range<u64>, fn(u64) -> Self> {
+        (blocks.start.0..blocks.end.0).map(Self)
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl Add<u64> for Block {
@@ -78,6 +91,163 @@ impl Sub for Block {
     type Output = u64;
 
     /// How many blocks further on it is.
+    #[inline]
+    fn sub(self, first: Self) -> u64 {
+        self.0 - first.0
+    }
+}
+
+/// A page of [`BLOCK_BYTES`] bytes of a file, counted from its first: which part of the file it is, not where it lies.
+/// Of a device that is cached as a whole, its pages likewise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Page(pub u64);
+
+impl Page {
+    /// The first of a file.
+    pub const FIRST: Self = Self(0);
+    /// Behind every page of every file: the end of a range that has no other.
+    pub const END: Self = Self(u64::MAX);
+    /// All pages of a file.
+    pub const ALL: Range<Self> = Self::FIRST..Self::END;
+
+    /// Where it begins; [`ByteOffset::END`] when that is behind all offsets.
+    #[must_use]
+    #[inline]
+    pub const fn start(self) -> ByteOffset {
+        ByteOffset(self.0.saturating_mul(BLOCK_BYTES as u64))
+    }
+
+    /// The page so many further on, or `None` past the last number there is.
+    #[must_use]
+    #[inline]
+    pub fn plus(self, pages: u64) -> Option<Self> {
+        self.0.checked_add(pages).map(Self)
+    }
+
+    /// The pages of a range one after the other.
+    #[inline]
+    pub fn each(pages: Range<Self>) -> Map<Range<u64>, fn(u64) -> Self> {
+        (pages.start.0..pages.end.0).map(Self)
+    }
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Add<u64> for Page {
+    type Output = Self;
+
+    /// The page so many further on.
+    #[inline]
+    fn add(self, pages: u64) -> Self {
+        Self(self.0 + pages)
+    }
+}
+
+impl AddAssign<u64> for Page {
+    #[inline]
+    fn add_assign(&mut self, pages: u64) {
+        self.0 += pages;
+    }
+}
+
+impl Sub for Page {
+    type Output = u64;
+
+    /// How many pages further on it is.
+    #[inline]
+    fn sub(self, first: Self) -> u64 {
+        self.0 - first.0
+    }
+}
+
+/// A position in the bytes of a file, counted from its first. The end of a file is one, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct ByteOffset(pub u64);
+
+impl ByteOffset {
+    /// That of the first byte.
+    pub const FIRST: Self = Self(0);
+    /// Behind every byte of every file: the end of a range that has no other.
+    pub const END: Self = Self(u64::MAX);
+    /// All bytes of a file.
+    pub const ALL: Range<Self> = Self::FIRST..Self::END;
+
+    /// The page that the byte lies in.
+    #[must_use]
+    #[inline]
+    pub const fn page(self) -> Page {
+        Page(self.0 >> BLOCK_SHIFT)
+    }
+
+    /// The first page that begins here or behind: one past the last page of a range that ends here.
+    #[must_use]
+    #[inline]
+    pub const fn page_end(self) -> Page {
+        Page(self.0.div_ceil(BLOCK_BYTES as u64))
+    }
+
+    /// How many bytes behind the beginning of its page.
+    #[must_use]
+    #[inline]
+    pub const fn within(self) -> usize {
+        (self.0 % BLOCK_BYTES as u64) as usize
+    }
+
+    /// How many bytes lie from here to `end`: none when that is before.
+    #[must_use]
+    #[inline]
+    pub const fn until(self, end: Self) -> u64 {
+        end.0.saturating_sub(self.0)
+    }
+
+    /// The offset so many bytes further on, or `None` past the last there is.
+    #[must_use]
+    #[inline]
+    pub fn plus(self, bytes: u64) -> Option<Self> {
+        self.0.checked_add(bytes).map(Self)
+    }
+
+    /// The offset so many bytes further on, [`ByteOffset::END`] at most.
+    #[must_use]
+    #[inline]
+    pub const fn saturating_plus(self, bytes: u64) -> Self {
+        Self(self.0.saturating_add(bytes))
+    }
+}
+
+impl fmt::Display for ByteOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Add<u64> for ByteOffset {
+    type Output = Self;
+
+    /// The offset so many bytes further on.
+    #[inline]
+    fn add(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+impl AddAssign<u64> for ByteOffset {
+    #[inline]
+    fn add_assign(&mut self, bytes: u64) {
+        self.0 += bytes;
+    }
+}
+
+impl Sub for ByteOffset {
+    type Output = u64;
+
+    /// How many bytes further on it is.
     #[inline]
     fn sub(self, first: Self) -> u64 {
         self.0 - first.0
@@ -214,5 +384,16 @@ mod tests {
     #[test]
     fn blocks_lie_as_far_apart_as_they_are_counted() {
         assert_eq!((Block(5) + 2, Block(7) - Block(5), Block(5).lba(8)), (Block(7), 2, Lba(40)));
+    }
+
+    #[test]
+    fn pages_and_offsets_lead_to_each_other() {
+        let at = ByteOffset(2 * 4096 + 7);
+        assert_eq!((at.page(), at.within(), at.page_end()), (Page(2), 7, Page(3)));
+        assert_eq!(Page(2).start().page_end(), Page(2));
+        assert_eq!(Page(2).start() + 7, at);
+        assert_eq!((Page::END.start(), ByteOffset::END.plus(1)), (ByteOffset::END, None));
+        assert_eq!(ByteOffset::END.page_end(), Page(1 << 52));
+        assert!(Page::each(Page(3)..Page(5)).eq([Page(3), Page(4)]));
     }
 }

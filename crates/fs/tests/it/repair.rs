@@ -8,6 +8,7 @@ use nvmed_fs::{Credentials, FileSystem, Follow, FormatOptions, FsError, MountOpt
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Page;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -472,7 +473,7 @@ fn a_damaged_log_is_told_and_salvaged() {
     let mut page = [0; 4096];
     // Of the last one the log may tell no more than its name.
     for file in &found[..found.len() - 1] {
-        wreck.read_page(file, 0, &mut page).unwrap();
+        wreck.read_page(file, Page::FIRST, &mut page).unwrap();
         assert!(page[..] == tree[&file.name][..4096], "{}", String::from_utf8_lossy(&file.name));
     }
 }
