@@ -2,14 +2,14 @@
 //! is what an uninterrupted repair makes of it.
 
 use crate::cuts::{Case, Failure, Plan, Tally, panic_text, sound};
-use crate::disk::Disk;
-use crate::media::{BLOCK, Image, Manner, Trace, Volatile};
+use crate::mount::mount;
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::Survey;
 use core::ops::{Bound, ControlFlow};
 use nvmed_check::plan_repair;
 use nvmed_dice::Dice;
+use nvmed_disk::{BLOCK, Disk, Image, Manner, Trace, Volatile};
 use nvmed_fs::{FileSystem, FsError};
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};
@@ -107,21 +107,21 @@ impl Repair {
 }
 
 fn repair(disk: &Arc<Disk>) -> Result<(), FsError> {
-    let device = disk.open()?;
+    let device = disk.open(1)?;
     Ok(plan_repair(&device)?.carry_out(&device)?)
 }
 
 /// A repaired file system: the checker finds nothing, and it shows this.
 fn look(disk: &Arc<Disk>, setting: &Setting) -> Result<Survey, String> {
     sound(disk, "after the repair")?;
-    let files = disk.mount(setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
+    let files = mount(&disk, setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
     Survey::of(&files).map_err(|ended| ended.to_string())
 }
 
 /// An image without one of its superblocks, or with records of the metadata that no file system would make.
 fn damaged(image: &Image, dice: &mut Dice) -> Result<Image, FsError> {
     let disk = Disk::with(Volatile::new(image.clone()), dice);
-    let device = disk.open()?;
+    let device = disk.open(1)?;
     let superblock = FileSystem::probe(&device)?;
     if dice.chance(20) || superblock.meta_runs.len() > 1 {
         let mut image = image.clone();
