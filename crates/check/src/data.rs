@@ -8,7 +8,7 @@ use nvmed_kv::DeviceMedium;
 use nvmed_layout::keys::{self, Subject, ZONE_BYTES};
 use nvmed_layout::record::EXTENT_UNWRITTEN;
 use nvmed_layout::{LayoutError, ROOT, region};
-use nvmed_units::{BLOCK_BYTES, Ino};
+use nvmed_units::{BLOCK_BYTES, Block, Ino};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Blocks that are read with one request; where one of them fails, each is read by itself.
@@ -46,7 +46,7 @@ impl<'a> Data<'a> {
     }
 
     fn read(&mut self, block: u64, blocks: u64) -> Result<(), LayoutError> {
-        region::fetch(self.whole, block, &mut self.buffer[..blocks as usize * BLOCK_BYTES])
+        region::fetch(self.whole, Block(block), &mut self.buffer[..blocks as usize * BLOCK_BYTES])
     }
 
     /// Of the files to which the keys of changed records belong, and of those that a copy was to be made of, the ones

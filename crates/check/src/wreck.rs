@@ -9,7 +9,7 @@ use nvmed_kv::DeviceMedium;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Tail};
 use nvmed_layout::{FileType, LayoutError, ROOT, keys, region};
 use nvmed_sys::host_clock;
-use nvmed_units::{BLOCK_BYTES, Ino};
+use nvmed_units::{BLOCK_BYTES, Block, Ino};
 use std::collections::btree_map::Range;
 use std::sync::Arc;
 
@@ -76,7 +76,11 @@ impl Wreck {
         model.join();
         model.fix_names(host_clock());
         model.trim_all();
-        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..opened.superblock.blocks)?;
+        let whole = DeviceMedium::new(
+            device,
+            device.handle(Binding::Spread),
+            Block(0)..Block(opened.superblock.blocks),
+        )?;
         Ok(Self { model, whole, damage })
     }
 
@@ -143,7 +147,7 @@ impl Wreck {
         let extent =
             node.extents.iter().find(|extent| (extent.logical..extent.logical_end()).contains(&page));
         match extent.filter(|extent| extent.flags & EXTENT_UNWRITTEN == 0) {
-            Some(extent) => region::fetch(&self.whole, extent.physical.0 + (page - extent.logical), into),
+            Some(extent) => region::fetch(&self.whole, extent.physical + (page - extent.logical), into),
             None => Ok(()),
         }
     }

@@ -13,6 +13,7 @@ use nvmed_disk::{BLOCK, Disk, Image, Manner, Trace, Volatile};
 use nvmed_fs::{FileSystem, FsError};
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};
+use nvmed_units::Block;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -129,7 +130,7 @@ fn damaged(image: &Image, dice: &mut Dice) -> Result<Image, FsError> {
         image.set(block, Arc::new([0xee; BLOCK]));
         return Ok(image);
     }
-    let region = superblock.meta_first..superblock.data_first;
+    let region = Block(superblock.meta_first)..Block(superblock.data_first);
     let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), region)?;
     let store = Store::open(Arc::new(medium), PendingMemory::private()?, &Options::default())?;
     let mut records = Vec::new();

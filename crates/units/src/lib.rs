@@ -62,6 +62,18 @@ impl Block {
     pub const fn lba(self, lbas_per_block: u64) -> Lba {
         Lba(self.0 * lbas_per_block)
     }
+
+    /// It and those after it, without an end.
+    #[inline]
+    pub fn onward(self) -> impl Iterator<Item = Self> {
+        (self.0..).map(Self)
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl Add<u64> for Block {

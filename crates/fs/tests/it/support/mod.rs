@@ -8,6 +8,7 @@ use nvmed_io::Device;
 use nvmed_kv::{Medium, MediumError};
 use nvmed_nvme::Status;
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Block;
 use std::sync::Arc;
 
 pub use nvmed_disk::BLOCK;
@@ -141,15 +142,15 @@ impl Medium for Region {
         self.superblock.meta_blocks
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
-        for (number, place) in (self.superblock.meta_first + block..).zip(into.chunks_mut(BLOCK)) {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
+        for (number, place) in (self.superblock.meta_first + block.0..).zip(into.chunks_mut(BLOCK)) {
             place.copy_from_slice(&self.disk.peek(number));
         }
         Ok(())
     }
 
-    fn write(&self, block: u64, data: &[u8], _fua: bool) -> Result<(), MediumError> {
-        for (number, bytes) in (self.superblock.meta_first + block..).zip(data.chunks(BLOCK)) {
+    fn write(&self, block: Block, data: &[u8], _fua: bool) -> Result<(), MediumError> {
+        for (number, bytes) in (self.superblock.meta_first + block.0..).zip(data.chunks(BLOCK)) {
             self.disk.poke(number, |place| place.copy_from_slice(bytes));
         }
         Ok(())
