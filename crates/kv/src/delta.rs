@@ -13,6 +13,7 @@ use crate::stream::Sequence;
 use crate::table::{Table, hash};
 use core::cmp::Ordering;
 use core::ops::Bound;
+use nvmed_units::bounded;
 use std::sync::Arc;
 
 /// Entries in a node: a node of prefixes is then eight cache lines, five steps of binary search.
@@ -85,6 +86,10 @@ pub(crate) struct Delta {
     /// Bytes of the bounds of these.
     erased_bytes: usize,
 }
+
+/// What keeps numbers of nodes, and of entries in one, within their types.
+const NODES_BOUND: &str = "the log bounds the delta below 4 GiB";
+const FANOUT_BOUND: &str = "a node has at most FANOUT entries";
 
 /// What a reader of a delta sees: batches up to this one.
 pub(crate) const NEWEST: Sequence = Sequence(u64::MAX);
@@ -420,7 +425,7 @@ impl Delta {
             leaf.insert(index, item);
             return;
         }
-        let right = self.leaves.len() as u32;
+        let right = bounded(self.leaves.len(), NODES_BOUND);
         let leaf = &mut self.leaves[node as usize];
         // Appending in order keeps leaves full.
         let half = if index == FANOUT && leaf.next == NONE { FANOUT } else { FANOUT / 2 };
@@ -457,13 +462,13 @@ impl Delta {
                 inner.insert(index + 1, smallest, right);
             }
             smallest = (new.prefixes[0], new.entries[0]);
-            right = self.inners.len() as u32;
+            right = bounded(self.inners.len(), NODES_BOUND);
             self.inners.push(new);
         }
         let mut root = EMPTY_INNER_NODE;
         root.insert(0, (0, 0), self.root);
         root.insert(1, smallest, right);
-        self.root = self.inners.len() as u32;
+        self.root = bounded(self.inners.len(), NODES_BOUND);
         self.inners.push(root);
         self.height += 1;
         assert!(self.height <= HEIGHT_MAX, "a delta of {} levels", self.height);
@@ -572,7 +577,7 @@ impl LeafNode {
         let moved = usize::from(self.len) - half;
         new.prefixes[..moved].copy_from_slice(&self.prefixes[half..half + moved]);
         new.entries[..moved].copy_from_slice(&self.entries[half..half + moved]);
-        (self.len, new.len) = (half as u16, moved as u16);
+        (self.len, new.len) = (bounded(half, FANOUT_BOUND), bounded(moved, FANOUT_BOUND));
         new
     }
 }
@@ -591,7 +596,7 @@ impl InnerNode {
         new.prefixes[..moved].copy_from_slice(&self.prefixes[half..half + moved]);
         new.entries[..moved].copy_from_slice(&self.entries[half..half + moved]);
         new.children[..moved].copy_from_slice(&self.children[half..half + moved]);
-        (self.len, new.len) = (half as u16, moved as u16);
+        (self.len, new.len) = (bounded(half, FANOUT_BOUND), bounded(moved, FANOUT_BOUND));
         new
     }
 }

@@ -8,7 +8,7 @@ use core::ops::Range;
 use nvmed_io::{Device, Handle, IoError, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::{BLOCK_BYTES, Block, DeviceAddress, Lba};
+use nvmed_units::{BLOCK_BYTES, Block, DeviceAddress, Lba, bounded};
 
 /// Bytes of one staging area: a checkpoint writes runs of nodes, an open reads runs of log.
 const AREA_BYTES: usize = 64 << 10;
@@ -136,7 +136,10 @@ impl DeviceMedium {
     }
 
     fn segment(&self, offset: usize, bytes: usize) -> [Segment; 1] {
-        [Segment { address: self.address.plus(offset as u64), bytes: bytes as u32 }]
+        [Segment {
+            address: self.address.plus(offset as u64),
+            bytes: bounded(bytes, "a segment lies in one area"),
+        }]
     }
 }
 

@@ -6,7 +6,7 @@ use crate::node::{CHUNK_BYTES, HEADER_BYTES, Node, NodeAddress, chunk, seal};
 use crate::reference::{LEVEL_MAX, ROOT_BYTES, Root};
 use crate::value::{self, INLINE_BYTES_MAX};
 use core::cmp::Ordering;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Halves, bounded};
 
 /// Bytes of an entry's offset.
 const SLOT_BYTES: usize = 2;
@@ -73,14 +73,18 @@ fn count(bytes: &BlockBytes, at: &mut usize) -> Option<usize> {
     Some((first & 0x7f) << 8 | second)
 }
 
+/// What keeps an offset within 16 bits.
+const IN_BLOCK: &str = "an offset in a block";
+
 fn put_count(bytes: &mut BlockBytes, at: &mut usize, n: usize) {
+    let n: u16 = bounded(n, "counts are of bytes in a block");
     if n < 128 {
-        bytes[*at] = n as u8;
+        bytes[*at] = n.low();
     } else {
-        bytes[*at] = (n >> 8) as u8 | 0x80;
-        bytes[*at + 1] = n as u8;
+        bytes[*at] = n.high() | 0x80;
+        bytes[*at + 1] = n.low();
     }
-    *at += count_bytes(n);
+    *at += count_bytes(n.into());
 }
 
 #[inline]
@@ -327,7 +331,7 @@ pub(crate) fn prepare(leaf: &mut Node) {
     };
     leaf.hints = (0..leaf.len()).map(hint).collect();
     leaf.is_parent = is_parent;
-    leaf.shared = shared as u16;
+    leaf.shared = bounded(shared, "a rest lies in a block");
 }
 
 /// How many bytes both begin with.
@@ -431,7 +435,7 @@ impl Builder {
         }
         let mut at = end;
         let block = &mut *self.bytes;
-        block[at] = distance as u8;
+        block[at] = bounded(distance, "an entry is that near to the one that it leans on");
         at += 1;
         if distance > 0 {
             put_count(block, &mut at, shared);
@@ -442,7 +446,7 @@ impl Builder {
         block[at..at + suffix.len()].copy_from_slice(suffix);
         at += suffix.len();
         block[at..at + payload.len()].copy_from_slice(payload);
-        put_u16(block, HEADER_BYTES + SLOT_BYTES * self.mark.len, end as u16);
+        put_u16(block, HEADER_BYTES + SLOT_BYTES * self.mark.len, bounded(end, IN_BLOCK));
         self.mark = Mark { len: self.mark.len + 1, end, coder };
         true
     }

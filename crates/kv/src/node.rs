@@ -4,7 +4,7 @@ use crate::KvError;
 use crate::layout::{BlockBytes, Layout, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::leaf;
 use crate::reference::{LEVEL_MAX, REFERENCE_BYTES, Reference};
-use nvmed_units::{BLOCK_BYTES, Block};
+use nvmed_units::{BLOCK_BYTES, Block, bounded};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVND");
 pub(crate) const HEADER_BYTES: usize = 32;
@@ -175,7 +175,7 @@ pub(crate) fn seal(mut bytes: Box<BlockBytes>, level: u16, len: usize, address: 
     put_u64(&mut *bytes, 8, address.block.0);
     put_u64(&mut *bytes, 16, address.generation);
     put_u16(&mut *bytes, 24, level);
-    put_u16(&mut *bytes, 26, len as u16);
+    put_u16(&mut *bytes, 26, bounded(len, "a block has fewer entries than bytes"));
     let crc = checksum(address.identity, &[&bytes[8..]]);
     put_u32(&mut *bytes, 4, crc);
     Node::unchecked(bytes).with_hints()

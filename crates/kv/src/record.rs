@@ -4,6 +4,7 @@ use crate::batch::Operations;
 use crate::layout::{checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::stream::Sequence;
 use nvmed_mutant::Mutant;
+use nvmed_units::bounded;
 
 /// Bytes of a record before its operations.
 pub(crate) const HEADER_BYTES: usize = 24;
@@ -26,7 +27,7 @@ pub(crate) struct Header {
 /// The header for `operations` as they go to the stream.
 pub(crate) fn seal(identity: u64, sequence: Sequence, epoch: u64, operations: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
-    put_u32(&mut header, 4, operations.len() as u32);
+    put_u32(&mut header, 4, bounded(operations.len(), "a batch is at most a megabyte"));
     put_u64(&mut header, 8, sequence.0);
     put_u64(&mut header, 16, epoch);
     let crc = checksum(identity, &[&header[4..], operations]);

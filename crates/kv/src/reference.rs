@@ -1,7 +1,7 @@
 //! What a block knows of another one that it leads to.
 
 use crate::layout::{Layout, put_u32, u16_at, u32_at};
-use nvmed_units::Block;
+use nvmed_units::{Block, bounded};
 
 /// Bytes of a reference in a node.
 pub(crate) const REFERENCE_BYTES: usize = 14;
@@ -31,7 +31,7 @@ impl Reference {
     /// Its short form.
     pub(crate) fn encode(&self) -> [u8; REFERENCE_BYTES] {
         let mut bytes = [0; REFERENCE_BYTES];
-        put_u32(&mut bytes, 0, self.block.0 as u32);
+        put_u32(&mut bytes, 0, bounded(self.block.0, "a region has fewer than 2^32 blocks"));
         put_u32(&mut bytes, 4, self.crc);
         bytes[8..].copy_from_slice(&self.generation.to_le_bytes()[..6]);
         bytes
@@ -54,7 +54,7 @@ impl Root {
     pub(crate) fn encode(&self) -> [u8; ROOT_BYTES] {
         let mut bytes = [0; ROOT_BYTES];
         bytes[..REFERENCE_BYTES].copy_from_slice(&self.node.encode());
-        bytes[REFERENCE_BYTES] = self.level as u8;
+        bytes[REFERENCE_BYTES] = bounded(self.level, "levels are below 21");
         bytes
     }
 

@@ -7,7 +7,7 @@ use crate::reference::{GENERATION_END, LEVEL_MAX, Reference, Root};
 use crate::stream::{Position, Sequence};
 use crate::{Flaw, KvError};
 use nvmed_mutant::Mutant;
-use nvmed_units::{BLOCK_BYTES, Block};
+use nvmed_units::{BLOCK_BYTES, Block, bounded};
 
 const MAGIC: &[u8; 8] = b"NVMEDKV1";
 /// Changed when an older program could misread the store.
@@ -98,8 +98,8 @@ impl Superblock {
         put_u64(&mut bytes, 16, self.identity);
         put_u64(&mut bytes, 24, self.revision);
         put_u64(&mut bytes, 32, self.layout.blocks);
-        put_u32(&mut bytes, 40, self.layout.log_blocks as u32);
-        put_u32(&mut bytes, 44, self.layout.pages as u32);
+        put_u32(&mut bytes, 40, bounded(self.layout.log_blocks, "a log has at most 6144 blocks"));
+        put_u32(&mut bytes, 44, bounded(self.layout.pages, "a bitmap has at most 960 pages"));
         put_u64(&mut bytes, 48, self.generation);
         if let Some(root) = self.root {
             put_u64(&mut bytes, 56, root.node.block.0);

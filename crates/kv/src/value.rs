@@ -4,7 +4,7 @@ use crate::disk::Disk;
 use crate::layout::{BlockBytes, Layout, checksum, put_u16, put_u32, u16_at, u32_at};
 use crate::reference::Reference;
 use crate::{KvError, VALUE_BYTES_MAX};
-use nvmed_units::{BLOCK_BYTES, Block};
+use nvmed_units::{BLOCK_BYTES, Block, bounded};
 
 /// Bytes of the longest value that a leaf holds.
 ///
@@ -75,7 +75,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn new(identity: u64, generation: u64, value_len: usize) -> Self {
         let mut payload = [0; HEADER_BYTES + PART_BYTES * BLOCKS_MAX];
-        put_u16(&mut payload, 0, value_len as u16);
+        put_u16(&mut payload, 0, bounded(value_len, "a value is at most 32 KiB"));
         payload[2..8].copy_from_slice(&generation.to_le_bytes()[..6]);
         Self { payload, len: HEADER_BYTES, identity, generation }
     }
@@ -83,7 +83,7 @@ impl Writer {
     /// Notes that `block` holds the next `bytes`.
     pub(crate) fn push(&mut self, block: Block, bytes: &BlockBytes) {
         let crc = crc(self.identity, block, self.generation, bytes);
-        put_u32(&mut self.payload, self.len, block.0 as u32);
+        put_u32(&mut self.payload, self.len, bounded(block.0, "a region has fewer than 2^32 blocks"));
         put_u32(&mut self.payload, self.len + 4, crc);
         self.len += PART_BYTES;
     }

@@ -4,6 +4,7 @@ use crate::counters::Counters;
 use nvmed_dma::{DeviceAddress, DmaFault, View};
 use nvmed_nvme::{CompletionEntry, SubmissionEntry};
 use nvmed_sys::Mapping;
+use nvmed_units::Halves;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
@@ -154,7 +155,7 @@ pub(crate) struct HeadDoorbell(AtomicU32);
 
 impl HeadDoorbell {
     pub fn get(&self) -> u16 {
-        self.0.load(Ordering::SeqCst) as u16
+        self.0.load(Ordering::SeqCst).low()
     }
 
     pub fn set(&self, head: u16) {
