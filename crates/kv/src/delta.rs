@@ -87,10 +87,6 @@ pub(crate) struct Delta {
     erased_bytes: usize,
 }
 
-/// What keeps numbers of nodes, and of entries in one, within their types.
-const NODES_BOUND: &str = "the log bounds the delta below 4 GiB";
-const FANOUT_BOUND: &str = "a node has at most FANOUT entries";
-
 /// What a reader of a delta sees: batches up to this one.
 pub(crate) const NEWEST: Sequence = Sequence(u64::MAX);
 
@@ -425,7 +421,7 @@ impl Delta {
             leaf.insert(index, item);
             return;
         }
-        let right = bounded(self.leaves.len(), NODES_BOUND);
+        let right = bounded(self.leaves.len(), "the log bounds the delta");
         let leaf = &mut self.leaves[node as usize];
         // Appending in order keeps leaves full.
         let half = if index == FANOUT && leaf.next == NONE { FANOUT } else { FANOUT / 2 };
@@ -462,13 +458,13 @@ impl Delta {
                 inner.insert(index + 1, smallest, right);
             }
             smallest = (new.prefixes[0], new.entries[0]);
-            right = bounded(self.inners.len(), NODES_BOUND);
+            right = bounded(self.inners.len(), "the log bounds the delta");
             self.inners.push(new);
         }
         let mut root = EMPTY_INNER_NODE;
         root.insert(0, (0, 0), self.root);
         root.insert(1, smallest, right);
-        self.root = bounded(self.inners.len(), NODES_BOUND);
+        self.root = bounded(self.inners.len(), "the log bounds the delta");
         self.inners.push(root);
         self.height += 1;
         assert!(self.height <= HEIGHT_MAX, "a delta of {} levels", self.height);
@@ -577,7 +573,7 @@ impl LeafNode {
         let moved = usize::from(self.len) - half;
         new.prefixes[..moved].copy_from_slice(&self.prefixes[half..half + moved]);
         new.entries[..moved].copy_from_slice(&self.entries[half..half + moved]);
-        (self.len, new.len) = (bounded(half, FANOUT_BOUND), bounded(moved, FANOUT_BOUND));
+        (self.len, new.len) = (half as u16, moved as u16);
         new
     }
 }
@@ -596,7 +592,7 @@ impl InnerNode {
         new.prefixes[..moved].copy_from_slice(&self.prefixes[half..half + moved]);
         new.entries[..moved].copy_from_slice(&self.entries[half..half + moved]);
         new.children[..moved].copy_from_slice(&self.children[half..half + moved]);
-        (self.len, new.len) = (bounded(half, FANOUT_BOUND), bounded(moved, FANOUT_BOUND));
+        (self.len, new.len) = (half as u16, moved as u16);
         new
     }
 }

@@ -1,6 +1,7 @@
 //! I/O commands of the NVM command set (NVM 1.0, 3.2).
 
 use crate::controller::Controller;
+use crate::media::Span;
 use crate::prp::PrpWalk;
 use nvmed_dma::View;
 use nvmed_nvme::{DsmRange, IoOpcode, Status, SubmissionEntry};
@@ -14,13 +15,6 @@ pub(crate) const NSID: u32 = 1;
 const DIRECTIVE: u32 = 0xf << 20;
 /// All namespaces, which Flush may name.
 const NSID_ALL: u32 = u32::MAX;
-
-/// The bytes of the medium that a command is about.
-#[derive(Clone, Copy)]
-struct Span {
-    offset: u64,
-    bytes: u64,
-}
 
 impl Controller {
     /// Executes one I/O command; the status goes into its completion.
@@ -150,7 +144,7 @@ impl Controller {
     #[inline]
     fn end_write(&self, entry: &SubmissionEntry, span: Span) -> Result<(), Status> {
         if entry.fua() || !self.write_cache_enabled() {
-            self.media.flush_range(span.offset, span.bytes)?;
+            self.media.flush_range(span)?;
         }
         Ok(())
     }
@@ -171,7 +165,7 @@ impl Controller {
 
     fn write_zeroes(&self, entry: &SubmissionEntry) -> Result<(), Status> {
         let span = self.range(entry.lba(), entry.blocks())?;
-        self.media.zero(span.offset, span.bytes, entry.deallocate())?;
+        self.media.zero(span, entry.deallocate())?;
         self.end_write(entry, span)
     }
 
@@ -194,8 +188,7 @@ impl Controller {
             return Ok(());
         }
         for range in ranges.iter().filter(|range| range.blocks > 0) {
-            let Span { offset, bytes } = self.range(Lba(range.lba), range.blocks)?;
-            self.media.zero(offset, bytes, true)?;
+            self.media.zero(self.range(Lba(range.lba), range.blocks)?, true)?;
         }
         Ok(())
     }

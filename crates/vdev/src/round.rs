@@ -121,7 +121,7 @@ impl Controller {
     fn foresee(&self, sq: &SubmissionQueue, view: &View) {
         if let Some((lba, blocks)) = sq.ahead(FORESIGHT, view) {
             let bytes = ((blocks as usize) << self.lba_shift).min(FORESEEN_BYTES);
-            self.media.foresee(lba << self.lba_shift, bytes);
+            self.media.foresee(lba.0 << self.lba_shift, bytes);
         }
     }
 
