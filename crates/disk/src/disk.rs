@@ -234,7 +234,6 @@ impl Disk {
     }
 
     /// Whoever sends the write with this number, from 1, waits until the answer is dropped.
-    #[must_use]
     pub fn stall_at(&self, write: u64) -> MutexGuard<'_, ()> {
         let held = self.stall.lock();
         self.stalls_in.store(write, Ordering::SeqCst);
