@@ -115,7 +115,7 @@ fn repair(disk: &Arc<Disk>) -> Result<(), FsError> {
 /// A repaired file system: the checker finds nothing, and it shows this.
 fn look(disk: &Arc<Disk>, setting: &Setting) -> Result<Survey, String> {
     sound(disk, "after the repair")?;
-    let files = mount(&disk, setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
+    let files = mount(disk, setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
     Survey::of(&files).map_err(|ended| ended.to_string())
 }
 
