@@ -13,7 +13,7 @@ use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, Store};
 use nvmed_layout::{LayoutError, LostCopy, copies, region};
 use nvmed_sys::host_clock;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,7 +52,8 @@ pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, LayoutError> {
     model.join();
     model.fix_names(host_clock());
     model.remove_cut_links();
-    let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..opened.superblock.blocks)?;
+    let whole =
+        DeviceMedium::new(device, device.handle(Binding::Spread), Block(0)..Block(opened.superblock.blocks))?;
     let mut data = Data::new(&whole);
     let (used, copies) = model.fix_blocks(&mut |block| data.gives(block));
     model.count_links();
@@ -116,7 +117,7 @@ impl Plan {
             let mut block = vec![0; BLOCK_BYTES];
             for copy in copies {
                 region::fetch(&whole, copy.from, &mut block)?;
-                whole.write(copy.to.0, &block, false)?;
+                whole.write(copy.to, &block, false)?;
             }
             whole.flush()?;
         }

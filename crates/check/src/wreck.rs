@@ -9,7 +9,7 @@ use nvmed_kv::DeviceMedium;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, Tail};
 use nvmed_layout::{FileType, LayoutError, ROOT, keys, region};
 use nvmed_sys::host_clock;
-use nvmed_units::{BLOCK_BYTES, ByteOffset, Ino, Page};
+use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Ino, Page};
 use std::collections::btree_map::Range;
 use std::sync::Arc;
 
@@ -76,7 +76,11 @@ impl Wreck {
         model.join();
         model.fix_names(host_clock());
         model.trim_all();
-        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..opened.superblock.blocks)?;
+        let whole = DeviceMedium::new(
+            device,
+            device.handle(Binding::Spread),
+            Block(0)..Block(opened.superblock.blocks),
+        )?;
         Ok(Self { model, whole, damage })
     }
 

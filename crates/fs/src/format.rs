@@ -95,7 +95,7 @@ impl FileSystem {
             zone_bound: options.zone_bound,
             created_ns: now,
         })?;
-        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..blocks)?;
+        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), Block(0)..Block(blocks))?;
         let erased = [0; BLOCK_BYTES];
         region::store(&whole, Block(0), &erased)?;
         region::store(&whole, Block(blocks - 1), &erased)?;
@@ -114,7 +114,7 @@ impl FileSystem {
         /// Superblocks of other file systems and partition tables begin within this many blocks.
         const LOOKED_AT: u64 = 32;
         let blocks = DeviceMedium::device_blocks(device)?;
-        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..blocks)?;
+        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), Block(0)..Block(blocks))?;
         let mut head = vec![0; LOOKED_AT.min(blocks) as usize * BLOCK_BYTES];
         let mut tail = head.clone();
         region::fetch(&whole, Block(0), &mut head)?;

@@ -60,7 +60,7 @@ pub fn load(device: &Device, handle: &Handle) -> Result<(Superblock, Option<Lost
     if blocks < 2 {
         return Err(LayoutError::NotOurs);
     }
-    let whole = DeviceMedium::new(device, handle.clone(), 0..blocks)?;
+    let whole = DeviceMedium::new(device, handle.clone(), Block(0)..Block(blocks))?;
     let (mut first, mut far) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
     // A block that cannot be read is a damaged copy, unless the other is damaged, too.
     let near = region::fetch(&whole, Block(0), &mut first);
@@ -100,7 +100,7 @@ pub fn load(device: &Device, handle: &Handle) -> Result<(Superblock, Option<Lost
 /// # Errors
 /// The device's; either copy may then be the old one, the new one or damaged, but not both damaged.
 pub fn store(device: &Device, handle: &Handle, superblock: &Superblock) -> Result<(), LayoutError> {
-    let whole = DeviceMedium::new(device, handle.clone(), 0..superblock.blocks)?;
+    let whole = DeviceMedium::new(device, handle.clone(), Block(0)..Block(superblock.blocks))?;
     let block = superblock.encode();
     region::store(&whole, Block(0), &block)?;
     region::store(&whole, Block(superblock.far_block()), &block)

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// # Errors
 /// The device's.
 pub fn fetch(medium: &DeviceMedium, block: Block, into: &mut [u8]) -> Result<(), LayoutError> {
-    Ok(medium.read(block.0, into)?)
+    Ok(medium.read(block, into)?)
 }
 
 /// Writes blocks, durably.
@@ -21,7 +21,7 @@ pub fn fetch(medium: &DeviceMedium, block: Block, into: &mut [u8]) -> Result<(),
 /// # Errors
 /// The device's.
 pub fn store(medium: &DeviceMedium, block: Block, data: &[u8]) -> Result<(), LayoutError> {
-    Ok(medium.write(block.0, data, true)?)
+    Ok(medium.write(block, data, true)?)
 }
 
 impl From<MediumError> for LayoutError {
@@ -35,10 +35,10 @@ impl From<MediumError> for LayoutError {
 /// # Errors
 /// No memory, or no room in the device's address space.
 pub fn metadata(device: &Arc<Device>, superblock: &Superblock) -> Result<DeviceMedium, LayoutError> {
-    let first = superblock.meta_first..superblock.data_first;
+    let first = Block(superblock.meta_first)..Block(superblock.data_first);
     let medium = DeviceMedium::new(device, device.handle(Binding::Spread), first)?;
     for run in superblock.taken_runs() {
-        medium.extend(run.clone())?;
+        medium.extend(Block(run.start)..Block(run.end))?;
     }
     Ok(medium)
 }

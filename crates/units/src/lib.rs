@@ -69,6 +69,12 @@ impl Block {
     pub fn each(blocks: Range<Self>) -> Map<Range<u64>, fn(u64) -> Self> {
         (blocks.start.0..blocks.end.0).map(Self)
     }
+
+    /// It and those after it, without an end.
+    #[inline]
+    pub fn onward(self) -> impl Iterator<Item = Self> {
+        (self.0..).map(Self)
+    }
 }
 
 impl fmt::Display for Block {
@@ -277,6 +283,75 @@ impl Lba {
     }
 }
 
+/// The two halves of a register or a command's dword, into which specifications pack fields.
+pub trait Halves {
+    /// As wide as one of them.
+    type Half;
+
+    /// The bits from 0 on.
+    #[must_use]
+    fn low(self) -> Self::Half;
+
+    /// The bits above these.
+    #[must_use]
+    fn high(self) -> Self::Half;
+}
+
+impl Halves for u64 {
+    type Half = u32;
+
+    #[inline]
+    fn low(self) -> u32 {
+        let [a, b, c, d, ..] = self.to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
+    }
+
+    #[inline]
+    fn high(self) -> u32 {
+        (self >> 32).low()
+    }
+}
+
+impl Halves for u32 {
+    type Half = u16;
+
+    #[inline]
+    fn low(self) -> u16 {
+        let [a, b, ..] = self.to_le_bytes();
+        u16::from_le_bytes([a, b])
+    }
+
+    #[inline]
+    fn high(self) -> u16 {
+        (self >> 16).low()
+    }
+}
+
+impl Halves for u16 {
+    type Half = u8;
+
+    #[inline]
+    fn low(self) -> u8 {
+        self.to_le_bytes()[0]
+    }
+
+    #[inline]
+    fn high(self) -> u8 {
+        self.to_le_bytes()[1]
+    }
+}
+
+/// `number` in a narrower type, where `bound` says what keeps it within.
+///
+/// # Panics
+/// When it is not: a mistake of ours. What comes from elsewhere is for `try_from`.
+#[must_use]
+#[inline]
+#[track_caller]
+pub fn bounded<N, T: TryFrom<N, Error: fmt::Debug>>(number: N, bound: &str) -> T {
+    T::try_from(number).expect(bound)
+}
+
 /// A size as people write it: `4096`, `128K`, `1.5G`, `1 GiB`; binary multiples up to E. A fraction that makes no whole
 /// blocks of 4096 bytes is rounded down to them, from 1 MiB on; below that, to whole bytes.
 ///
@@ -379,6 +454,21 @@ mod tests {
         for bad in ["", "0", "s", "-1s", "2d", "1e99h", "nan"] {
             assert!(parse_time(bad).is_err(), "{bad:?} was accepted");
         }
+    }
+
+    #[test]
+    fn halves_are_the_bits_that_they_were() {
+        let register = 0x0123_4567_89ab_cdef_u64;
+        assert_eq!((register.low(), register.high()), (0x89ab_cdef, 0x0123_4567));
+        assert_eq!((register.low().low(), register.low().high()), (0xcdef, 0x89ab));
+        assert_eq!((0x4567_u16.low(), 0x4567_u16.high()), (0x67, 0x45));
+    }
+
+    #[test]
+    #[should_panic(expected = "a byte holds what is below 256")]
+    fn a_number_beyond_its_bound_is_our_mistake() {
+        assert_eq!(bounded::<_, u8>(255_u64, "never"), 255);
+        let _: u8 = bounded(256_u64, "a byte holds what is below 256");
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl Metadata {
         }
         *current = grown;
         self.mark_as_metadata(run).inspect_err(|_| self.growth.broken.store(true, Ordering::Relaxed))?;
-        self.growth.medium.extend(run.numbers()).map_err(|_| FsError::NoSpace)?;
+        self.growth.medium.extend(run.start..run.end()).map_err(|_| FsError::NoSpace)?;
         self.take_up()
     }
 

@@ -1,10 +1,10 @@
 //! Devices that hold something else, something torn, or something that contradicts itself.
 
-use crate::support::{BLOCK, Disk};
+use crate::support::{BLOCK, Disk, Region};
 use core::ops::ControlFlow;
 use nvmed_check::{Finding, fsck, plan_repair};
 use nvmed_fs::*;
-use nvmed_kv::{Barrier, Batch, Medium, MediumError, PendingMemory, Store};
+use nvmed_kv::{Barrier, Batch, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
 use nvmed_units::{Block, Ino};
 use proptest::prelude::*;
@@ -164,34 +164,6 @@ fn formats_that_cannot_work_are_refused() {
     disk.assert_sound();
 }
 
-/// The metadata region, for tests that forge records.
-struct Region(Arc<Disk>, Superblock);
-
-impl Medium for Region {
-    #[expect(clippy::misnamed_getters, reason = "the store's medium is the metadata region alone")]
-    fn blocks(&self) -> u64 {
-        self.1.meta_blocks
-    }
-
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
-        for (number, place) in (block..).zip(into.chunks_mut(BLOCK)) {
-            place.copy_from_slice(&self.0.peek(self.1.meta_first + number));
-        }
-        Ok(())
-    }
-
-    fn write(&self, block: u64, data: &[u8], _fua: bool) -> Result<(), MediumError> {
-        for (number, bytes) in (block..).zip(data.chunks(BLOCK)) {
-            self.0.poke(self.1.meta_first + number, |place| place.copy_from_slice(bytes));
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), MediumError> {
-        Ok(())
-    }
-}
-
 const TAG: u64 = 0xffff_ffff_ffff_ff00;
 
 fn key(chunks: &[u64]) -> Vec<u8> {
@@ -222,11 +194,9 @@ fn forged_disk(forge: impl FnOnce(&Store, &mut Batch)) -> (Arc<Disk>, Superblock
     files.link(Object::At(&root, b"one", Follow::No), &root, b"two", who).unwrap();
     files.unmount().unwrap();
     disk.assert_sound();
-    let superblock = FileSystem::probe(&disk.device()).unwrap();
     let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
     let pending = PendingMemory { memory, offset: 0, len: 1 << 20 };
-    let medium = Arc::new(Region(Arc::clone(&disk), superblock));
-    let store = Store::open(medium, pending, &nvmed_kv::Options::default()).unwrap();
+    let store = Store::open(Region::of(&disk), pending, &nvmed_kv::Options::default()).unwrap();
     let mut batch = Batch::new();
     forge(&store, &mut batch);
     let sequence = store.apply(&batch).unwrap();

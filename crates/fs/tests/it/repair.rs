@@ -8,7 +8,7 @@ use nvmed_fs::{Credentials, FileSystem, Follow, FormatOptions, FsError, MountOpt
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::Page;
+use nvmed_units::{Block, Page};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -80,7 +80,7 @@ fn build(zone_bound: u32) -> (Arc<Disk>, Tree) {
 fn store(disk: &Arc<Disk>) -> Store {
     let device = disk.device();
     let superblock = FileSystem::probe(&device).unwrap();
-    let blocks = superblock.meta_first..superblock.data_first;
+    let blocks = Block(superblock.meta_first)..Block(superblock.data_first);
     let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), blocks).unwrap();
     assert_eq!(superblock.meta_runs.len(), 1, "metadata has not grown");
     let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
