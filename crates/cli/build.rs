@@ -1,5 +1,5 @@
-//! Links the stack unwinder into the program where the C compiler has it as an archive, as the wrapper does: `nvmed run`
-//! starts twice, as holder and as server, and each loads one shared library less.
+//! Links the stack unwinder into the program where the C compiler has it as an archive, as the wrapper does:
+//! `nvmed run` starts twice, as holder and as server, and each loads one shared library less.
 
 use std::path::Path;
 use std::process::Command;

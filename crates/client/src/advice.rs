@@ -42,7 +42,7 @@ impl File {
         self.core().done(&Call::Advise { handle: self.handle(), advice, offset, bytes })
     }
 
-    /// Tells what was not told yet, before a read at `offset`, if that can change it; none is an offset of the server's.
+    /// Tells what was not told yet, before a read at `offset`, if that can change it; none is the server's offset.
     #[inline]
     pub(crate) fn tell_advice(&self, offset: Option<u64>) {
         let untold = self.untold.0.load(Ordering::Relaxed);

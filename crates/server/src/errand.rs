@@ -95,7 +95,7 @@ impl Errands {
     }
 
     /// The host has no thread for one more clerk: those that are there do it.
-    pub fn not_hired(&self) {
+    pub(crate) fn not_hired(&self) {
         let mut waiting = self.waiting.lock();
         assert!(
             waiting.clerks > 1,

@@ -90,9 +90,9 @@ impl Ahead {
 
     /// How many of the `bytes` that libc asks for are read now, and how many it asks for the next time.
     ///
-    /// libc's functions that read, `_IO_new_file_underflow` and `_IO_new_file_seekoff` (fileops.c), look at the buffer's
-    /// end before this and after it, and do not keep it in between. The latter goes on to its place by itself when a
-    /// read brings fewer bytes than lie before that.
+    /// libc's functions that read, `_IO_new_file_underflow` and `_IO_new_file_seekoff` (fileops.c), look at the
+    /// buffer's end before this and after it, and do not keep it in between. The latter goes on to its place by itself
+    /// when a read brings fewer bytes than lie before that.
     ///
     /// # Safety
     /// `stream` is the open stream of [`Ahead::of`], and the caller has its lock.
