@@ -132,7 +132,8 @@ fn hold(
     let held = Holder::begin(&config)?;
     let wanted = [&PASSED_ON[..], &[libc::SIGCHLD]].concat();
     let signals = Signals::take(&wanted).map_err(failed)?;
-    let mut command = held.server(&signals).map_err(failed)?;
+    let mut command = held.server().map_err(failed)?;
+    signals.release_in(&mut command);
     if arguments.background {
         command.stderr(Stdio::piped());
     }

@@ -1,5 +1,6 @@
 //! An open description, which a client may share with other processes.
 
+use crate::advice::Untold;
 use crate::cached::Cached;
 use crate::core::{Core, STRANGE};
 use crate::link::NO_ROOM;
@@ -7,7 +8,7 @@ use crate::node::{Holding, Node};
 use crate::rhythm::Rhythm;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nvmed_fs::{Advice, Allocate, DirEntry, FileType, FsError, OpenFlags, Stat, Whence};
+use nvmed_fs::{Allocate, DirEntry, FileType, FsError, OpenFlags, Stat, Whence};
 use nvmed_sys::{ForkLock, QuietFd};
 use nvmed_wire::{Answer, Call, Control, Handle, Object};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub struct File {
     told: AtomicU64,
     pub(crate) cached: Cached,
     pub(crate) rhythm: Rhythm,
+    pub(crate) untold: Untold,
 }
 
 /// A mapped file: map `fd`, shared or private. It holds the file's bytes until every [`File::map`] has seen its
@@ -54,6 +56,7 @@ impl File {
             told: AtomicU64::new(0),
             cached: Cached::default(),
             rhythm: Rhythm::default(),
+            untold: Untold::default(),
         }
     }
 
@@ -72,6 +75,12 @@ impl File {
     #[must_use]
     pub fn node(&self) -> Node {
         Node(Arc::clone(&self.holding))
+    }
+
+    /// How large the file was when it was opened.
+    #[must_use]
+    pub fn bytes_at_open(&self) -> u64 {
+        self.holding.bytes
     }
 
     /// Access mode and status flags, as far as this process knows: another one that has the description may have
@@ -123,6 +132,7 @@ impl File {
     /// an heir that holds it, and before [`crate::Session::send`].
     pub fn share(&self) {
         self.holding.tell_end();
+        self.tell_advice(None);
         self.with_offset(|offset| {
             let by = i64::try_from(*offset).unwrap_or(i64::MAX);
             // Without a server there is no offset either.
@@ -249,14 +259,6 @@ impl File {
     /// As [`nvmed_fs::File::fallocate`].
     pub fn fallocate(&self, how: Allocate, offset: u64, bytes: u64) -> Result<(), FsError> {
         self.core().done(&Call::Allocate { handle: self.handle(), how, offset, bytes })
-    }
-
-    /// Takes a program's advice.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::File::advise`].
-    pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Result<(), FsError> {
-        self.core().done(&Call::Advise { handle: self.handle(), advice, offset, bytes })
     }
 
     /// `fsync`.

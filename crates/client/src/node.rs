@@ -13,6 +13,8 @@ pub(crate) struct Holding {
     pub handle: Handle,
     pub ino: u64,
     pub kind: FileType,
+    /// Its size when the server answered with it.
+    pub bytes: u64,
     /// Others may wait for its end: it was inherited, received, shared or mapped, or a lock was asked for through it.
     told: AtomicBool,
 }
@@ -22,7 +24,7 @@ impl Holding {
         // The server is trusted; a kind that is none would be a newer one's.
         let kind = FileType::of((stat.mode >> 12) as u8).ok_or(STRANGE)?;
         let told = AtomicBool::new(false);
-        Ok(Arc::new(Self { core: Arc::clone(core), handle, ino: stat.ino, kind, told }))
+        Ok(Arc::new(Self { core: Arc::clone(core), handle, ino: stat.ino, kind, bytes: stat.size, told }))
     }
 
     /// Another process may have to learn at once that it is given up: from now on that is a call, and not a post.

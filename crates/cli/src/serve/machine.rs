@@ -133,7 +133,8 @@ fn hold(arguments: &Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::take(&[&ENDS[..], &[libc::SIGCHLD]].concat()).map_err(failed)?;
     let board = Board::new().map_err(failed)?;
     let writers = board.writers().map(|fd| fd.try_clone_to_owned()).transpose().map_err(failed)?;
-    let mut command = holder.server(&signals).map_err(failed)?;
+    let mut command = holder.server().map_err(failed)?;
+    signals.release_in(&mut command);
     // What the terminal sends comes to us, and from us to the server.
     command.process_group(0).stdin(writers.map_or(Stdio::null(), Stdio::from));
     let mut child = command.spawn().map_err(failed)?;

@@ -118,6 +118,10 @@ impl Node {
         either!(self, node => node.kind())
     }
 
+    pub(crate) fn ino(&self) -> u64 {
+        either!(self, node => node.ino())
+    }
+
     pub(crate) fn stat(&self) -> Result<Stat> {
         match self {
             Self::Private(node) => Ok(node.stat()),
@@ -367,6 +371,14 @@ impl File {
     pub(crate) fn share(&self) {
         if let Self::Shared(file) = self {
             file.share();
+        }
+    }
+
+    /// How large the file was when it was opened, or is: what may be as old as that, and costs no call.
+    pub(crate) fn bytes_at_open(&self) -> u64 {
+        match self {
+            Self::Private(file) => file.stat().size,
+            Self::Shared(file) => file.bytes_at_open(),
         }
     }
 
