@@ -7,53 +7,24 @@ mod support;
 use libfuzzer_sys::fuzz_target;
 use nvmed_check::fsck;
 use nvmed_fs::{
-    Credentials, FileSystem, Follow, FsError, MountOptions, Object, OpenFlags, RenameFlags, Superblock,
+    Credentials, FileSystem, Follow, FsError, MountOptions, Object, OpenFlags, RenameFlags,
 };
-use nvmed_kv::{Barrier, Batch, KvError, Medium, MediumError, Options, PendingMemory, Store};
+use nvmed_kv::{Barrier, Batch, KvError, Options, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, LazyLock};
-use support::{BLOCK, Disk};
+use support::{Disk, Region};
 
 const BYTES: u64 = 16 << 20;
 const PENDING_BYTES: usize = 1 << 20;
 const WHO: &Credentials<'_> = &Credentials::ROOT;
 
-/// The metadata region.
-struct Region(Arc<Disk>, Superblock);
-
-impl Medium for Region {
-    #[expect(clippy::misnamed_getters, reason = "the store's medium is the metadata region alone")]
-    fn blocks(&self) -> u64 {
-        self.1.meta_blocks
-    }
-
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
-        for (number, place) in (block..).zip(into.chunks_mut(BLOCK)) {
-            place.copy_from_slice(&self.0.peek(self.1.meta_first + number));
-        }
-        Ok(())
-    }
-
-    fn write(&self, block: u64, data: &[u8], _fua: bool) -> Result<(), MediumError> {
-        for (number, bytes) in (block..).zip(data.chunks(BLOCK)) {
-            self.0.poke(self.1.meta_first + number, |place| place.copy_from_slice(bytes));
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), MediumError> {
-        Ok(())
-    }
-}
-
 type Record = (Vec<u8>, Vec<u8>);
 
 fn store(disk: &Arc<Disk>) -> Result<Store, KvError> {
-    let superblock = FileSystem::probe(&disk.device()).expect("its superblock is untouched");
     let memory = Arc::new(Mapping::anonymous(PENDING_BYTES, Pages::Base).expect("the host has memory"));
     let pending = PendingMemory { memory, offset: 0, len: PENDING_BYTES };
-    Store::open(Arc::new(Region(Arc::clone(disk), superblock)), pending, &Options::default())
+    Store::open(Region::of(disk), pending, &Options::default())
 }
 
 /// A sound file system with a little of everything, and its records.

@@ -4,7 +4,7 @@
 
 use nvmed_lab::medium::Zram;
 use nvmed_lab::shell::run;
-use nvmed_lab::undo::{self, Made};
+use nvmed_lab::undo::{self, HostResource};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -70,7 +70,7 @@ impl Mounted {
         match mounted {
             Ok(zram) => Ok(Self { name, dir, zram }),
             Err(message) => {
-                undo::forget(&Made::Mount(dir.clone()));
+                undo::forget(&HostResource::Mount(dir.clone()));
                 let _ = std::fs::remove_dir(&dir);
                 Err(message)
             }
@@ -99,14 +99,14 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        undo::undo(&Made::Mount(self.dir.clone()));
+        undo::undo(&HostResource::Mount(self.dir.clone()));
         self.zram.take();
     }
 }
 
 fn mount_tmpfs(dir: &Path, huge: &str, bytes: u64) -> Result<(), String> {
     let options = format!("size={bytes},huge={huge}");
-    undo::made(&Made::Mount(dir.to_owned()));
+    undo::made(&HostResource::Mount(dir.to_owned()));
     run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir))?;
     Ok(())
 }
@@ -114,7 +114,7 @@ fn mount_tmpfs(dir: &Path, huge: &str, bytes: u64) -> Result<(), String> {
 fn mount_zram(dir: &Path, bytes: u64, mkfs: &str, options: &[&str]) -> Result<Zram, String> {
     let zram = Zram::new(bytes)?;
     run(Command::new(mkfs).args(options).arg(zram.device()))?;
-    undo::made(&Made::Mount(dir.to_owned()));
+    undo::made(&HostResource::Mount(dir.to_owned()));
     run(Command::new("mount").arg(zram.device()).arg(dir))?;
     Ok(zram)
 }
@@ -216,7 +216,7 @@ impl Mounted {
         let dir = std::env::temp_dir().join(format!("nvmed-bench-{}-{word}", std::process::id()));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         if let Err(message) = mount_tmpfs(&dir, "never", PLACE_BYTES) {
-            undo::forget(&Made::Mount(dir.clone()));
+            undo::forget(&HostResource::Mount(dir.clone()));
             return Err(message);
         }
         Ok(Self { name: "ours, image in tmpfs", dir, zram: None })

@@ -52,7 +52,7 @@ impl Image {
         let path =
             std::path::PathBuf::from(format!("/dev/shm/nvmed-bench-{}-{word}.img", std::process::id()));
         let spec = DeviceSpec::parse(&path.display().to_string()).map_err(text)?;
-        nvmed_lab::undo::made(&nvmed_lab::undo::Made::File(path.clone()));
+        nvmed_lab::undo::made(&nvmed_lab::undo::HostResource::File(path.clone()));
         format(&spec, Some(bytes), options)?;
         Ok(Self { spec, path })
     }
@@ -60,6 +60,6 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        nvmed_lab::undo::undo(&nvmed_lab::undo::Made::File(self.path.clone()));
+        nvmed_lab::undo::undo(&nvmed_lab::undo::HostResource::File(self.path.clone()));
     }
 }

@@ -12,7 +12,7 @@ use nvmed_cache::{
 };
 use nvmed_io::{Device, Handle, IoError, Operation, Scatter, Segment};
 use nvmed_sys::Pages;
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, DeviceAddress, Lba};
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, ByteOffset, DeviceAddress, Lba, Page};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -106,18 +106,19 @@ fn host_bytes() -> u64 {
 }
 
 /// The page of a byte, and the byte's place in it.
-fn split(offset: u64) -> (u64, usize) {
-    (offset >> BLOCK_SHIFT, offset as usize % BLOCK_BYTES)
+fn split(offset: u64) -> (Page, usize) {
+    let at = ByteOffset(offset);
+    (at.page(), at.within())
 }
 
 /// The pages that a range of bytes touches.
-pub(crate) fn pages_of(offset: u64, len: u64) -> Range<u64> {
-    offset >> BLOCK_SHIFT..(offset + len).div_ceil(BLOCK_BYTES as u64)
+pub(crate) fn pages_of(offset: u64, len: u64) -> Range<Page> {
+    ByteOffset(offset).page()..ByteOffset(offset + len).page_end()
 }
 
 /// The bytes of pages.
-pub(crate) fn bytes_of(pages: &Range<u64>) -> Range<u64> {
-    pages.start << BLOCK_SHIFT..pages.end << BLOCK_SHIFT
+pub(crate) fn bytes_of(pages: &Range<Page>) -> Range<u64> {
+    pages.start.start().0..pages.end.start().0
 }
 
 impl BlockCache {
@@ -181,8 +182,8 @@ impl BlockCache {
         Segment { address: self.address.plus(offset as u64), bytes: BLOCK_BYTES as u32 }
     }
 
-    fn lba(&self, page: u64) -> Lba {
-        Lba(page << (BLOCK_SHIFT - self.device.geometry().lba_bytes.trailing_zeros()))
+    fn lba(&self, page: Page) -> Lba {
+        Lba(page.0 << (BLOCK_SHIFT - self.device.geometry().lba_bytes.trailing_zeros()))
     }
 
     /// Reads pages into frames or writes frames to pages, each given with the offset of its frame.
@@ -190,7 +191,7 @@ impl BlockCache {
         &self,
         io: &Handle,
         operation: Operation,
-        pages: impl ExactSizeIterator<Item = (u64, usize)>,
+        pages: impl ExactSizeIterator<Item = (Page, usize)>,
     ) -> Result<(), IoError> {
         let mut list = Scatter::with_capacity(pages.len());
         for (page, offset) in pages {
@@ -223,12 +224,12 @@ impl BlockCache {
 
     /// Fills a page, and as many of the `pages` from it on as are missing and at hand. The caller holds
     /// their range.
-    fn fill(&self, io: &Handle, pages: Range<u64>) -> Result<(), BlockError> {
+    fn fill(&self, io: &Handle, pages: Range<Page>) -> Result<(), BlockError> {
         let Claimed::Fill(first) = self.claim(io, pages.start)? else { return Ok(()) };
         let pages = pages.start..pages.end.min(pages.start + self.fill_pages);
         let mut claims = Vec::with_capacity((pages.end - pages.start) as usize);
         claims.push(first);
-        for page in pages.start + 1..pages.end {
+        for page in Page::each(pages.start + 1..pages.end) {
             match self.cache.try_claim(&self.object, page) {
                 Ok(Some(claim)) => claims.push(claim),
                 // There already, or no frame left for reading ahead.
@@ -255,7 +256,7 @@ impl BlockCache {
     }
 
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
-    fn claim(&self, io: &Handle, page: u64) -> Result<Claimed<'_>, BlockError> {
+    fn claim(&self, io: &Handle, page: Page) -> Result<Claimed<'_>, BlockError> {
         for _ in 0..ROUNDS_MAX {
             if let Ok(claimed) = self.cache.claim(&self.object, page) {
                 return Ok(claimed);
@@ -296,7 +297,7 @@ impl BlockCache {
         &self,
         memory: &Memory<'_, '_>,
         at: usize,
-        page: u64,
+        page: Page,
         within: usize,
         len: usize,
     ) -> bool {
@@ -315,7 +316,7 @@ impl BlockCache {
         io: &Handle,
         memory: &Memory<'_, '_>,
         at: usize,
-        page: u64,
+        page: Page,
         within: usize,
         len: usize,
     ) -> Result<(), BlockError> {
@@ -394,7 +395,7 @@ impl Disk {
     ) -> Result<(), BlockError> {
         let wanted = pages_of(offset, len as u64);
         let mut windows = Vec::new();
-        ahead.miss(wanted, self.bytes() >> BLOCK_SHIFT, cache.fill_pages, &mut windows);
+        ahead.miss(wanted, ByteOffset(self.bytes()).page(), cache.fill_pages, &mut windows);
         for (index, window) in windows.into_iter().enumerate() {
             let _held = self.lock(bytes_of(&window), Mode::Shared);
             if !self.is_current(cache) {

@@ -8,12 +8,13 @@ use crate::guard::Guard;
 use crate::handle::{ByteHandle, Route, Settings};
 use crate::memory::Memory;
 use crate::range::{Mode, RangeGuard, RangeId, Ranges};
-use crate::signature::{self, Found};
+use crate::signature::{self, Signature};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Device, Handle};
 use nvmed_sys::Pages;
 use nvmed_sys::sync::{Arc, Mutex, RwLock, Weak};
+use nvmed_units::Page;
 use std::io::IoSliceMut;
 
 /// How a disk behaves.
@@ -87,7 +88,7 @@ impl Disk {
         let new = options.map(|options| BlockCache::new(&self.device, options, &self.failed)).transpose()?;
         let _held = self.lock(0..u64::MAX, Mode::Exclusive);
         if let Some(old) = self.cache() {
-            old.write_back(&self.io, 0..u64::MAX, false)?;
+            old.write_back(&self.io, Page::ALL, false)?;
         }
         let mut cache = self.cache.write();
         // Stored while the lock on the whole range is held: a call that holds a range sees no change.
@@ -130,7 +131,7 @@ impl Disk {
     /// The first; pages that the device did not take stay dirty.
     pub fn write_back(&self) -> Result<(), BlockError> {
         let Some(cache) = self.cache() else { return Ok(()) };
-        cache.write_back(&self.io, 0..u64::MAX, false).map(|_| ())
+        cache.write_back(&self.io, Page::ALL, false).map(|_| ())
     }
 
     /// Looks at what the device holds, unless that was done or may be overwritten.
@@ -150,7 +151,7 @@ impl Disk {
         if self.guard.is_open() { Ok(()) } else { self.guard.refusal(|| self.held()) }
     }
 
-    fn held(&self) -> Result<Option<Found>, BlockError> {
+    fn held(&self) -> Result<Option<Signature>, BlockError> {
         signature::find(self.bytes(), |offset, len| {
             let mut data = vec![0; len];
             let mut done = 0;
@@ -237,7 +238,7 @@ impl Disk {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn find_on(device: &Arc<Device>) -> Result<Option<Found>, BlockError> {
+pub fn find_on(device: &Arc<Device>) -> Result<Option<Signature>, BlockError> {
     Disk::new(Arc::clone(device), DiskOptions { overwrite: true, ..DiskOptions::default() }).held()
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong with a call on bytes.
 
-use crate::signature::Found;
+use crate::signature::Signature;
 use nvmed_io::IoError;
 use rustix::io::Errno;
 
@@ -115,7 +115,7 @@ pub enum BlockError {
     #[error("the device holds {found}, which a write would destroy; `DiskOptions::overwrite` allows that")]
     Holds {
         /// What is there, and where.
-        found: Found,
+        found: Signature,
     },
     /// A write to a device of which nobody can tell what it holds.
     #[error(
@@ -151,4 +151,32 @@ impl BlockError {
 /// What a call that had moved `done` bytes answers to an error: fewer bytes, if there are any (POSIX `read`, `write`).
 pub(crate) fn short(done: usize, error: BlockError) -> Result<usize, BlockError> {
     if done > 0 { Ok(done) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_no_disk_has_is_told_in_a_sentence() {
+        for (option, want) in [
+            (
+                InvalidOption::BufferBytes { bytes: 0 },
+                "a buffer cannot have 0 bytes; ask for 1 byte to 1073741824 bytes (1 GiB)",
+            ),
+            (InvalidOption::NoQueue, "a handle cannot have an empty list of queues; name at least one"),
+            (
+                InvalidOption::ForeignBuffer,
+                "the buffer of a passthrough command belongs to another disk; take one from the disk of the handle",
+            ),
+            (
+                InvalidOption::AsynchronousPassthrough,
+                "a passthrough command cannot be submitted as an asynchronous call; use the call for passthrough",
+            ),
+            (InvalidOption::NoBuffer, "an asynchronous call that moves data has no buffer; give it one"),
+        ] {
+            assert_eq!(option.to_string(), want);
+            assert_eq!(BlockError::from(option).to_string(), want, "a caller sees the same sentence");
+        }
+    }
 }

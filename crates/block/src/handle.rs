@@ -11,7 +11,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use nvmed_io::{Binding, Command, Handle, HandleSettings, Operation, Stats};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
-use nvmed_units::Lba;
+use nvmed_units::{Lba, Page};
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 
 /// What a call is about to do: what a queue may be chosen by.
@@ -345,7 +345,7 @@ impl ByteHandle {
     /// Writes the cache's dirty pages to the device, and tells of failures since the last time.
     pub(crate) fn clean(&self, io: &Handle) -> Result<(), BlockError> {
         let written = match self.disk.cache() {
-            Some(cache) => cache.write_back(io, 0..u64::MAX, false).map(|_| ()),
+            Some(cache) => cache.write_back(io, Page::ALL, false).map(|_| ()),
             None => Ok(()),
         };
         let failed = self.disk.failed.load(Ordering::SeqCst);

@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_cache::Readahead;
 use nvmed_sys::sync::{Mutex, MutexGuard};
-use nvmed_units::BLOCK_SHIFT;
+use nvmed_units::{BLOCK_SHIFT, ByteOffset, Page};
 
 /// Ranges of advice that a handle keeps: the extents of a badly fragmented large file.
 pub const ADVICE_MAX: usize = 4096;
@@ -15,7 +15,7 @@ pub(crate) struct Ahead {
     habit: Readahead,
     bytes: AtomicU64,
     /// Ranges of pages in the order in which they will be read, none empty.
-    advice: Mutex<Vec<Range<u64>>>,
+    advice: Mutex<Vec<Range<Page>>>,
 }
 
 impl Ahead {
@@ -31,14 +31,14 @@ impl Ahead {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    fn advice(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
+    fn advice(&self) -> MutexGuard<'_, Vec<Range<Page>>> {
         self.advice.lock()
     }
 
     /// Replaces the advice: ranges of bytes in the order in which they will be read.
     pub(crate) fn advise(&self, ranges: &[Range<u64>]) {
         let pages = ranges.iter().filter(|bytes| !bytes.is_empty()).take(ADVICE_MAX);
-        let pages = pages.map(|bytes| bytes.start >> BLOCK_SHIFT..((bytes.end - 1) >> BLOCK_SHIFT) + 1);
+        let pages = pages.map(|bytes| ByteOffset(bytes.start).page()..ByteOffset(bytes.end).page_end());
         *self.advice() = pages.collect();
     }
 
@@ -47,7 +47,7 @@ impl Ahead {
     ///
     /// Inside the advice that is the rest of its range and the ranges after it; else the pages that follow, for a
     /// reader that looks sequential.
-    pub(crate) fn miss(&self, wanted: Range<u64>, end: u64, pages_max: u64, out: &mut Vec<Range<u64>>) {
+    pub(crate) fn miss(&self, wanted: Range<Page>, end: Page, pages_max: u64, out: &mut Vec<Range<Page>>) {
         let (page, count) = (wanted.start, (wanted.end - wanted.start).min(pages_max));
         let ahead = (self.bytes() >> BLOCK_SHIFT).min(pages_max);
         let advice = self.advice();
@@ -59,8 +59,8 @@ impl Ahead {
                     break;
                 }
                 let range = range.start..range.end.min(range.start + left).min(end);
-                left -= range.end.saturating_sub(range.start);
                 if !range.is_empty() {
+                    left -= range.end - range.start;
                     out.push(range);
                 }
             }
@@ -78,8 +78,8 @@ mod tests {
 
     fn windows(ahead: &Ahead, wanted: Range<u64>, end: u64) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
-        ahead.miss(wanted, end, 1000, &mut out);
-        out.into_iter().map(|window| (window.start, window.end)).collect()
+        ahead.miss(Page(wanted.start)..Page(wanted.end), Page(end), 1000, &mut out);
+        out.into_iter().map(|window| (window.start.0, window.end.0)).collect()
     }
 
     #[test]

@@ -12,10 +12,10 @@ const FRONT_BYTES: usize = 256 << 10;
 /// Bytes read from the end: the 0.90 md superblock lies at most this far from it.
 const BACK_BYTES: u64 = 128 << 10;
 
-/// What a device holds.
+/// The mark that a device carries of what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its name, with an article.
+pub struct Signature {
+    /// The name of what it holds, with an article.
     pub what: &'static str,
     /// The byte of the device at which its mark lies.
     pub offset: u64,
@@ -24,7 +24,7 @@ pub struct Found {
     pub formatted: bool,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (its mark is at byte {})", self.what, self.offset)
     }
@@ -110,7 +110,7 @@ const MARKS: [Mark; 47] = [
 pub fn find<E>(
     bytes: u64,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
-) -> Result<Option<Found>, E> {
+) -> Result<Option<Signature>, E> {
     let front = read(0, usize::try_from(bytes).unwrap_or(FRONT_BYTES).min(FRONT_BYTES))?;
     let back_from = bytes.saturating_sub(BACK_BYTES) & !0xfff;
     let back = read(back_from, usize::try_from(bytes - back_from).unwrap_or(0))?;
@@ -121,7 +121,7 @@ pub fn find<E>(
 ///
 /// # Errors
 /// It cannot be read.
-pub fn find_in_file(fd: impl AsFd, bytes: u64) -> Result<Option<Found>, Errno> {
+pub fn find_in_file(fd: impl AsFd, bytes: u64) -> Result<Option<Signature>, Errno> {
     find(bytes, |offset, len| read_at(&fd, offset, len))
 }
 
@@ -140,8 +140,8 @@ fn read_at(fd: &impl AsFd, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-fn in_front(front: &[u8]) -> Option<Found> {
-    let plain = MARKS.iter().find(|mark| at(front, mark.offset, mark.magic)).map(|mark| Found {
+fn in_front(front: &[u8]) -> Option<Signature> {
+    let plain = MARKS.iter().find(|mark| at(front, mark.offset, mark.magic)).map(|mark| Signature {
         what: mark.name,
         offset: mark.offset as u64,
         formatted: mark.formatted,
@@ -149,8 +149,8 @@ fn in_front(front: &[u8]) -> Option<Found> {
     plain.or_else(|| ext(front)).or_else(|| zfs(front)).or_else(|| mbr(front))
 }
 
-fn formatted(what: &'static str, offset: u64) -> Found {
-    Found { what, offset, formatted: true }
+fn formatted(what: &'static str, offset: u64) -> Signature {
+    Signature { what, offset, formatted: true }
 }
 
 fn at(bytes: &[u8], offset: usize, magic: &[u8]) -> bool {
@@ -158,7 +158,7 @@ fn at(bytes: &[u8], offset: usize, magic: &[u8]) -> bool {
 }
 
 /// ext2, ext3 and ext4 share a magic number; features tell them apart (ext4 disk layout, "Super Block").
-fn ext(front: &[u8]) -> Option<Found> {
+fn ext(front: &[u8]) -> Option<Signature> {
     if !at(front, 0x438, b"\x53\xef") {
         return None;
     }
@@ -175,7 +175,7 @@ fn ext(front: &[u8]) -> Option<Found> {
 }
 
 /// A ZFS label's ring of uberblocks starts 128 KiB into it (ZFS on-disk specification, 1.3.3).
-fn zfs(front: &[u8]) -> Option<Found> {
+fn zfs(front: &[u8]) -> Option<Signature> {
     let mut ring = (128 << 10..FRONT_BYTES).step_by(1024);
     let magic = 0x00ba_b10c_u64;
     ring.find(|&offset| at(front, offset, &magic.to_le_bytes()) || at(front, offset, &magic.to_be_bytes()))
@@ -184,7 +184,7 @@ fn zfs(front: &[u8]) -> Option<Found> {
 
 /// A partition table has its mark and at least one entry that makes sense: boot loaders of plain
 /// file systems carry the mark too.
-fn mbr(front: &[u8]) -> Option<Found> {
+fn mbr(front: &[u8]) -> Option<Signature> {
     let entries = front.get(446..510)?;
     let good =
         entries.chunks(16).all(|entry| entry[0] & 0x7f == 0) && entries.chunks(16).any(|entry| entry[4] != 0);
@@ -192,7 +192,7 @@ fn mbr(front: &[u8]) -> Option<Found> {
 }
 
 /// Marks at the end: md RAID 0.90 and 1.0 (md(4), "SUPER-BLOCKS"), ours in its far copy.
-fn in_back(back: &[u8], from: u64, bytes: u64) -> Option<Found> {
+fn in_back(back: &[u8], from: u64, bytes: u64) -> Option<Signature> {
     let md = b"\xfc\x4e\x2b\xa9";
     let old = (bytes & !0xffff).checked_sub(65536);
     let new = (bytes & !0xfff).checked_sub(8192);
@@ -209,9 +209,9 @@ fn in_back(back: &[u8], from: u64, bytes: u64) -> Option<Found> {
 }
 
 /// Anything else that is not blank is somebody's data all the same.
-fn unknown(front: &[u8]) -> Option<Found> {
+fn unknown(front: &[u8]) -> Option<Signature> {
     let offset = front.iter().position(|&byte| byte != 0)? as u64;
-    Some(Found { what: "data of a kind that nvmed does not know", offset, formatted: false })
+    Some(Signature { what: "data of a kind that nvmed does not know", offset, formatted: false })
 }
 
 #[cfg(test)]
@@ -230,7 +230,7 @@ mod tests {
         whole(image).map(|found| found.what)
     }
 
-    fn whole(image: &[u8]) -> Option<Found> {
+    fn whole(image: &[u8]) -> Option<Signature> {
         let fd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::io::pwrite(&fd, image, 0).unwrap();
         find_in_file(&fd, image.len() as u64).unwrap()

@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_cache::{DirtyPage, Outcome};
 use nvmed_io::{Handle, IoError, Operation};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
 
 /// Pages taken at once, 4 MiB: others may write back or read dirty pages past the cache in between.
 const STEP_PAGES: usize = 1024;
@@ -35,7 +35,7 @@ impl BlockCache {
     ///
     /// # Errors
     /// The first; pages that the device did not take stay dirty.
-    pub(crate) fn write_back(&self, io: &Handle, pages: Range<u64>, fua: bool) -> Result<u64, BlockError> {
+    pub(crate) fn write_back(&self, io: &Handle, pages: Range<Page>, fua: bool) -> Result<u64, BlockError> {
         let mut from = pages.start;
         let mut written = 0;
         while let Some((count, next)) = self.step(io, from..pages.end, fua)? {
@@ -45,7 +45,7 @@ impl BlockCache {
     }
 
     /// Writes a range back; with `fua`, what calls before this one wrote there is durable afterwards.
-    pub(crate) fn write_durable(&self, io: &Handle, pages: Range<u64>, fua: bool) -> Result<(), BlockError> {
+    pub(crate) fn write_durable(&self, io: &Handle, pages: Range<Page>, fua: bool) -> Result<(), BlockError> {
         let count = pages.end - pages.start;
         let written = self.write_back(io, pages, fua)?;
         if fua && written < count {
@@ -57,18 +57,18 @@ impl BlockCache {
 
     /// Writes some dirty pages back, going round the device; answers how many.
     pub(crate) fn relieve(&self, io: &Handle) -> Result<u64, BlockError> {
-        let from = self.cursor.load(Ordering::Relaxed);
-        let step = match self.step(io, from..u64::MAX, false)? {
-            None => self.step(io, 0..u64::MAX, false)?,
+        let from = Page(self.cursor.load(Ordering::Relaxed));
+        let step = match self.step(io, from..Page::END, false)? {
+            None => self.step(io, Page::ALL, false)?,
             some => some,
         };
-        let (count, next) = step.unwrap_or((0, 0));
-        self.cursor.store(next, Ordering::Relaxed);
+        let (count, next) = step.unwrap_or((0, Page::FIRST));
+        self.cursor.store(next.0, Ordering::Relaxed);
         Ok(count)
     }
 
     /// Writes up to [`STEP_PAGES`] pages of a range; answers how many and where to go on, none when none was dirty.
-    fn step(&self, io: &Handle, pages: Range<u64>, fua: bool) -> Result<Option<(u64, u64)>, BlockError> {
+    fn step(&self, io: &Handle, pages: Range<Page>, fua: bool) -> Result<Option<(u64, Page)>, BlockError> {
         // Counted before the first page stops being dirty: who sees neither sees the device's bytes.
         let _busy = Busy::new(&self.busy);
         let mut pass = self.cache.write_back(&self.object);
@@ -96,13 +96,13 @@ impl BlockCache {
     }
 
     /// Writes back what is dirty in a range, and waits for what is on its way.
-    pub(crate) fn settle(&self, io: &Handle, pages: Range<u64>) -> Result<(), BlockError> {
+    pub(crate) fn settle(&self, io: &Handle, pages: Range<Page>) -> Result<(), BlockError> {
         // In this order: a page on its way is not dirty any more, and may become dirty again.
         let quiet = self.object.dirty_pages() == 0
             && self.busy.load(Ordering::SeqCst) == 0
             && self.object.dirty_pages() == 0;
         let few = pages.end - pages.start <= FEW_PAGES;
-        if !quiet && (!few || pages.clone().any(|page| self.cache.is_dirty(&self.object, page))) {
+        if !quiet && (!few || Page::each(pages.clone()).any(|page| self.cache.is_dirty(&self.object, page))) {
             self.write_back(io, pages, false)?;
         }
         Ok(())
@@ -110,8 +110,8 @@ impl BlockCache {
 
     /// Writes everything back and forgets it. The caller has the whole range alone.
     pub(crate) fn empty(&self, io: &Handle) -> Result<(), BlockError> {
-        self.write_back(io, 0..u64::MAX, false)?;
-        self.cache.write_back(&self.object).discard(0..u64::MAX);
+        self.write_back(io, Page::ALL, false)?;
+        self.cache.write_back(&self.object).discard(Page::ALL);
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl BlockCache {
     pub(crate) fn forget(&self, io: &Handle, offset: u64, len: u64) -> Result<(), BlockError> {
         let pages = pages_of(offset, len);
         let few = pages.end - pages.start <= FEW_PAGES;
-        if few && !pages.clone().any(|page| self.cache.has(&self.object, page)) {
+        if few && !Page::each(pages.clone()).any(|page| self.cache.has(&self.object, page)) {
             return Ok(());
         }
         let (block, end) = (BLOCK_BYTES as u64, offset + len);
@@ -128,7 +128,7 @@ impl BlockCache {
             self.write_back(io, pages.start..pages.start + 1, false)?;
         }
         if !end.is_multiple_of(block) {
-            self.write_back(io, pages.end - 1..pages.end, false)?;
+            self.write_back(io, ByteOffset(end).page()..pages.end, false)?;
         }
         self.cache.write_back(&self.object).discard(pages);
         Ok(())

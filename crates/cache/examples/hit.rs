@@ -5,6 +5,7 @@
 use nvmed_cache::{Cache, Claimed, Layout, Object, Options, Outcome, PageState, Written};
 use nvmed_dice::Dice;
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Page;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,7 +40,7 @@ fn main() {
     let cache = Cache::new(Arc::clone(&mapping), layout, Options::dirty_limit(frames));
     let object = Object::new(1);
     for page in 0..count {
-        if let Ok(Claimed::Fill(claim)) = cache.claim(&object, page) {
+        if let Ok(Claimed::Fill(claim)) = cache.claim(&object, Page(page)) {
             claim.zero(0, PAGE);
             claim.publish(PageState { dirty: false, backed: true });
         }
@@ -51,17 +52,17 @@ fn main() {
     for _ in 0..ROUNDS {
         copies
             .push(time(steps, |r| mapping.read(table + (r % count) as usize * PAGE, black_box(&mut buffer))));
-        reads.push(time(steps, |r| assert!(cache.read(&object, r % count, 0, black_box(&mut buffer)))));
+        reads.push(time(steps, |r| assert!(cache.read(&object, Page(r % count), 0, black_box(&mut buffer)))));
         stores.push(time(steps, |r| mapping.write(table + (r % count) as usize * PAGE, black_box(&buffer))));
         firsts.push(time(count.min(200_000) as u32, |r| {
-            assert_ne!(cache.write(&object, r % count, 0, black_box(&buffer)), Written::Absent);
+            assert_ne!(cache.write(&object, Page(r % count), 0, black_box(&buffer)), Written::Absent);
         }));
         writes.push(time(steps, |r| {
-            assert_ne!(cache.write(&object, r % count, 0, black_box(&buffer)), Written::Absent);
+            assert_ne!(cache.write(&object, Page(r % count), 0, black_box(&buffer)), Written::Absent);
         }));
         let mut taken = Vec::new();
         let mut pass = cache.write_back(&object);
-        pass.take(0..count, count as usize, &mut taken);
+        pass.take(Page(0)..Page(count), count as usize, &mut taken);
         pass.complete(&taken, Outcome::Written);
     }
     let [copy, read, store, write, first] = [copies, reads, stores, writes, firsts].map(median);

@@ -11,7 +11,7 @@ use crate::waiting::Waiting;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use nvmed_sys::Mapping;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Page};
 
 /// Cache lines of a frame that a write asks for ahead: the processor's own prefetcher follows from there.
 const LINES_EXPECTED: usize = 8;
@@ -126,7 +126,7 @@ impl Cache {
     /// When the range leaves the page.
     #[inline]
     #[must_use]
-    pub fn read(&self, object: &Object, page: u64, offset: usize, dst: &mut [u8]) -> bool {
+    pub fn read(&self, object: &Object, page: Page, offset: usize, dst: &mut [u8]) -> bool {
         assert!(offset + dst.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", dst.len());
         let Some((slot, guess)) = object.index.find_guessed(page) else { return false };
         let guess = guess.frame(page);
@@ -177,7 +177,7 @@ impl Cache {
     /// # Panics
     /// When the range leaves the page.
     #[inline]
-    pub fn write(&self, object: &Object, page: u64, offset: usize, src: &[u8]) -> Written {
+    pub fn write(&self, object: &Object, page: Page, offset: usize, src: &[u8]) -> Written {
         assert!(offset + src.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", src.len());
         self.change(object, page, |at| self.memory.take(at + offset, src), offset, false)
     }
@@ -186,7 +186,7 @@ impl Cache {
     ///
     /// # Panics
     /// When the range leaves the page.
-    pub fn write_promised(&self, object: &Object, page: u64, offset: usize, src: &[u8]) -> Written {
+    pub fn write_promised(&self, object: &Object, page: Page, offset: usize, src: &[u8]) -> Written {
         assert!(offset + src.len() <= BLOCK_BYTES, "{} bytes at {offset} of a page", src.len());
         self.change(object, page, |at| self.memory.take(at + offset, src), offset, true)
     }
@@ -195,7 +195,7 @@ impl Cache {
     ///
     /// # Panics
     /// When the range leaves the page.
-    pub fn zero(&self, object: &Object, page: u64, offset: usize, len: usize) -> Written {
+    pub fn zero(&self, object: &Object, page: Page, offset: usize, len: usize) -> Written {
         assert!(offset + len <= BLOCK_BYTES, "{len} bytes at {offset} of a page");
         self.change(object, page, |at| self.memory.fill(at + offset, len, 0), offset, false)
     }
@@ -204,7 +204,7 @@ impl Cache {
     fn change(
         &self,
         object: &Object,
-        page: u64,
+        page: Page,
         store: impl FnOnce(usize),
         offset: usize,
         promised: bool,
@@ -237,7 +237,7 @@ impl Cache {
     }
 
     /// Accounts for a locked or claimed page that becomes dirty; whether it is the object's first.
-    pub(crate) fn note_dirty(&self, object: &Object, page: u64, entry: Entry) -> bool {
+    pub(crate) fn note_dirty(&self, object: &Object, page: Page, entry: Entry) -> bool {
         self.layout.mark_dirty(&self.memory, entry.frame(), object.owner, page);
         object.index.mark(page);
         // A page on its way to the device has not left the count yet.
@@ -256,7 +256,7 @@ impl Cache {
     /// Records that a page has a block or the promise of one from now on. False when it had before, or
     /// is not in the cache: the caller may take the promise back.
     #[must_use]
-    pub fn back(&self, object: &Object, page: u64) -> bool {
+    pub fn back(&self, object: &Object, page: Page) -> bool {
         let Some(slot) = object.index.find(page) else { return false };
         let Some(seen) = entry::lock(slot) else { return false };
         entry::unlock(slot, seen.with(BACKED));
@@ -265,13 +265,13 @@ impl Cache {
 
     /// Whether a page is in the cache.
     #[must_use]
-    pub fn has(&self, object: &Object, page: u64) -> bool {
+    pub fn has(&self, object: &Object, page: Page) -> bool {
         object.index.find(page).is_some_and(|slot| Entry::load(slot).has(PRESENT))
     }
 
     /// Whether a page holds bytes that the device does not have yet.
     #[must_use]
-    pub fn is_dirty(&self, object: &Object, page: u64) -> bool {
+    pub fn is_dirty(&self, object: &Object, page: Page) -> bool {
         object.index.find(page).is_some_and(|slot| Entry::load(slot).has(DIRTY | WRITEBACK))
     }
 
@@ -279,7 +279,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`NoCleanFrame`]: write something back, with no claim held, and try again.
-    pub fn claim<'a>(&'a self, object: &'a Arc<Object>, page: u64) -> Result<Claimed<'a>, NoCleanFrame> {
+    pub fn claim<'a>(&'a self, object: &'a Arc<Object>, page: Page) -> Result<Claimed<'a>, NoCleanFrame> {
         let slot = object.index.make(page);
         loop {
             let seen = Entry::load(slot);
@@ -301,7 +301,7 @@ impl Cache {
     pub fn try_claim<'a>(
         &'a self,
         object: &'a Arc<Object>,
-        page: u64,
+        page: Page,
     ) -> Result<Option<Claim<'a>>, NoCleanFrame> {
         let slot = object.index.make(page);
         let seen = Entry::load(slot);
@@ -314,7 +314,7 @@ impl Cache {
     fn begin_claim<'a>(
         &'a self,
         object: &'a Arc<Object>,
-        page: u64,
+        page: Page,
         slot: &'a AtomicU64,
         seen: Entry,
     ) -> Option<Result<Claim<'a>, NoCleanFrame>> {
@@ -333,7 +333,7 @@ impl Cache {
         })
     }
 
-    fn take_frame(&self, object: &Arc<Object>, page: u64) -> Result<u32, NoCleanFrame> {
+    fn take_frame(&self, object: &Arc<Object>, page: Page) -> Result<u32, NoCleanFrame> {
         let mut eviction = self.eviction();
         let taken = eviction.take(object, page);
         let lost = eviction.take_lost();

@@ -4,7 +4,7 @@ use crate::cache::Cache;
 use crate::entry::{BACKED, DIRTY, Entry};
 use crate::object::Object;
 use core::sync::atomic::{AtomicU64, Ordering};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Page};
 use std::sync::Arc;
 
 /// What a claim found.
@@ -31,7 +31,7 @@ pub struct PageState {
 pub struct Claim<'a> {
     cache: &'a Cache,
     object: &'a Arc<Object>,
-    page: u64,
+    page: Page,
     slot: &'a AtomicU64,
     frame: u32,
     published: bool,
@@ -41,7 +41,7 @@ impl<'a> Claim<'a> {
     pub(crate) fn new(
         cache: &'a Cache,
         object: &'a Arc<Object>,
-        page: u64,
+        page: Page,
         slot: &'a AtomicU64,
         frame: u32,
     ) -> Self {
@@ -50,7 +50,7 @@ impl<'a> Claim<'a> {
 
     /// The page claimed.
     #[must_use]
-    pub fn page(&self) -> u64 {
+    pub fn page(&self) -> Page {
         self.page
     }
 

@@ -10,6 +10,7 @@ use crate::object::Object;
 use crate::policy::{EvictionPolicy, Key, Policy, Turn, Uses};
 use core::sync::atomic::Ordering;
 use nvmed_sys::Mapping;
+use nvmed_units::Page;
 use std::sync::{Arc, Weak};
 
 /// No frame: the end of the free list.
@@ -26,7 +27,7 @@ enum FrameState {
 
 struct Resident {
     object: Weak<Object>,
-    page: u64,
+    page: Page,
     next_free: u32,
     state: FrameState,
 }
@@ -76,7 +77,7 @@ impl Eviction {
     }
 
     /// A frame for a page that its caller has claimed.
-    pub(crate) fn take(&mut self, object: &Arc<Object>, page: u64) -> Result<u32, NoCleanFrame> {
+    pub(crate) fn take(&mut self, object: &Arc<Object>, page: Page) -> Result<u32, NoCleanFrame> {
         let frame = self.vacant()?;
         self.uses.set(frame, 0);
         let resident = &mut self.residents[frame as usize];
@@ -117,7 +118,12 @@ impl Eviction {
         let next = self.residents.len() as u32;
         if next < self.layout.frames {
             let object = Weak::new();
-            self.residents.push(Resident { object, page: 0, next_free: NONE, state: FrameState::Free });
+            self.residents.push(Resident {
+                object,
+                page: Page::FIRST,
+                next_free: NONE,
+                state: FrameState::Free,
+            });
             self.layout.set_high_water(&self.memory, next + 1);
             return Ok(next);
         }

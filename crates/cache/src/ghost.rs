@@ -1,5 +1,7 @@
 //! The keys of pages that were evicted a short while ago.
 
+use nvmed_units::Page;
+
 /// Entries that one key may lie in.
 const WAYS: usize = 4;
 
@@ -14,10 +16,10 @@ pub(crate) struct Ghost {
     life: u32,
 }
 
-fn hash(owner: u64, page: u64) -> u64 {
+fn hash(owner: u64, page: Page) -> u64 {
     // Fibonacci hashing of both words; the multiplier is 2^64 / golden ratio.
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mixed = (owner.wrapping_mul(GOLDEN) ^ page).wrapping_mul(GOLDEN);
+    let mixed = (owner.wrapping_mul(GOLDEN) ^ page.0).wrapping_mul(GOLDEN);
     mixed ^ mixed >> 29
 }
 
@@ -38,7 +40,7 @@ impl Ghost {
         entry as u32 != 0 && age < self.life
     }
 
-    pub(crate) fn insert(&mut self, owner: u64, page: u64) {
+    pub(crate) fn insert(&mut self, owner: u64, page: Page) {
         self.time = self.time.checked_add(1).unwrap_or(1);
         let key = hash(owner, page);
         let (bucket, now) = (self.bucket(key), self.time);
@@ -48,7 +50,7 @@ impl Ghost {
     }
 
     /// Whether the key was inserted lately; it is forgotten by being asked for.
-    pub(crate) fn take(&mut self, owner: u64, page: u64) -> bool {
+    pub(crate) fn take(&mut self, owner: u64, page: Page) -> bool {
         let key = hash(owner, page);
         let bucket = self.bucket(key);
         let found = (bucket..bucket + WAYS)
@@ -68,11 +70,11 @@ mod tests {
     fn the_last_keys_are_remembered_once() {
         let mut ghost = Ghost::new(1000);
         for page in 0..3000 {
-            ghost.insert(1, page);
+            ghost.insert(1, Page(page));
         }
-        assert!((0..2000).filter(|page| ghost.take(1, *page)).count() == 0, "old keys age out");
-        let kept = (2000..3000).filter(|page| ghost.take(1, *page)).count();
+        assert!((0..2000).filter(|page| ghost.take(1, Page(*page))).count() == 0, "old keys age out");
+        let kept = (2000..3000).filter(|page| ghost.take(1, Page(*page))).count();
         assert!(kept > 700, "only {kept} of the last 1000 keys are remembered");
-        assert!((2000..3000).filter(|page| ghost.take(1, *page)).count() == 0, "a key is told once");
+        assert!((2000..3000).filter(|page| ghost.take(1, Page(*page))).count() == 0, "a key is told once");
     }
 }

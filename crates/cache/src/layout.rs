@@ -2,12 +2,12 @@
 //!
 //! The mapping may be shared memory that outlives the process. The table is
 //! `header 64 B | descriptor 16 B a frame | use counter 1 B a frame`; a descriptor is the owner and,
-//! when the frame is dirty, `page << 8 | 1`, else 0. Zeroed memory is an empty table.
+//! when the frame is dirty, `page.0 << 8 | 1`, else 0. Zeroed memory is an empty table.
 
 use crate::FRAMES_MAX;
 use core::sync::atomic::Ordering;
 use nvmed_sys::Mapping;
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
+use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, Page};
 
 const HEADER_BYTES: usize = 64;
 const DESCRIPTOR_BYTES: usize = 16;
@@ -30,7 +30,7 @@ pub struct Survivor {
     /// What the object was made with: the inode number.
     pub owner: u64,
     /// Page of the object.
-    pub page: u64,
+    pub page: Page,
     /// Where its bytes lie in the mapping.
     pub offset: usize,
 }
@@ -92,11 +92,11 @@ impl Layout {
     /// Records that a frame holds bytes that no device has. The caller holds the page's lock.
     ///
     /// Should the process die in between, the mark is missing and the call that wrote was not completed.
-    pub(crate) fn mark_dirty(&self, memory: &Mapping, frame: u32, owner: u64, page: u64) {
+    pub(crate) fn mark_dirty(&self, memory: &Mapping, frame: u32, owner: u64, page: Page) {
         let at = self.descriptor(frame);
         memory.u64(at).store(owner, Ordering::Relaxed);
         // Barrier D1, pairs with D2 in `survivors`: who sees the mark sees the owner and the bytes.
-        memory.u64(at + 8).store(page << 8 | DIRTY_MARK, Ordering::Release);
+        memory.u64(at + 8).store(page.0 << 8 | DIRTY_MARK, Ordering::Release);
     }
 
     pub(crate) fn mark_clean(&self, memory: &Mapping, frame: u32) {
@@ -116,8 +116,8 @@ impl Layout {
             // Barrier D2, pairs with D1 in `mark_dirty`.
             let word = memory.u64(at + 8).load(Ordering::Acquire);
             let owner = memory.u64(at).load(Ordering::Relaxed);
-            let page = word >> 8;
-            let sane = word & 0xff == DIRTY_MARK && page < crate::PAGES_MAX;
+            let page = Page(word >> 8);
+            let sane = word & 0xff == DIRTY_MARK && page.0 < crate::PAGES_MAX;
             sane.then_some(Survivor { owner, page, offset: self.frame(frame) })
         })
     }

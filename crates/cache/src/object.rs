@@ -3,6 +3,7 @@
 use crate::index::{Index, Prune};
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::sync::{Arc, Mutex};
+use nvmed_units::Page;
 
 /// A sequence of pages, one file's.
 ///
@@ -38,7 +39,7 @@ impl Object {
 
     /// The first page at or after `from` that is dirty, not counting those on their way to the device.
     #[must_use]
-    pub fn next_dirty(&self, from: u64) -> Option<u64> {
+    pub fn next_dirty(&self, from: Page) -> Option<Page> {
         self.index.next_dirty(from, Prune::No)
     }
 }

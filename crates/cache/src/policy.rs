@@ -11,6 +11,7 @@ use crate::s3fifo::S3Fifo;
 use crate::sieve::Sieve;
 use core::sync::atomic::Ordering;
 use nvmed_sys::Mapping;
+use nvmed_units::Page;
 use std::sync::Arc;
 
 /// Which frame is given up for a page that comes.
@@ -60,7 +61,7 @@ impl EvictionPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) owner: u64,
-    pub(crate) page: u64,
+    pub(crate) page: Page,
 }
 
 /// What one step of the search for a frame came to.

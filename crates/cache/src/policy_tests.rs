@@ -190,7 +190,7 @@ impl Both {
             model: model(policy),
             uses: Uses::new(Arc::new(mapping), layout),
             counts: [0; FRAMES as usize],
-            keys: [Key { owner: 1, page: 0 }; FRAMES as usize],
+            keys: [Key { owner: 1, page: Page::FIRST }; FRAMES as usize],
             ordered: [false; FRAMES as usize],
             used: 0,
         }
@@ -226,7 +226,7 @@ impl Both {
             self.model.evicted(frame, key);
             frame
         };
-        let key = Key { owner: 1, page };
+        let key = Key { owner: 1, page: Page(page) };
         self.uses.set(frame, 0);
         self.counts[frame as usize] = 0;
         self.keys[frame as usize] = key;

@@ -3,6 +3,7 @@
 use crate::entry::{Entry, FILLING, WAITERS};
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::sync::{Condvar, Mutex};
+use nvmed_units::Page;
 
 /// Buckets in which threads wait; pages share them by hash, and a wrong waking costs one look.
 const BUCKETS: usize = 16;
@@ -20,12 +21,12 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    fn bucket(&self, page: u64) -> &Bucket {
-        &self.buckets[page as usize % BUCKETS]
+    fn bucket(&self, page: Page) -> &Bucket {
+        &self.buckets[page.0 as usize % BUCKETS]
     }
 
     /// Sleeps while the page is being filled.
-    pub(crate) fn sleep(&self, page: u64, slot: &AtomicU64) {
+    pub(crate) fn sleep(&self, page: Page, slot: &AtomicU64) {
         let bucket = self.bucket(page);
         let mut held = bucket.lock.lock();
         loop {
@@ -41,7 +42,7 @@ impl Waiting {
     }
 
     /// Ends a claim by storing what the page is now, and wakes who slept.
-    pub(crate) fn end_claim(&self, page: u64, slot: &AtomicU64, entry: Entry) {
+    pub(crate) fn end_claim(&self, page: Page, slot: &AtomicU64, entry: Entry) {
         // Barrier W2, as in `unlock`. Only flag WAITERS can have changed meanwhile.
         let before = Entry(slot.swap(entry.0, Ordering::AcqRel));
         debug_assert!(before.has(FILLING));

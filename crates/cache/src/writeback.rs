@@ -7,12 +7,13 @@ use crate::object::Object;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmed_sys::sync::MutexGuard;
+use nvmed_units::Page;
 
 /// A page to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirtyPage {
     /// Page of the object.
-    pub page: u64,
+    pub page: Page,
     /// Where its bytes lie in the mapping. Writers may change them until the page is completed; it is
     /// then dirty again.
     pub offset: usize,
@@ -53,7 +54,7 @@ impl WriteBack<'_> {
     ///
     /// They count as clean from now on, unless somebody writes to them or [`WriteBack::complete`] says
     /// that they were not written.
-    pub fn take(&mut self, range: Range<u64>, pages_max: usize, out: &mut Vec<DirtyPage>) {
+    pub fn take(&mut self, range: Range<Page>, pages_max: usize, out: &mut Vec<DirtyPage>) {
         let mut from = range.start;
         let wanted = out.len() + pages_max;
         while out.len() < wanted {
@@ -68,7 +69,7 @@ impl WriteBack<'_> {
         }
     }
 
-    fn begin(&self, page: u64) -> Option<usize> {
+    fn begin(&self, page: Page) -> Option<usize> {
         let slot = self.object.index.find(page)?;
         let seen = entry::lock(slot)?;
         if !seen.has(DIRTY) {
@@ -116,7 +117,7 @@ impl WriteBack<'_> {
         true
     }
 
-    fn finish(&self, page: u64, outcome: Outcome) {
+    fn finish(&self, page: Page, outcome: Outcome) {
         let slot = self.object.index.find(page).expect("a page in write-back keeps its entry");
         let seen = entry::lock(slot).expect("a page in write-back stays in the cache");
         let (clean, dirty) = (seen.without(WRITEBACK), seen.has(DIRTY));
@@ -139,9 +140,9 @@ impl WriteBack<'_> {
 
     /// Forgets the pages of a range, dirty ones too. Waits for those that somebody is filling: hold no
     /// claim, and no lock that a filler may need.
-    pub fn discard(&mut self, range: Range<u64>) {
+    pub fn discard(&mut self, range: Range<Page>) {
         let mut frames = Vec::new();
-        self.object.index.visit(range.start, range.end, &mut |page, slot| {
+        self.object.index.visit(range, &mut |page, slot| {
             if let Some(frame) = self.forget(page, slot) {
                 frames.push(frame);
             }
@@ -155,16 +156,12 @@ impl WriteBack<'_> {
 
     /// As [`WriteBack::discard`], but spares dirty pages; whether there was none. What is discarded was read before
     /// this call, also if it was being filled when the call began.
-    pub fn discard_clean(&mut self, range: Range<u64>) -> bool {
+    pub fn discard_clean(&mut self, range: Range<Page>) -> bool {
         let (mut frames, mut all) = (Vec::new(), true);
-        self.object.index.visit(
-            range.start,
-            range.end,
-            &mut |page, slot| match self.forget_clean(page, slot) {
-                Ok(frame) => frames.extend(frame),
-                Err(_dirty) => all = false,
-            },
-        );
+        self.object.index.visit(range, &mut |page, slot| match self.forget_clean(page, slot) {
+            Ok(frame) => frames.extend(frame),
+            Err(_dirty) => all = false,
+        });
         if !frames.is_empty() {
             let mut eviction = self.cache.eviction();
             frames.iter().rev().for_each(|frame| eviction.release(*frame));
@@ -172,7 +169,7 @@ impl WriteBack<'_> {
         all
     }
 
-    fn forget_clean(&self, page: u64, slot: &AtomicU64) -> Result<Option<u32>, Dirty> {
+    fn forget_clean(&self, page: Page, slot: &AtomicU64) -> Result<Option<u32>, Dirty> {
         loop {
             let seen = Entry::load(slot);
             if seen.has(FILLING) {
@@ -191,7 +188,7 @@ impl WriteBack<'_> {
         }
     }
 
-    fn forget(&self, page: u64, slot: &AtomicU64) -> Option<u32> {
+    fn forget(&self, page: Page, slot: &AtomicU64) -> Option<u32> {
         loop {
             let seen = Entry::load(slot);
             if seen.has(FILLING) {

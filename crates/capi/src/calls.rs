@@ -12,9 +12,9 @@ const PIECES_MAX: usize = 1024;
 /// Ranges that one call of `nvmed_advise` looks at; the handle keeps as many.
 const RANGES_MAX: usize = nvmed_block::ADVICE_MAX;
 
-/// Which way bytes go.
+/// Whether a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Read,
     Write,
 }
@@ -44,11 +44,11 @@ pub(crate) fn check(address: usize, len: usize) -> Result<(), Failure> {
 /// Moves bytes between a piece of memory and the position, or an offset, of a handle.
 ///
 /// # Safety
-/// `len` bytes at `address` can be read, and for [`Way::Read`] written, and nobody else uses them meanwhile in a
+/// `len` bytes at `address` can be read, and for [`Direction::Read`] written, and nobody else uses them meanwhile in a
 /// way that C would not allow beside `read` or `write`.
 unsafe fn transfer(
     handle: &Handle,
-    way: Way,
+    direction: Direction,
     address: *mut c_void,
     len: usize,
     offset: Option<u64>,
@@ -60,15 +60,15 @@ unsafe fn transfer(
     let bytes = &handle.bytes;
     if let Some((buffer, at)) = buffer::find(address as usize, len) {
         let range = at..at + len;
-        return Ok(match (way, offset) {
-            (Way::Read, Some(offset)) => bytes.read_buffer(&buffer, range, offset)?,
-            (Way::Write, Some(offset)) => bytes.write_buffer(&buffer, range, offset)?,
-            (Way::Read, None) => bytes.read_buffer_next(&buffer, range)?,
-            (Way::Write, None) => bytes.write_buffer_next(&buffer, range)?,
+        return Ok(match (direction, offset) {
+            (Direction::Read, Some(offset)) => bytes.read_buffer(&buffer, range, offset)?,
+            (Direction::Write, Some(offset)) => bytes.write_buffer(&buffer, range, offset)?,
+            (Direction::Read, None) => bytes.read_buffer_next(&buffer, range)?,
+            (Direction::Write, None) => bytes.write_buffer_next(&buffer, range)?,
         });
     }
-    match way {
-        Way::Read => {
+    match direction {
+        Direction::Read => {
             // SAFETY: not NULL, at most isize::MAX long; the caller vouches that the bytes are there, writable and used
             // by nobody else. It is no memory that the device writes: that is found in `buffer::find`. u8 needs no
             // alignment.
@@ -78,7 +78,7 @@ unsafe fn transfer(
                 None => bytes.read(into)?,
             })
         }
-        Way::Write => {
+        Direction::Write => {
             // SAFETY: as above, for reading.
             let from = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) };
             Ok(match offset {
@@ -121,7 +121,7 @@ pub(crate) unsafe fn pieces(iov: *const iovec, iovcnt: c_int) -> Result<Vec<iove
 /// As [`transfer`], for each piece.
 unsafe fn transfer_all(
     handle: &Handle,
-    way: Way,
+    direction: Direction,
     pieces: &[iovec],
     offset: Option<u64>,
 ) -> Result<usize, Failure> {
@@ -129,13 +129,13 @@ unsafe fn transfer_all(
     if pieces.iter().any(registered) {
         return piecewise(pieces, offset, |piece, at| {
             // SAFETY: as the caller vouches.
-            unsafe { transfer(handle, way, piece.iov_base, piece.iov_len, at) }
+            unsafe { transfer(handle, direction, piece.iov_base, piece.iov_len, at) }
         });
     }
     let some = pieces.iter().filter(|piece| piece.iov_len > 0);
     let bytes = &handle.bytes;
-    match way {
-        Way::Read => {
+    match direction {
+        Direction::Read => {
             let slice = |piece: &iovec| {
                 // SAFETY: as in `transfer`; pieces that overlap are C's mistake as they are for readv.
                 IoSliceMut::new(unsafe {
@@ -148,7 +148,7 @@ unsafe fn transfer_all(
                 None => bytes.readv(&mut into)?,
             })
         }
-        Way::Write => {
+        Direction::Write => {
             let slice = |piece: &iovec| {
                 // SAFETY: as in `transfer`, for reading.
                 IoSlice::new(unsafe {
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn nvmed_read(handle: *mut NvmedHandle, buf: *mut c_void, 
     call(-1, || {
         let handle = Handle::of(handle)?;
         // SAFETY: as the caller vouches.
-        unsafe { transfer(&handle, Way::Read, buf, count, None) }.map(|done| done as isize)
+        unsafe { transfer(&handle, Direction::Read, buf, count, None) }.map(|done| done as isize)
     })
 }
 
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn nvmed_write(handle: *mut NvmedHandle, buf: *const c_voi
     call(-1, || {
         let handle = Handle::of(handle)?;
         // SAFETY: as the caller vouches.
-        unsafe { transfer(&handle, Way::Write, buf, count, None) }.map(|done| done as isize)
+        unsafe { transfer(&handle, Direction::Write, buf, count, None) }.map(|done| done as isize)
     })
 }
 
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn nvmed_pread(
     call(-1, || {
         let (handle, offset) = (Handle::of(handle)?, offset_of(offset)?);
         // SAFETY: as the caller vouches.
-        unsafe { transfer(&handle, Way::Read, buf, count, Some(offset)) }.map(|done| done as isize)
+        unsafe { transfer(&handle, Direction::Read, buf, count, Some(offset)) }.map(|done| done as isize)
     })
 }
 
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn nvmed_pwrite(
     call(-1, || {
         let (handle, offset) = (Handle::of(handle)?, offset_of(offset)?);
         // SAFETY: as the caller vouches.
-        unsafe { transfer(&handle, Way::Write, buf.cast_mut(), count, Some(offset)) }
+        unsafe { transfer(&handle, Direction::Write, buf.cast_mut(), count, Some(offset)) }
             .map(|done| done as isize)
     })
 }
@@ -274,10 +274,10 @@ pub unsafe extern "C" fn nvmed_pwrite(
 /// A vectored call.
 ///
 /// # Safety
-/// `iov` is NULL or points to `iovcnt` pieces, each of which can be read or written to as `way` needs.
+/// `iov` is NULL or points to `iovcnt` pieces, each of which can be read or written to as `direction` needs.
 unsafe fn vectored(
     handle: *mut NvmedHandle,
-    way: Way,
+    direction: Direction,
     iov: *const iovec,
     iovcnt: c_int,
     offset: Option<off_t>,
@@ -287,7 +287,7 @@ unsafe fn vectored(
         // SAFETY: as the caller vouches.
         let pieces = unsafe { pieces(iov, iovcnt) }?;
         // SAFETY: as the caller vouches.
-        unsafe { transfer_all(&handle, way, &pieces, offset) }.map(|done| done as isize)
+        unsafe { transfer_all(&handle, direction, &pieces, offset) }.map(|done| done as isize)
     })
 }
 
@@ -298,7 +298,7 @@ unsafe fn vectored(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_readv(handle: *mut NvmedHandle, iov: *const iovec, iovcnt: c_int) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { vectored(handle, Way::Read, iov, iovcnt, None) }
+    unsafe { vectored(handle, Direction::Read, iov, iovcnt, None) }
 }
 
 /// See `nvmed.h`.
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn nvmed_readv(handle: *mut NvmedHandle, iov: *const iovec
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_writev(handle: *mut NvmedHandle, iov: *const iovec, iovcnt: c_int) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { vectored(handle, Way::Write, iov, iovcnt, None) }
+    unsafe { vectored(handle, Direction::Write, iov, iovcnt, None) }
 }
 
 /// See `nvmed.h`.
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn nvmed_preadv(
     offset: off_t,
 ) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { vectored(handle, Way::Read, iov, iovcnt, Some(offset)) }
+    unsafe { vectored(handle, Direction::Read, iov, iovcnt, Some(offset)) }
 }
 
 /// See `nvmed.h`.
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn nvmed_pwritev(
     offset: off_t,
 ) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { vectored(handle, Way::Write, iov, iovcnt, Some(offset)) }
+    unsafe { vectored(handle, Direction::Write, iov, iovcnt, Some(offset)) }
 }
 
 /// See `nvmed.h`.

@@ -1,7 +1,7 @@
 //! Asynchronous calls of open files.
 
 use crate::buffer;
-use crate::calls::{Way, check, offset_of};
+use crate::calls::{Direction, check, offset_of};
 use crate::descriptors::Open;
 use crate::error::{Failure, call};
 use crate::file_calls::transfer;
@@ -70,13 +70,13 @@ unsafe impl Send for Foreign {}
 ///
 /// # Safety
 /// As [`transfer`], until the ticket is over.
-unsafe fn by_thread(file: &Arc<OpenFile>, way: Way, memory: Foreign, offset: u64) -> Ticket {
+unsafe fn by_thread(file: &Arc<OpenFile>, direction: Direction, memory: Foreign, offset: u64) -> Ticket {
     let own = Arc::clone(file);
     file.in_order(move || {
         // The whole of it moves into the closure, not its fields.
         let memory = memory;
         // SAFETY: as the caller vouches.
-        unsafe { transfer(&own, way, memory.0, memory.1, Some(offset)) }
+        unsafe { transfer(&own, direction, memory.0, memory.1, Some(offset)) }
             .map_err(|failure| FsError::Host(rustix::io::Errno::from_raw_os_error(failure.errno)))
     })
 }
@@ -87,25 +87,25 @@ unsafe fn by_thread(file: &Arc<OpenFile>, way: Way, memory: Foreign, offset: u64
 /// As [`transfer`], until the ticket is over.
 unsafe fn begin(
     file: &Arc<OpenFile>,
-    way: Way,
+    direction: Direction,
     address: *mut c_void,
     len: usize,
     offset: u64,
 ) -> Result<(Ticket, Option<Arc<Buffer>>), Failure> {
     check(address as usize, len)?;
-    let submit = |buffer: Arc<Buffer>, at: usize| match way {
-        Way::Read => file.submit_read(buffer, at..at + len, offset),
-        Way::Write => file.submit_write(buffer, at..at + len, offset),
+    let submit = |buffer: Arc<Buffer>, at: usize| match direction {
+        Direction::Read => file.submit_read(buffer, at..at + len, offset),
+        Direction::Write => file.submit_write(buffer, at..at + len, offset),
     };
     if let Some((buffer, at)) = buffer::find(address as usize, len).filter(|_| len > 0) {
         return Ok((submit(buffer, at), None));
     }
     if !file.is_direct() || len == 0 {
         // SAFETY: as the caller vouches.
-        return Ok((unsafe { by_thread(file, way, Foreign(address, len), offset) }, None));
+        return Ok((unsafe { by_thread(file, direction, Foreign(address, len), offset) }, None));
     }
     let bounce = Arc::new(file.files().buffer(len)?);
-    if way == Way::Write {
+    if direction == Direction::Write {
         // SAFETY: `check` has seen that it is not NULL and not too long; the caller vouches for the rest.
         let from = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) };
         bounce.write(0, from)?;
@@ -118,7 +118,7 @@ unsafe fn begin(
 ///
 /// # Safety
 /// `aio` is NULL or as `nvmedfs.h` says, and stays until the call is over, with its memory.
-unsafe fn start(aio: *mut NvmedFsAio, way: Option<Way>) -> c_int {
+unsafe fn start(aio: *mut NvmedFsAio, direction: Option<Direction>) -> c_int {
     call(-1, || {
         if aio.is_null() {
             return Err(Failure::new(libc::EFAULT, "the struct nvmedfs_aio is NULL"));
@@ -126,10 +126,10 @@ unsafe fn start(aio: *mut NvmedFsAio, way: Option<Way>) -> c_int {
         // SAFETY: not NULL; the caller vouches for the rest, here and below.
         let (fd, offset, len, buf) = unsafe { ((*aio).fd, (*aio).offset, (*aio).len, (*aio).buf) };
         let open = Open::of(fd)?;
-        let (ticket, copied) = match way {
+        let (ticket, copied) = match direction {
             None => (open.file.submit_fsync(), None),
             // SAFETY: as the caller vouches.
-            Some(way) => unsafe { begin(&open.file, way, buf, len, offset_of(offset)?) }?,
+            Some(direction) => unsafe { begin(&open.file, direction, buf, len, offset_of(offset)?) }?,
         };
         let pending = Pending { ticket, copied, _user: User::new(&open.user.0) };
         let name = FLIGHTS.add(Arc::new(Flight { call: Mutex::new(Some(pending)) }))?;
@@ -151,7 +151,7 @@ unsafe fn start(aio: *mut NvmedFsAio, way: Option<Way>) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_aio_read(aio: *mut NvmedFsAio) -> c_int {
     // SAFETY: as the caller vouches.
-    unsafe { start(aio, Some(Way::Read)) }
+    unsafe { start(aio, Some(Direction::Read)) }
 }
 
 /// See `nvmedfs.h`.
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn nvmedfs_aio_read(aio: *mut NvmedFsAio) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_aio_write(aio: *mut NvmedFsAio) -> c_int {
     // SAFETY: as the caller vouches.
-    unsafe { start(aio, Some(Way::Write)) }
+    unsafe { start(aio, Some(Direction::Write)) }
 }
 
 /// See `nvmedfs.h`.
@@ -184,7 +184,7 @@ unsafe fn end(aio: *mut NvmedFsAio, wait: bool) -> Result<bool, Failure> {
     }
     // SAFETY: not NULL; the caller vouches for the rest.
     let name = unsafe { (*aio).ticket } as usize;
-    let nothing = |_| Failure::invalid("nothing is under way with this struct nvmedfs_aio");
+    let nothing = |_| Failure::invalid("nothing is under direction with this struct nvmedfs_aio");
     let flight = FLIGHTS.get(name).map_err(nothing)?;
     let mut call = flight.call.lock();
     if !wait && call.as_ref().is_some_and(|pending| !pending.ticket.is_done()) {

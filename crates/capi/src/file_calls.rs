@@ -1,7 +1,7 @@
 //! Synchronous calls of open files.
 
 use crate::buffer;
-use crate::calls::{Way, check, offset_of, pieces, piecewise};
+use crate::calls::{Direction, check, offset_of, pieces, piecewise};
 use crate::descriptors::Open;
 use crate::error::{Failure, call};
 use crate::paths::{bytes, id, times};
@@ -15,11 +15,11 @@ use std::sync::Arc;
 /// Moves bytes between a piece of memory and a file, at an offset or at the file's.
 ///
 /// # Safety
-/// `len` bytes at `address` can be read, and for [`Way::Read`] written, and nobody else uses them meanwhile in a
+/// `len` bytes at `address` can be read, and for [`Direction::Read`] written, and nobody else uses them meanwhile in a
 /// way that C would not allow beside `read` or `write`.
 pub(crate) unsafe fn transfer(
     file: &Arc<OpenFile>,
-    way: Way,
+    direction: Direction,
     address: *mut c_void,
     len: usize,
     offset: Option<u64>,
@@ -27,15 +27,15 @@ pub(crate) unsafe fn transfer(
     check(address as usize, len)?;
     if let Some((buffer, at)) = buffer::find(address as usize, len).filter(|_| len > 0) {
         let range = at..at + len;
-        return Ok(match way {
-            Way::Read => file.read_buffer(&buffer, range, offset)?,
-            Way::Write => file.write_buffer(&buffer, range, offset)?,
+        return Ok(match direction {
+            Direction::Read => file.read_buffer(&buffer, range, offset)?,
+            Direction::Write => file.write_buffer(&buffer, range, offset)?,
         });
     }
     // A slice is never NULL; of no bytes, any other address will do.
     let address = if len == 0 { core::ptr::NonNull::<u8>::dangling().as_ptr() } else { address.cast::<u8>() };
-    match way {
-        Way::Read => {
+    match direction {
+        Direction::Read => {
             // SAFETY: not NULL, at most isize::MAX long; the caller vouches that the bytes are there, writable and used
             // by nobody else. It is no memory that the device writes: that is found in `buffer::find`. u8 needs no
             // alignment.
@@ -45,7 +45,7 @@ pub(crate) unsafe fn transfer(
                 None => file.read(into)?,
             })
         }
-        Way::Write => {
+        Direction::Write => {
             // SAFETY: as above, for reading.
             let from = unsafe { std::slice::from_raw_parts(address, len) };
             Ok(match offset {
@@ -60,11 +60,17 @@ pub(crate) unsafe fn transfer(
 ///
 /// # Safety
 /// As [`transfer`].
-unsafe fn single(fd: c_int, way: Way, buf: *mut c_void, count: usize, offset: Option<off_t>) -> isize {
+unsafe fn single(
+    fd: c_int,
+    direction: Direction,
+    buf: *mut c_void,
+    count: usize,
+    offset: Option<off_t>,
+) -> isize {
     call(-1, || {
         let (open, offset) = (Open::of(fd)?, offset.map(offset_of).transpose()?);
         // SAFETY: as the caller vouches.
-        unsafe { transfer(&open.file, way, buf, count, offset) }.map(|done| done as isize)
+        unsafe { transfer(&open.file, direction, buf, count, offset) }.map(|done| done as isize)
     })
 }
 
@@ -75,7 +81,7 @@ unsafe fn single(fd: c_int, way: Way, buf: *mut c_void, count: usize, offset: Op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { single(fd, Way::Read, buf, count, None) }
+    unsafe { single(fd, Direction::Read, buf, count, None) }
 }
 
 /// See `nvmedfs.h`.
@@ -85,7 +91,7 @@ pub unsafe extern "C" fn nvmedfs_read(fd: c_int, buf: *mut c_void, count: usize)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_write(fd: c_int, buf: *const c_void, count: usize) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { single(fd, Way::Write, buf.cast_mut(), count, None) }
+    unsafe { single(fd, Direction::Write, buf.cast_mut(), count, None) }
 }
 
 /// See `nvmedfs.h`.
@@ -95,7 +101,7 @@ pub unsafe extern "C" fn nvmedfs_write(fd: c_int, buf: *const c_void, count: usi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_pread(fd: c_int, buf: *mut c_void, count: usize, offset: off_t) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { single(fd, Way::Read, buf, count, Some(offset)) }
+    unsafe { single(fd, Direction::Read, buf, count, Some(offset)) }
 }
 
 /// See `nvmedfs.h`.
@@ -105,14 +111,20 @@ pub unsafe extern "C" fn nvmedfs_pread(fd: c_int, buf: *mut c_void, count: usize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_pwrite(fd: c_int, buf: *const c_void, count: usize, offset: off_t) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { single(fd, Way::Write, buf.cast_mut(), count, Some(offset)) }
+    unsafe { single(fd, Direction::Write, buf.cast_mut(), count, Some(offset)) }
 }
 
 /// A vectored call: pieces of foreign memory go together, with a registered one among them each goes by itself.
 ///
 /// # Safety
-/// `iov` is NULL or points to `iovcnt` pieces, each of which can be read or written to as `way` needs.
-unsafe fn vectored(fd: c_int, way: Way, iov: *const iovec, iovcnt: c_int, offset: Option<off_t>) -> isize {
+/// `iov` is NULL or points to `iovcnt` pieces, each of which can be read or written to as `direction` needs.
+unsafe fn vectored(
+    fd: c_int,
+    direction: Direction,
+    iov: *const iovec,
+    iovcnt: c_int,
+    offset: Option<off_t>,
+) -> isize {
     call(-1, || {
         let (open, offset) = (Open::of(fd)?, offset.map(offset_of).transpose()?);
         let file = &open.file;
@@ -122,12 +134,12 @@ unsafe fn vectored(fd: c_int, way: Way, iov: *const iovec, iovcnt: c_int, offset
         if pieces.iter().any(|piece| buffer::find(piece.iov_base as usize, piece.iov_len).is_some()) {
             let done = piecewise(&pieces, offset, |piece, at| {
                 // SAFETY: as the caller vouches.
-                unsafe { transfer(file, way, piece.iov_base, piece.iov_len, at) }
+                unsafe { transfer(file, direction, piece.iov_base, piece.iov_len, at) }
             })?;
             return Ok(done as isize);
         }
-        let done = match way {
-            Way::Read => {
+        let done = match direction {
+            Direction::Read => {
                 let slice = |piece: &iovec| {
                     // SAFETY: as in `transfer`; pieces that overlap are C's mistake as they are for readv.
                     IoSliceMut::new(unsafe {
@@ -136,7 +148,7 @@ unsafe fn vectored(fd: c_int, way: Way, iov: *const iovec, iovcnt: c_int, offset
                 };
                 file.readv(&mut pieces.iter().map(slice).collect::<Vec<_>>(), offset)?
             }
-            Way::Write => {
+            Direction::Write => {
                 let slice = |piece: &iovec| {
                     // SAFETY: as in `transfer`, for reading.
                     IoSlice::new(unsafe {
@@ -157,7 +169,7 @@ unsafe fn vectored(fd: c_int, way: Way, iov: *const iovec, iovcnt: c_int, offset
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_readv(fd: c_int, iov: *const iovec, iovcnt: c_int) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { vectored(fd, Way::Read, iov, iovcnt, None) }
+    unsafe { vectored(fd, Direction::Read, iov, iovcnt, None) }
 }
 
 /// See `nvmedfs.h`.
@@ -167,7 +179,7 @@ pub unsafe extern "C" fn nvmedfs_readv(fd: c_int, iov: *const iovec, iovcnt: c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_writev(fd: c_int, iov: *const iovec, iovcnt: c_int) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { vectored(fd, Way::Write, iov, iovcnt, None) }
+    unsafe { vectored(fd, Direction::Write, iov, iovcnt, None) }
 }
 
 /// See `nvmedfs.h`.
@@ -177,7 +189,7 @@ pub unsafe extern "C" fn nvmedfs_writev(fd: c_int, iov: *const iovec, iovcnt: c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_preadv(fd: c_int, iov: *const iovec, iovcnt: c_int, offset: off_t) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { vectored(fd, Way::Read, iov, iovcnt, Some(offset)) }
+    unsafe { vectored(fd, Direction::Read, iov, iovcnt, Some(offset)) }
 }
 
 /// See `nvmedfs.h`.
@@ -192,7 +204,7 @@ pub unsafe extern "C" fn nvmedfs_pwritev(
     offset: off_t,
 ) -> isize {
     // SAFETY: as the caller vouches.
-    unsafe { vectored(fd, Way::Write, iov, iovcnt, Some(offset)) }
+    unsafe { vectored(fd, Direction::Write, iov, iovcnt, Some(offset)) }
 }
 
 /// See `nvmedfs.h`.

@@ -1,15 +1,13 @@
 //! Putting extents right: inside the region, apart from each other, each block of one file.
 
 use crate::model::Model;
+use crate::used::Used;
 use core::ops::Range;
 use nvmed_layout::FileType;
 use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, FLAG_KEYED_EXTENTS, Tail};
-use nvmed_units::{BLOCK_BYTES, Block, Ino};
+use nvmed_units::{Block, ByteOffset, Ino, Page};
 use std::collections::BTreeMap;
-
-/// Blocks in use, as the bitmap has them.
-pub(crate) type Used = BTreeMap<u64, [u64; 16]>;
 
 /// An extent that lies over blocks of others.
 struct Shared {
@@ -19,55 +17,41 @@ struct Shared {
     own: Vec<bool>,
 }
 
-/// A block to be copied before its record says so: from, to.
-pub(crate) type Copy = (u64, u64);
-
-fn bit(first: u64, block: u64) -> (u64, usize, u64) {
-    let bit = (block - first) % CHUNK_BLOCKS;
-    ((block - first) / CHUNK_BLOCKS, (bit / 64) as usize, 1 << (bit % 64))
-}
-
-fn is_used(used: &Used, first: u64, block: u64) -> bool {
-    let (chunk, word, mask) = bit(first, block);
-    used.get(&chunk).is_some_and(|words| words[word] & mask != 0)
-}
-
-fn mark(used: &mut Used, first: u64, block: u64) {
-    let (chunk, word, mask) = bit(first, block);
-    used.entry(chunk).or_default()[word] |= mask;
+/// A block to be copied before its record says so.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockCopy {
+    pub(crate) from: Block,
+    pub(crate) to: Block,
 }
 
 /// Whether a block is in use by the bitmap that is on the device.
-fn is_marked(bitmap: &BTreeMap<u64, [u8; CHUNK_BYTES]>, first: u64, block: u64) -> bool {
+fn is_marked(bitmap: &BTreeMap<u64, [u8; CHUNK_BYTES]>, first: Block, block: Block) -> bool {
     let at = block - first;
     let place = (at % CHUNK_BLOCKS) as usize;
     bitmap.get(&(at / CHUNK_BLOCKS)).is_some_and(|bytes| bytes[place / 8] >> (place % 8) & 1 == 1)
 }
 
 /// Appends a block to extents, joined with the one before where they go on.
-fn push(extents: &mut Vec<Extent>, logical: u64, physical: u64, flags: u32) {
+fn push(extents: &mut Vec<Extent>, logical: Page, physical: Block, flags: u32) {
     if let Some(last) = extents.last_mut()
         && last.logical_end() == logical
-        && last.physical_end().0 == physical
+        && last.physical_end() == physical
         && last.flags == flags
         && last.blocks < u32::MAX
     {
         last.blocks += 1;
     } else {
-        extents.push(Extent { logical, physical: Block(physical), blocks: 1, flags });
+        extents.push(Extent { logical, physical, blocks: 1, flags });
     }
 }
 
 impl Model {
     /// Cuts and moves extents; answers the blocks in use and what has to be copied. `gives` says whether the device
     /// gives a block: what it does not give is not copied.
-    pub(crate) fn fix_blocks(&mut self, gives: &mut dyn FnMut(u64) -> bool) -> (Used, Vec<Copy>) {
-        let first = self.superblock.data_first;
-        let region = first..first + self.superblock.data_blocks;
-        let mut used = Used::new();
-        for block in self.metadata_blocks() {
-            mark(&mut used, first, block);
-        }
+    pub(crate) fn fix_blocks(&mut self, gives: &mut dyn FnMut(Block) -> bool) -> (Used, Vec<BlockCopy>) {
+        let region = self.region();
+        let mut used = Used::new(region.start);
+        self.metadata_blocks().into_iter().for_each(|block| used.mark(block));
         let mut inos: Vec<Ino> = self.nodes.keys().copied().collect();
         inos.sort_unstable();
         self.trim_all();
@@ -76,35 +60,41 @@ impl Model {
         let mut moved: Vec<Shared> = Vec::new();
         for &ino in &inos {
             for (index, extent) in self.nodes[&ino].extents.iter().enumerate() {
-                let blocks = extent.physical.0..extent.physical_end().0;
-                if blocks.clone().any(|block| is_used(&used, first, block)) {
+                let blocks = Block::each(extent.physical_blocks());
+                if blocks.clone().any(|block| used.has(block)) {
                     moved.push(Shared { ino, index, own: Vec::new() });
                 } else {
-                    blocks.for_each(|block| mark(&mut used, first, block));
+                    blocks.for_each(|block| used.mark(block));
                 }
             }
         }
         // Before any of them takes free blocks, each has those of its own that nobody else has.
         for shared in &mut moved {
             let extent = self.nodes[&shared.ino].extents[shared.index];
-            let own = (extent.physical.0..extent.physical_end().0).map(|block| {
-                let own = !is_used(&used, first, block);
-                mark(&mut used, first, block);
+            let own = Block::each(extent.physical_blocks()).map(|block| {
+                let own = !used.has(block);
+                used.mark(block);
                 own
             });
             shared.own = own.collect();
         }
         let mut copies = Vec::new();
-        let mut free = region.clone();
+        let mut free = Block::each(region);
         for shared in moved.into_iter().rev() {
             self.separate(&shared, &mut used, &mut free, &mut copies, gives);
         }
         (used, copies)
     }
 
+    /// The blocks that files' data may lie in.
+    fn region(&self) -> Range<Block> {
+        let first = Block(self.superblock.data_first);
+        first..first + self.superblock.data_blocks
+    }
+
     /// Cuts every extent to what can be true of it alone.
     pub(crate) fn trim_all(&mut self) {
-        let region = self.superblock.data_first..self.superblock.data_first + self.superblock.data_blocks;
+        let region = self.region();
         let mut inos: Vec<Ino> = self.nodes.keys().copied().collect();
         inos.sort_unstable();
         for ino in inos {
@@ -113,18 +103,21 @@ impl Model {
     }
 
     /// What metadata took from the data region; of a run that it was about to take, what is marked.
-    fn metadata_blocks(&self) -> Vec<u64> {
+    fn metadata_blocks(&self) -> Vec<Block> {
         let runs = self.superblock.taken_runs();
-        let is_marked = |block: u64| is_marked(&self.bitmap, self.superblock.data_first, block);
+        let first = self.region().start;
+        let is_marked = |block: Block| is_marked(&self.bitmap, first, block);
         let about_to = |index: usize| self.superblock.growing && index + 1 == runs.len();
         let runs = runs.iter().enumerate();
-        runs.flat_map(|(index, run)| run.clone().filter(move |block| !about_to(index) || is_marked(*block)))
-            .collect()
+        runs.flat_map(|(index, run)| {
+            run.clone().map(Block).filter(move |block| !about_to(index) || is_marked(*block))
+        })
+        .collect()
     }
 
     /// Removes what of an inode's extents lies outside of the region, or over another of its own; and what lies past
     /// the end of the file and is not marked in the bitmap either: a length that damage made huge.
-    fn trim(&mut self, ino: Ino, region: &Range<u64>) {
+    fn trim(&mut self, ino: Ino, region: &Range<Block>) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let holds = node.record.kind() == FileType::File && !matches!(node.record.tail, Tail::Data(_));
         if !holds {
@@ -138,17 +131,17 @@ impl Model {
         let before: u64 = node.extents.iter().map(|extent| u64::from(extent.blocks)).sum();
         let (recorded, count) = (node.record.blocks, node.record.extent_count as usize);
         node.extents.sort_by_key(|extent| extent.logical);
-        let (pages, bitmap) = (node.record.size.div_ceil(BLOCK_BYTES as u64), &self.bitmap);
-        let mut end = 0;
+        let (pages, bitmap) = (ByteOffset(node.record.size).page_end(), &self.bitmap);
+        let mut end = Page::FIRST;
         let mut lost = 0;
         node.extents.retain_mut(|extent| {
             let blocks = extent.blocks;
             let skip = end.max(extent.logical) - extent.logical;
-            let skip = skip.max(region.start.saturating_sub(extent.physical.0));
-            let mut stop = region.end.saturating_sub(extent.physical.0).min(extent.blocks.into());
-            let inside = pages.saturating_sub(extent.logical).max(skip);
+            let skip = skip.max(region.start.0.saturating_sub(extent.physical.0));
+            let mut stop = region.end.0.saturating_sub(extent.physical.0).min(extent.blocks.into());
+            let inside = pages.0.saturating_sub(extent.logical.0).max(skip);
             if let Some(cut) =
-                (inside..stop).find(|at| !is_marked(bitmap, region.start, extent.physical.0 + at))
+                (inside..stop).find(|at| !is_marked(bitmap, region.start, extent.physical + *at))
             {
                 stop = cut;
             }
@@ -157,7 +150,7 @@ impl Model {
                 return false;
             }
             (extent.logical, extent.physical) = (extent.logical + skip, extent.physical + skip);
-            extent.blocks = (stop - skip) as u32;
+            extent.blocks = u32::try_from(stop - skip).expect("a part of an extent is no longer than it");
             lost += u64::from(blocks - extent.blocks);
             end = extent.logical_end();
             true
@@ -178,26 +171,25 @@ impl Model {
         &mut self,
         shared: &Shared,
         used: &mut Used,
-        free: &mut Range<u64>,
-        copies: &mut Vec<Copy>,
-        gives: &mut dyn FnMut(u64) -> bool,
+        free: &mut impl Iterator<Item = Block>,
+        copies: &mut Vec<BlockCopy>,
+        gives: &mut dyn FnMut(Block) -> bool,
     ) {
-        let first = self.superblock.data_first;
         let (ino, index) = (shared.ino, shared.index);
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let extent = node.extents[index];
         let written = extent.flags & EXTENT_UNWRITTEN == 0;
         let (mut pieces, mut copied, mut lost, mut holes) = (Vec::new(), 0_u64, 0_u64, 0_u64);
         for (at, own) in (0..).zip(&shared.own) {
-            let (logical, block) = (extent.logical + at, extent.physical.0 + at);
+            let (logical, block) = (extent.logical + at, extent.physical + at);
             if *own {
                 push(&mut pieces, logical, block, extent.flags);
             } else if written && !gives(block) {
                 holes += 1;
-            } else if let Some(own) = free.find(|block| !is_used(used, first, *block)) {
-                mark(used, first, own);
+            } else if let Some(own) = free.find(|block| !used.has(*block)) {
+                used.mark(own);
                 // Of what was never written there is no byte to copy.
-                copies.extend(written.then_some((block, own)));
+                copies.extend(written.then_some(BlockCopy { from: block, to: own }));
                 push(&mut pieces, logical, own, extent.flags);
                 copied += 1;
             } else {

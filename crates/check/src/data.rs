@@ -1,14 +1,14 @@
 //! The data of files that a repair puts right: which of their blocks the device gives, and which of them can be copied
 //! out whole.
 
-use crate::blocks::Copy;
+use crate::blocks::BlockCopy;
 use crate::fsck::path_of;
 use crate::model::{Model, Node};
 use nvmed_kv::DeviceMedium;
 use nvmed_layout::keys::{self, Subject, ZONE_BYTES};
 use nvmed_layout::record::EXTENT_UNWRITTEN;
 use nvmed_layout::{LayoutError, ROOT, region};
-use nvmed_units::{BLOCK_BYTES, Ino};
+use nvmed_units::{BLOCK_BYTES, Block, Ino, Page};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Blocks that are read with one request; where one of them fails, each is read by itself.
@@ -18,7 +18,7 @@ const READ_BLOCKS: u64 = 32;
 pub(crate) struct Data<'a> {
     whole: &'a DeviceMedium,
     /// Blocks that were to be copied, and that the device does not give.
-    refused: BTreeSet<u64>,
+    refused: BTreeSet<Block>,
     buffer: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ struct Unreadable {
     blocks: u64,
     of: u64,
     /// A page of the file.
-    first: u64,
+    first: Page,
     error: LayoutError,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Data<'a> {
     }
 
     /// Whether the device gives a block that is to be copied.
-    pub(crate) fn gives(&mut self, block: u64) -> bool {
+    pub(crate) fn gives(&mut self, block: Block) -> bool {
         let given = self.read(block, 1).is_ok();
         if !given {
             self.refused.insert(block);
@@ -45,7 +45,7 @@ impl<'a> Data<'a> {
         given
     }
 
-    fn read(&mut self, block: u64, blocks: u64) -> Result<(), LayoutError> {
+    fn read(&mut self, block: Block, blocks: u64) -> Result<(), LayoutError> {
         region::fetch(self.whole, block, &mut self.buffer[..blocks as usize * BLOCK_BYTES])
     }
 
@@ -55,14 +55,13 @@ impl<'a> Data<'a> {
         &mut self,
         model: &Model,
         changed: impl Iterator<Item = &'k [u8]>,
-        copies: &[Copy],
+        copies: &[BlockCopy],
     ) -> Vec<String> {
-        let fresh: BTreeSet<u64> = copies.iter().map(|(_, to)| *to).collect();
+        let fresh: BTreeSet<Block> = copies.iter().map(|copy| copy.to).collect();
         let mut inos: BTreeSet<Ino> = changed.filter_map(|key| owner(model, key)).collect();
         let shares = |node: &Node| {
-            node.extents
-                .iter()
-                .any(|extent| self.refused.range(extent.physical.0..extent.physical_end().0).next().is_some())
+            let mut extents = node.extents.iter();
+            extents.any(|extent| self.refused.range(extent.physical_blocks()).next().is_some())
         };
         if !self.refused.is_empty() {
             inos.extend(model.nodes.iter().filter(|(_, node)| shares(node)).map(|(ino, _)| *ino));
@@ -80,7 +79,7 @@ impl<'a> Data<'a> {
     }
 
     /// Reads all that was written of a file.
-    fn look(&mut self, node: &Node, fresh: &BTreeSet<u64>) -> Option<Unreadable> {
+    fn look(&mut self, node: &Node, fresh: &BTreeSet<Block>) -> Option<Unreadable> {
         let mut wrong: Option<Unreadable> = None;
         let written = node.extents.iter().filter(|extent| extent.flags & EXTENT_UNWRITTEN == 0);
         for extent in written {
@@ -88,9 +87,9 @@ impl<'a> Data<'a> {
             let blocks = u64::from(extent.blocks);
             while at < blocks {
                 let count = READ_BLOCKS.min(blocks - at);
-                let first = extent.physical.0 + at;
+                let first = extent.physical + at;
                 if fresh.range(first..first + count).next().is_some() || self.read(first, count).is_err() {
-                    for one in (0..count).filter(|one| !fresh.contains(&(first + one))) {
+                    for one in (0..count).filter(|one| !fresh.contains(&(first + *one))) {
                         let Err(error) = self.read(first + one, 1) else { continue };
                         let page = extent.logical + at + one;
                         let all = wrong.get_or_insert(Unreadable { blocks: 0, of: 0, first: page, error });
@@ -140,7 +139,7 @@ impl<'a> Names<'a> {
             None => format!("inode {ino}, which has no name,"),
         };
         let Unreadable { blocks, of, first, error } = wrong;
-        let offset = first * BLOCK_BYTES as u64;
+        let offset = first.start();
         format!(
             "{name} cannot be copied out whole: the device does not give {blocks} of its {of} blocks, \
              the first at byte {offset}: {error}"

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use nvmed_layout::LostCopy;
+use nvmed_units::{Block, Ino};
 
 /// One contradiction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,28 +23,28 @@ pub enum Finding {
     /// A name whose inode does not exist, or is of another kind than the name says.
     Entry {
         /// The directory.
-        directory: u64,
+        directory: Ino,
         /// The name.
         name: Vec<u8>,
         /// The inode that it should be.
-        ino: u64,
+        ino: Ino,
     },
     /// Names in something that is no directory.
     Directory {
         /// Its inode number.
-        ino: u64,
+        ino: Ino,
     },
     /// Names below a path of a zone where no directory is.
     Path {
-        /// The zone: the inode number of its root.
-        zone: u64,
+        /// The zone: the number of its root.
+        zone: Ino,
         /// The path from there, with slashes.
         path: Vec<u8>,
     },
     /// A directory that ought to have a zone of its own.
     Zone {
         /// Its number.
-        ino: u64,
+        ino: Ino,
         /// Names below it, in the zone that it is in.
         names: u32,
         /// The file system's zone bound.
@@ -52,19 +53,19 @@ pub enum Finding {
     /// An inode without a name and without an orphan record, or with both.
     Orphan {
         /// Its number.
-        ino: u64,
+        ino: Ino,
         /// How many names it has.
         names: u32,
     },
     /// A directory that the root does not lead to.
     Unreachable {
         /// Its number.
-        ino: u64,
+        ino: Ino,
     },
     /// A number in an inode record that differs from what was counted.
     Inode {
         /// Its number.
-        ino: u64,
+        ino: Ino,
         /// `links`, `blocks`, `extents`, `target` bytes, or `names` of a directory beyond its one.
         field: &'static str,
         /// In the record.
@@ -75,23 +76,23 @@ pub enum Finding {
     /// An extended attribute whose prefix is none that is served: it is listed, and has no value to read.
     Attribute {
         /// The inode.
-        ino: u64,
+        ino: Ino,
         /// The attribute's name, its prefix included.
         name: Vec<u8>,
     },
     /// An extent outside the data region, or one that shares blocks with another.
     Extent {
         /// The inode.
-        ino: u64,
+        ino: Ino,
         /// The first block that is wrong.
-        block: u64,
+        block: Block,
         /// Whose it is too, if it is shared.
-        other: Option<u64>,
+        other: Option<Ino>,
     },
     /// The bitmap and the extents disagree about some of 1,024 blocks.
     Bitmap {
         /// The first of them.
-        block: u64,
+        block: Block,
         /// Marked, but in no extent.
         leaked: u32,
         /// In an extent, but not marked.

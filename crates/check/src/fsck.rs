@@ -13,7 +13,7 @@ use nvmed_layout::{
     FileType, LayoutError, LostCopy, NAME_BYTES_MAX, PATH_BYTES_MAX, ROOT, Superblock, copies, region, xattrs,
 };
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::{BLOCK_BYTES, Block, Ino};
+use nvmed_units::{BLOCK_BYTES, Block, Ino, Page};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -126,6 +126,12 @@ struct Unproven {
     name: Box<[u8]>,
     ino: Ino,
     kind: FileType,
+}
+
+/// How far the extents that were looked at reach, and whose the furthest is.
+struct Covered {
+    end: Block,
+    by: Ino,
 }
 
 struct Check {
@@ -292,26 +298,21 @@ impl Check {
         let inline = record.inline_extents();
         let bytes = record.inline_data().map_or(0, |data| data.len() as u64);
         if bytes > record.size.min(BLOCK_BYTES as u64) {
-            self.find(Finding::Inode {
-                ino: ino.0,
-                field: "inline bytes",
-                recorded: bytes,
-                found: record.size,
-            });
+            self.find(Finding::Inode { ino, field: "inline bytes", recorded: bytes, found: record.size });
         }
         if let Tail::Target(target) = &record.tail {
             let is_long = record.size > INLINE_TARGET_BYTES as u64;
             let found = if is_long { record.size } else { target.len() as u64 };
             if found != record.size || !(1..PATH_BYTES_MAX as u64).contains(&record.size) {
-                self.find(Finding::Inode { ino: ino.0, field: "target", recorded: record.size, found });
+                self.find(Finding::Inode { ino, field: "target", recorded: record.size, found });
             }
         }
         match xattrs::long_values(record) {
             Some(long) => self.long_xattrs.extend(long.into_iter().map(|(name, bytes)| (ino, name, bytes))),
-            None => self.find(Finding::Inode { ino: ino.0, field: "attributes", recorded: 0, found: 0 }),
+            None => self.find(Finding::Inode { ino, field: "attributes", recorded: 0, found: 0 }),
         }
         for name in xattrs::not_served(record) {
-            self.find(Finding::Attribute { ino: ino.0, name: name.into() });
+            self.find(Finding::Attribute { ino, name: name.into() });
         }
         self.extents.extend(inline.iter().map(|extent| (*extent, ino)));
         let summary = Summary {
@@ -322,7 +323,8 @@ impl Check {
             extent_count: record.extent_count,
             keyed: record.flags & FLAG_KEYED_EXTENTS != 0,
             blocks_found: inline.iter().map(|extent| u64::from(extent.blocks)).sum(),
-            extents_found: inline.len() as u32,
+            // Four at most.
+            extents_found: inline.len().try_into().unwrap_or(u32::MAX),
         };
         self.inodes.insert(ino, summary).is_none().then_some(())
     }
@@ -342,15 +344,15 @@ impl Check {
     fn check_entries(&mut self) {
         for Unproven { prefix, name, ino, kind } in core::mem::take(&mut self.entries) {
             if self.inodes.get(&ino).is_none_or(|summary| summary.kind != kind) {
-                let zone = keys::chunk(&prefix, 0).unwrap_or(0);
-                let directory = self.directories.get(&prefix).copied().unwrap_or(Ino(zone));
-                self.find(Finding::Entry { directory: directory.0, name: name.into_vec(), ino: ino.0 });
+                let zone = keys::zone_of(&prefix).unwrap_or_default();
+                let directory = self.directories.get(&prefix).copied().unwrap_or(zone);
+                self.find(Finding::Entry { directory, name: name.into_vec(), ino });
             }
         }
         let lost: Vec<Box<[u8]>> =
             self.contents.keys().filter(|prefix| !self.directories.contains_key(*prefix)).cloned().collect();
         for prefix in lost {
-            let zone = keys::chunk(&prefix, 0).unwrap_or(0);
+            let zone = keys::zone_of(&prefix).unwrap_or_default();
             let finding = match prefix.len() {
                 ZONE_BYTES => Finding::Directory { ino: zone },
                 _ => Finding::Path { zone, path: path_of(&prefix) },
@@ -370,7 +372,7 @@ impl Check {
         for (ino, name, bytes) in core::mem::take(&mut self.long_xattrs) {
             let found = self.xattrs.remove(&(ino, name)).unwrap_or(0);
             if found != bytes {
-                self.find(Finding::Inode { ino: ino.0, field: "attribute bytes", recorded: bytes, found });
+                self.find(Finding::Inode { ino, field: "attribute bytes", recorded: bytes, found });
             }
         }
         for ((ino, name), _) in core::mem::take(&mut self.xattrs) {
@@ -386,13 +388,13 @@ impl Check {
         for below in core::mem::take(&mut self.below) {
             let large = below.names > bound && below.bytes / u64::from(below.names) <= ORDINARY_BYTES;
             if let Some(&ino) = self.directories.get(&below.prefix).filter(|_| large) {
-                self.find(Finding::Zone { ino: ino.0, names: below.names, bound });
+                self.find(Finding::Zone { ino, names: below.names, bound });
             }
         }
         if bound == 0 {
             let small = self.prefixes.iter().filter(|(_, prefixes)| !prefixes.zone);
             let small: Vec<Ino> = small.map(|(ino, _)| *ino).collect();
-            small.into_iter().for_each(|ino| self.find(Finding::Zone { ino: ino.0, names: 0, bound }));
+            small.into_iter().for_each(|ino| self.find(Finding::Zone { ino, names: 0, bound }));
         }
     }
 
@@ -402,7 +404,7 @@ impl Check {
             let names = self.names.get(&ino).copied().unwrap_or(0);
             let orphan = self.orphans.contains(&ino);
             if ino != ROOT && (names == 0) != orphan {
-                found.push(Finding::Orphan { ino: ino.0, names });
+                found.push(Finding::Orphan { ino, names });
             }
             let is_directory = summary.kind == FileType::Directory;
             let inside = self.prefixes.get(&ino).and_then(|prefixes| self.contents.get(&prefixes.own));
@@ -420,7 +422,7 @@ impl Check {
             ];
             let wrong = numbers.into_iter().filter(|(_, recorded, counted)| recorded != counted);
             found.extend(wrong.map(|(field, recorded, counted)| Finding::Inode {
-                ino: ino.0,
+                ino,
                 field,
                 recorded,
                 found: counted,
@@ -430,7 +432,7 @@ impl Check {
         let lost: Vec<Ino> =
             self.orphans.iter().copied().filter(|ino| !self.inodes.contains_key(ino)).collect();
         for ino in lost {
-            self.find(Finding::Orphan { ino: ino.0, names: 0 });
+            self.find(Finding::Orphan { ino, names: 0 });
         }
     }
 
@@ -458,7 +460,7 @@ impl Check {
         if self.inodes.get(&ROOT).is_none_or(|root| root.kind != FileType::Directory) {
             lost.push(ROOT);
         }
-        lost.into_iter().for_each(|ino| self.find(Finding::Unreachable { ino: ino.0 }));
+        lost.into_iter().for_each(|ino| self.find(Finding::Unreachable { ino }));
     }
 
     /// The blocks that extents use, by chunk.
@@ -469,17 +471,17 @@ impl Check {
         extents.extend(self.metadata_extents());
         extents.sort_unstable_by_key(|(extent, _)| extent.physical);
         let mut used: BTreeMap<u64, [u64; 16]> = BTreeMap::new();
-        let mut covered = (first, 0);
+        let mut covered = Covered { end: first, by: Ino::default() };
         for (extent, ino) in extents {
             if extent.physical < first || extent.physical_end() > end {
-                self.find(Finding::Extent { ino: ino.0, block: extent.physical.0, other: None });
+                self.find(Finding::Extent { ino, block: extent.physical, other: None });
                 continue;
             }
-            if extent.physical < covered.0 {
-                self.find(Finding::Extent { ino: ino.0, block: extent.physical.0, other: Some(covered.1) });
+            if extent.physical < covered.end {
+                self.find(Finding::Extent { ino, block: extent.physical, other: Some(covered.by) });
             }
-            if extent.physical_end() > covered.0 {
-                covered = (extent.physical_end(), ino.0);
+            if extent.physical_end() > covered.end {
+                covered = Covered { end: extent.physical_end(), by: ino };
             }
             for block in extent.physical - first..extent.physical_end() - first {
                 let bit = (block % CHUNK_BLOCKS) as usize;
@@ -498,7 +500,7 @@ impl Check {
             let about_to = self.superblock.growing && index + 1 == runs.len();
             let taken = run.clone().filter(|block| !about_to || self.is_marked(*block));
             extents.extend(taken.map(|physical| {
-                (Extent { logical: 0, physical: Block(physical), blocks: 1, flags: 0 }, Ino(0))
+                (Extent { logical: Page::FIRST, physical: Block(physical), blocks: 1, flags: 0 }, Ino(0))
             }));
         }
         extents
@@ -525,7 +527,7 @@ impl Check {
             if leaked + unmarked > 0 {
                 // Forged keys name chunks that no device has.
                 let block = chunk.saturating_mul(CHUNK_BLOCKS).saturating_add(self.superblock.data_first);
-                self.find(Finding::Bitmap { block, leaked, unmarked });
+                self.find(Finding::Bitmap { block: Block(block), leaked, unmarked });
             }
         }
     }

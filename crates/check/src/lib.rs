@@ -13,6 +13,7 @@ mod fsck;
 mod model;
 mod names;
 mod repair;
+mod used;
 mod wreck;
 
 pub use finding::Finding;

@@ -1,6 +1,7 @@
 //! What the metadata store says, taken apart so that it can be put right, and put together again.
 
 use crate::fsck::{is_name, path_of};
+use crate::used::Used;
 use nvmed_layout::bitmap::{CHUNK_BLOCKS, CHUNK_BYTES};
 use nvmed_layout::keys::{self, PREFIX_BYTES_MAX, Subject, TARGET_PART_BYTES, ZONE_BYTES};
 use nvmed_layout::record::{
@@ -126,7 +127,7 @@ impl Model {
                 Some(Subject::Entry { .. }) => format!("the entry of {:?}", shown(key)),
                 Some(Subject::Inode(ino)) => format!("the record of inode {ino}"),
                 Some(Subject::Extent { ino, logical }) => {
-                    format!("the extent of inode {ino} at block {logical}")
+                    format!("the extent of inode {ino} at page {logical}")
                 }
                 Some(Subject::Bitmap(chunk)) => format!("part {chunk} of the bitmap"),
                 Some(Subject::Counters) => "the counters' record".to_owned(),
@@ -291,7 +292,7 @@ impl Model {
     }
 
     /// Everything as the store is to hold it; `used` are the data blocks in use.
-    pub(crate) fn encode(&self, used: &BTreeMap<u64, [u64; 16]>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    pub(crate) fn encode(&self, used: &Used) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let counts = self.counts();
         let mut all = BTreeMap::new();
         let mut inline: HashMap<Ino, Vec<u8>> = HashMap::new();
@@ -319,12 +320,12 @@ impl Model {
             all.insert(keys::orphan(ino).to_vec(), vec![0]);
         }
         let mut in_use = 0;
-        for (&chunk, words) in used {
+        for (&chunk, words) in &used.chunks {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             in_use += words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
             all.insert(keys::bitmap(chunk).to_vec(), bytes);
         }
-        for &chunk in self.bitmap.keys().filter(|chunk| !used.contains_key(chunk)) {
+        for &chunk in self.bitmap.keys().filter(|chunk| !used.chunks.contains_key(chunk)) {
             // A part that is all free may be there or not; where it is, it stays.
             let inside = chunk < self.superblock.data_blocks.div_ceil(CHUNK_BLOCKS);
             inside.then(|| all.insert(keys::bitmap(chunk).to_vec(), vec![0; CHUNK_BYTES]));
@@ -342,7 +343,8 @@ impl Model {
     fn encode_node(&self, ino: Ino, node: &Node, all: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
         let mut record = node.record.clone();
         if record.kind() == FileType::File && !matches!(record.tail, Tail::Data(_)) {
-            record.extent_count = node.extents.len() as u32;
+            record.extent_count =
+                u32::try_from(node.extents.len()).expect("fewer extents than 2^32 fit memory");
             record.blocks = node.extents.iter().map(|extent| u64::from(extent.blocks)).sum();
             record.tail = Tail::EMPTY;
             record.flags &= !FLAG_KEYED_EXTENTS;

@@ -4,6 +4,7 @@
 //! first what is new or changed, then what goes. A power cut in between leaves something that another repair puts
 //! right.
 
+use crate::blocks::BlockCopy;
 use crate::data::Data;
 use crate::fsck::{Opened, open};
 use crate::model::Model;
@@ -12,7 +13,7 @@ use nvmed_io::{Binding, Device};
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Medium, Store};
 use nvmed_layout::{LayoutError, LostCopy, copies, region};
 use nvmed_sys::host_clock;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub struct Plan {
     opened: Opened,
     whole: DeviceMedium,
     /// Blocks that are copied before their new places are recorded.
-    copies: Vec<(u64, u64)>,
+    copies: Vec<BlockCopy>,
     puts: Vec<(Vec<u8>, Vec<u8>)>,
     deletes: Vec<Vec<u8>>,
 }
@@ -43,16 +44,16 @@ pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, LayoutError> {
     let opened = open(device)?;
     opened.store.verify()?;
     let mut model = Model::new(opened.superblock.clone());
-    let everything = (Bound::Unbounded, Bound::Unbounded);
     let mut load = |key: &[u8], value: &[u8]| {
         model.load(key, value);
         ControlFlow::Continue(())
     };
-    opened.store.scan(everything.0, everything.1, &mut load)?;
+    opened.store.scan(Bound::Unbounded, Bound::Unbounded, &mut load)?;
     model.join();
     model.fix_names(host_clock());
     model.remove_cut_links();
-    let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..opened.superblock.blocks)?;
+    let whole =
+        DeviceMedium::new(device, device.handle(Binding::Spread), Block(0)..Block(opened.superblock.blocks))?;
     let mut data = Data::new(&whole);
     let (used, copies) = model.fix_blocks(&mut |block| data.gives(block));
     model.count_links();
@@ -66,7 +67,7 @@ pub fn plan_repair(device: &Arc<Device>) -> Result<Plan, LayoutError> {
         }
         ControlFlow::Continue(())
     };
-    opened.store.scan(everything.0, everything.1, &mut compare)?;
+    opened.store.scan(Bound::Unbounded, Bound::Unbounded, &mut compare)?;
     puts.extend(wanted);
     let mut lines = core::mem::take(&mut model.plan);
     let flaws = opened.store.flaws().iter().cloned().map(LostCopy::Store);
@@ -114,9 +115,9 @@ impl Plan {
         }
         if !copies.is_empty() {
             let mut block = vec![0; BLOCK_BYTES];
-            for (from, to) in copies {
-                region::fetch(&whole, from, &mut block)?;
-                whole.write(to, &block, false)?;
+            for copy in copies {
+                region::fetch(&whole, copy.from, &mut block)?;
+                whole.write(copy.to, &block, false)?;
             }
             whole.flush()?;
         }

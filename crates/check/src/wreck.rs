@@ -6,10 +6,10 @@ use crate::model::{Model, Name, own_prefix};
 use core::ops::{Bound, ControlFlow};
 use nvmed_io::{Binding, Device};
 use nvmed_kv::DeviceMedium;
-use nvmed_layout::record::{EXTENT_UNWRITTEN, Tail};
+use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, Tail};
 use nvmed_layout::{FileType, LayoutError, ROOT, keys, region};
 use nvmed_sys::host_clock;
-use nvmed_units::{BLOCK_BYTES, Ino};
+use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Ino, Page};
 use std::collections::btree_map::Range;
 use std::sync::Arc;
 
@@ -76,7 +76,11 @@ impl Wreck {
         model.join();
         model.fix_names(host_clock());
         model.trim_all();
-        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..opened.superblock.blocks)?;
+        let whole = DeviceMedium::new(
+            device,
+            device.handle(Binding::Spread),
+            Block(0)..Block(opened.superblock.blocks),
+        )?;
         Ok(Self { model, whole, damage })
     }
 
@@ -130,33 +134,33 @@ impl Wreck {
     pub fn read_page(
         &self,
         of: &Rescued,
-        page: u64,
+        page: Page,
         into: &mut [u8; BLOCK_BYTES],
     ) -> Result<(), LayoutError> {
         into.fill(0);
         let Some(node) = self.model.nodes.get(&of.ino) else { return Ok(()) };
         if let Tail::Data(bytes) = &node.record.tail {
-            let bytes = if page == 0 { &bytes[..bytes.len().min(BLOCK_BYTES)] } else { &[] };
+            let bytes = if page == Page::FIRST { &bytes[..bytes.len().min(BLOCK_BYTES)] } else { &[] };
             into[..bytes.len()].copy_from_slice(bytes);
             return Ok(());
         }
-        let extent =
-            node.extents.iter().find(|extent| (extent.logical..extent.logical_end()).contains(&page));
+        let extent = node.extents.iter().find(|extent| extent.pages().contains(&page));
         match extent.filter(|extent| extent.flags & EXTENT_UNWRITTEN == 0) {
-            Some(extent) => region::fetch(&self.whole, extent.physical.0 + (page - extent.logical), into),
+            Some(extent) => region::fetch(&self.whole, extent.physical + (page - extent.logical), into),
             None => Ok(()),
         }
     }
 
     /// The pages of a file that may hold something else than zeroes.
     #[must_use]
-    pub fn pages(&self, of: &Rescued) -> Vec<u64> {
+    pub fn pages(&self, of: &Rescued) -> Vec<Page> {
         let Some(node) = self.model.nodes.get(&of.ino) else { return Vec::new() };
-        let end = of.size.div_ceil(BLOCK_BYTES as u64);
+        let end = ByteOffset(of.size).page_end();
         if matches!(node.record.tail, Tail::Data(_)) {
-            return (0..end.min(1)).collect();
+            return Page::each(Page::FIRST..end.min(Page(1))).collect();
         }
-        let pages = node.extents.iter().flat_map(|extent| extent.logical..extent.logical_end().min(end));
+        let of_extent = |extent: &Extent| Page::each(extent.logical..extent.logical_end().min(end));
+        let pages = node.extents.iter().flat_map(of_extent);
         pages.collect()
     }
 }

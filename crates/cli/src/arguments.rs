@@ -1,6 +1,7 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use crate::run::arguments::Run;
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -96,6 +97,22 @@ pub struct Arguments {
     pub command: Command,
 }
 
+/// The command line of this process. One that is wrong, or asks for help, ends it.
+///
+/// That of `nvmed run`, which comes before each program, is read without a description of the other subcommands: of
+/// what is wrong with it the whole of them tells.
+pub(crate) fn parsed() -> Arguments {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == "run") {
+        let run = Run::augment_args(clap::Command::new("run"));
+        let matches = run.no_binary_name(true).try_get_matches_from(words);
+        if let Ok(run) = matches.and_then(|matches| Run::from_arg_matches(&matches)) {
+            return Arguments { command: Command::Run(run) };
+        }
+    }
+    Arguments::parse()
+}
+
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -105,7 +122,7 @@ pub enum Command {
     Format(Format),
     /// Run a program whose files below a directory lie on a device
     #[command(after_help = crate::run::arguments::STATUS)]
-    Run(crate::run::arguments::Run),
+    Run(Run),
     /// Mount a device's file system on a directory, for every program
     #[command(after_help = MOUNT)]
     Mount(Mount),

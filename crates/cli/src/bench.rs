@@ -13,7 +13,7 @@ use nvmed_lab::chart::{short, time};
 use nvmed_lab::machine::now_ns;
 use nvmed_lab::recorder::Recorder;
 use nvmed_lab::verify::{Verify, read_back};
-use nvmed_lab::{End, Job, LabError, Load, Pattern, Report, Tick, Time, measure};
+use nvmed_lab::{Job, LabError, Load, Pattern, Report, RunLength, Tick, Time, measure};
 use nvmed_stack::{DeviceSpec, Open};
 use nvmed_sys::Signals;
 use rustix::process::Signal;
@@ -57,8 +57,8 @@ pub fn bench(arguments: &Bench) -> Result<(), Failure> {
     let mut jobs = handles.iter().enumerate().map(job).collect::<Result<Vec<_>, _>>().map_err(fail)?;
     watch(signals)?;
     let end = match arguments.count {
-        Some(count) => End::Count(count),
-        None => End::Time(arguments.time),
+        Some(count) => RunLength::Count(count),
+        None => RunLength::Time(arguments.time),
     };
     let mut live = Live::new();
     let time = time_of(&spec, &device, threads)?;
@@ -91,7 +91,7 @@ fn time_of(spec: &DeviceSpec, device: &Arc<Device>, threads: u64) -> Result<Time
 }
 
 fn failure(name: &str, error: &LabError) -> Failure {
-    let status = if matches!(error, LabError::Load { .. }) { Status::Usage } else { Status::Failed };
+    let status = if matches!(error, LabError::Load(_)) { Status::Usage } else { Status::Failed };
     Failure::new(status, format!("bench: {name}: {error}"))
 }
 

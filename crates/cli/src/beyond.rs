@@ -1,5 +1,6 @@
-//! Programs of a run that cannot be intercepted: said once, as soon as one starts, and counted; and the directory that
-//! one of them has made on the host, where the others see the device.
+//! Programs of a run that the wrapper cannot be loaded into: the command tells the user once, as soon as one starts,
+//! and counts them. And the directory that such a program has made on the host, at the path where other programs see
+//! the device.
 
 use crate::failure::{Failure, Status};
 use crate::run::own_path;

@@ -1,4 +1,5 @@
-//! `nvmed run --server`: the program's files lie with a server that runs already; no device is held here.
+//! `nvmed run --server`: the program's files are on the device of a server that runs already; this command
+//! holds no device.
 
 use crate::failure::{Failure, Status};
 use crate::location::parse_spec;
@@ -43,7 +44,7 @@ pub(crate) fn run(
     Ok(ExitCode::from(code))
 }
 
-/// That the server lets nobody in is told now, not by each call of the program.
+/// A server that refuses new sessions is told to the user now, not by each call of the program.
 fn try_door(address: &Address, tree: &str) -> Result<(), Failure> {
     let refused = |what: &str| Failure::new(Status::Run, format!("run: {address}: {what}"));
     let gone = |error: SocketError| match error {

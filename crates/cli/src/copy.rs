@@ -4,7 +4,7 @@ use crate::arguments::Cp;
 use crate::failure::Failure;
 use crate::host::Host;
 use crate::location::Location;
-use crate::side::{Entry, EntryKind, Side};
+use crate::side::{Attributes, EntryKind, Side};
 use crate::volume::{Tree, Volumes};
 use std::io::Write;
 use std::rc::Rc;
@@ -44,8 +44,9 @@ pub fn cp(arguments: &Cp) -> Result<(), Failure> {
 
 fn copy_all(arguments: &Cp, volumes: &Volumes, locations: &[Location]) -> Result<(), Failure> {
     let (target, sources) = locations.split_last().expect("clap asks for two locations at least");
-    let into =
-        side(volumes, target).look(target, true)?.is_some_and(|entry| entry.kind == EntryKind::Directory);
+    let into = side(volumes, target)
+        .look(target, true)?
+        .is_some_and(|attributes| attributes.kind == EntryKind::Directory);
     if sources.len() > 1 && !into {
         return Err(Failure::usage(format!("cp: {target}: several sources need an existing directory")));
     }
@@ -54,8 +55,8 @@ fn copy_all(arguments: &Cp, volumes: &Volumes, locations: &[Location]) -> Result
             Some(name) if into => target.join(&name),
             _ => target.clone(),
         };
-        let source = Spot { side: side(volumes, source), location: source.clone(), entered: false };
-        let target = Spot { side: side(volumes, &target), location: target, entered: false };
+        let source = Endpoint { side: side(volumes, source), location: source.clone(), entered: false };
+        let target = Endpoint { side: side(volumes, &target), location: target, entered: false };
         Copy { arguments }.start(source, target)?;
     }
     Ok(())
@@ -68,16 +69,16 @@ fn side<'a>(volumes: &'a Volumes, location: &Location) -> Rc<dyn Side<'a> + 'a> 
     }
 }
 
-/// Where something is, on one side.
+/// A file or directory at one end of the copy.
 #[derive(Clone)]
-struct Spot<'a> {
+struct Endpoint<'a> {
     side: Rc<dyn Side<'a> + 'a>,
     location: Location,
     /// Its path begins at a directory that the walk entered.
     entered: bool,
 }
 
-impl Spot<'_> {
+impl Endpoint<'_> {
     fn join(&self, name: &[u8]) -> Self {
         Self { side: Rc::clone(&self.side), location: self.location.join(name), entered: self.entered }
     }
@@ -91,18 +92,18 @@ impl Spot<'_> {
         Ok(Self { side: self.side.enter(&self.location)?, location: self.location.anew(), entered: true })
     }
 
-    fn look(&self, follow: bool) -> Result<Option<Entry>, Failure> {
+    fn look(&self, follow: bool) -> Result<Option<Attributes>, Failure> {
         self.side.look(&self.location, follow)
     }
 }
 
 /// A directory that is being copied.
 struct Directory<'a> {
-    entry: Entry,
+    attributes: Attributes,
     /// As the directory above has it, for what is done last.
-    made: Spot<'a>,
-    source: Spot<'a>,
-    target: Spot<'a>,
+    made: Endpoint<'a>,
+    source: Endpoint<'a>,
+    target: Endpoint<'a>,
     names: std::vec::IntoIter<Vec<u8>>,
 }
 
@@ -111,12 +112,13 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    fn start<'s>(&self, source: Spot<'s>, target: Spot<'s>) -> Result<(), Failure> {
-        let entry = source.look(!self.arguments.recursive)?;
-        let entry = entry.ok_or_else(|| Failure::host(&source.location, rustix::io::Errno::NOENT))?;
+    fn start<'s>(&self, source: Endpoint<'s>, target: Endpoint<'s>) -> Result<(), Failure> {
+        let attributes = source.look(!self.arguments.recursive)?;
+        let attributes =
+            attributes.ok_or_else(|| Failure::host(&source.location, rustix::io::Errno::NOENT))?;
         // Depth is the user's, the stack is ours.
         let mut open: Vec<Directory<'s>> = Vec::new();
-        open.extend(self.any(source, target, entry)?);
+        open.extend(self.any(source, target, attributes)?);
         // The first directory that this copy makes is not copied into itself.
         let made = match open.first() {
             Some(first) => first.made.look(true)?.map(|there| there.identity),
@@ -129,7 +131,7 @@ impl Copy<'_> {
                 None => {
                     let keeps = self.arguments.preserve;
                     let kept =
-                        if keeps { top.made.side.keep(&top.made.location, &top.entry) } else { Ok(()) };
+                        if keeps { top.made.side.keep(&top.made.location, &top.attributes) } else { Ok(()) };
                     open.pop();
                     kept.map(|()| None)
                 }
@@ -151,22 +153,29 @@ impl Copy<'_> {
         match source.look(false)? {
             // A name that went away while we copied is nothing to copy.
             None => Ok(None),
-            Some(entry) if Some(entry.identity) == made => Ok(None),
-            Some(entry) => self.any(source, directory.target.join(name), entry),
+            Some(attributes) if Some(attributes.identity) == made => Ok(None),
+            Some(attributes) => self.any(source, directory.target.join(name), attributes),
         }
     }
 
     /// Copies one name, or begins a directory.
-    fn any<'s>(&self, from: Spot<'s>, to: Spot<'s>, entry: Entry) -> Result<Option<Directory<'s>>, Failure> {
+    fn any<'s>(
+        &self,
+        from: Endpoint<'s>,
+        to: Endpoint<'s>,
+        attributes: Attributes,
+    ) -> Result<Option<Directory<'s>>, Failure> {
         let (source, target) = (&from.location, &to.location);
         if self.arguments.verbose {
             // Nobody listening is no reason to stop copying.
             let _ = writeln!(std::io::stdout(), "{source} -> {target}");
         }
-        match entry.kind {
-            EntryKind::File => file(&from, &to, &entry)?,
+        match attributes.kind {
+            EntryKind::File => file(&from, &to, &attributes)?,
             EntryKind::Symlink => to.side.make_link(target, &from.side.target(source)?)?,
-            EntryKind::Directory if self.arguments.recursive => return begin(&from, to, entry).map(Some),
+            EntryKind::Directory if self.arguments.recursive => {
+                return begin(&from, to, attributes).map(Some);
+            }
             EntryKind::Directory => {
                 return Err(Failure::usage(format!("cp: {source}: is a directory; add -r")));
             }
@@ -177,29 +186,33 @@ impl Copy<'_> {
             }
         }
         if self.arguments.preserve {
-            to.side.keep(target, &entry)?;
+            to.side.keep(target, &attributes)?;
         }
         Ok(None)
     }
 }
 
 /// Makes a directory, if it is not there, that is then filled.
-fn begin<'s>(source: &Spot<'s>, target: Spot<'s>, entry: Entry) -> Result<Directory<'s>, Failure> {
+fn begin<'s>(
+    source: &Endpoint<'s>,
+    target: Endpoint<'s>,
+    attributes: Attributes,
+) -> Result<Directory<'s>, Failure> {
     let names = source.side.names(&source.location)?.into_iter();
     if target.look(true)?.is_none_or(|there| there.kind != EntryKind::Directory) {
         // Its own files must be writable while it is filled; `keep` gives the final mode.
-        target.side.make_directory(&target.location, entry.mode | 0o700)?;
+        target.side.make_directory(&target.location, attributes.mode | 0o700)?;
     }
-    Ok(Directory { entry, source: source.near()?, target: target.near()?, made: target, names })
+    Ok(Directory { attributes, source: source.near()?, target: target.near()?, made: target, names })
 }
 
-fn file(source: &Spot<'_>, target: &Spot<'_>, entry: &Entry) -> Result<(), Failure> {
-    if target.look(true)?.is_some_and(|there| there.identity == entry.identity) {
+fn file(source: &Endpoint<'_>, target: &Endpoint<'_>, attributes: &Attributes) -> Result<(), Failure> {
+    if target.look(true)?.is_some_and(|there| there.identity == attributes.identity) {
         let (source, target) = (&source.location, &target.location);
         return Err(Failure::usage(format!("cp: {source} and {target} are the same file")));
     }
     let mut from = source.side.open(&source.location)?;
-    let mut to = target.side.create(&target.location, entry.mode)?;
+    let mut to = target.side.create(&target.location, attributes.mode)?;
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut offset = 0;
     loop {

@@ -52,6 +52,17 @@ pub(crate) struct Ending {
     over: bool,
 }
 
+/// Gives this process, which a run's holder has started, the signals that the holder takes for itself, less those that
+/// it takes as well.
+///
+/// # Errors
+/// What the host answers.
+pub(crate) fn let_through(taken: &[i32]) -> Result<(), Error> {
+    let holders = [&ENDS[..], &PASSED_ON, &[libc::SIGCHLD]].concat();
+    let others: Vec<i32> = holders.into_iter().filter(|number| !taken.contains(number)).collect();
+    Signals::let_through(&others)
+}
+
 impl Ending {
     /// Takes the signals, and makes this process the parent of whatever loses its own below it.
     ///
@@ -78,11 +89,6 @@ impl Ending {
     /// Lets a program that is to be started have its signals.
     pub(crate) fn release_in(&self, command: &mut Command) {
         self.signals.release_in(command);
-    }
-
-    /// The signals, for who starts the server.
-    pub(crate) fn signals(&self) -> &Signals {
-        &self.signals
     }
 
     /// This child is the server: it is told apart from the programs.

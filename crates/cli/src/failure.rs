@@ -1,4 +1,4 @@
-//! What the command says and how it exits when it cannot do what it was asked.
+//! How a command fails: the line that it prints, and its exit status.
 
 use nvmed_fs::FsError;
 use nvmed_stack::StackError;

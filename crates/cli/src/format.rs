@@ -1,4 +1,4 @@
-//! `nvmed format`: an empty file system, on a device that holds nothing anybody would miss.
+//! `nvmed format`: an empty file system, on a device that holds no data of others (or with `--force`).
 
 use crate::arguments::Format;
 use crate::failure::{Failure, Status};

@@ -8,7 +8,6 @@ use crate::stall::WriteBack;
 use nvmed_fs::FileSystem;
 use nvmed_io::Device;
 use nvmed_stack::{Config, Mount, RUN_MEMORY_VARIABLE, RunMemory};
-use nvmed_sys::Signals;
 use rustix::fd::OwnedFd;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -28,9 +27,18 @@ impl Holder {
     /// # Errors
     /// The device is in use, or holds no file system; the host has no memory.
     pub(crate) fn begin(config: &Config) -> Result<Self, Failure> {
-        let memory = RunMemory::create(config)?;
+        let holder = Self::begin_unseen(config)?;
         probe(config)?;
-        Ok(Self { memory, settings: settings(config)? })
+        Ok(holder)
+    }
+
+    /// The same, for a server that is started at once, and says what is wrong with the device before anything else
+    /// begins.
+    ///
+    /// # Errors
+    /// The device is in use; the host has no memory.
+    pub(crate) fn begin_unseen(config: &Config) -> Result<Self, Failure> {
+        Ok(Self { memory: RunMemory::create(config)?, settings: settings(config)? })
     }
 
     /// The path by which other processes read the settings while this one lives.
@@ -45,10 +53,9 @@ impl Holder {
 
     /// This program again, as the server: with `--serve SETTINGS` before its own arguments, and a pipe for its first
     /// line.
-    pub(crate) fn server(&self, signals: &Signals) -> Result<Command, std::io::Error> {
+    pub(crate) fn server(&self) -> Result<Command, std::io::Error> {
         let mut command = again(["--serve".into(), self.settings().into()])?;
         command.env(RUN_MEMORY_VARIABLE, self.memory()).stdout(Stdio::piped());
-        signals.release_in(&mut command);
         Ok(command)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::location::Location;
-use crate::side::{Data, Entry, EntryKind, Side};
+use crate::side::{Attributes, EntryKind, OpenFile, Side};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -36,10 +36,10 @@ impl<'a> Side<'a> for Host {
         Ok(Rc::new(Self(Some(entered.map_err(|errno| Failure::host(location, errno))?))))
     }
 
-    fn look(&self, location: &Location, follow: bool) -> Result<Option<Entry>, Failure> {
+    fn look(&self, location: &Location, follow: bool) -> Result<Option<Attributes>, Failure> {
         let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         match rustix::fs::statat(self.at(), path(location), flags) {
-            Ok(stat) => Ok(Some(entry(&stat))),
+            Ok(stat) => Ok(Some(attributes(&stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Failure::host(location, errno)),
         }
@@ -65,11 +65,11 @@ impl<'a> Side<'a> for Host {
         target.map(std::ffi::CString::into_bytes).map_err(|errno| Failure::host(location, errno))
     }
 
-    fn open<'d>(&'d self, location: &'d Location) -> Result<Box<dyn Data + 'd>, Failure> {
+    fn open<'d>(&'d self, location: &'d Location) -> Result<Box<dyn OpenFile + 'd>, Failure> {
         open(self.at(), location, OFlags::RDONLY, 0)
     }
 
-    fn create<'d>(&'d self, location: &'d Location, mode: u32) -> Result<Box<dyn Data + 'd>, Failure> {
+    fn create<'d>(&'d self, location: &'d Location, mode: u32) -> Result<Box<dyn OpenFile + 'd>, Failure> {
         open(self.at(), location, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC, mode)
     }
 
@@ -83,23 +83,26 @@ impl<'a> Side<'a> for Host {
             .map_err(|errno| Failure::host(location, errno))
     }
 
-    fn keep(&self, location: &Location, entry: &Entry) -> Result<(), Failure> {
+    fn keep(&self, location: &Location, attributes: &Attributes) -> Result<(), Failure> {
         let fail = |errno| Failure::host(location, errno);
-        let owner = (rustix::fs::Uid::from_raw(entry.uid), rustix::fs::Gid::from_raw(entry.gid));
+        let owner = (rustix::fs::Uid::from_raw(attributes.uid), rustix::fs::Gid::from_raw(attributes.gid));
         let no_follow = AtFlags::SYMLINK_NOFOLLOW;
         match rustix::fs::chownat(self.at(), path(location), Some(owner.0), Some(owner.1), no_follow) {
             Ok(()) | Err(Errno::PERM) => {}
             Err(errno) => return Err(fail(errno)),
         }
-        if entry.kind != EntryKind::Symlink {
-            let mode = Mode::from_raw_mode(entry.mode);
+        if attributes.kind != EntryKind::Symlink {
+            let mode = Mode::from_raw_mode(attributes.mode);
             rustix::fs::chmodat(self.at(), path(location), mode, AtFlags::empty()).map_err(fail)?;
         }
         let time = |ns: i64| Timespec {
             tv_sec: ns.div_euclid(1_000_000_000),
             tv_nsec: ns.rem_euclid(1_000_000_000),
         };
-        let times = Timestamps { last_access: time(entry.atime_ns), last_modification: time(entry.mtime_ns) };
+        let times = Timestamps {
+            last_access: time(attributes.atime_ns),
+            last_modification: time(attributes.mtime_ns),
+        };
         rustix::fs::utimensat(self.at(), path(location), &times, no_follow).map_err(fail)
     }
 }
@@ -109,13 +112,13 @@ fn open<'a>(
     location: &'a Location,
     flags: OFlags,
     mode: u32,
-) -> Result<Box<dyn Data + 'a>, Failure> {
+) -> Result<Box<dyn OpenFile + 'a>, Failure> {
     let fd = rustix::fs::openat(at, path(location), flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
     let fd = fd.map_err(|errno| Failure::host(location, errno))?;
     Ok(Box::new(HostFile { fd, location }))
 }
 
-fn entry(stat: &rustix::fs::Stat) -> Entry {
+fn attributes(stat: &rustix::fs::Stat) -> Attributes {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => EntryKind::File,
         FileType::Directory => EntryKind::Directory,
@@ -123,7 +126,7 @@ fn entry(stat: &rustix::fs::Stat) -> Entry {
         _ => EntryKind::Other,
     };
     let ns = |seconds: i64, ns: u64| seconds.saturating_mul(1_000_000_000).saturating_add_unsigned(ns);
-    Entry {
+    Attributes {
         kind,
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
@@ -134,7 +137,7 @@ fn entry(stat: &rustix::fs::Stat) -> Entry {
     }
 }
 
-impl Data for HostFile<'_> {
+impl OpenFile for HostFile<'_> {
     fn read(&mut self, into: &mut [u8], offset: u64) -> Result<usize, Failure> {
         loop {
             match rustix::io::pread(&self.fd, &mut *into, offset) {

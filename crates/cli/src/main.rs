@@ -35,14 +35,16 @@ mod tree;
 mod volume;
 mod watch;
 
-use arguments::{Arguments, Command};
-use clap::Parser;
+use arguments::Command;
 use failure::{Failure, Status};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match execute(&arguments.command) {
+    let done = match shared::settings_of_server() {
+        Some(settings) => shared::serve(&settings),
+        None => execute(&arguments::parsed().command),
+    };
+    match done {
         Ok(code) => code,
         Err(failure) => {
             if failure.status != Status::BrokenPipe {

@@ -2,8 +2,8 @@
 //!
 //! Two processes keep a mount. The *holder* has the device's lock and the memory in which completed calls live,
 //! and waits; the *server*, its child, answers the kernel. If the server dies, however it dies, the holder
-//! writes back what it had completed and takes the dead mount away. In the background, a third process, the one
-//! that was typed, ends when the mount is there.
+//! writes back what it had completed and takes the dead mount away. When the mount goes into the background, the
+//! command that the user typed is a third process, which ends when the mount is there.
 
 use crate::arguments::{Mount, Umount};
 use crate::failure::{Failure, Status};
@@ -132,7 +132,8 @@ fn hold(
     let held = Holder::begin(&config)?;
     let wanted = [&PASSED_ON[..], &[libc::SIGCHLD]].concat();
     let signals = Signals::take(&wanted).map_err(failed)?;
-    let mut command = held.server(&signals).map_err(failed)?;
+    let mut command = held.server().map_err(failed)?;
+    signals.release_in(&mut command);
     if arguments.background {
         command.stderr(Stdio::piped());
     }
@@ -225,8 +226,8 @@ fn leave_terminal() {
     let _ = rustix::process::chdir("/");
 }
 
-/// Where a mount in the background says what it has to say: until it is there to whoever started it, then to a
-/// file or the system log.
+/// Where the messages of a mount in the background go: to the user's terminal until the mount is there, then to a file
+/// or the system log.
 struct Log {
     file: Option<PathBuf>,
     started: Arc<AtomicBool>,

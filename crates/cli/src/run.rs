@@ -41,9 +41,6 @@ const CONFIG_VARIABLE: &str = "WRAPPER_CONFIG";
 /// # Errors
 /// The program could not be started, or what it did could not be saved.
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
-    if let Some(settings) = &arguments.serve {
-        return shared::serve(settings);
-    }
     let config = config(arguments)?;
     let library = library()?;
     let program = program_of(arguments, &config)?;

@@ -17,15 +17,15 @@ use std::sync::Arc;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Where the copy has come to on the host. Names are made in the directory that is held, however deep it is, and the
-/// way back is its own: no path is too long for that, and two descriptors are enough.
-struct Way {
+/// The directory of the host that the copy has come to. Names are made in the directory that is held, however deep it
+/// is, and the way back is its own: no path is too long for that, and two descriptors are enough.
+struct HostCursor {
     here: OwnedFd,
     /// The directories down to here: their names, and which ones lie above each.
     above: Vec<(Vec<u8>, (u64, u64))>,
 }
 
-impl Way {
+impl HostCursor {
     fn begin(directory: &Path) -> Result<Self, Errno> {
         let here = rustix::fs::open(directory, DIRECTORY, Mode::empty())?;
         Ok(Self { here, above: Vec::new() })
@@ -77,7 +77,7 @@ pub fn salvage(name: &str, device: &Arc<Device>, directory: &Path) -> Result<Exi
     std::fs::create_dir(directory).map_err(|error| host(directory, &error))?;
     let place = PathBuf::from(directory);
     let fail = |errno| Failure::host(place.display(), errno);
-    let mut way = Way::begin(directory).map_err(fail)?;
+    let mut cursor = HostCursor::begin(directory).map_err(fail)?;
     let mut out = Output::new();
     let (mut copied, mut lost) = (0, u64::from(wreck.damage().is_some()));
     if let Some(damage) = wreck.damage() {
@@ -90,10 +90,10 @@ pub fn salvage(name: &str, device: &Arc<Device>, directory: &Path) -> Result<Exi
             lost += 1;
             continue;
         }
-        way.up(rescued.depth).map_err(fail)?;
+        cursor.up(rescued.depth).map_err(fail)?;
         missing = None;
         // One that the host does not take is no reason to leave the others.
-        let Some(said) = copy(&wreck, &rescued, &mut way) else {
+        let Some(said) = copy(&wreck, &rescued, &mut cursor) else {
             copied += 1;
             continue;
         };
@@ -103,7 +103,7 @@ pub fn salvage(name: &str, device: &Arc<Device>, directory: &Path) -> Result<Exi
         } else {
             ""
         };
-        out.text(&format!("{name}: {}: {said}{within}\n", way.path(&rescued.name)))?;
+        out.text(&format!("{name}: {}: {said}{within}\n", cursor.path(&rescued.name)))?;
         lost += 1;
     }
     out.text(&format!("{name}: {copied} files, directories and links are in {}\n", directory.display()))?;
@@ -118,17 +118,17 @@ fn host(place: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Makes one thing in the directory that was come to; what is wrong with it, if it is not as it was.
-fn copy(wreck: &Wreck, rescued: &Rescued, way: &mut Way) -> Option<String> {
+fn copy(wreck: &Wreck, rescued: &Rescued, cursor: &mut HostCursor) -> Option<String> {
     let done = match (rescued.kind, &rescued.target) {
-        (FileType::Directory, _) => way.down(&rescued.name).map(|()| 0).map_err(std::io::Error::from),
+        (FileType::Directory, _) => cursor.down(&rescued.name).map(|()| 0).map_err(std::io::Error::from),
         (FileType::Symlink, Some(target)) => {
-            let made = rustix::fs::symlinkat(OsStr::from_bytes(target), &way.here, &*rescued.name);
+            let made = rustix::fs::symlinkat(OsStr::from_bytes(target), &cursor.here, &*rescued.name);
             made.map(|()| 0).map_err(std::io::Error::from)
         }
         (FileType::Symlink, None) => {
             return Some("the target of this symbolic link is lost: it is left out".to_owned());
         }
-        (FileType::File, _) => copy_file(wreck, rescued, way),
+        (FileType::File, _) => copy_file(wreck, rescued, cursor),
         _ => Err(Errno::NOTSUP.into()),
     };
     match done {
@@ -139,9 +139,9 @@ fn copy(wreck: &Wreck, rescued: &Rescued, way: &mut Way) -> Option<String> {
 }
 
 /// Copies a file, holes as holes; answers how many pages could not be read.
-fn copy_file(wreck: &Wreck, rescued: &Rescued, way: &Way) -> std::io::Result<u64> {
+fn copy_file(wreck: &Wreck, rescued: &Rescued, cursor: &HostCursor) -> std::io::Result<u64> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(&way.here, &*rescued.name, flags, Mode::from_raw_mode(0o666))?;
+    let fd = rustix::fs::openat(&cursor.here, &*rescued.name, flags, Mode::from_raw_mode(0o666))?;
     let file = std::fs::File::from(fd);
     file.set_len(rescued.size)?;
     let (mut page, mut bad) = ([0; PAGE_BYTES as usize], 0);
@@ -150,7 +150,7 @@ fn copy_file(wreck: &Wreck, rescued: &Rescued, way: &Way) -> std::io::Result<u64
             bad += 1;
             continue;
         }
-        let offset = number * PAGE_BYTES;
+        let offset = number.start().0;
         let bytes = rescued.size.saturating_sub(offset).min(PAGE_BYTES) as usize;
         file.write_all_at(&page[..bytes], offset)?;
     }

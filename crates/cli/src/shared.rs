@@ -1,10 +1,10 @@
 //! `nvmed run` with a shared mount: a server, started beside the program, holds the file system for all processes of
 //! the run (docs/spec/shared.md).
 //!
-//! Three processes of ours and theirs: the one that was typed holds the device's lock and memory, and outlives both;
-//! its child, the server, answers calls; the program and its descendants make them.
+//! Three kinds of processes: `nvmed run` itself holds the device's lock and memory, and outlives the others; its child,
+//! the server, answers calls; the program and its descendants make them.
 
-use crate::ending::{Ending, abandoned};
+use crate::ending::{Ending, abandoned, let_through};
 use crate::failure::{Failure, Status};
 use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};
 use crate::run::arguments::Run;
@@ -54,7 +54,7 @@ pub(crate) fn run(
     library: &Path,
     watched: Option<&Watch>,
 ) -> Result<ExitCode, Failure> {
-    let holder = Holder::begin(config)?;
+    let holder = Holder::begin_unseen(config)?;
     let mut ending = Ending::begin().map_err(failed)?;
     let address = Address::random().map_err(failed)?;
     let mut server = match Beside::start(arguments, &holder, &mut ending, &address)? {
@@ -84,7 +84,7 @@ impl Beside {
     ) -> Result<Result<Self, u8>, Failure> {
         let board = Board::new().map_err(failed)?;
         let writers = board.writers().map(|fd| fd.try_clone_to_owned()).transpose().map_err(failed)?;
-        let mut command = holder.server(ending.signals()).map_err(failed)?;
+        let mut command = holder.server().map_err(failed)?;
         command.env(SERVER_VARIABLE, address.to_string());
         // What the terminal sends is meant for the program: the server is not among those that it reaches.
         command.process_group(0).stdin(writers.map_or(Stdio::null(), Stdio::from));
@@ -197,6 +197,13 @@ fn is_readable(fd: Option<BorrowedFd<'_>>) -> bool {
     poll(&mut fds, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
 
+/// The settings of a run's server, if this process is to be one: it needs nothing else of its arguments.
+pub(crate) fn settings_of_server() -> Option<PathBuf> {
+    let mut words = std::env::args_os().skip(1);
+    let is_server = words.next()? == "run" && words.next()? == "--serve";
+    is_server.then(|| words.next().map(PathBuf::from)).flatten()
+}
+
 /// The server: mounts, and answers until it is told to end.
 ///
 /// # Errors
@@ -206,7 +213,10 @@ pub(crate) fn serve(file: &Path) -> Result<ExitCode, Failure> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
     tell_panics("run");
     // Before any thread, so that no thread takes them.
-    let signals = Signals::take(&[libc::SIGTERM, libc::SIGUSR1]).map_err(failed)?;
+    let taken = [libc::SIGTERM, libc::SIGUSR1];
+    let signals = Signals::take(&taken).map_err(failed)?;
+    // The holder does not do it between a fork and the exec: a fork copies its tables of pages.
+    let_through(&taken).map_err(failed)?;
     nvmed_fs::expect_maps();
     let config = Config::load(file).map_err(|error| Failure::usage(error.to_string()))?;
     let variable = |name| std::env::var(name).ok();

@@ -1,4 +1,5 @@
-//! What `cp` needs of either side, so that one walk serves every direction.
+//! A side of a copy, the host or a device: the calls that `cp` makes on either, so that one walk serves every
+//! direction.
 
 use crate::failure::Failure;
 use crate::location::Location;
@@ -17,9 +18,9 @@ pub enum EntryKind {
     Other,
 }
 
-/// What a side knows of a file.
+/// The attributes of a file, as a side knows them.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct Attributes {
     /// What it is.
     pub kind: EntryKind,
     /// Permission bits.
@@ -41,25 +42,25 @@ pub trait Side<'a> {
     /// The same side from a directory on: what lies deep in it has no path that is too long.
     fn enter(&self, location: &Location) -> Result<Rc<dyn Side<'a> + 'a>, Failure>;
     /// What is at `location`; `None` if nothing is.
-    fn look(&self, location: &Location, follow: bool) -> Result<Option<Entry>, Failure>;
+    fn look(&self, location: &Location, follow: bool) -> Result<Option<Attributes>, Failure>;
     /// The names in a directory, without `.` and `..`, sorted.
     fn names(&self, location: &Location) -> Result<Vec<Vec<u8>>, Failure>;
     /// Where a symbolic link leads.
     fn target(&self, location: &Location) -> Result<Vec<u8>, Failure>;
     /// Opens a file to read it.
-    fn open<'d>(&'d self, location: &'d Location) -> Result<Box<dyn Data + 'd>, Failure>;
+    fn open<'d>(&'d self, location: &'d Location) -> Result<Box<dyn OpenFile + 'd>, Failure>;
     /// Makes a file, or empties an existing one, to write it; the umask is applied to `mode`.
-    fn create<'d>(&'d self, location: &'d Location, mode: u32) -> Result<Box<dyn Data + 'd>, Failure>;
+    fn create<'d>(&'d self, location: &'d Location, mode: u32) -> Result<Box<dyn OpenFile + 'd>, Failure>;
     /// Makes a directory; the umask is applied to `mode`.
     fn make_directory(&self, location: &Location, mode: u32) -> Result<(), Failure>;
     /// Makes a symbolic link to `target`.
     fn make_link(&self, location: &Location, target: &[u8]) -> Result<(), Failure>;
-    /// Gives `location` the owner, mode and times of `entry`; an owner that may not be given is left.
-    fn keep(&self, location: &Location, entry: &Entry) -> Result<(), Failure>;
+    /// Gives `location` the owner, mode and times of `attributes`; an owner that may not be given is left.
+    fn keep(&self, location: &Location, attributes: &Attributes) -> Result<(), Failure>;
 }
 
 /// An open file.
-pub trait Data {
+pub trait OpenFile {
     /// Reads at `offset`; 0 at the end.
     fn read(&mut self, into: &mut [u8], offset: u64) -> Result<usize, Failure>;
     /// Writes all of `data` at `offset`.

@@ -1,5 +1,5 @@
-//! What becomes of a run that somebody has ended and whose device answers no more: it ends too, and says what that
-//! costs.
+//! The end of a run whose device does not answer any more: when the user ends the run, the command waits a while, then
+//! ends without saving, and says what is lost.
 
 use crate::ending::Stat;
 use nvmed_io::Device;
@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long the write-back of a run that is to end may go without one completed command. Those of a device that works
-/// take milliseconds; its own limit for one (120 s) is far beyond what somebody waits who has sent a signal.
+/// take milliseconds; its own limit for one (120 s) is far longer than a user waits after a signal.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
-/// How often it is looked. Looks are counted, not time: while this process is stopped or starved, nobody could see
+/// How often it is looked. Looks are counted, not time: while this process is stopped or starved, it could not see
 /// progress.
 const LOOK: Duration = Duration::from_millis(250);
 

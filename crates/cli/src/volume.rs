@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::location::Location;
-use crate::side::{Data, Entry, Side};
+use crate::side::{Attributes, OpenFile, Side};
 use nvmed_fs::{
     Credentials, File, FileSystem, FileType, Follow, FsError, Node, Object, OpenFlags, Stat, Time,
 };
@@ -52,10 +52,10 @@ impl Volumes {
             .ok_or_else(|| Failure::usage(format!("{location}: not on a device; write DEVICE:/path")))
     }
 
-    /// Writes everything back and lets go of the devices.
+    /// Writes everything back and closes the devices.
     ///
     /// # Errors
-    /// The first thing that could not be written; the other devices are let go all the same.
+    /// The first thing that could not be written; the other devices are closed all the same.
     pub fn unmount(self) -> Result<(), Failure> {
         let ends: Vec<_> = self.0.iter().map(Volume::unmount).collect();
         ends.into_iter().collect()
@@ -84,7 +84,7 @@ impl Volume {
         Ok(Self { name: name.to_owned(), spec: spec.clone(), mount, who: Caller::process() })
     }
 
-    /// Writes everything back and lets go of the device.
+    /// Writes everything back and closes the device.
     ///
     /// # Errors
     /// What could not be written.
@@ -212,10 +212,10 @@ impl<'a> Side<'a> for Tree<'a> {
         Ok(Rc::new(Self { volume, at }))
     }
 
-    fn look(&self, location: &Location, follow: bool) -> Result<Option<Entry>, Failure> {
+    fn look(&self, location: &Location, follow: bool) -> Result<Option<Attributes>, Failure> {
         let follow = if follow { Follow::Yes } else { Follow::No };
         match self.volume.files().stat(&self.at, within(location), follow, &self.volume.who()) {
-            Ok(stat) => Ok(Some(entry(&stat))),
+            Ok(stat) => Ok(Some(attributes(&stat))),
             Err(FsError::NotFound) => Ok(None),
             Err(error) => Err(Failure::device(location, &error)),
         }
@@ -233,12 +233,12 @@ impl<'a> Side<'a> for Tree<'a> {
             .map_err(|error| Failure::device(location, &error))
     }
 
-    fn open<'d>(&'d self, location: &'d Location) -> Result<Box<dyn Data + 'd>, Failure> {
+    fn open<'d>(&'d self, location: &'d Location) -> Result<Box<dyn OpenFile + 'd>, Failure> {
         let file = self.open_file(location, OpenFlags::READ, 0)?;
         Ok(Box::new(VolumeFile { file, location }))
     }
 
-    fn create<'d>(&'d self, location: &'d Location, mode: u32) -> Result<Box<dyn Data + 'd>, Failure> {
+    fn create<'d>(&'d self, location: &'d Location, mode: u32) -> Result<Box<dyn OpenFile + 'd>, Failure> {
         let flags = OpenFlags::WRITE.with(OpenFlags::CREATE).with(OpenFlags::TRUNCATE);
         let file = self.open_file(location, flags, self.volume.masked(mode))?;
         Ok(Box::new(VolumeFile { file, location }))
@@ -258,28 +258,30 @@ impl<'a> Side<'a> for Tree<'a> {
             .map_err(|error| Failure::device(location, &error))
     }
 
-    fn keep(&self, location: &Location, entry: &Entry) -> Result<(), Failure> {
+    fn keep(&self, location: &Location, attributes: &Attributes) -> Result<(), Failure> {
         let (files, root, who) = (self.volume.files(), &self.at, self.volume.who());
         let fail = |error: FsError| Failure::device(location, &error);
         match files.chown(
             Object::At(root, within(location), Follow::No),
-            Some(entry.uid),
-            Some(entry.gid),
+            Some(attributes.uid),
+            Some(attributes.gid),
             &who,
         ) {
             Ok(()) | Err(FsError::NotPermitted) => {}
             Err(error) => return Err(fail(error)),
         }
-        if entry.kind != crate::side::EntryKind::Symlink {
-            files.chmod(Object::At(root, within(location), Follow::Yes), entry.mode, &who).map_err(fail)?;
+        if attributes.kind != crate::side::EntryKind::Symlink {
+            files
+                .chmod(Object::At(root, within(location), Follow::Yes), attributes.mode, &who)
+                .map_err(fail)?;
         }
-        let times = [Time::At(entry.atime_ns), Time::At(entry.mtime_ns)];
+        let times = [Time::At(attributes.atime_ns), Time::At(attributes.mtime_ns)];
         files.utimens(Object::At(root, within(location), Follow::No), times, &who).map_err(fail)
     }
 }
 
-fn entry(stat: &Stat) -> Entry {
-    Entry {
+fn attributes(stat: &Stat) -> Attributes {
+    Attributes {
         kind: match stat.kind() {
             FileType::File => crate::side::EntryKind::File,
             FileType::Directory => crate::side::EntryKind::Directory,
@@ -295,7 +297,7 @@ fn entry(stat: &Stat) -> Entry {
     }
 }
 
-impl Data for VolumeFile<'_> {
+impl OpenFile for VolumeFile<'_> {
     fn read(&mut self, into: &mut [u8], offset: u64) -> Result<usize, Failure> {
         self.file.pread(into, offset).map_err(|error| Failure::device(self.location, &error))
     }

@@ -196,7 +196,7 @@ fn write_records(mut out: BufWriter<File>, tally: &Tally, stop: &AtomicBool) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvmed_tally::{Kind, Sum};
+    use nvmed_tally::{CallKind, Sum};
 
     #[test]
     fn the_table_is_sorted_by_time_and_ends_with_a_sum() {
@@ -206,8 +206,10 @@ mod tests {
             sum.add_bucket(ns, 1);
             Row { kind, sum }
         };
-        let text =
-            table(&[row(Kind::READ, 1_000, 4096), row(Kind::FSYNC, 9_000, 0)], Duration::from_millis(1));
+        let text = table(
+            &[row(CallKind::READ, 1_000, 4096), row(CallKind::FSYNC, 9_000, 0)],
+            Duration::from_millis(1),
+        );
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].ends_with(" fsync") && lines[1].trim_start().starts_with("90.00"), "{text}");
         assert!(lines[2].ends_with(" read") && lines[2].contains(" 4096 "), "{text}");

@@ -1,4 +1,4 @@
-//! What all nodes and files of a process share: the way to the server.
+//! What all nodes and files of a client process share: the connection to the server.
 
 use crate::link::{Link, Reply, Talk};
 use nvmed_fs::FsError;
@@ -12,7 +12,7 @@ pub(crate) struct Core {
     first: Link,
 }
 
-/// An answer that is none to the call.
+/// An answer of another kind than the call has.
 pub(crate) const STRANGE: FsError = FsError::Host(Errno::PROTO);
 
 impl Core {
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Lets go of what is held, without waiting when nobody else is to know at once.
+    /// Gives a handle up: by a post, without waiting, unless another process has to learn of it at once (`is_told`).
     pub(crate) fn let_go(&self, handle: Handle, is_told: bool) {
         if is_told || !self.link().post(handle) {
             // Without a server nothing is held.

@@ -45,6 +45,7 @@ impl File {
     }
 
     fn read_calls(&self, into: &mut [u8], offset: Option<u64>) -> Result<usize, FsError> {
+        self.tell_advice(offset);
         let mut done = 0;
         loop {
             let part = (into.len() - done).min(DATA_BYTES_MAX);

@@ -7,20 +7,23 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody listens there.
+    /// No server listens there.
     #[error("no server listens at the address of the shared mount ({0}); is it still running?")]
     NoServer(Errno),
     /// It hung up, or died.
     #[error("the server of the shared mount is gone")]
     Gone,
     /// Its answer makes no sense.
-    #[error("the server of the shared mount answers what this library does not understand")]
+    #[error(
+        "the server of the shared mount answers what this library does not understand; are both of one version of \
+         nvmed?"
+    )]
     Protocol,
     /// It refuses.
     #[error("the server of the shared mount refuses this process: {}", refusal(*.0))]
     Refused(Errno),
     /// The host refuses memory or a descriptor.
-    #[error("the host refused: {0}")]
+    #[error("the host refused memory or a descriptor for the session with the server: {0}")]
     Host(Errno),
 }
 

@@ -1,5 +1,6 @@
-//! An open description, as a process has it that may share it with others.
+//! An open description, which a client may share with other processes.
 
+use crate::advice::Untold;
 use crate::cached::Cached;
 use crate::core::{Core, STRANGE};
 use crate::link::NO_ROOM;
@@ -7,7 +8,7 @@ use crate::node::{Holding, Node};
 use crate::rhythm::Rhythm;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use nvmed_fs::{Advice, Allocate, DirEntry, FileType, FsError, OpenFlags, Stat, Whence};
+use nvmed_fs::{Allocate, DirEntry, FileType, FsError, OpenFlags, Stat, Whence};
 use nvmed_sys::{ForkLock, QuietFd};
 use nvmed_wire::{Answer, Call, Control, Handle, Object};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub struct File {
     told: AtomicU64,
     pub(crate) cached: Cached,
     pub(crate) rhythm: Rhythm,
+    pub(crate) untold: Untold,
 }
 
 /// A mapped file: map `fd`, shared or private. It holds the file's bytes until every [`File::map`] has seen its
@@ -54,6 +56,7 @@ impl File {
             told: AtomicU64::new(0),
             cached: Cached::default(),
             rhythm: Rhythm::default(),
+            untold: Untold::default(),
         }
     }
 
@@ -62,7 +65,7 @@ impl File {
         &self.holding.core
     }
 
-    /// By what the server knows it.
+    /// The handle by which the server knows it.
     ///
     /// # Errors
     /// `EIO` once the server is gone; `EMFILE` when it holds no more.
@@ -71,10 +74,16 @@ impl File {
         self.holding.handle()
     }
 
-    /// The inode. What it names is let go of with the description.
+    /// The inode. Its handle is given up with the description.
     #[must_use]
     pub fn node(&self) -> Node {
         Node(Arc::clone(&self.holding))
+    }
+
+    /// How large the file was when it was opened.
+    #[must_use]
+    pub fn bytes_at_open(&self) -> u64 {
+        self.holding.bytes
     }
 
     /// Access mode and status flags, as far as this process knows: another one that has the description may have
@@ -106,8 +115,7 @@ impl File {
     /// `EIO` once the server is gone.
     pub fn set_flags(&self, flags: OpenFlags) -> Result<(), FsError> {
         self.core().done(&Call::SetFlags { handle: self.handle()?, flags })?;
-        let settable = OpenFlags::SETTABLE.0;
-        let change = |now: u32| Some(now & !settable | flags.0 & settable);
+        let change = |now| Some(OpenFlags(now).with_settable_of(flags).bits());
         let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         Ok(())
     }
@@ -127,6 +135,7 @@ impl File {
     /// an heir that holds it, and before [`crate::Session::send`].
     pub fn share(&self) {
         self.holding.tell_end();
+        self.tell_advice(None);
         self.with_offset(|offset| {
             let by = i64::try_from(*offset).unwrap_or(i64::MAX);
             // Without a server there is no offset either.
@@ -255,14 +264,6 @@ impl File {
         self.core().done(&Call::Allocate { handle: self.handle()?, how, offset, bytes })
     }
 
-    /// Takes a program's advice.
-    ///
-    /// # Errors
-    /// As [`nvmed_fs::File::advise`].
-    pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Result<(), FsError> {
-        self.core().done(&Call::Advise { handle: self.handle()?, advice, offset, bytes })
-    }
-
     /// `fsync`.
     ///
     /// # Errors
@@ -307,7 +308,7 @@ impl File {
         Ok(MappedFile { fd: Arc::new(QuietFd::new(fd)) })
     }
 
-    /// One mapping fewer, made with the same `write`; with it, stores become the file's.
+    /// Ends one mapping, made with the same `write`; with `write`, stores become the file's.
     ///
     /// # Errors
     /// As [`nvmed_fs::File::unmap`].

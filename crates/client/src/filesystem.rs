@@ -1,4 +1,4 @@
-//! The file system as a process sees it that shares it.
+//! The file system of a shared mount, as a client calls it.
 
 use crate::core::{Core, STRANGE};
 use crate::file::File;

@@ -96,7 +96,7 @@ impl Lanes {
     /// The new lane, taken. Lanes are put in by one caller at a time.
     ///
     /// # Panics
-    /// A mistake of ours: nobody has counted it, or others could take it.
+    /// A mistake of ours: the lane was not counted, or other threads could take it.
     pub fn put(&self, lane: ClientLane) -> Option<Lane<'_>> {
         let index = self.lanes.iter().take_while(|lane| lane.get().is_some()).count();
         let made = self.made.load(Ordering::Relaxed);

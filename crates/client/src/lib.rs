@@ -6,6 +6,7 @@
 //! gone every call is `EIO` at once. Cached reads make no call. Source: docs/spec/shared.md.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod cached;
 mod core;
 mod data;

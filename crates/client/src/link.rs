@@ -1,4 +1,5 @@
-//! The connection of one process: its socket and its lanes. A forked child has one of its own, behind its parent's.
+//! The connection of one process: its socket and its lanes. A forked child gets a connection of its own,
+//! which is found behind its parent's (`next`); it makes no call over its parent's.
 
 use crate::error::ClientError;
 use crate::lanes::{Lane, Lanes, Taken};

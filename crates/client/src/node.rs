@@ -7,7 +7,7 @@ use nvmed_fs::{FileType, FsError, Stat};
 use nvmed_wire::{Answer, Call, Handle, Object};
 use std::sync::{Arc, OnceLock};
 
-/// Something held, until the last value that names it goes.
+/// An inode or a description that the session holds, until the last value that names it is dropped.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub core: Arc<Core>,
@@ -16,6 +16,8 @@ pub(crate) struct Holding {
     posted: Option<Posted>,
     pub ino: u64,
     pub kind: FileType,
+    /// Its size when the server answered with it.
+    pub bytes: u64,
     /// Others may wait for its end: it was inherited, received, shared or mapped, or a lock was asked for through it.
     told: AtomicBool,
 }
@@ -39,7 +41,15 @@ impl Holding {
         // The server is trusted; a kind that is none would be a newer one's.
         let kind = FileType::of((stat.mode >> 12) as u8)?;
         let told = AtomicBool::new(false);
-        Some(Arc::new(Self { core: Arc::clone(core), handle, posted, ino: stat.ino, kind, told }))
+        Some(Arc::new(Self {
+            core: Arc::clone(core),
+            handle,
+            posted,
+            ino: stat.ino,
+            kind,
+            bytes: stat.size,
+            told,
+        }))
     }
 
     /// By what the server knows it, from now on.
@@ -65,7 +75,7 @@ impl Holding {
         Ok(*self.handle.get_or_init(|| handle))
     }
 
-    /// Its end may be somebody's to know: it is a call from now on.
+    /// Another process may have to learn at once that it is given up: from now on that is a call, and not a post.
     pub(crate) fn tell_end(&self) {
         self.told.store(true, Ordering::Relaxed);
     }
@@ -115,7 +125,7 @@ impl Node {
         self.0.kind
     }
 
-    /// By what the server knows it.
+    /// The handle by which the server knows it.
     ///
     /// # Errors
     /// `EIO` once the server is gone; `EMFILE` when it holds no more.

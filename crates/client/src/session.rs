@@ -27,7 +27,7 @@ pub struct Session {
     files: FileSystem,
 }
 
-/// Something held that came from elsewhere.
+/// An inode or a description that the session holds and did not open itself.
 #[derive(Debug)]
 pub enum Received {
     /// An open description.
@@ -66,10 +66,10 @@ impl Session {
         Self::begin(Link::begin(connect(address)?, &hello(address, tree, None))?).map(|(session, _)| session)
     }
 
-    /// Goes on with the session behind `fd`, an heir's socket: the session, and what it holds.
+    /// Adopts the heir whose socket is `fd`: the session, and what it holds.
     ///
     /// # Errors
-    /// The heir is none, or somebody else's already.
+    /// The descriptor is no heir's, or another process has adopted the heir already.
     pub fn adopt(fd: OwnedFd) -> Result<(Self, Welcome), ClientError> {
         let (session, mut welcome) = Self::begin(Link::adopt(fd)?)?;
         session.hear_the_rest(&mut welcome).map_err(|error| ClientError::Host(error.errno()))?;
@@ -170,7 +170,7 @@ impl Session {
     /// The process has changed its ids: the server learns them.
     ///
     /// # Errors
-    /// It could not be told, or refuses.
+    /// The server could not be told, or refuses.
     pub fn again(&self, address: &Address) -> Result<(), ClientError> {
         let socket = connect(address)?;
         self.core.link().shelf.leave();
@@ -183,7 +183,7 @@ impl Session {
         }
     }
 
-    /// What stands for something held in a message of SCM_RIGHTS. [`File::share`] comes before.
+    /// The descriptor that stands for a held description in a message of SCM_RIGHTS. [`File::share`] comes before.
     ///
     /// # Errors
     /// The server's.

@@ -5,8 +5,8 @@ mod support;
 use core::ops::ControlFlow;
 use nvmed_client::Session;
 use nvmed_fs::{
-    Allocate, FileType, Follow, FsError, LockKind, LockRange, Object, OpenFlags, RenameFlags, SetXattr, Time,
-    Wait, Whence,
+    Advice, Allocate, FileType, Follow, FsError, LockKind, LockRange, Object, OpenFlags, RenameFlags,
+    SetXattr, Time, Wait, Whence,
 };
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -166,6 +166,50 @@ fn closes(session: &Session) -> (u64, u64) {
     let closes = calls.filter(|kind| kind["call"] == "close").map(|kind| kind["count"].as_u64().unwrap());
     let sessions = told["sessions"].as_array().unwrap().iter();
     (closes.sum(), sessions.map(|session| session["handles"].as_u64().unwrap()).sum())
+}
+
+/// How many calls of a kind were made, by the server's counters.
+fn made(session: &Session, kind: &str) -> u64 {
+    let told: serde_json::Value = serde_json::from_str(&session.statistics().unwrap()).unwrap();
+    let calls = told["calls"].as_array().unwrap().iter();
+    calls.filter(|call| call["call"] == kind).map(|call| call["count"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn advice_about_reading_is_told_with_the_first_read_that_it_can_change() {
+    let shared = serve();
+    let session = shared.session();
+    let files = session.files();
+    create(files, "file").write(&vec![1; 300 << 10]).unwrap();
+    let open = || files.open(&files.root(), b"file", OpenFlags::READ, 0).unwrap();
+    let mut room = vec![0; 300 << 10];
+    let file = open();
+    for advice in [Advice::Normal, Advice::Random, Advice::Sequential] {
+        file.advise(advice, 0, 0).unwrap();
+    }
+    file.pread(&mut room[..8192], 0).unwrap();
+    assert_eq!(made(&session, "advise"), 0, "a file's beginning is read the same");
+    file.pread(&mut room[..8192], 200 << 10).unwrap();
+    file.pread(&mut room, 0).unwrap();
+    assert_eq!(made(&session, "advise"), 1, "the last advice, once");
+    let file = open();
+    file.advise(Advice::Random, 0, 0).unwrap();
+    assert_eq!(made(&session, "advise"), 1);
+    file.read(&mut room[..100]).unwrap();
+    assert_eq!(made(&session, "advise"), 2, "without readahead the beginning is read otherwise");
+    let file = open();
+    file.advise(Advice::Sequential, 0, 0).unwrap();
+    file.share();
+    assert_eq!(made(&session, "advise"), 3, "another process does not know what this one has not told");
+    file.advise(Advice::WillNeed, 0, 4096).unwrap();
+    file.advise(Advice::DontNeed, 0, 0).unwrap();
+    assert_eq!(made(&session, "advise"), 5, "what changes the cache is a call");
+    let named = files.open(&files.root(), b"file", OpenFlags::PATH, 0).unwrap();
+    let dir = files.open_node(&files.root(), OpenFlags::READ.with(OpenFlags::DIRECTORY)).unwrap();
+    for advice in [Advice::Sequential, Advice::WillNeed] {
+        assert_eq!(errno(named.advise(advice, 0, 0)), Errno::BADF);
+        assert_eq!(errno(dir.advise(advice, 0, 0)), Errno::BADF);
+    }
 }
 
 #[test]

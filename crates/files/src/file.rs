@@ -40,9 +40,9 @@ fn count(done: &mut usize, moved: Result<usize, FsError>, wanted: usize) -> Resu
     }
 }
 
-/// Which way bytes go.
+/// Whether a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Read,
     Write,
 }
@@ -277,7 +277,7 @@ impl OpenFile {
         range: Range<usize>,
         offset: Option<u64>,
     ) -> Result<usize, FsError> {
-        self.move_buffer(Way::Read, buffer, range, offset)
+        self.move_buffer(Direction::Read, buffer, range, offset)
     }
 
     /// As [`OpenFile::pwrite`], or [`OpenFile::write`] without an offset, from memory that the device knows.
@@ -295,21 +295,21 @@ impl OpenFile {
             buffer.read(range.start, &mut bytes).map_err(|_| FsError::Invalid)?;
             return self.write(&bytes);
         }
-        self.move_buffer(Way::Write, buffer, range, offset)
+        self.move_buffer(Direction::Write, buffer, range, offset)
     }
 
     fn move_buffer(
         self: &Arc<Self>,
-        way: Way,
+        direction: Direction,
         buffer: &Arc<Buffer>,
         range: Range<usize>,
         offset: Option<u64>,
     ) -> Result<usize, FsError> {
         if let Some(offset) = offset {
-            return self.submit(way, Arc::clone(buffer), range, offset).wait().result;
+            return self.submit(direction, Arc::clone(buffer), range, offset).wait().result;
         }
         let mut place = self.take_place();
-        let done = self.submit(way, Arc::clone(buffer), range, *place).wait().result?;
+        let done = self.submit(direction, Arc::clone(buffer), range, *place).wait().result?;
         self.leave_place(&mut place, done)?;
         Ok(done)
     }
@@ -364,12 +364,12 @@ impl OpenFile {
 
     /// Begins to read `range` of `buffer` at an offset of the file. The buffer comes back with the result.
     pub fn submit_read(self: &Arc<Self>, buffer: Arc<Buffer>, range: Range<usize>, offset: u64) -> Ticket {
-        self.submit(Way::Read, buffer, range, offset)
+        self.submit(Direction::Read, buffer, range, offset)
     }
 
     /// Begins to write `range` of `buffer` at an offset of the file. The buffer comes back with the result.
     pub fn submit_write(self: &Arc<Self>, buffer: Arc<Buffer>, range: Range<usize>, offset: u64) -> Ticket {
-        self.submit(Way::Write, buffer, range, offset)
+        self.submit(Direction::Write, buffer, range, offset)
     }
 
     /// Begins to make durable what was written, and what was submitted, before.
@@ -386,7 +386,7 @@ impl OpenFile {
     /// Begins a direct call by the device alone; none when it cannot be.
     fn begin(
         &self,
-        way: Way,
+        direction: Direction,
         buffer: &Buffer,
         range: Range<usize>,
         offset: u64,
@@ -397,17 +397,23 @@ impl OpenFile {
         if !segment.address.0.is_multiple_of(self.direct_align().into()) {
             return Ok(None);
         }
-        match way {
-            Way::Read => self.file().read_direct(handle, segment, offset),
-            Way::Write => self.file().write_direct(handle, segment, offset),
+        match direction {
+            Direction::Read => self.file().read_direct(handle, segment, offset),
+            Direction::Write => self.file().write_direct(handle, segment, offset),
         }
     }
 
-    fn submit(self: &Arc<Self>, way: Way, buffer: Arc<Buffer>, range: Range<usize>, offset: u64) -> Ticket {
+    fn submit(
+        self: &Arc<Self>,
+        direction: Direction,
+        buffer: Arc<Buffer>,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Ticket {
         if range.start > range.end || range.end > buffer.len() {
             return Ticket::done(Err(FsError::Invalid), Some(buffer));
         }
-        match self.begin(way, &buffer, range.clone(), offset) {
+        match self.begin(direction, &buffer, range.clone(), offset) {
             Ok(Some(flight)) => {
                 return Ticket { work: Work::Direct(flight, Arc::clone(self)), buffer: Some(buffer) };
             }
@@ -415,24 +421,30 @@ impl OpenFile {
             Err(error) => return Ticket::done(Err(error), Some(buffer)),
         }
         let (file, own) = (Arc::clone(self), Arc::clone(&buffer));
-        let mut ticket = self.in_order(move || file.copy(way, &own, range, offset));
+        let mut ticket = self.in_order(move || file.copy(direction, &own, range, offset));
         ticket.buffer = Some(buffer);
         ticket
     }
 
     /// A call between a buffer and the file through memory of our own, piece by piece.
-    fn copy(&self, way: Way, buffer: &Buffer, range: Range<usize>, offset: u64) -> Result<usize, FsError> {
+    fn copy(
+        &self,
+        direction: Direction,
+        buffer: &Buffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<usize, FsError> {
         let mut piece = vec![0; range.len().min(PIECE_BYTES)];
         let mut done = 0;
         loop {
             let bytes = (range.len() - done).min(PIECE_BYTES);
             let (at, start) = (offset.saturating_add(done as u64), range.start + done);
-            let moved = match way {
-                Way::Read => self.pread(&mut piece[..bytes], at).inspect(|&moved| {
+            let moved = match direction {
+                Direction::Read => self.pread(&mut piece[..bytes], at).inspect(|&moved| {
                     // Inside: the range was checked.
                     let _ = buffer.write(start, &piece[..moved]);
                 }),
-                Way::Write => {
+                Direction::Write => {
                     buffer.read(start, &mut piece[..bytes]).map_err(|_| FsError::Invalid)?;
                     self.pwrite(&piece[..bytes], at)
                 }

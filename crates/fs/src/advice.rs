@@ -8,7 +8,7 @@ use crate::filedata::AS_MOUNTED;
 use crate::status::OpenFlags;
 use core::sync::atomic::Ordering;
 use nvmed_layout::FileType;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
 use serde::{Deserialize, Serialize};
 
 /// A sequential reader's window, in windows of the mount (as Linux does it).
@@ -41,8 +41,8 @@ impl File {
         if self.flags().has(OpenFlags::PATH) || self.inode.kind != FileType::File {
             return Err(FsError::BadDescriptor);
         }
-        let size = self.inode.size.load(Ordering::Acquire);
-        let end = if bytes == 0 { u64::MAX } else { offset.saturating_add(bytes) };
+        let (offset, file_end) = (ByteOffset(offset), self.inode.end());
+        let end = if bytes == 0 { ByteOffset::END } else { offset.saturating_plus(bytes) };
         match advice {
             Advice::Normal => self.set_readahead(self.core.pages.window_pages().0 * PAGE),
             Advice::Sequential => {
@@ -50,14 +50,14 @@ impl File {
             }
             Advice::Random => self.set_readahead(0),
             Advice::WillNeed => {
-                self.core.pages.fill_range(&self.inode, offset / PAGE..end.min(size).div_ceil(PAGE))?;
+                self.core.pages.fill_range(&self.inode, offset.page()..end.min(file_end).page_end())?;
             }
             Advice::DontNeed => {
                 // Whole pages only: the edges may be wanted still.
-                let pages = offset.div_ceil(PAGE)..if end >= size { u64::MAX } else { end / PAGE };
+                let pages = offset.page_end()..if end >= file_end { Page::END } else { end.page() };
                 if pages.start < pages.end {
                     if !self.core.options.read_only {
-                        let range = pages.start * PAGE..pages.end.saturating_mul(PAGE);
+                        let range = pages.start.start()..pages.end.start();
                         self.core.pages.settle(&self.inode, range, Data::Cached)?;
                     }
                     self.core.pages.forget_range(&self.inode, pages);

@@ -6,7 +6,7 @@ pub(crate) mod support;
 
 use crate::blocks::alloc::Run;
 use crate::{Credentials, File, FileSystem, FsError, OpenFlags, Trouble};
-use nvmed_units::Block;
+use nvmed_units::{Block, Page};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use support::Disk;
@@ -61,7 +61,7 @@ fn fired(says: &str, spoil: impl FnOnce(&FileSystem, &File), call: impl FnOnce(A
 
 #[test]
 fn blocks_promised_to_nobody() {
-    let spoil = |files: &FileSystem, _: &File| files.0.meta.blocks.ledger.forget_promises();
+    let spoil = |files: &FileSystem, _: &File| files.core.meta.blocks.ledger.forget_promises();
     fired("promised blocks", spoil, |victim| drop(victim.fsync()));
 }
 
@@ -80,7 +80,7 @@ fn closed_more_often_than_opened() {
 #[test]
 fn inodes_that_were_not_counted() {
     let spoil = |files: &FileSystem, victim: &File| {
-        files.0.meta.inodes.forget_count();
+        files.core.meta.inodes.forget_count();
         assert!(victim.inode.nlink() > 0);
     };
     fired("inodes in memory", spoil, |victim| victim.core.meta.inodes.remove(victim.inode.ino));
@@ -154,9 +154,9 @@ fn a_page_with_two_blocks() {
     use nvmed_layout::record::Extent;
     fired_by("has a block already", |_| {
         let mut extents = Extents::default();
-        let extent = Extent { logical: 3, physical: Block(100), blocks: 4, flags: 0 };
+        let extent = Extent { logical: Page(3), physical: Block(100), blocks: 4, flags: 0 };
         extents.insert(extent);
-        extents.insert(Extent { logical: 5, ..extent });
+        extents.insert(Extent { logical: Page(5), ..extent });
     });
 }
 
@@ -165,7 +165,12 @@ fn a_page_with_two_blocks() {
 fn a_file_with_more_blocks_than_it_counts() {
     use crate::extent::Extents;
     let mut extents = Extents::default();
-    extents.insert(nvmed_layout::record::Extent { logical: 0, physical: Block(100), blocks: 4, flags: 0 });
+    extents.insert(nvmed_layout::record::Extent {
+        logical: Page(0),
+        physical: Block(100),
+        blocks: 4,
+        flags: 0,
+    });
     extents.forget_count();
-    extents.cut(0..4, drop);
+    extents.cut(Page(0)..Page(4), drop);
 }

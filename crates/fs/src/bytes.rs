@@ -14,6 +14,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_io::Handle;
 use nvmed_sys::sync::Arc;
+use nvmed_units::ByteOffset;
 
 /// Why a write ended early, and how many bytes it had written until then.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(crate) enum Data {
 pub(crate) trait Placement: Sized {
     /// Copies bytes that lie inside the file, up to the first that is not at hand; answers how many. The caller
     /// completes the rest, by [`Placement::bring`] and another call.
-    fn read(&self, inode: &Inode, into: &mut [u8], at: u64) -> usize;
+    fn read(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize;
 
     /// Has at least the first byte of a range at hand for the next read, by whatever input that takes, and the others
     /// as far as it likes: `stream` is the reader's, for what it reads ahead. The placement completes this; the caller
@@ -44,38 +45,44 @@ pub(crate) trait Placement: Sized {
     ///
     /// # Errors
     /// [`FsError::NoMemory`]; the device's and the store's.
-    fn bring(&self, inode: &Arc<Inode>, stream: Option<&Stream>, range: Range<u64>) -> Result<(), FsError>;
+    fn bring(
+        &self,
+        inode: &Arc<Inode>,
+        stream: Option<&Stream>,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError>;
 
     /// Copies over bytes that lie inside the file, up to the first for which a copy is not all that it takes; answers
     /// how many. The caller completes the rest by [`Placement::write`].
-    fn overwrite(&self, inode: &Arc<Inode>, from: &[u8], at: u64) -> usize;
+    fn overwrite(&self, inode: &Arc<Inode>, from: &[u8], at: ByteOffset) -> usize;
 
     /// Writes anywhere, whatever that takes; the size is left to the caller. The placement completes this.
     ///
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Quota`], [`FsError::NoMemory`]; the device's and the store's.
-    fn write(&self, grow: &Growing<'_>, inode: &Arc<Inode>, from: &[u8], at: u64) -> Result<(), Short>;
+    fn write(&self, grow: &Growing<'_>, inode: &Arc<Inode>, from: &[u8], at: ByteOffset)
+    -> Result<(), Short>;
 
-    /// Before a file grows past `size`: what may lie behind its end is zero from now on.
+    /// Before a file grows past its `end`: what may lie behind its end is zero from now on.
     ///
     /// # Errors
     /// As for a write.
-    fn zero_tail(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError>;
+    fn zero_tail(&self, grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError>;
 
-    /// Makes a file's size `size`, which is its own or more.
-    fn grown(&self, inode: &Arc<Inode>, size: u64);
+    /// Makes a file end at `end`, where it ends or behind.
+    fn grown(&self, inode: &Arc<Inode>, end: ByteOffset);
 
-    /// Makes a file's size `size`, which is its own or less, and takes away what lies behind it.
+    /// Makes a file end at `end`, where it ends or before, and takes away what lies behind it.
     ///
     /// # Errors
     /// The store's.
-    fn cut(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError>;
+    fn cut(&self, grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError>;
 
     /// The offset of the next data, or hole, at or after an offset, whatever the size of the file.
     ///
     /// # Errors
     /// The store's.
-    fn next_of(&self, inode: &Arc<Inode>, at: u64, data: bool) -> Result<Option<u64>, FsError>;
+    fn next_of(&self, inode: &Arc<Inode>, at: ByteOffset, data: bool) -> Result<Option<ByteOffset>, FsError>;
 
     /// Begins to transfer a range inside the file from or to a caller's device-visible memory; `open` stays open until
     /// its end. The device completes this, and the caller waits for what is answered. `None`: nothing has begun, and
@@ -97,7 +104,7 @@ pub(crate) trait Placement: Sized {
     ///
     /// # Errors
     /// What could not be written, which stays to be.
-    fn settle(&self, inode: &Arc<Inode>, range: Range<u64>, how: Data) -> Result<(), FsError>;
+    fn settle(&self, inode: &Arc<Inode>, range: Range<ByteOffset>, how: Data) -> Result<(), FsError>;
 
     /// How many files programs may store into.
     fn maps_written(&self) -> &AtomicU32;
@@ -119,7 +126,7 @@ pub(crate) trait Bytes: Placement {
         inode: &Arc<Inode>,
         stream: &Stream,
         into: &mut [u8],
-        offset: u64,
+        offset: ByteOffset,
     ) -> Result<usize, FsError> {
         if inode.data.map_written.load(Ordering::Acquire) {
             return self.read_mapped(inode, into, offset);
@@ -127,11 +134,11 @@ pub(crate) trait Bytes: Placement {
         let mut done = 0;
         loop {
             let position = offset + done as u64;
-            let size = inode.size.load(Ordering::Acquire);
-            if position >= size || done == into.len() {
+            let end = inode.end();
+            if position >= end || done == into.len() {
                 return Ok(done);
             }
-            let rest = (into.len() - done).min((size - position).min(usize::MAX as u64) as usize);
+            let rest = (into.len() - done).min((end - position).min(usize::MAX as u64) as usize);
             let copied = self.read(inode, &mut into[done..done + rest], position);
             done += copied;
             if done == into.len() {
@@ -148,7 +155,7 @@ pub(crate) trait Bytes: Placement {
     }
 
     /// Reads all of `into`; the caller knows that it lies inside the file.
-    fn read_inside(&self, inode: &Arc<Inode>, into: &mut [u8], offset: u64) -> Result<(), FsError> {
+    fn read_inside(&self, inode: &Arc<Inode>, into: &mut [u8], offset: ByteOffset) -> Result<(), FsError> {
         let end = offset + into.len() as u64;
         let mut done = 0;
         loop {
@@ -165,10 +172,10 @@ pub(crate) trait Bytes: Placement {
     /// # Errors
     /// [`FsError::TooBig`]; those of [`Placement::write`].
     #[inline]
-    fn write_at(&self, inode: &Arc<Inode>, from: &[u8], offset: u64) -> Result<usize, FsError> {
+    fn write_at(&self, inode: &Arc<Inode>, from: &[u8], offset: ByteOffset) -> Result<usize, FsError> {
         let end = end_of(offset, from)?;
         let mut done = 0;
-        if end <= inode.size.load(Ordering::Acquire) && !inode.data.mapped.load(Ordering::Acquire) {
+        if end <= inode.end() && !inode.data.mapped.load(Ordering::Acquire) {
             done = self.overwrite(inode, from, offset);
             if inode.data.mapped.load(Ordering::Acquire) {
                 // Mapped meanwhile, perhaps after the bytes were copied for it.
@@ -189,7 +196,7 @@ pub(crate) trait Bytes: Placement {
 
     /// As [`Bytes::write_growing`], once nobody else changes the size.
     #[cold]
-    fn write_alone(&self, inode: &Arc<Inode>, from: &[u8], offset: u64) -> Result<usize, FsError> {
+    fn write_alone(&self, inode: &Arc<Inode>, from: &[u8], offset: ByteOffset) -> Result<usize, FsError> {
         let grow = inode.data.grow();
         self.write_growing(&grow, inode, from, offset)
     }
@@ -198,9 +205,9 @@ pub(crate) trait Bytes: Placement {
     ///
     /// # Errors
     /// As [`Bytes::write_at`].
-    fn append(&self, inode: &Arc<Inode>, from: &[u8]) -> Result<(usize, u64), FsError> {
+    fn append(&self, inode: &Arc<Inode>, from: &[u8]) -> Result<(usize, ByteOffset), FsError> {
         let grow = inode.data.grow();
-        let at = inode.size.load(Ordering::Acquire);
+        let at = inode.end();
         end_of(at, from)?;
         let written = self.write_growing(&grow, inode, from, at);
         drop(grow);
@@ -219,11 +226,11 @@ pub(crate) trait Bytes: Placement {
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
         from: &[u8],
-        offset: u64,
+        offset: ByteOffset,
     ) -> Result<usize, FsError> {
-        let size = inode.size.load(Ordering::Acquire);
-        if offset > size {
-            self.clean_tail(grow, inode, size)?;
+        let end = inode.end();
+        if offset > end {
+            self.clean_tail(grow, inode, end)?;
         }
         let (done, failed) = match self.write(grow, inode, from, offset) {
             Ok(()) => (from.len(), None),
@@ -233,7 +240,7 @@ pub(crate) trait Bytes: Placement {
         assert!(done < bytes || failed.is_none(), "a write of {bytes} bytes failed after {done}");
         if done > 0 {
             inode.data.write_mapped(&from[..done], offset)?;
-            if offset + done as u64 > size {
+            if offset + done as u64 > end {
                 self.grown(inode, offset + done as u64);
             }
         }
@@ -243,19 +250,19 @@ pub(crate) trait Bytes: Placement {
         }
     }
 
-    /// Before a file grows past `size`: what lies behind its end is zero, also for those who have it mapped.
+    /// Before a file grows past its `end`: what lies behind it is zero, also for those who have it mapped.
     ///
     /// Whatever lay there until now (what a truncation left, what a slow writer wrote that a truncation overtook, what
     /// a program stored past the end of a mapping) nobody ever sees.
     ///
     /// # Errors
     /// Those of [`Placement::write`].
-    fn clean_tail(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
-        self.zero_tail(grow, inode, size)?;
-        inode.data.zero_mapped_tail(size)
+    fn clean_tail(&self, grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {
+        self.zero_tail(grow, inode, end)?;
+        inode.data.zero_mapped_tail(end)
     }
 
-    /// Makes a file longer, by zeroes.
+    /// Makes a file longer by a range of zeroes, which begins where it ends.
     ///
     /// # Errors
     /// Those of [`Placement::write`].
@@ -263,11 +270,11 @@ pub(crate) trait Bytes: Placement {
         &self,
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
-        (size, bytes): (u64, u64),
+        zeroes: Range<ByteOffset>,
     ) -> Result<(), FsError> {
-        self.clean_tail(grow, inode, size)?;
-        inode.data.resize_mapped(bytes)?;
-        self.grown(inode, bytes);
+        self.clean_tail(grow, inode, zeroes.start)?;
+        inode.data.resize_mapped(zeroes.end)?;
+        self.grown(inode, zeroes.end);
         Ok(())
     }
 
@@ -281,12 +288,12 @@ pub(crate) trait Bytes: Placement {
             return Err(FsError::TooBig);
         }
         let grow = inode.data.grow();
-        let size = inode.size.load(Ordering::Acquire);
-        if bytes > size {
-            self.extend(&grow, inode, (size, bytes))?;
+        let (before, end) = (inode.end(), ByteOffset(bytes));
+        if end > before {
+            self.extend(&grow, inode, before..end)?;
         } else {
-            self.gather(&grow, inode, 0..bytes)?;
-            self.cut(&grow, inode, bytes)?;
+            self.gather(&grow, inode, ByteOffset::FIRST..end)?;
+            self.cut(&grow, inode, end)?;
         }
         drop(grow);
         self.modified(inode);
@@ -298,7 +305,7 @@ impl<P: Placement> Bytes for P {}
 
 /// Where a write ends.
 #[inline]
-fn end_of(offset: u64, from: &[u8]) -> Result<u64, FsError> {
-    let end = offset.checked_add(from.len() as u64).filter(|end| *end <= crate::FILE_BYTES_MAX);
+fn end_of(offset: ByteOffset, from: &[u8]) -> Result<ByteOffset, FsError> {
+    let end = offset.plus(from.len() as u64).filter(|end| end.0 <= crate::FILE_BYTES_MAX);
     end.ok_or(FsError::TooBig)
 }

@@ -14,7 +14,7 @@ use nvmed_dice::Dice;
 use nvmed_layout::FileType;
 use nvmed_layout::record::Record;
 use nvmed_sys::sync::{Arc, Mutex};
-use nvmed_units::Ino;
+use nvmed_units::{ByteOffset, Ino, Page};
 use std::collections::HashSet;
 
 /// Bytes of plain memory that are at hand together.
@@ -39,7 +39,8 @@ struct PlainBytes {
 
 impl PlainBytes {
     /// Bytes from an offset on that are at hand, `len` at most.
-    fn reach(&self, at: u64, len: usize) -> usize {
+    fn reach(&self, at: ByteOffset, len: usize) -> usize {
+        let at = at.0;
         let end = at + len as u64;
         let missing = (at / STRETCH_BYTES..).find(|stretch| !self.at_hand.contains(stretch));
         let reached = missing.map_or(end, |stretch| stretch * STRETCH_BYTES).min(end);
@@ -48,68 +49,84 @@ impl PlainBytes {
 }
 
 impl Placement for Plain {
-    fn read(&self, _inode: &Inode, into: &mut [u8], at: u64) -> usize {
+    fn read(&self, _inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
         let held = self.held.lock();
         let reach = held.reach(at, into.len());
-        let there = held.bytes.get(at as usize..).unwrap_or_default();
+        let there = held.bytes.get(at.0 as usize..).unwrap_or_default();
         let there = &there[..there.len().min(reach)];
         into[..there.len()].copy_from_slice(there);
         into[there.len()..reach].fill(0);
         reach
     }
 
-    fn bring(&self, _inode: &Arc<Inode>, _stream: Option<&Stream>, range: Range<u64>) -> Result<(), FsError> {
+    fn bring(
+        &self,
+        _inode: &Arc<Inode>,
+        _stream: Option<&Stream>,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
         self.brought.fetch_add(1, Ordering::Relaxed);
-        self.held.lock().at_hand.insert(range.start / STRETCH_BYTES);
+        self.held.lock().at_hand.insert(range.start.0 / STRETCH_BYTES);
         Ok(())
     }
 
-    fn overwrite(&self, _inode: &Arc<Inode>, from: &[u8], at: u64) -> usize {
+    fn overwrite(&self, _inode: &Arc<Inode>, from: &[u8], at: ByteOffset) -> usize {
         let mut held = self.held.lock();
-        let reach = held.reach(at, from.len()).min(held.bytes.len().saturating_sub(at as usize));
-        if let Some(over) = held.bytes.get_mut(at as usize..).filter(|_| reach > 0) {
+        let reach = held.reach(at, from.len()).min(held.bytes.len().saturating_sub(at.0 as usize));
+        if let Some(over) = held.bytes.get_mut(at.0 as usize..).filter(|_| reach > 0) {
             over[..reach].copy_from_slice(&from[..reach]);
         }
         reach
     }
 
-    fn write(&self, _grow: &Growing<'_>, _inode: &Arc<Inode>, from: &[u8], at: u64) -> Result<(), Short> {
+    fn write(
+        &self,
+        _grow: &Growing<'_>,
+        _inode: &Arc<Inode>,
+        from: &[u8],
+        at: ByteOffset,
+    ) -> Result<(), Short> {
         let mut held = self.held.lock();
-        let done = from.len().min(ROOM_BYTES.saturating_sub(at as usize));
-        let end = at as usize + done;
+        let done = from.len().min(ROOM_BYTES.saturating_sub(at.0 as usize));
+        let end = at.0 as usize + done;
         if held.bytes.len() < end {
             held.bytes.resize(end, 0);
         }
         held.bytes[end - done..end].copy_from_slice(&from[..done]);
-        let whole = at.div_ceil(STRETCH_BYTES)..end as u64 / STRETCH_BYTES;
+        let whole = at.0.div_ceil(STRETCH_BYTES)..end as u64 / STRETCH_BYTES;
         held.at_hand.extend(whole);
         if done < from.len() { Err(Short { done, why: FsError::NoSpace }) } else { Ok(()) }
     }
 
-    fn zero_tail(&self, _grow: &Growing<'_>, _inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
+    fn zero_tail(&self, _grow: &Growing<'_>, _inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {
         let mut held = self.held.lock();
-        if let Some(tail) = held.bytes.get_mut(size as usize..) {
+        if let Some(tail) = held.bytes.get_mut(end.0 as usize..) {
             tail.fill(0);
         }
         Ok(())
     }
 
-    fn grown(&self, inode: &Arc<Inode>, size: u64) {
-        inode.size.store(size, Ordering::Release);
+    fn grown(&self, inode: &Arc<Inode>, end: ByteOffset) {
+        inode.size.store(end.0, Ordering::Release);
     }
 
-    fn cut(&self, _grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
-        inode.data.resize_mapped(size)?;
-        inode.size.store(size, Ordering::Release);
+    fn cut(&self, _grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {
+        inode.data.resize_mapped(end)?;
+        inode.size.store(end.0, Ordering::Release);
         Ok(())
     }
 
-    fn next_of(&self, _inode: &Arc<Inode>, at: u64, data: bool) -> Result<Option<u64>, FsError> {
-        let end = self.held.lock().bytes.len() as u64;
+    fn next_of(
+        &self,
+        _inode: &Arc<Inode>,
+        at: ByteOffset,
+        data: bool,
+    ) -> Result<Option<ByteOffset>, FsError> {
+        let end = ByteOffset(self.held.lock().bytes.len() as u64);
         Ok(if data { Some(at).filter(|at| *at < end) } else { Some(at.max(end)) })
     }
 
-    fn settle(&self, inode: &Arc<Inode>, range: Range<u64>, _how: Data) -> Result<(), FsError> {
+    fn settle(&self, inode: &Arc<Inode>, range: Range<ByteOffset>, _how: Data) -> Result<(), FsError> {
         self.gather_mapped(inode, range)
     }
 
@@ -129,12 +146,13 @@ struct On<'a, P> {
 
 impl<P: Placement> On<'_, P> {
     fn write(&self, from: &[u8], at: u64) -> usize {
-        self.placement.write_at(self.inode, from, at).unwrap()
+        self.placement.write_at(self.inode, from, ByteOffset(at)).unwrap()
     }
 
     fn read(&self, len: usize, at: u64) -> Vec<u8> {
         let mut into = vec![0xaa; len];
-        let done = self.placement.read_at(self.inode, &Stream::new(&self.inode.data), &mut into, at).unwrap();
+        let stream = Stream::new(&self.inode.data);
+        let done = self.placement.read_at(self.inode, &stream, &mut into, ByteOffset(at)).unwrap();
         into.truncate(done);
         into
     }
@@ -149,7 +167,7 @@ impl<P: Placement> On<'_, P> {
 
     /// Everything goes where it stays, and has to be brought by whoever reads next.
     fn settle(&self) {
-        self.placement.settle(self.inode, 0..u64::MAX, Data::Cached).unwrap();
+        self.placement.settle(self.inode, ByteOffset::ALL, Data::Cached).unwrap();
         (self.forget)();
     }
 }
@@ -159,8 +177,8 @@ fn over_pages(test: fn(&On<'_, crate::pages::Pages>)) {
     let files = disk.format().mount();
     let flags = OpenFlags::READ_WRITE.with(OpenFlags::CREATE);
     let file = files.open(&files.root(), b"file", flags, 0o644, &Credentials::ROOT).unwrap();
-    let (placement, inode) = (&files.0.pages, &file.inode);
-    let forget = || placement.forget_range(inode, 0..u64::MAX);
+    let (placement, inode) = (&files.core.pages, &file.inode);
+    let forget = || placement.forget_range(inode, Page::ALL);
     test(&On { placement, inode, forget: &forget });
 }
 
@@ -254,18 +272,21 @@ fn writes_across_ranges_are_what_a_vector_holds<P: Placement>(on: &On<'_, P>) {
 
 fn the_caller_is_told_where_a_copy_ends<P: Placement>(on: &On<'_, P>) {
     let (placement, inode) = (on.placement, on.inode);
-    assert_eq!(placement.overwrite(inode, b"new", 0), 0, "the file has no room for it yet");
+    assert_eq!(placement.overwrite(inode, b"new", ByteOffset::FIRST), 0, "the file has no room for it yet");
     on.write(&[1; 20_000], 0);
     on.settle();
     let mut into = [0; 20_000];
-    assert_eq!(placement.read(inode, &mut into, 50), 0, "nothing is at hand");
-    placement.bring(inode, None, 50..51).unwrap();
-    let copied = placement.read(inode, &mut into[..19_950], 50);
+    assert_eq!(placement.read(inode, &mut into, ByteOffset(50)), 0, "nothing is at hand");
+    placement.bring(inode, None, ByteOffset(50)..ByteOffset(51)).unwrap();
+    let copied = placement.read(inode, &mut into[..19_950], ByteOffset(50));
     assert!(copied >= 1, "the first byte of what was brought is");
     assert!(into[..copied].iter().all(|byte| *byte == 1));
     let stream = Stream::new(&inode.data);
-    placement.bring(inode, Some(&stream), 0..1).unwrap();
-    assert!(placement.overwrite(inode, &[2; 20_000], 0) >= 1, "what is at hand is written over");
+    placement.bring(inode, Some(&stream), ByteOffset(0)..ByteOffset(1)).unwrap();
+    assert!(
+        placement.overwrite(inode, &[2; 20_000], ByteOffset::FIRST) >= 1,
+        "what is at hand is written over"
+    );
     assert_eq!(on.read(2, 0), [2, 2]);
 }
 
@@ -275,7 +296,7 @@ fn what_failed_half_way_is_there_as_far_as_it_says<P: Placement>(on: &On<'_, P>)
     assert!(done > 0 && done < 2 * ROOM_BYTES, "{done}");
     assert_eq!(on.size(), 50 + done as u64);
     let end = on.size();
-    let failed = on.placement.write_at(on.inode, b"more", end.next_multiple_of(4096));
+    let failed = on.placement.write_at(on.inode, b"more", ByteOffset(end).page_end().start());
     assert!(matches!(failed, Err(FsError::NoSpace)), "{failed:?}");
     assert_eq!(on.size(), end, "and nothing came of it");
     assert_eq!(on.read(51, 0), [&[1; 50][..], &[2]].concat());
@@ -295,7 +316,7 @@ fn readers_see_whole_writes_of_a_range<P: Placement + Sync>(on: &On<'_, P>) {
             threads.spawn(move || {
                 for round in 0..500 {
                     let from = [writer | (round as u8) << 1; LEN];
-                    assert_eq!(placement.write_at(inode, &from, AT).unwrap(), LEN);
+                    assert_eq!(placement.write_at(inode, &from, ByteOffset(AT)).unwrap(), LEN);
                 }
             });
         }
@@ -314,7 +335,7 @@ fn appends_do_not_overlap<P: Placement + Sync>(on: &On<'_, P>) {
             threads.spawn(move || {
                 for _ in 0..50 {
                     let (done, at) = placement.append(inode, &[writer; LEN]).unwrap();
-                    assert!(done == LEN && at.is_multiple_of(LEN as u64));
+                    assert!(done == LEN && at.0.is_multiple_of(LEN as u64));
                 }
             });
         }

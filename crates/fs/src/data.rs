@@ -16,6 +16,7 @@ use nvmed_io::{Handle, Operation, Segment};
 use nvmed_layout::FileType;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
+use nvmed_units::ByteOffset;
 use std::time::Duration;
 
 impl File {
@@ -27,7 +28,7 @@ impl File {
 
     /// Writes everything of the file back: pages, then the record with the size.
     fn settle(&self) -> Result<(), FsError> {
-        self.core.pages.settle(&self.inode, 0..u64::MAX, Data::Cached)
+        self.core.pages.settle(&self.inode, ByteOffset::ALL, Data::Cached)
     }
 
     /// Whether data may be read through this description.
@@ -53,9 +54,9 @@ impl File {
     /// The rule of `O_DIRECT`: offset, length and address are multiples of the LBA size.
     ///
     /// The bytes go through the cache all the same; a direct write is on the device when it returns.
-    fn aligned(&self, buffer: &[u8], offset: u64) -> Result<(), FsError> {
+    fn aligned(&self, buffer: &[u8], offset: ByteOffset) -> Result<(), FsError> {
         let align = self.core.pages.direct_align() as usize;
-        let aligned = (buffer.as_ptr().addr() | buffer.len() | offset as usize).is_multiple_of(align);
+        let aligned = (buffer.as_ptr().addr() | buffer.len() | offset.0 as usize).is_multiple_of(align);
         if aligned { Ok(()) } else { Err(FsError::Invalid) }
     }
 
@@ -69,9 +70,9 @@ impl File {
         let flags = self.flags();
         self.readable(flags)?;
         if flags.has(OpenFlags::DIRECT) {
-            self.aligned(into, offset)?;
+            self.aligned(into, ByteOffset(offset))?;
         }
-        let done = self.core.pages.read_at(&self.inode, &self.stream, into, offset)?;
+        let done = self.core.pages.read_at(&self.inode, &self.stream, into, ByteOffset(offset))?;
         if self.stamps(flags) {
             self.core.meta.accessed(&self.inode);
         }
@@ -87,16 +88,16 @@ impl File {
     #[inline]
     pub fn pwrite(&self, from: &[u8], offset: u64) -> Result<usize, FsError> {
         /// Any of these makes a write more than a copy.
-        const SPECIAL: u32 = OpenFlags::APPEND.0 | OpenFlags::SYNC.0 | OpenFlags::DIRECT.0;
+        const SPECIAL: OpenFlags = OpenFlags::APPEND.with(OpenFlags::SYNC).with(OpenFlags::DIRECT);
         let flags = self.flags();
         self.changeable(flags)?;
         if from.is_empty() {
             return Ok(0);
         }
-        if flags.0 & SPECIAL != 0 || self.core.options.durability == Durability::Device {
-            return self.write_specially(flags, from, offset).map(|(written, _)| written);
+        if flags.has_any(SPECIAL) || self.core.options.durability == Durability::Device {
+            return self.write_specially(flags, from, ByteOffset(offset)).map(|(written, _)| written);
         }
-        let written = self.core.pages.write_at(&self.inode, from, offset)?;
+        let written = self.core.pages.write_at(&self.inode, from, ByteOffset(offset))?;
         if self.inode.data.exposed.load(Ordering::Relaxed) {
             self.settle()?;
         }
@@ -104,7 +105,12 @@ impl File {
     }
 
     /// A write that appends, or is on the device when it returns; answers bytes and offset too.
-    fn write_specially(&self, flags: OpenFlags, from: &[u8], offset: u64) -> Result<(usize, u64), FsError> {
+    fn write_specially(
+        &self,
+        flags: OpenFlags,
+        from: &[u8],
+        offset: ByteOffset,
+    ) -> Result<(usize, ByteOffset), FsError> {
         if flags.has(OpenFlags::DIRECT) {
             self.aligned(from, offset)?;
         }
@@ -161,8 +167,8 @@ impl File {
         let flags = self.flags();
         if flags.has(OpenFlags::APPEND) && !from.is_empty() {
             self.changeable(flags)?;
-            let (done, at) = self.write_specially(flags, from, *offset)?;
-            *offset = at + done as u64;
+            let (done, at) = self.write_specially(flags, from, ByteOffset(*offset))?;
+            *offset = (at + done as u64).0;
             return Ok(done);
         }
         let done = self.pwrite(from, *offset)?;
@@ -213,7 +219,8 @@ impl File {
         if self.core.options.read_only {
             return Ok(());
         }
-        let end = if bytes == 0 { u64::MAX } else { offset.checked_add(bytes).ok_or(FsError::Invalid)? };
+        let offset = ByteOffset(offset);
+        let end = if bytes == 0 { ByteOffset::END } else { offset.plus(bytes).ok_or(FsError::Invalid)? };
         self.core.pages.settle(&self.inode, offset..end, Data::Cached)
     }
 }
@@ -249,9 +256,10 @@ impl File {
         if how.punch_hole && (!how.keep_size || how.zero_range) {
             return Err(FsError::NotSupported);
         }
-        let end = offset.checked_add(bytes).filter(|end| *end <= crate::FILE_BYTES_MAX);
+        let offset = ByteOffset(offset);
+        let end = offset.plus(bytes).filter(|end| end.0 <= crate::FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooBig)?;
-        self.core.pages.gather_mapped(&self.inode, 0..u64::MAX)?;
+        self.core.pages.gather_mapped(&self.inode, ByteOffset::ALL)?;
         self.core.pages.allocate_range(&self.inode, how, offset..end)?;
         self.written_through()
     }
@@ -260,16 +268,16 @@ impl File {
     ///
     /// # Errors
     /// [`FsError::NoData`] at or past the end, or when no data follows.
-    pub(crate) fn data_or_hole(&self, offset: u64, data: bool) -> Result<u64, FsError> {
-        self.core.pages.gather_mapped(&self.inode, 0..u64::MAX)?;
-        let size = self.inode.size.load(Ordering::Acquire);
-        if offset >= size {
+    pub(crate) fn data_or_hole(&self, offset: ByteOffset, data: bool) -> Result<ByteOffset, FsError> {
+        self.core.pages.gather_mapped(&self.inode, ByteOffset::ALL)?;
+        let end = self.inode.end();
+        if offset >= end {
             return Err(FsError::NoData);
         }
-        match self.core.pages.next_of(&self.inode, offset, data)?.filter(|found| *found < size) {
+        match self.core.pages.next_of(&self.inode, offset, data)?.filter(|found| *found < end) {
             Some(found) => Ok(found),
             None if data => Err(FsError::NoData),
-            None => Ok(size),
+            None => Ok(end),
         }
     }
 
@@ -325,13 +333,14 @@ impl File {
         if self.core.options.read_only {
             return Ok(());
         }
-        let end = offset.saturating_add(bytes);
+        let offset = ByteOffset(offset);
+        let end = offset.saturating_plus(bytes);
         self.core.pages.settle(&self.inode, offset..end, Data::Cached)?;
         // Bytes past the recorded size would not be there after a power cut: a file that was extended and
         // then mapped. The record grows only when nothing below it is dirty.
-        let size = self.inode.size.load(Ordering::Acquire);
-        let recorded = self.inode.lock().record().size;
-        if recorded < end.min(size) && !Mutant::MsyncForgetsSize.is_made() {
+        let file_end = self.inode.end();
+        let recorded = ByteOffset(self.inode.lock().record().size);
+        if recorded < end.min(file_end) && !Mutant::MsyncForgetsSize.is_made() {
             self.settle()?;
         }
         self.core.meta.commit(self.inode.data.ticket.load(Ordering::SeqCst))
@@ -362,7 +371,8 @@ impl File {
     ) -> Result<Option<Arc<DirectIo>>, FsError> {
         let flags = self.flags();
         self.readable(flags)?;
-        let begun = self.begin(handle, &Wish { operation: Operation::Read, data: into, offset })?;
+        let begun =
+            self.begin(handle, &Wish { operation: Operation::Read, data: into, offset: ByteOffset(offset) })?;
         if begun.is_some() && self.stamps(flags) {
             self.core.meta.accessed(&self.inode);
         }
@@ -389,7 +399,7 @@ impl File {
             return Ok(None);
         }
         let operation = Operation::Write { fua: flags.has(OpenFlags::DSYNC) };
-        let begun = self.begin(handle, &Wish { operation, data: from, offset })?;
+        let begun = self.begin(handle, &Wish { operation, data: from, offset: ByteOffset(offset) })?;
         if begun.is_some() {
             self.core.meta.modified(&self.inode);
         }
@@ -409,7 +419,7 @@ impl File {
 
     fn begin(self: &Arc<Self>, handle: &Handle, wish: &Wish) -> Result<Option<Arc<DirectIo>>, FsError> {
         let align = u64::from(self.direct_align());
-        if !(wish.offset | u64::from(wish.data.bytes) | wish.data.address.0).is_multiple_of(align) {
+        if !(wish.offset.0 | u64::from(wish.data.bytes) | wish.data.address.0).is_multiple_of(align) {
             return Err(FsError::Invalid);
         }
         let open: Arc<dyn Any + Send + Sync> = Arc::<Self>::clone(self);
@@ -424,17 +434,18 @@ impl FileSystem {
     /// # Errors
     /// What could not be written; it stays dirty.
     pub fn write_back_older_than(&self, age: Duration) -> Result<(), FsError> {
-        if self.0.options.read_only {
+        if self.core.options.read_only {
             return Ok(());
         }
-        self.0.pages.gather_all_mapped()?;
-        let now = self.0.meta.now_ns();
+        self.core.pages.gather_all_mapped()?;
+        let now = self.core.meta.now_ns();
         let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
         // A time to come means that somebody has set the clock back.
-        let written = self.0.pages.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
-        self.0.meta.commit_all()?;
-        if self.0.options.discard {
-            self.0.meta.blocks.discard();
+        let written =
+            self.core.pages.write_back_due(&|since| since > now || now.saturating_sub(since) >= age);
+        self.core.meta.commit_all()?;
+        if self.core.options.discard {
+            self.core.meta.blocks.discard();
         }
         written
     }

@@ -56,8 +56,8 @@ impl End {
         if self.rights == Some(rights) {
             return Ok(());
         }
-        let owner = (Some(Uid::from_raw(rights.uid)), Some(Gid::from_raw(rights.gid)));
-        let mode = match rustix::fs::chownat(&self.fd, c"", owner.0, owner.1, AtFlags::EMPTY_PATH) {
+        let (uid, gid) = (Some(Uid::from_raw(rights.uid)), Some(Gid::from_raw(rights.gid)));
+        let mode = match rustix::fs::chownat(&self.fd, c"", uid, gid, AtFlags::EMPTY_PATH) {
             Ok(()) => rights.mode,
             // Who may give nothing away serves one user: what that one may, the FIFO's owner may here.
             Err(Errno::PERM | Errno::INVAL) => {

@@ -21,10 +21,10 @@ pub enum FsError {
     #[error("the name exists already")]
     Exists,
     /// A component that must be a directory is none.
-    #[error("not a directory")]
+    #[error("a part of the path that must be a directory is none")]
     NotDirectory,
     /// The call does not work on directories.
-    #[error("is a directory")]
+    #[error("that is a directory, and the call works on files only")]
     IsDirectory,
     /// The directory has entries.
     #[error("the directory is not empty")]
@@ -36,7 +36,7 @@ pub enum FsError {
     #[error("only the owner or root may do that")]
     NotPermitted,
     /// More than [`crate::SYMLINKS_MAX`] symbolic links, or one where `O_NOFOLLOW` forbids it.
-    #[error("too many levels of symbolic links")]
+    #[error("the path leads through more than 40 symbolic links, or ends in one that is not to be followed")]
     Loop,
     /// A name of more than [`crate::NAME_BYTES_MAX`] bytes or a path of [`crate::PATH_BYTES_MAX`] or more.
     #[error("a name has at most 255 bytes and a path at most 4095")]
@@ -57,7 +57,7 @@ pub enum FsError {
     #[error("not between trees whose capacity is counted apart; copy it and remove it")]
     OtherTree,
     /// One more link than [`crate::LINKS_MAX`].
-    #[error("too many links to one file")]
+    #[error("the file has as many names as one can have; copy it instead")]
     TooManyLinks,
     /// A named pipe, a socket or a device: there is nothing of this file system's behind its name.
     #[error("a special file cannot be opened on this file system")]
@@ -65,12 +65,22 @@ pub enum FsError {
     /// Renaming the directory would re-key more names than one batch of the store takes.
     #[error("the directory has too many names below it to be renamed in one step; copy it and remove it")]
     TooManyNames,
-    /// In use in a way that forbids the call.
-    #[error("in use in a way that forbids this; end what uses it, or try again later")]
+    /// Somebody else works on it at this moment.
+    #[error("somebody else works on the file at this moment; try again")]
     Busy,
     /// The last name of a file would go that somebody keeps ([`crate::Kept`]): that is to be given back first.
     #[error("inode {0} is kept by a shelf, and would lose its last name; take it back, and try again")]
     Kept(u64),
+    /// `.`, `..` or the root, where a name in a directory is needed.
+    #[error(
+        "`.`, `..` and the root cannot be renamed, replaced or removed; give the name in the directory above"
+    )]
+    NoName,
+    /// A tree whose use is to be counted apart, and another one above or below.
+    #[error(
+        "a directory above or below is a tree whose use is counted apart; such trees lie beside each other"
+    )]
+    TreeInTree,
     /// The descriptor was not opened for this.
     #[error("the file was not opened for that: for reading, for writing, or for more than its path")]
     BadDescriptor,
@@ -81,10 +91,10 @@ pub enum FsError {
     #[error("somebody else has the lock, and the call was not to wait for it")]
     WouldBlock,
     /// More than 65,536 record locks on one file.
-    #[error("too many locks on one file")]
+    #[error("the file has as many record locks as one can have; unlock some ranges")]
     TooManyLocks,
     /// The wait was cancelled.
-    #[error("interrupted while it waited; nothing has changed")]
+    #[error("a signal ended the wait; nothing has changed")]
     Interrupted,
     /// Past [`crate::FILE_BYTES_MAX`].
     #[error("the file would become larger than 2^56 bytes")]
@@ -93,7 +103,7 @@ pub enum FsError {
     #[error("there is no data, or no hole, at that offset or behind it")]
     NoData,
     /// The inode has no extended attribute of that name.
-    #[error("no extended attribute of that name")]
+    #[error("the file has no extended attribute of that name")]
     NoAttribute,
     /// A name that no extended attribute can have.
     #[error("the name of an extended attribute has at most 255 bytes, none of them zero")]
@@ -185,7 +195,7 @@ impl FsError {
             Self::Quota => Errno::DQUOT,
             Self::NoSpace => Errno::NOSPC,
             Self::TooManyLinks => Errno::MLINK,
-            Self::Busy | Self::Kept(_) => Errno::BUSY,
+            Self::Busy | Self::Kept(_) | Self::NoName | Self::TreeInTree => Errno::BUSY,
             Self::BadDescriptor => Errno::BADF,
             Self::NotSupported => Errno::OPNOTSUPP,
             Self::WouldBlock => Errno::AGAIN,

@@ -3,7 +3,7 @@
 use crate::blocks::alloc::Run;
 use core::ops::Range;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent};
-use nvmed_units::Block;
+use nvmed_units::{Block, Page};
 use std::collections::BTreeMap;
 
 /// Blocks of the longest extent, 128 MiB: so many bitmap records one extent touches, and a batch has a
@@ -16,14 +16,14 @@ pub(crate) enum BlockMapping {
     /// Nothing, up to this page.
     Hole {
         /// One past the last page of the hole.
-        end: u64,
+        end: Page,
     },
     /// A block of the device.
     Block {
         /// The page's block.
         block: Block,
         /// One past the last page of the extent.
-        end: u64,
+        end: Page,
         /// Reads as zeroes.
         unwritten: bool,
     },
@@ -32,16 +32,16 @@ pub(crate) enum BlockMapping {
 /// The extents of one file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
-    map: BTreeMap<u64, Extent>,
-    /// Logical blocks at which records of their own have changed.
-    touched: Vec<u64>,
+    map: BTreeMap<Page, Extent>,
+    /// Pages at which records of their own have changed.
+    touched: Vec<Page>,
     blocks: u64,
 }
 
 impl Extents {
     /// Takes up an extent of the records; whether it lies behind those before.
     pub(crate) fn push(&mut self, extent: Extent) -> bool {
-        let end = self.map.last_key_value().map_or(0, |(_, last)| last.logical_end());
+        let end = self.map.last_key_value().map_or(Page::FIRST, |(_, last)| last.logical_end());
         self.blocks += u64::from(extent.blocks);
         self.map.insert(extent.logical, extent);
         extent.logical >= end
@@ -63,7 +63,7 @@ impl Extents {
     }
 
     /// Tells the pages at which records of their own have changed, each once, and the extents that begin there.
-    pub(crate) fn touched(&mut self, mut tell: impl FnMut(u64, Option<&Extent>)) {
+    pub(crate) fn touched(&mut self, mut tell: impl FnMut(Page, Option<&Extent>)) {
         self.touched.sort_unstable();
         self.touched.dedup();
         self.touched.iter().for_each(|logical| tell(*logical, self.map.get(logical)));
@@ -75,7 +75,7 @@ impl Extents {
     }
 
     /// What a page lies on.
-    pub(crate) fn mapping(&self, page: u64) -> BlockMapping {
+    pub(crate) fn mapping(&self, page: Page) -> BlockMapping {
         match self.map.range(..=page).next_back() {
             Some((_, extent)) if page < extent.logical_end() => BlockMapping::Block {
                 block: extent.physical + (page - extent.logical),
@@ -84,23 +84,23 @@ impl Extents {
             },
             _ => {
                 let next = self.map.range(page..).next();
-                BlockMapping::Hole { end: next.map_or(u64::MAX, |(logical, _)| *logical) }
+                BlockMapping::Hole { end: next.map_or(Page::END, |(logical, _)| *logical) }
             }
         }
     }
 
     /// Whether a page has a block.
-    pub(crate) fn has(&self, page: u64) -> bool {
+    pub(crate) fn has(&self, page: Page) -> bool {
         matches!(self.mapping(page), BlockMapping::Block { .. })
     }
 
     /// The block after that of the nearest page before, where the page would best lie.
-    pub(crate) fn goal(&self, page: u64) -> Option<Block> {
+    pub(crate) fn goal(&self, page: Page) -> Option<Block> {
         self.map.range(..page).next_back().map(|(_, extent)| extent.physical_end())
     }
 
     /// The last extent that begins before a page.
-    pub(crate) fn last_before(&self, page: u64) -> Option<Extent> {
+    pub(crate) fn last_before(&self, page: Page) -> Option<Extent> {
         self.map.range(..page).next_back().map(|(_, extent)| *extent)
     }
 
@@ -110,7 +110,7 @@ impl Extents {
     }
 
     /// The first extent with a page in a range.
-    pub(crate) fn first_in(&self, pages: &Range<u64>) -> Option<Extent> {
+    pub(crate) fn first_in(&self, pages: &Range<Page>) -> Option<Extent> {
         let before = self.map.range(..=pages.start).next_back().map(|(_, extent)| *extent);
         before
             .filter(|extent| extent.logical_end() > pages.start)
@@ -123,7 +123,7 @@ impl Extents {
         self.map.insert(extent.logical, extent);
     }
 
-    fn take(&mut self, logical: u64) -> Option<Extent> {
+    fn take(&mut self, logical: Page) -> Option<Extent> {
         let extent = self.map.remove(&logical)?;
         let rest = self.blocks.checked_sub(extent.blocks.into());
         self.blocks = rest.expect("a file has the blocks of its extents");
@@ -142,9 +142,9 @@ impl Extents {
         assert!(new.blocks > 0, "an extent of no blocks at page {}", new.logical);
         let mut new = new;
         let before = self.map.range(..=new.logical).next_back().map(|(_, before)| before);
-        let ends = before.map_or(0, Extent::logical_end);
+        let ends = before.map_or(Page::FIRST, Extent::logical_end);
         let after = self.map.range(new.logical..).next().map(|(_, after)| *after);
-        let begins = after.map_or(u64::MAX, |after| after.logical);
+        let begins = after.map_or(Page::END, |after| after.logical);
         let is_free = ends <= new.logical && new.logical_end() <= begins;
         assert!(is_free, "a page of {}..{} has a block already", new.logical, new.logical_end());
         if let Some(before) = before
@@ -164,8 +164,8 @@ impl Extents {
     }
 
     /// Takes the blocks of a range of pages away, telling each piece.
-    pub(crate) fn cut(&mut self, pages: Range<u64>, mut gone: impl FnMut(Extent)) {
-        assert!(pages.start <= pages.end, "pages {pages:?} are cut");
+    pub(crate) fn cut(&mut self, pages: Range<Page>, mut gone: impl FnMut(Extent)) {
+        assert!(pages.start <= pages.end, "pages {}..{} are cut", pages.start, pages.end);
         while let Some(extent) = self.first_in(&pages) {
             self.take(extent.logical);
             let from = pages.start.max(extent.logical);
@@ -180,7 +180,7 @@ impl Extents {
     }
 
     /// Marks the blocks of a range as written, or as never written.
-    pub(crate) fn mark(&mut self, pages: Range<u64>, unwritten: bool) {
+    pub(crate) fn mark(&mut self, pages: Range<Page>, unwritten: bool) {
         let flags = if unwritten { EXTENT_UNWRITTEN } else { 0 };
         let mut pieces = Vec::new();
         self.cut(pages, |piece| pieces.push(piece));
@@ -198,13 +198,13 @@ fn joins(first: &Extent, second: &Extent) -> bool {
         && u64::from(first.blocks) + u64::from(second.blocks) <= u64::from(EXTENT_BLOCKS_MAX)
 }
 
-fn part(extent: &Extent, start: u64, end: u64) -> Extent {
+fn part(extent: &Extent, start: Page, end: Page) -> Extent {
     let is_inside = extent.logical <= start && start < end && end <= extent.logical_end();
     assert!(is_inside, "pages {start}..{end} of an extent from {} on", extent.logical);
     Extent {
         logical: start,
         physical: extent.physical + (start - extent.logical),
-        blocks: (end - start) as u32,
+        blocks: u32::try_from(end - start).expect("a part is no longer than its extent"),
         flags: extent.flags,
     }
 }
@@ -222,7 +222,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn extent(logical: u64, physical: u64, blocks: u32, flags: u32) -> Extent {
-        Extent { logical, physical: Block(physical), blocks, flags }
+        Extent { logical: Page(logical), physical: Block(physical), blocks, flags }
+    }
+
+    fn range(start: u64, end: u64) -> Range<Page> {
+        Page(start)..Page(end)
     }
 
     #[test]
@@ -232,17 +236,23 @@ mod tests {
         extents.insert(extent(20, 110, 5, 0));
         extents.insert(extent(15, 105, 5, 0));
         assert_eq!(extents.map.len(), 1);
-        assert_eq!(extents.mapping(19), BlockMapping::Block { block: Block(109), end: 25, unwritten: false });
-        assert_eq!(extents.mapping(0), BlockMapping::Hole { end: 10 });
-        assert_eq!(extents.mapping(25), BlockMapping::Hole { end: u64::MAX });
+        assert_eq!(
+            extents.mapping(Page(19)),
+            BlockMapping::Block { block: Block(109), end: Page(25), unwritten: false }
+        );
+        assert_eq!(extents.mapping(Page(0)), BlockMapping::Hole { end: Page(10) });
+        assert_eq!(extents.mapping(Page(25)), BlockMapping::Hole { end: Page::END });
         let mut gone = Vec::new();
-        extents.cut(12..14, |piece| gone.push(piece));
+        extents.cut(range(12, 14), |piece| gone.push(piece));
         assert_eq!(gone, [extent(12, 102, 2, 0)]);
         assert_eq!((extents.map.len(), extents.blocks), (2, 13));
-        assert_eq!(extents.goal(12), Some(Block(102)));
-        extents.mark(0..11, true);
-        assert_eq!(extents.mapping(10), BlockMapping::Block { block: Block(100), end: 11, unwritten: true });
-        extents.mark(0..11, false);
+        assert_eq!(extents.goal(Page(12)), Some(Block(102)));
+        extents.mark(range(0, 11), true);
+        assert_eq!(
+            extents.mapping(Page(10)),
+            BlockMapping::Block { block: Block(100), end: Page(11), unwritten: true }
+        );
+        extents.mark(range(0, 11), false);
         assert_eq!(extents.map.len(), 2, "joined again");
     }
 
@@ -263,14 +273,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "are cut")]
     fn what_is_cut_begins_before_it_ends() {
-        let range = Range { start: 9, end: 8 };
-        Extents::default().cut(range, drop);
+        Extents::default().cut(range(9, 8), drop);
     }
 
     #[test]
     #[should_panic(expected = "pages 3..5 of an extent from 4 on")]
     fn a_part_lies_inside() {
-        part(&extent(4, 100, 4, 0), 3, 5);
+        part(&extent(4, 100, 4, 0), Page(3), Page(5));
     }
 
     proptest! {
@@ -285,10 +294,10 @@ mod tests {
             for (from, len, what) in steps {
                 let to = from + len;
                 if what == 0 {
-                    extents.cut(from..to, |_| {});
+                    extents.cut(range(from, to), |_| {});
                     model[from as usize..to as usize].fill(None);
                 } else if what == 1 {
-                    extents.mark(from..to, true);
+                    extents.mark(range(from, to), true);
                     for page in model[from as usize..to as usize].iter_mut().flatten() {
                         *page = (page.0, true);
                     }
@@ -302,7 +311,7 @@ mod tests {
                 }
             }
             for (page, expected) in model.iter().enumerate() {
-                let found = match extents.mapping(page as u64) {
+                let found = match extents.mapping(Page(page as u64)) {
                     BlockMapping::Block { block, unwritten, .. } => Some((block.0, unwritten)),
                     BlockMapping::Hole { .. } => None,
                 };

@@ -13,6 +13,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nvmed_layout::FileType;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_units::ByteOffset;
 
 /// An open description. Descriptors that were duplicated or inherited share one.
 ///
@@ -40,7 +41,7 @@ impl File {
             core,
             inode,
             view,
-            flags: AtomicU32::new(flags.0),
+            flags: AtomicU32::new(flags.bits()),
             offset: Mutex::new(0),
             listing,
         }
@@ -49,7 +50,7 @@ impl File {
     /// The inode.
     #[must_use]
     pub fn node(&self) -> Node {
-        Node(Arc::clone(&self.inode), Arc::clone(&self.core), self.view.clone())
+        Node::new(Arc::clone(&self.inode), &self.core, &self.view)
     }
 
     /// A number that no other description of this mount has.
@@ -77,8 +78,7 @@ impl File {
     /// # Errors
     /// None now; a bit may be refused later.
     pub fn set_flags(&self, flags: OpenFlags) -> Result<(), FsError> {
-        let settable = OpenFlags::SETTABLE.0;
-        let change = |now: u32| Some(now & !settable | flags.0 & settable);
+        let change = |now| Some(OpenFlags(now).with_settable_of(flags).bits());
         let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         Ok(())
     }
@@ -116,7 +116,7 @@ impl File {
             Whence::End => self.inode.size.load(Ordering::Acquire) as i64,
             Whence::Data | Whence::Hole => {
                 let offset = u64::try_from(offset).map_err(|_| FsError::NoData)?;
-                *place = self.data_or_hole(offset, whence == Whence::Data)?;
+                *place = self.data_or_hole(ByteOffset(offset), whence == Whence::Data)?.0;
                 return Ok(*place);
             }
         };

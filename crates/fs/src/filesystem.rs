@@ -28,49 +28,60 @@ const FILE_META_BYTES: u64 = 512;
 /// Every path call resolves from a held directory (a path that begins with `/` from the root) with the
 /// rights of `who`. Calls may come from any number of threads.
 #[derive(Clone)]
-pub struct FileSystem(pub(crate) Arc<Core>, pub(crate) View);
+pub struct FileSystem {
+    pub(crate) core: Arc<Core>,
+    pub(crate) view: View,
+}
 
 /// An inode that somebody holds: a working directory, a directory descriptor, a looked-up file.
 ///
 /// It stays the same inode whatever happens to its name. What was found through a view to read is not changed, whoever
 /// is handed it.
 #[derive(Clone)]
-pub struct Node(pub(crate) Arc<Inode>, pub(crate) Arc<Core>, pub(crate) View);
+pub struct Node {
+    pub(crate) inode: Arc<Inode>,
+    core: Arc<Core>,
+    pub(crate) view: View,
+}
 
 impl core::fmt::Debug for Node {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Node({:?} {})", self.0.kind, self.0.ino)
+        write!(f, "Node({:?} {})", self.inode.kind, self.inode.ino)
     }
 }
 
 impl Node {
+    pub(crate) fn new(inode: Arc<Inode>, core: &Arc<Core>, view: &View) -> Self {
+        Self { inode, core: Arc::clone(core), view: view.clone() }
+    }
+
     /// Its inode number.
     #[must_use]
     pub fn ino(&self) -> u64 {
-        self.0.ino.0
+        self.inode.ino.0
     }
 
     /// Its status.
     #[must_use]
     pub fn stat(&self) -> Stat {
-        self.1.status(&self.0)
+        self.core.status(&self.inode)
     }
 
     /// Its version, unless it is being changed, or nobody counts ([`FileSystem::count_changes`]).
     #[must_use]
     pub fn version(&self) -> Option<Version> {
-        self.0.version()
+        self.inode.version()
     }
 
     /// What it is.
     #[must_use]
     pub fn kind(&self) -> FileType {
-        self.0.kind
+        self.inode.kind
     }
 
     /// The record locks of process `pid` on this inode go, whichever description they were set through.
     pub fn drop_record_locks(&self, pid: u32) {
-        if let Some(locks) = self.0.locks_if_any() {
+        if let Some(locks) = self.inode.locks_if_any() {
             locks.drop_owner(LockOwner::Process(pid));
         }
     }
@@ -85,9 +96,9 @@ impl Node {
     /// Keeps it, if it has a name.
     #[must_use]
     pub fn keep(&self) -> Option<Kept> {
-        let _namespace = self.1.names_read();
-        (self.0.nlink() > 0).then(|| {
-            self.0.kept.fetch_add(1, Ordering::SeqCst);
+        let _namespace = self.core.names_read();
+        (self.inode.nlink() > 0).then(|| {
+            self.inode.kept.fetch_add(1, Ordering::SeqCst);
             Kept(self.clone())
         })
     }
@@ -103,7 +114,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let Node(inode, core, _) = &self.0;
+        let Node { inode, core, .. } = &self.0;
         let before = inode.kept.fetch_sub(1, Ordering::SeqCst);
         // A second panic while one unwinds would end the server.
         assert!(before > 0 || std::thread::panicking(), "inode {} is given back and was not kept", inode.ino);
@@ -114,7 +125,7 @@ impl Drop for Kept {
 
 impl PartialEq for Node {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.inode, &other.inode)
     }
 }
 
@@ -127,7 +138,7 @@ impl FileSystem {
     /// [`FsError::Layout`] when it holds none that this program can use; the
     /// store's and the device's.
     pub fn mount(parts: MountParts) -> Result<Self, FsError> {
-        Core::mount(parts).map(|core| Self(core, View::default()))
+        Core::mount(parts).map(|core| Self { core, view: View::default() })
     }
 
     /// Writes everything back, makes it durable, and leaves a short log. Calls that change something
@@ -136,15 +147,20 @@ impl FileSystem {
     /// # Errors
     /// What could not be written; the file system stays usable then.
     pub fn unmount(&self) -> Result<(), FsError> {
-        if self.0.options.read_only {
+        if self.core.options.read_only {
             return Ok(());
         }
         self.sync()?;
-        if self.0.meta.health.unmount() {
+        if self.core.meta.health.unmount() {
             // What was changed between the sync and the mark.
-            self.0.settle()?;
-            if !matches!(self.0.meta.health.trouble(), Some(Trouble::Broken(_))) {
-                self.0.meta.journal.store.close().map_err(|error| self.0.meta.health.commit_failed(error))?;
+            self.core.settle()?;
+            if !matches!(self.core.meta.health.trouble(), Some(Trouble::Broken(_))) {
+                self.core
+                    .meta
+                    .journal
+                    .store
+                    .close()
+                    .map_err(|error| self.core.meta.health.commit_failed(error))?;
             }
         }
         Ok(())
@@ -155,19 +171,19 @@ impl FileSystem {
     /// # Errors
     /// What could not be written.
     pub fn sync(&self) -> Result<(), FsError> {
-        if self.0.options.read_only {
+        if self.core.options.read_only {
             return Ok(());
         }
-        let reaped = if self.0.is_in_trouble() { Ok(()) } else { self.0.reap_orphans() };
+        let reaped = if self.core.is_in_trouble() { Ok(()) } else { self.core.reap_orphans() };
         // What can be saved is, whatever became of the rest.
-        let settled = self.0.settle();
+        let settled = self.core.settle();
         reaped.and(settled)
     }
 
     /// Status of the file system; through a view of a tree that is bounded, of the tree.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
-        let core = &self.0;
+        let core = &self.core;
         let counters = core.meta.counters();
         let stats = core.meta.journal.store.stats();
         let blocks_free = core.meta.blocks.ledger.available();
@@ -177,7 +193,7 @@ impl FileSystem {
         let uuid = &core.meta.superblock.uuid;
         let files_free = meta_free / FILE_META_BYTES;
         let all = [core.meta.superblock.data_blocks, blocks_free, counters.inodes + files_free, files_free];
-        let root = core.root_of(&self.1);
+        let root = core.root_of(&self.view);
         let [blocks, blocks_free, files, files_free] =
             root.account.get().map_or(all, |account| account.bounds(all));
         StatFs {
@@ -188,33 +204,33 @@ impl FileSystem {
             files_free,
             name_bytes_max: NAME_BYTES_MAX as u32,
             id: u64::from_le_bytes(uuid[..8].try_into().expect("a UUID has sixteen bytes")),
-            read_only: core.meta.writable().is_err() || self.1.is_read_only(),
+            read_only: core.meta.writable().is_err() || self.view.is_read_only(),
         }
     }
 
     /// What the superblock says.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
-        self.0.meta.current_superblock()
+        self.core.meta.current_superblock()
     }
 
     /// 4 KiB blocks of metadata that the mount read, superblocks of the file system included.
     #[must_use]
     pub fn mount_blocks_read(&self) -> u64 {
         // The two superblocks.
-        self.0.meta.journal.store.stats().mount_blocks_read + 2
+        self.core.meta.journal.store.stats().mount_blocks_read + 2
     }
 
     /// Counters of the block cache.
     #[must_use]
     pub fn cache_stats(&self) -> nvmed_cache::Stats {
-        self.0.pages.cache_stats()
+        self.core.pages.cache_stats()
     }
 
     /// Copies of superblocks and of the log's last block that were lost, which this mount has written again.
     #[must_use]
     pub fn mended(&self) -> &[LostCopy] {
-        &self.0.mended
+        &self.core.mended
     }
 
     /// Tells the device of all free space that its contents are not needed (`fstrim`); runs shorter than
@@ -225,8 +241,8 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::ReadOnly`]; the device's, one that knows no such command among them.
     pub fn trim(&self, bytes_min: u64) -> Result<u64, FsError> {
-        self.0.meta.writable()?;
-        self.0.meta.blocks.trim(bytes_min)
+        self.core.meta.writable()?;
+        self.core.meta.blocks.trim(bytes_min)
     }
 
     /// To be called every so often: when nothing was appended to the metadata log since the last call, what the last
@@ -236,26 +252,31 @@ impl FileSystem {
     /// # Errors
     /// The device's.
     pub fn settle_if_quiet(&self) -> Result<(), FsError> {
-        if self.0.options.read_only {
+        if self.core.options.read_only {
             return Ok(());
         }
-        self.0.meta.journal.store.settle_if_quiet().map_err(|error| self.0.meta.health.commit_failed(error))
+        self.core
+            .meta
+            .journal
+            .store
+            .settle_if_quiet()
+            .map_err(|error| self.core.meta.health.commit_failed(error))
     }
 
     /// Counters of the metadata store.
     #[must_use]
     pub fn store_stats(&self) -> nvmed_kv::Stats {
-        self.0.meta.journal.store.stats()
+        self.core.meta.journal.store.stats()
     }
 
     /// The root directory, of a view its own.
     #[must_use]
     pub fn root(&self) -> Node {
-        self.node(self.0.root_of(&self.1))
+        self.node(self.core.root_of(&self.view))
     }
 
     fn node(&self, inode: Arc<Inode>) -> Node {
-        Node(inode, Arc::clone(&self.0), self.1.clone())
+        Node::new(inode, &self.core, &self.view)
     }
 
     /// The path of a held inode, from `/`, this file system's root, or this view's.
@@ -263,8 +284,8 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::NotFound`] once it has no name, or none that the view has; the store's.
     pub fn path_of(&self, node: &Node) -> Result<Vec<u8>, FsError> {
-        let _namespace = self.0.names_read();
-        self.0.path_of(&node.0, &self.1)
+        let _namespace = self.core.names_read();
+        self.core.path_of(&node.inode, &self.view)
     }
 
     /// Opens, and with `O_CREAT` makes, a file. `mode` has the umask applied.
@@ -279,9 +300,9 @@ impl FileSystem {
         mode: u32,
         who: &Credentials<'_>,
     ) -> Result<Arc<File>, FsError> {
-        let file = self.0.open_at(self.start(at), path, flags, mode, who)?;
+        let file = self.core.open_at(self.start(at), path, flags, mode, who)?;
         if flags.has(OpenFlags::CREATE) || flags.has(OpenFlags::TRUNCATE) {
-            self.0.written_through()?;
+            self.core.written_through()?;
         }
         Ok(file)
     }
@@ -297,8 +318,8 @@ impl FileSystem {
         flags: OpenFlags,
         who: &Credentials<'_>,
     ) -> Result<Arc<File>, FsError> {
-        let view = if node.2.is_read_only() { &node.2 } else { &self.1 };
-        self.0.open_inode(&node.0, flags, view, who)
+        let view = if node.view.is_read_only() { &node.view } else { &self.view };
+        self.core.open_inode(&node.inode, flags, view, who)
     }
 
     /// The inode at a path.
@@ -312,7 +333,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Node, FsError> {
-        Ok(self.node(self.0.at(self.start(at), path, follow, who)?))
+        Ok(self.node(self.core.at(self.start(at), path, follow, who)?))
     }
 
     /// As [`FileSystem::lookup`]; `trail` gets what the answer depends on, also when it is [`FsError::NotFound`].
@@ -327,12 +348,12 @@ impl FileSystem {
         who: &Credentials<'_>,
         trail: &mut Trail,
     ) -> Result<Node, FsError> {
-        Ok(self.node(self.0.trace(self.start(at), path, follow, who, trail)?))
+        Ok(self.node(self.core.trace(self.start(at), path, follow, who, trail)?))
     }
 
     /// From now on changes of inodes are counted there. Before any other call.
     pub fn count_changes(&self, counts: &Arc<Counts>) {
-        self.0.meta.inodes.count_changes(counts);
+        self.core.meta.inodes.count_changes(counts);
     }
 
     /// The status of the inode at a path.
@@ -346,7 +367,7 @@ impl FileSystem {
         follow: Follow,
         who: &Credentials<'_>,
     ) -> Result<Stat, FsError> {
-        self.0.status_at(self.start(at), path, follow, who)
+        self.core.status_at(self.start(at), path, follow, who)
     }
 
     /// Makes a directory. `mode` has the umask applied.
@@ -355,8 +376,8 @@ impl FileSystem {
     /// Those of mkdir(2).
     pub fn mkdir(&self, at: &Node, path: &[u8], mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
         let recipe = Recipe { kind: FileType::Directory, mode: mode & 0o1777, target: b"", rdev: 0 };
-        self.0.make_at(self.start(at), path, &recipe, who)?;
-        self.0.written_through()
+        self.core.make_at(self.start(at), path, &recipe, who)?;
+        self.core.written_through()
     }
 
     /// Removes an empty directory.
@@ -364,9 +385,9 @@ impl FileSystem {
     /// # Errors
     /// Those of rmdir(2).
     pub fn rmdir(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.1.writable()?;
-        self.0.rmdir_at(self.start(at), path, who)?;
-        self.0.written_through()
+        self.view.writable()?;
+        self.core.rmdir_at(self.start(at), path, who)?;
+        self.core.written_through()
     }
 
     /// Removes a name of a file; the file goes with its last name and its last open description.
@@ -374,9 +395,9 @@ impl FileSystem {
     /// # Errors
     /// Those of unlink(2).
     pub fn unlink(&self, at: &Node, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
-        self.1.writable()?;
-        self.0.unlink_at(self.start(at), path, who)?;
-        self.0.written_through()
+        self.view.writable()?;
+        self.core.unlink_at(self.start(at), path, who)?;
+        self.core.written_through()
     }
 
     /// Renames; what the new name stood for is replaced, exchanged or an error.
@@ -392,9 +413,9 @@ impl FileSystem {
         flags: RenameFlags,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.1.writable()?;
-        self.0.rename_at((self.start(from), old), (self.start(to), new), flags, who)?;
-        self.0.written_through()
+        self.view.writable()?;
+        self.core.rename_at((self.start(from), old), (self.start(to), new), flags, who)?;
+        self.core.written_through()
     }
 
     /// Gives a file a second name; one that is held or open may be without a first (`O_TMPFILE`).
@@ -409,7 +430,7 @@ impl FileSystem {
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
         self.link_unsynced(object, to, new, who)?;
-        self.0.written_through()
+        self.core.written_through()
     }
 
     fn link_unsynced(
@@ -419,19 +440,19 @@ impl FileSystem {
         new: &[u8],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.1.writable()?;
-        let _namespace = self.0.names_write();
+        self.view.writable()?;
+        let _namespace = self.core.names_write();
         let (inode, nameless) = match object {
             Object::At(from, old, follow) => {
-                (self.0.resolve(self.start(from), old, follow.into(), who)?.found()?, false)
+                (self.core.resolve(self.start(from), old, follow.into(), who)?.found()?, false)
             }
             Object::Held(_) | Object::Open(_) => (self.changed(object, who)?, true),
         };
         if nameless && inode.nlink() > 0 {
-            self.0.within(&self.1, &inode)?;
+            self.core.within(&self.view, &inode)?;
         }
-        let place = self.0.resolve(self.start(to), new, Last::Name, who)?;
-        self.0.link_inode(&inode, &place, nameless, who)
+        let place = self.core.resolve(self.start(to), new, Last::Name, who)?;
+        self.core.link_inode(&inode, &place, nameless, who)
     }
 
     /// Makes a file, a named pipe, a socket or a device node: `mode` has the kind in its upper bits, none
@@ -460,8 +481,8 @@ impl FileSystem {
             }
             _ => {}
         }
-        self.0.make_at(self.start(at), path, &Recipe { kind, mode, target: b"", rdev }, who)?;
-        self.0.written_through()
+        self.core.make_at(self.start(at), path, &Recipe { kind, mode, target: b"", rdev }, who)?;
+        self.core.written_through()
     }
 
     /// Makes a symbolic link.
@@ -476,8 +497,8 @@ impl FileSystem {
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
         let recipe = Recipe { kind: FileType::Symlink, mode: 0o777, target, rdev: 0 };
-        self.0.make_at(self.start(at), path, &recipe, who)?;
-        self.0.written_through()
+        self.core.make_at(self.start(at), path, &recipe, who)?;
+        self.core.written_through()
     }
 
     /// The target of a symbolic link.
@@ -489,10 +510,10 @@ impl FileSystem {
         if link.kind != FileType::Symlink {
             return Err(FsError::Invalid);
         }
-        if !self.1.is_read_only() {
-            self.0.meta.accessed(&link);
+        if !self.view.is_read_only() {
+            self.core.meta.accessed(&link);
         }
-        self.0.link_target(&link)
+        self.core.link_target(&link)
     }
 }
 

@@ -9,6 +9,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use nvmed_io::{Flight, Handle, Operation, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
+use nvmed_units::{ByteOffset, Page};
 
 /// The direct transfers of an inode that are under way.
 #[derive(Default)]
@@ -26,7 +27,7 @@ pub struct DirectIo {
     _open: Arc<dyn Any + Send + Sync>,
     handle: Handle,
     operation: Operation,
-    pages: Range<u64>,
+    pages: Range<Page>,
     bytes: usize,
     progress: Mutex<Progress>,
 }
@@ -68,7 +69,7 @@ impl Flights {
     }
 
     /// Whether a write of `page` is under way.
-    fn writes(&self, page: u64) -> bool {
+    fn writes(&self, page: Page) -> bool {
         self.count.load(Ordering::SeqCst) > 0 && self.lock().iter().any(|flight| flight.writes(page))
     }
 }
@@ -76,7 +77,7 @@ impl Flights {
 impl Inode {
     /// Before a claim of a page: waits for direct writes of it.
     #[inline]
-    pub(crate) fn await_direct(&self, page: u64) {
+    pub(crate) fn await_direct(&self, page: Page) {
         if self.data.flights.count.load(Ordering::Relaxed) > 0 {
             self.data.flights.settle(|flight| flight.writes(page));
         }
@@ -84,7 +85,7 @@ impl Inode {
 
     /// After a claim of a page: whether a direct write of it has begun meanwhile, so that the claim must be dropped.
     #[inline]
-    pub(crate) fn is_overtaken(&self, page: u64) -> bool {
+    pub(crate) fn is_overtaken(&self, page: Page) -> bool {
         // With the fence in `register`: either we see the transfer, or it sees the claim and waits for it.
         fence(Ordering::SeqCst);
         self.data.flights.writes(page)
@@ -95,14 +96,14 @@ impl Inode {
 pub(crate) struct Wish {
     pub(crate) operation: Operation,
     pub(crate) data: Segment,
-    pub(crate) offset: u64,
+    pub(crate) offset: ByteOffset,
 }
 
 /// What a transfer is to do.
 pub(crate) struct Transfer {
     pub(crate) handle: Handle,
     pub(crate) operation: Operation,
-    pub(crate) pages: Range<u64>,
+    pub(crate) pages: Range<Page>,
     pub(crate) bytes: usize,
     pub(crate) flight: Flight,
 }
@@ -140,7 +141,7 @@ impl DirectIo {
         let _ = self.finish();
     }
 
-    fn writes(&self, page: u64) -> bool {
+    fn writes(&self, page: Page) -> bool {
         matches!(self.operation, Operation::Write { .. }) && self.pages.contains(&page)
     }
 

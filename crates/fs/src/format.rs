@@ -95,14 +95,14 @@ impl FileSystem {
             zone_bound: options.zone_bound,
             created_ns: now,
         })?;
-        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..blocks)?;
+        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), Block(0)..Block(blocks))?;
         let erased = [0; BLOCK_BYTES];
-        region::store(&whole, 0, &erased)?;
-        region::store(&whole, blocks - 1, &erased)?;
+        region::store(&whole, Block(0), &erased)?;
+        region::store(&whole, Block(blocks - 1), &erased)?;
         write_root(region::metadata(device, &superblock)?, &superblock, options, now)?;
         let block = superblock.encode();
-        region::store(&whole, blocks - 1, &block)?;
-        region::store(&whole, 0, &block)?;
+        region::store(&whole, Block(blocks - 1), &block)?;
+        region::store(&whole, Block(0), &block)?;
         Ok(whole.flush().map_err(LayoutError::from)?)
     }
 
@@ -114,11 +114,11 @@ impl FileSystem {
         /// Superblocks of other file systems and partition tables begin within this many blocks.
         const LOOKED_AT: u64 = 32;
         let blocks = DeviceMedium::device_blocks(device)?;
-        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), 0..blocks)?;
+        let whole = DeviceMedium::new(device, device.handle(Binding::Spread), Block(0)..Block(blocks))?;
         let mut head = vec![0; LOOKED_AT.min(blocks) as usize * BLOCK_BYTES];
         let mut tail = head.clone();
-        region::fetch(&whole, 0, &mut head)?;
-        region::fetch(&whole, blocks - (tail.len() / BLOCK_BYTES) as u64, &mut tail)?;
+        region::fetch(&whole, Block(0), &mut head)?;
+        region::fetch(&whole, Block(blocks - (tail.len() / BLOCK_BYTES) as u64), &mut tail)?;
         Ok(head.iter().chain(&tail).all(|&byte| byte == 0))
     }
 

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_layout::record::Record;
 use nvmed_layout::{FileType, MODE_KIND};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use nvmed_units::Ino;
+use nvmed_units::{ByteOffset, Ino};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -94,6 +94,12 @@ pub(crate) struct Dentry {
 }
 
 impl Inode {
+    /// Where the file ends, as programs see it.
+    #[inline]
+    pub(crate) fn end(&self) -> ByteOffset {
+        ByteOffset(self.size.load(Ordering::Acquire))
+    }
+
     /// An inode as its record describes it.
     pub(crate) fn new(ino: Ino, record: Record, home: Home) -> Self {
         let kind = record.kind();

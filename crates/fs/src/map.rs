@@ -14,12 +14,11 @@ use core::sync::atomic::{Ordering, fence};
 use nvmed_mutant::Mutant;
 use nvmed_sys::QuietFd;
 use nvmed_sys::sync::Arc;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, ByteOffset};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SeekFrom};
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
 
-const PAGE: u64 = BLOCK_BYTES as u64;
 /// Bytes moved at once between a file's placement and the memfd.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -31,9 +30,9 @@ pub struct MappedFile {
     pub fd: Arc<QuietFd>,
 }
 
-fn write_all(fd: &QuietFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsError> {
+fn write_all(fd: &QuietFd, mut bytes: &[u8], mut offset: ByteOffset) -> Result<(), FsError> {
     while !bytes.is_empty() {
-        let done = rustix::io::pwrite(fd, bytes, offset)?;
+        let done = rustix::io::pwrite(fd, bytes, offset.0)?;
         if done == 0 {
             return Err(FsError::Host(Errno::IO));
         }
@@ -44,10 +43,10 @@ fn write_all(fd: &QuietFd, mut bytes: &[u8], mut offset: u64) -> Result<(), FsEr
 }
 
 /// Reads what is there; bytes past the end of the memfd stay as they are.
-fn read_some(fd: &QuietFd, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
+fn read_some(fd: &QuietFd, into: &mut [u8], offset: ByteOffset) -> Result<usize, FsError> {
     let mut done = 0;
     while done < into.len() {
-        match rustix::io::pread(fd, &mut into[done..], offset + done as u64)? {
+        match rustix::io::pread(fd, &mut into[done..], offset.0 + done as u64)? {
             0 => break,
             more => done += more,
         }
@@ -109,12 +108,12 @@ pub(crate) trait Mappings: Bytes {
         let fd = QuietFd::new(rustix::fs::memfd_create("nvmed-file", MemfdFlags::CLOEXEC)?);
         // Everybody may open a memfd anew, as it is made: who got this one to read would write.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
-        let size = inode.size.load(Ordering::Acquire);
-        rustix::fs::ftruncate(&fd, size)?;
+        let file_end = inode.end();
+        rustix::fs::ftruncate(&fd, file_end.0)?;
         let mut chunk = vec![0; CHUNK_BYTES];
-        let mut at = 0;
-        while let Some(data) = self.next_of(inode, at, true)?.filter(|data| *data < size) {
-            let end = self.next_of(inode, data, false)?.unwrap_or(size).min(size);
+        let mut at = ByteOffset::FIRST;
+        while let Some(data) = self.next_of(inode, at, true)?.filter(|data| *data < file_end) {
+            let end = self.next_of(inode, data, false)?.unwrap_or(file_end).min(file_end);
             assert!(at <= data && data < end, "the data from {at} on are {data}..{end}");
             at = data;
             while at < end {
@@ -133,7 +132,7 @@ pub(crate) trait Mappings: Bytes {
     /// [`FsError::Invalid`] without such a mapping; as for a write.
     fn unmap(&self, inode: &Arc<Inode>, write: bool) -> Result<(), FsError> {
         let grow = inode.data.grow();
-        let gathered = if write { self.gather(&grow, inode, 0..u64::MAX) } else { Ok(()) };
+        let gathered = if write { self.gather(&grow, inode, ByteOffset::ALL) } else { Ok(()) };
         let mut held = inode.data.map();
         let Some(map) = held.as_mut() else { return Err(FsError::Invalid) };
         let count = if write { &mut map.writers } else { &mut map.readers };
@@ -155,7 +154,7 @@ pub(crate) trait Mappings: Bytes {
     ///
     /// # Errors
     /// As for a write.
-    fn gather_mapped(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<(), FsError> {
+    fn gather_mapped(&self, inode: &Arc<Inode>, range: Range<ByteOffset>) -> Result<(), FsError> {
         if inode.data.map_written.load(Ordering::Acquire) {
             self.gather(&inode.data.grow(), inode, range)?;
         }
@@ -166,25 +165,29 @@ pub(crate) trait Mappings: Bytes {
     ///
     /// # Errors
     /// As for a write.
-    fn gather(&self, grow: &Growing<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<(), FsError> {
+    fn gather(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
         assert!(grow.is_of(&inode.data), "stores into inode {} are gathered under another's lock", inode.ino);
         let fd = match &*inode.data.map() {
             Some(map) if map.writers > 0 => Arc::clone(&map.fd),
             _ => return Ok(()),
         };
-        let size = inode.size.load(Ordering::Acquire);
-        let end = range.end.div_ceil(PAGE).saturating_mul(PAGE).min(size);
-        let mut at = range.start / PAGE * PAGE;
+        let end = range.end.page_end().start().min(inode.end());
+        let mut at = range.start.page().start();
         let (mut stored, mut cached) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
         let mut changed = false;
         while at < end {
             // A hole of the memfd was never stored to, and is one of the file's: holes are copied as such.
-            at = match rustix::fs::seek(&fd, SeekFrom::Data(at)) {
-                Ok(data) => data / PAGE * PAGE,
+            at = match rustix::fs::seek(&fd, SeekFrom::Data(at.0)) {
+                Ok(data) => ByteOffset(data).page().start(),
                 Err(Errno::NXIO) => break,
                 Err(errno) => return Err(errno.into()),
             };
-            let part = CHUNK_BYTES.min(end.saturating_sub(at) as usize);
+            let part = CHUNK_BYTES.min(at.until(end) as usize);
             let part = read_some(&fd, &mut stored[..part], at)?;
             if part == 0 {
                 break;
@@ -203,7 +206,7 @@ pub(crate) trait Mappings: Bytes {
         &self,
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
-        at: u64,
+        at: ByteOffset,
         stored: &[u8],
         cached: &mut [u8],
     ) -> Result<bool, FsError> {
@@ -226,9 +229,9 @@ pub(crate) trait Mappings: Bytes {
     /// # Errors
     /// The host's.
     #[cold]
-    fn read_mapped(&self, inode: &Arc<Inode>, into: &mut [u8], offset: u64) -> Result<usize, FsError> {
-        let size = inode.size.load(Ordering::Acquire);
-        let len = into.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+    fn read_mapped(&self, inode: &Arc<Inode>, into: &mut [u8], offset: ByteOffset) -> Result<usize, FsError> {
+        let rest = offset.until(inode.end());
+        let len = into.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let fd = inode.data.map().as_ref().map(|map| Arc::clone(&map.fd));
         match fd {
             Some(fd) => read_some(&fd, &mut into[..len], offset),
@@ -242,37 +245,37 @@ impl<P: Placement> Mappings for P {}
 
 impl FileData {
     /// A write that is also seen by those who have the file mapped. The caller holds `grow`.
-    pub(crate) fn write_mapped(&self, from: &[u8], offset: u64) -> Result<(), FsError> {
+    pub(crate) fn write_mapped(&self, from: &[u8], offset: ByteOffset) -> Result<(), FsError> {
         match self.mapped.load(Ordering::SeqCst).then(|| self.map()).as_deref() {
             Some(Some(map)) => write_all(&map.fd, from, offset),
             _ => Ok(()),
         }
     }
 
-    /// The file's size changes: the memfd's too. The kernel sees to SIGBUS past the end.
-    pub(crate) fn resize_mapped(&self, size: u64) -> Result<(), FsError> {
+    /// The file ends somewhere else: the memfd does, too. The kernel sees to SIGBUS past the end.
+    pub(crate) fn resize_mapped(&self, end: ByteOffset) -> Result<(), FsError> {
         match &*self.map() {
-            Some(map) => Ok(rustix::fs::ftruncate(&map.fd, size)?),
+            Some(map) => Ok(rustix::fs::ftruncate(&map.fd, end.0)?),
             None => Ok(()),
         }
     }
 
     /// A range of the file became a hole.
-    pub(crate) fn punch_mapped(&self, range: Range<u64>) -> Result<(), FsError> {
+    pub(crate) fn punch_mapped(&self, range: Range<ByteOffset>) -> Result<(), FsError> {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match &*self.map() {
-            Some(map) => Ok(rustix::fs::fallocate(&map.fd, how, range.start, range.end - range.start)?),
+            Some(map) => Ok(rustix::fs::fallocate(&map.fd, how, range.start.0, range.end - range.start)?),
             None => Ok(()),
         }
     }
 
     /// What lies behind the end of the file in its last page is zero from now on. The caller holds `grow`.
-    pub(crate) fn zero_mapped_tail(&self, size: u64) -> Result<(), FsError> {
+    pub(crate) fn zero_mapped_tail(&self, end: ByteOffset) -> Result<(), FsError> {
         const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
-        let within = size as usize % BLOCK_BYTES;
+        let within = end.within();
         if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());
         }
-        self.write_mapped(&ZEROES[within..], size)
+        self.write_mapped(&ZEROES[within..], end)
     }
 }

@@ -294,14 +294,14 @@ impl Core {
     ///
     /// # Errors
     /// [`FsError::NotDirectory`], [`FsError::NotEmpty`], [`FsError::Invalid`] for `.`,
-    /// [`FsError::Busy`] for the root; those of resolution and the store's.
+    /// [`FsError::NoName`] for the root; those of resolution and the store's.
     pub(crate) fn rmdir_at(&self, at: Start<'_>, path: &[u8], who: &Credentials<'_>) -> Result<(), FsError> {
         self.meta.writable()?;
         let _namespace = self.names_write();
         let place = self.resolve(at, path, Last::Name, who)?;
         match place.component {
             Component::Name => {}
-            Component::Dot if path.iter().all(|&byte| byte == b'/') => return Err(FsError::Busy),
+            Component::Dot if path.iter().all(|&byte| byte == b'/') => return Err(FsError::NoName),
             Component::Dot => return Err(FsError::Invalid),
             Component::DotDot => return Err(FsError::NotEmpty),
         }

@@ -31,8 +31,8 @@ impl FileSystem {
     /// The inode, which is to be looked at.
     pub(crate) fn seen(&self, object: Object<'_>, who: &Credentials<'_>) -> Result<Arc<Inode>, FsError> {
         match object {
-            Object::At(at, path, follow) => self.0.at(self.start(at), path, follow, who),
-            Object::Held(node) => Ok(Arc::clone(&node.0)),
+            Object::At(at, path, follow) => self.core.at(self.start(at), path, follow, who),
+            Object::Held(node) => Ok(Arc::clone(&node.inode)),
             Object::Open(file) => file.not_path_only().map(|()| Arc::clone(&file.inode)),
         }
     }
@@ -40,10 +40,10 @@ impl FileSystem {
     /// The inode, which is to be changed.
     pub(crate) fn changed(&self, object: Object<'_>, who: &Credentials<'_>) -> Result<Arc<Inode>, FsError> {
         let inode = self.seen(object, who)?;
-        self.1.writable()?;
+        self.view.writable()?;
         match object {
             Object::At(..) => {}
-            Object::Held(node) => node.2.writable()?,
+            Object::Held(node) => node.view.writable()?,
             Object::Open(file) => file.view.writable()?,
         }
         Ok(inode)
@@ -54,8 +54,8 @@ impl FileSystem {
     /// # Errors
     /// Those of chmod(2).
     pub fn chmod(&self, object: Object<'_>, mode: u32, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.chmod(&self.changed(object, who)?, mode, who)?;
-        self.0.written_through()
+        self.core.chmod(&self.changed(object, who)?, mode, who)?;
+        self.core.written_through()
     }
 
     /// Changes owner, group or both.
@@ -69,8 +69,8 @@ impl FileSystem {
         gid: Option<u32>,
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.chown(&self.changed(object, who)?, uid, gid, who)?;
-        self.0.written_through()
+        self.core.chown(&self.changed(object, who)?, uid, gid, who)?;
+        self.core.written_through()
     }
 
     /// Changes the times of access and of change: `[atime, mtime]`.
@@ -83,7 +83,7 @@ impl FileSystem {
         times: [Time; 2],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.utimens(&self.changed(object, who)?, times, who)
+        self.core.utimens(&self.changed(object, who)?, times, who)
     }
 
     /// Sets the size of a file that `who` may write. [`File::truncate`] goes by what the file was opened for.
@@ -91,8 +91,8 @@ impl FileSystem {
     /// # Errors
     /// Those of truncate(2).
     pub fn truncate(&self, object: Object<'_>, bytes: u64, who: &Credentials<'_>) -> Result<(), FsError> {
-        self.0.truncate_checked(&self.changed(object, who)?, bytes, who)?;
-        self.0.written_through()
+        self.core.truncate_checked(&self.changed(object, who)?, bytes, who)?;
+        self.core.written_through()
     }
 
     /// Whether `who` may read (4), write (2), execute (1); 0 asks for existence.
@@ -103,9 +103,9 @@ impl FileSystem {
         let inode = self.seen(object, who)?;
         // A view that changes nothing permits no writing.
         if mask & crate::permission::WRITE != 0 {
-            self.1.writable()?;
+            self.view.writable()?;
         }
-        self.0.access(&inode, mask, who)
+        self.core.access(&inode, mask, who)
     }
 
     /// The value of an extended attribute.
@@ -119,7 +119,7 @@ impl FileSystem {
         name: &[u8],
         who: &Credentials<'_>,
     ) -> Result<Vec<u8>, FsError> {
-        self.0.get_xattr(&*self.seen(object, who)?, name, who)
+        self.core.get_xattr(&*self.seen(object, who)?, name, who)
     }
 
     /// Sets an extended attribute, of at most [`crate::XATTR_VALUE_BYTES_MAX`] bytes; atomically, and durable as other
@@ -137,9 +137,9 @@ impl FileSystem {
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
         let inode = self.changed(object, who)?;
-        self.0.meta.grow_if_low();
-        self.0.change_xattr(&inode, name, Some((value, how)), who)?;
-        self.0.written_through()
+        self.core.meta.grow_if_low();
+        self.core.change_xattr(&inode, name, Some((value, how)), who)?;
+        self.core.written_through()
     }
 
     /// The names of all extended attributes, each ended by a zero byte; `trusted.` ones are root's to see.
@@ -147,7 +147,7 @@ impl FileSystem {
     /// # Errors
     /// Those of resolution; the record's.
     pub fn list_xattr(&self, object: Object<'_>, who: &Credentials<'_>) -> Result<Vec<u8>, FsError> {
-        self.0.list_xattr(&*self.seen(object, who)?, who)
+        self.core.list_xattr(&*self.seen(object, who)?, who)
     }
 
     /// Removes an extended attribute.
@@ -160,8 +160,8 @@ impl FileSystem {
         name: &[u8],
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
-        self.0.change_xattr(&self.changed(object, who)?, name, None, who)?;
-        self.0.written_through()
+        self.core.change_xattr(&self.changed(object, who)?, name, None, who)?;
+        self.core.written_through()
     }
 }
 
@@ -169,6 +169,6 @@ impl File {
     /// The file system that it belongs to.
     #[must_use]
     pub fn files(&self) -> FileSystem {
-        FileSystem(Arc::clone(&self.core), self.view.clone())
+        FileSystem { core: Arc::clone(&self.core), view: self.view.clone() }
     }
 }

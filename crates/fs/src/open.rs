@@ -39,7 +39,7 @@ impl OpenFlags {
 }
 
 /// The bits that say what an open file is for (`O_ACCMODE`).
-const ACCESS_MODES: u32 = OpenFlags::WRITE.0 | OpenFlags::READ_WRITE.0;
+const ACCESS_MODES: OpenFlags = OpenFlags::WRITE.with(OpenFlags::READ_WRITE);
 
 impl Core {
     /// Opens the file at a path, making it if the flags say so.
@@ -110,8 +110,8 @@ impl Core {
         if inode.kind == FileType::File && Mutant::OpenForgotten.is_made() {
             inode.opens.fetch_sub(1, Ordering::SeqCst);
         }
-        let once = if made { OpenFlags::ONCE.0 & !OpenFlags::CREATE.0 } else { OpenFlags::ONCE.0 };
-        let file = Arc::new(File::new(Arc::clone(self), inode, OpenFlags(flags.0 & !once), view.clone()));
+        let once = if made { OpenFlags::ONCE.without(OpenFlags::CREATE) } else { OpenFlags::ONCE };
+        let file = Arc::new(File::new(Arc::clone(self), inode, flags.without(once), view.clone()));
         if flags.has(OpenFlags::TRUNCATE) && !made && !flags.has(OpenFlags::PATH) {
             self.pages.truncate(&file.inode, 0)?;
         }
@@ -205,8 +205,7 @@ impl Core {
         who: &Credentials<'_>,
     ) -> Result<(), FsError> {
         // The fourth access mode asks whether one may read and write, and does neither (open(2)).
-        let changes =
-            flags.writes() || flags.0 & ACCESS_MODES == ACCESS_MODES || flags.has(OpenFlags::TRUNCATE);
+        let changes = flags.writes() || flags.has(ACCESS_MODES) || flags.has(OpenFlags::TRUNCATE);
         match inode.kind {
             FileType::Symlink if flags.has(OpenFlags::DIRECTORY) => return Err(FsError::NotDirectory),
             FileType::Symlink => return Err(FsError::Loop),

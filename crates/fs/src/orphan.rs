@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use nvmed_layout::keys::{self, Subject};
 use nvmed_layout::record::{Extent, FLAG_KEYED_EXTENTS};
 use nvmed_mutant::Mutant;
-use nvmed_units::Ino;
+use nvmed_units::{Ino, Page};
 use std::sync::Arc;
 
 /// Extents freed in one step: each touches a bitmap record, and a batch has a limit.
@@ -80,7 +80,7 @@ impl Core {
 
     /// Frees some extents that have records of their own; after the last, the inode has none.
     fn free_step(&self, inode: &Arc<Inode>, state: &mut State) -> Result<(), FsError> {
-        let (first, end) = (keys::extent(inode.ino, 0), keys::extent(inode.ino, u64::MAX));
+        let (first, end) = (keys::extent(inode.ino, Page::FIRST), keys::extent(inode.ino, Page::END));
         let mut extents = Vec::with_capacity(EXTENTS_PER_STEP);
         self.meta.journal.store.scan(Bound::Included(&first), Bound::Included(&end), &mut |key, value| {
             if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {

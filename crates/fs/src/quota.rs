@@ -41,7 +41,7 @@ impl Count<'_> {
                         let lower = found.ok_or(Damage::Name(ino))?;
                         if lower.account.get().is_some() {
                             // Its use is counted already.
-                            return Err(FsError::Busy);
+                            return Err(FsError::TreeInTree);
                         }
                         self.found.push(Arc::clone(&lower));
                         directories.push(lower);
@@ -117,22 +117,22 @@ impl FileSystem {
     /// anew.
     ///
     /// # Errors
-    /// [`FsError::NotDirectory`]; [`FsError::Busy`] where a directory above or below is bounded; the store's.
+    /// [`FsError::NotDirectory`]; [`FsError::TreeInTree`] where a directory above or below is bounded; the store's.
     pub fn bound_tree(&self, directory: &Node, limits: Limits) -> Result<Usage, FsError> {
-        directory.0.directory()?;
-        let core = &self.0;
+        directory.inode.directory()?;
+        let core = &self.core;
         let _namespace = core.names_write();
         let mut accounts = core.accounts.lock();
-        let account = match accounts.get(&directory.0.ino) {
+        let account = match accounts.get(&directory.inode.ino) {
             Some((_, account)) => Arc::clone(account),
-            None if directory.0.account.get().is_some() => return Err(FsError::Busy),
+            None if directory.inode.account.get().is_some() => return Err(FsError::TreeInTree),
             None => {
                 let account = Arc::new(Account::new());
-                let (linked, found) = (HashSet::new(), vec![Arc::clone(&directory.0)]);
+                let (linked, found) = (HashSet::new(), vec![Arc::clone(&directory.inode)]);
                 let mut count = Count { core, account: &account, linked, found, blocks: 0, inodes: 0 };
-                count.walk(&directory.0)?;
+                count.walk(&directory.inode)?;
                 count.join();
-                accounts.insert(directory.0.ino, (Arc::clone(&directory.0), Arc::clone(&account)));
+                accounts.insert(directory.inode.ino, (Arc::clone(&directory.inode), Arc::clone(&account)));
                 account
             }
         };
@@ -143,6 +143,6 @@ impl FileSystem {
     /// What the bounded tree uses in which an inode is, if there is one.
     #[must_use]
     pub fn usage(&self, node: &Node) -> Option<Usage> {
-        node.0.account.get().map(|account| account.usage())
+        node.inode.account.get().map(|account| account.usage())
     }
 }

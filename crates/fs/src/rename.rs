@@ -62,7 +62,7 @@ impl Core {
     /// # Errors
     /// [`FsError::Invalid`] when a directory would move below itself; [`FsError::NotEmpty`],
     /// [`FsError::IsDirectory`], [`FsError::NotDirectory`] for what would be replaced;
-    /// [`FsError::Exists`], [`FsError::Busy`]; those of resolution and the store's.
+    /// [`FsError::Exists`], [`FsError::NoName`]; those of resolution and the store's.
     pub(crate) fn rename_at(
         &self,
         (from, old): (Start<'_>, &[u8]),
@@ -77,7 +77,7 @@ impl Core {
         match (source.component, target.component, flags) {
             (Component::Name, Component::Name, _) => {}
             (Component::Name, _, RenameFlags::NoReplace) => return Err(FsError::Exists),
-            _ => return Err(FsError::Busy),
+            _ => return Err(FsError::NoName),
         }
         // As Linux looks them up: the old name, then the new one.
         source.check_name()?;

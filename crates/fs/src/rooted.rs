@@ -33,15 +33,15 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::NotDirectory`]; [`FsError::NotFound`] for a directory that this view does not have.
     pub fn rooted(&self, root: &Node, read_only: bool) -> Result<Self, FsError> {
-        root.0.directory()?;
-        let _namespace = self.0.names_read();
-        self.0.within(&self.1, &root.0)?;
-        let view = View::of(Arc::clone(&root.0), read_only || self.1.is_read_only());
-        Ok(Self(Arc::clone(&self.0), view))
+        root.inode.directory()?;
+        let _namespace = self.core.names_read();
+        self.core.within(&self.view, &root.inode)?;
+        let view = View::of(Arc::clone(&root.inode), read_only || self.view.is_read_only());
+        Ok(Self { core: Arc::clone(&self.core), view })
     }
 
     /// Where a path from a held directory starts.
     pub(crate) fn start<'a>(&'a self, at: &'a Node) -> Start<'a> {
-        Start { at: &at.0, view: &self.1 }
+        Start { at: &at.inode, view: &self.view }
     }
 }

@@ -11,7 +11,6 @@ use crate::inode::Inode;
 use crate::memory::{Memory, SizeLeft};
 use crate::view::View;
 use core::ops::{Bound, ControlFlow};
-use core::sync::atomic::Ordering;
 use nvmed_cache::{Cache, Survivor};
 use nvmed_layout::LayoutError;
 use nvmed_layout::keys::{self, INO_END, PREFIX_BYTES_MAX};
@@ -34,8 +33,8 @@ struct Named {
 /// # Errors
 /// Those of [`FileSystem::mount`]; what could not be written.
 pub fn salvage(parts: MountParts, dead: &Memory) -> Result<FileSystem, FsError> {
-    let files = FileSystem(Core::mount_over(parts, Some(dead))?, View::default());
-    let core = &files.0;
+    let files = FileSystem { core: Core::mount_over(parts, Some(dead))?, view: View::default() };
+    let core = &files.core;
     let left: Vec<SizeLeft> = dead.sizes_left().collect();
     let mut pages: Vec<Survivor> = Cache::survivors(&dead.mapping, dead.layout.cache()).collect();
     let numbers = left.iter().map(|size| size.ino).chain(pages.iter().map(|page| Ino(page.owner)));
@@ -138,11 +137,11 @@ impl Core {
     }
 
     fn salvage_pages(&self, inode: &Arc<Inode>, dead: &Memory, pages: &[Survivor]) -> Result<(), FsError> {
-        let size = inode.size.load(Ordering::Acquire);
+        let end = inode.end();
         let mut bytes = [0; BLOCK_BYTES];
         for page in pages {
-            let offset = page.page * BLOCK_BYTES as u64;
-            let inside = size.saturating_sub(offset).min(BLOCK_BYTES as u64) as usize;
+            let offset = page.page.start();
+            let inside = offset.until(end).min(BLOCK_BYTES as u64) as usize;
             dead.mapping.read(page.offset, &mut bytes);
             let mut done = 0;
             while done < inside {

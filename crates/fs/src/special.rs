@@ -34,25 +34,25 @@ impl FileSystem {
     /// [`FsError::NotPermitted`] for `O_NOATIME`; [`FsError::NotFound`] once it is gone; `ENFILE` past the limit; what
     /// the host answers.
     pub fn pipe(&self, node: &Node, flags: OpenFlags, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
-        if node.0.kind != FileType::Fifo {
+        if node.inode.kind != FileType::Fifo {
             return Err(FsError::NoDevice);
         }
         if flags.has(OpenFlags::PATH) {
             return Err(FsError::Invalid);
         }
-        permission::may(&node.0, flags.wanted(), who)?;
+        permission::may(&node.inode, flags.wanted(), who)?;
         if flags.has(OpenFlags::NOATIME) {
-            permission::may_own(&node.0, who)?;
+            permission::may_own(&node.inode, who)?;
         }
-        let pipe = match self.0.ends.find(node.0.ino)? {
+        let pipe = match self.core.ends.find(node.inode.ino)? {
             Some(pipe) => pipe,
             None => {
-                self.0.ends.room(node.0.uid())?;
+                self.core.ends.room(node.inode.uid())?;
                 // Made before anything is locked; of two that are made at a time one is kept.
                 self.keep_end(node, Nursery::pipe()?)?.0
             }
         };
-        self.0.ends.permit(&node.0, who)?;
+        self.core.ends.permit(&node.inode, who)?;
         Ok(pipe)
     }
 
@@ -63,11 +63,11 @@ impl FileSystem {
     /// system where this process makes no such names; [`FsError::NotPermitted`] for who is not its owner; `EADDRINUSE`
     /// when one is kept; those of [`FileSystem::pipe`].
     pub fn bind(&self, node: &Node, end: OwnedFd, who: &Credentials<'_>) -> Result<(), FsError> {
-        if node.0.kind != FileType::Socket {
+        if node.inode.kind != FileType::Socket {
             return Err(FsError::Invalid);
         }
         look(end.as_fd())?;
-        permission::may_own(&node.0, who)?;
+        permission::may_own(&node.inode, who)?;
         match self.keep_end(node, end)? {
             (_, true) => Ok(()),
             (_, false) => Err(FsError::Host(Errno::ADDRINUSE)),
@@ -80,18 +80,19 @@ impl FileSystem {
     /// [`FsError::Access`] without the right to write; `ECONNREFUSED` when it is no socket, or none was bound to it in
     /// this mount.
     pub fn connect(&self, node: &Node, who: &Credentials<'_>) -> Result<OwnedFd, FsError> {
-        permission::may(&node.0, WRITE, who)?;
-        let end = if node.0.kind == FileType::Socket { self.0.ends.find(node.0.ino)? } else { None };
+        permission::may(&node.inode, WRITE, who)?;
+        let end =
+            if node.inode.kind == FileType::Socket { self.core.ends.find(node.inode.ino)? } else { None };
         end.ok_or(FsError::Host(Errno::CONNREFUSED))
     }
 
     fn keep_end(&self, node: &Node, end: OwnedFd) -> Result<(OwnedFd, bool), FsError> {
-        let end = End::new(end, node.0.uid());
+        let end = End::new(end, node.inode.uid());
         // Under this lock it does not go.
-        let _namespace = self.0.names_read();
-        if node.0.reaped.load(Ordering::SeqCst) {
+        let _namespace = self.core.names_read();
+        if node.inode.reaped.load(Ordering::SeqCst) {
             return Err(FsError::NotFound);
         }
-        self.0.ends.keep(node.0.ino, end)
+        self.core.ends.keep(node.inode.ino, end)
     }
 }

@@ -68,7 +68,8 @@ pub enum Follow {
 pub struct OpenFlags(pub u32);
 
 // Both architectures that we run on have the asm-generic value (open(2), O_DSYNC).
-const _: () = assert!(OpenFlags::SYNC.has(OpenFlags::DSYNC) && OpenFlags::SYNC.0 != OpenFlags::DSYNC.0);
+const _: () =
+    assert!(OpenFlags::SYNC.has(OpenFlags::DSYNC) && OpenFlags::SYNC.bits() != OpenFlags::DSYNC.bits());
 
 impl OpenFlags {
     /// `O_RDONLY`.
@@ -105,40 +106,64 @@ impl OpenFlags {
     pub const TMPFILE: Self = Self(OFlags::TMPFILE.bits());
 
     /// The bits that `F_SETFL` may change.
-    pub const SETTABLE: Self = Self(Self::APPEND.0 | Self::NONBLOCK.0 | Self::NOATIME.0 | Self::DIRECT.0);
+    pub const SETTABLE: Self = Self::APPEND.with(Self::NONBLOCK).with(Self::NOATIME).with(Self::DIRECT);
     /// The bits that act once, at open, and that `F_GETFL` does not show.
-    pub(crate) const ONCE: Self = Self(
-        Self::CREATE.0
-            | Self::EXCLUSIVE.0
-            | Self::TRUNCATE.0
-            | OFlags::CLOEXEC.bits()
-            | OFlags::NOCTTY.bits(),
-    );
+    pub(crate) const ONCE: Self = Self(OFlags::CLOEXEC.union(OFlags::NOCTTY).bits())
+        .with(Self::CREATE)
+        .with(Self::EXCLUSIVE)
+        .with(Self::TRUNCATE);
 
     /// Both sets of bits.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        let Self(others) = other;
+        Self(self.0 | others)
+    }
+
+    /// Without the bits of others.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        let Self(others) = other;
+        Self(self.0 & !others)
+    }
+
+    /// All bits, as the host defines them.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether it has one bit of another at least.
+    #[must_use]
+    #[inline]
+    pub const fn has_any(self, other: Self) -> bool {
+        let Self(others) = other;
+        self.0 & others != 0
+    }
+
+    /// With the bits of [`OpenFlags::SETTABLE`] that another has, and without those that it has not.
+    #[must_use]
+    pub const fn with_settable_of(self, other: Self) -> Self {
+        self.without(Self::SETTABLE).with(Self(other.0 & Self::SETTABLE.0))
     }
 
     /// Whether all bits of `other` are set.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+        let Self(others) = other;
+        self.0 & others == others
     }
 
     /// Whether the access mode lets one read.
     #[must_use]
     pub const fn reads(self) -> bool {
-        let access = self.0 & 3;
-        (access == Self::READ.0 || access == Self::READ_WRITE.0) && !self.has(Self::PATH)
+        matches!(Self(self.0 & 3), Self::READ | Self::READ_WRITE) && !self.has(Self::PATH)
     }
 
     /// Whether the access mode lets one write.
     #[must_use]
     pub const fn writes(self) -> bool {
-        let access = self.0 & 3;
-        (access == Self::WRITE.0 || access == Self::READ_WRITE.0) && !self.has(Self::PATH)
+        matches!(Self(self.0 & 3), Self::WRITE | Self::READ_WRITE) && !self.has(Self::PATH)
     }
 }
 
@@ -217,7 +242,7 @@ impl Stat {
     /// The kind.
     #[must_use]
     pub fn kind(&self) -> FileType {
-        FileType::of((self.mode >> 12) as u8).expect("we made the mode from a kind")
+        FileType::of_mode(self.mode).expect("we made the mode from a kind")
     }
 }
 

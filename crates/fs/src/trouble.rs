@@ -20,19 +20,19 @@ impl FileSystem {
     /// Reading goes on. So do [`FileSystem::sync`] and [`FileSystem::unmount`], which write what was acknowledged
     /// before.
     pub fn turn_read_only(&self, why: Trouble) {
-        self.0.meta.health.turn_read_only(why);
+        self.core.meta.health.turn_read_only(why);
     }
 
     /// What made the file system turn read-only, if something did.
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
-        self.0.meta.health.trouble().cloned()
+        self.core.meta.health.trouble().cloned()
     }
 
     /// Waits until the file system turns read-only, and says why; `None` when it is unmounted first.
     #[must_use]
     pub fn await_trouble(&self) -> Option<Trouble> {
-        self.0.meta.health.wait()
+        self.core.meta.health.wait()
     }
 
     /// Makes a call on behalf of somebody else, and survives a failed check of our own memory in it: the file

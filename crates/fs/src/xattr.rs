@@ -55,7 +55,7 @@ pub(crate) fn log_removal(change: &mut Change<'_>, ino: Ino, record: &Record) ->
 
 fn delete_parts(change: &mut Change<'_>, ino: Ino, attribute: Attribute<'_>) {
     for part in 0..attribute.parts() {
-        change.delete(&keys::xattr(ino, attribute.name, part as u8));
+        change.delete(&keys::xattr(ino, attribute.name, part));
     }
 }
 
@@ -105,7 +105,7 @@ impl Core {
         }
         let (mut value, mut part) = (Vec::with_capacity(attribute.bytes), Vec::new());
         for number in 0..attribute.parts() {
-            self.meta.journal.store.get(&keys::xattr(inode.ino, name, number as u8), &mut part)?;
+            self.meta.journal.store.get(&keys::xattr(inode.ino, name, number), &mut part)?;
             value.extend_from_slice(&part);
         }
         let whole = value.len() == attribute.bytes;
@@ -180,8 +180,8 @@ impl Core {
             let held = (value.len() <= INLINE_BYTES).then_some(value);
             let attribute = Attribute { name, bytes: value.len(), value: held };
             if held.is_none() {
-                for (part, bytes) in value.chunks(PART_BYTES).enumerate() {
-                    change.put(&keys::xattr(inode.ino, name, part as u8), bytes);
+                for (part, bytes) in (0..).zip(value.chunks(PART_BYTES)) {
+                    change.put(&keys::xattr(inode.ino, name, part), bytes);
                 }
             }
             if held.is_none() && Mutant::AttributeInTwoCommits.is_made() {

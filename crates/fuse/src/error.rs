@@ -37,7 +37,7 @@ pub enum MountError {
         what: &'static str,
     },
     /// The host refused something about the directory.
-    #[error("{}: {errno}", dir.display())]
+    #[error("the mount point {} cannot be used: {errno}", dir.display())]
     Host {
         /// Which.
         dir: PathBuf,
@@ -51,7 +51,7 @@ pub enum MountError {
         dir: PathBuf,
     },
     /// The kernel or `fusermount3` refused the mount, or the connection broke.
-    #[error("{}: the mount failed: {error}", dir.display())]
+    #[error("mounting on {} failed: {error}", dir.display())]
     Session {
         /// Where.
         dir: PathBuf,
@@ -62,7 +62,9 @@ pub enum MountError {
     #[error(transparent)]
     Stack(#[from] StackError),
     /// What was written could not be saved.
-    #[error("{device}: {error}; what is in memory is kept, and tried again")]
+    #[error(
+        "not everything could be saved on {device}: {error}; the rest is kept in memory, and will be tried again"
+    )]
     Unsaved {
         /// The device.
         device: String,
@@ -70,7 +72,7 @@ pub enum MountError {
         error: FsError,
     },
     /// A check of our own memory failed while everything was saved, which has been told.
-    #[error("{device}: not everything could be saved; what is in memory is kept, and tried again")]
+    #[error("not everything could be saved on {device}; the rest is kept in memory, and will be tried again")]
     Broken {
         /// The device.
         device: String,

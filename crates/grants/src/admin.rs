@@ -1,8 +1,8 @@
-//! The administrator's socket: whoever connects is asked for his user by the kernel.
+//! The administrator's socket: the kernel tells the server which user has connected.
 
 use crate::house::House;
 use crate::keeper::is_owner;
-use crate::request::{LINE_BYTES_MAX, Request, Said};
+use crate::request::{LINE_BYTES_MAX, Reply, Request};
 use nvmed_sys::sync::{Arc, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Who may connect: the owner.
+/// Only the owner may connect.
 const MODE: u32 = 0o600;
 /// Connections answered at once: an administrator has a few.
 const CONNECTIONS_MAX: usize = 16;
-/// An administrator who connects and says nothing is hung up on.
+/// After so long without a request the server closes an administrator's connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A socket at which a served device is administered, until this is dropped.
@@ -32,7 +32,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Makes the socket, and answers whoever may ask. A socket that a dead server left there is replaced.
+    /// Makes the socket, and answers root and the server's user. A socket that a dead server left there is replaced.
     ///
     /// # Errors
     /// The path is taken; the host has no descriptor or thread left.
@@ -108,7 +108,7 @@ impl Desk {
         }
     }
 
-    /// Has a thread answer a connection: one that says nothing keeps nobody waiting.
+    /// Has a thread answer a connection: a client that sends nothing holds up no other.
     fn take(self: &Arc<Self>, stream: UnixStream) {
         if self.open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
             self.open.fetch_sub(1, Ordering::SeqCst);
@@ -135,10 +135,10 @@ impl Desk {
             BufReader::new(&stream).take(LINE_BYTES_MAX).read_line(&mut line)?;
             match serde_json::from_str(&line) {
                 Ok(request) => (self.house.answer(Request::clone(&request)), request == Request::Drain),
-                Err(error) => (Said::Failed(format!("not a request: {error}")), false),
+                Err(error) => (Reply::Failed(format!("not a request: {error}")), false),
             }
         } else {
-            (Said::Failed("only root and the server's user may administer it".to_owned()), false)
+            (Reply::Failed("only root and the server's user may administer it".to_owned()), false)
         };
         let (said, stays) = said;
         let mut text = serde_json::to_string(&said)?;

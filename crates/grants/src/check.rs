@@ -1,16 +1,16 @@
-//! What makes sense: each grant by itself, and all beside each other.
+//! Whether grants make sense: each by itself, and all beside each other.
 
-use crate::error::GrantError;
+use crate::error::{GrantError, InvalidGrant};
 use crate::table::{PartitionGrant, Table, TreeGrant};
 use core::ops::Range;
 use nvmed_stack::PartitionOptions;
 use nvmed_units::BLOCK_BYTES;
 
 /// Longest name of a grant: with the directory before it, a socket's path has at most 107 bytes.
-const NAME_BYTES_MAX: usize = 48;
+pub(crate) const NAME_BYTES_MAX: usize = 48;
 
-fn wrong(name: &str, what: impl Into<String>) -> GrantError {
-    GrantError::Grant { name: name.to_owned(), what: what.into() }
+fn wrong(name: &str, error: InvalidGrant) -> GrantError {
+    GrantError::Grant { name: name.to_owned(), error }
 }
 
 /// A name is part of a file's name, and of a configuration file's line.
@@ -18,10 +18,7 @@ fn check_name(name: &str) -> Result<(), GrantError> {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let dots = name.starts_with('.') || name.starts_with('-');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || dots || !name.bytes().all(fine) {
-        let what = format!(
-            "a name has 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_`, `-`, and begins with none of `.-`"
-        );
-        return Err(wrong(name, what));
+        return Err(wrong(name, InvalidGrant::Name));
     }
     Ok(())
 }
@@ -36,16 +33,13 @@ impl TreeGrant {
         check_name(&self.name)?;
         let plain = |step: &str| step != "." && step != ".." && !step.contains('\0');
         if !self.path.starts_with('/') || !self.steps().all(plain) {
-            return Err(wrong(
-                &self.name,
-                format!("`{}` is no path from `/` without `.` and `..`", self.path),
-            ));
+            return Err(wrong(&self.name, InvalidGrant::Path { path: self.path.clone() }));
         }
         if self.users.is_empty() && self.groups.is_empty() {
-            return Err(wrong(&self.name, "it is nobody's: name users or groups"));
+            return Err(wrong(&self.name, InvalidGrant::Nobody));
         }
-        if self.capacity.is_some_and(|capacity| capacity.0 < BLOCK_BYTES as u64) {
-            return Err(wrong(&self.name, "a capacity is at least 4K"));
+        if let Some(capacity) = self.capacity.filter(|capacity| capacity.0 < BLOCK_BYTES as u64) {
+            return Err(wrong(&self.name, InvalidGrant::Capacity { bytes: capacity.0 }));
         }
         Ok(())
     }
@@ -66,16 +60,13 @@ impl PartitionGrant {
         check_name(&self.name)?;
         let whole = [self.first.0, self.size.0].iter().all(|bytes| bytes.is_multiple_of(BLOCK_BYTES as u64));
         if self.size.0 == 0 || !whole || self.first.0.checked_add(self.size.0).is_none() {
-            return Err(wrong(&self.name, "`first` and `size` are multiples of 4096, and `size` is not 0"));
+            return Err(wrong(&self.name, InvalidGrant::Blocks { first: self.first.0, bytes: self.size.0 }));
         }
         if !(1..=255).contains(&self.queues) {
-            return Err(wrong(&self.name, "a partition has 1 to 255 queues"));
+            return Err(wrong(&self.name, InvalidGrant::Queues { queues: self.queues }));
         }
-        if self.rate.is_some_and(|rate| rate.0 < PartitionOptions::RATE_MIN) {
-            return Err(wrong(
-                &self.name,
-                format!("a rate is at least {} bytes a second", PartitionOptions::RATE_MIN),
-            ));
+        if let Some(rate) = self.rate.filter(|rate| rate.0 < PartitionOptions::RATE_MIN) {
+            return Err(wrong(&self.name, InvalidGrant::Rate { bytes_per_s: rate.0 }));
         }
         Ok(())
     }
@@ -98,21 +89,20 @@ impl Table {
         let mut names: Vec<&str> = self.names().collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(wrong(pair[0], "two grants have this name"));
+            return Err(wrong(pair[0], InvalidGrant::NameTaken));
         }
         let bounded: Vec<_> = self.trees.iter().filter(|tree| tree.is_bounded()).collect();
         for (index, one) in bounded.iter().enumerate() {
             let other =
                 bounded[index + 1..].iter().find(|other| is_within(one, other) || is_within(other, one));
             if let Some(other) = other {
-                let what = format!("its capacity and that of `{}` would count the same files", other.name);
-                return Err(wrong(&one.name, what));
+                return Err(wrong(&one.name, InvalidGrant::CountedTwice { other: other.name.clone() }));
             }
         }
         let mut parts: Vec<_> = self.partitions.iter().collect();
         parts.sort_by_key(|part| part.first);
         match parts.windows(2).find(|pair| pair[1].first.0 < pair[0].range().end) {
-            Some(pair) => Err(wrong(&pair[1].name, format!("it overlaps `{}`", pair[0].name))),
+            Some(pair) => Err(wrong(&pair[1].name, InvalidGrant::Overlap { other: pair[0].name.clone() })),
             None => Ok(()),
         }
     }
@@ -124,13 +114,10 @@ impl Table {
     pub fn check_device(&self, fs_bytes: u64, device_bytes: u64) -> Result<(), GrantError> {
         for part in &self.partitions {
             if part.first.0 < fs_bytes {
-                let hint = "`nvmed format --fs-size` leaves room behind it";
-                let what =
-                    format!("it overlaps the file system, which has the first {fs_bytes} bytes; {hint}");
-                return Err(wrong(&part.name, what));
+                return Err(wrong(&part.name, InvalidGrant::OverFileSystem { fs_bytes }));
             }
             if part.range().end > device_bytes {
-                return Err(wrong(&part.name, format!("it ends past the device's {device_bytes} bytes")));
+                return Err(wrong(&part.name, InvalidGrant::OutOfRange { device_bytes }));
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::error::GrantError;
 use crate::keeper::Keeper;
-use crate::request::{Request, Said};
+use crate::request::{Reply, Request};
 use nvmed_server::{Service, Session, Stop};
 use nvmed_units::BLOCK_BYTES;
 use serde_json::{Value, json};
@@ -19,14 +19,14 @@ pub struct House {
 }
 
 impl House {
-    /// What an administrator may ask of a running server. `device` is its name, for people.
+    /// A running server as its administrator sees it. `device` is the device's name, as messages show it.
     #[must_use]
     pub fn new(keeper: Arc<Keeper>, service: Arc<Service>, stop: Stop, device: String) -> Self {
         Self { keeper, service, stop, device, started: Instant::now() }
     }
 
-    /// Does what is asked.
-    pub fn answer(&self, request: Request) -> Said {
+    /// Carries out a request.
+    pub fn answer(&self, request: Request) -> Reply {
         let done = match request {
             Request::Status => Ok(self.status()),
             Request::Grants => Ok(self.grants()),
@@ -40,7 +40,7 @@ impl House {
             Request::Quota { name, limits } => self.keeper.quota(&name, &limits).map(|()| json!({})),
             Request::Drain => Ok(self.drain()),
         };
-        done.map_or_else(|error: GrantError| Said::Failed(error.to_string()), Said::Done)
+        done.map_or_else(|error: GrantError| Reply::Failed(error.to_string()), Reply::Done)
     }
 
     /// Ends the sessions of a tree.

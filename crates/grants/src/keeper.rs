@@ -1,6 +1,6 @@
-//! The grants in force: who is let in where, what is counted, which partitions are served.
+//! The grants in force: which users get a session and on which tree, whose use is counted, which partitions are served.
 
-use crate::error::GrantError;
+use crate::error::{GrantError, InvalidGrant};
 use crate::size::Size;
 use crate::table::{PartitionGrant, Table, TreeGrant};
 use nvmed_fs::{Credentials, FileSystem, FileType, Follow, FsError, Limits, Node, Object, Usage};
@@ -20,7 +20,7 @@ const WAY_MODE: u32 = 0o755;
 const TREE_MODE: u32 = 0o700;
 const GROUP_TREE_MODE: u32 = 0o770;
 
-/// Who asks.
+/// The ids of a process that wants a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker<'a> {
     /// User.
@@ -31,7 +31,7 @@ pub struct Asker<'a> {
     pub groups: &'a [u32],
 }
 
-/// What changes of a grant.
+/// New limits for a grant; those that are absent stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Quota {
     /// A tree's bytes; 0 lifts the limit.
@@ -72,7 +72,7 @@ impl TreeGrant {
     }
 }
 
-/// Whether somebody owns the server: root, and the user whose process it is. They reach the device itself.
+/// Whether a user owns the server: root does, and the user whose process it is. They reach the device itself.
 #[must_use]
 pub(crate) fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
@@ -128,7 +128,8 @@ impl Keeper {
         table.check_device(fs_bytes, self.device.geometry().bytes())
     }
 
-    /// What a process sees that asks for the tree of this name, or, without a name, for the only one that it may have.
+    /// The file system as a process sees it that asks for the tree of this name, or, without a name, for the only tree
+    /// that it may have.
     ///
     /// # Errors
     /// [`FsError::Access`] for a tree that is not granted to it, or that there is not; [`FsError::Invalid`] without a
@@ -160,7 +161,8 @@ impl Keeper {
         Ok(Admitted { files, tree: grant.name.into() })
     }
 
-    /// The directory of a tree. No symbolic link leads there: who may write above it could turn it elsewhere.
+    /// The directory of a tree. No symbolic link leads there: a user who may write above it could turn the link
+    /// elsewhere.
     fn directory(&self, grant: &TreeGrant) -> Result<Node, FsError> {
         let mut at = self.files.root();
         for step in grant.steps() {
@@ -269,8 +271,8 @@ impl Keeper {
         }
     }
 
-    /// Takes a grant away. A partition's user is disconnected when this returns; sessions of a tree are the caller's
-    /// to end.
+    /// Takes a grant away. A partition's user is disconnected when this returns; the caller has to end the sessions of
+    /// a tree.
     ///
     /// # Errors
     /// [`GrantError::Unknown`]; the table's, and nothing has changed then.
@@ -292,12 +294,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// What was answered before may be wrong from now on. The caller has changed what is answered.
+    /// The caller has changed the grants: answers that were given before may be wrong from now on.
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Nobody counts a tree any more.
+    /// Ends the counting of what a tree uses.
     fn unbound(&self, grant: &TreeGrant) {
         if grant.is_bounded()
             && let Ok(root) = self.directory(grant)
@@ -320,7 +322,7 @@ impl Keeper {
         let set = |size: Size| Some(size).filter(|size| size.0 > 0);
         match (tree, part) {
             (Some(_), _) if quota.rate.is_some() => {
-                Err(GrantError::Grant { name: name.to_owned(), what: "a tree has no rate".to_owned() })
+                Err(GrantError::Grant { name: name.to_owned(), error: InvalidGrant::TreeRate })
             }
             (Some(mut tree), _) => {
                 tree.capacity = quota.capacity.map_or(tree.capacity, set);
@@ -329,8 +331,7 @@ impl Keeper {
                 self.grant_tree(tree)
             }
             (None, Some(_)) if quota.capacity.is_some() || quota.inodes.is_some() => {
-                let what = "a partition's size is what it is; revoke it and grant another".to_owned();
-                Err(GrantError::Grant { name: name.to_owned(), what })
+                Err(GrantError::Grant { name: name.to_owned(), error: InvalidGrant::PartitionSize })
             }
             (None, Some(mut part)) => {
                 part.rate = quota.rate.map_or(part.rate, set);
@@ -340,14 +341,14 @@ impl Keeper {
         }
     }
 
-    /// Lets nobody in any more.
+    /// From now on refuses all new sessions and partitions.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
         self.changed();
         self.state().partitions.clear();
     }
 
-    /// Whether nobody is let in any more.
+    /// Whether new sessions and partitions are refused.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)

@@ -16,9 +16,9 @@ mod size;
 mod table;
 
 pub use admin::{Admin, clear_socket};
-pub use error::GrantError;
+pub use error::{FileCall, GrantError, InvalidGrant, Untrusted};
 pub use house::House;
 pub use keeper::{Asker, Keeper, Quota};
-pub use request::{Request, Said, ask};
+pub use request::{Reply, Request, ask};
 pub use size::Size;
 pub use table::{PartitionGrant, Table, TreeGrant};

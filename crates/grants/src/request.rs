@@ -1,4 +1,4 @@
-//! What an administrator says to a server, and what is answered: one line of JSON each.
+//! An administrator's request to a server, and the server's reply: one line of JSON each.
 
 use crate::keeper::Quota;
 use crate::table::{PartitionGrant, TreeGrant};
@@ -37,27 +37,27 @@ pub enum Request {
         /// Which.
         limits: Quota,
     },
-    /// Nobody is let in any more; the server ends with the last session. Answered at once, and the connection closed
+    /// The server refuses new sessions, and ends with the last session. Answered at once, and the connection closed
     /// when it has ended.
     Drain,
 }
 
-/// What is answered.
+/// What the server answers to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Said {
+pub enum Reply {
     /// It was done; what was asked for.
     Done(serde_json::Value),
     /// It was not: why.
     Failed(String),
 }
 
-/// Asks the server whose administrator's socket is at a path, and waits for its answer; `last` is told of the answer,
-/// and the connection then stays until the server closes it.
+/// Asks the server whose administrator's socket is at a path, and waits for its answer; `told` is called with the
+/// reply; with `wait`, this returns when the server has closed the connection.
 ///
 /// # Errors
 /// The host's, as text: nobody listens there, or it is not for us.
-pub fn ask(socket: &Path, request: &Request, wait: bool, told: impl FnOnce(&Said)) -> Result<Said, String> {
+pub fn ask(socket: &Path, request: &Request, wait: bool, told: impl FnOnce(&Reply)) -> Result<Reply, String> {
     let wrong = |error: std::io::Error| {
         let what = match Errno::from_io_error(&error) {
             Some(Errno::ACCESS) => "only root and the server's user may administer it".to_owned(),
@@ -78,7 +78,7 @@ pub fn ask(socket: &Path, request: &Request, wait: bool, told: impl FnOnce(&Said
     }
     let said = serde_json::from_str(&answer).map_err(|error| format!("{}: {error}", socket.display()))?;
     told(&said);
-    if wait && matches!(said, Said::Done(_)) {
+    if wait && matches!(said, Reply::Done(_)) {
         // Its end is the answer; how it comes is of no interest.
         let _ = reader.read_to_string(&mut answer);
     }

@@ -1,6 +1,6 @@
 //! The administrator's table: a file that only its owner may write, replaced as a whole.
 
-use crate::error::GrantError;
+use crate::error::{FileCall, GrantError, Untrusted};
 use crate::size::Size;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
@@ -24,14 +24,14 @@ const HEAD: &str = "# Who may use what of the device (docs/serve.md). `nvmed adm
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TreeGrant {
-    /// By which it is asked for.
+    /// The name by which a client asks for it.
     pub name: String,
     /// Its directory, from the file system's root.
     pub path: String,
-    /// Users whose it is.
+    /// Users who may use it.
     #[serde(default)]
     pub users: Vec<u32>,
-    /// Groups whose it is.
+    /// Groups whose members may use it.
     #[serde(default)]
     pub groups: Vec<u32>,
     /// Whether they may change anything; mode bits count besides.
@@ -57,13 +57,13 @@ fn queues() -> u16 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionGrant {
-    /// By which its socket is named.
+    /// The name that its socket gets.
     pub name: String,
     /// Its first byte on the device.
     pub first: Size,
     /// Its size.
     pub size: Size,
-    /// Who may connect.
+    /// The user who may connect.
     pub user: u32,
     /// The socket's group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,13 +101,13 @@ impl Table {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = match rustix::fs::open(path, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(Self::default()),
-            Err(Errno::LOOP) => return Err(untrusted(path, "it is a symbolic link")),
-            opened => opened.map_err(failed(path, "cannot be opened"))?,
+            Err(Errno::LOOP) => return Err(untrusted(path, Untrusted::Link)),
+            opened => opened.map_err(failed(path, FileCall::Open))?,
         };
         check_directory(path)?;
-        let stat = rustix::fs::fstat(&fd).map_err(failed(path, "cannot be looked at"))?;
+        let stat = rustix::fs::fstat(&fd).map_err(failed(path, FileCall::Status))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(untrusted(path, "it is no regular file"));
+            return Err(untrusted(path, Untrusted::NotAFile));
         }
         check_owner(path, &stat)?;
         Self::parse(&text(path, fd)?, path)
@@ -120,7 +120,7 @@ impl Table {
     pub fn parse(text: &str, path: &Path) -> Result<Self, GrantError> {
         let wrong = |error: toml::de::Error| GrantError::Syntax {
             path: path.display().to_string(),
-            what: error.to_string().trim_end().replace('\n', " "),
+            reason: error.to_string().trim_end().replace('\n', " "),
         };
         let table: Self = toml::from_str(text).map_err(wrong)?;
         table.check()?;
@@ -133,8 +133,8 @@ impl Table {
         HEAD.to_owned() + &toml::to_string(self).expect("a table of strings and numbers is TOML")
     }
 
-    /// Puts the table in the place of the file, durably and at once: whoever reads it sees all of one or all of the
-    /// other.
+    /// Puts the table in the place of the file, durably and at once: a reader sees all of the old table or all of the
+    /// new one.
     ///
     /// # Errors
     /// [`GrantError::File`], [`GrantError::Untrusted`]; the file is as it was.
@@ -146,27 +146,27 @@ impl Table {
             .and_then(|()| sync_directory(path));
         written.map_err(|errno| {
             let _ = rustix::fs::unlink(&new);
-            failed(path, "cannot be written")(errno)
+            failed(path, FileCall::Write)(errno)
         })
     }
 }
 
-fn failed(path: &Path, what: &'static str) -> impl Fn(Errno) -> GrantError {
+fn failed(path: &Path, call: FileCall) -> impl Fn(Errno) -> GrantError {
     let path = path.display().to_string();
-    move |errno| GrantError::File { path: path.clone(), what, errno }
+    move |errno| GrantError::File { path: path.clone(), call, errno }
 }
 
-fn untrusted(path: &Path, what: impl Into<String>) -> GrantError {
-    GrantError::Untrusted { path: path.display().to_string(), what: what.into() }
+fn untrusted(path: &Path, reason: Untrusted) -> GrantError {
+    GrantError::Untrusted { path: path.display().to_string(), reason }
 }
 
 /// Whether only root or this process's user could have written what has this status.
 fn check_owner(path: &Path, stat: &Stat) -> Result<(), GrantError> {
     if stat.st_uid != 0 && stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(untrusted(path, format!("it belongs to user {}", stat.st_uid)));
+        return Err(untrusted(path, Untrusted::Owner { uid: stat.st_uid }));
     }
     if stat.st_mode & OTHERS_WRITE != 0 {
-        return Err(untrusted(path, format!("its mode is {:o}", stat.st_mode & 0o7777)));
+        return Err(untrusted(path, Untrusted::Mode { mode: stat.st_mode & 0o7777 }));
     }
     Ok(())
 }
@@ -175,21 +175,21 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Who may write the directory may exchange the table.
+/// A user who may write the directory may exchange the table.
 fn check_directory(path: &Path) -> Result<(), GrantError> {
     let directory = directory_of(path);
     let stat = rustix::fs::statat(rustix::fs::CWD, directory, AtFlags::empty())
-        .map_err(failed(directory, "cannot be looked at"))?;
+        .map_err(failed(directory, FileCall::Status))?;
     check_owner(directory, &stat)
 }
 
 fn text(path: &Path, fd: OwnedFd) -> Result<String, GrantError> {
     let mut text = String::new();
     let read = File::from(fd).take(TABLE_BYTES_MAX + 1).read_to_string(&mut text);
-    let broken = |what: String| GrantError::Syntax { path: path.display().to_string(), what };
+    let broken = |reason: String| GrantError::Syntax { path: path.display().to_string(), reason };
     read.map_err(|error| broken(error.to_string()))?;
     if text.len() as u64 > TABLE_BYTES_MAX {
-        return Err(broken(format!("more than {TABLE_BYTES_MAX} bytes")));
+        return Err(broken(format!("it has more than {TABLE_BYTES_MAX} bytes")));
     }
     Ok(text)
 }

@@ -6,14 +6,15 @@
 
 use crate::commit::Barrier;
 use crate::delta::Delta;
-use crate::log;
+use crate::layout::TreeIndex;
 use crate::merge::Merge;
 use crate::pack::PACKED_BYTES_MIN;
 use crate::pins::{self, Version};
 use crate::space::Space;
 use crate::state::{SnapshotState, State};
+use crate::stream::{Position, Sequence};
 use crate::superblock::Superblock;
-use crate::{Batch, KvError, Sequence, Store};
+use crate::{Batch, KvError, Store};
 use core::sync::atomic::Ordering::Relaxed;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
@@ -40,17 +41,17 @@ pub(crate) struct Checkpointer {
 
 struct Retired {
     version: Arc<Version>,
-    freed: Vec<u64>,
+    freed: Vec<TreeIndex>,
 }
 
 /// How far a merge has come.
 struct Progress {
     delta: Arc<Delta>,
     /// Where the log began when that was frozen.
-    head: u64,
+    head: Position,
     /// The stream's end then, and the sequence of the last batch in it.
-    end: u64,
-    sequence: u64,
+    end: Position,
+    sequence: Sequence,
     /// Everything below is in the tree.
     from: Vec<u8>,
     /// About how many keys that is.
@@ -123,7 +124,7 @@ impl Store {
             (state.head, state.end)
         };
         assert!(end >= head, "the log ends at {end}, before its head {head}");
-        let blocks = log::stream_block(end) - log::stream_block(head);
+        let blocks = end.block() - head.block();
         if blocks > CLOSE_LOG_BLOCKS {
             self.checkpoint()?;
         }
@@ -147,7 +148,7 @@ impl Store {
     }
 
     /// After an `apply` that ended at `end`: a step when commits have not kept up.
-    pub(crate) fn step_if_urgent(&self, end: u64) {
+    pub(crate) fn step_if_urgent(&self, end: Position) {
         if !self.pace.is_urgent(end) {
             return;
         }
@@ -171,7 +172,7 @@ impl Store {
 
     /// Whether `batch` can be applied to `state`.
     pub(crate) fn room(&self, state: &State, length: u64, batch: &Batch) -> Room {
-        let log_blocks = log::stream_block(state.end + length) - log::stream_block(state.head);
+        let log_blocks = (state.end + length).block() - state.head.block();
         let puts = state.active.puts() + batch.puts();
         let bytes = state.active.bytes() + batch.bytes();
         let frozen = state.frozen.as_ref().map_or(0, |frozen| frozen.charge);
@@ -256,7 +257,7 @@ impl Store {
         blocks: u64,
     ) -> Result<bool, KvError> {
         if !progress.logged {
-            self.commit_only(Sequence(progress.sequence), Barrier::Before)?;
+            self.commit_only(progress.sequence, Barrier::Before)?;
             progress.logged = true;
         }
         self.commits.check()?;

@@ -5,7 +5,8 @@
 //! after their call is over. No lock that `get` or `apply` needs is held during I/O.
 
 use crate::log::Appender;
-use crate::{KvError, Sequence, Store};
+use crate::stream::Sequence;
+use crate::{KvError, Store};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Condvar, Mutex, MutexGuard};
@@ -49,9 +50,9 @@ struct Rounds {
     flush_before: bool,
     flush_after: bool,
     /// The last batch that is durable.
-    durable: u64,
+    durable: Sequence,
     /// The last batch that was applied before a flush which has returned.
-    flushed: u64,
+    flushed: Sequence,
     /// The number of the last round that sent a flush; they are counted from 1.
     flush_round: u64,
     appends: u64,
@@ -60,13 +61,13 @@ struct Rounds {
 
 /// What a round has done.
 struct Done {
-    durable: u64,
+    durable: Sequence,
     flushed: bool,
     appended: bool,
 }
 
 impl Commits {
-    pub(crate) fn new(appender: Appender, durable: u64) -> Self {
+    pub(crate) fn new(appender: Appender, durable: Sequence) -> Self {
         let rounds = Rounds {
             running: false,
             finished: 0,
@@ -132,10 +133,10 @@ impl Rounds {
 
     /// Whether what was done so far is all that a caller wants.
     fn satisfies(&self, sequence: Sequence, barrier: Barrier) -> bool {
-        let durable = self.durable >= sequence.0;
+        let durable = self.durable >= sequence;
         match barrier {
             Barrier::None => durable,
-            Barrier::Before => durable && self.flushed >= sequence.0,
+            Barrier::Before => durable && self.flushed >= sequence,
             Barrier::After => false,
         }
     }
@@ -227,7 +228,7 @@ impl Store {
     }
 
     /// Appends everything applied so far. `flushed` is the last batch that a flush has followed.
-    fn round(&self, before: bool, after: bool, flushed: u64) -> Result<Done, KvError> {
+    fn round(&self, before: bool, after: bool, flushed: Sequence) -> Result<Done, KvError> {
         let mut appender = self.commits.appender.lock();
         // Said while nobody else has the appender: what it has written is perhaps not durable, and must not be settled.
         self.append_all(&mut appender, before, after, flushed).inspect_err(|error| self.commits.fail(error))
@@ -238,7 +239,7 @@ impl Store {
         appender: &mut Appender,
         before: bool,
         after: bool,
-        flushed: u64,
+        flushed: Sequence,
     ) -> Result<Done, KvError> {
         let (end, durable, flush_first) = {
             let state = self.state.read();
@@ -247,7 +248,7 @@ impl Store {
         // What a caller asked for, unless a mistake is being made on purpose.
         let flushes = !Mutant::NoDataFlush.is_made();
         let (before, after) = (before && flushes, after && flushes);
-        let flush_first = if flushes { flush_first } else { 0 };
+        let flush_first = if flushes { flush_first } else { Sequence(0) };
         assert!(end >= appender.position(), "the stream ends at {end}, before the log");
         if end == appender.position() {
             let flush = before || after;
@@ -307,7 +308,7 @@ impl Store {
     /// The last batch known to be durable.
     #[must_use]
     pub fn durable(&self) -> Sequence {
-        Sequence(self.commits.rounds.lock().durable)
+        self.commits.rounds.lock().durable
     }
 }
 
@@ -316,6 +317,7 @@ mod tests {
     use super::*;
     use crate::{Batch, Medium, MediumError, MemoryMedium, Options, PendingMemory};
     use core::sync::atomic::AtomicBool;
+    use nvmed_units::Block;
     use std::sync::Arc;
 
     /// Panics in a write, as an assert of ours would.
@@ -326,11 +328,11 @@ mod tests {
             self.0.blocks()
         }
 
-        fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+        fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
             self.0.read(block, into)
         }
 
-        fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+        fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
             assert!(!self.1.load(Relaxed), "a mistake");
             self.0.write(block, data, fua)
         }
@@ -348,11 +350,11 @@ mod tests {
             self.0.blocks()
         }
 
-        fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+        fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
             self.0.read(block, into)
         }
 
-        fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+        fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
             self.0.write(block, data, fua)
         }
 
@@ -372,7 +374,7 @@ mod tests {
         batch.put(b"key", b"value");
         store.apply(&batch).unwrap();
         medium.1.store(true, Relaxed);
-        assert!(store.round(false, true, 0).is_err());
+        assert!(store.round(false, true, Sequence(0)).is_err());
         let written = medium.0.to_bytes();
         assert_eq!(store.settle(), Err(KvError::Failed { errno: EIO }));
         assert!(medium.0.to_bytes() == written, "a block says that it is durable");

@@ -9,9 +9,11 @@
 //! its key is in: a range that comes marks the entries in it as deleted.
 
 use crate::intervals::Intervals;
+use crate::stream::Sequence;
 use crate::table::{Table, hash};
 use core::cmp::Ordering;
 use core::ops::Bound;
+use nvmed_units::bounded;
 use std::sync::Arc;
 
 /// Entries in a node: a node of prefixes is then eight cache lines, five steps of binary search.
@@ -78,7 +80,7 @@ pub(crate) struct Delta {
     /// Of these, the ones that are not deleted.
     puts: usize,
     /// The last batch before the first one in here.
-    base: u64,
+    base: Sequence,
     /// Keys of which nothing is known here but that they are gone.
     erased: Arc<Intervals>,
     /// Bytes of the bounds of these.
@@ -86,7 +88,7 @@ pub(crate) struct Delta {
 }
 
 /// What a reader of a delta sees: batches up to this one.
-pub(crate) const NEWEST: u64 = u64::MAX;
+pub(crate) const NEWEST: Sequence = Sequence(u64::MAX);
 
 /// What the delta holds of a key for a reader: its value, or `None` when it is deleted.
 pub(crate) type Change<'a> = Option<&'a [u8]>;
@@ -118,14 +120,14 @@ impl Delta {
             height: 0,
             records: 0,
             puts: 0,
-            base: 0,
+            base: Sequence(0),
             erased: Arc::default(),
             erased_bytes: 0,
         }
     }
 
     /// The empty delta for the batches after `base`.
-    pub(crate) fn since(mut self, base: u64) -> Self {
+    pub(crate) fn since(mut self, base: Sequence) -> Self {
         assert!(self.records == 0 && self.erased.is_empty(), "{} changes are in a new delta", self.records);
         self.base = base;
         self
@@ -189,22 +191,22 @@ impl Delta {
     }
 
     /// The batch of an entry.
-    fn batch(&self, entry: u32) -> u64 {
-        self.base + u64::from(self.number(entry as usize + AT_BATCH))
+    fn batch(&self, entry: u32) -> Sequence {
+        Sequence(self.base.0 + u64::from(self.number(entry as usize + AT_BATCH)))
     }
 
-    fn set_batch(&mut self, entry: u32, batch: u64) {
+    fn set_batch(&mut self, entry: u32, batch: Sequence) {
         let (at, number) = (entry as usize + AT_BATCH, self.count(batch));
         self.arena[at..at + 4].copy_from_slice(&number.to_le_bytes());
     }
 
     /// A batch as entries name it.
-    fn count(&self, batch: u64) -> u32 {
+    fn count(&self, batch: Sequence) -> u32 {
         u32::try_from(batch - self.base).expect("a log holds fewer than 2^32 batches")
     }
 
     /// The newest entry of the key of `entry` that a reader of the batches up to `seen` sees.
-    fn visible(&self, mut entry: u32, seen: u64) -> Option<u32> {
+    fn visible(&self, mut entry: u32, seen: Sequence) -> Option<u32> {
         while self.batch(entry) > seen {
             entry = self.number(entry as usize + AT_OLDER);
             if entry == NONE {
@@ -263,7 +265,7 @@ impl Delta {
     }
 
     /// As [`Delta::get`], for a reader of the batches up to `seen`.
-    pub(crate) fn get_at(&self, key: &[u8], seen: u64) -> Option<Change<'_>> {
+    pub(crate) fn get_at(&self, key: &[u8], seen: Sequence) -> Option<Change<'_>> {
         let entry = self.find(key).and_then(|entry| self.visible(entry, seen))?;
         Some(self.value(entry))
     }
@@ -299,7 +301,7 @@ impl Delta {
 
     /// Sets or deletes `key` in `batch`; answers whether it is new here. Entries of batches up to `kept`
     /// are kept for snapshots.
-    pub(crate) fn set(&mut self, key: &[u8], value: Change<'_>, batch: u64, kept: u64) -> bool {
+    pub(crate) fn set(&mut self, key: &[u8], value: Change<'_>, batch: Sequence, kept: Sequence) -> bool {
         let hash = hash(key);
         let Some(entry) = self.table.find(hash, |entry| self.key(entry) == key) else {
             let entry = self.push(key, value, batch, NONE);
@@ -323,7 +325,7 @@ impl Delta {
     }
 
     /// Deletes every key at or above `from` and below `to` in `batch`, known here or not.
-    pub(crate) fn erase(&mut self, from: &[u8], to: &[u8], batch: u64, kept: u64) {
+    pub(crate) fn erase(&mut self, from: &[u8], to: &[u8], batch: Sequence, kept: Sequence) {
         if from >= to {
             return;
         }
@@ -366,7 +368,7 @@ impl Delta {
     }
 
     /// Puts the new value where the old one is, if it fits.
-    fn overwrite(&mut self, entry: u32, value: Change<'_>, batch: u64) -> bool {
+    fn overwrite(&mut self, entry: u32, value: Change<'_>, batch: Sequence) -> bool {
         let at = entry as usize;
         if let Some(value) = value {
             if value.len() > usize::from(self.word(at + AT_CAPACITY)) {
@@ -382,7 +384,7 @@ impl Delta {
         true
     }
 
-    fn push(&mut self, key: &[u8], value: Change<'_>, batch: u64, older: u32) -> u32 {
+    fn push(&mut self, key: &[u8], value: Change<'_>, batch: Sequence, older: u32) -> u32 {
         let bytes = value.unwrap_or(&[]);
         let entry = self.push_header(key.len(), value.map(<[u8]>::len), batch, older);
         self.arena.reserve(key.len() + bytes.len());
@@ -392,7 +394,7 @@ impl Delta {
     }
 
     /// An entry that says that the key of `older` is deleted.
-    fn push_tombstone(&mut self, older: u32, batch: u64) -> u32 {
+    fn push_tombstone(&mut self, older: u32, batch: Sequence) -> u32 {
         let start = older as usize + ENTRY_HEADER;
         let length = usize::from(self.word(older as usize));
         let entry = self.push_header(length, None, batch, older);
@@ -400,7 +402,7 @@ impl Delta {
         entry
     }
 
-    fn push_header(&mut self, key: usize, value: Option<usize>, batch: u64, older: u32) -> u32 {
+    fn push_header(&mut self, key: usize, value: Option<usize>, batch: Sequence, older: u32) -> u32 {
         let entry = u32::try_from(self.arena.len()).expect("the log bounds the delta below 4 GiB");
         let capacity = value.unwrap_or(0) as u16;
         let mut header = [0; ENTRY_HEADER];
@@ -419,7 +421,7 @@ impl Delta {
             leaf.insert(index, item);
             return;
         }
-        let right = self.leaves.len() as u32;
+        let right = bounded(self.leaves.len(), "the log bounds the delta");
         let leaf = &mut self.leaves[node as usize];
         // Appending in order keeps leaves full.
         let half = if index == FANOUT && leaf.next == NONE { FANOUT } else { FANOUT / 2 };
@@ -456,13 +458,13 @@ impl Delta {
                 inner.insert(index + 1, smallest, right);
             }
             smallest = (new.prefixes[0], new.entries[0]);
-            right = self.inners.len() as u32;
+            right = bounded(self.inners.len(), "the log bounds the delta");
             self.inners.push(new);
         }
         let mut root = EMPTY_INNER_NODE;
         root.insert(0, (0, 0), self.root);
         root.insert(1, smallest, right);
-        self.root = self.inners.len() as u32;
+        self.root = bounded(self.inners.len(), "the log bounds the delta");
         self.inners.push(root);
         self.height += 1;
         assert!(self.height <= HEIGHT_MAX, "a delta of {} levels", self.height);
@@ -526,7 +528,7 @@ impl Delta {
     }
 
     /// As [`Delta::entry`], for a reader of the batches up to `seen`: the change is `None` when it sees none.
-    pub(crate) fn entry_seen(&self, at: Cursor, seen: u64) -> Option<(&[u8], Option<Change<'_>>)> {
+    pub(crate) fn entry_seen(&self, at: Cursor, seen: Sequence) -> Option<(&[u8], Option<Change<'_>>)> {
         let entry = self.entry_at(at)?;
         Some((self.key(entry), self.visible(entry, seen).map(|entry| self.value(entry))))
     }
@@ -603,6 +605,9 @@ mod tests {
 
     type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
+    /// No snapshot sees anything.
+    const NONE_KEPT: Sequence = Sequence(0);
+
     /// Short keys over few bytes collide, share prefixes, and differ only in trailing zeroes.
     fn key() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
@@ -647,7 +652,7 @@ mod tests {
             let (mut delta, mut model) = (Delta::new(), Model::new());
             for (n, (key, length)) in steps.into_iter().enumerate() {
                 let value = length.map(|length| vec![n as u8; length]);
-                let new = delta.set(&key, value.as_deref(), n as u64 + 1, 0);
+                let new = delta.set(&key, value.as_deref(), Sequence(n as u64 + 1), NONE_KEPT);
                 prop_assert_eq!(new, model.insert(key, value).is_none());
             }
             let some = model.keys().nth(model.len() / 2).cloned().unwrap();
@@ -656,7 +661,7 @@ mod tests {
             }
             let mut delta = delta.cleared();
             same(&delta, &Model::new(), &some);
-            delta.set(&some, None, 1, 0);
+            delta.set(&some, None, Sequence(1), NONE_KEPT);
             same(&delta, &Model::from([(some.clone(), None)]), &some);
         }
     }
@@ -689,9 +694,9 @@ mod tests {
             }).collect();
             let mut model: BTreeMap<_, _> = keys.into_iter().map(|key| (key, Some(b"base".to_vec()))).collect();
             let mut snapshots = Vec::new();
-            let mut kept = 0;
+            let mut kept = NONE_KEPT;
             for (n, step) in steps.into_iter().enumerate() {
-                let batch = n as u64 + 1;
+                let batch = Sequence(n as u64 + 1);
                 match step {
                     Step::Set(key, length) => {
                         let value = length.map(|length| vec![n as u8; length]);
@@ -703,7 +708,7 @@ mod tests {
                         model.range_mut(from..to).for_each(|(_, value)| *value = None);
                     }
                     Step::Snapshot => {
-                        kept = batch - 1;
+                        kept = Sequence(n as u64);
                         snapshots.push((kept, Arc::clone(delta.erased()), model.clone()));
                     }
                 }
@@ -731,7 +736,7 @@ mod tests {
             let (mut delta, mut model) = (Delta::new(), Model::new());
             for n in (0..50_000).map(order) {
                 let key = n.to_be_bytes();
-                delta.set(&key, Some(&key), u64::from(n), 0);
+                delta.set(&key, Some(&key), Sequence(n.into()), NONE_KEPT);
                 model.insert(key.to_vec(), Some(key.to_vec()));
             }
             same(&delta, &model, &25_000u32.to_be_bytes());
@@ -741,10 +746,10 @@ mod tests {
     #[test]
     fn a_value_of_the_same_size_takes_no_more_memory() {
         let mut delta = Delta::new();
-        delta.set(b"inode", Some(&[1; 200]), 1, 0);
+        delta.set(b"inode", Some(&[1; 200]), Sequence(1), NONE_KEPT);
         let bytes = delta.bytes();
         for n in 0..100u8 {
-            delta.set(b"inode", Some(&[n; 200]), 2, 0);
+            delta.set(b"inode", Some(&[n; 200]), Sequence(2), NONE_KEPT);
         }
         assert_eq!(delta.bytes(), bytes);
         assert_eq!(delta.get(b"inode"), Some(Some(&[99; 200][..])));

@@ -8,7 +8,7 @@ use core::ops::Range;
 use nvmed_io::{Device, Handle, IoError, Segment};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::{BLOCK_BYTES, DeviceAddress, Lba};
+use nvmed_units::{BLOCK_BYTES, Block, DeviceAddress, Lba, bounded};
 
 /// Bytes of one staging area: a checkpoint writes runs of nodes, an open reads runs of log.
 const AREA_BYTES: usize = 64 << 10;
@@ -24,7 +24,7 @@ const OUTSIDE: MediumError = MediumError { errno: 22 };
 /// The store is the only writer of these blocks. LBAs must divide a block of 4096 bytes.
 pub struct DeviceMedium {
     handle: Handle,
-    runs: RwLock<Vec<Range<u64>>>,
+    runs: RwLock<Vec<Range<Block>>>,
     lbas_per_block: u64,
     memory: Arc<Mapping>,
     address: DeviceAddress,
@@ -61,7 +61,7 @@ impl DeviceMedium {
     ///
     /// # Errors
     /// No memory, no room in the device's address space, or LBAs that do not divide a block.
-    pub fn new(device: &Device, handle: Handle, blocks: Range<u64>) -> Result<Self, OpenError> {
+    pub fn new(device: &Device, handle: Handle, blocks: Range<Block>) -> Result<Self, OpenError> {
         let lbas_per_block = Self::lbas_per_block(device)?;
         let memory = Mapping::anonymous(AREA_BYTES * AREAS, Pages::Base)
             .map_err(|errno| OpenError::Host { what: "memory", errno: errno.raw_os_error() })?;
@@ -75,7 +75,7 @@ impl DeviceMedium {
     ///
     /// # Errors
     /// `ENOSPC` after 256 runs.
-    pub fn extend(&self, blocks: Range<u64>) -> Result<(), MediumError> {
+    pub fn extend(&self, blocks: Range<Block>) -> Result<(), MediumError> {
         let mut runs = self.runs.write();
         let room = runs.len() < RUNS_MAX;
         match runs.last_mut() {
@@ -86,7 +86,7 @@ impl DeviceMedium {
         Ok(())
     }
 
-    fn runs(&self) -> nvmed_sys::sync::RwLockReadGuard<'_, Vec<Range<u64>>> {
+    fn runs(&self) -> nvmed_sys::sync::RwLockReadGuard<'_, Vec<Range<Block>>> {
         self.runs.read()
     }
 
@@ -100,8 +100,8 @@ impl DeviceMedium {
     }
 
     /// The device's block that `block` is, and how many follow it there.
-    fn locate(&self, block: u64) -> Option<(u64, u64)> {
-        let mut offset = block;
+    fn locate(&self, block: Block) -> Option<(Block, u64)> {
+        let mut offset = block.0;
         for run in self.runs().iter() {
             let length = run.end - run.start;
             if offset < length {
@@ -115,12 +115,12 @@ impl DeviceMedium {
     /// Splits the bytes of a transfer at areas and runs: calls `part` with LBA and byte range.
     fn parts(
         &self,
-        block: u64,
+        block: Block,
         bytes: usize,
         part: &mut dyn FnMut(Lba, Range<usize>) -> Result<(), MediumError>,
     ) -> Result<(), MediumError> {
         let count = (bytes / BLOCK_BYTES) as u64;
-        let inside = block.checked_add(count).is_some_and(|end| end <= self.blocks());
+        let inside = block.0.checked_add(count).is_some_and(|end| end <= self.blocks());
         if !inside || !bytes.is_multiple_of(BLOCK_BYTES) {
             return Err(OUTSIDE);
         }
@@ -129,14 +129,17 @@ impl DeviceMedium {
             let (first, follow) = self.locate(block + (at / BLOCK_BYTES) as u64).ok_or(OUTSIDE)?;
             let blocks = follow.min(((bytes - at).min(AREA_BYTES) / BLOCK_BYTES) as u64);
             let end = at + blocks as usize * BLOCK_BYTES;
-            part(Lba(first * self.lbas_per_block), at..end)?;
+            part(first.lba(self.lbas_per_block), at..end)?;
             at = end;
         }
         Ok(())
     }
 
     fn segment(&self, offset: usize, bytes: usize) -> [Segment; 1] {
-        [Segment { address: self.address.plus(offset as u64), bytes: bytes as u32 }]
+        [Segment {
+            address: self.address.plus(offset as u64),
+            bytes: bounded(bytes, "a segment lies in one area"),
+        }]
     }
 }
 
@@ -155,7 +158,7 @@ impl Medium for DeviceMedium {
         self.runs().iter().map(|run| run.end - run.start).sum()
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         let (offset, _guard) = self.area();
         self.parts(block, into.len(), &mut |lba, range| {
             self.handle.read(lba, &self.segment(offset, range.len())).map_err(failed)?;
@@ -164,7 +167,7 @@ impl Medium for DeviceMedium {
         })
     }
 
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
         let (offset, _guard) = self.area();
         self.parts(block, data.len(), &mut |lba, range| {
             let bytes = &data[range];

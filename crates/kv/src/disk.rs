@@ -2,7 +2,7 @@
 
 use crate::{KvError, Medium, MediumCall};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 use std::sync::Arc;
 
 /// What a block that is written holds.
@@ -80,7 +80,7 @@ impl Disk {
         self.medium.blocks()
     }
 
-    pub(crate) fn read(&self, block: u64, into: &mut [u8]) -> Result<(), KvError> {
+    pub(crate) fn read(&self, block: Block, into: &mut [u8]) -> Result<(), KvError> {
         self.count(&self.counts.read, into.len());
         read(&*self.medium, block, into)
     }
@@ -88,7 +88,7 @@ impl Disk {
     pub(crate) fn write(
         &self,
         structure: Structure,
-        block: u64,
+        block: Block,
         data: &[u8],
         fua: bool,
     ) -> Result<(), KvError> {
@@ -125,13 +125,13 @@ impl Disk {
 }
 
 /// A read whose error names the block.
-pub(crate) fn read(medium: &dyn Medium, block: u64, into: &mut [u8]) -> Result<(), KvError> {
+pub(crate) fn read(medium: &dyn Medium, block: Block, into: &mut [u8]) -> Result<(), KvError> {
     let operation = MediumCall::Read;
     medium.read(block, into).map_err(|source| KvError::Medium { operation, block, source })
 }
 
 /// A write whose error names the block.
-pub(crate) fn write(medium: &dyn Medium, block: u64, data: &[u8], fua: bool) -> Result<(), KvError> {
+pub(crate) fn write(medium: &dyn Medium, block: Block, data: &[u8], fua: bool) -> Result<(), KvError> {
     let operation = MediumCall::Write;
     medium.write(block, data, fua).map_err(|source| KvError::Medium { operation, block, source })
 }
@@ -139,5 +139,5 @@ pub(crate) fn write(medium: &dyn Medium, block: u64, data: &[u8], fua: bool) -> 
 /// A flush whose error says so.
 pub(crate) fn flush(medium: &dyn Medium) -> Result<(), KvError> {
     let operation = MediumCall::Flush;
-    medium.flush().map_err(|source| KvError::Medium { operation, block: 0, source })
+    medium.flush().map_err(|source| KvError::Medium { operation, block: Block(0), source })
 }

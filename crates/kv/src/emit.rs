@@ -1,7 +1,7 @@
 //! Rows become nodes: leaves are filled, bursts made, inner nodes built over them.
 
 use crate::disk::{self, Disk};
-use crate::layout::Block;
+use crate::layout::BlockBytes;
 use crate::leaf::{Builder, EntryKind};
 use crate::merge::Merge;
 use crate::node::{self, CAPACITY, CHUNK_BYTES, Child, FANOUT_MAX, Node, NodeAddress, chunk};
@@ -9,7 +9,7 @@ use crate::pack::{BURST_BYTES, Item, Row, heaviest, measure};
 use crate::reference::{LEVEL_MAX, Reference, Root};
 use crate::{KvError, value};
 use core::ops::Range;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 use std::sync::Arc;
 
 /// A leaf or inner node is filled to nine tenths when there is enough for more than one, so that the next few
@@ -22,7 +22,7 @@ const WRITE_BLOCKS_MAX: usize = 64;
 /// Blocks on their way to the medium, neighbours together.
 #[derive(Default)]
 pub(crate) struct Writes {
-    first: u64,
+    first: Block,
     bytes: Vec<u8>,
     /// Whether they are of values.
     values: bool,
@@ -227,7 +227,7 @@ fn push(builder: &mut Builder, row: &Row, range: Range<usize>) -> bool {
 }
 
 impl Writes {
-    fn push(&mut self, disk: &Disk, block: u64, bytes: &Block, value: bool) -> Result<(), KvError> {
+    fn push(&mut self, disk: &Disk, block: Block, bytes: &BlockBytes, value: bool) -> Result<(), KvError> {
         let next = self.first + (self.bytes.len() / BLOCK_BYTES) as u64;
         if block != next || value != self.values || self.bytes.len() >= WRITE_BLOCKS_MAX * BLOCK_BYTES {
             self.send(disk)?;

@@ -1,5 +1,6 @@
 //! What can go wrong, with the numbers in it.
 
+use nvmed_units::Block;
 use thiserror::Error;
 
 /// The medium refused or failed a read, write or flush.
@@ -78,7 +79,7 @@ pub enum KvError {
         /// What it was asked for.
         operation: MediumCall,
         /// The first block of the transfer; 0 for a flush.
-        block: u64,
+        block: Block,
         /// What the medium said.
         source: MediumError,
     },
@@ -86,7 +87,7 @@ pub enum KvError {
     #[error("metadata block {block} ({structure}) is damaged: {reason}")]
     Corrupt {
         /// The block.
-        block: u64,
+        block: Block,
         /// What should be there: `superblock`, `tree node`, `bitmap page`, `log`.
         structure: &'static str,
         /// What is wrong with it.
@@ -96,7 +97,7 @@ pub enum KvError {
     #[error("no key-value store here: neither block 0 nor block {last} holds a superblock")]
     NotAStore {
         /// The last block looked at.
-        last: u64,
+        last: Block,
     },
     /// The store was written by another version.
     #[error(
@@ -164,7 +165,7 @@ pub enum KvError {
     )]
     SnapshotTooOld {
         /// The last batch that it saw.
-        sequence: u64,
+        sequence: crate::Sequence,
         /// Checkpoints written since.
         checkpoints: u64,
         /// [`crate::Options::snapshot_checkpoints_max`].
@@ -211,3 +212,16 @@ const ENOSPC: i32 = 28;
 const ENAMETOOLONG: i32 = 36;
 const EOPNOTSUPP: i32 = 95;
 const ESTALE: i32 = 116;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_medium_tells_its_errno_in_the_hosts_words() {
+        let source = MediumError { errno: 5 };
+        assert_eq!(source.to_string(), "Input/output error (os error 5)");
+        let error = KvError::Medium { operation: MediumCall::Write, block: nvmed_units::Block(7), source };
+        assert_eq!(error.to_string(), "write of metadata block 7 failed: Input/output error (os error 5)");
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::{Medium, MediumError, OpenError};
 use nvmed_sys::sync::{Mutex, MutexGuard};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -162,8 +162,8 @@ fn failed(errno: Errno) -> MediumError {
 }
 
 /// The byte offset of a block.
-fn offset(block: u64, bytes: usize) -> Result<u64, MediumError> {
-    let start = block.checked_mul(BLOCK_BYTES as u64).filter(|_| bytes.is_multiple_of(BLOCK_BYTES));
+fn offset(block: Block, bytes: usize) -> Result<u64, MediumError> {
+    let start = block.0.checked_mul(BLOCK_BYTES as u64).filter(|_| bytes.is_multiple_of(BLOCK_BYTES));
     start.ok_or(failed(Errno::INVAL))
 }
 
@@ -174,7 +174,7 @@ impl Medium for FileMedium {
         rustix::fs::seek(&self.fd, SeekFrom::End(0)).unwrap_or(0) / BLOCK_BYTES as u64
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         let start = offset(block, into.len())?;
         let Some(mut area) = self.area() else {
             return self.read_at(start, into);
@@ -187,7 +187,7 @@ impl Medium for FileMedium {
         Ok(())
     }
 
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
         let start = offset(block, data.len())?;
         let Some(mut area) = self.area() else {
             return self.write_at(start, data, fua);

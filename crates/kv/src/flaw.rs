@@ -1,12 +1,13 @@
 //! What an open found lost without having needed it.
 
 use core::fmt;
+use nvmed_units::Block;
 
 /// A block that is not what it should be, and whose other copy has everything: nothing is lost yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
     /// The block.
-    pub block: u64,
+    pub block: Block,
     /// What should be there: `superblock` or `log`.
     pub structure: &'static str,
     /// What is wrong with it.

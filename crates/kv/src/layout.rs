@@ -1,10 +1,11 @@
 //! Where things lie in the region, and the checksum that ties blocks to their store.
 
 use crate::KvError;
-use nvmed_units::BLOCK_BYTES;
+use crate::stream::StreamBlock;
+use nvmed_units::{BLOCK_BYTES, Block};
 
 /// What a block of the medium holds.
-pub(crate) type Block = [u8; BLOCK_BYTES];
+pub(crate) type BlockBytes = [u8; BLOCK_BYTES];
 
 /// Tree blocks that one bitmap page covers: the bits of a block less its 32-byte header.
 pub(crate) const PAGE_BITS: u64 = (4096 - 32) * 8;
@@ -21,6 +22,31 @@ pub(crate) const LOG_BLOCKS_MIN: u64 = 64;
 pub(crate) const LOG_BLOCKS_MAX: u64 = 6144;
 /// Tree blocks of the smallest store: the space kept for deleting, and as much to use.
 pub(crate) const TREE_BLOCKS_MIN: u64 = 160;
+
+/// A block among those of the tree, counted from the first: bitmap pages lie between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(transparent)]
+pub(crate) struct TreeIndex(pub(crate) u64);
+
+impl TreeIndex {
+    /// The bitmap page that covers it.
+    #[inline]
+    pub(crate) fn page(self) -> u64 {
+        self.0 / PAGE_BITS
+    }
+
+    /// Its bit in that page.
+    #[inline]
+    pub(crate) fn within(self) -> u64 {
+        self.0 % PAGE_BITS
+    }
+}
+
+impl core::fmt::Display for TreeIndex {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// The regions of a store (`docs/spec/kv.md`, Regions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +89,13 @@ impl Layout {
     }
 
     /// Where superblock slot 1 lies on a medium of which nothing else is known.
-    pub(crate) fn far_block(medium_blocks: u64) -> u64 {
-        medium_blocks.clamp(1, BLOCKS_MAX) - 1
+    pub(crate) fn far_block(medium_blocks: u64) -> Block {
+        Block(medium_blocks.clamp(1, BLOCKS_MAX) - 1)
     }
 
-    pub(crate) fn superblock(&self, slot: u64) -> u64 {
+    pub(crate) fn superblock(&self, slot: u64) -> Block {
         assert!(slot < 2, "slot {slot} of two superblocks");
-        if slot == 0 { 0 } else { self.blocks - 1 }
+        if slot == 0 { Block(0) } else { Block(self.blocks - 1) }
     }
 
     /// Blocks of the log's ring: all of the log but the twin.
@@ -78,39 +104,39 @@ impl Layout {
     }
 
     /// The ring block of stream block `stream_block`, its home.
-    pub(crate) fn log_block(&self, stream_block: u64) -> u64 {
-        1 + stream_block % self.ring_blocks()
+    pub(crate) fn log_block(&self, stream_block: StreamBlock) -> Block {
+        Block(1 + stream_block.0 % self.ring_blocks())
     }
 
     /// The other slot of the block that the stream ends in: right behind the ring.
-    pub(crate) fn twin_block(&self) -> u64 {
-        1 + self.ring_blocks()
+    pub(crate) fn twin_block(&self) -> Block {
+        Block(1 + self.ring_blocks())
     }
 
     /// The first block of the first group.
-    fn groups_start(&self) -> u64 {
-        1 + self.log_blocks
+    fn groups_start(&self) -> Block {
+        Block(1 + self.log_blocks)
     }
 
-    pub(crate) fn bitmap_block(&self, page: u64, slot: bool) -> u64 {
+    pub(crate) fn bitmap_block(&self, page: u64, slot: bool) -> Block {
         assert!(page < self.pages, "bitmap page {page} of {}", self.pages);
         self.groups_start() + page * GROUP_BLOCKS + u64::from(slot)
     }
 
     /// Where tree block `index` lies.
-    pub(crate) fn tree_block(&self, index: u64) -> u64 {
-        self.bitmap_block(index / PAGE_BITS, false) + 2 + index % PAGE_BITS
+    pub(crate) fn tree_block(&self, index: TreeIndex) -> Block {
+        self.bitmap_block(index.page(), false) + 2 + index.within()
     }
 
     /// Which tree block `block` is.
-    pub(crate) fn tree_index(&self, block: u64) -> Option<u64> {
-        let at = block.checked_sub(self.groups_start()).filter(|_| block < self.blocks - 1)?;
+    pub(crate) fn tree_index(&self, block: Block) -> Option<TreeIndex> {
+        let at = block.0.checked_sub(self.groups_start().0).filter(|_| block.0 < self.blocks - 1)?;
         let within = (at % GROUP_BLOCKS).checked_sub(2)?;
-        Some(at / GROUP_BLOCKS * PAGE_BITS + within)
+        Some(TreeIndex(at / GROUP_BLOCKS * PAGE_BITS + within))
     }
 
     /// Whether a node may lie in `block`.
-    pub(crate) fn is_tree_block(&self, block: u64) -> bool {
+    pub(crate) fn is_tree_block(&self, block: Block) -> bool {
         self.tree_index(block).is_some()
     }
 
@@ -175,20 +201,21 @@ mod tests {
                 for slot in [false, true] {
                     assert!(!layout.is_tree_block(layout.bitmap_block(page, slot)), "{layout:?}");
                 }
-                for index in [page * PAGE_BITS, ((page + 1) * PAGE_BITS).min(total) - 1] {
+                for index in [page * PAGE_BITS, ((page + 1) * PAGE_BITS).min(total) - 1].map(TreeIndex) {
                     let block = layout.tree_block(index);
                     assert!(block < layout.superblock(1), "{layout:?}");
                     assert_eq!(layout.tree_index(block), Some(index), "{layout:?}");
                 }
             }
             assert!(layout.pages <= PAGES_MAX);
-            assert_eq!(layout.log_block(layout.ring_blocks()), 1);
-            assert_eq!(layout.log_block(layout.ring_blocks() - 1) + 1, layout.twin_block());
+            let ring = StreamBlock(layout.ring_blocks());
+            assert_eq!(layout.log_block(ring), Block(1));
+            assert_eq!(layout.log_block(StreamBlock(ring.0 - 1)) + 1, layout.twin_block());
             assert_eq!(layout.twin_block() + 1, layout.bitmap_block(0, false));
         }
         let small = Layout::plan(40_000, None).unwrap();
         let grown = small.grown(100_000).unwrap();
-        for index in [0, 5, 32_511, 32_512, small.tree_blocks() - 1] {
+        for index in [0, 5, 32_511, 32_512, small.tree_blocks() - 1].map(TreeIndex) {
             assert_eq!(small.tree_block(index), grown.tree_block(index));
         }
         assert!(grown.is_tree_block(small.superblock(1)) && small.grown(40_000).is_none());
@@ -204,6 +231,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "bitmap page 1 of 1")]
     fn a_block_beyond_the_bitmap_is_our_mistake() {
-        Layout::plan(1000, None).unwrap().tree_block(PAGE_BITS);
+        Layout::plan(1000, None).unwrap().tree_block(TreeIndex(PAGE_BITS));
     }
 }

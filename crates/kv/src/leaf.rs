@@ -1,12 +1,12 @@
 //! The entries of a leaf: rests of keys, each in two pieces, and what they stand for.
 
 use crate::KEY_BYTES_MAX;
-use crate::layout::{Block, Layout, put_u16, u16_at};
+use crate::layout::{BlockBytes, Layout, put_u16, u16_at};
 use crate::node::{CHUNK_BYTES, HEADER_BYTES, Node, NodeAddress, chunk, seal};
 use crate::reference::{LEVEL_MAX, ROOT_BYTES, Root};
 use crate::value::{self, INLINE_BYTES_MAX};
 use core::cmp::Ordering;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Halves, bounded};
 
 /// Bytes of an entry's offset.
 const SLOT_BYTES: usize = 2;
@@ -62,7 +62,7 @@ pub(crate) fn count_bytes(n: usize) -> usize {
 
 /// The count at `at`, which moves on.
 #[inline]
-fn count(bytes: &Block, at: &mut usize) -> Option<usize> {
+fn count(bytes: &BlockBytes, at: &mut usize) -> Option<usize> {
     let first = usize::from(*bytes.get(*at)?);
     *at += 1;
     if first < 128 {
@@ -73,18 +73,22 @@ fn count(bytes: &Block, at: &mut usize) -> Option<usize> {
     Some((first & 0x7f) << 8 | second)
 }
 
-fn put_count(bytes: &mut Block, at: &mut usize, n: usize) {
+/// What keeps an offset within 16 bits.
+const IN_BLOCK: &str = "an offset in a block";
+
+fn put_count(bytes: &mut BlockBytes, at: &mut usize, n: usize) {
+    let n: u16 = bounded(n, "counts are of bytes in a block");
     if n < 128 {
-        bytes[*at] = n as u8;
+        bytes[*at] = n.low();
     } else {
-        bytes[*at] = (n >> 8) as u8 | 0x80;
-        bytes[*at + 1] = n as u8;
+        bytes[*at] = n.high() | 0x80;
+        bytes[*at + 1] = n.low();
     }
-    *at += count_bytes(n);
+    *at += count_bytes(n.into());
 }
 
 #[inline]
-fn decode(bytes: &Block, mut at: usize) -> Option<Raw> {
+fn decode(bytes: &BlockBytes, mut at: usize) -> Option<Raw> {
     let distance = usize::from(*bytes.get(at)?);
     at += 1;
     let shared = if distance > 0 { count(bytes, &mut at)? } else { 0 };
@@ -327,7 +331,7 @@ pub(crate) fn prepare(leaf: &mut Node) {
     };
     leaf.hints = (0..leaf.len()).map(hint).collect();
     leaf.is_parent = is_parent;
-    leaf.shared = shared as u16;
+    leaf.shared = bounded(shared, "a rest lies in a block");
 }
 
 /// How many bytes both begin with.
@@ -380,7 +384,7 @@ pub(crate) fn entry_bytes(distance: usize, shared: usize, len: usize, payload_le
 /// Fills one leaf.
 #[derive(Clone)]
 pub(crate) struct Builder {
-    bytes: Box<Block>,
+    bytes: Box<BlockBytes>,
     mark: Mark,
 }
 
@@ -431,7 +435,7 @@ impl Builder {
         }
         let mut at = end;
         let block = &mut *self.bytes;
-        block[at] = distance as u8;
+        block[at] = bounded(distance, "an entry is that near to the one that it leans on");
         at += 1;
         if distance > 0 {
             put_count(block, &mut at, shared);
@@ -442,7 +446,7 @@ impl Builder {
         block[at..at + suffix.len()].copy_from_slice(suffix);
         at += suffix.len();
         block[at..at + payload.len()].copy_from_slice(payload);
-        put_u16(block, HEADER_BYTES + SLOT_BYTES * self.mark.len, end as u16);
+        put_u16(block, HEADER_BYTES + SLOT_BYTES * self.mark.len, bounded(end, IN_BLOCK));
         self.mark = Mark { len: self.mark.len + 1, end, coder };
         true
     }
@@ -459,15 +463,16 @@ mod tests {
     use crate::KvError;
     use crate::node::{Child, inner};
     use crate::reference::Reference;
+    use nvmed_units::Block;
     use proptest::prelude::*;
 
-    const ADDRESS: NodeAddress = NodeAddress { identity: 7, block: 5000, generation: 3 };
+    const ADDRESS: NodeAddress = NodeAddress { identity: 7, block: Block(5000), generation: 3 };
 
     fn layout() -> Layout {
         Layout::plan(10_000, None).expect("large enough")
     }
 
-    fn below(block: u64) -> Reference {
+    fn below(block: Block) -> Reference {
         Reference { block, generation: 2, crc: 1 }
     }
 
@@ -480,7 +485,7 @@ mod tests {
                 [&5000u16.to_le_bytes()[..], &[2, 0, 0, 0, 0, 0], &[0x88, 0x13, 0, 0, 1, 2, 3, 4].repeat(2)];
             let (kind, payload) = match n {
                 _ if n % 5 == 4 && key.len() >= 8 => {
-                    (EntryKind::Subtree, Root { node: below(6000), level: 1 }.encode().to_vec())
+                    (EntryKind::Subtree, Root { node: below(Block(6000)), level: 1 }.encode().to_vec())
                 }
                 _ if n % 7 == 6 => (EntryKind::Long, long.concat()),
                 _ => (EntryKind::Inline, vec![n as u8; n % 30]),
@@ -493,11 +498,11 @@ mod tests {
         builder.finish(ADDRESS)
     }
 
-    fn parse(bytes: Box<Block>, level: u16) -> Result<Node, KvError> {
+    fn parse(bytes: Box<BlockBytes>, level: u16) -> Result<Node, KvError> {
         let crc = crate::layout::checksum(7, &[&bytes[8..]]);
         let mut bytes = bytes;
         crate::layout::put_u32(&mut *bytes, 4, crc);
-        Node::parse(bytes, &Reference { block: 5000, generation: 3, crc }, level, 7, &layout())
+        Node::parse(bytes, &Reference { block: Block(5000), generation: 3, crc }, level, 7, &layout())
     }
 
     fn rest(leaf: &Node, index: usize) -> Vec<u8> {
@@ -597,7 +602,7 @@ mod tests {
             chunks in prop::collection::btree_set(any::<u64>(), 1..=184),
             damage in prop::collection::vec((26usize..BLOCK_BYTES, any::<u8>()), 0..8),
         ) {
-            let children: Vec<_> = chunks.into_iter().map(|chunk| Child { chunk, node: below(6000) }).collect();
+            let children: Vec<_> = chunks.into_iter().map(|chunk| Child { chunk, node: below(Block(6000)) }).collect();
             let mut bytes = inner(&children, 2, ADDRESS).bytes;
             for (at, byte) in damage {
                 bytes[at] = byte;
@@ -610,11 +615,11 @@ mod tests {
         #[test]
         fn a_changed_bit_is_noticed(bit in 0usize..BLOCK_BYTES * 8) {
             let built = leaf(&[b"a".to_vec(), b"b".to_vec()]);
-            let want = Reference { block: 5000, generation: 3, crc: built.crc() };
+            let want = Reference { block: Block(5000), generation: 3, crc: built.crc() };
             let mut bytes = built.bytes;
             bytes[bit / 8] ^= 1 << (bit % 8);
             let refused = Node::parse(bytes, &want, 0, 7, &layout()).err();
-            let named = matches!(refused, Some(KvError::Corrupt { block: 5000, .. }));
+            let named = matches!(refused, Some(KvError::Corrupt { block: Block(5000), .. }));
             prop_assert!(named);
         }
     }

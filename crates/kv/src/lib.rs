@@ -44,6 +44,7 @@ mod snapshot;
 mod space;
 mod state;
 mod store;
+mod stream;
 mod superblock;
 mod table;
 mod tree;
@@ -61,7 +62,8 @@ pub use iter::{Iter, Record};
 pub use medium::{Medium, MemoryMedium};
 pub use scan::Visit;
 pub use snapshot::Snapshot;
-pub use store::{Options, PendingMemory, Sequence, Stats, Store};
+pub use store::{Options, PendingMemory, Stats, Store};
+pub use stream::Sequence;
 
 /// Bytes in the longest key.
 ///

@@ -4,46 +4,40 @@
 use crate::disk::{self, Disk, Structure};
 use crate::layout::{Layout, checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::pending::Pending;
+use crate::stream::{HEADER_BYTES, Position, StreamBlock};
 use crate::{KvError, Medium};
 use nvmed_mutant::Mutant;
 use nvmed_sys::Mapping;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 use std::sync::Arc;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVLB");
 /// Of a block that was settled: its other slot holds the stream up to the durable mark as well.
 const MAGIC_SETTLED: u32 = u32::from_le_bytes(*b"KVLS");
-pub(crate) const HEADER_BYTES: usize = 24;
-/// Stream bytes in one log block.
-pub(crate) const PAYLOAD_BYTES: u64 = (BLOCK_BYTES - HEADER_BYTES) as u64;
 /// Blocks in one write: 512 KiB, one command on most devices.
 const APPEND_BLOCKS_MAX: usize = 128;
-/// The stream block that position `position` lies in.
-pub(crate) fn stream_block(position: u64) -> u64 {
-    position / PAYLOAD_BYTES
-}
 
 /// What the header of a block says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// The stream block number.
-    pub(crate) number: u64,
+    pub(crate) number: StreamBlock,
     /// The durable mark.
-    pub(crate) durable: u64,
+    pub(crate) durable: Position,
     /// Whether the other slot of the block holds the same, up to the mark.
     pub(crate) settled: bool,
 }
 
 impl Head {
     /// The header of a block that is written when the log is durable up to `durable`.
-    fn written(number: u64, durable: u64) -> Self {
+    fn written(number: StreamBlock, durable: Position) -> Self {
         Self { number, durable, settled: false }
     }
 
     fn encode(self, identity: u64) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
-        put_u64(&mut header, 8, self.number);
-        put_u64(&mut header, 16, self.durable);
+        put_u64(&mut header, 8, self.number.0);
+        put_u64(&mut header, 16, self.durable.0);
         let crc = checksum(identity, &[&header[8..]]);
         put_u32(&mut header, 0, if self.settled { MAGIC_SETTLED } else { MAGIC });
         put_u32(&mut header, 4, crc);
@@ -57,7 +51,8 @@ impl Head {
             MAGIC_SETTLED => true,
             _ => return None,
         };
-        let head = Self { number: u64_at(block, 8), durable: u64_at(block, 16), settled };
+        let (number, durable) = (StreamBlock(u64_at(block, 8)), Position(u64_at(block, 16)));
+        let head = Self { number, durable, settled };
         (u32_at(block, 4) == checksum(identity, &[&block[8..HEADER_BYTES]])).then_some(head)
     }
 }
@@ -67,21 +62,21 @@ impl Head {
 /// sparse.
 pub(crate) fn format(medium: &dyn Medium, identity: u64, layout: &Layout) -> Result<(), KvError> {
     let mut bytes = Vec::new();
-    let (first, end) = (layout.log_block(0), layout.twin_block() + 1);
+    let (first, end) = (layout.log_block(StreamBlock(0)).0, layout.twin_block().0 + 1);
     for first in (first..end).step_by(APPEND_BLOCKS_MAX) {
         let count = (end - first).min(APPEND_BLOCKS_MAX as u64);
         bytes.resize(count as usize * BLOCK_BYTES, 0);
-        disk::read(medium, first, &mut bytes)?;
-        for (number, block) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+        disk::read(medium, Block(first), &mut bytes)?;
+        for (number, block) in Block(first).onward().zip(bytes.chunks_exact(BLOCK_BYTES)) {
             if Head::decode(identity, block).is_some() {
                 disk::write(medium, number, &[0; BLOCK_BYTES], false)?;
             }
         }
     }
     let mut block = [0; BLOCK_BYTES];
-    let header = Head { number: 0, durable: 0, settled: true }.encode(identity);
+    let header = Head { number: StreamBlock(0), durable: Position(0), settled: true }.encode(identity);
     block[..HEADER_BYTES].copy_from_slice(&header);
-    disk::write(medium, layout.log_block(0), &block, false)?;
+    disk::write(medium, layout.log_block(StreamBlock(0)), &block, false)?;
     disk::write(medium, layout.twin_block(), &block, false)
 }
 
@@ -103,7 +98,7 @@ impl TailSlot {
     }
 
     /// Where stream block `number` lies in this slot.
-    pub(crate) fn block(self, layout: &Layout, number: u64) -> u64 {
+    pub(crate) fn block(self, layout: &Layout, number: StreamBlock) -> Block {
         match self {
             Self::Home => layout.log_block(number),
             Self::Twin => layout.twin_block(),
@@ -123,7 +118,7 @@ pub(crate) struct Tail {
     /// It was read, so a process that died may have left it in the device's cache alone.
     pub(crate) read: bool,
     /// A whole block that only its twin held: its home is written before anything else.
-    pub(crate) homeless: Option<(u64, Vec<u8>)>,
+    pub(crate) homeless: Option<(Block, Vec<u8>)>,
 }
 
 /// Appends to the log. One at a time.
@@ -131,26 +126,26 @@ pub(crate) struct Appender {
     identity: u64,
     layout: Layout,
     /// The end of what is durable, in the stream.
-    position: u64,
+    position: Position,
     /// Whole blocks, zero behind the end of the stream; the first one's first bytes repeat what is durable in it.
     buffer: Vec<u8>,
     newest: TailSlot,
     settled: bool,
     read: bool,
-    homeless: Option<(u64, Vec<u8>)>,
+    homeless: Option<(Block, Vec<u8>)>,
 }
 
 impl Appender {
     /// Goes on at `position`, in the block whose `tail` that is.
-    pub(crate) fn new(identity: u64, layout: Layout, position: u64, tail: Tail) -> Self {
-        assert_eq!(tail.payload.len() as u64, position % PAYLOAD_BYTES, "the tail of another block");
+    pub(crate) fn new(identity: u64, layout: Layout, position: Position, tail: Tail) -> Self {
+        assert_eq!(tail.payload.len(), position.within(), "the tail of another block");
         let mut buffer = vec![0; BLOCK_BYTES];
         buffer[HEADER_BYTES..][..tail.payload.len()].copy_from_slice(&tail.payload);
         let Tail { newest, settled, read, homeless, .. } = tail;
         Self { identity, layout, position, buffer, newest, settled, read, homeless }
     }
 
-    pub(crate) fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> Position {
         self.position
     }
 
@@ -161,7 +156,7 @@ impl Appender {
         &mut self,
         disk: &Disk,
         pending: &Pending<Arc<Mapping>>,
-        end: u64,
+        end: Position,
         fua: bool,
     ) -> Result<(), KvError> {
         let durable = self.position;
@@ -171,10 +166,10 @@ impl Appender {
         self.settled &= end == durable;
         let mark = if Mutant::MarkTooHigh.is_made() { end } else { durable };
         while self.position < end {
-            let first = stream_block(self.position);
+            let first = self.position.block();
             let ring = self.layout.ring_blocks();
-            let blocks = (ring - first % ring).min(APPEND_BLOCKS_MAX as u64);
-            let upto = end.min((first + blocks) * PAYLOAD_BYTES);
+            let blocks = (ring - first.0 % ring).min(APPEND_BLOCKS_MAX as u64);
+            let upto = end.min((first + blocks).start());
             self.fill(pending, upto, mark);
             let slot = self.aim(first, upto, durable, end);
             disk.write(Structure::Log, slot.block(&self.layout, first), &self.buffer, fua)?;
@@ -190,15 +185,15 @@ impl Appender {
     /// there whatever becomes of the write. Others go home, as they will stay. One that is finished there over its
     /// newest version has no other witness than what comes next, so the empty header of the next block goes along:
     /// right behind it lies that block's home, or behind the ring, the twin.
-    fn aim(&mut self, first: u64, upto: u64, durable: u64, end: u64) -> TailSlot {
-        let last = stream_block(upto);
+    fn aim(&mut self, first: StreamBlock, upto: Position, durable: Position, end: Position) -> TailSlot {
+        let last = upto.block();
         if last == first {
             // Goes on at its start when what came before was part of the same append: there is nothing of it yet.
             self.newest = self.newest.other();
             return self.newest;
         }
-        let at_its_end = upto.is_multiple_of(PAYLOAD_BYTES);
-        let alone = last == first + 1 && upto == end && stream_block(durable) == first;
+        let at_its_end = upto.within() == 0;
+        let alone = last == first + 1 && upto == end && durable.block() == first;
         if at_its_end && alone && self.newest == TailSlot::Home {
             let header = Head::written(last, durable).encode(self.identity);
             let length = self.buffer.len() + BLOCK_BYTES;
@@ -231,7 +226,7 @@ impl Appender {
             disk.flush()?;
             self.read = false;
         }
-        let number = stream_block(self.position);
+        let number = self.position.block();
         let head = Head { number, durable: self.position, settled: true };
         self.buffer[..HEADER_BYTES].copy_from_slice(&head.encode(self.identity));
         // The newest version stays until the other slot has the same.
@@ -252,13 +247,13 @@ impl Appender {
     }
 
     /// Extends the buffer to the blocks that hold the stream up to `upto`, each marked with `durable`.
-    fn fill(&mut self, pending: &Pending<Arc<Mapping>>, upto: u64, durable: u64) {
-        let first = stream_block(self.position);
-        let blocks = stream_block(upto - 1) + 1 - first;
+    fn fill(&mut self, pending: &Pending<Arc<Mapping>>, upto: Position, durable: Position) {
+        let first = self.position.block();
+        let blocks = Position(upto.0 - 1).block() + 1 - first;
         self.buffer.resize(blocks as usize * BLOCK_BYTES, 0);
-        for (number, block) in (first..).zip(self.buffer.chunks_exact_mut(BLOCK_BYTES)) {
-            let start = number * PAYLOAD_BYTES;
-            let (from, to) = (self.position.max(start), upto.min(start + PAYLOAD_BYTES));
+        for (number, block) in first.onward().zip(self.buffer.chunks_exact_mut(BLOCK_BYTES)) {
+            let start = number.start();
+            let (from, to) = (self.position.max(start), upto.min((number + 1).start()));
             let (header, payload) = block.split_at_mut(HEADER_BYTES);
             header.copy_from_slice(&Head::written(number, durable).encode(self.identity));
             pending.copy_out(from, &mut payload[(from - start) as usize..(to - start) as usize]);
@@ -266,8 +261,8 @@ impl Appender {
     }
 
     /// After `fill` and a write: the start of the next write is the block that `upto` lies in.
-    fn keep_tail(&mut self, upto: u64) {
-        if upto.is_multiple_of(PAYLOAD_BYTES) {
+    fn keep_tail(&mut self, upto: Position) {
+        if upto.within() == 0 {
             self.buffer.clear();
             self.buffer.resize(BLOCK_BYTES, 0);
         } else if self.buffer.len() > BLOCK_BYTES {
@@ -283,8 +278,10 @@ impl Appender {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Since;
     use crate::record::{self, Expected, Header};
     use crate::recovery::{Recovered, recover};
+    use crate::stream::{PAYLOAD_BYTES, Sequence};
     use crate::{Batch, MemoryMedium};
     use nvmed_sys::Pages;
     use proptest::prelude::*;
@@ -298,9 +295,10 @@ mod tests {
         (Disk::new(Arc::new(medium)), layout)
     }
 
-    fn found(disk: &Disk, layout: &Layout, position: u64, sequence: u64) -> (Recovered, Vec<usize>) {
+    fn found(disk: &Disk, layout: &Layout, position: Position) -> (Recovered, Vec<usize>) {
         let mut lengths = Vec::new();
-        let expected = Expected { identity: IDENTITY, sequence, epoch: 0, since: (0, 0) };
+        let since = Since::default();
+        let expected = Expected { identity: IDENTITY, sequence: Sequence(1), epoch: 0, since };
         let take = &mut |_: &Header, operations: &[u8]| lengths.push(operations.len());
         let recovered = recover(disk, layout, position, expected, take).unwrap();
         (recovered, lengths)
@@ -314,7 +312,8 @@ mod tests {
         let pending = Pending::new(memory, 0, 1 << 20).unwrap();
         let payload = vec![0; 100];
         let tail = Tail { payload, newest: TailSlot::Home, settled: false, read: false, homeless: None };
-        let _ = Appender::new(IDENTITY, layout, 100, tail).append(&disk, &pending, 99, true);
+        let _ =
+            Appender::new(IDENTITY, layout, Position(100), tail).append(&disk, &pending, Position(99), true);
     }
 
     proptest! {
@@ -322,7 +321,7 @@ mod tests {
         /// whether they were written in one go or in many; and an appender goes on where they end.
         #[test]
         fn what_is_appended_is_recovered(
-            start in 0u64..3 * 64 * PAYLOAD_BYTES,
+            start in (0..3 * 64 * PAYLOAD_BYTES).prop_map(Position),
             lengths in prop::collection::vec(prop_oneof![0usize..300, 3000usize..9000], 1..18),
             every in 1usize..6,
         ) {
@@ -330,7 +329,7 @@ mod tests {
             let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
             let pending = Pending::new(memory, 0, 1 << 20).unwrap();
             pending.reset(IDENTITY, start);
-            let payload = vec![0; (start % PAYLOAD_BYTES) as usize];
+            let payload = vec![0; start.within()];
             let tail = Tail { payload, newest: TailSlot::Twin, settled: false, read: false, homeless: None };
             let mut appender = Appender::new(IDENTITY, layout, start, tail);
             let (mut end, mut sizes) = (start, Vec::new());
@@ -338,28 +337,28 @@ mod tests {
                 let mut batch = Batch::new();
                 (0..length / 100).for_each(|n| batch.put(&n.to_le_bytes(), &[index as u8; 87]));
                 let operations = batch.encoded().unwrap();
-                let header = record::seal(IDENTITY, index as u64 + 1, 1, operations);
+                let header = record::seal(IDENTITY, Sequence(index as u64 + 1), 1, operations);
                 pending.append(end, [&header, operations]);
                 end += (header.len() + operations.len()) as u64;
                 sizes.push(operations.len());
                 if index % every == 0 || index + 1 == lengths.len() {
                     let (from, before) = (appender.position(), disk.written().log);
                     appender.append(&disk, &pending, end, true).unwrap();
-                    let touched = stream_block(end - 1) - stream_block(from) + 1;
-                    let witness = u64::from(end % PAYLOAD_BYTES == 0);
+                    let touched = Position(end.0 - 1).block() - from.block() + 1;
+                    let witness = u64::from(end.within() == 0);
                     let written = disk.written().log - before;
                     let expected = written == touched || written == touched + witness;
                     prop_assert!(expected, "blocks that did not change were written");
                     pending.release(end);
                 }
             }
-            let (recovered, lengths) = found(&disk, &layout, start, 1);
+            let (recovered, lengths) = found(&disk, &layout, start);
             prop_assert_eq!(lengths, sizes);
             prop_assert_eq!(recovered.position, end);
             prop_assert_eq!(recovered.damage, None);
             prop_assert_eq!(recovered.flaws, []);
             let again = Appender::new(IDENTITY, layout, recovered.position, recovered.tail);
-            let from_start = stream_block(start) != stream_block(end) || start % PAYLOAD_BYTES == 0;
+            let from_start = start.block() != end.block() || start.within() == 0;
             let payload = |appender: &Appender| appender.buffer[HEADER_BYTES..].to_vec();
             prop_assert!(!from_start || payload(&again) == payload(&appender));
         }
@@ -367,27 +366,27 @@ mod tests {
         /// Any bytes in blocks whose headers are good, and records whose checksums are: recovery ends.
         #[test]
         fn fuzz_a_log(
-            start in 0u64..2 * PAYLOAD_BYTES,
+            start in (0..2 * PAYLOAD_BYTES).prop_map(Position),
             noise in prop::collection::vec(any::<u8>(), 0..PAYLOAD_BYTES as usize),
             lengths in prop::collection::vec(0usize..3000, 0..4),
         ) {
             let (disk, layout) = ring();
-            let mut stream = vec![0; (start % PAYLOAD_BYTES) as usize];
+            let mut stream = vec![0; start.within()];
             for (index, &length) in lengths.iter().enumerate() {
                 let length = if noise.is_empty() { 0 } else { length };
                 let body: Vec<u8> = noise.iter().cycle().take(length).copied().collect();
-                stream.extend_from_slice(&record::seal(IDENTITY, index as u64 + 1, 1, &body));
+                stream.extend_from_slice(&record::seal(IDENTITY, Sequence(index as u64 + 1), 1, &body));
                 stream.extend_from_slice(&body);
             }
             stream.extend_from_slice(&noise);
             for (index, payload) in stream.chunks(PAYLOAD_BYTES as usize).enumerate() {
-                let number = stream_block(start) + index as u64;
-                let mut block = Head::written(number, 0).encode(IDENTITY).to_vec();
+                let number = start.block() + index as u64;
+                let mut block = Head::written(number, Position(0)).encode(IDENTITY).to_vec();
                 block.extend_from_slice(payload);
                 block.resize(BLOCK_BYTES, 0xff);
                 disk.write(Structure::Log, layout.log_block(number), &block, true).unwrap();
             }
-            let (recovered, _) = found(&disk, &layout, start, 1);
+            let (recovered, _) = found(&disk, &layout, start);
             prop_assert!(recovered.position >= start);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::MediumError;
 use nvmed_sys::sync::RwLock;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 
 /// 4 KiB blocks, numbered from 0. Everything a store needs of the device under it.
 ///
@@ -17,13 +17,13 @@ pub trait Medium: Send + Sync {
     ///
     /// # Errors
     /// What the device answered.
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError>;
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError>;
 
     /// Writes `data`, a whole number of blocks, from `block` on.
     ///
     /// # Errors
     /// What the device answered; the blocks may hold any mixture of old and new sectors.
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError>;
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError>;
 
     /// Makes every write that returned before this call durable.
     ///
@@ -64,9 +64,9 @@ impl MemoryMedium {
 }
 
 /// Byte range of `len` bytes from `block` on, if it lies in `total` bytes.
-fn range(block: u64, len: usize, total: usize) -> Result<core::ops::Range<usize>, MediumError> {
+fn range(block: Block, len: usize, total: usize) -> Result<core::ops::Range<usize>, MediumError> {
     let start =
-        usize::try_from(block).ok().and_then(|block| block.checked_mul(BLOCK_BYTES)).ok_or(OUTSIDE)?;
+        usize::try_from(block.0).ok().and_then(|block| block.checked_mul(BLOCK_BYTES)).ok_or(OUTSIDE)?;
     let end = start.checked_add(len).filter(|&end| end <= total).ok_or(OUTSIDE)?;
     if len.is_multiple_of(BLOCK_BYTES) { Ok(start..end) } else { Err(OUTSIDE) }
 }
@@ -76,14 +76,14 @@ impl Medium for MemoryMedium {
         (self.bytes.read().len() / BLOCK_BYTES) as u64
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         let bytes = self.bytes.read();
         let range = range(block, into.len(), bytes.len())?;
         into.copy_from_slice(&bytes[range]);
         Ok(())
     }
 
-    fn write(&self, block: u64, data: &[u8], _fua: bool) -> Result<(), MediumError> {
+    fn write(&self, block: Block, data: &[u8], _fua: bool) -> Result<(), MediumError> {
         let mut bytes = self.bytes.write();
         let range = range(block, data.len(), bytes.len())?;
         bytes[range].copy_from_slice(data);

@@ -3,17 +3,19 @@
 
 use crate::delta::{Delta, Direction};
 use crate::disk::Disk;
-use crate::layout::Layout;
+use crate::layout::{Layout, TreeIndex};
 use crate::leaf::{Builder, EntryKind};
 use crate::merge::Merge;
 use crate::node::{self, Child, Node, NodeAddress};
 use crate::nodes::Nodes;
 use crate::reference::{LEVEL_MAX, Reference, Root};
 use crate::space::Space;
+use crate::stream::Sequence;
 use crate::superblock::Superblock;
 use crate::tree::Tree;
 use crate::{KvError, MemoryMedium, value};
 use core::ops::Bound;
+use nvmed_units::Block;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -60,15 +62,15 @@ impl Bench {
             match change {
                 Change::Put(key, len) => {
                     let value: Vec<u8> = (0..*len).map(|at| (at / 7 + n) as u8).collect();
-                    delta.set(key, Some(&value), 1, 0);
+                    delta.set(key, Some(&value), Sequence(1), Sequence(0));
                     after.insert(key.clone(), value);
                 }
                 Change::Delete(key) => {
-                    delta.set(key, None, 1, 0);
+                    delta.set(key, None, Sequence(1), Sequence(0));
                     after.remove(key);
                 }
                 Change::Erase(from, to) => {
-                    delta.erase(from, to, 1, 0);
+                    delta.erase(from, to, Sequence(1), Sequence(0));
                     after.retain(|key, _| key < from || key >= to);
                 }
             }
@@ -160,7 +162,7 @@ impl Bench {
     }
 
     /// All blocks of the tree; each once.
-    fn blocks(&self) -> BTreeSet<u64> {
+    fn blocks(&self) -> BTreeSet<Block> {
         let mut all = BTreeSet::new();
         let mut note = |block| assert!(all.insert(block), "two references to block {block}");
         let mut open: Vec<Root> = self.superblock.root.into_iter().collect();
@@ -296,7 +298,7 @@ fn leaves_are_full_after_sorted_inserts_and_nearly_after_random_ones() {
             let mut delta = Delta::new();
             for change in &changes {
                 if let Change::Put(key, len) = change {
-                    delta.set(key, Some(&vec![1; *len]), 1, 0);
+                    delta.set(key, Some(&vec![1; *len]), Sequence(1), Sequence(0));
                 }
             }
             assert_eq!(bench.step(&delta, b"", u64::MAX), None);
@@ -348,7 +350,7 @@ fn trees_nested_deeply_do_not_overflow_a_stack() {
     // In each tree of a byte more, nodes of one child at all levels: one thread's stack has no room for the path.
     const NESTED: usize = 1024;
     let mut bench = Bench::new(24_000);
-    let mut blocks = bench.superblock.layout.tree_block(0)..;
+    let mut blocks = bench.superblock.layout.tree_block(TreeIndex(0)).onward();
     let mut put = |make: &dyn Fn(NodeAddress) -> Node| {
         let block = blocks.next().unwrap();
         let node = make(NodeAddress { identity: 5, block, generation: 0 });
@@ -374,7 +376,7 @@ fn trees_nested_deeply_do_not_overflow_a_stack() {
     let key = [b'p'; NESTED];
     assert_eq!(bench.tree().get(&key, &mut Vec::new()), Ok(true));
     let mut delta = Delta::new();
-    delta.set(&key, None, 1, 0);
+    delta.set(&key, None, Sequence(1), Sequence(0));
     let Bench { disk, nodes, space, superblock, .. } = &mut bench;
     let outcome = Merge::new(disk, nodes, space, superblock, &delta, &[], u64::MAX).run();
     // It stops where free blocks do not suffice for the path, thousands of nodes down.

@@ -1,10 +1,10 @@
 //! One node of a tree: a checked block (`docs/spec/kv.md`, Tree). What a leaf holds is in `leaf`.
 
 use crate::KvError;
-use crate::layout::{Block, Layout, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use crate::layout::{BlockBytes, Layout, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::leaf;
 use crate::reference::{LEVEL_MAX, REFERENCE_BYTES, Reference};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block, bounded};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVND");
 pub(crate) const HEADER_BYTES: usize = 32;
@@ -17,7 +17,7 @@ pub(crate) const FANOUT_MAX: usize = CAPACITY / (CHUNK_BYTES + REFERENCE_BYTES);
 
 /// A checked node: every offset and length in it lies inside.
 pub(crate) struct Node {
-    pub(crate) bytes: Box<Block>,
+    pub(crate) bytes: Box<BlockBytes>,
     level: u16,
     len: u16,
     /// Of a leaf: bytes that all rests begin with, and of each the chunk after these: a search looks at
@@ -48,7 +48,7 @@ pub(crate) fn chunk(rest: &[u8]) -> u64 {
 impl Node {
     /// Takes `bytes` for the node that `want` refers to, at `level`, or says why it is not.
     pub(crate) fn parse(
-        bytes: Box<Block>,
+        bytes: Box<BlockBytes>,
         want: &Reference,
         level: u16,
         identity: u64,
@@ -62,7 +62,7 @@ impl Node {
         if crc != u32_at(&*bytes, 4) {
             return Err(damaged("checksum"));
         }
-        if crc != want.crc || u64_at(&*bytes, 16) != want.generation || u64_at(&*bytes, 8) != want.block {
+        if crc != want.crc || u64_at(&*bytes, 16) != want.generation || u64_at(&*bytes, 8) != want.block.0 {
             return Err(damaged("not the version that its parent refers to"));
         }
         if u16_at(&*bytes, 24) != level {
@@ -77,7 +77,7 @@ impl Node {
         Ok(this)
     }
 
-    fn unchecked(bytes: Box<Block>) -> Self {
+    fn unchecked(bytes: Box<BlockBytes>) -> Self {
         let (level, len) = (u16_at(&*bytes, 24), u16_at(&*bytes, 26));
         Self { bytes, level, len, shared: 0, hints: Box::default(), is_parent: level > 0 }
     }
@@ -112,8 +112,8 @@ impl Node {
         self.level
     }
 
-    pub(crate) fn block(&self) -> u64 {
-        u64_at(&*self.bytes, 8)
+    pub(crate) fn block(&self) -> Block {
+        Block(u64_at(&*self.bytes, 8))
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -151,7 +151,7 @@ impl Node {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeAddress {
     pub(crate) identity: u64,
-    pub(crate) block: u64,
+    pub(crate) block: Block,
     pub(crate) generation: u64,
 }
 
@@ -169,13 +169,13 @@ pub(crate) fn inner(children: &[Child], level: u16, address: NodeAddress) -> Nod
 }
 
 /// A node of `len` entries from a block that lacks only its header.
-pub(crate) fn seal(mut bytes: Box<Block>, level: u16, len: usize, address: NodeAddress) -> Node {
+pub(crate) fn seal(mut bytes: Box<BlockBytes>, level: u16, len: usize, address: NodeAddress) -> Node {
     assert!(len > 0 && level <= LEVEL_MAX, "a node of level {level} with {len} entries");
     put_u32(&mut *bytes, 0, MAGIC);
-    put_u64(&mut *bytes, 8, address.block);
+    put_u64(&mut *bytes, 8, address.block.0);
     put_u64(&mut *bytes, 16, address.generation);
     put_u16(&mut *bytes, 24, level);
-    put_u16(&mut *bytes, 26, len as u16);
+    put_u16(&mut *bytes, 26, bounded(len, "a block has fewer entries than bytes"));
     let crc = checksum(address.identity, &[&bytes[8..]]);
     put_u32(&mut *bytes, 4, crc);
     Node::unchecked(bytes).with_hints()
@@ -188,6 +188,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "a node of level 1 with 0 entries")]
     fn a_node_without_entries_is_our_mistake() {
-        inner(&[], 1, NodeAddress { identity: 1, block: 9, generation: 1 });
+        inner(&[], 1, NodeAddress { identity: 1, block: Block(9), generation: 1 });
     }
 }

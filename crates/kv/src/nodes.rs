@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::reference::Reference;
 use core::hash::{BuildHasherDefault, Hasher};
 use nvmed_sys::sync::{Arc, Mutex, RwLock};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 use std::collections::HashMap;
 
 /// Shards, so that readers rarely meet at a lock.
@@ -27,9 +27,9 @@ pub(crate) struct Nodes {
 
 /// A clock: a node that was used since the hand last passed stays; one that others hang from, longer.
 struct Shard {
-    kept: HashMap<u64, Kept, BuildHasherDefault<BlockHasher>>,
+    kept: HashMap<Block, Kept, BuildHasherDefault<BlockHasher>>,
     /// The blocks in `kept`, and some that were forgotten since.
-    clock: Vec<u64>,
+    clock: Vec<Block>,
     hand: usize,
     limit: usize,
     hits: u64,
@@ -82,8 +82,8 @@ impl Nodes {
         self.identity
     }
 
-    fn shard(&self, block: u64) -> &Mutex<Shard> {
-        &self.shards[block as usize % SHARDS]
+    fn shard(&self, block: Block) -> &Mutex<Shard> {
+        &self.shards[block.0 as usize % SHARDS]
     }
 
     /// The node that `want` refers to, at `level`.
@@ -120,13 +120,13 @@ impl Nodes {
     }
 
     /// Forgets what was known of `block`.
-    pub(crate) fn forget(&self, block: u64) {
+    pub(crate) fn forget(&self, block: Block) {
         self.shard(block).lock().remove(block);
     }
 }
 
 impl Shard {
-    fn get(&mut self, block: u64) -> Option<Arc<Node>> {
+    fn get(&mut self, block: Block) -> Option<Arc<Node>> {
         let Some(kept) = self.kept.get_mut(&block) else {
             self.misses += 1;
             return None;
@@ -161,7 +161,7 @@ impl Shard {
         }
     }
 
-    fn remove(&mut self, block: u64) {
+    fn remove(&mut self, block: Block) {
         self.kept.remove(&block);
     }
 }
@@ -173,9 +173,9 @@ mod tests {
     use crate::leaf::{Builder, EntryKind};
     use crate::node::NodeAddress;
 
-    fn node(block: u64) -> Arc<Node> {
+    fn node(block: Block) -> Arc<Node> {
         let mut builder = Builder::new();
-        assert!(builder.push(&block.to_be_bytes(), EntryKind::Inline, b"", 0));
+        assert!(builder.push(&block.0.to_be_bytes(), EntryKind::Inline, b"", 0));
         Arc::new(builder.finish(NodeAddress { identity: 1, block, generation: 1 }))
     }
 
@@ -184,15 +184,16 @@ mod tests {
         let layout = Layout::plan(10_000, None).unwrap();
         let disk = Disk::new(Arc::new(MemoryMedium::new(1)));
         let nodes = Nodes::new(1, layout, 4 * SHARDS * BLOCK_BYTES);
-        let child = crate::node::Child { chunk: 0, node: Reference { block: 3001, generation: 1, crc: 0 } };
-        let address = NodeAddress { identity: 1, block: 3000, generation: 1 };
+        let child =
+            crate::node::Child { chunk: 0, node: Reference { block: Block(3001), generation: 1, crc: 0 } };
+        let address = NodeAddress { identity: 1, block: Block(3000), generation: 1 };
         let parent = Arc::new(crate::node::inner(&[child], 1, address));
-        let want = Reference { block: 3000, generation: 1, crc: parent.crc() };
+        let want = Reference { block: Block(3000), generation: 1, crc: parent.crc() };
         nodes.keep(parent);
         assert!(nodes.get(&disk, &want, 1).is_ok());
         // Leaves of the same shard, each used once: the hand goes around with almost every one.
         for n in 1..8 {
-            let leaf = node(3000 + n * SHARDS as u64);
+            let leaf = node(Block(3000 + n * SHARDS as u64));
             let want = Reference { block: leaf.block(), generation: 1, crc: leaf.crc() };
             nodes.keep(leaf);
             assert!(nodes.get(&disk, &want, 0).is_ok());
@@ -205,16 +206,16 @@ mod tests {
         let layout = Layout::plan(10_000, None).unwrap();
         let disk = Disk::new(Arc::new(MemoryMedium::new(1)));
         let nodes = Nodes::new(1, layout, 2 * SHARDS * BLOCK_BYTES);
-        let hot = node(3000);
-        let want = Reference { block: 3000, generation: 1, crc: hot.crc() };
+        let hot = node(Block(3000));
+        let want = Reference { block: Block(3000), generation: 1, crc: hot.crc() };
         nodes.keep(hot);
-        for block in 3001..5000 {
+        for block in (3001..5000).map(Block) {
             nodes.keep(node(block));
             assert!(nodes.get(&disk, &want, 0).is_ok(), "the hot node went at block {block}");
         }
         let kept: usize = nodes.shards.iter().map(|shard| shard.lock().kept.len()).sum();
         assert_eq!(kept, SHARDS * 2);
-        nodes.forget(3000);
+        nodes.forget(Block(3000));
         assert!(nodes.get(&disk, &want, 0).is_err(), "a forgotten node is read from the medium");
     }
 }

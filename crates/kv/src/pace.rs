@@ -4,7 +4,7 @@
 //! ahead: with a share `p` of the changes merged, the next step is due when three quarters of `p` of the
 //! room that is left have filled. Commits do the steps; only when they do not keep up does `apply`.
 
-use crate::log;
+use crate::stream::{PAYLOAD_BYTES, Position};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Stream positions, and counters of what was done.
@@ -28,10 +28,10 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// For a log of `blocks` blocks that begins at stream position `head`.
-    pub(crate) fn new(head: u64, blocks: u64) -> Self {
+    pub(crate) fn new(head: Position, blocks: u64) -> Self {
         let zero = || AtomicU64::new(0);
         // One block less: the log may begin in the middle of one.
-        let capacity = (blocks - 1) * log::PAYLOAD_BYTES;
+        let capacity = (blocks - 1) * PAYLOAD_BYTES;
         let this = Self {
             capacity,
             due_at: zero(),
@@ -47,51 +47,51 @@ impl Pace {
     }
 
     /// Nothing is being merged; the log begins at `head`.
-    pub(crate) fn idle(&self, head: u64) {
-        self.due_at.store(head + self.capacity / 2, Relaxed);
-        self.urgent_at.store(head + self.capacity * 5 / 8, Relaxed);
-        self.critical_at.store(head + self.capacity * 3 / 4, Relaxed);
+    pub(crate) fn idle(&self, head: Position) {
+        self.due_at.store((head + self.capacity / 2).0, Relaxed);
+        self.urgent_at.store((head + self.capacity * 5 / 8).0, Relaxed);
+        self.critical_at.store((head + self.capacity * 3 / 4).0, Relaxed);
     }
 
     /// Of the changes between `head` and `frozen`, `done` of `all` are merged.
-    pub(crate) fn merging(&self, head: u64, frozen: u64, done: u64, all: u64) {
+    pub(crate) fn merging(&self, head: Position, frozen: Position, done: u64, all: u64) {
         assert!(head <= frozen, "what is merged ends at {frozen}, before the log's head {head}");
         // The capacity is a block less than the log: what was frozen may end in that block.
-        let room = (head + self.capacity).saturating_sub(frozen);
+        let room = (head.0 + self.capacity).saturating_sub(frozen.0);
         let share = |of_done: u64| {
             let part =
                 u128::from(room) * u128::from(done) * u128::from(of_done) / (u128::from(all.max(1)) * 16);
             u64::try_from(part).unwrap_or(room)
         };
-        self.due_at.store(frozen + share(12), Relaxed);
-        self.urgent_at.store(frozen + share(14) + room / 16, Relaxed);
-        self.critical_at.store(frozen + share(14) + room / 8, Relaxed);
+        self.due_at.store((frozen + share(12)).0, Relaxed);
+        self.urgent_at.store((frozen + share(14) + room / 16).0, Relaxed);
+        self.critical_at.store((frozen + share(14) + room / 8).0, Relaxed);
     }
 
     /// A step failed: do not try again at once.
-    pub(crate) fn failed(&self, end: u64) {
-        self.due_at.store(end + self.capacity / 16, Relaxed);
-        self.urgent_at.store(end + self.capacity / 8, Relaxed);
-        self.critical_at.store(end + self.capacity, Relaxed);
+    pub(crate) fn failed(&self, end: Position) {
+        self.due_at.store((end + self.capacity / 16).0, Relaxed);
+        self.urgent_at.store((end + self.capacity / 8).0, Relaxed);
+        self.critical_at.store((end + self.capacity).0, Relaxed);
     }
 
     /// The tree's free blocks run short before the log does.
-    pub(crate) fn hurry(&self, end: u64, urgent: bool) {
-        self.due_at.fetch_min(end, Relaxed);
+    pub(crate) fn hurry(&self, end: Position, urgent: bool) {
+        self.due_at.fetch_min(end.0, Relaxed);
         if urgent {
-            self.urgent_at.fetch_min(end, Relaxed);
+            self.urgent_at.fetch_min(end.0, Relaxed);
         }
     }
 
-    pub(crate) fn is_due(&self, end: u64) -> bool {
-        end >= self.due_at.load(Relaxed)
+    pub(crate) fn is_due(&self, end: Position) -> bool {
+        end.0 >= self.due_at.load(Relaxed)
     }
 
-    pub(crate) fn is_critical(&self, end: u64) -> bool {
-        end >= self.critical_at.load(Relaxed)
+    pub(crate) fn is_critical(&self, end: Position) -> bool {
+        end.0 >= self.critical_at.load(Relaxed)
     }
 
-    pub(crate) fn is_urgent(&self, end: u64) -> bool {
-        end >= self.urgent_at.load(Relaxed)
+    pub(crate) fn is_urgent(&self, end: Position) -> bool {
+        end.0 >= self.urgent_at.load(Relaxed)
     }
 }

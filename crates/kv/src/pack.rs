@@ -3,6 +3,7 @@
 use crate::leaf::{Coder, EntryKind, common, entry_bytes};
 use crate::node::{CAPACITY, CHUNK_BYTES, chunk};
 use core::ops::Range;
+use nvmed_units::bounded;
 
 /// Entries of one chunk that take more than this become a tree of their own.
 ///
@@ -27,6 +28,12 @@ pub(crate) struct Item {
     common: u16,
     pub(crate) kind: EntryKind,
 }
+
+/// What keeps an item's numbers within their types: a row is written when it fills a few leaves, a rest has no more
+/// than two keys' bytes, and a value is long or inline.
+const ARENA_BOUND: &str = "a row has less than 4 GiB";
+const REST_BOUND: &str = "a rest is shorter than two keys";
+const PAYLOAD_BOUND: &str = "a leaf's payload lies in a block, or is a value of a batch";
 
 /// Entries of one B+tree's leaves, by rest.
 #[derive(Default)]
@@ -58,8 +65,9 @@ impl Item {
     /// The entry below a tree whose prefix has `bytes` bytes more.
     fn below(&self, bytes: usize) -> Self {
         // The entry before may be outside of the tree, and share less than its prefix.
-        let common = self.common.saturating_sub(bytes as u16);
-        Self { key: self.key + bytes as u32, key_len: self.key_len - bytes as u16, common, ..*self }
+        let less: u16 = bounded(bytes, REST_BOUND);
+        let (key, key_len) = (self.key + u32::from(less), self.key_len - less);
+        Self { key, key_len, common: self.common.saturating_sub(less), ..*self }
     }
 
     /// Bytes in a leaf, nearly: as if the entry before were the base.
@@ -112,15 +120,15 @@ impl Row {
         let payload_at = self.arena.len();
         self.arena.extend_from_slice(payload);
         let item = Item {
-            key: key as u32,
-            payload: payload_at as u32,
-            key_len: (payload_at - key) as u16,
-            payload_len: payload.len() as u16,
+            key: bounded(key, ARENA_BOUND),
+            payload: bounded(payload_at, ARENA_BOUND),
+            key_len: bounded(payload_at - key, REST_BOUND),
+            payload_len: bounded(payload.len(), PAYLOAD_BOUND),
             common: 0,
             kind,
         };
         let before = self.items.last().map_or(&[][..], |last| last.rest(&self.arena));
-        let item = Item { common: common(before, item.rest(&self.arena)) as u16, ..item };
+        let item = Item { common: bounded(common(before, item.rest(&self.arena)), REST_BOUND), ..item };
         self.cost += item.bytes();
         self.items.push(item);
     }
@@ -134,13 +142,14 @@ impl Row {
 
     /// Adds an entry that stands for the tree of the first `bytes` bytes of the rest of `like`.
     pub(crate) fn subtree(&mut self, like: &Item, bytes: usize, payload: &[u8]) -> Item {
-        let at = self.arena.len() as u32;
+        let at = bounded(self.arena.len(), ARENA_BOUND);
         self.arena.extend_from_slice(payload);
+        let key_len: u16 = bounded(bytes, REST_BOUND);
         Item {
             payload: at,
-            key_len: bytes as u16,
-            payload_len: payload.len() as u16,
-            common: like.common.min(bytes as u16),
+            key_len,
+            payload_len: bounded(payload.len(), PAYLOAD_BOUND),
+            common: like.common.min(key_len),
             kind: EntryKind::Subtree,
             ..*like
         }
@@ -148,8 +157,8 @@ impl Row {
 
     /// Gives `item`, of this row, the payload of a long value.
     pub(crate) fn make_long(&mut self, item: &mut Item, payload: &[u8]) {
-        item.payload = self.arena.len() as u32;
-        item.payload_len = payload.len() as u16;
+        item.payload = bounded(self.arena.len(), ARENA_BOUND);
+        item.payload_len = bounded(payload.len(), PAYLOAD_BOUND);
         item.kind = EntryKind::Long;
         self.arena.extend_from_slice(payload);
     }

@@ -1,6 +1,7 @@
 //! The tail of the stream that is not on the medium yet, in memory that may outlive the process.
 
 use crate::KvError;
+use crate::stream::Position;
 use core::ops::Deref;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use nvmed_sys::Mapping;
@@ -35,24 +36,24 @@ impl<M: Deref<Target = Mapping>> Pending<M> {
     }
 
     /// Forgets what was held; the stream goes on at `position`.
-    pub(crate) fn reset(&self, identity: u64, position: u64) {
+    pub(crate) fn reset(&self, identity: u64, position: Position) {
         self.memory.u64(self.offset).store(0, Release);
         self.memory.u64(self.offset + IDENTITY).store(identity, Release);
-        self.memory.u64(self.offset + START).store(position, Release);
-        self.memory.u64(self.offset + END).store(position, Release);
+        self.memory.u64(self.offset + START).store(position.0, Release);
+        self.memory.u64(self.offset + END).store(position.0, Release);
         self.memory.u64(self.offset).store(MAGIC, Release);
     }
 
-    pub(crate) fn start(&self) -> u64 {
-        self.memory.u64(self.offset + START).load(Acquire)
+    pub(crate) fn start(&self) -> Position {
+        Position(self.memory.u64(self.offset + START).load(Acquire))
     }
 
-    pub(crate) fn end(&self) -> u64 {
-        self.memory.u64(self.offset + END).load(Acquire)
+    pub(crate) fn end(&self) -> Position {
+        Position(self.memory.u64(self.offset + END).load(Acquire))
     }
 
     /// Adds `parts` at stream position `at`, the end; visible to a later life of the memory all at once.
-    pub(crate) fn append(&self, at: u64, parts: [&[u8]; 2]) {
+    pub(crate) fn append(&self, at: Position, parts: [&[u8]; 2]) {
         let mut position = at;
         for part in parts {
             self.copy_in(position, part);
@@ -63,21 +64,21 @@ impl<M: Deref<Target = Mapping>> Pending<M> {
             start <= at && position - start <= self.capacity(),
             "no room was left for {at} to {position}"
         );
-        self.memory.u64(self.offset + END).store(position, Release);
+        self.memory.u64(self.offset + END).store(position.0, Release);
     }
 
     /// Forgets everything from `position` on.
-    pub(crate) fn cut(&self, position: u64) {
-        self.memory.u64(self.offset + END).store(position, Release);
+    pub(crate) fn cut(&self, position: Position) {
+        self.memory.u64(self.offset + END).store(position.0, Release);
     }
 
     /// Everything before `position` is durable.
-    pub(crate) fn release(&self, position: u64) {
-        self.memory.u64(self.offset + START).store(position, Release);
+    pub(crate) fn release(&self, position: Position) {
+        self.memory.u64(self.offset + START).store(position.0, Release);
     }
 
-    fn copy_in(&self, position: u64, bytes: &[u8]) {
-        let at = (position % self.ring as u64) as usize;
+    fn copy_in(&self, position: Position, bytes: &[u8]) {
+        let at = (position.0 % self.ring as u64) as usize;
         let (first, second) = bytes.split_at(bytes.len().min(self.ring - at));
         self.memory.write(self.offset + RING + at, first);
         if !second.is_empty() {
@@ -86,8 +87,8 @@ impl<M: Deref<Target = Mapping>> Pending<M> {
     }
 
     /// Copies the held stream bytes from `position` on into `into`.
-    pub(crate) fn copy_out(&self, position: u64, into: &mut [u8]) {
-        let at = (position % self.ring as u64) as usize;
+    pub(crate) fn copy_out(&self, position: Position, into: &mut [u8]) {
+        let at = (position.0 % self.ring as u64) as usize;
         let split = into.len().min(self.ring - at);
         let (first, second) = into.split_at_mut(split);
         self.memory.read(self.offset + RING + at, first);
@@ -97,7 +98,7 @@ impl<M: Deref<Target = Mapping>> Pending<M> {
     }
 
     /// What another life of this memory left of the stream of store `identity` from `position` on.
-    pub(crate) fn left_behind(&self, identity: u64, position: u64) -> Option<Vec<u8>> {
+    pub(crate) fn left_behind(&self, identity: u64, position: Position) -> Option<Vec<u8>> {
         self.held(identity, position).map(|length| {
             let mut bytes = vec![0; length];
             self.copy_out(position, &mut bytes);
@@ -105,12 +106,12 @@ impl<M: Deref<Target = Mapping>> Pending<M> {
         })
     }
 
-    fn held(&self, identity: u64, position: u64) -> Option<usize> {
+    fn held(&self, identity: u64, position: Position) -> Option<usize> {
         let word = |at: usize| self.memory.u64(self.offset + at).load(Relaxed);
         if self.memory.u64(self.offset).load(Acquire) != MAGIC || word(IDENTITY) != identity {
             return None;
         }
-        let (start, end) = (word(START), word(END));
+        let (start, end) = (Position(word(START)), Position(word(END)));
         let sound = start <= position && position < end && end - start <= self.capacity();
         sound.then(|| usize::try_from(end - position).ok()).flatten()
     }
@@ -128,8 +129,8 @@ mod tests {
     #[test]
     fn a_stream_goes_around_the_ring() {
         let pending = pending();
-        pending.reset(5, 1000);
-        let mut at = 1000;
+        pending.reset(5, Position(1000));
+        let mut at = Position(1000);
         for round in 0..40u8 {
             let body = vec![round; 5000];
             pending.append(at, [&[round ^ 0xff; 3], &body]);
@@ -146,11 +147,11 @@ mod tests {
     #[test]
     fn memory_of_another_store_or_of_nobody_holds_nothing() {
         let pending = pending();
-        assert_eq!(pending.left_behind(5, 0), None);
-        pending.reset(5, 0);
-        pending.append(0, [b"abc", b"def"]);
-        assert_eq!(pending.left_behind(6, 0), None);
-        assert_eq!(pending.left_behind(5, 7), None);
-        assert_eq!(pending.left_behind(5, 3).unwrap(), b"def");
+        assert_eq!(pending.left_behind(5, Position(0)), None);
+        pending.reset(5, Position(0));
+        pending.append(Position(0), [b"abc", b"def"]);
+        assert_eq!(pending.left_behind(6, Position(0)), None);
+        assert_eq!(pending.left_behind(5, Position(7)), None);
+        assert_eq!(pending.left_behind(5, Position(3)).unwrap(), b"def");
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::batch::Operations;
 use crate::layout::{checksum, put_u32, put_u64, u32_at, u64_at};
+use crate::stream::Sequence;
 use nvmed_mutant::Mutant;
+use nvmed_units::bounded;
 
 /// Bytes of a record before its operations.
 pub(crate) const HEADER_BYTES: usize = 24;
@@ -18,29 +20,35 @@ const EPOCH_END: u64 = u64::MAX / 2;
 pub(crate) struct Header {
     pub(crate) crc: u32,
     pub(crate) bytes: usize,
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     pub(crate) epoch: u64,
 }
 
 /// The header for `operations` as they go to the stream.
-pub(crate) fn seal(identity: u64, sequence: u64, epoch: u64, operations: &[u8]) -> [u8; HEADER_BYTES] {
+pub(crate) fn seal(identity: u64, sequence: Sequence, epoch: u64, operations: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
-    put_u32(&mut header, 4, operations.len() as u32);
-    put_u64(&mut header, 8, sequence);
+    put_u32(&mut header, 4, bounded(operations.len(), "a batch is at most a megabyte"));
+    put_u64(&mut header, 8, sequence.0);
     put_u64(&mut header, 16, epoch);
     let crc = checksum(identity, &[&header[4..], operations]);
     put_u32(&mut header, 0, crc);
     header
 }
 
+/// Records from `sequence` on have at least `epoch`. What an interrupted append left has less.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Since {
+    pub(crate) sequence: Sequence,
+    pub(crate) epoch: u64,
+}
+
 /// What a reader of a stream knows of the record to come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     pub(crate) identity: u64,
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     pub(crate) epoch: u64,
-    /// Records from that sequence on have at least that epoch. What an interrupted append left has less.
-    pub(crate) since: (u64, u64),
+    pub(crate) since: Since,
 }
 
 /// The next record of a stream.
@@ -61,12 +69,12 @@ pub(crate) fn next<'a>(bytes: &'a [u8], expected: &Expected) -> Next<'a> {
     let header = Header {
         crc: u32_at(header_bytes, 0),
         bytes: u32_at(header_bytes, 4) as usize,
-        sequence: u64_at(header_bytes, 8),
+        sequence: Sequence(u64_at(header_bytes, 8)),
         epoch: u64_at(header_bytes, 16),
     };
     let plausible = header.sequence == expected.sequence
         && (expected.epoch..EPOCH_END).contains(&header.epoch)
-        && (header.sequence < expected.since.0 || header.epoch >= expected.since.1)
+        && (header.sequence < expected.since.sequence || header.epoch >= expected.since.epoch)
         && header.bytes <= OPERATION_BYTES_MAX;
     if !plausible {
         return Next::End;
@@ -84,10 +92,15 @@ mod tests {
     use super::*;
     use crate::Batch;
 
-    const EXPECTED: Expected = Expected { identity: 5, sequence: 9, epoch: 2, since: (0, 0) };
+    const EXPECTED: Expected = Expected {
+        identity: 5,
+        sequence: Sequence(9),
+        epoch: 2,
+        since: Since { sequence: Sequence(0), epoch: 0 },
+    };
 
     fn record(identity: u64, sequence: u64, epoch: u64, operations: &[u8]) -> Vec<u8> {
-        [&seal(identity, sequence, epoch, operations)[..], operations].concat()
+        [&seal(identity, Sequence(sequence), epoch, operations)[..], operations].concat()
     }
 
     fn is_record(bytes: &[u8]) -> bool {

@@ -3,10 +3,11 @@
 
 use crate::disk::Disk;
 use crate::layout::Layout;
-use crate::log::{HEADER_BYTES, Head, PAYLOAD_BYTES, Tail, TailSlot, stream_block};
+use crate::log::{Head, Tail, TailSlot};
 use crate::record::{self, Expected, Header, Next};
+use crate::stream::{HEADER_BYTES, PAYLOAD_BYTES, Position, Sequence, StreamBlock};
 use crate::{Flaw, KvError};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 
 /// Blocks in the first read of a recovery; each further read doubles, so a short log costs few blocks.
 const RECOVERY_BLOCKS_FIRST: u64 = 4;
@@ -20,9 +21,9 @@ const GAP_BLOCKS: u64 = 16;
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// The end of the log, in the stream.
-    pub(crate) position: u64,
+    pub(crate) position: Position,
     /// The last record's sequence.
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     /// The last record's epoch.
     pub(crate) epoch: u64,
     /// The block of `position`.
@@ -39,7 +40,7 @@ type Take<'a> = dyn FnMut(&Header, &[u8]) + 'a;
 /// How far a walk along the records came.
 struct Walked {
     /// The end of its last record.
-    position: u64,
+    position: Position,
     /// What would have come next.
     expected: Expected,
     /// The payload before `position`, of the block that it lies in; the part that was not read is zero.
@@ -60,7 +61,7 @@ struct Log<'a> {
     layout: &'a Layout,
     identity: u64,
     /// The block that it begins in.
-    first: u64,
+    first: StreamBlock,
 }
 
 /// Reads the log from `position`, after which `expected` comes, and hands every record to `take`.
@@ -70,15 +71,15 @@ struct Log<'a> {
 pub(crate) fn recover(
     disk: &Disk,
     layout: &Layout,
-    position: u64,
+    position: Position,
     expected: Expected,
     take: &mut Take<'_>,
 ) -> Result<Recovered, KvError> {
-    let log = Log { disk, layout, identity: expected.identity, first: stream_block(position) };
+    let log = Log { disk, layout, identity: expected.identity, first: position.block() };
     let mut twin = log.read_twin()?;
     let mut walked = log.walk(position, expected, None, take)?;
     let limit = log.first + layout.ring_blocks();
-    let ring_end = stream_block(walked.position);
+    let ring_end = walked.position.block();
     let mut by_twin = None;
     if let Some(number) = twin.head.map(|head| head.number)
         && (ring_end..limit).contains(&number)
@@ -103,11 +104,11 @@ pub(crate) fn recover(
     let end = walked.position;
     let damage = log.damage_after(end, twin.head.as_ref())?;
     let copies = log.copies(position, &walked, &twin, by_twin)?;
-    let number = by_twin.filter(|&number| number != stream_block(end));
+    let number = by_twin.filter(|&number| number != end.block());
     let homeless = number.map(|number| (layout.log_block(number), twin.spliced));
     let Walked { expected, tail: payload, .. } = walked;
     let tail = Tail { payload, newest: copies.newest, settled: copies.settled, read: true, homeless };
-    let (sequence, epoch) = (expected.sequence - 1, expected.epoch);
+    let (sequence, epoch) = (Sequence(expected.sequence.0 - 1), expected.epoch);
     Ok(Recovered { position: end, sequence, epoch, tail, damage, flaws: copies.flaws })
 }
 
@@ -129,16 +130,16 @@ impl Log<'_> {
     /// read in place of the ring's.
     fn walk(
         &self,
-        position: u64,
+        position: Position,
         mut expected: Expected,
-        instead: Option<(u64, &[u8])>,
+        instead: Option<(StreamBlock, &[u8])>,
         take: &mut Take<'_>,
     ) -> Result<Walked, KvError> {
-        let first = stream_block(position);
+        let first = position.block();
         let mut reader = Reader { log: self, instead, first, next: first, ended: false, bytes: Vec::new() };
         // `stream` holds payload from stream position `base` on; `at` is the offset of the next record in it.
         let mut stream = Vec::new();
-        let mut base = first * PAYLOAD_BYTES;
+        let mut base = first.start();
         let mut at = (position - base) as usize;
         loop {
             let seen = stream.get(at..).unwrap_or(&[]);
@@ -146,7 +147,7 @@ impl Log<'_> {
                 Next::Record(header, operations) => {
                     take(&header, operations);
                     at += record::HEADER_BYTES + header.bytes;
-                    (expected.sequence, expected.epoch) = (header.sequence + 1, header.epoch);
+                    (expected.sequence, expected.epoch) = (header.sequence.next(), header.epoch);
                     false
                 }
                 Next::Short => true,
@@ -164,9 +165,9 @@ impl Log<'_> {
             }
         }
         let position = base + at as u64;
-        let tail_start = at - (position % PAYLOAD_BYTES) as usize;
+        let tail_start = at - position.within();
         let mut tail = stream.get(tail_start..at).unwrap_or(&[]).to_vec();
-        tail.resize((position % PAYLOAD_BYTES) as usize, 0);
+        tail.resize(position.within(), 0);
         Ok(Walked { position, expected, tail })
     }
 
@@ -176,15 +177,15 @@ impl Log<'_> {
     ///
     /// An append that a power cut interrupted leaves no such block, nor does anything older: what is durable
     /// never becomes less, so each mark ever written is at most any end found later.
-    fn damage_after(&self, end: u64, twin: Option<&Head>) -> Result<Option<KvError>, KvError> {
+    fn damage_after(&self, end: Position, twin: Option<&Head>) -> Result<Option<KvError>, KvError> {
         let Self { disk, layout, identity, first } = *self;
         let limit = first + layout.ring_blocks();
-        let mut number = stream_block(end);
+        let mut number = end.block();
         // The first block that lacks its header, and how many in a row do.
         let (mut broken, mut missing) = (None, 0u64);
         let mut bytes = Vec::new();
         while number < limit {
-            let to_wrap = layout.ring_blocks() - number % layout.ring_blocks();
+            let to_wrap = layout.ring_blocks() - number.0 % layout.ring_blocks();
             // Beyond a gap, a block at a time.
             let wanted = if missing < GAP_BLOCKS { GAP_BLOCKS - missing } else { 1 };
             let count = wanted.min(to_wrap).min(limit - number);
@@ -199,7 +200,7 @@ impl Log<'_> {
                     missing += 1;
                 }
                 if head.is_some_and(|head| head.durable > end) {
-                    return Ok(Some(self.cut_short(broken.unwrap_or(stream_block(end)))));
+                    return Ok(Some(self.cut_short(broken.unwrap_or(end.block()))));
                 }
                 number += 1;
             }
@@ -209,12 +210,12 @@ impl Log<'_> {
                 missing *= 2;
             }
         }
-        Ok(twin.filter(|head| head.durable > end).map(|head| {
-            self.cut_short(broken.filter(|&number| number < head.number).unwrap_or(stream_block(end)))
-        }))
+        Ok(twin
+            .filter(|head| head.durable > end)
+            .map(|head| self.cut_short(broken.filter(|&number| number < head.number).unwrap_or(end.block()))))
     }
 
-    fn cut_short(&self, number: u64) -> KvError {
+    fn cut_short(&self, number: StreamBlock) -> KvError {
         let reason = "a record that begins or goes on in it was durable and cannot be read, nor can any later one; \
                       `nvmed fsck --salvage` copies out what came before";
         KvError::Corrupt { block: self.layout.log_block(number), structure: "log", reason }
@@ -224,19 +225,19 @@ impl Log<'_> {
     /// number of the block that the twin was the better version of.
     fn copies(
         &self,
-        head: u64,
+        head: Position,
         walked: &Walked,
         twin: &Twin,
-        by_twin: Option<u64>,
+        by_twin: Option<StreamBlock>,
     ) -> Result<Copies, KvError> {
         let end = walked.position;
-        let number = stream_block(end);
+        let number = end.block();
         let mut home = vec![0; BLOCK_BYTES];
         self.disk.read(self.layout.log_block(number), &mut home)?;
         let home_head = Head::decode(self.identity, &home).filter(|head| head.number == number);
         let twin_head = twin.head.filter(|head| head.number == number);
         // What is before the head of the log is of no use any more.
-        let from = (head.max(number * PAYLOAD_BYTES) - number * PAYLOAD_BYTES) as usize;
+        let from = (head.max(number.start()) - number.start()) as usize;
         let holds = |block: &[u8]| {
             let payload = &block[HEADER_BYTES..HEADER_BYTES + walked.tail.len()];
             payload[from.min(walked.tail.len())..] == walked.tail[from.min(walked.tail.len())..]
@@ -262,7 +263,7 @@ impl Log<'_> {
     }
 }
 
-fn lost_copy(block: u64) -> Flaw {
+fn lost_copy(block: Block) -> Flaw {
     let reason = "one of the two copies of the log's last block is lost or old; the other one has everything";
     Flaw { block, structure: "log", reason }
 }
@@ -271,9 +272,9 @@ fn lost_copy(block: u64) -> Flaw {
 struct Reader<'a> {
     log: &'a Log<'a>,
     /// The number and the bytes of a block that is not read from the ring.
-    instead: Option<(u64, &'a [u8])>,
-    first: u64,
-    next: u64,
+    instead: Option<(StreamBlock, &'a [u8])>,
+    first: StreamBlock,
+    next: StreamBlock,
     ended: bool,
     /// What was read last; its memory is used again, since fresh pages cost as much as reading them.
     bytes: Vec<u8>,
@@ -284,7 +285,7 @@ impl Reader<'_> {
     fn more(&mut self, stream: &mut Vec<u8>) -> Result<bool, KvError> {
         let Log { disk, layout, identity, first } = *self.log;
         let seen = self.next - self.first;
-        let to_wrap = layout.ring_blocks() - self.next % layout.ring_blocks();
+        let to_wrap = layout.ring_blocks() - self.next.0 % layout.ring_blocks();
         let wanted = seen.clamp(RECOVERY_BLOCKS_FIRST, RECOVERY_BLOCKS_MAX);
         let count = wanted.min(to_wrap).min(layout.ring_blocks() - (self.next - first));
         if self.ended || count == 0 {

@@ -1,6 +1,7 @@
 //! What a block knows of another one that it leads to.
 
 use crate::layout::{Layout, put_u32, u16_at, u32_at};
+use nvmed_units::{Block, bounded};
 
 /// Bytes of a reference in a node.
 pub(crate) const REFERENCE_BYTES: usize = 14;
@@ -14,7 +15,7 @@ pub(crate) const LEVEL_MAX: u16 = 20;
 /// What a parent knows of a child node; in the superblock, of the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reference {
-    pub(crate) block: u64,
+    pub(crate) block: Block,
     pub(crate) generation: u64,
     pub(crate) crc: u32,
 }
@@ -30,7 +31,7 @@ impl Reference {
     /// Its short form.
     pub(crate) fn encode(&self) -> [u8; REFERENCE_BYTES] {
         let mut bytes = [0; REFERENCE_BYTES];
-        put_u32(&mut bytes, 0, self.block as u32);
+        put_u32(&mut bytes, 0, bounded(self.block.0, "a region has fewer than 2^32 blocks"));
         put_u32(&mut bytes, 4, self.crc);
         bytes[8..].copy_from_slice(&self.generation.to_le_bytes()[..6]);
         bytes
@@ -39,7 +40,7 @@ impl Reference {
     /// The reference whose short form is at `offset`.
     pub(crate) fn at(bytes: &[u8], offset: usize) -> Self {
         let generation = u64::from(u32_at(bytes, offset + 8)) | u64::from(u16_at(bytes, offset + 12)) << 32;
-        Self { block: u32_at(bytes, offset).into(), crc: u32_at(bytes, offset + 4), generation }
+        Self { block: Block(u32_at(bytes, offset).into()), crc: u32_at(bytes, offset + 4), generation }
     }
 
     /// Whether it may stand in a node of `generation`.
@@ -53,7 +54,7 @@ impl Root {
     pub(crate) fn encode(&self) -> [u8; ROOT_BYTES] {
         let mut bytes = [0; ROOT_BYTES];
         bytes[..REFERENCE_BYTES].copy_from_slice(&self.node.encode());
-        bytes[REFERENCE_BYTES] = self.level as u8;
+        bytes[REFERENCE_BYTES] = bounded(self.level, "levels are below 21");
         bytes
     }
 

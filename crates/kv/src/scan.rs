@@ -3,10 +3,12 @@
 use crate::delta::{Change, Delta, Direction, NEWEST};
 use crate::intervals::Intervals;
 use crate::state::{Layers, SnapshotState, State};
+use crate::stream::Sequence;
 use crate::tree::{Cursor as TreeCursor, Tree};
 use crate::{KvError, Store};
 use core::cmp::Ordering;
 use core::ops::{Bound, ControlFlow, Range};
+use nvmed_units::Block;
 
 /// What a scan hands each key and its value to; a break ends the scan.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
@@ -129,7 +131,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn seen(&self) -> u64 {
+    fn seen(&self) -> Sequence {
         match self {
             Self::Now(_) => NEWEST,
             Self::Then(_, snapshot) => snapshot.sequence,
@@ -145,7 +147,7 @@ impl<'a> View<'a> {
 
     /// Only a tree that was not made by us goes back; it must not keep a walk for ever.
     pub(crate) fn out_of_order(&self) -> KvError {
-        let block = self.store().state.read().version.root.map_or(0, |root| root.node.block);
+        let block = self.store().state.read().version.root.map_or(Block(0), |root| root.node.block);
         KvError::Corrupt { block, structure: "tree node", reason: "order of keys below" }
     }
 
@@ -218,7 +220,7 @@ impl<'a> View<'a> {
 
 /// Copies the first changes of `span` that a reader of the batches up to `seen` sees; answers whether
 /// there may be more.
-fn copy_changes(delta: &Delta, seen: u64, span: &Span<'_>, keys_max: usize, into: &mut Chunk) -> bool {
+fn copy_changes(delta: &Delta, seen: Sequence, span: &Span<'_>, keys_max: usize, into: &mut Chunk) -> bool {
     let mut at = delta.seek(span.start(), span.direction);
     while let Some((key, change)) = delta.entry_seen(at, seen).filter(|(key, _)| span.reaches(key)) {
         if let Some(change) = change {
@@ -308,7 +310,7 @@ impl Sources<'_> {
                 Direction::Descending => next >= from,
             });
             if back {
-                let block = self.tree.root.map_or(0, |root| root.node.block);
+                let block = self.tree.root.map_or(Block(0), |root| root.node.block);
                 return Err(KvError::Corrupt {
                     block,
                     structure: "tree node",

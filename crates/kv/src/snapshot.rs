@@ -7,7 +7,8 @@
 use crate::iter::Iter;
 use crate::scan::{Span, View, Visit};
 use crate::state::SnapshotState;
-use crate::{KvError, Sequence, Store};
+use crate::stream::Sequence;
+use crate::{KvError, Store};
 use core::ops::Bound;
 use core::sync::atomic::Ordering::Relaxed;
 use nvmed_sys::sync::Arc;
@@ -41,7 +42,7 @@ impl Snapshot<'_> {
     /// The last batch that it sees.
     #[must_use]
     pub fn sequence(&self) -> Sequence {
-        Sequence(self.kept.sequence)
+        self.kept.sequence
     }
 
     /// As [`Store::get`].

@@ -2,10 +2,10 @@
 
 use crate::KvError;
 use crate::disk::{Disk, Structure};
-use crate::layout::{Layout, PAGE_BITS, checksum, put_u32, put_u64, u32_at, u64_at};
+use crate::layout::{Layout, PAGE_BITS, TreeIndex, checksum, put_u32, put_u64, u32_at, u64_at};
 use crate::superblock::Superblock;
 use nvmed_mutant::Mutant;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVBM");
 const HEADER_BYTES: usize = 32;
@@ -36,8 +36,8 @@ pub(crate) struct Space {
     /// Free, but held back.
     held: u64,
     /// Allocated, and freed, since then.
-    allocated: Vec<u64>,
-    freed: Vec<u64>,
+    allocated: Vec<TreeIndex>,
+    freed: Vec<TreeIndex>,
 }
 
 impl Space {
@@ -76,7 +76,7 @@ impl Space {
     }
 
     /// A free block, as a block number of the medium.
-    pub(crate) fn allocate(&mut self, disk: &Disk, superblock: &Superblock) -> Result<u64, KvError> {
+    pub(crate) fn allocate(&mut self, disk: &Disk, superblock: &Superblock) -> Result<Block, KvError> {
         if Mutant::FreedInStep.is_made()
             && let Some(block) = self.freed.pop()
         {
@@ -92,13 +92,16 @@ impl Space {
             let limit = (total - number * PAGE_BITS).min(PAGE_BITS);
             let page = self.page(disk, superblock, number)?;
             if let Some(found) = page.first_free(from, limit) {
-                let block = number * PAGE_BITS + found;
+                let block = TreeIndex(number * PAGE_BITS + found);
                 let (_, word, bit) = place(block);
-                assert!(block < total && page.used[word] & bit == 0, "tree block {block} is given out twice");
+                assert!(
+                    block.0 < total && page.used[word] & bit == 0,
+                    "tree block {block} is given out twice"
+                );
                 page.used[word] |= bit;
                 page.dirty = true;
                 self.allocated.push(block);
-                self.cursor = block + 1;
+                self.cursor = block.0 + 1;
                 return Ok(self.layout.tree_block(block));
             }
         }
@@ -106,7 +109,7 @@ impl Space {
     }
 
     /// The tree to come does not use `block` of the medium any more.
-    pub(crate) fn free_block(&mut self, block: u64) {
+    pub(crate) fn free_block(&mut self, block: Block) {
         // References were checked when they were read; one from elsewhere names nothing of ours.
         self.freed.extend(self.layout.tree_index(block));
     }
@@ -152,7 +155,7 @@ impl Space {
 
     /// The superblock that `write` prepared is durable. Answers the blocks that it freed, by their index
     /// among the tree blocks; they are held back until `release`.
-    pub(crate) fn settle(&mut self, superblock: &Superblock) -> Vec<u64> {
+    pub(crate) fn settle(&mut self, superblock: &Superblock) -> Vec<TreeIndex> {
         let used = self.used + self.allocated.len() as u64 - self.freed.len() as u64;
         assert_eq!(used, superblock.used, "the superblock counts other blocks than were allocated and freed");
         self.used = superblock.used;
@@ -174,7 +177,7 @@ impl Space {
     }
 
     /// Nobody looks at these blocks any more.
-    pub(crate) fn release(&mut self, blocks: &[u64]) {
+    pub(crate) fn release(&mut self, blocks: &[TreeIndex]) {
         for &block in blocks {
             let (page, word, bit) = place(block);
             if let Some(held) = self.pages[page].as_mut().and_then(|page| page.held.as_mut()) {
@@ -202,7 +205,7 @@ impl Space {
     }
 
     /// Whether the tree of the last superblock uses `block` of the medium, by the bitmap.
-    pub(crate) fn is_used(&mut self, disk: &Disk, old: &Superblock, block: u64) -> Result<bool, KvError> {
+    pub(crate) fn is_used(&mut self, disk: &Disk, old: &Superblock, block: Block) -> Result<bool, KvError> {
         let Some(index) = self.layout.tree_index(block) else {
             return Ok(false);
         };
@@ -259,9 +262,9 @@ impl Page {
 }
 
 /// Page, word and bit of a block.
-fn place(block: u64) -> (usize, usize, u64) {
-    let bit = block % PAGE_BITS;
-    ((block / PAGE_BITS) as usize, (bit / 64) as usize, 1 << (bit % 64))
+fn place(block: TreeIndex) -> (usize, usize, u64) {
+    let bit = block.within();
+    (block.page() as usize, (bit / 64) as usize, 1 << (bit % 64))
 }
 
 /// What the superblock calls this version of a page: its checksum, which its generation is part of. 0 is the name of

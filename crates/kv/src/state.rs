@@ -4,19 +4,20 @@ use crate::batch::{Operation, Operations};
 use crate::delta::{Change, Delta};
 use crate::intervals::Intervals;
 use crate::pins::{Pin, Pins, Version};
+use crate::stream::{Position, Sequence};
 use crate::{KvError, record};
 use nvmed_sys::sync::{Arc, Mutex};
 
 /// What readers and writers share. Never held during I/O.
 pub(crate) struct State {
     /// The last batch applied.
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     /// The end of the stream: after that batch.
-    pub(crate) end: u64,
+    pub(crate) end: Position,
     /// The last batch that asked for a flush before its append.
-    pub(crate) flush_first: u64,
+    pub(crate) flush_first: Sequence,
     /// Where the log begins: after the last batch that the tree holds.
-    pub(crate) head: u64,
+    pub(crate) head: Position,
     /// Changes that no checkpoint has begun to take up.
     pub(crate) active: Delta,
     /// Changes that a checkpoint is merging into the tree.
@@ -30,7 +31,7 @@ pub(crate) struct State {
     /// Snapshots that can be read.
     pub(crate) snapshots: Vec<Arc<SnapshotState>>,
     /// The last batch that one of them sees; 0 without.
-    pub(crate) kept: u64,
+    pub(crate) kept: Sequence,
 }
 
 /// A delta on its way into the tree.
@@ -43,7 +44,7 @@ pub(crate) struct Frozen {
 /// A snapshot, as the store knows it.
 pub(crate) struct SnapshotState {
     /// The last batch that it sees.
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     /// Of its tree.
     pub(crate) generation: u64,
     /// Checkpoints finished when it was taken.
@@ -98,7 +99,7 @@ impl SnapshotState {
 impl State {
     /// Takes up the next batch.
     pub(crate) fn apply(&mut self, operations: &[u8]) {
-        self.sequence += 1;
+        self.sequence = self.sequence.next();
         let (batch, kept) = (self.sequence, self.kept);
         for operation in Operations::new(operations).flatten() {
             match operation {
@@ -160,7 +161,7 @@ impl State {
     ) -> Vec<Arc<SnapshotState>> {
         let (out, kept) = core::mem::take(&mut self.snapshots).into_iter().partition(gone);
         self.snapshots = kept;
-        self.kept = self.snapshots.iter().map(|snapshot| snapshot.sequence).max().unwrap_or(0);
+        self.kept = self.snapshots.iter().map(|snapshot| snapshot.sequence).max().unwrap_or_default();
         out
     }
 }

@@ -14,6 +14,7 @@ use crate::record::{self, Expected, Next};
 use crate::recovery;
 use crate::reference::Root;
 use crate::state::State;
+use crate::stream::{PAYLOAD_BYTES, Position, Sequence};
 use crate::superblock::Superblock;
 use crate::tree::Tree;
 use crate::{Batch, Flaw, KvError, Medium};
@@ -21,10 +22,6 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, RwLock};
 use nvmed_sys::{Mapping, Pages};
-
-/// A batch's place in the order of all batches of a store; 0 is before the first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sequence(pub u64);
 
 /// Settings of a store. `Default` is right for a file system.
 #[derive(Clone, Debug)]
@@ -187,7 +184,7 @@ pub struct Store {
     /// Of the records that this open appends.
     epoch: u64,
     /// The first of them.
-    epoch_first: u64,
+    epoch_first: Sequence,
     pub(crate) state: RwLock<State>,
     pub(crate) pending: Pending<Arc<Mapping>>,
     pub(crate) commits: Commits,
@@ -201,7 +198,7 @@ pub struct Store {
     opened: Stats,
     /// The log's end when it was opened: where the pending memory of a dead process goes on.
     opened_at: Expected,
-    opened_position: u64,
+    opened_position: Position,
 }
 
 /// Bounds from the options.
@@ -252,7 +249,7 @@ impl Store {
         let mut state = State {
             sequence: superblock.head_sequence,
             end: superblock.head,
-            flush_first: 0,
+            flush_first: Sequence(0),
             head: superblock.head,
             active: Delta::new().since(superblock.head_sequence),
             frozen: None,
@@ -260,10 +257,10 @@ impl Store {
             used: superblock.used,
             total: layout.tree_blocks(),
             snapshots: Vec::new(),
-            kept: 0,
+            kept: Sequence(0),
         };
         let since = superblock.since();
-        let expected = Expected { identity, sequence: superblock.head_sequence + 1, epoch: 0, since };
+        let expected = Expected { identity, sequence: superblock.head_sequence.next(), epoch: 0, since };
         let mut recovered =
             recovery::recover(&disk, &layout, superblock.head, expected, &mut |_, operations| {
                 state.apply(operations);
@@ -275,11 +272,11 @@ impl Store {
         recovered.flaws.extend(superblock.flaw.clone());
         let batches_recovered = recovered.sequence - superblock.head_sequence;
         let opened_at =
-            Expected { identity, sequence: recovered.sequence + 1, epoch: recovered.epoch, since };
+            Expected { identity, sequence: recovered.sequence.next(), epoch: recovered.epoch, since };
         let appender = Appender::new(identity, layout, recovered.position, recovered.tail);
         let opened = Stats { mount_blocks_read: disk.blocks_read(), batches_recovered, ..Stats::default() };
         let mut store = Self {
-            epoch_first: recovered.sequence + 1,
+            epoch_first: recovered.sequence.next(),
             epoch: superblock.epoch.max(recovered.epoch) + 1,
             commits: Commits::new(appender, recovered.sequence),
             opened_position: recovered.position,
@@ -312,7 +309,7 @@ impl Store {
             None => store.adopt_pending(),
         }
         // What was taken up keeps the epoch that it has.
-        store.epoch_first = store.state.read().sequence + 1;
+        store.epoch_first = store.state.read().sequence.next();
         Ok(store)
     }
 
@@ -324,7 +321,7 @@ impl Store {
         let mut rest = left.as_slice();
         while let Next::Record(header, operations) = record::next(rest, &expected) {
             rest = &rest[record::HEADER_BYTES + header.bytes..];
-            (expected.sequence, expected.epoch) = (header.sequence + 1, header.epoch);
+            (expected.sequence, expected.epoch) = (header.sequence.next(), header.epoch);
             state.apply(operations);
             state.flush_first = state.sequence;
         }
@@ -404,7 +401,7 @@ impl Store {
                     return Ok(sequence);
                 }
                 Room::PendingFull => {
-                    let all = Sequence(state.sequence);
+                    let all = state.sequence;
                     drop(state);
                     self.commit(all, Barrier::Before)?;
                 }
@@ -417,25 +414,25 @@ impl Store {
     }
 
     fn apply_to(&self, state: &mut State, operations: &[u8], flush_first: bool) -> Sequence {
-        let header = record::seal(self.identity, state.sequence + 1, self.epoch, operations);
+        let header = record::seal(self.identity, state.sequence.next(), self.epoch, operations);
         self.pending.append(state.end, [&header, operations]);
         state.apply(operations);
         if flush_first {
             state.flush_first = state.sequence;
         }
-        Sequence(state.sequence)
+        state.sequence
     }
 
     /// The last batch applied.
     #[must_use]
     pub fn applied(&self) -> Sequence {
-        Sequence(self.state.read().sequence)
+        self.state.read().sequence
     }
 
     /// The longest batch, in [`Batch::bytes`], that `apply` takes.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        let log = self.ring_blocks * log::PAYLOAD_BYTES / 4;
+        let log = self.ring_blocks * PAYLOAD_BYTES / 4;
         let most = log.min(self.pending.capacity() / 2).min(record::OPERATION_BYTES_MAX as u64);
         most as usize - record::HEADER_BYTES
     }
@@ -454,7 +451,7 @@ impl Store {
         let mut last = Sequence(0);
         while let Next::Record(header, operations) = record::next(rest, &expected) {
             rest = &rest[record::HEADER_BYTES + header.bytes..];
-            (expected.sequence, expected.epoch) = (header.sequence + 1, header.epoch);
+            (expected.sequence, expected.epoch) = (header.sequence.next(), header.epoch);
             last = self.apply(&Batch::from_encoded(operations))?;
             count += 1;
         }
@@ -477,7 +474,7 @@ impl Store {
             flushes: self.disk.flushes(),
             node_cache_hits,
             node_cache_misses,
-            batches: state.sequence + 1 - self.opened_at.sequence,
+            batches: state.sequence.next() - self.opened_at.sequence,
             log_bytes: state.end - state.head,
             log_appends: self.commits.appends(),
             tree_blocks: state.total,

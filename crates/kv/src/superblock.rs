@@ -2,10 +2,12 @@
 
 use crate::disk::{Disk, Structure};
 use crate::layout::{Layout, PAGES_MAX, checksum, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use crate::record::Since;
 use crate::reference::{GENERATION_END, LEVEL_MAX, Reference, Root};
+use crate::stream::{Position, Sequence};
 use crate::{Flaw, KvError};
 use nvmed_mutant::Mutant;
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block, bounded};
 
 const MAGIC: &[u8; 8] = b"NVMEDKV1";
 /// Changed when an older program could misread the store.
@@ -33,11 +35,11 @@ pub(crate) struct Superblock {
     pub(crate) root: Option<Root>,
     pub(crate) used: u64,
     pub(crate) cursor: u64,
-    pub(crate) head: u64,
-    pub(crate) head_sequence: u64,
+    pub(crate) head: Position,
+    pub(crate) head_sequence: Sequence,
     pub(crate) epoch: u64,
     /// The first record that has at least that epoch; 0: unknown.
-    pub(crate) epoch_first: u64,
+    pub(crate) epoch_first: Sequence,
     /// Bit `i`: the valid slot of bitmap page `i`.
     slots: Vec<u8>,
     /// The checksum of each bitmap page's valid version; 0: never written.
@@ -60,10 +62,10 @@ impl Superblock {
             root: None,
             used: 0,
             cursor: 0,
-            head: 0,
-            head_sequence: 0,
+            head: Position(0),
+            head_sequence: Sequence(0),
             epoch: 0,
-            epoch_first: 0,
+            epoch_first: Sequence(0),
             slots,
             names: vec![0; layout.pages as usize],
             lost: None,
@@ -96,21 +98,21 @@ impl Superblock {
         put_u64(&mut bytes, 16, self.identity);
         put_u64(&mut bytes, 24, self.revision);
         put_u64(&mut bytes, 32, self.layout.blocks);
-        put_u32(&mut bytes, 40, self.layout.log_blocks as u32);
-        put_u32(&mut bytes, 44, self.layout.pages as u32);
+        put_u32(&mut bytes, 40, bounded(self.layout.log_blocks, "a log has at most 6144 blocks"));
+        put_u32(&mut bytes, 44, bounded(self.layout.pages, "a bitmap has at most 960 pages"));
         put_u64(&mut bytes, 48, self.generation);
         if let Some(root) = self.root {
-            put_u64(&mut bytes, 56, root.node.block);
+            put_u64(&mut bytes, 56, root.node.block.0);
             put_u64(&mut bytes, 64, root.node.generation);
             put_u32(&mut bytes, 72, root.node.crc);
             put_u16(&mut bytes, 120, root.level);
         }
         put_u64(&mut bytes, 80, self.used);
         put_u64(&mut bytes, 88, self.cursor);
-        put_u64(&mut bytes, 96, self.head);
-        put_u64(&mut bytes, 104, self.head_sequence);
+        put_u64(&mut bytes, 96, self.head.0);
+        put_u64(&mut bytes, 104, self.head_sequence.0);
         put_u64(&mut bytes, 112, self.epoch);
-        put_u64(&mut bytes, EPOCH_FIRST, self.epoch_first);
+        put_u64(&mut bytes, EPOCH_FIRST, self.epoch_first.0);
         bytes[SLOT_BITS..SLOT_BITS + self.slots.len()].copy_from_slice(&self.slots);
         for (index, &name) in self.names.iter().enumerate() {
             put_u32(&mut bytes, PAGE_NAMES + 4 * index, name);
@@ -121,7 +123,7 @@ impl Superblock {
     }
 
     /// Reads `bytes`, found in block `block`.
-    fn decode(block: u64, bytes: &[u8; BLOCK_BYTES]) -> Result<Self, Fault> {
+    fn decode(block: Block, bytes: &[u8; BLOCK_BYTES]) -> Result<Self, Fault> {
         let damaged = |reason| Fault::Is(KvError::Corrupt { block, structure: "superblock", reason });
         if &bytes[..8] != MAGIC {
             return Err(Fault::Foreign);
@@ -136,25 +138,28 @@ impl Superblock {
         let layout = Layout::of(u64_at(bytes, 32), u64::from(u32_at(bytes, 40)))
             .filter(|layout| layout.pages == u64::from(u32_at(bytes, 44)))
             .ok_or_else(|| damaged("the sizes of its regions"))?;
-        let node =
-            Reference { block: u64_at(bytes, 56), generation: u64_at(bytes, 64), crc: u32_at(bytes, 72) };
+        let node = Reference {
+            block: Block(u64_at(bytes, 56)),
+            generation: u64_at(bytes, 64),
+            crc: u32_at(bytes, 72),
+        };
         let root = Root { node, level: u16_at(bytes, 120) };
         let mut this = Self::empty(u64_at(bytes, 16), layout);
         let slots = this.slots.len();
         this.revision = u64_at(bytes, 24);
         this.generation = u64_at(bytes, 48);
-        this.root = (node.block != 0).then_some(root);
+        this.root = (node.block != Block(0)).then_some(root);
         this.used = u64_at(bytes, 80);
         this.cursor = u64_at(bytes, 88);
-        this.head = u64_at(bytes, 96);
-        this.head_sequence = u64_at(bytes, 104);
+        this.head = Position(u64_at(bytes, 96));
+        this.head_sequence = Sequence(u64_at(bytes, 104));
         this.epoch = u64_at(bytes, 112);
-        this.epoch_first = u64_at(bytes, EPOCH_FIRST);
+        this.epoch_first = Sequence(u64_at(bytes, EPOCH_FIRST));
         this.slots.copy_from_slice(&bytes[SLOT_BITS..SLOT_BITS + slots]);
         for (index, name) in this.names.iter_mut().enumerate() {
             *name = u32_at(bytes, PAGE_NAMES + 4 * index);
         }
-        let rootless = node.block == 0;
+        let rootless = node.block == Block(0);
         if root.level > LEVEL_MAX
             || node.generation > this.generation
             || !(rootless || layout.is_tree_block(node.block))
@@ -165,7 +170,7 @@ impl Superblock {
             return Err(damaged("the count of blocks in use"));
         }
         let last = u64::MAX / 2; // counters that no store reaches, so that sums with them cannot wrap
-        if [this.head, this.head_sequence, this.epoch, this.epoch_first, this.revision, this.generation]
+        if [this.head.0, this.head_sequence.0, this.epoch, this.epoch_first.0, this.revision, this.generation]
             .iter()
             .any(|&n| n > last)
             || this.generation >= GENERATION_END - 1
@@ -182,10 +187,10 @@ impl Superblock {
         if medium < 2 {
             return Err(KvError::NotAStore { last });
         }
-        let near = Self::read(disk, 0);
-        let far_block = near.as_ref().map_or(last, |near| near.layout.blocks - 1);
-        if far_block >= medium {
-            return Err(KvError::Truncated { stored: far_block + 1, medium });
+        let near = Self::read(disk, Block(0));
+        let far_block = near.as_ref().map_or(last, |near| near.layout.superblock(1));
+        if far_block.0 >= medium {
+            return Err(KvError::Truncated { stored: far_block.0 + 1, medium });
         }
         let far = match Self::read(disk, far_block) {
             Err(Fault::Foreign) if near.is_err() => Self::follow(disk, far_block),
@@ -220,15 +225,18 @@ impl Superblock {
     /// The far superblock in the medium's block `last`, if the store has grown to there since `self`, the near one,
     /// was written. A medium that was enlarged, and whose store has not grown, has no superblock of it there: what it
     /// has may be anything, or a pointer.
-    fn grown_far(&self, disk: &Disk, last: u64) -> Option<Self> {
+    fn grown_far(&self, disk: &Disk, last: Block) -> Option<Self> {
         Self::read(disk, last).ok().filter(|far| {
             far.identity == self.identity && far.revision > self.revision && far.layout.superblock(1) == last
         })
     }
 
     /// Records of the log from that sequence on have at least that epoch.
-    pub(crate) fn since(&self) -> (u64, u64) {
-        if self.epoch_first == 0 { (0, 0) } else { (self.epoch_first, self.epoch) }
+    pub(crate) fn since(&self) -> Since {
+        match self.epoch_first {
+            Sequence(0) => Since::default(),
+            sequence => Since { sequence, epoch: self.epoch },
+        }
     }
 
     /// A record of the log has `epoch`: before it was written the far slot had that, so if this is less, the far
@@ -240,7 +248,7 @@ impl Superblock {
             self.flaw = Some(Flaw { block, structure: "superblock", reason: OLD_SLOT });
         }
         if epoch > self.epoch {
-            (self.epoch, self.epoch_first) = (epoch, 0);
+            (self.epoch, self.epoch_first) = (epoch, Sequence(0));
         }
     }
 
@@ -251,17 +259,17 @@ impl Superblock {
     }
 
     /// The superblock that a pointer in `block` leads to: power was cut while the region grew.
-    fn follow(disk: &Disk, block: u64) -> Result<Self, Fault> {
+    fn follow(disk: &Disk, block: Block) -> Result<Self, Fault> {
         let mut bytes = [0; BLOCK_BYTES];
         disk.read(block, &mut bytes).map_err(Fault::Is)?;
-        let (identity, far) = (u64_at(&bytes, 16), u64_at(&bytes, 24));
+        let (identity, far) = (u64_at(&bytes, 16), Block(u64_at(&bytes, 24)));
         let sound =
             &bytes[..8] == POINTER_MAGIC && checksum(identity, &[&bytes[16..32]]) == u32_at(&bytes, 12);
         if !sound || far >= block {
             return Err(Fault::Foreign);
         }
         Self::read(disk, far).and_then(|found| {
-            let same = found.identity == identity && found.layout.blocks == far + 1;
+            let same = found.identity == identity && found.layout.superblock(1) == far;
             if same { Ok(found) } else { Err(Fault::Foreign) }
         })
     }
@@ -281,7 +289,7 @@ impl Superblock {
         let mut pointer = [0; BLOCK_BYTES];
         pointer[..8].copy_from_slice(POINTER_MAGIC);
         put_u64(&mut pointer, 16, self.identity);
-        put_u64(&mut pointer, 24, self.layout.superblock(1));
+        put_u64(&mut pointer, 24, self.layout.superblock(1).0);
         let crc = checksum(self.identity, &[&pointer[16..32]]);
         put_u32(&mut pointer, 12, crc);
         disk.write(Structure::Superblock, layout.superblock(1), &pointer, true)?;
@@ -291,7 +299,7 @@ impl Superblock {
         self.store(disk)
     }
 
-    fn read(disk: &Disk, block: u64) -> Result<Self, Fault> {
+    fn read(disk: &Disk, block: Block) -> Result<Self, Fault> {
         let mut bytes = [0; BLOCK_BYTES];
         disk.read(block, &mut bytes).map_err(Fault::Is)?;
         Self::decode(block, &bytes)
@@ -346,10 +354,11 @@ mod tests {
     fn sample() -> Superblock {
         let layout = Layout::plan(100_000, None).unwrap();
         let mut sample = Superblock::empty(77, layout);
-        let node = Reference { block: 9000, generation: 3, crc: 0xdead_beef };
+        let node = Reference { block: Block(9000), generation: 3, crc: 0xdead_beef };
         sample.root = Some(Root { node, level: 2 });
         (sample.generation, sample.used, sample.cursor) = (3, 40, 41);
-        (sample.head, sample.head_sequence, sample.epoch, sample.revision) = (4081, 17, 4, 9);
+        (sample.head, sample.head_sequence, sample.epoch, sample.revision) =
+            (Position(4081), Sequence(17), 4, 9);
         sample.name_page(2, true, 0x1234);
         sample
     }
@@ -357,7 +366,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let sample = sample();
-        let read = Superblock::decode(0, &sample.encode()).ok().unwrap();
+        let read = Superblock::decode(Block(0), &sample.encode()).ok().unwrap();
         assert_eq!(read, sample);
         assert!(read.slot(2) && !read.slot(1));
         assert_eq!((read.page_name(2), read.page_name(1)), (Some(0x1234), None));
@@ -398,7 +407,7 @@ mod tests {
         for bit in 0..BLOCK_BYTES * 8 {
             let mut bytes = good;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Superblock::decode(0, &bytes).is_err(), "bit {bit} went unnoticed");
+            assert!(Superblock::decode(Block(0), &bytes).is_err(), "bit {bit} went unnoticed");
         }
     }
 }

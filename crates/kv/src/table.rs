@@ -1,5 +1,7 @@
 //! A hash table from keys to places in an arena; it holds no keys.
 
+use nvmed_units::Halves;
+
 /// Slots at first.
 const SLOTS_MIN: usize = 64;
 /// An empty slot; no entry lies at the arena's last byte.
@@ -50,7 +52,7 @@ impl Table {
         let mut at = self.start(hash);
         loop {
             let slot = self.slots[at];
-            if slot == EMPTY || (pack(slot, 0) == pack(hash, 0) && is(slot as u32)) {
+            if slot == EMPTY || (pack(slot, 0) == pack(hash, 0) && is(slot.low())) {
                 return at;
             }
             at = (at + 1) & mask;
@@ -60,7 +62,7 @@ impl Table {
     /// The entry with `hash` that `is` recognises.
     pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
         let slot = self.slots[self.probe(hash, is)];
-        (slot != EMPTY).then_some(slot as u32)
+        (slot != EMPTY).then_some(slot.low())
     }
 
     /// Adds `entry`, which is not there.

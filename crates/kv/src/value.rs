@@ -1,10 +1,10 @@
 //! Values that are too long for a leaf: in blocks of their own, which the leaf's entry refers to.
 
 use crate::disk::Disk;
-use crate::layout::{Block, Layout, checksum, put_u16, put_u32, u16_at, u32_at};
+use crate::layout::{BlockBytes, Layout, checksum, put_u16, put_u32, u16_at, u32_at};
 use crate::reference::Reference;
 use crate::{KvError, VALUE_BYTES_MAX};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block, bounded};
 
 /// Bytes of the longest value that a leaf holds.
 ///
@@ -22,8 +22,8 @@ pub(crate) fn blocks(len: usize) -> usize {
     len.div_ceil(BLOCK_BYTES)
 }
 
-fn crc(identity: u64, block: u64, generation: u64, bytes: &Block) -> u32 {
-    checksum(identity, &[&block.to_le_bytes(), &generation.to_le_bytes(), bytes])
+fn crc(identity: u64, block: Block, generation: u64, bytes: &BlockBytes) -> u32 {
+    checksum(identity, &[&block.0.to_le_bytes(), &generation.to_le_bytes(), bytes])
 }
 
 /// Whether `payload` can stand in a leaf of `generation`.
@@ -41,7 +41,7 @@ pub(crate) fn is_sound(payload: &[u8], generation: u64, layout: &Layout) -> bool
 pub(crate) fn parts(payload: &[u8]) -> impl Iterator<Item = Reference> + '_ {
     let generation = u64::from(u16_at(payload, 2)) | u64::from(u32_at(payload, 4)) << 16;
     payload[HEADER_BYTES..].chunks_exact(PART_BYTES).map(move |part| Reference {
-        block: u32_at(part, 0).into(),
+        block: Block(u32_at(part, 0).into()),
         crc: u32_at(part, 4),
         generation,
     })
@@ -75,15 +75,15 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn new(identity: u64, generation: u64, value_len: usize) -> Self {
         let mut payload = [0; HEADER_BYTES + PART_BYTES * BLOCKS_MAX];
-        put_u16(&mut payload, 0, value_len as u16);
+        put_u16(&mut payload, 0, bounded(value_len, "a value is at most 32 KiB"));
         payload[2..8].copy_from_slice(&generation.to_le_bytes()[..6]);
         Self { payload, len: HEADER_BYTES, identity, generation }
     }
 
     /// Notes that `block` holds the next `bytes`.
-    pub(crate) fn push(&mut self, block: u64, bytes: &Block) {
+    pub(crate) fn push(&mut self, block: Block, bytes: &BlockBytes) {
         let crc = crc(self.identity, block, self.generation, bytes);
-        put_u32(&mut self.payload, self.len, block as u32);
+        put_u32(&mut self.payload, self.len, bounded(block.0, "a region has fewer than 2^32 blocks"));
         put_u32(&mut self.payload, self.len + 4, crc);
         self.len += PART_BYTES;
     }
@@ -104,7 +104,7 @@ mod tests {
     #[should_panic(expected = "the blocks of a long value")]
     fn a_value_that_is_not_all_written_is_our_mistake() {
         let mut writer = Writer::new(1, 1, BLOCK_BYTES + 1);
-        writer.push(9, &[0; BLOCK_BYTES]);
+        writer.push(Block(9), &[0; BLOCK_BYTES]);
         writer.payload();
     }
 }

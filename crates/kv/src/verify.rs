@@ -7,6 +7,7 @@ use crate::reference::{Reference, Root};
 use crate::superblock::Superblock;
 use crate::{KEY_BYTES_MAX, KvError, Store, value};
 use core::ops::{Bound, ControlFlow};
+use nvmed_units::Block;
 use std::sync::Arc;
 
 /// A node that is still to be checked: its chunks are at or above `lower` and below `upper`.
@@ -26,10 +27,10 @@ struct Seen {
 }
 
 impl Seen {
-    fn note(&mut self, block: u64) -> Result<(), KvError> {
+    fn note(&mut self, block: Block) -> Result<(), KvError> {
         let at = self.layout.tree_index(block);
-        let word = at.and_then(|at| self.bits.get_mut((at / 64) as usize));
-        let bit = 1 << (at.unwrap_or(0) % 64);
+        let word = at.and_then(|at| self.bits.get_mut((at.0 / 64) as usize));
+        let bit = 1 << (at.map_or(0, |at| at.0 % 64));
         let Some(word) = word.filter(|word| **word & bit == 0) else {
             let reason = "two references to one block";
             return Err(KvError::Corrupt { block, structure: "tree node", reason });
@@ -80,7 +81,7 @@ impl Store {
         &self,
         root: Root,
         superblock: &Superblock,
-        used: &mut dyn FnMut(u64) -> Result<(), KvError>,
+        used: &mut dyn FnMut(Block) -> Result<(), KvError>,
     ) -> Result<u64, KvError> {
         let layout = superblock.layout;
         let words = layout.tree_blocks().div_ceil(64) as usize;
@@ -119,7 +120,7 @@ impl Store {
         want: &Reference,
         below: &Below,
         open: &mut Vec<Below>,
-        used: &mut dyn FnMut(u64) -> Result<(), KvError>,
+        used: &mut dyn FnMut(Block) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
         let prefix = &*below.prefix;
         for index in 0..leaf.len() {

@@ -3,7 +3,7 @@
 //! What counts are the program's own pages and the page cache of the files that it reads and writes.
 
 use crate::error::LabError;
-use crate::undo::{self, Made};
+use crate::undo::{self, HostResource};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ impl MemoryGroup {
         let dir = Path::new(root).join(format!("nvmed-lab-{}-{number}", std::process::id()));
         let missing =
             |error: std::io::Error| LabError::missing(format!("a memory cgroup: {}: {error}", dir.display()));
-        undo::made(&Made::Group(dir.clone()));
+        undo::made(&HostResource::Group(dir.clone()));
         std::fs::create_dir(&dir).map_err(missing)?;
         let group = Self { dir: dir.clone() };
         std::fs::write(dir.join(limit), bytes.to_string()).map_err(missing)?;
@@ -78,6 +78,6 @@ fn join(dir: &Path) -> Result<(), LabError> {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        undo::undo(&Made::Group(self.dir.clone()));
+        undo::undo(&HostResource::Group(self.dir.clone()));
     }
 }

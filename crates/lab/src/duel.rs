@@ -6,7 +6,7 @@ use crate::job::Job;
 use crate::load::{Load, Pattern};
 use crate::machine::now_ns;
 use crate::recorder::Recorder;
-use crate::rival::{Contender, Way};
+use crate::rival::{Contender, KernelInterface};
 use crate::samples::Samples;
 use crate::seat::Seat;
 use nvmed_io::{Binding, Device, DeviceOptions, Handle};
@@ -80,11 +80,17 @@ impl Team {
     /// A way through the kernel to `path`, by `threads` threads.
     ///
     /// # Errors
-    /// As [`Way::prepare`].
-    pub fn kernel(way: Way, path: &Path, medium: &str, load: &Load, threads: u64) -> Result<Self, LabError> {
-        let member = |thread| way.prepare(path, &load.share(thread, threads));
+    /// As [`KernelInterface::prepare`].
+    pub fn kernel(
+        interface: KernelInterface,
+        path: &Path,
+        medium: &str,
+        load: &Load,
+        threads: u64,
+    ) -> Result<Self, LabError> {
+        let member = |thread| interface.prepare(path, &load.share(thread, threads));
         let members = (0..threads).map(member).collect::<Result<_, _>>()?;
-        Ok(Self::new(format!("{} on {medium}", way.name()), members))
+        Ok(Self::new(format!("{} on {medium}", interface.name()), members))
     }
 
     /// All ways through the kernel to `path` that this kernel has.
@@ -94,8 +100,8 @@ impl Team {
     pub fn kernels(path: &Path, medium: &str, load: &Load, threads: u64) -> Result<Vec<Self>, LabError> {
         let mut teams = Vec::new();
         let mut last = None;
-        for way in Way::ALL {
-            match Self::kernel(way, path, medium, load, threads) {
+        for interface in KernelInterface::ALL {
+            match Self::kernel(interface, path, medium, load, threads) {
                 Ok(team) => teams.push(team),
                 Err(error) => last = Some(error),
             }

@@ -5,6 +5,57 @@ use nvmed_io::{IoError, SubmitError};
 use nvmed_stack::StackError;
 use rustix::io::Errno;
 
+/// Why a load does not fit a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidLoad {
+    /// The size of a request.
+    #[error(
+        "a request cannot have {bytes} bytes; give a multiple of the device's {lba_bytes}, at most {}",
+        crate::load::BLOCK_BYTES_MAX
+    )]
+    RequestBytes {
+        /// The size asked for.
+        bytes: u32,
+        /// The size of a logical block.
+        lba_bytes: u32,
+    },
+    /// Requests in flight.
+    #[error("a load cannot have a depth of {depth}; give 1 to {}", crate::load::DEPTH_MAX)]
+    Depth {
+        /// The depth asked for.
+        depth: u16,
+    },
+    /// The begin of the region.
+    #[error("the region begins at byte {offset}, which is no multiple of the device's {lba_bytes}")]
+    Offset {
+        /// Its first byte.
+        offset: u64,
+        /// The size of a logical block.
+        lba_bytes: u32,
+    },
+    /// The end of the region.
+    #[error(
+        "the region of {bytes} bytes from byte {offset} passes the end of the device at byte {device_bytes}"
+    )]
+    OutOfRange {
+        /// Its first byte.
+        offset: u64,
+        /// Its size.
+        bytes: u64,
+        /// The size of the device.
+        device_bytes: u64,
+    },
+    /// The size of the region.
+    #[error("the region of {bytes} bytes holds no request of {block_bytes}; make the region larger")]
+    Empty {
+        /// Its size.
+        bytes: u64,
+        /// The size of a request.
+        block_bytes: u32,
+    },
+}
+
 /// Why something could not be measured. The text is one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -16,15 +67,15 @@ pub enum LabError {
         what: String,
     },
     /// The host refused something.
-    #[error("{what}: {errno}")]
+    #[error("the host refused {what}: {errno}")]
     Host {
-        /// What was done to what.
+        /// What was asked for, or the file it was asked of.
         what: String,
         /// Its answer.
         errno: Errno,
     },
     /// A program of the host failed.
-    #[error("{shown}: {reason}")]
+    #[error("{shown} failed: {reason}")]
     Program {
         /// The program and its arguments.
         shown: String,
@@ -32,7 +83,7 @@ pub enum LabError {
         reason: String,
     },
     /// A file of results is no such thing.
-    #[error("{path}: {reason}")]
+    #[error("{path} holds no results that can be used: {reason}")]
     Results {
         /// Which.
         path: String,
@@ -40,11 +91,8 @@ pub enum LabError {
         reason: String,
     },
     /// The load does not fit the device.
-    #[error("{what}")]
-    Load {
-        /// What does not fit.
-        what: String,
-    },
+    #[error(transparent)]
+    Load(#[from] InvalidLoad),
     /// Read data is not what was written.
     #[error(
         "LBA {lba}: the data is not the pattern of seed {seed}: word {word} is {found:016x}, expected {expected:016x}"

@@ -16,7 +16,7 @@ mod error;
 pub mod experiment;
 mod experiments;
 #[cfg(test)]
-mod given;
+mod fake_experiment;
 pub mod histogram;
 pub mod job;
 pub mod load;
@@ -40,12 +40,12 @@ pub mod undo;
 pub mod verify;
 pub mod ycsb;
 
-pub use error::LabError;
+pub use error::{InvalidLoad, LabError};
 pub use experiment::{Effort, Experiment, Finding, Goal};
 pub use experiments::experiments;
 pub use job::Job;
 pub use load::{Load, Pattern};
-pub use measure::{End, measure};
+pub use measure::{RunLength, measure};
 pub use outcome::{Outcome, check, read_outcomes, run};
 pub use page::page;
 pub use paper::{Paper, paper};

@@ -1,6 +1,6 @@
 //! What a device is asked for: which blocks, how long, how many at once.
 
-use crate::error::LabError;
+use crate::error::{InvalidLoad, LabError};
 use nvmed_dice::{Dice, mix};
 use nvmed_units::Lba;
 
@@ -71,27 +71,23 @@ impl Load {
     /// # Errors
     /// [`LabError::Load`] says what does not fit.
     pub fn check(&self, device_bytes: u64, lba_bytes: u32) -> Result<(), LabError> {
-        let wrong = |what: String| Err(LabError::Load { what });
+        let wrong = |error| Err(LabError::Load(error));
         let block = self.block_bytes;
         if block == 0 || !block.is_multiple_of(lba_bytes) || block > BLOCK_BYTES_MAX {
-            return wrong(format!(
-                "requests of {block} bytes: give a multiple of the device's {lba_bytes}, at most {BLOCK_BYTES_MAX}"
-            ));
+            return wrong(InvalidLoad::RequestBytes { bytes: block, lba_bytes });
         }
         if self.depth == 0 || self.depth > DEPTH_MAX {
-            return wrong(format!("a depth of {}: give 1 to {DEPTH_MAX}", self.depth));
+            return wrong(InvalidLoad::Depth { depth: self.depth });
         }
         if !self.offset.is_multiple_of(u64::from(lba_bytes)) {
-            return wrong(format!("the region begins at {}, no multiple of {lba_bytes}", self.offset));
+            return wrong(InvalidLoad::Offset { offset: self.offset, lba_bytes });
         }
         if self.offset.checked_add(self.bytes).is_none_or(|end| end > device_bytes) {
-            return wrong(format!(
-                "the region {}+{} passes the end of the device at {device_bytes}",
-                self.offset, self.bytes
-            ));
+            let (offset, bytes) = (self.offset, self.bytes);
+            return wrong(InvalidLoad::OutOfRange { offset, bytes, device_bytes });
         }
         if self.bytes < u64::from(block) {
-            return wrong(format!("the region of {} bytes holds no request of {block}", self.bytes));
+            return wrong(InvalidLoad::Empty { bytes: self.bytes, block_bytes: block });
         }
         Ok(())
     }
@@ -227,7 +223,7 @@ mod tests {
             (Load { block_bytes: 100, ..good }, "multiple of the device's 512"),
             (Load { block_bytes: 0, ..good }, "multiple of the device's 512"),
             (Load { depth: 0, ..good }, "depth of 0"),
-            (Load { offset: 7, ..good }, "begins at 7"),
+            (Load { offset: 7, ..good }, "begins at byte 7"),
             (Load { offset: u64::MAX - 511, ..good }, "passes the end"),
             (Load { bytes: 4 << 20, ..good }, "passes the end"),
             (Load { bytes: 512, ..good }, "holds no request"),

@@ -15,12 +15,12 @@ const TICK: Duration = Duration::from_millis(100);
 /// The most points that are kept: a day of them would fill a page's memory, so that neighbours are joined.
 const TICKS_MAX: usize = 1200;
 
-/// When a measurement ends.
+/// How long a measurement runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// After this time.
+pub enum RunLength {
+    /// For this time.
     Time(Duration),
-    /// After this many requests of each job.
+    /// For this many requests of each job.
     Count(u64),
 }
 
@@ -77,7 +77,7 @@ impl Watch<'_> {
 pub fn measure(
     jobs: &mut [Job],
     block_bytes: u64,
-    end: End,
+    end: RunLength,
     (stamps, time): (bool, &Time),
     stop: &AtomicBool,
     mut live: impl FnMut(&Tick),
@@ -86,7 +86,7 @@ pub fn measure(
         jobs.iter().map(|_| Arc::new(Recorder::new(stamps, time.clone()))).collect();
     let (start, running) = (Barrier::new(jobs.len() + 1), AtomicUsize::new(jobs.len()));
     let failed = AtomicBool::new(false);
-    let count = if let End::Count(count) = end { count } else { u64::MAX };
+    let count = if let RunLength::Count(count) = end { count } else { u64::MAX };
     let looker = std::thread::current();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -116,7 +116,7 @@ pub fn measure(
         };
         let one_ended = || running.load(Ordering::Acquire) < recorders.len();
         let ticks = watch_until(&mut watch, end, stop, &one_ended, &mut live);
-        if let End::Count(_) = end {
+        if let RunLength::Count(_) = end {
             // The others have their counts to do, unless something failed or somebody wants an end.
             while running.load(Ordering::Acquire) > 0
                 && !stop.load(Ordering::Relaxed)
@@ -162,7 +162,7 @@ fn report(watch: &Watch<'_>, ended: &[Ended], stamps: bool) -> Report {
 /// Looks until the end, until one job has ended, or until told to stop.
 fn watch_until(
     watch: &mut Watch<'_>,
-    end: End,
+    end: RunLength,
     stop: &AtomicBool,
     one_ended: &dyn Fn() -> bool,
     live: &mut dyn FnMut(&Tick),
@@ -171,7 +171,7 @@ fn watch_until(
     let (mut every, mut skipped) = (1, 0);
     loop {
         let elapsed = Duration::from_nanos(now_ns() - watch.begin_ns);
-        let left = if let End::Time(time) = end { time.saturating_sub(elapsed) } else { Duration::MAX };
+        let left = if let RunLength::Time(time) = end { time.saturating_sub(elapsed) } else { Duration::MAX };
         if left.is_zero() || stop.load(Ordering::Relaxed) {
             return ticks;
         }

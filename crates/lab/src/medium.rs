@@ -4,7 +4,7 @@
 
 use crate::error::LabError;
 use crate::shell::run;
-use crate::undo::{self, Made};
+use crate::undo::{self, HostResource};
 use nvmed_dice::Dice;
 use nvmed_fs::{FileSystem, FormatOptions};
 use nvmed_stack::{DeviceSpec, Open, open_device};
@@ -30,7 +30,7 @@ impl Zram {
         })?;
         let unexpected = || LabError::missing(format!("{control} said {text:?}"));
         let zram = Self { number: text.trim().parse().map_err(|_| unexpected())? };
-        undo::made(&Made::Zram(zram.number));
+        undo::made(&HostResource::Zram(zram.number));
         let size = format!("/sys/block/zram{}/disksize", zram.number);
         std::fs::write(&size, bytes.to_string())
             .map_err(|error| LabError::missing(format!("{size}: {error}")))?;
@@ -69,7 +69,7 @@ impl Zram {
 
 impl Drop for Zram {
     fn drop(&mut self) {
-        undo::undo(&Made::Zram(self.number));
+        undo::undo(&HostResource::Zram(self.number));
     }
 }
 
@@ -92,7 +92,7 @@ impl Mounted {
         run(Command::new(format!("mkfs.{name}")).args(options).arg(zram.device()))?;
         let dir = std::env::temp_dir().join(format!("nvmed-lab-{}-zram{}", std::process::id(), zram.number));
         std::fs::create_dir_all(&dir).map_err(|error| LabError::program(dir.display(), &error))?;
-        let made = Made::Mount(dir.clone());
+        let made = HostResource::Mount(dir.clone());
         undo::made(&made);
         if let Err(error) = run(Command::new("mount").arg(zram.device()).arg(&dir)) {
             undo::forget(&made);
@@ -111,7 +111,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        undo::undo(&Made::Mount(self.dir.clone()));
+        undo::undo(&HostResource::Mount(self.dir.clone()));
     }
 }
 
@@ -146,7 +146,7 @@ impl LoopDisk {
     pub fn filled(bytes: u64) -> Result<Self, LabError> {
         let file = PathBuf::from(format!("/dev/shm/nvmed-lab-{}.img", std::process::id()));
         let missing = |what: &dyn std::fmt::Display| LabError::missing(format!("a loop device: {what}"));
-        undo::made(&Made::File(file.clone()));
+        undo::made(&HostResource::File(file.clone()));
         let sized = std::fs::File::create(&file).and_then(|new| new.set_len(bytes));
         let made = sized.map_err(|error| missing(&error)).and_then(|()| {
             run(Command::new("losetup").args(["-f", "--show"]).arg(&file)).map_err(|error| missing(&error))
@@ -154,11 +154,11 @@ impl LoopDisk {
         let device = match made {
             Ok(text) => PathBuf::from(text.trim()),
             Err(error) => {
-                undo::undo(&Made::File(file));
+                undo::undo(&HostResource::File(file));
                 return Err(error);
             }
         };
-        undo::made(&Made::Loop(device.clone()));
+        undo::made(&HostResource::Loop(device.clone()));
         let disk = Self { device, file };
         fill(&disk.device, bytes)?;
         Ok(disk)
@@ -173,8 +173,8 @@ impl LoopDisk {
 
 impl Drop for LoopDisk {
     fn drop(&mut self) {
-        undo::undo(&Made::Loop(self.device.clone()));
-        undo::undo(&Made::File(self.file.clone()));
+        undo::undo(&HostResource::Loop(self.device.clone()));
+        undo::undo(&HostResource::File(self.file.clone()));
     }
 }
 
@@ -191,9 +191,9 @@ impl MemoryFile {
     /// There is no such place, or no room.
     pub fn filled(bytes: u64) -> Result<Self, LabError> {
         let path = PathBuf::from(format!("/dev/shm/nvmed-lab-{}.bytes", std::process::id()));
-        undo::made(&Made::File(path.clone()));
+        undo::made(&HostResource::File(path.clone()));
         if let Err(error) = std::fs::File::create(&path) {
-            undo::forget(&Made::File(path.clone()));
+            undo::forget(&HostResource::File(path.clone()));
             return Err(LabError::program(path.display(), &error));
         }
         let file = Self { path };
@@ -210,7 +210,7 @@ impl MemoryFile {
 
 impl Drop for MemoryFile {
     fn drop(&mut self) {
-        undo::undo(&Made::File(self.path.clone()));
+        undo::undo(&HostResource::File(self.path.clone()));
     }
 }
 

@@ -177,14 +177,14 @@ pub fn check(outcomes: &[Outcome], experiments: &[&dyn Experiment]) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::Given;
+    use crate::fake_experiment::FakeExperiment;
 
     #[test]
     fn the_series_furthest_from_its_goal_decides_against_the_best_rival() {
         let effort = Effort::default();
-        let good = run(&Given { ours: 3.0, rival: 2.0, missing: false }, &effort);
+        let good = run(&FakeExperiment { ours: 3.0, rival: 2.0, missing: false }, &effort);
         assert!(good.met && good.ratio.is_some_and(|ratio| (ratio - 1.5).abs() < 1e-9), "{good:?}");
-        let bad = run(&Given { ours: 2.9, rival: 2.0, missing: false }, &effort);
+        let bad = run(&FakeExperiment { ours: 2.9, rival: 2.0, missing: false }, &effort);
         assert!(!bad.met, "{bad:?}");
         assert_eq!(check(&[good.clone(), bad.clone()], &[]).len(), 1);
         let boast = Outcome { met: true, ..bad };
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_is_skipped_says_so_and_misses_its_goal() {
-        let skipped = run(&Given { ours: 3.0, rival: 2.0, missing: true }, &Effort::default());
+        let skipped = run(&FakeExperiment { ours: 3.0, rival: 2.0, missing: true }, &Effort::default());
         assert!(skipped.line().contains("SKIPPED: no such machine"));
         assert_eq!(check(&[skipped], &[]).len(), 1);
     }
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn results_survive_the_disk() {
         let dir = std::env::temp_dir().join(format!("nvmed-lab-test-{}", std::process::id()));
-        let outcome = run(&Given { ours: 3.0, rival: 2.0, missing: false }, &Effort { quick: true });
+        let outcome = run(&FakeExperiment { ours: 3.0, rival: 2.0, missing: false }, &Effort { quick: true });
         outcome.save(&dir).unwrap();
         let read = read_outcomes(&dir).unwrap();
         assert_eq!((read.len(), read[0].line()), (1, outcome.line()));

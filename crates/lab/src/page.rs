@@ -82,11 +82,12 @@ fn chart(series: &Series) -> String {
 mod tests {
     use super::*;
     use crate::experiment::Effort;
-    use crate::given::Given;
+    use crate::fake_experiment::FakeExperiment;
 
     #[test]
     fn the_page_needs_nothing_else_and_shows_all() {
-        let run = |missing| crate::run(&Given { ours: 3.0, rival: 2.0, missing }, &Effort::default());
+        let run =
+            |missing| crate::run(&FakeExperiment { ours: 3.0, rival: 2.0, missing }, &Effort::default());
         let page = page(&[run(false), run(true)]);
         for words in ["1.50 ×", "&gt;= 1.5 x", "skipped", "no such machine", "fast &lt;path&gt;", "</html>"]
         {

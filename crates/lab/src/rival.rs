@@ -23,9 +23,9 @@ pub trait Contender: Send {
     fn run(&mut self, count: u64) -> Result<(), LabError>;
 }
 
-/// A way through the kernel.
+/// An interface of the kernel for reads and writes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum KernelInterface {
     /// `pread` and `pwrite`: one at a time, whatever the depth.
     Psync,
     /// Linux AIO (`io_submit`), as deep as the load.
@@ -34,7 +34,7 @@ pub enum Way {
     Ring,
 }
 
-impl Way {
+impl KernelInterface {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Psync, Self::Aio, Self::Ring];
 
@@ -51,7 +51,7 @@ impl Way {
     /// Prepares a load on a device or file, past the page cache.
     ///
     /// # Errors
-    /// It cannot be opened, or the kernel lacks the way.
+    /// It cannot be opened, or the kernel lacks the interface.
     pub fn prepare(self, path: &Path, load: &Load) -> Result<Box<dyn Contender>, LabError> {
         let file = File::open(path, load)?;
         Ok(match self {

@@ -22,9 +22,9 @@ const VARIABLE: &str = "NVMED_LAB_JOURNAL";
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Something made on the host.
+/// What an experiment has made on the host, and takes away at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum HostResource {
     /// A file system mounted here, in a directory made for it.
     Mount(PathBuf),
     /// The zram disk of this number.
@@ -37,7 +37,7 @@ pub enum Made {
     Group(PathBuf),
 }
 
-impl Made {
+impl HostResource {
     /// As a line of the journal.
     fn line(&self) -> String {
         match self {
@@ -88,45 +88,45 @@ impl Made {
 }
 
 /// Notes in the journal that something was made, before it is used.
-pub fn made(thing: &Made) {
-    note('+', thing);
+pub fn made(resource: &HostResource) {
+    note('+', resource);
 }
 
 /// Notes that it was not made after all.
-pub fn forget(thing: &Made) {
-    note('-', thing);
+pub fn forget(resource: &HostResource) {
+    note('-', resource);
 }
 
 /// Undoes something and notes that; says so if it is left behind.
-pub fn undo(thing: &Made) {
-    match patiently(thing) {
-        Ok(()) => note('-', thing),
-        Err(message) => eprintln!("nvmed: {} is left behind: {message}", thing.line()),
+pub fn undo(resource: &HostResource) {
+    match patiently(resource) {
+        Ok(()) => note('-', resource),
+        Err(message) => eprintln!("nvmed: {} is left behind: {message}", resource.line()),
     }
 }
 
 /// Undoes something that others may be about to let go of: a program that ends, or the host's own look at a
 /// device that was just written.
-fn patiently(thing: &Made) -> Result<(), LabError> {
-    let mut undone = thing.undo();
+fn patiently(resource: &HostResource) -> Result<(), LabError> {
+    let mut undone = resource.undo();
     for _ in 0..ATTEMPTS {
         if undone.is_ok() {
             break;
         }
         std::thread::sleep(PAUSE);
-        undone = thing.undo();
+        undone = resource.undo();
     }
     undone
 }
 
-fn note(sign: char, thing: &Made) {
+fn note(sign: char, resource: &HostResource) {
     static JOURNAL: Mutex<Option<File>> = Mutex::new(None);
     let Some(path) = std::env::var_os(VARIABLE) else { return };
     let mut journal = JOURNAL.lock();
     if journal.is_none() {
         *journal = OpenOptions::new().append(true).open(path).ok();
     }
-    let line = format!("{sign}{}\n", thing.line());
+    let line = format!("{sign}{}\n", resource.line());
     let written = journal.as_mut().map(|file| file.write_all(line.as_bytes()));
     if !matches!(written, Some(Ok(()))) {
         eprintln!("nvmed: the journal of what must be undone cannot be written");
@@ -134,14 +134,14 @@ fn note(sign: char, thing: &Made) {
 }
 
 /// What a journal says is still there, the newest first.
-fn left(journal: &str) -> Vec<Made> {
-    let mut there: Vec<Made> = Vec::new();
+fn left(journal: &str) -> Vec<HostResource> {
+    let mut there: Vec<HostResource> = Vec::new();
     for line in journal.lines() {
         let (sign, rest) = line.split_at(line.len().min(1));
-        let Some(thing) = Made::parse(rest) else { continue };
-        there.retain(|one| *one != thing);
+        let Some(resource) = HostResource::parse(rest) else { continue };
+        there.retain(|one| *one != resource);
         if sign == "+" {
-            there.push(thing);
+            there.push(resource);
         }
     }
     there.reverse();
@@ -192,10 +192,10 @@ fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, LabError> {
 /// Undoes what the journal names, and removes it.
 fn sweep(journal: &Path) {
     let text = std::fs::read_to_string(journal).unwrap_or_default();
-    for thing in left(&text) {
-        eprintln!("nvmed: undoing {}", thing.line());
-        if let Err(message) = patiently(&thing) {
-            eprintln!("nvmed: {} is left behind: {message}", thing.line());
+    for resource in left(&text) {
+        eprintln!("nvmed: undoing {}", resource.line());
+        if let Err(message) = patiently(&resource) {
+            eprintln!("nvmed: {} is left behind: {message}", resource.line());
         }
     }
     // The journal lies in a temporary directory; left there it harms nobody.
@@ -208,9 +208,9 @@ mod tests {
 
     #[test]
     fn the_journal_tells_what_is_left_newest_first() {
-        let (tmpfs, disk) = (Made::Mount("/tmp/a b".into()), Made::Zram(3));
+        let (tmpfs, disk) = (HostResource::Mount("/tmp/a b".into()), HostResource::Zram(3));
         let journal = format!("+{0}\n+{1}\n-{0}\n+zram 7\n+{0}\nnoise\n", tmpfs.line(), disk.line());
-        assert_eq!(left(&journal), [tmpfs, Made::Zram(7), disk]);
+        assert_eq!(left(&journal), [tmpfs, HostResource::Zram(7), disk]);
         assert!(left("").is_empty());
     }
 }

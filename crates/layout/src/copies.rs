@@ -6,7 +6,7 @@ use crate::superblock::{Superblock, Unreadable, choose};
 use core::fmt;
 use nvmed_io::{Device, Handle};
 use nvmed_kv::{DeviceMedium, Flaw};
-use nvmed_units::BLOCK_BYTES;
+use nvmed_units::{BLOCK_BYTES, Block};
 
 /// One of two copies that is lost or old; the other one has everything. A mount for writing, or a repair, writes it
 /// again.
@@ -60,10 +60,10 @@ pub fn load(device: &Device, handle: &Handle) -> Result<(Superblock, Option<Lost
     if blocks < 2 {
         return Err(LayoutError::NotOurs);
     }
-    let whole = DeviceMedium::new(device, handle.clone(), 0..blocks)?;
+    let whole = DeviceMedium::new(device, handle.clone(), Block(0)..Block(blocks))?;
     let (mut first, mut far) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
     // A block that cannot be read is a damaged copy, unless the other is damaged, too.
-    let near = region::fetch(&whole, 0, &mut first);
+    let near = region::fetch(&whole, Block(0), &mut first);
     let guess = match Superblock::decode(&first) {
         Ok(found) if found.blocks > blocks => {
             return Err(LayoutError::Truncated { found: blocks, expected: found.blocks });
@@ -71,7 +71,7 @@ pub fn load(device: &Device, handle: &Handle) -> Result<(Superblock, Option<Lost
         Ok(found) => found.far_block(),
         Err(_) => blocks - 1,
     };
-    let distant = region::fetch(&whole, guess, &mut far);
+    let distant = region::fetch(&whole, Block(guess), &mut far);
     let found = match choose(&first, &far) {
         Err(Unreadable::NotOurs | Unreadable::Checksum | Unreadable::Layout) if near.is_err() => {
             return Err(near.err().unwrap_or(LayoutError::NotOurs));
@@ -100,8 +100,8 @@ pub fn load(device: &Device, handle: &Handle) -> Result<(Superblock, Option<Lost
 /// # Errors
 /// The device's; either copy may then be the old one, the new one or damaged, but not both damaged.
 pub fn store(device: &Device, handle: &Handle, superblock: &Superblock) -> Result<(), LayoutError> {
-    let whole = DeviceMedium::new(device, handle.clone(), 0..superblock.blocks)?;
+    let whole = DeviceMedium::new(device, handle.clone(), Block(0)..Block(superblock.blocks))?;
     let block = superblock.encode();
-    region::store(&whole, 0, &block)?;
-    region::store(&whole, superblock.far_block(), &block)
+    region::store(&whole, Block(0), &block)?;
+    region::store(&whole, Block(superblock.far_block()), &block)
 }

@@ -31,7 +31,7 @@ impl FileType {
         (self as u32) << 12
     }
 
-    /// The kind that `d_type` or the upper bits of `st_mode` name, if it is one of ours.
+    /// The kind that `d_type` names, if it is one of ours.
     #[must_use]
     pub const fn of(d_type: u8) -> Option<Self> {
         match d_type {
@@ -44,6 +44,12 @@ impl FileType {
             12 => Some(Self::Socket),
             _ => None,
         }
+    }
+
+    /// The kind of an `st_mode`; none for one of more than sixteen bits.
+    #[must_use]
+    pub fn of_mode(mode: u32) -> Option<Self> {
+        u8::try_from(mode >> 12).ok().and_then(Self::of)
     }
 
     /// Whether it is made by `mknod` and has no data of ours.

@@ -4,7 +4,7 @@
 //! `00` ‖ name (decision 5).
 
 use crate::NAME_BYTES_MAX;
-use nvmed_units::Ino;
+use nvmed_units::{Ino, Page};
 
 /// Inode numbers are below this: from here on the first chunk of a key is a tag.
 pub const INO_END: Ino = Ino(0xff00_0000_0000_0000);
@@ -168,9 +168,9 @@ pub fn inode(ino: Ino) -> Key {
     Key::of(&[TAG_INODE, ino.0])
 }
 
-/// The extent of a file that begins at a logical block.
-pub fn extent(ino: Ino, logical: u64) -> Key {
-    Key::of(&[TAG_EXTENT, ino.0, logical])
+/// The extent of a file that begins at a page.
+pub fn extent(ino: Ino, logical: Page) -> Key {
+    Key::of(&[TAG_EXTENT, ino.0, logical.0])
 }
 
 /// A part of the allocation bitmap.
@@ -218,7 +218,7 @@ pub enum Subject<'a> {
         /// Whose.
         ino: Ino,
         /// Its first page.
-        logical: u64,
+        logical: Page,
     },
     /// Which blocks of a chunk are used, by the number of the chunk.
     Bitmap(u64),
@@ -258,7 +258,9 @@ pub fn subject(key: &[u8]) -> Option<Subject<'_>> {
     let rest = [chunk(key, 1), chunk(key, 2)];
     match (chunk(key, 0)?, key.len(), rest) {
         (TAG_INODE, 16, [Some(ino), _]) => Some(Subject::Inode(Ino(ino))),
-        (TAG_EXTENT, 24, [Some(ino), Some(logical)]) => Some(Subject::Extent { ino: Ino(ino), logical }),
+        (TAG_EXTENT, 24, [Some(ino), Some(logical)]) => {
+            Some(Subject::Extent { ino: Ino(ino), logical: Page(logical) })
+        }
         (TAG_BITMAP, 16, [Some(chunk), _]) => Some(Subject::Bitmap(chunk)),
         (TAG_ORPHAN, 16, [Some(ino), _]) => Some(Subject::Orphan(Ino(ino))),
         (TAG_TARGET, 24, [Some(ino), Some(part)]) => Some(Subject::Target { ino: Ino(ino), part }),
@@ -295,7 +297,7 @@ mod tests {
             (entry(&zone(Ino(7)), b"a\xff"), Subject::Entry { prefix: &zone(Ino(7)), name: b"a\xff" }),
             (entry(&above, &[2; 200]), Subject::Entry { prefix: &above, name: &[2; 200] }),
             (inode(Ino(9)), Subject::Inode(Ino(9))),
-            (extent(Ino(9), 1 << 40), Subject::Extent { ino: Ino(9), logical: 1 << 40 }),
+            (extent(Ino(9), Page(1 << 40)), Subject::Extent { ino: Ino(9), logical: Page(1 << 40) }),
             (bitmap(3), Subject::Bitmap(3)),
             (orphan(Ino(9)), Subject::Orphan(Ino(9))),
             (target(Ino(9), 1), Subject::Target { ino: Ino(9), part: 1 }),

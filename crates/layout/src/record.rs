@@ -4,8 +4,9 @@
 use crate::FILE_BYTES_MAX;
 use crate::file_type::{FileType, MODE_KIND};
 use crate::varint::{self, Reader};
+use core::ops::Range;
 use nvmed_mutant::Mutant;
-use nvmed_units::{Block, Ino};
+use nvmed_units::{Block, Ino, Page};
 use std::sync::Arc;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -66,8 +67,8 @@ const _: () = assert!(size_of::<RawCounters>() == COUNTERS_BYTES);
 /// A run of a file's blocks that lie side by side on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// First block in the file.
-    pub logical: u64,
+    /// The first page of the file that lies in it.
+    pub logical: Page,
     /// First block on the device.
     pub physical: Block,
     /// How many.
@@ -78,14 +79,24 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// One past the last block in the file.
-    pub fn logical_end(&self) -> u64 {
+    /// One past the last page that lies in it.
+    pub fn logical_end(&self) -> Page {
         self.logical + u64::from(self.blocks)
     }
 
     /// One past the last block on the device.
     pub fn physical_end(&self) -> Block {
         self.physical + u64::from(self.blocks)
+    }
+
+    /// Its blocks on the device.
+    pub fn physical_blocks(&self) -> Range<Block> {
+        self.physical..self.physical_end()
+    }
+
+    /// Its pages of the file.
+    pub fn pages(&self) -> Range<Page> {
+        self.logical..self.logical_end()
     }
 
     /// The value of the record keyed by inode and logical block.
@@ -99,7 +110,7 @@ impl Extent {
     }
 
     /// Reads a record's value; none when it has another length or no block.
-    pub fn decode(logical: u64, value: &[u8]) -> Option<Self> {
+    pub fn decode(logical: Page, value: &[u8]) -> Option<Self> {
         let raw = RawExtentValue::read_from_bytes(value).ok()?;
         let extent = Self {
             logical,
@@ -113,7 +124,7 @@ impl Extent {
     /// Whether the numbers can be added without leaving 64 bits; where they lead is checked elsewhere.
     fn is_sane(&self) -> bool {
         let limit = 1 << 52;
-        self.blocks > 0 && self.logical < limit && self.physical < Block(limit)
+        self.blocks > 0 && self.logical < Page(limit) && self.physical < Block(limit)
     }
 }
 
@@ -130,8 +141,9 @@ pub enum Tail {
 
 impl Tail {
     /// No extents.
-    pub const EMPTY: Self =
-        Self::Extents([Extent { logical: 0, physical: Block(0), blocks: 0, flags: 0 }; INLINE_EXTENTS]);
+    pub const EMPTY: Self = Self::Extents(
+        [Extent { logical: Page::FIRST, physical: Block(0), blocks: 0, flags: 0 }; INLINE_EXTENTS],
+    );
 }
 
 /// An inode record.
@@ -193,7 +205,7 @@ impl Record {
 
     /// The kind in the mode.
     pub fn kind(&self) -> FileType {
-        FileType::of((self.mode >> 12) as u8).expect("records are made and decoded with a kind of ours")
+        FileType::of_mode(self.mode).expect("records are made and decoded with a kind of ours")
     }
 
     /// The extents in the record itself.
@@ -240,7 +252,9 @@ impl Record {
 
     /// Appends the record's bytes.
     pub fn encode_to(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&(self.mode as u16).to_le_bytes());
+        out.extend_from_slice(
+            &u16::try_from(self.mode).expect("kind and permissions have sixteen bits").to_le_bytes(),
+        );
         out.push(self.sections());
         for number in [u64::from(self.nlink), u64::from(self.uid), u64::from(self.gid), self.size] {
             varint::put(out, number);
@@ -273,8 +287,8 @@ impl Record {
             }
             Tail::Extents(_) if self.extent_count == 0 => {}
             Tail::Extents(_) => {
-                out.push(self.extent_count as u8);
-                let mut end = 0;
+                out.push(u8::try_from(self.extent_count).expect("a record holds four extents at most"));
+                let mut end = Page::FIRST;
                 for extent in self.inline_extents() {
                     varint::put(out, extent.logical - end);
                     varint::put(out, extent.physical.0);
@@ -289,7 +303,7 @@ impl Record {
     pub fn decode(value: &[u8]) -> Option<Self> {
         let mut from = Reader(value);
         let mode = u32::from(u16::from_le_bytes([from.byte()?, from.byte()?]));
-        let kind = FileType::of((mode >> 12) as u8)?;
+        let kind = FileType::of_mode(mode)?;
         let sections = from.byte()?;
         let mut record = Self::new(kind, mode & !MODE_KIND, 0, 0, 0);
         record.nlink = from.small()?;
@@ -347,9 +361,9 @@ impl Record {
     fn decode_extents(&mut self, from: &mut Reader<'_>) -> Option<()> {
         let count = from.byte().filter(|count| (1..=INLINE_EXTENTS as u8).contains(count))?;
         let mut extents = [Extent::default(); INLINE_EXTENTS];
-        let mut end = 0u64;
+        let mut end = Page::FIRST;
         for place in &mut extents[..usize::from(count)] {
-            let logical = end.checked_add(from.number()?)?;
+            let logical = end.plus(from.number()?)?;
             let physical = Block(from.number()?);
             let blocks = from.number()?;
             let flags = (blocks & 1) as u32;
@@ -453,8 +467,8 @@ mod tests {
     fn sample() -> Record {
         let mut record = Record::new(FileType::File, 0o640, 1, 2, -5);
         record.extent_count = 2;
-        let first = Extent { logical: 0, physical: Block(100), blocks: 8, flags: 0 };
-        let second = Extent { logical: 9, physical: Block(50), blocks: 1, flags: EXTENT_UNWRITTEN };
+        let first = Extent { logical: Page::FIRST, physical: Block(100), blocks: 8, flags: 0 };
+        let second = Extent { logical: Page(9), physical: Block(50), blocks: 1, flags: EXTENT_UNWRITTEN };
         record.tail = Tail::Extents([first, second, Extent::default(), Extent::default()]);
         record.size = 40_000;
         record.blocks = 9;
@@ -495,7 +509,7 @@ mod tests {
                     (FileType::File, 7) => record.tail = Tail::Data(bytes.into()),
                     (FileType::File, _) => {
                         let mut inline = [Extent::default(); INLINE_EXTENTS];
-                        let mut end = 0;
+                        let mut end = Page::FIRST;
                         for (place, (gap, physical, blocks, flags)) in inline.iter_mut().zip(extents) {
                             *place = Extent { logical: end + gap, physical: Block(physical), blocks, flags };
                             end = place.logical_end();
@@ -559,7 +573,7 @@ mod tests {
         record.mtime_ns += 4_000_000;
         record.size = 16_000;
         record.extent_count = 1;
-        let first = Extent { logical: 0, physical: Block(40_000_000), blocks: 4, flags: 0 };
+        let first = Extent { logical: Page::FIRST, physical: Block(40_000_000), blocks: 4, flags: 0 };
         record.tail = Tail::Extents([first, Extent::default(), Extent::default(), Extent::default()]);
         assert!(record.encode().len() <= 40, "{}", record.encode().len());
     }

@@ -4,6 +4,7 @@ use crate::error::LayoutError;
 use crate::superblock::Superblock;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{DeviceMedium, Medium, MediumError};
+use nvmed_units::Block;
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// The device's.
-pub fn fetch(medium: &DeviceMedium, block: u64, into: &mut [u8]) -> Result<(), LayoutError> {
+pub fn fetch(medium: &DeviceMedium, block: Block, into: &mut [u8]) -> Result<(), LayoutError> {
     Ok(medium.read(block, into)?)
 }
 
@@ -19,7 +20,7 @@ pub fn fetch(medium: &DeviceMedium, block: u64, into: &mut [u8]) -> Result<(), L
 ///
 /// # Errors
 /// The device's.
-pub fn store(medium: &DeviceMedium, block: u64, data: &[u8]) -> Result<(), LayoutError> {
+pub fn store(medium: &DeviceMedium, block: Block, data: &[u8]) -> Result<(), LayoutError> {
     Ok(medium.write(block, data, true)?)
 }
 
@@ -34,10 +35,10 @@ impl From<MediumError> for LayoutError {
 /// # Errors
 /// No memory, or no room in the device's address space.
 pub fn metadata(device: &Arc<Device>, superblock: &Superblock) -> Result<DeviceMedium, LayoutError> {
-    let first = superblock.meta_first..superblock.data_first;
+    let first = Block(superblock.meta_first)..Block(superblock.data_first);
     let medium = DeviceMedium::new(device, device.handle(Binding::Spread), first)?;
     for run in superblock.taken_runs() {
-        medium.extend(run.clone())?;
+        medium.extend(Block(run.start)..Block(run.end))?;
     }
     Ok(medium)
 }

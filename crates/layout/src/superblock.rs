@@ -195,7 +195,7 @@ impl Superblock {
         raw.revision = self.revision.into();
         raw.zone_bound = self.zone_bound.into();
         raw.flags = u32::from(self.growing).into();
-        raw.run_count = (self.meta_runs.len() as u32).into();
+        raw.run_count = u32::try_from(self.meta_runs.len()).expect("the superblock tells of few runs").into();
         for (place, run) in raw.runs.iter_mut().zip(&self.meta_runs) {
             *place = RawRun { first: run.start.into(), blocks: (run.end - run.start).into() };
         }

@@ -26,17 +26,20 @@ pub struct Attribute<'a> {
 impl Attribute<'_> {
     /// Appends its bytes.
     pub fn encode_to(&self, out: &mut Vec<u8>) {
-        out.push(self.name.len() as u8);
+        out.push(u8::try_from(self.name.len()).expect("the name of an attribute has at most 255 bytes"));
         out.extend_from_slice(self.name);
         varint::put(out, (self.bytes as u64) << 1 | u64::from(self.value.is_none()));
         out.extend_from_slice(self.value.unwrap_or_default());
     }
 
     /// Records that its value has.
-    pub fn parts(&self) -> u64 {
-        if self.value.is_some() { 0 } else { self.bytes.div_ceil(PART_BYTES) as u64 }
+    pub fn parts(&self) -> u8 {
+        let parts = if self.value.is_some() { 0 } else { self.bytes.div_ceil(PART_BYTES) };
+        u8::try_from(parts).expect("a value has at most 32 KiB")
     }
 }
+
+const _: () = assert!(XATTR_VALUE_BYTES_MAX.div_ceil(PART_BYTES) <= u8::MAX as usize);
 
 /// The attributes in a record, ascending by name; none when the bytes make no sense.
 pub fn decode(bytes: &[u8]) -> Option<Vec<Attribute<'_>>> {

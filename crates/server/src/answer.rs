@@ -1,4 +1,4 @@
-//! Calls: from what a client asks to what the file system does.
+//! Calls: the server decodes a client's call, has the file system carry it out, and encodes the answer.
 
 use crate::hold::Thing;
 use crate::peer::Peer;

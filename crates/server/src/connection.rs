@@ -1,4 +1,4 @@
-//! One connection: its socket, its session once it has said which, its lanes.
+//! One connection of a client: its socket, its lanes, and its session, once the client has said which.
 
 use crate::lane;
 use crate::peer::Peer;
@@ -24,10 +24,10 @@ pub(crate) struct Connection {
     session: OnceLock<Arc<Session>>,
     /// Whether the session's process has said hello, or adopted it.
     greeted: AtomicBool,
-    /// Since when it says nothing, and its user's share of those that do; of one that somebody made.
+    /// Since when it has sent nothing, and its place in its user's share of silent connections; none for an heir's.
     silent: Option<Instant>,
     share: Mutex<Option<Share>>,
-    /// Who made it, and pays for what is done for it.
+    /// The user who made it, in whose share all counts that the server does for it.
     pub user: Arc<User>,
     lanes: Mutex<Lanes>,
     complained: AtomicBool,
@@ -40,7 +40,7 @@ struct Lanes {
 }
 
 impl Connection {
-    /// A connection that somebody made now.
+    /// A connection that a client has just made.
     pub fn new(number: u64, socket: Socket, user: Arc<User>, share: Share) -> Self {
         let share = Mutex::new(Some(share));
         Self { silent: Some(Instant::now()), share, ..Self::bare(number, socket, user) }
@@ -169,7 +169,7 @@ impl Connection {
         Ok(memory)
     }
 
-    /// A client wrote what no client of ours writes: its session ends, and that is said.
+    /// A client sent what no client of ours sends: the server ends its session, and prints a line.
     fn complain(&self, session: &Session, error: &LaneError) {
         if !self.complained.swap(true, Ordering::Relaxed) {
             let (number, pid) = (session.number(), session.peer().pid);
@@ -189,7 +189,7 @@ impl Connection {
             && self.session.get().is_none_or(|session| session.holds().are_light())
     }
 
-    /// Ends it from our side: no call of its is answered from now on.
+    /// Ends the session from the server's side: it answers no more calls of it.
     pub(crate) fn shut(&self, service: &Service) {
         self.end(service);
         self.hang_up();

@@ -1,4 +1,4 @@
-//! Messages of the socket: rare things, and those that carry descriptors.
+//! Messages over a session's socket: calls that are rare, and those that carry descriptors.
 
 use crate::connection::Connection;
 use crate::heir::inherited;

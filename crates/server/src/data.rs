@@ -1,4 +1,4 @@
-//! Calls that move data, or ask something of an open description.
+//! Calls that move data, or that are about an open description.
 
 use crate::answer::Asker;
 use crate::description::Description;

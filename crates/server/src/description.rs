@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-/// An open description with its number. It is closed when nobody holds it and no call uses it.
+/// An open description with its number. It is closed when no session and no message holds it and no call uses it.
 pub(crate) struct Description {
     /// The number by which all who hold it know it.
     pub handle: Handle,
@@ -19,18 +19,18 @@ pub(crate) struct Description {
     owed: AtomicI32,
     /// What it has of a user's record locks, and of a user's names: of the one that asked for the first.
     shares: Mutex<[Option<Box<Share>>; 2]>,
-    // In this order: first the file is closed, which gives its locks back, then that is told.
+    // In this order: first the file is closed, which gives its locks back, then the board is told of it.
     file: Arc<File>,
-    told: Told,
+    release: LockRelease,
 }
 
-/// Tells that locks were given back, when it goes.
-struct Told {
+/// Tells the board, when it is dropped, that locks were given back.
+struct LockRelease {
     locked: AtomicBool,
     board: Arc<Board>,
 }
 
-impl Drop for Told {
+impl Drop for LockRelease {
     fn drop(&mut self) {
         if self.locked.load(Ordering::Relaxed) {
             self.board.lock_released();
@@ -40,23 +40,23 @@ impl Drop for Told {
 
 impl Description {
     pub fn new(handle: Handle, file: Arc<File>, board: Arc<Board>) -> Arc<Self> {
-        let told = Told { locked: AtomicBool::new(false), board };
+        let release = LockRelease { locked: AtomicBool::new(false), board };
         Arc::new(Self {
             handle,
             holders: AtomicU32::new(0),
             owed: AtomicI32::new(0),
             shares: Mutex::default(),
             file,
-            told,
+            release,
         })
     }
 
     /// It has, or had, locks of its own.
     pub fn locked(&self) {
-        self.told.locked.store(true, Ordering::Relaxed);
+        self.release.locked.store(true, Ordering::Relaxed);
     }
 
-    /// A sync that nobody has asked for yet has failed.
+    /// A sync that came with a write has failed: the next sync of the description answers the error.
     pub(crate) fn owe(&self, error: Errno) {
         self.owed.store(error.raw_os_error(), Ordering::SeqCst);
     }

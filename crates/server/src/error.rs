@@ -1,4 +1,4 @@
-//! Why a server cannot start or go on.
+//! Why a server cannot start, or has to end.
 
 use rustix::io::Errno;
 
@@ -14,7 +14,7 @@ pub enum ServerError {
         /// The host's answer.
         errno: Errno,
     },
-    /// Somebody else serves there.
+    /// Another server listens there.
     #[error("{address}: another server is there; stop it, or choose another address")]
     Busy {
         /// Where.

@@ -1,4 +1,4 @@
-//! Sessions for processes that are about to be made, or executed.
+//! Heirs: sessions that the server makes for a child before its parent forks, and for a program before an exec.
 
 use crate::hold::Thing;
 use crate::peer::Peer;
@@ -118,7 +118,7 @@ impl Service {
         Ok(())
     }
 
-    /// The heir's process goes on with its session: what it is told.
+    /// The heir's process goes on with its session: the welcome that it gets.
     ///
     /// # Errors
     /// [`FsError::Invalid`] for a session that is no heir, or was adopted before.

@@ -14,14 +14,14 @@ pub(crate) const HANDLES_MAX: usize = 1 << 20;
 /// others use.
 const AT_A_TIME: usize = 64;
 
-/// Something that a handle stands for.
+/// What a handle stands for.
 #[derive(Clone)]
 pub(crate) enum Thing {
     Inode(Node),
     Description(Arc<Description>),
 }
 
-/// A thing that somebody holds.
+/// What a handle stands for, held by a session or by a message.
 pub(crate) enum HeldThing {
     Inode(Node),
     Description(Holding),

@@ -1,4 +1,4 @@
-//! Mappings of files: whose memory and descriptor each mapped file is.
+//! Mappings of files: the memory of each mapped file, and the descriptor by which clients map it.
 
 use crate::description::Description;
 use crate::service::Service;

@@ -147,7 +147,7 @@ impl Owner {
 pub(crate) struct Owners {
     last: AtomicU32,
     living: Mutex<HashMap<u32, Weak<Owner>>>,
-    /// Held by who begins to wait: of those that close a circle one is the last.
+    /// Locked by a process that begins to wait: of those whose waits close a circle, one is the last.
     waiting: Mutex<()>,
 }
 

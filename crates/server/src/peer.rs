@@ -1,4 +1,4 @@
-//! Who a client is, as the kernel says.
+//! The user, groups and process of a client, as the kernel tells them.
 
 use nvmed_fs::Credentials;
 use nvmed_wire::Socket;

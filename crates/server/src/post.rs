@@ -8,7 +8,7 @@ use nvmed_wire::{Call, Data, LaneError, ServerLane};
 use rustix::io::Errno;
 
 impl Service {
-    /// Lets go of what a session has posted in one of its lanes; whether there was anything.
+    /// Does the closes that a session has posted in one of its lanes; whether there were any.
     ///
     /// # Errors
     /// [`LaneError::Posts`] for what a client of ours does not write.
@@ -22,7 +22,7 @@ impl Service {
         taken.map(|taken| taken > 0)
     }
 
-    /// Lets go of what all clients have posted; whether there was anything.
+    /// Does the closes that all clients have posted; whether there were any.
     pub(crate) fn take_all_posts(&self) -> bool {
         let sessions: Vec<_> = self.sessions.lock().values().cloned().collect();
         let mut any = false;

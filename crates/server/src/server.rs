@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 
 /// Connections at a time: sessions, and those that have not said hello yet.
 const CONNECTIONS_MAX: usize = SESSIONS_MAX + 1024;
-/// Threads for messages that take long, and for the ends of sessions.
-const CLERKS: usize = 4;
 /// How often it is looked for tokens that nobody has any more and for posts of clients that make no call, and whether a
 /// host without descriptors has some again.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -43,6 +41,8 @@ pub(crate) struct Desk {
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     last: AtomicU64,
     errands: Errands,
+    /// Taken before what is in `errands`.
+    clerks: Mutex<Vec<JoinHandle<()>>>,
     refused: Arc<Refused>,
     stopping: AtomicBool,
     finishing: AtomicBool,
@@ -54,7 +54,6 @@ pub(crate) struct Desk {
 pub struct Server {
     desk: Arc<Desk>,
     looper: Option<JoinHandle<()>>,
-    clerks: Vec<JoinHandle<()>>,
 }
 
 /// What ends a server, from any thread.
@@ -121,6 +120,7 @@ impl Server {
             connections: Mutex::default(),
             last: AtomicU64::new(WAKE),
             errands: Errands::new(clerks_of_user),
+            clerks: Mutex::default(),
             refused: Arc::default(),
             stopping: AtomicBool::new(false),
             finishing: AtomicBool::new(false),
@@ -131,12 +131,12 @@ impl Server {
             errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
         };
         // Dropped, it ends the threads that it has.
-        let mut server = Self { desk, looper: None, clerks: Vec::with_capacity(CLERKS) };
-        for _ in 0..CLERKS {
-            let desk = Arc::clone(&server.desk);
-            let clerk = nvmed_sys::spawn_quiet("nvmed-clerk", move || desk.errands.run());
-            server.clerks.push(clerk.map_err(thread)?);
+        let mut server = Self { desk, looper: None };
+        for _ in 0..server.desk.errands.at_once() {
+            let clerk = server.desk.clerk().map_err(thread)?;
+            server.desk.clerks.lock().push(clerk);
         }
+        server.desk.errands.begin();
         let desk = Arc::clone(&server.desk);
         let looper = nvmed_sys::spawn_quiet("nvmed-server", move || desk.run(&listener));
         server.looper = Some(looper.map_err(thread)?);
@@ -159,8 +159,12 @@ impl Server {
             // A panic in the thread has been reported by its hook; what follows is to be done all the same.
             let _ = looper.join();
         }
-        self.desk.errands.end();
-        for clerk in self.clerks.drain(..) {
+        let clerks = {
+            let mut clerks = self.desk.clerks.lock();
+            self.desk.errands.end();
+            core::mem::take(&mut *clerks)
+        };
+        for clerk in clerks {
             let _ = clerk.join();
         }
         let left: Vec<_> = self.desk.connections.lock().drain().collect();
@@ -184,15 +188,25 @@ impl Desk {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Has a clerk do it, for a user or for the server.
+    /// Hands an errand to a clerk, for a user or for the server.
     fn errand(self: &Arc<Self>, whose: Option<u32>, errand: impl FnOnce() + Send + 'static) {
         let desk = Arc::clone(self);
-        self.errands.add(
-            whose,
-            Box::new(move || {
-                let _ = desk.guarded(errand);
-            }),
-        );
+        let errand = move || {
+            let _ = desk.guarded(errand);
+        };
+        // None is made after the last one was taken to be waited for.
+        let mut clerks = self.clerks.lock();
+        if self.errands.add(whose, Box::new(errand)) {
+            match self.clerk() {
+                Ok(clerk) => clerks.push(clerk),
+                Err(_) => self.errands.not_hired(),
+            }
+        }
+    }
+
+    fn clerk(self: &Arc<Self>) -> Result<JoinHandle<()>, std::io::Error> {
+        let desk = Arc::clone(self);
+        nvmed_sys::spawn_quiet("nvmed-clerk", move || desk.errands.run())
     }
 
     /// A mistake of ours in one thing that is done turns the file system read-only, and ends nothing else.
@@ -200,7 +214,7 @@ impl Desk {
         self.service.mount.guarded(act)
     }
 
-    /// What a connection's session holds is let go of; what a mistake of ours leaves is nobody's.
+    /// Ends a connection's session and gives up what it holds. What a panic of ours leaves behind stays unused.
     fn end(&self, connection: &Connection) {
         let _ = self.guarded(|| connection.end(&self.service));
     }
@@ -291,7 +305,8 @@ impl Desk {
         marked.len()
     }
 
-    /// Takes in who waits at the door; false when the host has no descriptor for them, so that they wait on.
+    /// Accepts the connections that wait at the listener; false when the host has no descriptor for them, so that they
+    /// wait on.
     fn accept(&self, listener: &Listener) -> bool {
         loop {
             match listener.accept() {
@@ -445,7 +460,7 @@ impl Desk {
         });
     }
 
-    /// Hangs up on somebody who has come and is not taken in.
+    /// Closes a connection that was accepted, and whose client the server does not let in.
     fn refuse(&self, connection: Arc<Connection>) {
         if connection.socket.hang_up() {
             self.refused.add(move || connection.socket.forget_messages());

@@ -1,4 +1,4 @@
-//! One process at the other end.
+//! A session: what the server knows of one client process and holds for it.
 
 use crate::connection::Connection;
 use crate::description::Description;
@@ -42,7 +42,7 @@ pub struct Session {
     /// Of an heir that was adopted: descriptor numbers that its process was not told of yet, the next one last.
     pub(crate) untold: Mutex<Vec<(i32, Handle)>>,
     pub(crate) counts: Counts,
-    /// Held while it is ended: who finds it dead waits until its locks are gone.
+    /// Locked while it is ended: a thread that finds it dead waits until its locks are gone.
     pub(crate) ending: Mutex<()>,
     /// Where its process is seen to die.
     pub(crate) connection: OnceLock<Weak<Connection>>,
@@ -114,7 +114,7 @@ impl Session {
         self.revoked.store(true, Ordering::SeqCst);
     }
 
-    /// Who asks.
+    /// The ids of the session's process, with which its calls are judged.
     #[must_use]
     pub fn peer(&self) -> Arc<Peer> {
         Arc::clone(&self.peer.read())
@@ -173,7 +173,7 @@ impl Session {
         self.holds().description(handle)
     }
 
-    /// Its end: what it held, for the caller to let go of. A call that has begun keeps what it uses until it is done.
+    /// Ends the session. The caller drops what it held. A call that has begun keeps what it uses until it is done.
     pub(crate) fn end(&self) -> Vec<Hold> {
         self.set_shelf(None);
         let notes = std::mem::take(&mut *self.notes.lock());

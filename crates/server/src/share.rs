@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What each user may have at a time, and how long anybody may say nothing.
+/// What each user may have at a time, and how long a connection may send nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Sessions, heirs among them.
     pub sessions: usize,
     /// Lanes of all sessions together: each is 1 MiB and a thread.
     pub lanes: usize,
-    /// Connections that have not said hello, and those that ended with messages that nobody took.
+    /// Connections that have not said hello, and those that ended with messages that the server had not taken.
     pub silent: usize,
     /// Handles of all sessions together: some 700 bytes each, with what they stand for.
     pub handles: usize,
@@ -136,7 +136,7 @@ impl Resource {
         }
     }
 
-    /// The errno for a user who already has all of this resource that is his share.
+    /// The errno for a user who already has his whole share of this resource.
     fn refused(self) -> Errno {
         match self {
             Self::Session | Self::Lane | Self::Silent => Errno::MFILE,
@@ -234,7 +234,7 @@ impl User {
     }
 }
 
-/// Some of what a user has.
+/// A part of a user's share.
 #[derive(Debug)]
 pub(crate) struct Share {
     user: Arc<User>,

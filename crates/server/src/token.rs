@@ -1,4 +1,5 @@
-//! What is on its way in messages (SCM_RIGHTS): each thing held by a token, until nobody has the token any more.
+//! Open files on their way between processes in messages (SCM_RIGHTS): a token holds each, until no process has the
+//! token any more.
 
 use crate::hold::{HeldThing, Thing};
 use crate::session::Session;
@@ -65,7 +66,7 @@ impl Tokens {
         self.0.lock().get(&token).map(|sent| sent.held.thing())
     }
 
-    /// Lets go of what nobody can receive any more. The host is asked about each while nobody waits: a token that is
+    /// Drops what no process can receive any more. The host is asked about each while nobody waits: a token that is
     /// free stays so, since nobody has it to hand on.
     pub fn sweep(&self) {
         self.sweep_by(|token| token.is_free() == Ok(true));

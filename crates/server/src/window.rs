@@ -1,5 +1,5 @@
-//! Windows on the cached pages of files, as the server keeps them: who fills them, who updates them, how much memory
-//! they take, and when it is given back.
+//! Windows on the cached pages of files, as the server keeps them: how they are filled and updated, how much memory
+//! they take, and when the server gives it back.
 //!
 //! A change of a file goes through [`Windows::changing`], whether the file has a window or not: a window is made only
 //! while nobody changes the file, so that it misses no change.
@@ -68,7 +68,7 @@ struct Files {
     windows: HashMap<u64, Arc<Shown>>,
     /// In the order in which they were made.
     order: VecDeque<u64>,
-    /// Files that are mapped to be stored into, and how often: what is stored there is seen by nobody, so these have
+    /// Files that are mapped for writing, and how often: the server does not see stores into a mapping, so these have
     /// no window.
     stored: HashMap<u64, u32>,
 }
@@ -222,8 +222,8 @@ impl Windows {
         self.close(&mut files, ino);
     }
 
-    /// Whether what is stored into the file by mapping is seen by nobody. Asked after its mark was taken: stores that
-    /// may begin later change the mark.
+    /// Whether the file is mapped for writing, so that the server does not see all changes. Asked after its mark was
+    /// taken: stores that may begin later change the mark.
     pub(crate) fn is_stored(&self, ino: u64) -> bool {
         self.files.read().stored.contains_key(&ino)
     }

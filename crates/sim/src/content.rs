@@ -1,6 +1,6 @@
 //! What one file may look like: of each sector, what it may show, and which sizes there may be.
 
-use crate::media::SECTOR;
+use nvmed_disk::SECTOR;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Content {
         if !self.sizes.windows(2).any(|pair| pair[1] < pair[0]) {
             return;
         }
-        for sector in end / SECTOR..end.next_multiple_of(crate::media::BLOCK) / SECTOR {
+        for sector in end / SECTOR..end.next_multiple_of(nvmed_disk::BLOCK) / SECTOR {
             let now = self.now(sector).to_vec();
             let before = self.sectors.get(sector).map_or(&[][..], |versions| versions);
             let mut mixed = vec![[0; SECTOR]];
@@ -152,7 +152,7 @@ impl Content {
     pub fn gather(&mut self, bytes: core::ops::Range<u64>) {
         let now = self.bytes();
         let Some(unstored) = &mut self.unstored else { return };
-        let page = crate::media::BLOCK as u64;
+        let page = nvmed_disk::BLOCK as u64;
         let end = bytes.end.min(now.len() as u64).next_multiple_of(page).min(now.len() as u64) as usize;
         let start = ((bytes.start / page * page) as usize).min(end);
         unstored[start..end].copy_from_slice(&now[start..end]);
@@ -194,7 +194,7 @@ impl Content {
         let size = bytes.len() as u64;
         let between = size >= self.floor && self.sizes.iter().any(|&high| size <= high);
         // A file written in several steps ends, between two of them, where a block does.
-        let at_block = between && size.is_multiple_of(crate::media::BLOCK as u64);
+        let at_block = between && size.is_multiple_of(nvmed_disk::BLOCK as u64);
         if !(self.sizes.contains(&size) || at_block) {
             return Err(format!("has {size} bytes, not one of {:?}", self.sizes));
         }

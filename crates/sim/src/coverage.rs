@@ -1,8 +1,8 @@
 //! Which operations were at stake when the power went after which kind of device write.
 
-use crate::media::{Block, Command, What};
 use crate::operation::ROWS;
 use core::fmt::Write;
+use nvmed_disk::{Block, Command, What};
 
 /// The columns: kinds of device writes.
 pub const COLUMNS: [&str; 8] = ["data", "log", "node", "value", "bitmap", "superblock", "discard", "flush"];

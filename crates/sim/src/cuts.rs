@@ -1,9 +1,8 @@
 //! Crash states: every command of a recording, cut there, several outcomes each.
 
 use crate::coverage::{self, Coverage};
-use crate::disk::Disk;
-use crate::media::{Event, Image, Manner, Trace, Volatile, What};
 use crate::model::Model;
+use crate::mount::mount;
 use crate::operation::Step;
 use crate::rare::{Marks, RareStates};
 use crate::recording::{Recording, Setting};
@@ -11,6 +10,7 @@ use crate::runner::wind_clock;
 use crate::survey::{OWN, Survey};
 use nvmed_check::Finding;
 use nvmed_dice::Dice;
+use nvmed_disk::{Disk, Event, Image, Manner, Trace, Volatile, What};
 use nvmed_fs::{Credentials, FileSystem, FsError, OpenFlags, RenameFlags};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -280,7 +280,7 @@ impl State<'_> {
         let disk = Disk::with(self.media.clone(), dice);
         sound_after_cut(&disk, "after the cut")?;
         disk.record();
-        let files = disk.mount(self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
+        let files = mount(&disk, self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let found = Survey::of(&files).map_err(|ended| ended.to_string())?;
         self.oracle.check(&found)?;
         let mounted = disk.recorded();
@@ -327,7 +327,7 @@ impl State<'_> {
         if dice.chance(SECOND_CHECKS) {
             sound_after_cut(&disk, "then")?;
         }
-        let files = disk.mount(self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
+        let files = mount(&disk, self.setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let again = Survey::of(&files).map_err(|ended| ended.to_string())?;
         match seen {
             Some(found) => found.same(&again)?,
@@ -341,7 +341,7 @@ impl State<'_> {
 }
 
 fn findings(disk: &Arc<Disk>, when: &str) -> Result<Vec<Finding>, String> {
-    let device = disk.open().map_err(|error| error.to_string())?;
+    let device = disk.open(1).map_err(|error| error.to_string())?;
     nvmed_check::fsck(&device).map_err(|error| format!("fsck {when}: {error}"))
 }
 

@@ -2,13 +2,13 @@
 //! lost or torn, went elsewhere, or came back from long ago. What is judged is in docs/spec/crash.md, "Damage".
 
 use crate::cuts::{Case, Failure, Plan, Tally, panic_text};
-use crate::disk::Disk;
-use crate::media::{BLOCK, Block, Image};
+use crate::mount::mount;
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::{Ended, Survey};
 use crate::victims::{Base, Class, Damage};
 use nvmed_dice::Dice;
+use nvmed_disk::{BLOCK, Block, Disk, Image};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ pub fn of_workload(seed: u64) -> Tally {
 
 /// Whether the checker finds something, or cannot go on.
 pub(crate) fn is_reported(image: &Image) -> bool {
-    let Ok(device) = Disk::new(image.clone()).open() else { return true };
+    let Ok(device) = Disk::new(image.clone()).open(1) else { return true };
     nvmed_check::fsck(&device).map_or(true, |findings| !findings.is_empty())
 }
 
@@ -92,7 +92,7 @@ pub fn look(image: Image, setting: &Setting) -> Result<Seen, Ended> {
     wind_clock();
     let disk = Disk::new(image);
     let told = |error| Ended::Error(error, "the mount".to_owned());
-    let files = disk.mount(setting.options.clone()).map_err(told)?;
+    let files = mount(&disk, setting.options.clone()).map_err(told)?;
     let survey = Survey::of(&files)?;
     // Work may fail, on a full device too; what it leaves is looked at in any case.
     let _ = crate::cuts::work_long(&files);

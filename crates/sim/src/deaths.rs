@@ -1,14 +1,15 @@
 //! The process dies, the device does not: everything completed is there, once its memory is salvaged.
 
 use crate::cuts::{Case, Failure, Tally, panic_text, sound, sound_after_cut};
-use crate::disk::{Death, Disk, memory};
-use crate::media::{Manner, Volatile};
 use crate::model::Model;
+use crate::mount::{laid_out, memory, mount, parts};
 use crate::recording::Recording;
 use crate::runner::{now, wind_clock};
 use crate::survey::Survey;
 use nvmed_dice::Dice;
+use nvmed_disk::{Death, Disk, Manner, Volatile};
 use nvmed_fs::{MountOptions, salvage};
+use nvmed_sys::sync::Arc;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Outcomes from here on: the process died inside the call that caused the event.
@@ -68,9 +69,10 @@ fn examine(recording: &Recording, death: &Death, cut: bool, mut dice: Dice) -> R
     let disk = Disk::with(death.media.clone(), &mut dice);
     disk.record();
     let options = MountOptions { clock: recording.setting.options.clock, ..MountOptions::default() };
-    let parts = memory().and_then(|memory| disk.parts(memory, options.clone()));
+    let parts = memory().and_then(|memory| parts(&disk, memory, options.clone()));
     let parts = parts.map_err(|error| error.to_string())?;
-    let files = salvage(parts, &death.memory).map_err(|error| format!("salvage: {error}"))?;
+    let files =
+        salvage(parts, &laid_out(Arc::clone(&death.memory))).map_err(|error| format!("salvage: {error}"))?;
     let (salvaged, from) = (disk.recorded(), now());
     let found = Survey::of(&files).map_err(|ended| ended.to_string())?;
     found.check(&model)?;
@@ -95,7 +97,7 @@ fn examine(recording: &Recording, death: &Death, cut: bool, mut dice: Dice) -> R
         format!("power cut, {manner:?} after {at} of {all} events, salvaged at {salvaged}: {why}")
     };
     sound_after_cut(&disk, "then").map_err(told)?;
-    let files = disk.mount(options).map_err(|error| told(format!("mount: {error}")))?;
+    let files = mount(&disk, options).map_err(|error| told(format!("mount: {error}")))?;
     let found = Survey::of(&files).map_err(|ended| told(ended.to_string()))?;
     found.check(&model).map_err(told)
 }

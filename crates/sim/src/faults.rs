@@ -2,10 +2,9 @@
 //! failed may have happened or not, and the file system stays whole.
 
 use crate::cuts::{self, Case, Failure, Tally, panic_text};
-use crate::disk::Fault;
-use crate::media::{Manner, Trace};
 use crate::recording::{Session, Setting};
 use nvmed_dice::Dice;
+use nvmed_disk::{Fault, Manner, Trace};
 use nvmed_nvme::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -72,7 +71,7 @@ fn examine(seed: u64, kind: u64, at: u64) -> Result<bool, String> {
             break;
         }
     }
-    let came = session.disk.failed() > 0;
+    let came = session.disk.counts().failed > 0;
     session.disk.fail(None);
     let mut dice = Dice::of(&[seed, kind, at]);
     let clean = dice.chance(50) && !session.lost && session.unmount().is_ok();

@@ -2,17 +2,18 @@
 //! is what an uninterrupted repair makes of it.
 
 use crate::cuts::{Case, Failure, Plan, Tally, panic_text, sound};
-use crate::disk::Disk;
-use crate::media::{BLOCK, Image, Manner, Trace, Volatile};
+use crate::mount::mount;
 use crate::recording::{Recording, Setting};
 use crate::runner::wind_clock;
 use crate::survey::Survey;
 use core::ops::{Bound, ControlFlow};
 use nvmed_check::plan_repair;
 use nvmed_dice::Dice;
+use nvmed_disk::{BLOCK, Disk, Image, Manner, Trace, Volatile};
 use nvmed_fs::{FileSystem, FsError};
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};
+use nvmed_units::Block;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -107,21 +108,21 @@ impl Repair {
 }
 
 fn repair(disk: &Arc<Disk>) -> Result<(), FsError> {
-    let device = disk.open()?;
+    let device = disk.open(1)?;
     Ok(plan_repair(&device)?.carry_out(&device)?)
 }
 
 /// A repaired file system: the checker finds nothing, and it shows this.
 fn look(disk: &Arc<Disk>, setting: &Setting) -> Result<Survey, String> {
     sound(disk, "after the repair")?;
-    let files = disk.mount(setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
+    let files = mount(disk, setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
     Survey::of(&files).map_err(|ended| ended.to_string())
 }
 
 /// An image without one of its superblocks, or with records of the metadata that no file system would make.
 fn damaged(image: &Image, dice: &mut Dice) -> Result<Image, FsError> {
     let disk = Disk::with(Volatile::new(image.clone()), dice);
-    let device = disk.open()?;
+    let device = disk.open(1)?;
     let superblock = FileSystem::probe(&device)?;
     if dice.chance(20) || superblock.meta_runs.len() > 1 {
         let mut image = image.clone();
@@ -129,7 +130,7 @@ fn damaged(image: &Image, dice: &mut Dice) -> Result<Image, FsError> {
         image.set(block, Arc::new([0xee; BLOCK]));
         return Ok(image);
     }
-    let region = superblock.meta_first..superblock.data_first;
+    let region = Block(superblock.meta_first)..Block(superblock.data_first);
     let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), region)?;
     let store = Store::open(Arc::new(medium), PendingMemory::private()?, &Options::default())?;
     let mut records = Vec::new();

@@ -1,15 +1,15 @@
 //! A workload from a seed, run once on a healthy device while every command is recorded.
 
 use crate::chooser::Chooser;
-use crate::disk::{Death, Disk, memory};
-use crate::media::{Event, Image, Trace, Volatile};
 use crate::model::Model;
+use crate::mount::{memory, mount, parts};
 use crate::operation::{Done, Op, Step};
 use crate::rare::{Marks, Rare, Watch};
 use crate::runner::{Runner, Wrong, clock, now, wind_clock};
 use crate::survey::{Ended, Survey};
 use crate::times::Touched;
 use nvmed_dice::Dice;
+use nvmed_disk::{Death, Disk, Event, Image, Trace, Volatile};
 use nvmed_fs::{Durability, FileSystem, FormatOptions, MountOptions};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -103,7 +103,7 @@ impl Setting {
             clock,
             ..FormatOptions::default()
         };
-        let device = disk.open().map_err(|error| error.to_string())?;
+        let device = disk.open(1).map_err(|error| error.to_string())?;
         FileSystem::format(&device, &options).map_err(|error| format!("format: {error}"))?;
         Ok(disk.media().durable().clone().settled())
     }
@@ -152,7 +152,7 @@ impl Session {
         wind_clock();
         let media = Volatile::new(setting.formatted()?);
         let disk = Disk::with(media, &mut Dice::of(&[seed, 0xd15c]));
-        let files = disk.mount(setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
+        let files = mount(&disk, setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let through = setting.options.durability == Durability::Device;
         Ok(Self {
             disk,
@@ -196,8 +196,8 @@ impl Session {
         let memory = memory().map_err(|error| error.to_string())?;
         let wanted = self.dice.roll(setting.deaths + 1);
         let deaths = (0..wanted).map(|_| 1 + self.dice.roll(300)).collect();
-        self.disk.die_at(memory.clone(), deaths);
-        let files = self.disk.mount_in(memory, setting.options.clone());
+        self.disk.die_at(Arc::clone(&memory.mapping), deaths);
+        let files = parts(&self.disk, memory, setting.options.clone()).and_then(FileSystem::mount);
         self.runner = Runner::new(files.map_err(|error| format!("mount: {error}"))?);
         Ok(())
     }

@@ -6,7 +6,6 @@
 
 use nvmed_dice::Dice;
 use nvmed_sys::sync::{Pause, on_pause};
-use std::cell::RefCell;
 // Not the locks of `nvmed_sys`: those ask the schedule before they are taken, and this is the schedule.
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,10 +15,6 @@ const WAITS_MAX: u64 = 100_000;
 const SWITCHES: [u64; 4] = [10, 25, 50, 80];
 /// As that, of a thousand locks that it is about to take: a file system takes many.
 const SWITCHES_AT_LOCKS: [u64; 4] = [0, 5, 20, 100];
-
-thread_local! {
-    static CURRENT: RefCell<Option<(Arc<Schedule>, usize)>> = const { RefCell::new(None) };
-}
 
 struct State {
     running: usize,
@@ -68,9 +63,9 @@ impl Schedule {
     /// Runs `work` as thread `me`, when it is its turn.
     pub fn run<T>(self: &Arc<Self>, me: usize, work: impl FnOnce() -> T) -> T {
         let leaves = Leaves { schedule: Arc::clone(self), me };
-        CURRENT.with(|current| *current.borrow_mut() = Some((Arc::clone(self), me)));
         let schedule = Arc::clone(self);
         on_pause(Some(Arc::new(move |why| match why {
+            Pause::Look => schedule.switch(me),
             Pause::May => schedule.lock_soon(me),
             Pause::Must => schedule.wait(me),
         })));
@@ -117,7 +112,6 @@ impl Schedule {
             self.turn.notify_all();
             // What unwinds takes the locks that it needs as they come.
             on_pause(None);
-            CURRENT.with(|current| *current.borrow_mut() = None);
             assert!(std::thread::panicking(), "each thread waits for another one, or one of them failed");
         }
     }
@@ -154,20 +148,6 @@ struct Leaves {
 impl Drop for Leaves {
     fn drop(&mut self) {
         on_pause(None);
-        CURRENT.with(|current| *current.borrow_mut() = None);
         self.schedule.leave(self.me);
     }
-}
-
-/// Here this thread, if it is one of a schedule, could be switched away.
-pub(crate) fn switch_point() {
-    let current = CURRENT.with(|current| current.borrow().clone());
-    if let Some((schedule, me)) = current {
-        schedule.switch(me);
-    }
-}
-
-/// Whether this thread is one of a schedule.
-pub(crate) fn is_scheduled() -> bool {
-    CURRENT.with(|current| current.borrow().is_some())
 }

@@ -8,16 +8,16 @@
 
 use crate::chooser::Chooser;
 use crate::cuts::{Case, Failure, Oracle, Plan, Tally, examine_media, panic_text};
-use crate::disk::Disk;
-use crate::media::{Event, Manner, Trace, Volatile, What};
 use crate::model::Model;
+use crate::mount::mount;
 use crate::operation::{Done, Op, Step};
 use crate::recording::Setting;
 use crate::runner::{Runner, wind_clock};
-use crate::schedule::{Schedule, switch_point};
+use crate::schedule::Schedule;
 use crate::survey::Survey;
 use crate::times::Touched;
 use nvmed_dice::Dice;
+use nvmed_disk::{Disk, Event, Manner, Trace, Volatile, What};
 use nvmed_fs::{Durability, FileType};
 use nvmed_sys::sync::{Arc, Mutex};
 use std::collections::BTreeMap;
@@ -139,7 +139,7 @@ impl Recording {
         let mut dice = Dice::of(&[seed, THREADS]);
         let count = (COUNT_MIN + dice.roll(COUNT_MAX - COUNT_MIN + 1)) as usize;
         let disk = Disk::with(Volatile::new(setting.formatted()?), &mut dice);
-        let files = disk.mount(setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
+        let files = mount(&disk, setting.options.clone()).map_err(|error| format!("mount: {error}"))?;
         let through = setting.options.durability == Durability::Device;
         let worker = |number: usize| {
             let mut model = Model::new(through);
@@ -249,7 +249,7 @@ fn run(
         for _ in 0..steps {
             let op = worker.next();
             worker.step(op, &note)?;
-            switch_point();
+            nvmed_sys::sync::look();
         }
         Ok(worker)
     })

@@ -1,14 +1,14 @@
 //! An image to be damaged: which of its blocks hold what, what they held before, and what may be shown without.
 
 use crate::damage::{is_reported, junk, look};
-use crate::disk::Disk;
-use crate::media::{BLOCK, Block, Command, Event, Image, SECTOR, Volatile};
 use crate::model::{Model, Shape};
+use crate::mount::mount;
 use crate::operation::Done;
 use crate::recording::Recording;
 use crate::runner::wind_clock;
 use crate::survey::Survey;
 use nvmed_dice::Dice;
+use nvmed_disk::{BLOCK, Block, Command, Disk, Event, Image, SECTOR, Volatile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Base {
         let media = read_after(recording, recording.trace.events.len());
         let disk = Disk::with(media, &mut Dice::of(&[recording.trace.events.len() as u64]));
         disk.record();
-        let files = disk.mount(recording.setting.options.clone()).map_err(|error| error.to_string())?;
+        let files = mount(&disk, recording.setting.options.clone()).map_err(|error| error.to_string())?;
         files.unmount().map_err(|error| error.to_string())?;
         let meta = files.superblock().meta_runs.clone();
         drop(files);

@@ -1,4 +1,4 @@
-//! Who this process is, as permissions are checked.
+//! The ids of this process, with which the file system checks permissions.
 
 use nvmed_fs::Credentials;
 use rustix::fs::Mode;

@@ -1,7 +1,7 @@
 //! The configuration file of the paper (NVMeDirect 2.0, "Config file example: default.conf"), with
 //! keys of our own beside its seven.
 
-use crate::keys::{Given, KEYS};
+use crate::keys::{ConfigLine, KEYS};
 use crate::spec::{DeviceSpec, SpecError};
 use nvmed_cache::EvictionPolicy;
 use nvmed_fs::Durability;
@@ -151,7 +151,9 @@ pub struct Config {
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{file}: {errno}; set WRAPPER_CONFIG to a configuration file, or use `nvmed run`")]
+    #[error(
+        "the configuration file {file} cannot be read: {errno}; set WRAPPER_CONFIG to one, or use `nvmed run`"
+    )]
     Unreadable {
         /// The file.
         file: String,
@@ -321,7 +323,7 @@ impl<'a> Draft<'a> {
             let all = KEYS.map(|known| known.name).join(", ");
             return Err(self.wrong(number, format!("unknown key `{key}`; known: {all}")));
         };
-        (known.read)(self, Given { line: number, key, value })
+        (known.read)(self, ConfigLine { line: number, key, value })
     }
 
     fn finish(mut self) -> Result<Config, ConfigError> {

@@ -11,6 +11,47 @@ use nvmed_vfio::VfioError;
 use nvmed_vfio_user::{ClientError, ServerError};
 use rustix::io::Errno;
 
+/// Why a part of a device cannot be served. The text goes on after the partition's name.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartitionError {
+    /// First byte or size is not in whole blocks, or the size is 0.
+    #[error(
+        "it begins at byte {first} and has {bytes} bytes; both must be multiples of {}, and the size not 0",
+        nvmed_units::BLOCK_BYTES
+    )]
+    Blocks {
+        /// The first byte asked for.
+        first: u64,
+        /// The size asked for.
+        bytes: u64,
+    },
+    /// It leaves the device.
+    #[error("it ends past the end of the device, which has {device_bytes} bytes; make it smaller")]
+    OutOfRange {
+        /// The size of the device.
+        device_bytes: u64,
+    },
+    /// A number of queues that no partition has.
+    #[error("it cannot have {queues} queues; set 1 to 255")]
+    Queues {
+        /// The number asked for.
+        queues: u16,
+    },
+    /// A rate at which one command would take minutes.
+    #[error(
+        "it cannot have a rate of {bytes_per_s} bytes a second; set at least {}",
+        crate::partition::PartitionOptions::RATE_MIN
+    )]
+    Rate {
+        /// The rate asked for.
+        bytes_per_s: u64,
+    },
+    /// No queue of the device for it.
+    #[error("no queue of the device could be had for it: {0}")]
+    Queue(nvmed_block::BlockError),
+}
+
 /// Why a device could not be opened or mounted. The text is one line: what, where, what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -68,12 +109,12 @@ pub enum StackError {
         error: IoError,
     },
     /// A part of a device cannot be served.
-    #[error("partition `{name}`: {what}")]
+    #[error("partition `{name}`: {error}")]
     Partition {
         /// Which.
         name: String,
         /// What is wrong with it.
-        what: String,
+        error: PartitionError,
     },
     /// The file system refused.
     #[error("{device}: {error}")]
@@ -84,7 +125,7 @@ pub enum StackError {
         error: FsError,
     },
     /// The memory of `nvmed run` cannot be used.
-    #[error("{path}: {errno}: the memory of `nvmed run` cannot be used; is that process still there?")]
+    #[error("the memory of `nvmed run` at {path} cannot be used: {errno}; is that process still running?")]
     RunMemory {
         /// Where it should be.
         path: String,
@@ -92,7 +133,7 @@ pub enum StackError {
         errno: Errno,
     },
     /// The host gave no thread.
-    #[error("no thread for the device: {error}")]
+    #[error("the host started no thread for the device: {error}; raise the limit of processes (ulimit -u)")]
     Thread {
         /// The host's answer.
         error: std::io::Error,

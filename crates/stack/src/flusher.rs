@@ -1,4 +1,5 @@
-//! The thread that writes back what nobody synced, as a kernel does, and settles the metadata log when it is quiet.
+//! The thread that writes back dirty data that no program has synced, as a kernel does, and settles the metadata
+//! log when nothing was appended to it for a while.
 
 use nvmed_fs::FileSystem;
 use std::sync::Arc;

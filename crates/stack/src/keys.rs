@@ -13,20 +13,20 @@ use nvmed_units::parse_bytes;
 pub(crate) struct Key {
     pub name: &'static str,
     /// Puts a given value into a draft.
-    pub read: fn(&mut Draft<'_>, Given<'_>) -> Result<(), ConfigError>,
+    pub read: fn(&mut Draft<'_>, ConfigLine<'_>) -> Result<(), ConfigError>,
     /// The value that a configuration has; none where the line can be left out.
     pub write: fn(&Config) -> Option<String>,
 }
 
 /// A line of a file.
 #[derive(Clone, Copy)]
-pub(crate) struct Given<'a> {
+pub(crate) struct ConfigLine<'a> {
     pub line: usize,
     pub key: &'a str,
     pub value: &'a str,
 }
 
-type Read = fn(&mut Draft<'_>, Given<'_>) -> Result<(), ConfigError>;
+type Read = fn(&mut Draft<'_>, ConfigLine<'_>) -> Result<(), ConfigError>;
 
 const fn key(name: &'static str, read: Read, write: fn(&Config) -> Option<String>) -> Key {
     Key { name, read, write }
@@ -38,7 +38,7 @@ macro_rules! field {
         key(
             $name,
             |draft, given| {
-                let read: fn(&Draft<'_>, Given<'_>) -> Result<_, ConfigError> = $read;
+                let read: fn(&Draft<'_>, ConfigLine<'_>) -> Result<_, ConfigError> = $read;
                 draft.config.$field = read(draft, given)?;
                 Ok(())
             },
@@ -201,7 +201,7 @@ pub(crate) const KEYS: [Key; 20] = [
 const SHARING: [&str; 2] = ["private", "shared"];
 
 /// Whether the file system is the host's. The paper's library names mean ours.
-fn is_host(draft: &Draft<'_>, given: Given<'_>) -> Result<bool, ConfigError> {
+fn is_host(draft: &Draft<'_>, given: ConfigLine<'_>) -> Result<bool, ConfigError> {
     let value = given.value;
     match file_name(value) {
         "nvmedfs" | "forestfs" | "lib_ffs.so" | "libffs.so" => Ok(false),
@@ -214,7 +214,7 @@ fn is_host(draft: &Draft<'_>, given: Given<'_>) -> Result<bool, ConfigError> {
 }
 
 /// A size of at most `most` bytes; `none` is 0.
-fn or_none(draft: &Draft<'_>, given: Given<'_>, most: u64) -> Result<u64, ConfigError> {
+fn or_none(draft: &Draft<'_>, given: ConfigLine<'_>, most: u64) -> Result<u64, ConfigError> {
     if given.value.eq_ignore_ascii_case("none") { Ok(0) } else { size(draft, given, 0..=most) }
 }
 
@@ -222,8 +222,8 @@ fn none_if_zero(bytes: &u64) -> Option<String> {
     Some(if *bytes == 0 { "none".to_owned() } else { bytes.to_string() })
 }
 
-fn size(draft: &Draft<'_>, given: Given<'_>, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
-    let Given { line, key, value } = given;
+fn size(draft: &Draft<'_>, given: ConfigLine<'_>, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
+    let ConfigLine { line, key, value } = given;
     let bytes = parse_bytes(value)
         .map_err(|text| draft.wrong(line, format!("`{key}` is a size such as 128K or 1G, not `{text}`")))?;
     if range.contains(&bytes) {
@@ -234,8 +234,8 @@ fn size(draft: &Draft<'_>, given: Given<'_>, range: RangeInclusive<u64>) -> Resu
 }
 
 /// The index of the value in `of`.
-fn choice(draft: &Draft<'_>, given: Given<'_>, of: &[&str]) -> Result<usize, ConfigError> {
-    let Given { line, key, value } = given;
+fn choice(draft: &Draft<'_>, given: ConfigLine<'_>, of: &[&str]) -> Result<usize, ConfigError> {
+    let ConfigLine { line, key, value } = given;
     let found = of.iter().position(|&one| one == value);
     found.ok_or_else(|| draft.wrong(line, format!("`{key}` is {}, not `{value}`", of.join(" or "))))
 }

@@ -121,7 +121,7 @@ pub fn salvage_watched(
 }
 
 impl Mount {
-    /// Writes everything back, marks the file system clean and lets go of the device.
+    /// Writes everything back, marks the file system clean and closes the device.
     ///
     /// # Errors
     /// What could not be written. Under `nvmed run` its memory is kept for another attempt.

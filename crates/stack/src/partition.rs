@@ -1,6 +1,6 @@
 //! A part of an open device, served to another process as a controller with a namespace of its own.
 
-use crate::error::StackError;
+use crate::error::{PartitionError, StackError};
 use crate::rate::Rate;
 use nvmed_block::{BlockError, ByteHandle, Disk, DiskOptions, Route, Settings};
 use nvmed_io::{Binding, Device, IoError};
@@ -131,13 +131,13 @@ impl ServedPartition {
     /// [`StackError::Serve`] when the socket cannot be made.
     pub fn open(device: &Arc<Device>, options: PartitionOptions) -> Result<Self, StackError> {
         check(device, &options)?;
-        let wrong = |what: String| StackError::Partition { name: options.name.clone(), what };
+        let wrong = |error| StackError::Partition { name: options.name.clone(), error };
         // Who has the partition formats it, from its other side.
         let disk = Disk::new(Arc::clone(device), DiskOptions { overwrite: true, ..DiskOptions::default() });
         let settings = Settings { direct: true, ..Settings::default() };
         let handle = disk.handle(Route::Bound(Binding::Spread), settings);
         let window = Window {
-            handle: handle.map_err(|error| wrong(error.to_string()))?,
+            handle: handle.map_err(|error| wrong(PartitionError::Queue(error)))?,
             first: options.first,
             bytes: options.bytes,
             write: options.write,
@@ -193,21 +193,22 @@ fn check(device: &Device, options: &PartitionOptions) -> Result<(), StackError> 
     let end = options.first.checked_add(options.bytes);
     let whole = [options.first, options.bytes].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
     let bytes = device.geometry().bytes();
-    let what = if options.bytes == 0 || !whole {
-        "first byte and size are multiples of 4096, and the size is not 0".to_owned()
+    let slow = options.bytes_per_s.filter(|&rate| rate < PartitionOptions::RATE_MIN);
+    let error = if options.bytes == 0 || !whole {
+        PartitionError::Blocks { first: options.first, bytes: options.bytes }
     } else if end.is_none_or(|end| end > bytes) {
-        format!("it ends past the end of the device, which has {bytes} bytes")
+        PartitionError::OutOfRange { device_bytes: bytes }
     } else if !(1..=255).contains(&options.queues) {
-        "a partition has 1 to 255 queues".to_owned()
-    } else if options.bytes_per_s.is_some_and(|rate| rate < PartitionOptions::RATE_MIN) {
-        format!("the rate is at least {} bytes a second", PartitionOptions::RATE_MIN)
+        PartitionError::Queues { queues: options.queues }
+    } else if let Some(bytes_per_s) = slow {
+        PartitionError::Rate { bytes_per_s }
     } else {
         return Ok(());
     };
-    Err(StackError::Partition { name: options.name.clone(), what })
+    Err(StackError::Partition { name: options.name.clone(), error })
 }
 
-/// Gives a socket to its user: whoever owns it may connect. Until then only we can.
+/// Gives a socket to its user, since its owner may connect. Until then only our user can.
 fn give(socket: &Path, user: Option<u32>, group: Option<u32>) -> Result<(), StackError> {
     let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
     let done = rustix::fs::chownat(CWD, socket, user, group, AtFlags::SYMLINK_NOFOLLOW);

@@ -1,4 +1,4 @@
-//! So many bytes a second: a token bucket whose debtor sleeps.
+//! A limit of bytes a second: a token bucket. A caller that takes more than is in it sleeps until it is paid.
 
 use nvmed_sys::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -26,7 +26,8 @@ impl Rate {
         Self { bytes_per_s, state }
     }
 
-    /// Spends, and sleeps until the debt is paid. Who comes meanwhile goes into debt behind it.
+    /// Spends, and sleeps until the debt is paid. A caller that comes meanwhile waits for its own bytes behind this
+    /// one's.
     pub(crate) fn spend(&self, bytes: u64) {
         let debt = self.take(bytes, Instant::now());
         if !debt.is_zero() {

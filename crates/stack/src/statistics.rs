@@ -1,4 +1,4 @@
-//! What a mount did, as one line of JSON for those who ask (`NVMED_STATS`).
+//! What a mount did, as one line of JSON, where `NVMED_STATS` names a file for it.
 
 use nvmed_io::Stats;
 use rustix::fs::{Mode, OFlags};

@@ -22,6 +22,20 @@ pub struct Signal {
     pub from_process: bool,
 }
 
+fn set_of(numbers: &[i32]) -> Result<libc::sigset_t, Error> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises `set`, which lives on this stack for the whole block.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for &number in numbers {
+        // SAFETY: `set` is initialised; a bad number is answered, not acted on.
+        if unsafe { libc::sigaddset(set.as_mut_ptr(), number) } != 0 {
+            return Err(Error::last_os_error());
+        }
+    }
+    // SAFETY: it was initialised above.
+    Ok(unsafe { set.assume_init() })
+}
+
 impl AsFd for Signals {
     /// Readable when [`Signals::next`] does not wait.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -36,23 +50,15 @@ impl Signals {
     /// # Errors
     /// A number is no signal, or the host has no descriptor left.
     pub fn take(numbers: &[i32]) -> Result<Self, Error> {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: `sigemptyset` initialises `set`, which lives on this stack for the whole block.
-        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-        for &number in numbers {
-            // SAFETY: `set` is initialised; a bad number is answered, not acted on.
-            if unsafe { libc::sigaddset(set.as_mut_ptr(), number) } != 0 {
-                return Err(Error::last_os_error());
-            }
-        }
+        let set = set_of(numbers)?;
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: `set` is initialised and only read; `before` is writable and lives on this stack.
-        let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) };
+        let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, before.as_mut_ptr()) };
         if blocked != 0 {
             return Err(Error::from_raw_os_error(blocked));
         }
         // SAFETY: -1 asks for a new descriptor; `set` is initialised and only read.
-        let fd = unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC) };
+        let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC) };
         if fd < 0 {
             return Err(Error::last_os_error());
         }
@@ -60,6 +66,17 @@ impl Signals {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: the call that blocked succeeded, so it initialised `before`.
         Ok(Self { fd, before: unsafe { before.assume_init() } })
+    }
+
+    /// Has the calling thread get `numbers` again, that the process which executed this program has blocked for itself.
+    ///
+    /// # Errors
+    /// A number is no signal.
+    pub fn let_through(numbers: &[i32]) -> Result<(), Error> {
+        let set = set_of(numbers)?;
+        // SAFETY: `set` is initialised and only read.
+        let failed = unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, core::ptr::null_mut()) };
+        if failed == 0 { Ok(()) } else { Err(Error::from_raw_os_error(failed)) }
     }
 
     /// Lets the program that `command` starts have the signals that are collected here.

@@ -15,7 +15,7 @@ mod scheduled;
 #[cfg(not(feature = "schedule"))]
 pub use plain::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(feature = "schedule")]
-pub use scheduled::{Condvar, Mutex, MutexGuard, Pause, RwLock, on_pause, yield_now};
+pub use scheduled::{Condvar, Mutex, MutexGuard, Pause, RwLock, has_hook, look, on_pause, yield_now};
 pub use std::sync::{Arc, Once, OnceLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 #[cfg(not(feature = "schedule"))]
 pub use std::thread::yield_now;

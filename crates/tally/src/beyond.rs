@@ -14,7 +14,7 @@ pub const BEYOND_VARIABLE: &str = "NVMED_BEYOND";
 const PAGE_BYTES: usize = 4096;
 /// How many were started.
 const COUNT: usize = 0;
-/// Of the text: 0 none, 1 somebody writes it, 2 it is there. A futex word.
+/// Of the text: 0 none, 1 a process is writing it, 2 it is there. A futex word.
 const STATE: usize = 4;
 const TEXT_BYTES: usize = 8;
 const TEXT: usize = 64;

@@ -45,8 +45,9 @@ pub(crate) const LONGEST_AT: usize = 24;
 pub(crate) const BUCKETS_AT: usize = 32;
 /// One kind's counters, whole cache lines.
 pub(crate) const KIND_BYTES: usize = (BUCKETS_AT + Nanoseconds::COUNT * 8).next_multiple_of(64);
-/// One seat, whole pages: what nobody counts takes no memory.
-pub(crate) const SEAT_BYTES: usize = (COUNTERS_AT + super::Kind::COUNT * KIND_BYTES).next_multiple_of(4096);
+/// One seat, whole pages: a seat that is never used takes no memory.
+pub(crate) const SEAT_BYTES: usize =
+    (COUNTERS_AT + super::CallKind::COUNT * KIND_BYTES).next_multiple_of(4096);
 
 pub(crate) const RINGS_AT: usize = SEATS_AT + SEATS * SEAT_BYTES;
 pub(crate) const WRITTEN_AT: usize = 0;

@@ -7,14 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod beyond;
-mod kind;
+mod call_kind;
 mod layout;
 mod record;
 mod row;
 mod tally;
 
 pub use beyond::{BEYOND_VARIABLE, Beyond};
-pub use kind::Kind;
+pub use call_kind::CallKind;
 pub use record::{Call, File, Record};
 pub use row::{Row, Sum};
 pub use tally::{Seat, Tally, now_ns};

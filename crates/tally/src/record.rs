@@ -4,7 +4,7 @@
 //! the clock, nanoseconds, process and thread, file and directory, offset, bytes asked for, result and errno. The
 //! writer is one thread, the reader another process: what it reads is copied first and then checked.
 
-use crate::kind::Kind;
+use crate::call_kind::CallKind;
 use crate::layout as at;
 use nvmed_sys::Mapping;
 use std::fmt::Write;
@@ -32,7 +32,7 @@ pub struct Call<P> {
     /// The thread.
     pub tid: u32,
     /// What kind of call.
-    pub kind: Kind,
+    pub kind: CallKind,
     /// The open file that it is about, or that it opened.
     pub file: File,
     /// The open directory where a relative path starts.
@@ -56,7 +56,7 @@ impl Default for Call<&[u8]> {
             ns: 0,
             pid: 0,
             tid: 0,
-            kind: Kind::OTHER,
+            kind: CallKind::OTHER,
             file: 0,
             directory: 0,
             offset: None,
@@ -214,7 +214,7 @@ fn decode(head: &[u8; HEAD_BYTES]) -> Option<(Record, usize)> {
         return None;
     }
     let record = Record {
-        kind: Kind::of(usize::from(head[4])),
+        kind: CallKind::of(usize::from(head[4])),
         at_ns: u64_at(8),
         ns: u64_at(16),
         pid: u32_at(24),
@@ -243,7 +243,7 @@ mod tests {
             ns: 812,
             pid: 7,
             tid: 8,
-            kind: Kind::OPEN,
+            kind: CallKind::OPEN,
             file: 3,
             directory: 2,
             bytes: Some(4096),

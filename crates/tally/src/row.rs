@@ -1,6 +1,6 @@
 //! One kind's counts, added up over all seats.
 
-use crate::kind::Kind;
+use crate::call_kind::CallKind;
 use crate::layout::{NS_GROUPS, NS_STEPS};
 use nvmed_io::Buckets;
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ impl<const STEPS: usize, const GROUPS: usize> Sum<STEPS, GROUPS> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Which.
-    pub kind: Kind,
+    pub kind: CallKind,
     /// Its counts.
     pub sum: Sum,
 }

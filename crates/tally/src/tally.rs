@@ -1,6 +1,6 @@
 //! The memory in which calls are counted, and the seats of the threads that count.
 
-use crate::kind::Kind;
+use crate::call_kind::CallKind;
 use crate::layout::{self as at, Nanoseconds};
 use crate::record::{self, Call, Record};
 use crate::row::{Row, Sum};
@@ -23,7 +23,7 @@ pub fn now_ns() -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     number: u16,
-    /// Nobody else counts there, so that a load and a store are enough.
+    /// No other thread counts there, so that a load and a store are enough.
     alone: bool,
 }
 
@@ -70,7 +70,7 @@ impl Tally {
         }
         let tally = Self { memory: Mapping::shared(fd, 0, at::bytes(records), Pages::Base)?, records };
         let head = (tally.word(at::MAGIC_AT), tally.version(), tally.records());
-        if head != (at::MAGIC, (at::VERSION, Kind::COUNT as u32), records) {
+        if head != (at::MAGIC, (at::VERSION, CallKind::COUNT as u32), records) {
             return Err(Errno::PROTO);
         }
         Ok(tally)
@@ -78,7 +78,7 @@ impl Tally {
 
     fn begin(&self) {
         self.memory.u32(at::VERSION_AT).store(at::VERSION, Relaxed);
-        self.memory.u32(at::KINDS_AT).store(Kind::COUNT as u32, Relaxed);
+        self.memory.u32(at::KINDS_AT).store(CallKind::COUNT as u32, Relaxed);
         let ring = if self.records { at::RING_BYTES as u64 } else { 0 };
         self.memory.u64(at::RING_BYTES_AT).store(ring, Relaxed);
         self.memory.u64(at::START_AT).store(now_ns(), Relaxed);
@@ -144,7 +144,7 @@ impl Tally {
 
     /// Counts one call.
     #[inline]
-    pub fn note(&self, seat: Seat, kind: Kind, ns: u64, bytes: u64, failed: bool) {
+    pub fn note(&self, seat: Seat, kind: CallKind, ns: u64, bytes: u64, failed: bool) {
         let base = at::seat_at(usize::from(seat.number)) + at::COUNTERS_AT + kind.index() * at::KIND_BYTES;
         self.add(seat, base + at::BUCKETS_AT + Nanoseconds::of(ns) * 8, 1);
         self.add(seat, base + at::NS_AT, ns);
@@ -206,11 +206,11 @@ impl Tally {
     /// The counts so far, of kinds that have any.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
-        let rows = Kind::ALL.iter().map(|&kind| Row { kind, sum: self.sum(kind) });
+        let rows = CallKind::ALL.iter().map(|&kind| Row { kind, sum: self.sum(kind) });
         rows.filter(|row| row.sum.count() > 0).collect()
     }
 
-    fn sum(&self, kind: Kind) -> Sum {
+    fn sum(&self, kind: CallKind) -> Sum {
         let mut sum = Sum::default();
         // To look at a seat that nobody had would make its pages.
         let used = |seat: &usize| self.word(at::seat_at(*seat) + at::USED_AT) != 0;
@@ -239,7 +239,7 @@ fn lives(thread: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn count(tally: &Tally, kind: Kind) -> u64 {
+    fn count(tally: &Tally, kind: CallKind) -> u64 {
         tally.rows().iter().find(|row| row.kind == kind).map_or(0, |row| row.sum.count())
     }
 
@@ -247,11 +247,11 @@ mod tests {
     fn what_is_noted_is_in_the_rows() {
         let tally = Tally::private().unwrap();
         let seat = tally.sit();
-        tally.note(seat, Kind::PREAD, 700, 4096, false);
-        tally.note(seat, Kind::PREAD, 90_000, 0, true);
-        tally.note(seat, Kind::FSYNC, 5, 0, false);
+        tally.note(seat, CallKind::PREAD, 700, 4096, false);
+        tally.note(seat, CallKind::PREAD, 90_000, 0, true);
+        tally.note(seat, CallKind::FSYNC, 5, 0, false);
         let rows = tally.rows();
-        assert_eq!(rows.iter().map(|row| row.kind).collect::<Vec<_>>(), [Kind::PREAD, Kind::FSYNC]);
+        assert_eq!(rows.iter().map(|row| row.kind).collect::<Vec<_>>(), [CallKind::PREAD, CallKind::FSYNC]);
         let sum = &rows[0].sum;
         assert_eq!((sum.count(), sum.errors, sum.bytes, sum.ns, sum.max_ns), (2, 1, 4096, 90_700, 90_000));
         assert_eq!(sum.percentile_ns(50.0), 703);
@@ -270,7 +270,7 @@ mod tests {
                 scope.spawn(move || {
                     let seat = tally.sit();
                     together.wait();
-                    (0..calls).for_each(|_| tally.note(seat, Kind::WRITE, 100, 1, false));
+                    (0..calls).for_each(|_| tally.note(seat, CallKind::WRITE, 100, 1, false));
                 });
             }
         });
@@ -305,7 +305,7 @@ mod tests {
         let program = Tally::join(fd.as_fd()).unwrap();
         let seat = program.sit();
         let path = vec![b'p'; 300];
-        let call = |result| Call { kind: Kind::OPEN, result, path: path.as_slice(), ..Call::default() };
+        let call = |result| Call { kind: CallKind::OPEN, result, path: path.as_slice(), ..Call::default() };
         (0..10).for_each(|result| program.record(seat, &call(result)));
         let mut seen = Vec::new();
         assert_eq!(tally.drain(&mut |record| seen.push((record.result, record.path.len()))), 10);
@@ -324,6 +324,6 @@ mod tests {
         let kept = tally.drain(&mut |_| ());
         assert_eq!(kept as u64 + tally.lost(), 10_000);
         assert!(kept > 2000, "{kept}");
-        assert_eq!(count(&tally, Kind::OPEN), 0, "recording is not counting");
+        assert_eq!(count(&tally, CallKind::OPEN), 0, "recording is not counting");
     }
 }

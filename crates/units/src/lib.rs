@@ -6,7 +6,8 @@
 #![forbid(unsafe_code)]
 
 use core::fmt;
-use core::ops::{Add, Sub};
+use core::iter::Map;
+use core::ops::{Add, AddAssign, Range, Sub};
 use core::time::Duration;
 
 /// Bytes in one file-system block, one cache frame and one metadata node.
@@ -62,6 +63,24 @@ impl Block {
     pub const fn lba(self, lbas_per_block: u64) -> Lba {
         Lba(self.0 * lbas_per_block)
     }
+
+    /// The blocks of a range one after the other.
+    #[inline]
+    pub fn each(blocks: Range<Self>) -> Map<Range<u64>, fn(u64) -> Self> {
+        (blocks.start.0..blocks.end.0).map(Self)
+    }
+
+    /// It and those after it, without an end.
+    #[inline]
+    pub fn onward(self) -> impl Iterator<Item = Self> {
+        (self.0..).map(Self)
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl Add<u64> for Block {
@@ -78,6 +97,163 @@ impl Sub for Block {
     type Output = u64;
 
     /// How many blocks further on it is.
+    #[inline]
+    fn sub(self, first: Self) -> u64 {
+        self.0 - first.0
+    }
+}
+
+/// A page of [`BLOCK_BYTES`] bytes of a file, counted from its first: which part of the file it is, not where it lies.
+/// Of a device that is cached as a whole, its pages likewise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Page(pub u64);
+
+impl Page {
+    /// The first of a file.
+    pub const FIRST: Self = Self(0);
+    /// Behind every page of every file: the end of a range that has no other.
+    pub const END: Self = Self(u64::MAX);
+    /// All pages of a file.
+    pub const ALL: Range<Self> = Self::FIRST..Self::END;
+
+    /// Where it begins; [`ByteOffset::END`] when that is behind all offsets.
+    #[must_use]
+    #[inline]
+    pub const fn start(self) -> ByteOffset {
+        ByteOffset(self.0.saturating_mul(BLOCK_BYTES as u64))
+    }
+
+    /// The page so many further on, or `None` past the last number there is.
+    #[must_use]
+    #[inline]
+    pub fn plus(self, pages: u64) -> Option<Self> {
+        self.0.checked_add(pages).map(Self)
+    }
+
+    /// The pages of a range one after the other.
+    #[inline]
+    pub fn each(pages: Range<Self>) -> Map<Range<u64>, fn(u64) -> Self> {
+        (pages.start.0..pages.end.0).map(Self)
+    }
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Add<u64> for Page {
+    type Output = Self;
+
+    /// The page so many further on.
+    #[inline]
+    fn add(self, pages: u64) -> Self {
+        Self(self.0 + pages)
+    }
+}
+
+impl AddAssign<u64> for Page {
+    #[inline]
+    fn add_assign(&mut self, pages: u64) {
+        self.0 += pages;
+    }
+}
+
+impl Sub for Page {
+    type Output = u64;
+
+    /// How many pages further on it is.
+    #[inline]
+    fn sub(self, first: Self) -> u64 {
+        self.0 - first.0
+    }
+}
+
+/// A position in the bytes of a file, counted from its first. The end of a file is one, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct ByteOffset(pub u64);
+
+impl ByteOffset {
+    /// That of the first byte.
+    pub const FIRST: Self = Self(0);
+    /// Behind every byte of every file: the end of a range that has no other.
+    pub const END: Self = Self(u64::MAX);
+    /// All bytes of a file.
+    pub const ALL: Range<Self> = Self::FIRST..Self::END;
+
+    /// The page that the byte lies in.
+    #[must_use]
+    #[inline]
+    pub const fn page(self) -> Page {
+        Page(self.0 >> BLOCK_SHIFT)
+    }
+
+    /// The first page that begins here or behind: one past the last page of a range that ends here.
+    #[must_use]
+    #[inline]
+    pub const fn page_end(self) -> Page {
+        Page(self.0.div_ceil(BLOCK_BYTES as u64))
+    }
+
+    /// How many bytes behind the beginning of its page.
+    #[must_use]
+    #[inline]
+    pub const fn within(self) -> usize {
+        (self.0 % BLOCK_BYTES as u64) as usize
+    }
+
+    /// How many bytes lie from here to `end`: none when that is before.
+    #[must_use]
+    #[inline]
+    pub const fn until(self, end: Self) -> u64 {
+        end.0.saturating_sub(self.0)
+    }
+
+    /// The offset so many bytes further on, or `None` past the last there is.
+    #[must_use]
+    #[inline]
+    pub fn plus(self, bytes: u64) -> Option<Self> {
+        self.0.checked_add(bytes).map(Self)
+    }
+
+    /// The offset so many bytes further on, [`ByteOffset::END`] at most.
+    #[must_use]
+    #[inline]
+    pub const fn saturating_plus(self, bytes: u64) -> Self {
+        Self(self.0.saturating_add(bytes))
+    }
+}
+
+impl fmt::Display for ByteOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Add<u64> for ByteOffset {
+    type Output = Self;
+
+    /// The offset so many bytes further on.
+    #[inline]
+    fn add(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+impl AddAssign<u64> for ByteOffset {
+    #[inline]
+    fn add_assign(&mut self, bytes: u64) {
+        self.0 += bytes;
+    }
+}
+
+impl Sub for ByteOffset {
+    type Output = u64;
+
+    /// How many bytes further on it is.
     #[inline]
     fn sub(self, first: Self) -> u64 {
         self.0 - first.0
@@ -105,6 +281,75 @@ impl Lba {
     pub fn plus(self, blocks: u64) -> Option<Self> {
         self.0.checked_add(blocks).map(Self)
     }
+}
+
+/// The two halves of a register or a command's dword, into which specifications pack fields.
+pub trait Halves {
+    /// As wide as one of them.
+    type Half;
+
+    /// The bits from 0 on.
+    #[must_use]
+    fn low(self) -> Self::Half;
+
+    /// The bits above these.
+    #[must_use]
+    fn high(self) -> Self::Half;
+}
+
+impl Halves for u64 {
+    type Half = u32;
+
+    #[inline]
+    fn low(self) -> u32 {
+        let [a, b, c, d, ..] = self.to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
+    }
+
+    #[inline]
+    fn high(self) -> u32 {
+        (self >> 32).low()
+    }
+}
+
+impl Halves for u32 {
+    type Half = u16;
+
+    #[inline]
+    fn low(self) -> u16 {
+        let [a, b, ..] = self.to_le_bytes();
+        u16::from_le_bytes([a, b])
+    }
+
+    #[inline]
+    fn high(self) -> u16 {
+        (self >> 16).low()
+    }
+}
+
+impl Halves for u16 {
+    type Half = u8;
+
+    #[inline]
+    fn low(self) -> u8 {
+        self.to_le_bytes()[0]
+    }
+
+    #[inline]
+    fn high(self) -> u8 {
+        self.to_le_bytes()[1]
+    }
+}
+
+/// `number` in a narrower type, where `bound` says what keeps it within.
+///
+/// # Panics
+/// When it is not: a mistake of ours. What comes from elsewhere is for `try_from`.
+#[must_use]
+#[inline]
+#[track_caller]
+pub fn bounded<N, T: TryFrom<N, Error: fmt::Debug>>(number: N, bound: &str) -> T {
+    T::try_from(number).expect(bound)
 }
 
 /// A size as people write it: `4096`, `128K`, `1.5G`, `1 GiB`; binary multiples up to E. A fraction that makes no whole
@@ -212,7 +457,33 @@ mod tests {
     }
 
     #[test]
+    fn halves_are_the_bits_that_they_were() {
+        let register = 0x0123_4567_89ab_cdef_u64;
+        assert_eq!((register.low(), register.high()), (0x89ab_cdef, 0x0123_4567));
+        assert_eq!((register.low().low(), register.low().high()), (0xcdef, 0x89ab));
+        assert_eq!((0x4567_u16.low(), 0x4567_u16.high()), (0x67, 0x45));
+    }
+
+    #[test]
+    #[should_panic(expected = "a byte holds what is below 256")]
+    fn a_number_beyond_its_bound_is_our_mistake() {
+        assert_eq!(bounded::<_, u8>(255_u64, "never"), 255);
+        let _: u8 = bounded(256_u64, "a byte holds what is below 256");
+    }
+
+    #[test]
     fn blocks_lie_as_far_apart_as_they_are_counted() {
         assert_eq!((Block(5) + 2, Block(7) - Block(5), Block(5).lba(8)), (Block(7), 2, Lba(40)));
+    }
+
+    #[test]
+    fn pages_and_offsets_lead_to_each_other() {
+        let at = ByteOffset(2 * 4096 + 7);
+        assert_eq!((at.page(), at.within(), at.page_end()), (Page(2), 7, Page(3)));
+        assert_eq!(Page(2).start().page_end(), Page(2));
+        assert_eq!(Page(2).start() + 7, at);
+        assert_eq!((Page::END.start(), ByteOffset::END.plus(1)), (ByteOffset::END, None));
+        assert_eq!(ByteOffset::END.page_end(), Page(1 << 52));
+        assert!(Page::each(Page(3)..Page(5)).eq([Page(3), Page(4)]));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::buffers::Registered;
 use crate::error::status;
-use crate::namespace::Node;
+use crate::namespace::OpenNamespace;
 use crate::queue::{Drive, Entry, Next};
 use crate::ring::Cqe;
 use crate::sqe::{self, Sqe, op};
@@ -70,7 +70,7 @@ impl From<&Command> for UringCommand {
 
 /// One queue's way to the namespace.
 pub(crate) struct CommandDrive {
-    node: Arc<Node>,
+    node: Arc<OpenNamespace>,
     /// Whether the node is number 0 of the ring's registered files.
     registered: bool,
     /// Whether the kernel takes registered memory. Before Linux 6.4 it counts the pages of the whole buffer
@@ -82,7 +82,12 @@ pub(crate) struct CommandDrive {
 }
 
 impl CommandDrive {
-    pub(crate) fn new(node: Arc<Node>, registered: bool, nsid: u32, zeroes_deallocate: bool) -> Self {
+    pub(crate) fn new(
+        node: Arc<OpenNamespace>,
+        registered: bool,
+        nsid: u32,
+        zeroes_deallocate: bool,
+    ) -> Self {
         Self { node, registered, fixed: true, nsid, zeroes_deallocate }
     }
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 #[non_exhaustive]
 pub enum UringError {
     /// It cannot be opened.
-    #[error("{path}: {errno}{hint}")]
+    #[error("{path} cannot be opened: {errno}{hint}")]
     Open {
         /// As named.
         path: String,
@@ -76,7 +76,7 @@ pub enum UringError {
         errno: Errno,
     },
     /// The kernel gives no ring.
-    #[error("no io_uring: {errno}{hint}")]
+    #[error("the kernel gave no io_uring: {errno}{hint}")]
     Ring {
         /// The kernel's answer.
         errno: Errno,
@@ -84,7 +84,7 @@ pub enum UringError {
         hint: &'static str,
     },
     /// The device did not describe itself.
-    #[error("{path}: {what}: {errno}{hint}")]
+    #[error("{path} does not tell {what}: {errno}{hint}")]
     Describe {
         /// As named.
         path: String,

@@ -4,7 +4,7 @@ use crate::calls;
 use crate::check::Limits;
 use crate::error::UringError;
 use crate::geometry::{Host, SECTOR_BYTES, release, survey};
-use crate::namespace::{Node, UringCmdOptions};
+use crate::namespace::{OpenNamespace, UringCmdOptions};
 use crate::queue::{Queue, Shared};
 use crate::ring::{Ring, RingSetup};
 use crate::transfer::{FileDrive, Target};
@@ -69,13 +69,13 @@ impl UringOptions {
 
 /// A file or device kept from other processes until this is dropped.
 #[derive(Debug)]
-pub struct DeviceLock(#[expect(dead_code, reason = "held for its lock")] Kept);
+pub struct DeviceLock(#[expect(dead_code, reason = "held for its lock")] LockedDevice);
 
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for their locks")]
-enum Kept {
+enum LockedDevice {
     File(OpenFile),
-    Namespace(Node),
+    Namespace(OpenNamespace),
 }
 
 impl DeviceLock {
@@ -88,9 +88,9 @@ impl DeviceLock {
         let kind = rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode));
         if kind == Ok(FileType::CharacterDevice) {
             let options = UringCmdOptions { path: path.to_owned(), lock: true };
-            return Ok(Self(Kept::Namespace(Node::open(&options)?)));
+            return Ok(Self(LockedDevice::Namespace(OpenNamespace::open(&options)?)));
         }
-        Ok(Self(Kept::File(OpenFile::open(&UringOptions::new(path))?)))
+        Ok(Self(LockedDevice::File(OpenFile::open(&UringOptions::new(path))?)))
     }
 }
 

@@ -44,16 +44,16 @@ pub struct UringCmdOptions {
     pub lock: bool,
 }
 
-/// An open node.
+/// An open character device of a namespace (`/dev/ng0n1`).
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct OpenNamespace {
     pub(crate) fd: QuietFd,
     locked: bool,
     /// The namespace's block device, claimed.
     _claim: Option<QuietFd>,
 }
 
-impl Drop for Node {
+impl Drop for OpenNamespace {
     fn drop(&mut self) {
         if self.locked {
             // A child that was just forked has the descriptor too; see the file engine.
@@ -62,7 +62,7 @@ impl Drop for Node {
     }
 }
 
-impl Node {
+impl OpenNamespace {
     pub(crate) fn open(options: &UringCmdOptions) -> Result<Self, UringError> {
         let path = options.path.display().to_string();
         let fail = |errno| UringError::open(&path, errno);
@@ -119,7 +119,7 @@ fn claim(path: &Path, shown: &str) -> Result<Option<QuietFd>, UringError> {
 
 /// A namespace of the kernel's NVMe driver.
 pub struct UringCmdEngine {
-    node: Arc<Node>,
+    node: Arc<OpenNamespace>,
     shared: Arc<Shared>,
     geometry: Geometry,
     nsid: u32,
@@ -133,7 +133,7 @@ impl UringCmdEngine {
     /// [`UringError`] says what is wrong with it and what to do.
     pub fn open(options: &UringCmdOptions) -> Result<Self, UringError> {
         let path = options.path.display().to_string();
-        let node = Node::open(options)?;
+        let node = OpenNamespace::open(options)?;
         let nsid = ioctl::namespace(node.fd.as_fd()).map_err(|errno| match errno {
             Errno::NOTTY => UringError::Kind {
                 path: path.clone(),
@@ -176,7 +176,7 @@ fn describe(path: &str, what: &'static str, errno: Errno) -> UringError {
 
 /// Reads what controller and namespace say of themselves.
 fn identify(
-    node: &Node,
+    node: &OpenNamespace,
     nsid: u32,
     path: &str,
 ) -> Result<(IdentifyController, IdentifyNamespace), UringError> {
@@ -184,7 +184,7 @@ fn identify(
         let opcode = AdminOpcode::Identify as u8;
         let command = Command { opcode, nsid, cdw10: u32::from(cns.0), ..Command::default() };
         let ended = ioctl::admin(node.fd.as_fd(), &command, &mut Transfer::FromDevice(page));
-        let ended = ended.map_err(|errno| describe(path, "Identify", errno))?;
+        let ended = ended.map_err(|errno| describe(path, "what it is (Identify)", errno))?;
         match Status(ended.status) {
             status if status.is_success() => Ok(()),
             status => {
@@ -204,7 +204,7 @@ fn identify(
 /// # Errors
 /// Why not.
 fn geometry(
-    node: &Node,
+    node: &OpenNamespace,
     path: &Path,
     controller: &IdentifyController,
     namespace: &IdentifyNamespace,
@@ -234,7 +234,7 @@ fn geometry(
 }
 
 /// Whether the write cache is on; a controller that does not say is taken to have it on.
-fn cache_is_on(node: &Node) -> bool {
+fn cache_is_on(node: &OpenNamespace) -> bool {
     let (opcode, cdw10) = (AdminOpcode::GetFeatures as u8, FeatureId::VolatileWriteCache as u32);
     let command = Command { opcode, cdw10, ..Command::default() };
     let ended = ioctl::admin(node.fd.as_fd(), &command, &mut Transfer::None);

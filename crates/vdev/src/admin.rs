@@ -8,6 +8,7 @@ use crate::prp::PrpWalk;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use nvmed_dma::{DeviceAddress, View};
 use nvmed_nvme::{AdminOpcode, AsyncEvent, CompletionEntry, LogPage, Status, SubmissionEntry};
+use nvmed_units::Halves;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
@@ -150,7 +151,7 @@ impl Controller {
         if entry.cdw11 & CONTIGUOUS == 0 {
             return Err(Status::INVALID_FIELD.do_not_retry());
         }
-        Ok((queue, entries as u16 + 1))
+        Ok((queue, entries.low() + 1))
     }
 
     /// The queue's memory, all of which must be mapped.
@@ -163,9 +164,9 @@ impl Controller {
     }
 
     fn create_cq(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
-        let sizes = (self.configuration().iocqes(), CompletionEntry::SIZE_SHIFT);
-        let (queue, entries) = self.wanted(entry, sizes.0, sizes.1)?;
-        let vector = (entry.cdw11 >> 16) as u16;
+        let configured = self.configuration().iocqes();
+        let (queue, entries) = self.wanted(entry, configured, CompletionEntry::SIZE_SHIFT)?;
+        let vector = entry.cdw11.high();
         if vector >= self.vectors() {
             return Err(Status::INVALID_VECTOR.do_not_retry());
         }
@@ -184,8 +185,8 @@ impl Controller {
     }
 
     fn create_sq(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
-        let sizes = (self.configuration().iosqes(), SubmissionEntry::SIZE_SHIFT);
-        let (queue, entries) = self.wanted(entry, sizes.0, sizes.1)?;
+        let configured = self.configuration().iosqes();
+        let (queue, entries) = self.wanted(entry, configured, SubmissionEntry::SIZE_SHIFT)?;
         let base = Self::queue_base(view, entry, usize::from(entries) * 64)?;
         let cq = entry.cdw11 >> 16;
         if self.routes[queue].load(Ordering::Acquire) != 0 {
@@ -199,7 +200,7 @@ impl Controller {
         }
         queues.refresh(&self.space);
         let class = (entry.cdw11 >> 1 & 3) as usize;
-        let sq = SubmissionQueue::new((queue as u16, class), (base, entries), &queues.view);
+        let sq = SubmissionQueue::new((entry.cdw10.low(), class), (base, entries), &queues.view);
         queues.sqs.push(sq);
         self.routes[queue].store(cq + 1, Ordering::Release);
         Ok(())
@@ -212,7 +213,7 @@ impl Controller {
         let group = self.groups.get((route as usize).wrapping_sub(1)).ok_or(unknown)?;
         let mut queues = group.queues.lock();
         let index = queues.sqs.iter().position(|sq| usize::from(sq.id) == queue).ok_or(unknown)?;
-        self.end_queue(route as usize - 1, &mut queues, queue as u16);
+        self.end_queue(route as usize - 1, &mut queues, entry.cdw10.low());
         let sq = queues.sqs.remove(index);
         let mut retired = self.retired.lock();
         *retired = retired.plus(sq.counters);
@@ -247,7 +248,7 @@ impl Controller {
 
     /// Get Log Page: NUMD dwords from the byte offset LPO (Base 2.0, 5.16).
     fn get_log_page(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
-        let page = LogPage((entry.cdw10 & 0xff) as u8);
+        let page = LogPage(entry.cdw10.low().low());
         let log = self.log_page(page).ok_or(Status::INVALID_LOG.do_not_retry())?;
         // LPA bit 0: the health log is the controller's, not a namespace's.
         if page == LogPage::SMART && entry.nsid != 0 && entry.nsid != u32::MAX {
@@ -275,7 +276,7 @@ impl Controller {
     /// Abort (Base 2.0, 5.1): bit 0 of the result is 0 if the command was aborted. A command that was taken and
     /// is not complete can be: one whose time has not come, one that a fault holds, an event request.
     fn abort(&self, outstanding: &mut OutstandingCommands, entry: &SubmissionEntry) -> u32 {
-        let (queue, cid) = (entry.cdw10 as u16, (entry.cdw10 >> 16) as u16);
+        let (queue, cid) = (entry.cdw10.low(), entry.cdw10.high());
         let aborted = match queue {
             0 => outstanding.end(0, cid, Status::ABORT_REQUESTED) || self.abort_event_request(cid),
             _ => self.abort_io(queue, cid),

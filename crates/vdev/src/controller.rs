@@ -16,6 +16,7 @@ use nvmed_dma::{AddressSpace, DeviceAddress, Distant, MapError};
 use nvmed_nvme::register::{self, AdminQueueAttributes, Capabilities, Configuration, ControllerStatus};
 use nvmed_sys::sync::{Arc, Mutex};
 use nvmed_sys::{Mapping, QuietFd};
+use nvmed_units::Halves;
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -271,17 +272,17 @@ impl Controller {
         }
         let properties = || self.properties.lock();
         match offset {
-            register::CAP => self.capabilities().0 as u32,
-            0x04 => (self.capabilities().0 >> 32) as u32,
+            register::CAP => self.capabilities().0.low(),
+            0x04 => self.capabilities().0.high(),
             register::VS => register::VERSION_1_4,
             register::INTMS | register::INTMC => properties().interrupt_mask,
             register::CC => self.cc.load(Ordering::Acquire),
             register::CSTS => self.status().0,
             register::AQA => properties().aqa.0,
-            register::ASQ => properties().asq as u32,
-            0x2c => (properties().asq >> 32) as u32,
-            register::ACQ => properties().acq as u32,
-            0x34 => (properties().acq >> 32) as u32,
+            register::ASQ => properties().asq.low(),
+            0x2c => properties().asq.high(),
+            register::ACQ => properties().acq.low(),
+            0x34 => properties().acq.high(),
             _ => 0,
         }
     }
@@ -374,7 +375,7 @@ impl Controller {
         if self.shape.load(Ordering::Acquire) & shape::FATAL != 0 {
             return self.fail();
         }
-        let (sq, cq) = (properties.aqa.asqs() as u16 + 1, properties.aqa.acqs() as u16 + 1);
+        let (sq, cq) = (properties.aqa.asqs().low() + 1, properties.aqa.acqs().low() + 1);
         let (asq, acq) = (DeviceAddress(properties.asq), DeviceAddress(properties.acq));
         let view = self.space.view();
         let reach = |base: DeviceAddress, entries: u16, bytes: usize| {

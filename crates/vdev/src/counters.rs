@@ -1,6 +1,7 @@
 //! What is counted: commands, their bytes, and errors.
 
 use nvmed_nvme::{ErrorEntry, IoOpcode, Status, SubmissionEntry};
+use nvmed_units::Lba;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
@@ -97,7 +98,7 @@ pub(crate) struct ErrorLog {
 impl ErrorLog {
     /// Enters a failed command; `lba` is the first block in error, 0 for commands without one.
     #[cold]
-    pub fn push(&mut self, queue: u16, entry: &SubmissionEntry, status: Status, lba: u64) {
+    pub fn push(&mut self, queue: u16, entry: &SubmissionEntry, status: Status, lba: Lba) {
         self.count += 1;
         self.entries.truncate(ERROR_ENTRIES - 1);
         let mut error = ErrorEntry::default();
@@ -106,7 +107,7 @@ impl ErrorLog {
         error.cid = entry.cid;
         error.status = status.0 << 1;
         error.location = u16::MAX;
-        error.lba = lba;
+        error.lba = lba.0;
         error.nsid = entry.nsid;
         self.entries.push_front(error);
     }

@@ -2,6 +2,7 @@
 
 use crate::io_command::NSID;
 use nvmed_nvme::{Status, SubmissionEntry};
+use nvmed_units::Halves;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Directive types (figure 547).
@@ -90,7 +91,7 @@ impl Streams {
             (STREAMS, STREAM_PARAMETERS, _) if self.enabled => self.parameters(lba_bytes),
             (STREAMS, STREAM_STATUS, _) if self.enabled => self.status(),
             (STREAMS, STREAM_ALLOCATE, _) if self.enabled => {
-                self.allocated = ((entry.cdw12 & 0xffff) as u16).min(STREAMS_MAX);
+                self.allocated = entry.cdw12.low().min(STREAMS_MAX);
                 return Ok((u32::from(self.allocated), Vec::new()));
             }
             _ => return Err(INVALID),
@@ -122,7 +123,7 @@ impl Streams {
     /// Looks at the directive of a write (NVM 1.0, 3.2.6): its type is in dword 12, its stream in dword 13.
     #[cold]
     pub fn write(&mut self, entry: &SubmissionEntry, bytes: u64) -> Result<(), Status> {
-        let (kind, stream) = (entry.cdw12 >> 20 & 0xf, (entry.cdw13 >> 16) as u16);
+        let (kind, stream) = (entry.cdw12 >> 20 & 0xf, entry.cdw13.high());
         if kind != STREAMS || !self.enabled {
             return Err(INVALID);
         }
@@ -149,7 +150,7 @@ impl Streams {
 
 /// Operation, type and specific value, from dword 11 of Directive Send and Receive.
 fn parts(entry: &SubmissionEntry) -> (u32, u32, u16) {
-    (entry.cdw11 >> 8 & 0xff, entry.cdw11 & 0xff, (entry.cdw11 >> 16) as u16)
+    (entry.cdw11 >> 8 & 0xff, entry.cdw11 & 0xff, entry.cdw11.high())
 }
 
 fn check_namespace(entry: &SubmissionEntry) -> Result<(), Status> {

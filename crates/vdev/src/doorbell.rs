@@ -7,6 +7,7 @@ use crate::group::Queues;
 use crate::pending::RUNG;
 use nvmed_nvme::{AsyncEvent, register};
 use nvmed_sys::sync::MutexGuard;
+use nvmed_units::Halves;
 use std::sync::atomic::Ordering;
 
 impl Controller {
@@ -43,7 +44,7 @@ impl Controller {
                 AsyncEvent::INVALID_DOORBELL_VALUE
             });
         }
-        group.head.set(value as u16);
+        group.head.set(value.low());
         // Pairs with the store in `has_room`: either that sees the head, or this sees `blocked`.
         if group.blocked.swap(false, Ordering::SeqCst) {
             self.resume(queue);
@@ -75,7 +76,7 @@ impl Controller {
             drop(queues);
             return self.event(AsyncEvent::INVALID_DOORBELL_VALUE);
         }
-        sq.tail = value as u16;
+        sq.tail = value.low();
         self.run(cq, &mut queues, index);
     }
 
@@ -126,7 +127,8 @@ impl Controller {
             if queue == 0 {
                 self.serve_tail(queue);
             } else if let Some((_, queues, index)) = self.take_tail(queue) {
-                arbiter.push(queue as u16, queues.sqs[index].class);
+                let sq = &queues.sqs[index];
+                arbiter.push(sq.id, sq.class);
             }
         });
         let heads = self.pending.heads.take(|cq| {
@@ -178,7 +180,7 @@ impl Controller {
             self.event(AsyncEvent::INVALID_DOORBELL_VALUE);
             return None;
         }
-        sq.tail = tail as u16;
+        sq.tail = tail.low();
         Some((cq, queues, index))
     }
 

@@ -2,6 +2,7 @@
 
 use nvmed_nvme::{IoOpcode, Status, SubmissionEntry};
 use nvmed_sys::sync::{Arc, Mutex};
+use nvmed_units::Lba;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -116,14 +117,14 @@ impl FaultRule {
 }
 
 /// The first block of a command that lies in `range`.
-fn first_of(entry: &SubmissionEntry, range: &Range<u64>) -> Option<u64> {
+fn first_of(entry: &SubmissionEntry, range: &Range<u64>) -> Option<Lba> {
     use IoOpcode::{Compare, Read, Write, WriteZeroes};
     let opcode = IoOpcode::from_code(entry.opcode)?;
     let begin = entry.lba().0;
     let end = begin.saturating_add(u64::from(entry.blocks()));
     let met =
         matches!(opcode, Read | Write | Compare | WriteZeroes) && begin < range.end && range.start < end;
-    met.then_some(begin.max(range.start))
+    met.then_some(Lba(begin.max(range.start)))
 }
 
 /// A rule, and what it has seen.
@@ -155,7 +156,7 @@ pub(crate) struct Verdict {
     pub duplicate: bool,
     pub corrupt: Option<Corrupt>,
     /// Status, and the block that it names.
-    pub fail: Option<(Status, u64)>,
+    pub fail: Option<(Status, Lba)>,
     /// An action that ends the controller, and whether it is sticky.
     pub ends: Option<(FaultAction, bool)>,
 }
@@ -169,7 +170,7 @@ impl Verdict {
             FaultAction::Corrupt(part) => self.corrupt = Some(part),
             FaultAction::Fail(status) => {
                 let lba = rule.lba.as_ref().and_then(|range| first_of(entry, range));
-                self.fail = Some((status, lba.unwrap_or(entry.lba().0)));
+                self.fail = Some((status, lba.unwrap_or(entry.lba())));
             }
             FaultAction::Stop | FaultAction::Die | FaultAction::Fatal => {
                 self.ends = Some((rule.action, rule.sticky));

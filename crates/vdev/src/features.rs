@@ -2,6 +2,7 @@
 
 use crate::controller::Controller;
 use nvmed_nvme::{AsyncEvent, FeatureId, Status, SubmissionEntry};
+use nvmed_units::Halves;
 
 /// Feature identifiers run from 1 to here.
 const FEATURES: usize = 12;
@@ -98,7 +99,7 @@ impl Features {
 impl Controller {
     /// The feature that a command names, if there is one; the write cache only where the medium has one.
     fn feature(&self, entry: &SubmissionEntry) -> Result<FeatureId, Status> {
-        FeatureId::from_code((entry.cdw10 & 0xff) as u8)
+        FeatureId::from_code(entry.cdw10.low().low())
             .filter(|&id| id != FeatureId::VolatileWriteCache || self.media.has_write_cache())
             .ok_or(Status::INVALID_FIELD.do_not_retry())
     }

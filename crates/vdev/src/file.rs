@@ -8,7 +8,7 @@
 use crate::error::MediaError;
 use crate::holder;
 use crate::identity::Identity;
-use crate::media::{PAGE_BYTES, check_size};
+use crate::media::{PAGE_BYTES, Span, check_size};
 use nvmed_nvme::Status;
 use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages, QuietFd};
@@ -220,9 +220,9 @@ impl FileMedium {
             }
         }
         // What was known of chunks that are cut, or that were and go on, is known no more.
-        let first = before.min(bytes) / CHUNK_BYTES;
+        let first = Chunk::of(before.min(bytes)).0;
         for chunk in first..before.max(bytes).div_ceil(CHUNK_BYTES) {
-            self.state(chunk).store(chunk::UNKNOWN, Ordering::Release);
+            self.state(Chunk(chunk)).store(chunk::UNKNOWN, Ordering::Release);
         }
         self.bytes.store(bytes, Ordering::Release);
         if bytes < before {
@@ -233,8 +233,8 @@ impl FileMedium {
     }
 
     #[inline]
-    fn state(&self, chunk: u64) -> &AtomicU8 {
-        self.states.u8(chunk as usize)
+    fn state(&self, chunk: Chunk) -> &AtomicU8 {
+        self.states.u8(chunk.0 as usize)
     }
 
     #[inline]
@@ -242,9 +242,9 @@ impl FileMedium {
         if self.memory.is_cut() {
             return self.read_by_call(offset, to, to_offset, len);
         }
-        for (at, part) in chunks(offset, len as u64) {
+        for (at, part) in chunks(Span::new(offset, len)) {
             let into = to_offset + (at - offset) as usize;
-            if self.state(at / CHUNK_BYTES).load(Ordering::Acquire) == chunk::OWNED {
+            if self.state(Chunk::of(at)).load(Ordering::Acquire) == chunk::OWNED {
                 self.memory.copy(at as usize, to, into, part as usize);
             } else {
                 self.read_with_care(at, to, into, part as usize)?;
@@ -257,7 +257,7 @@ impl FileMedium {
     /// Reads from a chunk that may have holes.
     #[cold]
     fn read_with_care(&self, at: u64, to: &Mapping, into: usize, len: usize) -> Result<(), Status> {
-        match self.survey(at / CHUNK_BYTES) {
+        match self.survey(Chunk::of(at)) {
             chunk::HOLE => to.fill(into, len, 0),
             chunk::OWNED => self.memory.copy(at as usize, to, into, len),
             _ => return self.read_by_call(at, to, into, len),
@@ -287,15 +287,15 @@ impl FileMedium {
     #[inline]
     pub fn write(&self, offset: u64, from: &Mapping, from_offset: usize, len: usize) -> Result<(), Status> {
         if self.memory.is_cut() {
-            return self.write_by_call(offset, len as u64, |at, page| from.read(from_offset + at, page));
+            return self.write_by_call(Span::new(offset, len), |at, page| from.read(from_offset + at, page));
         }
-        for (at, part) in chunks(offset, len as u64) {
-            self.own(at / CHUNK_BYTES)?;
+        for (at, part) in chunks(Span::new(offset, len)) {
+            self.own(Chunk::of(at))?;
             from.copy(from_offset + (at - offset) as usize, &self.memory, at as usize, part as usize);
         }
         self.touched(offset + len as u64);
         if self.memory.is_cut() {
-            return self.write_by_call(offset, len as u64, |at, page| from.read(from_offset + at, page));
+            return self.write_by_call(Span::new(offset, len), |at, page| from.read(from_offset + at, page));
         }
         Ok(())
     }
@@ -303,16 +303,16 @@ impl FileMedium {
     /// Writes to an image of which something is missing: what `fill` puts into a page for bytes from `at` of the
     /// range on. The image is not made longer: what else was lost would then be zeroes, and nobody would be told.
     #[cold]
-    fn write_by_call(&self, offset: u64, len: u64, fill: impl Fn(usize, &mut [u8])) -> Result<(), Status> {
-        if !self.reaches(offset + len) {
+    fn write_by_call(&self, span: Span, fill: impl Fn(usize, &mut [u8])) -> Result<(), Status> {
+        if !self.reaches(span.end()) {
             return Err(Status::WRITE_FAULT);
         }
         let mut page = [0; PAGE_BYTES as usize];
         let mut done = 0;
-        while done < len {
-            let part = &mut page[..(len - done).min(PAGE_BYTES) as usize];
+        while done < span.bytes {
+            let part = &mut page[..(span.bytes - done).min(PAGE_BYTES) as usize];
             fill(done as usize, part);
-            match rustix::io::pwrite(&self.fd, part, offset + done) {
+            match rustix::io::pwrite(&self.fd, part, span.offset + done) {
                 Ok(0) => return Err(Status::WRITE_FAULT),
                 Ok(n) => done += n as u64,
                 Err(Errno::INTR) => {}
@@ -320,7 +320,7 @@ impl FileMedium {
                 Err(_) => return Err(Status::WRITE_FAULT),
             }
         }
-        self.touched(offset + len);
+        self.touched(span.end());
         Ok(())
     }
 
@@ -331,49 +331,49 @@ impl FileMedium {
 
     /// Makes a range read as zeroes. `release` punches a hole, where the host can; so does a length that
     /// is cheaper to punch than to fill.
-    pub fn zero(&self, offset: u64, len: u64, release: bool) -> Result<(), Status> {
+    pub fn zero(&self, span: Span, release: bool) -> Result<(), Status> {
         if self.memory.is_cut() {
-            return self.write_by_call(offset, len, |_, page| page.fill(0));
+            return self.write_by_call(span, |_, page| page.fill(0));
         }
-        if (release || len >= CHUNK_BYTES) && self.punch(offset, len) {
-            self.touched(offset + len);
+        if (release || span.bytes >= CHUNK_BYTES) && self.punch(span) {
+            self.touched(span.end());
             return Ok(());
         }
-        for (at, part) in chunks(offset, len) {
-            let chunk = at / CHUNK_BYTES;
+        for (at, part) in chunks(span) {
+            let chunk = Chunk::of(at);
             if self.survey(chunk) != chunk::HOLE {
                 self.own(chunk)?;
                 self.memory.fill(at as usize, part as usize, 0);
             }
         }
-        self.touched(offset + len);
+        self.touched(span.end());
         if self.memory.is_cut() {
-            return self.write_by_call(offset, len, |_, page| page.fill(0));
+            return self.write_by_call(span, |_, page| page.fill(0));
         }
         Ok(())
     }
 
     /// Punches a hole; whether the host did.
-    fn punch(&self, offset: u64, len: u64) -> bool {
+    fn punch(&self, span: Span) -> bool {
         let _shaping = self.shaping.lock();
         let last_page = self.last_page.load(Ordering::Relaxed);
-        if last_page != NO_PAGE && (offset..offset + len).contains(&last_page) {
+        if last_page != NO_PAGE && (span.offset..span.end()).contains(&last_page) {
             self.last_page.store(NO_PAGE, Ordering::Release);
         }
-        for (at, _) in chunks(offset, len) {
+        for (at, _) in chunks(span) {
             // Before the hole is there: a store through the mapping would have to allocate again.
-            let state = self.state(at / CHUNK_BYTES);
+            let state = self.state(Chunk::of(at));
             if state.load(Ordering::Relaxed) == chunk::OWNED {
                 state.store(chunk::MIXED, Ordering::Release);
             }
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.fd, flags, offset, len).is_err() {
+        if rustix::fs::fallocate(&self.fd, flags, span.offset, span.bytes).is_err() {
             return false;
         }
-        for (at, part) in chunks(offset, len) {
-            if part == self.chunk_len(at / CHUNK_BYTES) {
-                self.state(at / CHUNK_BYTES).store(chunk::HOLE, Ordering::Release);
+        for (at, part) in chunks(span) {
+            if part == self.chunk_len(Chunk::of(at)) {
+                self.state(Chunk::of(at)).store(chunk::HOLE, Ordering::Release);
             }
         }
         true
@@ -415,8 +415,8 @@ impl FileMedium {
     }
 
     /// Notes that a chunk has data throughout, before anything is stored to it. Under `shaping`.
-    fn note_owned(&self, chunk: u64) {
-        let end = chunk * CHUNK_BYTES + self.chunk_len(chunk);
+    fn note_owned(&self, chunk: Chunk) {
+        let end = chunk.start() + self.chunk_len(chunk);
         if end >= self.stored_end.load(Ordering::Relaxed) {
             self.stored_end.store(end, Ordering::Relaxed);
             self.last_page.store(end - PAGE_BYTES, Ordering::Release);
@@ -431,12 +431,12 @@ impl FileMedium {
         self.unflushed.fetch_max(end, Ordering::AcqRel);
     }
 
-    fn chunk_len(&self, chunk: u64) -> u64 {
-        CHUNK_BYTES.min(self.bytes() - chunk * CHUNK_BYTES)
+    fn chunk_len(&self, chunk: Chunk) -> u64 {
+        CHUNK_BYTES.min(self.bytes() - chunk.start())
     }
 
     /// The state of a chunk; asks the host once.
-    fn survey(&self, chunk: u64) -> u8 {
+    fn survey(&self, chunk: Chunk) -> u8 {
         let known = self.state(chunk).load(Ordering::Acquire);
         if known != chunk::UNKNOWN {
             return known;
@@ -450,8 +450,8 @@ impl FileMedium {
 
     /// Asks the host about a chunk, and notes what the answer says of those behind it, too: the host walks
     /// as far as the run of data or the hole reaches, so asking for each chunk would walk it again and again.
-    fn ask(&self, chunk: u64) {
-        let begin = chunk * CHUNK_BYTES;
+    fn ask(&self, chunk: Chunk) {
+        let begin = chunk.start();
         let (state, end) = match rustix::fs::seek(&self.fd, SeekFrom::Data(begin)) {
             // As far as the file reaches: it may have been cut.
             Err(Errno::NXIO) => {
@@ -465,9 +465,9 @@ impl FileMedium {
             // A host that cannot tell.
             Err(_) => (chunk::MIXED, begin),
         };
-        let whole = (chunk..chunk + SURVEY_CHUNKS).take_while(|&next| {
-            next * CHUNK_BYTES < self.bytes() && next * CHUNK_BYTES + self.chunk_len(next) <= end
-        });
+        let whole = (chunk.0..chunk.0 + SURVEY_CHUNKS)
+            .map(Chunk)
+            .take_while(|&next| next.start() < self.bytes() && next.start() + self.chunk_len(next) <= end);
         for next in whole {
             let known = self.state(next);
             if known.load(Ordering::Relaxed) != chunk::UNKNOWN {
@@ -487,20 +487,20 @@ impl FileMedium {
 
     /// Makes stores to the chunk safe; asks the host once.
     #[inline]
-    fn own(&self, chunk: u64) -> Result<(), Status> {
+    fn own(&self, chunk: Chunk) -> Result<(), Status> {
         let owned = self.state(chunk).load(Ordering::Acquire) == chunk::OWNED;
         if owned { Ok(()) } else { self.allocate(chunk) }
     }
 
     #[cold]
-    fn allocate(&self, chunk: u64) -> Result<(), Status> {
+    fn allocate(&self, chunk: Chunk) -> Result<(), Status> {
         let before = self.survey(chunk);
         let _shaping = self.shaping.lock();
         let state = self.state(chunk);
         if state.load(Ordering::Relaxed) == chunk::OWNED {
             return Ok(());
         }
-        let (begin, len) = (chunk * CHUNK_BYTES, self.chunk_len(chunk));
+        let (begin, len) = (chunk.start(), self.chunk_len(chunk));
         if !self.reaches(begin + len) {
             return Err(Status::WRITE_FAULT);
         }
@@ -519,10 +519,28 @@ impl FileMedium {
     }
 }
 
-/// `len` bytes at `offset`, cut at chunk boundaries: (offset, length).
-fn chunks(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
-    let end = offset + len;
-    let mut at = offset;
+/// A chunk of an image, counted from its first.
+#[derive(Clone, Copy)]
+struct Chunk(u64);
+
+impl Chunk {
+    /// The one that the byte `offset` is in.
+    #[inline]
+    fn of(offset: u64) -> Self {
+        Self(offset / CHUNK_BYTES)
+    }
+
+    /// Where it begins.
+    #[inline]
+    fn start(self) -> u64 {
+        self.0 * CHUNK_BYTES
+    }
+}
+
+/// A range, cut at chunk boundaries: (offset, length).
+fn chunks(span: Span) -> impl Iterator<Item = (u64, u64)> {
+    let end = span.end();
+    let mut at = span.offset;
     std::iter::from_fn(move || {
         (at < end).then(|| {
             let begin = at;

@@ -7,6 +7,7 @@ use crate::io_command::NSID;
 use crate::pci;
 use crate::round::ABORTS_MAX;
 use nvmed_nvme::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, Status, SubmissionEntry, register};
+use nvmed_units::Halves;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Firmware revision.
@@ -19,7 +20,7 @@ const NSID_RESERVED: u32 = 0xffff_fffe;
 impl Controller {
     /// The structure that an Identify command asks for.
     pub(crate) fn identify(&self, entry: &SubmissionEntry) -> Result<Vec<u8>, Status> {
-        let cns = Cns((entry.cdw10 & 0xff) as u8);
+        let cns = Cns(entry.cdw10.low().low());
         let csi = entry.cdw11 >> 24;
         let unknown = Status::INVALID_FIELD.do_not_retry();
         match cns {

@@ -1,10 +1,12 @@
 //! I/O commands of the NVM command set (NVM 1.0, 3.2).
 
 use crate::controller::Controller;
+use crate::media::Span;
 use crate::prp::PrpWalk;
 use nvmed_dma::View;
 use nvmed_nvme::{DsmRange, IoOpcode, Status, SubmissionEntry};
 use nvmed_sys::Mapping;
+use nvmed_units::Lba;
 use zerocopy::FromBytes;
 
 /// The one namespace.
@@ -41,24 +43,25 @@ impl Controller {
         }
     }
 
-    /// Byte offset and length of a command's range.
+    /// The bytes of a command's range.
     #[inline]
-    fn range(&self, lba: u64, blocks: u64) -> Result<(u64, u64), Status> {
+    fn range(&self, lba: Lba, blocks: u32) -> Result<Span, Status> {
+        let (lba, blocks) = (lba.0, u64::from(blocks));
         let end = lba.checked_add(blocks).filter(|&end| end <= self.lba_count());
         if end.is_none() {
             return Err(Status::LBA_OUT_OF_RANGE.do_not_retry());
         }
-        Ok((lba << self.lba_shift, blocks << self.lba_shift))
+        Ok(Span { offset: lba << self.lba_shift, bytes: blocks << self.lba_shift })
     }
 
     /// As [`Self::range`], for a command that transfers its range.
     #[inline]
-    fn transfer(&self, entry: &SubmissionEntry) -> Result<(u64, u64), Status> {
-        let (offset, bytes) = self.range(entry.lba().0, u64::from(entry.blocks()))?;
-        if bytes > self.config.transfer_bytes_max() {
+    fn transfer(&self, entry: &SubmissionEntry) -> Result<Span, Status> {
+        let span = self.range(entry.lba(), entry.blocks())?;
+        if span.bytes > self.config.transfer_bytes_max() {
             return Err(Status::INVALID_FIELD.do_not_retry());
         }
-        Ok((offset, bytes))
+        Ok(span)
     }
 
     /// Calls `step(medium offset, host memory, offset in it, length)` for each piece of the data. Pages that
@@ -67,11 +70,11 @@ impl Controller {
     fn pieces(
         &self,
         (view, entry): (&View, &SubmissionEntry),
-        (offset, bytes): (u64, u64),
+        span: Span,
         mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        let mut walk = PrpWalk::new(view, entry, bytes);
-        let mut at = offset;
+        let mut walk = PrpWalk::new(view, entry, span.bytes);
+        let mut at = span.offset;
         let mut next = walk.next().transpose()?;
         while let Some((address, mut len)) = next {
             let (memory, host) = view.resolve(address, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
@@ -95,10 +98,10 @@ impl Controller {
     fn given(
         &self,
         (view, entry): (&View, &SubmissionEntry),
-        range: (u64, u64),
+        span: Span,
         mut step: impl FnMut(u64, &Mapping, usize, usize) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        self.pieces((view, entry), range, |at, memory, host, len| {
+        self.pieces((view, entry), span, |at, memory, host, len| {
             view.fetch(memory, host, len).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
             step(at, memory, host, len)
         })
@@ -106,8 +109,8 @@ impl Controller {
 
     #[inline]
     fn read(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
-        let range = self.transfer(entry)?;
-        self.pieces((view, entry), range, |at, memory, host, len| {
+        let span = self.transfer(entry)?;
+        self.pieces((view, entry), span, |at, memory, host, len| {
             self.media.read(at, memory, host, len)?;
             view.send(memory, host, len).map_err(|_| Status::DATA_TRANSFER_ERROR)
         })
@@ -115,33 +118,33 @@ impl Controller {
 
     #[inline]
     fn write(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
-        let range = self.transfer(entry)?;
+        let span = self.transfer(entry)?;
         if entry.cdw12 & DIRECTIVE != 0 {
-            self.streams.lock().write(entry, range.1)?;
+            self.streams.lock().write(entry, span.bytes)?;
         }
         // A piece of odd alignment ends within a sector, which a volatile cache keeps or loses as a whole.
         if !entry.prp1.is_multiple_of(512) && self.media.wants_sectors() {
-            return self.write_staged(view, entry, range);
+            return self.write_staged(view, entry, span);
         }
-        self.given((view, entry), range, |at, memory, host, len| self.media.write(at, memory, host, len))?;
-        self.end_write(entry, range)
+        self.given((view, entry), span, |at, memory, host, len| self.media.write(at, memory, host, len))?;
+        self.end_write(entry, span)
     }
 
     #[cold]
-    fn write_staged(&self, view: &View, entry: &SubmissionEntry, range: (u64, u64)) -> Result<(), Status> {
-        let stage = self.stage(range.1)?;
-        self.given((view, entry), range, |at, memory, host, len| {
-            memory.copy(host, &stage, (at - range.0) as usize, len);
+    fn write_staged(&self, view: &View, entry: &SubmissionEntry, span: Span) -> Result<(), Status> {
+        let stage = self.stage(span.bytes)?;
+        self.given((view, entry), span, |at, memory, host, len| {
+            memory.copy(host, &stage, (at - span.offset) as usize, len);
             Ok(())
         })?;
-        self.media.write(range.0, &stage, 0, range.1 as usize)?;
-        self.end_write(entry, range)
+        self.media.write(span.offset, &stage, 0, span.bytes as usize)?;
+        self.end_write(entry, span)
     }
 
     #[inline]
-    fn end_write(&self, entry: &SubmissionEntry, (offset, bytes): (u64, u64)) -> Result<(), Status> {
+    fn end_write(&self, entry: &SubmissionEntry, span: Span) -> Result<(), Status> {
         if entry.fua() || !self.write_cache_enabled() {
-            self.media.flush_range(offset, bytes)?;
+            self.media.flush_range(span)?;
         }
         Ok(())
     }
@@ -151,26 +154,26 @@ impl Controller {
     }
 
     fn compare(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
-        let range = self.transfer(entry)?;
-        let stage = self.stage(range.1)?;
-        self.media.read(range.0, &stage, 0, range.1 as usize)?;
-        self.given((view, entry), range, |at, memory, host, len| {
-            let same = memory.equal(host, &stage, (at - range.0) as usize, len);
+        let span = self.transfer(entry)?;
+        let stage = self.stage(span.bytes)?;
+        self.media.read(span.offset, &stage, 0, span.bytes as usize)?;
+        self.given((view, entry), span, |at, memory, host, len| {
+            let same = memory.equal(host, &stage, (at - span.offset) as usize, len);
             if same { Ok(()) } else { Err(Status::COMPARE_FAILURE.do_not_retry()) }
         })
     }
 
     fn write_zeroes(&self, entry: &SubmissionEntry) -> Result<(), Status> {
-        let range = self.range(entry.lba().0, u64::from(entry.blocks()))?;
-        self.media.zero(range.0, range.1, entry.deallocate())?;
-        self.end_write(entry, range)
+        let span = self.range(entry.lba(), entry.blocks())?;
+        self.media.zero(span, entry.deallocate())?;
+        self.end_write(entry, span)
     }
 
     fn dataset_management(&self, view: &View, entry: &SubmissionEntry) -> Result<(), Status> {
         let count = (entry.cdw10 & 0xff) as usize + 1;
         let bytes = count * size_of::<DsmRange>();
         let mut list = [0; DsmRange::PER_COMMAND * size_of::<DsmRange>()];
-        self.given((view, entry), (0, bytes as u64), |at, memory, host, len| {
+        self.given((view, entry), Span { offset: 0, bytes: bytes as u64 }, |at, memory, host, len| {
             memory.read(host, &mut list[at as usize..at as usize + len]);
             Ok(())
         })?;
@@ -179,14 +182,13 @@ impl Controller {
             .filter_map(|range| DsmRange::read_from_bytes(range).ok())
             .collect();
         for range in &ranges {
-            self.range(range.lba, u64::from(range.blocks))?;
+            self.range(Lba(range.lba), range.blocks)?;
         }
         if entry.cdw11 & DsmRange::DEALLOCATE == 0 {
             return Ok(());
         }
         for range in ranges.iter().filter(|range| range.blocks > 0) {
-            let (offset, len) = self.range(range.lba, u64::from(range.blocks))?;
-            self.media.zero(offset, len, true)?;
+            self.media.zero(self.range(Lba(range.lba), range.blocks)?, true)?;
         }
         Ok(())
     }

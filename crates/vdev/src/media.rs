@@ -189,14 +189,14 @@ impl Media {
         Ok(())
     }
 
-    /// Makes `len` bytes at `offset` read as zeroes; `release` gives their space back where it can.
-    pub(crate) fn zero(&self, offset: u64, len: u64, release: bool) -> Result<(), Status> {
+    /// Makes bytes read as zeroes; `release` gives their space back where it can.
+    pub(crate) fn zero(&self, span: Span, release: bool) -> Result<(), Status> {
         match &self.0 {
-            Medium::Ram(memory, _) => zero_memory(memory, offset as usize, len as usize),
+            Medium::Ram(memory, _) => zero_memory(memory, span.offset as usize, span.bytes as usize),
             Medium::Null(_) => {}
-            Medium::File(file) => file.zero(offset, len, release)?,
-            Medium::Volatile(cache) => cache.zero(offset, len),
-            Medium::Backed(backing) => backing.zero(offset, len, release)?,
+            Medium::File(file) => file.zero(span, release)?,
+            Medium::Volatile(cache) => cache.zero(span),
+            Medium::Backed(backing) => backing.zero(span.offset, span.bytes, release)?,
         }
         Ok(())
     }
@@ -225,14 +225,35 @@ impl Media {
         }
     }
 
-    /// Makes the `len` bytes at `offset` persistent: the end of an FUA write.
-    pub(crate) fn flush_range(&self, offset: u64, len: u64) -> Result<(), Status> {
+    /// Makes bytes persistent: the end of an FUA write.
+    pub(crate) fn flush_range(&self, span: Span) -> Result<(), Status> {
         match &self.0 {
             Medium::Ram(..) | Medium::Null(_) => Ok(()),
             Medium::File(file) => file.flush(),
-            Medium::Volatile(cache) => cache.flush_range(offset, len),
+            Medium::Volatile(cache) => cache.flush_range(span),
             Medium::Backed(backing) => backing.flush(),
         }
+    }
+}
+
+/// A range of a medium, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+impl Span {
+    /// So many bytes from `offset` on.
+    #[inline]
+    pub fn new(offset: u64, bytes: usize) -> Self {
+        Self { offset, bytes: bytes as u64 }
+    }
+
+    /// Where it ends.
+    #[inline]
+    pub fn end(self) -> u64 {
+        self.offset + self.bytes
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::fault::Corrupt;
 use crate::time::NEVER;
 use nvmed_nvme::{Status, SubmissionEntry};
+use nvmed_units::Lba;
 use std::collections::BTreeMap;
 
 /// Outstanding commands of one group: as many as its largest queue has entries.
@@ -14,7 +15,7 @@ pub(crate) enum Work {
     /// All of it.
     Execute,
     /// The completion with an error, whose first block is named.
-    Fail(Status, u64),
+    Fail(Status, Lba),
     /// The completion.
     Complete(u32, Status),
 }

@@ -4,6 +4,7 @@ use crate::counters::Counters;
 use nvmed_dma::{DeviceAddress, DmaFault, View};
 use nvmed_nvme::{CompletionEntry, SubmissionEntry};
 use nvmed_sys::Mapping;
+use nvmed_units::{Halves, Lba};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
@@ -85,7 +86,7 @@ impl SubmissionQueue {
     /// First block and number of blocks of the command that is `ahead` behind the head, if it is there and one
     /// that reads or writes. What the host has written there may still change: it is a guess.
     #[inline]
-    pub fn ahead(&self, ahead: u16, view: &View) -> Option<(u64, u32)> {
+    pub fn ahead(&self, ahead: u16, view: &View) -> Option<(Lba, u32)> {
         let left =
             if self.tail >= self.head { self.tail - self.head } else { self.tail + self.entries - self.head };
         if left < ahead {
@@ -97,7 +98,7 @@ impl SubmissionQueue {
         let (memory, at) = self.memory.at(view, at, SQ_ENTRY as usize).ok()?;
         let dword = |number: usize| u32::from_le(memory.u32(at + 4 * number).load(Ordering::Relaxed));
         let lba = u64::from(dword(10)) | u64::from(dword(11)) << 32;
-        Some((lba, (dword(12) & 0xffff) + 1))
+        Some((Lba(lba), (dword(12) & 0xffff) + 1))
     }
 }
 
@@ -154,7 +155,7 @@ pub(crate) struct HeadDoorbell(AtomicU32);
 
 impl HeadDoorbell {
     pub fn get(&self) -> u16 {
-        self.0.load(Ordering::SeqCst) as u16
+        self.0.load(Ordering::SeqCst).low()
     }
 
     pub fn set(&self, head: u16) {

@@ -14,6 +14,7 @@ use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::time::NEVER;
 use nvmed_dma::View;
 use nvmed_nvme::{AdminOpcode, CompletionEntry, Status};
+use nvmed_units::Lba;
 use std::sync::atomic::Ordering;
 
 /// Abort commands outstanding at once, 0's based in ACL.
@@ -101,7 +102,7 @@ impl Controller {
             let status = self.execute_io(view, &entry);
             sq.counters.count(&entry, self.lba_shift, status);
             if !status.is_success() {
-                self.errors.lock().push(sq.id, &entry, status, entry.lba().0);
+                self.errors.lock().push(sq.id, &entry, status, entry.lba());
             }
             if cq.post(view, completion(sq, entry.cid, 0), status).is_err() {
                 self.fail();
@@ -120,7 +121,7 @@ impl Controller {
     fn foresee(&self, sq: &SubmissionQueue, view: &View) {
         if let Some((lba, blocks)) = sq.ahead(FORESIGHT, view) {
             let bytes = ((blocks as usize) << self.lba_shift).min(FORESEEN_BYTES);
-            self.media.foresee(lba << self.lba_shift, bytes);
+            self.media.foresee(lba.0 << self.lba_shift, bytes);
         }
     }
 
@@ -146,7 +147,7 @@ impl Controller {
             let Some(Ok(entry)) = sq.fetch(view) else { return self.fail() };
             let Some((result, status)) = self.execute_admin((view, outstanding), &entry) else { continue };
             if !status.is_success() {
-                self.errors.lock().push(0, &entry, status, 0);
+                self.errors.lock().push(0, &entry, status, Lba(0));
             }
             if cq.post(view, completion(sq, entry.cid, result), status).is_err() {
                 return self.fail();
@@ -301,9 +302,9 @@ impl Controller {
         if !status.is_success() && !status.is(Status::ABORT_REQUESTED) {
             let lba = match command.work {
                 Work::Fail(_, lba) => lba,
-                _ => command.entry.lba().0,
+                _ => command.entry.lba(),
             };
-            let lba = if command.entry.nsid == NSID && cq != 0 { lba } else { 0 };
+            let lba = if command.entry.nsid == NSID && cq != 0 { lba } else { Lba(0) };
             self.errors.lock().push(sq.id, &command.entry, status, lba);
         }
         let copies = 1 + usize::from(command.duplicate);

@@ -46,7 +46,8 @@ impl PciFunction {
         while !rest.is_empty() {
             let skip = (at % 4) as usize;
             let (part, next) = rest.split_at_mut(rest.len().min(4 - skip));
-            let word = self.attached.read32(at as u32 & !3).to_le_bytes();
+            // Beyond 4 GiB there are no properties, whatever a client asks for.
+            let word = u32::try_from(at).map_or(0, |at| self.attached.read32(at & !3)).to_le_bytes();
             part.copy_from_slice(&word[skip..skip + part.len()]);
             at += part.len() as u64;
             rest = next;
@@ -61,7 +62,7 @@ impl PciFunction {
         }
         for (at, word) in (offset..).step_by(4).zip(data.chunks_exact(4)) {
             let value = word.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte));
-            self.attached.write32(at as u32, value);
+            self.attached.write32(u32::try_from(at).map_err(|_| Errno::INVAL)?, value);
         }
         Ok(())
     }

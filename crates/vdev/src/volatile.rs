@@ -2,7 +2,7 @@
 
 use crate::error::MediaError;
 use crate::identity::Identity;
-use crate::media::{Media, PAGE_BYTES};
+use crate::media::{Media, PAGE_BYTES, Span};
 use nvmed_nvme::Status;
 use nvmed_sys::sync::Mutex;
 use nvmed_sys::{Mapping, Pages};
@@ -65,7 +65,7 @@ impl Volatile {
     pub fn read(&self, offset: u64, to: &Mapping, to_offset: usize, len: usize) -> Result<(), Status> {
         let dirty = self.dirty.lock();
         self.inner.read(offset, to, to_offset, len)?;
-        for (number, within) in pages(offset, len as u64) {
+        for (number, within) in pages(Span::new(offset, len)) {
             let Some(page) = dirty.pages.get(&number) else { continue };
             let base = to_offset + (number * PAGE_BYTES + within.start as u64 - offset) as usize;
             for run in page.runs(u8::MAX) {
@@ -85,7 +85,7 @@ impl Volatile {
     /// Writes whole sectors.
     pub fn write(&self, offset: u64, from: &Mapping, from_offset: usize, len: usize) {
         let mut dirty = self.dirty.lock();
-        for (number, within) in pages(offset, len as u64) {
+        for (number, within) in pages(Span::new(offset, len)) {
             let source = from_offset + (number * PAGE_BYTES + within.start as u64 - offset) as usize;
             let page = dirty.pages.entry(number).or_insert(Page { bytes: None, sectors: 0 });
             let bytes = page.bytes.get_or_insert_with(|| Box::new([0; PAGE]));
@@ -95,9 +95,9 @@ impl Volatile {
     }
 
     /// Zeroes whole sectors.
-    pub fn zero(&self, offset: u64, len: u64) {
+    pub fn zero(&self, span: Span) {
         let mut dirty = self.dirty.lock();
-        for (number, within) in pages(offset, len) {
+        for (number, within) in pages(span) {
             let page = dirty.pages.entry(number).or_insert(Page { bytes: None, sectors: 0 });
             if within.len() == PAGE {
                 page.bytes = None;
@@ -121,12 +121,12 @@ impl Volatile {
     }
 
     /// Flushes the sectors of a range, and no other.
-    pub(crate) fn flush_range(&self, offset: u64, len: u64) -> Result<(), Status> {
+    pub(crate) fn flush_range(&self, span: Span) -> Result<(), Status> {
         let mut dirty = self.dirty.lock();
-        for (number, within) in pages(offset, len) {
+        for (number, within) in pages(span) {
             dirty.drain(&self.inner, number, mask(&within))?;
         }
-        self.inner.flush_range(offset, len)
+        self.inner.flush_range(span)
     }
 }
 
@@ -156,7 +156,7 @@ impl Dirty {
             let at = number * PAGE_BYTES + run.start as u64;
             match page.bytes {
                 Some(_) => inner.write(at, &self.stage, run.start, run.len())?,
-                None => inner.zero(at, run.len() as u64, true)?,
+                None => inner.zero(Span::new(at, run.len()), true)?,
             }
             page.sectors &= !mask(&run);
         }
@@ -171,7 +171,7 @@ impl Dirty {
         let zero = |page: &Page| page.bytes.is_none() && page.sectors == u8::MAX;
         let run = self.pages.range(first..).zip(first..);
         let count = run.take_while(|((at, page), expected)| *at == expected && zero(page)).count() as u64;
-        inner.zero(first * PAGE_BYTES, count * PAGE_BYTES, true)?;
+        inner.zero(Span { offset: first * PAGE_BYTES, bytes: count * PAGE_BYTES }, true)?;
         for number in first..first + count {
             self.pages.remove(&number);
         }
@@ -187,9 +187,9 @@ fn mask(within: &Range<usize>) -> u8 {
 }
 
 /// A range, page by page: page number, bytes within the page.
-fn pages(offset: u64, len: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
-    let end = offset + len;
-    let mut at = offset;
+fn pages(span: Span) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let end = span.end();
+    let mut at = span.offset;
     std::iter::from_fn(move || {
         let number = at / PAGE_BYTES;
         let stop = end.min((number + 1) * PAGE_BYTES);

@@ -116,7 +116,7 @@ impl ProtocolError {
 #[non_exhaustive]
 pub enum ClientError {
     /// Nobody there.
-    #[error("{path}: {errno}{hint}")]
+    #[error("no connection to the vfio-user server at {path}: {errno}{hint}")]
     Connect {
         /// The socket.
         path: String,
@@ -179,7 +179,7 @@ impl ClientError {
 #[non_exhaustive]
 pub enum ServerError {
     /// The socket cannot be made.
-    #[error("{path}: {errno}{hint}")]
+    #[error("the vfio-user socket {path} cannot be made: {errno}{hint}")]
     Bind {
         /// The socket.
         path: String,
@@ -189,7 +189,7 @@ pub enum ServerError {
         hint: &'static str,
     },
     /// Waiting for clients failed.
-    #[error("waiting for clients at {path}: {errno}")]
+    #[error("the server cannot wait for clients at {path}: {errno}")]
     Wait {
         /// The socket.
         path: String,

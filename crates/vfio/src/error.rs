@@ -115,7 +115,7 @@ pub enum VfioError {
         reason: String,
     },
     /// The host failed.
-    #[error("{what}: {errno}")]
+    #[error("{what} failed: {errno}")]
     Host {
         /// What was to be done.
         what: String,

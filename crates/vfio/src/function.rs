@@ -89,11 +89,11 @@ impl Function {
         enable_dma(&attachment)?;
         let aperture = aperture(&attachment, address)?;
         let vectors = if options.interrupts { vectors(&attachment)? } else { Vec::new() };
-        let watched = Watched::new(vectors).map_err(|errno| failed("eventfd", errno))?;
+        let watched = Watched::new(vectors).map_err(|errno| failed("making an eventfd", errno))?;
         listen(&attachment, &watched);
         let watched = Arc::new(watched);
         let watch = Watch::start(Arc::clone(&watched)).map_err(|error| {
-            failed("a thread for the device", Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
+            failed("starting a thread for the device", Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
         })?;
         let mapped = Mutex::new(Mapped { iovas: Iovas::new(&aperture), memory: BTreeMap::new() });
         let mappings_max = aperture.mappings_max;
@@ -165,7 +165,7 @@ fn failed(what: &str, errno: Errno) -> VfioError {
 /// Maps BAR0, at least as much of it as has registers.
 fn map_registers(attachment: &Attachment, address: Address) -> Result<Registers, VfioError> {
     let device = attachment.device.as_fd();
-    let bar = ioctl::region(device, ioctl::REGION_BAR0).map_err(|errno| failed("BAR0", errno))?;
+    let bar = ioctl::region(device, ioctl::REGION_BAR0).map_err(|errno| failed("finding BAR0", errno))?;
     if bar.size < REGISTERS_MIN || bar.flags & ioctl::REGION_MMAP == 0 {
         let reason = format!("its BAR0 has {} bytes that can be mapped; NVMe needs more", bar.size);
         return Err(VfioError::Unsuitable { address, reason });
@@ -177,7 +177,7 @@ fn map_registers(attachment: &Attachment, address: Address) -> Result<Registers,
 /// Switches the function's registers and its DMA on, in its configuration space.
 fn enable_dma(attachment: &Attachment) -> Result<(), VfioError> {
     let device = &attachment.device;
-    let wrong = |errno| failed("the PCI command register", errno);
+    let wrong = |errno| failed("switching the PCI function on in its command register", errno);
     let config = ioctl::region(device.as_fd(), ioctl::REGION_CONFIG).map_err(wrong)?;
     let mut command = [0; 2];
     let got = rustix::io::pread(device, &mut command, config.offset + PCI_COMMAND).map_err(wrong)?;

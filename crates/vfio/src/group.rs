@@ -77,7 +77,7 @@ fn join(container: &OwnedFd, group: &OwnedFd) -> Result<(), VfioError> {
     let type1 = ioctl::has_extension(container.as_fd(), ioctl::TYPE1_V2);
     if version != Ok(ioctl::API_VERSION) || type1 != Ok(true) {
         return Err(VfioError::host(
-            "VFIO without the IOMMU model type1v2 (run `modprobe vfio_iommu_type1`)",
+            "asking VFIO for the IOMMU model type1v2 (run `modprobe vfio_iommu_type1`)",
             Errno::NODEV,
         ));
     }

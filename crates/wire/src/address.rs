@@ -57,7 +57,7 @@ impl Address {
         Ok(Self::Abstract { name: format!("nvmed-{name}"), secret })
     }
 
-    /// What is said at the start of a session.
+    /// The secret that a client sends at the start of a session.
     #[must_use]
     pub fn secret(&self) -> &[u8] {
         match self {

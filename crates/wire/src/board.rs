@@ -41,7 +41,7 @@ pub struct Board {
     names: Counts,
     files: Counts,
     versions: Arc<Counts>,
-    /// Somebody was refused a lock since the last release that woke.
+    /// Whether a client was refused a lock since the last release that woke waiters.
     refused: AtomicBool,
     /// `/proc/loadavg`, where the host shows it, and when it was last read.
     load: Option<QuietFd>,
@@ -92,13 +92,13 @@ impl Board {
         })
     }
 
-    /// What another process that writes to the board is given.
+    /// The descriptor for another process that writes to the board.
     #[must_use]
     pub fn writers(&self) -> Option<BorrowedFd<'_>> {
         self.memory.backing().map(|(fd, _)| fd)
     }
 
-    /// What clients are given.
+    /// The descriptor for clients, which can only read the board.
     #[must_use]
     pub fn readers(&self) -> BorrowedFd<'_> {
         self.readers.as_fd()
@@ -153,7 +153,7 @@ impl Board {
         self.refused.store(true, Ordering::SeqCst);
     }
 
-    /// A lock was released: who was refused one tries again.
+    /// Says that a lock was released: clients that were refused one try again.
     pub fn lock_released(&self) {
         self.memory.u32(LOCKS_RELEASED).fetch_add(1, Ordering::SeqCst);
         // Whoever was refused before this word changed is woken; whoever is refused after it has read the new one.

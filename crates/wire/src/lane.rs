@@ -217,7 +217,7 @@ impl ClientLane {
         self.0.0.give(DATA + offset, into);
     }
 
-    /// Posts the close of `handle`: it is held no longer as far as this side goes, and nobody answers. One caller at a
+    /// Posts the close of `handle`: the client gives it up, and the server sends no answer. One caller at a
     /// time, as for a call. False when there is no room: then it takes a call.
     #[must_use]
     pub fn post(&self, handle: Handle) -> bool {

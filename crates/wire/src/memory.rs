@@ -39,8 +39,8 @@ pub(crate) fn check_bytes(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), Errno>
     if u64::try_from(there).is_ok_and(|there| there >= bytes as u64) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// A descriptor of a mapping's memory through which nobody writes, and which nobody without the server's user id
-/// can make into one that does.
+/// A descriptor of a mapping's memory that cannot be written through, and that only a process of the server's user
+/// could open again for writing.
 ///
 /// # Errors
 /// What the host answers; `EINVAL` for memory that has no file.

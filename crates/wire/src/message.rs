@@ -2,7 +2,7 @@
 //!
 //! A call is encoded with postcard into its lane's message area; the bytes of reads and writes, listings and
 //! names that an answer returns go through the lane's data area. Paths are bytes without a NUL, resolved from a held
-//! directory; who asks is the session's, as the kernel told the server.
+//! directory. A call names no user: the server has the ids of the session's process from the kernel.
 
 use nvmed_fs::versions::Version;
 use nvmed_fs::{
@@ -52,8 +52,8 @@ pub enum Object<'a> {
 pub enum LockClass {
     /// The process's: `F_SETLK`.
     Process,
-    /// The same, of a caller that tries again until it has it: `F_SETLKW`. `EDEADLK` when who holds it waits for the
-    /// caller. Who gives up asks [`Call::LockTest`].
+    /// The same, of a caller that tries again until it has it: `F_SETLKW`. `EDEADLK` when its holder waits for the
+    /// caller. A caller that gives up sends [`Call::LockTest`].
     Waiting,
     /// The open description's: `F_OFD_SETLK`.
     Description,
@@ -102,8 +102,8 @@ pub enum Call<'a> {
         /// Mode of a new file.
         mode: u32,
     },
-    /// One descriptor fewer of the process for what is held; `record_locks`: POSIX's locks of the process on the file
-    /// go. `last`: the session lets go of it.
+    /// The process has closed one descriptor of what is held; `record_locks`: POSIX's locks of the process on the file
+    /// go. `last`: the session holds it no longer.
     Close {
         /// What.
         handle: Handle,
@@ -125,7 +125,7 @@ pub enum Call<'a> {
     Stat(Object<'a>),
     /// [`Answer::FileSystem`].
     StatFs,
-    /// The path of what is held, into the data area: [`Answer::Data`].
+    /// Asks for the path of a handle's inode, into the data area: [`Answer::Data`].
     PathOf(Handle),
     /// The link's target, into the data area: [`Answer::Data`].
     Readlink(Object<'a>),
@@ -413,10 +413,10 @@ pub enum Answer {
     Away(u32),
 }
 
-/// What is said over the session's socket: rare things, and those that carry descriptors.
+/// A client's message over the session's socket: calls that are rare, and those that carry descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
-    /// First on a new connection. The kernel tells the server who asks.
+    /// First on a new connection. The kernel tells the server the client's ids.
     Hello {
         /// The protocol's version.
         version: u32,
@@ -425,7 +425,7 @@ pub enum Control {
         /// The directory that is to be the session's root, below the server's; empty is the whole.
         tree: Vec<u8>,
         /// An existing session whose process has changed its ids: its secret from [`Welcome`]. The new connection only
-        /// says who asks from now on, and is closed.
+        /// brings the new ids, and is closed.
         again: Option<[u8; SECRET_BYTES]>,
     },
     /// First on a connection that [`Control::Heir`] made: the process that goes on with it.
@@ -433,7 +433,7 @@ pub enum Control {
         /// The protocol's version.
         version: u32,
     },
-    /// One lane more; its memory comes along.
+    /// Asks for another lane; the answer brings its memory.
     Lane,
     /// A session for a process that is about to be made or executed; its socket comes along. It holds all that is
     /// named here, at most [`NAMED_AT_ONCE`], and what they stand for, from now on.
@@ -450,7 +450,7 @@ pub enum Control {
         /// As in [`Control::Heir`].
         held: Vec<(i32, Handle)>,
     },
-    /// The next things that an heir holds, after those of [`Welcome`].
+    /// Asks for the next handles that an heir holds, after those of [`Welcome`].
     Inherits,
     /// A file's memory for mmap; the descriptor comes along.
     Map {
@@ -466,7 +466,7 @@ pub enum Control {
     },
     /// The shelf of what this session's class was answered; the descriptor comes along. `ENOTSUP` when it has none.
     Shelf,
-    /// What is held is about to be sent by SCM_RIGHTS: the descriptor that stands for it on the way comes along.
+    /// A description is about to be sent by SCM_RIGHTS: the answer brings the descriptor that stands for it on the way.
     Send {
         /// What.
         handle: Handle,
@@ -530,7 +530,7 @@ pub struct Welcome {
     pub cwd: Option<Inherited>,
 }
 
-/// Something held that came from another process.
+/// An inode or a description that the session holds, and that came from another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inherited {
     /// Its number.

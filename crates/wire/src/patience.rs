@@ -71,12 +71,13 @@ impl Wait<'_> {
         self.now_ns
     }
 
-    /// Whether it is worth looking, as far as the last look at the clock tells; not any more after it was parked.
+    /// Whether looking on is worth it, by the last look at the clock. False for a side that has parked once in this
+    /// wait.
     pub(crate) fn is_looking(&self) -> bool {
         !self.parks && self.lasts_ns() < u64::from(self.looking_ns)
     }
 
-    /// Whether it has looked for as long as anybody may.
+    /// Whether it has looked for the longest time that a side may look.
     pub fn is_long(&self) -> bool {
         self.lasts_ns() >= u64::from(LOOKING_NS)
     }
@@ -93,7 +94,7 @@ impl Wait<'_> {
         self.shared = self.now_ns.saturating_sub(before_ns) > TAKEN_NS;
     }
 
-    /// Whether somebody had the processor when it was offered last.
+    /// Whether another thread ran when the processor was offered last.
     pub fn shared(&self) -> bool {
         self.shared
     }

@@ -41,7 +41,7 @@ pub(crate) fn put(lane: &Mapping, handle: Handle) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     count: AtomicU32,
-    /// Held by who takes.
+    /// Held by the thread that takes posts.
     taking: Mutex<()>,
 }
 

@@ -82,7 +82,7 @@ impl Socket {
         }
     }
 
-    /// Two ends of a new connection. Who is at the other end is for both who made the pair.
+    /// Two ends of a new connection. To either end the kernel tells the ids of the process that made the pair.
     ///
     /// # Errors
     /// The host has no descriptor left.

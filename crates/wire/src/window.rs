@@ -52,7 +52,7 @@ pub struct Window {
     readers: QuietFd,
     pages: u64,
     start: usize,
-    /// Held by who changes the file's size.
+    /// Locked by a thread that changes the file's size.
     size: Mutex<()>,
     /// The last version given to a page.
     version: AtomicU32,
@@ -197,9 +197,9 @@ impl Window {
         }
     }
 
-    /// Puts a page in that is not there. `read` gets room for the page and fills it with the file's bytes, zeroes
-    /// past its end; it answers whether it could. Meanwhile nobody changes that page of the file who says so
-    /// by [`Window::begin_change`]. Whether the page is there now; false too when somebody else is at it.
+    /// Puts a page in that is not there. `read` gets room for the page and fills it with the file's bytes, zeroes past
+    /// its end; it answers whether it could. Meanwhile threads that announce their changes by [`Window::begin_change`]
+    /// do not change that page. Whether the page is there now; false too when another thread is filling or changing it.
     pub fn fill(&self, page: u64, read: impl FnOnce(&mut [u8; PAGE]) -> bool) -> bool {
         if page >= self.pages {
             return false;
@@ -223,7 +223,7 @@ impl Window {
         false
     }
 
-    /// Takes pages out again that nobody is at, and gives their memory back.
+    /// Takes pages out again that no thread is filling or changing, and gives their memory back.
     pub fn give_back(&self, pages: Range<u64>) {
         let pages = pages.start.min(self.pages)..pages.end.min(self.pages);
         let mut run = pages.start..pages.start;

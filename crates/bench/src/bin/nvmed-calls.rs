@@ -115,7 +115,12 @@ fn puts(count: u64) -> Result<(), String> {
     let spec = DeviceSpec::parse(DEVICE).map_err(text)?;
     let device = open_device(&spec, Open::Existing { locked_by_run: false }).map_err(text)?;
     let blocks = DeviceMedium::device_blocks(&device).map_err(text)?;
-    let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), 0..blocks).map_err(text)?;
+    let medium = DeviceMedium::new(
+        &device,
+        device.handle(Binding::Spread),
+        nvmed_units::Block(0)..nvmed_units::Block(blocks),
+    )
+    .map_err(text)?;
     let options = Options::default();
     Store::format(&medium, &options).map_err(text)?;
     let memory = Mapping::anonymous(PENDING_BYTES, Pages::Base).map_err(text)?;

@@ -6,36 +6,37 @@ use nvmed_cache::{
     Written,
 };
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Page;
 use proptest::prelude::*;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
 /// Pages of the file: some in place, some in the first leaf, some further up the tree.
-const WHERE: [u64; 24] = [
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    11,
-    500,
-    511,
-    512,
-    513,
-    1000,
-    5000,
-    262_143,
-    262_144,
-    262_145,
-    1 << 30,
-    1 << 40,
-    (1 << 44) - 1,
+const WHERE: [Page; 24] = [
+    Page(0),
+    Page(1),
+    Page(2),
+    Page(3),
+    Page(4),
+    Page(5),
+    Page(6),
+    Page(7),
+    Page(8),
+    Page(9),
+    Page(10),
+    Page(11),
+    Page(500),
+    Page(511),
+    Page(512),
+    Page(513),
+    Page(1000),
+    Page(5000),
+    Page(262_143),
+    Page(262_144),
+    Page(262_145),
+    Page(1 << 30),
+    Page(1 << 40),
+    Page((1 << 44) - 1),
 ];
 
 fn memory(frames: u32) -> (Arc<Mapping>, Layout) {
@@ -111,7 +112,7 @@ impl File {
     }
 
     fn discard(&mut self, from: usize) {
-        self.cache.write_back(&self.object).discard(WHERE[from]..u64::MAX);
+        self.cache.write_back(&self.object).discard(WHERE[from]..Page::END);
         self.device[from..].fill([0; PAGE]);
     }
 }
@@ -206,13 +207,16 @@ fn a_full_cache_of_dirty_pages_says_so_and_recovers() {
         file.write(at, 0, &[1; PAGE]);
     }
     assert!(file.cache.over_limit());
-    assert!(matches!(file.cache.claim(&file.object, 99), Err(NoCleanFrame)));
-    assert!(matches!(file.cache.try_claim(&file.object, 99), Err(NoCleanFrame)));
+    assert!(matches!(file.cache.claim(&file.object, Page(99)), Err(NoCleanFrame)));
+    assert!(matches!(file.cache.try_claim(&file.object, Page(99)), Err(NoCleanFrame)));
     file.write_back(0..WHERE.len(), Outcome::Failed);
-    assert!(matches!(file.cache.claim(&file.object, 99), Err(NoCleanFrame)), "a failed write frees nothing");
+    assert!(
+        matches!(file.cache.claim(&file.object, Page(99)), Err(NoCleanFrame)),
+        "a failed write frees nothing"
+    );
     file.write_back(0..WHERE.len(), Outcome::Written);
     assert!(!file.cache.over_limit());
-    assert!(matches!(file.cache.claim(&file.object, 99), Ok(Claimed::Fill(_))));
+    assert!(matches!(file.cache.claim(&file.object, Page(99)), Ok(Claimed::Fill(_))));
 }
 
 #[test]
@@ -221,10 +225,10 @@ fn a_page_written_during_its_write_back_stays_dirty() {
     file.write(0, 0, &[1; PAGE]);
     let mut pages = Vec::new();
     let mut pass = file.cache.write_back(&file.object);
-    pass.take(0..10, 10, &mut pages);
-    assert_eq!((file.object.dirty_pages(), file.cache.is_dirty(&file.object, 0)), (0, true));
+    pass.take(Page(0)..Page(10), 10, &mut pages);
+    assert_eq!((file.object.dirty_pages(), file.cache.is_dirty(&file.object, Page(0))), (0, true));
     assert_eq!(
-        file.cache.write(&file.object, 0, 5, &[2]),
+        file.cache.write(&file.object, Page(0), 5, &[2]),
         Written::Done { first_dirty: true, promise_used: false }
     );
     pass.complete(&pages, Outcome::Written);
@@ -251,7 +255,7 @@ fn a_dropped_object_gives_its_frames_back() {
 #[test]
 fn an_abandoned_claim_leaves_nothing() {
     let file = File::new(2);
-    for page in 0..10 {
+    for page in (0..10).map(Page) {
         let Ok(Claimed::Fill(claim)) = file.cache.claim(&file.object, page) else { panic!("page {page}") };
         claim.write(0, &[9; PAGE]);
         drop(claim);

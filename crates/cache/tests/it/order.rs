@@ -3,6 +3,7 @@
 use nvmed_cache::{Cache, Claimed, DirtyPage, Layout, Object, Options, Outcome, PageState, Written};
 use nvmed_dice::Dice;
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Page;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -24,7 +25,7 @@ impl Run {
         Self { cache, objects: [Object::new(1), Object::new(2)], frames: 0xcbf2_9ce4_8422_2325 }
     }
 
-    fn fill(&mut self, object: usize, page: u64) {
+    fn fill(&mut self, object: usize, page: Page) {
         let object = Arc::clone(&self.objects[object]);
         if let Claimed::Fill(claim) = self.cache.claim(&object, page).unwrap() {
             self.frames = (self.frames ^ claim.offset() as u64).wrapping_mul(0x100_0000_01b3);
@@ -35,18 +36,18 @@ impl Run {
     fn write_back(&mut self, object: usize) {
         let mut pages: Vec<DirtyPage> = Vec::new();
         let mut pass = self.cache.write_back(&self.objects[object]);
-        pass.take(0..u64::MAX, usize::MAX / 2, &mut pages);
+        pass.take(Page::ALL, usize::MAX / 2, &mut pages);
         pass.complete(&pages, Outcome::Written);
     }
 
     fn step(&mut self, dice: &mut Dice, step: u64) {
         let object = dice.roll(2) as usize;
         // Most accesses to few pages, some to many, and a scan now and then.
-        let page = match dice.roll(10) {
+        let page = Page(match dice.roll(10) {
             0..=5 => dice.roll(120),
             6..=8 => dice.roll(1000),
             _ => 2000 + step % 500,
-        };
+        });
         match dice.roll(16) {
             0 => self.cache.write_back(&self.objects[object]).discard(page..page + 2),
             1..=4 => {

@@ -5,6 +5,7 @@ use nvmed_cache::{
     Cache, Claim, Claimed, DirtyPage, EvictionPolicy, Layout, Object, Options, Outcome, PageState, Written,
 };
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Page;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,22 +22,22 @@ fn cache(frames: u32, policy: EvictionPolicy) -> Cache {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Read(u64),
-    Write(u64),
+    Read(Page),
+    Write(Page),
     WriteBack {
-        from: u64,
-        to: u64,
+        from: Page,
+        to: Page,
         ok: bool,
     },
-    Discard(u64),
+    Discard(Page),
     /// Holds a claim over the next steps.
-    Hold(u64),
+    Hold(Page),
     Release,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     // Low pages more often than high ones.
-    let page = || (0..PAGES, 0..PAGES).prop_map(|(one, other)| one.min(other));
+    let page = || (0..PAGES, 0..PAGES).prop_map(|(one, other)| Page(one.min(other)));
     prop_oneof![
         8 => page().prop_map(Step::Read),
         4 => page().prop_map(Step::Write),
@@ -53,17 +54,17 @@ struct Model<'a> {
     cache: &'a Cache,
     object: &'a Arc<Object>,
     frames: usize,
-    dirty: BTreeSet<u64>,
+    dirty: BTreeSet<Page>,
     held: Vec<Claim<'a>>,
 }
 
 impl<'a> Model<'a> {
-    fn resident(&self) -> BTreeSet<u64> {
-        (0..PAGES).filter(|page| self.cache.has(self.object, *page)).collect()
+    fn resident(&self) -> BTreeSet<Page> {
+        (0..PAGES).map(Page).filter(|page| self.cache.has(self.object, *page)).collect()
     }
 
     /// Claims a missing page; none when the cache is full, which it may only say when it is.
-    fn claim(&mut self, page: u64) -> Option<Claim<'a>> {
+    fn claim(&mut self, page: Page) -> Option<Claim<'a>> {
         let before = self.resident();
         let evictions = self.cache.stats().evictions;
         let claimed = self.cache.claim(self.object, page);
@@ -86,7 +87,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn fill(&mut self, page: u64) -> bool {
+    fn fill(&mut self, page: Page) -> bool {
         if self.held.iter().any(|claim| claim.page() == page) {
             return false;
         }
@@ -97,12 +98,12 @@ impl<'a> Model<'a> {
         true
     }
 
-    fn write_back(&mut self, from: u64, to: u64, ok: bool) {
+    fn write_back(&mut self, from: Page, to: Page, ok: bool) {
         let mut pages: Vec<DirtyPage> = Vec::new();
         let mut pass = self.cache.write_back(self.object);
         pass.take(from..to, PAGES as usize, &mut pages);
         pass.complete(&pages, if ok { Outcome::Written } else { Outcome::Failed });
-        let taken: BTreeSet<u64> = pages.iter().map(|page| page.page).collect();
+        let taken: BTreeSet<Page> = pages.iter().map(|page| page.page).collect();
         assert_eq!(taken, self.dirty.range(from..to).copied().collect());
         if ok {
             self.dirty.retain(|page| !taken.contains(page));
@@ -167,7 +168,7 @@ proptest! {
 }
 
 /// Reads a page, bringing it in if it is missing; whether it was there.
-fn touch(cache: &Cache, object: &Arc<Object>, page: u64) -> bool {
+fn touch(cache: &Cache, object: &Arc<Object>, page: Page) -> bool {
     let mut hit = true;
     while !cache.read(object, page, 0, &mut [0; 64]) {
         hit = false;
@@ -183,10 +184,10 @@ fn left_after_scan(policy: EvictionPolicy) -> usize {
     let cache = cache(1000, policy);
     let (hot, scanned) = (Object::new(1), Object::new(2));
     for _ in 0..3 {
-        (0..500).for_each(|page| _ = touch(&cache, &hot, page));
+        (0..500).map(Page).for_each(|page| _ = touch(&cache, &hot, page));
     }
-    (0..10_000).for_each(|page| assert!(!touch(&cache, &scanned, page)));
-    (0..500).filter(|page| cache.has(&hot, *page)).count()
+    (0..10_000).map(Page).for_each(|page| assert!(!touch(&cache, &scanned, page)));
+    (0..500).map(Page).filter(|page| cache.has(&hot, *page)).count()
 }
 
 #[test]
@@ -204,12 +205,12 @@ fn a_scan_beside_a_hot_set_in_use_leaves_it_alone() {
         let cache = cache(1000, policy);
         let (hot, scanned) = (Object::new(1), Object::new(2));
         for _ in 0..3 {
-            (0..500).for_each(|page| _ = touch(&cache, &hot, page));
+            (0..500).map(Page).for_each(|page| _ = touch(&cache, &hot, page));
         }
         let mut misses = 0;
-        for page in 0..10_000 {
+        for page in (0..10_000).map(Page) {
             touch(&cache, &scanned, page);
-            misses += u32::from(!touch(&cache, &hot, page * 7 % 500));
+            misses += u32::from(!touch(&cache, &hot, Page(page.0 * 7 % 500)));
         }
         assert!(misses <= 100, "{}: {misses} hot pages pushed out", policy.name());
     }

@@ -2,6 +2,7 @@
 
 use nvmed_cache::{Cache, Claimed, Layout, Object, Options, PageState};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Page;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -21,7 +22,7 @@ impl Bench {
     }
 
     /// Reads a page in parts of `part` bytes.
-    fn touch(&mut self, object: &Arc<Object>, page: u64, part: usize) {
+    fn touch(&mut self, object: &Arc<Object>, page: Page, part: usize) {
         let mut bytes = vec![0; part];
         for offset in (0..PAGE).step_by(part) {
             while !self.cache.read(object, page, offset, &mut bytes) {
@@ -39,13 +40,13 @@ fn misses_during_scan(part: usize) -> u64 {
     let mut bench = Bench::new(1000);
     let (hot, scanned) = (Object::new(1), Object::new(2));
     for _ in 0..3 {
-        (0..500).for_each(|page| bench.touch(&hot, page, PAGE));
+        (0..500).map(Page).for_each(|page| bench.touch(&hot, page, PAGE));
     }
     let mut hot_misses = 0;
-    for page in 0..10_000 {
+    for page in (0..10_000).map(Page) {
         bench.touch(&scanned, page, part);
         let before = bench.misses;
-        bench.touch(&hot, page * 7 % 500, PAGE);
+        bench.touch(&hot, Page(page.0 * 7 % 500), PAGE);
         hot_misses += bench.misses - before;
     }
     hot_misses
@@ -65,7 +66,7 @@ fn a_page_that_comes_back_soon_stays() {
     let object = Object::new(1);
     // A loop over 105 pages of a cache of 100: LRU and FIFO would miss every time.
     for _ in 0..20 {
-        (0..105).for_each(|page| bench.touch(&object, page, PAGE));
+        (0..105).map(Page).for_each(|page| bench.touch(&object, page, PAGE));
     }
     assert!(bench.misses < 20 * 105 / 2, "{} misses of {}", bench.misses, 20 * 105);
 }
@@ -75,7 +76,7 @@ fn eviction_is_deterministic() {
     let run = || {
         let mut bench = Bench::new(64);
         let object = Object::new(1);
-        (0..5000u64).for_each(|step| bench.touch(&object, step * step % 211, PAGE));
+        (0..5000u64).for_each(|step| bench.touch(&object, Page(step * step % 211), PAGE));
         (bench.misses, bench.cache.stats().evictions)
     };
     assert_eq!(run(), run());

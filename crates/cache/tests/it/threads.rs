@@ -3,6 +3,7 @@
 use nvmed_cache::{Cache, Claimed, Layout, Object, Options, Outcome, PageState, Written};
 use nvmed_dice::Dice;
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Page;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -21,8 +22,8 @@ struct World {
 }
 
 /// Every word of a version of a page names file, page and version.
-fn stamp(file: usize, page: u64, version: u32) -> Vec<u8> {
-    let word = (file as u64) << 56 | page << 32 | u64::from(version);
+fn stamp(file: usize, page: Page, version: u32) -> Vec<u8> {
+    let word = (file as u64) << 56 | page.0 << 32 | u64::from(version);
     word.to_le_bytes().repeat(WORDS)
 }
 
@@ -36,7 +37,7 @@ impl World {
         let layout = Layout { table_offset: 0, frames_offset: table, frames: FRAMES };
         let mapping = Mapping::anonymous(table + FRAMES as usize * PAGE, Pages::Base).unwrap();
         let device = (0..FILES)
-            .map(|file| Mutex::new((0..PAGES).flat_map(|page| stamp(file, page, 0)).collect()))
+            .map(|file| Mutex::new((0..PAGES).flat_map(|page| stamp(file, Page(page), 0)).collect()))
             .collect();
         Self {
             cache: Cache::new(Arc::new(mapping), layout, Options::dirty_limit(FRAMES / 2)),
@@ -47,11 +48,11 @@ impl World {
         }
     }
 
-    fn fill(&self, file: usize, page: u64) {
+    fn fill(&self, file: usize, page: Page) {
         match self.cache.claim(&self.objects[file], page) {
             Ok(Claimed::Present) => {}
             Ok(Claimed::Fill(claim)) => {
-                let at = page as usize * PAGE;
+                let at = page.0 as usize * PAGE;
                 claim.write(0, &self.device[file].lock().unwrap()[at..at + PAGE]);
                 claim.publish(PageState { dirty: false, backed: true });
             }
@@ -62,9 +63,9 @@ impl World {
     fn write_back(&self, file: usize) {
         let mut pages = Vec::new();
         let mut pass = self.cache.write_back(&self.objects[file]);
-        pass.take(0..PAGES, 8, &mut pages);
+        pass.take(Page(0)..Page(PAGES), 8, &mut pages);
         for page in &pages {
-            let at = page.page as usize * PAGE;
+            let at = page.page.0 as usize * PAGE;
             let mut device = self.device[file].lock().unwrap();
             // What the device takes while somebody writes may be torn; the page is then dirty again.
             self.cache.memory().read(page.offset, &mut device[at..at + PAGE]);
@@ -72,9 +73,9 @@ impl World {
         pass.complete(&pages, Outcome::Written);
     }
 
-    fn check(&self, file: usize, page: u64, bytes: &[u8]) {
+    fn check(&self, file: usize, page: Page, bytes: &[u8]) {
         let first = word(bytes, 0);
-        let right = first >> 32 == (file as u64) << 24 | page;
+        let right = first >> 32 == (file as u64) << 24 | page.0;
         if !right || (1..WORDS).any(|index| word(bytes, index) != first) {
             self.wrong.fetch_add(1, Ordering::Relaxed);
         }
@@ -84,7 +85,7 @@ impl World {
         let mut bytes = vec![0; PAGE];
         let mut dice = Dice::new(seed);
         while !self.stop.load(Ordering::Relaxed) {
-            let (file, page) = (dice.index(FILES), dice.roll(PAGES));
+            let (file, page) = (dice.index(FILES), Page(dice.roll(PAGES)));
             if self.cache.read(&self.objects[file], page, 0, &mut bytes) {
                 self.check(file, page, &bytes);
             } else {
@@ -96,7 +97,7 @@ impl World {
     fn write_some(&self, file: usize, rounds: u32) {
         let mut dice = Dice::new(file as u64 + 99);
         for version in 1..=rounds {
-            let page = dice.roll(PAGES);
+            let page = Page(dice.roll(PAGES));
             let bytes = stamp(file, page, version);
             while let Written::Absent | Written::Unbacked =
                 self.cache.write(&self.objects[file], page, 0, &bytes)
@@ -109,11 +110,11 @@ impl World {
             if version % 64 == 0 {
                 // Truncation: what is lost is lost, but never mixed up.
                 let mut pass = self.cache.write_back(&self.objects[file]);
-                pass.discard(PAGES / 2..PAGES);
+                pass.discard(Page(PAGES / 2)..Page(PAGES));
                 drop(pass);
                 let mut device = self.device[file].lock().unwrap();
-                for page in PAGES / 2..PAGES {
-                    let at = page as usize * PAGE;
+                for page in (PAGES / 2..PAGES).map(Page) {
+                    let at = page.0 as usize * PAGE;
                     device[at..at + PAGE].copy_from_slice(&stamp(file, page, version));
                 }
             }
@@ -154,17 +155,19 @@ fn a_reader_sees_one_version_of_the_right_page() {
 #[test]
 fn a_second_claimer_waits_for_the_first() {
     let world = World::new();
-    let Ok(Claimed::Fill(claim)) = world.cache.claim(&world.objects[0], 3) else { panic!("empty cache") };
-    assert!(world.cache.try_claim(&world.objects[0], 3).unwrap().is_none(), "readahead passes over it");
+    let Ok(Claimed::Fill(claim)) = world.cache.claim(&world.objects[0], Page(3)) else {
+        panic!("empty cache")
+    };
+    assert!(world.cache.try_claim(&world.objects[0], Page(3)).unwrap().is_none(), "readahead passes over it");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let found = world.cache.claim(&world.objects[0], 3);
+            let found = world.cache.claim(&world.objects[0], Page(3));
             assert!(matches!(found, Ok(Claimed::Present)));
             let mut bytes = vec![0; PAGE];
-            assert!(world.cache.read(&world.objects[0], 3, 0, &mut bytes));
-            world.check(0, 3, &bytes);
+            assert!(world.cache.read(&world.objects[0], Page(3), 0, &mut bytes));
+            world.check(0, Page(3), &bytes);
         });
-        claim.write(0, &stamp(0, 3, 1));
+        claim.write(0, &stamp(0, Page(3), 1));
         claim.publish(PageState::default());
         waiter.join().unwrap();
     });

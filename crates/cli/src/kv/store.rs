@@ -11,6 +11,7 @@ use nvmed_kv::{
 };
 use nvmed_stack::{DeviceSpec, Open};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Block;
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -165,8 +166,9 @@ impl StoreSpec {
                     _ => Open::Existing { locked_by_run: false },
                 };
                 let device = nvmed_stack::open_device(spec, open)?;
-                let whole = DeviceMedium::device_blocks(&device)
-                    .and_then(|blocks| DeviceMedium::new(&device, device.handle(Binding::Spread), 0..blocks));
+                let whole = DeviceMedium::device_blocks(&device).and_then(|blocks| {
+                    DeviceMedium::new(&device, device.handle(Binding::Spread), Block(0)..Block(blocks))
+                });
                 let medium = whole.map_err(|error: OpenError| self.failed(error))?;
                 Ok(Ground { medium: Arc::new(medium), device: Some(device) })
             }
@@ -292,7 +294,7 @@ impl Opened {
         result.map_err(|error| failure(&self.name, &error))
     }
 
-    /// Makes everything durable, leaves a short log, and lets go.
+    /// Makes everything durable, leaves a short log, and closes the store.
     ///
     /// # Errors
     /// What could not be written.

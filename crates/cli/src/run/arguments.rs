@@ -39,9 +39,6 @@ pub struct Run {
     /// The file system in the program's own process: fastest, and for one process at a time (mount = private)
     #[arg(long, conflicts_with = "shared")]
     pub private: bool,
-    /// Serve with the settings of FILE, for the process that holds them
-    #[arg(long, hide = true, value_name = "FILE")]
-    pub serve: Option<PathBuf>,
     /// What answers below DIR: our file system on the device, or the host's own, whose calls can be seen (filesystem)
     #[arg(long, value_name = "WHICH", value_parser = ["nvmedfs", "host"])]
     pub filesystem: Option<String>,

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Status};
 use crate::output::Output;
 use crate::serve::arguments::{Admin, AdminCommand, Grant, Limits};
 use crate::serve::machine::{admin_socket, socket};
-use nvmed_grants::{PartitionGrant, Quota, Request, Said, Size, TreeGrant, ask};
+use nvmed_grants::{PartitionGrant, Quota, Reply, Request, Size, TreeGrant, ask};
 use serde_json::Value;
 
 /// Where users and groups have names.
@@ -29,14 +29,14 @@ pub fn admin(arguments: &Admin) -> Result<(), Failure> {
     let waits = request == Request::Drain;
     let mut shown = Ok(());
     let said = ask(&place, &request, waits, |said| {
-        if let Said::Done(value) = said {
+        if let Reply::Done(value) = said {
             shown = show(arguments, value);
         }
     });
     shown?;
     match said {
-        Ok(Said::Done(_)) => Ok(()),
-        Ok(Said::Failed(why)) | Err(why) => Err(Failure::new(Status::Failed, format!("admin: {why}"))),
+        Ok(Reply::Done(_)) => Ok(()),
+        Ok(Reply::Failed(why)) | Err(why) => Err(Failure::new(Status::Failed, format!("admin: {why}"))),
     }
 }
 

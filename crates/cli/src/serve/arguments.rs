@@ -106,7 +106,7 @@ pub enum AdminCommand {
     },
     /// Change limits of a grant; 0 lifts one
     Quota(Limits),
-    /// Let nobody in any more, wait for the sessions that are there, and end the server
+    /// Refuse new sessions, wait for the end of those that are there, and end the server
     Drain,
 }
 

@@ -1,8 +1,8 @@
 //! `nvmed serve`: one device for several users.
 //!
-//! As for a run, two processes: the one that was typed holds the device's lock and the memory in which completed calls
-//! live; its child, the server, answers. A server that dies is told to its clients at once, and what it had completed
-//! is written back.
+//! As for a run, there are two processes: the command that the user typed holds the device's lock and the memory in
+//! which completed calls live; its child, the server, answers. If the server dies, its clients learn it at once, and
+//! the holder writes back the calls that the server had completed.
 
 use crate::failure::{Failure, Status};
 use crate::holder::{Holder, first_line, status_of, tell_panics, tell_trouble};
@@ -34,7 +34,7 @@ const SOCKET: &str = "socket";
 const ADMIN: &str = "admin";
 /// Where root's sockets lie.
 const DIRECTORY: &str = "/run/nvmed";
-/// Everybody may ask; the grants say who is let in.
+/// Every user may connect; the grants say who gets a session.
 const SOCKET_MODE: u32 = 0o666;
 /// Bits by which others than the owner could write a directory.
 const OTHERS_WRITE: u32 = 0o022;
@@ -133,7 +133,8 @@ fn hold(arguments: &Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::take(&[&ENDS[..], &[libc::SIGCHLD]].concat()).map_err(failed)?;
     let board = Board::new().map_err(failed)?;
     let writers = board.writers().map(|fd| fd.try_clone_to_owned()).transpose().map_err(failed)?;
-    let mut command = holder.server(&signals).map_err(failed)?;
+    let mut command = holder.server().map_err(failed)?;
+    signals.release_in(&mut command);
     // What the terminal sends comes to us, and from us to the server.
     command.process_group(0).stdin(writers.map_or(Stdio::null(), Stdio::from));
     let mut child = command.spawn().map_err(failed)?;

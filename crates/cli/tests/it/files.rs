@@ -6,6 +6,7 @@ use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, Options, PendingMemory, Store};
 use nvmed_stack::{DeviceSpec, Open, open_device};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Block;
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -230,7 +231,7 @@ fn lose_an_extent(image: &Path) -> u64 {
     let spec = DeviceSpec::parse(&format!("virtual:{}", image.display())).unwrap();
     let device = open_device(&spec, Open::Existing { locked_by_run: false }).unwrap();
     let superblock = FileSystem::probe(&device).unwrap();
-    let blocks = superblock.meta_first..superblock.data_first;
+    let blocks = Block(superblock.meta_first)..Block(superblock.data_first);
     let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), blocks).unwrap();
     let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
     let pending = PendingMemory { memory, offset: 0, len: 1 << 20 };

@@ -7,6 +7,7 @@
 //! reused only after the record that freed it is on the device (decision 6).
 
 use crate::error::FsError;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvmed_layout::Damage;
 use nvmed_layout::bitmap::{self, CHUNK_BLOCKS, CHUNK_BYTES, WORDS, Words};
@@ -38,6 +39,11 @@ impl Run {
     /// One past the last block.
     pub(crate) fn end(&self) -> Block {
         self.start + u64::from(self.blocks)
+    }
+
+    /// The numbers of its blocks, as the metadata store and the superblock speak of them.
+    pub(crate) fn numbers(&self) -> Range<u64> {
+        self.start.0..self.end().0
     }
 }
 
@@ -154,7 +160,7 @@ impl Allocator {
 
     /// How many groups there are.
     pub(crate) fn groups(&self) -> u32 {
-        self.groups.len() as u32
+        u32::try_from(self.groups.len()).expect("there are few groups")
     }
 
     fn group(&self, chunk: u64) -> &Group {
@@ -583,7 +589,7 @@ mod tests {
         let alloc = Allocator::new(Block(10), 2500, Block(2000));
         let mut seen = BTreeSet::new();
         while let Some(run) = alloc.take(NOWHERE, 7, NOTHING).unwrap() {
-            for block in run.start.0..run.end().0 {
+            for block in run.numbers() {
                 assert!((10..2510).contains(&block) && seen.insert(block), "block {block} twice or outside");
             }
         }
@@ -671,7 +677,7 @@ mod tests {
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<Run>>()
         });
         let mut seen = BTreeSet::new();
-        assert!(all.iter().flat_map(|run| run.start.0..run.end().0).all(|block| seen.insert(block)));
+        assert!(all.iter().flat_map(|run| run.numbers()).all(|block| seen.insert(block)));
     }
 
     #[test]

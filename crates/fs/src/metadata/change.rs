@@ -15,7 +15,7 @@ use nvmed_layout::keys;
 use nvmed_layout::record::{Counters, Entry, Extent, Record};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::MutexGuard;
-use nvmed_units::Ino;
+use nvmed_units::{Ino, Page};
 
 /// The batch that a change puts together, and the counters.
 pub(crate) struct OpenBatch {
@@ -156,7 +156,7 @@ impl Change<'_> {
     }
 
     /// Removes an extent's own record.
-    pub(crate) fn delete_extent(&mut self, ino: Ino, logical: u64) {
+    pub(crate) fn delete_extent(&mut self, ino: Ino, logical: Page) {
         self.open.batch.delete(&keys::extent(ino, logical));
     }
 

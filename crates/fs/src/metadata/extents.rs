@@ -8,7 +8,7 @@ use core::ops::{Bound, ControlFlow};
 use nvmed_layout::Damage;
 use nvmed_layout::keys::{self, Subject};
 use nvmed_layout::record::{Extent, FLAG_KEYED_EXTENTS, INLINE_EXTENTS, Record, Tail};
-use nvmed_units::{Block, Ino};
+use nvmed_units::{Block, Ino, Page};
 
 impl Metadata {
     /// Reads the extents of an inode.
@@ -26,7 +26,7 @@ impl Metadata {
         if record.flags & FLAG_KEYED_EXTENTS == 0 {
             record.inline_extents().iter().copied().for_each(&mut add);
         } else {
-            let (from, to) = (keys::extent(ino, 0), keys::extent(ino, u64::MAX));
+            let (from, to) = (keys::extent(ino, Page::FIRST), keys::extent(ino, Page::END));
             self.journal.store.scan(Bound::Included(&from), Bound::Included(&to), &mut |key, value| {
                 if let Some(Subject::Extent { logical, .. }) = keys::subject(key) {
                     Extent::decode(logical, value).into_iter().for_each(&mut add);
@@ -41,7 +41,7 @@ impl Metadata {
 impl Change<'_> {
     /// Puts what has changed in the extents of an inode into the change, and into the inode's record of it.
     pub(crate) fn put_extents(&mut self, extents: &mut Extents, ino: Ino, record: &mut Record) {
-        record.extent_count = extents.len() as u32;
+        record.extent_count = u32::try_from(extents.len()).expect("fewer extents than 2^32 fit memory");
         record.blocks = extents.blocks();
         if record.flags & FLAG_KEYED_EXTENTS != 0 {
             extents.touched(|logical, extent| match extent {

@@ -158,7 +158,7 @@ impl Metadata {
         }
         let taken = self.take_for_metadata(current.meta_blocks / GROW_SHARE)?;
         let run = taken.run();
-        let grown = current.grown(run.start.0..run.end().0).ok_or(FsError::NoSpace)?;
+        let grown = current.grown(run.numbers()).ok_or(FsError::NoSpace)?;
         let more = grown.meta_blocks - current.meta_blocks;
         assert_eq!(more, run.blocks.into(), "the metadata region grows by what was taken for it");
         // From here on the superblock may tell of the run: it stays out of use whatever happens.
@@ -170,7 +170,7 @@ impl Metadata {
         }
         *current = grown;
         self.mark_as_metadata(run).inspect_err(|_| self.growth.broken.store(true, Ordering::Relaxed))?;
-        self.growth.medium.extend(run.start.0..run.end().0).map_err(|_| FsError::NoSpace)?;
+        self.growth.medium.extend(run.start..run.end()).map_err(|_| FsError::NoSpace)?;
         self.take_up()
     }
 

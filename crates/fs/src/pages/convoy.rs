@@ -10,6 +10,7 @@ use crate::extent::{BlockMapping, Extents};
 use crate::inode::{Inode, State};
 use crate::metadata::change::Change;
 use crate::pages::Pages;
+use crate::pages::fill::Framed;
 use crate::pages::write::PagePromise;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ use nvmed_io::Operation;
 use nvmed_layout::record::{ENTRY_RECORD_BYTES_MAX, Extent, RECORD_BYTES_USUAL, Record, Tail};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, MutexGuard};
-use nvmed_units::{BLOCK_BYTES, Block, Ino};
+use nvmed_units::{Block, ByteOffset, Ino, Page};
 
 /// Pieces of newly written blocks of one file in one step: each touches bitmap and extent records, and a batch
 /// has a limit.
@@ -123,15 +124,15 @@ pub(super) struct Pool<'a> {
 
 impl<'a> Part<'a> {
     /// Takes up to `pages_max` dirty pages of a range. The caller holds the inode's `io`.
-    pub(super) fn take(of: &'a Pages, inode: &'a Arc<Inode>, pages: Range<u64>, pages_max: usize) -> Self {
+    pub(super) fn take(of: &'a Pages, inode: &'a Arc<Inode>, pages: Range<Page>, pages_max: usize) -> Self {
         // What is dirty when the pages are taken is at least what made this size.
         let size = inode.size.load(Ordering::Acquire);
         let object = &inode.data.object;
         let mut pass = of.cache.write_back(object);
         let mut taken = Vec::with_capacity((object.dirty_pages() as usize).min(pages_max));
-        if pages.start > 0 && inode.data.residence.is_in_record() {
+        if pages.start > Page::FIRST && inode.data.residence.is_in_record() {
             // A file that gets its first block has all of them in extents: page 0 goes with it.
-            pass.take(0..1, pages_max.min(1), &mut taken);
+            pass.take(Page(0)..Page(1), pages_max.min(1), &mut taken);
         }
         pass.take(pages, pages_max, &mut taken);
         Self { inode, pass, taken, plan: Plan::default(), size }
@@ -139,7 +140,7 @@ impl<'a> Part<'a> {
 
     /// No pages, but a size that the record is to tell.
     pub(super) fn of_size(pages: &'a Pages, inode: &'a Arc<Inode>, size: u64) -> Self {
-        Self { size, ..Self::take(pages, inode, 0..0, 0) }
+        Self { size, ..Self::take(pages, inode, Page::FIRST..Page::FIRST, 0) }
     }
 
     /// Pages taken.
@@ -153,9 +154,9 @@ impl<'a> Part<'a> {
     }
 
     /// Where the next step goes on.
-    pub(super) fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> Page {
         let rest = self.taken.get(self.plan.placed.len()).filter(|_| !self.is_whole()).map(|page| page.page);
-        rest.unwrap_or_else(|| self.taken.last().map_or(u64::MAX, |page| page.page + 1))
+        rest.unwrap_or_else(|| self.taken.last().map_or(Page::END, |page| page.page + 1))
     }
 
     /// The size that the record may tell once what is placed was written: the file's, if nothing else is
@@ -165,9 +166,9 @@ impl<'a> Part<'a> {
             // Everything before the size that was read first is in the page that was taken after it.
             return;
         }
-        if !self.is_whole() || self.inode.data.object.next_dirty(0).is_some() {
-            let reached = self.plan.placed.last().map_or(0, |last| last.page.page + 1);
-            self.size = self.size.min(reached * BLOCK_BYTES as u64);
+        if !self.is_whole() || self.inode.data.object.next_dirty(Page::FIRST).is_some() {
+            let reached = self.plan.placed.last().map_or(Page::FIRST, |last| last.page.page + 1);
+            self.size = self.size.min(reached.start().0);
         }
     }
 }
@@ -206,7 +207,7 @@ impl Pages {
     fn inline_bytes(&self, part: &Part<'_>) -> Option<Arc<[u8]>> {
         let (inode, [page]) = (part.inode, part.taken.as_slice()) else { return None };
         // Blocks come to a file only under `io`, which the caller holds.
-        let fits = page.page == 0 && part.size <= self.inline_bytes && inode.blocks() == 0;
+        let fits = page.page == Page::FIRST && part.size <= self.inline_bytes && inode.blocks() == 0;
         if !fits || part.size == 0 || inode.data.residence.is_barred() {
             return None;
         }
@@ -254,9 +255,10 @@ impl Pages {
                 BlockMapping::Hole { .. } => {
                     // Blocks of this step are not in the extents yet.
                     let goal = plan.placed.last().map(|last| last.block + 1).or(goal);
+                    let want = u32::try_from(count).expect("a step takes few pages");
                     let run = match pool {
-                        Some(pool) if self.is_pooled(inode) => self.draw(pool, inode, count as u32)?,
-                        _ => self.allocate(inode, goal, page, count as u32)?,
+                        Some(pool) if self.is_pooled(inode) => self.draw(pool, inode, want)?,
+                        _ => self.allocate(inode, goal, page, want)?,
                     };
                     plan.runs.push(run);
                     plan.pieces += 1;
@@ -294,7 +296,7 @@ impl Pages {
     }
 
     /// Takes promised blocks for pages from `page` on; past the end of a growing file, some more.
-    fn allocate(&self, inode: &Inode, goal: Option<Block>, page: u64, want: u32) -> Result<Run, FsError> {
+    fn allocate(&self, inode: &Inode, goal: Option<Block>, page: Page, want: u32) -> Result<Run, FsError> {
         let mut ahead = inode.data.ahead();
         if let Some(mut taken) = ahead.take(&self.meta.blocks)
             && Some(taken.run().start) == goal
@@ -304,7 +306,7 @@ impl Pages {
             ahead.keep(taken);
             return Ok(run);
         }
-        let end = inode.size.load(Ordering::Relaxed).div_ceil(BLOCK_BYTES as u64);
+        let end = ByteOffset(inode.size.load(Ordering::Relaxed)).page_end();
         let grows = page + u64::from(want) >= end && inode.opens.load(Ordering::Relaxed) > 0;
         let more = if grows { self.prealloc_blocks(inode) } else { 0 };
         let near = Near { goal, group: self.home(inode) };
@@ -347,15 +349,15 @@ impl Pages {
 
     /// Writes the pages of all parts in one call.
     pub(super) fn send(&self, parts: &[Part<'_>], data: Data) -> Result<(), FsError> {
-        let mut pages: Vec<(Block, usize)> =
+        let mut pages: Vec<Framed> =
             Vec::with_capacity(parts.iter().map(|part| part.plan.placed.len()).sum());
         let placed = parts.iter().flat_map(|part| &part.plan.placed);
-        pages.extend(placed.map(|placed| (placed.block, placed.page.offset)));
+        pages.extend(placed.map(|placed| Framed { block: placed.block, offset: placed.page.offset }));
         if pages.is_empty() {
             return Ok(());
         }
-        if !pages.is_sorted_by_key(|page| page.0) {
-            pages.sort_unstable_by_key(|page| page.0);
+        if !pages.is_sorted_by_key(|page| page.block) {
+            pages.sort_unstable_by_key(|page| page.block);
         }
         // Of several files, the mount's handle serves them together.
         match parts {
@@ -504,7 +506,7 @@ impl Plan {
         for run in &self.runs {
             change.use_run(*run)?;
         }
-        let keeps_bytes = record.inline_data().is_none() || extents.has(0);
+        let keeps_bytes = record.inline_data().is_none() || extents.has(Page::FIRST);
         assert!(keeps_bytes, "what the record of inode {ino} held has no block");
         change.put_extents(extents, ino, record);
         Ok(())

@@ -16,9 +16,8 @@ use core::any::Any;
 use core::sync::atomic::Ordering;
 use nvmed_io::{Flight, Handle, Operation, Segment};
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, Lba};
+use nvmed_units::{BLOCK_BYTES, ByteOffset, Lba};
 
-const PAGE: u64 = BLOCK_BYTES as u64;
 /// Rounds of writing back what others make dirty meanwhile, before the call goes through the cache.
 const ROUNDS_MAX: u32 = 8;
 
@@ -30,11 +29,11 @@ impl Pages {
         handle: &Handle,
         wish: &Wish,
     ) -> Result<Option<Arc<DirectIo>>, FsError> {
-        let end = wish.offset.saturating_add(wish.data.bytes.into());
-        let pages = wish.offset / PAGE..end.div_ceil(PAGE);
+        let end = wish.offset.saturating_plus(wish.data.bytes.into());
+        let pages = wish.offset.page()..end.page_end();
         for _ in 0..ROUNDS_MAX {
             let mapped = inode.data.mapped.load(Ordering::Acquire);
-            if mapped || wish.offset >= inode.size.load(Ordering::Acquire) || wish.data.bytes == 0 {
+            if mapped || wish.offset >= inode.end() || wish.data.bytes == 0 {
                 return Ok(None);
             }
             let is_dirty = || inode.data.object.next_dirty(pages.start).is_some_and(|page| page < pages.end);
@@ -64,37 +63,45 @@ impl Pages {
 
     /// The transfer of a range, and how many bytes of it the file has; none unless every block was written before,
     /// and for a write that is to be durable, that is so, too.
-    fn flight(&self, inode: &Inode, wish: &Wish, end: u64) -> Result<Option<(Flight, usize)>, FsError> {
-        let size = inode.size.load(Ordering::Acquire);
+    fn flight(
+        &self,
+        inode: &Inode,
+        wish: &Wish,
+        end: ByteOffset,
+    ) -> Result<Option<(Flight, usize)>, FsError> {
+        let file_end = inode.end();
         let is_write = matches!(wish.operation, Operation::Write { .. });
         let is_durable = matches!(wish.operation, Operation::Write { fua: true });
-        if wish.offset >= size || (is_write && end > size) {
+        if wish.offset >= file_end || (is_write && end > file_end) {
             return Ok(None);
         }
-        let lba_bytes = PAGE / self.lbas_per_block;
+        let lba_bytes = BLOCK_BYTES as u64 / self.lbas_per_block;
         // Whole logical blocks, also where the file ends inside one.
-        let stop = end.min(size.next_multiple_of(lba_bytes));
-        let memory = Segment { bytes: (stop - wish.offset) as u32, ..wish.data };
+        let stop = end.min(ByteOffset(file_end.0.next_multiple_of(lba_bytes)));
+        let memory = Segment {
+            bytes: u32::try_from(stop - wish.offset).expect("no more than the caller asks for"),
+            ..wish.data
+        };
         let mut flight = Flight::new(wish.operation, Some(memory));
         let mut at = wish.offset;
         let mut state = inode.lock();
         // Durable at the end is only what durable records tell of, and with it every change of names before.
-        if is_durable && (state.record().size < end || !self.meta.journal.is_durable()) {
+        if is_durable && (state.record().size < end.0 || !self.meta.journal.is_durable()) {
             return Ok(None);
         }
         let whole = self.with_extents(inode, &mut state, |_, extents| {
             while at < stop {
-                let BlockMapping::Block { block, end, unwritten: false } = extents.mapping(at / PAGE) else {
+                let BlockMapping::Block { block, end, unwritten: false } = extents.mapping(at.page()) else {
                     return Ok(false);
                 };
-                let part_end = end.saturating_mul(PAGE).min(stop);
-                let lba = Lba(block.lba(self.lbas_per_block).0 + at % PAGE / lba_bytes);
+                let part_end = end.start().min(stop);
+                let lba = Lba(block.lba(self.lbas_per_block).0 + at.within() as u64 / lba_bytes);
                 flight.push(lba, (part_end - at) / lba_bytes);
                 at = part_end;
             }
             Ok(true)
         })?;
-        let bytes = (end.min(size) - wish.offset) as usize;
+        let bytes = (end.min(file_end) - wish.offset) as usize;
         Ok(whole.then_some((flight, bytes)))
     }
 }

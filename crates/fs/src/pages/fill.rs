@@ -10,7 +10,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState};
 use nvmed_io::{Handle, Operation, Scatter};
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT, Block};
+use nvmed_units::{BLOCK_BYTES, Block, ByteOffset, Page};
 use std::sync::Arc;
 
 /// Rounds of looking for a frame while others write back, before giving up.
@@ -19,12 +19,24 @@ const ROUNDS_MAX: u32 = 10_000;
 /// What pages lie on, and what the record holds of the file itself.
 type Mappings = (Vec<BlockMapping>, Option<Arc<[u8]>>);
 
+/// A block of the device, and where in the mapping the frame lies that holds its bytes, or is to.
+#[derive(Clone, Copy)]
+pub(super) struct Framed {
+    pub(super) block: Block,
+    pub(super) offset: usize,
+}
+
 impl Pages {
     /// Bytes that a reader wants are missing from the first of a range on.
     #[cold]
-    pub(super) fn miss(&self, inode: &Arc<Inode>, stream: &Stream, range: Range<u64>) -> Result<(), FsError> {
-        let page = range.start >> BLOCK_SHIFT;
-        let wanted = (range.end.div_ceil(BLOCK_BYTES as u64) - page).min(self.fill_pages);
+    pub(super) fn miss(
+        &self,
+        inode: &Arc<Inode>,
+        stream: &Stream,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
+        let page = range.start.page();
+        let wanted = (range.end.page_end() - page).min(self.fill_pages);
         let most = match stream.readahead_pages.load(Ordering::Relaxed) {
             u64::MAX => self.readahead_pages,
             pages => pages,
@@ -37,13 +49,13 @@ impl Pages {
     ///
     /// # Errors
     /// [`FsError::NoMemory`]; the device's and the store's.
-    pub(super) fn fill(&self, inode: &Arc<Inode>, page: u64, pages: u64) -> Result<(), FsError> {
+    pub(super) fn fill(&self, inode: &Arc<Inode>, page: Page, pages: u64) -> Result<(), FsError> {
         let object = &inode.data.object;
         let Claimed::Fill(first) = self.claim(inode, page)? else { return Ok(()) };
-        let end = inode.size.load(Ordering::Acquire).div_ceil(BLOCK_BYTES as u64).min(page + pages);
+        let end = inode.end().page_end().min(page + pages);
         let mut claims = Vec::with_capacity(pages as usize);
         claims.push(first);
-        for next in page + 1..end {
+        for next in Page::each(page + 1..end) {
             match self.cache.try_claim(object, next) {
                 Ok(Some(claim)) if !inode.is_overtaken(next) => claims.push(claim),
                 // There already, being written directly, or no frame left for reading ahead.
@@ -58,7 +70,7 @@ impl Pages {
     ///
     /// # Errors
     /// As [`Pages::fill`].
-    pub(crate) fn fill_range(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<(), FsError> {
+    pub(crate) fn fill_range(&self, inode: &Arc<Inode>, pages: Range<Page>) -> Result<(), FsError> {
         let most = self.fill_pages;
         let mut page = pages.start;
         while page < pages.end.min(pages.start + most) {
@@ -73,19 +85,19 @@ impl Pages {
     }
 
     /// Has the cache forget the clean pages of a range.
-    pub(crate) fn forget_range(&self, inode: &Arc<Inode>, pages: Range<u64>) {
+    pub(crate) fn forget_range(&self, inode: &Arc<Inode>, pages: Range<Page>) {
         let quiet = inode.data.quiet();
         let _ = self.forget_clean(quiet.io(), inode, pages);
     }
 
     /// As [`Pages::forget_range`]; whether none is left. The caller holds no claim.
-    pub(super) fn forget_clean(&self, io: &Io<'_>, inode: &Arc<Inode>, pages: Range<u64>) -> bool {
+    pub(super) fn forget_clean(&self, io: &Io<'_>, inode: &Arc<Inode>, pages: Range<Page>) -> bool {
         assert!(io.is_of(&inode.data), "pages of inode {} are forgotten under another's lock", inode.ino);
         self.cache.write_back(&inode.data.object).discard_clean(pages)
     }
 
     /// Claims a page, writing others back if there is no frame. The caller holds no claim.
-    pub(super) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: u64) -> Result<Claimed<'a>, FsError> {
+    pub(super) fn claim<'a>(&'a self, inode: &'a Arc<Inode>, page: Page) -> Result<Claimed<'a>, FsError> {
         for _ in 0..ROUNDS_MAX {
             inode.await_direct(page);
             match self.cache.claim(&inode.data.object, page) {
@@ -117,14 +129,14 @@ impl Pages {
 
     /// Fills a claimed page that has no block: with what the record holds, or zeroes.
     pub(super) fn load_hole(claim: &Claim<'_>, inline: Option<&[u8]>) {
-        let bytes = inline.filter(|_| claim.page() == 0).unwrap_or_default();
+        let bytes = inline.filter(|_| claim.page() == Page::FIRST).unwrap_or_default();
         let bytes = &bytes[..bytes.len().min(BLOCK_BYTES)];
         claim.write(0, bytes);
         claim.zero(bytes.len(), BLOCK_BYTES - bytes.len());
     }
 
     /// What a page lies on.
-    pub(super) fn mapping(&self, inode: &Inode, page: u64) -> Result<BlockMapping, FsError> {
+    pub(super) fn mapping(&self, inode: &Inode, page: Page) -> Result<BlockMapping, FsError> {
         let mut state = inode.lock();
         self.with_extents(inode, &mut state, |_, extents| Ok(extents.mapping(page)))
     }
@@ -144,7 +156,7 @@ impl Pages {
         };
         let mut pages = Vec::with_capacity(claims.len());
         for (claim, mapping) in claims.iter().zip(mappings) {
-            pages.extend(written(mapping).map(|block| (block, claim.offset())));
+            pages.extend(written(mapping).map(|block| Framed { block, offset: claim.offset() }));
         }
         let mut loaded = pages.len();
         if let Err(error) = self.transfer_pages(handle, &pages, Operation::Read) {
@@ -175,12 +187,13 @@ impl Pages {
     pub(super) fn transfer_pages(
         &self,
         handle: &Handle,
-        pages: &[(Block, usize)],
+        pages: &[Framed],
         operation: Operation,
     ) -> Result<(), FsError> {
         let mut list = Scatter::with_capacity(pages.len());
-        for &(block, offset) in pages {
-            list.push(block.lba(self.lbas_per_block), self.lbas_per_block as u32, self.segment(offset));
+        let lbas = u32::try_from(self.lbas_per_block).expect("a block has eight logical blocks at most");
+        for page in pages {
+            list.push(page.block.lba(self.lbas_per_block), lbas, self.segment(page.offset));
         }
         Ok(handle.scatter(operation, &list)?)
     }

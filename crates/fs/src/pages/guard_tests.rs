@@ -6,6 +6,7 @@ use crate::inode::Inode;
 use crate::map::Mappings;
 use crate::pages::Pages;
 use nvmed_sys::sync::Arc;
+use nvmed_units::{ByteOffset, Page};
 
 /// Makes `call` on the pages of a written file that is open once, with another inode at hand.
 fn says(text: &str, call: impl FnOnce(&Pages, &Arc<Inode>, &Inode)) {
@@ -15,38 +16,38 @@ fn says(text: &str, call: impl FnOnce(&Pages, &Arc<Inode>, &Inode)) {
 #[test]
 fn the_lock_of_another_file_is_no_right_to_grow() {
     says("is written under another's lock", |pages, inode, other| {
-        let _ = pages.write_growing(&other.data.grow(), inode, b"bytes", 0);
+        let _ = pages.write_growing(&other.data.grow(), inode, b"bytes", ByteOffset::FIRST);
     });
     says("is zeroed under another's lock", |pages, inode, other| {
-        let _ = pages.zero_tail(&other.data.grow(), inode, 100);
+        let _ = pages.zero_tail(&other.data.grow(), inode, ByteOffset(100));
     });
     says("shrinks under another's lock", |pages, inode, other| {
-        let _ = pages.cut(&other.data.grow(), inode, 100);
+        let _ = pages.cut(&other.data.grow(), inode, ByteOffset(100));
     });
     says("are gathered under another's lock", |pages, inode, other| {
-        let _ = pages.gather(&other.data.grow(), inode, 0..100);
+        let _ = pages.gather(&other.data.grow(), inode, ByteOffset(0)..ByteOffset(100));
     });
 }
 
 #[test]
 fn the_lock_of_another_file_is_no_right_to_its_blocks() {
     says("are forgotten under another's lock", |pages, inode, other| {
-        let _ = pages.forget_clean(&other.data.io(), inode, 0..1);
+        let _ = pages.forget_clean(&other.data.io(), inode, Page(0)..Page(1));
     });
     says("is written back under another's lock", |pages, inode, other| {
-        let _ = pages.write_back_some(&other.data.quiet(), inode, 0..1, 1, Data::Cached);
+        let _ = pages.write_back_some(&other.data.quiet(), inode, Page(0)..Page(1), 1, Data::Cached);
     });
 }
 
 #[test]
 fn sizes_change_the_way_that_was_asked_for() {
-    says("bytes grows to 1", |pages, inode, _| pages.grown(inode, 1));
-    says("bytes grows to", |pages, inode, _| pages.grown(inode, crate::FILE_BYTES_MAX + 1));
+    says("bytes grows to 1", |pages, inode, _| pages.grown(inode, ByteOffset(1)));
+    says("bytes grows to", |pages, inode, _| pages.grown(inode, ByteOffset(crate::FILE_BYTES_MAX + 1)));
     says("is cut to 1000000", |pages, inode, _| {
-        let _ = pages.cut(&inode.data.grow(), inode, 1_000_000);
+        let _ = pages.cut(&inode.data.grow(), inode, ByteOffset(1_000_000));
     });
     says("no byte of 7..7 is missing", |pages, inode, _| {
-        let _ = pages.bring(inode, None, 7..7);
+        let _ = pages.bring(inode, None, ByteOffset(7)..ByteOffset(7));
     });
 }
 

@@ -30,7 +30,7 @@ use nvmed_kv::DeviceMedium;
 use nvmed_layout::FileType;
 use nvmed_layout::record::FLAG_KEYED_EXTENTS;
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, DeviceAddress};
+use nvmed_units::{BLOCK_BYTES, ByteOffset, DeviceAddress, Page};
 
 /// Share of the frames that may be dirty, unless the options say otherwise: one in two.
 const DIRTY_SHARE: u32 = 2;
@@ -126,7 +126,7 @@ impl Pages {
         let opens = inode.opens.load(Ordering::SeqCst);
         assert_eq!(opens, 0, "inode {} leaves memory while it is open", inode.ino);
         let _quiet = data.quiet();
-        self.cache.write_back(&data.object).discard(0..u64::MAX);
+        self.cache.write_back(&data.object).discard(Page::ALL);
         let dirty = data.object.dirty_pages();
         assert_eq!(dirty, 0, "inode {} leaves memory and has dirty pages", inode.ino);
         drop(PagePromise::all_taken_back(self, inode));
@@ -194,9 +194,9 @@ impl Pages {
         *inode.data.extents.lock() = None;
     }
 
-    /// Makes a file's size `size`, in the memory that outlives the process too.
-    fn set_size(&self, inode: &Arc<Inode>, size: u64) {
-        let data = &inode.data;
+    /// Makes a file end at `end`, in the memory that outlives the process too.
+    fn set_size(&self, inode: &Arc<Inode>, end: ByteOffset) {
+        let (data, size) = (&inode.data, end.0);
         let mtime = inode.times_ns()[1];
         let mut slot = data.slot.lock();
         match *slot {

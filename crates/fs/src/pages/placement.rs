@@ -8,20 +8,20 @@ use crate::inode::Inode;
 use crate::pages::Pages;
 use core::any::Any;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 use nvmed_cache::Written;
 use nvmed_io::Handle;
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
+use nvmed_units::{BLOCK_BYTES, ByteOffset};
 
 impl Placement for Pages {
     // Called from each form of a read: without this it is a call of its own in all of them.
     #[inline(always)]
-    fn read(&self, inode: &Inode, into: &mut [u8], at: u64) -> usize {
+    fn read(&self, inode: &Inode, into: &mut [u8], at: ByteOffset) -> usize {
         let mut done = 0;
         loop {
             let position = at + done as u64;
-            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
+            let (page, within) = (position.page(), position.within());
             let part = (into.len() - done).min(BLOCK_BYTES - within);
             if !self.cache.read(&inode.data.object, page, within, &mut into[done..done + part]) {
                 return done;
@@ -33,22 +33,27 @@ impl Placement for Pages {
         }
     }
 
-    fn bring(&self, inode: &Arc<Inode>, stream: Option<&Stream>, range: Range<u64>) -> Result<(), FsError> {
-        assert!(range.start < range.end, "no byte of {range:?} is missing");
+    fn bring(
+        &self,
+        inode: &Arc<Inode>,
+        stream: Option<&Stream>,
+        range: Range<ByteOffset>,
+    ) -> Result<(), FsError> {
+        assert!(range.start < range.end, "no byte of {}..{} is missing", range.start, range.end);
         if let Some(stream) = stream {
             return self.miss(inode, stream, range);
         }
-        let page = range.start >> BLOCK_SHIFT;
-        let wanted = range.end.div_ceil(BLOCK_BYTES as u64) - page;
+        let page = range.start.page();
+        let wanted = range.end.page_end() - page;
         self.fill(inode, page, wanted.min(self.fill_pages))
     }
 
     #[inline]
-    fn overwrite(&self, inode: &Arc<Inode>, from: &[u8], at: u64) -> usize {
+    fn overwrite(&self, inode: &Arc<Inode>, from: &[u8], at: ByteOffset) -> usize {
         let mut done = 0;
         while done < from.len() {
             let position = at + done as u64;
-            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
+            let (page, within) = (position.page(), position.within());
             let part = (from.len() - done).min(BLOCK_BYTES - within);
             let object = &inode.data.object;
             match self.cache.write(object, page, within, &from[done..done + part]) {
@@ -64,28 +69,34 @@ impl Placement for Pages {
         done
     }
 
-    fn write(&self, grow: &Growing<'_>, inode: &Arc<Inode>, from: &[u8], at: u64) -> Result<(), Short> {
+    fn write(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        from: &[u8],
+        at: ByteOffset,
+    ) -> Result<(), Short> {
         self.write_pages(grow, inode, from, at)
     }
 
-    fn zero_tail(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
-        self.zero_last(grow, inode, size)
+    fn zero_tail(&self, grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {
+        self.zero_last(grow, inode, end)
     }
 
-    fn grown(&self, inode: &Arc<Inode>, size: u64) {
-        let before = inode.size.load(Ordering::Acquire);
-        let grows = before <= size && size <= crate::FILE_BYTES_MAX;
-        assert!(grows, "a file of {before} bytes grows to {size}");
-        self.set_size(inode, size);
+    fn grown(&self, inode: &Arc<Inode>, end: ByteOffset) {
+        let before = inode.end();
+        let grows = before <= end && end.0 <= crate::FILE_BYTES_MAX;
+        assert!(grows, "a file of {before} bytes grows to {end}");
+        self.set_size(inode, end);
     }
 
-    fn cut(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
-        let before = inode.size.load(Ordering::Acquire);
-        assert!(size <= before, "a file of {before} bytes is cut to {size}");
-        self.shrink(grow, inode, size)
+    fn cut(&self, grow: &Growing<'_>, inode: &Arc<Inode>, end: ByteOffset) -> Result<(), FsError> {
+        let before = inode.end();
+        assert!(end <= before, "a file of {before} bytes is cut to {end}");
+        self.shrink(grow, inode, end)
     }
 
-    fn next_of(&self, inode: &Arc<Inode>, at: u64, data: bool) -> Result<Option<u64>, FsError> {
+    fn next_of(&self, inode: &Arc<Inode>, at: ByteOffset, data: bool) -> Result<Option<ByteOffset>, FsError> {
         self.next_place(inode, at, data)
     }
 
@@ -98,7 +109,7 @@ impl Placement for Pages {
         self.transfer_directly(file, handle, wish)
     }
 
-    fn settle(&self, inode: &Arc<Inode>, range: Range<u64>, how: Data) -> Result<(), FsError> {
+    fn settle(&self, inode: &Arc<Inode>, range: Range<ByteOffset>, how: Data) -> Result<(), FsError> {
         self.write_back_range(inode, range, how)
     }
 

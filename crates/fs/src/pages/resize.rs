@@ -11,35 +11,37 @@ use crate::pages::Pages;
 use crate::pages::write::PagePromise;
 use crate::status::Allocate;
 use core::ops::Range;
-use core::sync::atomic::Ordering;
 use nvmed_layout::record::{EXTENT_UNWRITTEN, Extent, Record, Tail};
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
+use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
 
-const PAGE: u64 = BLOCK_BYTES as u64;
 /// Extents changed in one batch, which has a limit.
 const STEP_EXTENTS: usize = 64;
 
 impl Pages {
-    /// Makes a file shorter. Also to the size that it has: blocks allocated past the end go.
-    pub(super) fn shrink(&self, grow: &Growing<'_>, inode: &Arc<Inode>, bytes: u64) -> Result<(), FsError> {
+    /// Makes a file shorter. Also where it ends already: blocks allocated past the end go.
+    pub(super) fn shrink(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        end: ByteOffset,
+    ) -> Result<(), FsError> {
         assert!(grow.is_of(&inode.data), "inode {} shrinks under another's lock", inode.ino);
-        let kept = bytes.div_ceil(PAGE);
-        if bytes == inode.size.load(Ordering::Acquire) && inode.blocks() == 0 {
+        let before = inode.end();
+        if end == before && inode.blocks() == 0 {
             return Ok(());
         }
         let quiet = inode.data.quiet();
         self.drop_prealloc(inode);
-        inode.data.resize_mapped(bytes)?;
-        let before = inode.size.load(Ordering::Acquire);
-        self.set_size(inode, bytes);
-        let removed = self.remove_pages((grow, &quiet), inode, kept..u64::MAX, Some(bytes));
+        inode.data.resize_mapped(end)?;
+        self.set_size(inode, end);
+        let removed = self.remove_pages((grow, &quiet), inode, end.page_end()..Page::END, Some(end));
         if removed.is_err() {
             self.set_size(inode, before);
         } else {
             let recorded = inode.lock().record().size;
             self.size_recorded(inode, recorded);
-            if bytes == 0 && inode.blocks() == 0 {
+            if end == ByteOffset::FIRST && inode.blocks() == 0 {
                 // A new file: it may lie in its record again.
                 inode.data.residence.admit(grow);
             }
@@ -48,20 +50,20 @@ impl Pages {
         removed
     }
 
-    /// Takes blocks, promises and cached pages of a range away, and with `size` lowers the recorded
+    /// Takes blocks, promises and cached pages of a range away, and with `file_end` lowers the recorded
     /// size with them.
     fn remove_pages(
         &self,
         (grow, quiet): (&Growing<'_>, &Quiet<'_>),
         inode: &Arc<Inode>,
-        pages: Range<u64>,
-        size: Option<u64>,
+        pages: Range<Page>,
+        file_end: Option<ByteOffset>,
     ) -> Result<(), FsError> {
         let is_its = grow.is_of(&inode.data) && quiet.io().is_of(&inode.data);
         assert!(is_its, "inode {} loses blocks under another's lock", inode.ino);
         let promised = self.promised_in(inode, pages.clone())?;
         let object = &inode.data.object;
-        let removed = self.remove_blocks(inode, pages.clone(), size);
+        let removed = self.remove_blocks(inode, pages.clone(), file_end);
         if removed.is_ok() {
             // After the extents: who fills a page from now on finds a hole.
             self.cache.write_back(object).discard(pages);
@@ -71,7 +73,7 @@ impl Pages {
     }
 
     /// Dirty pages of a range that have a promise instead of a block.
-    fn promised_in(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64, FsError> {
+    fn promised_in(&self, inode: &Arc<Inode>, pages: Range<Page>) -> Result<u64, FsError> {
         if inode.data.purse.blocks() == 0 {
             return Ok(0);
         }
@@ -88,7 +90,12 @@ impl Pages {
     }
 
     /// Frees the blocks of a range, the last first, in as many batches as it needs.
-    fn remove_blocks(&self, inode: &Arc<Inode>, pages: Range<u64>, size: Option<u64>) -> Result<(), FsError> {
+    fn remove_blocks(
+        &self,
+        inode: &Arc<Inode>,
+        pages: Range<Page>,
+        file_end: Option<ByteOffset>,
+    ) -> Result<(), FsError> {
         let mut end = pages.end;
         loop {
             let mut start = pages.start;
@@ -99,12 +106,16 @@ impl Pages {
                     freed = core::mem::replace(&mut freed, Ok(()))
                         .and_then(|()| change.free_run((&piece).into()));
                 });
-                if let Some(size) = size {
+                if let Some(file_end) = file_end {
                     // Between two steps the file ends where its blocks do.
-                    record.size =
-                        record.size.min(size.max(if start > pages.start { start * PAGE } else { 0 }));
+                    let reached = if start > pages.start { start.start() } else { ByteOffset::FIRST };
+                    record.size = record.size.min(file_end.max(reached).0);
                 }
-                cut_inline(record, size.unwrap_or(if pages.start == 0 { 0 } else { PAGE }));
+                let first_goes = pages.start == Page::FIRST;
+                cut_inline(
+                    record,
+                    file_end.unwrap_or(if first_goes { ByteOffset::FIRST } else { Page(1).start() }),
+                );
                 freed
             });
             done?;
@@ -157,15 +168,15 @@ impl Pages {
         &self,
         inode: &Arc<Inode>,
         how: Allocate,
-        range: Range<u64>,
+        range: Range<ByteOffset>,
     ) -> Result<(), FsError> {
         let grow = inode.data.grow();
-        let size = inode.size.load(Ordering::Acquire);
-        let grows = range.end > size && !how.keep_size;
+        let file_end = inode.end();
+        let grows = range.end > file_end && !how.keep_size;
         if how.punch_hole || how.zero_range {
-            let inside = range.start..range.end.min(if how.keep_size { size } else { range.end });
-            self.zero_edges(&grow, inode, &inside, size)?;
-            let whole = range.start.div_ceil(PAGE)..range.end / PAGE;
+            let inside = range.start..range.end.min(if how.keep_size { file_end } else { range.end });
+            self.zero_edges(&grow, inode, &inside, file_end)?;
+            let whole = range.start.page_end()..range.end.page();
             if whole.start < whole.end {
                 let quiet = inode.data.quiet();
                 self.remove_pages((&grow, &quiet), inode, whole, None)?;
@@ -174,10 +185,10 @@ impl Pages {
         }
         if !how.punch_hole {
             self.move_out_of_record(&grow, inode)?;
-            self.allocate_holes(&grow, inode, range.start / PAGE..range.end.div_ceil(PAGE))?;
+            self.allocate_holes(&grow, inode, range.start.page()..range.end.page_end())?;
         }
         if grows {
-            self.extend(&grow, inode, (size, range.end))?;
+            self.extend(&grow, inode, file_end..range.end)?;
         }
         drop(grow);
         self.meta.modified(inode);
@@ -189,22 +200,22 @@ impl Pages {
         &self,
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
-        range: &Range<u64>,
-        size: u64,
+        range: &Range<ByteOffset>,
+        file_end: ByteOffset,
     ) -> Result<(), FsError> {
         const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
-        let end = range.end.min(size);
-        let first_end = range.start.next_multiple_of(PAGE).min(end);
-        let last_start = (end / PAGE * PAGE).max(first_end);
+        let end = range.end.min(file_end);
+        let first_end = range.start.page_end().start().min(end);
+        let last_start = end.page().start().max(first_end);
         for (from, to) in [(range.start, first_end), (last_start, end)] {
-            let page = from >> BLOCK_SHIFT;
+            let page = from.page();
             // A last page that the range covers to its end is no edge.
-            let whole = from % PAGE == 0 && range.end >= (page + 1) * PAGE;
+            let whole = from.within() == 0 && range.end >= (page + 1).start();
             if from >= to || whole {
                 continue;
             }
             let written = matches!(self.mapping(inode, page)?, BlockMapping::Block { unwritten: false, .. })
-                || page == 0 && inode.data.residence.is_in_record();
+                || page == Page::FIRST && inode.data.residence.is_in_record();
             if written || self.cache.is_dirty(&inode.data.object, page) {
                 self.write_growing(grow, inode, &ZEROES[..(to - from) as usize], from)?;
             }
@@ -218,7 +229,7 @@ impl Pages {
         &self,
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
-        pages: Range<u64>,
+        pages: Range<Page>,
     ) -> Result<(), FsError> {
         assert!(grow.is_of(&inode.data), "inode {} gets blocks under another's lock", inode.ino);
         let _quiet = inode.data.quiet();
@@ -254,7 +265,7 @@ impl Pages {
     }
 
     /// Pages of a range that have no block.
-    fn holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64, FsError> {
+    fn holes(&self, inode: &Arc<Inode>, pages: Range<Page>) -> Result<u64, FsError> {
         let mut state = inode.lock();
         self.with_extents(inode, &mut state, |_, extents| {
             let (mut at, mut holes) = (pages.start, 0);
@@ -272,7 +283,7 @@ impl Pages {
     }
 
     /// Allocates promised blocks for a hole, as many as lie side by side; answers how many.
-    fn allocate_hole(&self, inode: &Arc<Inode>, page: u64, want: u32) -> Result<u64, FsError> {
+    fn allocate_hole(&self, inode: &Arc<Inode>, page: Page, want: u32) -> Result<u64, FsError> {
         let goal = {
             let mut state = inode.lock();
             self.with_extents(inode, &mut state, |_, extents| Ok(extents.goal(page)))?
@@ -300,35 +311,40 @@ impl Pages {
     pub(super) fn next_place(
         &self,
         inode: &Arc<Inode>,
-        offset: u64,
+        offset: ByteOffset,
         data: bool,
-    ) -> Result<Option<u64>, FsError> {
+    ) -> Result<Option<ByteOffset>, FsError> {
         // Pages on their way to the device are neither dirty nor in an extent for a moment.
         let _quiet = inode.data.quiet();
         let mut state = inode.lock();
         let found = self.with_extents(inode, &mut state, |_, extents| {
-            let page = offset >> BLOCK_SHIFT;
+            let page = offset.page();
             let inline = inode.data.residence.is_in_record();
-            let next_dirty =
-                |page| if inline && page == 0 { Some(0) } else { inode.data.object.next_dirty(page) };
+            let next_dirty = |page| {
+                if inline && page == Page::FIRST {
+                    Some(Page::FIRST)
+                } else {
+                    inode.data.object.next_dirty(page)
+                }
+            };
             Ok(if data { next_data(extents, page, next_dirty) } else { next_hole(extents, page, next_dirty) })
         })?;
-        Ok(found.and_then(|page| page.checked_mul(PAGE)).map(|at| at.max(offset)))
+        Ok(found.map(|page| page.start().max(offset)))
     }
 }
 
-/// Keeps at most `kept` bytes of what the record holds of the file itself.
-fn cut_inline(record: &mut Record, kept: u64) {
+/// Keeps what lies before `end` of what the record holds of the file itself.
+fn cut_inline(record: &mut Record, end: ByteOffset) {
     let Some(data) = record.inline_data() else { return };
-    if kept == 0 {
+    if end == ByteOffset::FIRST {
         record.tail = Tail::EMPTY;
-    } else if kept < data.len() as u64 {
-        record.tail = Tail::Data(data[..kept as usize].into());
+    } else if end.0 < data.len() as u64 {
+        record.tail = Tail::Data(data[..end.0 as usize].into());
     }
 }
 
 /// Where a step of freeing begins, so that it frees a bounded number of extents at the end of a range.
-fn step_start(extents: &Extents, pages: Range<u64>) -> u64 {
+fn step_start(extents: &Extents, pages: Range<Page>) -> Page {
     let mut start = pages.end;
     for _ in 0..STEP_EXTENTS {
         match extents.last_before(start).filter(|extent| extent.logical_end() > pages.start) {
@@ -339,7 +355,7 @@ fn step_start(extents: &Extents, pages: Range<u64>) -> u64 {
     start
 }
 
-fn next_data(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+fn next_data(extents: &Extents, from: Page, next_dirty: impl Fn(Page) -> Option<Page>) -> Option<Page> {
     let mut page = from;
     loop {
         match extents.mapping(page) {
@@ -348,7 +364,7 @@ fn next_data(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u6
                 if let Some(dirty) = next_dirty(page).filter(|dirty| *dirty < end) {
                     return Some(dirty);
                 }
-                if end == u64::MAX {
+                if end == Page::END {
                     return None;
                 }
                 page = end;
@@ -357,7 +373,7 @@ fn next_data(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u6
     }
 }
 
-fn next_hole(extents: &Extents, from: u64, next_dirty: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+fn next_hole(extents: &Extents, from: Page, next_dirty: impl Fn(Page) -> Option<Page>) -> Option<Page> {
     let mut page = from;
     loop {
         match extents.mapping(page) {

@@ -7,13 +7,10 @@ use crate::extent::BlockMapping;
 use crate::filedata::Growing;
 use crate::inode::Inode;
 use crate::pages::Pages;
-use core::sync::atomic::Ordering;
 use nvmed_cache::{Claim, Claimed, PageState, Written};
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::Arc;
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
-
-const PAGE: u64 = BLOCK_BYTES as u64;
+use nvmed_units::{BLOCK_BYTES, ByteOffset, Page};
 
 /// Promised blocks for pages of a file, charged to its account; given back when it is dropped.
 #[must_use = "what is dropped is given back"]
@@ -108,7 +105,7 @@ impl Pages {
         &self,
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
-        page: u64,
+        page: Page,
         within: usize,
         from: &[u8],
     ) -> Result<(), FsError> {
@@ -151,11 +148,11 @@ impl Pages {
         &self,
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
-        page: u64,
+        page: Page,
         end: usize,
     ) -> Result<(), FsError> {
         let data = &inode.data;
-        if page == 0 && end as u64 <= self.inline_bytes {
+        if page == Page::FIRST && end as u64 <= self.inline_bytes {
             return Ok(());
         }
         if data.residence.is_outside() {
@@ -164,9 +161,9 @@ impl Pages {
         // First the mark: a write-back that takes page 0 after it became dirty sees it.
         data.residence.bar(grow);
         // One that has taken it before shows it as dirty until the record has it.
-        let held = self.cache.is_dirty(&data.object, 0) || data.residence.is_in_record();
-        if page > 0 && held {
-            self.write_page(grow, inode, 0, 0, &[])?;
+        let held = self.cache.is_dirty(&data.object, Page::FIRST) || data.residence.is_in_record();
+        if page > Page::FIRST && held {
+            self.write_page(grow, inode, Page::FIRST, 0, &[])?;
         }
         Ok(())
     }
@@ -177,9 +174,9 @@ impl Pages {
         // Who began to write it back before the mark has ended then.
         drop(inode.data.quiet());
         if inode.data.residence.is_in_record() {
-            self.write_page(grow, inode, 0, 0, &[])?;
+            self.write_page(grow, inode, Page::FIRST, 0, &[])?;
             let quiet = inode.data.quiet();
-            self.write_back_some(&quiet, inode, 0..1, 1, Data::Cached)?;
+            self.write_back_some(&quiet, inode, Page(0)..Page(1), 1, Data::Cached)?;
         }
         Ok(())
     }
@@ -198,12 +195,14 @@ impl Pages {
         if hole && promise.is_none() {
             promise = Some(Promise::make(self, inode)?);
         }
-        let inside = claim.page() * PAGE < inode.size.load(Ordering::Acquire);
+        let inside = claim.page().start() < inode.end();
         match mapping {
             BlockMapping::Block { block, unwritten: false, .. } if inside && from.len() < BLOCK_BYTES => {
                 self.load_page(inode, &claim, block)?;
             }
-            BlockMapping::Hole { .. } if claim.page() == 0 && inode.data.residence.is_in_record() => {
+            BlockMapping::Hole { .. }
+                if claim.page() == Page::FIRST && inode.data.residence.is_in_record() =>
+            {
                 let inline = inode.lock().record().inline_data().cloned();
                 Self::load_hole(&claim, inline.as_deref());
             }
@@ -229,13 +228,13 @@ impl Pages {
         grow: &Growing<'_>,
         inode: &Arc<Inode>,
         from: &[u8],
-        at: u64,
+        at: ByteOffset,
     ) -> Result<(), Short> {
         assert!(grow.is_of(&inode.data), "inode {} is written under another's lock", inode.ino);
         let mut done = 0;
         while done < from.len() {
             let position = at + done as u64;
-            let (page, within) = (position >> BLOCK_SHIFT, position as usize % BLOCK_BYTES);
+            let (page, within) = (position.page(), position.within());
             let part = (from.len() - done).min(BLOCK_BYTES - within);
             let written = self.write_page(grow, inode, page, within, &from[done..done + part]);
             written.map_err(|why| Short { done, why })?;
@@ -244,11 +243,16 @@ impl Pages {
         Ok(())
     }
 
-    /// Before a file grows past `size`: the rest of its last page is zero from now on, in the cache and, since the page
-    /// becomes dirty, on the device before the new size is.
-    pub(super) fn zero_last(&self, grow: &Growing<'_>, inode: &Arc<Inode>, size: u64) -> Result<(), FsError> {
+    /// Before a file grows past its `end`: the rest of its last page is zero from now on, in the cache and, since the
+    /// page becomes dirty, on the device before the new size is.
+    pub(super) fn zero_last(
+        &self,
+        grow: &Growing<'_>,
+        inode: &Arc<Inode>,
+        end: ByteOffset,
+    ) -> Result<(), FsError> {
         assert!(grow.is_of(&inode.data), "the end of inode {} is zeroed under another's lock", inode.ino);
-        let (page, within) = (size >> BLOCK_SHIFT, size as usize % BLOCK_BYTES);
+        let (page, within) = (end.page(), end.within());
         if within == 0 || Mutant::TailNotZeroed.is_made() {
             return Ok(());
         }

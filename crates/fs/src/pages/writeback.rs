@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering;
 use nvmed_layout::FileType;
 use nvmed_mutant::Mutant;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
-use nvmed_units::{BLOCK_BYTES, BLOCK_SHIFT};
+use nvmed_units::{ByteOffset, Page};
 use std::collections::VecDeque;
 
 /// Pages written in one step, 4 MiB: each step is one batch of records at most.
@@ -166,7 +166,7 @@ impl Pages {
                     && listed.inode.data.object.dirty_pages() > 0
                 {
                     done = self
-                        .write_back_some(&quiet, &listed.inode, 0..u64::MAX, RELIEF_PAGES, Data::Cached)
+                        .write_back_some(&quiet, &listed.inode, Page::ALL, RELIEF_PAGES, Data::Cached)
                         .is_ok();
                 }
                 wrote |= done;
@@ -203,7 +203,7 @@ impl Pages {
             let few = inode.data.object.dirty_pages() <= GROUP_PAGES as u64;
             match inode.data.try_quiet().filter(|_| few && group.len() > 1) {
                 Some(_) if inode.reaped.load(Ordering::SeqCst) => {}
-                Some(quiet) => parts.push((index, quiet, Part::take(self, inode, 0..u64::MAX, GROUP_PAGES))),
+                Some(quiet) => parts.push((index, quiet, Part::take(self, inode, Page::ALL, GROUP_PAGES))),
                 None => left.push(index),
             }
         }
@@ -248,21 +248,21 @@ impl Pages {
     /// # Errors
     /// The device's and the store's; what was not written stays dirty, and each open description is told.
     pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
-        self.write_back_range(inode, 0..u64::MAX, Data::Cached)
+        self.write_back_range(inode, ByteOffset::ALL, Data::Cached)
     }
 
     /// As [`Pages::write_back`], for a range of bytes.
     pub(super) fn write_back_range(
         &self,
         inode: &Arc<Inode>,
-        range: Range<u64>,
+        range: Range<ByteOffset>,
         data: Data,
     ) -> Result<(), FsError> {
         self.gather_mapped(inode, range.clone())?;
         // Even when nothing is left: what somebody else writes at this moment is on the device then.
         let quiet = inode.data.quiet();
         if self.wants_write(inode) {
-            let pages = range.start >> BLOCK_SHIFT..range.end.div_ceil(BLOCK_BYTES as u64);
+            let pages = range.start.page()..range.end.page_end();
             self.write_back_some(&quiet, inode, pages, usize::MAX, data)?;
         }
         Ok(())
@@ -272,7 +272,7 @@ impl Pages {
         &self,
         quiet: &Quiet<'_>,
         inode: &Arc<Inode>,
-        pages: Range<u64>,
+        pages: Range<Page>,
         pages_max: usize,
         data: Data,
     ) -> Result<(), FsError> {
@@ -281,8 +281,8 @@ impl Pages {
             return Ok(());
         }
         // The record can tell of what lies past its size only when all that lies below is there, too.
-        let recorded = inode.lock().record().size / BLOCK_BYTES as u64;
-        let grown = inode.data.object.next_dirty(recorded).unwrap_or(u64::MAX);
+        let recorded = ByteOffset(inode.lock().record().size).page();
+        let grown = inode.data.object.next_dirty(recorded).unwrap_or(Page::END);
         let mut from = pages.start.min(grown);
         let mut left = pages_max;
         while left > 0 {
@@ -303,10 +303,10 @@ impl Pages {
     fn write_step(
         &self,
         inode: &Arc<Inode>,
-        pages: Range<u64>,
+        pages: Range<Page>,
         pages_max: usize,
         data: Data,
-    ) -> Result<Option<u64>, FsError> {
+    ) -> Result<Option<Page>, FsError> {
         let part = Part::take(self, inode, pages, pages_max);
         if part.pages() == 0 {
             return Ok(None);
@@ -333,7 +333,7 @@ impl Pages {
     /// Records the size, if no dirty page stands behind it any more.
     fn record_size(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let size = inode.size.load(Ordering::Acquire);
-        if inode.lock().record().size != size && inode.data.object.next_dirty(0).is_none() {
+        if inode.lock().record().size != size && inode.data.object.next_dirty(Page::FIRST).is_none() {
             self.log(&[Part::of_size(self, inode, size)])?;
         }
         let recorded = inode.lock().record().size;
@@ -350,7 +350,8 @@ impl Pages {
             return Ok(());
         }
         let mapped = self.meta.inodes.collect(|inode| inode.data.map_written.load(Ordering::Relaxed));
-        let gather = |result: Result<(), FsError>, inode| result.and(self.gather_mapped(inode, 0..u64::MAX));
+        let gather =
+            |result: Result<(), FsError>, inode| result.and(self.gather_mapped(inode, ByteOffset::ALL));
         mapped.iter().fold(Ok(()), gather)
     }
 
@@ -401,7 +402,7 @@ impl Pages {
             // A flush that has to come anyway does for this data too.
             let flushed = !self.meta.journal.order.is_open(inode.data.ticket.load(Ordering::SeqCst));
             let alone = flushed && !(times && inode.is_late()) && self.meta.journal.is_committed();
-            self.write_back_range(inode, 0..u64::MAX, if alone { Data::Durable } else { Data::Cached })?;
+            self.write_back_range(inode, ByteOffset::ALL, if alone { Data::Durable } else { Data::Cached })?;
             inode.synced.store(true, Ordering::Relaxed);
         }
         if times && inode.is_late() && !Mutant::TimesForgotten.is_made() {

@@ -1,11 +1,12 @@
 //! Devices that hold something else, something torn, or something that contradicts itself.
 
-use crate::support::{BLOCK, Disk};
+use crate::support::{BLOCK, Disk, Region};
 use core::ops::ControlFlow;
 use nvmed_check::{Finding, fsck, plan_repair};
 use nvmed_fs::*;
-use nvmed_kv::{Barrier, Batch, Medium, MediumError, PendingMemory, Store};
+use nvmed_kv::{Barrier, Batch, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::{Block, Ino};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -163,34 +164,6 @@ fn formats_that_cannot_work_are_refused() {
     disk.assert_sound();
 }
 
-/// The metadata region, for tests that forge records.
-struct Region(Arc<Disk>, Superblock);
-
-impl Medium for Region {
-    #[expect(clippy::misnamed_getters, reason = "the store's medium is the metadata region alone")]
-    fn blocks(&self) -> u64 {
-        self.1.meta_blocks
-    }
-
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
-        for (number, place) in (block..).zip(into.chunks_mut(BLOCK)) {
-            place.copy_from_slice(&self.0.peek(self.1.meta_first + number));
-        }
-        Ok(())
-    }
-
-    fn write(&self, block: u64, data: &[u8], _fua: bool) -> Result<(), MediumError> {
-        for (number, bytes) in (block..).zip(data.chunks(BLOCK)) {
-            self.0.poke(self.1.meta_first + number, |place| place.copy_from_slice(bytes));
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), MediumError> {
-        Ok(())
-    }
-}
-
 const TAG: u64 = 0xffff_ffff_ffff_ff00;
 
 fn key(chunks: &[u64]) -> Vec<u8> {
@@ -221,11 +194,9 @@ fn forged_disk(forge: impl FnOnce(&Store, &mut Batch)) -> (Arc<Disk>, Superblock
     files.link(Object::At(&root, b"one", Follow::No), &root, b"two", who).unwrap();
     files.unmount().unwrap();
     disk.assert_sound();
-    let superblock = FileSystem::probe(&disk.device()).unwrap();
     let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
     let pending = PendingMemory { memory, offset: 0, len: 1 << 20 };
-    let medium = Arc::new(Region(Arc::clone(&disk), superblock));
-    let store = Store::open(medium, pending, &nvmed_kv::Options::default()).unwrap();
+    let store = Store::open(Region::of(&disk), pending, &nvmed_kv::Options::default()).unwrap();
     let mut batch = Batch::new();
     forge(&store, &mut batch);
     let sequence = store.apply(&batch).unwrap();
@@ -260,9 +231,9 @@ fn the_checker_finds_each_kind_of_damage() {
         batch.delete(&entry_key(1, &[], "one"));
         batch.delete(&entry_key(1, &[], "two"));
     });
-    assert_eq!(lost_names[0], Finding::Orphan { ino: 5, names: 0 });
+    assert_eq!(lost_names[0], Finding::Orphan { ino: Ino(5), names: 0 });
     let lost_inode = forged(|_, batch| batch.delete(&key(&[TAG + 1, 5])));
-    assert!(lost_inode.contains(&Finding::Entry { directory: 1, name: b"two".to_vec(), ino: 5 }));
+    assert!(lost_inode.contains(&Finding::Entry { directory: Ino(1), name: b"two".to_vec(), ino: Ino(5) }));
     let behind = forged(|store, batch| {
         let mut counters = value(store, &key(&[TAG + 6]));
         counters[16..24].copy_from_slice(&5u64.to_le_bytes());
@@ -270,17 +241,17 @@ fn the_checker_finds_each_kind_of_damage() {
     });
     assert_eq!(behind, [Finding::Counter { field: "next inode", recorded: 5, found: 6 }]);
     let links = forged(|store, batch| edit(store, batch, &file_key(), 5, &[7]));
-    assert_eq!(links, [Finding::Inode { ino: 3, field: "links", recorded: 7, found: 1 }]);
+    assert_eq!(links, [Finding::Inode { ino: Ino(3), field: "links", recorded: 7, found: 1 }]);
     let orphan = forged(|_, batch| batch.put(&key(&[TAG + 4, 3]), &[0]));
-    assert_eq!(orphan, [Finding::Orphan { ino: 3, names: 1 }]);
+    assert_eq!(orphan, [Finding::Orphan { ino: Ino(3), names: 1 }]);
     let target = forged(|_, batch| batch.delete(&key(&[TAG + 5, 4, 0])));
-    assert_eq!(target, [Finding::Inode { ino: 4, field: "target", recorded: 300, found: 0 }]);
+    assert_eq!(target, [Finding::Inode { ino: Ino(4), field: "target", recorded: 300, found: 0 }]);
     let last = forged(|store, batch| {
         let mut value = Vec::new();
         assert!(store.get(&key(&[TAG + 1, 5]), &mut value).unwrap());
         batch.put(&key(&[TAG + 1, u64::MAX]), &value);
     });
-    assert!(last.contains(&Finding::Orphan { ino: u64::MAX, names: 0 }), "{last:?}");
+    assert!(last.contains(&Finding::Orphan { ino: Ino(u64::MAX), names: 0 }), "{last:?}");
     let nonsense = forged(|_, batch| batch.put(b"what", b"ever"));
     assert_eq!(nonsense, [Finding::Record { key: b"what".to_vec() }]);
     let twice = forged(|store, batch| batch.put(&key(&[TAG + 1, 3]), &value(store, &file_key())[2..]));
@@ -290,10 +261,10 @@ fn the_checker_finds_each_kind_of_damage() {
 #[test]
 fn the_checker_finds_names_where_they_cannot_be() {
     let in_a_file = forged(|_, batch| batch.put(&entry_key(3, &[], "x"), &[4, 10]));
-    assert!(in_a_file.contains(&Finding::Directory { ino: 3 }));
+    assert!(in_a_file.contains(&Finding::Directory { ino: Ino(3) }));
     let nowhere = forged(|_, batch| batch.put(&entry_key(1, &["dir", "no"], "x"), &[8, 5]));
-    assert!(nowhere.contains(&Finding::Path { zone: 1, path: b"dir/no".to_vec() }));
-    assert!(nowhere.contains(&Finding::Inode { ino: 5, field: "links", recorded: 2, found: 3 }));
+    assert!(nowhere.contains(&Finding::Path { zone: Ino(1), path: b"dir/no".to_vec() }));
+    assert!(nowhere.contains(&Finding::Inode { ino: Ino(5), field: "links", recorded: 2, found: 3 }));
     for name in ["", ".", "..", "a/b"] {
         let bad = forged(|_, batch| batch.put(&entry_key(1, &["dir"], name), &[8, 5]));
         assert!(bad.contains(&Finding::Record { key: entry_key(1, &["dir"], name) }), "{name:?}");
@@ -305,8 +276,8 @@ fn the_checker_finds_names_where_they_cannot_be() {
         batch.delete(&entry_key(1, &[], "dir"));
         batch.put(&entry_key(2, &[], "dir"), &entry);
     });
-    assert!(circle.contains(&Finding::Unreachable { ino: 2 }), "{circle:?}");
-    assert!(circle.contains(&Finding::Path { zone: 1, path: b"dir".to_vec() }));
+    assert!(circle.contains(&Finding::Unreachable { ino: Ino(2) }), "{circle:?}");
+    assert!(circle.contains(&Finding::Path { zone: Ino(1), path: b"dir".to_vec() }));
     let two_names = forged(|store, batch| {
         let entry = value(store, &entry_key(1, &[], "dir"));
         batch.put(&entry_key(1, &[], "again"), &entry);
@@ -320,7 +291,7 @@ fn the_checker_finds_names_where_they_cannot_be() {
             batch.put(&entry_key(1, &["dir"], &format!("f{ino}")), &entry);
         }
     });
-    assert!(crowded.contains(&Finding::Zone { ino: 2, names: 65, bound: 64 }), "{crowded:?}");
+    assert!(crowded.contains(&Finding::Zone { ino: Ino(2), names: 65, bound: 64 }), "{crowded:?}");
 }
 
 #[test]
@@ -338,20 +309,23 @@ fn the_checker_finds_wrong_blocks() {
     };
     // The data region of 8192 blocks with an eighth for metadata begins at block 1025.
     let leaked = forged(|_, batch| mark(batch, 0b110));
-    assert_eq!(leaked, [Finding::Bitmap { block: 1025, leaked: 2, unmarked: 0 }]);
+    assert_eq!(leaked, [Finding::Bitmap { block: Block(1025), leaked: 2, unmarked: 0 }]);
     let unmarked = forged(|_, batch| batch.put(&file_key(), &extent(1026)));
-    assert!(unmarked.contains(&Finding::Bitmap { block: 1025, leaked: 0, unmarked: 1 }));
+    assert!(unmarked.contains(&Finding::Bitmap { block: Block(1025), leaked: 0, unmarked: 1 }));
     assert!(unmarked.iter().any(|finding| matches!(finding, Finding::Counter { field: "free blocks", .. })));
     let outside = forged(|_, batch| batch.put(&file_key(), &extent(1024)));
-    assert!(outside.contains(&Finding::Extent { ino: 3, block: 1024, other: None }));
+    assert!(outside.contains(&Finding::Extent { ino: Ino(3), block: Block(1024), other: None }));
     let nowhere = forged(|_, batch| batch.put(&key(&[TAG + 3, u64::MAX]), &[1; 128]));
-    assert_eq!(nowhere, [Finding::Bitmap { block: u64::MAX, leaked: 128, unmarked: 0 }]);
+    assert_eq!(nowhere, [Finding::Bitmap { block: Block(u64::MAX), leaked: 128, unmarked: 0 }]);
     let count = forged(|_, batch| {
         batch.put(&file_key(), &record(2, &[1, 0]));
         batch.put(&key(&[TAG + 2, 3, 0]), &[&1025u64.to_le_bytes()[..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat());
         mark(batch, 1);
     });
-    assert!(count.contains(&Finding::Inode { ino: 3, field: "blocks", recorded: 0, found: 1 }), "{count:?}");
+    assert!(
+        count.contains(&Finding::Inode { ino: Ino(3), field: "blocks", recorded: 0, found: 1 }),
+        "{count:?}"
+    );
 }
 
 /// A name for a key or a value: of the tree itself, or not.

@@ -404,9 +404,9 @@ fn sync_flushes_once_and_an_overwrite_writes_no_log() {
     let file = open(&files, b"a");
     file.write(&[1; 8192]).unwrap();
     let cost = |what: &dyn Fn()| {
-        let before = (disk.writes(), disk.flushes());
+        let before = (disk.writes(), disk.counts().flushes);
         what();
-        (disk.writes() - before.0, disk.flushes() - before.1)
+        (disk.writes() - before.0, disk.counts().flushes - before.1)
     };
     // Writes counted include flushes, each of which is a command that changes something.
     assert_eq!(cost(&|| file.fsync().unwrap()), (3, 1), "data, flush, log with FUA");
@@ -526,9 +526,9 @@ fn advice_changes_what_is_read_ahead_and_what_stays() {
     file.pwrite(&vec![7; 1 << 20], 0).unwrap();
     files.sync().unwrap();
     let read = |file: &File, page: u64| {
-        let before = disk.reads();
+        let before = disk.counts().blocks_read;
         assert_eq!(file.pread(&mut [0; 4096], page * 4096).unwrap(), 4096);
-        disk.reads() - before
+        disk.counts().blocks_read - before
     };
     assert_eq!(read(&file, 0), 0, "what was written is in the cache");
     file.advise(Advice::DontNeed, 0, 0).unwrap();
@@ -536,9 +536,9 @@ fn advice_changes_what_is_read_ahead_and_what_stays() {
     file.advise(Advice::DontNeed, 0, 0).unwrap();
     file.advise(Advice::Random, 0, 0).unwrap();
     assert_eq!((read(&file, 0), read(&file, 1), read(&file, 2)), (1, 1, 1));
-    let before = disk.reads();
+    let before = disk.counts().blocks_read;
     file.advise(Advice::WillNeed, 100 * 4096, 10 * 4096).unwrap();
-    assert_eq!(disk.reads() - before, 10);
+    assert_eq!(disk.counts().blocks_read - before, 10);
     assert_eq!((read(&file, 100), read(&file, 109), read(&file, 110)), (0, 0, 1));
     file.set_readahead(8 * 4096);
     assert_eq!((read(&file, 150), read(&file, 151)), (1, 4));

@@ -150,7 +150,7 @@ fn a_sync_waits_for_what_others_are_writing_back() {
     file.pwrite(&[7; PAGE], 0).unwrap();
     let synced = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let stall = disk.stall();
+        let stall = disk.stall_at(1);
         scope.spawn(|| files.write_back_older_than(Duration::ZERO).unwrap());
         disk.await_stalled();
         scope.spawn(|| {
@@ -184,12 +184,12 @@ fn a_flush_of_before_the_data_does_not_make_it_durable() {
     files.sync().unwrap();
     // New blocks: one write, then a flush before the append that names them.
     new.pwrite(&[2; PAGE], 0).unwrap();
-    let before = disk.flushes();
+    let before = disk.counts().flushes;
     std::thread::scope(|scope| {
         let stall = disk.stall_at(2);
         let first = scope.spawn(|| new.fdatasync().unwrap());
         disk.await_stalled();
-        assert_eq!(disk.flushes(), before + 1, "the append is held back, its flush is over");
+        assert_eq!(disk.counts().flushes, before + 1, "the append is held back, its flush is over");
         let (tell, told) = mpsc::channel();
         let second = scope.spawn(move || {
             old.pwrite(&[3; PAGE], 0).unwrap();

@@ -8,6 +8,7 @@ use nvmed_fs::{Credentials, FileSystem, Follow, FormatOptions, FsError, MountOpt
 use nvmed_io::Binding;
 use nvmed_kv::{Barrier, Batch, DeviceMedium, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::{Block, Page};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -79,7 +80,7 @@ fn build(zone_bound: u32) -> (Arc<Disk>, Tree) {
 fn store(disk: &Arc<Disk>) -> Store {
     let device = disk.device();
     let superblock = FileSystem::probe(&device).unwrap();
-    let blocks = superblock.meta_first..superblock.data_first;
+    let blocks = Block(superblock.meta_first)..Block(superblock.data_first);
     let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), blocks).unwrap();
     assert_eq!(superblock.meta_runs.len(), 1, "metadata has not grown");
     let memory = Arc::new(Mapping::anonymous(1 << 20, Pages::Base).unwrap());
@@ -472,7 +473,7 @@ fn a_damaged_log_is_told_and_salvaged() {
     let mut page = [0; 4096];
     // Of the last one the log may tell no more than its name.
     for file in &found[..found.len() - 1] {
-        wreck.read_page(file, 0, &mut page).unwrap();
+        wreck.read_page(file, Page::FIRST, &mut page).unwrap();
         assert!(page[..] == tree[&file.name][..4096], "{}", String::from_utf8_lossy(&file.name));
     }
 }

@@ -49,9 +49,9 @@ fn freed_blocks_are_discarded_once_their_removal_is_durable() {
     make(&files, "gone", &vec![7; 1 << 20]);
     files.sync().unwrap();
     files.unlink(&files.root(), b"gone", WHO).unwrap();
-    assert_eq!(disk.blocks_discarded(), 0, "the removal is not durable yet");
+    assert_eq!(disk.counts().blocks_discarded, 0, "the removal is not durable yet");
     files.sync().unwrap();
-    assert_eq!(disk.blocks_discarded(), 256);
+    assert_eq!(disk.counts().blocks_discarded, 256);
     let files = disk.remount(files);
     assert!(read(&files, "kept") == content(1));
 }
@@ -72,7 +72,7 @@ fn a_trim_tells_of_all_free_space_and_of_nothing_else() {
     let told = files.trim(0).unwrap();
     let free = files.statfs().blocks_free * 4096;
     assert!(told >= free && told <= free + 100_000, "{told} of {free} bytes: all but what is promised");
-    assert_eq!(disk.blocks_discarded() * 4096, told);
+    assert_eq!(disk.counts().blocks_discarded * 4096, told);
     let long = files.trim(1 << 20).unwrap();
     assert!(long > 0 && long <= told);
     let files = disk.remount(files);
@@ -87,14 +87,18 @@ fn a_small_file_is_durable_by_one_write_of_the_log() {
     let disk = Disk::new(64 << 20);
     let files = disk.format().mount();
     make(&files, "first", b"x").fsync().unwrap();
-    let (writes, flushes) = (disk.writes(), disk.flushes());
+    let (writes, flushes) = (disk.writes(), disk.counts().flushes);
     for number in 0..10u8 {
         let file = make(&files, &format!("f{number}"), &vec![number; 500]);
         file.fsync().unwrap();
         assert_eq!(file.stat().blocks_512, 1, "tools take a file without blocks for a hole");
     }
     let after = disk.survivor(|| false);
-    assert_eq!((disk.writes() - writes, disk.flushes() - flushes), (10, 0), "data came with the record");
+    assert_eq!(
+        (disk.writes() - writes, disk.counts().flushes - flushes),
+        (10, 0),
+        "data came with the record"
+    );
     drop(files);
     after.assert_sound();
     let files = after.mount();

@@ -4,7 +4,7 @@
 
 use crate::support::{Client, named, until};
 use nvmed_fs::{LockKind, LockRange, OpenFlags, RenameFlags};
-use nvmed_grants::{Admin, House, Keeper, Quota, Request, Said, Size, TreeGrant, ask};
+use nvmed_grants::{Admin, House, Keeper, Quota, Reply, Request, Size, TreeGrant, ask};
 use nvmed_server::{Admission, Limits, Server, Service};
 use nvmed_wire::{
     Address, Answer, Board, Call, Control, ControlAnswer, Handle, LockClass, Object, Socket, SocketError,
@@ -75,8 +75,8 @@ impl Machine {
 
     fn ask(&self, request: Request) -> serde_json::Value {
         match ask(&self.dir.join("admin"), &request, false, |_| {}).unwrap() {
-            Said::Done(value) => value,
-            Said::Failed(why) => panic!("{why}"),
+            Reply::Done(value) => value,
+            Reply::Failed(why) => panic!("{why}"),
         }
     }
 
@@ -583,7 +583,7 @@ fn only_the_owner_administers() {
     let refused = |why: &str| {
         for request in &requests {
             let said = as_user(ALICE, || ask(&socket, request, false, |_| {}));
-            assert!(matches!(said, Err(_) | Ok(Said::Failed(_))), "{why}: {request:?}: {said:?}");
+            assert!(matches!(said, Err(_) | Ok(Reply::Failed(_))), "{why}: {request:?}: {said:?}");
         }
         assert_eq!(machine.keeper.table().trees.len(), 1);
         assert!(!machine.keeper.is_draining());
@@ -615,7 +615,7 @@ fn a_drained_server_ends_with_its_last_session() {
     let waits = std::thread::spawn(move || {
         ask(&admin, &Request::Drain, true, |said| told.send(said.clone()).unwrap())
     });
-    assert!(matches!(answered.recv().unwrap(), Said::Done(_)));
+    assert!(matches!(answered.recv().unwrap(), Reply::Done(_)));
     assert_eq!(as_user(ALICE, || machine.greet("").err()), Some(raw(Errno::SHUTDOWN)));
     alice.pwrite(handle, 0, b"goes on");
     assert_eq!(alice.pread(handle, 0, 7), b"goes on");

@@ -7,6 +7,7 @@
 use crate::support::{Dice, Model, Op, VolatileMedium, contents, encode, open, play};
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Barrier, KvError, Medium, MediumError, MemoryMedium, Options, Sequence, Snapshot, Store};
+use nvmed_units::Block;
 use std::sync::Arc;
 
 /// Blocks of the store when it is made, and those that the medium has.
@@ -325,11 +326,11 @@ impl Medium for NoFlush {
         self.0.blocks()
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         self.0.read(block, into)
     }
 
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
         self.0.write(block, data, fua)
     }
 

@@ -5,6 +5,7 @@
 
 use crate::support::{Dice, Model, Op, contents, encode, open, play};
 use nvmed_kv::{Barrier, KvError, Medium, MediumError, MemoryMedium, Options, Store};
+use nvmed_units::Block;
 use std::sync::{Arc, Mutex};
 
 const BLOCK: usize = 4096;
@@ -50,20 +51,20 @@ impl Medium for HistoryMedium {
         self.inner.blocks()
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         self.inner.read(block, into)
     }
 
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
         let mut history = self.history.lock().unwrap();
         let mut written = Vec::new();
-        for (number, bytes) in (block..).zip(data.chunks_exact(BLOCK)) {
+        for (number, bytes) in block.onward().zip(data.chunks_exact(BLOCK)) {
             let mut old = vec![0; BLOCK];
             self.inner.read(number, &mut old)?;
-            history.before.push((number, old));
-            written.push((number, bytes.to_vec()));
+            history.before.push((number.0, old));
+            written.push((number.0, bytes.to_vec()));
         }
-        if (1..=LOG).contains(&block) {
+        if (1..=LOG).contains(&block.0) {
             history.last_append = written;
         }
         self.inner.write(block, data, fua)
@@ -207,7 +208,7 @@ fn an_older_copy_of_a_bitmap_page_is_an_error_before_a_block_is_taken_from_it() 
             store.apply(&encode(&ops)).unwrap();
             match store.checkpoint() {
                 Err(KvError::Corrupt { block, structure: "bitmap page", .. }) => {
-                    assert_eq!(block, page);
+                    assert_eq!(block.0, page);
                     refused += 1;
                 }
                 Err(error) => panic!("{error}"),
@@ -265,7 +266,7 @@ fn what_is_lost_of_two_copies_is_told_and_written_again() {
             let store = open(medium.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(contents(&store) == model, "{name}");
             let flaws = store.flaws().to_vec();
-            assert!(flaws.iter().all(|flaw| flaw.block == block), "{name}: {flaws:?}");
+            assert!(flaws.iter().all(|flaw| flaw.block == Block(block)), "{name}: {flaws:?}");
             // Bytes of a log block that no record is in, and an older copy that holds as much, say nothing.
             let harmless = block != 0
                 && block != far
@@ -298,7 +299,11 @@ fn a_superblock_whose_last_write_was_lost_is_told() {
             bytes[block as usize * BLOCK..][..BLOCK].copy_from_slice(&old);
             let store = open(Arc::new(MemoryMedium::from_bytes(bytes))).unwrap();
             assert!(contents(&store) == model);
-            assert!(store.flaws().len() == 1 && store.flaws()[0].block == block, "{:?}", store.flaws());
+            assert!(
+                store.flaws().len() == 1 && store.flaws()[0].block == Block(block),
+                "{:?}",
+                store.flaws()
+            );
         }
     }
 }

@@ -166,7 +166,7 @@ fn a_near_superblock_from_before_it_grew_does_not_hide_the_far_one() {
         let store = open(medium.clone()).unwrap_or_else(|error| panic!("{blocks} blocks: {error}"));
         assert!(contents(&store) == model, "{blocks} blocks");
         // It is told, and written again: the far one may be lost then.
-        assert_eq!(store.flaws().iter().map(|flaw| flaw.block).collect::<Vec<_>>(), [0]);
+        assert_eq!(store.flaws().iter().map(|flaw| flaw.block.0).collect::<Vec<_>>(), [0]);
         store.checkpoint().unwrap();
         store.close().unwrap();
         drop(store);

@@ -3,6 +3,7 @@
 use crate::support::{Dice, Model, Op, contents, encode, get, open, pending, play};
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Barrier, Batch, KvError, Medium, MediumError, MemoryMedium, Options, Store};
+use nvmed_units::Block;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -77,7 +78,7 @@ fn a_damaged_block_is_an_error_that_names_it() {
             match use_it(bad) {
                 Ok(()) => {}
                 Err(KvError::Corrupt { block: found, structure, .. }) => {
-                    assert_eq!(found, block as u64, "the wrong block is blamed");
+                    assert_eq!(found.0, block as u64, "the wrong block is blamed");
                     named.insert((structure, found));
                 }
                 Err(other) => panic!("block {block}: {other}"),
@@ -212,12 +213,12 @@ impl Medium for FailingMedium {
         self.inner.blocks()
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         self.step("read").and_then(|()| self.inner.read(block, into))
     }
 
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
-        let what = if (1..=64).contains(&block) {
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
+        let what = if (1..=64).contains(&block.0) {
             "log"
         } else if fua {
             "superblock"
@@ -301,11 +302,11 @@ impl Medium for UnreliableMedium {
         self.inner.blocks()
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         self.step().and_then(|()| self.inner.read(block, into))
     }
 
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
         // The first sector arrives: a failed write may leave anything.
         if let Err(error) = self.step() {
             let mut torn = vec![0; BLOCK];
@@ -450,7 +451,7 @@ fn is_found_or_harmless(bad: Vec<u8>, model: &Model, applied: u64, first: usize,
         }
         Err(error @ KvError::Corrupt { block, structure: "log", .. }) => {
             // A record that crosses into the damaged block begins at most five blocks before.
-            assert!((64 + first as u64 - block) % 64 <= 5, "{what} of block {first}: {error}");
+            assert!((64 + first as u64 - block.0) % 64 <= 5, "{what} of block {first}: {error}");
             assert!(error.to_string().contains("--salvage"));
             true
         }

@@ -6,6 +6,7 @@ use nvmed_io::{Binding, Device, DeviceOptions};
 use nvmed_kv::{
     Barrier, DeviceMedium, FileMedium, FileOptions, Medium, MemoryMedium, OpenError, Options, Store,
 };
+use nvmed_units::Block;
 use nvmed_vdev::{Controller, ControllerConfig, InProcess, Media};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,9 +43,10 @@ fn device() -> Arc<Device> {
 /// Blocks of a device in three runs, out of order on the device.
 fn device_medium() -> DeviceMedium {
     let device = device();
-    let medium = DeviceMedium::new(&device, device.handle(Binding::Spread), 1000..1201).unwrap();
-    medium.extend(10..310).unwrap();
-    medium.extend(310..409).unwrap();
+    let medium =
+        DeviceMedium::new(&device, device.handle(Binding::Spread), Block(1000)..Block(1201)).unwrap();
+    medium.extend(Block(10)..Block(310)).unwrap();
+    medium.extend(Block(310)..Block(409)).unwrap();
     medium
 }
 
@@ -60,22 +62,22 @@ fn check(medium: Arc<dyn Medium>) {
         let mut block = 0;
         for length in [1, 70, 3, 33, 64, 70, 70, 70, 70, 70, 79] {
             let data: Vec<_> = (block..block + length).flat_map(|block| pattern(block, round)).collect();
-            medium.write(block, &data, fua).unwrap();
+            medium.write(Block(block), &data, fua).unwrap();
             block += length;
         }
         assert_eq!(block, BLOCKS);
         medium.flush().unwrap();
         let mut all = vec![0; BLOCKS as usize * BLOCK];
-        medium.read(0, &mut all).unwrap();
+        medium.read(Block(0), &mut all).unwrap();
         for (number, bytes) in all.chunks_exact(BLOCK).enumerate() {
             assert!(bytes == pattern(number as u64, round), "block {number}");
         }
     }
     let mut block = vec![0; BLOCK];
-    assert!(medium.read(BLOCKS, &mut block).is_err(), "past the end");
-    assert!(medium.read(u64::MAX, &mut block).is_err(), "far past the end");
-    assert!(medium.read(0, &mut block[..100]).is_err(), "part of a block");
-    assert!(medium.write(0, &block[..100], true).is_err(), "part of a block");
+    assert!(medium.read(Block(BLOCKS), &mut block).is_err(), "past the end");
+    assert!(medium.read(Block(u64::MAX), &mut block).is_err(), "far past the end");
+    assert!(medium.read(Block(0), &mut block[..100]).is_err(), "part of a block");
+    assert!(medium.write(Block(0), &block[..100], true).is_err(), "part of a block");
     use_it(medium);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{Dice, Model, Op, contents, encode, get, pending, play};
 use core::ops::{Bound, ControlFlow};
-use nvmed_kv::{Barrier, Iter, KvError, MemoryMedium, Options, Snapshot, Store};
+use nvmed_kv::{Barrier, Iter, KvError, MemoryMedium, Options, Sequence, Snapshot, Store};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -238,7 +238,7 @@ fn a_snapshot_past_a_bound_is_cut_off_and_says_so() {
             assert_eq!(value, vec![1; 300]);
         }
         let error = error.expect("it was never cut off");
-        assert!(matches!(error, KvError::SnapshotTooOld { sequence: 2000, .. }), "{error:?}");
+        assert!(matches!(error, KvError::SnapshotTooOld { sequence: Sequence(2000), .. }), "{error:?}");
         assert!(error.to_string().contains(what), "{error}");
         assert_eq!(old.scan(ALL.0, ALL.1, &mut |_, _| ControlFlow::Continue(())), Err(error.clone()));
         assert_eq!(old.iter(ALL.0, ALL.1).next(), Err(error));

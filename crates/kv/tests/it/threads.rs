@@ -3,6 +3,7 @@
 use crate::support::{contents, encode, get, open};
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Barrier, Medium, MediumError, MemoryMedium, Options, Store};
+use nvmed_units::Block;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -43,11 +44,11 @@ impl Medium for GatedMedium {
         self.inner.blocks()
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         self.inner.read(block, into)
     }
 
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
         let mut gate = self.gate.lock().unwrap();
         gate.1 += 1;
         self.changed.notify_all();

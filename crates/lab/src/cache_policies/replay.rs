@@ -5,6 +5,7 @@ use nvmed_cache::{
     Cache, Claimed, DirtyPage, EvictionPolicy, Layout, Object, Options, Outcome, PageState, Written,
 };
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Page;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -77,7 +78,7 @@ impl Replay {
             // Pages that are gone in part stay.
             let whole = request.offset.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
             if whole.start < whole.end {
-                self.cache.write_back(&object).discard(whole);
+                self.cache.write_back(&object).discard(Page(whole.start)..Page(whole.end));
             }
             return;
         }
@@ -86,14 +87,14 @@ impl Replay {
             let stop = end.min((page + 1) * PAGE_BYTES);
             let (within, len) = ((start % PAGE_BYTES) as usize, (stop - start) as usize);
             if request.kind == Access::Read {
-                self.read(&object, page, within, len);
+                self.read(&object, Page(page), within, len);
             } else {
-                self.write(&object, page, within, len);
+                self.write(&object, Page(page), within, len);
             }
         }
     }
 
-    fn read(&mut self, object: &Arc<Object>, page: u64, within: usize, len: usize) {
+    fn read(&mut self, object: &Arc<Object>, page: Page, within: usize, len: usize) {
         self.counts.reads += 1;
         let mut hit = true;
         while !self.cache.read(object, page, within, &mut self.bytes[..len]) {
@@ -103,7 +104,7 @@ impl Replay {
         self.counts.read_hits += u64::from(hit);
     }
 
-    fn write(&mut self, object: &Arc<Object>, page: u64, within: usize, len: usize) {
+    fn write(&mut self, object: &Arc<Object>, page: Page, within: usize, len: usize) {
         self.counts.writes += 1;
         let mut hit = true;
         while self.cache.write(object, page, within, &self.bytes[..len]) == Written::Absent {
@@ -120,7 +121,7 @@ impl Replay {
         }
     }
 
-    fn fill(&mut self, object: &Arc<Object>, page: u64, dirty: bool) {
+    fn fill(&mut self, object: &Arc<Object>, page: Page, dirty: bool) {
         loop {
             match self.cache.claim(object, page) {
                 Ok(Claimed::Fill(claim)) => {
@@ -140,7 +141,7 @@ impl Replay {
             let mut pass = self.cache.write_back(object);
             loop {
                 pages.clear();
-                pass.take(0..u64::MAX, BATCH_PAGES, &mut pages);
+                pass.take(Page::ALL, BATCH_PAGES, &mut pages);
                 if pages.is_empty() {
                     break;
                 }

@@ -7,7 +7,7 @@ use crate::medium::{Mounted, Zram, formatted};
 use crate::mobile::{App, Replay};
 use crate::samples::Samples;
 use crate::shell::{run, run_with};
-use crate::undo::{self, Made};
+use crate::undo::{self, HostResource};
 use nvmed_stack::{Config, Sharing};
 use nvmed_sys::sync::Mutex;
 use std::path::{Path, PathBuf};
@@ -58,13 +58,13 @@ fn times(effort: &Effort) -> u32 {
     if effort.quick { 2 } else { 20 }
 }
 
-/// What is done on both.
-enum Work {
+/// What runs on both disks.
+enum Workload {
     Sql(App, u64),
     Trace(PathBuf, u32),
 }
 
-impl Work {
+impl Workload {
     fn name(&self) -> String {
         match self {
             Self::Sql(app, _) => app.name().to_owned(),
@@ -84,7 +84,7 @@ struct Settings(PathBuf);
 
 impl Drop for Settings {
     fn drop(&mut self) {
-        undo::undo(&Made::File(self.0.clone()));
+        undo::undo(&HostResource::File(self.0.clone()));
     }
 }
 
@@ -95,7 +95,7 @@ impl Seat {
         let (dir, file) = (base.with_extension("on"), base.with_extension("conf"));
         let mut config = Config::new(dir.clone(), spec);
         config.sharing = Some(Sharing::Private);
-        undo::made(&Made::File(file.clone()));
+        undo::made(&HostResource::File(file.clone()));
         std::fs::write(&file, config.to_text()).map_err(|error| LabError::program(file.display(), &error))?;
         Ok(Self::Ours { dir, config: Settings(file), nvmed: nvmed()? })
     }
@@ -146,7 +146,7 @@ fn nvmed() -> Result<PathBuf, LabError> {
 }
 
 /// Does the work on a fresh disk; the answer of [`App::check`] tells what the database is afterwards.
-fn round(zram: &Zram, seat: &Seat, work: &Work, seed: u64) -> Result<(Figures, String), LabError> {
+fn round(zram: &Zram, seat: &Seat, workload: &Workload, seed: u64) -> Result<(Figures, String), LabError> {
     let dir = seat.dir().display().to_string();
     let timed = |what: &mut dyn FnMut() -> Result<String, LabError>| {
         let before = zram.writes()?;
@@ -158,15 +158,15 @@ fn round(zram: &Zram, seat: &Seat, work: &Work, seed: u64) -> Result<(Figures, S
         let (requests, bytes) = (after.0 - before.0, after.1 - before.1);
         Ok::<_, LabError>((Figures { seconds, requests: requests as f64, bytes: bytes as f64 }, said))
     };
-    match work {
-        Work::Sql(app, count) => {
+    match workload {
+        Workload::Sql(app, count) => {
             seat.sqlite(&app.before(&dir))?;
             seat.sync()?;
             let sql = app.transactions_sql(&dir, *count, seed);
             let (figures, _) = timed(&mut || seat.sqlite(&sql))?;
             Ok((figures, seat.sqlite(&app.check(&dir))?))
         }
-        Work::Trace(path, times) => {
+        Workload::Trace(path, times) => {
             let times = times.to_string();
             let replay = |words: &[&str]| {
                 let mut command = seat.command(&nvmed()?);
@@ -179,14 +179,14 @@ fn round(zram: &Zram, seat: &Seat, work: &Work, seed: u64) -> Result<(Figures, S
     }
 }
 
-fn pair(work: &Work, effort: &Effort) -> Result<Pair, LabError> {
-    let mut pair = Pair { name: work.name(), ..Pair::default() };
+fn pair(workload: &Workload, effort: &Effort) -> Result<Pair, LabError> {
+    let mut pair = Pair { name: workload.name(), ..Pair::default() };
     for seed in 0..rounds(effort) as u64 {
         let zram = Zram::new(DISK_BYTES)?;
-        let (ours, a) = round(&zram, &Seat::ours(&zram)?, work, seed)?;
+        let (ours, a) = round(&zram, &Seat::ours(&zram)?, workload, seed)?;
         drop(zram);
         let zram = Zram::new(DISK_BYTES)?;
-        let (ext4, b) = round(&zram, &Seat::ext4(&zram)?, work, seed)?;
+        let (ext4, b) = round(&zram, &Seat::ext4(&zram)?, workload, seed)?;
         if a != b {
             let reason = format!("ours ended as {a:?}, ext4 as {b:?}");
             return Err(LabError::Program { shown: pair.name, reason });
@@ -231,7 +231,8 @@ fn measured(effort: &Effort) -> Result<All, LabError> {
         return Err(LabError::missing("the sqlite3 shell is needed (Debian: sqlite3)"));
     }
     let share = if effort.quick { 10 } else { 1 };
-    let mut works: Vec<Work> = App::ALL.map(|app| Work::Sql(app, app.transactions() / share)).into();
+    let mut workloads: Vec<Workload> =
+        App::ALL.map(|app| Workload::Sql(app, app.transactions() / share)).into();
     let mut all = All::default();
     match traces() {
         Ok(paths) => {
@@ -239,15 +240,15 @@ fn measured(effort: &Effort) -> Result<All, LabError> {
                 let (calls, unknown) = Replay::load(path)?.counts();
                 all.notes.push(format!("{}: {calls} calls, {unknown} lines not understood", path.display()));
             }
-            works.extend(paths.into_iter().map(|path| Work::Trace(path, times(effort))));
+            workloads.extend(paths.into_iter().map(|path| Workload::Trace(path, times(effort))));
         }
         Err(skipped) => {
             eprintln!("nvmed: lab: {skipped}");
             all.notes.push(skipped);
         }
     }
-    for work in &works {
-        all.pairs.push(pair(work, effort)?);
+    for workload in &workloads {
+        all.pairs.push(pair(workload, effort)?);
     }
     *last = Some((effort.quick, all.clone()));
     Ok(all)

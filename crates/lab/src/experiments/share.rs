@@ -5,7 +5,7 @@ use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
 use crate::load::{Load, Pattern};
 use crate::medium::Zram;
-use crate::rival::{Copies, Way};
+use crate::rival::{Copies, KernelInterface};
 use crate::samples::Samples;
 
 /// Share of a read that is not the medium's copy.
@@ -43,7 +43,7 @@ impl Experiment for SoftwareShare {
         let mut teams = [
             Team::new("copy", vec![Box::new(Copies::new(&load)?)]),
             our_team(&ours, &text, &load, 1)?,
-            Team::kernel(Way::Psync, &zram.device(), "zram", &load, 1)?,
+            Team::kernel(KernelInterface::Psync, &zram.device(), "zram", &load, 1)?,
         ];
         let measured = alternate(&mut teams, effort)?;
         let [copy, ours, kernel] = &measured[..] else {

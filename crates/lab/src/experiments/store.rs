@@ -9,6 +9,7 @@ use crate::rival::Contender;
 use crate::samples::Samples;
 use nvmed_io::{Binding, Device};
 use nvmed_kv::{DeviceMedium, FileMedium, FileOptions, Store};
+use nvmed_units::Block;
 use std::sync::Arc;
 
 /// Throughput of Get.
@@ -42,7 +43,7 @@ fn fill(medium: impl nvmed_kv::Medium + 'static, pairs: Pairs) -> Result<Arc<Sto
 fn on_device(text: &str, pairs: Pairs) -> Result<(Arc<Device>, Arc<Store>), LabError> {
     let device = device(text, 1)?;
     let blocks = DeviceMedium::device_blocks(&device).map_err(|error| failed(text, &error))?;
-    let medium = DeviceMedium::new(&device, device.handle(Binding::Queue(0)), 0..blocks)
+    let medium = DeviceMedium::new(&device, device.handle(Binding::Queue(0)), Block(0)..Block(blocks))
         .map_err(|error| failed(text, &error))?;
     let store = fill(medium, pairs)?;
     Ok((device, store))

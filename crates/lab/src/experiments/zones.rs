@@ -48,7 +48,7 @@ struct Tree {
 impl Tree {
     fn new(bound: u32, effort: &Effort) -> Result<Self, LabError> {
         let path = std::env::temp_dir().join(format!("nvmed-lab-{}-zones.img", std::process::id()));
-        crate::undo::made(&crate::undo::Made::File(path.clone()));
+        crate::undo::made(&crate::undo::HostResource::File(path.clone()));
         let text = path.display().to_string();
         let spec = DeviceSpec::parse(&text).map_err(|error| StackError::Spec { device: text, error })?;
         let device = open_device(&spec, Open::Create { bytes: 1 << 30 }).map_err(stack)?;
@@ -145,7 +145,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        crate::undo::undo(&crate::undo::Made::File(self.path.clone()));
+        crate::undo::undo(&crate::undo::HostResource::File(self.path.clone()));
     }
 }
 

@@ -73,7 +73,7 @@ impl Contender for Ring {
                 // SAFETY: the entry names memory of the mapping, which lives until the ring is gone, and no
                 // other request in flight has this slot. There is room: the ring is as long as there are slots.
                 unsafe { ring.submission().push(&entry.user_data(slot)) }
-                    .map_err(|_| LabError::host("io_uring: full", Errno::AGAIN))?;
+                    .map_err(|_| LabError::host("an entry of io_uring, which is full", Errno::AGAIN))?;
                 started += 1;
             }
             match ring.submit_and_wait(1) {

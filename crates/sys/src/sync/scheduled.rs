@@ -12,6 +12,8 @@ use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 pub enum Pause {
     /// The thread is about to take a lock.
     May,
+    /// It looks at what is not memory: a device.
+    Look,
     /// It cannot go on before another thread has done something.
     Must,
 }
@@ -25,6 +27,16 @@ std::thread_local! {
 /// From now on this thread calls `hook` before it takes a lock, and where it would sleep for another thread.
 pub fn on_pause(hook: Option<Hook>) {
     HOOK.with(|own| *own.borrow_mut() = hook);
+}
+
+/// Whether this thread has a hook.
+pub fn has_hook() -> bool {
+    HOOK.with(|own| own.borrow().is_some())
+}
+
+/// This thread looks at a device, or could as well.
+pub fn look() {
+    pause(Pause::Look);
 }
 
 /// Calls the hook; false if there is none.

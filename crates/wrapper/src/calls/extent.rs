@@ -4,7 +4,7 @@ use crate::calls::descriptor::on_descriptor;
 use crate::edge::flags::check_range;
 use crate::edge::{Answer, caught, fail, host, offset, posix};
 use crate::find::backend::File;
-use crate::find::place::{Place, Touch, on_path};
+use crate::find::route::{Route, Touch, on_path};
 use crate::find::table;
 use crate::find::walk::Last;
 use core::ffi::{c_char, c_int, c_uint};
@@ -29,10 +29,10 @@ hook! {
 hook! {
     /// truncate(2)
     fn truncate(path: *const c_char, size: off_t) -> c_int {
-        on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
-            Place::Host { path, .. } => host(sys!(SYS_truncate, path, size)),
-            Place::Ours(spot) => {
-                spot.files.truncate(spot.object(Follow::Yes), offset(size)?, &spot.who())?;
+        on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |route| match route {
+            Route::Host { path, .. } => host(sys!(SYS_truncate, path, size)),
+            Route::Ours(ours) => {
+                ours.files.truncate(ours.object(Follow::Yes), offset(size)?, &ours.who())?;
                 Ok(0)
             }
         })

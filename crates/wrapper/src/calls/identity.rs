@@ -1,4 +1,4 @@
-//! Calls that change who the program is.
+//! Calls that change the program's user and group ids.
 
 use crate::find::{credentials, mount};
 use crate::raw;

@@ -1,5 +1,5 @@
 //! mmap of files of ours: the kernel maps the file system's per-inode memfd, and we remember where. A small piece that
-//! is mapped privately is a copy that nobody else knows of.
+//! is mapped privately is a copy in the program's own memory, which no table lists.
 //!
 //! Nothing is allocated under this module's lock: allocators call munmap.
 

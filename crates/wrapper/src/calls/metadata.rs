@@ -8,15 +8,15 @@ use crate::edge::flags::{
 use crate::edge::{Answer, fail, finish, given, host, reply};
 use crate::find::backend::Object;
 use crate::find::credentials::who;
-use crate::find::place::{Place, Spot, either, is_itself, on_itself};
+use crate::find::route::{FsPath, Route, either, is_itself, on_itself};
 use crate::find::{mount, table};
 use crate::raw;
 use core::ffi::{c_char, c_int};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use nvmed_fs::{Follow, Time};
 
-fn chmod_ours(spot: &Spot<'_>, mode: mode_t, follow: Follow) -> Answer {
-    spot.files.chmod(spot.object(follow), mode & 0o7777, &spot.who())?;
+fn chmod_ours(ours: &FsPath<'_>, mode: mode_t, follow: Follow) -> Answer {
+    ours.files.chmod(ours.object(follow), mode & 0o7777, &ours.who())?;
     Ok(0)
 }
 
@@ -38,10 +38,10 @@ unsafe fn chmod_at(
             Ok(0)
         });
     }
-    known.on_path(flags, (dirfd, path), look(flags), |place| match place {
-        Place::Host { dirfd, path } if flags == 0 => host(sys!(SYS_fchmodat, dirfd, path, mode)),
-        Place::Host { dirfd, path } => host(of_host(dirfd, path, mode, flags)),
-        Place::Ours(spot) => chmod_ours(&spot, mode, follow(flags)),
+    known.on_path(flags, (dirfd, path), look(flags), |route| match route {
+        Route::Host { dirfd, path } if flags == 0 => host(sys!(SYS_fchmodat, dirfd, path, mode)),
+        Route::Host { dirfd, path } => host(of_host(dirfd, path, mode, flags)),
+        Route::Ours(ours) => chmod_ours(&ours, mode, follow(flags)),
     })
 }
 
@@ -98,14 +98,14 @@ unsafe fn chown_at(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, fl
             Ok(0)
         });
     }
-    FCHOWNAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_fchownat, dirfd, path, uid, gid, flags)),
-        Place::Ours(spot) => chown_ours(&spot, uid, gid, follow(flags)),
+    FCHOWNAT.on_path(flags, (dirfd, path), look(flags), |route| match route {
+        Route::Host { dirfd, path } => host(sys!(SYS_fchownat, dirfd, path, uid, gid, flags)),
+        Route::Ours(ours) => chown_ours(&ours, uid, gid, follow(flags)),
     })
 }
 
-fn chown_ours(spot: &Spot<'_>, uid: uid_t, gid: gid_t, follow: Follow) -> Answer {
-    spot.files.chown(spot.object(follow), (id(uid), id(gid)), &spot.who())?;
+fn chown_ours(ours: &FsPath<'_>, uid: uid_t, gid: gid_t, follow: Follow) -> Answer {
+    ours.files.chown(ours.object(follow), (id(uid), id(gid)), &ours.who())?;
     Ok(0)
 }
 
@@ -173,16 +173,16 @@ unsafe fn utimens_at(dirfd: c_int, path: *const c_char, given: *const timespec, 
         });
     }
     let (mut said, before) = (false, raw::errno());
-    let answer = UTIMENSAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
-        Place::Host { dirfd, path } => {
+    let answer = UTIMENSAT.on_path(flags, (dirfd, path), look(flags), |route| match route {
+        Route::Host { dirfd, path } => {
             said = true;
             host(sys!(SYS_utimensat, dirfd, path, given, flags))
         }
-        Place::Ours(spot) => {
+        Route::Ours(ours) => {
             match times(given) {
-                Ok(times) => utimens_ours(&spot, times, follow(flags)),
+                Ok(times) => utimens_ours(&ours, times, follow(flags)),
                 // What is not there is told first.
-                Err(failure) => spot.node(follow(flags)).and(Err(failure)),
+                Err(failure) => ours.node(follow(flags)).and(Err(failure)),
             }
         }
     });
@@ -200,8 +200,8 @@ fn unless_before_names(given: *const timespec, flags: c_int, errno_before: c_int
     reply(answer)
 }
 
-fn utimens_ours(spot: &Spot<'_>, times: [Time; 2], follow: Follow) -> Answer {
-    spot.files.utimens(spot.object(follow), times, &spot.who())?;
+fn utimens_ours(ours: &FsPath<'_>, times: [Time; 2], follow: Follow) -> Answer {
+    ours.files.utimens(ours.object(follow), times, &ours.who())?;
     Ok(0)
 }
 

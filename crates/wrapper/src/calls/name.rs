@@ -4,7 +4,7 @@ use crate::edge::flags::{LINKAT, RENAMEAT2, UNLINKAT, buffer_bytes};
 use crate::edge::given::{self, NO_MEMORY, Room};
 use crate::edge::{Answer, Fail, fail, finish, guard, host, reply};
 use crate::find::backend::{Node, Object};
-use crate::find::place::{self, Place, Spot, Touch, on_path};
+use crate::find::route::{self, FsPath, Route, Touch, on_path};
 use crate::find::walk::{self, LINKS_MAX, Last};
 use crate::find::{credentials, mount, setting, table};
 use core::ffi::{c_char, c_int, c_uint};
@@ -16,21 +16,21 @@ use std::ffi::CString;
 const CHANGE: Touch = Touch::Change(Last::Keep);
 
 fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
-    UNLINKAT.on_path(flags, (dirfd, path), CHANGE, |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_unlinkat, dirfd, path, flags)),
-        Place::Ours(spot) => remove_ours(&spot, flags),
+    UNLINKAT.on_path(flags, (dirfd, path), CHANGE, |route| match route {
+        Route::Host { dirfd, path } => host(sys!(SYS_unlinkat, dirfd, path, flags)),
+        Route::Ours(ours) => remove_ours(&ours, flags),
     })
 }
 
-fn remove_ours(spot: &Spot<'_>, flags: c_int) -> Answer {
+fn remove_ours(ours: &FsPath<'_>, flags: c_int) -> Answer {
     let directory = flags & libc::AT_REMOVEDIR != 0;
-    if spot.is_root() {
+    if ours.is_root() {
         return fail(if directory { libc::EBUSY } else { libc::EISDIR });
     }
     if directory {
-        spot.files.rmdir(&spot.at, spot.path(), &spot.who())?;
+        ours.files.rmdir(&ours.at, ours.path(), &ours.who())?;
     } else {
-        spot.files.unlink(&spot.at, spot.path(), &spot.who())?;
+        ours.files.unlink(&ours.at, ours.path(), &ours.who())?;
     }
     Ok(0)
 }
@@ -59,16 +59,16 @@ hook! {
 hook! {
     /// remove(3)
     fn remove(path: *const c_char) -> c_int {
-        on_path(libc::AT_FDCWD, path, CHANGE, |place| match place {
-            Place::Host { dirfd, path } => match sys!(SYS_unlinkat, dirfd, path, 0) {
+        on_path(libc::AT_FDCWD, path, CHANGE, |route| match route {
+            Route::Host { dirfd, path } => match sys!(SYS_unlinkat, dirfd, path, 0) {
                 answer if answer == -libc::EISDIR as isize => {
                     host(sys!(SYS_unlinkat, dirfd, path, libc::AT_REMOVEDIR))
                 }
                 answer => host(answer),
             },
-            Place::Ours(spot) => {
-                remove_ours(&spot, 0).or_else(|failure| match failure {
-                    Fail::Errno(libc::EISDIR) => remove_ours(&spot, libc::AT_REMOVEDIR),
+            Route::Ours(ours) => {
+                remove_ours(&ours, 0).or_else(|failure| match failure {
+                    Fail::Errno(libc::EISDIR) => remove_ours(&ours, libc::AT_REMOVEDIR),
                     failure => Err(failure),
                 })
             }
@@ -77,12 +77,12 @@ hook! {
 }
 
 fn mkdir_at(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
-    on_path(dirfd, path, CHANGE, |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_mkdirat, dirfd, path, mode)),
-        Place::Ours(spot) if spot.is_root() => fail(libc::EEXIST),
-        Place::Ours(spot) => {
+    on_path(dirfd, path, CHANGE, |route| match route {
+        Route::Host { dirfd, path } => host(sys!(SYS_mkdirat, dirfd, path, mode)),
+        Route::Ours(ours) if ours.is_root() => fail(libc::EEXIST),
+        Route::Ours(ours) => {
             // The sticky bit is kept, as Linux does.
-            spot.files.mkdir(&spot.at, spot.path(), credentials::masked(mode) & 0o1777, &spot.who())?;
+            ours.files.mkdir(&ours.at, ours.path(), credentials::masked(mode) & 0o1777, &ours.who())?;
             Ok(0)
         }
     })
@@ -113,11 +113,11 @@ fn mknod_at(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c
         libc::S_IFDIR => return finish(fail(libc::EPERM)),
         _ => return finish(fail(libc::EINVAL)),
     }
-    on_path(dirfd, path, CHANGE, |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, number)),
-        Place::Ours(spot) => {
+    on_path(dirfd, path, CHANGE, |route| match route {
+        Route::Host { dirfd, path } => host(sys!(SYS_mknodat, dirfd, path, mode, number)),
+        Route::Ours(ours) => {
             let mode = mode & libc::S_IFMT | credentials::masked(mode);
-            spot.files.mknod(&spot.at, spot.path(), mode, device, &spot.who())?;
+            ours.files.mknod(&ours.at, ours.path(), mode, device, &ours.who())?;
             Ok(0)
         }
     })
@@ -181,13 +181,13 @@ hook! {
 }
 
 unsafe fn symlink_at(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
-    on_path(dirfd, path, CHANGE, |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_symlinkat, target, dirfd, path)),
-        Place::Ours(spot) if spot.is_root() => fail(libc::EEXIST),
-        Place::Ours(spot) => {
+    on_path(dirfd, path, CHANGE, |route| match route {
+        Route::Host { dirfd, path } => host(sys!(SYS_symlinkat, target, dirfd, path)),
+        Route::Ours(ours) if ours.is_root() => fail(libc::EEXIST),
+        Route::Ours(ours) => {
             let mut room = Room::new();
             let target = room.name(target)?.to_bytes();
-            spot.files.symlink(target, &spot.at, spot.path(), &spot.who())?;
+            ours.files.symlink(target, &ours.at, ours.path(), &ours.who())?;
             Ok(0)
         }
     })
@@ -222,8 +222,8 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
         });
     }
     // An empty path is that of a descriptor here, without a flag.
-    if place::is_itself(dirfd, path, libc::AT_EMPTY_PATH) && dirfd != libc::AT_FDCWD {
-        return place::on_itself(dirfd, |node, _| {
+    if route::is_itself(dirfd, path, libc::AT_EMPTY_PATH) && dirfd != libc::AT_FDCWD {
+        return route::on_itself(dirfd, |node, _| {
             if node.kind() != FileType::Symlink {
                 return fail(libc::ENOENT);
             }
@@ -232,10 +232,10 @@ unsafe fn readlink_at(dirfd: c_int, path: *const c_char, buffer: *mut c_char, si
             unsafe { copy_out(&target, buffer, size) }
         });
     }
-    on_path(dirfd, path, Touch::Look(Last::Keep), |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_readlinkat, dirfd, path, buffer, size)),
-        Place::Ours(spot) => {
-            let target = spot.files.readlink(spot.object(Follow::No), &spot.who())?;
+    on_path(dirfd, path, Touch::Look(Last::Keep), |route| match route {
+        Route::Host { dirfd, path } => host(sys!(SYS_readlinkat, dirfd, path, buffer, size)),
+        Route::Ours(ours) => {
+            let target = ours.files.readlink(ours.object(Follow::No), &ours.who())?;
             // SAFETY: the program says that the buffer has `size` bytes.
             unsafe { copy_out(&target, buffer, size) }
         }
@@ -257,7 +257,7 @@ fn link_of_ours(path: &[u8]) -> Option<Answer<Vec<u8>>> {
     if let Some(own) = crate::process::program::own().filter(|_| crate::process::program::names_own(path)) {
         return Some(Ok(own.to_bytes().to_vec()));
     }
-    let fd = place::descriptor_named(path).filter(|&fd| table::is_ours(fd))?;
+    let fd = route::descriptor_named(path).filter(|&fd| table::is_ours(fd))?;
     Some(table::pin(fd).and_then(|pinned| {
         let files = mount::files()?;
         match files.path_of(&pinned.node) {
@@ -343,18 +343,18 @@ impl Side {
     }
 
     /// Where it lies; the host is looked at through its symbolic links too.
-    fn spot(&self) -> Answer<Option<Spot<'_>>> {
+    fn ours(&self) -> Answer<Option<FsPath<'_>>> {
         let Some(setting) = setting::setting() else { return Ok(None) };
         if let Some(node) = &self.itself {
-            return place::held(node.clone()).map(Some);
+            return route::held(node.clone()).map(Some);
         }
         if self.is_no_name() {
             return Ok(None);
         }
         let path = self.path.as_bytes();
-        match place::find(setting, self.dirfd, path, Touch::Look(self.last))? {
-            Some(spot) => Ok(Some(spot)),
-            None => place::entered(walk::leads_in(setting, self.dirfd, path, self.last)),
+        match route::find(setting, self.dirfd, path, Touch::Look(self.last))? {
+            Some(ours) => Ok(Some(ours)),
+            None => route::entered(walk::leads_in(setting, self.dirfd, path, self.last)),
         }
     }
 
@@ -366,30 +366,30 @@ impl Side {
         if self.is_no_name() && self.itself.is_none() {
             return host(sys!(SYS_faccessat2, self.dirfd, self.as_ptr(), libc::F_OK, self.flags));
         }
-        let spot = self.spot()?;
-        match (self.needs, &spot) {
-            (Needs::File, Some(spot)) if spot.exact.is_some() => Ok(0),
-            (Needs::File, Some(spot)) => self.look(Some(spot), spot.path()),
+        let ours = self.ours()?;
+        match (self.needs, &ours) {
+            (Needs::File, Some(ours)) if ours.exact.is_some() => Ok(0),
+            (Needs::File, Some(ours)) => self.look(Some(ours), ours.path()),
             (Needs::File, None) => self.look(None, self.path.as_bytes()),
-            (Needs::Directory | Needs::Nothing, Some(spot)) => self.check_directory(Some(spot), spot.path()),
+            (Needs::Directory | Needs::Nothing, Some(ours)) => self.check_directory(Some(ours), ours.path()),
             (Needs::Directory | Needs::Nothing, None) => self.check_directory(None, self.path.as_bytes()),
         }
     }
 
-    fn check_directory(&self, spot: Option<&Spot<'_>>, path: &[u8]) -> Answer {
+    fn check_directory(&self, ours: Option<&FsPath<'_>>, path: &[u8]) -> Answer {
         let (directory, name) = split(path);
         // The directory of ours was looked up by `moved`.
-        if spot.is_none() {
+        if ours.is_none() {
             self.look(None, &[directory, b"."].concat())?;
         }
         if self.needs != Needs::Nothing {
             return Ok(0);
         }
-        if spot.is_some_and(|spot| is_removed(spot, directory)) {
+        if ours.is_some_and(|ours| is_removed(ours, directory)) {
             return fail(libc::ENOENT);
         }
         let end = name.iter().position(|&byte| byte == b'/').unwrap_or(name.len());
-        match self.look(spot, &[directory, &name[..end]].concat()) {
+        match self.look(ours, &[directory, &name[..end]].concat()) {
             Ok(_) => fail(libc::EEXIST),
             // A new name with a slash behind it would be a directory's.
             Err(Fail::Errno(libc::ENOENT)) if end == name.len() => Ok(0),
@@ -398,8 +398,8 @@ impl Side {
     }
 
     /// Whether something is at a path of this side.
-    fn look(&self, spot: Option<&Spot<'_>>, path: &[u8]) -> Answer {
-        let Some(spot) = spot else {
+    fn look(&self, ours: Option<&FsPath<'_>>, path: &[u8]) -> Answer {
+        let Some(ours) = ours else {
             let path = walk::c_path(path).ok_or(Fail::Errno(libc::ENOENT))?;
             let keep = if self.last == Last::Keep { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
             return host(sys!(
@@ -411,7 +411,7 @@ impl Side {
             ));
         };
         let follow = if self.last == Last::Follow { Follow::Yes } else { Follow::No };
-        match spot.files.lookup(&spot.at, path, follow, &spot.who()) {
+        match ours.files.lookup(&ours.at, path, follow, &ours.who()) {
             // A link to the host's.
             Ok(_) | Err(FsError::Away(_)) => Ok(0),
             Err(error) => Err(error.into()),
@@ -420,10 +420,10 @@ impl Side {
 
     /// If the way to the last component leaves our file system: the path from there.
     fn moved(&self) -> Answer<Option<CString>> {
-        let Some(spot) = self.spot()?.filter(|spot| spot.exact.is_none()) else { return Ok(None) };
-        let (parent, name) = split(spot.path());
+        let Some(ours) = self.ours()?.filter(|ours| ours.exact.is_none()) else { return Ok(None) };
+        let (parent, name) = split(ours.path());
         let parent = if parent.is_empty() { b"." } else { parent };
-        match spot.files.lookup(&spot.at, parent, Follow::Yes, &spot.who()).map_err(Fail::from) {
+        match ours.files.lookup(&ours.at, parent, Follow::Yes, &ours.who()).map_err(Fail::from) {
             Err(Fail::Away(rest)) => {
                 Ok(walk::c_path(&[walk::outside(&rest).as_slice(), b"/", name].concat()))
             }
@@ -434,10 +434,10 @@ impl Side {
 }
 
 /// Whether a directory of ours has lost its name, and with it the room for others.
-fn is_removed(spot: &Spot<'_>, directory: &[u8]) -> bool {
+fn is_removed(ours: &FsPath<'_>, directory: &[u8]) -> bool {
     let directory = if directory.is_empty() { b"." } else { directory };
-    let node = spot.files.lookup(&spot.at, directory, Follow::Yes, &spot.who());
-    node.is_ok_and(|node| spot.files.path_of(&node).is_err())
+    let node = ours.files.lookup(&ours.at, directory, Follow::Yes, &ours.who());
+    node.is_ok_and(|node| ours.files.path_of(&node).is_err())
 }
 
 /// A path's directory, which is empty or ends with a slash, and its last component, with the slashes behind it.
@@ -452,10 +452,10 @@ fn on_both(
     mut from: Side,
     mut to: Side,
     on_host: impl Fn(&Side, &Side) -> isize,
-    run: impl Fn(&Spot<'_>, &Spot<'_>) -> Answer,
+    run: impl Fn(&FsPath<'_>, &FsPath<'_>) -> Answer,
 ) -> Answer {
     for _ in 0..LINKS_MAX {
-        let failure = match (from.spot()?, to.spot()?) {
+        let failure = match (from.ours()?, to.ours()?) {
             (None, None) => return host(on_host(&from, &to)),
             (Some(from), Some(to)) => match run(&from, &to) {
                 Err(failure @ Fail::Away(_)) => failure,
@@ -557,7 +557,7 @@ unsafe fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flag
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let last = if follow { Last::Follow } else { Last::Keep };
         let itself =
-            if place::is_itself(from.0, from.1, flags) { Some(place::itself(from.0)?) } else { None };
+            if route::is_itself(from.0, from.1, flags) { Some(route::itself(from.0)?) } else { None };
         on_both(
             Side {
                 flags: flags & libc::AT_EMPTY_PATH,

@@ -3,7 +3,7 @@
 use crate::calls::descriptor;
 use crate::edge::{Answer, Fail, errno_of, fail, host};
 use crate::find::credentials;
-use crate::find::place::{Place, Spot, Touch, on_path};
+use crate::find::route::{FsPath, Route, Touch, on_path};
 use crate::find::setting::{self, Setting};
 use crate::find::table::Body;
 use crate::find::walk::Last;
@@ -39,14 +39,14 @@ pub(crate) fn touch(flags: c_int) -> Touch {
     if flags & libc::O_CREAT != 0 { Touch::Change(last) } else { Touch::Look(last) }
 }
 
-/// Opens `place`; answers the descriptor.
-pub(crate) fn open_at(place: Place<'_>, flags: c_int, mode: mode_t) -> Answer {
-    match place {
-        Place::Ours(spot) => open_ours(&spot, flags, mode),
-        Place::Host { dirfd, path } => {
+/// Opens what the path of `route` names; answers the descriptor.
+pub(crate) fn open_at(route: Route<'_>, flags: c_int, mode: mode_t) -> Answer {
+    match route {
+        Route::Ours(ours) => open_ours(&ours, flags, mode),
+        Route::Host { dirfd, path } => {
             let setting = setting::setting();
             if setting.is_some()
-                // SAFETY: a place of the host's.
+                // SAFETY: the path of a call that goes to the host.
                 && let Some(list) = unsafe { mounts::opened(path, flags) }
             {
                 return Ok(list as isize);
@@ -78,36 +78,36 @@ fn unless_hidden(setting: &Setting, fd: c_int, flags: c_int) -> Answer {
     Ok(fd as isize)
 }
 
-fn open_ours(spot: &Spot<'_>, flags: c_int, mode: mode_t) -> Answer {
+fn open_ours(ours: &FsPath<'_>, flags: c_int, mode: mode_t) -> Answer {
     let fd = descriptor::reserve(flags & libc::O_CLOEXEC != 0)?;
-    match describe(spot, flags, mode) {
+    match describe(ours, flags, mode) {
         Ok(body) => descriptor::publish(fd, body),
         Err(failure) => {
             descriptor::give_back(fd);
             // A file system of ours has nothing behind the name of a special file.
-            if errno_of(&failure) == libc::ENXIO { end::open(spot, flags) } else { Err(failure) }
+            if errno_of(&failure) == libc::ENXIO { end::open(ours, flags) } else { Err(failure) }
         }
     }
 }
 
-fn describe(spot: &Spot<'_>, flags: c_int, mode: mode_t) -> Answer<Body> {
+fn describe(ours: &FsPath<'_>, flags: c_int, mode: mode_t) -> Answer<Body> {
     if flags & libc::O_PATH != 0 {
-        return path_only(spot, flags);
+        return path_only(ours, flags);
     }
     check(flags)?;
     let synced = if flags & SYNC != 0 { libc::O_DSYNC } else { 0 };
     let flags = OpenFlags((flags & !O_LARGEFILE | synced) as u32);
-    let file = match &spot.exact {
-        Some(node) => spot.files.open_node(node, flags, &spot.who())?,
-        None => spot.files.open(&spot.at, spot.path(), flags, credentials::masked(mode), &spot.who())?,
+    let file = match &ours.exact {
+        Some(node) => ours.files.open_node(node, flags, &ours.who())?,
+        None => ours.files.open(&ours.at, ours.path(), flags, credentials::masked(mode), &ours.who())?,
     };
     Ok(Body { node: file.node(), file: Some(file), path_flags: 0 })
 }
 
 /// `O_PATH`: a node without an open file.
-fn path_only(spot: &Spot<'_>, flags: c_int) -> Answer<Body> {
+fn path_only(ours: &FsPath<'_>, flags: c_int) -> Answer<Body> {
     let follow = if flags & libc::O_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
-    let node = spot.node(follow)?;
+    let node = ours.node(follow)?;
     if flags & libc::O_DIRECTORY != 0 && node.kind() != FileType::Directory {
         return fail(libc::ENOTDIR);
     }
@@ -116,7 +116,7 @@ fn path_only(spot: &Spot<'_>, flags: c_int) -> Answer<Body> {
 
 #[inline]
 fn open_path(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    on_path(dirfd, path, touch(flags), |place| open_at(place, flags, mode))
+    on_path(dirfd, path, touch(flags), |route| open_at(route, flags, mode))
 }
 
 // `open` and its kin are variadic in C; on x86-64 an absent argument is a register of any value, which

@@ -6,7 +6,7 @@ use crate::edge::flags::{NAME, NOWHERE};
 use crate::edge::given::{self, Plain, Room};
 use crate::edge::{Answer, Fail, errno_of, fail, finish, guard, host, reply};
 use crate::find::backend::{Files, Node, Object};
-use crate::find::place::{Place, Spot, on_path};
+use crate::find::route::{FsPath, Route, on_path};
 use crate::find::walk::{LINKS_MAX, without_slashes};
 use crate::find::{credentials, cwd, mount, setting, table};
 use crate::raw::O_LARGEFILE;
@@ -126,11 +126,11 @@ hook! {
             return guard(|| confined(start?, room.name(path)?.to_bytes(), &how));
         }
         let enters = || own_start(dirfd).is_none() || given::get(path).is_ok_and(|first| first as u8 == b'/');
-        on_path(dirfd, path, open::touch(how.open_flags()), |place| match (place, problem) {
-            (Place::Host { dirfd, path }, _) => host(on_host(dirfd, path)),
-            (Place::Ours(_), Some(errno)) => fail(errno),
-            (Place::Ours(_), None) if how.resolves(libc::RESOLVE_NO_XDEV) && enters() => fail(libc::EXDEV),
-            (Place::Ours(spot), None) => on_ours(spot, &how),
+        on_path(dirfd, path, open::touch(how.open_flags()), |route| match (route, problem) {
+            (Route::Host { dirfd, path }, _) => host(on_host(dirfd, path)),
+            (Route::Ours(_), Some(errno)) => fail(errno),
+            (Route::Ours(_), None) if how.resolves(libc::RESOLVE_NO_XDEV) && enters() => fail(libc::EXDEV),
+            (Route::Ours(ours), None) => on_ours(ours, &how),
         })
     }
 }
@@ -143,13 +143,13 @@ fn own_start(dirfd: c_int) -> Option<Answer<Node>> {
     table::is_ours(dirfd).then(|| table::pin(dirfd).map(|pinned| pinned.node.clone()))
 }
 
-fn on_ours(spot: Spot<'_>, how: &How) -> Answer {
+fn on_ours(ours: FsPath<'_>, how: &How) -> Answer {
     // A magic link has led here.
-    if spot.magic && how.resolves(libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | SCOPE) {
+    if ours.magic && how.resolves(libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | SCOPE) {
         return fail(libc::ELOOP);
     }
     // The kernel never has where that leads in its cache.
-    if spot.magic && how.resolves(libc::RESOLVE_CACHED) {
+    if ours.magic && how.resolves(libc::RESOLVE_CACHED) {
         return fail(libc::EAGAIN);
     }
     // It begins at a directory of the host's and has left it.
@@ -157,9 +157,9 @@ fn on_ours(spot: Spot<'_>, how: &How) -> Answer {
         return fail(libc::EOPNOTSUPP);
     }
     if how.resolves(libc::RESOLVE_NO_SYMLINKS) {
-        return confined(spot.at.clone(), spot.path(), how);
+        return confined(ours.at.clone(), ours.path(), how);
     }
-    open::open_at(Place::Ours(spot), how.open_flags(), how.mode as libc::mode_t)
+    open::open_at(Route::Ours(ours), how.open_flags(), how.mode as libc::mode_t)
 }
 
 /// Opens a path whose names are looked at one by one.
@@ -176,8 +176,8 @@ fn confined(start: Node, path: &[u8], how: &How) -> Answer {
         return fail(libc::ENOTDIR);
     }
     let (at, last) = end_of(files, start, path, how)?;
-    let spot = Spot { files, at, rest: last.into(), exact: None, magic: false };
-    open::open_at(Place::Ours(spot), how.open_flags(), how.mode as libc::mode_t)
+    let ours = FsPath { files, at, rest: last.into(), exact: None, magic: false };
+    open::open_at(Route::Ours(ours), how.open_flags(), how.mode as libc::mode_t)
 }
 
 /// The directory and the name, with the slash behind it, that a path ends at.

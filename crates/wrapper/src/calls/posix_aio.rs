@@ -30,41 +30,41 @@ pub(crate) struct Control {
 
 const _: () = assert!(size_of::<Control>() == size_of::<libc::aiocb>());
 
-/// What is to be done.
+/// What a control block asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Work {
+enum Operation {
     Read,
     Write,
     Sync,
     DataSync,
 }
 
-fn run(control: &Control, work: Work) -> Answer {
+fn run(control: &Control, operation: Operation) -> Answer {
     let pinned = table::pin(control.fd)?;
     let file = pinned.file()?;
     let one = iovec { iov_base: control.buffer, iov_len: control.bytes };
-    match work {
-        Work::Read => {
+    match operation {
+        Operation::Read => {
             offset(control.offset)?;
             // SAFETY: the buffer is valid until the request is done (aio_read(3)).
             unsafe { vector::read_with(&pinned, &raw const one, 1, control.offset, 0) }
         }
-        Work::Write => {
+        Operation::Write => {
             offset(control.offset)?;
             // SAFETY: as above.
             unsafe { vector::write_with(&pinned, &raw const one, 1, control.offset, 0) }
         }
         // Requests before are done.
-        Work::Sync => Ok(file.fsync().map(|()| 0)?),
-        Work::DataSync => Ok(file.fdatasync().map(|()| 0)?),
+        Operation::Sync => Ok(file.fsync().map(|()| 0)?),
+        Operation::DataSync => Ok(file.fdatasync().map(|()| 0)?),
     }
 }
 
 /// Carries out a request and writes its end into the control block; whether it succeeded.
-unsafe fn carry_out(control: *mut Control, work: Work) -> bool {
+unsafe fn carry_out(control: *mut Control, operation: Operation) -> bool {
     // SAFETY: the program's control block, which it leaves alone until the request is done.
     let control = unsafe { &mut *control };
-    let answer = caught(|| run(control, work));
+    let answer = caught(|| run(control, operation));
     let (answer, error) = match answer {
         Ok(count) => (count, 0),
         Err(failure) => (-1, errno_of(&failure)),
@@ -81,10 +81,10 @@ unsafe fn tell(notice: *mut sigevent) {
     unsafe { libc_lio_listio(libc::LIO_NOWAIT, none, 0, notice) };
 }
 
-unsafe fn single(control: *mut Control, work: Work) -> c_int {
+unsafe fn single(control: *mut Control, operation: Operation) -> c_int {
     // SAFETY: the program's control block.
     unsafe {
-        carry_out(control, work);
+        carry_out(control, operation);
         tell(&raw mut (*control).notice);
     }
     0
@@ -99,7 +99,7 @@ hook! {
     /// aio_read(3)
     fn aio_read(control: *mut Control) -> c_int, next libc_aio_read {
         if is_ours(control) {
-            return single(control, Work::Read);
+            return single(control, Operation::Read);
         }
         libc_aio_read(control)
     }
@@ -109,7 +109,7 @@ hook! {
     /// aio_write(3)
     fn aio_write(control: *mut Control) -> c_int, next libc_aio_write {
         if is_ours(control) {
-            return single(control, Work::Write);
+            return single(control, Operation::Write);
         }
         libc_aio_write(control)
     }
@@ -122,8 +122,8 @@ hook! {
             return libc_aio_fsync(how, control);
         }
         match how {
-            libc::O_SYNC => single(control, Work::Sync),
-            libc::O_DSYNC => single(control, Work::DataSync),
+            libc::O_SYNC => single(control, Operation::Sync),
+            libc::O_DSYNC => single(control, Operation::DataSync),
             _ => crate::edge::finish(fail(libc::EINVAL)),
         }
     }
@@ -145,12 +145,12 @@ hook! {
         let mut whole = true;
         for entry in hosts.iter_mut().filter(|entry| is_ours(**entry)) {
             let control = core::mem::replace(entry, core::ptr::null_mut());
-            let work = match (*control).opcode {
-                libc::LIO_READ => Work::Read,
-                libc::LIO_WRITE => Work::Write,
+            let operation = match (*control).opcode {
+                libc::LIO_READ => Operation::Read,
+                libc::LIO_WRITE => Operation::Write,
                 _ => continue,
             };
-            whole &= carry_out(control, work);
+            whole &= carry_out(control, operation);
             tell(&raw mut (*control).notice);
         }
         let answer = libc_lio_listio(mode, hosts.as_ptr(), count, notice);

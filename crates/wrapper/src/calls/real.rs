@@ -3,7 +3,7 @@
 use crate::edge::given::{self, Room};
 use crate::edge::{Answer, fail, finish, guard, host, reply};
 use crate::find::backend::{Node, Object};
-use crate::find::place::{Place, Spot, Touch, on_path};
+use crate::find::route::{FsPath, Route, Touch, on_path};
 use crate::find::walk::Last;
 use crate::find::{cwd, mount, setting, table};
 use crate::raw::{self, PATH_BYTES_MAX};
@@ -20,8 +20,8 @@ fn left(answer: isize) -> Answer {
     Ok(0)
 }
 
-fn enter(spot: &Spot<'_>) -> Answer {
-    enter_node(spot.node(Follow::Yes)?)
+fn enter(ours: &FsPath<'_>) -> Answer {
+    enter_node(ours.node(Follow::Yes)?)
 }
 
 fn enter_node(node: Node) -> Answer {
@@ -36,8 +36,8 @@ fn enter_node(node: Node) -> Answer {
 hook! {
     /// chdir(2)
     fn chdir(path: *const c_char) -> c_int {
-        on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
-            Place::Host { path, .. } => {
+        on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |route| match route {
+            Route::Host { path, .. } => {
                 left(sys!(SYS_chdir, path))?;
                 // Through a link into the directory that `wrap_dir` hides: ours.
                 match cwd::current() {
@@ -45,7 +45,7 @@ hook! {
                     _ => Ok(0),
                 }
             }
-            Place::Ours(spot) => enter(&spot),
+            Route::Ours(ours) => enter(&ours),
         })
     }
 }
@@ -130,9 +130,9 @@ hook! {
     }
 }
 
-/// The real path of a place of ours: the directory's own, then the name.
-fn real(spot: &Spot<'_>) -> Answer<Vec<u8>> {
-    Ok(setting::absolute(&spot.files.path_of(&spot.node(Follow::Yes)?)?))
+/// The real path behind a path of ours: the directory's own, then the name.
+fn real(ours: &FsPath<'_>) -> Answer<Vec<u8>> {
+    Ok(setting::absolute(&ours.files.path_of(&ours.node(Follow::Yes)?)?))
 }
 
 unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
@@ -143,16 +143,16 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     let own = crate::process::program::own()
         .filter(|_| crate::process::program::names_own(unsafe { raw::bytes(path) }));
     let path = own.map_or(path, |own| own.as_ptr());
-    on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |place| match place {
+    on_path(libc::AT_FDCWD, path, Touch::Look(Last::Follow), |route| match route {
         // libc follows what is longer than a path, from the kernel's working directory.
-        Place::Host { path, .. } if cwd::is_ours() && is_too_long(path) => fail(libc::ENAMETOOLONG),
-        Place::Host { path, .. } => {
+        Route::Host { path, .. } if cwd::is_ours() && is_too_long(path) => fail(libc::ENAMETOOLONG),
+        Route::Host { path, .. } => {
             // SAFETY: the program's arguments, under `edge`'s contract.
             let found = unsafe { libc_realpath(path, resolved) };
             if found.is_null() { fail(raw::errno()) } else { Ok(found as isize) }
         }
-        Place::Ours(spot) => {
-            let path = real(&spot)?;
+        Route::Ours(ours) => {
+            let path = real(&ours)?;
             let size = if resolved.is_null() { 0 } else { PATH_BYTES_MAX };
             // SAFETY: realpath(3) wants a buffer of PATH_MAX bytes.
             unsafe { hand_out(&path, resolved, size) }

@@ -2,7 +2,7 @@
 //! placeholder.
 
 use crate::calls::descriptor;
-use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, given, reply};
+use crate::edge::{Answer, Fail, caught, fail, finish, given, reply, words_of};
 use crate::find::{mount, setting, table};
 use crate::host::socket;
 use crate::raw;
@@ -144,8 +144,11 @@ fn receive(message: *const msghdr) {
         if Token::of(borrowed).is_some()
             && let Err(failure) = caught(|| exchange(fd, borrowed))
         {
-            let errno = errno_of(&failure);
-            raw::say(format_args!("descriptor {fd} came in a message and cannot be used: errno {errno}"));
+            raw::say(format_args!(
+                "descriptor {fd} came in a message, and the server did not give its file to this process, so calls on \
+                 it fail: {}",
+                words_of(&failure)
+            ));
         }
     }
     raw::set_errno(errno);

@@ -9,8 +9,8 @@
 //! not wait. A write into what is allocated needs no room. Another reader of the pipe may have been faster; then we get
 //! less, or wait again.
 //!
-//! *The waits* are the kernel's, of calls that move nothing, and nothing of ours is held in them: a handler may leave
-//! them for good. What moves bytes never waits.
+//! *Waiting* is done in the kernel, by calls that move no bytes, and we hold no lock meanwhile: a signal handler may
+//! jump out of such a call and never return. The calls that move bytes never wait.
 
 use crate::edge::{Answer, Fail, caught, fail, finish, given, guard, host, inside, reply};
 use crate::find::backend::File;

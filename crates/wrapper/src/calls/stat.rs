@@ -5,7 +5,7 @@ use crate::edge::flags::{ACCESS, FACCESSAT2, FSTATAT, STATX, check_access, check
 use crate::edge::given::{self, NO_MEMORY};
 use crate::edge::{Answer, Fail, fail, finish, host, reply};
 use crate::find::backend::Object;
-use crate::find::place::{Place, Spot, Touch, is_empty, is_itself, on_itself, on_path};
+use crate::find::route::{FsPath, Route, Touch, is_empty, is_itself, on_itself, on_path};
 use crate::find::walk::Last;
 use crate::find::{mount, setting, table};
 use crate::raw;
@@ -59,16 +59,16 @@ pub(crate) fn follow(flags: c_int) -> Follow {
     if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Follow::No } else { Follow::Yes }
 }
 
-/// What a look at the path means for finding its place.
+/// What a look at the path means for finding its route.
 pub(crate) fn look(flags: c_int) -> Touch {
     Touch::Look(if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { Last::Keep } else { Last::Follow })
 }
 
 /// The status of a path of ours.
-pub(crate) fn of(spot: &Spot<'_>, follow: Follow) -> Answer<Stat> {
-    match &spot.exact {
+pub(crate) fn of(ours: &FsPath<'_>, follow: Follow) -> Answer<Stat> {
+    match &ours.exact {
         Some(node) => mount::status(node),
-        None => Ok(spot.files.stat(&spot.at, spot.path(), follow, &spot.who())?),
+        None => Ok(ours.files.stat(&ours.at, ours.path(), follow, &ours.who())?),
     }
 }
 
@@ -91,13 +91,13 @@ unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flag
     if FSTATAT.check(flags).is_err() && is_empty(or_empty(path), flags) {
         return reply(sys!(SYS_newfstatat, dirfd, path, into, flags));
     }
-    FSTATAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
-        Place::Host { dirfd, path } => {
+    FSTATAT.on_path(flags, (dirfd, path), look(flags), |route| match route {
+        Route::Host { dirfd, path } => {
             let answer = host(sys!(SYS_newfstatat, dirfd, path, into, flags))?;
             unless_hidden(answer, || given::get(into).map(|found| (found.st_dev, found.st_ino)))
         }
-        Place::Ours(spot) => {
-            let stat = of(&spot, follow(flags))?;
+        Route::Ours(ours) => {
+            let stat = of(&ours, follow(flags))?;
             // SAFETY: as above.
             unsafe { put_stat(&stat, into) }
         }
@@ -221,15 +221,15 @@ hook! {
         if STATX.check(flags).is_err() && is_empty(or_empty(path), flags) {
             return reply(sys!(SYS_statx, dirfd, path, flags, mask, into));
         }
-        STATX.on_path(flags, (dirfd, path), look(flags), |place| match place {
-            Place::Host { dirfd, path } => {
+        STATX.on_path(flags, (dirfd, path), look(flags), |route| match route {
+            Route::Host { dirfd, path } => {
                 let answer = host(sys!(SYS_statx, dirfd, path, flags, mask, into))?;
                 unless_hidden(answer, || {
                     let found = given::get(into)?;
                     Ok((libc::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
                 })
             }
-            Place::Ours(spot) => put_statx(&of(&spot, follow(flags))?, into),
+            Route::Ours(ours) => put_statx(&of(&ours, follow(flags))?, into),
         })
     }
 }
@@ -273,17 +273,17 @@ unsafe fn fill_statvfs(status: &StatFs, into: *mut StatVfs) {
 }
 
 /// The path must exist; then the answer is the file system's.
-fn statfs_of(spot: &Spot<'_>) -> Answer<StatFs> {
-    of(spot, Follow::Yes)?;
-    Ok(spot.files.statfs()?)
+fn statfs_of(ours: &FsPath<'_>) -> Answer<StatFs> {
+    of(ours, Follow::Yes)?;
+    Ok(ours.files.statfs()?)
 }
 
 hook! {
     /// statfs(2)
     fn statfs(path: *const c_char, into: *mut libc::statfs) -> c_int {
-        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
-            Place::Host { path, .. } => host(sys!(SYS_statfs, path, into)),
-            Place::Ours(spot) => put_statfs(&statfs_of(&spot)?, into),
+        on_path(libc::AT_FDCWD, path, look(0), |route| match route {
+            Route::Host { path, .. } => host(sys!(SYS_statfs, path, into)),
+            Route::Ours(ours) => put_statfs(&statfs_of(&ours)?, into),
         })
     }
 }
@@ -298,12 +298,12 @@ hook! {
 hook! {
     /// statvfs(3)
     fn statvfs(path: *const c_char, into: *mut StatVfs) -> c_int, next libc_statvfs {
-        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
-            Place::Host { path, .. } => {
+        on_path(libc::AT_FDCWD, path, look(0), |route| match route {
+            Route::Host { path, .. } => {
                 through_libc(libc_statvfs(path, into))
             }
-            Place::Ours(spot) => {
-                fill_statvfs(&statfs_of(&spot)?, into);
+            Route::Ours(ours) => {
+                fill_statvfs(&statfs_of(&ours)?, into);
                 Ok(0)
             }
         })
@@ -340,17 +340,17 @@ unsafe fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int
             Ok(0)
         });
     }
-    FACCESSAT2.on_path(flags, (dirfd, path), look(flags), |place| match place {
-        Place::Host { dirfd, path } if flags == 0 => host(sys!(SYS_faccessat, dirfd, path, mode)),
+    FACCESSAT2.on_path(flags, (dirfd, path), look(flags), |route| match route {
+        Route::Host { dirfd, path } if flags == 0 => host(sys!(SYS_faccessat, dirfd, path, mode)),
         // faccessat2 is the call that takes flags, Linux 5.8.
-        Place::Host { dirfd, path } => host(sys!(SYS_faccessat2, dirfd, path, mode, flags)),
-        Place::Ours(spot) => access_ours(&spot, mode, flags),
+        Route::Host { dirfd, path } => host(sys!(SYS_faccessat2, dirfd, path, mode, flags)),
+        Route::Ours(ours) => access_ours(&ours, mode, flags),
     })
 }
 
-fn access_ours(spot: &Spot<'_>, mode: c_int, flags: c_int) -> Answer {
+fn access_ours(ours: &FsPath<'_>, mode: c_int, flags: c_int) -> Answer {
     let really = flags & libc::AT_EACCESS == 0;
-    spot.files.access(spot.object(follow(flags)), mode as u32, really)?;
+    ours.files.access(ours.object(follow(flags)), mode as u32, really)?;
     Ok(0)
 }
 
@@ -364,12 +364,12 @@ hook! {
 hook! {
     /// euidaccess(3)
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int, next libc_euidaccess {
-        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
-            Place::Host { path, .. } => {
+        on_path(libc::AT_FDCWD, path, look(0), |route| match route {
+            Route::Host { path, .. } => {
                 through_libc(libc_euidaccess(path, mode))
             }
             // libc leaves out the bits that mean nothing.
-            Place::Ours(spot) => access_ours(&spot, mode & ACCESS, libc::AT_EACCESS),
+            Route::Ours(ours) => access_ours(&ours, mode & ACCESS, libc::AT_EACCESS),
         })
     }
 }
@@ -429,8 +429,8 @@ hook! {
         {
             return value;
         }
-        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
-            Place::Host { path: found, .. } => {
+        on_path(libc::AT_FDCWD, path, look(0), |route| match route {
+            Route::Host { path: found, .. } => {
                 // Of a name that is not there libc reads the first byte, and the kernel the others.
                 let path = if found == NO_MEMORY { path } else { found };
                 raw::set_errno(0);
@@ -439,8 +439,8 @@ hook! {
                     value => Ok(value as isize),
                 }
             }
-            Place::Ours(spot) => {
-                let kind = of(&spot, Follow::Yes)?.kind();
+            Route::Ours(ours) => {
+                let kind = of(&ours, Follow::Yes)?.kind();
                 limit_here(name, kind)
             }
         })

@@ -1,8 +1,8 @@
-//! What is asked of terminals and sockets, for descriptors of ours, which are neither. libc goes on with a file of the
-//! host's, which is neither too: so what libc and the kernel look at before that, and after, is answered in their
-//! order. Only ours come here: `gate` leads the others past.
+//! Calls on terminals and sockets that a program makes on descriptors of ours, which are neither. libc's function runs
+//! on a regular file of the host instead, which is neither too: so libc and the kernel check the arguments in their own
+//! order, and the program gets their errors. Descriptors of the host never come here: `gate` leads them past.
 //!
-//! Of the placeholder, which is the inode of a socket, the kernel would say so, or EBADF.
+//! On the placeholder itself, which is the inode of a socket, the kernel would answer as for a socket, or EBADF.
 
 use crate::find::table;
 use crate::host::stand_in;

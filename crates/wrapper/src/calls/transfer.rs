@@ -69,15 +69,14 @@ fn check_places(
     if wraps(source) || wraps(target) {
         return fail(libc::EOVERFLOW);
     }
-    let status = |side: &Side| side.with_file(|file| Ok(file.stat()?));
-    let (holds, into) = (status(from)?, status(to)?);
+    let holds = from.with_file(|file| Ok(file.stat()?))?;
     let count = (count as u64).min((holds.size as i64).saturating_sub(source).max(0) as u64);
     if target >= nvmed_fs::FILE_BYTES_MAX as i64 {
         return fail(libc::EFBIG);
     }
     let overlaps =
         target.saturating_add(count as i64) > source && target < source.saturating_add(count as i64);
-    if overlaps && holds.ino == into.ino {
+    if overlaps && to.with_file(|file| Ok(file.node().ino()))? == holds.ino {
         return fail(libc::EINVAL);
     }
     let count = count as usize;

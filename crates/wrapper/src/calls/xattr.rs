@@ -6,7 +6,7 @@ use crate::edge::flags::XATTRAT;
 use crate::edge::given::{self, Room};
 use crate::edge::{Answer, Reply, fail, finish, host, reply};
 use crate::find::backend::{Files, Object};
-use crate::find::place::{self, Place, on_itself, on_path};
+use crate::find::route::{self, Route, on_itself, on_path};
 use crate::find::{credentials, cwd, mount, table};
 use crate::raw::{self, SYS_GETXATTRAT, SYS_LISTXATTRAT, SYS_REMOVEXATTRAT, SYS_SETXATTRAT, Word};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
@@ -22,16 +22,17 @@ enum Call {
     Remove { name: *const c_char },
 }
 
-/// The same with what is read of the program's memory. The kernel reads that before it looks at paths and descriptors.
-enum Asked<'a> {
+/// The same call with names and values copied from the program's memory: the kernel copies them before it looks at
+/// paths and descriptors.
+enum CopiedCall<'a> {
     Get { name: &'a [u8], value: *mut u8, size: size_t },
-    Set { name: &'a [u8], value: Vec<u8>, how: How },
+    Set { name: &'a [u8], value: Vec<u8>, how: SetMode },
     List { list: *mut u8, size: size_t },
     Remove { name: &'a [u8] },
 }
 
-/// What is asked of an attribute that is set.
-enum How {
+/// Whether an attribute that is set must exist, or must not.
+enum SetMode {
     As(SetXattr),
     /// `XATTR_CREATE` with `XATTR_REPLACE`: what is there is in the way of one, what is not of the other.
     Neither,
@@ -40,26 +41,26 @@ enum How {
 impl Call {
     /// # Errors
     /// `EINVAL` for flags, `EFAULT`, `ERANGE` for a name, `E2BIG` for a value.
-    fn ask(self, room: &mut Room) -> Answer<Asked<'_>> {
+    fn ask(self, room: &mut Room) -> Answer<CopiedCall<'_>> {
         Ok(match self {
             Self::Get { name, value, size } => {
-                Asked::Get { name: room.attribute(name)?, value: value.cast(), size }
+                CopiedCall::Get { name: room.attribute(name)?, value: value.cast(), size }
             }
-            Self::List { list, size } => Asked::List { list: list.cast(), size },
-            Self::Remove { name } => Asked::Remove { name: room.attribute(name)? },
+            Self::List { list, size } => CopiedCall::List { list: list.cast(), size },
+            Self::Remove { name } => CopiedCall::Remove { name: room.attribute(name)? },
             Self::Set { name, value, size, flags } => {
                 let how = match flags {
-                    0 => How::As(SetXattr::Any),
-                    libc::XATTR_CREATE => How::As(SetXattr::Create),
-                    libc::XATTR_REPLACE => How::As(SetXattr::Replace),
-                    BOTH => How::Neither,
+                    0 => SetMode::As(SetXattr::Any),
+                    libc::XATTR_CREATE => SetMode::As(SetXattr::Create),
+                    libc::XATTR_REPLACE => SetMode::As(SetXattr::Replace),
+                    BOTH => SetMode::Neither,
                     _ => return fail(libc::EINVAL),
                 };
                 let name = room.attribute(name)?;
                 if size > VALUE_BYTES_MAX {
                     return fail(libc::E2BIG);
                 }
-                Asked::Set { name, value: given::bytes(value.cast(), size)?, how }
+                CopiedCall::Set { name, value: given::bytes(value.cast(), size)?, how }
             }
         })
     }
@@ -84,34 +85,36 @@ unsafe fn copy_out(bytes: &[u8], into: *mut u8, size: size_t) -> Answer {
     Ok(bytes.len() as isize)
 }
 
-fn run(files: Files, object: Object<'_>, asked: &Asked<'_>) -> Answer {
+fn run(files: Files, object: Object<'_>, asked: &CopiedCall<'_>) -> Answer {
     let who = credentials::who();
     match asked {
-        Asked::Get { name, value, size } => {
+        CopiedCall::Get { name, value, size } => {
             let found = files.get_xattr(object, name, &who)?;
             // SAFETY: the program's arguments, under `edge`'s contract, here and below.
             unsafe { copy_out(&found, *value, *size) }
         }
-        Asked::List { list, size } => {
+        CopiedCall::List { list, size } => {
             let names = files.list_xattr(object, &who)?;
             // SAFETY: as above.
             unsafe { copy_out(&names, *list, *size) }
         }
-        Asked::Remove { name } => {
+        CopiedCall::Remove { name } => {
             files.remove_xattr(object, name, &who)?;
             Ok(0)
         }
-        Asked::Set { name, value, how } => {
+        CopiedCall::Set { name, value, how } => {
             let held = match (how, object) {
                 // It is asked twice, of one inode.
-                (How::Neither, Object::At(at, path, follow)) => Some(files.lookup(at, path, follow, &who)?),
+                (SetMode::Neither, Object::At(at, path, follow)) => {
+                    Some(files.lookup(at, path, follow, &who)?)
+                }
                 _ => None,
             };
             let object = held.as_ref().map_or(object, Object::Held);
             let how = match how {
-                How::As(how) => *how,
-                How::Neither if files.get_xattr(object, name, &who).is_ok() => SetXattr::Create,
-                How::Neither => SetXattr::Replace,
+                SetMode::As(how) => *how,
+                SetMode::Neither if files.get_xattr(object, name, &who).is_ok() => SetXattr::Create,
+                SetMode::Neither => SetXattr::Replace,
             };
             files.set_xattr(object, name, value, how, &who)?;
             Ok(0)
@@ -125,12 +128,12 @@ macro_rules! attribute_calls {
     )*) => { $(
         hook! {
             fn $name(path: *const c_char $(, $argument: $ty)*) -> $ret {
-                on_path(libc::AT_FDCWD, path, look($flags), |place| match place {
-                    Place::Host { path, .. } => host(sys!($number, path $(, $argument)*)),
-                    Place::Ours(spot) => {
+                on_path(libc::AT_FDCWD, path, look($flags), |route| match route {
+                    Route::Host { path, .. } => host(sys!($number, path $(, $argument)*)),
+                    Route::Ours(ours) => {
                         let mut room = Room::new();
                         let asked = Call::$call { $($argument),* }.ask(&mut room)?;
-                        run(spot.files, spot.object(Follow::$follow), &asked)
+                        run(ours.files, ours.object(Follow::$follow), &asked)
                     }
                 })
             }
@@ -251,22 +254,22 @@ pub(crate) unsafe fn at_by_number(number: c_long, words: [usize; 6]) -> c_long {
 
 fn at(number: c_long, words: [usize; 6], call: Call) -> c_long {
     let (dirfd, path, flags) = (words[0] as c_int, words[1] as *const c_char, words[2] as c_int);
-    if place::is_itself(dirfd, or_empty(path), flags) {
+    if route::is_itself(dirfd, or_empty(path), flags) {
         return match XATTRAT.check(flags) {
             Ok(()) => on_held(dirfd, call),
             Err(failure) => finish(Err(failure)),
         };
     }
     let follow = follow(flags);
-    XATTRAT.on_path(flags, (dirfd, path), look(flags), |place| match place {
-        Place::Host { dirfd, path } => {
+    XATTRAT.on_path(flags, (dirfd, path), look(flags), |route| match route {
+        Route::Host { dirfd, path } => {
             let [_, _, flags, third, fourth, fifth] = words;
             host(raw::call(number, [dirfd.word(), path.word(), flags, third, fourth, fifth]))
         }
-        Place::Ours(spot) => {
+        Route::Ours(ours) => {
             let mut room = Room::new();
             let asked = call.ask(&mut room)?;
-            run(spot.files, spot.object(follow), &asked)
+            run(ours.files, ours.object(follow), &asked)
         }
     })
 }
@@ -278,12 +281,12 @@ hook! {
     ) -> c_int {
         // Its AT_SYMLINK_FOLLOW is the reverse of the others' flag.
         let looks = if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-        on_path(dirfd, path, look(looks), |place| match place {
-            Place::Host { dirfd, .. } if crate::find::table::is_ours(dirfd) => fail(libc::EOPNOTSUPP),
-            Place::Host { dirfd, path } => {
+        on_path(dirfd, path, look(looks), |route| match route {
+            Route::Host { dirfd, .. } if crate::find::table::is_ours(dirfd) => fail(libc::EOPNOTSUPP),
+            Route::Host { dirfd, path } => {
                 host(sys!(SYS_name_to_handle_at, dirfd, path, handle, mount, flags))
             }
-            Place::Ours(_) => fail(libc::EOPNOTSUPP),
+            Route::Ours(_) => fail(libc::EOPNOTSUPP),
         })
     }
 }
@@ -292,9 +295,9 @@ hook! {
     /// inotify_add_watch(2): nothing here tells of changes
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: c_uint) -> c_int {
         let fd = or_stand_in(fd);
-        on_path(libc::AT_FDCWD, path, look(0), |place| match place {
-            Place::Host { path, .. } => host(sys!(SYS_inotify_add_watch, fd, path, mask)),
-            Place::Ours(_) => fail(libc::ENOSYS),
+        on_path(libc::AT_FDCWD, path, look(0), |route| match route {
+            Route::Host { path, .. } => host(sys!(SYS_inotify_add_watch, fd, path, mask)),
+            Route::Ours(_) => fail(libc::ENOSYS),
         })
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Where a thread has faulted in the door ([`nvmed_sys::door`]) it goes on there, and the call answers EFAULT. Every
 //! other signal does what it would do without us: the program's handler, the default, nothing. So that ours can run at
-//! any time neither signal is ever blocked: sets that name them are cleaned of them, and what the program has asked for
-//! is remembered, told, and kept to when one comes. See `docs/spec/faults.md`.
+//! any time neither signal is ever blocked: we take them out of every mask that the program sets, remember that mask
+//! and the program's action, tell them when it asks, and do as they say when a signal comes. See `docs/spec/faults.md`.
 
 use crate::edge::inside;
 use crate::raw;
@@ -22,19 +22,20 @@ const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// What the program has asked for: the kernel's action for a signal without us.
-struct Asked {
+/// The action that the program has set for a signal; the kernel would have it if we were not here.
+struct SignalAction {
     handler: AtomicUsize,
     flags: AtomicI32,
     mask: AtomicU64,
 }
 
-static ASKED: [Asked; 2] =
-    [const { Asked { handler: AtomicUsize::new(0), flags: AtomicI32::new(0), mask: AtomicU64::new(0) } }; 2];
+static ACTIONS: [SignalAction; 2] = [const {
+    SignalAction { handler: AtomicUsize::new(0), flags: AtomicI32::new(0), mask: AtomicU64::new(0) }
+}; 2];
 static ON: AtomicBool = AtomicBool::new(false);
 
-fn asked(signal: c_int) -> &'static Asked {
-    &ASKED[usize::from(signal == libc::SIGBUS)]
+fn programs_action(signal: c_int) -> &'static SignalAction {
+    &ACTIONS[usize::from(signal == libc::SIGBUS)]
 }
 
 thread_local! {
@@ -96,7 +97,7 @@ pub(crate) fn put_word(set: &mut sigset_t, word: u64) {
 }
 
 fn keep(signal: c_int, action: &libc::sigaction) {
-    let asked = asked(signal);
+    let asked = programs_action(signal);
     asked.flags.store(action.sa_flags & !SA_RESTORER, Ordering::Relaxed);
     asked.mask.store(word_of(&action.sa_mask), Ordering::Relaxed);
     asked.handler.store(action.sa_sigaction, Ordering::Release);
@@ -104,7 +105,7 @@ fn keep(signal: c_int, action: &libc::sigaction) {
 
 /// Gives the kernel what belongs to what the program has asked for.
 fn settle(signal: c_int) -> c_int {
-    let asked = asked(signal);
+    let asked = programs_action(signal);
     let (handler, flags) = (asked.handler.load(Ordering::Acquire), asked.flags.load(Ordering::Relaxed));
     let mut action = none();
     if handler == libc::SIG_IGN {
@@ -122,7 +123,7 @@ fn settle(signal: c_int) -> c_int {
     put_word(&mut action.sa_mask, asked.mask.load(Ordering::Relaxed) & !OURS);
     let answer = inside::libc_sigaction(signal, &raw const action, core::ptr::null_mut());
     let other = if signal == libc::SIGBUS { libc::SIGSEGV } else { libc::SIGBUS };
-    door::set_watched(answer == 0 && self::asked(other).handler.load(Ordering::Acquire) != libc::SIG_IGN);
+    door::set_watched(answer == 0 && programs_action(other).handler.load(Ordering::Acquire) != libc::SIG_IGN);
     answer
 }
 
@@ -131,7 +132,7 @@ fn settle(signal: c_int) -> c_int {
 /// # Safety
 /// Null, or structures of the program's.
 pub(crate) unsafe fn action(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    let asked = asked(signal);
+    let asked = programs_action(signal);
     let mut before = none();
     before.sa_sigaction = asked.handler.load(Ordering::Acquire);
     before.sa_flags = asked.flags.load(Ordering::Relaxed) | SA_RESTORER;
@@ -214,7 +215,7 @@ unsafe extern "C" fn on_fault(number: c_int, info: *mut siginfo_t, context: *mut
         context.uc_mcontext.gregs[libc::REG_RIP as usize] = on as i64;
         return;
     }
-    let asked = asked(number);
+    let asked = programs_action(number);
     let (handler, flags) = (asked.handler.load(Ordering::Acquire), asked.flags.load(Ordering::Relaxed));
     let within = if flags & libc::SA_NODEFER == 0 { WITHIN.get() } else { 0 };
     let is_blocked = (BLOCKED.get() | within) & bit(number) != 0;

@@ -1,8 +1,8 @@
-//! The flags that each call knows, told once. The kernel looks at them before names and descriptors: what is unknown is
-//! `EINVAL`, whatever else is wrong. The hooks and the system calls by number ask here.
+//! The flags that each call knows, in one table. The kernel looks at them before names and descriptors: what is unknown
+//! is `EINVAL`, whatever else is wrong. The hooks and the system calls by number ask here.
 
 use crate::edge::{Answer, Reply, fail, finish};
-use crate::find::place::{self, Place, Touch};
+use crate::find::route::{self, Route, Touch};
 use crate::raw::{self, SYS_FCHMODAT2, SYS_REMOVEXATTRAT, Word};
 use core::ffi::{CStr, c_char, c_int, c_uint};
 use libc::mode_t;
@@ -114,23 +114,23 @@ impl Known {
         if self.has(flags) { Ok(()) } else { fail(libc::EINVAL) }
     }
 
-    /// As [`place::on_path`], once the flags are known: to ours, or to the host whose path it is.
+    /// As [`route::on_path`], once the flags are known: to ours, or to the host whose path it is.
     #[inline]
     pub(crate) fn on_path<R: Reply>(
         &self,
         flags: c_int,
         (dirfd, path): (c_int, *const c_char),
         touch: Touch,
-        mut run: impl FnMut(Place<'_>) -> Answer,
+        mut run: impl FnMut(Route<'_>) -> Answer,
     ) -> R {
         if self.has(flags) {
-            return place::on_path(dirfd, path, touch, run);
+            return route::on_path(dirfd, path, touch, run);
         }
         if !self.host_has(flags) {
             return finish(fail(libc::EINVAL));
         }
-        place::on_path(dirfd, path, touch, |place| match place {
-            Place::Ours(_) => fail(libc::EINVAL),
+        route::on_path(dirfd, path, touch, |route| match route {
+            Route::Ours(_) => fail(libc::EINVAL),
             host => run(host),
         })
     }

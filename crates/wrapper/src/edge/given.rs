@@ -1,5 +1,5 @@
-//! What a program hands over by address, and where it wants an answer put: names and structures, copied through the
-//! one door ([`nvmed_sys::door`]) before anything of ours is held. What is not there is EFAULT.
+//! Names and structures that a program passes by address, and addresses at which it wants an answer. We copy all of
+//! them through the one door ([`nvmed_sys::door`]) before we take any lock. Memory that is not there is EFAULT.
 
 use crate::edge::{Answer, Fail, fail};
 use crate::raw::PATH_BYTES_MAX;

@@ -131,6 +131,11 @@ pub(crate) fn errno_of(failure: &Fail) -> c_int {
     }
 }
 
+/// The errno of a failure in the host's words, for a message: `No such file or directory (os error 2)`.
+pub(crate) fn words_of(failure: &Fail) -> Errno {
+    Errno::from_raw_os_error(errno_of(failure))
+}
+
 /// Runs the body of an entry point: a panic becomes `EIO` and one line.
 #[inline(always)]
 pub(crate) fn guard<R: Reply>(body: impl FnOnce() -> Answer) -> R {
@@ -148,8 +153,8 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
     answer
 }
 
-/// Waits by `call` until a signal with a handler comes. The handlers run once `call` has let go of everything: they may
-/// leave for good. Where `SA_RESTART` says so it is called again behind them, as the kernel's waits go on.
+/// Waits by `call` until a signal with a handler comes. The handlers run once `call` holds no lock any more: they may
+/// jump out and never return. Where `SA_RESTART` says so it is called again behind them, as the kernel's waits go on.
 pub(crate) fn restarting(mut call: impl FnMut() -> Answer) -> Answer {
     loop {
         let mut goes_on = false;

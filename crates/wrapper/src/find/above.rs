@@ -1,9 +1,10 @@
-//! The host's directory above `wrap_dir`. Where the host has nothing of that name, a listing of the directory tells
-//! ours, as it tells a mount point: a stream after all that the host tells, and a listing by descriptor before that. So
-//! a program that climbs from a directory of ours by `..`, and looks for the name that it comes from, finds it.
+//! The host's directory above `wrap_dir`. Where the host has nothing by the name of `wrap_dir` in it, we add that name
+//! to listings of the directory, as a mount point would be in them: a directory stream gets it after the host's
+//! entries, a listing by descriptor before them. So a program that climbs from a directory of ours by `..`, and looks
+//! for the name that it comes from, finds it.
 
 use crate::edge::{Answer, Fail, caught, errno_of, given, host};
-use crate::find::place::concerns_us;
+use crate::find::route::concerns_us;
 use crate::find::setting::{self, Setting};
 use crate::find::walk::{c_path, path_of_descriptor};
 use crate::tree::record::{RECORD_BYTES_MAX, record};

@@ -1,7 +1,7 @@
 //! The file system that answers: in this process, or a server's that other processes share.
 //!
-//! Methods have the names and errors of `nvmed_fs`. Who asks is an argument in a private mount only: a server
-//! has it from the kernel.
+//! Methods have the names and errors of `nvmed_fs`. The caller's credentials are an argument in a private mount
+//! only: a server gets them from the kernel.
 
 use core::ops::ControlFlow;
 use nvmed_fs::{
@@ -50,7 +50,7 @@ pub(crate) enum File {
 /// What a call is about.
 pub(crate) type Object<'a> = nvmed_fs::Object<'a, Node, File>;
 
-/// A call about an object on either side: a server knows who asks.
+/// A call about an object on either side: a server has the caller's ids from the kernel.
 macro_rules! on {
     ($files:expr, $object:expr, $verb:ident($($argument:expr),*), $who:expr) => {
         match $files {
@@ -116,6 +116,10 @@ impl Node {
 
     pub(crate) fn kind(&self) -> FileType {
         either!(self, node => node.kind())
+    }
+
+    pub(crate) fn ino(&self) -> u64 {
+        either!(self, node => node.ino())
     }
 
     pub(crate) fn stat(&self) -> Result<Stat> {
@@ -367,6 +371,14 @@ impl File {
     pub(crate) fn share(&self) {
         if let Self::Shared(file) = self {
             file.share();
+        }
+    }
+
+    /// How large the file was when it was opened, or is: what may be as old as that, and costs no call.
+    pub(crate) fn bytes_at_open(&self) -> u64 {
+        match self {
+            Self::Private(file) => file.stat().size,
+            Self::Shared(file) => file.bytes_at_open(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Who the program is, for permissions, and its umask.
+//! The ids with which the program is judged for permissions, and its umask.
 //!
 //! Both are copies of what the kernel knows, renewed when the program changes them through libc.
 
@@ -14,7 +14,8 @@ const GROUPS_USUAL: usize = 32;
 /// The mask while the real one is being asked for: files made meanwhile are only more private.
 const MASK_STRICT: u32 = 0o077;
 
-struct Who {
+/// The ids of this process by which its calls are judged.
+struct ProcessIds {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
@@ -22,15 +23,15 @@ struct Who {
 
 /// Replaced as a whole and never freed: a reader may hold it for ever. Programs change identity a few
 /// times in their life.
-static WHO: AtomicPtr<Who> = AtomicPtr::new(ptr::null_mut());
+static IDS: AtomicPtr<ProcessIds> = AtomicPtr::new(ptr::null_mut());
 static MASK: AtomicU32 = AtomicU32::new(0o022);
 
 /// The credentials of this process.
 pub(crate) fn who() -> Credentials<'static> {
-    let mut known = WHO.load(Ordering::Acquire);
+    let mut known = IDS.load(Ordering::Acquire);
     if known.is_null() {
         refresh();
-        known = WHO.load(Ordering::Acquire);
+        known = IDS.load(Ordering::Acquire);
     }
     // SAFETY: `refresh` stored a box that is never freed.
     let who = unsafe { &*known };
@@ -51,13 +52,13 @@ pub(crate) fn refresh() {
         count = sys!(SYS_getgroups, GROUPS_MAX, groups.as_mut_ptr());
     }
     groups.truncate(usize::try_from(count).unwrap_or(0));
-    let who = Who { uid: sys!(SYS_geteuid) as u32, gid: sys!(SYS_getegid) as u32, groups };
-    WHO.store(Box::into_raw(Box::new(who)), Ordering::Release);
+    let who = ProcessIds { uid: sys!(SYS_geteuid) as u32, gid: sys!(SYS_getegid) as u32, groups };
+    IDS.store(Box::into_raw(Box::new(who)), Ordering::Release);
 }
 
 /// The same if it was ever asked.
 pub(crate) fn refresh_if_known() {
-    if !WHO.load(Ordering::Acquire).is_null() {
+    if !IDS.load(Ordering::Acquire).is_null() {
         refresh();
     }
 }

@@ -19,7 +19,7 @@ const IDLE: u32 = 0;
 const MOUNTING: u32 = 1;
 const MOUNTED: u32 = 2;
 const ENDED: u32 = 3;
-/// As [`MOUNTING`], and somebody waits for its end.
+/// As [`MOUNTING`], and another thread waits for its end.
 const AWAITED: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
@@ -287,7 +287,7 @@ pub(crate) fn identity_changed() {
 /// nothing.
 ///
 /// # Errors
-/// What could not be written. Where nobody serves and nothing is left there is nothing to do.
+/// What could not be written. Without a server, and without anything left by a dead process, there is nothing to do.
 pub(crate) fn sync_all() -> Answer<()> {
     let Some(setting) = setting::setting().filter(|setting| setting.hosted.is_none()) else { return Ok(()) };
     if !is_mounted() && !fence::is_child() && setting.server.is_none() && !is_left(setting) {
@@ -325,11 +325,11 @@ pub(crate) fn settle() {
         && let Ok(files) = files()
         && let Err(failure) = edge::caught(|| files.sync().map_err(Fail::from))
     {
-        raw::say(format_args!("not everything could be written back: errno {}", edge::errno_of(&failure)));
+        raw::say(format_args!("not everything could be saved: {}", edge::words_of(&failure)));
     }
 }
 
-/// Writes everything back and lets go of the device. Later calls on our paths fail with `EIO`.
+/// Writes everything back and closes the device. Later calls on our paths fail with `EIO`.
 pub(crate) fn end() {
     // A session ends with its process: what is written by later destructors still counts.
     if fence::is_child()
@@ -341,7 +341,7 @@ pub(crate) fn end() {
     let Some(mount) = private::mount() else { return };
     let ended = edge::caught(|| {
         mount.unmount().map_err(|error| {
-            raw::say(format_args!("not everything could be written back: {error}"));
+            raw::say(format_args!("not everything could be saved: {error}"));
             Fail::from(error)
         })
     });

@@ -24,7 +24,7 @@ pub(crate) struct Prefix {
     real: Option<Vec<u8>>,
     /// Device and inode of the host's directory that `wrap_dir` hides, if there is one.
     host: Option<(u64, u64)>,
-    /// The same of the directory above, once somebody wanted it.
+    /// The same of the directory above, once a call has needed it.
     above: OnceLock<Option<(u64, u64)>>,
 }
 

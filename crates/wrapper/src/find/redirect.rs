@@ -3,8 +3,8 @@
 use crate::edge::given::{NO_MEMORY, Room};
 use crate::edge::{Answer, inside};
 use crate::find::cwd;
-use crate::find::place::{self, Place, Touch};
 use crate::find::prefix::{Lexical, component};
+use crate::find::route::{self, Route, Touch};
 use crate::find::setting::{self, Hosted, Setting};
 use crate::find::walk::{self, Last};
 use crate::watch;
@@ -39,11 +39,11 @@ pub(crate) fn in_place(
     hosted: &Hosted,
     (dirfd, path): (c_int, *const c_char),
     touch: Touch,
-    run: &mut dyn FnMut(Place<'_>) -> Answer,
+    run: &mut dyn FnMut(Route<'_>) -> Answer,
 ) -> Answer {
     let mut room = Room::new();
     let Ok(name) = room.name(path) else {
-        return inside::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
+        return inside::outside(|| run(Route::Host { dirfd, path: NO_MEMORY }));
     };
     let (path, text) = (name.as_ptr(), name.to_bytes());
     let leads = leads(setting, hosted, dirfd, text, touch.last());
@@ -56,7 +56,7 @@ pub(crate) fn in_place(
     if HERE.get() {
         watch::touch();
     }
-    let answer = inside::outside(|| run(Place::Host { dirfd, path }));
+    let answer = inside::outside(|| run(Route::Host { dirfd, path }));
     HERE.set(before);
     answer
 }
@@ -70,7 +70,7 @@ fn leads(setting: &Setting, hosted: &Hosted, dirfd: c_int, path: &[u8], last: La
             Lexical::Outside if hosted.elsewhere => {
                 there(matches!(hosted.prefix.place(path), Lexical::Inside(_)))
             }
-            Lexical::Outside => there(place::descriptor_named(path).is_some_and(watch::is_watched)),
+            Lexical::Outside => there(route::descriptor_named(path).is_some_and(watch::is_watched)),
         };
     }
     if dirfd != libc::AT_FDCWD {

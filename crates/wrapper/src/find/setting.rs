@@ -34,7 +34,7 @@ pub(crate) struct Setting {
     pub prefix: Prefix,
     /// The host's directory that answers in place of a file system of ours.
     pub hosted: Option<Hosted>,
-    /// Where file calls are counted, if somebody asked.
+    /// Where file calls are counted, if the run counts them.
     pub tally: Option<String>,
     /// What the run does with programs that we are not in.
     pub beyond: Option<Policy>,

@@ -2,7 +2,7 @@
 //!
 //! A lookup is one load; pinning is one atomic add and a second look. Descriptions are recycled but
 //! never given back to the allocator, so a reader that lost a race with `close` touches memory that
-//! is still a description, and lets go of it again.
+//! is still a description, and unpins it again.
 
 use crate::edge::{Answer, Fail};
 use crate::find::backend::{File, Node};
@@ -41,7 +41,7 @@ pub(crate) struct Description {
     state: AtomicU32,
     /// How often it has been taken out of the pool.
     lives: AtomicU32,
-    /// Written by whoever takes the description out of the pool or returns it; otherwise read only.
+    /// Written by the thread that takes the description out of the pool or returns it; otherwise read only.
     body: UnsafeCell<Option<Body>>,
 }
 
@@ -272,7 +272,7 @@ pub(crate) fn describe(body: Body) -> Pinned {
     Pinned(description)
 }
 
-/// Makes `fd` a descriptor of `pinned`'s description; what it was before is let go of.
+/// Makes `fd` a descriptor of `pinned`'s description; what it was before is closed.
 ///
 /// # Errors
 /// `EMFILE` beyond the table.

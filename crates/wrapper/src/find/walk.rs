@@ -1,4 +1,4 @@
-//! The slow way to a path's place: component by component, following the host's symbolic links.
+//! The slow way to find out whether a path is ours: component by component, following the host's symbolic links.
 //!
 //! Taken only after the host has said that a path does not exist, or before a call that would create
 //! something, or when a `..` makes the text ambiguous.

@@ -1,8 +1,8 @@
 //! Addresses of sockets that have a path (unix(7)).
 //!
 //! The host knows a socket that is bound to a name of ours by the name that it had for a moment in a directory of its
-//! own. That name holds the path that the program gave, so whoever is told the host's address can tell it, without
-//! asking anybody.
+//! own. That name holds the path that the program gave, so a process that gets the host's address can read the
+//! program's path in it, without a call.
 
 use crate::edge::given;
 use crate::find::magic_link::{DESCRIPTORS, MagicLink};

@@ -1,9 +1,10 @@
-//! What is behind the names of FIFOs and sockets: the host's objects, which have no names there. A descriptor that
-//! names one is opened, or connected to, through `/proc/self/fd`; what comes of it is the kernel's alone.
+//! What is behind the names of FIFOs and sockets: objects of the host without a name on the host. We keep an `O_PATH`
+//! descriptor of each, and open it or connect to it through `/proc/self/fd`; the descriptor that the program gets is
+//! the kernel's alone.
 
 use crate::edge::{Answer, fail, host, inside};
 use crate::find::magic_link::MagicLink;
-use crate::find::place::Spot;
+use crate::find::route::FsPath;
 use crate::raw;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +14,14 @@ use rustix::fd::AsRawFd;
 /// The flags that our file system has looked at: the host's object is neither made nor found by a name.
 const LOOKED_AT: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW | libc::O_NOATIME;
 
-/// Opens the FIFO of ours that a place is, and waits as the flags say: `ENXIO` for whatever else is there.
-pub(crate) fn open(spot: &Spot<'_>, flags: c_int) -> Answer {
+/// Opens the FIFO of ours that a path names, and waits as the flags say: `ENXIO` for whatever else is there.
+pub(crate) fn open(ours: &FsPath<'_>, flags: c_int) -> Answer {
     let follow = if flags & libc::O_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
-    let node = spot.node(follow)?;
+    let node = ours.node(follow)?;
     if node.kind() != FileType::Fifo {
         return fail(libc::ENXIO);
     }
-    let pipe = spot.files.pipe(&node, OpenFlags(flags as u32), &spot.who())?;
+    let pipe = ours.files.pipe(&node, OpenFlags(flags as u32), &ours.who())?;
     // Nothing of ours is held while the other end is waited for.
     drop(node);
     let path = MagicLink::of(pipe.as_raw_fd());

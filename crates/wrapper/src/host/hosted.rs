@@ -1,4 +1,4 @@
-//! `filesystem = host`: calls below `wrap_dir` go to a directory of the host's, seen but not answered by us.
+//! `filesystem = host`: calls below `wrap_dir` go to a directory of the host's: we see them, and the kernel answers.
 //!
 //! Descriptors stay the kernel's own, so whole process trees run as without us. Paths below `wrap_dir` are rewritten
 //! where the directory behind is another; the names that the kernel answers (getcwd, realpath) are then that
@@ -23,7 +23,7 @@ pub(crate) fn opened(fd: c_int) {
     }
 }
 
-/// Apart, so that where nothing is hosted nobody looks for this thread's words.
+/// Apart, so that a run that hosts nothing does not look up this thread's words.
 #[inline(never)]
 fn opened_where_on(fd: c_int) {
     if here() {

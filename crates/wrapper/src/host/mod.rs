@@ -1,4 +1,4 @@
-//! What stays the host's although it has to do with files of ours.
+//! Objects and calls that stay the host's although their paths are ours.
 //!
 //! In: sockets and FIFOs by a path of ours, lists of mounts, limits, calls that no file of ours can take part in. Out:
 //! the host's object behind our name, or the kernel's error. Neighbours: `find`, `calls`.

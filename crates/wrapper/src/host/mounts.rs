@@ -1,5 +1,5 @@
-//! The kernel's lists of what is mounted (proc(5)), with ours at the end: `df`, `findmnt` and whoever else looks there
-//! finds the file system's name, kind and directory. Who opens such a list to read gets a copy of that moment.
+//! The kernel's lists of what is mounted (proc(5)), with ours at the end: `df`, `findmnt` and other readers find the
+//! file system's name, type and directory there. A program that opens such a list to read gets a copy of that moment.
 
 use crate::edge::given::NO_MEMORY;
 use crate::edge::{Answer, host};
@@ -46,9 +46,9 @@ fn is_link_to_proc(path: &CStr) -> bool {
 /// forbids it, the list is the kernel's.
 ///
 /// # Safety
-/// A C string, unless it is null or no memory: as [`Place::Host`] has it wherever there is a setting.
+/// A C string, unless it is null or no memory: as [`Route::Host`] has it wherever there is a setting.
 ///
-/// [`Place::Host`]: crate::find::place::Place::Host
+/// [`Route::Host`]: crate::find::route::Route::Host
 #[inline]
 pub(crate) unsafe fn opened(path: *const c_char, flags: c_int) -> Option<c_int> {
     if flags & !PLAIN != libc::O_RDONLY || path.is_null() || path == NO_MEMORY {

@@ -5,7 +5,7 @@
 use crate::calls::stat::look;
 use crate::edge::given::Room;
 use crate::edge::{Answer, host};
-use crate::find::place::{Place, on_path};
+use crate::find::route::{Route, on_path};
 use crate::find::table;
 use crate::raw;
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
@@ -14,7 +14,9 @@ use libc::size_t;
 fn refuse(what: &str, path: *const c_char, errno: c_int) -> Answer {
     let mut room = Room::new();
     let path = room.name(path)?.to_string_lossy();
-    raw::say(format_args!("{what} {path}: this file system is the program's own, the kernel has none there"));
+    raw::say(format_args!(
+        "{what} {path}: the kernel knows no file system at this path, only nvmed does; use a path of the host"
+    ));
     crate::edge::fail(errno)
 }
 
@@ -24,9 +26,9 @@ macro_rules! of_path {
         hook! {
             #[doc = $doc]
             fn $name(path: *const c_char $(, $argument: $ty)*) -> c_int {
-                on_path(libc::AT_FDCWD, path, look(0), |place| match place {
-                    Place::Host { path, .. } => host(sys!($number, path $(, $argument)*)),
-                    Place::Ours(_) => refuse(stringify!($name), path, libc::$errno),
+                on_path(libc::AT_FDCWD, path, look(0), |route| match route {
+                    Route::Host { path, .. } => host(sys!($number, path $(, $argument)*)),
+                    Route::Ours(_) => refuse(stringify!($name), path, libc::$errno),
                 })
             }
         }
@@ -57,9 +59,9 @@ macro_rules! at_path {
                 if table::is_ours(dirfd) {
                     return refuse_held(stringify!($name));
                 }
-                on_path(dirfd, path, look(0), |place| match place {
-                    Place::Host { dirfd, path } => host(sys!($number, dirfd, path $(, $argument)*)),
-                    Place::Ours(_) => refuse(stringify!($name), path, libc::EOPNOTSUPP),
+                on_path(dirfd, path, look(0), |route| match route {
+                    Route::Host { dirfd, path } => host(sys!($number, dirfd, path $(, $argument)*)),
+                    Route::Ours(_) => refuse(stringify!($name), path, libc::EOPNOTSUPP),
                 })
             }
         }
@@ -82,9 +84,9 @@ hook! {
         source: *const c_char, target: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void,
     ) -> c_int {
         let on_target = || {
-            on_path(libc::AT_FDCWD, target, look(0), |place| match place {
-                Place::Host { path, .. } => host(sys!(SYS_mount, source, path, kind, flags, data)),
-                Place::Ours(_) => refuse("mount", target, libc::EOPNOTSUPP),
+            on_path(libc::AT_FDCWD, target, look(0), |route| match route {
+                Route::Host { path, .. } => host(sys!(SYS_mount, source, path, kind, flags, data)),
+                Route::Ours(_) => refuse("mount", target, libc::EOPNOTSUPP),
             })
         };
         // A source is a path only if it is written as one: `proc` and `none` are names.
@@ -94,9 +96,9 @@ hook! {
             return on_target();
         }
         let mut is_host = true;
-        let refused: c_int = on_path(libc::AT_FDCWD, source, look(0), |place| match place {
-            Place::Host { .. } => Ok(0),
-            Place::Ours(_) => {
+        let refused: c_int = on_path(libc::AT_FDCWD, source, look(0), |route| match route {
+            Route::Host { .. } => Ok(0),
+            Route::Ours(_) => {
                 is_host = false;
                 refuse("mount", source, libc::EOPNOTSUPP)
             }
@@ -108,9 +110,9 @@ hook! {
 hook! {
     /// pivot_root(2)
     fn pivot_root(new: *const c_char, old: *const c_char) -> c_int {
-        on_path(libc::AT_FDCWD, new, look(0), |place| match place {
-            Place::Host { path, .. } => host(sys!(SYS_pivot_root, path, old)),
-            Place::Ours(_) => refuse("pivot_root", new, libc::EINVAL),
+        on_path(libc::AT_FDCWD, new, look(0), |route| match route {
+            Route::Host { path, .. } => host(sys!(SYS_pivot_root, path, old)),
+            Route::Ours(_) => refuse("pivot_root", new, libc::EINVAL),
         })
     }
 }
@@ -121,9 +123,9 @@ hook! {
         if device.is_null() {
             return crate::edge::reply(sys!(SYS_quotactl, command, device, id, address));
         }
-        on_path(libc::AT_FDCWD, device, look(0), |place| match place {
-            Place::Host { path, .. } => host(sys!(SYS_quotactl, command, path, id, address)),
-            Place::Ours(_) => refuse("quotactl", device, libc::ENOTBLK),
+        on_path(libc::AT_FDCWD, device, look(0), |route| match route {
+            Route::Host { path, .. } => host(sys!(SYS_quotactl, command, path, id, address)),
+            Route::Ours(_) => refuse("quotactl", device, libc::ENOTBLK),
         })
     }
 }
@@ -136,9 +138,9 @@ hook! {
         if table::is_ours(from_fd) || table::is_ours(to_fd) {
             return refuse_held("move_mount");
         }
-        on_path(to_fd, to, look(0), |place| match place {
-            Place::Host { dirfd, path } => host(sys!(SYS_move_mount, from_fd, from, dirfd, path, flags)),
-            Place::Ours(_) => refuse("move_mount", to, libc::EOPNOTSUPP),
+        on_path(to_fd, to, look(0), |route| match route {
+            Route::Host { dirfd, path } => host(sys!(SYS_move_mount, from_fd, from, dirfd, path, flags)),
+            Route::Ours(_) => refuse("move_mount", to, libc::EOPNOTSUPP),
         })
     }
 }
@@ -149,9 +151,9 @@ hook! {
         if table::is_ours(dirfd) {
             return refuse_held("fanotify_mark");
         }
-        on_path(dirfd, path, look(0), |place| match place {
-            Place::Host { dirfd, path } => host(sys!(SYS_fanotify_mark, fd, flags, mask, dirfd, path)),
-            Place::Ours(_) => refuse("fanotify_mark", path, libc::EOPNOTSUPP),
+        on_path(dirfd, path, look(0), |route| match route {
+            Route::Host { dirfd, path } => host(sys!(SYS_fanotify_mark, fd, flags, mask, dirfd, path)),
+            Route::Ours(_) => refuse("fanotify_mark", path, libc::EOPNOTSUPP),
         })
     }
 }

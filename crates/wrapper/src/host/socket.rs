@@ -1,12 +1,12 @@
 //! Sockets named by a path of ours: the name is our inode, the socket the program's own. The host binds it to a name
-//! that is gone at once, and whoever may write to our inode gets the way there.
+//! that is removed at once, and a process that may write to our inode can connect to the socket.
 
 use crate::calls::terminal::or_stand_in;
 use crate::edge::{Answer, Fail, Reply, errno_of, fail, finish, given, host, inside, reply};
 use crate::find::backend::Node;
 use crate::find::credentials;
 use crate::find::magic_link::MagicLink;
-use crate::find::place::{Place, Spot, Touch, answer_on_path};
+use crate::find::route::{FsPath, Route, Touch, answer_on_path};
 use crate::find::setting;
 use crate::find::walk::Last;
 use crate::host::address::{self, Address};
@@ -31,8 +31,8 @@ pub(crate) unsafe fn to<R: Reply>(
     let path = setting::setting().and_then(|_| address::path(address, len));
     let Some(path) = path else { return reply(call(address, len)) };
     let touch = Touch::Look(Last::Follow);
-    let answer = answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| match place {
-        Place::Host { path, .. } => {
+    let answer = answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |route| match route {
+        Route::Host { path, .. } => {
             // SAFETY: a C string of ours.
             let path = unsafe { CStr::from_ptr(path) };
             if address::is(address, len, path) {
@@ -41,8 +41,8 @@ pub(crate) unsafe fn to<R: Reply>(
             let found = Address::of(path.to_bytes()).ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
             host(call(found.as_ptr(), found.len()))
         }
-        Place::Ours(spot) => {
-            let end = match behind(&spot) {
+        Route::Ours(ours) => {
+            let end = match behind(&ours) {
                 Ok(end) => end,
                 Err(failure) => return unless_no_socket(failure, &call),
             };
@@ -64,10 +64,10 @@ fn unless_no_socket(failure: Fail, call: &impl Fn(*const sockaddr, socklen_t) ->
     }
 }
 
-/// The socket that was bound to a place.
-fn behind(spot: &Spot<'_>) -> Answer<QuietFd> {
-    let node = spot.node(Follow::Yes)?;
-    Ok(spot.files.connect(&node, &spot.who())?)
+/// The socket that was bound to a path.
+fn behind(ours: &FsPath<'_>) -> Answer<QuietFd> {
+    let node = ours.node(Follow::Yes)?;
+    Ok(ours.files.connect(&node, &ours.who())?)
 }
 
 /// The mode of a descriptor that is a socket of this family; the kernel refuses others itself.
@@ -83,23 +83,23 @@ fn mode_of(fd: c_int) -> Option<u32> {
 }
 
 /// The name first, as the kernel does: who finds it meanwhile is refused.
-fn bind_ours(fd: c_int, mode: u32, path: &CStr, spot: &Spot<'_>) -> Answer {
+fn bind_ours(fd: c_int, mode: u32, path: &CStr, ours: &FsPath<'_>) -> Answer {
     let mode = libc::S_IFSOCK | credentials::masked(mode) & 0o777;
-    if spot.is_root() {
+    if ours.is_root() {
         return fail(libc::EADDRINUSE);
     }
-    let made = spot.files.mknod(&spot.at, spot.path(), mode, 0, &spot.who()).map_err(Fail::from);
+    let made = ours.files.mknod(&ours.at, ours.path(), mode, 0, &ours.who()).map_err(Fail::from);
     made.map_err(|failure| match errno_of(&failure) {
         libc::EEXIST => Fail::Errno(libc::EADDRINUSE),
         _ => failure,
     })?;
-    let (node, ino) = just_made(mode, spot)?;
-    let bound = on_host(fd, path).and_then(|end| Ok(spot.files.bind(&node, end, &spot.who())?));
+    let (node, ino) = just_made(mode, ours)?;
+    let bound = on_host(fd, path).and_then(|end| Ok(ours.files.bind(&node, end, &ours.who())?));
     if bound.is_err() {
         // While its node is held, no other file gets its number.
-        let there = spot.files.stat(&spot.at, spot.path(), Follow::No, &spot.who());
+        let there = ours.files.stat(&ours.at, ours.path(), Follow::No, &ours.who());
         if there.is_ok_and(|status| status.ino == ino) {
-            let _ = spot.files.unlink(&spot.at, spot.path(), &spot.who());
+            let _ = ours.files.unlink(&ours.at, ours.path(), &ours.who());
         }
     }
     bound.map(|()| 0)
@@ -107,21 +107,21 @@ fn bind_ours(fd: c_int, mode: u32, path: &CStr, spot: &Spot<'_>) -> Answer {
 
 /// The socket that was just made, and its inode number. What another process has put in its place meanwhile is not
 /// bound to: whose it is would decide who gets there.
-fn just_made(mode: u32, spot: &Spot<'_>) -> Answer<(Node, u64)> {
-    let node = spot.files.lookup(&spot.at, spot.path(), Follow::No, &spot.who())?;
+fn just_made(mode: u32, ours: &FsPath<'_>) -> Answer<(Node, u64)> {
+    let node = ours.files.lookup(&ours.at, ours.path(), Follow::No, &ours.who())?;
     let status = node.stat()?;
-    let is_own = || status.uid == spot.who().uid || whose_here(spot) == Some(status.uid);
+    let is_own = || status.uid == ours.who().uid || whose_here(ours) == Some(status.uid);
     let is_it = status.mode == mode && status.nlink == 1 && is_own();
     if is_it { Ok((node, status.ino)) } else { fail(libc::EADDRINUSE) }
 }
 
-/// Whose files are that this process makes beside a place: in a user namespace of its own a server knows it by another
-/// number.
-fn whose_here(spot: &Spot<'_>) -> Option<u32> {
-    let path = spot.path();
+/// The owner of files that this process makes in the directory of a path: in a user namespace of its own a server knows
+/// it by another number.
+fn whose_here(ours: &FsPath<'_>) -> Option<u32> {
+    let path = ours.path();
     let above = path.iter().rposition(|&byte| byte == b'/').map_or(&b"."[..], |slash| &path[..=slash]);
     let flags = OpenFlags((libc::O_TMPFILE | libc::O_WRONLY) as u32);
-    let file = spot.files.open(&spot.at, above, flags, 0, &spot.who()).ok()?;
+    let file = ours.files.open(&ours.at, above, flags, 0, &ours.who()).ok()?;
     file.stat().ok().map(|status| status.uid)
 }
 
@@ -143,14 +143,14 @@ hook! {
         let call = || sys!(SYS_bind, fd, address, len);
         let Some((path, mode)) = path.and_then(|path| Some((path, mode_of(fd)?))) else { return reply(call()) };
         let touch = Touch::Change(Last::Keep);
-        finish(answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |place| match place {
-            Place::Host { path: found, .. } if !address::is(address, len, CStr::from_ptr(found)) => {
+        finish(answer_on_path(libc::AT_FDCWD, path.as_ptr(), touch, &mut |route| match route {
+            Route::Host { path: found, .. } if !address::is(address, len, CStr::from_ptr(found)) => {
                 let found = Address::of(CStr::from_ptr(found).to_bytes());
                 let found = found.ok_or(Fail::Errno(libc::ENAMETOOLONG))?;
                 host(sys!(SYS_bind, fd, found.as_ptr(), found.len()))
             }
-            Place::Host { .. } => host(call()),
-            Place::Ours(spot) => bind_ours(fd, mode, &path, &spot),
+            Route::Host { .. } => host(call()),
+            Route::Ours(ours) => bind_ours(fd, mode, &path, &ours),
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! Descriptors of the host's that the kernel is told of in the place of ours: made when one is first needed, and kept.
+//! Descriptors of the host's that we hand to the kernel in the place of ours: made when one is first needed, and kept.
 
 use crate::edge::{Answer, caught, host};
 use core::ffi::c_int;

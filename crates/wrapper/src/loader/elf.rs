@@ -1,5 +1,5 @@
-//! What the loader will want of an ELF file (System V gABI, chapters 4 and 5): its interpreter, the libraries
-//! that it needs, and where it says to look for them. Files are whatever somebody left there: every number is checked.
+//! What the dynamic loader reads of an ELF file (System V gABI, chapters 4 and 5): its interpreter, the libraries
+//! that it needs, and where it says to look for them. A file may hold anything: every number is checked.
 
 /// Bytes of the file header; e_ident and fields up to e_phnum lie in it.
 const HEADER_BYTES: usize = 64;

@@ -5,7 +5,7 @@
 
 use crate::edge::{Answer, host};
 use crate::find::magic_link::{DESCRIPTORS, MagicLink};
-use crate::find::place;
+use crate::find::route;
 use crate::find::setting;
 use crate::loader::image::{self, Identity, Opened};
 use crate::loader::needed;
@@ -34,7 +34,7 @@ struct Library {
     older: *const Library,
 }
 
-/// The one that was kept last. They are never let go of; no lock, because a child may be forked while another
+/// The one that was kept last. They are never closed; no lock, because a child may be forked while another
 /// thread looks.
 static LAST: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -229,9 +229,9 @@ fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
         Ok(copy) => Some(copy),
         Err(failure) => {
             raw::say(format_args!(
-                "{}: no copy for the dynamic loader: errno {}",
+                "{}: the library cannot be copied into memory for the dynamic loader, which will not find it: {}",
                 String::from_utf8_lossy(path),
-                crate::edge::errno_of(&failure)
+                crate::edge::words_of(&failure)
             ));
             None
         }
@@ -242,7 +242,7 @@ fn wanted(path: &[u8], caller: usize) -> Option<Copy> {
 /// as it is.
 fn elsewhere(path: &CStr) -> Option<CString> {
     setting::setting().filter(|_| path.to_bytes().contains(&b'/'))?;
-    let target = place::on_host_of(libc::AT_FDCWD, path)?.path;
+    let target = route::on_host_of(libc::AT_FDCWD, path)?.path;
     (*target != *path).then_some(target)
 }
 
@@ -382,7 +382,7 @@ pub(crate) fn around(address: usize) -> Option<Vec<u8>> {
 /// Opens a library by a path, if it is ours.
 pub(crate) fn opened(path: &[u8]) -> Option<Opened> {
     let path = CString::new(path).ok()?;
-    if !place::leads_to_us(libc::AT_FDCWD, &path) {
+    if !route::leads_to_us(libc::AT_FDCWD, &path) {
         return None;
     }
     // SAFETY: a C string.

@@ -1,7 +1,7 @@
 //! Which libraries of ours a program or library needs: the loader looks for them below every hook, so they are found
 //! here and handed to it as copies.
 
-use crate::find::place;
+use crate::find::route;
 use crate::loader::elf::{self, Elf};
 use crate::loader::image::Opened;
 use crate::loader::library::{self, Copy};
@@ -46,17 +46,17 @@ fn exists(path: &[u8]) -> bool {
     CString::new(path).is_ok_and(|path| sys!(SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) >= 0)
 }
 
-/// Where a name was found.
-enum Place {
+/// A library that was found in a directory, and whose it is.
+enum FoundLibrary {
     Ours(Opened),
     Hosts,
 }
 
-fn in_directory(directory: &[u8], name: &[u8]) -> Option<Place> {
+fn in_directory(directory: &[u8], name: &[u8]) -> Option<FoundLibrary> {
     let path = [directory, b"/", name].concat();
     match library::opened(&path) {
-        Some(file) => Some(Place::Ours(file)),
-        None => exists(&path).then_some(Place::Hosts),
+        Some(file) => Some(FoundLibrary::Ours(file)),
+        None => exists(&path).then_some(FoundLibrary::Hosts),
     }
 }
 
@@ -74,8 +74,8 @@ impl Search {
         let run_path = run_path.iter().filter_map(|item| expanded(item, origin));
         let mut places = self.library_path.iter().cloned().chain(run_path);
         match places.find_map(|directory| in_directory(&directory, name))? {
-            Place::Ours(file) => Some(file),
-            Place::Hosts => None,
+            FoundLibrary::Ours(file) => Some(file),
+            FoundLibrary::Hosts => None,
         }
     }
 
@@ -90,8 +90,8 @@ impl Search {
             let Ok(copy) = library::copy_of(&file) else { continue };
             if inner.name.as_ref() != Some(name) {
                 raw::say(format_args!(
-                    "{}: needed by the name {}, which is not its own (DT_SONAME): the dynamic loader will not find it \
-                     here; put it on the host",
+                    "{}: a program needs this library by the name {}, which is not the library's own (DT_SONAME), so \
+                     the dynamic loader will not find it here; put the library on the host",
                     String::from_utf8_lossy(&copy.path),
                     String::from_utf8_lossy(name)
                 ));
@@ -107,7 +107,7 @@ impl Search {
 pub(crate) fn of_program(elf: &Elf, path: Option<&[u8]>, library_path: &[u8]) -> Vec<Copy> {
     let mut search = Search::new(library_path);
     let ours = |directory: &Vec<u8>| {
-        CString::new(directory.as_slice()).is_ok_and(|path| place::leads_to_us(libc::AT_FDCWD, &path))
+        CString::new(directory.as_slice()).is_ok_and(|path| route::leads_to_us(libc::AT_FDCWD, &path))
     };
     // A program of the host's has libraries here only if it was told so.
     if path.is_none() && !search.library_path.iter().any(ours) {

@@ -1,10 +1,10 @@
-//! What a posix_spawn is to do in the child before the program, recorded as it is added: libc would do it below
-//! every hook.
+//! The file actions of posix_spawn, which the child does before it runs the program. We record each as the program adds
+//! it, because libc would do them by calls that no hook sees.
 
 use crate::calls::{descriptor, open, real};
 use crate::edge::{Answer, host};
-use crate::find::place;
 use crate::find::redirect;
+use crate::find::route;
 use crate::find::setting;
 use crate::raw;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -168,10 +168,10 @@ unsafe fn refused(path: *const c_char, what: &str) -> bool {
     }
     // SAFETY: the program's C string, under `edge`'s contract.
     let path = unsafe { CStr::from_ptr(path) };
-    let ours = place::leads_to_us(libc::AT_FDCWD, path);
+    let ours = route::leads_to_us(libc::AT_FDCWD, path);
     if ours {
         raw::say(format_args!(
-            "{what} of {}: a spawned program cannot share this process's private mount",
+            "{what} of {}: a spawned program cannot share this process's private mount; use a shared mount (nvmed run)",
             path.to_string_lossy()
         ));
     }
@@ -183,7 +183,7 @@ impl Action {
     pub(crate) fn is_ours(&self) -> bool {
         match self {
             Self::Duplicate { from: fd, .. } | Self::EnterOpen(fd) => crate::find::table::is_ours(*fd),
-            Self::Open { path, .. } | Self::Enter(path) => place::leads_to_us(libc::AT_FDCWD, path),
+            Self::Open { path, .. } | Self::Enter(path) => route::leads_to_us(libc::AT_FDCWD, path),
             Self::Close(_) | Self::CloseFrom(_) | Self::Foreground(_) => false,
         }
     }

@@ -1,5 +1,5 @@
-//! Programs that the wrapper cannot be loaded into, which another program of the run executes: what the user is told of
-//! them, and what they see of the directory that ours hides.
+//! Programs that the wrapper cannot be loaded into (static, set-user-ID) and that a program of the run executes: what
+//! we tell the user of them, and what they find on the host where other programs see our directory.
 
 use crate::edge::{Answer, fail};
 use crate::find::setting::{self, Policy};

@@ -1,5 +1,5 @@
-//! Shells that libc starts for a program: system, popen, wordexp. libc spawns below every hook, so where something of
-//! ours takes part they are started here.
+//! Shells that libc starts for a program: system, popen, wordexp. libc spawns them by calls that no hook sees, so where
+//! a file or a directory of ours takes part we start them here.
 
 use crate::edge::{errno_of, fail, finish};
 use crate::find::cwd;
@@ -111,7 +111,7 @@ struct Piped {
 static PIPED: [Piped; STREAMS_MAX] =
     [const { Piped { stream: AtomicPtr::new(ptr::null_mut()), pid: AtomicI32::new(0) } }; STREAMS_MAX];
 
-/// Remembers a stream; the stream is told last, so that whoever finds it finds its shell.
+/// Remembers a stream; the stream is stored last, so that a thread which finds it finds its shell too.
 fn remember(stream: *mut FILE, pid: pid_t) -> bool {
     // A stream that was closed by fclose left its place behind; libc makes new ones at the same addresses.
     forget(stream);

@@ -1,4 +1,5 @@
-//! The environment of a program that is executed: ours goes along, whatever the program made of its own.
+//! The environment of a program that is executed: it gets the variables that load the wrapper, whatever the calling
+//! program put into it or left out.
 
 use crate::raw;
 use core::ffi::{CStr, c_char, c_void};

@@ -1,11 +1,11 @@
-//! The exec family: what is executed, with which environment, and what of ours goes along.
+//! The exec family: which program runs, with which environment, and which descriptors of ours it inherits.
 
 use crate::calls::descriptor;
 use crate::calls::stat::look;
 use crate::edge::flags::{NAME, NOWHERE};
 use crate::edge::given::{self, Room};
 use crate::edge::{Answer, Fail, caught, errno_of, fail, finish, host};
-use crate::find::place::{Place, answer_on_path};
+use crate::find::route::{Route, answer_on_path};
 use crate::find::{cwd, mount, setting};
 use crate::loader::library::{self, Passed};
 use crate::loader::needed;
@@ -392,9 +392,9 @@ unsafe fn beyond_known(
     environment: List,
     flags: c_int,
 ) -> Answer {
-    answer_on_path(dirfd, path, look(flags), &mut |place| match place {
-        Place::Host { dirfd, path } => host(sys!(SYS_execveat, dirfd, path, argv, environment, flags)),
-        Place::Ours(_) => {
+    answer_on_path(dirfd, path, look(flags), &mut |route| match route {
+        Route::Host { dirfd, path } => host(sys!(SYS_execveat, dirfd, path, argv, environment, flags)),
+        Route::Ours(_) => {
             let answer = sys!(SYS_execveat, NOWHERE, NAME.as_ptr(), argv, environment, flags);
             if answer == -libc::EINVAL as isize {
                 return fail(libc::EINVAL);

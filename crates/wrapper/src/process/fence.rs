@@ -1,5 +1,5 @@
-//! The mark that a fork wipes: the child of a process that has mounted never touches the mount. It stands only while
-//! something is mounted, so a child of a process that has nothing mounted is free, however it was made.
+//! The mark that a fork wipes: the child of a process that has mounted never touches the mount. The mark stands only
+//! while something is mounted, so the child of a process that has nothing mounted may mount, however it was made.
 
 use crate::find::setting;
 use crate::raw;

@@ -1,9 +1,10 @@
-//! fork in a shared mount: the child goes on with a session of its own, which holds what its parent's holds.
+//! fork in a shared mount: the child goes on with a session of its own, which holds what its parent's session holds.
 //!
-//! The parent asks for the heir's session before the fork and holds what other threads could leave half done; libc runs
-//! the three functions below around each of its own forks (pthread_atfork), the hooks around the rest. Where nothing is
-//! mounted yet, or any more, no thread mounts meanwhile, and the child mounts at its own first touch. A child that was
-//! made past all of them finds the mark of `fence` wiped if something was mounted, and then its calls fail with EIO.
+//! Before the fork the parent asks the server for the child's session (the heir), and takes the locks under which other
+//! threads could be in the middle of a change. libc runs the three functions below around its own forks
+//! (pthread_atfork); our hooks run them around the other calls that fork. Where nothing is mounted, no thread mounts
+//! during the fork, and the child mounts at its first call that needs it. A child that was made without these functions
+//! finds the mark of `fence` wiped if its parent had mounted, and then its calls fail with EIO.
 
 use crate::calls::{aio, descriptor, fcntl, mapping};
 use crate::edge::{given, inside};
@@ -18,8 +19,8 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::pid_t;
 use nvmed_sys::sync::{Mutex, MutexGuard};
 
-/// What is held from before a fork until after it, by the thread that forks.
-struct Held {
+/// A fork that has begun: what the forking thread holds from before it until after it.
+struct PendingFork {
     /// What the table led to when the heir was made.
     pins: Vec<Pinned>,
     goes_on: GoesOn,
@@ -36,7 +37,7 @@ enum GoesOn {
     Fenced,
 }
 
-/// In the order in which they are let go of: no allocator may run under the first.
+/// Dropped in this order: no allocator may run while the first is held.
 struct Locks {
     _ranges: mapping::Ranges,
     _making: MutexGuard<'static, ()>,
@@ -46,11 +47,11 @@ struct Locks {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// One fork at a time; `HELD` is its holder's.
+/// One fork at a time: the thread that holds this one owns `PENDING`.
 static ALONE: Mutex<()> = Mutex::new(());
-static HELD: Slot = Slot(UnsafeCell::new(None));
+static PENDING: Slot = Slot(UnsafeCell::new(None));
 
-struct Slot(UnsafeCell<Option<Held>>);
+struct Slot(UnsafeCell<Option<PendingFork>>);
 
 // SAFETY: used by the thread that holds `ALONE` alone, and by the only thread of a child.
 unsafe impl Sync for Slot {}
@@ -61,7 +62,7 @@ enum Stage {
     Nothing,
     /// Nothing is mounted, and no thread mounts.
     Unmounted,
-    /// `HELD`.
+    /// `PENDING`.
     Session,
 }
 
@@ -103,7 +104,7 @@ fn hold_session() {
     let pool = table::pool();
     let streams = stdio::open_streams();
     let making = mapping::making();
-    let goes_on = way(&everything(&pins));
+    let goes_on = way_of_child(&everything(&pins));
     mount::before_fork();
     let requests = aio::quiet();
     let ranges = mapping::ranges();
@@ -116,10 +117,10 @@ fn hold_session() {
         _alone: alone,
     };
     // SAFETY: this thread holds `ALONE`.
-    unsafe { *HELD.0.get() = Some(Held { pins, goes_on, locks }) };
+    unsafe { *PENDING.0.get() = Some(PendingFork { pins, goes_on, locks }) };
 }
 
-fn way(held: &[(c_int, Handle)]) -> GoesOn {
+fn way_of_child(held: &[(c_int, Handle)]) -> GoesOn {
     let cwd = cwd::entered();
     if held.is_empty() && cwd.is_none() {
         return GoesOn::Afresh;
@@ -127,8 +128,11 @@ fn way(held: &[(c_int, Handle)]) -> GoesOn {
     match heir::of(held, cwd.as_ref(), Becomes::Child) {
         Ok(heir) => GoesOn::As(heir),
         Err(failure) => {
-            let errno = crate::edge::errno_of(&failure);
-            raw::say(format_args!("the server made no session for a forked process: errno {errno}"));
+            raw::say(format_args!(
+                "the server made no session for the child of a fork, so the child's calls on files of the mount fail \
+                 with EIO: {}",
+                crate::edge::words_of(&failure)
+            ));
             cwd::remember();
             GoesOn::Fenced
         }
@@ -153,10 +157,10 @@ fn everything(pins: &[Pinned]) -> Vec<(c_int, Handle)> {
 }
 
 /// What `before` held for the session of this thread's process.
-fn held() -> Option<Held> {
+fn held() -> Option<PendingFork> {
     // SAFETY: `before` ran in this thread, or in the one of which the child is a copy, and `ALONE` is let go of with
     // the answer.
-    unsafe { (*HELD.0.get()).take() }
+    unsafe { (*PENDING.0.get()).take() }
 }
 
 unsafe extern "C" fn in_parent() {
@@ -164,7 +168,7 @@ unsafe extern "C" fn in_parent() {
         Stage::Nothing => return,
         Stage::Unmounted => mount::let_mount(),
         Stage::Session => {
-            if let Some(Held { pins, goes_on, locks }) = held() {
+            if let Some(PendingFork { pins, goes_on, locks }) = held() {
                 drop(locks);
                 mount::after_fork();
                 // Now their descriptions may return to the pool.
@@ -188,7 +192,7 @@ unsafe extern "C" fn in_child() {
 }
 
 /// The child of a process that has a session.
-fn go_on(Held { pins, goes_on, locks }: Held) {
+fn go_on(PendingFork { pins, goes_on, locks }: PendingFork) {
     drop(locks);
     inside::forget_waiting();
     fcntl::begin_without_locks();

@@ -1,4 +1,5 @@
-//! What of a shared mount goes to another process: a session that holds the same things, made before it is needed.
+//! The heir: a session that the server makes before a fork or an exec, with all that the parent's session holds. The
+//! child, or the program that is executed, goes on with it.
 
 use crate::calls::{descriptor, fcntl};
 use crate::edge::{Answer, Fail};
@@ -17,7 +18,7 @@ use std::ffi::CString;
 /// was opened with more than `O_PATH`: what is handed on is its inode, of which the server knows no flags.
 const VARIABLE: &[u8] = b"NVMED_SESSION";
 
-/// An heir's session, until somebody goes on with it. Dropped, it is nobody's and ends.
+/// An heir's session, until a child or a program goes on with it. Dropped before that, it ends.
 pub(crate) struct Heir(pub OwnedFd);
 
 /// What goes on with an heir.
@@ -114,8 +115,11 @@ pub(crate) fn begin() {
     // SAFETY: the program before left it open for us alone.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     if let Err(failure) = crate::edge::caught(|| install(fd, &path_flags)) {
-        let errno = crate::edge::errno_of(&failure);
-        raw::say(format_args!("files that this program inherited cannot be used: errno {errno}"));
+        raw::say(format_args!(
+            "the open files that this program inherited cannot be taken over from the server, so calls on them fail \
+             with EBADF: {}",
+            crate::edge::words_of(&failure)
+        ));
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::calls::stat;
 use crate::edge::{Answer, Fail, fail};
 use crate::find::magic_link::MagicLink;
-use crate::find::place::{self, HostPath};
+use crate::find::route::{self, HostPath};
 use crate::find::table;
 use crate::loader::elf::{self, Elf};
 use crate::loader::image::{self, Opened};
@@ -120,7 +120,7 @@ impl<'a> Named<'a> {
 
     /// The kernel's program. None where the path leads to us.
     fn host(&self) -> Option<Target> {
-        let HostPath { dirfd, path } = place::on_host_of(self.dirfd, self.path)?;
+        let HostPath { dirfd, path } = route::on_host_of(self.dirfd, self.path)?;
         Some(Target::Host { dirfd, path, flags: self.flags })
     }
 }
@@ -226,7 +226,7 @@ fn on_host(named: &Named<'_>, target: Target, file: &Opened, status: &libc::stat
         // A host's script is the kernel's, unless its interpreter is a file of ours.
         if let Some(found) = script_of(named, &line, None)
             && let Looked::Script { interpreter, .. } = &found
-            && place::leads_to_us(libc::AT_FDCWD, interpreter)
+            && route::leads_to_us(libc::AT_FDCWD, interpreter)
         {
             return found;
         }

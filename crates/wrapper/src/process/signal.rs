@@ -1,5 +1,5 @@
-//! sigaction(2) and its kin: the program's handlers are installed behind one of ours (`edge::inside`), those of faults
-//! behind another (`edge::fault`).
+//! sigaction(2) and its kin: the kernel gets a handler of ours, which calls the program's (`edge::inside`); for
+//! SIGSEGV and SIGBUS it is another one of ours (`edge::fault`).
 
 use crate::edge::inside::{self, SIGNALS, libc_sigaction};
 use crate::edge::{fail, fault, finish, sigsys};

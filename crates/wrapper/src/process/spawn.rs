@@ -1,5 +1,5 @@
-//! posix_spawn: libc's clones below every hook, so where something of ours takes part it is done here, as a fork, the
-//! recorded actions and an exec of ours.
+//! posix_spawn: libc's own makes the child by a clone that no hook sees. So where a file or a descriptor of ours takes
+//! part it is done here, by our fork, the recorded actions and our exec.
 
 use crate::calls::descriptor;
 use crate::edge::{Answer, caught, errno_of, fail, host};
@@ -21,7 +21,8 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 type Signals = u64;
 /// Signals are numbered up to this.
 const SIGNAL_MAX: c_int = 64;
-/// The exit status of a child that could not become the program; whoever waits sees it only in between.
+/// The exit status of a child that could not become the program. posix_spawn reaps it; only a wait in another
+/// thread could see the status before.
 const EXIT_NOT_EXECUTED: c_int = 127;
 
 /// `struct sigaction` as the kernel has it.

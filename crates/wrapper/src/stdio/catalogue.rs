@@ -2,8 +2,8 @@
 
 use crate::edge::{Answer, fail, finish};
 use crate::find::magic_link::MagicLink;
-use crate::find::place;
 use crate::find::redirect;
+use crate::find::route;
 use crate::find::setting;
 use crate::loader::image;
 use crate::raw;
@@ -29,7 +29,7 @@ hook! {
     /// catopen(3)
     fn catopen(name: *const c_char, flag: c_int) -> isize, next libc_catopen {
         // A name without a slash is looked for where NLSPATH says.
-        if !raw::bytes(name).contains(&b'/') || !place::concerns_us(libc::AT_FDCWD, name) {
+        if !raw::bytes(name).contains(&b'/') || !route::concerns_us(libc::AT_FDCWD, name) {
             return libc_catopen(name, flag);
         }
         finish(open_copy(name, |copy| libc_catopen(copy, flag)))
@@ -53,7 +53,7 @@ hook! {
             return libc_bindtextdomain(domain, dir);
         }
         let behind = redirect::behind(raw::bytes(dir));
-        if !setting::is_hosted() && place::concerns_us(libc::AT_FDCWD, dir) && is_translating() {
+        if !setting::is_hosted() && route::concerns_us(libc::AT_FDCWD, dir) && is_translating() {
             say_unread(raw::bytes(dir));
         }
         libc_bindtextdomain(domain, behind.as_ref().map_or(dir, |behind| behind.as_ptr()))

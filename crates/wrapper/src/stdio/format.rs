@@ -61,9 +61,9 @@ variadic! {
 }
 
 /// Text that libc made, which `free` takes back.
-struct Made(*mut c_char);
+struct AllocatedText(*mut c_char);
 
-impl Drop for Made {
+impl Drop for AllocatedText {
     fn drop(&mut self) {
         // SAFETY: null, or memory of malloc's that nobody else has.
         unsafe { libc::free(self.0.cast()) };
@@ -72,7 +72,7 @@ impl Drop for Made {
 
 /// Prints to a descriptor of ours.
 unsafe fn print(fd: c_int, make: impl FnOnce(*mut *mut c_char) -> c_int) -> c_int {
-    let mut text = Made(core::ptr::null_mut());
+    let mut text = AllocatedText(core::ptr::null_mut());
     let len = make(&raw mut text.0);
     if len < 0 {
         text.0 = core::ptr::null_mut();

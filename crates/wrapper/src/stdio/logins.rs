@@ -3,8 +3,8 @@
 use crate::calls::{data, descriptor, open};
 use crate::edge::Answer;
 use crate::find::magic_link::MagicLink;
-use crate::find::place;
 use crate::find::redirect;
+use crate::find::route;
 use crate::find::setting;
 use crate::loader::image;
 use crate::raw;
@@ -33,7 +33,7 @@ hook! {
         let (answer, copy) = if setting::is_hosted() {
             let behind = redirect::behind(raw::bytes(path));
             (libc_utmpname(behind.as_ref().map_or(path, |behind| behind.as_ptr())), None)
-        } else if place::concerns_us(libc::AT_FDCWD, path) {
+        } else if route::concerns_us(libc::AT_FDCWD, path) {
             match copy_of(path) {
                 Ok((image, name)) => (libc_utmpname(name.as_ptr()), Some(image)),
                 // It has no way to say so; getutent has, for nothing is behind this.
@@ -51,7 +51,7 @@ hook! {
 hook! {
     /// updwtmp(3): appends a record, if the file is there
     fn updwtmp(path: *const c_char, record: *const utmpx) -> (), next libc_updwtmp {
-        if !place::concerns_us(libc::AT_FDCWD, path) {
+        if !route::concerns_us(libc::AT_FDCWD, path) {
             return libc_updwtmp(path, record);
         }
         let fd = open::open(path, libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC, 0);

@@ -1,6 +1,7 @@
 //! stdio streams on files of ours: libc's own streams read and write below every hook, so ours are
 //! cookie streams, whose functions call the hooks by descriptor.
 
+mod ahead;
 pub(crate) mod catalogue;
 pub(crate) mod format;
 pub(crate) mod logins;
@@ -12,15 +13,16 @@ use crate::calls::{data, descriptor, open};
 use crate::edge::given::Room;
 use crate::edge::{Answer, fail, finish, host};
 use crate::find::backend::File;
-use crate::find::place::{Place, on_path};
+use crate::find::route::{Route, on_path};
 use crate::find::{redirect, setting, table, walk};
 use crate::host::mounts;
 use crate::raw;
 use crate::watch;
+use ahead::Ahead;
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{FILE, off64_t, size_t, ssize_t};
-use nvmed_fs::OpenFlags;
+use nvmed_fs::{FileType, OpenFlags};
 use nvmed_sys::sync::Mutex;
 
 /// Offset of `_flags`, and its bits that a reopened stream changes (libio.h).
@@ -54,6 +56,18 @@ pub(crate) struct Cookie {
     fd: c_int,
     standard: bool,
     stream: *mut FILE,
+    ahead: Option<Ahead>,
+}
+
+/// Where a stream's descriptor is from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It is 0, 1 or 2.
+    Standard,
+    /// The program brought it.
+    Given,
+    /// It was opened for the stream.
+    Opened,
 }
 
 // SAFETY: the pointer is an identity and is followed by `flush_all` alone, before the process ends.
@@ -64,8 +78,13 @@ unsafe impl Send for Cookie {}
 static OPEN: Mutex<Vec<Box<Cookie>>> = Mutex::new(Vec::new());
 
 unsafe extern "C" fn cookie_read(cookie: *mut c_void, into: *mut c_char, size: size_t) -> ssize_t {
-    // SAFETY: libc passes the cookie of an open stream and a buffer of `size` bytes; here and below.
-    unsafe { data::read((*cookie.cast::<Cookie>()).fd, into.cast(), size) }
+    // SAFETY: libc passes the cookie of an open stream, whose lock the caller has, and a buffer of `size` bytes; here
+    // and below.
+    unsafe {
+        let cookie = &*cookie.cast::<Cookie>();
+        let size = cookie.ahead.as_ref().map_or(size, |ahead| ahead.piece(cookie.stream, size));
+        data::read(cookie.fd, into.cast(), size)
+    }
 }
 
 unsafe extern "C" fn cookie_write(cookie: *mut c_void, from: *const c_char, size: size_t) -> ssize_t {
@@ -76,7 +95,11 @@ unsafe extern "C" fn cookie_write(cookie: *mut c_void, from: *const c_char, size
 unsafe extern "C" fn cookie_seek(cookie: *mut c_void, at: *mut off64_t, whence: c_int) -> c_int {
     // SAFETY: as above; `at` is libc's.
     unsafe {
-        let reached = data::lseek((*cookie.cast::<Cookie>()).fd, *at, whence);
+        let cookie = &*cookie.cast::<Cookie>();
+        if *at != 0 {
+            cookie.ahead.as_ref().inspect(|ahead| ahead.jumps());
+        }
+        let reached = data::lseek(cookie.fd, *at, whence);
         if reached < 0 {
             return -1;
         }
@@ -113,13 +136,9 @@ fn go_to_end(fd: c_int, mode: &Mode) {
 }
 
 /// A cookie stream over `fd`; null when libc has no memory.
-fn stream_over(fd: c_int, mode: &Mode) -> *mut FILE {
-    cookie_stream(fd, mode, false)
-}
-
-/// The same, which may be a standard stream.
-pub(crate) fn cookie_stream(fd: c_int, mode: &Mode, is_standard: bool) -> *mut FILE {
-    let mut cookie = Box::new(Cookie { fd, standard: is_standard, stream: core::ptr::null_mut() });
+pub(crate) fn cookie_stream(fd: c_int, mode: &Mode, origin: Origin) -> *mut FILE {
+    let standard = origin == Origin::Standard;
+    let mut cookie = Box::new(Cookie { fd, standard, stream: core::ptr::null_mut(), ahead: None });
     let at: *mut Cookie = &raw mut *cookie;
     let functions =
         Functions { read: cookie_read, write: cookie_write, seek: cookie_seek, close: cookie_close };
@@ -133,8 +152,22 @@ pub(crate) fn cookie_stream(fd: c_int, mode: &Mode, is_standard: bool) -> *mut F
     // SAFETY: as above.
     COOKIES.store(unsafe { stream.cast::<usize>().byte_add(TABLE_OFFSET).read() }, Ordering::Release);
     cookie.stream = stream;
+    if origin == Origin::Opened && !mode.writes() {
+        // SAFETY: as above.
+        cookie.ahead = bytes_of(fd).and_then(|bytes| unsafe { Ahead::of(stream, bytes) });
+    }
     open_streams().push(cookie);
     stream
+}
+
+/// How large the file of ours is that was just opened as `fd`.
+fn bytes_of(fd: c_int) -> Option<u64> {
+    if !table::is_ours(fd) {
+        return None;
+    }
+    let pinned = table::pin(fd).ok()?;
+    let file = pinned.file.as_ref()?;
+    (pinned.node.kind() == FileType::File).then(|| file.bytes_at_open())
 }
 
 /// Writes out what the streams hold, at the end of the process: libc does so only after the unmount.
@@ -211,8 +244,8 @@ unsafe fn mode_of(mode: *const c_char) -> Option<Mode> {
     Mode::parse(unsafe { raw::bytes(mode) })
 }
 
-fn stream_or_no_memory(fd: c_int, mode: &Mode) -> Answer {
-    let stream = stream_over(fd, mode);
+fn stream_or_no_memory(fd: c_int, mode: &Mode, origin: Origin) -> Answer {
+    let stream = cookie_stream(fd, mode, origin);
     if stream.is_null() { fail(libc::ENOMEM) } else { Ok(stream as isize) }
 }
 
@@ -220,15 +253,15 @@ fn stream_or_no_memory(fd: c_int, mode: &Mode) -> Answer {
 fn over_new(fd: c_int, mode: &Mode) -> Answer {
     go_to_end(fd, mode);
     // SAFETY: a descriptor that nobody else has.
-    stream_or_no_memory(fd, mode).inspect_err(|_| unsafe { _ = descriptor::close(fd) })
+    stream_or_no_memory(fd, mode, Origin::Opened).inspect_err(|_| unsafe { _ = descriptor::close(fd) })
 }
 
 hook! {
     /// fopen(3)
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, next libc_fopen {
         let Some(how) = mode_of(mode).filter(|_| setting::setting().is_some()) else { return libc_fopen(path, mode) };
-        on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |place| match place {
-            Place::Host { path, .. } if !redirect::here() => {
+        on_path(libc::AT_FDCWD, path, open::touch(how.flags()), |route| match route {
+            Route::Host { path, .. } if !redirect::here() => {
                 if let Some(list) = mounts::opened(path, how.flags()) {
                     return over_hosts(list, mode);
                 }
@@ -280,7 +313,7 @@ hook! {
                     go_to_end(fd, &how);
                 }
             }
-            stream_or_no_memory(fd, &how)
+            stream_or_no_memory(fd, &how, Origin::Given)
         })
     }
 }
@@ -296,7 +329,7 @@ fn over_watched(fd: c_int, how: &Mode) -> Answer {
         host(sys!(SYS_fcntl, fd, libc::F_SETFL, flags | libc::O_APPEND))?;
     }
     go_to_end(fd, how);
-    stream_or_no_memory(fd, how)
+    stream_or_no_memory(fd, how, Origin::Given)
 }
 
 /// The descriptor of a new file of ours that `path` names; `None` when it is the host's.
@@ -307,19 +340,19 @@ unsafe fn opened(path: *const c_char, how: &Mode) -> Option<Answer> {
     let (path, text) = (name.as_ptr(), name.to_bytes());
     let touch = open::touch(how.flags());
     let mut ours = false;
-    let answer = crate::find::place::answer_on_path(libc::AT_FDCWD, path, touch, &mut |place| match place {
-        place @ Place::Host { .. } if redirect::here() => {
+    let answer = crate::find::route::answer_on_path(libc::AT_FDCWD, path, touch, &mut |route| match route {
+        route @ Route::Host { .. } if redirect::here() => {
             ours = true;
-            open::open_at(place, how.flags(), 0o666)
+            open::open_at(route, how.flags(), 0o666)
         }
         // What follows at the host is freopen's own business.
-        Place::Host { dirfd, .. } => match walk::leads_in(setting, dirfd, text, walk::Last::Follow) {
+        Route::Host { dirfd, .. } => match walk::leads_in(setting, dirfd, text, walk::Last::Follow) {
             Some(_) => fail(libc::ENOENT),
             None => fail(libc::EXDEV),
         },
-        place => {
+        route => {
             ours = true;
-            open::open_at(place, how.flags(), 0o666)
+            open::open_at(route, how.flags(), 0o666)
         }
     });
     ours.then_some(answer)
@@ -381,7 +414,7 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
         let target = raw::descriptor_of(stream);
         if target < 0 {
             go_to_end(fd, how);
-            return stream_over(fd, how);
+            return cookie_stream(fd, how, Origin::Given);
         }
         let flags = if how.close_on_exec { libc::O_CLOEXEC } else { 0 };
         let moved = descriptor::dup3(fd, target, flags);
@@ -395,10 +428,13 @@ unsafe fn reopened(fd: c_int, how: &Mode, stream: *mut FILE) -> *mut FILE {
         let is_own = table::is_ours(target) || watch::is_watched(target);
         if is_own && !is_cookie(stream) {
             go_to_end(target, how);
-            return stream_over(target, how);
+            return cookie_stream(target, how, Origin::Given);
         }
         __fpurge(stream);
         libc::clearerr(stream);
+        if let Some(cookie) = open_streams().iter().find(|cookie| core::ptr::eq(cookie.stream, stream)) {
+            cookie.ahead.as_ref().inspect(|ahead| ahead.end(stream));
+        }
         let bits = stream.cast::<c_int>().byte_add(FLAGS_OFFSET);
         let mut value = bits.read() & !(IO_NO_READS | IO_NO_WRITES | IO_IS_APPENDING);
         value |= if how.reads() { 0 } else { IO_NO_READS } | if how.writes() { 0 } else { IO_NO_WRITES };

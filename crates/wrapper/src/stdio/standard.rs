@@ -2,7 +2,7 @@
 //! hook, so the variables point to cookie streams as long as that lasts.
 
 use crate::find::table;
-use crate::stdio::{self, Mode};
+use crate::stdio::{self, Mode, Origin};
 use crate::watch;
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -71,7 +71,7 @@ fn exchange(fd: c_int) {
 
 fn fresh(fd: c_int) -> *mut FILE {
     let mode = if fd == 0 { Mode::READ } else { Mode::WRITE };
-    let stream = stdio::cookie_stream(fd, &mode, true);
+    let stream = stdio::cookie_stream(fd, &mode, Origin::Standard);
     if fd == 2 && !stream.is_null() {
         // SAFETY: a fresh stream; stderr is not buffered.
         unsafe { libc::setvbuf(stream, ptr::null_mut(), libc::_IONBF, 0) };

@@ -4,8 +4,8 @@ use crate::calls::name::mkdir;
 use crate::calls::open::open;
 use crate::calls::stat::{lstat, stat};
 use crate::edge::{Answer, fail, finish};
-use crate::find::place::{self, Touch};
 use crate::find::redirect;
+use crate::find::route::{self, Touch};
 use crate::find::setting;
 use crate::find::walk::Last;
 use crate::raw;
@@ -62,7 +62,7 @@ unsafe fn may_be_ours(template: *const c_char) -> bool {
         return redirect::leads_in(libc::AT_FDCWD, path);
     }
     let found = crate::edge::caught(|| {
-        Ok(place::find(setting, libc::AT_FDCWD, path, Touch::Change(Last::Keep))?.is_some()
+        Ok(route::find(setting, libc::AT_FDCWD, path, Touch::Change(Last::Keep))?.is_some()
             || crate::find::walk::leads_in(setting, libc::AT_FDCWD, path, Last::Keep).is_some())
     });
     found.unwrap_or(true)

@@ -20,6 +20,7 @@ use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{siginfo_t, ucontext_t};
 use nvmed_stack::RawSyscalls;
+use rustix::io::Errno;
 
 // linux/prctl.h, asm-generic/siginfo.h.
 const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
@@ -50,8 +51,9 @@ pub(crate) fn begin(how: RawSyscalls) {
         RANGE[1].store(0, Ordering::Release);
         sigsys::set_taken(false);
         raw::say(format_args!(
-            "raw_syscalls: the kernel does not dispatch system calls (errno {errno}; Linux 5.11 does): those that \
-             the program makes below libc fail on files of ours"
+            "raw_syscalls: the kernel does not dispatch system calls ({}; Linux 5.11 does): those that the \
+             program makes below libc fail on files of ours",
+            Errno::from_raw_os_error(errno)
         ));
         return;
     }
@@ -89,7 +91,7 @@ fn install() -> Result<(), c_int> {
 
 /// `siginfo_t` of SIGSYS from where its parts differ.
 #[repr(C)]
-struct Told {
+struct SigsysInfo {
     signal: c_int,
     errno: c_int,
     code: c_int,
@@ -101,7 +103,7 @@ struct Told {
 /// The handler of SIGSYS.
 unsafe extern "C" fn dispatched(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's structures for this signal, valid while its handler runs.
-    let (told, context) = unsafe { (&*info.cast::<Told>(), &mut *context.cast::<ucontext_t>()) };
+    let (told, context) = unsafe { (&*info.cast::<SigsysInfo>(), &mut *context.cast::<ucontext_t>()) };
     if told.code != SYS_USER_DISPATCH {
         // SAFETY: as above.
         return unsafe { pass_on(number, info, context) };

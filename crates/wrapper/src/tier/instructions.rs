@@ -1,4 +1,5 @@
-//! Where code lies: the range of libc and ourselves, and whether a program makes system calls of its own.
+//! Where system call instructions lie: the address range of libc and the wrapper, and whether the program has such
+//! instructions of its own.
 
 use core::ffi::{c_int, c_void};
 use core::slice;

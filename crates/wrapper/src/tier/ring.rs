@@ -2,8 +2,8 @@
 //!
 //! As a rule a program sets its ring up before it opens files, and has another way where there are no rings. So
 //! setting one up is ENOSYS, unless the setting `io_uring` allows it. It is done by `syscall(2)`, or by liburing, whose
-//! functions make the call by an instruction and are hooked by name. Our own engine (`uring:`) makes its calls itself,
-//! and so is not asked.
+//! functions make the call by an instruction and are hooked by name. Our own engine (`uring:`) makes its system
+//! calls itself, past these hooks.
 
 use crate::find::mount;
 use crate::find::setting;

@@ -6,7 +6,7 @@ use crate::calls::open;
 use crate::edge::given::{self, NO_MEMORY};
 use crate::edge::{Answer, Fail, caught, fail, guard, host};
 use crate::find::backend::File;
-use crate::find::place::{Place, Touch, on_path};
+use crate::find::route::{Route, Touch, on_path};
 use crate::find::walk::Last;
 use crate::find::{above, setting, table};
 use crate::host::hosted;
@@ -133,8 +133,8 @@ const FLAGS: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc
 
 /// Opens a stream on a path; for the host's own, `libc` does.
 fn open_stream(dirfd: c_int, path: *const c_char, libc: impl Fn(*const c_char) -> *mut DIR) -> *mut DIR {
-    on_path(dirfd, path, Touch::Look(Last::Follow), |place| match place {
-        Place::Host { path: found, .. } => {
+    on_path(dirfd, path, Touch::Look(Last::Follow), |route| match route {
+        Route::Host { path: found, .. } => {
             // Of a name that is not there libc reads the first byte, and the kernel the others.
             let dir = libc(if found == NO_MEMORY { path } else { found });
             if dir.is_null() {

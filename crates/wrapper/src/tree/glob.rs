@@ -1,4 +1,4 @@
-//! glob(3): libc's own, told to look through our calls.
+//! glob(3): libc's own function, which is handed our functions to list and look at directories (`GLOB_ALTDIRFUNC`).
 
 use crate::calls::stat::{lstat, stat};
 use crate::find::setting;

@@ -1,8 +1,8 @@
-//! File calls counted, timed and recorded, for those who ask (`nvmed run --stats`, `--summary`, `--record`).
+//! File calls counted, timed and recorded, where `nvmed run` was given `--stats`, `--summary` or `--record`.
 //!
 //! `hook!` puts a probe around each hook whose row says what it counts. Switched off, it is one load and one branch. A
 //! hook that is called from another is part of that one. A call counts if it is about a file below `wrap_dir`: the
-//! descriptor in its arguments says so, or whoever places its path.
+//! descriptor in its arguments says so, or `find::route` when it has looked at the path.
 
 pub(crate) mod shape;
 
@@ -17,11 +17,11 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use nvmed_sys::QuietFd;
-use nvmed_tally::{Call, Kind, Seat, Tally, now_ns};
+use nvmed_tally::{Call, CallKind, Seat, Tally, now_ns};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 
-/// Where this process counts; null if nobody asked.
+/// The memory in which this process counts its calls; null if the run counts none.
 static TALLY: AtomicPtr<Tally> = AtomicPtr::new(ptr::null_mut());
 /// Grows with each fork: a thread that sees another number than its own sits down anew.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
@@ -121,7 +121,10 @@ pub(crate) fn start(path: Option<&str>) {
             unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         }
         Err(errno) => {
-            raw::say(format_args!("{path}: {errno}: the file calls of this process are not counted"));
+            raw::say(format_args!(
+                "the file calls of this process are not counted, because the memory for counts at {path} cannot be \
+                 joined: {errno}"
+            ));
         }
     }
 }
@@ -224,7 +227,7 @@ pub(crate) fn inherited(fd: c_int, path: &[u8]) {
             let result = i64::from(fd);
             tally.record(
                 seat,
-                &Call { at_ns, pid, tid, kind: Kind::INHERIT, file, result, path, ..Call::default() },
+                &Call { at_ns, pid, tid, kind: CallKind::INHERIT, file, result, path, ..Call::default() },
             );
         });
     }
@@ -278,7 +281,7 @@ fn finish(thread: &Thread, tally: &Tally, probe: &Probe, answer: isize, now: u64
     let moved = if shape.moves && errno == 0 { answer as u64 } else { 0 };
     let seat = seat(thread, tally);
     tally.note(seat, kind, now - probe.start_ns, moved, errno != 0);
-    if kind == Kind::DUP && errno == 0 {
+    if kind == CallKind::DUP && errno == 0 {
         mark(answer as c_int, probe.file);
     }
     if tally.records() {
@@ -287,11 +290,11 @@ fn finish(thread: &Thread, tally: &Tally, probe: &Probe, answer: isize, now: u64
 }
 
 /// fcntl is several calls.
-fn kind_of(shape: &Shape, words: &[usize; WORDS]) -> Kind {
+fn kind_of(shape: &Shape, words: &[usize; WORDS]) -> CallKind {
     match shape.command_of(words) {
-        Some(libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => Kind::DUP,
-        Some(libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK) => Kind::LOCK,
-        Some(libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK) => Kind::LOCK,
+        Some(libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => CallKind::DUP,
+        Some(libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK) => CallKind::LOCK,
+        Some(libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK) => CallKind::LOCK,
         _ => shape.kind,
     }
 }
@@ -316,7 +319,7 @@ fn record(
     tally: &Tally,
     seat: Seat,
     probe: &Probe,
-    (kind, answer, errno): (Kind, isize, c_int),
+    (kind, answer, errno): (CallKind, isize, c_int),
     now: u64,
 ) {
     let (shape, words) = (probe.shape, &probe.words);

@@ -1,6 +1,7 @@
-//! What each file call looks like to those who count: its kind, and which argument says what.
+//! The shape of each file call, as counting needs it: its kind, and which of its arguments is the descriptor, the path,
+//! the offset and the size.
 
-use nvmed_tally::Kind;
+use nvmed_tally::CallKind;
 
 /// Stands for an argument that a call does not have.
 const NO: u8 = u8::MAX;
@@ -18,7 +19,7 @@ pub(crate) enum About {
     Path(u8),
     /// A path from a directory descriptor.
     At(u8, u8),
-    /// Nothing in its arguments tells: whoever finds out says so.
+    /// Its arguments do not tell: the code that finds it out says so.
     Inside,
 }
 
@@ -50,7 +51,7 @@ pub(crate) enum Opens {
 /// One file call.
 #[derive(Debug)]
 pub(crate) struct Shape {
-    pub kind: Kind,
+    pub kind: CallKind,
     pub about: About,
     pub fails: Fails,
     pub opens: Opens,
@@ -62,24 +63,24 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    const fn new(kind: Kind, about: About) -> Self {
+    const fn new(kind: CallKind, about: About) -> Self {
         let (fails, opens) = (Fails::Minus, Opens::Nothing);
         Self { kind, about, fails, opens, moves: false, bytes: NO, offset: NO, command: NO }
     }
 
-    const fn fd(kind: Kind) -> Self {
+    const fn fd(kind: CallKind) -> Self {
         Self::new(kind, About::Descriptor(0))
     }
 
-    const fn path(kind: Kind) -> Self {
+    const fn path(kind: CallKind) -> Self {
         Self::new(kind, About::Path(0))
     }
 
-    const fn at(kind: Kind) -> Self {
+    const fn at(kind: CallKind) -> Self {
         Self::new(kind, About::At(0, 1))
     }
 
-    const fn inside(kind: Kind) -> Self {
+    const fn inside(kind: CallKind) -> Self {
         Self::new(kind, About::Inside)
     }
 
@@ -145,7 +146,7 @@ macro_rules! shape {
         None
     };
     ($about:ident $kind:ident $($more:tt)*) => {{
-        const SHAPE: Shape = Shape::$about(Kind::$kind) $($more)*;
+        const SHAPE: Shape = Shape::$about(CallKind::$kind) $($more)*;
         Some(&SHAPE)
     }};
 }

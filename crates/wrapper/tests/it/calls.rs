@@ -67,6 +67,40 @@ fn failures_are_those_of_the_host() {
     bench.fsck();
 }
 
+/// Streams to read, whatever the size of their buffers, as on the host; each file is read with as few calls as can be.
+#[test]
+fn streams_are_those_of_the_host() {
+    let Some(bench) = Bench::new("", &["cc", "sha256sum"]) else { return };
+    let program = compiled(&bench, "streams", &[]).display().to_string();
+    let host = bench.host().join("host");
+    std::fs::create_dir(&host).expect("a directory of the host");
+    let host = host.display().to_string();
+    let ours = bench.path("");
+    let ours = ours.trim_end_matches('/');
+    // A private mount has no children.
+    for (child, shared) in [(None, false), (Some("child"), true)] {
+        let words = |dir| [&[program.as_str(), dir][..], child.as_slice()].concat();
+        let plain = Command::new(&program).args(&words(host.as_str())[1..]).output().expect("it starts");
+        assert!(plain.status.success(), "{plain:?}");
+        let expected = String::from_utf8(plain.stdout).expect("text");
+        let said = if shared { bench.ok_shared(&words(ours)) } else { bench.ok(&words(ours)) };
+        let wrong = said.lines().zip(expected.lines()).find(|(one, other)| one != other);
+        assert!(wrong.is_none() && said.len() == expected.len(), "shared {shared}: {wrong:?}");
+    }
+    let script = format!("head -c 60000 /dev/zero > {ours}/some && sha256sum {ours}/some");
+    bench.ok_shared(&["sh", "-c", &script]);
+    let counted = Command::new(crate::support::nvmed())
+        .args(["run", "--summary", "--config"])
+        .arg(bench.config())
+        .args(["--", "sha256sum", &format!("{ours}/some")])
+        .output()
+        .expect("nvmed starts");
+    let table = String::from_utf8(counted.stderr).expect("text");
+    let reads = table.lines().find(|line| line.ends_with(" read")).expect("it reads");
+    assert_eq!(reads.split_whitespace().nth(3), Some("2"), "all of it, and its end: {table}");
+    bench.fsck();
+}
+
 /// Between pipes and files of ours, private and shared, as between pipes and files of the host's.
 #[test]
 fn splices_are_those_of_the_host() {

@@ -1,7 +1,7 @@
 //! What is seen of a program's file calls: the same on our file system and on the host's.
 
 use crate::support::{Bench, library};
-use nvmed_tally::{Kind, Record, Sum, TALLY_VARIABLE, Tally};
+use nvmed_tally::{CallKind, Record, Sum, TALLY_VARIABLE, Tally};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl Seen {
         rows.iter().map(|row| (row.kind.name(), (row.sum.count(), row.sum.errors, row.sum.bytes))).collect()
     }
 
-    fn sum(&self, kind: Kind) -> Sum {
+    fn sum(&self, kind: CallKind) -> Sum {
         self.tally.rows().into_iter().find(|row| row.kind == kind).map(|row| row.sum).unwrap_or_default()
     }
 
@@ -106,10 +106,11 @@ fn a_shells_children_are_counted_too_with_redirections_and_stdio() {
     assert!(!host.dir.join("on").exists());
     assert_eq!(std::fs::read_to_string(host.dir.join("real/d/f")).unwrap(), "b\na\na\nb\nc");
     // 2 + 2 by the shell, 4 by sort, 4 + 1 by cat and the shell.
-    let written = seen.sum(Kind::WRITE).bytes + seen.sum(Kind::WRITEV).bytes + seen.sum(Kind::COPY).bytes;
+    let written =
+        seen.sum(CallKind::WRITE).bytes + seen.sum(CallKind::WRITEV).bytes + seen.sum(CallKind::COPY).bytes;
     assert!(written >= 13, "{:?}", seen.counts());
-    assert_eq!(seen.sum(Kind::MKDIR).count(), 1);
-    assert_eq!(seen.sum(Kind::UNLINK).count(), 1);
+    assert_eq!(seen.sum(CallKind::MKDIR).count(), 1);
+    assert_eq!(seen.sum(CallKind::UNLINK).count(), 1);
     let processes: std::collections::BTreeSet<u32> = seen.records().iter().map(|record| record.pid).collect();
     assert!(processes.len() >= 5, "{processes:?}");
 }
@@ -145,17 +146,17 @@ fn each_call_is_recorded_with_its_file() {
     host.run(&seen, &["python3", "-ISc", script]);
     let records = seen.records();
     let find = |kind| records.iter().filter(move |record| record.kind == kind);
-    let opened = find(Kind::OPEN).find(|record| record.path == b"new").expect("the open");
-    let directory = find(Kind::OPEN).find(|record| record.path == b"real").expect("the directory's open");
+    let opened = find(CallKind::OPEN).find(|record| record.path == b"new").expect("the open");
+    let directory = find(CallKind::OPEN).find(|record| record.path == b"real").expect("the directory's open");
     assert!(opened.file != 0 && opened.directory == directory.file, "{opened:?} {directory:?}");
-    let written = find(Kind::PWRITE).next().expect("the write");
+    let written = find(CallKind::PWRITE).next().expect("the write");
     assert_eq!(
         (written.file, written.offset, written.bytes, written.result),
         (opened.file, Some(100), Some(5), 5)
     );
-    let synced = find(Kind::FSYNC).next().expect("the fsync");
+    let synced = find(CallKind::FSYNC).next().expect("the fsync");
     assert_eq!((synced.file, synced.result, synced.errno), (opened.file, 0, 0));
-    let missed = find(Kind::STAT).find(|record| record.path == b"real/none").expect("the stat");
+    let missed = find(CallKind::STAT).find(|record| record.path == b"real/none").expect("the stat");
     assert_eq!((missed.errno, missed.file), (2, 0));
     assert_eq!(seen.tally.lost(), 0);
 }

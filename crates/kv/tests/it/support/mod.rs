@@ -4,6 +4,7 @@
 use core::ops::{Bound, ControlFlow};
 use nvmed_kv::{Batch, KvError, Medium, MediumError, Options, PendingMemory, Store};
 use nvmed_sys::{Mapping, Pages};
+use nvmed_units::Block;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -86,23 +87,23 @@ impl Medium for VolatileMedium {
         (self.inner.lock().unwrap().now.len() / BLOCK) as u64
     }
 
-    fn read(&self, block: u64, into: &mut [u8]) -> Result<(), MediumError> {
+    fn read(&self, block: Block, into: &mut [u8]) -> Result<(), MediumError> {
         let inner = self.inner.lock().unwrap();
         if inner.off {
             return Err(CUT);
         }
-        into.copy_from_slice(&inner.now[block as usize * BLOCK..][..into.len()]);
+        into.copy_from_slice(&inner.now[block.0 as usize * BLOCK..][..into.len()]);
         Ok(())
     }
 
-    fn write(&self, block: u64, data: &[u8], fua: bool) -> Result<(), MediumError> {
+    fn write(&self, block: Block, data: &[u8], fua: bool) -> Result<(), MediumError> {
         let mut inner = self.inner.lock().unwrap();
         if inner.off {
             return Err(CUT);
         }
         let cut = inner.writes == inner.cut_at;
         inner.writes += 1;
-        let at = block as usize * BLOCK;
+        let at = block.0 as usize * BLOCK;
         inner.now[at..at + data.len()].copy_from_slice(data);
         for (index, sector) in data.chunks_exact(SECTOR).enumerate() {
             let number = at / SECTOR + index;
@@ -114,7 +115,7 @@ impl Medium for VolatileMedium {
             }
         }
         inner.off = cut;
-        inner.cut_block = cut.then_some(block);
+        inner.cut_block = cut.then_some(block.0);
         if cut { Err(CUT) } else { Ok(()) }
     }
 

@@ -27,9 +27,19 @@ pub struct Image {
 impl Image {
     /// A device fresh from the factory, full of junk: who reads what nobody wrote shall see it.
     #[must_use]
-    pub(crate) fn junk(blocks: u64) -> Self {
-        let junk: Block = Arc::new([JUNK; BLOCK]);
-        Self { base: Arc::new(vec![junk; blocks as usize]), over: HashMap::new() }
+    pub fn junk(blocks: u64) -> Self {
+        Self::of(JUNK, blocks)
+    }
+
+    /// A device that holds zeroes.
+    #[must_use]
+    pub fn blank(blocks: u64) -> Self {
+        Self::of(0, blocks)
+    }
+
+    fn of(byte: u8, blocks: u64) -> Self {
+        let block: Block = Arc::new([byte; BLOCK]);
+        Self { base: Arc::new(vec![block; blocks as usize]), over: HashMap::new() }
     }
 
     /// Blocks.
@@ -47,6 +57,16 @@ impl Image {
     /// Replaces a block.
     pub fn set(&mut self, number: u64, data: Block) {
         self.over.insert(number, data);
+    }
+
+    /// Replaces the sectors of a block that `keeps` says, from the first on.
+    fn mix(&mut self, number: u64, data: &Block, mut keeps: impl FnMut(usize) -> bool) {
+        let mut mixed = **self.block(number);
+        for sector in (0..SECTORS).filter(|&sector| keeps(sector)) {
+            let bytes = sector * SECTOR..(sector + 1) * SECTOR;
+            mixed[bytes.clone()].copy_from_slice(&data[bytes]);
+        }
+        self.set(number, Arc::new(mixed));
     }
 
     /// The same content with everything in the base: further copies are quick.
@@ -197,7 +217,7 @@ impl Volatile {
 
     /// Whether a cut could lose anything.
     #[must_use]
-    pub(crate) fn has_cached(&self) -> bool {
+    pub fn has_cached(&self) -> bool {
         !self.cached.is_empty() || self.flights.iter().any(|flight| flight.what != What::Flush)
     }
 
@@ -255,8 +275,11 @@ impl Volatile {
             What::WriteFua => self.make_durable(|block| block.command == flight.command),
             What::Write | What::Discard => {
                 let completed = Some(self.completed);
-                let own = self.cached.iter_mut().rev().filter(|block| block.command == flight.command);
-                own.for_each(|block| block.completed = completed);
+                // They lie beside each other, and mostly last.
+                let others = |block: &&mut Cached| block.command != flight.command;
+                let own = self.cached.iter_mut().rev().skip_while(others);
+                own.take_while(|block| block.command == flight.command)
+                    .for_each(|block| block.completed = completed);
             }
         }
         if self.cached.is_empty() {
@@ -295,7 +318,7 @@ impl Volatile {
     /// What a power cut now leaves. Of the commands of `trace` that are in flight, each is at the mercy of the
     /// cut, whatever it asked for, and so is their order.
     #[must_use]
-    pub(crate) fn after_cut(&self, trace: &Trace, manner: Manner, dice: &mut Dice) -> Image {
+    pub fn after_cut(&self, trace: &Trace, manner: Manner, dice: &mut Dice) -> Image {
         let mut image = self.durable.clone();
         let mut sent: Vec<&Flight> = self.flights.iter().filter(|flight| !flight.executed).collect();
         for last in (1..sent.len()).rev() {
@@ -314,22 +337,30 @@ impl Volatile {
             match kept {
                 0 => {}
                 u8::MAX => image.set(*number, Arc::clone(data)),
-                some => {
-                    let mut mixed = **image.block(*number);
-                    for sector in (0..SECTORS).filter(|sector| some >> sector & 1 != 0) {
-                        let bytes = sector * SECTOR..(sector + 1) * SECTOR;
-                        mixed[bytes.clone()].copy_from_slice(&data[bytes]);
-                    }
-                    image.set(*number, Arc::new(mixed));
-                }
+                some => image.mix(*number, data, |sector| some >> sector & 1 != 0),
             }
         }
         image
     }
 
+    /// What a power cut now leaves, when nothing is in flight: of what is not durable, each sector that `keeps` says.
+    #[must_use]
+    pub fn after_cut_by(&self, mut keeps: impl FnMut() -> bool) -> Image {
+        let mut image = self.durable.clone();
+        for block in &self.cached {
+            image.mix(block.number, &block.data, |_| keeps());
+        }
+        image
+    }
+
+    /// Changes a durable block behind everybody's back.
+    pub(crate) fn set(&mut self, number: u64, data: Block) {
+        self.durable.set(number, data);
+    }
+
     /// As it is read now, all of it durable.
     #[must_use]
-    pub(crate) fn as_read(&self) -> Image {
+    pub fn as_read(&self) -> Image {
         let mut image = self.durable.clone();
         for (number, data) in &self.newest {
             image.set(*number, Arc::clone(data));
@@ -340,7 +371,7 @@ impl Volatile {
 
 /// How a cut treats what is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub enum Manner {
     /// Nothing of it is there.
     Lost,
     /// All of it is there.

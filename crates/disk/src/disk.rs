@@ -1,27 +1,19 @@
-//! The device below the file system: an engine over a [`Volatile`], that records, and fails when told.
-//!
-//! A command is sent, executed and completed at three times, and what happens next to which command is for the
-//! dice to say, whenever somebody looks at the queue. Memory is read or filled at the execution.
+//! The device: its content, and what a test has told it.
 
 use crate::media::{BLOCK, Block, Command, Event, Image, Trace, Volatile, What};
+use crate::queue::{DiskEngine, Flight, Task};
 use nvmed_dice::Dice;
 use nvmed_dma::AddressSpace;
-use nvmed_engine::{
-    Completion, DeviceError, Engine, EngineError, Geometry, Operation, QueueOptions, QueuePair, Request,
-    Segment, SubmitError, Waited,
-};
-use nvmed_fs::{FileSystem, FsError, Memory, MemoryLayout, MountOptions, MountParts};
+use nvmed_engine::{Geometry, Operation, Request};
 use nvmed_io::{Device, DeviceOptions, IoError};
 use nvmed_nvme::Status;
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_sys::{Mapping, Pages};
-use nvmed_units::{DeviceAddress, Lba};
-
-/// Bytes of cache of each mount: small, so that pages are written back and read again.
-const CACHE_BYTES: u64 = 512 << 10;
+use nvmed_units::DeviceAddress;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Commands that its queue holds.
-const DEPTH: usize = 64;
+pub(crate) const DEPTH: usize = 64;
 
 /// Requests that the device answers with an error.
 #[derive(Clone, Copy, Debug)]
@@ -36,17 +28,32 @@ pub struct Fault {
     pub status: Status,
 }
 
-/// The memory of a mount, copied at some event.
+/// The memory of a process, copied at some event.
 pub struct Death {
     /// Events of the trace that had come.
     pub events: u64,
     /// The device then, its cache included.
     pub media: Volatile,
     /// The memory.
-    pub memory: Memory,
+    pub memory: Arc<Mapping>,
 }
 
-struct DiskState {
+/// What a device has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Commands other than reads.
+    pub writes: u64,
+    /// Commands to make durable what was written.
+    pub flushes: u64,
+    /// Blocks that were read.
+    pub blocks_read: u64,
+    /// Blocks that were discarded.
+    pub blocks_discarded: u64,
+    /// Requests that failed because a test said so.
+    pub failed: u64,
+}
+
+pub(crate) struct DiskState {
     media: Volatile,
     trace: Trace,
     /// Whether the trace is kept.
@@ -54,15 +61,21 @@ struct DiskState {
     fault: Option<Fault>,
     /// Requests since the fault was set, of the kinds that count.
     requests: u64,
-    failed: u64,
+    counts: Counts,
+    /// Most requests that one queue had under way at once.
+    together: usize,
+    /// Blocks that cannot be read.
+    bad: Vec<u64>,
+    /// A flush does nothing, and says that it has.
+    lies: bool,
     deaths: Vec<u64>,
-    memory: Option<Memory>,
+    memory: Option<Arc<Mapping>>,
     dead: Vec<Death>,
     /// Where the log was written last.
     log_block: u64,
-    dice: Dice,
+    pub dice: Dice,
     /// In percent, how often a look at the queue finds that nothing more has happened.
-    idle: u64,
+    pub idle: u64,
 }
 
 /// In percent, how idle devices are: one that is prompt, and one that keeps commands for long.
@@ -73,6 +86,11 @@ pub struct Disk {
     inner: Mutex<DiskState>,
     space: AddressSpace,
     geometry: Geometry,
+    /// Each command is executed and complete when it was sent, and a discard is durable at once.
+    prompt: bool,
+    stall: Mutex<()>,
+    /// Writes until one is stalled, that one included; 0 when none is to be.
+    stalls_in: AtomicU64,
 }
 
 impl Disk {
@@ -85,7 +103,18 @@ impl Disk {
     /// A device with that content and that much of it in its cache, which does things in the order that `dice`
     /// say. Nobody waits for what was in flight.
     #[must_use]
-    pub fn with(mut media: Volatile, dice: &mut Dice) -> Arc<Self> {
+    pub fn with(media: Volatile, dice: &mut Dice) -> Arc<Self> {
+        Self::made(media, dice, false)
+    }
+
+    /// A device with that content, all of it durable, which does each command as it is sent: what a call does is then
+    /// what it has sent. A discard is the worst that one may be: durable at once, and the blocks hold no zeroes.
+    #[must_use]
+    pub fn prompt(image: Image) -> Arc<Self> {
+        Self::made(Volatile::new(image), &mut Dice::of(&[0xd15c]), true)
+    }
+
+    fn made(mut media: Volatile, dice: &mut Dice, prompt: bool) -> Arc<Self> {
         media.abandon();
         let mut dice = Dice::of(&[dice.next()]);
         let idle = *dice.pick(&IDLE).unwrap_or(&0);
@@ -106,7 +135,10 @@ impl Disk {
             records: false,
             fault: None,
             requests: 0,
-            failed: 0,
+            counts: Counts::default(),
+            together: 0,
+            bad: Vec::new(),
+            lies: false,
             deaths: Vec::new(),
             memory: None,
             dead: Vec::new(),
@@ -114,11 +146,30 @@ impl Disk {
             dice,
             idle,
         };
-        Arc::new(Self { inner: Mutex::new(inner), space: AddressSpace::default(), geometry })
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            space: AddressSpace::default(),
+            geometry,
+            prompt,
+            stall: Mutex::new(()),
+            stalls_in: AtomicU64::new(0),
+        })
     }
 
-    fn lock(&self) -> MutexGuard<'_, DiskState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.inner.lock()
+    }
+
+    pub(crate) fn is_prompt(&self) -> bool {
+        self.prompt
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn space(&self) -> &AddressSpace {
+        &self.space
     }
 
     /// Records events from now on, when nothing is in flight.
@@ -130,7 +181,7 @@ impl Disk {
 
     /// What was recorded; no more is.
     #[must_use]
-    pub(crate) fn take_trace(&self) -> Trace {
+    pub fn take_trace(&self) -> Trace {
         let mut inner = self.lock();
         assert!(inner.media.in_flight() == 0, "a recording ends between two calls");
         inner.records = false;
@@ -161,14 +212,64 @@ impl Disk {
         (inner.fault, inner.requests) = (fault, 0);
     }
 
-    /// Requests that failed so far.
+    /// What it has done so far.
     #[must_use]
-    pub fn failed(&self) -> u64 {
-        self.lock().failed
+    pub fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// Most requests that one queue had under way at once since the last call of this.
+    pub fn take_together(&self) -> usize {
+        core::mem::take(&mut self.lock().together)
+    }
+
+    /// From now on these blocks cannot be read.
+    pub fn spoil(&self, blocks: &[u64]) {
+        self.lock().bad = blocks.to_vec();
+    }
+
+    /// Whether a flush does nothing from now on, and says that it has.
+    pub fn set_lying(&self, lies: bool) {
+        self.lock().lies = lies;
+    }
+
+    /// Whoever sends the write with this number, from 1, waits until the answer is dropped.
+    pub fn stall_at(&self, write: u64) -> MutexGuard<'_, ()> {
+        let held = self.stall.lock();
+        self.stalls_in.store(write, Ordering::SeqCst);
+        held
+    }
+
+    /// Waits until somebody waits for what [`Disk::stall_at`] answered.
+    pub fn await_stalled(&self) {
+        while self.stalls_in.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn wait_if_stalled(&self) {
+        let fewer = |left: u64| left.checked_sub(1);
+        if self.stalls_in.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer) == Ok(1) {
+            drop(self.stall.lock());
+        }
+    }
+
+    /// The bytes of a block, as it is read now.
+    #[must_use]
+    pub fn peek(&self, block: u64) -> Vec<u8> {
+        self.lock().media.block(block).to_vec()
+    }
+
+    /// Changes a durable block behind everybody's back.
+    pub fn poke(&self, block: u64, change: impl FnOnce(&mut [u8])) {
+        let mut inner = self.lock();
+        let mut bytes = **inner.media.block(block);
+        change(&mut bytes);
+        inner.media.set(block, Arc::new(bytes));
     }
 
     /// Copies `memory` when each of `events` events was recorded: a process that dies there.
-    pub(crate) fn die_at(&self, memory: Memory, mut events: Vec<u64>) {
+    pub fn die_at(&self, memory: Arc<Mapping>, mut events: Vec<u64>) {
         let mut inner = self.lock();
         events.sort_unstable();
         inner.memory = Some(memory);
@@ -177,60 +278,34 @@ impl Disk {
 
     /// The deaths that came.
     #[must_use]
-    pub(crate) fn take_deaths(&self) -> Vec<Death> {
+    pub fn take_deaths(&self) -> Vec<Death> {
         let mut inner = self.lock();
         (inner.memory, inner.deaths) = (None, Vec::new());
         core::mem::take(&mut inner.dead)
     }
 
-    /// The device, opened.
+    /// The device, opened with so many queues.
     ///
     /// # Errors
     /// The host has no memory.
-    pub fn open(self: &Arc<Self>) -> Result<Arc<Device>, IoError> {
-        Device::open(Arc::new(DiskEngine(Arc::clone(self))), DeviceOptions { queues: 1, depth: DEPTH as u16 })
-    }
-
-    /// The file system on it, mounted.
-    ///
-    /// # Errors
-    /// Those of the mount.
-    pub fn mount(self: &Arc<Self>, options: MountOptions) -> Result<FileSystem, FsError> {
-        self.mount_in(memory()?, options)
-    }
-
-    /// As [`Disk::mount`], in given memory.
-    ///
-    /// # Errors
-    /// Those of the mount.
-    pub(crate) fn mount_in(
-        self: &Arc<Self>,
-        memory: Memory,
-        options: MountOptions,
-    ) -> Result<FileSystem, FsError> {
-        FileSystem::mount(self.parts(memory, options)?)
-    }
-
-    /// What a mount of this device is made of.
-    ///
-    /// # Errors
-    /// The host has no memory.
-    pub fn parts(self: &Arc<Self>, memory: Memory, options: MountOptions) -> Result<MountParts, FsError> {
-        Ok(MountParts { device: self.open()?, memory, options })
+    pub fn open(self: &Arc<Self>, queues: usize) -> Result<Arc<Device>, IoError> {
+        Device::open(Arc::new(DiskEngine(Arc::clone(self))), DeviceOptions { queues, depth: DEPTH as u16 })
     }
 
     fn resolve(&self, address: DeviceAddress, bytes: u32) -> Result<(Arc<Mapping>, usize), Status> {
         self.space.resolve(address, bytes as usize).map_err(|_| Status::DATA_TRANSFER_ERROR)
     }
 
-    /// Takes a request: as what it will be done, or that it will fail.
-    fn accept(&self, request: &Request<'_>) -> Task {
+    /// Takes a request, one of so many of its queue: as what it will be done, or that it will fail.
+    pub(crate) fn accept(&self, request: &Request<'_>, together: usize) -> Task {
         let (first, count) = (request.lba.0, u64::from(request.blocks));
         let failed = |status| Task { number: None, result: Err(status) };
         if first.checked_add(count).is_none_or(|end| end > self.geometry.lba_count) {
             return failed(Status::LBA_OUT_OF_RANGE);
         }
         let mut inner = self.lock();
+        inner.count(request);
+        inner.together = inner.together.max(together);
         if let Err(status) = inner.may_fail(request.operation == Operation::Read) {
             return failed(status);
         }
@@ -242,8 +317,13 @@ impl Disk {
                     What::Write
                 }
             }
+            Operation::Flush if inner.lies => return Task { number: None, result: Ok(()) },
             Operation::Flush => What::Flush,
+            Operation::Discard if self.prompt => What::WriteFua,
             Operation::Discard => What::Discard,
+            Operation::Read if inner.bad.iter().any(|&bad| bad >= first && bad - first < count) => {
+                return failed(Status::UNRECOVERED_READ);
+            }
             Operation::Read | Operation::Compare | Operation::Passthrough { .. } => {
                 return Task { number: None, result: Ok(()) };
             }
@@ -252,7 +332,7 @@ impl Disk {
     }
 
     /// Executes a request that was taken: now its memory is read or filled.
-    fn execute(&self, inner: &mut DiskState, flight: &Flight) -> Result<(), Status> {
+    pub(crate) fn execute(&self, inner: &mut DiskState, flight: &Flight) -> Result<(), Status> {
         let (first, count) = (flight.lba.0, flight.blocks as usize);
         let blocks = match flight.operation {
             Operation::Read => return self.read(inner, flight),
@@ -272,7 +352,7 @@ impl Disk {
 
     /// Keeps what is in memory now: other threads may change it before the execution.
     #[cfg(feature = "schedule")]
-    fn keep_as_sent(&self, flight: &Flight) {
+    pub(crate) fn keep_as_sent(&self, flight: &Flight) {
         if let (Operation::Write { .. }, Some(number)) = (flight.operation, flight.task.number)
             && let Ok(blocks) = self.payload(flight)
         {
@@ -319,11 +399,22 @@ impl Disk {
 }
 
 impl DiskState {
+    fn count(&mut self, request: &Request<'_>) {
+        let blocks = u64::from(request.blocks);
+        match request.operation {
+            Operation::Read => self.counts.blocks_read += blocks,
+            Operation::Discard => self.counts.blocks_discarded += blocks,
+            Operation::Flush => self.counts.flushes += 1,
+            _ => {}
+        }
+        self.counts.writes += u64::from(request.operation != Operation::Read);
+    }
+
     fn may_fail(&mut self, is_read: bool) -> Result<(), Status> {
         let Some(fault) = self.fault.filter(|fault| fault.reads || !is_read) else { return Ok(()) };
         self.requests += 1;
         if (fault.at..fault.at.saturating_add(fault.count)).contains(&self.requests) {
-            self.failed += 1;
+            self.counts.failed += 1;
             return Err(fault.status);
         }
         Ok(())
@@ -350,7 +441,7 @@ impl DiskState {
         self.note(Event::Executed(number));
     }
 
-    fn complete(&mut self, number: usize) {
+    pub(crate) fn complete(&mut self, number: usize) {
         self.media.complete(number);
         self.note(Event::Completed(number));
     }
@@ -366,176 +457,25 @@ impl DiskState {
         let events = self.trace.events.len() as u64;
         if self.deaths.first() == Some(&events) {
             self.deaths.remove(0);
-            let copy = self.memory.as_ref().and_then(|memory| copied(memory).ok());
+            let copy = self.memory.as_deref().and_then(copied);
             let media = self.media.clone();
             self.dead.extend(copy.map(|memory| Death { events, media, memory }));
         }
     }
 }
 
-/// Zeroed memory for a mount.
-///
-/// # Errors
-/// The host has none.
-pub fn memory() -> Result<Memory, FsError> {
-    let layout = MemoryLayout::new(CACHE_BYTES);
-    let mapping = Mapping::anonymous(layout.total_bytes(), Pages::Base).map_err(FsError::Host)?;
-    Ok(Memory { mapping: Arc::new(mapping), layout })
-}
-
-/// A copy of a mount's memory, as it is.
-fn copied(memory: &Memory) -> Result<Memory, FsError> {
+/// A copy of memory, as it is.
+fn copied(memory: &Mapping) -> Option<Arc<Mapping>> {
     const CHUNK: usize = 64 << 10;
-    let copy = self::memory()?;
+    let total = memory.len();
+    let copy = Mapping::anonymous(total, Pages::Base).ok()?;
     let mut bytes = vec![0; CHUNK];
-    let total = memory.layout.total_bytes();
     for at in (0..total).step_by(CHUNK) {
         let part = CHUNK.min(total - at);
-        memory.mapping.read(at, &mut bytes[..part]);
+        memory.read(at, &mut bytes[..part]);
         if bytes[..part].iter().any(|&byte| byte != 0) {
-            copy.mapping.write(at, &bytes[..part]);
+            copy.write(at, &bytes[..part]);
         }
     }
-    Ok(copy)
-}
-
-struct DiskEngine(Arc<Disk>);
-
-/// What becomes of a request.
-#[derive(Clone, Copy)]
-struct Task {
-    /// Its number in the trace, if it changes something.
-    number: Option<usize>,
-    result: Result<(), Status>,
-}
-
-/// A request under way.
-struct Flight {
-    tag: u64,
-    operation: Operation,
-    lba: Lba,
-    blocks: u32,
-    data: Vec<Segment>,
-    task: Task,
-    executed: bool,
-}
-
-struct DiskQueue {
-    disk: Arc<Disk>,
-    flights: Vec<Flight>,
-    done: Vec<Completion>,
-}
-
-impl DiskQueue {
-    /// Executes or completes the request at `at`, whichever comes next.
-    fn advance(&mut self, at: usize, disk: &Disk, inner: &mut DiskState) {
-        if !self.flights[at].executed {
-            self.flights[at].executed = true;
-            if self.flights[at].task.result.is_ok() {
-                self.flights[at].task.result = disk.execute(inner, &self.flights[at]);
-            }
-            return;
-        }
-        let flight = self.flights.swap_remove(at);
-        if let Some(number) = flight.task.number {
-            inner.complete(number);
-        }
-        let (operation, lba) = (flight.operation, flight.lba);
-        let result = flight.task.result.map_err(|status| DeviceError { operation, lba, status, fault: None });
-        self.done.push(Completion { tag: flight.tag, result, value: 0 });
-    }
-
-    /// Time passes: some of what is under way goes on.
-    fn pass(&mut self) {
-        let disk = Arc::clone(&self.disk);
-        let mut inner = disk.lock();
-        let idle = inner.idle;
-        while !self.flights.is_empty() && !inner.dice.chance(idle) {
-            let at = inner.dice.roll(self.flights.len() as u64) as usize;
-            self.advance(at, &disk, &mut inner);
-        }
-    }
-}
-
-impl Drop for DiskQueue {
-    /// What is under way ends, and nobody hears of it.
-    fn drop(&mut self) {
-        let disk = Arc::clone(&self.disk);
-        let mut inner = disk.lock();
-        while !self.flights.is_empty() {
-            self.advance(0, &disk, &mut inner);
-        }
-    }
-}
-
-impl QueuePair for DiskQueue {
-    fn submit(&mut self, request: &Request<'_>) -> Result<(), SubmitError> {
-        if self.flights.len() + self.done.len() >= DEPTH {
-            return Err(SubmitError::NoSlot);
-        }
-        let task = self.disk.accept(request);
-        let Request { tag, operation, lba, blocks, data, .. } = *request;
-        let data = data.to_vec();
-        let flight = Flight { tag, operation, lba, blocks, data, task, executed: false };
-        #[cfg(feature = "schedule")]
-        if crate::schedule::is_scheduled() {
-            self.disk.keep_as_sent(&flight);
-        }
-        self.flights.push(flight);
-        Ok(())
-    }
-
-    fn ring(&mut self) {}
-
-    fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
-        self.pass();
-        let count = self.done.len().min(out.capacity() - out.len());
-        out.extend(self.done.drain(..count));
-        count
-    }
-
-    fn outstanding(&self) -> usize {
-        self.flights.len() + self.done.len()
-    }
-
-    fn check(&mut self) {}
-
-    fn expire(&mut self) {}
-
-    fn request_blocks_max(&self, operation: Operation) -> u32 {
-        if operation == Operation::Discard { 1 << 16 } else { 256 }
-    }
-}
-
-impl Engine for DiskEngine {
-    fn geometry(&self) -> &Geometry {
-        &self.0.geometry
-    }
-
-    fn queue(&self, _: QueueOptions) -> Result<Box<dyn QueuePair>, EngineError> {
-        Ok(Box::new(DiskQueue { disk: Arc::clone(&self.0), flights: Vec::new(), done: Vec::new() }))
-    }
-
-    fn map(&self, memory: Arc<Mapping>) -> Result<DeviceAddress, EngineError> {
-        self.0.space.map(memory).map_err(EngineError::Map)
-    }
-
-    fn unmap(&self, address: DeviceAddress) {
-        self.0.space.unmap(address);
-    }
-
-    fn shutdown(&self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    /// Whoever waits comes here before each look, and holds no lock of the queue.
-    fn events(&self, _vector: u16) -> u32 {
-        #[cfg(feature = "schedule")]
-        crate::schedule::switch_point();
-        0
-    }
-
-    fn wait(&self, _vector: u16, _seen: u32, _timeout_us: u32) -> Waited {
-        Waited::Event
-    }
+    Some(Arc::new(copy))
 }

@@ -1,4 +1,4 @@
-//! Each path call goes to one place, ours or the host's; this decides which and runs it there.
+//! Each call on a path goes to our file system or to the host: this decides which, and runs it there.
 
 use crate::edge::given::{self, NO_MEMORY, Room};
 use crate::edge::{self, Answer, Fail, Reply, host, inside};
@@ -14,11 +14,11 @@ use std::borrow::Cow;
 use std::ffi::CString;
 
 /// Where a call goes.
-pub(crate) enum Place<'a> {
+pub(crate) enum Route<'a> {
     /// To the kernel, with these arguments.
     Host { dirfd: c_int, path: *const c_char },
     /// To our file system.
-    Ours(Spot<'a>),
+    Ours(FsPath<'a>),
 }
 
 /// Whether a call with `AT_EMPTY_PATH` has an empty path.
@@ -58,8 +58,8 @@ pub(crate) fn itself(dirfd: c_int) -> Answer<Node> {
     }
 }
 
-/// A path of ours: from a node, what is left to resolve.
-pub(crate) struct Spot<'a> {
+/// A path in our file system: the inode that resolution starts at, and the names that are left to resolve.
+pub(crate) struct FsPath<'a> {
     pub files: Files,
     pub at: Node,
     pub rest: Cow<'a, [u8]>,
@@ -69,13 +69,13 @@ pub(crate) struct Spot<'a> {
     pub magic: bool,
 }
 
-impl Spot<'_> {
+impl FsPath<'_> {
     /// The path as the file system takes it: never empty.
     pub(crate) fn path(&self) -> &[u8] {
         if self.rest.is_empty() { b"." } else { &self.rest }
     }
 
-    /// Who asks.
+    /// The credentials with which the path is resolved: the calling process's.
     #[expect(clippy::unused_self, reason = "reads as what it belongs to")]
     pub(crate) fn who(&self) -> Credentials<'static> {
         crate::find::credentials::who()
@@ -106,7 +106,7 @@ impl Spot<'_> {
     }
 }
 
-/// What a call does with the path, as far as it matters for finding its place.
+/// What a call does with the path, as far as it matters for finding its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     /// Looks at what is there, or fails.
@@ -123,17 +123,17 @@ impl Touch {
     }
 }
 
-/// Runs a path call where it belongs. `run` is called again when a symbolic link leads elsewhere.
+/// Runs a path call where it belongs. `run` is called again when a symbolic link leads to the other side.
 #[inline]
 pub(crate) fn on_path<R: Reply>(
     dirfd: c_int,
     path: *const c_char,
     touch: Touch,
-    mut run: impl FnMut(Place<'_>) -> Answer,
+    mut run: impl FnMut(Route<'_>) -> Answer,
 ) -> R {
     match setting::setting() {
         Some(setting) if !path.is_null() => edge::guard(|| in_place(setting, dirfd, path, touch, &mut run)),
-        _ => edge::finish(run(Place::Host { dirfd, path })),
+        _ => edge::finish(run(Route::Host { dirfd, path })),
     }
 }
 
@@ -142,11 +142,11 @@ pub(crate) fn answer_on_path(
     dirfd: c_int,
     path: *const c_char,
     touch: Touch,
-    run: &mut dyn FnMut(Place<'_>) -> Answer,
+    run: &mut dyn FnMut(Route<'_>) -> Answer,
 ) -> Answer {
     match setting::setting() {
         Some(setting) if !path.is_null() => edge::caught(|| in_place(setting, dirfd, path, touch, run)),
-        _ => run(Place::Host { dirfd, path }),
+        _ => run(Route::Host { dirfd, path }),
     }
 }
 
@@ -155,29 +155,29 @@ fn in_place(
     dirfd: c_int,
     path: *const c_char,
     touch: Touch,
-    run: &mut dyn FnMut(Place<'_>) -> Answer,
+    run: &mut dyn FnMut(Route<'_>) -> Answer,
 ) -> Answer {
     if let Some(hosted) = &setting.hosted {
         return redirect::in_place(setting, hosted, (dirfd, path), touch, run);
     }
     let mut room = Room::new();
     let Ok(name) = room.name(path) else {
-        return inside::outside(|| run(Place::Host { dirfd, path: NO_MEMORY }));
+        return inside::outside(|| run(Route::Host { dirfd, path: NO_MEMORY }));
     };
     let (mut dirfd, mut path, mut text) = (dirfd, name.as_ptr(), name.to_bytes());
     let mut owned: CString;
     for _ in 0..LINKS_MAX {
         if text.is_empty() {
-            return run(Place::Host { dirfd, path });
+            return run(Route::Host { dirfd, path });
         }
         let answer = match find(setting, dirfd, text, touch)? {
             // No path: the kernel says so, behind what it looks at before.
             Some(_) if text.len() >= libc::PATH_MAX as usize => {
-                inside::outside(|| run(Place::Host { dirfd, path }))
+                inside::outside(|| run(Route::Host { dirfd, path }))
             }
-            Some(spot) => {
+            Some(ours) => {
                 mount::count();
-                run(Place::Ours(spot))
+                run(Route::Ours(ours))
             }
             None => on_host(setting, dirfd, path, text, touch, run),
         };
@@ -197,16 +197,16 @@ fn on_host(
     path: *const c_char,
     text: &[u8],
     touch: Touch,
-    run: &mut dyn FnMut(Place<'_>) -> Answer,
+    run: &mut dyn FnMut(Route<'_>) -> Answer,
 ) -> Answer {
-    match inside::outside(|| run(Place::Host { dirfd, path })) {
+    match inside::outside(|| run(Route::Host { dirfd, path })) {
         Err(Fail::Errno(errno @ (libc::ENOENT | libc::ENOTDIR))) if !text.is_empty() => {
             match walk::leads_in(setting, dirfd, text, touch.last()) {
-                Some(rest) => run(Place::Ours(from_root(Cow::Owned(rest))?)),
+                Some(rest) => run(Route::Ours(from_root(Cow::Owned(rest))?)),
                 None => edge::fail(errno),
             }
         }
-        Err(Fail::Root) => run(Place::Ours(from_root(Cow::Borrowed(&[]))?)),
+        Err(Fail::Root) => run(Route::Ours(from_root(Cow::Borrowed(&[]))?)),
         answer => answer,
     }
 }
@@ -221,24 +221,24 @@ pub(crate) struct HostPath {
 /// something is there. None where that is ours, and where it cannot be told.
 pub(crate) fn on_host_of(dirfd: c_int, path: &CStr) -> Option<HostPath> {
     let mut found = None;
-    // What it answers does not matter: the last place that was asked does.
-    let _ = answer_on_path(dirfd, path.as_ptr(), Touch::Look(Last::Follow), &mut |place| match place {
-        Place::Host { dirfd, path } => {
+    // What it answers does not matter: the route that was asked last does.
+    let _ = answer_on_path(dirfd, path.as_ptr(), Touch::Look(Last::Follow), &mut |route| match route {
+        Route::Host { dirfd, path } => {
             // SAFETY: the path that this was called with, or where a link of ours leads: C strings both.
             found = Some(HostPath { dirfd, path: unsafe { CStr::from_ptr(path) }.to_owned() });
             host(sys!(SYS_faccessat, dirfd, path, libc::F_OK))
         }
-        Place::Ours(spot) => {
+        Route::Ours(ours) => {
             found = None;
-            spot.files.lookup(&spot.at, spot.path(), Follow::Yes, &spot.who()).map(|_| 0).map_err(Fail::from)
+            ours.files.lookup(&ours.at, ours.path(), Follow::Yes, &ours.who()).map(|_| 0).map_err(Fail::from)
         }
     });
     found
 }
 
-fn from_root(rest: Cow<'_, [u8]>) -> Answer<Spot<'_>> {
+fn from_root(rest: Cow<'_, [u8]>) -> Answer<FsPath<'_>> {
     let files = mount::files()?;
-    Ok(Spot { files, at: files.root(), rest, exact: None, magic: false })
+    Ok(FsPath { files, at: files.root(), rest, exact: None, magic: false })
 }
 
 /// Where the path lies: `None` is the host.
@@ -247,14 +247,14 @@ pub(crate) fn find<'a>(
     dirfd: c_int,
     path: &'a [u8],
     touch: Touch,
-) -> Answer<Option<Spot<'a>>> {
+) -> Answer<Option<FsPath<'a>>> {
     if setting.hosted.is_some() {
         return Ok(None);
     }
     let absolute = path.first() == Some(&b'/');
     let found = if absolute {
-        if let Some(spot) = by_descriptor(path, touch.last())? {
-            return Ok(Some(spot));
+        if let Some(ours) = by_descriptor(path, touch.last())? {
+            return Ok(Some(ours));
         }
         setting.prefix.place(path)
     } else if dirfd == libc::AT_FDCWD {
@@ -305,13 +305,13 @@ pub(crate) fn concerns_us(dirfd: c_int, path: *const c_char) -> bool {
     if setting::is_hosted() { redirect::leads_in(dirfd, path.to_bytes()) } else { leads_to_us(dirfd, path) }
 }
 
-pub(crate) fn entered<'a>(rest: Option<Vec<u8>>) -> Answer<Option<Spot<'a>>> {
+pub(crate) fn entered<'a>(rest: Option<Vec<u8>>) -> Answer<Option<FsPath<'a>>> {
     rest.map(|rest| from_root(Cow::Owned(rest))).transpose()
 }
 
 /// `/dev/fd/N`, `/proc/self/fd/N` and their kin, when N is ours, and names below them: the kernel's entry is a
 /// placeholder's. The link itself is the kernel's.
-fn by_descriptor(path: &[u8], last: Last) -> Answer<Option<Spot<'_>>> {
+fn by_descriptor(path: &[u8], last: Last) -> Answer<Option<FsPath<'_>>> {
     if !path.starts_with(b"/dev/") && !path.starts_with(b"/proc/") {
         return Ok(None);
     }
@@ -323,20 +323,20 @@ fn by_descriptor(path: &[u8], last: Last) -> Answer<Option<Spot<'_>>> {
     if rest.is_empty() {
         held(node).map(Some)
     } else {
-        Ok(below(node, walk::without_slashes(rest))?.map(|spot| Spot { magic: true, ..spot }))
+        Ok(below(node, walk::without_slashes(rest))?.map(|ours| FsPath { magic: true, ..ours }))
     }
 }
 
 /// A path from a directory of ours.
-fn below(at: Node, path: &[u8]) -> Answer<Option<Spot<'_>>> {
-    Ok(Some(Spot { files: mount::files()?, at, rest: Cow::Borrowed(path), exact: None, magic: false }))
+fn below(at: Node, path: &[u8]) -> Answer<Option<FsPath<'_>>> {
+    Ok(Some(FsPath { files: mount::files()?, at, rest: Cow::Borrowed(path), exact: None, magic: false }))
 }
 
-/// An inode that somebody holds, as a place: `/proc/self/fd/N`, `AT_EMPTY_PATH`.
-pub(crate) fn held<'a>(node: Node) -> Answer<Spot<'a>> {
+/// The path of an inode that a descriptor holds: `/proc/self/fd/N`, `AT_EMPTY_PATH`.
+pub(crate) fn held<'a>(node: Node) -> Answer<FsPath<'a>> {
     let files = mount::files()?;
     if node.kind() == FileType::Directory {
-        return Ok(Spot {
+        return Ok(FsPath {
             files,
             at: node.clone(),
             rest: Cow::Borrowed(b"."),
@@ -346,7 +346,7 @@ pub(crate) fn held<'a>(node: Node) -> Answer<Spot<'a>> {
     }
     // What has lost its name is reached by `exact` alone; no name holds a NUL.
     let named = files.path_of(&node).unwrap_or_else(|_| b"/\0".to_vec());
-    Ok(Spot {
+    Ok(FsPath {
         files,
         at: files.root(),
         rest: Cow::Owned(named[1..].to_vec()),

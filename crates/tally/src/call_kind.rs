@@ -2,7 +2,7 @@
 
 /// A kind of file call. Calls that differ only in their C prototype (`open`, `openat`, `creat`) are one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind(u8);
+pub struct CallKind(u8);
 
 macro_rules! kinds {
     ($($name:ident $text:literal $what:literal;)*) => {
@@ -10,7 +10,7 @@ macro_rules! kinds {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         enum Number { $($name,)* }
 
-        impl Kind {
+        impl CallKind {
             $(#[doc = $what] pub const $name: Self = Self(Number::$name as u8);)*
             /// All kinds, in the order in which they are printed when nothing else orders them.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
@@ -67,7 +67,7 @@ kinds! {
     OTHER "other" "Calls that have no kind of their own.";
 }
 
-impl Kind {
+impl CallKind {
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();
 
@@ -77,14 +77,14 @@ impl Kind {
         Self::NAMES[usize::from(self.0)]
     }
 
-    /// Its number, below [`Kind::COUNT`].
+    /// Its number, below [`CallKind::COUNT`].
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The kind of a number; [`Kind::OTHER`] beyond the last.
+    /// The kind of a number; [`CallKind::OTHER`] beyond the last.
     #[must_use]
     pub fn of(index: usize) -> Self {
         Self::ALL.get(index).copied().unwrap_or(Self::OTHER)
@@ -97,15 +97,15 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_numbers_lead_back() {
-        for (index, &kind) in Kind::ALL.iter().enumerate() {
-            assert_eq!((kind.index(), Kind::of(index)), (index, kind));
+        for (index, &kind) in CallKind::ALL.iter().enumerate() {
+            assert_eq!((kind.index(), CallKind::of(index)), (index, kind));
             assert_eq!(
-                Kind::ALL.iter().filter(|other| other.name() == kind.name()).count(),
+                CallKind::ALL.iter().filter(|other| other.name() == kind.name()).count(),
                 1,
                 "{}",
                 kind.name()
             );
         }
-        assert_eq!(Kind::of(Kind::COUNT), Kind::OTHER);
+        assert_eq!(CallKind::of(CallKind::COUNT), CallKind::OTHER);
     }
 }

@@ -5,13 +5,13 @@ use crate::error::LabError;
 use crate::experiment::{Effort, Experiment, Finding, Goal};
 
 /// An experiment whose figures are given.
-pub(crate) struct Given {
+pub(crate) struct FakeExperiment {
     pub ours: f64,
     pub rival: f64,
     pub missing: bool,
 }
 
-impl Experiment for Given {
+impl Experiment for FakeExperiment {
     fn id(&self) -> &'static str {
         "test.given"
     }
