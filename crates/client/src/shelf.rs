@@ -190,8 +190,8 @@ impl Core {
         })
     }
 
-    /// Whether the class may do what `mask` says at a path; none takes a call. Whether it may write, too: that depends on
-    /// more than the inode.
+    /// Whether the class may do what `mask` says at a path; none takes a call, and so does whether it may write, which
+    /// depends on more than the inode.
     pub(crate) fn access_shown(
         &self,
         (at, path, follow): (&Node, &[u8], Follow),

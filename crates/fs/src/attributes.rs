@@ -87,7 +87,7 @@ impl Core {
         let mut above = at.view.root().map(|_| Arc::clone(at.at));
         // A directory that is moved out of the view answers nothing.
         while let Some(lower) = above.filter(|lower| lower.ino != at.view.root_ino()) {
-            trail.into_directory(&lower);
+            trail.enters(&lower);
             above = lower.parent();
         }
         self.resolve_along(at, path, Last::from(follow), who, trail)?.found()

@@ -207,7 +207,7 @@ impl Core {
         let mut walk = Walk { text: Cow::Borrowed(path), at: 0, links: 0 };
         while let Some((name, after)) = walk.next() {
             directory.directory()?;
-            walked.into_directory(&directory);
+            walked.enters(&directory);
             permission::may(&directory, EXECUTE, who)?;
             let step = Step { ended: after == walk.text.len(), slash: after > name.end, name, after };
             let component = match &walk.text[step.name.clone()] {
@@ -240,7 +240,7 @@ impl Core {
             };
             if step.ended {
                 // Above a directory there is nothing once the one above was removed.
-                walked.into_directory(&directory);
+                walked.enters(&directory);
                 return Ok(arrived(directory, component, walk, step.slash));
             }
             walk.at = step.after;

@@ -145,7 +145,7 @@ impl Trail {
 /// Who hears where a resolution goes.
 pub(crate) trait Walked {
     /// A directory is looked into.
-    fn into_directory(&mut self, directory: &Inode);
+    fn enters(&mut self, directory: &Inode);
     /// A symbolic link is followed.
     fn through_link(&mut self);
 }
@@ -153,13 +153,13 @@ pub(crate) trait Walked {
 /// Nobody.
 impl Walked for () {
     #[inline]
-    fn into_directory(&mut self, _: &Inode) {}
+    fn enters(&mut self, _: &Inode) {}
     #[inline]
     fn through_link(&mut self) {}
 }
 
 impl Walked for Trail {
-    fn into_directory(&mut self, directory: &Inode) {
+    fn enters(&mut self, directory: &Inode) {
         match directory.version() {
             Some(version) if self.count < TRAIL_MAX => {
                 self.versions[self.count] = version.get();

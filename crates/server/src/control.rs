@@ -92,8 +92,7 @@ impl Desk {
             }
             Control::Inherits => Ok((ControlAnswer::Inherits(service.tell(connection.session()?)?), None)),
             Control::Map { handle, write } => {
-                let memory = self.map(connection.session()?, handle, write)?;
-                Ok((ControlAnswer::Done, Some(memory)))
+                Ok((ControlAnswer::Done, Some(self.map(connection.session()?, handle, write)?)))
             }
             Control::Window { handle } => {
                 let session = connection.session()?;

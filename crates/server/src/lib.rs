@@ -29,6 +29,7 @@ mod service;
 mod session;
 mod share;
 mod shelf;
+mod shown;
 mod statistics;
 mod token;
 #[cfg(test)]

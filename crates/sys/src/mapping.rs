@@ -224,8 +224,8 @@ impl Mapping {
     /// What `mmap` answers: then it is as it was.
     pub fn blank(&self) -> Result<(), Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: `[base, base + len)` is our own mapping, page-aligned, and is replaced as a whole by one of the same
-        // length: raw copies and atomic loads through it stay valid, and no other kind of reference to it exists.
+        // SAFETY: `[base, base + len)` is our own mapping, page-aligned, and is replaced as a whole by one of the
+        // same length: raw copies and atomic loads through it stay valid, and no other kind of reference to it exists.
         unsafe { rustix::mm::mmap_anonymous(self.base.as_ptr().cast(), self.len, ProtFlags::READ, flags)? };
         Ok(())
     }

@@ -253,14 +253,14 @@ impl BoardView {
     /// Whether the bytes of the file that had this count ([`Board::bytes_version`]) are the same still.
     #[inline]
     #[must_use]
-    pub fn has_bytes(&self, since: Version) -> bool {
+    pub(crate) fn has_bytes(&self, since: Version) -> bool {
         versions::is_unchanged(&self.memory, FILES, FILES_BITS, since)
     }
 
     /// Whether the inode that had this version is the same still: its status, its names and its place.
     #[inline]
     #[must_use]
-    pub fn has_version(&self, since: Version) -> bool {
+    pub(crate) fn has_version(&self, since: Version) -> bool {
         versions::is_unchanged(&self.memory, VERSIONS, VERSIONS_BITS, since)
     }
 

@@ -1,4 +1,4 @@
-//! A shelf: what the server has answered, in memory that clients of one class read. Layout and rules: docs/spec/shelf.md.
+//! A shelf: what the server has answered, in memory that clients of one class read (docs/spec/shelf.md).
 //!
 //! Here is the side that writes. Every entry begins with its `seq`, which is odd while the entry is written and another
 //! one afterwards; what a reader copied between two looks at the same even `seq` is whole.
@@ -228,12 +228,6 @@ impl Shelf {
         let first = (card_set(ino) - CARDS) / CARD_BYTES;
         let set = &self.cards[first..first + WAYS];
         if set.contains(&0) { None } else { Some(set[self.dice.index(WAYS)]) }
-    }
-
-    /// Whether there is a card of `ino`.
-    #[must_use]
-    pub fn has_card(&self, ino: u64) -> bool {
-        self.places.contains_key(&ino)
     }
 
     /// The card of an inode, whatever was on it before; its bytes stay if `bytes` is none. False when there is no free

@@ -213,10 +213,4 @@ impl ShelfView {
         }
         (self.is_same(look) && board.has_bytes(bytes_version) && board.has_version(version)).then_some(len)
     }
-
-    /// The size of a file, if its bytes or its status are here.
-    #[must_use]
-    pub fn size(&self, ino: u64, board: &BoardView) -> Option<u64> {
-        self.card(ino, board).map(|card| card.stat.size)
-    }
 }
