@@ -71,6 +71,9 @@ fn what_was_asked_before_makes_no_call() {
     assert_eq!(calls(&other, &kinds), before);
 }
 
+/// What is done to a file by name.
+type Change<'a> = &'a dyn Fn(&[u8]);
+
 #[test]
 fn an_open_that_was_posted_outlives_its_name_and_its_rights() {
     let shared = serve();
@@ -78,7 +81,7 @@ fn an_open_that_was_posted_outlives_its_name_and_its_rights() {
     let (files, root) = (session.files(), session.files().root());
     settle(&session);
     let theirs = other.files();
-    let remove: [(&str, &dyn Fn(&[u8])); 3] = [
+    let remove: [(&str, Change<'_>); 3] = [
         ("unlink", &|name| theirs.unlink(&theirs.root(), name).unwrap()),
         ("rename", &|name| {
             create(theirs, "new").write(b"new").unwrap();

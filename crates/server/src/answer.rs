@@ -4,7 +4,7 @@ use crate::hold::Thing;
 use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
-use crate::shown::Question;
+use crate::shelf::Question;
 use crate::statistics::{self, Done};
 use nvmed_fs::{self as fs, Credentials, Follow, FsError, Node, OpenFlags, PATH_BYTES_MAX};
 use nvmed_wire::{Answer, Call, Data, Handle, Object, XattrCall};

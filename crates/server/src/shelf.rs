@@ -2,7 +2,7 @@
 
 use crate::description::Description;
 use crate::peer::Peer;
-use nvmed_fs::{FsError, Kept};
+use nvmed_fs::{Follow, FsError, Kept, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard};
 use nvmed_wire::{ServerLane, Shelf, ShelfPages};
 use std::collections::HashMap;
@@ -103,12 +103,12 @@ impl Shelves {
         }
     }
 
-    pub fn going(&self, ino: u64) -> Going<'_> {
+    pub(crate) fn going(&self, ino: u64) -> Going<'_> {
         *self.going.lock().entry(ino).or_default() += 1;
         Going { shelves: self, ino }
     }
 
-    pub fn is_going(&self, ino: u64) -> bool {
+    pub(crate) fn is_going(&self, ino: u64) -> bool {
         self.going.lock().contains_key(&ino)
     }
 
@@ -148,4 +148,11 @@ impl Shelves {
             "kept": self.kept.load(Ordering::Relaxed),
         })
     }
+}
+
+/// What a call asked about.
+pub(crate) struct Question<'a> {
+    pub at: &'a Node,
+    pub path: &'a [u8],
+    pub follow: Follow,
 }

@@ -8,9 +8,9 @@ use crate::description::Description;
 use crate::hold::Thing;
 use crate::service::Service;
 use crate::session::Session;
-use crate::shelf::{ClassShelf, Going, Note};
+use crate::shelf::{ClassShelf, Going, Note, Question};
 use nvmed_fs::versions::{Trail, Version};
-use nvmed_fs::{self as fs, Credentials, FileType, Follow, FsError, Kept, Node, OpenFlags};
+use nvmed_fs::{self as fs, Credentials, FileType, FsError, Kept, Node, OpenFlags};
 use nvmed_sys::sync::Arc;
 use nvmed_wire::{Answer, CardBytes, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ServerLane};
 use std::sync::atomic::Ordering;
@@ -20,13 +20,6 @@ const TRIES: usize = 100_000;
 /// What the class may do, as access(2) has it.
 const READS: u32 = 4;
 const EXECUTES: u32 = 1;
-
-/// What a call asked about.
-pub(crate) struct Question<'a> {
-    pub at: &'a Node,
-    pub path: &'a [u8],
-    pub follow: Follow,
-}
 
 impl Service {
     /// The shelf of a session's class, from now on the session's, and its memory.

@@ -217,8 +217,8 @@ impl Mapping {
         Ok(Self::adopt(base, len, false))
     }
 
-    /// Puts zeroes that nobody else sees in the place of what was mapped to be read; the kernel does that in one step for
-    /// other threads.
+    /// Puts zeroes that nobody else sees in the place of what was mapped to be read; the kernel does that in one step
+    /// for other threads.
     ///
     /// # Errors
     /// What `mmap` answers: then it is as it was.
