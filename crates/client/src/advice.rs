@@ -39,7 +39,7 @@ impl File {
     }
 
     fn advise_there(&self, advice: Advice, offset: u64, bytes: u64) -> Result<(), FsError> {
-        self.core().done(&Call::Advise { handle: self.handle(), advice, offset, bytes })
+        self.core().done(&Call::Advise { handle: self.handle()?, advice, offset, bytes })
     }
 
     /// Tells what was not told yet, before a read at `offset`, if that can change it; none is the server's offset.

@@ -73,7 +73,12 @@ impl File {
     /// Reads from the window; none when the call must be made.
     #[inline]
     pub(crate) fn read_cached(&self, into: &mut [u8], offset: u64) -> Option<Result<usize, FsError>> {
-        let mut seat = self.cached.seat.get()?;
+        let Some(mut seat) = self.cached.seat.get() else {
+            return self.read_shown(into, offset).map(|bytes| {
+                self.count_hit(bytes);
+                Ok(bytes)
+            });
+        };
         let core = self.core();
         if core.board.is_dead() {
             return Some(Err(FsError::Host(Errno::IO)));
@@ -96,8 +101,14 @@ impl File {
 
     /// The file's size, if its window tells it.
     pub(crate) fn cached_size(&self) -> Option<u64> {
-        let view = &self.cached.last().0?.view;
-        if self.core().board.is_dead() { None } else { view.size() }
+        match self.cached.last().0 {
+            Some(seat) if !self.core().board.is_dead() => seat.view.size(),
+            Some(_) => None,
+            None if self.holding.kind == FileType::File => {
+                self.core().status_shown(self.holding.ino).map(|stat| stat.size)
+            }
+            None => None,
+        }
     }
 
     #[inline]
@@ -128,7 +139,7 @@ impl File {
         let (last, count) = cached.last();
         let read_to = cached.read_to.load(Ordering::Relaxed);
         let wants = read_to >= FILE_BYTES_MIN && (len <= STREAM_BYTES || offset < read_to);
-        if !wants || count == WINDOWS_MAX || !self.may_have_window() {
+        if !wants || count == WINDOWS_MAX || !self.may_have_window() || self.is_shelved(read_to) {
             return;
         }
         if last.is_some_and(|seat| seat.view.is_open() && seat.view.covers(offset)) {
@@ -143,7 +154,7 @@ impl File {
     /// Asks for a window, before a seek to the end that makes a call, if this description does that often: a database
     /// looks so at the sizes of files that it does not read.
     pub(crate) fn ask_for_size(&self) {
-        if self.cached.last().1 < WINDOWS_MAX && self.may_have_window() {
+        if self.cached.last().1 < WINDOWS_MAX && self.may_have_window() && !self.is_shelved(u64::MAX) {
             self.count_call(SEEKS_BEFORE);
         }
     }
@@ -164,12 +175,13 @@ impl File {
     #[cold]
     fn ask(&self, calls: u32) {
         let cached = &self.cached;
+        let handle = self.handle();
         let Ok(mut talk) = self.core().talk() else { return };
         if cached.calls.load(Ordering::Relaxed) < calls {
             // Another thread has asked meanwhile.
             return;
         }
-        let answer = talk.ask(&Control::Window { handle: self.handle() }, None);
+        let answer = handle.and_then(|handle| talk.ask(&Control::Window { handle }, None));
         let view = answer.ok().and_then(|(_, fd)| WindowView::open(fd?.as_fd()).ok());
         match view {
             Some(view) => {

@@ -50,7 +50,7 @@ impl File {
         loop {
             let part = (into.len() - done).min(DATA_BYTES_MAX);
             let at = offset.map(|offset| offset + done as u64);
-            let call = Call::Read { handle: self.handle(), offset: at, bytes: part as u32 };
+            let call = Call::Read { handle: self.handle()?, offset: at, bytes: part as u32 };
             let read = match self.core().call(&call) {
                 Ok(reply) if matches!(reply.answer, Answer::Data(_)) => {
                     reply.data(&mut into[done..done + part])
@@ -110,7 +110,7 @@ impl File {
             let part = (from.len() - done).min(DATA_BYTES_MAX);
             let at = offset.map(|offset| offset + done as u64);
             let sync = expects_sync && done + part == from.len();
-            let call = Call::Write { handle: self.handle(), offset: at, bytes: part as u32, sync };
+            let call = Call::Write { handle: self.handle()?, offset: at, bytes: part as u32, sync };
             let answer = self.core().call_with(&call, &from[done..done + part]).map(|reply| reply.answer);
             let written = match answer {
                 Ok(Answer::Written { bytes, offset, durable }) => {

@@ -13,7 +13,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::pipe`].
     pub fn pipe(&self, node: &Node, flags: OpenFlags) -> Result<OwnedFd, FsError> {
-        self.descriptor(&Control::Pipe { handle: node.handle(), flags })
+        self.descriptor(&Control::Pipe { handle: node.handle()?, flags })
     }
 
     /// Says what is behind a socket's name.
@@ -21,7 +21,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::bind`].
     pub fn bind(&self, node: &Node, end: BorrowedFd<'_>) -> Result<(), FsError> {
-        self.core.talk()?.ask(&Control::Bind { handle: node.handle() }, Some(end)).map(drop)
+        self.core.talk()?.ask(&Control::Bind { handle: node.handle()? }, Some(end)).map(drop)
     }
 
     /// The socket behind a name.
@@ -29,7 +29,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::connect`].
     pub fn connect(&self, node: &Node) -> Result<OwnedFd, FsError> {
-        self.descriptor(&Control::Connect { handle: node.handle() })
+        self.descriptor(&Control::Connect { handle: node.handle()? })
     }
 
     fn descriptor(&self, message: &Control) -> Result<OwnedFd, FsError> {

@@ -66,9 +66,12 @@ impl File {
     }
 
     /// The handle by which the server knows it.
-    #[must_use]
-    pub fn handle(&self) -> Handle {
-        self.holding.handle
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone; `EMFILE` when it holds no more.
+    #[inline]
+    pub fn handle(&self) -> Result<Handle, FsError> {
+        self.holding.handle()
     }
 
     /// The inode. Its handle is given up with the description.
@@ -97,7 +100,7 @@ impl File {
     /// `EIO` once the server is gone.
     pub fn present_flags(&self) -> Result<OpenFlags, FsError> {
         if !self.own.load(Ordering::Relaxed) {
-            let Answer::Count(flags) = self.core().call(&Call::Flags { handle: self.handle() })?.answer
+            let Answer::Count(flags) = self.core().call(&Call::Flags { handle: self.handle()? })?.answer
             else {
                 return Err(STRANGE);
             };
@@ -111,7 +114,7 @@ impl File {
     /// # Errors
     /// `EIO` once the server is gone.
     pub fn set_flags(&self, flags: OpenFlags) -> Result<(), FsError> {
-        self.core().done(&Call::SetFlags { handle: self.handle(), flags })?;
+        self.core().done(&Call::SetFlags { handle: self.handle()?, flags })?;
         let change = |now| Some(OpenFlags(now).with_settable_of(flags).bits());
         let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         Ok(())
@@ -142,7 +145,7 @@ impl File {
     }
 
     fn seek_there(&self, by: i64, whence: Whence) -> Result<u64, FsError> {
-        match self.core().call(&Call::Seek { handle: self.handle(), by, whence })?.answer {
+        match self.core().call(&Call::Seek { handle: self.handle()?, by, whence })?.answer {
             Answer::Count(offset) => Ok(offset),
             _ => Err(STRANGE),
         }
@@ -214,7 +217,7 @@ impl File {
     pub fn read_dir(&self, tell: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<(), FsError> {
         loop {
             let bytes = {
-                let call = Call::ReadDir { handle: self.handle(), bytes: ENTRIES_BYTES };
+                let call = Call::ReadDir { handle: self.handle()?, bytes: ENTRIES_BYTES };
                 let reply = self.core().call(&call)?;
                 match reply.answer {
                     Answer::Entries(0) => return Ok(()),
@@ -242,7 +245,7 @@ impl File {
     /// What a change of its attributes is about.
     pub(crate) fn altered(&self) -> Result<Object<'static>, FsError> {
         self.not_path_only()?;
-        Ok(self.holding.object())
+        self.holding.object()
     }
 
     /// Sets the size.
@@ -258,7 +261,7 @@ impl File {
     /// # Errors
     /// As [`nvmed_fs::File::fallocate`].
     pub fn fallocate(&self, how: Allocate, offset: u64, bytes: u64) -> Result<(), FsError> {
-        self.core().done(&Call::Allocate { handle: self.handle(), how, offset, bytes })
+        self.core().done(&Call::Allocate { handle: self.handle()?, how, offset, bytes })
     }
 
     /// `fsync`.
@@ -266,7 +269,7 @@ impl File {
     /// # Errors
     /// As [`nvmed_fs::File::fsync`].
     pub fn fsync(&self) -> Result<(), FsError> {
-        self.core().done(&Call::Sync { handle: self.handle(), data_only: false })
+        self.core().done(&Call::Sync { handle: self.handle()?, data_only: false })
     }
 
     /// `fdatasync`. It makes no call when it came with the last write, and nobody has changed the file since.
@@ -278,7 +281,7 @@ impl File {
         if self.rhythm.sync(|mark| board.is_unchanged(mark) && !board.is_dead()) {
             return Ok(());
         }
-        self.core().done(&Call::Sync { handle: self.handle(), data_only: true })
+        self.core().done(&Call::Sync { handle: self.handle()?, data_only: true })
     }
 
     /// Writes a range back, without making it durable (`sync_file_range`); 0 bytes reach to the end.
@@ -286,7 +289,7 @@ impl File {
     /// # Errors
     /// As [`nvmed_fs::File::sync_range`].
     pub fn sync_range(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        self.core().done(&Call::WriteBack { handle: self.handle(), offset, bytes })
+        self.core().done(&Call::WriteBack { handle: self.handle()?, offset, bytes })
     }
 
     /// The file's memory for mmap; `write` when stores into it are to become the file's.
@@ -296,7 +299,7 @@ impl File {
     pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
         self.not_path_only()?;
         self.holding.tell_end();
-        let (_, fd) = self.core().talk()?.ask(&Control::Map { handle: self.handle(), write }, None)?;
+        let (_, fd) = self.core().talk()?.ask(&Control::Map { handle: self.handle()?, write }, None)?;
         let Some(fd) = fd else {
             // It is mapped, as far as the server knows.
             self.unmap(write)?;
@@ -310,7 +313,7 @@ impl File {
     /// # Errors
     /// As [`nvmed_fs::File::unmap`].
     pub fn unmap(&self, write: bool) -> Result<(), FsError> {
-        self.core().done(&Call::Unmap { handle: self.handle(), write })
+        self.core().done(&Call::Unmap { handle: self.handle()?, write })
     }
 
     /// Makes a mapped range durable.
@@ -318,13 +321,15 @@ impl File {
     /// # Errors
     /// As [`nvmed_fs::File::msync`].
     pub fn msync(&self, offset: u64, bytes: u64) -> Result<(), FsError> {
-        self.core().done(&Call::SyncMap { handle: self.handle(), offset, bytes })
+        self.core().done(&Call::SyncMap { handle: self.handle()?, offset, bytes })
     }
 
     /// Some descriptor of this process for the file was closed: the process's record locks on the file go,
     /// whichever description they were set through.
     pub fn closed_by_process(&self) {
         // Without a server there are no locks.
-        let _ = self.core().done(&Call::Close { handle: self.handle(), last: false, record_locks: true });
+        if let Ok(handle) = self.handle() {
+            let _ = self.core().done(&Call::Close { handle, last: false, record_locks: true });
+        }
     }
 }

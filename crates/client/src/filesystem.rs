@@ -31,13 +31,13 @@ pub type Object<'a> = nvmed_fs::Object<'a, Node, File>;
 fn named(object: Object<'_>) -> Result<wire::Object<'_>, FsError> {
     match object {
         Object::At(at, name, follow) => at_path(at, name, follow),
-        Object::Held(node) => Ok(node.0.object()),
+        Object::Held(node) => node.0.object(),
         Object::Open(file) => file.altered(),
     }
 }
 
 fn at_path<'a>(at: &Node, name: &'a [u8], follow: Follow) -> Result<wire::Object<'a>, FsError> {
-    Ok(wire::Object::Path { at: at.handle(), path: path(name)?, follow })
+    Ok(wire::Object::Path { at: at.handle()?, path: path(name)?, follow })
 }
 
 impl FileSystem {
@@ -68,6 +68,9 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::stat`].
     pub fn stat(&self, at: &Node, path: &[u8], follow: Follow) -> Result<Stat, FsError> {
+        if let Some(found) = self.core.find_shown(at, path, follow) {
+            return found.card.map(|card| card.stat).ok_or(FsError::NotFound);
+        }
         match self.core.call(&Call::Stat(at_path(at, path, follow)?))?.answer {
             Answer::Status(stat) => Ok(stat),
             _ => Err(STRANGE),
@@ -79,6 +82,9 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::open`].
     pub fn open(&self, at: &Node, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>, FsError> {
+        if let Some(opened) = self.core.open_posted(at, path, flags) {
+            return opened;
+        }
         self.open_object(at_path(at, path, Follow::Yes)?, flags, mode)
     }
 
@@ -87,7 +93,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::open_node`].
     pub fn open_node(&self, node: &Node, flags: OpenFlags) -> Result<Arc<File>, FsError> {
-        self.open_object(node.0.object(), flags, 0)
+        self.open_object(node.0.object()?, flags, 0)
     }
 
     fn open_object(
@@ -130,7 +136,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::path_of`].
     pub fn path_of(&self, node: &Node) -> Result<Vec<u8>, FsError> {
-        self.core.bytes(&Call::PathOf(node.handle()))
+        self.core.bytes(&Call::PathOf(node.handle()?))
     }
 
     /// Makes a directory; `mode` has the umask applied.
@@ -138,7 +144,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::mkdir`].
     pub fn mkdir(&self, at: &Node, name: &[u8], mode: u32) -> Result<(), FsError> {
-        self.core.done(&Call::Mkdir { at: at.handle(), path: path(name)?, mode })
+        self.core.done(&Call::Mkdir { at: at.handle()?, path: path(name)?, mode })
     }
 
     /// Makes a file, pipe, socket or device.
@@ -146,7 +152,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::mknod`].
     pub fn mknod(&self, at: &Node, name: &[u8], mode: u32, rdev: u64) -> Result<(), FsError> {
-        self.core.done(&Call::Mknod { at: at.handle(), path: path(name)?, mode, rdev })
+        self.core.done(&Call::Mknod { at: at.handle()?, path: path(name)?, mode, rdev })
     }
 
     /// Removes an empty directory.
@@ -154,7 +160,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::rmdir`].
     pub fn rmdir(&self, at: &Node, name: &[u8]) -> Result<(), FsError> {
-        self.core.done(&Call::Rmdir { at: at.handle(), path: path(name)? })
+        self.core.done(&Call::Rmdir { at: at.handle()?, path: path(name)? })
     }
 
     /// Removes a name.
@@ -162,7 +168,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::unlink`].
     pub fn unlink(&self, at: &Node, name: &[u8]) -> Result<(), FsError> {
-        self.core.done(&Call::Unlink { at: at.handle(), path: path(name)? })
+        self.core.done(&Call::Unlink { at: at.handle()?, path: path(name)? })
     }
 
     /// Renames.
@@ -178,7 +184,7 @@ impl FileSystem {
         flags: RenameFlags,
     ) -> Result<(), FsError> {
         let (old, new) = (path(old)?, path(new)?);
-        self.core.done(&Call::Rename { from: from.handle(), old, to: to.handle(), new, flags })
+        self.core.done(&Call::Rename { from: from.handle()?, old, to: to.handle()?, new, flags })
     }
 
     /// Gives a file a second name.
@@ -186,7 +192,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::link`].
     pub fn link(&self, object: Object<'_>, to: &Node, new: &[u8]) -> Result<(), FsError> {
-        self.core.done(&Call::Link { object: named(object)?, to: to.handle(), new: path(new)? })
+        self.core.done(&Call::Link { object: named(object)?, to: to.handle()?, new: path(new)? })
     }
 
     /// Makes a symbolic link.
@@ -194,7 +200,7 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::symlink`].
     pub fn symlink(&self, target: &[u8], at: &Node, name: &[u8]) -> Result<(), FsError> {
-        self.core.done(&Call::Symlink { target: path(target)?, at: at.handle(), path: path(name)? })
+        self.core.done(&Call::Symlink { target: path(target)?, at: at.handle()?, path: path(name)? })
     }
 
     /// The target of a symbolic link.
@@ -243,6 +249,11 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::access`].
     pub fn access(&self, object: Object<'_>, mask: u32, real: bool) -> Result<(), FsError> {
+        if let Object::At(at, path, follow) = object
+            && let Some(answer) = self.core.access_shown((at, path, follow), mask, real)
+        {
+            return answer;
+        }
         self.core.done(&Call::Access { object: named(object)?, mask, real })
     }
 

@@ -20,6 +20,7 @@ mod lock;
 mod node;
 mod rhythm;
 mod session;
+mod shelf;
 
 pub use error::ClientError;
 pub use file::{File, MappedFile};

@@ -3,6 +3,7 @@
 
 use crate::error::ClientError;
 use crate::lanes::{Lane, Lanes, Taken};
+use crate::shelf::Shelf;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::FsError;
 use nvmed_sys::{ForkGuard, ForkLock, Mapping, Pages};
@@ -29,6 +30,9 @@ pub(crate) struct Link {
     /// Taken for a message and its answer, and for whatever is set once below and in files: a fork finds it free.
     socket: ForkLock<Option<Socket>>,
     lanes: Lanes,
+    pub(crate) shelf: Shelf,
+    /// Taken by who claims what was opened by a post.
+    pub(crate) claims: ForkLock<()>,
     secret: [u8; SECRET_BYTES],
     /// No call comes through any more.
     ended: AtomicBool,
@@ -80,6 +84,8 @@ impl Link {
                 let link = Self {
                     socket: ForkLock::new(Some(socket)),
                     lanes: Lanes::default(),
+                    shelf: Shelf::default(),
+                    claims: ForkLock::new(()),
                     secret: welcome.secret,
                     ended: AtomicBool::new(false),
                     mark: Some(mark),
@@ -106,6 +112,8 @@ impl Link {
         Self {
             socket: ForkLock::new(None),
             lanes: Lanes::default(),
+            shelf: Shelf::default(),
+            claims: ForkLock::new(()),
             secret: [0; SECRET_BYTES],
             ended: AtomicBool::new(true),
             mark: None,
@@ -192,8 +200,12 @@ impl Link {
         }
     }
 
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
     /// Whether the server still has this session.
-    fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         let gone = self.socket.lock().as_ref().is_none_or(Socket::is_gone);
         if gone {
             self.ended.store(true, Ordering::Relaxed);

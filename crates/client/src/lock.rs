@@ -19,7 +19,7 @@ impl File {
         wait: Wait<'_>,
     ) -> Result<(), FsError> {
         self.holding.tell_end();
-        let call = Call::Lock { handle: self.handle(), class, range, kind };
+        let call = Call::Lock { handle: self.handle()?, class, range, kind };
         let board = &self.core().board;
         let mut given_up = false;
         loop {
@@ -30,7 +30,7 @@ impl File {
                 {
                     // A lock that is converted is given up first (flock(2)), or two that convert wait for ever.
                     given_up = true;
-                    let give_up = Call::Lock { handle: self.handle(), class, range, kind: None };
+                    let give_up = Call::Lock { handle: self.handle()?, class, range, kind: None };
                     self.core().done(&give_up)?;
                 }
                 (Err(FsError::Host(Errno::AGAIN)), Wait::Until(cancelled)) => {
@@ -56,7 +56,7 @@ impl File {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<LockHeld>, FsError> {
-        match self.core().call(&Call::LockTest { handle: self.handle(), class, range, kind })?.answer {
+        match self.core().call(&Call::LockTest { handle: self.handle()?, class, range, kind })?.answer {
             Answer::Lock(held) => Ok(held),
             _ => Err(STRANGE),
         }

@@ -1,16 +1,19 @@
 //! An inode that the session holds.
 
 use crate::core::{Core, STRANGE};
+use crate::shelf::Posted;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nvmed_fs::{FileType, FsError, Stat};
 use nvmed_wire::{Answer, Call, Handle, Object};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// An inode or a description that the session holds, until the last value that names it is dropped.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub core: Arc<Core>,
-    pub handle: Handle,
+    /// By what the server knows it; not yet, of what was opened by a post.
+    handle: OnceLock<Handle>,
+    posted: Option<Posted>,
     pub ino: u64,
     pub kind: FileType,
     /// Its size when the server answered with it.
@@ -21,10 +24,55 @@ pub(crate) struct Holding {
 
 impl Holding {
     pub fn new(core: &Arc<Core>, handle: Handle, stat: &Stat) -> Result<Arc<Self>, FsError> {
+        Self::of(core, OnceLock::from(handle), None, stat).ok_or(STRANGE)
+    }
+
+    /// What was opened by a post.
+    pub fn posted(core: &Arc<Core>, posted: Posted, stat: &Stat) -> Option<Arc<Self>> {
+        Self::of(core, OnceLock::new(), Some(posted), stat)
+    }
+
+    fn of(
+        core: &Arc<Core>,
+        handle: OnceLock<Handle>,
+        posted: Option<Posted>,
+        stat: &Stat,
+    ) -> Option<Arc<Self>> {
         // The server is trusted; a kind that is none would be a newer one's.
-        let kind = FileType::of((stat.mode >> 12) as u8).ok_or(STRANGE)?;
+        let kind = FileType::of((stat.mode >> 12) as u8)?;
         let told = AtomicBool::new(false);
-        Ok(Arc::new(Self { core: Arc::clone(core), handle, ino: stat.ino, kind, bytes: stat.size, told }))
+        Some(Arc::new(Self {
+            core: Arc::clone(core),
+            handle,
+            posted,
+            ino: stat.ino,
+            kind,
+            bytes: stat.size,
+            told,
+        }))
+    }
+
+    /// By what the server knows it, from now on.
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone; what it answers when it cannot hold one more.
+    #[inline]
+    pub fn handle(&self) -> Result<Handle, FsError> {
+        match (self.handle.get(), &self.posted) {
+            (Some(handle), _) => Ok(*handle),
+            (None, Some(posted)) => self.claim(posted),
+            (None, None) => Err(STRANGE),
+        }
+    }
+
+    #[cold]
+    fn claim(&self, posted: &Posted) -> Result<Handle, FsError> {
+        let _alone = self.core.link().claims.lock();
+        if let Some(handle) = self.handle.get() {
+            return Ok(*handle);
+        }
+        let handle = self.core.claim(posted, self.ino)?;
+        Ok(*self.handle.get_or_init(|| handle))
     }
 
     /// Another process may have to learn at once that it is given up: from now on that is a call, and not a post.
@@ -32,12 +80,15 @@ impl Holding {
         self.told.store(true, Ordering::Relaxed);
     }
 
-    pub fn object(&self) -> Object<'static> {
-        Object::Held(self.handle)
+    pub fn object(&self) -> Result<Object<'static>, FsError> {
+        self.handle().map(Object::Held)
     }
 
     pub fn stat(&self) -> Result<Stat, FsError> {
-        match self.core.call(&Call::Stat(self.object()))?.answer {
+        if let Some(stat) = self.core.status_shown(self.ino) {
+            return Ok(stat);
+        }
+        match self.core.call(&Call::Stat(self.object()?))?.answer {
             Answer::Status(stat) => Ok(stat),
             _ => Err(STRANGE),
         }
@@ -46,8 +97,11 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        if self.handle != Handle::ROOT {
-            self.core.let_go(self.handle, self.told.load(Ordering::Relaxed));
+        let is_told = self.told.load(Ordering::Relaxed);
+        match (self.handle.get(), &self.posted) {
+            (Some(&Handle::ROOT), _) | (None, None) => {}
+            (Some(handle), _) => self.core.let_go(*handle, is_told),
+            (None, Some(posted)) => self.core.close_posted(posted, self.ino, is_told),
         }
     }
 }
@@ -72,9 +126,11 @@ impl Node {
     }
 
     /// The handle by which the server knows it.
-    #[must_use]
-    pub fn handle(&self) -> Handle {
-        self.0.handle
+    ///
+    /// # Errors
+    /// `EIO` once the server is gone; `EMFILE` when it holds no more.
+    pub fn handle(&self) -> Result<Handle, FsError> {
+        self.0.handle()
     }
 
     /// Its status.

@@ -58,7 +58,7 @@ impl Rhythm {
 
     /// The write came with its sync.
     pub fn is_durable(&self, mark: Mark) {
-        self.names.store(mark.names, Ordering::Relaxed);
+        self.names.store(mark.names.get(), Ordering::Relaxed);
         self.file.store(mark.file.get(), Ordering::Relaxed);
     }
 
@@ -70,8 +70,9 @@ impl Rhythm {
             let alike = if same { self.alike.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
             self.alike.store(alike, Ordering::Relaxed);
         }
-        let file = NonZeroU64::new(self.file.load(Ordering::Relaxed));
-        let mark = file.map(|file| Mark { file, names: self.names.load(Ordering::Relaxed) });
+        let [file, names] =
+            [&self.file, &self.names].map(|count| NonZeroU64::new(count.load(Ordering::Relaxed)));
+        let mark = file.zip(names).map(|(file, names)| Mark { file, names });
         let made = mark.is_some_and(holds);
         if self.expected.swap(false, Ordering::Relaxed) {
             if made { self.was_of_use() } else { self.was_of_no_use() }
@@ -113,7 +114,7 @@ mod tests {
         rhythm.was_of_use();
     }
 
-    const MARK: Mark = Mark { file: NonZeroU64::MIN, names: 7 };
+    const MARK: Mark = Mark { file: NonZeroU64::MIN, names: NonZeroU64::MAX };
 
     /// A write, of a server that does as it is asked; whether it was asked for the sync.
     fn write(rhythm: &Rhythm) -> bool {

@@ -173,6 +173,7 @@ impl Session {
     /// The server could not be told, or refuses.
     pub fn again(&self, address: &Address) -> Result<(), ClientError> {
         let socket = connect(address)?;
+        self.core.link().shelf.leave();
         let secret = self.core.link().secret();
         socket.send(&hello(address, b"", Some(secret)), None)?;
         match socket.receive(Some(ANSWER_MAX))? {

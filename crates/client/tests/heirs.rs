@@ -13,7 +13,7 @@ fn fork(session: &Session, files: &[&nvmed_client::File], child: impl FnOnce() -
     for file in files {
         file.share();
     }
-    let held: Vec<_> = files.iter().map(|file| (-1, file.handle())).collect();
+    let held: Vec<_> = files.iter().map(|file| (-1, file.handle().unwrap())).collect();
     let heir = session.heir(&held, None, false).unwrap();
     session.before_fork();
     // SAFETY: libc's fork makes its allocator usable in the child, which takes no other lock of this process's
@@ -133,7 +133,9 @@ fn an_executed_program_has_the_descriptors_the_offset_and_the_locks() {
     session.files().mkdir(&session.files().root(), b"dir", 0o755).unwrap();
     let dir = session.files().lookup(&session.files().root(), b"dir", nvmed_fs::Follow::Yes).unwrap();
     file.share();
-    let heir = session.heir(&[(5, file.handle()), (7, file.handle())], Some(dir.handle()), true).unwrap();
+    let heir = session
+        .heir(&[(5, file.handle().unwrap()), (7, file.handle().unwrap())], Some(dir.handle().unwrap()), true)
+        .unwrap();
     // Of the program before, exec leaves nothing but the heir; its values are not dropped.
     let before = std::mem::ManuallyDrop::new((session, file, dir));
     let (session, welcome) = Session::adopt(heir).unwrap();
@@ -167,7 +169,8 @@ fn more_open_files_than_one_message_names_are_inherited() {
     let status = fork(&session, &all, || u8::from(last.write(b"child.").is_err()));
     assert_eq!(status, 0);
     assert_eq!(last.position().unwrap(), 13);
-    let numbered: Vec<_> = (0i32..).zip(&files).map(|(number, file)| (number, file.handle())).collect();
+    let numbered: Vec<_> =
+        (0i32..).zip(&files).map(|(number, file)| (number, file.handle().unwrap())).collect();
     let heir = session.heir(&numbered, None, true).unwrap();
     let _before = std::mem::ManuallyDrop::new((files, session));
     let (session, welcome) = Session::adopt(heir).unwrap();
@@ -188,8 +191,9 @@ fn a_program_that_touches_no_file_has_no_lane() {
     };
     assert!(has_lanes(0));
     let root = session.files().root();
-    let (heir, welcome) = Session::adopt(session.heir(&[], Some(root.handle()), false).unwrap()).unwrap();
-    assert_eq!(welcome.cwd.unwrap().handle, root.handle());
+    let (heir, welcome) =
+        Session::adopt(session.heir(&[], Some(root.handle().unwrap()), false).unwrap()).unwrap();
+    assert_eq!(welcome.cwd.unwrap().handle, root.handle().unwrap());
     assert_eq!(heir.files().root().ino(), root.ino());
     assert!(has_lanes(0), "neither has made a call");
     assert_eq!(heir.files().root().stat().unwrap().ino, root.ino());
@@ -203,7 +207,7 @@ fn what_is_sent_is_received_by_another_process() {
     let mine = create(one.files(), "file");
     mine.write(b"hello").unwrap();
     mine.share();
-    let token = one.send(mine.handle()).unwrap();
+    let token = one.send(mine.handle().unwrap()).unwrap();
     assert!(rustix::io::read(&token, &mut [0; 1]).is_err());
     let Received::File(theirs) = other.receive(token.as_fd()).unwrap() else { panic!("it is a file") };
     theirs.write(b", world").unwrap();
@@ -231,7 +235,7 @@ fn more_than_an_exec_hands_on_is_refused_and_the_session_goes_on() {
     let shared = serve();
     let session = shared.session();
     let file = create(session.files(), "file");
-    let held: Vec<_> = (0..65_537).map(|number| (number, file.handle())).collect();
+    let held: Vec<_> = (0..65_537).map(|number| (number, file.handle().unwrap())).collect();
     assert_eq!(errno(session.heir(&held, None, true)), Errno::TOOBIG);
     assert_eq!(file.write(b"on").unwrap(), 2);
     assert!(session.heir(&held[1..], None, true).is_ok());

@@ -9,6 +9,7 @@ use crate::paths::{Miss, Question};
 use crate::permission::{self, WRITE};
 use crate::resolve::Last;
 use crate::status::{Credentials, Follow, MODE_BITS, MODE_SETGID, Stat, Time};
+use crate::versions::{Trail, Walked};
 use crate::view::Start;
 use core::sync::atomic::Ordering;
 use nvmed_layout::FileType;
@@ -68,6 +69,28 @@ impl Core {
             self.paths.learn(question, &miss, &inode);
         }
         Ok(inode)
+    }
+
+    /// The inode at a path, and on which directories the answer depends, also that there is none.
+    ///
+    /// # Errors
+    /// As [`Core::at`].
+    pub(crate) fn trace(
+        &self,
+        at: Start<'_>,
+        path: &[u8],
+        follow: Follow,
+        who: &Credentials<'_>,
+        trail: &mut Trail,
+    ) -> Result<Arc<Inode>, FsError> {
+        let _namespace = self.names_read();
+        let mut above = at.view.root().map(|_| Arc::clone(at.at));
+        // A directory that is moved out of the view answers nothing.
+        while let Some(lower) = above.filter(|lower| lower.ino != at.view.root_ino()) {
+            trail.enters(&lower);
+            above = lower.parent();
+        }
+        self.resolve_along(at, path, Last::from(follow), who, trail)?.found()
     }
 
     /// The device number: stable for a file system, and no kernel device's.

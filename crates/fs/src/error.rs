@@ -68,6 +68,9 @@ pub enum FsError {
     /// Somebody else works on it at this moment.
     #[error("somebody else works on the file at this moment; try again")]
     Busy,
+    /// The last name of a file would go that somebody keeps ([`crate::Kept`]): that is to be given back first.
+    #[error("inode {0} is kept by a shelf, and would lose its last name; take it back, and try again")]
+    Kept(u64),
     /// `.`, `..` or the root, where a name in a directory is needed.
     #[error(
         "`.`, `..` and the root cannot be renamed, replaced or removed; give the name in the directory above"
@@ -192,7 +195,7 @@ impl FsError {
             Self::Quota => Errno::DQUOT,
             Self::NoSpace => Errno::NOSPC,
             Self::TooManyLinks => Errno::MLINK,
-            Self::Busy | Self::NoName | Self::TreeInTree => Errno::BUSY,
+            Self::Busy | Self::Kept(_) | Self::NoName | Self::TreeInTree => Errno::BUSY,
             Self::BadDescriptor => Errno::BADF,
             Self::NotSupported => Errno::OPNOTSUPP,
             Self::WouldBlock => Errno::AGAIN,

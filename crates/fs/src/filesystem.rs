@@ -10,8 +10,10 @@ use crate::namespace::Recipe;
 use crate::object::Object;
 use crate::resolve::Last;
 use crate::status::{Credentials, Follow, OpenFlags, RenameFlags, Stat, StatFs};
+use crate::versions::{Counts, Trail, Version};
 use crate::view::View;
 use crate::{NAME_BYTES_MAX, Superblock};
+use core::sync::atomic::Ordering;
 use nvmed_layout::{FileType, LostCopy, ROOT};
 use nvmed_mutant::Mutant;
 use nvmed_units::BLOCK_BYTES;
@@ -65,6 +67,12 @@ impl Node {
         self.core.status(&self.inode)
     }
 
+    /// Its version, unless it is being changed, or nobody counts ([`FileSystem::count_changes`]).
+    #[must_use]
+    pub fn version(&self) -> Option<Version> {
+        self.inode.version()
+    }
+
     /// What it is.
     #[must_use]
     pub fn kind(&self) -> FileType {
@@ -76,6 +84,42 @@ impl Node {
         if let Some(locks) = self.inode.locks_if_any() {
             locks.drop_owner(LockOwner::Process(pid));
         }
+    }
+}
+
+/// A file that stays as it is without being open: before its last name goes, the call that would remove it answers
+/// [`FsError::Kept`]. Dropped outside of any lock that a call of the file system may wait for.
+#[derive(Debug)]
+pub struct Kept(Node);
+
+impl Node {
+    /// Keeps it, if it has a name.
+    #[must_use]
+    pub fn keep(&self) -> Option<Kept> {
+        let _namespace = self.core.names_read();
+        (self.inode.nlink() > 0).then(|| {
+            self.inode.kept.fetch_add(1, Ordering::SeqCst);
+            Kept(self.clone())
+        })
+    }
+}
+
+impl Kept {
+    /// What is kept.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.0
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Node { inode, core, .. } = &self.0;
+        let before = inode.kept.fetch_sub(1, Ordering::SeqCst);
+        // A second panic while one unwinds would end the server.
+        assert!(before > 0 || std::thread::panicking(), "inode {} is given back and was not kept", inode.ino);
+        // A failure leaves the orphan record: the next mount frees the file.
+        let _ = core.reap_if_unused(inode);
     }
 }
 
@@ -290,6 +334,26 @@ impl FileSystem {
         who: &Credentials<'_>,
     ) -> Result<Node, FsError> {
         Ok(self.node(self.core.at(self.start(at), path, follow, who)?))
+    }
+
+    /// As [`FileSystem::lookup`]; `trail` gets what the answer depends on, also when it is [`FsError::NotFound`].
+    ///
+    /// # Errors
+    /// Those of resolution.
+    pub fn trace(
+        &self,
+        at: &Node,
+        path: &[u8],
+        follow: Follow,
+        who: &Credentials<'_>,
+        trail: &mut Trail,
+    ) -> Result<Node, FsError> {
+        Ok(self.node(self.core.trace(self.start(at), path, follow, who, trail)?))
+    }
+
+    /// From now on changes of inodes are counted there. Before any other call.
+    pub fn count_changes(&self, counts: &Arc<Counts>) {
+        self.core.meta.inodes.count_changes(counts);
     }
 
     /// The status of the inode at a path.

@@ -10,7 +10,7 @@ const STIR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The state of a hash.
 #[derive(Default)]
-pub(crate) struct Fold(u64);
+pub struct Fold(u64);
 
 /// Builds hashers for maps by inode number or by name.
 pub(crate) type Numbers = BuildHasherDefault<Fold>;

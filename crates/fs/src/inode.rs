@@ -6,6 +6,7 @@ use crate::directory::Directory;
 use crate::error::FsError;
 use crate::filedata::FileData;
 use crate::lock::Locks;
+use crate::versions::{Change, Counts, Version};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_layout::record::Record;
 use nvmed_layout::{FileType, MODE_KIND};
@@ -40,6 +41,8 @@ pub(crate) struct Inode {
     late: AtomicBool,
     /// Open descriptions.
     pub(crate) opens: AtomicU32,
+    /// Those who keep it as it is without having it open: see `Kept`.
+    pub(crate) kept: AtomicU32,
     /// Whether it was found since inodes were evicted last.
     recent: AtomicBool,
     /// Whether the inode is gone from the device: no name, no description.
@@ -63,6 +66,8 @@ pub(crate) struct Inode {
     /// that renames, under the namespace's write lock and the open batch's. A directory that was removed
     /// keeps it, for `..`.
     dentry: Mutex<Option<Dentry>>,
+    /// Where its changes are counted for those who read its version.
+    counts: OnceLock<Arc<Counts>>,
 }
 
 /// Where an inode's record lies.
@@ -116,6 +121,7 @@ impl Inode {
             rdev: record.rdev,
             late: AtomicBool::new(false),
             opens: AtomicU32::new(0),
+            kept: AtomicU32::new(0),
             recent: AtomicBool::new(true),
             reaped: AtomicBool::new(false),
             synced: AtomicBool::new(false),
@@ -127,7 +133,19 @@ impl Inode {
             own: AtomicBool::new(home.own),
             unnamed: AtomicU32::new(0),
             dentry: Mutex::new(home.dentry),
+            counts: OnceLock::new(),
         }
+    }
+
+    /// Its version, unless it is being changed, or nobody counts.
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.counts.get()?.settled(self.ino.0)
+    }
+
+    /// Its status, its names or its place change from now on, until the answer is dropped.
+    #[inline]
+    pub(crate) fn changing(&self) -> Option<Change<'_>> {
+        self.counts.get().map(|counts| counts.change(self.ino.0))
     }
 
     /// The state, locked.
@@ -199,6 +217,7 @@ impl Inode {
     #[inline]
     pub(crate) fn publish_charged(&self, state: &mut State, record: Record, charged: u64) {
         assert_eq!(record.mode & MODE_KIND, self.kind.mode(), "an inode became one of another type");
+        let _changing = self.changing();
         self.data.residence.recorded(record.inline_data().is_some());
         self.mode.store(record.mode, Ordering::Relaxed);
         self.uid.store(record.uid, Ordering::Relaxed);
@@ -215,12 +234,18 @@ impl Inode {
     /// not late before: the caller then lists it.
     #[must_use]
     pub(crate) fn touch(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) -> bool {
+        let _changing = if atime.or(mtime).or(ctime).is_some() { self.changing() } else { None };
         for (place, time) in [(&self.atime_ns, atime), (&self.mtime_ns, mtime), (&self.ctime_ns, ctime)] {
             if let Some(time) = time {
                 place.store(time, Ordering::Relaxed);
             }
         }
         !self.late.load(Ordering::Relaxed) && !self.late.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether somebody has it open, or keeps it: without a name it lives on.
+    pub(crate) fn is_used(&self) -> bool {
+        self.opens.load(Ordering::SeqCst) > 0 || self.kept.load(Ordering::SeqCst) > 0
     }
 
     /// It was found by name.
@@ -308,11 +333,29 @@ type Shard = HashMap<Ino, Arc<Inode>, crate::hash::Numbers>;
 pub(crate) struct InodeTable {
     shards: [Mutex<Shard>; SHARDS],
     count: AtomicU64,
+    /// Where changes of inodes are counted, if they are.
+    counts: OnceLock<Arc<Counts>>,
 }
 
 impl InodeTable {
     pub(crate) fn new() -> Self {
-        Self { shards: core::array::from_fn(|_| Mutex::default()), count: AtomicU64::new(0) }
+        Self {
+            shards: core::array::from_fn(|_| Mutex::default()),
+            count: AtomicU64::new(0),
+            counts: OnceLock::new(),
+        }
+    }
+
+    /// From now on changes of inodes are counted. Before anybody changes one.
+    pub(crate) fn count_changes(&self, counts: &Arc<Counts>) {
+        let _ = self.counts.set(Arc::clone(counts));
+        self.collect(|_| true).iter().for_each(|inode| self.count_those_of(inode));
+    }
+
+    fn count_those_of(&self, inode: &Inode) {
+        if let Some(counts) = self.counts.get() {
+            let _ = inode.counts.set(Arc::clone(counts));
+        }
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
@@ -344,6 +387,7 @@ impl InodeTable {
             Entry::Vacant(free) => {
                 let (record, home) = load()?;
                 let inode = Arc::new(Inode::new(ino, record, home));
+                self.count_those_of(&inode);
                 self.count.fetch_add(1, Ordering::Relaxed);
                 Ok(Arc::clone(free.insert(inode)))
             }
@@ -352,6 +396,7 @@ impl InodeTable {
 
     /// Adds a new inode.
     pub(crate) fn insert(&self, inode: &Arc<Inode>) {
+        self.count_those_of(inode);
         let before = self.shard(inode.ino).insert(inode.ino, Arc::clone(inode));
         assert!(before.is_none(), "inode {} was made twice", inode.ino);
         self.count.fetch_add(1, Ordering::Relaxed);

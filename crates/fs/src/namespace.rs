@@ -272,6 +272,7 @@ impl Core {
             return Err(FsError::NotDirectory);
         }
         permission::may_remove(&place.directory, victim, who)?;
+        not_kept(victim)?;
         let now = self.meta.now_ns();
         let dropped = Dropped::begin(victim, (&place.directory, place.name()), now);
         let mut change = self.meta.change();
@@ -356,6 +357,15 @@ impl Core {
     }
 }
 
+/// Whether nobody keeps a file that loses its last name. The caller holds the namespace's write lock.
+///
+/// # Errors
+/// [`FsError::Kept`].
+pub(crate) fn not_kept(victim: &Inode) -> Result<(), FsError> {
+    let is_kept = victim.kept.load(Ordering::SeqCst) > 0 && victim.nlink() <= 1;
+    if is_kept { Err(FsError::Kept(victim.ino.0)) } else { Ok(()) }
+}
+
 /// A directory's state, locked, and its record with `more` subdirectories.
 ///
 /// # Errors
@@ -379,7 +389,7 @@ impl<'a> Dropped<'a> {
         }
         let last = is_directory || inode.nlink() <= 1;
         // Nobody opens it while we hold the namespace; someone who closes it meanwhile finds the orphan.
-        let unused = is_directory || inode.opens.load(Ordering::SeqCst) == 0;
+        let unused = is_directory || !inode.is_used();
         let quiet = (last && unused).then(|| inode.data.quiet());
         let state = inode.lock();
         let mut record = state.record().clone();

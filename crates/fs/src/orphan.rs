@@ -28,7 +28,7 @@ impl Core {
     /// # Errors
     /// The store's; the orphan record stays then, and the next mount tries again.
     pub(crate) fn reap_if_unused(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
-        if inode.nlink() > 0 || inode.opens.load(Ordering::SeqCst) > 0 {
+        if inode.nlink() > 0 || inode.is_used() {
             return Ok(());
         }
         if self.is_in_trouble() {
@@ -39,7 +39,7 @@ impl Core {
             // Under this lock nobody opens it or links it any more.
             let _namespace = self.names_write();
             let _state = inode.lock();
-            let used = inode.nlink() > 0 || inode.opens.load(Ordering::SeqCst) > 0;
+            let used = inode.nlink() > 0 || inode.is_used();
             if used || inode.reaped.swap(true, Ordering::SeqCst) {
                 return Ok(());
             }

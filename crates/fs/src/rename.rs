@@ -5,7 +5,7 @@ use crate::error::FsError;
 use crate::inode::{Dentry, Inode, State};
 use crate::metadata::change::Change;
 use crate::metadata::zone::Below;
-use crate::namespace::{Dropped, grown};
+use crate::namespace::{Dropped, grown, not_kept};
 use crate::permission::{self, WRITE};
 use crate::resolve::{Component, Last, Resolved};
 use crate::status::{Credentials, RenameFlags};
@@ -149,7 +149,7 @@ impl Core {
             (true, false) => Err(FsError::NotDirectory),
             (false, true) => Err(FsError::IsDirectory),
             (true, true) if !self.is_empty(victim)? => Err(FsError::NotEmpty),
-            _ => Ok(()),
+            _ => not_kept(victim),
         }
     }
 

@@ -6,6 +6,7 @@ use crate::error::FsError;
 use crate::inode::{Dentry, Home, Inode};
 use crate::permission::{self, EXECUTE};
 use crate::status::{Credentials, Follow};
+use crate::versions::Walked;
 use crate::view::{Start, View};
 use crate::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
 use core::ops::Range;
@@ -181,6 +182,21 @@ impl Core {
         last: Last,
         who: &Credentials<'_>,
     ) -> Result<Resolved<'p>, FsError> {
+        self.resolve_along(at, path, last, who, &mut ())
+    }
+
+    /// As [`Core::resolve`]; `walked` hears of each directory before it is looked into.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn resolve_along<'p>(
+        &self,
+        at: Start<'_>,
+        path: &'p [u8],
+        last: Last,
+        who: &Credentials<'_>,
+        walked: &mut impl Walked,
+    ) -> Result<Resolved<'p>, FsError> {
         check_path(path)?;
         let mut directory = if path[0] == b'/' {
             self.root_of(at.view)
@@ -191,6 +207,7 @@ impl Core {
         let mut walk = Walk { text: Cow::Borrowed(path), at: 0, links: 0 };
         while let Some((name, after)) = walk.next() {
             directory.directory()?;
+            walked.enters(&directory);
             permission::may(&directory, EXECUTE, who)?;
             let step = Step { ended: after == walk.text.len(), slash: after > name.end, name, after };
             let component = match &walk.text[step.name.clone()] {
@@ -204,7 +221,10 @@ impl Core {
                         directory = next;
                         continue;
                     }
-                    Stepped::Again => continue,
+                    Stepped::Again => {
+                        walked.through_link();
+                        continue;
+                    }
                     Stepped::At(inode) => {
                         let (text, slash, name) = (walk.text, step.slash, step.name);
                         return Ok(Resolved {
@@ -219,6 +239,8 @@ impl Core {
                 },
             };
             if step.ended {
+                // Above a directory there is nothing once the one above was removed.
+                walked.enters(&directory);
                 return Ok(arrived(directory, component, walk, step.slash));
             }
             walk.at = step.after;

@@ -4,6 +4,7 @@ use crate::hold::Thing;
 use crate::peer::Peer;
 use crate::service::Service;
 use crate::session::Session;
+use crate::shelf::Question;
 use crate::statistics::{self, Done};
 use nvmed_fs::{self as fs, Credentials, Follow, FsError, Node, OpenFlags, PATH_BYTES_MAX};
 use nvmed_wire::{Answer, Call, Data, Handle, Object, XattrCall};
@@ -91,6 +92,7 @@ impl Service {
             Call::Close { handle, last, record_locks } => {
                 self.close(asker.session, handle, last, record_locks)
             }
+            Call::Claim { slot, ino, flags } => self.claim(asker, (slot, ino), flags),
             Call::Stat(object) => self.stat(asker, object),
             Call::StatFs => {
                 self.take_all_posts();
@@ -115,10 +117,12 @@ impl Service {
             }
             Call::Chmod { object, mode } => {
                 let node = self.inode(asker, object)?;
+                let _going = self.take_back(node.ino());
                 files.chmod(fs::Object::Held(&node), mode, &asker.who()).map(|()| Answer::Done)
             }
             Call::Chown { object, uid, gid } => {
                 let node = self.inode(asker, object)?;
+                let _going = self.take_back(node.ino());
                 files.chown(fs::Object::Held(&node), uid, gid, &asker.who()).map(|()| Answer::Done)
             }
             Call::Utimens { object, times } => {
@@ -165,12 +169,18 @@ impl Service {
     }
 
     fn stat(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Answer, FsError> {
-        Ok(Answer::Status(match object {
-            Object::Held(handle) => asker.node(handle)?.stat(),
-            Object::Path { at, path: text, follow } => {
-                asker.session.files().stat(&asker.node(at)?, path(text)?, follow, &asker.who())?
+        let node = match object {
+            Object::Held(handle) => {
+                let node = asker.node(handle)?;
+                self.show_status(asker, &node);
+                node
             }
-        }))
+            Object::Path { at, path: text, follow } => {
+                let (at, path) = (asker.node(at)?, path(text)?);
+                self.look_up_shown(asker, &Question { at: &at, path, follow })?
+            }
+        };
+        Ok(Answer::Status(node.stat()))
     }
 
     fn access(
@@ -181,18 +191,18 @@ impl Service {
         real: bool,
     ) -> Result<Answer, FsError> {
         let who = if real { asker.peer.real_credentials() } else { asker.who() };
-        match object {
-            Object::Held(handle) => {
-                asker.session.files().access(fs::Object::Held(&asker.node(handle)?), mask, &who)?
+        let same = !real || asker.peer.real == (asker.peer.uid, asker.peer.gid);
+        let node = match object {
+            Object::Path { at, path: text, follow } if same => {
+                let (at, path) = (asker.node(at)?, path(text)?);
+                self.look_up_shown(asker, &Question { at: &at, path, follow })?
             }
             Object::Path { at, path: text, follow } => {
-                asker.session.files().access(
-                    fs::Object::At(&asker.node(at)?, path(text)?, follow),
-                    mask,
-                    &who,
-                )?;
+                asker.session.files().lookup(&asker.node(at)?, path(text)?, follow, &who)?
             }
-        }
+            Object::Held(handle) => asker.node(handle)?,
+        };
+        asker.session.files().access(fs::Object::Held(&node), mask, &who)?;
         Ok(Answer::Done)
     }
 
@@ -236,7 +246,11 @@ impl Service {
             Object::Held(handle) => files.open_node(&asker.node(handle)?, flags, &asker.who())?,
             Object::Path { at, path: text, follow } => {
                 let flags = if follow == Follow::No { flags.with(OpenFlags::NOFOLLOW) } else { flags };
-                files.open(&asker.node(at)?, path(text)?, flags, mode & 0o7777, &asker.who())?
+                let (at, path) = (asker.node(at)?, path(text)?);
+                let file = files.open(&at, path, flags, mode & 0o7777, &asker.who())?;
+                let follow = if flags.has(OpenFlags::NOFOLLOW) { Follow::No } else { Follow::Yes };
+                self.show_open(asker, &Question { at: &at, path, follow }, &file.node(), flags);
+                file
             }
         };
         // A file that was made here is empty. A cut would take the set-id bits away that the caller asked for.
@@ -283,6 +297,7 @@ fn changes_names(call: &Call<'_>) -> bool {
         Call::Xattr { call, .. } => matches!(call, XattrCall::Set(..) | XattrCall::Remove(_)),
         Call::Ping
         | Call::Lookup(_)
+        | Call::Claim { .. }
         | Call::Close { .. }
         | Call::Stat(_)
         | Call::StatFs

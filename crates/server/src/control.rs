@@ -92,14 +92,14 @@ impl Desk {
             }
             Control::Inherits => Ok((ControlAnswer::Inherits(service.tell(connection.session()?)?), None)),
             Control::Map { handle, write } => {
-                let memory = self.map(connection.session()?, handle, write)?;
-                Ok((ControlAnswer::Done, Some(memory)))
+                Ok((ControlAnswer::Done, Some(self.map(connection.session()?, handle, write)?)))
             }
             Control::Window { handle } => {
                 let session = connection.session()?;
                 let window = service.windows.open(&*session.description(handle)?, session.user.uid)?;
                 Ok((ControlAnswer::Done, Some(copy(window.readers())?)))
             }
+            Control::Shelf => Ok((ControlAnswer::Done, Some(service.shelf(connection.session()?)?))),
             Control::Send { handle } => {
                 let session = connection.session()?;
                 let token = service.tokens.send(session.thing(handle)?, session)?;
@@ -171,6 +171,7 @@ impl Desk {
             self.revoke(|other| other.number() == session.number());
             return Err(error);
         }
+        self.service.leave_shelf(&session);
         session.set_peer(peer);
         Ok((ControlAnswer::Done, None))
     }

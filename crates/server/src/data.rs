@@ -23,8 +23,12 @@ impl Service {
         let Some(offset) = offset else {
             return Ok(Answer::Data(description.read(into)? as u32));
         };
+        let version = self.before_read(session, &description);
         let read = description.pread(into, offset)?;
         self.windows.read(&description, offset..offset.saturating_add(read as u64));
+        if let Some(version) = version {
+            self.show_bytes(session, &description, (&into[..read], offset), version);
+        }
         Ok(Answer::Data(read as u32))
     }
 

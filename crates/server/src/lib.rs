@@ -28,6 +28,8 @@ mod server;
 mod service;
 mod session;
 mod share;
+mod shelf;
+mod shown;
 mod statistics;
 mod token;
 #[cfg(test)]

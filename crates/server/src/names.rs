@@ -28,9 +28,13 @@ impl Service {
                 files.link(fs::Object::At(&from, path(old)?, follow), &to, path(new)?, who)
             }
             Call::Rmdir { at, path: name } => files.rmdir(&asker.node(at)?, path(name)?, who),
-            Call::Unlink { at, path: name } => files.unlink(&asker.node(at)?, path(name)?, who),
+            Call::Unlink { at, path: name } => {
+                let (at, name) = (asker.node(at)?, path(name)?);
+                self.with_nothing_kept(|| files.unlink(&at, name, who))
+            }
             Call::Rename { from, old, to, new, flags } => {
-                files.rename(&asker.node(from)?, path(old)?, &asker.node(to)?, path(new)?, flags, who)
+                let (from, old, to, new) = (asker.node(from)?, path(old)?, asker.node(to)?, path(new)?);
+                self.with_nothing_kept(|| files.rename(&from, old, &to, new, flags, who))
             }
             _ => Err(FsError::NotSupported),
         }

@@ -487,6 +487,9 @@ impl Desk {
         let mut sessions = service.list();
         let window_reads = service.statistics.window_reads(sessions.iter().map(|session| &session.counts));
         let mut windows = service.windows.json();
+        let mut shelves = service.shelves.json();
+        shelves["hits"] =
+            service.statistics.shelf_hits(sessions.iter().map(|session| &session.counts)).into();
         (windows["reads"], windows["read_bytes"]) = (window_reads.0.into(), window_reads.1.into());
         sessions.retain(|session| session.counts.is_client());
         sessions.sort_by_key(|session| std::cmp::Reverse(session.counts.calls()));
@@ -511,6 +514,7 @@ impl Desk {
                 "dirty_bytes": cache.dirty * PAGE_BYTES,
             },
             "windows": windows,
+            "shelves": shelves,
             "requests": {
                 "reads": requests.reads,
                 "writes": requests.writes,

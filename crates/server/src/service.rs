@@ -10,6 +10,7 @@ use crate::owner::{Owner, Owners};
 use crate::peer::Peer;
 use crate::session::Session;
 use crate::share::{Limits, Resource, Shares};
+use crate::shelf::Shelves;
 use crate::statistics::Statistics;
 use crate::token::Tokens;
 use crate::window::Windows;
@@ -38,6 +39,7 @@ pub struct Service {
     pub(crate) shares: Arc<Shares>,
     pub(crate) owners: Owners,
     pub(crate) windows: Windows,
+    pub(crate) shelves: Shelves,
     pub(crate) maps: Maps,
     pub(crate) tokens: Tokens,
     pub(crate) statistics: Statistics,
@@ -52,6 +54,8 @@ impl Service {
             Admission::Secret(_) => Limits::RUN,
             Admission::Gate(_) => Limits::MACHINE.on_this_host(),
         };
+        let is_run = matches!(admission, Admission::Secret(_));
+        mount.count_changes(board.versions());
         Self {
             mount,
             admission,
@@ -62,6 +66,7 @@ impl Service {
             shares: Shares::new(limits),
             owners: Owners::default(),
             windows: Windows::new(Arc::clone(&board), window_bytes),
+            shelves: Shelves::new(is_run, window_bytes / 2),
             maps: Maps::default(),
             board,
             tokens: Tokens::default(),
@@ -235,7 +240,7 @@ impl Service {
         all
     }
 
-    fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle {
         Handle(self.handles.fetch_add(1, Ordering::Relaxed) + 1)
     }
 

@@ -8,6 +8,7 @@ use crate::hold::{Hold, Holds, Thing};
 use crate::owner::Owner;
 use crate::peer::Peer;
 use crate::share::{Resource, Share, User};
+use crate::shelf::{ClassShelf, Note};
 use crate::statistics::Counts;
 use nvmed_fs::{FileSystem, FsError, Node};
 use nvmed_sys::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -28,6 +29,10 @@ pub struct Session {
     /// What it has on its way in messages.
     pub(crate) sent: Arc<AtomicUsize>,
     holds: Mutex<Holds>,
+    /// The shelf of its class, once its process has asked for it.
+    shelf: Mutex<Option<Arc<ClassShelf>>>,
+    /// Opens that its process has posted, and the server has taken over.
+    pub(crate) notes: Mutex<Vec<Note>>,
     /// Of its user's, until it ends.
     pub(crate) share: Mutex<Option<Share>>,
     /// Of an heir that was not adopted yet.
@@ -61,6 +66,8 @@ impl Session {
             owner,
             holds: Mutex::new(Holds::new(user.none(Resource::Handle))),
             user,
+            shelf: Mutex::default(),
+            notes: Mutex::default(),
             sent: Arc::default(),
             share: Mutex::new(Some(share)),
             inheritance: Mutex::default(),
@@ -136,6 +143,16 @@ impl Session {
         if handle == Handle::ROOT { Ok(self.view.files.root()) } else { self.holds().node(handle) }
     }
 
+    /// The shelf of its class, if its process has asked for it.
+    pub(crate) fn shelf(&self) -> Option<Arc<ClassShelf>> {
+        self.shelf.lock().clone()
+    }
+
+    /// Its class has this shelf from now on, or none; the one before.
+    pub(crate) fn set_shelf(&self, shelf: Option<Arc<ClassShelf>>) -> Option<Arc<ClassShelf>> {
+        std::mem::replace(&mut *self.shelf.lock(), shelf)
+    }
+
     /// What a handle stands for.
     ///
     /// # Errors
@@ -158,6 +175,9 @@ impl Session {
 
     /// Ends the session. The caller drops what it held. A call that has begun keeps what it uses until it is done.
     pub(crate) fn end(&self) -> Vec<Hold> {
+        self.set_shelf(None);
+        let notes = std::mem::take(&mut *self.notes.lock());
+        drop(notes);
         self.holds().end()
     }
 

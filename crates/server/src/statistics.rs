@@ -14,7 +14,7 @@ const LATENCY_GROUPS: usize = 32;
 
 /// The kinds of calls, by which they are counted: the names of [`Call`]'s variants, and writes that come with their
 /// sync.
-pub const KINDS: [&str; 35] = [
+pub const KINDS: [&str; 36] = [
     "ping",
     "lookup",
     "open",
@@ -50,6 +50,7 @@ pub const KINDS: [&str; 35] = [
     "lock_test",
     "write_sync",
     "flags",
+    "claim",
 ];
 
 /// Which of [`KINDS`] a call is.
@@ -90,6 +91,7 @@ pub(crate) fn kind(call: &Call<'_>) -> usize {
         Call::SyncMap { .. } | Call::Unmap { .. } => 30,
         Call::Lock { .. } => 31,
         Call::LockTest { .. } => 32,
+        Call::Claim { .. } => 35,
     }
 }
 
@@ -108,6 +110,8 @@ pub(crate) struct Counts {
     /// Such reads, and their bytes, of lanes that are served no more.
     window_reads: AtomicU64,
     window_bytes: AtomicU64,
+    /// Answers of the shelf, likewise.
+    shelf_hits: AtomicU64,
 }
 
 /// One kind of call: how many took how long, failed, moved what.
@@ -134,6 +138,8 @@ pub(crate) struct Statistics {
     kinds: [CallCounts; KINDS.len()],
     pages_asked: AtomicU64,
     busy: AtomicU64,
+    /// Answers of the shelf, of sessions that ended.
+    shelf_hits: AtomicU64,
     /// Reads that windows answered, and their bytes, of sessions that ended.
     window_reads: AtomicU64,
     window_bytes: AtomicU64,
@@ -148,6 +154,7 @@ impl Default for Statistics {
             busy: AtomicU64::default(),
             window_reads: AtomicU64::default(),
             window_bytes: AtomicU64::default(),
+            shelf_hits: AtomicU64::default(),
             begun: Instant::now(),
         }
     }
@@ -195,7 +202,14 @@ impl Counts {
             let (reads, bytes) = lane.window_reads();
             add(&self.window_reads, reads);
             add(&self.window_bytes, bytes);
+            add(&self.shelf_hits, lane.opens().hits());
         }
+    }
+
+    /// Names and statuses that the shelf answered, as the client says.
+    pub(crate) fn shelf_hits(&self) -> u64 {
+        let lanes = self.lanes.lock();
+        lanes.iter().map(|lane| lane.opens().hits()).fold(get(&self.shelf_hits), u64::wrapping_add)
     }
 
     /// The lanes that are served now.
@@ -219,6 +233,7 @@ impl Counts {
         serde_json::json!({
             "window_reads": window_reads,
             "window_bytes": window_bytes,
+            "shelf_hits": self.shelf_hits(),
             "calls": get(&self.calls),
             "errors": get(&self.errors),
             "bytes_read": get(&self.bytes_read),
@@ -266,6 +281,12 @@ impl Statistics {
         let (reads, bytes) = counts.window_reads();
         add(&self.window_reads, reads);
         add(&self.window_bytes, bytes);
+        add(&self.shelf_hits, counts.shelf_hits());
+    }
+
+    /// Answers of the shelf: of sessions that ended, and of `living`.
+    pub(crate) fn shelf_hits<'a>(&self, living: impl Iterator<Item = &'a Counts>) -> u64 {
+        living.map(Counts::shelf_hits).fold(get(&self.shelf_hits), u64::wrapping_add)
     }
 
     /// Reads that windows answered, and their bytes: of sessions that ended, and of `living`.

@@ -5,9 +5,10 @@
 //! while nobody changes the file, so that it misses no change.
 
 use crate::description::Description;
+use nvmed_fs::versions;
 use nvmed_fs::{FileType, FsError, OpenFlags};
 use nvmed_sys::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
-use nvmed_wire::{Board, Change, CountedChange, WINDOW_PAGES_MAX, Window};
+use nvmed_wire::{Board, Change, WINDOW_PAGES_MAX, Window};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
@@ -88,7 +89,7 @@ struct Arrivals {
 /// A change of a file under way: no window of it is made meanwhile.
 pub(crate) struct Changing<'a> {
     window: Option<Arc<Shown>>,
-    counted: CountedChange<'a>,
+    counted: versions::Change<'a>,
     gate: RwLockReadGuard<'a, ()>,
 }
 

@@ -217,6 +217,19 @@ impl Mapping {
         Ok(Self::adopt(base, len, false))
     }
 
+    /// Puts zeroes that nobody else sees in the place of what was mapped to be read; the kernel does that in one step
+    /// for other threads.
+    ///
+    /// # Errors
+    /// What `mmap` answers: then it is as it was.
+    pub fn blank(&self) -> Result<(), Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: `[base, base + len)` is our own mapping, page-aligned, and is replaced as a whole by one of the
+        // same length: raw copies and atomic loads through it stay valid, and no other kind of reference to it exists.
+        unsafe { rustix::mm::mmap_anonymous(self.base.as_ptr().cast(), self.len, ProtFlags::READ, flags)? };
+        Ok(())
+    }
+
     /// As [`Mapping::shared`], of a file of somebody who may cut it short: see [`crate::survive_cut_files`].
     ///
     /// # Errors

@@ -2,31 +2,30 @@
 
 use crate::memory;
 use crate::message::Mark;
-use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
+use nvmed_fs::versions::{self, Counts, Version};
 use nvmed_sys::{Mapping, QuietFd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::futex;
+use std::sync::Arc;
 
 const DEAD: usize = 0;
 const LOCKS_RELEASED: usize = 4;
 const CROWDED: usize = 8;
+/// A count of changes of names and attributes, wherever: all of them are one thing's.
 const NAMES: usize = 64;
+const NAMES_BITS: u32 = 1;
+const EVERYWHERE: u64 = 0;
+/// Counts of changes of files' bytes. Files share them: a change of one may look like one of another.
 const FILES: usize = 4096;
-/// Counts of changes of files, of 8 bytes each. Files share them: a change of one may look like one of another.
 const FILES_BITS: u32 = 12;
-const BOARD_BYTES: usize = FILES + (8 << FILES_BITS);
-/// In a count: one change under way, and one that is over. A mark has the count's place where that has those under way,
-/// which are fewer than lanes can be.
-const UNDER_WAY: u64 = 1;
-const OVER: u64 = 1 << 20;
-
-fn file_count(memory: &Mapping, place: u64) -> &AtomicU64 {
-    memory.u64(FILES + (place % (1 << FILES_BITS)) as usize * 8)
-}
+/// Versions of inodes, which share them too.
+const VERSIONS: usize = FILES + (8 << FILES_BITS);
+const VERSIONS_BITS: u32 = 16;
+const BOARD_BYTES: usize = VERSIONS + (8 << VERSIONS_BITS);
 
 /// One in so many processors may be used up by a thread that looks for long.
 const LOOKERS_SHARE: u32 = 4;
@@ -37,16 +36,17 @@ const LOOK_AGAIN_NS: u64 = 1_000_000;
 /// The side that writes: the server, and the holder that says when the server is gone.
 #[derive(Debug)]
 pub struct Board {
-    memory: Mapping,
+    memory: Arc<Mapping>,
     readers: QuietFd,
+    names: Counts,
+    files: Counts,
+    versions: Arc<Counts>,
     /// Whether a client was refused a lock since the last release that woke waiters.
     refused: AtomicBool,
     /// `/proc/loadavg`, where the host shows it, and when it was last read.
     load: Option<QuietFd>,
     looked_ns: AtomicU64,
     processors: u32,
-    /// Spreads files over counts, so that no client knows which file a count is of.
-    key: u64,
     /// Threads that look for longer than others.
     lookers: AtomicU32,
 }
@@ -73,15 +73,21 @@ impl Board {
         let readers = memory::read_only(&memory)?;
         let mut key = [0; 8];
         crate::address::random(&mut key)?;
+        // Spreads files over counts, so that no client knows which file a count is of.
+        let key = u64::from_ne_bytes(key);
+        let memory = Arc::new(memory);
+        let counts = |start, bits| Counts::new(Arc::clone(&memory), start, bits, key);
         let load = rustix::fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         Ok(Self {
+            names: counts(NAMES, NAMES_BITS),
+            files: counts(FILES, FILES_BITS),
+            versions: Arc::new(counts(VERSIONS, VERSIONS_BITS)),
             memory,
             readers,
             refused: AtomicBool::new(false),
             load: load.map(QuietFd::new),
             looked_ns: AtomicU64::new(0),
             processors: memory::processors(),
-            key: u64::from_ne_bytes(key) | 1,
             lookers: AtomicU32::new(0),
         })
     }
@@ -108,21 +114,31 @@ impl Board {
 
     /// The bytes of the file with this number change from now on, until the answer is dropped: meanwhile it has no
     /// mark, and then another.
-    pub fn change(&self, file: u64) -> CountedChange<'_> {
-        let place = file.wrapping_mul(self.key) >> (u64::BITS - FILES_BITS);
-        CountedChange::begin(file_count(&self.memory, place), place)
+    pub fn change(&self, file: u64) -> versions::Change<'_> {
+        self.files.change(file)
+    }
+
+    /// The count of the file with this number now, unless its bytes are being changed.
+    #[must_use]
+    pub fn bytes_version(&self, file: u64) -> Option<Version> {
+        self.files.settled(file)
+    }
+
+    /// Where a file system counts the changes of its inodes.
+    #[must_use]
+    pub fn versions(&self) -> &Arc<Counts> {
+        &self.versions
     }
 
     /// As [`Board::change`], of names and attributes: no file has a mark meanwhile.
-    pub fn change_names(&self) -> CountedChange<'_> {
-        CountedChange::begin(self.memory.u64(NAMES), 0)
+    pub fn change_names(&self) -> versions::Change<'_> {
+        self.names.change(EVERYWHERE)
     }
 
     /// The mark of a file whose own count is `file`, unless names or attributes are being changed.
     #[must_use]
-    pub fn mark(&self, file: NonZeroU64) -> Option<Mark> {
-        let names = self.memory.u64(NAMES).load(Ordering::SeqCst);
-        names.is_multiple_of(OVER).then_some(Mark { file, names })
+    pub fn mark(&self, file: Version) -> Option<Mark> {
+        self.names.settled(EVERYWHERE).map(|names| Mark { file, names })
     }
 
     /// The right to look for longer than others: few have it at a time, since it costs a processor.
@@ -182,41 +198,6 @@ fn wake_all(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
-/// A change under way.
-#[derive(Debug)]
-pub struct CountedChange<'a> {
-    count: &'a AtomicU64,
-    place: u64,
-}
-
-impl<'a> CountedChange<'a> {
-    fn begin(count: &'a AtomicU64, place: u64) -> Self {
-        count.fetch_add(UNDER_WAY, Ordering::SeqCst);
-        Self { count, place }
-    }
-
-    /// The change is over: what [`Board::mark`] takes, unless others are under way.
-    #[must_use]
-    pub fn end(self) -> Option<NonZeroU64> {
-        let change = core::mem::ManuallyDrop::new(self);
-        let now = change.over();
-        if now.is_multiple_of(OVER) { NonZeroU64::new(now | change.place) } else { None }
-    }
-
-    fn over(&self) -> u64 {
-        let more = OVER - UNDER_WAY;
-        let before = self.count.fetch_add(more, Ordering::SeqCst);
-        assert!(!before.is_multiple_of(OVER), "a change is over that was not under way");
-        before.wrapping_add(more)
-    }
-}
-
-impl Drop for CountedChange<'_> {
-    fn drop(&mut self) {
-        self.over();
-    }
-}
-
 /// One that looks for longer than others.
 #[derive(Debug)]
 pub(crate) struct Looker<'a>(&'a AtomicU32);
@@ -266,9 +247,21 @@ impl BoardView {
     #[inline]
     #[must_use]
     pub fn is_unchanged(&self, mark: Mark) -> bool {
-        let file = mark.file.get();
-        file_count(&self.memory, file).load(Ordering::SeqCst) == file & !(OVER - 1)
-            && self.memory.u64(NAMES).load(Ordering::SeqCst) == mark.names
+        self.has_bytes(mark.file) && versions::is_unchanged(&self.memory, NAMES, NAMES_BITS, mark.names)
+    }
+
+    /// Whether the bytes of the file that had this count ([`Board::bytes_version`]) are the same still.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_bytes(&self, since: Version) -> bool {
+        versions::is_unchanged(&self.memory, FILES, FILES_BITS, since)
+    }
+
+    /// Whether the inode that had this version is the same still: its status, its names and its place.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_version(&self, since: Version) -> bool {
+        versions::is_unchanged(&self.memory, VERSIONS, VERSIONS_BITS, since)
     }
 
     /// Changes whenever a lock is released: read it before the try.
@@ -298,12 +291,6 @@ mod tests {
     #[should_panic(expected = "nobody looks for longer")]
     fn a_looker_that_was_not_counted_is_our_mistake() {
         drop(Looker(&AtomicU32::new(0)));
-    }
-
-    #[test]
-    #[should_panic(expected = "a change is over that was not under way")]
-    fn a_change_that_was_not_counted_is_our_mistake() {
-        drop(CountedChange { count: &AtomicU64::new(OVER), place: 0 });
     }
 
     fn view(board: &Board) -> BoardView {
@@ -397,11 +384,5 @@ mod tests {
             taken.store(false, Ordering::SeqCst);
             board.lock_released();
         });
-    }
-
-    #[test]
-    #[should_panic(expected = "a change is over that was not under way")]
-    fn a_change_that_did_not_begin_is_our_mistake() {
-        let _ = CountedChange { count: &AtomicU64::new(OVER), place: 0 }.end();
     }
 }

@@ -3,6 +3,7 @@
 use crate::board::{Board, BoardView};
 use crate::memory;
 use crate::message::{Answer, Call, Handle};
+use crate::opens::Opens;
 use crate::patience::{LOOKS_AT_ONCE, Patience};
 use crate::post::{self, Taken};
 use crate::processor::Processor;
@@ -223,6 +224,12 @@ impl ClientLane {
         post::put(&self.0.0, handle)
     }
 
+    /// The opens that are posted in this lane.
+    #[must_use]
+    pub fn opens(&self) -> Opens<'_> {
+        Opens(&self.0.0)
+    }
+
     /// Adds to the reads that made no call. They are the session's; its first lane has them.
     pub fn count_window_reads(&self, reads: u64, bytes: u64) {
         for (at, more) in [(WINDOW_READS, reads), (WINDOW_BYTES, bytes)] {
@@ -306,6 +313,12 @@ impl ServerLane {
         let (patience, processor, taken) = Default::default();
         let (closed, taken_up) = Default::default();
         Ok(Self { lane: Lane(memory), board, closed, taken_up, patience, processor, taken })
+    }
+
+    /// The opens that the client has posted here.
+    #[must_use]
+    pub fn opens(&self) -> Opens<'_> {
+        Opens(&self.lane.0)
     }
 
     /// What the client is given.

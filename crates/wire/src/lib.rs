@@ -11,23 +11,29 @@ mod entry;
 mod lane;
 mod memory;
 mod message;
+mod opens;
 mod patience;
 mod post;
 mod processor;
 mod request;
+mod shelf;
+mod shelved;
 mod socket;
 mod view;
 mod window;
 
 pub use address::{Address, SERVER_VARIABLE, random};
-pub use board::{Board, BoardView, CountedChange};
+pub use board::{Board, BoardView};
 pub use entry::{entries, put_entry};
 pub use lane::{Answered, ClientLane, DATA_BYTES_MAX, LaneError, MESSAGE_BYTES_MAX, ServerLane};
 pub use message::{
     Answer, Call, Control, ControlAnswer, Handle, Inherited, LockClass, Mark, NAMED_AT_ONCE, Object,
     SECRET_BYTES, TOLD_AT_ONCE, Times, VERSION, Welcome, XattrCall,
 };
+pub use opens::{Opens, POSTED_FLAGS, SLOTS, TAKEN};
 pub use request::{Data, Message, Request};
+pub use shelf::{CardBytes, SHELF_FILE_BYTES_MAX, Shelf, ShelfPages};
+pub use shelved::{Card, Found, ShelfView};
 pub use socket::{Listener, Peer, SOCKET_MESSAGE_BYTES_MAX, Sender, Socket, SocketError, Token};
 pub use view::{Seen, WindowView};
 pub use window::{Change, WINDOW_PAGES_MAX, Window};

@@ -4,7 +4,7 @@
 //! names that an answer returns go through the lane's data area. Paths are bytes without a NUL, resolved from a held
 //! directory. A call names no user: the server has the ids of the session's process from the kernel.
 
-use core::num::NonZeroU64;
+use nvmed_fs::versions::Version;
 use nvmed_fs::{
     Advice, Allocate, Follow, LockHeld, LockKind, LockRange, OpenFlags, RenameFlags, SetXattr, Stat, StatFs,
     Time, Whence,
@@ -12,7 +12,7 @@ use nvmed_fs::{
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: a client and a server that differ do not speak to each other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Things that one message names for an heir: 15 bytes each at most, so that a message has room for them.
 pub const NAMED_AT_ONCE: usize = 4096;
 /// Things that one message tells an heir of: 146 bytes each at most, and a working directory beside them.
@@ -65,9 +65,9 @@ pub enum LockClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The file's count, and its place.
-    pub file: NonZeroU64,
+    pub file: Version,
     /// The count of names and attributes.
-    pub names: u64,
+    pub names: Version,
 }
 
 /// What is done with an extended attribute. Values go through the data area.
@@ -111,6 +111,15 @@ pub enum Call<'a> {
         last: bool,
         /// Whether the process's record locks on the file are dropped.
         record_locks: bool,
+    },
+    /// Holds a description of a file that was opened by a post ([`crate::Opens`]): [`Answer::Held`].
+    Claim {
+        /// The slot.
+        slot: u32,
+        /// The inode in it.
+        ino: u64,
+        /// `O_*`, of those that a posted open may have.
+        flags: OpenFlags,
     },
     /// [`Answer::Status`].
     Stat(Object<'a>),
@@ -455,6 +464,8 @@ pub enum Control {
         /// The description.
         handle: Handle,
     },
+    /// The shelf of what this session's class was answered; the descriptor comes along. `ENOTSUP` when it has none.
+    Shelf,
     /// A description is about to be sent by SCM_RIGHTS: the answer brings the descriptor that stands for it on the way.
     Send {
         /// What.

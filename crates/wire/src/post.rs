@@ -14,8 +14,10 @@ const HANDLES: usize = START + 128;
 /// Posts that wait at most: more closes in a row, without any call between them, are calls. A power of two, so that the
 /// counts go round with the places.
 pub(crate) const POSTS_MAX: u32 = 128;
+/// Behind them lie the opens that are posted (`opens`).
+pub(crate) const END_OF_POSTS: usize = HANDLES + POSTS_MAX as usize * 8;
 pub(crate) const END: usize = 16_384;
-const _: () = assert!(HANDLES + POSTS_MAX as usize * 8 <= END && POSTS_MAX.is_power_of_two());
+const _: () = assert!(END_OF_POSTS <= END && POSTS_MAX.is_power_of_two());
 
 fn place(post: u32) -> usize {
     HANDLES + (post % POSTS_MAX) as usize * 8

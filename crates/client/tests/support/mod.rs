@@ -15,6 +15,7 @@ pub const PAGE: usize = 4096;
 
 pub struct Shared {
     pub board: Arc<Board>,
+    pub service: Arc<Service>,
     pub server: Server,
     pub address: Address,
 }
@@ -31,8 +32,8 @@ pub fn serve() -> Shared {
     let admission = Admission::Secret(address.secret().try_into().unwrap());
     let board = Arc::new(Board::new().unwrap());
     let service = Arc::new(Service::new(mount, admission, Arc::clone(&board), 1 << 20));
-    let server = Server::start(service, &address).unwrap();
-    Shared { board, server, address }
+    let server = Server::start(Arc::clone(&service), &address).unwrap();
+    Shared { board, service, server, address }
 }
 
 impl Shared {

@@ -407,6 +407,7 @@ impl Pages {
                 }
                 // When all of them are published, whatever a count says.
                 for (part, _) in &states {
+                    let _changing = part.inode.changing();
                     part.inode.data.purse.redeemed(&self.meta.blocks.ledger, redeemed(part));
                 }
                 Ok(())

@@ -84,7 +84,7 @@ fn each_call_is_heard_as_it_was_said() {
         let bytes = postcard::to_stdvec(&control).unwrap();
         assert_eq!(postcard::from_bytes::<Control>(&bytes), Ok(control));
     }
-    let mark = Mark { file: NonZeroU64::MAX, names: u64::MAX };
+    let mark = Mark { file: NonZeroU64::MAX, names: NonZeroU64::MAX };
     for durable in [None, Some(mark)] {
         let answer = Answer::Written { bytes: u32::MAX, offset: 1 << 60, durable };
         let bytes = postcard::to_stdvec(&answer).unwrap();

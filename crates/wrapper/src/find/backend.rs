@@ -110,7 +110,7 @@ impl Node {
     pub(crate) fn handle(&self) -> Option<Handle> {
         match self {
             Self::Private(_) => None,
-            Self::Shared(node) => Some(node.handle()),
+            Self::Shared(node) => node.handle().ok(),
         }
     }
 

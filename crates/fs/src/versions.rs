@@ -1,0 +1,221 @@
+//! Versions of inodes: counts of changes in memory that other processes may read.
+//!
+//! An answer about an inode that was true while its version was settled is true as long as the version is the same
+//! (docs/spec/shelf.md, "Versions"). A count has changes under way in its lower bits and those that are over above;
+//! inodes share counts, so one may seem to have changed that did not.
+
+use crate::inode::Inode;
+use core::num::NonZeroU64;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use nvmed_sys::Mapping;
+use std::sync::Arc;
+
+/// In a count: one change under way. They are fewer than threads can be.
+const UNDER_WAY: u64 = 1;
+/// In a count: one change that is over. A [`Version`] has the count's place in the bits below.
+const OVER: u64 = 1 << 20;
+
+/// Counts of changes, in memory that whoever reads it has too.
+#[derive(Debug)]
+pub struct Counts {
+    memory: Arc<Mapping>,
+    start: usize,
+    bits: u32,
+    key: u64,
+}
+
+/// What a count was when no change was under way, with the count's place; never 0.
+pub type Version = NonZeroU64;
+
+impl Counts {
+    /// 2 to the power of `bits` counts of 8 bytes in `memory` from `start` on, all 0; numbers are spread over them by
+    /// `key`.
+    ///
+    /// # Panics
+    /// A mistake of ours: they are more than a version can name, or do not lie in the memory.
+    #[must_use]
+    pub fn new(memory: Arc<Mapping>, start: usize, bits: u32, key: u64) -> Self {
+        assert!(1 << bits <= OVER, "a version has no room for one of 2^{bits} places");
+        assert!(
+            start + (8 << bits) <= memory.len(),
+            "2^{bits} counts from {start} on are outside of their memory"
+        );
+        Self { memory, start, bits, key: key | 1 }
+    }
+
+    fn place(&self, number: u64) -> u64 {
+        number.wrapping_mul(self.key) >> (u64::BITS - self.bits)
+    }
+
+    fn at(&self, place: u64) -> &AtomicU64 {
+        self.memory.u64(self.start + place as usize * 8)
+    }
+
+    /// What has this number changes from now on, until the answer is dropped: meanwhile it has no version, and then
+    /// another.
+    #[inline]
+    pub fn change(&self, number: u64) -> Change<'_> {
+        let place = self.place(number);
+        Change::begin(self.at(place), place)
+    }
+
+    /// The version of what has this number, unless a change is under way.
+    #[inline]
+    #[must_use]
+    pub fn settled(&self, number: u64) -> Option<Version> {
+        let place = self.place(number);
+        version(self.at(place).load(Ordering::SeqCst), place)
+    }
+}
+
+fn version(count: u64, place: u64) -> Option<Version> {
+    // One more than what is over, so that a count at which nothing happened yet is a version too.
+    if count.is_multiple_of(OVER) { NonZeroU64::new(count.wrapping_add(OVER) | place) } else { None }
+}
+
+/// Whether counts that lie in `memory` from `start` on, 2 to the power of `bits`, say that nothing has changed since
+/// there was this version.
+#[inline]
+#[must_use]
+pub fn is_unchanged(memory: &Mapping, start: usize, bits: u32, since: Version) -> bool {
+    let place = since.get() % OVER % (1 << bits);
+    let count = memory.u64(start + place as usize * 8).load(Ordering::SeqCst);
+    count.wrapping_add(OVER) == since.get() & !(OVER - 1)
+}
+
+/// A change under way.
+#[derive(Debug)]
+pub struct Change<'a> {
+    count: &'a AtomicU64,
+    place: u64,
+}
+
+impl<'a> Change<'a> {
+    #[inline]
+    fn begin(count: &'a AtomicU64, place: u64) -> Self {
+        count.fetch_add(UNDER_WAY, Ordering::SeqCst);
+        // Barrier V1, pairs with V2: who sees anything of the change sees that it is under way, or over.
+        fence(Ordering::Release);
+        Self { count, place }
+    }
+
+    /// The change is over: the version now, unless others are under way.
+    #[must_use]
+    pub fn end(self) -> Option<Version> {
+        let change = core::mem::ManuallyDrop::new(self);
+        version(change.over(), change.place)
+    }
+
+    #[inline]
+    fn over(&self) -> u64 {
+        let more = OVER - UNDER_WAY;
+        let before = self.count.fetch_add(more, Ordering::SeqCst);
+        assert!(!before.is_multiple_of(OVER), "a change is over that was not under way");
+        before.wrapping_add(more)
+    }
+}
+
+impl Drop for Change<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.over();
+    }
+}
+
+/// Directories that a [`Trail`] has room for.
+pub const TRAIL_MAX: usize = 8;
+
+/// On what the answer to a look-up depends: versions of the directories that were looked into.
+#[derive(Clone, Debug, Default)]
+pub struct Trail {
+    versions: [u64; TRAIL_MAX],
+    count: usize,
+    lost: bool,
+}
+
+impl Trail {
+    /// The versions; none when they were too many, when one of the directories was being changed, when a symbolic link
+    /// was followed, or when the file system shows no versions.
+    #[must_use]
+    pub fn versions(&self) -> Option<&[u64]> {
+        if self.lost || self.count == 0 { None } else { Some(&self.versions[..self.count]) }
+    }
+}
+
+/// Who hears where a resolution goes.
+pub(crate) trait Walked {
+    /// A directory is looked into.
+    fn enters(&mut self, directory: &Inode);
+    /// A symbolic link is followed.
+    fn through_link(&mut self);
+}
+
+/// Nobody.
+impl Walked for () {
+    #[inline]
+    fn enters(&mut self, _: &Inode) {}
+    #[inline]
+    fn through_link(&mut self) {}
+}
+
+impl Walked for Trail {
+    fn enters(&mut self, directory: &Inode) {
+        match directory.version() {
+            Some(version) if self.count < TRAIL_MAX => {
+                self.versions[self.count] = version.get();
+                self.count += 1;
+            }
+            _ => self.lost = true,
+        }
+    }
+
+    fn through_link(&mut self) {
+        self.lost = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmed_sys::Pages;
+
+    fn counts(bits: u32) -> (Arc<Mapping>, Counts) {
+        let memory = Arc::new(Mapping::anonymous(8192, Pages::Base).unwrap());
+        (Arc::clone(&memory), Counts::new(memory, 4096, bits, 12345))
+    }
+
+    #[test]
+    fn a_version_stands_until_something_changes() {
+        let (memory, counts) = counts(9);
+        let stands = |version| is_unchanged(&memory, 4096, 9, version);
+        let first = counts.settled(7).unwrap();
+        assert!(stands(first), "nothing has changed yet");
+        let change = counts.change(7);
+        assert!(!stands(first) && counts.settled(7).is_none(), "one is under way");
+        let other = counts.change(7);
+        assert_eq!(other.end(), None, "another one is");
+        let second = change.end().unwrap();
+        assert!(!stands(first) && stands(second) && counts.settled(7) == Some(second));
+        // All places are inside, whatever the numbers.
+        (0..1 << 12).for_each(|number| drop(counts.change(number)));
+        assert!(!stands(second));
+    }
+
+    #[test]
+    #[should_panic(expected = "a change is over that was not under way")]
+    fn a_change_that_was_not_counted_is_our_mistake() {
+        drop(Change { count: &AtomicU64::new(OVER), place: 0 });
+    }
+
+    #[test]
+    #[should_panic(expected = "a change is over that was not under way")]
+    fn a_change_that_did_not_begin_is_our_mistake() {
+        let _ = Change { count: &AtomicU64::new(OVER), place: 0 }.end();
+    }
+
+    #[test]
+    #[should_panic(expected = "2^10 counts from 4096 on are outside of their memory")]
+    fn counts_outside_of_their_memory_are_our_mistake() {
+        counts(10);
+    }
+}

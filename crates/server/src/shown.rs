@@ -1,0 +1,330 @@
+//! Puts what calls were answered on shelves, and takes it back (docs/spec/shelf.md).
+//!
+//! Order of locks: who is going, a shelf's state, a session's notes. The file system is not called, and nothing that is
+//! kept is dropped, under any of them.
+
+use crate::answer::Asker;
+use crate::description::Description;
+use crate::hold::Thing;
+use crate::service::Service;
+use crate::session::Session;
+use crate::shelf::{ClassShelf, Going, Note, Question};
+use nvmed_fs::versions::{Trail, Version};
+use nvmed_fs::{self as fs, Credentials, FileType, FsError, Kept, Node, OpenFlags};
+use nvmed_sys::sync::Arc;
+use nvmed_wire::{Answer, CardBytes, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ServerLane};
+use std::sync::atomic::Ordering;
+
+/// Tries to remove a name whose file somebody keeps: each gives way to those who take a card back at this moment.
+const TRIES: usize = 100_000;
+/// What the class may do, as access(2) has it.
+const READS: u32 = 4;
+const EXECUTES: u32 = 1;
+
+impl Service {
+    /// The shelf of a session's class, from now on the session's, and its memory.
+    ///
+    /// # Errors
+    /// [`FsError::NotSupported`] when it has none; the host has no memory.
+    pub(crate) fn shelf(&self, session: &Session) -> Result<rustix::fd::OwnedFd, FsError> {
+        let (device, renews) = (self.mount.root().stat().dev, !self.mount.statfs().read_only);
+        let shelf = self.shelves.of(&session.peer(), device, renews)?;
+        let memory = rustix::io::fcntl_dupfd_cloexec(shelf.lock().shelf.readers(), 0)?;
+        session.set_shelf(Some(shelf));
+        Ok(memory)
+    }
+
+    /// The inode that a path leads to; where the caller's class has a shelf, the answer is put on it.
+    ///
+    /// # Errors
+    /// Those of resolution.
+    pub(crate) fn look_up_shown(&self, asker: &Asker<'_>, question: &Question<'_>) -> Result<Node, FsError> {
+        let Question { at, path, follow } = *question;
+        let Some(shelf) = asker.session.shelf() else {
+            return asker.session.files().lookup(at, path, follow, &asker.who());
+        };
+        let mut trail = Trail::default();
+        let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
+        self.show(asker, &shelf, question, (&found, &trail));
+        found
+    }
+
+    /// As [`Service::look_up_shown`], after a file was opened at a path to be read: it may be opened by a post next.
+    pub(crate) fn show_open(
+        &self,
+        asker: &Asker<'_>,
+        question: &Question<'_>,
+        opened: &Node,
+        flags: OpenFlags,
+    ) {
+        let Some(shelf) = asker.session.shelf() else { return };
+        if flags.0 & !POSTED_FLAGS != 0 || opened.kind() != FileType::File {
+            return;
+        }
+        let mut trail = Trail::default();
+        let Question { at, path, follow } = *question;
+        let found = asker.session.files().trace(at, path, follow, &asker.who(), &mut trail);
+        if found.as_ref().is_ok_and(|found| found == opened) {
+            self.put_card(asker, &shelf, opened, true, None);
+            self.show(asker, &shelf, question, (&found, &trail));
+        }
+    }
+
+    fn show(
+        &self,
+        asker: &Asker<'_>,
+        shelf: &Arc<ClassShelf>,
+        question: &Question<'_>,
+        (found, trail): (&Result<Node, FsError>, &Trail),
+    ) {
+        let Some(versions) = trail.versions() else { return };
+        let ino = match found {
+            Ok(node) => {
+                self.put_card(asker, shelf, node, false, None);
+                Some(node.ino())
+            }
+            Err(FsError::NotFound) => None,
+            Err(_) => return,
+        };
+        let name = (question.at.ino(), question.path);
+        shelf.lock().shelf.put_name(name, question.follow, ino, versions);
+    }
+
+    /// Puts the status of an inode on a session's shelf.
+    pub(crate) fn show_status(&self, asker: &Asker<'_>, node: &Node) {
+        if let Some(shelf) = asker.session.shelf() {
+            self.put_card(asker, &shelf, node, false, None);
+        }
+    }
+
+    /// The count of a file before it is read, if its bytes may go on a session's shelf.
+    pub(crate) fn before_read(&self, session: &Session, description: &Description) -> Option<Version> {
+        session.shelf()?;
+        let node = description.node();
+        if node.kind() != FileType::File || description.flags().has(OpenFlags::DIRECT) {
+            return None;
+        }
+        let version = self.board.bytes_version(node.ino())?;
+        // In this order: what may be stored later than this look changes the count.
+        (!self.windows.is_stored(node.ino())).then_some(version)
+    }
+
+    /// A session has read `bytes` at an offset of a file that had the count `version` before: they, or the whole file
+    /// where it is read in parts, go on the shelf.
+    pub(crate) fn show_bytes(
+        &self,
+        session: &Session,
+        description: &Description,
+        (bytes, offset): (&[u8], u64),
+        version: Version,
+    ) {
+        let Some(shelf) = session.shelf() else { return };
+        let (node, peer) = (description.node(), session.peer());
+        let size = usize::try_from(description.stat().size).unwrap_or(usize::MAX);
+        let is_first_part = offset == 0 && bytes.len() < size;
+        if size == 0 || size > SHELF_FILE_BYTES_MAX || is_first_part {
+            return;
+        }
+        let mut whole = Vec::new();
+        let bytes = if offset == 0 {
+            bytes
+        } else {
+            whole.resize(size, 0);
+            match description.pread(&mut whole, 0) {
+                Ok(read) if read == size => &whole[..],
+                _ => return,
+            }
+        };
+        if self.board.bytes_version(node.ino()) == Some(version) {
+            let asker = Asker { session, peer: &peer };
+            self.put_card(&asker, &shelf, &node, false, Some(CardBytes { bytes, version }));
+        }
+    }
+
+    /// Puts an inode's status, and bytes, on a shelf; `keep`: and keeps it, so that it may be opened by a post.
+    fn put_card(
+        &self,
+        asker: &Asker<'_>,
+        shelf: &Arc<ClassShelf>,
+        node: &Node,
+        keep: bool,
+        bytes: Option<CardBytes<'_>>,
+    ) {
+        // In this order: what changes after the first look changes the version.
+        let Some(version) = node.version() else { return };
+        let (stat, who, files) = (node.stat(), asker.who(), asker.session.files());
+        let may = |mask: &u32| files.access(fs::Object::Held(node), *mask, &who).is_ok();
+        let rights: u32 = [READS, EXECUTES].into_iter().filter(may).sum();
+        let reads = rights & READS != 0;
+        if node.version() != Some(version) || bytes.is_some() && !reads {
+            return;
+        }
+        let mut kept = if keep && reads { node.keep() } else { None };
+        let ino = node.ino();
+        let (victim, _going) = self.make_way(shelf, ino);
+        {
+            let mut state = shelf.lock();
+            if self.shelves.is_going(ino) {
+                // It is dropped below, outside of the lock.
+            } else if let (Some(one), false) = (kept.take(), state.kept.contains_key(&ino)) {
+                state.kept.insert(ino, one);
+                self.shelves.kept.fetch_add(1, Ordering::Relaxed);
+            }
+            let opens = reads && state.kept.contains_key(&ino) && !self.shelves.is_going(ino);
+            state.shelf.put_card(&stat, version, (rights, opens), bytes, &self.shelves.budget);
+        }
+        drop((kept, victim));
+    }
+
+    /// Takes a card back that gives way to one of `ino`, if there is no free place.
+    fn make_way(&self, shelf: &Arc<ClassShelf>, ino: u64) -> (Option<Kept>, Option<Going<'_>>) {
+        let victim = shelf.lock().shelf.gives_way(ino);
+        let going = victim.map(|victim| self.shelves.going(victim));
+        (victim.and_then(|victim| self.take_back_from(shelf, victim)), going)
+    }
+
+    /// Takes the card of an inode back, after which no open by a post begins; those that stand are the server's from
+    /// then on. What was kept is for the caller to drop. The inode is [`Going`].
+    fn take_back_from(&self, shelf: &Arc<ClassShelf>, ino: u64) -> Option<Kept> {
+        let node = {
+            let mut state = shelf.lock();
+            state.shelf.take_back(ino);
+            state.kept.get(&ino)?.node().clone()
+        };
+        for session in self.list() {
+            if session.shelf().is_some_and(|other| Arc::ptr_eq(&other, shelf)) {
+                for lane in session.counts.lanes() {
+                    lane.opens().with(ino).for_each(|slot| self.note(&session, &lane, slot, &node));
+                }
+            }
+        }
+        // Until here a claim found it: either in the notes, or still kept.
+        let kept = shelf.lock().kept.remove(&ino);
+        if kept.is_some() {
+            self.shelves.kept.fetch_sub(1, Ordering::Relaxed);
+        }
+        kept
+    }
+
+    /// A posted open becomes a description that waits to be claimed.
+    fn note(&self, session: &Session, lane: &Arc<ServerLane>, slot: u32, node: &Node) {
+        let peer = session.peer();
+        // It was permitted when it was opened.
+        let who = Credentials::permitted(peer.uid, peer.gid);
+        let Ok(file) = session.files().open_node(node, OpenFlags::READ, &who) else { return };
+        let description = Description::new(self.handle(), file, Arc::clone(&self.board));
+        let handle = description.handle;
+        session.notes.lock().push(Note { lane: Arc::clone(lane), slot, ino: node.ino(), description });
+        if !lane.opens().take_over(slot, node.ino()) {
+            // It was closed meanwhile.
+            let mut notes = session.notes.lock();
+            let at = notes.iter().position(|note| note.description.handle == handle);
+            let gone = at.map(|at| notes.swap_remove(at));
+            drop(notes);
+            drop(gone);
+        }
+    }
+
+    /// Takes the cards of an inode back on all shelves, until the answer is dropped.
+    pub(crate) fn take_back(&self, ino: u64) -> Option<Going<'_>> {
+        if self.shelves.kept.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let going = self.shelves.going(ino);
+        let kept: Vec<_> =
+            self.shelves.all().iter().filter_map(|shelf| self.take_back_from(shelf, ino)).collect();
+        drop(kept);
+        Some(going)
+    }
+
+    /// Does what may remove a file's last name, once nobody keeps the file.
+    ///
+    /// # Errors
+    /// What `act` answers.
+    pub(crate) fn with_nothing_kept(&self, act: impl Fn() -> Result<(), FsError>) -> Result<(), FsError> {
+        let mut going: Vec<Going<'_>> = Vec::new();
+        for _ in 0..TRIES {
+            match act() {
+                Err(FsError::Kept(ino)) => {
+                    if going.iter().all(|one| one.ino != ino) {
+                        going.push(self.shelves.going(ino));
+                    }
+                    drop(self.take_back(ino));
+                    // Somebody else may be at taking it back.
+                    std::thread::yield_now();
+                }
+                done => return done,
+            }
+        }
+        act()
+    }
+
+    /// Holds a description for an open that was posted.
+    ///
+    /// # Errors
+    /// [`FsError::BadDescriptor`] for one that the server does not know; those of open(2).
+    pub(crate) fn claim(
+        &self,
+        asker: &Asker<'_>,
+        (slot, ino): (u32, u64),
+        flags: OpenFlags,
+    ) -> Result<Answer, FsError> {
+        if flags.0 & !POSTED_FLAGS != 0 {
+            return Err(FsError::Invalid);
+        }
+        if let Some(answer) = self.claim_noted(asker, (slot, ino), flags)? {
+            return Ok(answer);
+        }
+        let shelf = asker.session.shelf();
+        let node = shelf.and_then(|shelf| shelf.lock().kept.get(&ino).map(|kept| kept.node().clone()));
+        if let Some(node) = node
+            && let Ok(file) = asker.session.files().open_node(&node, flags, &asker.who())
+        {
+            let description = self.hold_file(asker.session, file)?;
+            return Ok(held(&description));
+        }
+        // It was taken back meanwhile.
+        self.claim_noted(asker, (slot, ino), flags)?.ok_or(FsError::BadDescriptor)
+    }
+
+    fn claim_noted(
+        &self,
+        asker: &Asker<'_>,
+        (slot, ino): (u32, u64),
+        flags: OpenFlags,
+    ) -> Result<Option<Answer>, FsError> {
+        let note = {
+            let mut notes = asker.session.notes.lock();
+            let at = notes.iter().position(|note| note.slot == slot && note.ino == ino);
+            at.map(|at| notes.swap_remove(at))
+        };
+        let Some(note) = note else { return Ok(None) };
+        note.description.set_flags(flags)?;
+        let thing = Thing::Description(Arc::clone(&note.description));
+        if let Err(error) = asker.session.holds().add(note.description.handle, thing, 1) {
+            // It was opened, and stays so.
+            asker.session.notes.lock().push(note);
+            return Err(error);
+        }
+        note.lane.opens().free(slot);
+        Ok(Some(held(&note.description)))
+    }
+
+    /// The process has other ids from now on: what it has opened by posts is taken over, and its shelf is another one.
+    pub(crate) fn leave_shelf(&self, session: &Session) {
+        let Some(shelf) = session.set_shelf(None) else { return };
+        for lane in session.counts.lanes() {
+            for (slot, ino) in lane.opens().all() {
+                let node = shelf.lock().kept.get(&ino).map(|kept| kept.node().clone());
+                if let Some(node) = node {
+                    self.note(session, &lane, slot, &node);
+                }
+            }
+        }
+    }
+}
+
+fn held(description: &Description) -> Answer {
+    let (handle, stat, flags) = (description.handle, description.stat(), description.flags());
+    Answer::Held { handle, stat, flags }
+}

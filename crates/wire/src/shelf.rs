@@ -1,0 +1,365 @@
+//! A shelf: what the server has answered, in memory that clients of one class read (docs/spec/shelf.md).
+//!
+//! Here is the side that writes. Every entry begins with its `seq`, which is odd while the entry is written and another
+//! one afterwards; what a reader copied between two looks at the same even `seq` is whole.
+
+use crate::memory;
+use core::hash::Hasher;
+use core::sync::atomic::{Ordering, fence};
+use nvmed_dice::Dice;
+use nvmed_fs::versions::{TRAIL_MAX, Version};
+use nvmed_fs::{Fold, Follow, Stat};
+use nvmed_sys::{Mapping, Pages, QuietFd};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::collections::HashMap;
+
+/// Bytes of the largest file whose bytes lie on a shelf. Larger ones have windows.
+pub const SHELF_FILE_BYTES_MAX: usize = FILE_PAGES * PAGE;
+
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const FILE_PAGES: usize = 32;
+pub(crate) const WAYS: usize = 4;
+
+/// The head: a word that names this layout, whether reading renews access times, the file system's device number,
+/// whether the class's real ids are its effective ones.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"nvmdshf1");
+pub(crate) const RENEWS_ATIME: usize = 8;
+pub(crate) const DEVICE: usize = 16;
+pub(crate) const SAME_IDS: usize = 24;
+
+pub(crate) const NAMES: usize = 4096;
+pub(crate) const NAME_BYTES: usize = 256;
+const NAME_SETS: usize = 8192;
+pub(crate) const CARDS: usize = NAMES + NAME_SETS * WAYS * NAME_BYTES;
+pub(crate) const CARD_BYTES: usize = 256;
+const CARD_SETS: usize = 4096;
+/// Cards that there is room for.
+const CARDS_MAX: usize = CARD_SETS * WAYS;
+pub(crate) const PAGES: usize = (CARDS + CARDS_MAX * CARD_BYTES).next_multiple_of(2 << 20);
+
+/// Of a name: where its words are.
+pub(crate) mod name {
+    pub(crate) const HASH: usize = 8;
+    pub(crate) const AT: usize = 16;
+    /// Bytes of the path, versions (from bit 16 on), whether a link is followed (bit 32).
+    pub(crate) const FORM: usize = 24;
+    /// 0: there is none.
+    pub(crate) const INO: usize = 32;
+    pub(crate) const VERSIONS: usize = 40;
+    pub(crate) const PATH: usize = VERSIONS + 8 * super::TRAIL_MAX;
+    /// Bytes of the longest path that has a place.
+    pub(crate) const PATH_BYTES_MAX: usize = super::NAME_BYTES - PATH;
+}
+
+/// Of a card: where its words are.
+pub(crate) mod card {
+    pub(crate) const INO: usize = 8;
+    pub(crate) const VERSION: usize = 16;
+    /// The status: 10 words, see `put_status`.
+    pub(crate) const STATUS: usize = 24;
+    /// What the class may do (bits 0 to 2, as access(2) has them), whether it may be opened by a post (bit 3).
+    pub(crate) const RIGHTS: usize = STATUS + 8 * 10;
+    /// The file's count when its bytes were copied; 0: they are not here.
+    pub(crate) const BYTES_VERSION: usize = RIGHTS + 8;
+    pub(crate) const BYTES: usize = BYTES_VERSION + 8;
+    /// Numbers of pages, u32.
+    pub(crate) const PAGES: usize = BYTES + 8;
+    const _: () = assert!(PAGES + 4 * super::FILE_PAGES <= super::CARD_BYTES);
+    /// In `RIGHTS`.
+    pub(crate) const OPENS: u64 = 1 << 3;
+}
+
+/// By which the places of a path are found.
+pub(crate) fn hash_of(at: u64, path: &[u8], follow: Follow) -> u64 {
+    let mut fold = Fold::default();
+    fold.write(path);
+    fold.write_u64(at << 1 | u64::from(follow == Follow::Yes));
+    fold.finish()
+}
+
+pub(crate) fn form_of(path: &[u8], versions: usize, follow: Follow) -> u64 {
+    path.len() as u64 | (versions as u64) << 16 | u64::from(follow == Follow::Yes) << 32
+}
+
+/// The first place of the set of a name.
+pub(crate) fn name_set(hash: u64) -> usize {
+    NAMES + (hash as usize % NAME_SETS) * WAYS * NAME_BYTES
+}
+
+/// The first place of the set of a card.
+pub(crate) fn card_set(ino: u64) -> usize {
+    CARDS + (nvmed_dice::mix(ino) as usize % CARD_SETS) * WAYS * CARD_BYTES
+}
+
+/// Words of a path, the last one filled up with zeroes.
+pub(crate) fn words(path: &[u8]) -> impl Iterator<Item = u64> {
+    path.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    })
+}
+
+/// The bytes of a file that are put on a card.
+#[derive(Clone, Copy, Debug)]
+pub struct CardBytes<'a> {
+    /// All of them, at most [`SHELF_FILE_BYTES_MAX`].
+    pub bytes: &'a [u8],
+    /// The file's count when they were read.
+    pub version: Version,
+}
+
+/// What the server knows of a card.
+#[derive(Debug)]
+struct Place {
+    at: usize,
+    pages: Vec<u32>,
+}
+
+/// Pages that all shelves together may take.
+pub trait ShelfPages {
+    /// One more; false when there is none left.
+    fn take(&self) -> bool;
+}
+
+/// The server's side; one thread writes at a time.
+#[derive(Debug)]
+pub struct Shelf {
+    memory: Mapping,
+    readers: QuietFd,
+    /// What is in each place for cards; 0 is nothing.
+    cards: Vec<u64>,
+    places: HashMap<u64, Place>,
+    pages_max: u32,
+    /// Pages that were used once, and are not now.
+    free: Vec<u32>,
+    used: u32,
+    dice: Dice,
+}
+
+impl Shelf {
+    /// An empty shelf with room for so many pages, of the file system with the number `device` ([`Stat::dev`]).
+    /// `renews_atime`: reads renew access times; `same_ids`: the class's real ids are its effective ones.
+    ///
+    /// # Errors
+    /// The host has no memory or descriptor left, or no `/proc`.
+    pub fn new(pages: usize, device: u64, (renews_atime, same_ids): (bool, bool)) -> Result<Self, Errno> {
+        let pages_max = u32::try_from(pages).unwrap_or(u32::MAX);
+        let memory = Mapping::shareable(PAGES + pages_max as usize * PAGE, Pages::Base)?;
+        let readers = memory::read_only(&memory)?;
+        memory.u64(RENEWS_ATIME).store(u64::from(renews_atime), Ordering::Relaxed);
+        memory.u64(SAME_IDS).store(u64::from(same_ids), Ordering::Relaxed);
+        memory.u64(DEVICE).store(device, Ordering::Relaxed);
+        memory.u64(0).store(MAGIC, Ordering::Release);
+        let mut seed = [0; 8];
+        crate::address::random(&mut seed)?;
+        Ok(Self {
+            memory,
+            readers,
+            cards: vec![0; CARDS_MAX],
+            places: HashMap::new(),
+            pages_max,
+            free: Vec::new(),
+            used: 0,
+            dice: Dice::new(u64::from_ne_bytes(seed)),
+        })
+    }
+
+    /// What clients are given.
+    #[must_use]
+    pub fn readers(&self) -> BorrowedFd<'_> {
+        self.readers.as_fd()
+    }
+
+    fn set(&self, at: usize, word: u64) {
+        self.memory.u64(at).store(word, Ordering::Relaxed);
+    }
+
+    /// Writes an entry: `write` stores its words.
+    fn entry(&self, at: usize, write: impl FnOnce()) {
+        let seq = self.memory.u64(at).load(Ordering::Relaxed);
+        assert!(seq.is_multiple_of(2), "an entry at {at} is written twice at once");
+        self.set(at, seq + 1);
+        // Barrier S1, pairs with S2: who copies a new word sees the odd seq, or what comes after it.
+        fence(Ordering::Release);
+        write();
+        self.memory.u64(at).store(seq + 2, Ordering::Release);
+    }
+
+    /// A name of the class's: what is at `path` from the directory `at`, on which versions that depends. None is an
+    /// inode that is not there.
+    pub fn put_name(&mut self, (at, path): (u64, &[u8]), follow: Follow, ino: Option<u64>, versions: &[u64]) {
+        let fits = !path.is_empty() && path.len() <= name::PATH_BYTES_MAX && versions.len() <= TRAIL_MAX;
+        if !fits {
+            return;
+        }
+        let hash = hash_of(at, path, follow);
+        let ways = (0..WAYS).map(|way| name_set(hash) + way * NAME_BYTES);
+        let is_same = |entry: &usize| {
+            let there = |word: usize| self.memory.u64(entry + word).load(Ordering::Relaxed);
+            let is_free = there(0) == 0;
+            is_free
+                || there(name::HASH) == hash
+                    && there(name::AT) == at
+                    && there(name::FORM) & 0x1_0000_ffff == form_of(path, 0, follow)
+        };
+        let chance = self.dice.index(WAYS);
+        let place = ways.clone().find(is_same).unwrap_or_else(|| name_set(hash) + chance * NAME_BYTES);
+        self.entry(place, || {
+            self.set(place + name::HASH, hash);
+            self.set(place + name::AT, at);
+            self.set(place + name::FORM, form_of(path, versions.len(), follow));
+            self.set(place + name::INO, ino.unwrap_or(0));
+            for (number, version) in versions.iter().enumerate() {
+                self.set(place + name::VERSIONS + 8 * number, *version);
+            }
+            for (number, word) in words(path).enumerate() {
+                self.set(place + name::PATH + 8 * number, word);
+            }
+        });
+    }
+
+    /// The inode that would give way to a card of `ino`, which has none yet and finds no free place.
+    pub fn gives_way(&mut self, ino: u64) -> Option<u64> {
+        if self.places.contains_key(&ino) {
+            return None;
+        }
+        let first = (card_set(ino) - CARDS) / CARD_BYTES;
+        let set = &self.cards[first..first + WAYS];
+        if set.contains(&0) { None } else { Some(set[self.dice.index(WAYS)]) }
+    }
+
+    /// The card of an inode, whatever was on it before; its bytes stay if `bytes` is none. False when there is no free
+    /// place: see [`Shelf::gives_way`].
+    pub fn put_card(
+        &mut self,
+        stat: &Stat,
+        version: Version,
+        (rights, opens): (u32, bool),
+        bytes: Option<CardBytes<'_>>,
+        more: &impl ShelfPages,
+    ) -> bool {
+        let ino = stat.ino;
+        let Some(at) = self.places.get(&ino).map(|place| place.at).or_else(|| self.take_place(ino)) else {
+            return false;
+        };
+        let pages = bytes.map(|bytes| (bytes, self.pages_for(ino, bytes.bytes.len().div_ceil(PAGE), more)));
+        self.entry(at, || {
+            self.set(at + card::INO, ino);
+            self.set(at + card::VERSION, version.get());
+            self.put_status(at + card::STATUS, stat);
+            self.set(at + card::RIGHTS, u64::from(rights & 7) | if opens { card::OPENS } else { 0 });
+            if let Some((bytes, has_room)) = &pages {
+                self.put_bytes(at, &self.places[&ino].pages, bytes, *has_room);
+            }
+        });
+        true
+    }
+
+    fn put_bytes(&self, at: usize, pages: &[u32], bytes: &CardBytes<'_>, has_room: bool) {
+        self.set(at + card::BYTES_VERSION, if has_room { bytes.version.get() } else { 0 });
+        self.set(at + card::BYTES, bytes.bytes.len() as u64);
+        for (number, (page, part)) in pages.iter().zip(bytes.bytes.chunks(PAGE)).enumerate() {
+            self.memory.u32(at + card::PAGES + 4 * number).store(*page, Ordering::Relaxed);
+            self.memory.take(PAGES + *page as usize * PAGE, part);
+        }
+    }
+
+    fn put_status(&self, at: usize, stat: &Stat) {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let words = [
+            two(stat.mode, stat.nlink),
+            two(stat.uid, stat.gid),
+            stat.rdev,
+            stat.size,
+            stat.blocks_512,
+            u64::from(stat.block_bytes),
+            stat.atime_ns as u64,
+            stat.mtime_ns as u64,
+            stat.ctime_ns as u64,
+            stat.btime_ns as u64,
+        ];
+        for (number, word) in words.into_iter().enumerate() {
+            self.set(at + 8 * number, word);
+        }
+    }
+
+    fn take_place(&mut self, ino: u64) -> Option<usize> {
+        let first = (card_set(ino) - CARDS) / CARD_BYTES;
+        let way = self.cards[first..first + WAYS].iter().position(|there| *there == 0)?;
+        self.cards[first + way] = ino;
+        let at = CARDS + (first + way) * CARD_BYTES;
+        // What was here before is blank, and its bytes are gone.
+        self.places.insert(ino, Place { at, pages: Vec::new() });
+        Some(at)
+    }
+
+    /// Has `count` pages belong to the card of `ino`; false when they are not to be had. Pages of another card are
+    /// taken from it first, under its own `seq`: who copies from them sees that.
+    fn pages_for(&mut self, ino: u64, count: usize, more: &impl ShelfPages) -> bool {
+        let mut pages =
+            self.places.get_mut(&ino).map(|place| std::mem::take(&mut place.pages)).unwrap_or_default();
+        if pages.len() > count {
+            self.free.extend(pages.drain(count..));
+        }
+        while pages.len() < count {
+            let Some(page) = self.free_page(more) else { break };
+            pages.push(page);
+        }
+        let has_room = pages.len() == count;
+        if !has_room {
+            self.free.append(&mut pages);
+        }
+        if let Some(place) = self.places.get_mut(&ino) {
+            place.pages = pages;
+        }
+        has_room
+    }
+
+    fn free_page(&mut self, more: &impl ShelfPages) -> Option<u32> {
+        if let Some(page) = self.free.pop() {
+            return Some(page);
+        }
+        if self.used < self.pages_max && more.take() {
+            self.used += 1;
+            return Some(self.used - 1);
+        }
+        // The bytes of a card that chance names give way: so a scan larger than the shelf finds some again.
+        let start = self.dice.index(CARDS_MAX);
+        let victim = (0..CARDS_MAX).find_map(|step| {
+            let there = self.cards[(start + step) % CARDS_MAX];
+            self.places.get(&there).is_some_and(|place| !place.pages.is_empty()).then_some(there)
+        })?;
+        self.drop_bytes(victim);
+        self.free.pop()
+    }
+
+    fn drop_bytes(&mut self, ino: u64) {
+        let Some(place) = self.places.get_mut(&ino) else { return };
+        let (at, pages) = (place.at, std::mem::take(&mut place.pages));
+        self.entry(at, || self.set(at + card::BYTES_VERSION, 0));
+        // Barrier S3, pairs with S2: who copies what is written there next sees the card's new seq.
+        fence(Ordering::Release);
+        self.free.extend(pages);
+    }
+
+    /// Takes the card of an inode back: nobody reads or opens by it who looks again after this. Barrier O2.
+    pub fn take_back(&mut self, ino: u64) {
+        let Some(place) = self.places.remove(&ino) else { return };
+        self.entry(place.at, || {
+            self.set(place.at + card::INO, 0);
+            self.set(place.at + card::BYTES_VERSION, 0);
+        });
+        self.cards[(place.at - CARDS) / CARD_BYTES] = 0;
+        fence(Ordering::Release);
+        self.free.extend(place.pages);
+        crate::opens::barrier();
+    }
+
+    /// Cards, and bytes of files on them.
+    #[must_use]
+    pub fn filled(&self) -> (usize, usize) {
+        (self.places.len(), (self.used as usize - self.free.len()) * PAGE)
+    }
+}

@@ -1,0 +1,216 @@
+//! A shelf as a client sees it: what was answered before, and is still so. Rules: docs/spec/shelf.md.
+
+use crate::board::BoardView;
+use crate::memory;
+use crate::shelf::{self, CARD_BYTES, MAGIC, NAME_BYTES, PAGE, PAGES, WAYS, card, name};
+use core::sync::atomic::{Ordering, fence};
+use nvmed_fs::versions::{TRAIL_MAX, Version};
+use nvmed_fs::{Follow, Stat};
+use nvmed_sys::Mapping;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+
+/// An entry as it was looked at: where, and with which `seq`.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: usize,
+    seq: u64,
+}
+
+/// The card of an inode.
+#[derive(Clone, Copy, Debug)]
+pub struct Card {
+    look: Look,
+    version: Version,
+    /// The status.
+    pub stat: Stat,
+    /// What the class may do, as access(2) has it: 4 reads, 2 writes, 1 executes.
+    pub rights: u32,
+    /// Whether it may be opened by a post.
+    pub opens: bool,
+}
+
+/// What is at a path.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    versions: [u64; TRAIL_MAX],
+    count: usize,
+    /// None: there is nothing.
+    pub card: Option<Card>,
+}
+
+/// The shelf of a session's class.
+#[derive(Debug)]
+pub struct ShelfView {
+    memory: Mapping,
+    pages: usize,
+    device: u64,
+    renews_atime: bool,
+    same_ids: bool,
+}
+
+impl ShelfView {
+    /// The shelf behind a descriptor that came from the server.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no shelf; what `mmap` answers.
+    pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
+        memory::check_bytes(fd, PAGES)?;
+        let bytes = usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::INVAL)?;
+        let memory = Mapping::read_only(fd, 0, bytes)?;
+        if memory.u64(0).load(Ordering::Acquire) != MAGIC {
+            return Err(Errno::INVAL);
+        }
+        let renews_atime = memory.u64(shelf::RENEWS_ATIME).load(Ordering::Relaxed) != 0;
+        let device = memory.u64(shelf::DEVICE).load(Ordering::Relaxed);
+        let same_ids = memory.u64(shelf::SAME_IDS).load(Ordering::Relaxed) != 0;
+        Ok(Self { memory, pages: (bytes - PAGES) / PAGE, device, renews_atime, same_ids })
+    }
+
+    /// Whether what the class may do by its effective ids, it may by its real ones too.
+    #[must_use]
+    pub fn same_ids(&self) -> bool {
+        self.same_ids
+    }
+
+    /// Nothing is on it any more, as far as this process sees.
+    ///
+    /// # Errors
+    /// What `mmap` answers: then it is as it was.
+    pub fn blank(&self) -> Result<(), Errno> {
+        self.memory.blank()
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> u64 {
+        self.memory.u64(at).load(Ordering::Relaxed)
+    }
+
+    /// Looks at an entry, unless it is being written, or was never.
+    #[inline]
+    fn look(&self, at: usize) -> Option<Look> {
+        let seq = self.memory.u64(at).load(Ordering::Acquire);
+        (seq != 0 && seq.is_multiple_of(2)).then_some(Look { at, seq })
+    }
+
+    /// Whether what was copied since is whole. Barrier S2, pairs with S1 and S3.
+    #[inline]
+    fn is_same(&self, look: Look) -> bool {
+        fence(Ordering::Acquire);
+        self.word(look.at) == look.seq
+    }
+
+    /// What is at `path` from the directory with the number `at`, unless that takes a call.
+    #[must_use]
+    pub fn find(&self, at: u64, path: &[u8], follow: Follow, board: &BoardView) -> Option<Found> {
+        if path.is_empty() || path.len() > name::PATH_BYTES_MAX {
+            return None;
+        }
+        let hash = shelf::hash_of(at, path, follow);
+        let set = shelf::name_set(hash);
+        let (ino, versions, count) = (0..WAYS).find_map(|way| {
+            let look = self.look(set + way * NAME_BYTES)?;
+            if self.word(look.at + name::HASH) != hash || self.word(look.at + name::AT) != at {
+                return None;
+            }
+            let form = self.word(look.at + name::FORM);
+            let count = (form >> 16 & 0xffff) as usize;
+            if form != shelf::form_of(path, count, follow) || count > TRAIL_MAX {
+                return None;
+            }
+            let mut there = (look.at + name::PATH..).step_by(8).map(|at| self.word(at));
+            if !shelf::words(path).all(|word| there.next() == Some(word)) {
+                return None;
+            }
+            let ino = self.word(look.at + name::INO);
+            let versions = core::array::from_fn(|number| self.word(look.at + name::VERSIONS + 8 * number));
+            self.is_same(look).then_some((ino, versions, count))
+        })?;
+        let card = if ino == 0 { None } else { Some(self.copy_card(ino)?) };
+        let found = Found { versions, count, card };
+        self.stands(&found, board).then_some(found)
+    }
+
+    /// The card of an inode, unless its status takes a call.
+    #[must_use]
+    pub fn card(&self, ino: u64, board: &BoardView) -> Option<Card> {
+        self.copy_card(ino).filter(|card| board.has_version(card.version))
+    }
+
+    fn copy_card(&self, ino: u64) -> Option<Card> {
+        let look = self.card_of(ino)?;
+        let version = Version::new(self.word(look.at + card::VERSION))?;
+        let rights = self.word(look.at + card::RIGHTS);
+        let stat = self.status(ino, look.at + card::STATUS);
+        let card =
+            Card { look, version, stat, rights: (rights & 7) as u32, opens: rights & card::OPENS != 0 };
+        self.is_same(look).then_some(card)
+    }
+
+    #[inline]
+    fn card_of(&self, ino: u64) -> Option<Look> {
+        let set = shelf::card_set(ino);
+        let looks = (0..WAYS).filter_map(|way| self.look(set + way * CARD_BYTES));
+        looks.into_iter().find(|look| self.word(look.at + card::INO) == ino)
+    }
+
+    fn status(&self, ino: u64, at: usize) -> Stat {
+        let word = |number: usize| self.word(at + 8 * number);
+        let half = |number: usize| (word(number) as u32, (word(number) >> 32) as u32);
+        let ((mode, nlink), (uid, gid)) = (half(0), half(1));
+        Stat {
+            dev: self.device,
+            ino,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev: word(2),
+            size: word(3),
+            blocks_512: word(4),
+            block_bytes: word(5) as u32,
+            atime_ns: word(6) as i64,
+            mtime_ns: word(7) as i64,
+            ctime_ns: word(8) as i64,
+            btime_ns: word(9) as i64,
+        }
+    }
+
+    /// Whether what was found is still so: nothing that it depends on has changed, and no card was taken back.
+    #[must_use]
+    pub fn stands(&self, found: &Found, board: &BoardView) -> bool {
+        let card_stands =
+            |card: &Card| self.word(card.look.at) == card.look.seq && board.has_version(card.version);
+        let unchanged =
+            |version: &u64| Version::new(*version).is_some_and(|version| board.has_version(version));
+        found.card.as_ref().is_none_or(card_stands) && found.versions[..found.count].iter().all(unchanged)
+    }
+
+    /// Reads bytes of a file; none when that takes a call. Fewer than asked for only at its end.
+    #[must_use]
+    pub fn read(&self, ino: u64, into: &mut [u8], offset: u64, board: &BoardView) -> Option<usize> {
+        let look = self.card_of(ino)?;
+        let bytes_version = Version::new(self.word(look.at + card::BYTES_VERSION))?;
+        let version = Version::new(self.word(look.at + card::VERSION))?;
+        let status = |number: usize| self.word(look.at + card::STATUS + 8 * number) as i64;
+        let (atime, mtime, ctime) = (status(6), status(7), status(8));
+        if self.renews_atime && (atime <= mtime || atime <= ctime) {
+            return None;
+        }
+        let size = self.word(look.at + card::BYTES);
+        let len = into.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let mut done = 0;
+        while done < len {
+            let at = offset as usize + done;
+            let page = self.memory.u32(look.at + card::PAGES + at / PAGE % shelf::FILE_PAGES * 4);
+            let page = page.load(Ordering::Relaxed) as usize;
+            if page >= self.pages {
+                return None;
+            }
+            let part = (len - done).min(PAGE - at % PAGE);
+            self.memory.give(PAGES + page * PAGE + at % PAGE, &mut into[done..done + part]);
+            done += part;
+        }
+        (self.is_same(look) && board.has_bytes(bytes_version) && board.has_version(version)).then_some(len)
+    }
+}
