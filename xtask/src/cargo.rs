@@ -77,7 +77,7 @@ pub fn tests(root: &Path) -> Found {
     // These are compiled while others wait, which takes long: they begin.
     let documented = ["test", "--locked", "--no-fail-fast", "--doc", "--", "--show-output"];
     programs.insert(0, Program::of_command("doc tests", cargo(root, &documented, &[])));
-    let mut found = harness::run(programs);
+    let mut found = harness::run(programs, |said| print!("{said}"));
     found.add(test_run(root, &["test", "--locked", "--package", "xtask", "--", "--show-output"], &[]));
     found
 }

@@ -66,16 +66,16 @@ pub fn built(messages: &str) -> Vec<Program> {
     messages.lines().rev().filter_map(Program::of_message).collect()
 }
 
-/// Runs them all; those that must be alone come last.
+/// Runs them all; those that must be alone come last. `show` is called with what each says.
 #[must_use]
-pub fn run(programs: Vec<Program>) -> Found {
+pub fn run(programs: Vec<Program>, show: impl Fn(&str) + Sync) -> Found {
     let (alone, others) = programs.into_iter().partition(Program::runs_alone);
-    let mut found = side_by_side(others, AT_ONCE);
-    found.add(side_by_side(alone, 1));
+    let mut found = side_by_side(others, AT_ONCE, &show);
+    found.add(side_by_side(alone, 1, &show));
     found
 }
 
-fn side_by_side(programs: Vec<Program>, at_once: usize) -> Found {
+fn side_by_side(programs: Vec<Program>, at_once: usize, show: &(impl Fn(&str) + Sync)) -> Found {
     let waiting = Mutex::new(programs.into_iter());
     let found = Mutex::new(Found::default());
     let next = || waiting.lock().expect("the iterator does not panic").next();
@@ -85,7 +85,7 @@ fn side_by_side(programs: Vec<Program>, at_once: usize) -> Found {
                 while let Some(program) = next() {
                     let ran = program.run();
                     let mut found = found.lock().expect("adding does not panic");
-                    print!("{}", ran.said);
+                    show(&ran.said);
                     found.add(ran);
                 }
             });
@@ -159,7 +159,11 @@ mod tests {
             ),
             shell("c/it", "echo 'running 2 tests'; echo 'test y ... ok'; kill -9 $$"),
         ];
-        let mut found = run(programs);
+        // Printed, it would be counted where these tests are run.
+        let said = Mutex::new(String::new());
+        let mut found = run(programs, |text| said.lock().expect("no test panics").push_str(text));
+        let said = said.into_inner().expect("no test panics");
+        assert!(said.contains("test result: ok. 3 passed; 0 failed; 0 ignored\nSKIPPED: no KVM\n"), "{said}");
         found.wrong.sort();
         assert_eq!(
             found.wrong,
