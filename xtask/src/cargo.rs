@@ -1,34 +1,14 @@
 //! The steps that Cargo does, all in the development profile so that they share what they build.
 
 use crate::gate::Found;
+use crate::harness::{self, Program};
+use crate::report::Report;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Cases a property test runs in the fuzz step; its default is 256.
 const FUZZ_CASES: &str = "4096";
-/// What a test prints when it cannot run here, followed by the reason.
-const SKIP_MARK: &str = "SKIPPED:";
-
-/// Tests by outcome.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct TestCount {
-    /// Passed.
-    pub passed: u64,
-    /// Failed.
-    pub failed: u64,
-    /// Not run: ignored by attribute, or skipped by their own word.
-    pub ignored: u64,
-}
-
-impl TestCount {
-    /// Adds another count to this one.
-    pub fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored;
-    }
-}
 
 /// Formatting.
 #[must_use]
@@ -80,14 +60,24 @@ pub fn docs(root: &Path) -> Found {
     )
 }
 
-/// All tests. The programs are built first: some tests run them, and preload the wrapper.
+/// All tests, those of the documentation too. All is built at once: the commands and libraries as well, since some
+/// tests run them, and the examples, which `cargo test` would build.
 #[must_use]
 pub fn tests(root: &Path) -> Found {
-    let built = plain(root, &["build", "--locked"], &[]);
-    if !built.wrong.is_empty() {
-        return built;
+    let all = ["build", "--locked", "--lib", "--bins", "--tests", "--examples"];
+    let format = "--message-format=json-render-diagnostics";
+    let built = cargo(root, &[&all[..], &[format]].concat(), &[]).stderr(Stdio::inherit()).output();
+    let Some(built) = built.ok().filter(|built| built.status.success()) else {
+        return Found::wrong(vec![format!("`cargo {}` failed", all.join(" "))]);
+    };
+    let mut programs = harness::built(&String::from_utf8_lossy(&built.stdout));
+    if programs.is_empty() {
+        return Found::wrong(vec![format!("`cargo {}` names no program of tests", all.join(" "))]);
     }
-    let mut found = test_run(root, &["test", "--locked", "--no-fail-fast", "--", "--show-output"], &[]);
+    // These are compiled while others wait, which takes long: they begin.
+    let documented = ["test", "--locked", "--no-fail-fast", "--doc", "--", "--show-output"];
+    programs.insert(0, Program::of_command("doc tests", cargo(root, &documented, &[])));
+    let mut found = harness::run(programs, |said| print!("{said}"));
     found.add(test_run(root, &["test", "--locked", "--package", "xtask", "--", "--show-output"], &[]));
     found
 }
@@ -96,11 +86,13 @@ pub fn tests(root: &Path) -> Found {
 /// catch, and of several.
 #[must_use]
 pub fn crash(root: &Path) -> Found {
-    let of_sim = ["test", "--locked", "--no-fail-fast", "--package", "nvmed-sim"];
-    let run = |chosen: &[&str]| test_run(root, &[&of_sim, chosen, &["--", "--show-output"]].concat(), &[]);
+    let test = ["test", "--locked", "--no-fail-fast"];
+    let run = |chosen: &[&str]| test_run(root, &[&test, chosen, &["--", "--show-output"]].concat(), &[]);
+    // Not by their package, which would build all that is below it again with other features (CONTRIBUTING.md).
     let mut found = run(&["--test", "crash", "--test", "mutants"]);
     // In a build of its own, since its locks are not those of a product.
-    let threads = run(&["--features", "schedule", "--lib", "--test", "threads"]);
+    let threads = ["--package", "nvmed-sim", "--features", "schedule", "--lib", "--test", "threads"];
+    let threads = run(&threads);
     if threads.tests.passed + threads.tests.failed == 0 {
         found.wrong.push("no crash state is one of several threads".to_owned());
     }
@@ -151,102 +143,41 @@ fn test_run(root: &Path, args: &[&str], env: &[(&str, &str)]) -> Found {
         }
     }
     if !child.wait().is_ok_and(|status| status.success()) {
-        reader.end();
-        found.wrong.extend(reader.died);
+        found.wrong.extend(reader.died());
         found.wrong.push(failed);
     }
     found
 }
 
-/// Reads libtest's report line by line.
-#[derive(Default)]
-struct Report {
-    /// Between `successes:` and the next heading: output of tests that passed.
-    in_successes: bool,
-    /// The last line about a test of a binary that has not said its result yet.
-    unfinished: Option<String>,
-    /// What is to be said of those that may have died. Programs with a report of their own, or that run themselves
-    /// again, look the same: it counts only where Cargo says that something failed.
-    died: Vec<String>,
-}
-
-impl Report {
-    /// The line as it is to be shown, if at all; counts go to `found`.
-    fn line<'a>(&mut self, line: &'a str, found: &mut Found) -> Option<&'a str> {
-        if let Some(at) = line.find(SKIP_MARK) {
-            found.skipped.push(line[at + SKIP_MARK.len()..].trim().to_owned());
-            found.tests.ignored += 1;
-            return Some(line);
-        }
-        if line.starts_with("running ") {
-            self.end();
-            self.unfinished = Some(line.to_owned());
-        } else if line.starts_with("test ") {
-            if line.ends_with(" ... FAILED") {
-                found.wrong.push(line.to_owned());
-            }
-            self.unfinished = Some(line.to_owned());
-        }
-        if line == "successes:" {
-            self.in_successes = true;
-        } else if line == "failures:" || line.starts_with("test result:") {
-            self.in_successes = false;
-        }
-        if let Some(counts) = line.strip_prefix("test result:") {
-            self.unfinished = None;
-            found.tests.add(counted(counts));
-            let nothing = counted(counts) == TestCount::default();
-            return (!nothing).then_some(line);
-        }
-        let noise = line.is_empty() || line == "running 0 tests";
-        (!self.in_successes && !noise).then_some(line)
-    }
-
-    /// No more lines come from the binary: it has said its result, or it died.
-    fn end(&mut self) {
-        let last = self.unfinished.take();
-        self.died.extend(last.map(|last| format!("tests ended without a result, after `{last}`")));
-    }
-}
-
-/// ` ok. 3 passed; 0 failed; 1 ignored; …` as numbers.
-fn counted(text: &str) -> TestCount {
-    let number = |name: &str| {
-        let before = text.split(name).next().unwrap_or("").trim_end();
-        let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or("");
-        digits.parse().unwrap_or(0)
-    };
-    TestCount { passed: number(" passed"), failed: number(" failed"), ignored: number(" ignored") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
-    #[test]
-    fn tests_that_fail_or_die_are_named() {
-        let mut found = Found::default();
-        let mut report = Report::default();
-        let text = "running 2 tests\ntest a ... FAILED\ntest b ... ok\n\
-                    running 1 test\ntest c ... ok\ntest result: ok. 1 passed;";
-        for line in text.lines() {
-            report.line(line, &mut found);
-        }
-        report.end();
-        assert_eq!(found.wrong, ["test a ... FAILED"]);
-        assert_eq!(report.died, ["tests ended without a result, after `test b ... ok`"]);
+    /// Packages with their features, where these arguments choose what is built.
+    fn features(chosen: &[&str]) -> BTreeSet<String> {
+        let args = [&["tree", "--locked", "--prefix", "none", "--format", "{p} [{f}]"], chosen].concat();
+        let out = cargo(&crate::gate::root(), &args, &[]).output().expect("cargo runs");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout)
+            .lines()
+            .map(|line| line.trim_end_matches(" (*)").to_owned())
+            .collect()
     }
 
     #[test]
-    fn a_report_is_counted_and_passing_output_left_out() {
-        let mut found = Found::default();
-        let mut report = Report::default();
-        let text = "running 3 tests\ntest a ... ok\nsuccesses:\n\n---- a stdout ----\nchatter\nSKIPPED: no KVM here\n\n\
-                    successes:\n    a\n\nfailures:\n\n---- b stdout ----\nwhy\n\
-                    test result: FAILED. 2 passed; 1 failed; 3 ignored; 0 measured; 9 filtered out; finished in 0.00s";
-        let shown: Vec<_> = text.lines().filter_map(|line| report.line(line, &mut found)).collect();
-        assert_eq!(found.tests, TestCount { passed: 2, failed: 1, ignored: 4 });
-        assert_eq!(found.skipped, ["no KVM here"]);
-        assert!(shown.contains(&"why") && !shown.contains(&"chatter"), "{shown:?}");
+    fn commands_are_built_with_the_features_that_tests_have() {
+        let tests = features(&[]);
+        let commands = ["--package", "nvmed-cli", "--package", "nvmed-wrapper"];
+        for chosen in [&[][..], &commands[..2], &commands[..]] {
+            let chosen = [chosen, &["--edges", "no-dev"]].concat();
+            let built = features(&chosen);
+            let twice: Vec<_> = built.difference(&tests).collect();
+            assert!(
+                twice.is_empty(),
+                "built twice, with all above them, since tests have more features of them: {twice:?}; \
+                 name these features in the workspace's Cargo.toml"
+            );
+        }
     }
 }

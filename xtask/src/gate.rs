@@ -1,7 +1,7 @@
 //! The steps of the gate, in the order in which they are cheapest to fail.
 
-use crate::cargo::{self, TestCount};
-use crate::{deny, links, rooms, scripts, tidy};
+use crate::report::TestCount;
+use crate::{cargo, deny, links, rooms, scripts, tidy};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;

@@ -20,6 +20,18 @@ const OWN_PROCESS: [(&str, &str, &str); 12] = [
     ("wire", "full", "lowers the process's limit of descriptors"),
 ];
 
+/// Programs whose tests measure processor time, which nothing may run beside: room, program, reason.
+pub const ALONE: [(&str, &str, &str); 2] = [
+    ("uring", "file", "bounds the processor time of waiting"),
+    ("vdev", "processor_time", "bounds the processor time of waiting"),
+];
+
+/// Whether the gate runs this program with no other beside it.
+#[must_use]
+pub fn runs_alone(room: &str, program: &str) -> bool {
+    ALONE.iter().any(|(home, own, _)| *home == room && *own == program)
+}
+
 /// Checks all crates.
 #[must_use]
 pub fn check(root: &Path) -> Vec<String> {
@@ -34,8 +46,8 @@ pub fn check(root: &Path) -> Vec<String> {
                 "{what}: {shared}, more than {TEST_PROGRAMS_MAX}: make one a module of another"
             ));
         }
-        let gone =
-            OWN_PROCESS.iter().filter(|(home, own, _)| *home == room && !all.iter().any(|name| name == own));
+        let listed = OWN_PROCESS.iter().chain(&ALONE);
+        let gone = listed.filter(|(home, own, _)| *home == room && !all.iter().any(|name| name == own));
         wrong.extend(gone.map(|(_, own, _)| format!("{what}: `{own}` is listed in xtask and is not there")));
     }
     wrong

@@ -1,8 +1,8 @@
 //! Tests that scripts run and this counts: the engines on a controller that is not ours, in a guest
 //! (`tools/test-vm`), the mount beside ext4 (`tools/posix`), and unmodified programs (`tools/programs`).
 
-use crate::cargo::TestCount;
 use crate::gate::Found;
+use crate::report::TestCount;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
