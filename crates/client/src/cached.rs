@@ -105,7 +105,7 @@ impl File {
             Some(seat) if !self.core().board.is_dead() => seat.view.size(),
             Some(_) => None,
             None if self.holding.kind == FileType::File => {
-                self.core().status_shown(self.holding.ino).map(|stat| stat.size)
+                self.core().status_shown(self.holding.ino, &self.holding.known).map(|stat| stat.size)
             }
             None => None,
         }

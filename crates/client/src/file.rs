@@ -83,7 +83,7 @@ impl File {
     /// How large the file was when it was opened.
     #[must_use]
     pub fn bytes_at_open(&self) -> u64 {
-        self.holding.bytes
+        self.holding.known.0.size
     }
 
     /// Access mode and status flags, as far as this process knows: another one that has the description may have

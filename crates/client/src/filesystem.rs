@@ -42,7 +42,7 @@ fn at_path<'a>(at: &Node, name: &'a [u8], follow: Follow) -> Result<wire::Object
 
 impl FileSystem {
     pub(crate) fn new(core: &Arc<Core>, root: &Stat) -> Result<Self, FsError> {
-        let root = Node(Holding::new(core, Handle::ROOT, root)?);
+        let root = Node(Holding::new(core, Handle::ROOT, (*root, None))?);
         Ok(Self { core: Arc::clone(core), root })
     }
 
@@ -58,7 +58,9 @@ impl FileSystem {
     /// As [`nvmed_fs::FileSystem::lookup`].
     pub fn lookup(&self, at: &Node, path: &[u8], follow: Follow) -> Result<Node, FsError> {
         match self.core.call(&Call::Lookup(at_path(at, path, follow)?))?.answer {
-            Answer::Held { handle, stat, .. } => Ok(Node(Holding::new(&self.core, handle, &stat)?)),
+            Answer::Held { handle, stat, version, .. } => {
+                Ok(Node(Holding::new(&self.core, handle, (stat, version))?))
+            }
             _ => Err(STRANGE),
         }
     }
@@ -103,10 +105,10 @@ impl FileSystem {
         mode: u32,
     ) -> Result<Arc<File>, FsError> {
         match self.core.call(&Call::Open { object, flags, mode })?.answer {
-            Answer::Held { handle, stat, flags } => {
+            Answer::Held { handle, stat, version, flags } => {
                 let own = stat.mode >> 12 == u32::from(FileType::File.d_type());
                 let offset = own.then_some(0);
-                Ok(Arc::new(File::new(Holding::new(&self.core, handle, &stat)?, flags, offset)))
+                Ok(Arc::new(File::new(Holding::new(&self.core, handle, (stat, version))?, flags, offset)))
             }
             _ => Err(STRANGE),
         }

@@ -3,8 +3,9 @@
 use crate::core::{Core, STRANGE};
 use crate::shelf::Posted;
 use core::sync::atomic::{AtomicBool, Ordering};
+use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, FsError, Stat};
-use nvmed_wire::{Answer, Call, Handle, Object};
+use nvmed_wire::{Answer, Call, Card, Handle, Object};
 use std::sync::{Arc, OnceLock};
 
 /// An inode or a description that the session holds, until the last value that names it is dropped.
@@ -16,40 +17,36 @@ pub(crate) struct Holding {
     posted: Option<Posted>,
     pub ino: u64,
     pub kind: FileType,
-    /// Its size when the server answered with it.
-    pub bytes: u64,
+    /// Its status when it was opened or looked up, and as long as the inode has this version.
+    pub known: (Stat, Option<Version>),
     /// Others may wait for its end: it was inherited, received, shared or mapped, or a lock was asked for through it.
     told: AtomicBool,
 }
 
 impl Holding {
-    pub fn new(core: &Arc<Core>, handle: Handle, stat: &Stat) -> Result<Arc<Self>, FsError> {
-        Self::of(core, OnceLock::from(handle), None, stat).ok_or(STRANGE)
+    pub fn new(
+        core: &Arc<Core>,
+        handle: Handle,
+        known: (Stat, Option<Version>),
+    ) -> Result<Arc<Self>, FsError> {
+        Self::of(core, OnceLock::from(handle), None, known).ok_or(STRANGE)
     }
 
     /// What was opened by a post.
-    pub fn posted(core: &Arc<Core>, posted: Posted, stat: &Stat) -> Option<Arc<Self>> {
-        Self::of(core, OnceLock::new(), Some(posted), stat)
+    pub fn posted(core: &Arc<Core>, posted: Posted, card: &Card) -> Option<Arc<Self>> {
+        Self::of(core, OnceLock::new(), Some(posted), (card.stat, Some(card.version)))
     }
 
     fn of(
         core: &Arc<Core>,
         handle: OnceLock<Handle>,
         posted: Option<Posted>,
-        stat: &Stat,
+        known: (Stat, Option<Version>),
     ) -> Option<Arc<Self>> {
         // The server is trusted; a kind that is none would be a newer one's.
-        let kind = FileType::of((stat.mode >> 12) as u8)?;
+        let kind = FileType::of((known.0.mode >> 12) as u8)?;
         let told = AtomicBool::new(false);
-        Some(Arc::new(Self {
-            core: Arc::clone(core),
-            handle,
-            posted,
-            ino: stat.ino,
-            kind,
-            bytes: stat.size,
-            told,
-        }))
+        Some(Arc::new(Self { core: Arc::clone(core), handle, posted, ino: known.0.ino, kind, known, told }))
     }
 
     /// By what the server knows it, from now on.
@@ -85,7 +82,7 @@ impl Holding {
     }
 
     pub fn stat(&self) -> Result<Stat, FsError> {
-        if let Some(stat) = self.core.status_shown(self.ino) {
+        if let Some(stat) = self.core.status_shown(self.ino, &self.known) {
             return Ok(stat);
         }
         match self.core.call(&Call::Stat(self.object()?))?.answer {

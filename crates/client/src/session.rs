@@ -105,7 +105,7 @@ impl Session {
     /// # Errors
     /// `EPROTO` for what this library does not know.
     pub fn inherited(&self, what: &Inherited) -> Result<Received, FsError> {
-        let holding = Holding::new(&self.core, what.handle, &what.stat)?;
+        let holding = Holding::new(&self.core, what.handle, (what.stat, None))?;
         // An inode has no other flag; a description that only names one may have.
         if what.flags == OpenFlags::PATH && what.offset.is_none() {
             return Ok(Received::Node(Node(holding)));

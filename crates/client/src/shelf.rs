@@ -5,6 +5,7 @@ use crate::file::File;
 use crate::link::Link;
 use crate::node::{Holding, Node};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use nvmed_fs::versions::Version;
 use nvmed_fs::{FileType, Follow, FsError, OpenFlags, Stat};
 use nvmed_wire::{
     Answer, BoardView, Call, Control, Found, Handle, POSTED_FLAGS, SHELF_FILE_BYTES_MAX, ShelfView,
@@ -204,14 +205,17 @@ impl Core {
         (is_known && card.rights & mask == mask).then_some(Ok(()))
     }
 
-    /// What the shelf says of an inode that is held.
+    /// The status of an inode that is held: `known`, while its version stands, or what the shelf says.
     #[inline]
-    pub(crate) fn status_shown(&self, ino: u64) -> Option<Stat> {
+    pub(crate) fn status_shown(&self, ino: u64, known: &(Stat, Option<Version>)) -> Option<Stat> {
         let link = self.link();
-        let card = link.shelf_or_ask()?.card(ino, &self.board)?;
+        let stat = match known {
+            (stat, Some(version)) if self.board.has_version(*version) => *stat,
+            _ => link.shelf_or_ask()?.card(ino, &self.board)?.stat,
+        };
         link.has_server(&self.board).then(|| {
             link.count_hit();
-            card.stat
+            stat
         })
     }
 
@@ -236,7 +240,7 @@ impl Core {
         let slot = link.shelf.take_slot()?;
         let flags = OpenFlags(flags.0 & !(OFlags::CLOEXEC.bits() | OFlags::NOCTTY.bits()));
         let posted = Posted { slot, link: address(link), flags };
-        let holding = Holding::posted(self, posted, &card.stat)?;
+        let holding = Holding::posted(self, posted, &card)?;
         lane.opens().post(slot, card.stat.ino);
         // After the post: see `Opens::post`. Its drop takes the post back.
         let is_open = view.stands(&found, &self.board) && link.shelf.view().is_some();

@@ -117,6 +117,20 @@ fn an_open_that_was_posted_outlives_its_name_and_its_rights() {
 }
 
 #[test]
+fn the_status_of_what_was_just_opened_makes_no_call_until_it_changes() {
+    let shared = serve();
+    let (session, other) = (shared.session(), shared.session());
+    let file = create(session.files(), "file");
+    let before = calls(&other, &["stat"]);
+    assert_eq!(file.stat().unwrap().size, 0);
+    assert_eq!(calls(&other, &["stat"]), before);
+    let theirs = create(other.files(), "file");
+    theirs.write(b"bytes").unwrap();
+    assert_eq!(file.stat().unwrap(), theirs.stat().unwrap(), "another process has written");
+    assert_eq!(file.stat().unwrap().size, 5);
+}
+
+#[test]
 fn an_open_that_was_posted_is_inherited() {
     let shared = serve();
     let session = shared.session();

@@ -164,8 +164,7 @@ impl Service {
 
     fn look_up(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Answer, FsError> {
         let node = self.inode(asker, object)?;
-        let (handle, stat) = self.hold_node(asker.session, node)?;
-        Ok(Answer::Held { handle, stat, flags: OpenFlags::PATH })
+        self.hold_node(asker.session, node)
     }
 
     fn stat(&self, asker: &Asker<'_>, object: Object<'_>) -> Result<Answer, FsError> {
@@ -261,9 +260,7 @@ impl Service {
             // Open for reading only, which no description can be cut through: it was cut when it was opened.
             self.resize(&file.node(), 0, || Ok(()))?;
         }
-        let description = self.hold_file(asker.session, file)?;
-        let (handle, stat, flags) = (description.handle, description.stat(), description.flags());
-        Ok(Answer::Held { handle, stat, flags })
+        self.hold_file(asker.session, file)
     }
 
     fn close(

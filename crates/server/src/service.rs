@@ -14,10 +14,11 @@ use crate::shelf::Shelves;
 use crate::statistics::Statistics;
 use crate::token::Tokens;
 use crate::window::Windows;
-use nvmed_fs::{File, FsError, Node, Stat};
+use nvmed_fs::versions::Version;
+use nvmed_fs::{File, FsError, Node, OpenFlags, Stat};
 use nvmed_stack::Mount;
 use nvmed_sys::sync::{Arc, Mutex, Weak};
-use nvmed_wire::{Board, Handle, SECRET_BYTES};
+use nvmed_wire::{Answer, Board, Handle, SECRET_BYTES};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -248,10 +249,10 @@ impl Service {
     ///
     /// # Errors
     /// `EMFILE` past the limit.
-    pub(crate) fn hold_node(&self, session: &Session, node: Node) -> Result<(Handle, Stat), FsError> {
-        let (handle, stat) = (self.handle(), node.stat());
+    pub(crate) fn hold_node(&self, session: &Session, node: Node) -> Result<Answer, FsError> {
+        let (handle, status) = (self.handle(), status(&node));
         session.holds().add(handle, Thing::Inode(node), 1)?;
-        Ok((handle, stat))
+        Ok(held(handle, status, OpenFlags::PATH))
     }
 
     /// Has a session hold what another session or a message holds.
@@ -270,11 +271,35 @@ impl Service {
     ///
     /// # Errors
     /// As [`Service::hold_node`].
-    pub(crate) fn hold_file(&self, session: &Session, file: Arc<File>) -> Result<Arc<Description>, FsError> {
+    pub(crate) fn hold_file(&self, session: &Session, file: Arc<File>) -> Result<Answer, FsError> {
         let description = Description::new(self.handle(), file, Arc::clone(&self.board));
-        let thing = Thing::Description(Arc::clone(&description));
-        session.holds().add(description.handle, thing, 1).map(|()| description)
+        self.hold_description(session, &description)
     }
+
+    /// Has a session hold an open description that nobody holds yet.
+    ///
+    /// # Errors
+    /// As [`Service::hold_node`].
+    pub(crate) fn hold_description(
+        &self,
+        session: &Session,
+        description: &Arc<Description>,
+    ) -> Result<Answer, FsError> {
+        let (handle, flags) = (description.handle, description.flags());
+        session.holds().add(handle, Thing::Description(Arc::clone(description)), 1)?;
+        Ok(held(handle, status(&description.node()), flags))
+    }
+}
+
+/// An inode's status, and its version then, unless it was being changed.
+fn status(node: &Node) -> (Stat, Option<Version>) {
+    let before = node.version();
+    let stat = node.stat();
+    (stat, before.filter(|_| node.version() == before))
+}
+
+fn held(handle: Handle, (stat, version): (Stat, Option<Version>), flags: OpenFlags) -> Answer {
+    Answer::Held { handle, stat, version, flags }
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 
 use crate::answer::Asker;
 use crate::description::Description;
-use crate::hold::Thing;
 use crate::service::Service;
 use crate::session::Session;
 use crate::shelf::{ClassShelf, Going, Note, Question};
@@ -280,8 +279,7 @@ impl Service {
         if let Some(node) = node
             && let Ok(file) = asker.session.files().open_node(&node, flags, &asker.who())
         {
-            let description = self.hold_file(asker.session, file)?;
-            return Ok(held(&description));
+            return self.hold_file(asker.session, file);
         }
         // It was taken back meanwhile.
         self.claim_noted(asker, (slot, ino), flags)?.ok_or(FsError::BadDescriptor)
@@ -300,14 +298,17 @@ impl Service {
         };
         let Some(note) = note else { return Ok(None) };
         note.description.set_flags(flags)?;
-        let thing = Thing::Description(Arc::clone(&note.description));
-        if let Err(error) = asker.session.holds().add(note.description.handle, thing, 1) {
-            // It was opened, and stays so.
-            asker.session.notes.lock().push(note);
-            return Err(error);
+        match self.hold_description(asker.session, &note.description) {
+            Ok(answer) => {
+                note.lane.opens().free(slot);
+                Ok(Some(answer))
+            }
+            Err(error) => {
+                // It was opened, and stays so.
+                asker.session.notes.lock().push(note);
+                Err(error)
+            }
         }
-        note.lane.opens().free(slot);
-        Ok(Some(held(&note.description)))
     }
 
     /// The process has other ids from now on: what it has opened by posts is taken over, and its shelf is another one.
@@ -322,9 +323,4 @@ impl Service {
             }
         }
     }
-}
-
-fn held(description: &Description) -> Answer {
-    let (handle, stat, flags) = (description.handle, description.stat(), description.flags());
-    Answer::Held { handle, stat, flags }
 }

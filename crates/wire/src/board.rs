@@ -260,7 +260,7 @@ impl BoardView {
     /// Whether the inode that had this version is the same still: its status, its names and its place.
     #[inline]
     #[must_use]
-    pub(crate) fn has_version(&self, since: Version) -> bool {
+    pub fn has_version(&self, since: Version) -> bool {
         versions::is_unchanged(&self.memory, VERSIONS, VERSIONS_BITS, since)
     }
 

@@ -383,6 +383,8 @@ pub enum Answer {
         handle: Handle,
         /// What it is.
         stat: Stat,
+        /// The inode's version when the status was taken: as long as it has it, that is the status.
+        version: Option<Version>,
         /// The flags of an open description, as `F_GETFL` shows them.
         flags: OpenFlags,
     },

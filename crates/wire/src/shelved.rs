@@ -21,7 +21,8 @@ struct Look {
 #[derive(Clone, Copy, Debug)]
 pub struct Card {
     look: Look,
-    version: Version,
+    /// The inode's version.
+    pub version: Version,
     /// The status.
     pub stat: Stat,
     /// What the class may do, as access(2) has it: 4 reads, 2 writes, 1 executes.
