@@ -6,7 +6,7 @@ use crate::directory::Directory;
 use crate::error::FsError;
 use crate::filedata::FileData;
 use crate::lock::Locks;
-use crate::versions::{Change, Counts, Version};
+use crate::versions::{Counts, Version};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nvmed_layout::record::Record;
 use nvmed_layout::{FileType, MODE_KIND};
@@ -142,10 +142,13 @@ impl Inode {
         self.counts.get()?.settled(self.ino.0)
     }
 
-    /// Its status, its names or its place change from now on, until the answer is dropped.
+    /// Makes a change of its status, its names or its place, where it is counted.
     #[inline]
-    pub(crate) fn changing(&self) -> Option<Change<'_>> {
-        self.counts.get().map(|counts| counts.change(self.ino.0))
+    pub(crate) fn counted<T>(&self, change: impl FnOnce() -> T) -> T {
+        match self.counts.get() {
+            None => change(),
+            Some(counts) => counts.counted(self.ino.0, change),
+        }
     }
 
     /// The state, locked.
@@ -217,7 +220,12 @@ impl Inode {
     #[inline]
     pub(crate) fn publish_charged(&self, state: &mut State, record: Record, charged: u64) {
         assert_eq!(record.mode & MODE_KIND, self.kind.mode(), "an inode became one of another type");
-        let _changing = self.changing();
+        self.counted(|| self.publish_record(&record, charged));
+        state.record = record;
+    }
+
+    #[inline]
+    fn publish_record(&self, record: &Record, charged: u64) {
         self.data.residence.recorded(record.inline_data().is_some());
         self.mode.store(record.mode, Ordering::Relaxed);
         self.uid.store(record.uid, Ordering::Relaxed);
@@ -227,19 +235,20 @@ impl Inode {
         if let Some(account) = self.account.get() {
             account.recount(before + charged, record.blocks);
         }
-        state.record = record;
     }
 
     /// Sets the times of access and of both changes; none leaves one as it is. True when the inode was
     /// not late before: the caller then lists it.
     #[must_use]
+    #[inline]
     pub(crate) fn touch(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) -> bool {
-        let _changing = if atime.or(mtime).or(ctime).is_some() { self.changing() } else { None };
-        for (place, time) in [(&self.atime_ns, atime), (&self.mtime_ns, mtime), (&self.ctime_ns, ctime)] {
-            if let Some(time) = time {
-                place.store(time, Ordering::Relaxed);
+        self.counted(|| {
+            for (place, time) in [(&self.atime_ns, atime), (&self.mtime_ns, mtime), (&self.ctime_ns, ctime)] {
+                if let Some(time) = time {
+                    place.store(time, Ordering::Relaxed);
+                }
             }
-        }
+        });
         !self.late.load(Ordering::Relaxed) && !self.late.swap(true, Ordering::SeqCst)
     }
 

@@ -59,6 +59,14 @@ impl Counts {
         Change::begin(self.at(place), place)
     }
 
+    /// Makes a change of what has this number. Out of the way of a private mount's writes, which nobody counts.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn counted<T>(&self, number: u64, change: impl FnOnce() -> T) -> T {
+        let _under_way = self.change(number);
+        change()
+    }
+
     /// The version of what has this number, unless a change is under way.
     #[inline]
     #[must_use]

@@ -407,8 +407,8 @@ impl Pages {
                 }
                 // When all of them are published, whatever a count says.
                 for (part, _) in &states {
-                    let _changing = part.inode.changing();
-                    part.inode.data.purse.redeemed(&self.meta.blocks.ledger, redeemed(part));
+                    let purse = &part.inode.data.purse;
+                    part.inode.counted(|| purse.redeemed(&self.meta.blocks.ledger, redeemed(part)));
                 }
                 Ok(())
             }

@@ -203,9 +203,7 @@ impl Pages {
             Some(slot) => self.slots.set(slot, size, mtime),
             None => *slot = self.slots.take(inode.ino, size, mtime),
         }
-        let changing = inode.changing();
-        inode.size.store(size, Ordering::Release);
-        drop(changing);
+        inode.counted(|| inode.size.store(size, Ordering::Release));
         if slot.is_none() {
             data.exposed.store(true, Ordering::SeqCst);
         }

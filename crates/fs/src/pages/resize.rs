@@ -300,8 +300,7 @@ impl Pages {
         })
         .inspect_err(|_| self.meta.blocks.give_back(run))?;
         // Dirty pages among them have the block now; it was charged with their promise.
-        let _changing = inode.changing();
-        drop(inode.data.purse.take(&self.meta.blocks.ledger, promised));
+        drop(inode.counted(|| inode.data.purse.take(&self.meta.blocks.ledger, promised)));
         Ok(got)
     }
 }

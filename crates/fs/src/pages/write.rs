@@ -30,8 +30,7 @@ impl<'a> PagePromise<'a> {
 
     /// The promises of dirty pages that need none any more.
     pub(super) fn taken_back(of: &'a Pages, inode: &'a Inode, pages: u64) -> Self {
-        let _changing = inode.changing();
-        Self { inode, blocks: inode.data.purse.take(&of.meta.blocks.ledger, pages) }
+        Self { inode, blocks: inode.counted(|| inode.data.purse.take(&of.meta.blocks.ledger, pages)) }
     }
 
     /// Those of all dirty pages: the inode leaves memory.
@@ -42,11 +41,10 @@ impl<'a> PagePromise<'a> {
     /// Pages become dirty that have this promise.
     fn keep(mut self) {
         let blocks = self.blocks.take();
-        let _changing = self.inode.changing();
         if Mutant::PromiseForgotten.is_made() {
             blocks.withhold();
         } else {
-            self.inode.data.purse.keep(blocks);
+            self.inode.counted(|| self.inode.data.purse.keep(blocks));
         }
     }
 }
