@@ -21,7 +21,8 @@ impl FileSystem {
     /// # Errors
     /// As [`nvmed_fs::FileSystem::bind`].
     pub fn bind(&self, node: &Node, end: BorrowedFd<'_>) -> Result<(), FsError> {
-        self.core.talk()?.ask(&Control::Bind { handle: node.handle()? }, Some(end)).map(drop)
+        let handle = node.handle()?;
+        self.core.talk()?.ask(&Control::Bind { handle }, Some(end)).map(drop)
     }
 
     /// The socket behind a name.

@@ -138,9 +138,10 @@ impl File {
         self.tell_advice(None);
         self.with_offset(|offset| {
             let by = i64::try_from(*offset).unwrap_or(i64::MAX);
-            // Without a server there is no offset either.
-            let _ = self.seek_there(by, Whence::Set);
-            self.own.store(false, Ordering::Release);
+            // Without a server there is no offset either; one that cannot hold the description yet is not told.
+            if self.seek_there(by, Whence::Set).is_ok() || !self.core().link().is_open() {
+                self.own.store(false, Ordering::Release);
+            }
         });
     }
 
@@ -299,7 +300,9 @@ impl File {
     pub fn map(&self, write: bool) -> Result<MappedFile, FsError> {
         self.not_path_only()?;
         self.holding.tell_end();
-        let (_, fd) = self.core().talk()?.ask(&Control::Map { handle: self.handle()?, write }, None)?;
+        // Before the socket is taken: to claim what was posted may take it too.
+        let handle = self.handle()?;
+        let (_, fd) = self.core().talk()?.ask(&Control::Map { handle, write }, None)?;
         let Some(fd) = fd else {
             // It is mapped, as far as the server knows.
             self.unmap(write)?;

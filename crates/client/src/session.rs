@@ -173,6 +173,8 @@ impl Session {
     /// The server could not be told, or refuses.
     pub fn again(&self, address: &Address) -> Result<(), ClientError> {
         let socket = connect(address)?;
+        // Until the server has heard, no thread asks for the shelf of the ids before.
+        let _talk = self.core.talk().ok();
         self.core.link().shelf.leave();
         let secret = self.core.link().secret();
         socket.send(&hello(address, b"", Some(secret)), None)?;

@@ -234,7 +234,7 @@ impl Core {
         let Some(card) = found.card else { return Some(Err(FsError::NotFound)) };
         let link = self.link();
         let (view, lane) = (link.shelf.view()?, link.lanes().first()?);
-        if !card.opens || is_stale(card.stat.atime_ns) {
+        if !card.opens || view.renews_atime() && is_stale(card.stat.atime_ns) {
             return None;
         }
         let slot = link.shelf.take_slot()?;
@@ -243,7 +243,8 @@ impl Core {
         let holding = Holding::posted(self, posted, &card)?;
         lane.opens().post(slot, card.stat.ino);
         // After the post: see `Opens::post`. Its drop takes the post back.
-        let is_open = view.stands(&found, &self.board) && link.shelf.view().is_some();
+        let is_same = link.shelf.view().is_some_and(|now| core::ptr::eq(now, view));
+        let is_open = is_same && view.stands(&found, &self.board);
         is_open.then(|| Ok(Arc::new(File::new(holding, flags, Some(0)))))
     }
 
@@ -275,8 +276,9 @@ impl Core {
     /// What was opened by a post, and never claimed, is closed.
     pub(crate) fn close_posted(&self, posted: &Posted, ino: u64, is_told: bool) {
         let link = self.link();
-        // A forked child's copy is not the process's that posted it.
-        if address(link) == posted.link
+        // A forked child's copy is not the process's that posted it, and has none of its lanes.
+        if link.is_open()
+            && address(link) == posted.link
             && !link.end_posted(posted, ino)
             && let Ok(handle) = self.claim(posted, ino)
         {
@@ -301,7 +303,7 @@ impl File {
         }
         let (core, link) = (self.core(), self.core().link());
         let read = link.shelf_or_ask()?.read(self.holding.ino, into, offset, &core.board)?;
-        (!core.board.is_dead()).then_some(read)
+        link.has_server(&core.board).then_some(read)
     }
 
     /// Whether its bytes have a place on the shelf, or will have: then it wants no window.

@@ -72,6 +72,8 @@ impl Counts {
     #[must_use]
     pub fn settled(&self, number: u64) -> Option<Version> {
         let place = self.place(number);
+        // Barrier V2: what was looked at before this is not newer than what the count says.
+        fence(Ordering::Acquire);
         version(self.at(place).load(Ordering::SeqCst), place)
     }
 }

@@ -48,7 +48,10 @@ impl ShelfPages for Budget {
 }
 
 /// The shelf of one class.
-pub(crate) struct ClassShelf(Mutex<State>);
+pub(crate) struct ClassShelf {
+    class: Class,
+    state: Mutex<State>,
+}
 
 pub(crate) struct State {
     pub shelf: Shelf,
@@ -58,7 +61,12 @@ pub(crate) struct State {
 
 impl ClassShelf {
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
+        self.state.lock()
+    }
+
+    /// Whether it is that of a process with these ids.
+    pub fn is_of(&self, peer: &Peer) -> bool {
+        self.class == Class::of(peer)
     }
 }
 
@@ -131,7 +139,8 @@ impl Shelves {
         }
         let same_ids = class.real == (class.uid, class.gid);
         let shelf = Shelf::new(self.pages_max, device, (renews_atime, same_ids))?;
-        let shelf = Arc::new(ClassShelf(Mutex::new(State { shelf, kept: HashMap::new() })));
+        let state = Mutex::new(State { shelf, kept: HashMap::new() });
+        let shelf = Arc::new(ClassShelf { class: class.clone(), state });
         classes.insert(class, Arc::clone(&shelf));
         Ok(shelf)
     }

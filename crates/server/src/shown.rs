@@ -1,6 +1,6 @@
 //! Puts what calls were answered on shelves, and takes it back (docs/spec/shelf.md).
 //!
-//! Order of locks: who is going, a shelf's state, a session's notes. The file system is not called, and nothing that is
+//! Order of locks: a shelf's state, who is going; a session's notes. The file system is not called, and nothing that is
 //! kept is dropped, under any of them.
 
 use crate::answer::Asker;
@@ -39,7 +39,7 @@ impl Service {
     /// Those of resolution.
     pub(crate) fn look_up_shown(&self, asker: &Asker<'_>, question: &Question<'_>) -> Result<Node, FsError> {
         let Question { at, path, follow } = *question;
-        let Some(shelf) = asker.session.shelf() else {
+        let Some(shelf) = shelf_of(asker) else {
             return asker.session.files().lookup(at, path, follow, &asker.who());
         };
         let mut trail = Trail::default();
@@ -56,7 +56,7 @@ impl Service {
         opened: &Node,
         flags: OpenFlags,
     ) {
-        let Some(shelf) = asker.session.shelf() else { return };
+        let Some(shelf) = shelf_of(asker) else { return };
         if flags.0 & !POSTED_FLAGS != 0 || opened.kind() != FileType::File {
             return;
         }
@@ -91,7 +91,7 @@ impl Service {
 
     /// Puts the status of an inode on a session's shelf.
     pub(crate) fn show_status(&self, asker: &Asker<'_>, node: &Node) {
-        if let Some(shelf) = asker.session.shelf() {
+        if let Some(shelf) = shelf_of(asker) {
             self.put_card(asker, &shelf, node, false, None);
         }
     }
@@ -117,8 +117,9 @@ impl Service {
         (bytes, offset): (&[u8], u64),
         version: Version,
     ) {
-        let Some(shelf) = session.shelf() else { return };
         let (node, peer) = (description.node(), session.peer());
+        let asker = Asker { session, peer: &peer };
+        let Some(shelf) = shelf_of(&asker) else { return };
         let size = usize::try_from(description.stat().size).unwrap_or(usize::MAX);
         let is_first_part = offset == 0 && bytes.len() < size;
         if size == 0 || size > SHELF_FILE_BYTES_MAX || is_first_part {
@@ -135,7 +136,6 @@ impl Service {
             }
         };
         if self.board.bytes_version(node.ino()) == Some(version) {
-            let asker = Asker { session, peer: &peer };
             self.put_card(&asker, &shelf, &node, false, Some(CardBytes { bytes, version }));
         }
     }
@@ -163,14 +163,16 @@ impl Service {
         let (victim, _going) = self.make_way(shelf, ino);
         {
             let mut state = shelf.lock();
-            if self.shelves.is_going(ino) {
-                // It is dropped below, outside of the lock.
-            } else if let (Some(one), false) = (kept.take(), state.kept.contains_key(&ino)) {
-                state.kept.insert(ino, one);
-                self.shelves.kept.fetch_add(1, Ordering::Relaxed);
+            let is_kept = state.kept.contains_key(&ino);
+            // What is not taken here is dropped below, outside of the lock.
+            let is_new = !is_kept && kept.is_some() && !self.shelves.is_going(ino);
+            let opens = reads && (is_new || is_kept) && !self.shelves.is_going(ino);
+            let has_place =
+                state.shelf.put_card(&stat, version, (rights, opens), bytes, &self.shelves.budget);
+            if has_place && is_new {
+                state.kept.extend(kept.take().map(|kept| (ino, kept)));
+                self.shelves.kept.fetch_add(1, Ordering::SeqCst);
             }
-            let opens = reads && state.kept.contains_key(&ino) && !self.shelves.is_going(ino);
-            state.shelf.put_card(&stat, version, (rights, opens), bytes, &self.shelves.budget);
         }
         drop((kept, victim));
     }
@@ -212,28 +214,29 @@ impl Service {
         let who = Credentials::permitted(peer.uid, peer.gid);
         let Ok(file) = session.files().open_node(node, OpenFlags::READ, &who) else { return };
         let description = Description::new(self.handle(), file, Arc::clone(&self.board));
-        let handle = description.handle;
-        session.notes.lock().push(Note { lane: Arc::clone(lane), slot, ino: node.ino(), description });
-        if !lane.opens().take_over(slot, node.ino()) {
-            // It was closed meanwhile.
-            let mut notes = session.notes.lock();
-            let at = notes.iter().position(|note| note.description.handle == handle);
-            let gone = at.map(|at| notes.swap_remove(at));
-            drop(notes);
-            drop(gone);
-        }
+        let is_of_slot = |note: &mut Note| Arc::ptr_eq(&note.lane, lane) && note.slot == slot;
+        let mut notes = session.notes.lock();
+        // Under the lock: who sees that the slot was taken over finds the note. A slot has one at most.
+        let before: Vec<_> = if lane.opens().take_over(slot, node.ino()) {
+            let before = notes.extract_if(.., is_of_slot).collect();
+            notes.push(Note { lane: Arc::clone(lane), slot, ino: node.ino(), description });
+            before
+        } else {
+            // It was closed meanwhile, or another thread has noted it.
+            Vec::new()
+        };
+        drop(notes);
+        drop(before);
     }
 
     /// Takes the cards of an inode back on all shelves, until the answer is dropped.
-    pub(crate) fn take_back(&self, ino: u64) -> Option<Going<'_>> {
-        if self.shelves.kept.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
+    pub(crate) fn take_back(&self, ino: u64) -> Going<'_> {
         let going = self.shelves.going(ino);
-        let kept: Vec<_> =
-            self.shelves.all().iter().filter_map(|shelf| self.take_back_from(shelf, ino)).collect();
-        drop(kept);
-        Some(going)
+        if self.shelves.kept.load(Ordering::SeqCst) > 0 {
+            let shelves = self.shelves.all();
+            drop(shelves.iter().filter_map(|shelf| self.take_back_from(shelf, ino)).collect::<Vec<_>>());
+        }
+        going
     }
 
     /// Does what may remove a file's last name, once nobody keeps the file.
@@ -313,7 +316,7 @@ impl Service {
 
     /// The process has other ids from now on: what it has opened by posts is taken over, and its shelf is another one.
     pub(crate) fn leave_shelf(&self, session: &Session) {
-        let Some(shelf) = session.set_shelf(None) else { return };
+        let Some(shelf) = session.shelf() else { return };
         for lane in session.counts.lanes() {
             for (slot, ino) in lane.opens().all() {
                 let node = shelf.lock().kept.get(&ino).map(|kept| kept.node().clone());
@@ -322,5 +325,12 @@ impl Service {
                 }
             }
         }
+        // Only now: until here a claim, and who takes a card back, find what is posted.
+        session.set_shelf(None);
     }
+}
+
+/// The shelf of a caller's class; none while its process changes its ids.
+fn shelf_of(asker: &Asker<'_>) -> Option<Arc<ClassShelf>> {
+    asker.session.shelf().filter(|shelf| shelf.is_of(asker.peer))
 }

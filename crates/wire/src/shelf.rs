@@ -325,6 +325,9 @@ impl Shelf {
             self.used += 1;
             return Some(self.used - 1);
         }
+        if self.used as usize == self.free.len() {
+            return None;
+        }
         // The bytes of a card that chance names give way: so a scan larger than the shelf finds some again.
         let start = self.dice.index(CARDS_MAX);
         let victim = (0..CARDS_MAX).find_map(|step| {

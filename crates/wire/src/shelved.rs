@@ -74,6 +74,12 @@ impl ShelfView {
         self.same_ids
     }
 
+    /// Whether reads and opens renew access times.
+    #[must_use]
+    pub fn renews_atime(&self) -> bool {
+        self.renews_atime
+    }
+
     /// Nothing is on it any more, as far as this process sees.
     ///
     /// # Errors
